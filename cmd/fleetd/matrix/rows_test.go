@@ -1,0 +1,703 @@
+package matrix
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet"
+)
+
+// A reach is what an operation concerns.
+type reach int
+
+const (
+	onDevice  reach = iota + 1 // a device, or what belongs to one, of either side
+	onFleet                    // what belongs to no device
+	somewhere                  // is answered to whoever has the role on some device
+)
+
+// A thing was set up to be acted on: its ids.
+type thing map[string]string
+
+// A request is what a principal sends.
+type request struct {
+	args  map[string]string // of the path
+	query string
+	body  any
+}
+
+// A row says of one operation who may do it, what it may write, and how to ask
+// for it so that it acts.
+type row struct {
+	need   fleet.Role
+	reach  reach
+	models models   // whether principals of kind model may, too
+	manage bool     // needs every device and every tool: it makes or changes principals
+	tool   string   // that it calls on the device
+	runs   string   // that runs on the device by it, called by somebody else
+	partly bool     // is answered 2xx also if nothing of it may be done
+	writes []string // tables besides audit_entries
+	inert  string   // why nothing is seen of it in the tables: then writes is empty or may stay unused
+	absent bool     // a read of what there need not be
+
+	ask  func(w *world, p *principal, s side) request
+	undo func(w *world, s side, r request) // after it was done
+}
+
+// models says whether a language model may, if its role suffices.
+type models int
+
+const (
+	never models = iota
+	own          // what it made
+	too          // like everybody
+)
+
+const (
+	viewer   = fleet.RoleViewer
+	operator = fleet.RoleOperator
+	admin    = fleet.RoleAdmin
+)
+
+// keep sets a thing up once, and again after it was acted on.
+func (w *world) keep(use string, s side, set func() thing) thing {
+	key := string(s) + " " + use
+	if _, ok := w.kept[key]; !ok {
+		w.kept[key] = set()
+		for _, id := range w.kept[key] {
+			w.owner[id] = s
+		}
+	}
+	w.used = append(w.used, key)
+	return w.kept[key]
+}
+
+// device asks about a device that never connects and is not used again once it
+// was acted on.
+func device(use string, body func(w *world) any) func(w *world, p *principal, s side) request {
+	return func(w *world, _ *principal, s side) request {
+		r := request{args: map[string]string{"id": string(w.spare(s, use))}}
+		if body != nil {
+			r.body = body(w)
+		}
+		return r
+	}
+}
+
+// spare is a device for one act.
+func (w *world) spare(s side, use string) fleet.DeviceID {
+	return fleet.DeviceID(w.keep("device "+use, s, func() thing {
+		delete(w.paper, string(s)+" "+use)
+		return thing{"id": string(w.enrolled(s, use))}
+	})["id"])
+}
+
+// waiting is a device that asks to join, with the tags of its side.
+func (w *world) waiting(s side, use string) thing {
+	return w.keep("waiting "+use, s, func() thing {
+		d := w.fresh(lonely)
+		w.dress(d.id, s)
+		return thing{"id": string(d.id), "code": d.code}
+	})
+}
+
+// made asks about something that root makes by REST: its id is args[param].
+func made(param, field, path string, create, body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		t := w.keep("made "+path+param+field, s, func() thing {
+			return thing{"id": w.must("POST", path, create(w, s)).str(field)}
+		})
+		r := request{args: map[string]string{param: t["id"]}}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
+}
+
+// just asks with a body.
+func just(body func(w *world, s side) any) func(w *world, p *principal, s side) request {
+	return func(w *world, _ *principal, s side) request { return request{body: body(w, s)} }
+}
+
+// read asks for what belongs to a side.
+func read(w *world, _ *principal, s side) request {
+	f := w.fixture[s]
+	return request{args: f, query: "?device=" + f["device"] + "&from=" + f["inventory"] + "&to=" + f["inventory"]}
+}
+
+func reads(reach reach, need fleet.Role) row {
+	return row{need: need, reach: reach, models: too, ask: read}
+}
+
+// rows has every operation of the document.
+var rows = map[string]row{
+	// What is read.
+	"list-devices": reads(somewhere, viewer), "export-devices": reads(somewhere, viewer), "list-calls": reads(somewhere, viewer),
+	"list-campaigns": reads(somewhere, viewer), "list-fanouts": reads(somewhere, viewer),
+	"list-quarantines": reads(somewhere, viewer), "list-snapshots": reads(somewhere, viewer), "get-stats": reads(somewhere, viewer),
+	"list-audit": people(reads(somewhere, viewer)), "list-approvals": reads(somewhere, viewer),
+	"list-conversations": reads(somewhere, viewer), "list-waiting-devices": people(reads(somewhere, viewer)),
+	"list-images": reads(somewhere, viewer), "get-image": reads(somewhere, viewer), "fit-image": reads(somewhere, viewer),
+	"get-image-layout": absent(reads(somewhere, viewer)), "list-releases": reads(somewhere, viewer),
+	"get-release": reads(somewhere, viewer), "fit-release": reads(somewhere, viewer), "list-filters": reads(somewhere, viewer),
+	"stream-events": {need: viewer, reach: somewhere, models: too, inert: "TestStreams follows streams"},
+	"get-device":    reads(onDevice, viewer), "list-tools": reads(onDevice, viewer), "list-inventories": reads(onDevice, viewer),
+	"diff-inventories": reads(onDevice, viewer), "list-firmware": reads(onDevice, viewer),
+	"get-facts": absent(reads(onDevice, viewer)), "list-device-calls": reads(onDevice, viewer), "get-call": reads(onDevice, viewer),
+	"get-fanout": reads(onDevice, viewer), "list-fanout-answers": reads(onDevice, viewer),
+	"export-fanout-answers": reads(onDevice, viewer), "get-snapshot": reads(onDevice, viewer),
+	"get-conversation": reads(onDevice, viewer), "list-timeline": reads(onDevice, viewer), "get-campaign": reads(onDevice, viewer),
+	"list-deployments": reads(onDevice, viewer), "get-deployment": reads(onDevice, viewer),
+	"list-device-deployments": reads(onDevice, viewer), "get-outlook": reads(onDevice, viewer),
+	"list-core-dumps": reads(onDevice, viewer), "get-core-dump": reads(onDevice, viewer),
+	"get-core-dump-content": people(absent(reads(onDevice, operator))), "get-vitals": absent(reads(onDevice, viewer)),
+	"list-vitals": absent(reads(onDevice, viewer)), "list-jobs": reads(onDevice, viewer),
+	"get-config": absent(reads(onDevice, viewer)), "get-approval": reads(onDevice, viewer),
+	"list-tokens": people(reads(onFleet, viewer)), "list-operators": people(reads(onFleet, viewer)), "list-tool-pins": reads(onFleet, viewer),
+	"list-policies": reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
+	"get-enrolment-rule": people(reads(onFleet, viewer)), "list-serials": people(reads(onFleet, viewer)), "get-key-rotation": people(reads(onFleet, viewer)),
+	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
+	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
+	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
+	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
+
+	// Devices.
+	"update-device": {need: operator, reach: onDevice, writes: list("devices"), ask: device("update", func(w *world) any {
+		return obj{"notes": w.name(inside)}
+	})},
+	"hold-device": {need: operator, reach: onDevice, writes: list("devices"),
+		ask: device("hold", func(*world) any { return obj{"reason": "hands in machine"} })},
+	"release-device": {need: operator, reach: onDevice, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request {
+			id := w.keep("held", s, func() thing {
+				id := string(w.enrolled(s, "held"))
+				w.must("POST", "/devices/"+id+"/hold", obj{"reason": "hands in machine"})
+				return thing{"id": id}
+			})
+			return request{args: id}
+		}},
+	"retire-device": {need: admin, reach: onDevice, writes: list("devices"), ask: device("retire", nil)},
+	"replace-device": {need: admin, reach: onDevice, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: map[string]string{"id": string(w.spare(s, "replaced"))},
+				body: obj{"successor": w.spare(s, "successor")}}
+		}},
+	"reject-device": {need: operator, reach: onDevice, writes: list("devices"), ask: device("reject", nil)},
+	"approve-device": {need: operator, reach: onDevice, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request { return request{args: w.waiting(s, "approve")} }},
+	"claim-device": {need: operator, reach: onDevice, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{body: obj{"code": w.waiting(s, "claim")["code"]}}
+		}},
+	"resolve-conflict-device": {need: operator, reach: onDevice, inert: "no device has a conflict", writes: list("devices"),
+		ask: device("conflict", func(*world) any { return obj{"act": "dismiss"} })},
+	"clear-quarantine": {need: operator, reach: onDevice, writes: list("quarantines"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: w.keep("quarantined", s, func() thing {
+				id := w.enrolled(s, "quarantined")
+				w.exec(`INSERT INTO quarantines (device_id, reason_code, since, until)
+					VALUES ($1, 'failures', now(), now() + '1 hour')
+					ON CONFLICT (device_id) DO UPDATE SET until = excluded.until, cleared_at = NULL`, string(id))
+				return thing{"id": string(id)}
+			})}
+		}},
+	"bulk-devices": {need: operator, reach: onDevice, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{body: obj{"act": "tag", "tags": []string{"more"}, "devices": []fleet.DeviceID{w.spare(s, "bulk")},
+				"confirm": 1}}
+		}},
+	"import-devices": {need: operator, reach: onDevice, partly: true, writes: list("devices"),
+		ask: func(w *world, p *principal, s side) request {
+			id := w.spare(s, "import")
+			csv := "id,notes\n" + string(id) + ",imported " + w.name(s) + "\n"
+			shown := w.rest(p.secret, "POST", "/devices/import", obj{"csv": csv})
+			return request{body: obj{"csv": csv, "digest": shown.str("digest")}}
+		}},
+
+	// Calls.
+	"make-call": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status", writes: list("calls"),
+		ask: callOf("self.get_device_status", obj{})},
+	"make-call/changing": {need: operator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
+		writes: list("calls"), ask: callOf("self.audio_speaker.set_volume", obj{"volume": 31})},
+	"make-call/user-only": {need: operator, reach: onDevice, models: too, tool: "self.get_system_info",
+		writes: list("calls"), ask: callOf("self.get_system_info", obj{})},
+	"create-fanout": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status",
+		writes: list("calls", "fanouts", "fanout_targets"), ask: fanOutOf("self.get_device_status", obj{}),
+		undo: (*world).fanOutEnds},
+	"create-fanout/changing": {need: operator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
+		writes: list("calls", "fanouts", "fanout_targets"),
+		ask:    fanOutOf("self.audio_speaker.set_volume", obj{"volume": 32}), undo: (*world).fanOutEnds},
+	"cancel-fanout": {need: operator, reach: onDevice, models: own, writes: list("fanouts", "calls", "fanout_targets"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: w.keep("waiting fan-out", s, func() thing { return thing{"id": w.waitingFanOut(w.root, s)} })}
+		}},
+	"cancel-fanout/own": {need: operator, reach: onDevice, models: too, writes: list("fanouts", "calls", "fanout_targets"),
+		tool: "self.get_device_status", ask: func(w *world, p *principal, s side) request {
+			return request{args: thing{"id": w.waitingFanOut(p.secret, s)}}
+		}},
+	"retry-fanout": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status",
+		writes: list("fanouts", "calls", "fanout_targets"), ask: func(w *world, p *principal, s side) request {
+			t := w.keep("failed fan-out", s, func() thing {
+				f := w.must("POST", "/fanouts", obj{"devices": []fleet.DeviceID{w.live[s]}, "tool": "self.get_device_status",
+					"confirm": 1})
+				t := thing{"id": f.str("id")}
+				w.fanOutEnds(s, request{args: t})
+				w.exec(`UPDATE calls SET state = 'timed_out', failure = 'timed_out' WHERE fanout_id = $1`, t["id"])
+				w.settleDevices()
+				return t
+			})
+			return request{args: t, body: obj{"confirm": 1}}
+		}, undo: (*world).fanOutEnds},
+	"interrupt-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
+		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
+	"fetch-core-dump": {need: operator, reach: onDevice, inert: "the board has no tool for it", writes: list("calls"),
+		ask: device("core dump", func(*world) any { return obj{} })},
+	"delete-core-dump": {need: operator, reach: onDevice, writes: list("core_dumps"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: w.keep("core dump", s, func() thing { return thing{"id": w.coreDump(s)} })}
+		}},
+	"approve-call": {need: operator, reach: onDevice, runs: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
+	"deny-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"),
+		ask: approvalOf(obj{"reason": "too bright"})},
+	"withdraw-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
+		ask: approvalOf(nil)},
+
+	// Campaigns.
+	"create-campaign": {need: operator, reach: onDevice, models: too,
+		writes: list("campaigns", "campaign_images", "waves", "deployments", "deployment_events"), ask: planOf},
+	"dry-run-campaign": {need: viewer, reach: onDevice, models: too, inert: "nothing is kept", ask: planOf},
+	"update-campaign": {need: operator, reach: onDevice, models: own,
+		writes: list("campaigns", "campaign_images", "waves", "deployments", "deployment_events"),
+		ask:    draftOf(func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"discard-campaign": {need: operator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil)},
+	"update-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables,
+		ask: ownDraft(func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"discard-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil)},
+	"start-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil),
+		undo: (*world).endCampaign},
+	"start-campaign": {need: operator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil), undo: (*world).endCampaign},
+	"approve-campaign": {need: operator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
+		t := w.awaiting(s)
+		return request{args: t, body: obj{"digest": t["digest"]}}
+	}, undo: (*world).endCampaign},
+	"deny-campaign": {need: operator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
+		return request{args: w.awaiting(s), body: obj{"reason": "too early"}}
+	}},
+	"pause-campaign":    {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("pause", false), undo: (*world).endCampaign},
+	"resume-campaign":   {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("resume", true), undo: (*world).endCampaign},
+	"advance-campaign":  {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("advance", false), undo: (*world).endCampaign},
+	"pull-now-campaign": {need: operator, reach: onDevice, writes: campaignTables, inert: "no device is connected", ask: runningOf("pull", false), undo: (*world).endCampaign},
+	"abort-campaign":    {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("abort", false)},
+	"abort-campaign/rollback": {need: operator, reach: onDevice, writes: campaignTables,
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: w.running("roll back", s, false), body: obj{"rollback": true}}
+		}},
+	"retry-campaign": {need: operator, reach: onDevice, inert: "no device has failed", writes: campaignTables,
+		ask: runningOf("retry", false)},
+	"rollback-campaign": {need: operator, reach: onDevice, inert: "no device was updated", writes: campaignTables,
+		ask: runningOf("back", false)},
+
+	// Firmware.
+	"upload-image": {need: operator, reach: onFleet, writes: list("images", "image_parts"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{query: "?board=" + liveBoard, body: w.appImage(fmt.Sprintf("3.0.%d", w.count()))}
+		}},
+	"update-image": {need: operator, reach: onFleet, writes: list("images"),
+		ask: imageOf("notes", func(w *world) any { return obj{"notes": w.name(inside)} })},
+	"delete-image": {need: operator, reach: onFleet, writes: list("images", "image_parts"), ask: imageOf("delete", nil)},
+	"revoke-image": {need: admin, reach: onFleet, writes: list("images"),
+		ask: imageOf("revoke", func(*world) any { return obj{"reason": "bad"} })},
+	"put-image-layout": {need: operator, reach: onFleet, writes: list("image_layouts", "image_parts"), inert: "no merged binary",
+		ask: imageOf("layout", func(w *world) any { return []byte("not a merged binary") })},
+	"sign-image": {need: operator, reach: onFleet, writes: list("images"), ask: imageOf("sign", nil), inert: "no signature"},
+	"create-release": {need: operator, reach: onFleet, writes: list("releases", "release_images"),
+		ask: just(func(w *world, s side) any {
+			return obj{"images": []string{w.image}, "version": w.newVersion(), "draft": true}
+		})},
+	"update-release": {need: operator, reach: onFleet, writes: list("releases", "release_images"),
+		ask: made("id", "id", "/releases", draftRelease, func(w *world, s side) any { return obj{"notes": w.name(s)} })},
+	"release-release": {need: operator, reach: onFleet, writes: list("releases"),
+		ask: made("id", "id", "/releases", draftRelease, nil)},
+	"deprecate-release": {need: operator, reach: onFleet, writes: list("releases"),
+		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "old"} })},
+	"revoke-release": {need: admin, reach: onFleet, writes: list("releases", "images"),
+		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "bad"} })},
+
+	// Settings and people.
+	"create-filter": {need: operator, reach: onFleet, writes: list("filters"),
+		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "q": "board:x"} })},
+	"update-filter": {need: operator, reach: onFleet, writes: list("filters"),
+		ask: made("id", "id", "/filters", savedFilter, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"delete-filter": {need: operator, reach: onFleet, writes: list("filters"), ask: made("id", "id", "/filters", savedFilter, nil)},
+	"create-token": {need: admin, reach: onFleet, manage: true, writes: list("tokens"),
+		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "role": "admin"} })},
+	"revoke-token": {need: admin, reach: onFleet, writes: list("tokens"),
+		ask: made("id", "id", "/tokens", func(w *world, s side) any { return obj{"name": w.name(s), "role": "viewer"} }, nil)},
+	"create-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators"),
+		ask: just(func(w *world, s side) any {
+			return obj{"name": w.name(s), "role": "admin", "password": goodPassword}
+		})},
+	"update-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators", "sessions"),
+		ask: made("id", "id", "/operators", person, func(w *world, s side) any { return obj{"role": "operator"} })},
+	"end-operator-sessions": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
+		inert: "nobody is signed in", ask: made("id", "id", "/operators", person, nil)},
+	"end-operator-session": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
+		inert: "nobody is signed in", ask: func(w *world, p *principal, s side) request {
+			r := made("id", "id", "/operators", person, nil)(w, p, s)
+			r.args["session"] = uuid.NewString()
+			return r
+		}},
+	"put-tool-pin": {need: admin, reach: onFleet, writes: list("tool_pins"), ask: just(func(w *world, s side) any {
+		return obj{"device": w.live[s], "tool": "self.get_device_status"}
+	}), undo: func(w *world, _ side, _ request) { w.must("DELETE", "/tool-pins/self.get_device_status", nil) }},
+	"delete-tool-pin": {need: admin, reach: onFleet, writes: list("tool_pins"), ask: func(w *world, p *principal, s side) request {
+		w.must("PUT", "/tool-pins", obj{"device": w.live[inside], "tool": "self.audio_speaker.set_volume"})
+		return request{args: map[string]string{"tool": "self.audio_speaker.set_volume"}}
+	}},
+	"create-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
+		ask: just(func(w *world, s side) any { return rule(w, s) })},
+	"update-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
+		ask: made("id", "id", "/policies", rule, func(w *world, s side) any { return obj{"note": w.name(s)} })},
+	"delete-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
+		ask: made("id", "id", "/policies", rule, nil)},
+	"test-policy": {need: viewer, reach: onFleet, models: too, inert: "it says what would happen",
+		ask: just(func(w *world, s side) any {
+			return obj{"device": w.live[s], "tool": "self.get_device_status", "principal": obj{"kind": "model", "role": "operator"}}
+		})},
+	"create-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
+		ask: just(func(w *world, s side) any { return joinRule(w, s) })},
+	"update-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
+		ask: made("id", "id", "/enrolment/rules", joinRule, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"delete-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
+		ask: made("id", "id", "/enrolment/rules", joinRule, nil)},
+	"load-serials": {need: admin, reach: onFleet, writes: list("serial_keys"),
+		ask: just(func(w *world, s side) any { return serialLine(w) })},
+	"delete-serial":  {need: admin, reach: onFleet, writes: list("serial_keys"), ask: serial},
+	"release-serial": {need: admin, reach: onFleet, writes: list("serial_keys"), inert: "no device is bound", ask: serial},
+	"update-alert-thresholds": {need: admin, reach: onFleet, writes: list("settings"), ask: just(func(w *world, s side) any {
+		return obj{"settle_ms": 60000 + 1000*w.count()}
+	})},
+	"update-alert-mail": {need: admin, reach: onFleet, writes: list("settings"), ask: just(func(w *world, s side) any {
+		return obj{"recipients": []string{fmt.Sprintf("n%d@example.org", w.count())}}
+	})},
+	"test-alert-mail": {need: admin, reach: onFleet, inert: "no mail server is set",
+		ask: just(func(*world, side) any { return obj{} })},
+	"acknowledge-alert": {need: operator, reach: onFleet, writes: list("alerts", "alert_events"),
+		ask: func(w *world, p *principal, s side) request {
+			return request{args: w.keep("alert", s, func() thing { return thing{"id": w.alert()} }), body: obj{"note": "seen"}}
+		}},
+	"create-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
+		ask: just(func(w *world, s side) any { return hook(w, s) })},
+	"update-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
+		ask: made("id", "id", "/webhooks", hook, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"delete-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
+		ask: made("id", "id", "/webhooks", hook, nil)},
+	"test-webhook": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("webhooks"),
+		ask: made("id", "id", "/webhooks", hook, nil)},
+	"create-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
+		ask: just(func(w *world, s side) any { return voiceServer(w, s) })},
+	"update-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
+		ask: made("id", "id", "/upstreams", voiceServer, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"delete-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
+		ask: made("id", "id", "/upstreams", voiceServer, nil)},
+	"check-upstream": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("upstreams"),
+		ask: made("id", "id", "/upstreams", voiceServer, nil)},
+	"start-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
+		ask: func(w *world, p *principal, s side) request {
+			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
+			return request{body: obj{"confirm": "rotate"}}
+		}, undo: func(w *world, s side, r request) { w.endRotation() }},
+	"abort-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
+		ask: func(w *world, p *principal, s side) request {
+			w.rotating()
+			return request{body: obj{"confirm": "abort"}}
+		}, undo: func(w *world, s side, r request) { w.endRotation() }},
+	"finish-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
+		ask: func(w *world, p *principal, s side) request {
+			w.rotating()
+			left := int(w.must("GET", "/key-rotation", nil).number("left"))
+			return request{body: obj{"confirm": fmt.Sprint(left)}}
+		}, undo: func(w *world, s side, r request) { w.endRotation() }},
+	"restart-key-rotation-devices": {need: admin, reach: onFleet, inert: "no rotation runs",
+		writes: list("fanouts", "fanout_targets", "calls"), ask: func(w *world, p *principal, s side) request {
+			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
+			return request{}
+		}},
+}
+
+var (
+	campaignTables = list("campaigns", "campaign_images", "waves", "deployments", "deployment_events", "firmware_links", "calls")
+	keyTables      = list("signing_keys", "key_rotations")
+)
+
+const (
+	goodPassword = "violet tractor 91 umbrella"
+	asked        = "self.screen.set_theme" // calls of it wait for an approval
+)
+
+func list(tables ...string) []string { return tables }
+
+// people are a row that no language model may.
+func people(r row) row {
+	r.models = never
+	return r
+}
+
+func absent(r row) row {
+	r.absent = true
+	return r
+}
+
+func callOf(tool string, arguments obj) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		return request{args: map[string]string{"id": string(w.live[s])}, body: obj{"tool": tool, "arguments": arguments}}
+	}
+}
+
+func fanOutOf(tool string, arguments obj) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		return request{body: obj{"devices": []fleet.DeviceID{w.live[s]}, "tool": tool, "arguments": arguments, "confirm": 1}}
+	}
+}
+
+// waitingFanOut calls a device that is asleep, when it wakes up.
+func (w *world) waitingFanOut(secret string, s side) string {
+	w.t.Helper()
+	id := w.rest(secret, "POST", "/fanouts", obj{"devices": []fleet.DeviceID{w.asleep[s]}, "tool": "self.get_device_status",
+		"offline": "wait", "offline_wait_ms": 3_600_000, "confirm": 1}).str("id")
+	if id == "" && secret == w.root {
+		w.t.Fatal("no fan-out to a device that is asleep")
+	}
+	id = cmp.Or(id, uuid.NewString())
+	w.owner[id] = s
+	return id
+}
+
+// fanOutEnds waits for the end of the latest fan-out, or of the one given.
+func (w *world) fanOutEnds(_ side, r request) {
+	w.t.Helper()
+	w.eventually("the fan-out to end", func() bool {
+		if id := r.args["id"]; id != "" && !strings.Contains(w.rest(w.root, "GET", "/fanouts/"+id, nil).text, `"finished_at":"`) {
+			return false
+		}
+		var open int
+		if err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM fanouts f WHERE finished_at IS NULL AND NOT EXISTS
+			(SELECT FROM fanout_targets t WHERE t.fanout_id = f.id AND t.device_id = ANY ($1))`, w.neverOn()).Scan(&open); err != nil {
+			w.t.Fatal(err)
+		}
+		return open == 0
+	})
+}
+
+func (w *world) neverOn() []string {
+	return []string{string(w.asleep[inside]), string(w.asleep[outside])}
+}
+
+func approvalOf(body any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		t := w.keep("asked", s, func() thing {
+			c := w.must("POST", "/devices/"+string(w.live[s])+"/calls", obj{"tool": asked,
+				"arguments": obj{"theme": "dark"}, "purpose": w.name(s)})
+			return thing{"id": c.str("approval_id")}
+		})
+		return request{args: t, body: body}
+	}
+}
+
+// plan is a campaign over two devices that never connect.
+func (w *world) plan(s side, use string) obj {
+	return obj{"name": w.name(s), "release_id": w.release, "supersede": true,
+		"devices": []fleet.DeviceID{w.enrolled(s, use+" 1"), w.enrolled(s, use+" 2")},
+		"waves":   []obj{{"percent": 50}, {"percent": 100}}}
+}
+
+func planOf(w *world, p *principal, s side) request { return request{body: w.plan(s, "plan")} }
+
+func draftOf(body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		t := w.keep("draft", s, func() thing { return thing{"id": w.must("POST", "/campaigns", w.plan(s, "draft")).str("id")} })
+		r := request{args: t}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
+}
+
+// ownDraft asks about a draft that the principal made.
+func ownDraft(body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, p *principal, s side) request {
+		id := cmp.Or(w.rest(p.secret, "POST", "/campaigns", w.plan(s, "draft")).str("id"), uuid.NewString())
+		w.owner[id] = s
+		r := request{args: thing{"id": id}}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
+}
+
+// awaiting is a campaign that waits for an approval.
+func (w *world) awaiting(s side) thing {
+	return w.keep("awaiting campaign", s, func() thing {
+		plan := w.plan(s, "awaiting")
+		plan["approval_required"] = true
+		c := w.must("POST", "/campaigns", plan)
+		c = w.must("POST", "/campaigns/"+c.str("id")+"/start", nil)
+		return thing{"id": c.str("id"), "digest": c.str("digest")}
+	})
+}
+
+// running is a campaign whose first wave is open.
+func (w *world) running(use string, s side, paused bool) thing {
+	return w.keep("running "+use, s, func() thing {
+		id := w.must("POST", "/campaigns", w.plan(s, use)).str("id")
+		w.must("POST", "/campaigns/"+id+"/start", nil)
+		w.eventually("the first wave to be open", func() bool {
+			var n int
+			if err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM waves WHERE campaign_id = $1 AND state = 'running'`,
+				id).Scan(&n); err != nil {
+				w.t.Fatal(err)
+			}
+			return n > 0
+		})
+		if paused {
+			w.must("POST", "/campaigns/"+id+"/pause", obj{"reason": "lunch"})
+		}
+		w.quiet()
+		return thing{"id": id}
+	})
+}
+
+func runningOf(use string, paused bool) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request { return request{args: w.running(use, s, paused)} }
+}
+
+func (w *world) endCampaign(_ side, r request) {
+	if w.rest(w.root, "POST", "/campaigns/"+r.args["id"]+"/abort", obj{}).status == 409 {
+		w.rest(w.root, "DELETE", "/campaigns/"+r.args["id"], nil)
+	}
+}
+
+func (w *world) count() int {
+	w.notes++
+	return w.notes
+}
+
+func (w *world) newVersion() string { return fmt.Sprintf("4.0.%d", w.count()) }
+
+func (w *world) appImage(version string) []byte {
+	data, err := sim.AppImage(liveBoard, version, 20_000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return data
+}
+
+func imageOf(use string, body func(w *world) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		t := w.keep("image "+use, s, func() thing {
+			data := w.appImage(fmt.Sprintf("3.0.%d", w.count()))
+			w.must("POST", "/images?board="+liveBoard, data)
+			sum := sha256.Sum256(data)
+			return thing{"sha256": hex.EncodeToString(sum[:])}
+		})
+		r := request{args: t}
+		if body != nil {
+			r.body = body(w)
+		}
+		if use == "sign" {
+			r.body = obj{"manifest": "{}", "signature": ""}
+		}
+		return r
+	}
+}
+
+func draftRelease(w *world, _ side) any {
+	return obj{"images": []string{w.image}, "version": w.newVersion(), "draft": true}
+}
+
+func release(w *world, _ side) any {
+	return obj{"images": []string{w.image2}, "version": w.newVersion()}
+}
+
+func savedFilter(w *world, s side) any { return obj{"name": w.name(s), "q": "board:x"} }
+
+func person(w *world, s side) any {
+	return obj{"name": w.name(s), "role": "viewer", "password": goodPassword}
+}
+
+func rule(w *world, s side) any {
+	return obj{"name": w.name(s), "enabled": false, "tools": []string{"self.none"}, "decision": "deny"}
+}
+
+func joinRule(w *world, s side) any {
+	return obj{"name": w.name(s), "enabled": false, "action": "accept", "boards": []string{"none-such"}}
+}
+
+func serialLine(w *world) string {
+	return fmt.Sprintf("SN-%d,%s\n", w.count(), strings.Repeat("ab", 32))
+}
+
+func serial(w *world, _ *principal, s side) request {
+	t := w.keep("serial", s, func() thing {
+		line := serialLine(w)
+		w.must("POST", "/serials", line)
+		name, _, _ := strings.Cut(line, ",")
+		return thing{"serial": name}
+	})
+	return request{args: t}
+}
+
+func hook(w *world, s side) any {
+	return obj{"name": w.name(s), "url": "http://127.0.0.1:9/" + w.name(s), "events": []string{"alert.ended"}, "enabled": false}
+}
+
+func voiceServer(w *world, s side) any {
+	return obj{"name": w.name(s), "kind": "websocket", "url": "ws://127.0.0.1:9/", "devices": "board:none-such", "enabled": false}
+}
+
+func (w *world) rotating() {
+	w.keep("rotation", inside, func() thing {
+		w.endRotation()
+		w.must("POST", "/key-rotation/start", obj{"confirm": "rotate"})
+		return thing{}
+	})
+}
+
+// endRotation finishes what rotation there is.
+func (w *world) endRotation() {
+	w.t.Helper()
+	for _, key := range []string{"inside rotation", "inside no rotation"} {
+		delete(w.kept, key)
+	}
+	for range 10 {
+		r := w.must("GET", "/key-rotation", nil)
+		if s := r.str("state"); s != "running" && s != "aborting" {
+			return
+		}
+		w.rest(w.root, "POST", "/key-rotation/finish", obj{"confirm": fmt.Sprint(int(r.number("left")))})
+	}
+	w.t.Fatal("the rotation of keys does not end")
+}
+
+func (w *world) coreDump(s side) string {
+	id := uuid.Must(uuid.NewV7()).String()
+	w.exec(`INSERT INTO core_dumps (id, device_id, call_id, blob, size, summary, elf_sha256, version, build_from, reset_reason, boots, created_at)
+		VALUES ($1, $2, $1, $3, 1, '', '', '', '', '', 0, now())`, id, string(w.live[s]), id)
+	return id
+}
+
+func (w *world) alert() string {
+	id := uuid.Must(uuid.NewV7()).String()
+	w.exec(`INSERT INTO alerts (id, kind, subject, state, severity, devices, params, query, began_at)
+		VALUES ($1, 'disk_low', $2, 'open', 'warning', 0, '{}', '', now())`, id, w.name(inside))
+	return id
+}
