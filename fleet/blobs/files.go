@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -106,6 +107,10 @@ func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64)
 	if err != nil {
 		return nil, notRead(key, err)
 	}
+	if err := s.check(ctx, key); err != nil { // the file may have been replaced before it was opened
+		r.Close()
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -128,19 +133,36 @@ type checks struct {
 	good   map[string]stamp
 }
 
+// A stamp tells one file from another of the same name. Who replaces a file can
+// give it any time of modification, but not its inode, nor the time at which the
+// inode was changed.
 type stamp struct {
-	changed time.Time
-	size    int64
+	modified time.Time
+	size     int64
+	inode    uint64
+	changed  int64 // nanoseconds; 0 where the system does not say
+}
+
+func (s *Store) stamp(ctx context.Context, key string) (stamp, error) {
+	a, err := s.bucket.Attributes(ctx, path(key))
+	if err != nil {
+		return stamp{}, notRead(key, err)
+	}
+	now := stamp{modified: a.ModTime, size: a.Size}
+	var info os.FileInfo
+	if a.As(&info) {
+		now.inode, now.changed = inodeOf(info)
+	}
+	return now, nil
 }
 
 const maxChecks = 10_000
 
 func (s *Store) check(ctx context.Context, key string) error {
-	a, err := s.bucket.Attributes(ctx, path(key))
+	now, err := s.stamp(ctx, key)
 	if err != nil {
-		return notRead(key, err)
+		return err
 	}
-	now := stamp{a.ModTime, a.Size}
 	if s.checks.known(key, now) {
 		return nil
 	}
@@ -179,7 +201,8 @@ func (c *checks) known(key string, now stamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	then, ok := c.good[key]
-	return ok && then.size == now.size && then.changed.Equal(now.changed)
+	return ok && then.size == now.size && then.modified.Equal(now.modified) && then.inode == now.inode &&
+		then.changed == now.changed
 }
 
 func (c *checks) add(key string, now stamp) {

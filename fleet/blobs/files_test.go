@@ -124,6 +124,32 @@ func TestDamagedFileIsNotServed(t *testing.T) {
 	}
 }
 
+// TestReplacedFileIsNoticed gives another file the name, the size and the time of
+// one that was checked.
+func TestReplacedFileIsNoticed(t *testing.T) {
+	s, dir := open(t)
+	key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readRange(t, s, key, 0, -1); err != nil || got != "hello" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	file := filepath.Join(dir, key[:2], key)
+	was, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := file + ".other"
+	if err := errors.Join(os.WriteFile(other, []byte("hellO"), 0o600), os.Chtimes(other, was.ModTime(), was.ModTime()),
+		os.Rename(other, file)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readRange(t, s, key, 0, -1); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("the file in its place was served: %q, %v", got, err)
+	}
+}
+
 func TestManyFirstReadingsCheckOnce(t *testing.T) {
 	s, _ := open(t)
 	data := bytes.Repeat([]byte("x"), 8<<20)

@@ -49,6 +49,9 @@ func (s *Service) startable(ctx context.Context, c *Campaign) error {
 	if end := c.Plan.EndAt; end != nil && !end.After(s.o.Now()) {
 		return fleet.Refuse(fleet.ErrConflict, "end_has_passed", "name", c.Plan.Name, "end_at", end)
 	}
+	if err := s.unchanged(ctx, c); err != nil {
+		return err
+	}
 	if c.Plan.Release == uuid.Nil {
 		return nil // a rollback
 	}
@@ -296,6 +299,7 @@ func (s *Service) reopen(c *Campaign) {
 	now := s.o.Now()
 	if end, ok := c.Ends(); ok && !end.After(now) {
 		later := now.Add(planLife)
+		c.keepPlanned()
 		c.Plan.EndAt = &later
 	}
 	c.State, c.PauseReason, c.Reason, c.FinishedAt = Running, "", fleet.Reason{}, nil
@@ -310,6 +314,7 @@ func (s *Service) PullNow(ctx context.Context, by fleet.Principal, id uuid.UUID)
 		case c.Plan.Mode == firmware.ModePush:
 			return fleet.Refuse(fleet.ErrConflict, "push_only", "name", c.Plan.Name)
 		}
+		c.keepPlanned()
 		c.Plan.PullNow = true
 		return nil
 	})

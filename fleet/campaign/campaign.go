@@ -202,8 +202,14 @@ type Campaign struct {
 	Advance     bool         // an operator passed the gate of the open wave
 
 	// Digest names exactly what was approved: images, targets and their waves,
-	// rules, windows and times. Any edit changes it.
-	Digest     string
+	// rules, windows and times. Any edit before the start changes it.
+	Digest string
+	// Images are those that its devices may get. nil: an earlier version of
+	// fleetd made it, and its rows are not held against its digest.
+	Images []string
+	// Planned is the plan as the digest has it, once Plan was changed while the
+	// campaign ran; nil until then.
+	Planned    *Plan
 	Targets    int // devices with a deployment that is not skipped, as planned
 	Skipped    int
 	Approval   *Approval

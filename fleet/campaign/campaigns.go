@@ -23,6 +23,8 @@ type Options struct {
 	// Requeue queues ended deployments again; see [RolloutStore].
 	Requeue func(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
 		devices []fleet.DeviceID, at time.Time) (int, error)
+	// Limits says which images may not be used now, and why. Nil: all may.
+	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
 	// RequireApproval makes every campaign but a rollback need a second person.
 	RequireApproval bool
 	// Linked reports whether two principals are the same person as far as approvals
@@ -51,6 +53,9 @@ func New(o Options) *Service {
 	}
 	if o.Linked == nil {
 		o.Linked = func(_ context.Context, a, b fleet.Principal) (bool, error) { return a.Same(b), nil }
+	}
+	if o.Limits == nil {
+		o.Limits = func(context.Context, []firmware.Image) (firmware.Limits, error) { return firmware.Limits{}, nil }
 	}
 	if o.Wake == nil {
 		o.Wake = func() {}
@@ -164,6 +169,7 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 		if c.State != Running && c.State != Paused {
 			return errState(*c, "changed")
 		}
+		c.keepPlanned()
 		c.Plan = p
 		return nil
 	})

@@ -126,6 +126,7 @@ type Deployment struct {
 	Skip     firmware.SkipReason // if skipped
 	Late     bool                // succeeded after it had been given up
 
+	Joined      bool   // a continuous campaign while it ran: the digest does not name the device
 	Image       string // SHA-256 of the image it is to get; "" if skipped for want of one
 	ImageSize   int64
 	TargetELF   string

@@ -73,7 +73,8 @@ type planned struct {
 	waves       []Wave
 	deployments []Deployment
 	dry         DryRun
-	readOnly    int // devices on which who plans is no operator
+	images      []string // that its devices may get
+	readOnly    int      // devices on which who plans is no operator
 }
 
 // fill makes the plan the campaign's.
@@ -85,6 +86,7 @@ func (p *planned) fill(c *Campaign) error {
 		return fleet.Refuse(fleet.ErrInvalid, "empty_audience.update_most", "matched", p.dry.Matched,
 			"skip", p.dry.Skipped[0].Reason)
 	}
+	c.Images, c.Planned = p.images, nil
 	c.Plan, c.Digest, c.Targets, c.Skipped, c.Wave = p.plan, p.dry.Digest, p.dry.Targets, p.dry.Matched-p.dry.Targets, 0
 	return nil
 }
@@ -120,6 +122,9 @@ func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	}
 	a := newPlanner(s, id, p, now)
 	a.by = by
+	if a.limits, err = s.o.Limits(ctx, r.Images); err != nil {
+		return planned{}, err
+	}
 	if err := a.resolve(ctx, r); err != nil {
 		return planned{}, err
 	}
@@ -150,6 +155,7 @@ type planner struct {
 	now  time.Time
 	by   fleet.Principal
 
+	limits           firmware.Limits
 	readOnly         int // devices on which by is no operator
 	matched, offline int
 	incomparable     int // of the targets: their own version cannot be compared
@@ -240,7 +246,7 @@ func (a *planner) take(d fleet.Device, r firmware.Release, other DeploymentConfl
 		a.readOnly++
 	}
 	img, reason, detail := firmware.FitDevice(d, r, firmware.FitOptions{Mode: a.plan.Mode,
-		AllowDowngrade: a.plan.AllowDowngrade}, a.now)
+		AllowDowngrade: a.plan.AllowDowngrade, Limits: a.limits}, a.now)
 	if reason == firmware.SkipNone {
 		if q, ok := quarantined[d.ID]; ok {
 			reason, detail = firmware.SkipQuarantined, q.Reason
@@ -341,8 +347,8 @@ func (a *planner) assign() error {
 }
 
 func (a *planner) result(r firmware.Release) planned {
-	p := planned{plan: a.plan, deployments: a.deployments, readOnly: a.readOnly}
-	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline, Digest: Digest(a.plan, a.deployments)}
+	p := planned{plan: a.plan, deployments: a.deployments, readOnly: a.readOnly, images: a.planImages(r)}
+	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline, Digest: Digest(a.plan, a.deployments, p.images)}
 	for n, w := range a.plan.Waves {
 		wave, shown := a.wave(n, w)
 		p.waves, p.dry.Waves = append(p.waves, wave), append(p.dry.Waves, shown)

@@ -14,21 +14,33 @@ import (
 
 // Digest names exactly what a plan does: its every field, and which device
 // gets which image in which wave. Skipped devices get none and do not count.
-// It survives a plan's way through the database, which orders the keys of JSON.
-func Digest(p Plan, targets []Deployment) string {
-	h := sha256.New()
-	h.Write(canonicalPlan(p))
-	sorted := make([]*Deployment, 0, len(targets))
-	for i := range targets {
-		if targets[i].Wave >= 0 && targets[i].State != DeploymentSkipped {
-			sorted = append(sorted, &targets[i])
+// Of a continuous plan it also names the images that devices which join later
+// may get. It survives a plan's way through the database, which orders the keys
+// of JSON.
+func Digest(p Plan, targets []Deployment, images []string) string {
+	all := make([]PlannedTarget, 0, len(targets))
+	for _, d := range targets {
+		if d.Wave >= 0 && d.State != DeploymentSkipped {
+			all = append(all, PlannedTarget{Device: d.Device, Wave: d.Wave, Image: d.Image})
 		}
 	}
-	slices.SortFunc(sorted, func(x, y *Deployment) int {
+	return digest(p, all, images)
+}
+
+func digest(p Plan, targets []PlannedTarget, images []string) string {
+	h := sha256.New()
+	h.Write(canonicalPlan(p))
+	targets = slices.Clone(targets)
+	slices.SortFunc(targets, func(x, y PlannedTarget) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Wave, y.Wave), cmp.Compare(x.Image, y.Image))
 	})
-	for _, d := range sorted {
+	for _, d := range targets {
 		fmt.Fprintf(h, "\n%s %d %s", d.Device, d.Wave, d.Image)
+	}
+	if p.Continuous {
+		for _, image := range slices.Sorted(slices.Values(images)) {
+			fmt.Fprintf(h, "\n%s", image)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

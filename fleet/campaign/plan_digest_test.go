@@ -29,8 +29,8 @@ func FuzzNormalize(f *testing.F) {
 		if json.Unmarshal(text, &p) != nil || p.Normalize(noon) != nil {
 			return
 		}
-		digest := campaign.Digest(p, nil)
-		if err := p.Normalize(noon); err != nil || campaign.Digest(p, nil) != digest {
+		digest := campaign.Digest(p, nil, nil)
+		if err := p.Normalize(noon); err != nil || campaign.Digest(p, nil, nil) != digest {
 			t.Errorf("a normal plan changes: %v", err)
 		}
 		stored, err := json.Marshal(p)
@@ -38,7 +38,7 @@ func FuzzNormalize(f *testing.F) {
 			t.Fatalf("a normal plan cannot be stored: %v", err)
 		}
 		var back campaign.Plan
-		if err := json.Unmarshal(stored, &back); err != nil || campaign.Digest(back, nil) != digest {
+		if err := json.Unmarshal(stored, &back); err != nil || campaign.Digest(back, nil, nil) != digest {
 			t.Errorf("the digest does not survive the database: %v", err)
 		}
 		if campaign.Loosens(p, back) || campaign.RunningEdit(p, back) != nil {
@@ -61,7 +61,7 @@ func TestDigest(t *testing.T) {
 		return []campaign.Deployment{{Device: "a", Wave: 0, Image: "1"}, {Device: "b", Wave: 1, Image: "1"},
 			{Device: "c", Wave: -1, State: campaign.DeploymentSkipped}}
 	}
-	want := campaign.Digest(base(), targets())
+	want := campaign.Digest(base(), targets(), nil)
 	if len(want) != 64 {
 		t.Fatalf("digest %q", want)
 	}
@@ -84,7 +84,7 @@ func TestDigest(t *testing.T) {
 	}
 	for name, change := range same {
 		p := base()
-		if d := change(&p, targets()); campaign.Digest(p, d) != want {
+		if d := change(&p, targets()); campaign.Digest(p, d, nil) != want {
 			t.Errorf("the digest depends on the %s", name)
 		}
 	}
@@ -107,7 +107,7 @@ func TestDigest(t *testing.T) {
 	for i, change := range other {
 		p := base()
 		d := change(&p, targets())
-		got := campaign.Digest(p, d)
+		got := campaign.Digest(p, d, nil)
 		if j, twice := seen[got]; twice {
 			t.Errorf("change %d has the digest of %d", i, j)
 		}
@@ -118,7 +118,7 @@ func TestDigest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &back); err != nil || campaign.Digest(back, targets()) != want {
+	if err := json.Unmarshal(text, &back); err != nil || campaign.Digest(back, targets(), nil) != want {
 		t.Errorf("the digest does not survive the database: %v", err)
 	}
 }
@@ -207,6 +207,6 @@ func BenchmarkDigest(b *testing.B) {
 		targets[i] = campaign.Deployment{Device: fleet.DeviceID(fmt.Sprintf("%012x", i*7919)), Image: "x"}
 	}
 	for b.Loop() {
-		campaign.Digest(campaign.Plan{}, targets)
+		campaign.Digest(campaign.Plan{}, targets, nil)
 	}
 }

@@ -11,6 +11,7 @@ const (
 	WarnDraftRelease  = "release_is_draft"
 	WarnBoardUnstated = "board_not_stated" // the image goes to every board with its chip
 	WarnUnsigned      = "unsigned"
+	WarnWithheld      = "image_withheld" // it may not be used now: see [firmware.Checker]
 	WarnSingleWave    = "single_wave"
 	WarnOffline       = "mostly_offline"
 	WarnNoWindow      = "no_window" // none opens between start and end
@@ -41,6 +42,11 @@ func (a *planner) warnings(r firmware.Release) []PlanWarning {
 		}
 		if img.NotOfferable != "" && a.plan.Mode == firmware.ModeAuto {
 			warn(WarnPushOnly, "%s", img.NotOfferable)
+		}
+	}
+	for _, img := range r.Images {
+		if !a.limits.Why(img, "").Is("") {
+			warn(WarnWithheld, "%.12s", img.SHA256)
 		}
 	}
 	if a.incomparable > 0 && a.plan.Mode == firmware.ModeAuto {

@@ -82,9 +82,19 @@ const (
 	ReasonReleaseGone      = "release_gone"
 	ReasonImageWasRevoked  = "image_was_revoked"
 	ReasonImageGone        = "image_gone"
-	ReasonWavePassed       = "wave_passed"
-	ReasonWaveIsBad        = "wave_failed"
-	ReasonWaveIsBadGate    = "wave_failed_gate"
+	ReasonPlanChanged      = "plan_changed" // its rows are not what was planned and approved
+	// In what they differ.
+	ReasonPlanDiffersField    = "plan_differs_field"
+	ReasonPlanDiffersImage    = "plan_differs_image"
+	ReasonPlanDiffersDevice   = "plan_differs_device"
+	ReasonPlanDiffersImages   = "plan_differs_images"
+	ReasonPlanDiffersDigest   = "plan_differs_digest"
+	ReasonPlanDiffersApproval = "plan_differs_approval"
+
+	ReasonImageWithheld = "image_withheld" // see [firmware.Checker]
+	ReasonWavePassed    = "wave_passed"
+	ReasonWaveIsBad     = "wave_failed"
+	ReasonWaveIsBadGate = "wave_failed_gate"
 
 	// How a wave was judged.
 	ReasonWaveEmpty       = "wave_empty"
@@ -154,8 +164,12 @@ var Reasons = map[string][]string{
 	ReasonScopeOfBoard: {"name"}, ReasonScopeOfNoBoard: {},
 	ReasonLimitFirst: {}, ReasonLimitShare: {"share"}, ReasonNoWindow: {}, ReasonNextWindowOpens: {"opens_at"},
 	ReasonReleaseRevoked: {"version", "detail"}, ReasonReleaseGone: {}, ReasonImageWasRevoked: {"image", "detail"},
-	ReasonImageGone:  {"image"},
-	ReasonWavePassed: {"name", "verdict"}, ReasonWaveIsBad: {"name", "verdict"}, ReasonWaveIsBadGate: {"name", "verdict"},
+	ReasonImageGone:   {"image"},
+	ReasonPlanChanged: {"why"}, ReasonPlanDiffersField: {"field"}, ReasonPlanDiffersImage: {"device", "image"},
+	ReasonPlanDiffersDevice: {"device"}, ReasonPlanDiffersImages: {"image"}, ReasonPlanDiffersDigest: {},
+	ReasonPlanDiffersApproval: {},
+	ReasonImageWithheld:       {"image", "version", "cause"},
+	ReasonWavePassed:          {"name", "verdict"}, ReasonWaveIsBad: {"name", "verdict"}, ReasonWaveIsBadGate: {"name", "verdict"},
 
 	ReasonWaveEmpty: {}, ReasonWaveNoVerdict: {"left_out"}, ReasonWaveHopeless: {"succeeded", "of", "share", "needed"},
 	ReasonWaveUnderWay: {"open", "size"}, ReasonWaveStaysWell: {"devices", "soak_ms"},

@@ -76,6 +76,13 @@ func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Cam
 	if err != nil {
 		return Campaign{}, planned{}, err
 	}
+	var former []firmware.Image
+	for _, images := range earlier {
+		former = append(former, images...)
+	}
+	if a.limits, err = s.o.Limits(ctx, former); err != nil {
+		return Campaign{}, planned{}, err
+	}
 	for page := range slices.Chunk(updated, planPage) {
 		if err := a.rollbackPage(ctx, page, earlier); err != nil {
 			return Campaign{}, planned{}, err

@@ -133,6 +133,9 @@ type Store interface {
 	OpenCampaigns(ctx context.Context) ([]Campaign, error)                 // [State.Open], oldest first
 	Waves(ctx context.Context, campaign uuid.UUID) ([]Wave, error)
 	SaveWave(ctx context.Context, w Wave) error
+	// PlannedTargets returns what the digest of a campaign covers of its
+	// deployments, and those that joined it.
+	PlannedTargets(ctx context.Context, campaign uuid.UUID) ([]PlannedTarget, error)
 	CampaignProgress(ctx context.Context, campaign uuid.UUID) (Progress, error)
 
 	Deployments(ctx context.Context, f DeploymentFilter) (fleet.Page[Deployment], error)

@@ -79,16 +79,24 @@ func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
 	if err := json.Unmarshal(file, &s); err != nil || s.Text == "" {
 		return s, m, newFault(ReasonManifest, "not_one")
 	}
+	m, err := s.Read()
+	return s, m, err
+}
+
+// Read reads the manifest that was signed, within the bounds of what devices
+// take. Its error is a [*Fault]. Whether the signature holds is for
+// [SignedManifest.Holds] to say.
+func (s SignedManifest) Read() (m Manifest, err error) {
 	if len(s.Text) > maxManifest {
-		return s, m, newFault(ReasonManifest, "size", "size", len(s.Text), "most", maxManifest)
+		return m, newFault(ReasonManifest, "size", "size", len(s.Text), "most", maxManifest)
 	}
 	if _, err := s.signature(); err != nil {
-		return s, m, err
+		return m, err
 	}
 	if err := json.Unmarshal([]byte(s.Text), &m); err != nil {
-		return s, m, newFault(ReasonManifest, "syntax", "detail", err.Error())
+		return m, newFault(ReasonManifest, "syntax", "detail", err.Error())
 	}
-	return s, m, m.check()
+	return m, m.check()
 }
 
 func (m Manifest) check() error {

@@ -21,8 +21,11 @@ import (
 type DownloadsOptions struct {
 	Links LinkStore
 	Blobs fleet.BlobFiles
+	// Check returns why an image may not be served now to a device with this
+	// board; the zero Reason if it may. Default: it may.
+	Check func(ctx context.Context, sha256, board string) (fleet.Reason, error)
 	// Observe receives what happens to downloads: get, bytes (twice a second at
-	// most), cut, downloaded. It must not block.
+	// most), cut, downloaded, revoked. It must not block.
 	Observe        func(Transfer)
 	MaxConcurrent  int   // downloads at once. Default: 500
 	BytesPerSecond int64 // of all downloads together; 0 does not limit
@@ -91,7 +94,36 @@ func (d *Downloads) Link(ctx context.Context, text string) (Link, error) {
 	if errors.Is(err, fleet.ErrNotFound) || err == nil && d.usedUp(l) {
 		return Link{}, errDeadFirmwareLink()
 	}
+	if err == nil {
+		err = d.mayServe(ctx, l)
+	}
 	return l, err
+}
+
+// mayServe judges the image of a link at each use, before a byte is read for it.
+// A link whose image may not be used any more is dead, and its attempt ends.
+func (d *Downloads) mayServe(ctx context.Context, l Link) error {
+	why := fleet.Reason{}
+	switch {
+	case l.Foreign:
+		why = fleet.Because(TransferForeign, "image", short(l.Image))
+	case d.o.Check != nil:
+		cause, err := d.o.Check(ctx, l.Image, l.Board)
+		if err != nil {
+			return err
+		}
+		if !cause.Is("") {
+			why = fleet.Because(TransferWithheld, "cause", cause)
+		}
+	}
+	if why.Is("") {
+		return nil
+	}
+	d.o.Log.Error("an image is withheld from a device that came for it", "device", l.Device, "deployment", l.Deployment,
+		"image", l.Image, "reason", why)
+	d.o.Observe(Transfer{Deployment: l.Deployment, Attempt: l.Attempt, At: d.o.Now().UTC(), Kind: fleet.EvidenceRevoked,
+		Reason: why})
+	return errDeadFirmwareLink()
 }
 
 func errDeadFirmwareLink() error {

@@ -45,6 +45,10 @@ type Options struct {
 	ManifestKeys []ed25519.PublicKey
 	// RequireSigned refuses images without a good signature of one of the keys.
 	RequireSigned bool
+	// RequireManifest withholds images until they have a manifest.
+	RequireManifest bool
+	// Floors keeps the least version of each board. nil keeps none.
+	Floors FloorStore
 	// TempDir is where uploads wait while they are read. Default: the system's.
 	TempDir string
 	Log     *slog.Logger
@@ -54,7 +58,8 @@ type Options struct {
 // A Service keeps images and releases: what may go to devices at all. Any
 // signed-in operator may read; each write checks who acts.
 type Service struct {
-	o Options
+	o       Options
+	checker *Checker
 	// stored keeps a blob from being deleted between the upload of its bytes
 	// and their going on record.
 	stored sync.RWMutex
@@ -75,7 +80,30 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Service{o: o}
+	return &Service{o: o, checker: NewChecker(CheckerOptions{Blobs: o.Blobs, Floors: o.Floors, Keys: o.Keys,
+		ManifestKeys: o.ManifestKeys, RequireSigned: o.RequireSigned, RequireManifest: o.RequireManifest, Log: o.Log,
+		Now: o.Now})}
+}
+
+// Limits says which of the images may not be used now, and why: at no upload,
+// release, campaign, link or blank board.
+func (f *Service) Limits(ctx context.Context, images []Image) (Limits, error) {
+	return f.checker.Limits(ctx, images)
+}
+
+// CheckStored is Check for an image by its name, as downloads know it.
+func (f *Service) CheckStored(ctx context.Context, sha256, board string) (fleet.Reason, error) {
+	img, err := f.Image(ctx, sha256)
+	if err != nil {
+		return fleet.Reason{}, err
+	}
+	return f.Check(ctx, img, board)
+}
+
+// Check returns why the image may not be used now on devices with this board;
+// the zero Reason if it may.
+func (f *Service) Check(ctx context.Context, img Image, board string) (fleet.Reason, error) {
+	return f.checker.Check(ctx, img, board)
 }
 
 func (f *Service) announce(subject string) {

@@ -72,7 +72,7 @@ type fitJudge struct {
 }
 
 func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
-	now := f.o.Now()
+	now, o := f.o.Now(), q.Options
 	switch q.Options.Mode {
 	case "", ModeAuto, ModePush, ModePull:
 	default:
@@ -83,15 +83,17 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 	}
 	if q.Image != "" {
 		img, err := f.Image(ctx, strings.ToLower(q.Image))
-		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) {
-				return FitImage(d, img, q.Options,
-					now)
-			}},
-			err
+		if err == nil {
+			o.Limits, err = f.Limits(ctx, []Image{img})
+		}
+		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) { return FitImage(d, img, o, now) }}, err
 	}
 	r, err := f.Release(ctx, q.Release)
+	if err == nil {
+		o.Limits, err = f.Limits(ctx, r.Images)
+	}
 	return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) {
-		_, reason, detail := FitDevice(d, r, q.Options, now)
+		_, reason, detail := FitDevice(d, r, o, now)
 		return reason, detail
 	}}, err
 }

@@ -66,6 +66,9 @@ func fitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReaso
 			return reason, detail
 		}
 	}
+	if reason, detail := fitLimits(d, img, o.Limits); reason != SkipNone {
+		return reason, detail
+	}
 	if reason, detail := fitVersion(d, img, o); reason != SkipNone {
 		return reason, detail
 	}
@@ -141,6 +144,21 @@ func fitRevoked(_ fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	return SkipNone, fleet.Reason{}
 }
 
+// fitLimits: what may not be used now, and what is older than the device's
+// board may have.
+func fitLimits(d fleet.Device, img Image, l Limits) (SkipReason, fleet.Reason) {
+	if why := l.Withheld[img.SHA256]; !why.Is("") {
+		return SkipWithheld, fleet.Because(FitWithheld, "cause", why)
+	}
+	for _, board := range []string{img.Board, d.Board} {
+		if why := l.belowFloor(board, img.Version); !why.Is("") {
+			return SkipFloor, fleet.Because(FitFloor, "version", fleet.CleanText(img.Version, 40), "board", board,
+				"least", l.Floors[board])
+		}
+	}
+	return SkipNone, fleet.Reason{}
+}
+
 // fitVersion: a push compares nothing on the device, a boot poll's offer does.
 // Where the versions cannot be compared, it is unknown which is older.
 func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reason) {
@@ -177,4 +195,5 @@ const (
 type FitOptions struct {
 	Mode           DispatchMode
 	AllowDowngrade bool
+	Limits         Limits // zero: every image may be used
 }

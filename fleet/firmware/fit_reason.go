@@ -24,6 +24,9 @@ const (
 	SkipNoEarlier        SkipReason = "no_earlier_image"   // rollback: its earlier build is not stored here
 	SkipUnhealthy        SkipReason = "unhealthy_before"   // failed the health checks before the upgrade
 	SkipRevoked          SkipReason = "image_revoked"
+	SkipWithheld         SkipReason = "image_withheld"   // it may not be used now: see [Checker]
+	SkipFloor            SkipReason = "below_floor"      // older than its board may have
+	SkipUnapproved       SkipReason = "not_approved"     // the plan that was approved does not name its image
 	SkipSecureVersion    SkipReason = "secure_version"   // older than its anti-rollback fuse allows
 	SkipSuperseded       SkipReason = "superseded"       // the device moved to another campaign
 	SkipAudienceTooLarge SkipReason = "over_max_devices" // continuous: the cap was reached
@@ -33,7 +36,7 @@ const (
 var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRevision, SkipNoSlot, SkipTooLarge,
 	SkipPartitions,
 	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
-	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipSecureVersion, SkipSuperseded, SkipAudienceTooLarge}
+	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion, SkipSuperseded, SkipAudienceTooLarge}
 
 // Passes reports whether the reason is one of the moment: the image would fit
 // the device as it is.

@@ -38,6 +38,11 @@ func (f *Service) Install(ctx context.Context, by fleet.Principal, sha256 string
 		return Installable{}, fleet.Refuse(fleet.ErrConflict, "image_revoked.image", "image", short(img.SHA256),
 			"reason", img.RevokeReason)
 	}
+	if why, err := f.Check(ctx, img, ""); err != nil {
+		return Installable{}, err
+	} else if !why.Is("") {
+		return Installable{}, ErrWithheld(fleet.ErrConflict, img, why)
+	}
 	layout, err := f.Layout(ctx, img.SHA256)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):

@@ -21,6 +21,10 @@ type Link struct {
 	Image      string
 	Size       int64
 	ExpiresAt  time.Time
+
+	// What the store knows of it when the link is used.
+	Board   string // of the device
+	Foreign bool   // deployment or plan name another image: it must not be served
 }
 
 // NewLink completes the link of an attempt, and returns its address
@@ -46,7 +50,7 @@ type Transfer struct {
 type LinkStore interface {
 	// Link returns a link that may be used at the given time: not
 	// expired, not revoked, not used up, its image not revoked. [fleet.ErrNotFound]
-	// covers all others.
+	// covers all others. One whose rows were tampered with is [Link.Foreign].
 	FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (Link, error)
 	// FinishFirmwareLink uses a link up: every byte was sent.
 	FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error

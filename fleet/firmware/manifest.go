@@ -68,7 +68,7 @@ func (f *Service) takeManifest(img *Image, file []byte) error {
 	if cause := img.differsFrom(m); cause.Code != "" {
 		return fleet.Refuse(fleet.ErrInvalid, "manifest_differs", "cause", cause).At("manifest")
 	}
-	key, checked, err := f.whoseManifest(signed)
+	key, checked, err := f.checker.whoseManifest(signed)
 	if err != nil {
 		return err
 	}
@@ -119,17 +119,17 @@ const MaxManifestBytes = espimage.MaxSignedManifest
 // whoseManifest returns the key that the signature holds with, and whether it
 // is one of fleetd's. If fleetd has no keys, it can only say that the file is
 // whole.
-func (f *Service) whoseManifest(signed espimage.SignedManifest) (key string, checked bool, err error) {
-	for _, k := range f.o.ManifestKeys {
+func (c *Checker) whoseManifest(signed espimage.SignedManifest) (key string, checked bool, err error) {
+	for _, k := range c.o.ManifestKeys {
 		if signed.Holds(k) {
 			return hex.EncodeToString(k), true, nil
 		}
 	}
 	named := signed.NamedKey()
 	switch {
-	case len(f.o.ManifestKeys) > 0:
+	case len(c.o.ManifestKeys) > 0:
 		return "", false, fleet.Refuse(fleet.ErrInvalid, "manifest_signature.keys",
-			"keys", len(f.o.ManifestKeys)).At("manifest")
+			"keys", len(c.o.ManifestKeys)).At("manifest")
 	case named == nil:
 		return "", false, nil
 	case !signed.Holds(named):

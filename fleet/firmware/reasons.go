@@ -16,6 +16,8 @@ const (
 	FitPartition    = "fit_partition"
 	FitHeld         = "fit_held"
 	FitRevoked      = "fit_revoked" // with the operator's reason
+	FitWithheld     = "fit_withheld"
+	FitFloor        = "fit_floor"
 	FitIncomparable = "fit_incomparable"
 	FitNewer        = "fit_newer"
 	FitOtherBuild   = "fit_other_build"
@@ -25,6 +27,8 @@ const (
 	TransferRevoked    = "download_revoked"     // cut by us
 	TransferUnreadable = "download_unreadable"  // the stored image could not be read
 	TransferStuck      = "download_stuck"       // the device accepted no more bytes
+	TransferWithheld   = "download_withheld"    // the image may not be used now
+	TransferForeign    = "download_foreign"     // link, deployment and plan do not name one image
 	TransferEnded      = "download_conn_closed" // the connection ended
 )
 
@@ -36,4 +40,6 @@ var Reasons = map[string][]string{
 	FitPartition: {"version", "name", "labels"}, FitHeld: {"name", "detail"}, FitRevoked: {"detail"},
 	FitIncomparable: {"version"}, FitNewer: {"version", "other"}, FitOtherBuild: {"version"}, FitNoTool: {"tool"},
 	TransferResumed: {"offset"}, TransferRevoked: {}, TransferUnreadable: {}, TransferStuck: {}, TransferEnded: {},
+	FitWithheld: {"cause"}, FitFloor: {"version", "board", "least"}, TransferWithheld: {"cause"},
+	TransferForeign: {"image"},
 }

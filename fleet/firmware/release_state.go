@@ -32,6 +32,14 @@ func (f *Service) SetState(ctx context.Context, by fleet.Principal, id uuid.UUID
 	if err := r.checkMove(to); err != nil {
 		return Release{}, err
 	}
+	if to == ReleaseReleased {
+		if err := f.mayRelease(ctx, r.Images); err != nil {
+			if err.Kind == fleet.ErrInvalid { // the request is good; an image is not
+				err.Kind = fleet.ErrConflict
+			}
+			return Release{}, err
+		}
+	}
 	if err := f.o.Store.SetReleaseState(ctx, by, id, r.State, to, reason, f.o.Now()); err != nil {
 		return Release{}, err
 	}
@@ -72,6 +80,25 @@ func (r Release) checkMove(to ReleaseState) error {
 		}
 	}
 	return nil
+}
+
+// mayRelease refuses images that may not be used now.
+func (f *Service) mayRelease(ctx context.Context, images []Image) *fleet.Error {
+	limits, err := f.Limits(ctx, images)
+	if err != nil {
+		return fleet.Refuse(fleet.ErrUnavailable, "not_checked", "cause", fleet.CauseOf(err))
+	}
+	for _, img := range images {
+		if why := limits.Why(img, ""); !why.Is("") {
+			return ErrWithheld(fleet.ErrInvalid, img, why)
+		}
+	}
+	return nil
+}
+
+// ErrWithheld refuses the use of an image, with the reason that [Checker] gives.
+func ErrWithheld(kind error, img Image, why fleet.Reason) *fleet.Error {
+	return fleet.Refuse(kind, "image_withheld", "image", short(img.SHA256), "version", img.Version, "cause", why)
 }
 
 // moved follows up a new state. Images are cut off as the release names them

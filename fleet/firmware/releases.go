@@ -77,8 +77,13 @@ func (f *Service) fill(ctx context.Context, r *Release, req ReleaseRequest) (err
 	if r.Images, err = f.releaseImages(ctx, req.Images); err != nil {
 		return err
 	}
-	if len(r.Images) == 0 && r.State != ReleaseDraft {
-		return fleet.Refuse(fleet.ErrInvalid, "no_images.none").At("images")
+	if r.State != ReleaseDraft {
+		if len(r.Images) == 0 {
+			return fleet.Refuse(fleet.ErrInvalid, "no_images.none").At("images")
+		}
+		if err := f.mayRelease(ctx, r.Images); err != nil {
+			return err.At("images")
+		}
 	}
 	if r.Notes, err = cleanFirmwareNotes(req.Notes); err != nil {
 		return err

@@ -152,21 +152,10 @@ func FaultReason(f *espimage.Fault) fleet.Reason {
 
 // signed refuses what is not signed as it must be.
 func (f *Service) signed(all []espimage.Signature) error {
-	if !f.o.RequireSigned {
-		return nil
+	if why := f.checker.unsigned(all); !why.Is("") {
+		return fleet.Refuse(fleet.ErrInvalid, "image_unsigned", "cause", why).At("file")
 	}
-	why := fleet.Because("unsigned.none")
-	for _, s := range all {
-		switch {
-		case s.Trusted:
-			return nil
-		case s.Valid:
-			why = fleet.Because("unsigned.key", "key", fleet.CleanText(s.KeyDigest, 16), "keys", len(f.o.Keys))
-		default:
-			why = fleet.Because("unsigned." + string(s.Problem))
-		}
-	}
-	return fleet.Refuse(fleet.ErrInvalid, "image_unsigned", "cause", why).At("file")
+	return nil
 }
 
 // keep stores the bytes and puts the image on record.

@@ -25,9 +25,9 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campa
 			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason,
 				reason_code, reason_params, wave, advance, digest,
 				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled,
-					targets, skipped)
+					images, planned, targets, skipped)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-				$23, $24, $25)`,
+				$23, $24, $25, $26, $27)`,
 			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf),
 				storableJSON(c.CreatedBy), c.CreatedAt},
 				campaignState(c), []any{c.Targets, c.Skipped})...)
@@ -47,7 +47,15 @@ func campaignState(c *campaign.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason.Code), reasonParams(c.Reason), c.Wave,
 		c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
-		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled}
+		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled, c.Images, plannedPlan(c)}
+}
+
+// plannedPlan is the plan as the digest has it, if it is not the plan.
+func plannedPlan(c *campaign.Campaign) *string {
+	if c.Planned == nil {
+		return nil
+	}
+	return storableJSON(c.Planned)
 }
 
 func campaignDetail(c *campaign.Campaign) map[string]any {
@@ -91,7 +99,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign
 func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Principal, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
-		if err := changeCampaign(ctx, tx, c, `, targets = $21, skipped = $22, release_id = $23`,
+		if err := changeCampaign(ctx, tx, c, `, targets = $23, skipped = $24, release_id = $25`,
 			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped,
 			orNoUUID(c.Plan.Release)); err != nil {
 			return err
@@ -136,7 +144,7 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, o
 			reason_params = $7, wave = $8, advance = $9, digest = $10,
 			approval = $11, rollback_wanted = $12, rollback_with = $13, edited_by = $14, edited_at = $15, started_by = $16,
 				started_at = $17,
-			finished_at = $18, overruled = $19, name = $20`+set+`
+			finished_at = $18, overruled = $19, images = $20, planned = $21, name = $22`+set+`
 		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c),
 		[]any{cleanText(c.Plan.Name)}, more)...)
 	if !isNotFound(err) {

@@ -15,7 +15,7 @@ var _ campaign.Store = (*Store)(nil)
 
 const noUUID = `'00000000-0000-0000-0000-000000000000'`
 
-var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reason") + `, wave, advance, digest, targets, skipped, approval,
+var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reason") + `, wave, advance, digest, images, planned, targets, skipped, approval,
 	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` +
 	noUUID + `) AS rollback_with,
 	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, overruled, revision`
@@ -90,6 +90,19 @@ func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) 
 		return nil, fmt.Errorf("open campaigns: %w", domainError(err))
 	}
 	return list, nil
+}
+
+// PlannedTargets returns what the digest of a campaign covers of its deployments,
+// and those that joined it.
+func (s *Store) PlannedTargets(ctx context.Context, campaignID uuid.UUID) ([]campaign.PlannedTarget, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT device_id AS device, wave, coalesce(image, '') AS image, board, joined, finished_at IS NULL AS open
+		FROM deployments WHERE campaign_id = $1 AND wave >= 0`, campaignID)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[campaign.PlannedTarget])
+	if err != nil {
+		return nil, fmt.Errorf("targets of campaign %s: %w", campaignID, domainError(err))
+	}
+	return all, nil
 }
 
 // Waves lists a campaign's waves in order.

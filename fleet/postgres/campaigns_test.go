@@ -57,7 +57,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 			Assert:  []campaign.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
 	c := &campaign.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: campaign.PausedByGate,
 		Reason: text("why"), Wave: 1, Advance: true,
-		Digest: "d1", Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
+		Digest: "d1", Images: []string{"i1", "i2"}, Planned: &campaign.Plan{Name: "before", MaxInFlight: 7}, Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
 		CreatedAt: at,
 		EditedBy:  admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true,
 		Overruled: 3}
@@ -138,7 +138,7 @@ func TestCampaignRoundTrip(t *testing.T) {
 	c, waves := r.newCampaign(campaign.Draft)
 	targets := []campaign.Deployment{r.target("d0", 0, campaign.DeploymentPending),
 		r.target("d1", 1, campaign.DeploymentPending), r.target("d2", -1, campaign.DeploymentSkipped)}
-	targets[2].Image = ""
+	targets[2].Image, targets[1].Joined = "", true
 	for i := range targets {
 		targets[i].Campaign = c.ID
 	}

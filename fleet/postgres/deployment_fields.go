@@ -34,6 +34,7 @@ var fixedFields = []deploymentField{
 	field("board", "text", func(d deploymentRow) string { return cleanText(d.Board) }),
 	field("wave", "int", func(d deploymentRow) int { return d.Wave }),
 	field("image", "text", func(d deploymentRow) *string { return nullText(d.Image) }),
+	field("joined", "bool", func(d deploymentRow) bool { return d.Joined }),
 	field("image_size", "bigint", func(d deploymentRow) int64 { return d.ImageSize }),
 	field("target_elf", "text", func(d deploymentRow) string { return cleanText(d.TargetELF) }),
 	field("to_version", "text", func(d deploymentRow) string { return cleanText(d.ToVersion) }),

@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-var deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late,
+var deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device, d.board, d.wave, d.state, d.skip, d.late, d.joined,
 	coalesce(d.image, '') AS image, d.image_size, d.target_elf, d.to_version, d.from_elf, d.from_version, d.force,
 		d.attempt, d.failures, d.offers,
 	d.class, ` + reasonColumn("d.", "reason") + `, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline,

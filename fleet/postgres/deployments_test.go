@@ -73,7 +73,7 @@ func TestSaveDeployments(t *testing.T) {
 	d.Baseline = campaign.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1",
 		Answers: map[string]string{"0": `{"a":"b"}`}}
 	c := change(&d, fleet.EvidenceCanceled, campaign.DeploymentCanceled)
-	wantAllSet(t, d, "Wave")
+	wantAllSet(t, d, "Wave", "Joined")
 	wantAllSet(t, d.Baseline)
 	c.Events[0].Reason = text("by \x00ada\xff")
 	c.Events = append(c.Events, campaign.DeploymentEvent{At: at, Attempt: 2, Kind: fleet.EvidenceRevoked, From: d.State,

@@ -15,12 +15,18 @@ import (
 var _ firmware.LinkStore = (*Store)(nil)
 
 // FirmwareLink returns a link that may be used at the given time: not expired,
-// not revoked, not used up, its image not revoked; else [fleet.ErrNotFound].
+// not revoked, not used up, its image not revoked; else [fleet.ErrNotFound]. A
+// link is foreign if it names another image than its deployment does, or one
+// that the plan of its campaign does not name: somebody wrote to the rows.
 func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (firmware.Link, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt,
-			l.image, l.size, l.expires_at
+			l.image, l.size, l.expires_at, coalesce(v.board, '') AS board,
+			d.image IS DISTINCT FROM l.image OR l.size <> i.size
+				OR c.images IS NOT NULL AND l.image <> ALL (c.images) AS foreign
 		FROM firmware_links l JOIN images i ON i.sha256 = l.image AND i.revoked_at IS NULL
+		JOIN deployments d ON d.id = l.deployment_id JOIN campaigns c ON c.id = d.campaign_id
+		LEFT JOIN devices v ON v.id = l.device_id
 		WHERE l.token_hash = $1 AND l.expires_at > $2 AND l.revoked_at IS NULL AND l.finished_at IS NULL`, tokenHash, now)
 	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[firmware.Link])
 	if err != nil {

@@ -81,6 +81,11 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 	}
 	room := c.Plan.MaxDevices - c.Targets
 	options := firmware.FitOptions{Mode: c.Plan.Mode, AllowDowngrade: c.Plan.AllowDowngrade}
+	if l.o.Limits != nil {
+		if options.Limits, err = l.o.Limits(ctx, release.Images); err != nil {
+			return nil, err
+		}
+	}
 	for chunk := range slices.Chunk(ids, saveBatch) {
 		devices, err := l.o.Store.DevicesByID(ctx, chunk)
 		if err != nil {
@@ -88,7 +93,7 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 		}
 		for _, device := range devices {
 			img, reason, _ := firmware.FitDevice(device, release, options, l.now)
-			if reason == firmware.SkipNone && len(all) < room {
+			if reason == firmware.SkipNone && len(all) < room && c.mayHave(img.SHA256) {
 				all = append(all, newTarget(c, device, img, l.now))
 			}
 		}
@@ -98,7 +103,7 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 
 func newTarget(c *openCampaign, device fleet.Device, img firmware.Image, now time.Time) campaign.Deployment {
 	return campaign.Deployment{
-		ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: device.ID, Board: device.Board, Wave: len(c.waves) - 1,
+		ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: device.ID, Board: device.Board, Wave: len(c.waves) - 1, Joined: true,
 		State: campaign.DeploymentPending, Image: img.SHA256, ImageSize: img.Size, TargetELF: img.ELFSHA256,
 		ToVersion: img.Version,
 		FromELF:   device.ELFSHA256, FromVersion: device.Version, CreatedAt: now, UpdatedAt: now,

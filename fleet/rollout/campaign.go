@@ -27,22 +27,23 @@ type openCampaign struct {
 	queued   int
 	active   int
 
-	picked     int         // devices about to be notified
-	preparing  int         // devices whose baseline is being taken
-	restarting int         // devices asked to restart so that they poll
-	stuck      map[int]int // queued deployments by wave whose devices block them
-	stale      bool        // its rows changed by what another campaign did
-	verdictAt  time.Time   // when the verdict about its wave was last stored
-	judged     bool        // nothing changed since wave and rules were looked at
-	zones      map[*time.Location]int
-	known      map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
-	grownAt    time.Time                   // continuous: when devices were last added
-	checkedAt  time.Time                   // when its images were last looked at
-	asked      int                         // see images
-	windowsAt  time.Time                   // the minute and the revision for which its windows were looked at
-	windowsFor int64
-	retryAt    time.Time // after a failure of the store
-	events     events
+	picked      int         // devices about to be notified
+	preparing   int         // devices whose baseline is being taken
+	restarting  int         // devices asked to restart so that they poll
+	stuck       map[int]int // queued deployments by wave whose devices block them
+	planChecked bool        // its rows are what was planned, as far as the open wave
+	stale       bool        // its rows changed by what another campaign did
+	verdictAt   time.Time   // when the verdict about its wave was last stored
+	judged      bool        // nothing changed since wave and rules were looked at
+	zones       map[*time.Location]int
+	known       map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
+	grownAt     time.Time                   // continuous: when devices were last added
+	checkedAt   time.Time                   // when its images were last looked at
+	asked       int                         // see images
+	windowsAt   time.Time                   // the minute and the revision for which its windows were looked at
+	windowsFor  int64
+	retryAt     time.Time // after a failure of the store
+	events      events
 }
 
 func newCampaign(row campaign.Campaign) *openCampaign {
@@ -57,6 +58,7 @@ func newCampaign(row campaign.Campaign) *openCampaign {
 // setRow replaces the row.
 func (c *openCampaign) setRow(row campaign.Campaign) {
 	pace := c.Plan.MaxPerMinute
+	c.planChecked = c.planChecked && c.State == row.State
 	c.Campaign = row
 	c.judged = false
 	if c.pace == nil || pace != row.Plan.MaxPerMinute {

@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -56,6 +57,8 @@ type Options struct {
 	// Rollback returns the devices that an aborted campaign updated to the
 	// builds they had.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
+	// Limits says which images may not be used now, and why. Nil: all may.
+	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
 	// PublicURL is where devices fetch images.
 	PublicURL string
 	Events    *fleet.Events // nil: no events are published

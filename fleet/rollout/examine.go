@@ -69,6 +69,10 @@ func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device,
 	if _, out := quarantines[d.Device]; out && d.camp.RollbackOf == uuid.Nil { // a way to safety is open to it
 		return firmware.SkipQuarantined, nil
 	}
+	if !d.camp.mayHave(d.Image) {
+		d.camp.planChecked = false // find out what else differs
+		return firmware.SkipUnapproved, nil
+	}
 	img, err := l.image(ctx, d.Image)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
@@ -76,9 +80,13 @@ func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device,
 	case err != nil:
 		return firmware.SkipNone, err
 	}
+	limits, err := l.limits(ctx, img)
+	if err != nil {
+		return firmware.SkipNone, err
+	}
 	plan := &d.camp.Plan
-	reason, _ := firmware.FitImage(device, img, firmware.FitOptions{Mode: plan.Mode, AllowDowngrade: plan.AllowDowngrade},
-		l.now)
+	reason, _ := firmware.FitImage(device, img, firmware.FitOptions{Mode: plan.Mode, AllowDowngrade: plan.AllowDowngrade,
+		Limits: limits}, l.now)
 	if reason == firmware.SkipNone && plan.Mode == firmware.ModePush {
 		offers, err := l.offersUpgrade(ctx, device)
 		if err == nil && !offers && device.InventoryID != "" {

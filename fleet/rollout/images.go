@@ -44,6 +44,8 @@ func (l *loop) image(ctx context.Context, sha string) (firmware.Image, error) {
 
 // checkImages stops a campaign whose release or one of whose images was
 // revoked: what is being fetched is cut, and who waits for the image is let go.
+// An image that may not be used for now stops it too; there who waits goes on
+// waiting, since a signature or a key may follow.
 func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 	if c.asked == l.images.asked && l.now.Sub(c.checkedAt) < imagesEvery {
 		return nil
@@ -68,6 +70,11 @@ func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 		l.dropWaiting(c, sha)
 	}
 	l.save(ctx)
+	if reason.Is("") && c.State == campaign.Running {
+		if reason, err = l.withheldImage(ctx, c); err != nil {
+			return err
+		}
+	}
 	if reason.Is("") || c.State == campaign.Paused && c.PauseReason == campaign.PausedBySystem {
 		return nil
 	}
@@ -93,6 +100,21 @@ func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]f
 		}
 	}
 	return revoked, nil
+}
+
+// withheldImage says why one of the images that devices wait for may not be used.
+func (l *loop) withheldImage(ctx context.Context, c *openCampaign) (fleet.Reason, error) {
+	seen := make(map[string]bool)
+	for _, d := range c.held {
+		if d.State != campaign.DeploymentQueued || seen[d.Image] {
+			continue
+		}
+		seen[d.Image] = true
+		if why, err := l.withheld(ctx, d.Image); err != nil || !why.Is("") {
+			return why, err
+		}
+	}
+	return fleet.Reason{}, nil
 }
 
 func (l *loop) dropWaiting(c *openCampaign, sha string) {

@@ -168,6 +168,10 @@ func (l *loop) openNext(ctx context.Context, c *openCampaign, verdict fleet.Reas
 
 // fillWave queues the devices of the open wave.
 func (l *loop) fillWave(ctx context.Context, c *openCampaign) error {
+	c.planChecked = false
+	if err := l.checkPlan(ctx, c); err != nil || c.State != campaign.Running {
+		return err
+	}
 	rows, err := l.o.Store.OpenWave(ctx, &c.Campaign, c.Wave, l.now)
 	if err != nil {
 		return err

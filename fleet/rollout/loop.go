@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
@@ -39,6 +40,8 @@ type loop struct {
 	failed []*deployment  // had an attempt fail in this turn
 
 	images      images
+	limitsOf    map[string]firmware.Limits // by image, of the turn
+	limitsTurn  int
 	inventories inventories
 	zones       zoneCache
 	offers      offerLog

@@ -26,9 +26,15 @@ func BecauseMarked(l Lang, zone *time.Location, prefix string, r fleet.Reason) s
 	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix, mark: true}.text(r)
 }
 
+// otherPrefix is where a code in the parameters of another one has its message if
+// it has none of that kind: why an image is withheld is part of refusals, and of
+// what campaigns put on record.
+var otherPrefix = map[string]string{reasonPrefix: errorPrefix, errorPrefix: reasonPrefix}
+
 const (
-	errorPrefix = "error.code." // of [fleet.Error], and of all that is nested in it
-	callPrefix  = "call.error." // of [fleet.CallError]
+	reasonPrefix = "reason."     // of a [fleet.Reason] on record
+	errorPrefix  = "error.code." // of [fleet.Error], and of all that is nested in it
+	callPrefix   = "call.error." // of [fleet.CallError]
 )
 
 // Error writes for a page what an error says: a sentence in the reader's
@@ -143,7 +149,11 @@ func (w writer) text(r fleet.Reason) string {
 func (w writer) param(name string, value any) any {
 	switch v := value.(type) {
 	case fleet.Reason:
-		return writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark, terms: w.terms}.text(v)
+		in := writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark, terms: w.terms}
+		if other := otherPrefix[w.nested]; other != "" && in.key(v) == "" {
+			in.prefix, in.nested = other, other
+		}
+		return in.text(v)
 	case int64:
 		switch {
 		case strings.HasSuffix(name, "_ms"):

@@ -143,6 +143,9 @@ type Config struct {
 	// RequireSigned refuses images without a signature of one of ImageKeys.
 	RequireSigned bool `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 
+	// RequireManifest withholds images without a manifest that one of ManifestKeys signed.
+	RequireManifest bool `help:"Give devices no image without a manifest that one of the keys of --manifest-key signed." env:"FLEETD_REQUIRE_MANIFEST"`
+
 	// RequireApproval makes each campaign wait for a second person's approval; a rollback does not.
 	RequireApproval bool `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
 
@@ -270,6 +273,9 @@ func (c *Config) check() error {
 	}
 	if c.RequireSigned && len(c.ImageKeys) == 0 {
 		return errors.New("--require-signed needs to know whose signatures: give --image-key")
+	}
+	if c.RequireManifest && len(c.ManifestKeys) == 0 {
+		return errors.New("--require-manifest needs to know whose manifests: give --manifest-key")
 	}
 	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
 		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)

@@ -336,20 +336,22 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 
 	// What brings them firmware.
+	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
+		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Keys: imageKeys,
+		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, RequireManifest: cfg.RequireManifest, Floors: s.store,
+		Revoked: func(sha256 []string) { s.downloads.RevokeImages(sha256) }, Log: log})
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
-		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log,
+		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log, Check: s.Firmware.CheckStored,
 		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
 	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
 		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
+		Limits:   s.Firmware.Limits,
 		Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
-	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
-		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Revoked: s.downloads.RevokeImages, Keys: imageKeys,
-		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, Log: log})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Linked: s.store.Linked,
 		Events: s.Events,
-		Wake:   engine.Wake, Zone: s.zone, Log: log})
+		Wake:   engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 

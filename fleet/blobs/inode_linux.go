@@ -1,0 +1,14 @@
+package blobs
+
+import (
+	"os"
+	"syscall"
+)
+
+// inodeOf names the file itself, and the time at which its inode was changed.
+func inodeOf(info os.FileInfo) (inode uint64, changed int64) {
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		return sys.Ino, sys.Ctim.Nano()
+	}
+	return 0, 0
+}
