@@ -133,9 +133,9 @@ type checks struct {
 	good   map[string]stamp
 }
 
-// A stamp tells one file from another of the same name. Who replaces a file can
-// give it any time of modification, but not its inode, nor the time at which the
-// inode was changed.
+// A stamp identifies a file among those of the same name. Who replaces a file
+// can give it any time of modification, but not its inode, nor the time at which
+// the inode was changed.
 type stamp struct {
 	modified time.Time
 	size     int64

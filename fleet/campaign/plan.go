@@ -348,7 +348,8 @@ func (a *planner) assign() error {
 
 func (a *planner) result(r firmware.Release) planned {
 	p := planned{plan: a.plan, deployments: a.deployments, readOnly: a.readOnly, images: a.planImages(r)}
-	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline, Digest: Digest(a.plan, a.deployments, p.images)}
+	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline,
+		Digest: Digest(a.plan, a.deployments, p.images)}
 	for n, w := range a.plan.Waves {
 		wave, shown := a.wave(n, w)
 		p.waves, p.dry.Waves = append(p.waves, wave), append(p.dry.Waves, shown)

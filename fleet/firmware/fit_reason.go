@@ -36,7 +36,8 @@ const (
 var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRevision, SkipNoSlot, SkipTooLarge,
 	SkipPartitions,
 	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
-	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion, SkipSuperseded, SkipAudienceTooLarge}
+	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion,
+	SkipSuperseded, SkipAudienceTooLarge}
 
 // Passes reports whether the reason is one of the moment: the image would fit
 // the device as it is.

@@ -57,7 +57,8 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 			Assert:  []campaign.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
 	c := &campaign.Campaign{ID: uuid.Must(uuid.NewV7()), Plan: plan, State: state, PauseReason: campaign.PausedByGate,
 		Reason: text("why"), Wave: 1, Advance: true,
-		Digest: "d1", Images: []string{"i1", "i2"}, Planned: &campaign.Plan{Name: "before", MaxInFlight: 7}, Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
+		Digest: "d1", Images: []string{"i1", "i2"}, Planned: &campaign.Plan{Name: "before", MaxInFlight: 7},
+		Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
 		CreatedAt: at,
 		EditedBy:  admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true,
 		Overruled: 3}

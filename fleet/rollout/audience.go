@@ -103,8 +103,9 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 
 func newTarget(c *openCampaign, device fleet.Device, img firmware.Image, now time.Time) campaign.Deployment {
 	return campaign.Deployment{
-		ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: device.ID, Board: device.Board, Wave: len(c.waves) - 1, Joined: true,
-		State: campaign.DeploymentPending, Image: img.SHA256, ImageSize: img.Size, TargetELF: img.ELFSHA256,
+		ID: uuid.Must(uuid.NewV7()), Campaign: c.ID, Device: device.ID, Board: device.Board, Wave: len(c.waves) - 1,
+		Joined: true,
+		State:  campaign.DeploymentPending, Image: img.SHA256, ImageSize: img.Size, TargetELF: img.ELFSHA256,
 		ToVersion: img.Version,
 		FromELF:   device.ELFSHA256, FromVersion: device.Version, CreatedAt: now, UpdatedAt: now,
 	}
