@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/sheet"
 	"fleetd/web/access"
 	"fleetd/web/ui"
@@ -20,7 +21,7 @@ func (s *Server) auditRoutes() []route {
 	return []route{
 		{method: http.MethodGet, pattern: ui.PathAudit, role: fleet.RoleViewer, reach: access.List, page: s.listAudit},
 		{method: http.MethodGet, pattern: ui.PathAuditExport, role: fleet.RoleViewer, reach: access.List,
-			raw: s.exportAudit, wait: 2 * time.Minute},
+			raw: s.exportAudit, wait: 2 * time.Minute, heavy: heavy.Export},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -24,7 +25,7 @@ func (s *Server) bulkRoutes() []route {
 	return []route{
 		{method: http.MethodGet, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.planBulk},
 		{method: http.MethodPost, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.doBulk,
-			body: bulkBytes, wait: time.Minute},
+			body: bulkBytes, wait: time.Minute, heavy: heavy.Preview},
 	}
 }
 

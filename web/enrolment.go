@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -24,10 +25,10 @@ func (s *Server) enrolmentRoutes() []route {
 	return []route{
 		{method: http.MethodGet, pattern: ui.PathRules, role: viewer, reach: access.Fleet, page: s.listRules},
 		{method: http.MethodPost, pattern: ui.PathRules, role: admin, reach: access.Fleet,
-			page: s.createRule, body: ruleBytes},
+			page: s.createRule, body: ruleBytes, heavy: heavy.Upload},
 		{method: http.MethodGet, pattern: rule, role: viewer, reach: access.Fleet, page: s.showRule},
 		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet,
-			page: s.editRule, body: ruleBytes},
+			page: s.editRule, body: ruleBytes, heavy: heavy.Upload},
 		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet,
 			page: s.switchRule(true)},
 		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet,

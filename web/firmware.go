@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -24,12 +25,12 @@ func (s *Server) firmwareRoutes() []route {
 		{method: "GET", pattern: ui.PathFirmware, role: viewer, reach: access.Shared, page: s.listReleases},
 		{method: "GET", pattern: ui.PathImages, role: viewer, reach: access.Shared, page: s.listImages},
 		{method: "POST", pattern: ui.PathImages, role: operator, reach: access.Fleet,
-			raw: s.uploadImages, body: uploadsBytes},
+			raw: s.uploadImages, body: uploadsBytes, heavy: heavy.Upload},
 		{method: "POST", pattern: ui.PathImages + "/confirm", role: operator, reach: access.Fleet, page: s.confirmImages},
 		{method: "GET", pattern: image, role: viewer, reach: access.Shared, page: s.showImage},
 		{method: "POST", pattern: image + "/edit", role: operator, reach: access.Fleet, page: s.editImage},
 		{method: "POST", pattern: image + "/manifest", role: operator, reach: access.Fleet,
-			page: s.signImage, body: manifestFormBytes},
+			page: s.signImage, body: manifestFormBytes, heavy: heavy.Upload},
 		{method: "POST", pattern: image + "/revoke", role: admin, reach: access.Fleet, page: s.revokeImage},
 		{method: "POST", pattern: image + "/delete", role: operator, reach: access.Fleet, page: s.deleteImage},
 		{method: "GET", pattern: ui.PathReleaseNew, role: operator, reach: access.Fleet, page: s.newRelease},

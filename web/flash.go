@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -24,10 +25,10 @@ func (s *Server) flashRoutes() []route {
 			raw: s.withSerial(s.claimFlashed)},
 		{method: "POST", pattern: ui.FlashPath("build"), role: operator, reach: access.Fleet,
 			raw:  slowUpload(s.withSerial(s.uploadBuild)),
-			body: uploadsBytes},
+			body: uploadsBytes, heavy: heavy.Upload},
 		{method: "POST", pattern: image + "/layout", role: operator, reach: access.Fleet,
 			raw:  slowUpload(s.serve(s.uploadLayout)),
-			body: uploadsBytes},
+			body: uploadsBytes, heavy: heavy.Upload},
 		{method: "GET", pattern: image + "/manifest.json", role: operator, reach: access.Fleet, raw: s.sendManifest},
 		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, reach: access.Fleet,
 			raw: s.sendPart, wait: downloadWait},

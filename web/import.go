@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -15,12 +16,13 @@ func (s *Server) fileRoutes() []route {
 	const operator = fleet.RoleOperator
 	return []route{
 		{method: http.MethodGet, pattern: ui.PathExport, role: fleet.RoleViewer, reach: access.List, raw: s.sendDevices,
-			wait: 2 * time.Minute},
+			wait: 2 * time.Minute, heavy: heavy.Export},
 		{method: http.MethodGet, pattern: ui.PathImport, role: operator, reach: access.Audience, page: s.showImport},
 		{method: http.MethodPost, pattern: ui.PathImport, role: operator, reach: access.Audience, page: s.planImport,
-			body: fleet.MaxDeviceFile + formBytes, wait: time.Minute},
+			body: fleet.MaxDeviceFile + formBytes, wait: time.Minute, heavy: heavy.Import},
 		{method: http.MethodPost, pattern: ui.PathImport + "/apply", role: operator, reach: access.Audience,
-			page: s.applyImport, body: 2*fleet.MaxDeviceFile + formBytes, wait: time.Minute},
+			page: s.applyImport, body: 2*fleet.MaxDeviceFile + formBytes, wait: time.Minute,
+			heavy: heavy.Import},
 	}
 }
 

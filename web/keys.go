@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -23,7 +24,7 @@ func (s *Server) keyRoutes() []route {
 		{method: get, pattern: ui.PathSerials, role: fleet.RoleViewer, reach: access.Fleet, page: s.showSerials},
 		{method: post, pattern: ui.PathSerials, role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.loadSerials, body: enrolment.MaxSerialFile +
-				formBytes},
+				formBytes, heavy: heavy.Import},
 		{method: post, pattern: serial + "/release", role: fleet.RoleAdmin, reach: access.Fleet,
 			page: s.releaseSerial},
 		{method: post, pattern: serial + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteSerial},

@@ -11,6 +11,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/static"
 	"fleetd/web/ui"
@@ -39,6 +40,7 @@ type route struct {
 	raw             http.HandlerFunc // writes for itself
 	body            int64            // bytes; 0 takes formBytes
 	wait            time.Duration    // what the answer may take beyond the usual
+	heavy           heavy.Work       // what it costs
 }
 
 // consoleModels is what every route of the console declares of language models:
@@ -103,10 +105,11 @@ func (s *Server) table() []route {
 
 			{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
 			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut},
-			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut},
+			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut,
+				heavy: heavy.Preview},
 			{method: get, pattern: fanOut, role: viewer, reach: access.Audience, page: s.showFanOut},
 			{method: get, pattern: fanOut + "/answers.csv", role: viewer, reach: access.Audience, raw: s.sendAnswers,
-				wait: 2 * time.Minute},
+				wait: 2 * time.Minute, heavy: heavy.Export},
 			{method: post, pattern: fanOut + "/cancel", role: operator, reach: access.Audience, page: s.cancelFanOut},
 
 			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
@@ -155,7 +158,7 @@ func (s *Server) console(r chi.Router, public *url.URL) {
 		if !t.reach.Valid() {
 			panic("the route " + t.method + " " + t.pattern + " declares no reach")
 		}
-		r.Method(t.method, t.pattern, s.admit(t, bounded(t, s.answerer(t))))
+		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, bounded(t, s.answerer(t)))))
 	}
 	s.leadToForms(r, table)
 	r.NotFound(s.notFound)
@@ -167,6 +170,26 @@ func (s *Server) answerer(t route) http.HandlerFunc {
 		return t.raw
 	}
 	return s.serve(t.page)
+}
+
+// paced holds a route's heavy work to what its viewer may have, before the body of
+// the request is read.
+func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
+	if !t.heavy.Valid() {
+		panic("the route " + t.method + " " + t.pattern + " declares work that is not known")
+	}
+	if t.heavy == heavy.None {
+		return next
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		done, err := s.Heavy.Begin(r.Context(), viewerOf(r.Context()).actor(), t.heavy)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		defer done()
+		next(w, r)
+	}
 }
 
 // bounded holds a request to the size and time of its route.

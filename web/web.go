@@ -32,14 +32,15 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/webhook"
 	"fleetd/web/ui"
 )
 
-// Options configures a [Server]. All but API, MCP, DeviceRoutes, OTAURL, Version,
-// System, Log and Now are required.
+// Options configures a [Server]. All but API, MCP, DeviceRoutes, OTAURL, Heavy,
+// Version, System, Log and Now are required.
 type Options struct {
 	Devices    *fleet.Devices
 	Calls      *fleet.Calls
@@ -74,6 +75,8 @@ type Options struct {
 	Talking       *fleet.OpenConversations // nil: no device is shown in conversation
 
 	Sessions scs.CtxStore // of signed-in operators
+
+	Heavy *heavy.Limits // default: some that no other part shares
 
 	API          http.Handler     // mounted at /api/v1; it authenticates for itself
 	MCP          http.Handler     // mounted at /mcp; it authenticates for itself. nil: fleetd has no MCP server
@@ -128,6 +131,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Heavy == nil {
+		o.Heavy = &heavy.Limits{}
 	}
 	if o.OTAURL == "" {
 		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"

@@ -29,6 +29,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/webhook"
@@ -37,7 +38,7 @@ import (
 // prefix is where package web mounts the handler; links in answers carry it.
 const prefix = "/api/v1"
 
-// Options configures the API. All fields but Version, Heartbeat and Log are
+// Options configures the API. All fields but Heavy, Version, Heartbeat and Log are
 // required.
 type Options struct {
 	Devices       *fleet.Devices
@@ -68,6 +69,7 @@ type Options struct {
 	Reports       *telemetry.Reports
 	Audit         fleet.AuditStore
 	Idempotency   fleet.IdempotencyStore
+	Heavy         *heavy.Limits // default: some that no other part shares
 	Events        *fleet.Events
 	Report        func(ctx context.Context) (fleet.SystemReport, error) // how this fleetd runs
 
@@ -102,6 +104,9 @@ func newAPI(o Options) *api {
 	}
 	if o.Heartbeat == 0 {
 		o.Heartbeat = 15 * time.Second
+	}
+	if o.Heavy == nil {
+		o.Heavy = &heavy.Limits{}
 	}
 	a := &api{Options: o, router: chi.NewMux()}
 	a.failures = httprate.NewRateLimiter(failuresPerMinute, time.Minute,

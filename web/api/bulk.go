@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
@@ -17,12 +18,12 @@ import (
 const bulkBody = 2 << 20
 
 func (a *api) registerBulk() {
-	register(a, operation{id: "bulk-devices", reach: access.Audience, models: fleet.ModelsNever,
+	register(a, operation{id: "bulk-devices", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/devices/bulk", role: fleet.RoleOperator, body: bulkBody,
 		summary: "Tag, untag, hold, release or retire many devices",
 		about: "Give a filter (q; an empty one means every device in service) or devices. All of them change at once, but for those that the answer names as left out; if the act fails, none changes. With dry_run nothing changes: the answer says what would. " +
 			"retire needs the role admin, and the number of devices that a dry run named in confirm; with other acts confirm is optional. At most 50000 devices."}, a.bulkDevices)
-	register(a, operation{id: "export-devices", reach: access.List, models: fleet.ModelsMay,
+	register(a, operation{id: "export-devices", reach: access.List, models: fleet.ModelsMay, heavy: heavy.Export,
 		method: http.MethodGet, path: "/devices.csv", role: fleet.RoleViewer,
 		summary: "Export devices as CSV",
 		about:   "A cell that a spreadsheet would calculate (it begins with = + - @ | ;) has a ' before it, which an import takes away again.",
@@ -31,10 +32,10 @@ func (a *api) registerBulk() {
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
 				Content: map[string]*huma.MediaType{"text/csv; charset=utf-8": {Schema: &huma.Schema{Type: huma.TypeString}}}}}
 		}}, a.exportDevices)
-	register(a, operation{id: "import-devices", reach: access.Audience, models: fleet.ModelsNever,
+	register(a, operation{id: "import-devices", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Import,
 		method: http.MethodPost, path: "/devices/import", role: fleet.RoleOperator, body: 2 * fleet.MaxDeviceFile,
 		summary: "Import names, tags and notes of devices from CSV",
-		about:   "Without digest nothing changes: the answer says what would. At most 8 MiB, 50000 lines, 64 columns and 64 KiB a cell."}, a.importDevices)
+		about:   "Without digest nothing changes: the answer says what would. At most 8 MiB, 50000 lines, 64 columns and 64 KiB a cell. One import of a principal at a time (heavy_at_once)."}, a.importDevices)
 }
 
 type bulkInput struct {

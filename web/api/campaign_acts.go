@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
@@ -34,7 +35,7 @@ func (a *api) registerCampaignActs() {
 		"Downloads are cut; devices that have the whole image run to their natural end. "+
 			"With rollback the devices that were updated are taken back."), a.abortCampaign)
 	retry := act("retry", "Try devices again that failed", "All of them, or those in some states, or some devices.")
-	retry.body = maxPlan
+	retry.body, retry.heavy = maxPlan, heavy.Preview
 	register(a, retry, a.retryCampaign)
 	rollback := act("rollback", "Take the updated devices back",
 		"Makes a campaign that gives each the image it had before, and starts it unless it needs approval.")

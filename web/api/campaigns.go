@@ -8,16 +8,17 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
 func (a *api) registerCampaigns() {
-	register(a, operation{id: "create-campaign", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "create-campaign", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/campaigns", role: fleet.RoleOperator,
 		created: true, body: maxPlan,
 		summary: "Plan a campaign", about: "It is kept as a draft, with its devices as they are now, until it is started."},
 		a.createCampaign)
-	register(a, operation{id: "dry-run-campaign", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "dry-run-campaign", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/campaigns/dry-run",
 		role: fleet.RoleViewer, body: maxPlan,
 		summary: "Show what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
@@ -28,7 +29,7 @@ func (a *api) registerCampaigns() {
 		method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer,
 		noun:    "campaign",
 		summary: "Show a campaign and how far it got"}, a.getCampaign)
-	register(a, operation{id: "update-campaign", reach: access.Audience, models: fleet.ModelsOwn,
+	register(a, operation{id: "update-campaign", reach: access.Audience, models: fleet.ModelsOwn, heavy: heavy.Preview,
 		method: http.MethodPatch, path: "/campaigns/{id}",
 		role: fleet.RoleOperator, noun: "campaign", body: maxPlan,
 		summary: "Change the plan of a campaign",

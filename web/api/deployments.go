@@ -10,6 +10,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
@@ -26,7 +27,7 @@ func (a *api) registerDeployments() {
 		method: http.MethodGet, path: "/devices/{id}/deployments",
 		role: fleet.RoleViewer, noun: "device",
 		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
-	register(a, operation{id: "get-outlook", reach: access.Device, models: fleet.ModelsMay,
+	register(a, operation{id: "get-outlook", reach: access.Device, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show why a device is not updating"}, a.getOutlook)

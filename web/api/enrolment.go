@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
@@ -25,7 +26,7 @@ func (a *api) registerEnrolment() {
 		about:   "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
 	register(a, operation{id: "create-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin,
-		created: true, body: maxRule,
+		created: true, body: maxRule, heavy: heavy.Upload,
 		summary: "Add an enrolment rule", about: "At the end of the list."}, a.createRule)
 	register(a, operation{id: "get-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path + "/{id}", role: fleet.RoleViewer,
@@ -33,7 +34,7 @@ func (a *api) registerEnrolment() {
 		summary: "Get an enrolment rule with the addresses it lists"}, a.getRule)
 	register(a, operation{id: "update-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: path + "/{id}",
-		role: fleet.RoleAdmin, noun: "rule", body: maxRule,
+		role: fleet.RoleAdmin, noun: "rule", body: maxRule, heavy: heavy.Upload,
 		summary: "Change an enrolment rule", about: "Fields that are left out stay; position moves the rule."}, a.updateRule)
 	register(a, operation{id: "delete-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: path + "/{id}",

@@ -8,17 +8,18 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
 func (a *api) registerFanOutAnswers() {
-	register(a, operation{id: "list-fanout-answers", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "list-fanout-answers", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodGet, path: "/fanouts/{id}/answers", role: fleet.RoleViewer,
 		noun:    "fanout",
 		summary: "Group a fan-out's devices by what they answered, largest group first",
 		about: "With by, devices are grouped by one value of their answers, as audio_speaker.volume; fields names those that can be grouped by. " +
 			"While the fan-out runs, groups grow and change places between two pages."}, a.listFanOutAnswers)
-	register(a, operation{id: "export-fanout-answers", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "export-fanout-answers", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Export,
 		method: http.MethodGet, path: "/fanouts/{id}/answers.csv", role: fleet.RoleViewer,
 		noun:    "fanout",
 		summary: "Export what each device of a fan-out answered, as CSV",
@@ -27,7 +28,7 @@ func (a *api) registerFanOutAnswers() {
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
 				Content: map[string]*huma.MediaType{"text/csv; charset=utf-8": {Schema: &huma.Schema{Type: huma.TypeString}}}}}
 		}}, a.exportFanOutAnswers)
-	register(a, operation{id: "retry-fanout", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "retry-fanout", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/fanouts/{id}/retry", role: fleet.RoleOperator,
 		noun: "fanout", created: true,
 		summary: "Call the devices of a fan-out again that failed",

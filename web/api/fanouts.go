@@ -10,11 +10,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
 func (a *api) registerFanOuts() {
-	register(a, operation{id: "create-fanout", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "create-fanout", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
 		created: true,
 		summary: "Call a tool of many devices",

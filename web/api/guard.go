@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/outcome"
 )
@@ -61,7 +62,11 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 		panic("operation " + op.OperationID + " does not say whether a language model may")
 	}
 	noun, _ := op.Metadata[nounKey].(string)
-	door := door{need, reach, models, op.Summary, noun, a.collection(op.Path)}
+	work, _ := op.Metadata[heavyKey].(heavy.Work)
+	if !work.Valid() {
+		panic("operation " + op.OperationID + " declares work that is not known")
+	}
+	door := door{need, reach, models, work, op.Summary, noun, a.collection(op.Path)}
 	streams, _ := op.Metadata[streamsKey].(bool)
 	if streams || op.Method == http.MethodGet || op.Method == http.MethodDelete {
 		return a.authenticated(door, knowing(next))
@@ -93,6 +98,7 @@ type door struct {
 	need      fleet.Role
 	reach     access.Reach
 	models    fleet.ForModels
+	work      heavy.Work
 	operation string // in words
 	noun      string
 	find      func(context.Context, uuid.UUID) error // the campaign or fan-out that the address names; nil: none
@@ -124,6 +130,10 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 		if err == nil {
 			err = a.admit(r, d, actor)
 		}
+		done := func() {}
+		if err == nil {
+			done, err = a.Heavy.Begin(r.Context(), actor, d.work) // before the body is read
+		}
 		if err != nil {
 			p := a.problemOf(r.Context(), err, d.noun, r.PathValue("id"))
 			if errors.Is(err, fleet.ErrTooMany) {
@@ -132,6 +142,7 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 			p.write(w)
 			return
 		}
+		defer done()
 		if ctx := fleet.WithScope(r.Context(), actor); ctx != r.Context() {
 			r = r.WithContext(ctx)
 		}

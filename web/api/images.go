@@ -10,11 +10,12 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
 func (a *api) registerImages() {
-	register(a, operation{id: "upload-image", reach: access.Fleet, models: fleet.ModelsNever,
+	register(a, operation{id: "upload-image", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Upload,
 		method: http.MethodPost, path: "/images", role: fleet.RoleOperator,
 		created: true, streams: true,
 		summary: "Upload a firmware image",
@@ -33,7 +34,7 @@ func (a *api) registerImages() {
 		method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator,
 		noun:    "image",
 		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
-	register(a, operation{id: "sign-image", reach: access.Fleet, models: fleet.ModelsNever,
+	register(a, operation{id: "sign-image", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Upload,
 		method: http.MethodPut, path: "/images/{sha256}/manifest",
 		role: fleet.RoleOperator, noun: "image",
 		summary: "Give an image its signed manifest",

@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
@@ -22,7 +23,7 @@ func (a *api) registerLayouts() {
 		method: http.MethodGet, path: "/images/{sha256}/layout",
 		role: fleet.RoleViewer, noun: "layout",
 		summary: "Show what a blank board needs in addition to an image"}, a.getLayout)
-	register(a, operation{id: "put-image-layout", reach: access.Fleet, models: fleet.ModelsNever,
+	register(a, operation{id: "put-image-layout", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Upload,
 		method: http.MethodPut, path: "/images/{sha256}/layout",
 		role: fleet.RoleOperator, noun: "image", streams: true,
 		summary: "Add what a blank board needs in addition to an image",

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
 
@@ -22,6 +23,7 @@ type operation struct {
 	role    fleet.Role // the least that may
 	reach   access.Reach
 	models  fleet.ForModels // whether a language model may
+	heavy   heavy.Work      // what it costs; each with a large body or many rows has one
 	summary string
 	about   string // more, for the document
 	noun    string // what the request names, and may not exist
@@ -40,6 +42,7 @@ const (
 	roleKey    = "role"
 	reachKey   = "reach"
 	modelsKey  = "models"
+	heavyKey   = "heavy"
 	nounKey    = "noun"
 	streamsKey = "streams"
 	pictureKey = "picture"
@@ -73,8 +76,8 @@ func (op operation) describe() huma.Operation {
 		Description: strings.TrimSpace(op.about + "\n\nNeeds the role " + string(op.role) + "." + modelNotes[op.models]),
 		Security:    []map[string][]string{{"token": {string(op.role)}}},
 		Errors:      op.failures(),
-		Metadata: map[string]any{roleKey: op.role, reachKey: op.reach, modelsKey: op.models, nounKey: op.noun,
-			streamsKey: op.streams, pictureKey: op.picture, usualKey: op.usual},
+		Metadata: map[string]any{roleKey: op.role, reachKey: op.reach, modelsKey: op.models, heavyKey: op.heavy,
+			nounKey: op.noun, streamsKey: op.streams, pictureKey: op.picture, usualKey: op.usual},
 		Extensions:      map[string]any{modelsExtension: string(op.models)},
 		BodyReadTimeout: -1, // the guard has read the body
 		MaxBodyBytes:    cmp.Or(op.body, maxBody) + 1,

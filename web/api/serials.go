@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
@@ -20,7 +21,7 @@ func (a *api) registerSerials() {
 	register(a, operation{id: "list-serials", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/serials", role: fleet.RoleViewer,
 		summary: "List serial numbers and the devices that proved them", about: "Keys are never shown."}, a.listSerials)
-	register(a, operation{id: "load-serials", reach: access.Fleet, models: fleet.ModelsNever,
+	register(a, operation{id: "load-serials", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Import,
 		method: http.MethodPost, path: "/serials", role: fleet.RoleAdmin,
 		streams: true,
 		summary: "Load serial numbers and their HMAC keys",

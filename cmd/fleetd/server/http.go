@@ -48,7 +48,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
-		Sessions: s.store.Sessions(), API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
+		Sessions: s.store.Sessions(), Heavy: &s.heavy, API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
 		ConnContext: device.WithConn,
 		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
@@ -79,7 +79,8 @@ func (s *Server) rest() http.Handler {
 		Upstreams: s.Upstreams, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
-		Idempotency: s.store, Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
+		Idempotency: s.store, Heavy: &s.heavy,
+		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
 }
 
 // tester tries calls for those who look at the policy.

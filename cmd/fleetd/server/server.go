@@ -32,6 +32,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
@@ -90,6 +91,7 @@ type Server struct {
 	open      *fleet.OpenConversations
 	gateway   *gateway.Gateway
 	outbound  *outbound.Guard
+	heavy     heavy.Limits
 	downloads *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
