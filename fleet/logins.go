@@ -2,6 +2,9 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,12 +19,34 @@ type Login struct {
 	ExpiresAt time.Time
 	Address   string // of its latest request
 	Agent     string // User-Agent, as the browser put it
+
+	ConfirmedAt time.Time // the password was entered, at the sign-in or since
+	Browser     uuid.UUID // see [KnownBrowser]; [uuid.Nil] for none
 }
+
+// A KnownBrowser is one in which an operator was signed in. It outlives sign-ins,
+// and ends with the password, with the operator, and with a session that is ended.
+type KnownBrowser struct {
+	ID        uuid.UUID
+	Operator  uuid.UUID
+	Hash      []byte // SHA-256 of the secret that the browser has
+	ExpiresAt time.Time
+}
+
+// BrowserLifetime is how long a browser stays known after a sign-in.
+const BrowserLifetime = 180 * 24 * time.Hour
+
+// ConfirmedFor is how long an entered password is good for acts that ask for it.
+const ConfirmedFor = 10 * time.Minute
 
 // LoginStore keeps logins.
 type LoginStore interface {
-	// AddLogin also notes the operator's latest sign-in.
-	AddLogin(ctx context.Context, l Login) error
+	// AddLogin also notes the operator's latest sign-in, and its browser with the new
+	// hash.
+	AddLogin(ctx context.Context, l Login, b KnownBrowser) error
+	// KnownBrowser finds a browser by its hash, or fails with ErrNotFound.
+	KnownBrowser(ctx context.Context, hash []byte, now time.Time) (KnownBrowser, error)
+	ConfirmLogin(ctx context.Context, id uuid.UUID, at time.Time) error
 	Login(ctx context.Context, id uuid.UUID, now time.Time) (Login, error) // ErrNotFound if it has ended
 	// Logins lists those of an operator that have not ended, the latest used first.
 	Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]Login, error)
@@ -38,23 +63,74 @@ const (
 	touchEvery = time.Minute // at most, what is known of a login is written
 )
 
-// OpenLogin notes that an operator signed in.
-func (s *Operators) OpenLogin(ctx context.Context, o Operator, lifetime time.Duration, address, agent string) (Login,
+// KnownBrowser returns the browser with this secret, or [ErrNotFound].
+func (s *Operators) KnownBrowser(ctx context.Context, secret string) (KnownBrowser, error) {
+	if secret == "" || len(secret) > 100 {
+		return KnownBrowser{}, ErrNotFound
+	}
+	hash := sha256.Sum256([]byte(secret))
+	return s.store.KnownBrowser(ctx, hash[:], s.now())
+}
+
+// A SignedIn is what a sign-in gives a browser.
+type SignedIn struct {
+	Address, Agent string
+	Browser        string // the secret that the browser had, if any
+}
+
+// OpenLogin notes that an operator signed in. It also returns the secret that the
+// browser is known by from now on.
+func (s *Operators) OpenLogin(ctx context.Context, o Operator, lifetime time.Duration, in SignedIn) (Login, string,
 	error) {
+	known, err := s.KnownBrowser(ctx, in.Browser)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Login{}, "", err
+	}
 	now := s.now()
+	b := KnownBrowser{ID: uuid.Must(uuid.NewV7()), Operator: o.ID, ExpiresAt: now.Add(BrowserLifetime)}
+	if err == nil && known.Operator == o.ID {
+		b.ID = known.ID
+	}
+	secret := randomSecret()
+	hash := sha256.Sum256([]byte(secret))
+	b.Hash = hash[:]
 	l := Login{ID: uuid.Must(uuid.NewV7()), Operator: o.ID, CreatedAt: now, SeenAt: now, ExpiresAt: now.Add(lifetime),
-		Address: CleanText(address, 80), Agent: CleanText(agent, maxAgent)}
-	return l, s.store.AddLogin(ctx, l)
+		Address: CleanText(in.Address, 80), Agent: CleanText(in.Agent, maxAgent), ConfirmedAt: now, Browser: b.ID}
+	return l, secret, s.store.AddLogin(ctx, l, b)
+}
+
+// EndIdle ends logins that had no request for so long; 0 ends none. Call it before
+// the service is used.
+func (s *Operators) EndIdle(after time.Duration) { s.idle = after }
+
+// EndOf is when the login ends if it has no further request.
+func (s *Operators) EndOf(l Login) time.Time {
+	if idle := l.SeenAt.Add(s.idle); s.idle > 0 && idle.Before(l.ExpiresAt) {
+		return idle
+	}
+	return l.ExpiresAt
 }
 
 // LoggedIn returns the login and its operator, or [ErrNotFound] if it has ended.
 func (s *Operators) LoggedIn(ctx context.Context, id uuid.UUID) (Login, Operator, error) {
 	l, err := s.store.Login(ctx, id, s.now())
+	if err == nil && !s.now().Before(s.EndOf(l)) {
+		err = ErrNotFound
+	}
 	if err != nil {
 		return Login{}, Operator{}, err
 	}
 	o, err := s.store.Operator(ctx, l.Operator)
 	return l, o, err
+}
+
+// Confirmed reports whether the password was entered in this login a short while
+// ago.
+func (s *Operators) Confirmed(l Login) bool { return s.now().Sub(l.ConfirmedAt) < ConfirmedFor }
+
+// ConfirmLogin notes that the operator entered the password again.
+func (s *Operators) ConfirmLogin(ctx context.Context, id uuid.UUID) error {
+	return s.store.ConfirmLogin(ctx, id, s.now())
 }
 
 // Seen notes a request of a login.
@@ -85,7 +161,8 @@ func (s *Operators) Logins(ctx context.Context, by Principal, operator uuid.UUID
 	if err := mayEnd(by, operator); err != nil {
 		return nil, err
 	}
-	return s.store.Logins(ctx, operator, s.now())
+	list, err := s.store.Logins(ctx, operator, s.now())
+	return slices.DeleteFunc(list, func(l Login) bool { return !s.now().Before(s.EndOf(l)) }), err
 }
 
 // EndLogin signs the operator out of one browser, from its next request on.

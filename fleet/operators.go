@@ -97,7 +97,8 @@ var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 type Operators struct {
 	store   OperatorStore
 	now     func() time.Time
-	changes atomic.Int64 // see [Operators.Changes]
+	idle    time.Duration // see [Operators.EndIdle]
+	changes atomic.Int64  // see [Operators.Changes]
 
 	mu      sync.RWMutex
 	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 	"golang.org/x/net/html"
 
@@ -52,6 +53,7 @@ type console struct {
 	t          testing.TB
 	url        string
 	store      *postgres.Store
+	db         *pgxpool.Pool
 	link       *fleettest.Link
 	events     *fleet.Events
 	devices    *fleet.Devices
@@ -104,7 +106,7 @@ func newConsole(t testing.TB, change ...func(*web.Options)) *console {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	c := &console{t: t, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events),
+	c := &console{t: t, db: db, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events),
 		logged: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(c.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	t.Cleanup(func() {
@@ -217,6 +219,14 @@ func (c *console) openKeys(log *slog.Logger) {
 		c.keys, err = enrolment.NewSigningKeys(c.store, make([]byte, 32), log)
 	}
 	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// exec changes the database behind the server's back, as time does.
+func (c *console) exec(sql string, args ...any) {
+	c.t.Helper()
+	if _, err := c.db.Exec(c.t.Context(), sql, args...); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -10,12 +10,13 @@ type Route struct {
 	Method, Pattern string
 	Role            fleet.Role
 	Reach           access.Reach
+	Confirm         bool
 }
 
 // Routes lists the table of routes.
 func Routes() (all []Route) {
 	for _, r := range new(Server).table() {
-		all = append(all, Route{r.method, r.pattern, r.role, r.reach})
+		all = append(all, Route{r.method, r.pattern, r.role, r.reach, r.confirm})
 	}
 	return all
 }

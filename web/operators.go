@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -27,12 +26,17 @@ func (s *Server) operatorRoutes() []route {
 		{method: post, pattern: account + "/sessions/end", role: viewer, reach: own, page: s.endSessions},
 		{method: post, pattern: account + "/sessions/{session}/end", role: viewer, reach: own, page: s.endSession},
 
-		{method: post, pattern: ui.PathOperators, role: admin, reach: whole, page: s.createOperator},
+		{method: post, pattern: ui.PathOperators, role: admin, reach: whole, page: s.createOperator,
+			confirm: true},
 		{method: get, pattern: one, role: admin, reach: whole, page: s.showOperator},
-		{method: post, pattern: one + "/disable", role: admin, reach: whole, page: s.setDisabled(true)},
-		{method: post, pattern: one + "/enable", role: admin, reach: whole, page: s.setDisabled(false)},
-		{method: post, pattern: one + "/password", role: admin, reach: whole, page: s.setOperatorPassword},
-		{method: post, pattern: one + "/access", role: admin, reach: whole, page: s.setOperatorAccess},
+		{method: post, pattern: one + "/disable", role: admin, reach: whole, page: s.setDisabled(true),
+			confirm: true},
+		{method: post, pattern: one + "/enable", role: admin, reach: whole, page: s.setDisabled(false),
+			confirm: true},
+		{method: post, pattern: one + "/password", role: admin, reach: whole, page: s.setOperatorPassword,
+			confirm: true},
+		{method: post, pattern: one + "/access", role: admin, reach: whole, page: s.setOperatorAccess,
+			confirm: true},
 		{method: post, pattern: one + "/sessions/end", role: admin, reach: whole, page: s.endSessions},
 		{method: post, pattern: one + "/sessions/{session}/end", role: admin, reach: whole, page: s.endSession},
 	}
@@ -63,7 +67,8 @@ func (s *Server) operatorPage(ctx context.Context, o fleet.Operator) (ui.Operato
 	logins, err := s.Operators.Logins(ctx, v.actor(), o.ID)
 	for _, l := range logins {
 		page.Sessions = append(page.Sessions, ui.SessionRow{ID: l.ID.String(), Browser: fleet.BrowserName(l.Agent),
-			Since: l.CreatedAt, Seen: l.SeenAt, Address: l.Address, Here: l.ID == v.login})
+			Since: l.CreatedAt, Seen: l.SeenAt, Address: l.Address, Here: l.ID == v.login.ID,
+			Ends: s.Operators.EndOf(l)})
 	}
 	return page, err
 }
@@ -132,25 +137,29 @@ func (s *Server) endSessions(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ctx := r.Context()
-	_, err = s.Operators.EndLogins(ctx, viewerOf(ctx).actor(), o.ID, viewerOf(ctx).login)
+	_, err = s.Operators.EndLogins(ctx, viewerOf(ctx).actor(), o.ID, viewerOf(ctx).login.ID)
 	s.streams.end(allSessions) // those of the sessions must not go on
 	return s.operatorChanged(r, o, "flash.sessions_ended", err)
 }
 
-var errOldPassword = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
+var (
+	errOldPassword      = fleet.Refuse(fleet.ErrInvalid, "wrong_password")
+	errTooManyPasswords = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.passwords")
+)
 
 // changeOwnPassword wants the present one: a browser left open is not its owner.
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	me := *viewerOf(ctx).operator
-	if s.limits.name.OnLimit(discard{}, r, strings.ToLower(me.Name)) {
-		return s.operatorChanged(r, me, "", errTooManyClaims)
+	if !s.limits.passwords.Begin(passwordTry(me)) {
+		return s.operatorChanged(r, me, "", errTooManyPasswords)
 	}
 	_, err := s.Operators.SignIn(ctx, me.Name, r.PostFormValue("old"))
 	if errors.Is(err, fleet.ErrForbidden) {
 		return s.operatorChanged(r, me, "", errOldPassword)
 	}
 	if err == nil {
+		s.limits.passwords.Succeeded(passwordTry(me))
 		err = s.Operators.SetPassword(ctx, me.Principal(), me.ID, r.PostFormValue("new"))
 	}
 	if err == nil {

@@ -41,6 +41,7 @@ func (s *Server) serve(h handler) http.HandlerFunc {
 		if err == nil && a.cookie != "" {
 			setPreference(w, r, a.cookie, a.value)
 		}
+		s.keepBrowser(w, r)
 		switch {
 		case err != nil:
 			s.fail(w, r, err)

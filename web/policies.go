@@ -23,13 +23,19 @@ func (s *Server) policyRoutes() []route {
 	rule := ui.PathPolicies + "/{policy}"
 	return []route{
 		{method: http.MethodGet, pattern: ui.PathPolicies, role: viewer, reach: access.Fleet, page: s.listPolicies},
-		{method: http.MethodPost, pattern: ui.PathPolicies, role: admin, reach: access.Fleet, page: s.createPolicy},
+		{method: http.MethodPost, pattern: ui.PathPolicies, role: admin, reach: access.Fleet, page: s.createPolicy,
+			confirm: true},
 		{method: http.MethodGet, pattern: rule, role: viewer, reach: access.Fleet, page: s.showPolicy},
-		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet, page: s.editPolicy},
-		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet, page: s.switchPolicy(true)},
-		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet, page: s.switchPolicy(false)},
-		{method: http.MethodPost, pattern: rule + "/move", role: admin, reach: access.Fleet, page: s.movePolicy},
-		{method: http.MethodPost, pattern: rule + "/delete", role: admin, reach: access.Fleet, page: s.deletePolicy},
+		{method: http.MethodPost, pattern: rule + "/edit", role: admin, reach: access.Fleet, page: s.editPolicy,
+			confirm: true},
+		{method: http.MethodPost, pattern: rule + "/enable", role: admin, reach: access.Fleet, page: s.switchPolicy(true),
+			confirm: true},
+		{method: http.MethodPost, pattern: rule + "/disable", role: admin, reach: access.Fleet, page: s.switchPolicy(false),
+			confirm: true},
+		{method: http.MethodPost, pattern: rule + "/move", role: admin, reach: access.Fleet, page: s.movePolicy,
+			confirm: true},
+		{method: http.MethodPost, pattern: rule + "/delete", role: admin, reach: access.Fleet, page: s.deletePolicy,
+			confirm: true},
 	}
 }
 

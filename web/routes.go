@@ -41,6 +41,7 @@ type route struct {
 	body            int64            // bytes; 0 takes formBytes
 	wait            time.Duration    // what the answer may take beyond the usual
 	heavy           heavy.Work       // what it costs
+	confirm         bool             // the password is asked for again, see [Server.confirming]
 }
 
 // consoleModels is what every route of the console declares of language models:
@@ -76,8 +77,10 @@ func (s *Server) table() []route {
 			{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
 				page: s.callTool, body: uploadBytes,
 				wait: fleet.MaxCallTimeout + 2*time.Minute},
-			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool},
-			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet, page: s.unpinTool},
+			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
+				confirm: true},
+			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
+				page: s.unpinTool, confirm: true},
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
 			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
 			{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
@@ -114,9 +117,9 @@ func (s *Server) table() []route {
 
 			{method: get, pattern: ui.PathSettings, role: viewer, reach: access.Own, page: s.showSettings},
 			{method: post, pattern: ui.PathSettings + "/tokens", role: admin, reach: access.Fleet,
-				page: s.createToken},
+				page: s.createToken, confirm: true},
 			{method: post, pattern: ui.PathSettings + "/tokens/{token}/revoke", role: admin, reach: access.Fleet,
-				page: s.revokeToken},
+				page: s.revokeToken, confirm: true},
 		})
 }
 
@@ -158,7 +161,7 @@ func (s *Server) console(r chi.Router, public *url.URL) {
 		if !t.reach.Valid() {
 			panic("the route " + t.method + " " + t.pattern + " declares no reach")
 		}
-		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, bounded(t, s.answerer(t)))))
+		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, bounded(t, s.confirming(t, s.answerer(t))))))
 	}
 	s.leadToForms(r, table)
 	r.NotFound(s.notFound)

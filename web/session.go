@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,13 +82,30 @@ func (s *Server) openSession(r *http.Request, o fleet.Operator) error {
 	if err := s.closeLogin(ctx); err != nil { // of who was signed in here before
 		return err
 	}
-	l, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, clientIP(r), r.UserAgent())
+	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, fleet.SignedIn{Address: clientIP(r),
+		Agent: r.UserAgent(), Browser: cookie(r, s.browserCookie())})
 	if err != nil {
 		return err
 	}
+	viewerOf(ctx).newBrowser = secret
 	s.sessions.Put(ctx, sessionLogin, l.ID.String())
 	s.sessions.Put(ctx, sessionCredential, credential(o))
 	return nil
+}
+
+// browserCookie is the name of the cookie of browsers that operators were signed
+// in with.
+func (s *Server) browserCookie() string {
+	return strings.TrimSuffix(s.sessions.Cookie.Name, "session") + "browser"
+}
+
+// keepBrowser gives the browser the secret that it is known by, after a sign-in.
+func (s *Server) keepBrowser(w http.ResponseWriter, r *http.Request) {
+	if secret := viewerOf(r.Context()).newBrowser; secret != "" {
+		http.SetCookie(w, &http.Cookie{Name: s.browserCookie(), Value: secret, Path: "/", HttpOnly: true,
+			MaxAge: int(fleet.BrowserLifetime / time.Second), SameSite: http.SameSiteStrictMode,
+			Secure: s.sessions.Cookie.Secure})
+	}
 }
 
 // closeLogin ends the login of the session, if there is one.

@@ -16,18 +16,19 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/attempts"
 	"fleetd/web/ui"
 )
 
 // limits bound how often what can be guessed may be tried, a minute.
 type limits struct {
-	address, name, claim *httprate.RateLimiter
+	passwords *attempts.Limiter
+	claim     *httprate.RateLimiter
 }
 
-func newLimits() limits {
+func newLimits(now func() time.Time) limits {
 	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{})
-	per := func(n int) *httprate.RateLimiter { return httprate.NewRateLimiter(n, time.Minute, quiet) }
-	return limits{address: per(20), name: per(10), claim: per(20)}
+	return limits{passwords: attempts.New(now), claim: httprate.NewRateLimiter(20, time.Minute, quiet)}
 }
 
 func (s *Server) showSignIn(r *http.Request) (answer, error) {
@@ -41,7 +42,12 @@ func (s *Server) showSignIn(r *http.Request) (answer, error) {
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	page := ui.SignInPage{Next: localPath(r.PostFormValue("next")), Name: name}
-	if s.triedTooOften(w, r, name) {
+	try, err := s.signInTry(r, name)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if !s.limits.passwords.Begin(try) {
 		page.Slow = true
 		w.Header().Set("Retry-After", "60")
 		s.render(w, r, answer{status: http.StatusTooManyRequests, page: page.Page(), whole: true})
@@ -55,21 +61,43 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err == nil {
+		s.limits.passwords.Succeeded(try)
 		err = s.openSession(r, o)
 	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	s.keepBrowser(w, r)
 	s.Log.Info("signed in", "operator", o.Name, "from", clientIP(r))
 	http.Redirect(w, r, page.Next, http.StatusSeeOther)
 }
 
-// triedTooOften counts a try, by address and by name: many names from one
-// place, and one name from many.
-func (s *Server) triedTooOften(w http.ResponseWriter, r *http.Request, name string) bool {
-	address := s.limits.address.OnLimit(w, r, httprate.CanonicalizeIP(clientIP(r)))
-	return s.limits.name.OnLimit(w, r, strings.ToLower(name)) || address
+// signInTry is a try to sign in. A browser counts as known for the operator whom
+// it names alone.
+func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
+	try := attempts.Try{Name: name, Address: clientIP(r)}
+	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
+	if errors.Is(err, fleet.ErrNotFound) {
+		return try, nil
+	}
+	if err != nil {
+		return try, err
+	}
+	o, err := s.Operators.ByName(r.Context(), name)
+	if err == nil && o.ID == known.Operator {
+		try.Browser = known.ID.String()
+	}
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = nil
+	}
+	return try, err
+}
+
+// passwordTry is a try to enter the password within a session: others cannot use
+// it up.
+func passwordTry(o fleet.Operator) attempts.Try {
+	return attempts.Try{Browser: "session of " + o.ID.String()}
 }
 
 func (s *Server) signOut(r *http.Request) (answer, error) {

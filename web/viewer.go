@@ -8,8 +8,6 @@ import (
 	"time"
 	_ "time/tzdata" // small containers have none
 
-	"github.com/google/uuid"
-
 	"fleetd/fleet"
 	"fleetd/web/i18n"
 )
@@ -26,10 +24,12 @@ const (
 // A viewer is who reads the page, and how they like it.
 type viewer struct {
 	operator *fleet.Operator // nil before sign-in
-	login    uuid.UUID       // of the operator in this browser
+	login    fleet.Login     // of the operator in this browser
 	lang     i18n.Lang
 	theme    string
 	zone     *time.Location
+
+	newBrowser string // set at a sign-in: the secret that the browser gets
 }
 
 // actor is the viewer as the subject of calls and audit entries.
@@ -55,10 +55,11 @@ func viewerOf(ctx context.Context) *viewer {
 func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		operator, login, err := s.signedIn(r.Context())
-		if operator != nil && err == nil {
+		// A live page that nobody looks at is no use of the session.
+		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
 			err = s.Operators.Seen(r.Context(), login, clientIP(r))
 		}
-		v := &viewer{operator: operator, login: login.ID, lang: language(w, r, operator),
+		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
 			theme: cookie(r, cookieTheme), zone: zone(r)}
 		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
 		if err != nil {

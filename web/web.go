@@ -138,7 +138,7 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"
 	}
-	s := &Server{Options: o, streams: newStreams(), limits: newLimits(), started: o.Now().UTC()}
+	s := &Server{Options: o, streams: newStreams(), limits: newLimits(o.Now), started: o.Now().UTC()}
 	s.sessions = s.newSessions(public.Scheme == "https")
 	s.handler = s.routes(public)
 	return s, nil

@@ -68,6 +68,7 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/web", "fleetd/broker", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/web", "fleetd/mcp", "pages show fleet's words"},
 	{"fleetd/web", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},
+	{"fleetd/web/attempts", "fleetd/", "it counts, and knows no operator"},
 	{"fleetd/web/api", "fleetd/web/ui", "REST has no looks"},
 	{"fleetd/web/ui", "github.com/jackc/pgx/v5", "components take view structs, never a store"},
 	{"fleetd/web/forms", "fleetd/web/ui", "what a form holds does not depend on how it looks"},

@@ -103,8 +103,10 @@ func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Principal, id 
 		if err := changeOne(ctx, tx, `UPDATE operators SET password_hash = $2 WHERE id = $1`, id, hash); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id)
-		return err
+		if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id); err != nil {
+			return err
+		}
+		return forgetBrowsers(ctx, tx, id, uuid.Nil)
 	})
 }
 
@@ -120,8 +122,10 @@ func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Principal, id 
 			if err != nil || at == nil {
 				return err
 			}
-			_, err = tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id)
-			return err
+			if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE operator_id = $1`, id); err != nil {
+				return err
+			}
+			return forgetBrowsers(ctx, tx, id, uuid.Nil)
 		})
 	})
 }

@@ -87,7 +87,7 @@ func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 		name, column string
 		before       time.Time
 	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)},
-		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"device_boots", "at", now.Add(-bootMemory)},
+		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"known_browsers", "expires_at", now}, {"device_boots", "at", now.Add(-bootMemory)},
 		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err

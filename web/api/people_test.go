@@ -74,7 +74,7 @@ func TestOperatorSessions(t *testing.T) {
 	}
 	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 	open := func(address string) fleet.Login {
-		l, err := w.operators.OpenLogin(t.Context(), o, time.Hour, address, firefox)
+		l, _, err := w.operators.OpenLogin(t.Context(), o, time.Hour, fleet.SignedIn{Address: address, Agent: firefox})
 		if err != nil {
 			t.Fatal(err)
 		}

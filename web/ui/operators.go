@@ -30,6 +30,7 @@ type SessionRow struct {
 	Browser string // "Firefox · Linux"; "" if it is not known
 	Since   time.Time
 	Seen    time.Time
+	Ends    time.Time // without a further request
 	Address string
 	Here    bool // the viewer's present one
 }

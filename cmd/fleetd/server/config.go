@@ -104,6 +104,10 @@ type Config struct {
 	// fleet.MinPassword characters. Default: generated; Greet prints it.
 	AdminPassword string `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 
+	// SessionIdle ends the sign-in of a browser that made no request for so long; live pages that are open do not
+	// count. 0 does not; each ends after 7 days. The command line sets 12 hours by default.
+	SessionIdle time.Duration `help:"Sign a browser out that was not used for so long; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`
+
 	// LogFormat is text or json, LogLevel the least level that is logged: debug, info, warn or error. Both are about
 	// the default of Log. Default: text, info.
 	LogFormat string `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
@@ -258,6 +262,9 @@ func (c *Config) check() error {
 	}
 	if c.AlertRetention < 0 {
 		return errors.New("--alert-retention cannot be negative; 0 keeps alerts for ever")
+	}
+	if c.SessionIdle < 0 || c.SessionIdle > 0 && c.SessionIdle < 2*time.Minute {
+		return errors.New("--session-idle is 0 or 2m at least: requests are noted once a minute")
 	}
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
 		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")

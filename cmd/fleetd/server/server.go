@@ -231,6 +231,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Operators = fleet.NewOperators(s.store)
+	s.Operators.EndIdle(cfg.SessionIdle)
 	s.authority = authority.New(authority.Options{Store: s.store, Changes: s.Operators.Changes})
 	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
