@@ -41,6 +41,13 @@ type DeviceConflict struct {
 	Sides               []ConflictSide // by first sight
 }
 
+// ClaimedHardware is another board or chip than is pinned, as an enrolled device
+// claimed at its latest such boot poll. It changes nothing until an operator accepts it.
+type ClaimedHardware struct {
+	Board, BoardType, Chip string // "" where it named none
+	At                     time.Time
+}
+
 // A ConflictSide is one of the units that use an id. What it says of itself is
 // untrusted, and may be "" where it did not poll.
 type ConflictSide struct {

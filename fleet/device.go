@@ -103,8 +103,10 @@ const (
 // A Device is one physical unit. Devices are retired, never deleted: calls and
 // audit entries keep pointing at them.
 type Device struct {
-	ID        DeviceID
-	Name      string // chosen by an operator; need not be unique
+	ID   DeviceID
+	Name string // chosen by an operator; need not be unique
+	// Board, BoardType and Chip are pinned when the device is let in: rules, scopes and
+	// campaigns go by them. They are what it claimed until then.
 	Board     string // exact build variant, board.name of the boot poll
 	BoardType string // board family, board.type of the boot poll
 	Chip      string // chip_model_name: "esp32s3"
@@ -138,9 +140,10 @@ type Device struct {
 	InventoryELF string // build the inventory was taken from
 	InventoryAt  *time.Time
 	ToolsCount   int
-	SafeMode     bool            // by its latest vitals, as is the next; stock firmware reports none
-	CoreDump     bool            // one waits on the device
-	Conflict     *DeviceConflict // nil: none was seen lately
+	SafeMode     bool             // by its latest vitals, as is the next; stock firmware reports none
+	CoreDump     bool             // one waits on the device
+	Conflict     *DeviceConflict  // nil: none was seen lately
+	Claimed      *ClaimedHardware // nil: it claims what is pinned
 	CreatedAt    time.Time
 	RetiredAt    *time.Time // nil while in service
 	ReplacedBy   DeviceID   // the unit that took over from this one

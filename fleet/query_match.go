@@ -51,7 +51,7 @@ func (t *Term) holds(d *Device, offers ToolSet, now time.Time) bool {
 	case "hold":
 		return d.Hold.Active(now)
 	case "conflict":
-		return d.Conflict.Active(now)
+		return d.Claimed != nil || d.Conflict.Active(now)
 	case "retired":
 		return d.RetiredAt != nil
 	case "safe_mode":

@@ -60,6 +60,25 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 	return &Scope{Filter: q, Rest: rest, Tools: tools}, nil
 }
 
+// claimedFields are what a device says of itself. Board and chip are pinned when it is
+// let in, and are its word until then.
+var claimedFields = []string{"board", "chip", "version", "elf", "slot", "tool", "transport", "safe_mode", "core_dump"}
+
+// Claims returns the fields of the query that rest on what devices say of themselves,
+// each once: a device that lies chooses whether it fits.
+func (q Query) Claims() (fields []string) {
+	for _, t := range q.Terms {
+		field := t.Field
+		if field == "" {
+			field = "board" // a word may be found there
+		}
+		if slices.Contains(claimedFields, field) && !slices.Contains(fields, field) {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
 // Covers reports whether the device, in service or retired, meets every term of
 // the query. The query is one of [ParseScope].
 func (q Query) Covers(d Device) bool {

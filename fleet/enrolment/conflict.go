@@ -88,6 +88,9 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 	if err := e.mayOn(ctx, by, id, "resolve_conflict"); err != nil {
 		return err
 	}
+	if r.Act == ConflictAcceptHardware || r.Act == ConflictKeepHardware {
+		return e.resolveHardware(ctx, by, id, r.Act == ConflictAcceptHardware)
+	}
 	if e.Conflict(id) == nil || e.o.Conflicts == nil {
 		if _, ok := e.admission(id); !ok {
 			return fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
@@ -115,6 +118,24 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 			st.refused = refused
 		}
 	})
+	return nil
+}
+
+// resolveHardware pins what the device claims, or forgets the claim.
+func (e *Service) resolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error {
+	if _, ok := e.admission(id); !ok {
+		return fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
+	}
+	if e.o.Conflicts == nil {
+		return fleet.Refuse(fleet.ErrConflict, "no_conflict", "device", id)
+	}
+	if err := e.Stored(ctx); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	if err := e.o.Conflicts.ResolveHardware(ctx, by, id, accept); err != nil {
+		return fmt.Errorf("device %s: %w", id, err)
+	}
+	e.changed(id)
 	return nil
 }
 
@@ -177,6 +198,9 @@ type ConflictStore interface {
 	// ResolveConflict removes a device's conflict and stores the admission that
 	// the act led to, with its audit entry.
 	ResolveConflict(ctx context.Context, by fleet.Principal, r ConflictResolution, a Admission, at time.Time) error
+	// ResolveHardware pins the board and chip that the device claims, or forgets the claim,
+	// with an audit entry. Without a claim the error is a [fleet.ErrConflict].
+	ResolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error
 }
 
 // A ConflictAct is how an operator ends a conflict.
@@ -187,6 +211,9 @@ const (
 	ConflictKeep    ConflictAct = "keep"    // one side has the device's credentials; the other is refused
 	ConflictReenrol ConflictAct = "reenrol" // no side has: who starts next asks to join
 	ConflictDismiss ConflictAct = "dismiss" // nothing but the mark is removed
+	// The acts about another board or chip than is pinned.
+	ConflictAcceptHardware ConflictAct = "accept_hardware" // what the device claims is pinned
+	ConflictKeepHardware   ConflictAct = "keep_hardware"   // the claim is forgotten
 )
 
 // A ConflictResolution is an act with the side it is about.

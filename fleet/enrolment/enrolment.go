@@ -31,6 +31,8 @@ type BootPoll struct {
 	// somebody who is not known to be it. It holds no claims, and is no start of
 	// the device.
 	Unproved bool
+
+	changes bool // views and the gate are to read the device again once this is stored
 }
 
 // What can be read of a boot poll whose body is broken.

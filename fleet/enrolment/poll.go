@@ -44,7 +44,7 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if d.answer.Session == nil && e.Known(p.Device) {
 		p = withoutClaims(p)
 	}
-	p.Given = d.answer.Transport
+	p.Given, p.changes = d.answer.Transport, d.changed
 	e.polls.Put(p.Device, p)
 	if d.changed {
 		e.changed(p.Device)
@@ -78,6 +78,7 @@ func mergePolls(older, newer BootPoll) BootPoll {
 		older.RemoteAddr = newer.RemoteAddr
 		return older
 	}
+	newer.changes = newer.changes || older.changes
 	return newer
 }
 
@@ -144,11 +145,16 @@ func (st *standing) learn(p BootPoll) bool {
 	if !p.Broken {
 		st.software = p.Chip == "" && p.Layout == nil
 	}
+	hardware, claims := unique.Make(p.Board+"\x00"+p.Chip), p.Board != "" || p.Chip != ""
+	other := claims && hardware != st.hardware
+	if claims {
+		st.hardware = hardware
+	}
 	elf, version := unique.Make(p.ELFSHA256), unique.Make(p.Version)
 	if p.ELFSHA256 == "" && (p.Version == "" || version == st.version) {
-		return false
+		return other
 	}
-	changed := elf != st.elf || version != st.version
+	changed := other || elf != st.elf || version != st.version
 	st.elf, st.version = elf, version
 	return changed
 }

@@ -112,11 +112,12 @@ type standing struct {
 	serial       credentialSerial
 	retired      bool
 	transport    fleet.Transport
-	given        fleet.Transport // as stored
-	last, before pollOrigin      // the latest polls with credentials from two addresses
-	accepted     *RuleAcceptance // by which a rule let it in, until that is stored
-	request      *request        // nil unless a code is shown
-	software     bool            // see Running
+	given        fleet.Transport       // as stored
+	hardware     unique.Handle[string] // board and chip as claimed latest; the zero handle: not known
+	last, before pollOrigin            // the latest polls with credentials from two addresses
+	accepted     *RuleAcceptance       // by which a rule let it in, until that is stored
+	request      *request              // nil unless a code is shown
+	software     bool                  // see Running
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
@@ -472,7 +473,10 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 		}
 		if g := r.Poll.Given; g != "" && g != r.Admission.Given {
 			e.with(r.Poll.Device, func(st *standing) { st.given = g })
-			e.changed(r.Poll.Device) // those who read the device before the poll was stored
+			r.Poll.changes = true
+		}
+		if r.Poll.changes {
+			e.changed(r.Poll.Device) // for those who read the device before the poll was stored
 		}
 	}
 	return nil

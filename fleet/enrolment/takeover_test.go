@@ -123,6 +123,10 @@ func (s *conflictStore) DeviceConflicts(context.Context, time.Time) ([]enrolment
 	return s.conflicts, nil
 }
 
+func (s *conflictStore) ResolveHardware(context.Context, fleet.Principal, fleet.DeviceID, bool) error {
+	return nil
+}
+
 func (s *conflictStore) SaveConflicts(_ context.Context, all []enrolment.ConflictRecord) error {
 	s.conflicts = all
 	return nil

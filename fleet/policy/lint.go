@@ -24,6 +24,8 @@ const (
 	// WarnLockedOut: the rule denies operators and admins every call. The table can
 	// still be changed.
 	WarnLockedOut = "operators_locked_out"
+	// WarnClaims, with fields: what devices say of themselves decides whether it applies.
+	WarnClaims = "rests_on_claims"
 )
 
 // A Warning says what is odd about a rule.
@@ -38,7 +40,20 @@ func (s *Service) Warnings(ctx context.Context) ([]Warning, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Lint(s.Table().Rules, tools, s.now()), nil
+	rules := s.Table().Rules
+	return append(Lint(rules, tools, s.now()), restOnClaims(rules)...), nil
+}
+
+// restOnClaims finds the rules that devices can enter or leave by what they say of
+// themselves.
+func restOnClaims(rules []Rule) (all []Warning) {
+	for _, r := range rules {
+		q, err := fleet.ParseQuery(r.Devices)
+		if fields := q.Claims(); err == nil && r.Enabled && len(fields) > 0 {
+			all = append(all, Warning{r.ID, fleet.Because(WarnClaims, "fields", strings.Join(fields, ", "))})
+		}
+	}
+	return all
 }
 
 // namesTTL is how old the list of tools may be: it is made from all inventories.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -85,6 +86,38 @@ func (s *Store) ResolveConflict(ctx context.Context, by fleet.Principal, r enrol
 		}
 		return changeOne(ctx, tx, `UPDATE devices SET conflict_code = NULL, conflict_first = NULL, conflict_last = NULL,
 			conflict_evidence = NULL, conflict_sides = NULL WHERE id = $1`, a.Device)
+	})
+}
+
+// ResolveHardware pins what an enrolled device claims to be, or forgets the claim.
+func (s *Store) ResolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error {
+	d, err := s.Device(ctx, id)
+	if err != nil {
+		return err
+	}
+	none := fleet.Refuse(fleet.ErrConflict, "no_conflict", "device", id)
+	if d.Claimed == nil {
+		return none
+	}
+	was, claims := map[string]any{"board": d.Board, "chip": d.Chip}, map[string]any{"board": d.Claimed.Board,
+		"chip": d.Claimed.Chip}
+	detail := map[string]any{"act": "keep_hardware", "pinned": was, "claimed": claims}
+	if accept {
+		detail["act"] = "accept_hardware"
+	}
+	return s.audited(ctx, by, "device.resolve_conflict", string(id), detail, func(tx pgx.Tx) error {
+		done, err := tx.Exec(ctx, `
+			UPDATE devices SET
+				board = CASE WHEN $2 AND claimed_board <> '' THEN claimed_board ELSE board END,
+				board_key = CASE WHEN $2 AND claimed_board <> '' THEN $4 ELSE board_key END,
+				board_type = CASE WHEN $2 AND claimed_board_type <> '' THEN claimed_board_type ELSE board_type END,
+				chip = CASE WHEN $2 AND claimed_chip <> '' THEN claimed_chip ELSE chip END,
+				claimed_board = NULL, claimed_board_type = NULL, claimed_chip = NULL, claimed_at = NULL
+			WHERE id = $1 AND claimed_at = $3`, string(id), accept, d.Claimed.At, strings.ToLower(d.Claimed.Board))
+		if err == nil && done.RowsAffected() == 0 { // it claimed something else meanwhile
+			err = none
+		}
+		return err
 	})
 }
 

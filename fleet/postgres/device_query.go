@@ -108,7 +108,8 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 	case "hold":
 		return "(hold_since IS NOT NULL AND (hold_until IS NULL OR hold_until > " + w.arg(now) + "))"
 	case "conflict":
-		return "(conflict_last IS NOT NULL AND conflict_last > " + w.arg(now.Add(-fleet.ConflictTTL)) + ")"
+		return "(claimed_at IS NOT NULL OR conflict_last IS NOT NULL AND conflict_last > " +
+			w.arg(now.Add(-fleet.ConflictTTL)) + ")"
 	case "retired":
 		return "(NOT in_service)"
 	case "safe_mode", "core_dump":

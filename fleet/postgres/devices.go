@@ -26,6 +26,7 @@ var ownColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, 
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.safe_mode) AS safe_mode,
 	EXISTS (SELECT FROM device_vitals v WHERE v.device_id = devices.id AND v.core_dump) AS core_dump,
 	conflict_code, conflict_first, conflict_last, conflict_evidence, conflict_sides,
+	claimed_board, claimed_board_type, claimed_chip, claimed_at,
 	created_at, retired_at`
 
 const relatedColumns = `, coalesce(replaced_by, '') AS replaced_by,
@@ -56,6 +57,8 @@ type deviceRow struct {
 	ConflictFirst, ConflictLast                      *time.Time
 	ConflictEvidence                                 []string
 	ConflictSides                                    []byte
+	ClaimedBoard, ClaimedBoardType, ClaimedChip      *string
+	ClaimedAt                                        *time.Time
 	SortKey                                          string
 }
 
@@ -67,6 +70,10 @@ func (r deviceRow) device() fleet.Device {
 				Role: fleet.Role(*r.HoldRole)}}
 	}
 	d.Conflict = r.conflict()
+	if r.ClaimedAt != nil {
+		d.Claimed = &fleet.ClaimedHardware{Board: *r.ClaimedBoard, BoardType: *r.ClaimedBoardType, Chip: *r.ClaimedChip,
+			At: *r.ClaimedAt}
+	}
 	if r.OTASlotSize != nil {
 		d.Layout = &fleet.FlashLayout{SlotSize: *r.OTASlotSize, Labels: r.PartitionLabels, ChipRev: *r.ChipRev,
 			FreeHeap: *r.FreeHeap, FlashBytes: *r.FlashBytes}
@@ -74,7 +81,7 @@ func (r deviceRow) device() fleet.Device {
 	return d
 }
 
-// scanDevice is lax because Hold, Conflict and Layout are no columns, and SortKey one of lists only.
+// scanDevice is lax because Hold, Conflict, Claimed and Layout are no columns, and SortKey one of lists only.
 var scanDevice = pgx.RowToStructByNameLax[deviceRow]
 
 func scanPlainDevice(row pgx.CollectableRow) (fleet.Device, error) {

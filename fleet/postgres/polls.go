@@ -65,10 +65,16 @@ const upsertDevices = `
 		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
 		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, proved)
 	ON CONFLICT (id) DO UPDATE SET
-		board = coalesce(nullif(excluded.board, ''), devices.board),
-		board_key = coalesce(nullif(excluded.board_key, ''), devices.board_key),
-		board_type = coalesce(nullif(excluded.board_type, ''), devices.board_type),
-		chip = coalesce(nullif(excluded.chip, ''), devices.chip),
+		board = CASE WHEN ` + pinnedBoard + ` THEN devices.board ELSE coalesce(nullif(excluded.board, ''), devices.board) END,
+		board_key = CASE WHEN ` + pinnedBoard + ` THEN devices.board_key
+			ELSE coalesce(nullif(excluded.board_key, ''), devices.board_key) END,
+		board_type = CASE WHEN ` + pinnedBoard + ` AND devices.board_type <> '' THEN devices.board_type
+			ELSE coalesce(nullif(excluded.board_type, ''), devices.board_type) END,
+		chip = CASE WHEN ` + pinnedChip + ` THEN devices.chip ELSE coalesce(nullif(excluded.chip, ''), devices.chip) END,
+		claimed_board = CASE WHEN ` + otherHardware + ` THEN excluded.board ELSE devices.claimed_board END,
+		claimed_board_type = CASE WHEN ` + otherHardware + ` THEN excluded.board_type ELSE devices.claimed_board_type END,
+		claimed_chip = CASE WHEN ` + otherHardware + ` THEN excluded.chip ELSE devices.claimed_chip END,
+		claimed_at = CASE WHEN ` + otherHardware + ` THEN excluded.last_poll ELSE devices.claimed_at END,
 		version = coalesce(nullif(excluded.version, ''), devices.version),
 		version_key = CASE WHEN excluded.version = '' THEN devices.version_key ELSE excluded.version_key END,
 		elf_sha256 = CASE WHEN excluded.elf_sha256 <> '' THEN excluded.elf_sha256
@@ -89,6 +95,16 @@ const upsertDevices = `
 		free_heap = coalesce(excluded.free_heap, devices.free_heap),
 		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes),
 		transport_given = coalesce(nullif(excluded.transport_given, ''), devices.transport_given)`
+
+// Board and chip are pinned once a device was let in with them: a device chooses its
+// rules and its campaigns by neither. Another claim is kept next to what is pinned.
+const (
+	pinnedBoard   = `(devices.enrolled_at IS NOT NULL AND devices.board <> '')`
+	pinnedChip    = `(devices.enrolled_at IS NOT NULL AND devices.chip <> '')`
+	otherHardware = `(excluded.last_poll IS NOT NULL AND (` +
+		pinnedBoard + ` AND excluded.board NOT IN ('', devices.board) OR ` +
+		pinnedChip + ` AND excluded.chip NOT IN ('', devices.chip)))`
+)
 
 const upsertFacts = `
 	INSERT INTO device_facts (device_id, polled_at, body, broken, salvaged, serial_number, user_agent, body_mac)

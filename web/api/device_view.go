@@ -17,7 +17,7 @@ type deviceView struct {
 	Name                   string          `json:"name"`
 	Board                  string          `json:"board"`
 	BoardType              string          `json:"board_type"`
-	Chip                   string          `json:"chip"`
+	Chip                   string          `json:"chip" doc:"Pinned with the board when the device was let in"`
 	Version                string          `json:"version" doc:"Running firmware"`
 	ELFSHA256              string          `json:"elf_sha256"`
 	Slot                   string          `json:"slot" doc:"Running OTA slot"`
@@ -39,6 +39,7 @@ type deviceView struct {
 	Notes                  string          `json:"notes"`
 	Hold                   *holdView       `json:"hold"`
 	Conflict               *idConflictView `json:"conflict" doc:"What shows that two units use this id, while it stands"`
+	Claimed                *claimedView    `json:"claimed" doc:"Another board or chip than is pinned, as it claims since it was let in; it changes nothing until it is accepted"`
 	InventoryID            string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
 	InventoryAt            *time.Time      `json:"inventory_at"`
 	ToolsCount             int             `json:"tools_count"`
@@ -50,9 +51,9 @@ type deviceView struct {
 	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
 }
 
-// TransformSchema says that hold and conflict may be null.
+// TransformSchema says that hold, conflict and claimed may be null.
 func (deviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return orNull(s, "hold", "conflict")
+	return orNull(s, "hold", "conflict", "claimed")
 }
 
 type holdView struct {
@@ -71,7 +72,7 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport,
 		TransportChoice: cmp.Or(d.TransportChoice, fleet.TransportMQTT), ForConversations: d.ConnectsForConversations(),
 		RemoteAddr: d.RemoteAddr, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags),
-		Notes: d.Notes, Hold: hold(d.Hold), Conflict: conflict(d),
+		Notes: d.Notes, Hold: hold(d.Hold), Conflict: conflict(d), Claimed: claimed(d),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}
 	if d.ReplacedBy != "" {
@@ -97,6 +98,21 @@ type idConflictView struct {
 	FirstSeen time.Time                `json:"first_seen"`
 	LastSeen  time.Time                `json:"last_seen" doc:"Of evidence; a day later the conflict is over"`
 	Sides     []conflictSideView       `json:"sides" nullable:"false"`
+}
+
+type claimedView struct {
+	Board     string    `json:"board"`
+	BoardType string    `json:"board_type"`
+	Chip      string    `json:"chip"`
+	At        time.Time `json:"at" doc:"Of the boot poll that claimed it"`
+}
+
+// claimed shows another board or chip than is pinned.
+func claimed(d fleet.Device) *claimedView {
+	if d.Claimed == nil {
+		return nil
+	}
+	return &claimedView{d.Claimed.Board, d.Claimed.BoardType, d.Claimed.Chip, utc(d.Claimed.At)}
 }
 
 type conflictSideView struct {

@@ -39,13 +39,14 @@ func (a *api) registerOperators() {
 }
 
 type operatorView struct {
-	ID         uuid.UUID  `json:"id" format:"uuid"`
-	Name       string     `json:"name"`
-	Role       fleet.Role `json:"role" enum:"viewer,operator,admin"`
-	Scope      string     `json:"scope" doc:"Filter of the devices on which the role holds; empty: all"`
-	Rest       fleet.Role `json:"rest" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: they do not exist for the operator"`
-	CreatedAt  time.Time  `json:"created_at"`
-	DisabledAt *time.Time `json:"disabled_at" doc:"Since when the operator is locked out"`
+	ID          uuid.UUID  `json:"id" format:"uuid"`
+	Name        string     `json:"name"`
+	Role        fleet.Role `json:"role" enum:"viewer,operator,admin"`
+	Scope       string     `json:"scope" doc:"Filter of the devices on which the role holds; empty: all"`
+	ScopeClaims []string   `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rest on what a device said of itself when it was let in; a tag is chosen by people"`
+	Rest        fleet.Role `json:"rest" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: they do not exist for the operator"`
+	CreatedAt   time.Time  `json:"created_at"`
+	DisabledAt  *time.Time `json:"disabled_at" doc:"Since when the operator is locked out"`
 
 	SignedInAt   *time.Time `json:"signed_in_at" doc:"Latest sign-in to the console"`
 	SignedInFrom string     `json:"signed_in_from" doc:"Its address"`
@@ -54,6 +55,7 @@ type operatorView struct {
 func operator(o fleet.Operator) operatorView {
 	scope := cmp.Or(o.Scope, &fleet.Scope{})
 	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, Scope: scope.Filter.Text, Rest: scope.Rest,
+		ScopeClaims: orEmpty(scope.Filter.Claims()),
 		CreatedAt:  utc(o.CreatedAt),
 		DisabledAt: utcOrNil(o.DisabledAt), SignedInAt: utcOrNil(o.SignedInAt), SignedInFrom: o.SignedInFrom}
 }

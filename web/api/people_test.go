@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"fleetd/fleet"
 )
 
@@ -43,7 +45,7 @@ func TestOperators(t *testing.T) {
 		t); p.Status != 409 || p.Code != "name_taken" {
 		t.Errorf("a taken name is answered %+v", p)
 	}
-	if all := decode[list[operatorView]](t, w.get(t, "/operators"), 200); len(all.Items) != 1 || all.Items[0] != ann {
+	if all := decode[list[operatorView]](t, w.get(t, "/operators"), 200); len(all.Items) != 1 || !cmp.Equal(all.Items[0], ann) {
 		t.Errorf("the operators are %+v", all.Items)
 	}
 	path := "/operators/" + ann.ID.String()

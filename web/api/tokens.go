@@ -27,24 +27,26 @@ func (a *api) registerTokens() {
 }
 
 type TokenView struct {
-	ID         uuid.UUID           `json:"id" format:"uuid"`
-	Name       string              `json:"name"`
-	Kind       fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model never calls user-only tools"`
-	Role       fleet.Role          `json:"role" enum:"viewer,operator,admin"`
-	Scope      string              `json:"scope" doc:"Filter of the devices that exist for the token; empty: all"`
-	Tools      []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; empty: all"`
-	PerMinute  int                 `json:"per_minute" doc:"Most requests a minute; 0: no limit"`
-	Hint       string              `json:"hint" doc:"Last characters of the secret"`
-	CreatedBy  string              `json:"created_by"`
-	CreatedAt  time.Time           `json:"created_at"`
-	LastUsedAt *time.Time          `json:"last_used_at"`
-	ExpiresAt  *time.Time          `json:"expires_at"`
-	RevokedAt  *time.Time          `json:"revoked_at"`
+	ID          uuid.UUID           `json:"id" format:"uuid"`
+	Name        string              `json:"name"`
+	Kind        fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model never calls user-only tools"`
+	Role        fleet.Role          `json:"role" enum:"viewer,operator,admin"`
+	Scope       string              `json:"scope" doc:"Filter of the devices that exist for the token; empty: all"`
+	Tools       []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; empty: all"`
+	ScopeClaims []string            `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rest on what a device said of itself when it was let in; a tag is chosen by people"`
+	PerMinute   int                 `json:"per_minute" doc:"Most requests a minute; 0: no limit"`
+	Hint        string              `json:"hint" doc:"Last characters of the secret"`
+	CreatedBy   string              `json:"created_by"`
+	CreatedAt   time.Time           `json:"created_at"`
+	LastUsedAt  *time.Time          `json:"last_used_at"`
+	ExpiresAt   *time.Time          `json:"expires_at"`
+	RevokedAt   *time.Time          `json:"revoked_at"`
 }
 
 func token(t fleet.Token) TokenView {
 	scope := cmp.Or(t.Scope, &fleet.Scope{})
 	return TokenView{ID: t.ID, Name: t.Name, Kind: t.Kind, Role: t.Role, Scope: scope.Filter.Text,
+		ScopeClaims: orEmpty(scope.Filter.Claims()),
 		Tools: orEmpty(scope.Tools), PerMinute: t.PerMinute, Hint: t.Hint, CreatedBy: t.CreatedBy,
 		CreatedAt:  utc(t.CreatedAt),
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}

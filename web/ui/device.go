@@ -26,8 +26,10 @@ type DeviceHead struct {
 	Talking    string       // id of the conversation that it is in; "" if it is in none
 	Evidence   fleet.Reason // what presence was concluded from
 	Enrolment  fleet.Enrolment
-	Hold       *fleet.Hold           // nil unless it stands now
-	Conflict   *fleet.DeviceConflict // nil unless two units seem to use its id now
+	Hold       *fleet.Hold            // nil unless it stands now
+	Conflict   *fleet.DeviceConflict  // nil unless two units seem to use its id now
+	Claimed    *fleet.ClaimedHardware // nil: it claims the board and the chip that are pinned
+	Chip       string
 	ToolsCount int
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
@@ -55,6 +57,9 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 	}
 	if d.RetiredAt == nil && d.Conflict.Active(now) {
 		h.Conflict = d.Conflict
+	}
+	if d.RetiredAt == nil {
+		h.Claimed, h.Chip = d.Claimed, d.Chip
 	}
 	return h
 }

@@ -74,6 +74,7 @@ type DeviceRow struct {
 	LastSeen *time.Time
 	Tags     []string
 	Conflict bool // two units seem to use its id
+	Claimed  bool // it claims another board or chip than is pinned
 	OnHold   bool
 	Hold     string // reason
 	Waiting  bool   // not enrolled yet
@@ -94,6 +95,7 @@ func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
 		Presence: shownPresence(d), Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
 		OnHold: d.Hold.Active(now), Conflict: d.RetiredAt == nil && d.Conflict.Active(now),
+		Claimed: d.RetiredAt == nil && d.Claimed != nil,
 		Waiting: d.Enrolment == fleet.EnrolmentWaiting,
 		Retired: d.RetiredAt != nil, CanAct: canAct,
 		Chip: d.Chip, Slot: d.Slot, Transport: d.Transport, RemoteAddr: d.RemoteAddr, CreatedAt: d.CreatedAt,

@@ -538,6 +538,15 @@ type ClaimInputBody struct {
 	Code string `json:"code"`
 }
 
+// Claimed defines model for Claimed.
+type Claimed struct {
+	// At Of the boot poll that claimed it
+	At        time.Time `json:"at"`
+	Board     string    `json:"board"`
+	BoardType string    `json:"board_type"`
+	Chip      string    `json:"chip"`
+}
+
 // Conflict defines model for Conflict.
 type Conflict struct {
 	// Active Devices that cannot
@@ -712,8 +721,11 @@ type Device struct {
 	BoardType string `json:"board_type"`
 
 	// Campaign Id of the campaign in which the device waits or works
-	Campaign   *string     `json:"campaign"`
+	Campaign *string `json:"campaign"`
+
+	// Chip Pinned with the board when the device was let in
 	Chip       string      `json:"chip"`
+	Claimed    *Claimed    `json:"claimed"`
 	Conflict   *IDConflict `json:"conflict"`
 	CreatedAt  time.Time   `json:"created_at"`
 	ELFSHA256  string      `json:"elf_sha256"`
