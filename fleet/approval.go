@@ -2,10 +2,13 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -47,9 +50,106 @@ const (
 const (
 	CodeApprovalDenied    = "approval_denied"    // by, reason
 	CodeApprovalExpired   = "approval_expired"   // no decision in time
-	CodeApprovalStale     = "approval_stale"     // the policy or the call changed after it was asked for
+	CodeApprovalStale     = "approval_stale"     // something that it names changed after it was asked for; see [Stale]
 	CodeApprovalWithdrawn = "approval_withdrawn" // by, reason
 )
+
+// Stale says what an approval names and is different by now. It is the case of
+// [CodeApprovalStale].
+type Stale string
+
+const (
+	StaleCall     Stale = ""              // the call on record, or the policy
+	StaleAsker    Stale = "asker"         // who asked may not act any more
+	StaleTool     Stale = "tool"          // a device describes the tool otherwise, or offers it no more
+	StaleFirmware Stale = "firmware"      // a device runs other firmware
+	StaleUpdate   Stale = "before_update" // it was asked for before approvals named tools and firmware
+)
+
+// Stales lists every one.
+var Stales = []Stale{StaleCall, StaleAsker, StaleTool, StaleFirmware, StaleUpdate}
+
+// refusal is why a call is not made, although it was approved.
+func (s Stale) refusal(tool string) *CallError {
+	tool = CleanText(tool, 80)
+	switch s {
+	case StaleAsker:
+		return NewCallError(CodeApprovalStale+".asker", "tool", tool)
+	case StaleTool:
+		return NewCallError(CodeApprovalStale+".tool", "tool", tool)
+	case StaleFirmware:
+		return NewCallError(CodeApprovalStale+".firmware", "tool", tool)
+	case StaleUpdate:
+		return NewCallError(CodeApprovalStale+".before_update", "tool", tool)
+	}
+	return NewCallError(CodeApprovalStale, "tool", tool)
+}
+
+// refused is why nothing was approved.
+func (s Stale) refused(tool string) error {
+	switch s {
+	case StaleAsker:
+		return Refuse(ErrConflict, CodeApprovalStale+".asker", "tool", tool)
+	case StaleTool:
+		return Refuse(ErrConflict, CodeApprovalStale+".tool", "tool", tool)
+	case StaleFirmware:
+		return Refuse(ErrConflict, CodeApprovalStale+".firmware", "tool", tool)
+	case StaleUpdate:
+		return Refuse(ErrConflict, CodeApprovalStale+".before_update", "tool", tool)
+	}
+	return Refuse(ErrConflict, CodeApprovalStale, "tool", tool)
+}
+
+// A ToolBuild is what an approval names of a device: how it describes the tool,
+// and the firmware that it runs. The zero value names nothing.
+type ToolBuild struct {
+	Tool    ToolDigest
+	ELF     string // SHA-256 of the running build; "" if the device does not report it
+	Version string
+}
+
+// differs reports whether a device that was to be as b says is different now, and in what.
+func (b ToolBuild) differs(now ToolBuild) (Stale, bool) {
+	switch {
+	case b.Tool == ToolDigest{}:
+		return StaleUpdate, true
+	case b.Tool != now.Tool:
+		return StaleTool, true
+	}
+	return StaleFirmware, b != now
+}
+
+// An ApprovalTarget is a device that an approval names.
+type ApprovalTarget struct {
+	Device DeviceID
+	Build  ToolBuild
+}
+
+// BuildCount counts the devices of an approval that are alike.
+type BuildCount struct {
+	ToolBuild
+	Devices int
+}
+
+// maxApprovalBuilds bounds the groups that are shown; the digest covers each device.
+const maxApprovalBuilds = 50
+
+// countBuilds groups devices by their build, largest group first.
+func countBuilds(targets []ApprovalTarget) []BuildCount {
+	counts := make(map[ToolBuild]int)
+	for _, t := range targets {
+		counts[t.Build]++
+	}
+	all := make([]BuildCount, 0, len(counts))
+	for b, n := range counts {
+		all = append(all, BuildCount{b, n})
+	}
+	slices.SortFunc(all, func(a, b BuildCount) int {
+		return cmp.Or(b.Devices-a.Devices, strings.Compare(a.Version, b.Version), strings.Compare(a.ELF, b.ELF),
+			bytes.Compare(a.Tool[:], b.Tool[:]))
+	})
+	return all[:min(len(all), maxApprovalBuilds)]
+}
 
 // An Approval is what a person is asked before a call or a fan-out is made. It is
 // good for exactly what Digest names, once, until it expires.
@@ -74,14 +174,18 @@ type Approval struct {
 	Arguments     json.RawMessage
 	Picture       string // blob key of the picture that the call shows; "" for most
 	Interrupt     bool   // does not wait for the end of conversations that it interrupts; see [Interruptions]
-	CreatedAt     time.Time
-	ExpiresAt     time.Time
+	// Builds says how the devices describe the tool, and what firmware they run.
+	// Empty: it was asked for before approvals named that, and is good for nothing.
+	Builds    []BuildCount
+	CreatedAt time.Time
+	ExpiresAt time.Time
 
 	State     ApprovalState
 	DecidedBy Principal // the system if it expired
 	DecidedAt *time.Time
 	Reason    string // given by who decided
 	Code      string // of the refusal that it ended in; "" while it waits, and once approved
+	Stale     Stale  // of [CodeApprovalStale]
 }
 
 // StateAt is the state at a time: an approval that waits longer than it may has
@@ -107,26 +211,36 @@ func (a Approval) Refusal() *CallError {
 	case a.Code == CodeApprovalExpired:
 		return NewCallError(CodeApprovalExpired, "expires_at", a.ExpiresAt)
 	}
-	return NewCallError(CodeApprovalStale)
+	return a.Stale.refusal(a.Tool)
 }
 
-// ApprovalDigest names exactly what is approved: who asks, which devices, the tool
-// with its arguments, whether it interrupts conversations, under which version of
-// the policy. Arguments count by their value: spaces, and the order of members, do
-// not.
-func ApprovalDigest(asker Principal, devices []DeviceID, tool string, arguments json.RawMessage, picture string,
+// ApprovalDigest names exactly what is approved: who asks, which devices, how each
+// describes the tool and what firmware it runs, the tool with its arguments,
+// whether it interrupts conversations, under which version of the policy.
+// Arguments count by their value: spaces, and the order of members, do not.
+func ApprovalDigest(asker Principal, targets []ApprovalTarget, tool string, arguments json.RawMessage, picture string,
 	interrupt bool, policy int64) [32]byte {
-	sorted := slices.Sorted(slices.Values(devices))
+	type device struct {
+		ID      DeviceID `json:"id"`
+		Tool    string   `json:"tool_sha256"`
+		ELF     string   `json:"elf_sha256"`
+		Version string   `json:"version"`
+	}
+	devices := make([]device, len(targets))
+	for i, t := range targets {
+		devices[i] = device{t.Device, hex.EncodeToString(t.Build.Tool[:]), t.Build.ELF, t.Build.Version}
+	}
+	slices.SortFunc(devices, func(a, b device) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	text, _ := json.Marshal(struct { // of strings, numbers and JSON that was checked
 		Kind      PrincipalKind   `json:"kind"`
 		ID        string          `json:"id"`
-		Devices   []DeviceID      `json:"devices"`
+		Devices   []device        `json:"devices"`
 		Tool      string          `json:"tool"`
 		Arguments json.RawMessage `json:"arguments"`
 		Picture   string          `json:"picture,omitempty"`
 		Interrupt bool            `json:"interrupt,omitempty"`
 		Policy    int64           `json:"policy"`
-	}{asker.Kind, asker.ID, sorted, tool, digestedJSON(arguments), picture, interrupt, policy})
+	}{asker.Kind, asker.ID, devices, tool, digestedJSON(arguments), picture, interrupt, policy})
 	return sha256.Sum256(text)
 }
 
@@ -158,6 +272,7 @@ type ApprovalDecision struct {
 	At     time.Time
 	Reason string
 	Code   string // of the refusal; "" for [ApprovalApproved]
+	Stale  Stale  // of [CodeApprovalStale]
 	// Call is the call as it goes on: pending, or refused by the gate. Nil for a
 	// fan-out, and for what was not approved.
 	Call    *Call
@@ -181,8 +296,9 @@ type ApprovalStore interface {
 	Approval(ctx context.Context, id uuid.UUID) (Approval, error)
 	Approvals(ctx context.Context, f ApprovalFilter) (Page[Approval], error) // newest first
 	WaitingApprovals(ctx context.Context, now time.Time) (int, error)
-	// ApprovalTargets returns the devices of a fan-out that waits.
-	ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]DeviceID, error)
+	// ApprovalTargets returns the devices of a fan-out that waits or was approved, in
+	// order, with what the approval names of each.
+	ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]ApprovalTarget, error)
 	// Decide ends a waiting approval, and with it the waiting of its call or
 	// fan-out, in one transaction. [ErrConflict]: it waits no more. To approve,
 	// it must not have expired at d.At.
@@ -201,9 +317,10 @@ type ApprovalStore interface {
 }
 
 // A grant is an approval as the gate sees it: it satisfies what one version of
-// the policy asks for.
+// the policy asks for, of a device that is as the approval names it.
 type grant struct {
 	policy int64
+	build  ToolBuild
 }
 
 // newApproval is what is asked for under a verdict.

@@ -105,7 +105,24 @@ func (s *Approvals) Targets(ctx context.Context, a Approval) ([]DeviceID, error)
 	if a.Subject == ApprovalOfCall {
 		return []DeviceID{a.Device}, nil
 	}
-	return s.o.Store.ApprovalTargets(ctx, a.SubjectID)
+	targets, err := s.o.Store.ApprovalTargets(ctx, a.SubjectID)
+	ids := make([]DeviceID, len(targets))
+	for i, t := range targets {
+		ids[i] = t.Device
+	}
+	return ids, err
+}
+
+// Now returns how the device of a call describes the tool now, and whether the
+// approval would be refused for that, or for the firmware that the device runs.
+func (s *Approvals) Now(ctx context.Context, a Approval) (tool Tool, what Stale, stale bool, err error) {
+	t, err := s.o.Calls.o.Targets.get(ctx, a.Device, s.o.Now())
+	if err != nil {
+		return Tool{}, "", false, err
+	}
+	tool, _ = t.inventory.Tool(a.Tool)
+	what, stale = a.build().differs(s.o.Calls.gate.build(t, a.Tool))
+	return tool, what, stale, nil
 }
 
 func (s *Approvals) sees(ctx context.Context, by Principal, a Approval) (bool, error) {
@@ -176,10 +193,10 @@ func (s *Approvals) Approve(ctx context.Context, by Principal, id uuid.UUID, rea
 	if err != nil {
 		return Approval{}, err
 	}
-	asker, err := s.o.Store.PrincipalNow(ctx, a.AskedBy, d.At)
+	asker, err := s.principalNow(ctx, a.AskedBy)
 	switch {
-	case errors.Is(err, ErrNotFound):
-		return Approval{}, s.stale(ctx, a, d)
+	case errors.Is(err, ErrActorGone):
+		return Approval{}, s.stale(ctx, a, d, StaleAsker)
 	case err != nil:
 		return Approval{}, err
 	}
@@ -230,8 +247,11 @@ func (s *Approvals) asked(ctx context.Context, by Principal, a Approval) error {
 // begin reads an approval that is to be decided, by one who may.
 func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to ApprovalState, reason string,
 	may func(context.Context, Principal, Approval) error) (ApprovalDecision, Approval, error) {
+	by, err := s.principalNow(ctx, by)
 	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now(), Process: s.o.Calls.process}
-	var err error
+	if err != nil {
+		return d, Approval{}, err
+	}
 	if d.Reason, err = CleanLine("reason", reason, MaxReasonLength); err != nil {
 		return d, Approval{}, err
 	}
@@ -248,6 +268,19 @@ func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to Ap
 	return d, a, nil
 }
 
+// principalNow reads again what a principal may do: an approval on record has the
+// name and role of its asker, and neither scope nor tools.
+func (s *Approvals) principalNow(ctx context.Context, p Principal) (Principal, error) {
+	if s.o.Calls.o.Authority != nil {
+		return s.o.Calls.principalNow(ctx, p)
+	}
+	now, err := s.o.Store.PrincipalNow(ctx, p, s.o.Now())
+	if errors.Is(err, ErrNotFound) {
+		err = ActorGone(p)
+	}
+	return now, err
+}
+
 func notWaiting(a Approval, state ApprovalState) error {
 	return Refuse(ErrConflict, "approval_not_waiting", "state", Because("state."+string(state)), "actor",
 		a.DecidedBy.Name)
@@ -262,12 +295,12 @@ func (s *Approvals) end(ctx context.Context, d ApprovalDecision) (Approval, erro
 }
 
 // stale ends an approval that is good for nothing any more, and says so.
-func (s *Approvals) stale(ctx context.Context, a Approval, d ApprovalDecision) error {
-	d.State, d.By, d.Reason, d.Code = ApprovalExpired, systemActor, "", CodeApprovalStale
+func (s *Approvals) stale(ctx context.Context, a Approval, d ApprovalDecision, what Stale) error {
+	d.State, d.By, d.Reason, d.Code, d.Stale = ApprovalExpired, systemActor, "", CodeApprovalStale, what
 	if _, err := s.end(ctx, d); err != nil {
 		return err
 	}
-	return Refuse(ErrConflict, CodeApprovalStale, "tool", a.Tool)
+	return what.refused(a.Tool)
 }
 
 // decided announces the end of an approval, and returns it as it is on record.
@@ -309,25 +342,43 @@ func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval
 	if err != nil {
 		return err
 	}
-	digest := ApprovalDigest(asker, []DeviceID{c.Device}, c.Tool, c.Arguments, a.Picture, a.Interrupt,
-		a.PolicyVersion)
-	shown := ApprovalDigest(a.AskedBy, []DeviceID{a.Device}, a.Tool, a.Arguments, a.Picture, a.Interrupt,
-		a.PolicyVersion)
+	now, err := s.o.Calls.targetsNow(ctx, []DeviceID{c.Device}, c.Tool)
+	if err != nil {
+		return err
+	}
+	if what, stale := a.build().differs(now[0].Build); stale {
+		return s.stale(ctx, a, d, what)
+	}
+	digest := ApprovalDigest(asker, now, c.Tool, c.Arguments, a.Picture, a.Interrupt, a.PolicyVersion)
+	named := []ApprovalTarget{{a.Device, a.build()}}
+	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, a.Picture, a.Interrupt, a.PolicyVersion)
 	if digest != a.Digest || shown != a.Digest || !asker.Same(c.Actor) {
-		return s.stale(ctx, a, d)
+		return s.stale(ctx, a, d, StaleCall)
 	}
 	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
-		Picture: a.Picture, Interrupt: a.Interrupt, grant: &grant{a.PolicyVersion}}, func(c *Call) error {
+		Picture: a.Picture, Interrupt: a.Interrupt, grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
 		d.Call = c
 		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
 	})
-	if errors.Is(err, errStale) {
-		return s.stale(ctx, a, d)
+	var stale *staleError
+	if errors.As(err, &stale) {
+		return s.stale(ctx, a, d, stale.what)
 	}
 	return err
 }
 
-var errStale = errors.New("the approval is for another version of the policy")
+// build is what the approval of a call names of its device.
+func (a Approval) build() ToolBuild {
+	if len(a.Builds) == 0 {
+		return ToolBuild{}
+	}
+	return a.Builds[0].ToolBuild
+}
+
+// A staleError means that an approval is good for nothing any more.
+type staleError struct{ what Stale }
+
+func (e *staleError) Error() string { return fmt.Sprintf("the approval is stale: %q", e.what) }
 
 // approveFanOut starts the fan-out. Each of its calls goes through the gate.
 func (s *Approvals) approveFanOut(ctx context.Context, asker Principal, a Approval, d ApprovalDecision) error {
@@ -335,21 +386,34 @@ func (s *Approvals) approveFanOut(ctx context.Context, asker Principal, a Approv
 	if err != nil {
 		return err
 	}
-	targets, err := s.o.Store.ApprovalTargets(ctx, f.ID)
+	named, err := s.o.Store.ApprovalTargets(ctx, f.ID)
 	if err != nil {
 		return err
 	}
-	digest := ApprovalDigest(asker, targets, f.Tool, f.Arguments, "", f.interrupts(), f.PolicyVersion)
-	shown := ApprovalDigest(a.AskedBy, targets, a.Tool, a.Arguments, "", a.Interrupt, a.PolicyVersion)
-	if digest != a.Digest || shown != a.Digest {
-		return s.stale(ctx, a, d)
+	targets := make([]DeviceID, len(named))
+	for i, t := range named {
+		targets[i] = t.Device
+	}
+	now, err := s.o.Calls.targetsNow(ctx, targets, f.Tool)
+	if err != nil {
+		return err
+	}
+	for i, t := range named {
+		if what, stale := t.Build.differs(now[i].Build); stale {
+			return s.stale(ctx, a, d, what)
+		}
+	}
+	digest := ApprovalDigest(asker, now, f.Tool, f.Arguments, "", f.interrupts(), f.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, "", a.Interrupt, a.PolicyVersion)
+	if digest != a.Digest || shown != a.Digest || !slices.Equal(countBuilds(named), a.Builds) {
+		return s.stale(ctx, a, d, StaleCall)
 	}
 	current, err := s.o.Calls.policyVersion(ctx, asker, targets, f.Tool, f.Arguments)
 	if err != nil {
 		return err
 	}
 	if current != a.PolicyVersion {
-		return s.stale(ctx, a, d)
+		return s.stale(ctx, a, d, StaleCall)
 	}
 	if err := s.o.Store.Decide(context.WithoutCancel(ctx), d); err != nil {
 		return err
@@ -406,16 +470,42 @@ func (s *Calls) policyVersion(ctx context.Context, asker Principal, devices []De
 	return 0, nil
 }
 
+// targetsNow returns what an approval names of devices as they are now, in the same
+// order. What is in memory of them is read again first.
+func (s *Calls) targetsNow(ctx context.Context, ids []DeviceID, tool string) ([]ApprovalTarget, error) {
+	named := make([]ApprovalTarget, len(ids))
+	for i, id := range ids {
+		s.o.Targets.Forget(id)
+		named[i].Device = id
+	}
+	for at := range slices.Chunk(named, fanOutPage) {
+		page := make([]DeviceID, len(at))
+		for i, t := range at {
+			page[i] = t.Device
+		}
+		known, err := s.o.Targets.load(ctx, page, s.o.Now())
+		if err != nil {
+			return nil, err
+		}
+		for i, t := range at {
+			if now := known[t.Device]; now != nil {
+				at[i].Build = s.gate.build(now, tool)
+			}
+		}
+	}
+	return named, nil
+}
+
 // resume goes on with a call that waited for its approval. The gate judges it
 // once more; then decide stores that it waits no more, with what the gate said;
 // and only then does it join the device's line. An error means that it is not
-// sent: [errStale] before decide, others after it.
+// sent: a [staleError] before decide, others after it.
 func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*Call) error) error {
 	r.now = s.o.Now()
 	if err := s.enter(); err != nil {
 		return err
 	}
-	a := &attempt{calls: s, call: &c, wire: c.Arguments, wasOn: true}
+	a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wasOn: true}
 	err := func() (err error) {
 		if a.target, err = s.o.Targets.get(ctx, r.Device, r.now); err != nil {
 			return err
@@ -426,7 +516,7 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 		c.State = CallPending
 		if no := a.admit(ctx, r); no != nil {
 			if no.err.Code == CodeApprovalStale {
-				return errStale
+				return &staleError{no.stale}
 			}
 			a.close(no.state, &no.err)
 		}

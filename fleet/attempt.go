@@ -13,6 +13,7 @@ import (
 type attempt struct {
 	calls  *Calls
 	target *target
+	asked  CallRequest       // what the call was made for
 	call   *Call             // its record
 	wire   json.RawMessage   // the arguments as they go to the device
 	turn   Turn              // nil if the call is not to be sent
@@ -45,7 +46,7 @@ type attempt struct {
 // The caller waits for send only if it asks to.
 func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, error) {
 	r.now = s.o.Now()
-	a := &attempt{calls: s, order: r.Firmware, stalled: r.stalled, revoke: r.Withdraw}
+	a := &attempt{calls: s, asked: r, order: r.Firmware, stalled: r.stalled, revoke: r.Withdraw}
 	if err := s.enter(); err != nil {
 		a.abandon(err)
 		return Call{}, err
@@ -167,8 +168,9 @@ func (a *attempt) ask(v Verdict, r CallRequest) {
 	a.asks.Subject, a.asks.SubjectID, a.asks.Device, a.asks.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
 	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
 	a.asks.Interrupt = r.interrupts()
-	a.asks.Digest = ApprovalDigest(r.Actor, []DeviceID{r.Device}, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt,
-		v.Version)
+	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
+	a.asks.Builds = countBuilds(named)
+	a.asks.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt, v.Version)
 	a.call.State, a.call.Approval = CallPendingApproval, a.asks.ID
 }
 
@@ -353,6 +355,13 @@ func (a *attempt) await() error {
 	defer wait.Stop()
 	select {
 	case <-a.turn.Ready():
+		if err := a.judgeAgain(); err != nil {
+			a.neverSent()
+			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
+		}
+		if a.call.State.Final() {
+			return nil
+		}
 		a.markSent()
 		if err := a.calls.o.Store.MarkSent(context.Background(), a.call); err != nil {
 			a.neverSent()
@@ -369,6 +378,50 @@ func (a *attempt) await() error {
 		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
 	case <-a.calls.life.Done():
 		a.close(CallCanceled, NewCallError(CodeStopped+".turn"))
+	}
+	return nil
+}
+
+// judgeAgain closes a call that has waited if it may not be made any more: it reads
+// the rights of who asked and the device again, and the gate judges the call once
+// more. After an error it is not known whether the call may be made.
+//
+//	who asked is gone            canceled
+//	the device left their scope  canceled
+//	the gate refuses             refused, as it would be now
+//
+// The engine judges the calls of campaigns; of these only the device is looked at.
+func (a *attempt) judgeAgain() (err error) {
+	ctx, cancel := context.WithTimeout(a.calls.life, recordTimeout)
+	defer cancel()
+	r := a.asked
+	r.now, r.again = a.calls.o.Now(), true
+	r.Actor, err = a.calls.principalNow(ctx, r.Actor)
+	if errors.Is(err, ErrActorGone) {
+		a.close(CallCanceled, NewCallError(CodeActorGone, "actor", a.asked.Actor.Name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	if !r.Actor.Sees(a.target.device) {
+		a.close(CallCanceled, NewCallError(CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.device.Title()))
+		return nil
+	}
+	var no *refusal
+	if a.order != nil {
+		no = checkStanding(a.target, r)
+	} else {
+		_, offered := a.target.inventory.Tool(r.Tool)
+		if no = r.placeURL(offered); no == nil {
+			no = a.calls.gate.check(a.target, r)
+		}
+	}
+	if no != nil {
+		a.close(no.state, &no.err)
 	}
 	return nil
 }

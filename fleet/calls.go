@@ -51,6 +51,7 @@ type CallRequest struct {
 
 	now     time.Time
 	preview bool // nothing is to be called
+	again   bool // judged before, and counted
 	grant   *grant
 	// approval of the fan-out, or of the call itself
 	approval uuid.UUID
@@ -79,8 +80,8 @@ type Watcher interface {
 	Watch(id DeviceID) (seen <-chan Evidence, stop func())
 }
 
-// CallsOptions configures [Calls]. All but Policy, Pins, Approvals, Encoder, Log, Now and
-// Observe are required.
+// CallsOptions configures [Calls]. All but Policy, Pins, Approvals, Encoder, Running,
+// Authority, Log, Now and Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
@@ -94,10 +95,16 @@ type CallsOptions struct {
 	URLs      URLMaker
 	// Interruptions says which calls wait for the end of a conversation. Nil: none.
 	Interruptions *Interruptions
-	Events        *Events
-	Log           *slog.Logger
-	Now           func() time.Time
-	Observe       func(*Call) // sees every outcome, for metrics
+	// Running returns the build that a device runs, as its latest boot poll said: an
+	// approval names it. Nil, or two empty texts: what is on record.
+	Running func(id DeviceID) (elf, version string)
+	// Authority reads again what a principal may do, before a call that has waited is
+	// sent. Nil: it may do what it could when it asked.
+	Authority Authority
+	Events    *Events
+	Log       *slog.Logger
+	Now       func() time.Time
+	Observe   func(*Call) // sees every outcome, for metrics
 }
 
 // Calls makes tool calls and keeps the record of each: the one gate through
@@ -143,7 +150,7 @@ func NewCalls(o CallsOptions) *Calls {
 	s.first = s.process
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
-	s.gate.policy, s.gate.pins = o.Policy, o.Pins
+	s.gate.policy, s.gate.pins, s.gate.running = o.Policy, o.Pins, o.Running
 	return s
 }
 
@@ -200,6 +207,14 @@ func (s *Calls) Interrupt(ctx context.Context, by Principal, id uuid.UUID) (Call
 		return c, Refuse(ErrConflict, "call_not_waiting", "call", id, "state", Because("state."+string(c.State)))
 	}
 	return c, nil
+}
+
+// principalNow returns the principal as it may act now, or [ErrActorGone].
+func (s *Calls) principalNow(ctx context.Context, p Principal) (Principal, error) {
+	if s.o.Authority == nil {
+		return p, nil
+	}
+	return s.o.Authority.PrincipalNow(ctx, p)
 }
 
 // LastArguments returns the arguments that the actor last used for the tool on

@@ -38,6 +38,7 @@ type FanOut struct {
 	CreatedAt   time.Time
 	FinishedAt  *time.Time
 	CanceledBy  string
+	Code        string    // of why it was canceled; "" if CanceledBy asked for that
 	RetryOf     uuid.UUID // the fan-out whose failed devices it calls again; zero if none
 
 	Approval      uuid.UUID  // that it needs or needed; zero if none
@@ -72,7 +73,8 @@ func (f FanOut) WaitsUntil() *time.Time {
 // A FanOutTarget is one device of a fan-out. Reason is set if it was skipped.
 type FanOutTarget struct {
 	Device DeviceID
-	Reason string // code: "device_held", "unknown_tool", "invalid_arguments", ...
+	Reason string    // code: "device_held", "unknown_tool", "invalid_arguments", ...
+	Build  ToolBuild // of a fan-out that needs an approval, which names it
 }
 
 // FanOutProgress counts a fan-out's calls.
@@ -134,6 +136,9 @@ type FanOutStore interface {
 	// SkipTarget notes why a target cannot be called; it counts as skipped then.
 	SkipTarget(ctx context.Context, id uuid.UUID, t FanOutTarget) error
 	FinishFanOut(ctx context.Context, by Principal, id uuid.UUID, state FanOutState, at time.Time) error
+	// StopFanOut cancels a running fan-out, and notes the code as why, for it and for
+	// each device that it has not called; these count as skipped then.
+	StopFanOut(ctx context.Context, id uuid.UUID, code string, at time.Time) error
 	// LastAlive returns when a fleetd last noted, before the given time, that it
 	// ran; zero if none did.
 	LastAlive(ctx context.Context, before time.Time) (time.Time, error)

@@ -49,6 +49,8 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	})
 	switch {
 	case err == nil, r.ctx.Err() != nil:
+	case errors.Is(err, ErrActorGone):
+		result.gone = true
 	case errors.Is(err, ErrOffline):
 		result.offline = true
 	case errors.Is(err, ErrTalking):
@@ -66,16 +68,40 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (Call, error) {
 	if r.ctx.Err() != nil {
 		return Call{}, r.ctx.Err()
 	}
+	actor, err := r.actorFor(o.device)
+	if err != nil {
+		return Call{}, err
+	}
 	r.acting.RUnlock()
-	c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: r.f.Actor, Device: o.device, Tool: r.f.Tool,
+	c, err := r.s.calls.Make(context.Background(), CallRequest{Actor: actor, Device: o.device, Tool: r.f.Tool,
 		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
 		Interrupt: r.f.Interrupt, UnlessTalking: true, Outwaited: o.outwaited,
-		stalled: stalled, grant: r.grant, approval: r.f.Approval})
+		stalled: stalled, grant: o.grant, approval: r.f.Approval})
 	r.acting.RLock()
 	if r.over {
 		return Call{}, r.ctx.Err()
 	}
 	return c, err
+}
+
+// actorFor returns who made the fan-out as it may act now, or an error if it may
+// not act any more, or not on this device. The fan-out on record has neither its
+// scope nor its tools.
+func (r *fanOutRun) actorFor(id DeviceID) (Principal, error) {
+	if r.s.calls.o.Authority == nil {
+		return r.f.Actor, nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, fanOutDBTimeout)
+	defer cancel()
+	actor, err := r.s.calls.principalNow(ctx, r.f.Actor)
+	if err != nil || !actor.hides() {
+		return actor, err
+	}
+	t, err := r.s.calls.o.Targets.get(ctx, id, r.s.now())
+	if err == nil && !actor.Sees(t.device) {
+		err = Refuse(ErrNotFound, CodeOutOfScope, "actor", actor.Name, "device", t.device.Title())
+	}
+	return actor, err
 }
 
 // awaitSettled returns when the record of an earlier call is true.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -20,7 +21,6 @@ import (
 type fanOutRun struct {
 	s      *FanOuts
 	f      FanOut
-	grant  *grant // nil: no approval was needed
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -34,13 +34,16 @@ type fanOutRun struct {
 	parked   map[DeviceID]time.Time // not connected: when they are looked at again at the latest
 	talks    map[DeviceID]talkWait  // conversations whose ends are or were waited for
 	inTalk   map[DeviceID]bool      // parked for that
-	gone     map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
+	absent   map[DeviceID]bool      // not connected before the start of fleetd either: no grace for them
 	wake     time.Time              // no later than the first of parked; zero: none
 	inFlight int                    // orders without a result
+	named    map[DeviceID]ToolBuild // by the approval; nil: none was needed, or it is not read yet
 	targets  []DeviceID             // of a new fan-out, until they are ready: none has had its call
 	after    DeviceID               // the last target read
 	allRead  bool
 	failed   error         // of a device about which nothing is on record: the fan-out must not complete
+	stopped  error         // [ErrActorGone]: no further device is called
+	gone     chan struct{} // closed when who made the fan-out may not act any more
 	presence *Subscription // nil if no device can be waited for
 
 	changed     atomic.Bool // since the last announcement
@@ -56,6 +59,7 @@ type fanOutOrder struct {
 	device        DeviceID
 	unlessOffline bool
 	outwaited     uuid.UUID // conversation whose end is waited for no longer; or zero
+	grant         *grant    // nil: no approval was needed
 }
 
 // A fanOutResult says whether the device was found offline, or in a conversation,
@@ -64,6 +68,7 @@ type fanOutResult struct {
 	device  DeviceID
 	offline bool
 	talking bool
+	gone    bool  // who made the fan-out may not act any more
 	err     error // the device has neither a call nor a reason on record
 }
 
@@ -76,12 +81,10 @@ func (s *FanOuts) launch(f FanOut, targets []DeviceID) {
 		return
 	}
 	workers := min(f.MaxInFlight, f.Targets)
-	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[DeviceID]time.Time), gone: make(map[DeviceID]bool),
+	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[DeviceID]time.Time), absent: make(map[DeviceID]bool),
+		gone:  make(chan struct{}),
 		talks: make(map[DeviceID]talkWait), inTalk: make(map[DeviceID]bool),
 		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
-	if f.Approval != uuid.Nil {
-		r.grant = &grant{f.PolicyVersion}
-	}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r
 	s.running.Go(func() {
@@ -100,16 +103,18 @@ func (r *fanOutRun) carryOut(workers int) {
 	live, stopLive := context.WithCancel(r.ctx)
 	defer stopLive()
 	go r.announceWhile(live)
+	go r.watchActor(live)
 	for range workers {
 		go r.work()
 	}
 	err := r.callAll()
 	stopping := r.ctx.Err() != nil
-	if err != nil {
+	actorGone := errors.Is(err, ErrActorGone)
+	if err != nil && !actorGone {
 		r.cancel()
 	}
 	r.release()
-	if err != nil {
+	if err != nil && !actorGone {
 		if !stopping {
 			r.s.log.Error("fan-out stopped; it goes on at the next start", "fanout", r.f.ID, "err", err)
 		}
@@ -119,6 +124,9 @@ func (r *fanOutRun) carryOut(workers int) {
 		// All is done: that goes on record even while fleetd stops.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
 		defer cancel()
+		if actorGone {
+			return r.s.store.StopFanOut(ctx, r.f.ID, CodeActorGone, r.s.now())
+		}
 		return r.s.store.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
 	})
 	if err != nil && !errors.Is(err, ErrConflict) && r.ctx.Err() == nil { // a conflict: it ended already
@@ -129,12 +137,16 @@ func (r *fanOutRun) carryOut(workers int) {
 // callAll returns when every target has had its call or a reason for having
 // none, or the run is canceled.
 func (r *fanOutRun) callAll() error {
+	if err := r.readNamed(); err != nil {
+		return err
+	}
 	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) || r.waitsForTalks() {
 		r.follow()
 		defer func() { r.presence.Close() }()
 	}
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
+	gone := r.gone
 	for {
 		if err := r.fill(cap(r.orders)); err != nil {
 			return err
@@ -149,7 +161,7 @@ func (r *fanOutRun) callAll() error {
 			r.changed.Store(true)
 		}
 		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
-			return r.failed
+			return cmp.Or(r.stopped, r.failed)
 		}
 		r.awaitOnline.Store(int64(len(r.parked) - len(r.inTalk)))
 		r.awaitTalk.Store(int64(len(r.inTalk)))
@@ -161,6 +173,10 @@ func (r *fanOutRun) callAll() error {
 			r.handle(result)
 		case e, ok := <-r.seen():
 			r.online(e, ok)
+		case <-gone:
+			if gone = nil; !r.allRead || len(r.ready)+len(r.parked) > 0 { // else those in flight are the last
+				r.stop()
+			}
 		case <-alarm.C:
 			r.wakeUp()
 		case <-r.ctx.Done():
@@ -208,7 +224,26 @@ func (r *fanOutRun) nextTargets() (page []DeviceID, err error) {
 
 // order says how the device is to be called now.
 func (r *fanOutRun) order(id DeviceID) fanOutOrder {
-	return fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
+	o := fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
+	if r.f.Approval != uuid.Nil {
+		o.grant = &grant{r.f.PolicyVersion, r.named[id]}
+	}
+	return o
+}
+
+// readNamed reads what the approval names of each device, if there is one.
+func (r *fanOutRun) readNamed() error {
+	if r.f.Approval == uuid.Nil {
+		return nil
+	}
+	return r.persist(func(ctx context.Context) error {
+		targets, err := r.s.approvals.ApprovalTargets(ctx, r.f.ID)
+		r.named = make(map[DeviceID]ToolBuild, len(targets))
+		for _, t := range targets {
+			r.named[t.Device] = t.Build
+		}
+		return err
+	})
 }
 
 // handle looks at what came of a call. A device is tried again only if it was not
@@ -217,6 +252,9 @@ func (r *fanOutRun) handle(result fanOutResult) {
 	r.changed.Store(true)
 	r.inFlight--
 	switch {
+	case result.gone:
+		r.stop()
+	case r.stopped != nil:
 	case result.offline:
 		r.parkOrCall(result.device)
 	case result.talking:
@@ -224,6 +262,39 @@ func (r *fanOutRun) handle(result fanOutResult) {
 	}
 	if r.failed == nil {
 		r.failed = result.err
+	}
+}
+
+// stop calls no further device: who made the fan-out may not act any more. Calls
+// that were made run to their outcomes.
+func (r *fanOutRun) stop() {
+	r.stopped, r.allRead, r.ready, r.targets = ErrActorGone, true, nil, nil
+	clear(r.parked)
+	clear(r.inTalk)
+	r.changed.Store(true)
+}
+
+// actorPeriod is between two looks at who made a fan-out, while it waits.
+const actorPeriod = time.Second
+
+// watchActor closes gone when who made the fan-out may not act any more. What is
+// about to be called asks for itself.
+func (r *fanOutRun) watchActor(ctx context.Context) {
+	if r.s.calls.o.Authority == nil {
+		return
+	}
+	tick := time.NewTicker(actorPeriod)
+	defer tick.Stop()
+	for {
+		if _, err := r.s.calls.principalNow(ctx, r.f.Actor); errors.Is(err, ErrActorGone) {
+			close(r.gone)
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

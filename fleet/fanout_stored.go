@@ -80,7 +80,7 @@ func (s *FanOuts) untilDone(ctx context.Context, do func() error, failed func(er
 	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
 		err := do()
 		if err == nil || ctx.Err() != nil || rowRefused(err) || errors.Is(err, ErrOffline) ||
-			errors.Is(err, ErrTalking) {
+			errors.Is(err, ErrTalking) || errors.Is(err, ErrActorGone) {
 			return err
 		}
 		failed(err)

@@ -26,7 +26,7 @@ func (r *fanOutRun) sortOut(page []DeviceID) error {
 		}
 	}
 	if len(away) > 0 && r.s.now().Before(r.graceEnd()) {
-		if err := r.findGone(away); err != nil {
+		if err := r.findAbsent(away); err != nil {
 			return err
 		}
 	}
@@ -43,7 +43,7 @@ func (r *fanOutRun) waitFor(id DeviceID) time.Time {
 	if at := r.f.WaitsUntil(); at != nil {
 		until = *at
 	}
-	if grace := r.graceEnd(); !r.gone[id] && grace.After(until) {
+	if grace := r.graceEnd(); !r.absent[id] && grace.After(until) {
 		until = grace
 	}
 	return until
@@ -52,8 +52,8 @@ func (r *fanOutRun) waitFor(id DeviceID) time.Time {
 // graceEnd is when the fleet has had time to come back after the start.
 func (r *fanOutRun) graceEnd() time.Time { return r.s.started.Add(r.s.grace) }
 
-// findGone notes which devices were not connected before the start of fleetd.
-func (r *fanOutRun) findGone(ids []DeviceID) error {
+// findAbsent notes which devices were not connected before the start of fleetd.
+func (r *fanOutRun) findAbsent(ids []DeviceID) error {
 	return r.persist(func(ctx context.Context) error {
 		alive, err := r.s.store.LastAlive(ctx, r.s.started)
 		if err != nil {
@@ -61,7 +61,7 @@ func (r *fanOutRun) findGone(ids []DeviceID) error {
 		}
 		devices, err := r.s.devices.DevicesByID(ctx, ids)
 		for _, d := range devices {
-			r.gone[d.ID] = !wasConnected(d, alive)
+			r.absent[d.ID] = !wasConnected(d, alive)
 		}
 		return err
 	})

@@ -209,7 +209,14 @@ func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r F
 	a := newApproval(v, r.Actor, r.Purpose, f.CreatedAt)
 	a.Subject, a.SubjectID, a.Query, a.Targets = ApprovalOfFanOut, f.ID, f.Query, f.Targets
 	a.Tool, a.Arguments, a.Interrupt = f.Tool, f.Arguments, f.interrupts()
-	a.Digest = ApprovalDigest(r.Actor, called(targets), f.Tool, f.Arguments, "", a.Interrupt, v.Version)
+	var named []ApprovalTarget
+	for _, t := range targets {
+		if t.Reason == "" {
+			named = append(named, ApprovalTarget{t.Device, t.Build})
+		}
+	}
+	a.Builds = countBuilds(named)
+	a.Digest = ApprovalDigest(r.Actor, named, f.Tool, f.Arguments, "", a.Interrupt, v.Version)
 	f.State, f.Approval, f.PolicyVersion = FanOutPendingApproval, a.ID, v.Version
 	var err error
 	if a.AskedLine, a.Person, err = s.approvals.PrincipalLine(ctx, a.AskedBy); err != nil {
@@ -343,6 +350,9 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 			}
 			reason, ask := s.reason(t, r)
 			target := FanOutTarget{Device: id, Reason: reason}
+			if reason == "" && s.approvals != nil {
+				target.Build = s.calls.gate.build(t, r.Tool)
+			}
 			if ask != nil {
 				if p.NeedApproval++; p.NeedApproval == 1 {
 					p.verdict = *ask

@@ -6,6 +6,8 @@ type gate struct {
 	schemas schemaCache
 	passed  passedCache
 	pins    *ToolPins
+	running func(DeviceID) (elf, version string) // see [CallsOptions]; may be nil
+	digests digestCache
 }
 
 // A refusal is the gate's no, as the outcome of a call.
@@ -13,6 +15,7 @@ type refusal struct {
 	state CallState
 	err   CallError
 	ask   *Verdict // not nil: the call may be made once a person approves it
+	stale Stale    // of [CodeApprovalStale]
 }
 
 func refuse(e *CallError) *refusal  { return &refusal{state: CallRefused, err: *e} }
@@ -24,6 +27,13 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 		return no
 	}
 	tool, ok := t.inventory.Tool(r.Tool)
+	if r.grant != nil {
+		if what, differs := r.grant.build.differs(g.build(t, r.Tool)); differs {
+			no := refuse(what.refusal(r.Tool))
+			no.stale = what
+			return no
+		}
+	}
 	if !ok {
 		return unknownTool(t, r.Tool)
 	}
@@ -65,13 +75,28 @@ func (g *gate) checkPin(inventory string, tool Tool, r CallRequest) *refusal {
 	return nil
 }
 
+// build is how the device describes the tool now, and the firmware it runs. Its
+// latest boot poll may not be on record yet.
+func (g *gate) build(t *target, name string) ToolBuild {
+	b := ToolBuild{ELF: t.device.ELFSHA256, Version: t.device.Version}
+	if tool, offered := t.inventory.Tool(name); offered {
+		b.Tool = g.digests.of(t.inventory.ID, tool)
+	}
+	if g.running != nil {
+		if elf, version := g.running(t.device.ID); elf != "" || version != "" {
+			b.ELF, b.Version = elf, version
+		}
+	}
+	return b
+}
+
 func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
 	p := proposal(t, tool, r)
-	p.Preview = p.Preview || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
+	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
 	v := g.policy.Judge(p)
 	switch {
 	case r.grant != nil && r.grant.policy != v.Version:
-		return refuse(NewCallError(CodeApprovalStale))
+		return refuse(StaleCall.refusal(r.Tool))
 	case v.Decision == DecisionAllow, v.Decision == DecisionRequireApproval && r.grant != nil:
 		return nil
 	case v.Decision == DecisionRequireApproval:

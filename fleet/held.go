@@ -1,9 +1,7 @@
 package fleet
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -15,9 +13,8 @@ var ErrTalking = errors.New("device in conversation")
 // it would hold up others there.
 type conversationHold struct {
 	*heldCall
-	request CallRequest
-	began   time.Time
-	wait    ConversationWait
+	began time.Time
+	wait  ConversationWait
 }
 
 // hold has a call wait that would interrupt a conversation, and reports whether it
@@ -31,7 +28,7 @@ func (a *attempt) hold(r CallRequest) bool {
 		return false
 	}
 	a.call.Waits = w.Reason()
-	a.talk = &conversationHold{heldCall: a.calls.held.add(a.call.ID, a.call.Waits), request: r, began: r.now, wait: w}
+	a.talk = &conversationHold{heldCall: a.calls.held.add(a.call.ID, a.call.Waits), began: r.now, wait: w}
 	a.wasOn, a.revoke = true, nil // who made the call does not wait for it
 	return true
 }
@@ -45,11 +42,9 @@ func (a *attempt) hold(r CallRequest) bool {
 //	a person asks to interrupt  goes
 //	fleetd stops                canceled
 //
-// A call that goes is held against what may have changed meanwhile: the device may
-// be held, retired or gone, and the caller's role on it another. The policy judged it
-// when it was made.
+// A call that goes is held against what may have changed meanwhile; see
+// [attempt.judgeAgain].
 func (a *attempt) awaitConversation() (done bool, err error) {
-	t := a.talk
 	goes := a.endOfWait()
 	a.calls.held.remove(a.call.ID)
 	a.call.Waits = Reason{}
@@ -59,7 +54,9 @@ func (a *attempt) awaitConversation() (done bool, err error) {
 	} else {
 		a.call.Evidence = append(a.call.Evidence, Evidence{At: now, Kind: EvidenceWaited, Detail: goes.String(),
 			Reason: goes})
-		a.standing(t.request, now)
+		if err := a.judgeAgain(); err != nil {
+			a.close(CallCanceled, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
+		}
 	}
 	if a.call.State == CallPending {
 		if err := a.queue(false); err != nil {
@@ -83,7 +80,7 @@ func (a *attempt) endOfWait() Reason {
 	for {
 		select {
 		case <-t.wait.Ended:
-			next, waits := a.calls.o.Interruptions.waits(t.request, t.began, a.calls.o.Now())
+			next, waits := a.calls.o.Interruptions.waits(a.asked, t.began, a.calls.o.Now())
 			if !waits {
 				return Because(ReasonConversationEnded)
 			}
@@ -97,20 +94,5 @@ func (a *attempt) endOfWait() Reason {
 		case <-a.calls.life.Done():
 			return Reason{}
 		}
-	}
-}
-
-// standing closes the call if the caller may not make it any more.
-func (a *attempt) standing(r CallRequest, now time.Time) {
-	ctx, cancel := context.WithTimeout(a.calls.life, recordTimeout)
-	defer cancel()
-	target, err := a.calls.o.Targets.get(ctx, r.Device, now)
-	if err != nil {
-		a.close(CallCanceled, NewCallError("send_failed", "detail", CleanText(fmt.Sprint(err), 300)))
-		return
-	}
-	r.now = now
-	if no := checkStanding(target, r); no != nil {
-		a.close(no.state, &no.err)
 	}
 }

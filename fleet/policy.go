@@ -22,6 +22,9 @@ type Proposal struct {
 	// Preview is true while a person only asks what would happen: nothing is
 	// counted against a rate or a budget.
 	Preview bool
+	// Again is true when a call is judged once more before it is sent: it was
+	// counted, and stays within the limits that it was within.
+	Again bool
 }
 
 // A Decision is what a policy decides about a call.

@@ -58,21 +58,20 @@ type ToolPins struct {
 
 	changing sync.Mutex // one change, or one reading, of the table at a time
 	current  atomic.Pointer[map[string]ToolPin]
-	mu       sync.RWMutex
-	digests  map[inventoryTool]ToolDigest // of pinned tools
+	digests  digestCache // of pinned tools
 }
 
 type inventoryTool struct{ inventory, tool string }
 
-// maxPinDigests bounds the digests kept; hostile devices have many inventories.
-const maxPinDigests = 10_000
+// maxToolDigests bounds the digests kept; hostile devices have many inventories.
+const maxToolDigests = 10_000
 
 // NewToolPins makes the service. Load it before the first call.
 func NewToolPins(store ToolPinStore, targets *Targets, log *slog.Logger) *ToolPins {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &ToolPins{store: store, targets: targets, log: log, digests: map[inventoryTool]ToolDigest{}}
+	return &ToolPins{store: store, targets: targets, log: log}
 }
 
 // Load reads the pins.
@@ -186,18 +185,29 @@ func (s *ToolPins) Differs(inventory string, tool Tool) bool {
 	if !pinned {
 		return false
 	}
+	return s.digests.of(inventory, tool) != p.Digest
+}
+
+// A digestCache keeps the digests of tools by their inventory.
+type digestCache struct {
+	mu    sync.RWMutex
+	known map[inventoryTool]ToolDigest
+}
+
+func (c *digestCache) of(inventory string, tool Tool) ToolDigest {
 	key := inventoryTool{inventory, tool.Name}
-	s.mu.RLock()
-	digest, known := s.digests[key]
-	s.mu.RUnlock()
-	if !known {
-		digest = tool.Digest()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.digests) >= maxPinDigests {
-			clear(s.digests)
-		}
-		s.digests[key] = digest
+	c.mu.RLock()
+	digest, known := c.known[key]
+	c.mu.RUnlock()
+	if known {
+		return digest
 	}
-	return digest != p.Digest
+	digest = tool.Digest()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxToolDigests {
+		c.known = make(map[inventoryTool]ToolDigest)
+	}
+	c.known[key] = digest
+	return digest
 }

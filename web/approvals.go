@@ -103,6 +103,16 @@ func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.Approva
 	if !waits {
 		return card, nil
 	}
+	if a.Subject == fleet.ApprovalOfCall {
+		tool, what, stale, err := s.Approvals.Now(ctx, a)
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return card, err
+		}
+		card.Description = tool.Description
+		if stale {
+			card.Description, card.Stale = "", &what
+		}
+	}
 	by := viewerOf(ctx).actor()
 	err = s.Approvals.May(ctx, by, a)
 	card.MayDecide, card.Own = err == nil, errorCode(err) == "own_approval"

@@ -21,6 +21,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
@@ -246,6 +247,7 @@ func (c *console) background(run ...func(context.Context) error) {
 }
 
 func (c *console) serve(o web.Options) {
+	o.Authority = authority.New(authority.Options{Store: c.store, Changes: o.Operators.Changes})
 	s, err := web.New(o)
 	if err != nil {
 		c.t.Fatal(err)

@@ -66,6 +66,8 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
+	ctx, stop := s.Authority.Follow(ctx, viewerOf(ctx).actor())
+	defer stop()
 	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
 	events := s.Events.Subscribe(eventBuffer, wants)
 	defer events.Close()

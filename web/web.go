@@ -75,6 +75,11 @@ type Options struct {
 	Talking       *fleet.OpenConversations // nil: no device is shown in conversation
 
 	Sessions scs.CtxStore // of signed-in operators
+	// Authority follows what operators may do: live pages end soon after that ends, or
+	// is something else.
+	Authority interface {
+		Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
+	}
 
 	Heavy *heavy.Limits // default: some that no other part shares
 

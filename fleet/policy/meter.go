@@ -66,9 +66,12 @@ func keyOf(p *fleet.Proposal) useKey {
 	return k
 }
 
-// pass counts the call, unless it is a preview, or returns why it passes a limit
+// pass counts the call, unless it is a preview or judged again, or returns why it passes a limit
 // of the rule; r is nil for a call that no rule applies to.
 func (m *meter) pass(r *Rule, p *fleet.Proposal) *fleet.CallError {
+	if p.Again {
+		return nil
+	}
 	limited := r != nil && (r.RatePerMinute > 0 || r.DailyBudget > 0)
 	if !limited && (!m.budget.Load() || p.Preview) {
 		return nil

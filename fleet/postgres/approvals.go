@@ -45,14 +45,14 @@ func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx)
 		_, err := tx.Exec(ctx, `
 			INSERT INTO approvals (id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line,
 				person, purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at,
-				expires_at, interrupt, state)
+				expires_at, interrupt, builds, state)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19::json, $20, $21, $22,
-				$23, 'waiting')`,
+				$23, $24::json, 'waiting')`,
 			a.ID, a.Subject, a.SubjectID, a.Digest[:], a.AskedBy.Kind, cleanText(a.AskedBy.ID), cleanText(a.AskedBy.Name),
 			a.AskedBy.Role, append([]string{}, a.AskedLine...), cleanText(a.Person), cleanText(a.Purpose), cleanText(a.Rule),
 			cleanText(a.RuleName), a.PolicyVersion, string(a.Device), cleanText(a.Query), a.Targets, cleanText(a.Tool),
 			cleanJSON(a.Arguments), a.Picture, a.CreatedAt, a.ExpiresAt,
-			a.Interrupt)
+			a.Interrupt, marshalled(collect(a.Builds, newBuildRow)))
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,26 @@ func approvalDetail(a fleet.Approval) map[string]any {
 
 const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line, person,
 	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at,
-	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code, interrupt`
+	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code, interrupt,
+	builds, stale`
+
+// A buildRow is how the devices of an approval describe its tool, and what they run.
+type buildRow struct {
+	Tool    string `json:"tool_sha256"`
+	ELF     string `json:"elf_sha256"`
+	Version string `json:"version"`
+	Devices int    `json:"devices"`
+}
+
+func newBuildRow(b fleet.BuildCount) buildRow {
+	return buildRow{hex.EncodeToString(b.Tool[:]), cleanText(b.ELF), cleanText(b.Version), b.Devices}
+}
+
+func (r buildRow) count() fleet.BuildCount {
+	b := fleet.BuildCount{ToolBuild: fleet.ToolBuild{ELF: r.ELF, Version: r.Version}, Devices: r.Devices}
+	_, _ = hex.Decode(b.Tool[:], []byte(r.Tool)) // what is no digest names nothing
+	return b
+}
 
 type approvalRow struct {
 	ID             uuid.UUID
@@ -122,6 +141,8 @@ type approvalRow struct {
 	DecisionReason string
 	Code           string
 	Interrupt      bool
+	Builds         []buildRow
+	Stale          fleet.Stale
 }
 
 func (r approvalRow) approval() fleet.Approval {
@@ -131,7 +152,8 @@ func (r approvalRow) approval() fleet.Approval {
 		PolicyVersion: r.PolicyVersion, Device: r.DeviceID, Query: r.Query, Targets: r.Targets, Tool: r.Tool,
 		Arguments: r.Arguments, Picture: r.Picture, CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, State: r.State,
 		DecidedBy: fleet.Principal{Kind: r.DecidedKind, ID: r.DecidedID, Name: r.DecidedName, Role: r.DecidedRole},
-		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code, Interrupt: r.Interrupt}
+		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code, Interrupt: r.Interrupt,
+		Builds: collect(r.Builds, buildRow.count), Stale: r.Stale}
 }
 
 func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {
@@ -189,12 +211,19 @@ func (s *Store) WaitingApprovals(ctx context.Context, now time.Time) (n int, err
 	return n, nil
 }
 
-// ApprovalTargets lists the devices that a fan-out goes to.
-func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]fleet.DeviceID, error) {
+// ApprovalTargets lists the devices that a fan-out goes to, with what its approval
+// names of each.
+func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]fleet.ApprovalTarget, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT device_id FROM fanout_targets WHERE fanout_id = $1 AND reason = '' ORDER BY device_id LIMIT $2`,
+		SELECT device_id, tool_digest, coalesce(elf_sha256, ''), coalesce(version, '')
+		FROM fanout_targets WHERE fanout_id = $1 AND reason = '' ORDER BY device_id LIMIT $2`,
 		fanOut, fleet.MaxFanOutDevices)
-	list, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t fleet.ApprovalTarget, err error) {
+		var digest []byte
+		err = row.Scan(&t.Device, &digest, &t.Build.ELF, &t.Build.Version)
+		copy(t.Build.Tool[:], digest)
+		return t, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("targets of fan-out %s: %w", fanOut, domainError(err))
 	}
@@ -224,11 +253,11 @@ func (s *Store) Decide(ctx context.Context, d fleet.ApprovalDecision) error {
 func endApproval(ctx context.Context, tx pgx.Tx, d fleet.ApprovalDecision) (fleet.Approval, error) {
 	rows, _ := tx.Query(ctx, `
 		UPDATE approvals SET state = $2, decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
-			decided_at = $7, decision_reason = $8, code = $9, process = $10
+			decided_at = $7, decision_reason = $8, code = $9, process = $10, stale = $11
 		WHERE id = $1 AND state = 'waiting' AND ($2 <> 'approved' OR expires_at > $7)
 		RETURNING `+approvalColumns,
 		d.ID, d.State, d.By.Kind, d.By.ID, cleanText(d.By.Name), d.By.Role, d.At, cleanText(d.Reason), d.Code,
-		pgUUID(d.Process))
+		pgUUID(d.Process), d.Stale)
 	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return a, err
@@ -275,6 +304,9 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a fleet.Approval, d fle
 	detail["reason"] = a.Reason
 	if a.Code != "" {
 		detail["code"] = a.Code
+	}
+	if a.Stale != "" {
+		detail["stale"] = a.Stale
 	}
 	if err := audit(ctx, tx, d.By, "approval."+verbs[d.State], a.ID.String(), detail); err != nil {
 		return err

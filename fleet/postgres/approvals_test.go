@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/authority"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/webhook"
@@ -63,6 +64,8 @@ type approvalBench struct {
 	svc     *fleet.Approvals
 	sent    chan string
 	now     func() time.Time
+	away    *awayDevices
+	stop    func() // ends the services, as a stop of fleetd does
 
 	alice, bob, carol fleet.Principal
 	model             fleet.Principal // made by alice
@@ -81,9 +84,39 @@ func (noURLs) CoreDumpURL(context.Context, fleet.DeviceID, uuid.UUID, time.Durat
 	return "http://h/u/secret", nil
 }
 
-type allConnected struct{}
+// awayDevices are those that are not connected.
+type awayDevices struct{ ids sync.Map }
 
-func (allConnected) IsConnected(fleet.DeviceID) bool { return true }
+func (a *awayDevices) IsConnected(id fleet.DeviceID) bool {
+	_, away := a.ids.Load(id)
+	return !away
+}
+
+// leave ends a device's connection, and connect brings it back.
+func (b *approvalBench) leave(id fleet.DeviceID) {
+	b.away.ids.Store(id, true)
+	b.link.Disconnect(id)
+}
+
+func (b *approvalBench) connect(id fleet.DeviceID) {
+	b.link.Connect(id, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		return fleettest.Text("true"), nil
+	})
+	b.away.ids.Delete(id)
+	b.events.Publish(fleet.Event{Kind: fleet.EventPresence, Device: id, Presence: fleet.PresenceOnline, At: now()})
+}
+
+// lists stores what a device offers, with a description of the asked tool, and its build.
+func (b *approvalBench) lists(id fleet.DeviceID, description, version, elf string) {
+	b.t.Helper()
+	l := fleet.ToolListing{Device: id, At: now(), Inventory: fleet.Inventory{ID: "inv-" + description, Tools: []fleet.Tool{
+		{Name: quietTool, InputSchema: json.RawMessage(`{"type":"object"}`), Audience: fleet.AudienceModel},
+		{Name: askedTool, Description: description, InputSchema: json.RawMessage(
+			`{"type":"object","properties":{"volume":{"type":"integer"}}}`), Audience: fleet.AudienceModel}}}}
+	check(b.t, b.store.SaveListing(b.t.Context(), l))
+	b.sql(`UPDATE devices SET version = $2, elf_sha256 = $3 WHERE id = $1`, string(id), version, elf)
+	b.targets.Forget(id)
+}
 
 const (
 	quietTool = "self.get_device_status"
@@ -94,7 +127,7 @@ func newApprovalBench(t *testing.T) *approvalBench {
 	db := testDB(t)
 	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{
 		askedTool, fleet.ToolSnapshot},
-		version: 7}, link: &fleettest.Link{}, events: &fleet.Events{}, sent: make(chan string, 100),
+		version: 7}, link: &fleettest.Link{}, events: &fleet.Events{}, sent: make(chan string, 100), away: &awayDevices{},
 		now: func() time.Time { return time.Now().UTC() }}
 	ids := []fleet.DeviceID{"d0", "d1", "d2"}
 	addDevices(t, b.store, ids...)
@@ -128,16 +161,18 @@ func newApprovalBench(t *testing.T) *approvalBench {
 func (b *approvalBench) start() {
 	b.targets = fleet.NewTargets(b.store, b.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Policy: b.policy, Approvals: b.store,
-		Link: b.link, URLs: noURLs{}, Events: b.events})
+		Link: b.link, URLs: noURLs{}, Events: b.events, Authority: authority.New(authority.Options{Store: b.store,
+			MaxAge: time.Nanosecond})})
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: b.store, Devices: b.store, Calls: calls,
-		Approvals: b.store, Presence: allConnected{}, Events: b.events, Grace: time.Nanosecond})
+		Approvals: b.store, Presence: b.away, Events: b.events, Grace: time.Nanosecond})
 	b.calls, b.fanOuts = calls, fanOuts
 	b.svc = fleet.NewApprovals(fleet.ApprovalsOptions{Store: b.store, Calls: calls, FanOuts: fanOuts, Events: b.events,
 		Now: func() time.Time { return b.now() }})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = fanOuts.Run(ctx) }()
-	b.t.Cleanup(func() { stop(); <-done; calls.Shutdown() })
+	b.stop = sync.OnceFunc(func() { stop(); <-done; calls.Shutdown() })
+	b.t.Cleanup(b.stop)
 	time.Sleep(10 * time.Millisecond) // until it is up
 }
 
@@ -458,6 +493,22 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 	})
 	stale("the device changed", func(a fleet.Approval) {
 		b.sql(`UPDATE calls SET device_id = 'd1' WHERE id = $1`, a.SubjectID)
+	})
+	stale("the device describes the tool otherwise", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "", "") })
+	stale("the device runs another build", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "", "e1") })
+	stale("the device runs another version", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "9.9.9", "e1") })
+	stale("the device does not offer the tool", func(fleet.Approval) {
+		check(b.t, b.store.SaveListing(b.t.Context(), fleet.ToolListing{Device: "d0", At: now(),
+			Inventory: fleet.Inventory{ID: "none"}}))
+		b.targets.Forget("d0")
+	})
+	b.t = t
+	b.lists("d0", "0 closes the door", "2.4.2", "e0")
+	stale("what the approver saw of the firmware changed", func(a fleet.Approval) {
+		b.sql(`UPDATE approvals SET builds = replace(builds::text, '2.4.2', '2.4.3')::json WHERE id = $1`, a.ID)
+	})
+	stale("it was asked for before an update of fleetd", func(a fleet.Approval) {
+		b.sql(`UPDATE approvals SET builds = NULL WHERE id = $1`, a.ID)
 	})
 	stale("the asking token was revoked", func(a fleet.Approval) {
 		b.sql(`UPDATE tokens SET revoked_at = now() WHERE id::text = $1`, b.model.ID)

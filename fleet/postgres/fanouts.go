@@ -40,15 +40,26 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
-		f.ID, collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) }),
-		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) }))
+	devices := collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) })
+	reasons := collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) })
+	if f.Approval == uuid.Nil {
+		_, err = tx.Exec(ctx, `
+			INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
+			f.ID, devices, reasons)
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO fanout_targets (fanout_id, device_id, reason, tool_digest, elf_sha256, version)
+		SELECT $1, * FROM unnest($2::text[], $3::text[], $4::bytea[], $5::text[], $6::text[])`,
+		f.ID, devices, reasons, collect(targets, func(t fleet.FanOutTarget) []byte { return t.Build.Tool[:] }),
+		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Build.ELF) }),
+		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Build.Version) }))
 	return err
 }
 
 const fanOutColumns = `id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
 	state, targets, skipped, created_at, finished_at, canceled_by, offline_wait_ms, approval_id, policy_version,
-	started_at, interrupt, retry_of`
+	started_at, interrupt, retry_of, code`
 
 type fanOutRow struct {
 	ID          uuid.UUID
@@ -74,6 +85,7 @@ type fanOutRow struct {
 	StartedAt     *time.Time
 	Interrupt     bool
 	RetryOf       uuid.NullUUID
+	Code          string
 }
 
 func (r fanOutRow) fanOut() fleet.FanOut {
@@ -84,7 +96,7 @@ func (r fanOutRow) fanOut() fleet.FanOut {
 		CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, CanceledBy: r.CanceledBy,
 		OfflineWait: time.Duration(r.OfflineWaitMs) * time.Millisecond,
 		Approval:    r.ApprovalID.UUID, PolicyVersion: r.PolicyVersion, StartedAt: r.StartedAt, Interrupt: r.Interrupt,
-		RetryOf: r.RetryOf.UUID}
+		RetryOf: r.RetryOf.UUID, Code: r.Code}
 }
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].
@@ -157,5 +169,29 @@ func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UU
 			return err
 		}
 		return fleet.Refuse(fleet.ErrConflict, "not_running", "state", fleet.Because("state."+string(now)))
+	})
+}
+
+// StopFanOut cancels a running fan-out, and notes why for each device that has no
+// call yet; one that has ended is [fleet.ErrConflict].
+func (s *Store) StopFanOut(ctx context.Context, id uuid.UUID, code string, at time.Time) error {
+	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
+	detail := map[string]any{"code": code}
+	return s.audited(ctx, system, "fanout.canceled", id.String(), detail, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE fanout_targets t SET reason = $2
+			WHERE t.fanout_id = $1 AND t.reason = ''
+			AND NOT EXISTS (SELECT FROM calls c WHERE c.fanout_id = $1 AND c.device_id = t.device_id
+				AND c.created_at >= `+fanOutBegan+` AND NOT `+notMade+`)`, id, code)
+		if err != nil {
+			return err
+		}
+		err = changeOne(ctx, tx, `
+			UPDATE fanouts SET state = 'canceled', finished_at = $2, code = $3, targets = targets - $4, skipped = skipped + $4
+			WHERE id = $1 AND state = 'running'`, id, at, code, tag.RowsAffected())
+		if isNotFound(err) {
+			return fleet.Refuse(fleet.ErrConflict, "not_running", "state", fleet.Because("state.completed"))
+		}
+		return err
 	})
 }

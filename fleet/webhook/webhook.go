@@ -9,6 +9,7 @@ package webhook
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -108,6 +109,7 @@ type approvalView struct {
 	Tool      string                `json:"tool"`
 	Arguments json.RawMessage       `json:"arguments"`
 	Interrupt bool                  `json:"interrupt,omitempty"`
+	Builds    []buildView           `json:"builds"`
 	AskedBy   actorView             `json:"asked_by"`
 	Person    string                `json:"person,omitempty"`
 	Purpose   string                `json:"purpose,omitempty"`
@@ -118,6 +120,14 @@ type approvalView struct {
 	DecidedBy *actorView            `json:"decided_by"`
 	DecidedAt *time.Time            `json:"decided_at"`
 	Reason    string                `json:"reason,omitempty"`
+}
+
+// buildView is what an approval names of some devices that are alike.
+type buildView struct {
+	Tool    string `json:"tool_sha256"`
+	ELF     string `json:"elf_sha256"`
+	Version string `json:"version"`
+	Devices int    `json:"devices"`
 }
 
 // alertView is an alert as receivers get it.
@@ -155,6 +165,9 @@ func viewApproval(a fleet.Approval) approvalView {
 		Query: a.Query, Targets: a.Targets, Tool: a.Tool, Arguments: a.Arguments, Interrupt: a.Interrupt,
 		AskedBy: actorView{a.AskedBy.Kind, a.AskedBy.Name}, Person: a.Person, Purpose: a.Purpose, Rule: a.Rule,
 		RuleName: a.RuleName, CreatedAt: a.CreatedAt.UTC(), ExpiresAt: a.ExpiresAt.UTC(), Reason: a.Reason}
+	for _, b := range a.Builds {
+		v.Builds = append(v.Builds, buildView{hex.EncodeToString(b.Tool[:]), b.ELF, b.Version, b.Devices})
+	}
 	if a.DecidedAt != nil {
 		at := a.DecidedAt.UTC()
 		v.DecidedBy, v.DecidedAt = &actorView{a.DecidedBy.Kind, a.DecidedBy.Name}, &at

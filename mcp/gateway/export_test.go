@@ -13,3 +13,10 @@ func ReadUsual(body string) bool {
 	_, ok := readCallIn(u.arguments)
 	return ok
 }
+
+// Sessions is how many sessions are open.
+func (g *Gateway) Sessions() int {
+	g.sessions.mu.Lock()
+	defer g.sessions.mu.Unlock()
+	return len(g.sessions.slots)
+}

@@ -45,12 +45,21 @@ type Options struct {
 	CoreDumps *telemetry.CoreDumps
 	Events    *fleet.Events
 	Texts     Texts
+	Authority Authority
 
 	PublicURL string // as clients reach fleetd: http://host:port or https://host
 	Version   string // of fleetd
 	// SessionIdle is how long a session lives without a request. Default: 30m
 	SessionIdle time.Duration
 	Log         *slog.Logger // nil: silent
+}
+
+// An Authority reads again what a token may do, and follows it: the context that
+// Follow returns ends soon after the token may not act any more, or may do something
+// else than p. Package authority has one.
+type Authority interface {
+	fleet.Authority
+	Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 }
 
 // Texts make the text of codes: a package that shows codes to people has the
@@ -85,6 +94,7 @@ type Gateway struct {
 	watches  watches
 	updating atomic.Pointer[fleet.Device] // whose resources are being announced
 	followed chan struct{}                // closed when follow has ended
+	ended    chan struct{}                // closed once sessions are not looked at any more
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -119,8 +129,9 @@ func New(o Options) (*Gateway, error) {
 	g.sse = mcp.NewStreamableHTTPHandler(server, &options)
 	options.JSONResponse = true
 	g.json = mcp.NewStreamableHTTPHandler(server, &options)
-	g.watches.changed, g.followed = make(chan struct{}, 1), make(chan struct{})
+	g.watches.changed, g.followed, g.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go g.follow()
+	go g.endSessions()
 	return g, nil
 }
 
@@ -129,6 +140,7 @@ func (g *Gateway) Close() {
 	g.end()
 	g.sessions.closeAll()
 	<-g.followed
+	<-g.ended
 }
 
 // instructions are what a model reads first.

@@ -686,6 +686,11 @@ func TestApprovalAskedOfTheUser(t *testing.T) {
 	w := newWorld(t)
 	approvals := fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
 		Events: w.events})
+	ann, err := w.operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "ann",
+		Access: fleet.Access{Role: fleet.RoleOperator}, Password: "correct horse battery"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	loud := map[string]any{"volume": 99}
 	deviceCall := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "arguments": loud}
 	for _, version := range []string{"", "2025-11-25"} {
@@ -700,8 +705,7 @@ func TestApprovalAskedOfTheUser(t *testing.T) {
 				}
 				if action == "accept" {
 					time.AfterFunc(50*time.Millisecond, func() {
-						person := fleet.Principal{Kind: fleet.KindOperator, ID: uuid.NewString(), Name: "ann", Role: fleet.RoleOperator}
-						if _, err := decide(context.WithoutCancel(ctx), person, id, "as you like"); err != nil {
+						if _, err := decide(context.WithoutCancel(ctx), ann.Principal(), id, "as you like"); err != nil {
 							t.Error(err)
 						}
 					})

@@ -184,7 +184,8 @@ func oneValue(body []byte) *fleet.Error {
 }
 
 // serveStream serves what stays open: it has no deadline but one for each write,
-// counts against the token's limit, and ends with the gateway.
+// counts against the token's limit, and ends with the gateway, and soon after the
+// token may not act any more or gets other rights.
 func (g *Gateway) serveStream(w http.ResponseWriter, r *http.Request, c *caller, next http.Handler) {
 	if !g.sessions.openStream(c.token) {
 		w.Header().Set("Retry-After", "10")
@@ -192,7 +193,7 @@ func (g *Gateway) serveStream(w http.ResponseWriter, r *http.Request, c *caller,
 		return
 	}
 	defer g.sessions.closeStream(c.token)
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := g.o.Authority.Follow(r.Context(), *c.by.Load())
 	defer cancel()
 	defer context.AfterFunc(g.life, cancel)()
 	rc := http.NewResponseController(w)

@@ -2,8 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,6 +161,52 @@ func (s *sessions) closeStream(token string) {
 	defer s.mu.Unlock()
 	if s.streams[token]--; s.streams[token] == 0 {
 		delete(s.streams, token)
+	}
+}
+
+// sessionCheck is between two looks at the tokens of sessions.
+const sessionCheck = 500 * time.Millisecond
+
+// endSessions ends the sessions of tokens that may not act any more, until the
+// gateway is closed: a session is sent what its client subscribed to.
+func (g *Gateway) endSessions() {
+	defer close(g.ended)
+	tick := time.NewTicker(sessionCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-g.life.Done():
+			return
+		}
+		for _, by := range g.sessions.principals() {
+			if _, err := g.o.Authority.PrincipalNow(g.life, by); errors.Is(err, fleet.ErrActorGone) {
+				g.sessions.end(by.ID)
+			}
+		}
+	}
+}
+
+// principals are those that have sessions.
+func (s *sessions) principals() []fleet.Principal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byToken := make(map[string]fleet.Principal, len(s.byToken))
+	for t := range s.slots {
+		byToken[t.caller.token] = *t.caller.by.Load()
+	}
+	return slices.Collect(maps.Values(byToken))
+}
+
+// end ends the sessions of a token: they do not exist any more.
+func (s *sessions) end(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t := range s.slots {
+		if t.caller.token == token && t.session != nil {
+			s.remove(t)
+			go t.session.Close()
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
@@ -97,10 +98,11 @@ func newWorld(t testing.TB) *world {
 	if err := w.pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	rights := authority.New(authority.Options{Store: w.store, Changes: w.operators.Changes})
 	w.calls = fleet.NewCalls(fleet.CallsOptions{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link,
 		Watcher: w.presence,
 		URLs:    w.snapshots, Events: w.events, Log: log, Policy: loud{},
-		Approvals: w.store})
+		Approvals: w.store, Authority: rights})
 	t.Cleanup(w.calls.Shutdown)
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
 		Unavailable: campaign.Unavailable(w.store), Layouts: w.store, Events: w.events, Log: log})
@@ -122,7 +124,7 @@ func newWorld(t testing.TB) *world {
 		Campaigns: campaigns,
 		Firmware:  w.firmware,
 		Reports:   reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
-		Log: log,
+		Log: log, Authority: rights,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})

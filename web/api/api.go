@@ -72,10 +72,17 @@ type Options struct {
 	Heavy         *heavy.Limits // default: some that no other part shares
 	Events        *fleet.Events
 	Report        func(ctx context.Context) (fleet.SystemReport, error) // how this fleetd runs
+	Authority     Follower
 
 	Version   string        // of fleetd, for the OpenAPI document
 	Heartbeat time.Duration // how often a quiet event stream says something. Default: 15s
 	Log       *slog.Logger
+}
+
+// A Follower returns a context that ends soon after the principal may not act any
+// more, or may do something else than p. Package authority has one.
+type Follower interface {
+	Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 }
 
 // A PresenceSampler knows how many devices were reachable when.

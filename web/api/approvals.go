@@ -27,7 +27,7 @@ func (a *api) registerApprovals() {
 		noun:    "approval",
 		summary: "Approve a call or a fan-out",
 		about: "It then goes on as if it had just been made. Who asked cannot approve, nor who made the token that asked, nor a token that either of them made; a language model never can. " +
-			"approval_stale: the policy or the call changed since it was asked for; make the call again."}, a.approveCall)
+			"approval_stale: the policy, the call, the tool's description or the firmware of a device changed since it was asked for; make the call again."}, a.approveCall)
 	register(a, operation{id: "deny-call", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/deny", role: fleet.RoleOperator,
 		noun:    "approval",
@@ -57,13 +57,27 @@ type CallApprovalView struct {
 	Rule          string                `json:"rule" doc:"Id of the rule that asks for an approval"`
 	RuleName      string                `json:"rule_name"`
 	PolicyVersion int64                 `json:"policy_version"`
-	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices, tool, arguments, interrupt and policy version: what the approval is good for"`
+	Builds        []approvalBuildView   `json:"builds" nullable:"false" doc:"How the devices describe the tool and what firmware they run, by groups of devices that are alike, largest first, at most 50; something else is not called. Empty: asked for before fleetd recorded that, and good for nothing"`
+	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices with their builds, tool, arguments, interrupt and policy version: what the approval is good for"`
 	CreatedAt     time.Time             `json:"created_at"`
 	ExpiresAt     time.Time             `json:"expires_at"`
 	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
 	DecidedAt     *time.Time            `json:"decided_at"`
 	Reason        string                `json:"reason" doc:"Given with the decision"`
 	Code          string                `json:"code" doc:"Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise"`
+	Stale         fleet.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"Of approval_stale: what is different by now: who asked may not act any more, the tool is described otherwise, or the device runs other firmware; empty: the policy or the call"`
+}
+
+// approvalBuildView is what an approval names of some devices.
+type approvalBuildView struct {
+	Tool    string `json:"tool_sha256" doc:"Digest of the tool as the devices describe it, as a tool pin has it"`
+	ELF     string `json:"elf_sha256" doc:"SHA-256 of the running build; empty if the devices do not report it"`
+	Version string `json:"version"`
+	Devices int    `json:"devices"`
+}
+
+func approvalBuild(b fleet.BuildCount) approvalBuildView {
+	return approvalBuildView{hex.EncodeToString(b.Tool[:]), b.ELF, b.Version, b.Devices}
 }
 
 // TransformSchema says which objects may be null.
@@ -75,7 +89,7 @@ func callApproval(a fleet.Approval) CallApprovalView {
 	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
 		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, AskedBy: actor(a.AskedBy),
 		Person: a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion,
-		Digest:    hex.EncodeToString(a.Digest[:]),
+		Digest: hex.EncodeToString(a.Digest[:]), Stale: a.Stale, Builds: listOf(a.Builds, approvalBuild).Body.Items,
 		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
 		Code: a.Code}
 	if a.Subject == fleet.ApprovalOfCall {

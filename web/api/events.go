@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -20,7 +19,7 @@ func (a *api) registerEvents() {
 	register(a, operation{id: "stream-events", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
 		summary: "Stream what changes in the fleet (server-sent events)",
-		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, " +
+		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, and within a second after its token is revoked, expires or gets other rights; " +
 			"and who connects again reads the present state first.",
 		more: func(h *huma.Operation) {
 			also[eventView](a, h, "200", "The stream; the schema is that of one event's data")
@@ -117,16 +116,17 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 		defer sub.Close()
 		s := &stream{w, http.NewResponseController(w), a.eventSources().FilterFor(by)}
 		_ = s.conn.SetReadDeadline(time.Time{}) // what the client has to say is said
-		a.pump(r.Context(), s, sub)
+		ctx, stop := a.Authority.Follow(r.Context(), by)
+		defer stop()
+		a.pump(ctx, s, sub)
 	}}, nil
 }
 
-// pump writes events until the reader goes, falls behind, or loses its right
-// to read.
+// pump writes events until the reader goes, falls behind, or ctx ends since its
+// rights did.
 func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 	beat := time.NewTicker(a.Heartbeat)
 	defer beat.Stop()
-	secret := principalOf(ctx).secret
 	err := s.write(": fleetd\n\n")
 	for err == nil {
 		select {
@@ -140,9 +140,6 @@ func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 				err = s.event(e)
 			}
 		case <-beat.C:
-			if _, no := a.Operators.Authenticate(ctx, secret); errors.Is(no, fleet.ErrForbidden) {
-				return
-			}
 			err = s.write(": still here\n\n")
 		}
 	}

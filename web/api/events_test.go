@@ -102,20 +102,39 @@ func TestFirmwareEvents(t *testing.T) {
 	}
 }
 
+// A stream ends when its token does, also if another process ended it, and sends no
+// event after that.
 func TestEventsEndWithTheToken(t *testing.T) {
-	w := newWorld(t)
-	made, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "short", Role: fleet.RoleViewer})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := w.listen(t, "", secret)
-	if err := w.operators.Revoke(t.Context(), root, made.ID); err != nil {
-		t.Fatal(err)
-	}
-	for lines.Scan() {
-	}
-	if lines.Err() != nil {
-		t.Errorf("the stream did not end on the server's side: %v", lines.Err())
+	for name, revoke := range map[string]func(w *world) *fleet.Operators{
+		"revoked here":      func(w *world) *fleet.Operators { return w.operators },
+		"revoked elsewhere": func(w *world) *fleet.Operators { return fleet.NewOperators(w.store) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.api.Heartbeat = time.Hour
+			made, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "short",
+				Role: fleet.RoleViewer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := w.listen(t, "", secret)
+			w.events.Publish(fleet.Event{Kind: fleet.EventDevice, At: time.Now(), Device: unit})
+			if kind, _ := next(t, lines); kind != "device" {
+				t.Fatalf("the stream sends %s", kind)
+			}
+			if err := revoke(w).Revoke(t.Context(), root, made.ID); err != nil {
+				t.Fatal(err)
+			}
+			for lines.Scan() { // nothing happens in the fleet, and no heartbeat is due: its end is the server's doing
+			}
+			if lines.Err() != nil {
+				t.Errorf("the stream did not end on the server's side: %v", lines.Err())
+			}
+			w.events.Publish(fleet.Event{Kind: fleet.EventDevice, At: time.Now(), Device: unit})
+			if lines.Scan() {
+				t.Errorf("after the end: %q", lines.Text())
+			}
+		})
 	}
 }
 

@@ -30,6 +30,7 @@ type FanOutView struct {
 	CreatedAt   time.Time         `json:"created_at"`
 	FinishedAt  *time.Time        `json:"finished_at"`
 	CanceledBy  *string           `json:"canceled_by"`
+	Code        string            `json:"code" doc:"Why fleetd canceled it: actor_gone, if the token or operator that made it may not act any more; empty otherwise"`
 	RetryOf     *uuid.UUID        `json:"retry_of" format:"uuid" nullable:"true" doc:"The fan-out whose failed devices it calls again"`
 }
 
@@ -37,7 +38,7 @@ func fanOut(f fleet.FanOut) FanOutView {
 	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
 		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip",
 		OfflineWait: f.OfflineWait.Milliseconds(), Interrupt: f.Interrupt,
-		State: f.State, Targets: f.Targets, Skipped: f.Skipped,
+		State: f.State, Targets: f.Targets, Skipped: f.Skipped, Code: f.Code,
 		CreatedAt: utc(f.CreatedAt), FinishedAt: utcOrNil(f.FinishedAt)}
 	if f.OfflineWait > 0 {
 		v.Offline = "wait"

@@ -20,6 +20,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
@@ -173,11 +174,13 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	rights := authority.New(authority.Options{Store: w.store, Changes: w.operators.Changes})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
 		Pins:          pins,
 		Link:          w.link,
 		Interruptions: &fleet.Interruptions{Open: w.open},
-		Watcher:       w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log})
+		Watcher:       w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log,
+		Authority: rights})
 	t.Cleanup(calls.Shutdown)
 	w.openFirmware(dir, log)
 	w.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir,
@@ -223,7 +226,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 			r.Database, err = w.store.DatabaseReport(ctx)
 			return r, err
 		},
-		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log})
+		Idempotency: w.store, Events: w.events, Version: "1.2.3", Heartbeat: 50 * time.Millisecond, Log: log,
+		Authority: rights})
 }
 
 func (w *world) openKeys(t testing.TB, log *slog.Logger) {

@@ -54,7 +54,11 @@ type ApprovalCard struct {
 	Own        bool // the reader asked, or is linked to who did
 	MayRecall  bool // the reader may withdraw it
 	Typed      string
-	Problem    string // why the last act was not done, in the page's language
+	// Description is how the device of a call describes the tool. Stale is set instead
+	// if that, or its firmware, is not what the approval names any more.
+	Description string
+	Stale       *fleet.Stale
+	Problem     string // why the last act was not done, in the page's language
 }
 
 func (v ApprovalCard) id() string { return v.Approval.ID.String() }
@@ -76,6 +80,34 @@ func (v ApprovalCard) subjectPath() string {
 }
 
 func (v ApprovalCard) digest() string { return hex.EncodeToString(v.Approval.Digest[:]) }
+
+func toolDigest(b fleet.BuildCount) string { return hex.EncodeToString(b.Tool[:]) }
+
+// staleText says why an approval was good for nothing any more.
+func (v ApprovalCard) staleText(ctx context.Context) string {
+	switch v.Approval.Stale {
+	case fleet.StaleAsker:
+		return t(ctx, "approval.code.approval_stale.asker")
+	case fleet.StaleTool:
+		return t(ctx, "approval.code.approval_stale.tool")
+	case fleet.StaleFirmware:
+		return t(ctx, "approval.code.approval_stale.firmware")
+	case fleet.StaleUpdate:
+		return t(ctx, "approval.code.approval_stale.before_update")
+	}
+	return t(ctx, "approval.code.approval_stale")
+}
+
+// nowText says why approving would be refused as the device is now.
+func (v ApprovalCard) nowText(ctx context.Context) string {
+	switch *v.Stale {
+	case fleet.StaleTool:
+		return t(ctx, "approval.now.tool")
+	case fleet.StaleFirmware:
+		return t(ctx, "approval.now.firmware")
+	}
+	return t(ctx, "approval.now.before_update")
+}
 
 func (v ApprovalCard) hasArguments() bool { return arguments(v.Approval.Arguments) != "" }
 

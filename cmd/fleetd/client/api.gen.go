@@ -91,6 +91,18 @@ type Approval struct {
 	Digest string    `json:"digest"`
 }
 
+// ApprovalBuild defines model for ApprovalBuild.
+type ApprovalBuild struct {
+	Devices int64 `json:"devices"`
+
+	// ELFSHA256 SHA-256 of the running build; empty if the devices do not report it
+	ELFSHA256 string `json:"elf_sha256"`
+
+	// ToolSHA256 Digest of the tool as the devices describe it, as a tool pin has it
+	ToolSHA256 string `json:"tool_sha256"`
+	Version    string `json:"version"`
+}
+
 // ApproveCampaignInputBody defines model for ApproveCampaignInputBody.
 type ApproveCampaignInputBody struct {
 	// Digest Of the plan that you read
@@ -219,7 +231,10 @@ type Call struct {
 type CallApproval struct {
 	Arguments interface{} `json:"arguments"`
 	AskedBy   Actor       `json:"asked_by"`
-	CallID    *string     `json:"call_id"`
+
+	// Builds How the devices describe the tool and what firmware they run, by groups of devices that are alike, largest first, at most 50; something else is not called. Empty: asked for before fleetd recorded that, and good for nothing
+	Builds []ApprovalBuild `json:"builds"`
+	CallID *string         `json:"call_id"`
 
 	// Code Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise
 	Code      string     `json:"code"`
@@ -230,7 +245,7 @@ type CallApproval struct {
 	// DeviceID Of a call
 	DeviceID *string `json:"device_id"`
 
-	// Digest SHA-256 over who asks, devices, tool, arguments, interrupt and policy version: what the approval is good for
+	// Digest SHA-256 over who asks, devices with their builds, tool, arguments, interrupt and policy version: what the approval is good for
 	Digest    string    `json:"digest"`
 	ExpiresAt time.Time `json:"expires_at"`
 	FanoutID  *string   `json:"fanout_id"`
@@ -255,8 +270,11 @@ type CallApproval struct {
 	// Rule Id of the rule that asks for an approval
 	Rule     string `json:"rule"`
 	RuleName string `json:"rule_name"`
-	State    string `json:"state"`
-	Subject  string `json:"subject"`
+
+	// Stale Of approval_stale: what is different by now: who asked may not act any more, the tool is described otherwise, or the device runs other firmware; empty: the policy or the call
+	Stale   string `json:"stale"`
+	State   string `json:"state"`
+	Subject string `json:"subject"`
 
 	// Targets Devices
 	Targets int64  `json:"targets"`

@@ -48,9 +48,10 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
-		Sessions: s.store.Sessions(), Heavy: &s.heavy, API: s.rest(), MCP: s.gateway, DeviceRoutes: devices.Routes,
-		ConnContext: device.WithConn,
-		PublicURL:   s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy, API: s.rest(), MCP: s.gateway,
+		DeviceRoutes: devices.Routes,
+		ConnContext:  device.WithConn,
+		PublicURL:    s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Log: s.log,
 	})
@@ -79,7 +80,7 @@ func (s *Server) rest() http.Handler {
 		Upstreams: s.Upstreams, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
-		Idempotency: s.store, Heavy: &s.heavy,
+		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority,
 		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
 }
 
@@ -94,8 +95,8 @@ func (s *Server) openGateway() (err error) {
 		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Pins: s.ToolPins,
 		Campaigns: s.Campaigns,
 		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events,
-		PublicURL: s.cfg.PublicURL,
-		Version:   s.cfg.Version, Log: s.log,
+		PublicURL: s.cfg.PublicURL, Authority: s.authority,
+		Version: s.cfg.Version, Log: s.log,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})

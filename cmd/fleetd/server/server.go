@@ -313,7 +313,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.run("tool pins", s.ToolPins.Run)
 	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
-		Interruptions: interruptions, Log: log, Observe: s.observed})
+		Interruptions: interruptions, Authority: s.authority, Log: log, Observe: s.observed,
+		Running: func(id fleet.DeviceID) (elf, version string) {
+			running := s.Enrolments.Running(id)
+			return running.ELFSHA256, running.Version
+		}})
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
