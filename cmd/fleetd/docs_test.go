@@ -127,6 +127,40 @@ func TestArchitectureLinks(t *testing.T) {
 	}
 }
 
+// Each promise of docs/security.md names a test that exists.
+func TestSecurityPromises(t *testing.T) {
+	text := readDoc(t, "docs/security.md")
+	promises, _, ok := strings.Cut(text, "\n## What is not promised\n")
+	if !ok {
+		t.Fatal("docs/security.md does not say what is not promised")
+	}
+	rows := 0
+	held := false // in a table of promises
+	for line := range strings.Lines(promises) {
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			held = false
+		case strings.HasPrefix(line, "| Promise | Held by |"):
+			held = true
+		case held && !strings.HasPrefix(line, "|---"):
+			rows++
+			links := codeLink.FindAllStringSubmatch(line, -1)
+			if len(links) == 0 {
+				t.Errorf("no test holds this promise: %s", line)
+			}
+			for _, link := range links {
+				file := filepath.Join(repository, "docs", link[2])
+				if !strings.HasPrefix(link[1], "Test") || !strings.HasSuffix(file, "_test.go") || !declared(t, file)[link[1]] {
+					t.Errorf("there is no test %s in %s, which this promise names: %s", link[1], link[2], line)
+				}
+			}
+		}
+	}
+	if rows < 25 {
+		t.Errorf("docs/security.md has %d promises only: did the form of its tables change?", rows)
+	}
+}
+
 // Links between our documents lead to files that exist.
 func TestDocumentLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)

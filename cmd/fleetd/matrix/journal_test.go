@@ -21,7 +21,7 @@ type table struct {
 var silent = table{silent: true}
 
 var tables = map[string]table{
-	"alert_events": {}, "alerts": {}, "approvals": {device: "device_id"}, "audit_entries": {},
+	"alert_events": {}, "alerts": {}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
 	"calls": {device: "device_id"}, "campaign_images": {}, "campaigns": {noise: []string{"revision"}},
 	"connections": silent, "conversations": {device: "device_id"}, "core_dumps": {device: "device_id"},
 	"deployment_events": {}, "deployments": {device: "device_id"}, "device_boots": silent, "device_configs": silent,
@@ -34,7 +34,7 @@ var tables = map[string]table{
 	"enrolment_acceptances": silent, "enrolment_rules": {noise: []string{"accepted"}}, "fanout_targets": {device: "device_id"},
 	"fanouts": {}, "filters": {}, "firmware_links": {device: "device_id"}, "goose_db_version": silent,
 	"idempotency_keys": silent, "image_layouts": {}, "image_parts": {}, "images": {}, "inventories": silent,
-	"key_rotations": {}, "logins": silent, "operators": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
+	"key_rotations": {}, "known_browsers": {}, "logins": silent, "operators": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},
 	"report_changes": silent, "rotation_devices": silent, "serial_keys": {device: "device_id"}, "sessions": {}, "settings": {},
 	"signing_keys": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},
@@ -101,7 +101,7 @@ func (c change) get(column string) string {
 
 // key names the row.
 func (c change) key() string {
-	for _, column := range []string{"deployment_id", "id", "sha256", "fanout_id", "campaign_id", "image", "name", "tool", "key",
+	for _, column := range []string{"deployment_id", "id", "sha256", "fanout_id", "campaign_id", "image", "board", "name", "tool", "key",
 		"serial"} {
 		if v := c.get(column); v != "" {
 			return v

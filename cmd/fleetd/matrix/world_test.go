@@ -229,10 +229,16 @@ func (w *world) dress(id fleet.DeviceID, s side) {
 	if s == outside {
 		tags, name = []string{marker}, "name-"+marker
 	}
-	w.eventually("device "+string(id)+" to take its tags", func() bool {
-		return w.rest(w.root, "PATCH", "/devices/"+string(id), obj{"name": name, "tags": tags, "notes": name}).status == 200
-	})
+	w.change(id, obj{"name": name, "tags": tags, "notes": name})
 	w.where[id] = s
+}
+
+// change changes a device, whose first boot poll may be on its way to the store.
+func (w *world) change(id fleet.DeviceID, patch obj) {
+	w.t.Helper()
+	w.eventually("device "+string(id)+" to change", func() bool {
+		return w.rest(w.root, "PATCH", "/devices/"+string(id), patch).status == 200
+	})
 }
 
 // newMAC is an address that no device has had.
