@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"regexp"
 	"strings"
 	"time"
 )
@@ -122,6 +123,9 @@ func ReadsOnly(tool string) bool {
 	if known.reads {
 		return true
 	}
+	if IsSentence(tool) {
+		return false
+	}
 	last := tool[strings.LastIndexByte(tool, '.')+1:]
 	for _, verb := range []string{"get", "list", "read"} {
 		if rest, ok := strings.CutPrefix(last, verb); ok && (rest == "" || rest[0] == '_') {
@@ -129,6 +133,34 @@ func ReadsOnly(tool string) bool {
 		}
 	}
 	return false
+}
+
+// Bounds of the name of a tool; the longest of stock firmware has 30 bytes and 5 words.
+const (
+	maxNameBytes    = 64
+	maxNameWords    = 8
+	maxNameLastPart = 6 // words after the last dot
+	maxNameCapitals = 2 // words in capitals
+)
+
+// commanding are words that address a reader and name nothing of a device.
+var commanding = regexp.MustCompile(`(?i)ignore|disregard|instruction|prompt|assistant|please`)
+
+// IsSentence reports whether the name of a tool reads like a sentence: a device may
+// write to a language model in it. It is shown with a warning, and never counts as
+// one that only reads.
+func IsSentence(tool string) bool {
+	words := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("._-/ ", r) })
+	}
+	capitals := 0
+	for _, w := range words(tool) {
+		if len(w) > 1 && strings.ToUpper(w) == w && strings.ToLower(w) != w {
+			capitals++
+		}
+	}
+	return len(tool) > maxNameBytes || len(words(tool)) > maxNameWords || capitals > maxNameCapitals ||
+		len(words(tool[strings.LastIndexByte(tool, '.')+1:])) > maxNameLastPart || commanding.MatchString(tool)
 }
 
 // OwnsURL reports whether the url argument of the tool is made by fleetd.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/shown"
 )
 
 // The upstream is an MCP client of the device, as it believes: fleetd answers
@@ -185,7 +186,7 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
 			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // of a device that lists none
 		}
-		text, err := json.Marshal(tool{t.Name, t.Description, t.InputSchema})
+		text, err := json.Marshal(tool{t.Name, t.Description, shown.Schema(t.InputSchema)})
 		if err != nil {
 			continue // no tool has such a schema
 		}

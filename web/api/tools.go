@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/shown"
 	"fleetd/web/access"
 )
 
@@ -30,12 +31,16 @@ type toolView struct {
 	Description string          `json:"description" doc:"The device's own words"`
 	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
 	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: never called by a language model"`
+	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"What is suspicious: sentence_name, the name reads like a sentence; hidden_properties, properties whose names have control or direction-changing characters are left out of the schema"`
 	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of the device's connection: empty, nothing; restarts, it comes back within a minute or so; leaves_network, it is gone until a person at the device sets up its Wi-Fi"`
 }
 
 func tool(t fleet.Tool) toolView {
-	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(t.InputSchema), Audience: audience(t),
-		Effect: string(fleet.EffectOf(t.Name))}
+	v := toolView{Name: t.Name, Description: t.Description, InputSchema: rawOrNull(shown.Schema(t.InputSchema)),
+		Audience: audience(t), Effect: string(fleet.EffectOf(t.Name))}
+	for _, w := range shown.Warnings(t) {
+		v.Warnings = append(v.Warnings, string(w))
+	}
 	return v
 }
 

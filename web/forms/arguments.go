@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/shown"
 )
 
 // A Field is one argument of a tool, as a form control named "arg."+Name. The
@@ -42,7 +43,7 @@ func NewFields(tool fleet.Tool, last json.RawMessage) []Field {
 		Properties json.RawMessage `json:"properties"`
 		Required   []string        `json:"required"`
 	}
-	if json.Unmarshal(tool.InputSchema, &schema) != nil {
+	if json.Unmarshal(shown.Schema(tool.InputSchema), &schema) != nil {
 		return nil
 	}
 	var properties map[string]schemaProperty

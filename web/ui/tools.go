@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/fleet/shown"
 	"fleetd/web/forms"
 )
 
@@ -107,3 +108,6 @@ func (v ToolsPage) group(userOnly bool) []fleet.Tool {
 func (v ToolsPage) chosen(tool fleet.Tool) string {
 	return pressed(v.Form != nil && v.Form.Tool.Name == tool.Name)
 }
+
+// shownSchema is a tool's schema as it can be shown.
+func shownSchema(t fleet.Tool) string { return string(shown.Schema(t.InputSchema)) }

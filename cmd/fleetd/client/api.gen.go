@@ -1569,6 +1569,9 @@ type Tool struct {
 	// InputSchema JSON Schema of the arguments
 	InputSchema interface{} `json:"input_schema"`
 	Name        string      `json:"name"`
+
+	// Warnings What is suspicious: sentence_name, the name reads like a sentence; hidden_properties, properties whose names have control or direction-changing characters are left out of the schema
+	Warnings *[]string `json:"warnings,omitempty"`
 }
 
 // ToolList defines model for ToolList.
