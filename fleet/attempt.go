@@ -114,6 +114,7 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 		return fmt.Errorf("device %s: %w", r.Device, ErrNotFound)
 	}
 	a.call, a.wire = a.calls.newCall(r), r.Arguments
+	a.call.Evidence = r.Mandate.evidence(r.now)
 	return nil
 }
 
@@ -403,6 +404,17 @@ func (a *attempt) judgeAgain() (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if m := r.Mandate; m != nil && m.Author != nil { // a health check is its author's call
+		author, err := a.calls.principalNow(ctx, *m.Author)
+		if errors.Is(err, ErrActorGone) {
+			a.close(CallCanceled, NewCallError(CodeActorGone, "actor", m.Author.Name))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.Mandate = &Mandate{Askers: m.Askers, Author: &author}
 	}
 	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
 		return err

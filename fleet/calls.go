@@ -48,6 +48,7 @@ type CallRequest struct {
 	Purpose  string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
 	Picture  string         // [ToolPreviewImage]: blob key of the picture to show
 	Firmware *FirmwareOrder // [ToolUpgradeFirmware]: only campaigns have one
+	Mandate  *Mandate       // of a campaign: on whose behalf it calls
 
 	now     time.Time
 	preview bool // nothing is to be called

@@ -39,8 +39,9 @@ const (
 	EvidenceBootPoll       EvidenceKind = "boot_poll"       // devices poll only at boot
 	EvidenceConnect        EvidenceKind = "connect"
 	EvidenceUpload         EvidenceKind = "upload"
-	EvidenceJob            EvidenceKind = "job"    // the device's own report on its upgrade
-	EvidenceWaited         EvidenceKind = "waited" // a call did not wait any more for the end of a conversation
+	EvidenceJob            EvidenceKind = "job"       // the device's own report on its upgrade
+	EvidenceWaited         EvidenceKind = "waited"    // a call did not wait any more for the end of a conversation
+	EvidenceOnBehalf       EvidenceKind = "on_behalf" // a campaign made the call for whom [BehalfReasons] name
 )
 
 // Kinds of evidence about upgrades; those about calls stand in call.go.

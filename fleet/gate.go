@@ -1,5 +1,7 @@
 package fleet
 
+import "time"
+
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
 	policy  Policy
@@ -21,6 +23,57 @@ type refusal struct {
 func refuse(e *CallError) *refusal  { return &refusal{state: CallRefused, err: *e} }
 func invalid(e *CallError) *refusal { return &refusal{state: CallInvalid, err: *e} }
 
+// A Mandate says on whose behalf a campaign makes a call. Its principals have the
+// rights that they have now: whoever makes the call reads them just before.
+type Mandate struct {
+	// Askers asked for the campaign. Each must have role operator on the device.
+	Askers []Principal
+	// Author wrote the call itself into the plan: a health check. It is judged as if
+	// the author made it. nil: the call is the campaign's own.
+	Author *Principal
+}
+
+// ReasonOnBehalf is the code of who asked for the call of a campaign.
+const ReasonOnBehalf = "on_behalf"
+
+// BehalfReasons are the codes of [EvidenceOnBehalf] with the names of their parameters.
+var BehalfReasons = map[string][]string{ReasonOnBehalf: {"name"}}
+
+// judged are the principals whose kind, tools and policies decide about the call:
+// whoever makes it, and the author of a health check. The first refusal holds.
+func (r CallRequest) judged() []Principal {
+	if r.Mandate != nil && r.Mandate.Author != nil {
+		return []Principal{r.Actor, *r.Mandate.Author}
+	}
+	return []Principal{r.Actor}
+}
+
+// standing are the principals that need role operator on the device.
+func (r CallRequest) standing() []Principal {
+	if r.Mandate == nil {
+		return []Principal{r.Actor}
+	}
+	return append(r.judged(), r.Mandate.Askers...)
+}
+
+// evidence says on the call's record on whose behalf it is made: that of its author,
+// else of whoever started the campaign, the last of the askers.
+func (m *Mandate) evidence(now time.Time) []Evidence {
+	var by Principal
+	switch {
+	case m == nil:
+		return nil
+	case m.Author != nil:
+		by = *m.Author
+	case len(m.Askers) > 0:
+		by = m.Askers[len(m.Askers)-1]
+	default:
+		return nil
+	}
+	why := Because(ReasonOnBehalf, "name", by.Name)
+	return []Evidence{{At: now, Kind: EvidenceOnBehalf, Detail: why.String(), Reason: why}}
+}
+
 // check returns nil if the actor may make this call to this device.
 func (g *gate) check(t *target, r CallRequest) *refusal {
 	if no := checkStanding(t, r); no != nil {
@@ -37,24 +90,40 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if !ok {
 		return unknownTool(t, r.Tool)
 	}
-	if no := checkTool(tool, r); no != nil {
-		return no
-	}
-	if no := g.checkPin(t.inventory.ID, tool, r); no != nil {
-		return no
+	for _, by := range r.judged() {
+		if no := checkTool(tool, by, r); no != nil {
+			return no
+		}
+		if no := g.checkPin(t.inventory.ID, tool, by); no != nil {
+			return no
+		}
 	}
 	if no := g.checkArguments(t.inventory.ID, tool, r.Arguments); no != nil {
 		return no
 	}
-	return g.checkPolicy(t, tool, r)
+	for _, by := range r.judged() {
+		if no := g.checkPolicy(t, tool, by, r); no != nil {
+			return no
+		}
+	}
+	return nil
 }
 
 func checkStanding(t *target, r CallRequest) *refusal {
+	for _, by := range r.standing() {
+		switch role := by.RoleOn(t.device); {
+		case role == "":
+			return refuse(NewCallError(CodeOutOfScope, "actor", by.Name, "device", t.device.Title()))
+		case !role.Allows(RoleOperator):
+			return refuse(NewCallError("forbidden", "actor", by.Name, "role", role))
+		}
+	}
+	for _, by := range r.judged() {
+		if !by.Scope.AllowsTool(r.Tool) {
+			return refuse(NewCallError("tool_not_allowed", "actor", by.Name, "tool", CleanText(r.Tool, 80)))
+		}
+	}
 	switch {
-	case !r.Actor.RoleOn(t.device).Allows(RoleOperator):
-		return refuse(NewCallError("forbidden", "actor", r.Actor.Name, "role", r.Actor.RoleOn(t.device)))
-	case !r.Actor.Scope.AllowsTool(r.Tool):
-		return refuse(NewCallError("tool_not_allowed", "actor", r.Actor.Name, "tool", CleanText(r.Tool, 80)))
 	case t.device.RetiredAt != nil:
 		return refuse(NewCallError("device_retired", "device", t.device.Title()))
 	case t.device.Enrolment != EnrolmentEnrolled:
@@ -68,8 +137,8 @@ func checkStanding(t *target, r CallRequest) *refusal {
 
 // checkPin refuses a model's call of a tool that the device describes otherwise than
 // it was when an administrator pinned it: what the model knows of it may be wrong.
-func (g *gate) checkPin(inventory string, tool Tool, r CallRequest) *refusal {
-	if r.Actor.Kind.IsModel() && g.pins.Differs(inventory, tool) {
+func (g *gate) checkPin(inventory string, tool Tool, by Principal) *refusal {
+	if by.Kind.IsModel() && g.pins.Differs(inventory, tool) {
 		return refuse(NewCallError("tool_changed", "tool", CleanText(tool.Name, 80)))
 	}
 	return nil
@@ -90,8 +159,8 @@ func (g *gate) build(t *target, name string) ToolBuild {
 	return b
 }
 
-func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
-	p := proposal(t, tool, r)
+func (g *gate) checkPolicy(t *target, tool Tool, by Principal, r CallRequest) *refusal {
+	p := proposal(t, tool, by, r)
 	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
 	v := g.policy.Judge(p)
 	switch {
@@ -109,8 +178,8 @@ func (g *gate) checkPolicy(t *target, tool Tool, r CallRequest) *refusal {
 	return denial(v)
 }
 
-func proposal(t *target, tool Tool, r CallRequest) *Proposal {
-	return &Proposal{Principal: r.Actor, Device: &t.device, Offers: t.offers, Tool: tool, Arguments: r.Arguments,
+func proposal(t *target, tool Tool, by Principal, r CallRequest) *Proposal {
+	return &Proposal{Principal: by, Device: &t.device, Offers: t.offers, Tool: tool, Arguments: r.Arguments,
 		At: r.now, Preview: r.preview}
 }
 
@@ -135,10 +204,10 @@ func UserOnlyError(tool string) *CallError {
 	return NewCallError("user_only", "tool", CleanText(tool, 80))
 }
 
-func checkTool(tool Tool, r CallRequest) *refusal {
+func checkTool(tool Tool, by Principal, r CallRequest) *refusal {
 	known := knownTools[tool.Name]
 	switch {
-	case tool.UserOnly() && r.Actor.Kind.IsModel():
+	case tool.UserOnly() && by.Kind.IsModel():
 		return refuse(UserOnlyError(tool.Name))
 	case known.access == forCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
 		return refuse(NewCallError("use_campaign"))

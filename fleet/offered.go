@@ -25,7 +25,7 @@ func (s *Calls) Offered(ctx context.Context, p Principal, id DeviceID) (Device, 
 	var offered []Tool
 	for _, tool := range t.inventory.Tools {
 		if tool.UserOnly() && p.Kind.IsModel() || knownTools[tool.Name].access != forAudience ||
-			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.device.InventoryID, tool, r) != nil {
+			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.device.InventoryID, tool, r.Actor) != nil {
 			continue
 		}
 		if s.gate.deniesAlways(t, tool, r) {
@@ -42,7 +42,7 @@ func (s *Calls) Offered(ctx context.Context, p Principal, id DeviceID) (Device, 
 func (g *gate) deniesAlways(t *target, tool Tool, r CallRequest) bool {
 	for _, arguments := range append([]json.RawMessage{nil}, sampleArguments(tool.InputSchema)...) {
 		r.Arguments = arguments
-		if g.policy.Judge(proposal(t, tool, r)).Decision != DecisionDeny {
+		if g.policy.Judge(proposal(t, tool, r.Actor, r)).Decision != DecisionDeny {
 			return false
 		}
 	}

@@ -70,10 +70,10 @@ func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 		p.refuse(no)
 		return p
 	}
-	p.refuse(checkTool(tool, r))
-	p.refuse(s.gate.checkPin(t.inventory.ID, tool, r))
+	p.refuse(checkTool(tool, r.Actor, r))
+	p.refuse(s.gate.checkPin(t.inventory.ID, tool, r.Actor))
 	p.refuse(s.gate.checkArguments(t.inventory.ID, tool, r.Arguments))
-	p.Verdict = s.gate.policy.Judge(proposal(t, tool, r))
+	p.Verdict = s.gate.policy.Judge(proposal(t, tool, r.Actor, r))
 	if p.Verdict.Decision == DecisionDeny {
 		p.refuse(denial(p.Verdict))
 	}

@@ -98,6 +98,16 @@ func (p Principal) RoleOn(d Device) Role {
 	return p.Scope.Rest
 }
 
+// Within is the filter of the devices on which the principal has role need; the
+// empty one if that is every device. What goes on finding devices on its behalf is
+// joined with it; see [Query.And].
+func (p Principal) Within(need Role) Query {
+	if p.Scope == nil || p.Scope.Filter.Empty() || p.Scope.Rest.Allows(need) {
+		return Query{}
+	}
+	return p.Scope.Filter
+}
+
 // Sees reports whether the device exists for the principal.
 func (p Principal) Sees(d Device) bool { return p.RoleOn(d) != "" }
 

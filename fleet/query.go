@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -73,6 +74,12 @@ var QueryFields = []QueryField{
 
 // Empty reports whether the query matches every device in service.
 func (q Query) Empty() bool { return len(q.Terms) == 0 }
+
+// And is the query that finds what both find. It joins their terms and never their
+// texts: a quote or a negation in one says nothing about the other.
+func (q Query) And(other Query) Query {
+	return Query{Text: strings.TrimSpace(q.Text + " " + other.Text), Terms: slices.Concat(q.Terms, other.Terms)}
+}
 
 // Asks reports whether any term names the field, negated or not.
 func (q Query) Asks(field string) bool {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -134,6 +135,13 @@ func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.Campaign
 	}
 	if b.Waves, err = s.Campaigns.Waves(ctx, id); err != nil {
 		return b, err
+	}
+	if with := b.Campaign.RollbackWith; with != uuid.Nil {
+		rollback, err := s.Campaigns.Campaign(ctx, with)
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) { // hidden from this reader
+			return b, err
+		}
+		b.Rollback = rollback.State
 	}
 	if b.Release, err = s.releaseOf(ctx, b.Campaign); err != nil {
 		return b, err

@@ -15,9 +15,17 @@ func (s *Service) Start(ctx context.Context, by fleet.Principal, id uuid.UUID) (
 		if c.State != Draft {
 			return errState(*c, "started")
 		}
-		c.StartedBy = &by
-		return s.begin(ctx, c)
+		return s.start(ctx, by, c)
 	})
+}
+
+// start makes the principal the one that asked for the start.
+func (s *Service) start(ctx context.Context, by fleet.Principal, c *Campaign) error {
+	c.StartedBy = &by
+	if err := s.takeOver(ctx, by, c); err != nil {
+		return err
+	}
+	return s.begin(ctx, c)
 }
 
 // begin moves a campaign that somebody asked to start as far as it may go.
@@ -99,7 +107,7 @@ func (s *Service) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID,
 		if digest != c.Digest {
 			return fleet.Refuse(fleet.ErrConflict, "approval_is_stale", "digest", fleet.CleanText(digest, 12))
 		}
-		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest}
+		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest, Rollback: c.Plan.rollsBack()}
 		if c.State == Draft {
 			return nil
 		}
@@ -140,15 +148,17 @@ func needReason(reason string) (string, error) {
 
 // Discard ends a campaign that was not started.
 func (s *Service) Discard(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
-	return s.change(ctx, by, id, "campaign.discard", func(c *Campaign) error {
-		switch c.State {
-		case Draft, AwaitingApproval, Denied:
-			now := s.o.Now()
-			c.State, c.FinishedAt = Discarded, &now
-			return nil
-		}
-		return errState(*c, "discarded")
-	})
+	return s.change(ctx, by, id, "campaign.discard", s.discard)
+}
+
+func (s *Service) discard(c *Campaign) error {
+	switch c.State {
+	case Draft, AwaitingApproval, Denied:
+		now := s.o.Now()
+		c.State, c.FinishedAt = Discarded, &now
+		return nil
+	}
+	return errState(*c, "discarded")
 }
 
 // Pause stops dispatching; what is in flight goes on.
@@ -168,7 +178,8 @@ func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, r
 }
 
 // Resume goes on with a paused campaign, in spite of the failures so far. One
-// that waits at a gate is advanced instead.
+// that waits at a gate is advanced instead. If one of those who asked for it is gone,
+// it goes on in the name of who resumes it.
 func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	progress, err := s.CampaignProgress(ctx, id)
 	if err != nil {
@@ -182,6 +193,9 @@ func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 			return fleet.Refuse(fleet.ErrConflict, "at_a_gate", "name", c.Plan.Name)
 		}
 		if err := s.startable(ctx, c); err != nil && !isDeprecated(err) {
+			return err
+		}
+		if err := s.takeOver(ctx, by, c); err != nil {
 			return err
 		}
 		c.State, c.PauseReason, c.Reason, c.Overruled = Running, "", fleet.Reason{}, progress.Failed()
@@ -214,14 +228,18 @@ func (s *Service) Advance(ctx context.Context, by fleet.Principal, id uuid.UUID)
 
 // Abort ends a campaign: links of attempts under way are revoked; devices that
 // have downloaded run to their natural end. rollback then returns the devices
-// that were updated to their former release.
+// that were updated to their former release, as [Service.Rollback] does, in the name
+// of the principal.
 func (s *Service) Abort(ctx context.Context, by fleet.Principal, id uuid.UUID, rollback bool) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
 		switch c.State {
 		case Scheduled, Running, Paused:
 			c.State, c.PauseReason = Stopping, ""
 			c.Reason = fleet.Because(ReasonAbortedBy, "name", by.Name)
-			c.RollbackWanted = rollback
+			c.RollbackWanted, c.RollbackReason = rollback, fleet.Reason{}
+			if c.RollbackBy = nil; rollback {
+				c.RollbackBy = &by
+			}
 			return nil
 		case Draft, AwaitingApproval, Denied:
 			return fleet.Refuse(fleet.ErrConflict, "not_started.discard", "name", c.Plan.Name)

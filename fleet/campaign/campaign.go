@@ -81,6 +81,11 @@ type Plan struct {
 	Release uuid.UUID        `json:"release"` // zero for a rollback, whose devices each get their own image
 	Query   string           `json:"query"`   // picks the audience
 	Devices []fleet.DeviceID `json:"devices,omitempty"`
+	// Within is the filter of who made the plan: it has only devices that this covers,
+	// also those that come to match while it runs. Its terms are joined with those of
+	// Query, see [Plan.Audience]. The service writes it; "" where the maker is operator
+	// on every device.
+	Within string `json:"within,omitempty"`
 
 	Mode      firmware.DispatchMode `json:"mode"`
 	PullNow   bool                  `json:"pull_now,omitempty"`  // pull: reboot online devices so that they poll
@@ -219,12 +224,20 @@ type Campaign struct {
 	EditedBy   fleet.Principal // who made the plan what it is
 	EditedAt   time.Time
 	StartedBy  *fleet.Principal // who asked it to start
-	StartedAt  *time.Time
-	FinishedAt *time.Time
-	Revision   int64 // of the row: a change to an older one is refused
+	// TakenOverBy is in whose name it goes on since who planned or started it was gone;
+	// nil while they are there.
+	TakenOverBy *fleet.Principal
+	StartedAt   *time.Time
+	FinishedAt  *time.Time
+	Revision    int64 // of the row: a change to an older one is refused
 	// RollbackWanted says that the devices it updated shall be rolled back when
 	// it has stopped; RollbackWith is the campaign that does.
 	RollbackWanted bool
+	// RollbackBy asked for that; nil if a rule of the plan did.
+	RollbackBy *fleet.Principal
+	// RollbackReason says why the rollback that was asked for was not made, or not of
+	// all devices; zero if it was.
+	RollbackReason fleet.Reason
 	// Overruled is the number of failures at which an operator went on in spite
 	// of a rule: the abort rules are silent until there is another.
 	Overruled    int
@@ -248,6 +261,11 @@ type Approval struct {
 	By     fleet.Principal `json:"by"`
 	At     time.Time       `json:"at"`
 	Digest string          `json:"digest"`
+	// Rollback: a rule of the plan aborts and rolls back, so that the way back is
+	// approved with it.
+	Rollback bool `json:"rollback,omitempty"`
+	// Of, on a rollback, is the campaign whose approval it carries; zero on others.
+	Of uuid.UUID `json:"of,omitzero"`
 }
 
 // WaveState is where a wave stands.

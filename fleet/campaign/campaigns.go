@@ -25,8 +25,12 @@ type Options struct {
 		devices []fleet.DeviceID, at time.Time) (int, error)
 	// Limits says which images may not be used now, and why. Nil: all may.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
-	// RequireApproval makes every campaign but a rollback need a second person.
+	// RequireApproval makes every campaign need a second person; a rollback, unless the
+	// approval of its campaign covers it.
 	RequireApproval bool
+	// Authority says what those who asked for a campaign may do now. Nil: what they
+	// could then.
+	Authority fleet.Authority
 	// Linked reports whether two principals are the same person as far as approvals
 	// go: one made the other's token, or the same operator made both. Nil: only
 	// the same principal is.
@@ -57,6 +61,7 @@ func New(o Options) *Service {
 	if o.Limits == nil {
 		o.Limits = func(context.Context, []firmware.Image) (firmware.Limits, error) { return firmware.Limits{}, nil }
 	}
+	o.Authority = KeptRights(o.Authority)
 	if o.Wake == nil {
 		o.Wake = func() {}
 	}
@@ -144,7 +149,7 @@ func (s *Service) replan(ctx context.Context, by fleet.Principal, c Campaign, p 
 	if err := made.fill(&c); err != nil {
 		return Campaign{}, err
 	}
-	c.State, c.Reason, c.Approval, c.StartedBy = Draft, fleet.Reason{}, nil, nil
+	c.State, c.Reason, c.Approval, c.StartedBy, c.TakenOverBy = Draft, fleet.Reason{}, nil, nil, nil
 	c.EditedBy, c.EditedAt = by, s.o.Now()
 	if err := s.o.Store.ReplanCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
 		return Campaign{}, err
@@ -159,6 +164,7 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 	if err := p.Normalize(s.o.Now()); err != nil {
 		return Campaign{}, err
 	}
+	p.Within = c.Plan.Within
 	if err := RunningEdit(c.Plan, p); err != nil {
 		return Campaign{}, err
 	}
@@ -204,7 +210,7 @@ func mayChange(by fleet.Principal, c Campaign, act string) error {
 	return fleet.Refuse(fleet.ErrForbidden, "person_needed.act", "act", fleet.Because("act."+act), "actor", by.Name)
 }
 
-// change reads a campaign, changes it and stores it.
+// change has the principal change a campaign on all of whose devices it may act.
 func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
 	f func(*Campaign) error) (
 	Campaign, error) {
@@ -213,12 +219,21 @@ func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 	if err := s.maySteer(ctx, by, id, act); err != nil {
 		return Campaign{}, err
 	}
+	return s.store(ctx, by, id, action, func(c *Campaign) error {
+		if err := mayChange(by, *c, act); err != nil {
+			return err
+		}
+		return f(c)
+	})
+}
+
+// store reads a campaign, changes it and stores it.
+func (s *Service) store(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
+	f func(*Campaign) error) (
+	Campaign, error) {
 	for try := 1; ; try++ {
 		c, err := s.Campaign(ctx, id)
 		if err != nil {
-			return Campaign{}, err
-		}
-		if err := mayChange(by, c, act); err != nil {
 			return Campaign{}, err
 		}
 		if err := f(&c); err != nil {

@@ -7,7 +7,6 @@ import (
 	"fleetd/fleet/firmware"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +14,7 @@ import (
 
 // A DryRun says what a campaign would do, before it does.
 type DryRun struct {
+	Within    string // see [Plan]
 	Matched   int
 	Targets   int
 	Offline   int // of the targets
@@ -106,9 +106,7 @@ func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	if err := p.Normalize(now); err != nil {
 		return planned{}, err
 	}
-	if err := p.keepWithin(by); err != nil {
-		return planned{}, err
-	}
+	p.Within = by.Within(fleet.RoleOperator).Text
 	p.ApprovalRequired = p.ApprovalRequired || s.o.RequireApproval
 	if p.Release == uuid.Nil {
 		return planned{}, fleet.Refuse(fleet.ErrInvalid, "release_missing").At("release_id")
@@ -128,23 +126,17 @@ func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	if err := a.resolve(ctx, r); err != nil {
 		return planned{}, err
 	}
+	inventories, err := a.targetInventories(ctx)
+	if err != nil {
+		return planned{}, err
+	}
+	if err := p.mayCheck(by, inventories); err != nil {
+		return planned{}, err
+	}
 	if err := a.assign(); err != nil {
 		return planned{}, err
 	}
 	return a.result(r), nil
-}
-
-// keepWithin narrows a query that goes on matching devices while the campaign
-// runs: the engine, which matches them then, knows no scope.
-func (p *Plan) keepWithin(by fleet.Principal) error {
-	if !p.Continuous || by.Scope == nil || by.Scope.Filter.Empty() || by.Scope.Rest.Allows(fleet.RoleOperator) {
-		return nil
-	}
-	if scope := by.Scope.Filter.Text; !strings.Contains(" "+p.Query+" ", " "+scope+" ") {
-		p.Query = strings.TrimSpace(p.Query + " " + scope)
-	}
-	_, err := fleet.ParseQuery(p.Query) // it may be too long now
-	return err
 }
 
 // A planner sorts an audience into those who get an image and those who do not.
@@ -162,13 +154,14 @@ type planner struct {
 	deployments      []Deployment
 	candidates       []WaveCandidate // of the deployments that are targets, same order
 	targets          []int           // their indexes in deployments
+	inventories      map[string]bool // ids, of the targets; read only to judge a model's health checks
 	images           map[string]*PlannedImage
 	misfits          map[firmware.SkipReason]*firmware.Misfits
 	conflicts        map[uuid.UUID]*PlannedConflict
 }
 
 func newPlanner(s *Service, id uuid.UUID, p Plan, now time.Time) *planner {
-	return &planner{s: s, id: id, plan: p, now: now, images: map[string]*PlannedImage{},
+	return &planner{s: s, id: id, plan: p, now: now, inventories: map[string]bool{}, images: map[string]*PlannedImage{},
 		misfits: map[firmware.SkipReason]*firmware.Misfits{}, conflicts: map[uuid.UUID]*PlannedConflict{}}
 }
 
@@ -188,7 +181,7 @@ func (a *planner) resolve(ctx context.Context, r firmware.Release) error {
 func (a *planner) audience(ctx context.Context) ([]fleet.DeviceID, error) {
 	ids := slices.Clone(a.plan.Devices)
 	if len(ids) == 0 {
-		q, err := fleet.ParseQuery(a.plan.Query)
+		q, err := a.query()
 		if err != nil {
 			return nil, err
 		}
@@ -202,6 +195,15 @@ func (a *planner) audience(ctx context.Context) ([]fleet.DeviceID, error) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "audience_too_large.campaign", "matched", len(ids), "limit", MaxDevices)
 	}
 	return ids, nil
+}
+
+// query picks the audience. That of a plan which goes on looking is held within the
+// maker's filter; one that reaches further once is refused, see [planned.mayUpdate].
+func (a *planner) query() (fleet.Query, error) {
+	if a.plan.Continuous {
+		return a.plan.Audience()
+	}
+	return fleet.ParseQuery(a.plan.Query)
 }
 
 func (a *planner) page(ctx context.Context, r firmware.Release, ids []fleet.DeviceID) error {
@@ -305,6 +307,9 @@ func (a *planner) target(dep *Deployment, d fleet.Device, img firmware.Image) {
 	if !fleet.ComparableVersion(d.Version) {
 		a.incomparable++
 	}
+	if d.InventoryID != "" && len(a.plan.HealthChecks) > 0 && a.by.Kind.IsModel() {
+		a.inventories[d.InventoryID] = true
+	}
 	use := a.images[img.SHA256]
 	if use == nil {
 		use = &PlannedImage{Image: img}
@@ -348,7 +353,7 @@ func (a *planner) assign() error {
 
 func (a *planner) result(r firmware.Release) planned {
 	p := planned{plan: a.plan, deployments: a.deployments, readOnly: a.readOnly, images: a.planImages(r)}
-	p.dry = DryRun{Matched: a.matched, Targets: len(a.targets), Offline: a.offline,
+	p.dry = DryRun{Within: a.plan.Within, Matched: a.matched, Targets: len(a.targets), Offline: a.offline,
 		Digest: Digest(a.plan, a.deployments, p.images)}
 	for n, w := range a.plan.Waves {
 		wave, shown := a.wave(n, w)

@@ -62,6 +62,9 @@ const (
 	ReasonTimeUp          = "campaign_time_up"
 	ReasonImageRevoked    = "image_revoked"
 
+	ReasonOutOfScope = "out_of_scope" // who asked for the campaign is no operator there now
+	ReasonOutOfPlan  = "out_of_plan"  // the filter of the plan's maker does not cover it any more
+
 	// Why a device is in quarantine.
 	ReasonFailedAttempts = "failed_attempts"
 
@@ -95,6 +98,16 @@ const (
 	ReasonWavePassed    = "wave_passed"
 	ReasonWaveIsBad     = "wave_failed"
 	ReasonWaveIsBadGate = "wave_failed_gate"
+
+	ReasonActorGone       = "actor_gone" // who asked for it
+	ReasonActorNoOperator = "actor_no_operator"
+
+	// Why a rollback that was asked for was not made, or not of every device.
+	ReasonRollbackNothing  = "rollback_nothing"
+	ReasonRollbackUnderWay = "rollback_under_way"
+	ReasonRollbackWaits    = "rollback_waits"
+	ReasonRollbackPartly   = "rollback_partly"
+	ReasonRollbackRefused  = "rollback_refused"
 
 	// How a wave was judged.
 	ReasonWaveEmpty       = "wave_empty"
@@ -156,6 +169,8 @@ var Reasons = map[string][]string{
 	ReasonTakenOver:       {"name"},
 	ReasonCampaignAborted: {}, ReasonTimeUp: {}, ReasonImageRevoked: {},
 
+	ReasonOutOfScope: {"name"}, ReasonOutOfPlan: {"query"},
+
 	ReasonFailedAttempts: {"times", "within_ms"},
 
 	ReasonByOperator: {"name", "detail"}, ReasonAbortedBy: {"name"},
@@ -170,6 +185,10 @@ var Reasons = map[string][]string{
 	ReasonPlanDiffersApproval: {},
 	ReasonImageWithheld:       {"image", "version", "cause"},
 	ReasonWavePassed:          {"name", "verdict"}, ReasonWaveIsBad: {"name", "verdict"}, ReasonWaveIsBadGate: {"name", "verdict"},
+
+	ReasonActorGone: {"name"}, ReasonActorNoOperator: {"name"},
+	ReasonRollbackNothing: {}, ReasonRollbackUnderWay: {"name"}, ReasonRollbackWaits: {"name"},
+	ReasonRollbackPartly: {"devices"}, ReasonRollbackRefused: {"error"},
 
 	ReasonWaveEmpty: {}, ReasonWaveNoVerdict: {"left_out"}, ReasonWaveHopeless: {"succeeded", "of", "share", "needed"},
 	ReasonWaveUnderWay: {"open", "size"}, ReasonWaveStaysWell: {"devices", "soak_ms"},

@@ -3,6 +3,7 @@ package campaign
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
 	"slices"
@@ -15,7 +16,9 @@ const rollbackSoak = 2 * time.Minute
 
 // Rollback makes a campaign that returns every device that this one updated to
 // the build it had before, as far as that build's image is stored here, and
-// starts it. It needs no approval: it is the way to safety.
+// starts it: who asks for it plans it, starts it, and answers for it while it runs. It
+// needs an approval where any start would, unless the approval of the campaign
+// covers its way back; see [Approval].
 func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	ctx = fleet.WithScope(ctx, by)
 	if err := s.maySteer(ctx, by, id, "roll_back_campaign"); err != nil {
@@ -25,74 +28,236 @@ func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID
 	if err != nil {
 		return Campaign{}, err
 	}
-	if err := rollbackable(from); err != nil {
-		return Campaign{}, err
+	c, _, err := s.rollBack(ctx, by, from, false)
+	return c, err
+}
+
+// RollBackAborted makes the rollback that was asked for when the campaign was aborted,
+// as who asked: the operator who aborted it, or for a rule of the plan who started
+// it. Their rights are read again. Why it is not made is put on record, and whoever
+// may can then ask for it; the error means that it has to be tried again.
+func (s *Service) RollBackAborted(ctx context.Context, id uuid.UUID) error {
+	from, err := s.o.Store.Campaign(ctx, id)
+	if err != nil || !from.RollbackWanted {
+		return err
 	}
-	c, made, err := s.planRollback(ctx, by, from)
+	by, why, err := s.rollbackAsker(ctx, &from)
 	if err != nil {
-		return Campaign{}, err
+		return err
+	}
+	left := 0
+	if why.Is("") {
+		_, left, err = s.rollBack(ctx, by, from, from.RollbackBy == nil)
+		if why, err = whyNoRollback(from, by, err); err != nil {
+			return err
+		}
+	}
+	if why.Is("") && left > 0 {
+		why = fleet.Because(ReasonRollbackPartly, "devices", left)
+	}
+	if why.Is("") {
+		return nil
+	}
+	s.o.Log.Warn("the rollback of an aborted campaign was not made, or not of all devices", "campaign", id,
+		"name", from.Plan.Name, "reason", why)
+	_, err = s.store(ctx, fleet.Principal{Kind: fleet.KindCampaign, ID: id.String(), Name: from.Plan.Name,
+		Role: fleet.RoleOperator}, id, "campaign.no_rollback", func(c *Campaign) error {
+		c.RollbackWanted, c.RollbackReason = false, why
+		return nil
+	})
+	return err
+}
+
+// rollbackAsker is who answers for the rollback that was asked for, as it may act
+// now. A rule of the plan acts for those who asked for the campaign.
+func (s *Service) rollbackAsker(ctx context.Context, from *Campaign) (by fleet.Principal, why fleet.Reason, err error) {
+	if from.RollbackBy == nil {
+		rights, why, err := from.Rights(ctx, s.o.Authority)
+		return rights.Starter, why, err
+	}
+	by, err = s.o.Authority.PrincipalNow(ctx, *from.RollbackBy)
+	if errors.Is(err, fleet.ErrActorGone) {
+		return by, fleet.Because(ReasonActorGone, "name", from.RollbackBy.Name), nil
+	}
+	if err == nil && !by.Role.Allows(fleet.RoleOperator) {
+		why = fleet.Because(ReasonActorNoOperator, "name", by.Name)
+	}
+	return by, why, err
+}
+
+// whyNoRollback is what to put on record of a refusal; any other error stays one.
+func whyNoRollback(from Campaign, by fleet.Principal, err error) (fleet.Reason, error) {
+	e, refused := errors.AsType[*fleet.Error](err)
+	if !refused || errors.Is(err, fleet.ErrUnavailable) {
+		return fleet.Reason{}, err
+	}
+	switch e.Code {
+	case "campaign_changed": // somebody was faster
+		return fleet.Reason{}, err
+	case "nothing_to_roll_back":
+		return fleet.Because(ReasonRollbackNothing), nil
+	case "rolled_back_already":
+		return fleet.Because(ReasonRollbackUnderWay, "name", from.Plan.Name), nil
+	case "rollback_waits":
+		return fleet.Because(ReasonRollbackWaits, "name", from.Plan.Name), nil
+	case "audience_not_yours":
+		return fleet.Because(ReasonOutOfScope, "name", by.Name), nil
+	}
+	return fleet.Because(ReasonRollbackRefused, "error", e.Code), nil
+}
+
+// rollBack makes and starts the rollback, and returns how many devices the principal
+// could not take back. byRule says that a rule of the plan asks for it.
+func (s *Service) rollBack(ctx context.Context, by fleet.Principal, from Campaign, byRule bool) (Campaign, int, error) {
+	former, err := s.rollbackable(ctx, by, from)
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	c, made, left, err := s.planRollback(ctx, by, from)
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	if a := from.Approval; a != nil && a.Rollback && (byRule || !by.Kind.IsModel()) {
+		c.Approval = &Approval{By: a.By, At: a.At, Digest: c.Digest, Of: from.ID}
+	}
+	if former != uuid.Nil {
+		if _, err := s.store(ctx, by, former, "campaign.discard", s.discard); err != nil {
+			return Campaign{}, 0, err
+		}
 	}
 	if err := s.o.Store.CreateCampaign(ctx, by, &c, made.waves, made.deployments); err != nil {
-		return Campaign{}, err
+		return Campaign{}, 0, err
 	}
-	if _, err := s.change(ctx, by, from.ID, "campaign.rollback", func(f *Campaign) error {
-		f.RollbackWith, f.RollbackWanted = c.ID, false
+	if _, err := s.store(ctx, by, from.ID, "campaign.rollback", func(f *Campaign) error {
+		f.RollbackWith, f.RollbackReason = c.ID, fleet.Reason{}
 		return nil
 	}); err != nil {
-		return Campaign{}, err
+		return Campaign{}, 0, err
 	}
-	return s.Start(ctx, by, c.ID)
+	c, err = s.store(ctx, by, c.ID, "campaign.start", func(c *Campaign) error { return s.start(ctx, by, c) })
+	if err != nil {
+		return Campaign{}, 0, err
+	}
+	_, err = s.store(ctx, by, from.ID, "", func(f *Campaign) error {
+		f.RollbackWanted = false // only now: what ends before is asked for again
+		return nil
+	})
+	return c, left, err
 }
 
-func rollbackable(c Campaign) error {
+// rollsBack reports whether a rule of the plan rolls back without being asked.
+func (p *Plan) rollsBack() bool {
+	return slices.ContainsFunc(p.AbortRules, func(r AbortRule) bool { return r.Action == AbortAndRollback })
+}
+
+// rollbackable refuses a rollback that cannot be now. A former one that ended without
+// taking all devices back leaves the way open; one that was not started is returned:
+// it is discarded for the new one, unless that is asked for by a model.
+func (s *Service) rollbackable(ctx context.Context, by fleet.Principal, from Campaign) (former uuid.UUID, err error) {
 	switch {
-	case c.RollbackWith != uuid.Nil:
-		return fleet.Refuse(fleet.ErrConflict, "rolled_back_already", "name", c.Plan.Name)
-	case c.StartedAt == nil:
-		return fleet.Refuse(fleet.ErrConflict, "not_started.take_back", "name", c.Plan.Name)
-	case c.State == Running:
-		return fleet.Refuse(fleet.ErrConflict, "still_running", "name", c.Plan.Name)
+	case from.StartedAt == nil:
+		return uuid.Nil, fleet.Refuse(fleet.ErrConflict, "not_started.take_back", "name", from.Plan.Name)
+	case from.State == Running:
+		return uuid.Nil, fleet.Refuse(fleet.ErrConflict, "still_running", "name", from.Plan.Name)
+	case from.RollbackWith == uuid.Nil:
+		return uuid.Nil, nil
 	}
-	return nil
+	r, err := s.o.Store.Campaign(fleet.WithoutScope(ctx), from.RollbackWith)
+	switch {
+	case err != nil:
+		return uuid.Nil, err
+	case r.State.WayBackOpen():
+		return uuid.Nil, nil
+	case (r.State == Draft || r.State == AwaitingApproval) && !by.Kind.IsModel():
+		return r.ID, nil
+	case r.State == Draft || r.State == AwaitingApproval:
+		return uuid.Nil, fleet.Refuse(fleet.ErrConflict, "rollback_waits", "name", r.Plan.Name)
+	}
+	return uuid.Nil, fleet.Refuse(fleet.ErrConflict, "rolled_back_already", "name", from.Plan.Name)
 }
 
-// planRollback aims each device at the image of the build it came from.
-func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Campaign) (Campaign, planned, error) {
+// WayBackOpen reports whether a rollback in this state leaves something to take back,
+// and does nothing about it.
+func (s State) WayBackOpen() bool {
+	switch s {
+	case Denied, Discarded, Aborted, Expired, CompletedWithErrors:
+		return true
+	}
+	return false
+}
+
+// planRollback aims each device at the image of the build it came from. It leaves out,
+// and counts, those that the principal may not act on.
+func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Campaign) (c Campaign, made planned,
+	left int, err error) {
 	updated, err := s.o.Store.Rollbacks(ctx, from.ID)
 	if err != nil {
-		return Campaign{}, planned{}, err
+		return c, made, 0, err
 	}
-	if len(updated) == 0 {
-		return Campaign{}, planned{}, fleet.Refuse(fleet.ErrConflict, "nothing_to_roll_back", "name", from.Plan.Name)
+	all := len(updated)
+	if updated, err = s.within(ctx, by, updated); err != nil {
+		return c, made, 0, err
+	}
+	switch {
+	case all == 0:
+		return c, made, 0, fleet.Refuse(fleet.ErrConflict, "nothing_to_roll_back", "name", from.Plan.Name)
+	case len(updated) == 0:
+		return c, made, 0, fleet.Refuse(fleet.ErrForbidden, "audience_not_yours", "devices", all, "matched", all,
+			"actor", by.Name)
 	}
 	now := s.o.Now()
-	c := Campaign{ID: uuid.Must(uuid.NewV7()), State: Draft, RollbackOf: from.ID, CreatedBy: by, CreatedAt: now,
+	c = Campaign{ID: uuid.Must(uuid.NewV7()), State: Draft, RollbackOf: from.ID, CreatedBy: by, CreatedAt: now,
 		EditedBy: by, EditedAt: now}
 	a := newPlanner(s, c.ID, rollbackPlan(from, updated), now)
+	a.plan.Within = by.Within(fleet.RoleOperator).Text
+	a.plan.ApprovalRequired = from.Plan.ApprovalRequired || s.o.RequireApproval
+	a.by = by
 	if err := a.plan.Normalize(now); err != nil {
-		return Campaign{}, planned{}, err
+		return c, made, 0, err
 	}
 	earlier, err := s.earlierImages(ctx, updated)
 	if err != nil {
-		return Campaign{}, planned{}, err
+		return c, made, 0, err
 	}
 	var former []firmware.Image
 	for _, images := range earlier {
 		former = append(former, images...)
 	}
 	if a.limits, err = s.o.Limits(ctx, former); err != nil {
-		return Campaign{}, planned{}, err
+		return c, made, 0, err
 	}
 	for page := range slices.Chunk(updated, planPage) {
 		if err := a.rollbackPage(ctx, page, earlier); err != nil {
-			return Campaign{}, planned{}, err
+			return c, made, 0, err
 		}
 	}
 	if err := a.assign(); err != nil {
-		return Campaign{}, planned{}, err
+		return c, made, 0, err
 	}
-	made := a.result(firmware.Release{State: firmware.ReleaseReleased})
-	return c, made, made.fill(&c)
+	made = a.result(firmware.Release{State: firmware.ReleaseReleased})
+	return c, made, all - len(updated), made.fill(&c)
+}
+
+// within leaves out the deployments of devices on which the principal is no operator.
+func (s *Service) within(ctx context.Context, by fleet.Principal, all []Deployment) ([]Deployment, error) {
+	if by.Within(fleet.RoleOperator).Empty() {
+		return all, nil
+	}
+	mine := make(map[fleet.DeviceID]bool, len(all))
+	for page := range slices.Chunk(all, planPage) {
+		ids := make([]fleet.DeviceID, len(page))
+		for i, d := range page {
+			ids[i] = d.Device
+		}
+		devices, err := s.o.Devices.DevicesByID(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range devices {
+			mine[d.ID] = by.RoleOn(d).Allows(fleet.RoleOperator)
+		}
+	}
+	return slices.DeleteFunc(all, func(d Deployment) bool { return !mine[d.Device] }), nil
 }
 
 func rollbackPlan(from Campaign, updated []Deployment) Plan {

@@ -202,7 +202,7 @@ func (a *advance) anyState() bool {
 		case s.Waiting(), s == DeploymentDispatching:
 			a.revokeLink()
 			a.d.Skip = a.o.Skip
-			a.finish(DeploymentSkipped, "", fleet.Because(ReasonMisfit))
+			a.finish(DeploymentSkipped, "", a.o.Reason.Or(fleet.Because(ReasonMisfit)))
 		}
 	case fleet.EvidenceRevoked: // after the last byte the device decides alone
 		switch s {

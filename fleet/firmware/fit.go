@@ -104,11 +104,15 @@ func (f *Service) withTool(ctx context.Context, q FitQuery) (map[fleet.DeviceID]
 	if q.Options.Mode != ModePush {
 		return nil, nil
 	}
-	query, err := fleet.ParseQuery(q.Query + " tool:" + fleet.ToolUpgradeFirmware)
+	query, err := fleet.ParseQuery(q.Query)
 	if err != nil {
 		return nil, err
 	}
-	ids, err := f.o.Devices.DeviceIDs(ctx, query)
+	withTool, err := fleet.ParseQuery("tool:" + fleet.ToolUpgradeFirmware)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := f.o.Devices.DeviceIDs(ctx, query.And(withTool))
 	offers := make(map[fleet.DeviceID]bool, len(ids))
 	for _, id := range ids {
 		offers[id] = true

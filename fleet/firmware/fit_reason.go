@@ -30,6 +30,7 @@ const (
 	SkipSecureVersion    SkipReason = "secure_version"   // older than its anti-rollback fuse allows
 	SkipSuperseded       SkipReason = "superseded"       // the device moved to another campaign
 	SkipAudienceTooLarge SkipReason = "over_max_devices" // continuous: the cap was reached
+	SkipOutOfScope       SkipReason = "out_of_scope"     // who asked for the campaign may not update it now
 )
 
 // SkipReasons lists every reason, in the order they are shown.
@@ -37,13 +38,13 @@ var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRev
 	SkipPartitions,
 	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
 	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion,
-	SkipSuperseded, SkipAudienceTooLarge}
+	SkipSuperseded, SkipAudienceTooLarge, SkipOutOfScope}
 
 // Passes reports whether the reason is one of the moment: the image would fit
 // the device as it is.
 func (r SkipReason) Passes() bool {
 	switch r {
-	case SkipHeld, SkipBusy, SkipQuarantined, SkipUnhealthy, SkipSuperseded, SkipAudienceTooLarge:
+	case SkipHeld, SkipBusy, SkipQuarantined, SkipUnhealthy, SkipSuperseded, SkipAudienceTooLarge, SkipOutOfScope:
 		return true
 	}
 	return false

@@ -381,13 +381,14 @@ func (s *Store) alertingCampaigns(ctx context.Context, sql string, args ...any) 
 	return list, nil
 }
 
-// CampaignsStopped are those that a rule or fleetd paused, and those that a rule
-// has aborted since then.
+// CampaignsStopped are those that a rule or fleetd paused, and those that since then a
+// rule has aborted, or that were aborted without the rollback that was asked for.
 func (s *Store) CampaignsStopped(ctx context.Context, since time.Time) ([]alert.Campaign, error) {
 	return s.alertingCampaigns(ctx, `
 		SELECT id, name, 0 FROM campaigns
 		WHERE state = 'paused' AND pause_reason IN ('threshold', 'system')
-		OR state IN ('stopping', 'aborted') AND reason_code = 'abort_rule' AND coalesce(finished_at, now()) > $1
+		OR state IN ('stopping', 'aborted') AND (reason_code = 'abort_rule' OR rollback_reason_code <> '')
+			AND coalesce(finished_at, now()) > $1
 		ORDER BY created_at DESC LIMIT 100`, since)
 }
 

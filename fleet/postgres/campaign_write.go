@@ -25,9 +25,9 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campa
 			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason,
 				reason_code, reason_params, wave, advance, digest,
 				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled,
-					images, planned, targets, skipped)
+				images, planned, taken_over_by, rollback_by, rollback_reason_code, rollback_reason_params, targets, skipped)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-				$23, $24, $25, $26, $27)`,
+				$23, $24, $25, $26, $27, $28, $29, $30, $31)`,
 			slices.Concat([]any{c.ID, cleanText(c.Plan.Name), orNoUUID(c.Plan.Release), orNoUUID(c.RollbackOf),
 				storableJSON(c.CreatedBy), c.CreatedAt},
 				campaignState(c), []any{c.Targets, c.Skipped})...)
@@ -47,7 +47,9 @@ func campaignState(c *campaign.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason.Code), reasonParams(c.Reason), c.Wave,
 		c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
-		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled, c.Images, plannedPlan(c)}
+		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled, c.Images, plannedPlan(c),
+		storableJSON(c.TakenOverBy), storableJSON(c.RollbackBy), cleanText(c.RollbackReason.Code),
+		reasonParams(c.RollbackReason)}
 }
 
 // plannedPlan is the plan as the digest has it, if it is not the plan.
@@ -61,6 +63,15 @@ func plannedPlan(c *campaign.Campaign) *string {
 func campaignDetail(c *campaign.Campaign) map[string]any {
 	detail := map[string]any{"name": c.Plan.Name, "state": c.State, "digest": c.Digest, "targets": c.Targets,
 		"skipped": c.Skipped}
+	if c.Plan.Within != "" {
+		detail["within"] = c.Plan.Within
+	}
+	if c.TakenOverBy != nil {
+		detail["taken_over_by"] = c.TakenOverBy.Name
+	}
+	if !c.RollbackReason.Is("") {
+		detail["rollback_reason_code"], detail["rollback_reason_params"] = c.RollbackReason.Code, c.RollbackReason.Params
+	}
 	if !c.Reason.Is("") {
 		detail["reason_code"], detail["reason_params"] = c.Reason.Code, c.Reason.Params
 	}
@@ -99,7 +110,7 @@ func plan(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, waves []campaign
 func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Principal, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.edit", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
-		if err := changeCampaign(ctx, tx, c, `, targets = $23, skipped = $24, release_id = $25`,
+		if err := changeCampaign(ctx, tx, c, `, targets = $27, skipped = $28, release_id = $29`,
 			`AND state IN ('draft', 'awaiting_approval', 'denied', 'scheduled')`, c.Targets, c.Skipped,
 			orNoUUID(c.Plan.Release)); err != nil {
 			return err
@@ -144,7 +155,8 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, o
 			reason_params = $7, wave = $8, advance = $9, digest = $10,
 			approval = $11, rollback_wanted = $12, rollback_with = $13, edited_by = $14, edited_at = $15, started_by = $16,
 				started_at = $17,
-			finished_at = $18, overruled = $19, images = $20, planned = $21, name = $22`+set+`
+			finished_at = $18, overruled = $19, images = $20, planned = $21, taken_over_by = $22, rollback_by = $23,
+			rollback_reason_code = $24, rollback_reason_params = $25, name = $26`+set+`
 		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c),
 		[]any{cleanText(c.Plan.Name)}, more)...)
 	if !isNotFound(err) {

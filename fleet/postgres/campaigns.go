@@ -18,7 +18,8 @@ const noUUID = `'00000000-0000-0000-0000-000000000000'`
 var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reason") + `, wave, advance, digest, images, planned, targets, skipped, approval,
 	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` +
 	noUUID + `) AS rollback_with,
-	created_by, created_at, edited_by, edited_at, started_by, started_at, finished_at, overruled, revision`
+	rollback_by, ` + reasonColumn("", "rollback_reason") + `,
+	created_by, created_at, edited_by, edited_at, started_by, taken_over_by, started_at, finished_at, overruled, revision`
 
 var scanCampaign = pgx.RowToStructByName[campaign.Campaign]
 

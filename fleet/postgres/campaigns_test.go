@@ -51,7 +51,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 		Windows: []campaign.Window{{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: campaign.DeviceZone}},
 		Jitter:  time.Second, StartAt: &at, EndAt: &at,
 		EndBehavior: campaign.EndCancelQueued, ForbidRemoved: []string{"*"}, MinHeapPercent: 50, MaxReconnects: 3,
-		ApprovalRequired: true, MaxAttempts: 3,
+		ApprovalRequired: true, MaxAttempts: 3, Within: "tag:lab",
 		HealthChecks: []campaign.HealthCheck{{Tool: "self.get_device_status", Arguments: []byte(`{"b":1,"a":"\u00e9"}`),
 			Retries: 2,
 			Assert:  []campaign.Assertion{{Path: "$.b", Op: "ge", Value: []byte(`1.50`)}}}}}
@@ -60,8 +60,8 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 		Digest: "d1", Images: []string{"i1", "i2"}, Planned: &campaign.Plan{Name: "before", MaxInFlight: 7},
 		Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
 		CreatedAt: at,
-		EditedBy:  admin, EditedAt: at, StartedBy: &admin, StartedAt: &at, FinishedAt: &at, RollbackWanted: true,
-		Overruled: 3}
+		EditedBy:  admin, EditedAt: at, StartedBy: &admin, TakenOverBy: &admin, StartedAt: &at, FinishedAt: &at,
+		RollbackWanted: true, RollbackBy: &admin, RollbackReason: text("why not"), Overruled: 3}
 	var waves []campaign.Wave
 	for i, w := range plan.Waves {
 		waves = append(waves, campaign.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: campaign.WavePending,

@@ -45,7 +45,8 @@ func (l *loop) grow(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// newcomers returns devices that match and have no part in the campaign yet.
+// newcomers returns devices that match, that those who asked for the campaign may
+// update, and that have no part in it yet.
 func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID, error) {
 	if c.known == nil {
 		rows, err := l.deployments(ctx, c.ID, nil)
@@ -57,11 +58,15 @@ func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID
 			c.known[row.Device] = struct{}{}
 		}
 	}
-	q, err := fleet.ParseQuery(c.Plan.Query)
+	q, err := c.Plan.Audience()
 	if err != nil {
-		return nil, fmt.Errorf("audience %q: %w", c.Plan.Query, err)
+		return nil, fmt.Errorf("audience %q within %q: %w", c.Plan.Query, c.Plan.Within, err)
 	}
-	ids, err := l.o.Store.DeviceIDs(ctx, q)
+	rights, err := l.rightsOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := l.o.Store.DeviceIDs(ctx, rights.Narrowed(q))
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +84,10 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 	if err != nil {
 		return nil, err
 	}
+	rights, err := l.rightsOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	room := c.Plan.MaxDevices - c.Targets
 	options := firmware.FitOptions{Mode: c.Plan.Mode, AllowDowngrade: c.Plan.AllowDowngrade}
 	if l.o.Limits != nil {
@@ -93,7 +102,7 @@ func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceI
 		}
 		for _, device := range devices {
 			img, reason, _ := firmware.FitDevice(device, release, options, l.now)
-			if reason == firmware.SkipNone && len(all) < room && c.mayHave(img.SHA256) {
+			if reason == firmware.SkipNone && len(all) < room && c.mayHave(img.SHA256) && rights.Outside(device).Is("") {
 				all = append(all, newTarget(c, device, img, l.now))
 			}
 		}

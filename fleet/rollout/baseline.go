@@ -19,9 +19,9 @@ func (l *loop) prepare(d *deployment) bool {
 	}
 	d.busy = true
 	d.camp.preparing++ // it has a place already
-	e, device, actor := l.e, d.Device, d.camp.actor()
+	e, device, run := l.e, d.Device, d.camp.checker(l.e)
 	l.inBackground(func(ctx context.Context) {
-		answers, err := e.checkHealth(ctx, actor, device, checks, nil)
+		answers, err := run.checkHealth(ctx, device, nil)
 		e.inbox.put(input{do: func(l *loop) { l.prepared(d, answers, err) }})
 	})
 	return true

@@ -42,7 +42,10 @@ type openCampaign struct {
 	asked       int                         // see images
 	windowsAt   time.Time                   // the minute and the revision for which its windows were looked at
 	windowsFor  int64
-	retryAt     time.Time // after a failure of the store
+	retryAt     time.Time       // after a failure of the store
+	rights      campaign.Rights // of those who asked for it, as last read
+	rightsIn    int             // the turn in which they were
+	gone        fleet.Reason    // why it must not go on, by the same reading
 	events      events
 }
 
@@ -60,7 +63,7 @@ func (c *openCampaign) setRow(row campaign.Campaign) {
 	pace := c.Plan.MaxPerMinute
 	c.planChecked = c.planChecked && c.State == row.State
 	c.Campaign = row
-	c.judged = false
+	c.judged, c.rightsIn = false, -1
 	if c.pace == nil || pace != row.Plan.MaxPerMinute {
 		c.pace = newPace(row.Plan.MaxPerMinute)
 	}

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"fleetd/fleet"
@@ -94,7 +95,9 @@ func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notifica
 				d.waitIn(&c.ready, true)
 			}
 		}
-		l.trouble(ctx, c, err)
+		if !errors.Is(err, errStandsStill) { // else the next turn pauses it
+			l.trouble(ctx, c, err)
+		}
 		return nil
 	}
 	c.picked += len(picked)

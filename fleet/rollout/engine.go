@@ -54,8 +54,11 @@ type Options struct {
 	Downloads   Downloads
 	// Conversations of devices are waited for. Nil: none is
 	Conversations Conversations
+	// Authority says what those who asked for a campaign may do now. Nil: what they
+	// could then.
+	Authority fleet.Authority
 	// Rollback returns the devices that an aborted campaign updated to the
-	// builds they had.
+	// builds they had, or puts on record why not. After an error it is asked again.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
 	// Limits says which images may not be used now, and why. Nil: all may.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
@@ -74,6 +77,7 @@ type Options struct {
 }
 
 func (o *Options) fill() {
+	o.Authority = campaign.KeptRights(o.Authority)
 	if o.Zone == nil {
 		o.Zone = time.UTC
 	}

@@ -19,8 +19,16 @@ func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deplo
 	if err != nil {
 		return nil, err
 	}
+	rights, err := l.rightsOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	for _, d := range candidates {
 		device := devices[d.Device]
+		if why := rights.Outside(device); device.ID != "" && !why.Is("") {
+			l.leaveOut(d, why)
+			continue
+		}
 		reason, err := l.unfit(ctx, d, device, quarantines)
 		if err != nil {
 			return nil, err

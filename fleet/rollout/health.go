@@ -16,13 +16,13 @@ var errAbsent = errors.New("the device is not connected")
 // checkHealth calls the tools of health checks, each again as often as it
 // allows, and returns their answers by index. baseline are the answers from
 // before; nil collects them: then nothing is compared with before.
-func (e *Engine) checkHealth(ctx context.Context, by fleet.Principal, device fleet.DeviceID,
-	checks []campaign.HealthCheck,
-	baseline map[string]string) (map[string]string, error) {
+func (c checker) checkHealth(ctx context.Context, device fleet.DeviceID, baseline map[string]string) (
+	map[string]string, error) {
+	checks := c.campaign.Plan.HealthChecks
 	answers := make(map[string]string, len(checks))
 	for i, check := range checks {
 		key := strconv.Itoa(i)
-		text, err := e.tryCheck(ctx, by, device, check, baseline, baseline[key])
+		text, err := c.tryCheck(ctx, device, check, baseline, baseline[key])
 		if err != nil {
 			return nil, ofTool(check.Tool, err)
 		}
@@ -45,10 +45,10 @@ func callFailed(e *fleet.CallError) error {
 		"detail", fleet.CleanText(e.Message, 400))}
 }
 
-func (e *Engine) tryCheck(ctx context.Context, by fleet.Principal, device fleet.DeviceID, check campaign.HealthCheck,
+func (c checker) tryCheck(ctx context.Context, device fleet.DeviceID, check campaign.HealthCheck,
 	baseline map[string]string, before string) (text string, err error) {
 	for try := 0; ; try++ {
-		text, err = e.runCheck(ctx, by, device, check)
+		text, err = c.runCheck(ctx, device, check)
 		if err == nil {
 			asserts := check.Assert
 			if baseline == nil {
@@ -62,7 +62,7 @@ func (e *Engine) tryCheck(ctx context.Context, by fleet.Principal, device fleet.
 		select {
 		case <-ctx.Done():
 			return "", errAbsent
-		case <-time.After(e.o.RetryPause):
+		case <-time.After(c.e.o.RetryPause):
 		}
 	}
 }
@@ -77,12 +77,10 @@ func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 	return out
 }
 
-func (e *Engine) runCheck(ctx context.Context, by fleet.Principal, device fleet.DeviceID, check campaign.HealthCheck) (
-	string, error) {
-	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: check.Tool,
-		Arguments: check.Arguments})
+func (c checker) runCheck(ctx context.Context, device fleet.DeviceID, check campaign.HealthCheck) (string, error) {
+	call, err := c.call(ctx, fleet.CallRequest{Device: device, Tool: check.Tool, Arguments: check.Arguments})
 	if err != nil {
-		e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)
+		c.e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)
 		return "", errAbsent
 	}
 	switch call.State {

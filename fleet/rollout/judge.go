@@ -172,6 +172,9 @@ func (l *loop) fillWave(ctx context.Context, c *openCampaign) error {
 	if err := l.checkPlan(ctx, c); err != nil || c.State != campaign.Running {
 		return err
 	}
+	if err := l.leaveOutside(ctx, c); err != nil {
+		return err
+	}
 	rows, err := l.o.Store.OpenWave(ctx, &c.Campaign, c.Wave, l.now)
 	if err != nil {
 		return err

@@ -205,6 +205,14 @@ func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, d
 	if r.poll.Layout != nil {
 		device.Layout = r.poll.Layout
 	}
+	rights, err := l.rightsOf(ctx, d.camp)
+	if err != nil {
+		return false, false
+	}
+	if why := rights.Outside(device); !why.Is("") {
+		l.leaveOut(d, why)
+		return false, false
+	}
 	reason, err := l.unfit(ctx, d, device, quarantines)
 	if err != nil {
 		l.trouble(ctx, d.camp, err)

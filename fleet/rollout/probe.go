@@ -20,7 +20,7 @@ var elfPattern = regexp.MustCompile(`"elf_sha256"\s*:\s*"([0-9a-f]{16,64})"`)
 // which build it runs. Silence is no evidence.
 func (l *loop) probe(ctx context.Context, d *deployment) {
 	e, id, device, attempt, epoch := l.e, d.ID, d.Device, d.Attempt, d.epoch
-	actor, timeout := d.camp.actor(), l.o.Timers.Probe
+	ask, timeout := d.camp.question(), l.o.Timers.Probe
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
@@ -31,17 +31,23 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 		o := campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 &&
 			over == epoch}
 		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
-			o.ELF, _ = e.askBuild(ctx, actor, device)
+			o.ELF, _ = e.askBuild(ctx, ask, device)
 			o.At = e.now()
 		}
 		e.accept(Evidence{Deployment: id, Observation: o})
 	}()
 }
 
+// question is the call that asks a device what it runs, but for the device.
+func (c *openCampaign) question() fleet.CallRequest {
+	return fleet.CallRequest{Actor: c.actor(), Mandate: c.mandate(), Tool: toolSystemInfo}
+}
+
 // askBuild returns the build that the device says it runs; "" if it does not say.
 // The error is [errAbsent]: the device was not asked.
-func (e *Engine) askBuild(ctx context.Context, by fleet.Principal, device fleet.DeviceID) (string, error) {
-	call, err := e.o.Calls.Make(ctx, fleet.CallRequest{Actor: by, Device: device, Tool: toolSystemInfo})
+func (e *Engine) askBuild(ctx context.Context, ask fleet.CallRequest, device fleet.DeviceID) (string, error) {
+	ask.Device = device
+	call, err := e.o.Calls.Make(ctx, ask)
 	switch {
 	case err != nil:
 		return "", e.unknown(device, err)

@@ -24,8 +24,8 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 			e.accept(ofCall(id, attempt, seen))
 		},
 	}
-	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolUpgradeFirmware, Firmware: order,
-		UnlessTalking: true, Outwaited: l.outwaited(d)}
+	request := fleet.CallRequest{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
+		Tool: fleet.ToolUpgradeFirmware, Firmware: order, UnlessTalking: true, Outwaited: l.outwaited(d)}
 	go func() {
 		if _, err := e.o.Calls.Make(context.WithoutCancel(ctx), request); err != nil {
 			e.o.Log.Warn("upgrade call has no record of its outcome", "device", request.Device, "deployment", id, "err", err)
@@ -58,8 +58,8 @@ const actRestart campaign.Act = "restart"
 
 func (l *loop) orderRestart(ctx context.Context, d *deployment) {
 	e, id := l.e, d.ID
-	request := fleet.CallRequest{Actor: d.camp.actor(), Device: d.Device, Tool: fleet.ToolReboot, UnlessTalking: true,
-		Outwaited: l.outwaited(d)}
+	request := fleet.CallRequest{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
+		Tool: fleet.ToolReboot, UnlessTalking: true, Outwaited: l.outwaited(d)}
 	go func() {
 		call, err := e.o.Calls.Make(context.WithoutCancel(ctx), request)
 		if err == nil && call.SentAt != nil {

@@ -42,7 +42,8 @@ func (l *loop) steerState(ctx context.Context, c *openCampaign) error {
 // proceed looks after a campaign that runs, or would if it were not paused. The
 // first step that changes the campaign ends it: the next turn goes on.
 func (l *loop) proceed(ctx context.Context, c *openCampaign) error {
-	steps := []func(context.Context, *openCampaign) error{l.expire, l.checkPlan, l.checkImages, l.judgeRules,
+	steps := []func(context.Context, *openCampaign) error{l.expire, l.checkRights, l.checkPlan, l.checkImages,
+		l.judgeRules,
 		l.followWindows, l.followWave, l.complete, l.grow}
 	before := c.Revision
 	for _, step := range steps {

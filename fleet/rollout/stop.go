@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"fleetd/fleet"
@@ -34,23 +33,19 @@ func (l *loop) stop(ctx context.Context, c *openCampaign) error {
 const rollBackAgain = time.Minute
 
 // rollBack starts the rollback of the devices that an aborted campaign updated, if
-// that was asked for. The row says so until it is done: a crash forgets nothing.
+// that was asked for. The row says so until it is done, or says why it is not: a crash
+// forgets nothing.
 func (l *loop) rollBack(ctx context.Context, c *openCampaign) error {
-	if !c.RollbackWanted || c.RollbackWith != uuid.Nil || l.o.Rollback == nil {
+	if !c.RollbackWanted || l.o.Rollback == nil {
 		return nil
 	}
-	err := l.o.Rollback(ctx, c.ID)
-	switch {
-	case err == nil:
-		c.RollbackWanted, l.reload = false, true
-	case errors.Is(err, fleet.ErrConflict):
-		c.RollbackWanted = false // nothing to roll back, or somebody did
-		l.o.Log.Info("no rollback", "campaign", c.ID, "name", c.Plan.Name, "err", err)
-	default:
+	if err := l.o.Rollback(ctx, c.ID); err != nil {
 		c.retryAt = l.now.Add(rollBackAgain)
 		l.o.Log.Error("the devices of an aborted campaign are not taken back yet", "campaign", c.ID, "name", c.Plan.Name,
 			"err", err)
+		return nil
 	}
+	c.RollbackWanted, l.reload = false, true
 	return nil
 }
 

@@ -20,14 +20,14 @@ func (l *loop) verify(d *deployment) {
 		return
 	}
 	d.busy = true
-	e, row, heap, plan, actor, ask := l.e, d.Deployment, d.heap, d.camp.Plan, d.camp.actor(), d.askBuild
+	e, row, heap, checks, question, ask := l.e, d.Deployment, d.heap, d.camp.checker(l.e), d.camp.question(), d.askBuild
 	l.inBackground(func(ctx context.Context) {
 		var err error
 		if ask {
-			err = e.confirmBuild(ctx, row, actor)
+			err = e.confirmBuild(ctx, row, question)
 		}
 		if err == nil {
-			err = e.verdict(ctx, row, heap, plan, actor)
+			err = e.verdict(ctx, row, heap, checks)
 		}
 		at := e.now() // what waits in the inbox behind the verdict is newer, however late it is looked at
 		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, at, err) }})
@@ -65,8 +65,8 @@ func (l *loop) verifyAgain(d *deployment, attempt int) {
 
 // verdict is nil for a device that is well, [errAbsent] if it could not be
 // asked, else what is wrong with it.
-func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan,
-	by fleet.Principal) error {
+func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, checks checker) error {
+	plan := checks.campaign.Plan
 	if err := e.checkTools(ctx, d, plan); err != nil {
 		return err
 	}
@@ -77,15 +77,15 @@ func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64,
 	if baseline == nil {
 		baseline = map[string]string{}
 	}
-	_, err := e.checkHealth(ctx, by, d.Device, plan.HealthChecks, baseline)
+	_, err := checks.checkHealth(ctx, d.Device, baseline)
 	return err
 }
 
 // confirmBuild asks the device what it runs. The answer is evidence, looked at
 // before the verdict. A device that cannot say is taken at its last boot poll;
 // one that is not connected is [errAbsent].
-func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, by fleet.Principal) error {
-	elf, err := e.askBuild(ctx, by, d.Device)
+func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, ask fleet.CallRequest) error {
+	elf, err := e.askBuild(ctx, ask, d.Device)
 	if elf != "" {
 		e.accept(Evidence{Deployment: d.ID, Observation: campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe,
 			Attempt: d.Attempt, ELF: elf}})

@@ -134,6 +134,9 @@ func (w *world) add(id fleet.DeviceID, fault string) *device {
 	return d
 }
 
+// asker plans the campaigns of these tests.
+var asker = fleet.Principal{Kind: fleet.KindOperator, ID: "ana", Name: "ana", Role: fleet.RoleOperator}
+
 // plan puts a campaign over all devices on record, in waves of the given sizes.
 func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaign {
 	now := time.Now().UTC()
@@ -144,7 +147,8 @@ func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaig
 	if change != nil {
 		change(&p)
 	}
-	c := campaign.Campaign{ID: uuid.New(), Plan: p, State: campaign.Scheduled, CreatedAt: now, Revision: 1}
+	c := campaign.Campaign{ID: uuid.New(), Plan: p, State: campaign.Scheduled, EditedBy: asker, CreatedAt: now,
+		Revision: 1}
 	wave, left := 0, sizes[0]
 	for _, id := range w.ids() {
 		for left == 0 && wave < len(sizes)-1 {

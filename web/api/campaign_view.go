@@ -22,6 +22,7 @@ type CampaignHead struct {
 	ReasonParams     map[string]any        `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
 	Query            string                `json:"q" doc:"The filter as written; empty when the devices were named"`
+	Within           string                `json:"within" doc:"The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing"`
 	Mode             firmware.DispatchMode `json:"mode" enum:"auto,push,pull"`
 	PullNow          bool                  `json:"pull_now"`
 	Supersede        bool                  `json:"supersede"`
@@ -49,11 +50,15 @@ type CampaignHead struct {
 	Skipped          int                   `json:"skipped" doc:"Devices that matched but were left out"`
 	RollbackOf       *uuid.UUID            `json:"rollback_of" format:"uuid" nullable:"true" doc:"The campaign that this one takes back"`
 	RollbackWith     *uuid.UUID            `json:"rollback_with" format:"uuid" nullable:"true" doc:"The campaign that takes this one back"`
+	NoRollback       string                `json:"no_rollback" doc:"Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was"`
+	NoRollbackCode   string                `json:"no_rollback_code" doc:"Reason code of no_rollback; empty without one" example:"actor_gone"`
+	NoRollbackParams map[string]any        `json:"no_rollback_params" doc:"Parameters of the code"`
 	CreatedBy        actorView             `json:"created_by"`
 	CreatedAt        time.Time             `json:"created_at"`
 	EditedBy         actorView             `json:"edited_by"`
 	EditedAt         time.Time             `json:"edited_at"`
 	StartedBy        *actorView            `json:"started_by"`
+	TakenOverBy      *actorView            `json:"taken_over_by" doc:"In whose name it goes on since who planned or started it may not act any more; null while they may"`
 	StartedAt        *time.Time            `json:"started_at"`
 	EndsAt           *time.Time            `json:"ends_at" doc:"When it ends whatever its devices do"`
 	FinishedAt       *time.Time            `json:"finished_at"`
@@ -61,9 +66,11 @@ type CampaignHead struct {
 }
 
 type approvalView struct {
-	By     actorView `json:"by"`
-	At     time.Time `json:"at"`
-	Digest string    `json:"digest"`
+	By       actorView  `json:"by"`
+	At       time.Time  `json:"at"`
+	Digest   string     `json:"digest"`
+	Rollback bool       `json:"rollback" doc:"A rule of the plan aborts and rolls back: the way back is approved, too"`
+	Of       *uuid.UUID `json:"of" format:"uuid" nullable:"true" doc:"Of a rollback: the campaign whose approval covers it; else null"`
 }
 
 func campaignHead(c campaign.Campaign) CampaignHead {
@@ -71,8 +78,9 @@ func campaignHead(c campaign.Campaign) CampaignHead {
 	h := CampaignHead{ID: c.ID, Name: p.Name, State: c.State, PauseReason: orNil(c.PauseReason), Reason: because(c.Reason),
 		ReasonCode: c.Reason.Code, ReasonParams: paramsOf(c.Reason),
 		ReleaseID: orNil(p.Release),
-		Query:     p.Query, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede, AllowDowngrade: p.AllowDowngrade,
-		Continuous: p.Continuous, MaxDevices: p.MaxDevices, MaxInFlight: p.MaxInFlight, MaxPerMinute: p.MaxPerMinute,
+		Query:     p.Query, Within: p.Within, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede,
+		AllowDowngrade: p.AllowDowngrade,
+		Continuous:     p.Continuous, MaxDevices: p.MaxDevices, MaxInFlight: p.MaxInFlight, MaxPerMinute: p.MaxPerMinute,
 		AbortRules: viewed(p.AbortRules, func(r campaign.AbortRule) AbortRuleView { return AbortRuleView(r) }),
 		Windows:    viewed(p.Windows, window), JitterMs: p.Jitter.Milliseconds(), StartAt: utcOrNil(p.StartAt),
 		EndAt:       utcOrNil(p.EndAt),
@@ -81,14 +89,19 @@ func campaignHead(c campaign.Campaign) CampaignHead {
 		MinHeapPercent: p.MinHeapPercent, MaxReconnects: p.MaxReconnects, ApprovalRequired: p.ApprovalRequired,
 		MaxAttempts: p.MaxAttempts,
 		Wave:        c.Wave, Digest: c.Digest, Targets: c.Targets, Skipped: c.Skipped, RollbackOf: orNil(c.RollbackOf),
-		RollbackWith: orNil(c.RollbackWith),
-		CreatedBy:    actor(c.CreatedBy), CreatedAt: utc(c.CreatedAt), EditedBy: actor(c.EditedBy), EditedAt: utc(c.EditedAt),
+		RollbackWith: orNil(c.RollbackWith), NoRollback: because(c.RollbackReason),
+		NoRollbackCode: c.RollbackReason.Code, NoRollbackParams: paramsOf(c.RollbackReason),
+		CreatedBy: actor(c.CreatedBy), CreatedAt: utc(c.CreatedAt), EditedBy: actor(c.EditedBy), EditedAt: utc(c.EditedAt),
 		StartedAt: utcOrNil(c.StartedAt), FinishedAt: utcOrNil(c.FinishedAt), Revision: c.Revision}
 	if c.StartedBy != nil {
 		h.StartedBy = ptr(actor(*c.StartedBy))
 	}
+	if c.TakenOverBy != nil {
+		h.TakenOverBy = ptr(actor(*c.TakenOverBy))
+	}
 	if c.Approval != nil {
-		h.Approval = &approvalView{actor(c.Approval.By), utc(c.Approval.At), c.Approval.Digest}
+		h.Approval = &approvalView{actor(c.Approval.By), utc(c.Approval.At), c.Approval.Digest, c.Approval.Rollback,
+			orNil(c.Approval.Of)}
 	}
 	if ends, ok := c.Ends(); ok {
 		h.EndsAt = ptr(utc(ends))
@@ -113,7 +126,7 @@ type CampaignItem struct {
 
 // TransformSchema says which objects may be null.
 func (CampaignItem) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return orNull(s, "approval", "started_by")
+	return orNull(s, "approval", "started_by", "taken_over_by")
 }
 
 func campaignItem(c campaign.Campaign) CampaignItem {

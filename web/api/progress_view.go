@@ -118,6 +118,7 @@ func skipped(reasons map[firmware.SkipReason]int) []reasonView {
 
 // dryRunView says what a campaign would do.
 type dryRunView struct {
+	Within        string             `json:"within" doc:"Your filter, which holds the plan; empty: it is held within nothing"`
 	Matched       int                `json:"matched"`
 	Targets       int                `json:"targets" doc:"Devices that would get an image"`
 	Offline       int                `json:"offline" doc:"Of these, not connected now"`
@@ -157,7 +158,7 @@ type warningView struct {
 }
 
 func dryRun(d campaign.DryRun) dryRunView {
-	return dryRunView{Matched: d.Matched, Targets: d.Targets, Offline: d.Offline,
+	return dryRunView{Within: d.Within, Matched: d.Matched, Targets: d.Targets, Offline: d.Offline,
 		Waves: viewed(d.Waves, func(w campaign.PlannedWave) plannedWaveView {
 			return plannedWaveView{wavePlan(w.WavePlan), w.Size,
 				viewed(w.ByBoard, func(c fleet.DeviceCount) countView { return countView(c) }), orEmpty(w.Sample)}

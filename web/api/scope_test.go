@@ -354,8 +354,8 @@ func TestScopeOfActs(t *testing.T) {
 	plan := w.planOf(t, `,"continuous":true,"max_devices":100,"end_at":"`+
 		time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+`"`)
 	continuous := decode[CampaignView](t, w.as(t, "", "POST", "/campaigns", plan, bearer...), 201)
-	if !strings.HasSuffix(continuous.Query, " tag:in") {
-		t.Errorf("a continuous campaign goes on with the query %q, want it narrowed", continuous.Query)
+	if continuous.Within != "tag:in" {
+		t.Errorf("a continuous campaign is held within %q, want the token's filter", continuous.Within)
 	}
 	for _, body := range []string{`{"tags":["out"]}`, `{"tags":[]}`} {
 		if p := w.as(t, "", "PATCH", "/devices/"+string(unit), body, bearer...).problem(t); p.Code != "leaves_scope" {

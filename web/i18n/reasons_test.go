@@ -23,7 +23,7 @@ import (
 func reasonParams(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
 	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, fleet.UploadReasons,
-		fleet.WaitReasons,
+		fleet.WaitReasons, fleet.BehalfReasons,
 		firmware.Reasons, campaign.Reasons} {
 		for code, names := range table {
 			if _, twice := all[code]; twice {

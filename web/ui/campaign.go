@@ -29,7 +29,8 @@ type CampaignBoard struct {
 	Downloads []Download // some of those under way
 	Viewer    fleet.Principal
 	CanAct    bool
-	From, To  time.Time // of the chart
+	Rollback  campaign.State // of the campaign that takes this one back; "" without one
+	From, To  time.Time      // of the chart
 }
 
 // A Download is a transfer under way.
@@ -123,7 +124,7 @@ func (b CampaignBoard) after(a *acts, tally CampaignTally) {
 	c := b.Campaign
 	still := c.State == campaign.Paused || c.State.Final()
 	a.rollback = b.started() && still && tally.Succeeded+tally.InFlight+tally.Verifying > 0 &&
-		c.RollbackWith == uuid.Nil && c.RollbackOf == uuid.Nil
+		(c.RollbackWith == uuid.Nil || b.Rollback.WayBackOpen()) && c.RollbackOf == uuid.Nil
 }
 
 // own reports whether the reader made the plan what it is, and so cannot be

@@ -89,6 +89,12 @@ type Approval struct {
 	At     time.Time `json:"at"`
 	By     Actor     `json:"by"`
 	Digest string    `json:"digest"`
+
+	// Of Of a rollback: the campaign whose approval covers it; else null
+	Of *string `json:"of"`
+
+	// Rollback A rule of the plan aborts and rolls back: the way back is approved, too
+	Rollback bool `json:"rollback"`
 }
 
 // ApprovalBuild defines model for ApprovalBuild.
@@ -340,6 +346,17 @@ type Campaign struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
+	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	NoRollback string `json:"no_rollback"`
+
+	// NoRollbackCode Reason code of no_rollback; empty without one
+	//
+	// Examples: actor_gone
+	NoRollbackCode string `json:"no_rollback_code"`
+
+	// NoRollbackParams Parameters of the code
+	NoRollbackParams map[string]interface{} `json:"no_rollback_params"`
+
 	// PauseReason Who or what paused it; null unless it is paused
 	PauseReason *string  `json:"pause_reason"`
 	Progress    Progress `json:"progress"`
@@ -372,12 +389,13 @@ type Campaign struct {
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
-	Skipped   int64          `json:"skipped"`
-	StartAt   *time.Time     `json:"start_at"`
-	StartedAt *time.Time     `json:"started_at"`
-	StartedBy *Actor         `json:"started_by"`
-	State     campaign.State `json:"state"`
-	Supersede bool           `json:"supersede"`
+	Skipped     int64          `json:"skipped"`
+	StartAt     *time.Time     `json:"start_at"`
+	StartedAt   *time.Time     `json:"started_at"`
+	StartedBy   *Actor         `json:"started_by"`
+	State       campaign.State `json:"state"`
+	Supersede   bool           `json:"supersede"`
+	TakenOverBy *Actor         `json:"taken_over_by"`
 
 	// Targets Devices that are to get an image
 	Targets int64 `json:"targets"`
@@ -386,6 +404,9 @@ type Campaign struct {
 	Wave    int64    `json:"wave"`
 	Waves   []Wave   `json:"waves"`
 	Windows []Window `json:"windows"`
+
+	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	Within string `json:"within"`
 }
 
 // CampaignBody defines model for CampaignBody.
@@ -493,6 +514,17 @@ type CampaignItem struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
+	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	NoRollback string `json:"no_rollback"`
+
+	// NoRollbackCode Reason code of no_rollback; empty without one
+	//
+	// Examples: actor_gone
+	NoRollbackCode string `json:"no_rollback_code"`
+
+	// NoRollbackParams Parameters of the code
+	NoRollbackParams map[string]interface{} `json:"no_rollback_params"`
+
 	// PauseReason Who or what paused it; null unless it is paused
 	PauseReason *string `json:"pause_reason"`
 	PullNow     bool    `json:"pull_now"`
@@ -524,12 +556,13 @@ type CampaignItem struct {
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
-	Skipped   int64          `json:"skipped"`
-	StartAt   *time.Time     `json:"start_at"`
-	StartedAt *time.Time     `json:"started_at"`
-	StartedBy *Actor         `json:"started_by"`
-	State     campaign.State `json:"state"`
-	Supersede bool           `json:"supersede"`
+	Skipped     int64          `json:"skipped"`
+	StartAt     *time.Time     `json:"start_at"`
+	StartedAt   *time.Time     `json:"started_at"`
+	StartedBy   *Actor         `json:"started_by"`
+	State       campaign.State `json:"state"`
+	Supersede   bool           `json:"supersede"`
+	TakenOverBy *Actor         `json:"taken_over_by"`
 
 	// Targets Devices that are to get an image
 	Targets int64 `json:"targets"`
@@ -538,6 +571,9 @@ type CampaignItem struct {
 	Wave    int64      `json:"wave"`
 	Waves   []WavePlan `json:"waves"`
 	Windows []Window   `json:"windows"`
+
+	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	Within string `json:"within"`
 }
 
 // CampaignItemList defines model for CampaignItemList.
@@ -840,6 +876,9 @@ type DryRun struct {
 	// Warnings To think of before the start
 	Warnings []Warning     `json:"warnings"`
 	Waves    []PlannedWave `json:"waves"`
+
+	// Within Your filter, which holds the plan; empty: it is held within nothing
+	Within string `json:"within"`
 }
 
 // Evidence defines model for Evidence.
@@ -1390,6 +1429,17 @@ type Retried struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
+	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	NoRollback string `json:"no_rollback"`
+
+	// NoRollbackCode Reason code of no_rollback; empty without one
+	//
+	// Examples: actor_gone
+	NoRollbackCode string `json:"no_rollback_code"`
+
+	// NoRollbackParams Parameters of the code
+	NoRollbackParams map[string]interface{} `json:"no_rollback_params"`
+
 	// PauseReason Who or what paused it; null unless it is paused
 	PauseReason *string  `json:"pause_reason"`
 	Progress    Progress `json:"progress"`
@@ -1425,12 +1475,13 @@ type Retried struct {
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
-	Skipped   int64      `json:"skipped"`
-	StartAt   *time.Time `json:"start_at"`
-	StartedAt *time.Time `json:"started_at"`
-	StartedBy *Actor     `json:"started_by"`
-	State     string     `json:"state"`
-	Supersede bool       `json:"supersede"`
+	Skipped     int64      `json:"skipped"`
+	StartAt     *time.Time `json:"start_at"`
+	StartedAt   *time.Time `json:"started_at"`
+	StartedBy   *Actor     `json:"started_by"`
+	State       string     `json:"state"`
+	Supersede   bool       `json:"supersede"`
+	TakenOverBy *Actor     `json:"taken_over_by"`
 
 	// Targets Devices that are to get an image
 	Targets int64 `json:"targets"`
@@ -1439,6 +1490,9 @@ type Retried struct {
 	Wave    int64    `json:"wave"`
 	Waves   []Wave   `json:"waves"`
 	Windows []Window `json:"windows"`
+
+	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	Within string `json:"within"`
 }
 
 // RetryCampaignInputBody defines model for RetryCampaignInputBody.

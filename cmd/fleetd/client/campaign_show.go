@@ -59,6 +59,15 @@ func printCampaign(c *clientFlags, answer json.RawMessage, err error) error {
 	succeeded, failed, done := tally(v.Counts)
 	fmt.Printf("\n%d devices, %d done: %d succeeded, %d failed; %d left out\n", v.Targets, done, succeeded, failed,
 		v.Skipped)
+	if v.Within != "" {
+		fmt.Println("held within", terminal.Printable(v.Within))
+	}
+	if by := v.TakenOverBy; by != nil {
+		fmt.Println("taken over by", terminal.Printable(by.Name))
+	}
+	if v.NoRollback != "" {
+		fmt.Println("no rollback:", terminal.Printable(v.NoRollback))
+	}
 	if v.State == campaign.Draft || v.State == campaign.AwaitingApproval {
 		fmt.Println("digest", terminal.Printable(v.Digest))
 	}
@@ -130,6 +139,9 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 	var v DryRun
 	if err := json.Unmarshal(answer, &v); err != nil {
 		return err
+	}
+	if v.Within != "" {
+		fmt.Printf("held within %s\n", terminal.Printable(v.Within))
 	}
 	fmt.Printf("%d devices match, %d would get an image, %d of them are offline\n\n", v.Matched, v.Targets, v.Offline)
 	var rows [][]string

@@ -129,9 +129,7 @@ func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, at
 // rollBack is what an abort rule or an operator asked for when a campaign
 // stopped.
 func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
-	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleOperator}
-	_, err := s.Campaigns.Rollback(ctx, by, campaign)
-	return err
+	return s.Campaigns.RollBackAborted(ctx, campaign)
 }
 
 // observed sees every outcome of a call.

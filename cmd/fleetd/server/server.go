@@ -352,13 +352,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
 	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
 		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
-		Limits:   s.Firmware.Limits,
-		Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
+		Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, RequireApproval: cfg.RequireApproval, Linked: s.store.Linked,
-		Events: s.Events,
-		Wake:   engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
+		Authority: s.authority, Events: s.Events,
+		Wake: engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
 	s.engine.Store(engine)
 	s.stages.run("campaigns", engine.Run)
 
