@@ -26,7 +26,7 @@ func FreeAddr() (string, error) {
 		if _, used := handedOut.LoadOrStore(port, nil); used {
 			continue
 		}
-		addr := net.JoinHostPort(host(), strconv.Itoa(port))
+		addr := net.JoinHostPort(host, strconv.Itoa(port))
 		var ln net.Listener
 		if ln, err = net.Listen("tcp", addr); err == nil {
 			return addr, ln.Close()
@@ -35,9 +35,11 @@ func FreeAddr() (string, error) {
 	return "", fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+portCount-1, err)
 }
 
-func host() string {
+// host is the same for all addresses of this process: a server's HTTP address
+// tells devices where its broker is.
+var host = func() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"
 	}
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-}
+}()
