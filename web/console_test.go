@@ -107,7 +107,8 @@ func newConsole(t testing.TB, change ...func(*web.Options)) *console {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	c := &console{t: t, db: db, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link), events: new(fleet.Events),
+	c := &console{t: t, db: db, store: postgres.New(db, postgres.Options{}), link: new(fleettest.Link),
+		events: new(fleet.Events),
 		logged: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(c.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	t.Cleanup(func() {

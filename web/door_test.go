@@ -219,7 +219,7 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	if again.Encode() != form.Encode() {
 		t.Errorf("the page keeps %v of %v", again, form)
 	}
-	if action := attribute(p.find("form[action="+ui.PathPolicies+"]")[0], "method"); action != "post" {
+	if action := attribute(p.find("form[action=" + ui.PathPolicies + "]")[0], "method"); action != "post" {
 		t.Errorf("the page's form has the method %q", action)
 	}
 	again.Set(ui.ConfirmField, "not the password")

@@ -55,7 +55,7 @@ func viewerOf(ctx context.Context) *viewer {
 func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		operator, login, err := s.signedIn(r.Context())
-		// A live page that nobody looks at is no use of the session.
+		// An open live page alone does not use the session.
 		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
 			err = s.Operators.Seen(r.Context(), login, clientIP(r))
 		}

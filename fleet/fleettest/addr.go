@@ -36,7 +36,7 @@ func FreeAddr() (string, error) {
 }
 
 // host is the same for all addresses of this process: a server's HTTP address
-// tells devices where its broker is.
+// is also the host of the broker that devices are sent to.
 var host = func() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"

@@ -75,7 +75,8 @@ func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) (
 // KnownBrowser finds a browser by its hash, or fails with [fleet.ErrNotFound].
 func (s *Store) KnownBrowser(ctx context.Context, hash []byte, now time.Time) (fleet.KnownBrowser, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT id, operator_id AS operator, hash, expires_at FROM known_browsers WHERE hash = $1 AND expires_at > $2`, hash, now)
+		SELECT id, operator_id AS operator, hash, expires_at FROM known_browsers
+		WHERE hash = $1 AND expires_at > $2`, hash, now)
 	b, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.KnownBrowser])
 	if err != nil {
 		return b, fmt.Errorf("known browser: %w", domainError(err))

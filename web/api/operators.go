@@ -56,8 +56,8 @@ func operator(o fleet.Operator) operatorView {
 	scope := cmp.Or(o.Scope, &fleet.Scope{})
 	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, Scope: scope.Filter.Text, Rest: scope.Rest,
 		ScopeClaims: orEmpty(scope.Filter.Claims()),
-		CreatedAt:  utc(o.CreatedAt),
-		DisabledAt: utcOrNil(o.DisabledAt), SignedInAt: utcOrNil(o.SignedInAt), SignedInFrom: o.SignedInFrom}
+		CreatedAt:   utc(o.CreatedAt),
+		DisabledAt:  utcOrNil(o.DisabledAt), SignedInAt: utcOrNil(o.SignedInAt), SignedInFrom: o.SignedInFrom}
 }
 
 func (a *api) listOperators(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[operatorView]], error) {

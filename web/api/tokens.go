@@ -47,7 +47,7 @@ func token(t fleet.Token) TokenView {
 	scope := cmp.Or(t.Scope, &fleet.Scope{})
 	return TokenView{ID: t.ID, Name: t.Name, Kind: t.Kind, Role: t.Role, Scope: scope.Filter.Text,
 		ScopeClaims: orEmpty(scope.Filter.Claims()),
-		Tools: orEmpty(scope.Tools), PerMinute: t.PerMinute, Hint: t.Hint, CreatedBy: t.CreatedBy,
+		Tools:       orEmpty(scope.Tools), PerMinute: t.PerMinute, Hint: t.Hint, CreatedBy: t.CreatedBy,
 		CreatedAt:  utc(t.CreatedAt),
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}
 }
