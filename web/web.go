@@ -88,6 +88,8 @@ type Options struct {
 	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules
 	// ConnContext is that of the HTTP server; what devices ask for may want the connection. May be nil.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
+	// ConnState is that of the HTTP server. May be nil.
+	ConnState func(c net.Conn, state http.ConnState)
 
 	// TrustedProxies lists from where X-Forwarded-For is believed, besides from this machine.
 	TrustedProxies []netip.Prefix
@@ -163,6 +165,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ConnContext:       s.ConnContext,
+		ConnState:         s.ConnState,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	srv.RegisterOnShutdown(s.streams.close) // they never finish by themselves

@@ -74,6 +74,10 @@ type Options struct {
 	// address, or /64 of IPv6; a whole site can share one. Loopback is not bounded: it is where
 	// a reverse proxy or a simulator speaks from. Default: 1,200.
 	UnknownPerMinute int
+
+	// BodyTimeout bounds how long the body of a boot poll or an activation takes to
+	// arrive: it has some kilobytes, and its sender has proved nothing. Default: 10s.
+	BodyTimeout time.Duration
 }
 
 // A Handler serves devices.
@@ -95,6 +99,9 @@ func New(o Options) *Handler {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.BodyTimeout == 0 {
+		o.BodyTimeout = 10 * time.Second
 	}
 	if o.UnknownPerMinute == 0 {
 		o.UnknownPerMinute = 1200
@@ -123,9 +130,9 @@ func (h *Handler) routes(r chi.Router) {
 	r.Use(lingers)
 	for _, path := range []string{"/xiaozhi/ota", "/xiaozhi/ota/"} {
 		r.Get(path, h.poll)
-		r.Post(path, h.poll)
+		r.Post(path, h.soon(h.poll))
 	}
-	r.Post("/xiaozhi/ota/activate", h.activate)
+	r.Post("/xiaozhi/ota/activate", h.soon(h.activate))
 	r.Post("/u/{token}", h.receiveUpload)
 	if h.o.VisionTokens != nil {
 		r.Post(fleet.VisionPath, h.explain)
@@ -133,6 +140,15 @@ func (h *Handler) routes(r chi.Router) {
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)
 	r.Head("/d/{token}/firmware.bin", h.describeFirmware)
+}
+
+// soon gives the body of a request little time to arrive.
+func (h *Handler) soon(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		until := time.Now().Add(h.o.BodyTimeout)
+		_ = http.NewResponseController(w).SetReadDeadline(until) // not every writer is a connection's
+		next(w, r)
+	}
 }
 
 // send writes a short answer in one piece, with its length: devices read no

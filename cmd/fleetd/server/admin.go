@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +22,7 @@ type adminServer struct {
 	ready atomic.Bool                     // set while all parts run
 	probe func(ctx context.Context) error // asks the database
 	reg   *prometheus.Registry
+	hosts []string // by which it may be asked besides its own address
 }
 
 func (a *adminServer) handler() http.Handler {
@@ -30,7 +34,38 @@ func (a *adminServer) handler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return mux
+	return a.ownHost(mux)
+}
+
+// ownHost refuses requests for another host: the page of a stranger whose name was
+// made to resolve to this address would read the answers (DNS rebinding).
+func (a *adminServer) ownHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		host = strings.ToLower(strings.Trim(host, "[]"))
+		ip, err := netip.ParseAddr(host)
+		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		own := host == "localhost" || err == nil && (ip.IsLoopback() || sameIP(local, ip)) ||
+			slices.ContainsFunc(a.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+		if !own {
+			http.Error(w, "this host is not known here: ask for localhost, or start fleetd with --admin-host",
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// sameIP reports whether a connection came in at the address.
+func sameIP(local net.Addr, ip netip.Addr) bool {
+	if local == nil {
+		return false
+	}
+	ap, err := netip.ParseAddrPort(local.String())
+	return err == nil && ap.Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
 }
 
 // readyz says whether this server should be sent traffic.

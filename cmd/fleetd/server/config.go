@@ -64,6 +64,14 @@ type Config struct {
 	// must begin with a header of the PROXY protocol, version 2; any other must not.
 	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of balancers in front of the MQTT addresses. Their connections must begin with a header of the PROXY protocol, version 2; from others such a header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
 
+	// MaxHTTPConnections bounds the connections of the HTTP address; MaxHTTPPerAddress those of one client address,
+	// loopback and trusted proxies aside. Default: a tenth of the open files, at least 256; a quarter of that.
+	MaxHTTPConnections int `name:"max-http-connections" help:"Most connections of the HTTP address at a time. Default: a tenth of the process's open files, at least 256." env:"FLEETD_MAX_HTTP_CONNECTIONS" placeholder:"N"`
+	MaxHTTPPerAddress  int `name:"max-http-connections-per-address" help:"Most of these of one client address (or /64 of IPv6); this machine and trusted proxies are not bounded. Default: a quarter of all." env:"FLEETD_MAX_HTTP_CONNECTIONS_PER_ADDRESS" placeholder:"N"`
+
+	// AdminHosts are further names by which the admin address may be asked.
+	AdminHosts []string `name:"admin-host" help:"Name (Host header) by which the admin address may be asked besides localhost and the address itself; can be given several times." env:"FLEETD_ADMIN_HOSTS" placeholder:"HOST"`
+
 	// AllowOutbound are addresses, host:port, on this host or reserved that voice servers may hand out.
 	AllowOutbound []string `name:"allow-outbound" help:"Address (host:port) of this machine that a voice server may hand out, such as its WebSocket beside its OTA address; can be given several times. Other addresses of this machine are refused." env:"FLEETD_ALLOW_OUTBOUND" placeholder:"HOST:PORT"`
 
@@ -251,6 +259,9 @@ func (c *Config) check() error {
 	}
 	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
 		return fmt.Errorf("--enrolment %q is not known: write code, approve or open", c.Enrolment)
+	}
+	if c.MaxHTTPConnections < 0 || c.MaxHTTPPerAddress < 0 {
+		return errors.New("--max-http-connections and --max-http-connections-per-address cannot be negative")
 	}
 	for _, addr := range c.AllowOutbound {
 		if err := outbound.CheckAllow(addr); err != nil {

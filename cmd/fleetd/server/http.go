@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -14,6 +16,7 @@ import (
 	"fleetd/web/api"
 	"fleetd/web/device"
 	"fleetd/web/i18n"
+	"fleetd/web/intake"
 	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
@@ -50,11 +53,22 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
 		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy, API: s.rest(), MCP: s.gateway,
 		DeviceRoutes: devices.Routes,
-		ConnContext:  device.WithConn,
-		PublicURL:    s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		ConnContext:  device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
+		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Log: s.log,
 	})
+}
+
+// boundHTTPConnections makes the bound of the HTTP listener.
+func (s *Server) boundHTTPConnections() *intake.Bound {
+	b := intake.New(intake.Options{Max: s.cfg.MaxHTTPConnections, MaxPerAddress: s.cfg.MaxHTTPPerAddress,
+		Shared: func(a netip.Addr) bool {
+			return slices.ContainsFunc(s.cfg.trustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
+		}})
+	s.metrics.gauge("fleetd_http_connections_refused", "HTTP connections closed since the start because of a bound.", nil,
+		func() float64 { return float64(b.Refused()) })
+	return b
 }
 
 // systemFacts are what the settings page says about this process.

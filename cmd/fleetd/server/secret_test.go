@@ -51,8 +51,8 @@ func TestSecretKeyFile(t *testing.T) {
 // The flags of the process can hold passwords.
 func TestAdminListenerHidesTheCommandLine(t *testing.T) {
 	w := httptest.NewRecorder()
-	(&adminServer{reg: newMetrics().registry}).handler().ServeHTTP(w, httptest.NewRequest("GET", "/debug/pprof/cmdline",
-		nil))
+	r := httptest.NewRequest("GET", "http://localhost/debug/pprof/cmdline", nil)
+	(&adminServer{reg: newMetrics().registry}).handler().ServeHTTP(w, r)
 	if w.Code != http.StatusNotFound {
 		t.Errorf("answered %d %q", w.Code, w.Body)
 	}

@@ -166,7 +166,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
 		return nil, err
 	}
-	s.admin = &adminServer{reg: s.metrics.registry, probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.admin = &adminServer{hosts: cfg.AdminHosts, reg: s.metrics.registry,
+		probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
 	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
 	if err := tryAddrs(ctx, map[string]string{"--mqtt-addr": cfg.MQTTAddr, "--mqtts-addr": cfg.MQTTSAddr}); err != nil {
 		return nil, err
