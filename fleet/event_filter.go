@@ -18,11 +18,14 @@ type EventSources struct {
 	Device   func(ctx context.Context, id DeviceID) (Device, error)
 	FanOut   func(ctx context.Context, id uuid.UUID) error
 	Campaign func(ctx context.Context, id uuid.UUID) error
+	Call     func(ctx context.Context, id uuid.UUID) error
+	Picture  func(ctx context.Context, id uuid.UUID) error
+	Approval func(ctx context.Context, by Principal, id uuid.UUID) error
 }
 
 // FilterFor returns the filter of a principal.
 func (s *EventSources) FilterFor(p Principal) EventFilter {
-	if !p.hides() {
+	if !p.hides() && p.toolScope() == nil {
 		return EventFilter{}
 	}
 	return EventFilter{principal: p, sources: s}
@@ -33,6 +36,12 @@ func (s *EventSources) FilterFor(p Principal) EventFilter {
 // taken out of the event if the campaign does not exist.
 func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
 	if f.sources == nil {
+		return true
+	}
+	if f.principal.toolScope() != nil && !f.passTool(ctx, e) {
+		return false
+	}
+	if !f.principal.hides() {
 		return true
 	}
 	if e.Device != "" {
@@ -60,6 +69,24 @@ func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
 		return e.Device != ""
 	}
 	return f.finds(ctx, find, e.Subject)
+}
+
+// passTool reports whether the tool that the event concerns exists for the
+// principal. The records know: an event comes after its record.
+func (f EventFilter) passTool(ctx context.Context, e *Event) bool {
+	switch e.Kind {
+	case EventCall:
+		return f.principal.SeesTool(Tool{Name: e.Call.Tool}) && f.finds(ctx, f.sources.Call, e.Call.ID.String())
+	case EventSnapshot:
+		return f.finds(ctx, f.sources.Picture, e.Subject)
+	case EventApproval:
+		return f.finds(ctx, func(ctx context.Context, id uuid.UUID) error {
+			return f.sources.Approval(ctx, f.principal, id)
+		}, e.Subject)
+	case EventFanOut:
+		return f.finds(ctx, f.sources.FanOut, e.Subject)
+	}
+	return true
 }
 
 func (f EventFilter) finds(ctx context.Context, find func(context.Context, uuid.UUID) error, subject string) bool {

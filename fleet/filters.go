@@ -3,7 +3,9 @@ package fleet
 import (
 	"context"
 	"errors"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +37,9 @@ type FilterStore interface {
 	DeleteFilter(ctx context.Context, by Principal, id uuid.UUID) error
 }
 
-// Filters manages saved filters. A filter names no device: everyone may read
-// it, and finds with it what their scope shows.
+// Filters manages saved filters. A query may name devices and tags: for a
+// principal that does not see every device, a filter exists only if its query
+// repeats the whole scope, so that it can find nothing else.
 type Filters struct {
 	store FilterStore
 	now   func() time.Time
@@ -49,12 +52,22 @@ func NewFilters(store FilterStore) *Filters {
 
 var filterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?$`)
 
-// Filters returns all filters, by name.
-func (s *Filters) Filters(ctx context.Context) ([]Filter, error) { return s.store.Filters(ctx) }
+// Filters returns the filters that exist for the principal of the context, by name.
+func (s *Filters) Filters(ctx context.Context) ([]Filter, error) {
+	all, err := s.store.Filters(ctx)
+	return slices.DeleteFunc(all, func(f Filter) bool { return !f.existsFor(ctx) }), err
+}
 
-// Filter returns one filter, or [ErrNotFound].
-func (s *Filters) Filter(ctx context.Context, id uuid.UUID) (Filter, error) {
-	return s.store.Filter(ctx, id)
+// existsFor reports whether the query has each term of the scope of the context.
+func (f Filter) existsFor(ctx context.Context) bool {
+	scope, narrow := ScopeOf(ctx)
+	if !narrow {
+		return true
+	}
+	q, err := ParseQuery(f.Query)
+	return err == nil && !slices.ContainsFunc(scope.Terms, func(t Term) bool {
+		return !slices.ContainsFunc(q.Terms, func(own Term) bool { return reflect.DeepEqual(own, t) })
+	})
 }
 
 // FilterByName returns the filter with this name, or [ErrNotFound]. A text that
@@ -64,7 +77,7 @@ func (s *Filters) FilterByName(ctx context.Context, name string) (Filter, error)
 		return Filter{}, errUnknownFilter(name)
 	}
 	f, err := s.store.FilterByName(ctx, name)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, ErrNotFound) || err == nil && !f.existsFor(ctx) {
 		return Filter{}, errUnknownFilter(name)
 	}
 	return f, err

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -188,6 +189,19 @@ func UsesCamera(tool string) bool {
 // UserOnly reports whether the tool must never be called by a language model.
 func (t Tool) UserOnly() bool {
 	return t.Audience == AudienceUser || knownTools[t.Name].audience == AudienceUser
+}
+
+// UserOnlyTools are the names of tools that no language model ever calls, whatever
+// a device says of them.
+func UserOnlyTools() []string {
+	var names []string
+	for name, k := range knownTools {
+		if k.audience == AudienceUser {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func defaultTimeout(tool string) time.Duration {

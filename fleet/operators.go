@@ -53,7 +53,7 @@ type Token struct {
 	Name       string
 	Kind       PrincipalKind // KindProgram or KindModel
 	Role       Role
-	Scope      *Scope // nil: the role holds everywhere, for all tools
+	Scope      *Scope // nil: the role holds everywhere, for all tools; see [NewTokenScope]
 	PerMinute  int    // most requests a minute; 0: no limit
 	Hash       []byte // SHA-256 of the whole secret "flt_..."
 	Hint       string // last four characters, to distinguish tokens
@@ -203,7 +203,7 @@ func (p Principal) mayManage(act string) error {
 	if err := p.May(RoleAdmin, act); err != nil {
 		return err
 	}
-	if p.Kind.IsModel() || p.Scope != nil && len(p.Scope.Tools) > 0 {
+	if p.Kind.IsModel() || !p.Scope.AllTools() {
 		return Refuse(ErrForbidden, "forbidden.wider", "act", Because("act."+act), "actor", p.Name)
 	}
 	return nil
@@ -335,7 +335,7 @@ type TokenRequest struct {
 	Kind      PrincipalKind // KindProgram (default) or KindModel
 	Role      Role
 	Scope     string     // devices, see [ParseScope]; "" for all. All others do not exist for the token
-	Tools     []string   // patterns of tools that it may call; none: all
+	Tools     []string   // patterns of tools that it may call; "*" is all. None: a program all, a model none
 	PerMinute int        // most requests a minute; 0: no limit
 	ExpiresAt *time.Time // nil: never
 }
@@ -376,7 +376,7 @@ func (r TokenRequest) token() (Token, error) {
 	case r.PerMinute < 0 || r.PerMinute > MaxTokenPerMinute:
 		return Token{}, Refuse(ErrInvalid, "invalid_per_minute", "limit", MaxTokenPerMinute).At("per_minute")
 	}
-	scope, err := NewScope(r.Scope, "", r.Tools)
+	scope, err := NewTokenScope(kind, r.Scope, r.Tools)
 	if err != nil {
 		return Token{}, err
 	}

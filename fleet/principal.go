@@ -77,7 +77,8 @@ func (p Principal) Same(other Principal) bool {
 // SameAccess reports whether both may do the same: their roles and filters are equal.
 func (p Principal) SameAccess(other Principal) bool {
 	a, b := cmp.Or(p.Scope, &Scope{}), cmp.Or(other.Scope, &Scope{})
-	return p.Role == other.Role && a.Filter.Text == b.Filter.Text && a.Rest == b.Rest && slices.Equal(a.Tools, b.Tools)
+	return p.Role == other.Role && a.Filter.Text == b.Filter.Text && a.Rest == b.Rest &&
+		slices.Equal(a.Tools, b.Tools) && a.NoTools == b.NoTools
 }
 
 // FleetRole is the role in what concerns the fleet and no single device:

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,6 +17,8 @@ type Scope struct {
 	// no single device. "": such devices do not exist for the principal.
 	Rest  Role
 	Tools []string // patterns of tools that it may call; a trailing * is any ending; none: all tools
+	// NoTools: it may call no tool at all, as a language model whose token names none.
+	NoTools bool
 }
 
 // scopeFields are what a scope may ask of a device: what the device cannot
@@ -79,6 +82,22 @@ func (q Query) Claims() (fields []string) {
 	return fields
 }
 
+// NewTokenScope makes the scope of a token. A language model's that names no tools
+// may call none: "*" is all. A program's that names none may call all.
+func NewTokenScope(kind PrincipalKind, filter string, tools []string) (*Scope, error) {
+	s, err := NewScope(filter, "", tools)
+	if err == nil && kind.IsModel() && len(tools) == 0 {
+		s = cmp.Or(s, &Scope{})
+		s.NoTools = true
+	}
+	return s, err
+}
+
+// AllTools reports whether the scope names no tool in particular.
+func (s *Scope) AllTools() bool {
+	return s == nil || !s.NoTools && (len(s.Tools) == 0 || slices.Contains(s.Tools, "*"))
+}
+
 // Covers reports whether the device, in service or retired, meets every term of
 // the query. The query is one of [ParseScope].
 func (q Query) Covers(d Device) bool {
@@ -89,7 +108,7 @@ func (q Query) Covers(d Device) bool {
 // AllowsTool reports whether the scope lets a principal call the tool. A nil
 // scope allows all.
 func (s *Scope) AllowsTool(tool string) bool {
-	return s == nil || len(s.Tools) == 0 || MatchTool(s.Tools, tool)
+	return s == nil || !s.NoTools && (len(s.Tools) == 0 || MatchTool(s.Tools, tool))
 }
 
 // MatchTool reports whether one of the patterns names the tool. A trailing *
@@ -101,12 +120,51 @@ func MatchTool(patterns []string, tool string) bool {
 	})
 }
 
-type scopeKey struct{}
+// SeesTool reports whether the tool exists for the principal: one that it may
+// never call does not.
+func (p Principal) SeesTool(t Tool) bool {
+	return !(p.Kind.IsModel() && t.UserOnly()) && p.Scope.AllowsTool(t.Name)
+}
+
+// A ToolScope narrows what stores read of calls, their results and their pictures
+// to those of the tools that a language model may call. Tools for people only are
+// never among them.
+type ToolScope struct {
+	Patterns []string // nil: all tools; empty: none
+}
+
+// toolScope is nil if the principal reads of all tools: people and programs do,
+// also where they may not call them.
+func (p Principal) toolScope() *ToolScope {
+	if !p.Kind.IsModel() {
+		return nil
+	}
+	if p.Scope.AllTools() {
+		return &ToolScope{}
+	}
+	return &ToolScope{Patterns: append([]string{}, p.Scope.Tools...)}
+}
+
+// ToolScopeOf returns what reads with this context are narrowed to, nil for all
+// tools.
+func ToolScopeOf(ctx context.Context) *ToolScope {
+	t, _ := ctx.Value(toolScopeKey{}).(*ToolScope)
+	return t
+}
+
+type (
+	scopeKey     struct{}
+	toolScopeKey struct{}
+)
 
 // WithScope returns a context in which stores find only what the principal may
 // see: the rows of devices that its scope hides are left out, as if they did not
-// exist. Each door calls it once it knows who asks.
+// exist, and so are, for a language model, calls of tools that it may never call,
+// with all that came of them. Each door calls it once it knows who asks.
 func WithScope(ctx context.Context, p Principal) context.Context {
+	if t := p.toolScope(); t != nil {
+		ctx = context.WithValue(ctx, toolScopeKey{}, t)
+	}
 	if !p.hides() {
 		return ctx
 	}
@@ -172,6 +230,9 @@ func (p Principal) MayOnAll(ctx context.Context, find func(context.Context) erro
 // WithoutScope returns a context for reads on behalf of fleetd itself, such as
 // those that fill a cache which all principals share.
 func WithoutScope(ctx context.Context) context.Context {
+	if ToolScopeOf(ctx) != nil {
+		ctx = context.WithValue(ctx, toolScopeKey{}, (*ToolScope)(nil))
+	}
 	if _, narrow := ScopeOf(ctx); !narrow {
 		return ctx
 	}

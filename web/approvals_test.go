@@ -43,7 +43,7 @@ func (c *console) asked(tool, arguments string) fleet.Call {
 	}
 	token, _, err := c.operators.NewToken(c.t.Context(), fleet.Principal{Kind: fleet.KindSystem,
 		Role: fleet.RoleAdmin}, fleet.TokenRequest{Name: "assistant", Kind: kind,
-		Role: fleet.RoleOperator})
+		Role: fleet.RoleOperator, Tools: []string{"*"}})
 	if err != nil {
 		c.t.Fatal(err)
 	}

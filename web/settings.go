@@ -41,7 +41,8 @@ func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 		page.Tokens = append(page.Tokens, ui.TokenRow{ID: t.ID.String(), Name: t.Name, Role: t.Role, Hint: t.Hint,
 			By:      t.CreatedBy,
 			Created: t.CreatedAt, LastUsed: t.LastUsedAt, Expires: t.ExpiresAt, Revoked: t.RevokedAt != nil,
-			Model: t.Kind == fleet.KindModel, Scope: scopeRow(t.Scope), PerMinute: t.PerMinute})
+			Model: t.Kind == fleet.KindModel, Scope: scopeRow(t.Scope), PerMinute: t.PerMinute,
+			AllTools: t.Scope.AllTools(), NoTools: t.Scope != nil && t.Scope.NoTools})
 	}
 	page.System, err = s.system(ctx)
 	return page, err
@@ -115,7 +116,7 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
-	_, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), fleet.TokenRequest{Name: r.PostFormValue("name"),
+	made, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), fleet.TokenRequest{Name: r.PostFormValue("name"),
 		Role: fleet.Role(r.PostFormValue("role")), Kind: fleet.PrincipalKind(r.PostFormValue("kind")),
 		Scope: r.PostFormValue("scope"), Tools: strings.FieldsFunc(r.PostFormValue("tools"), betweenTools),
 		PerMinute: perMinute, ExpiresAt: expires})
@@ -126,7 +127,7 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page.NewToken = secret
+	page.NewToken, page.NewTokenNoTools = secret, made.Scope != nil && made.Scope.NoTools
 	return show(page.Page())
 }
 

@@ -164,9 +164,18 @@ func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {
 	return r.approval(), nil
 }
 
+// approvalScope leaves out approvals of tools that do not exist for the principal.
+// That the devices exist, the service looks.
+func (w *where) approvalScope(ctx context.Context) {
+	w.toolScope(ctx, "approvals.tool", `EXISTS (SELECT FROM inventories i JOIN device_inventories listed ON listed.inventory_id = i.id
+		WHERE approvals.tool = ANY (i.user_tools) AND (listed.device_id = approvals.device_id OR listed.device_id IN (
+			SELECT device_id FROM fanout_targets part WHERE part.fanout_id = approvals.subject_id AND part.reason = '')))`)
+}
+
 // Approval returns one approval, or [fleet.ErrNotFound].
 func (s *Store) Approval(ctx context.Context, id uuid.UUID) (fleet.Approval, error) {
-	rows, _ := s.db.Query(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = $1`, id)
+	scoped, args := scopedBy([]any{id}, func(w *where) { w.approvalScope(ctx) })
+	rows, _ := s.db.Query(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = $1`+scoped, args...)
 	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
 	if err != nil {
 		return a, fmt.Errorf("approval %s: %w", id, domainError(err))
@@ -186,6 +195,7 @@ func (s *Store) Approvals(ctx context.Context, f fleet.ApprovalFilter) (fleet.Pa
 		w.and("state = ANY (?)", f.States)
 	}
 	w.andText("device_id = ?", string(f.Device))
+	w.approvalScope(ctx)
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err

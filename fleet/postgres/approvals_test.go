@@ -199,7 +199,7 @@ func (b *approvalBench) person(people *fleet.Operators, name string, role fleet.
 func (b *approvalBench) token(by fleet.Principal, name string, kind fleet.PrincipalKind, scope string) fleet.Principal {
 	b.t.Helper()
 	t, _, err := fleet.NewOperators(b.store).NewToken(b.t.Context(), by, fleet.TokenRequest{Name: name, Kind: kind,
-		Role: fleet.RoleAdmin, Scope: scope})
+		Role: fleet.RoleAdmin, Scope: scope, Tools: map[bool][]string{true: {"*"}}[kind == fleet.KindModel]})
 	check(b.t, err)
 	return t.Principal()
 }

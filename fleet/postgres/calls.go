@@ -63,7 +63,7 @@ func (s *Store) update(ctx context.Context, c *fleet.Call, stayed func(fleet.Cal
 	if w.changed {
 		return nil
 	}
-	now, err := s.Call(ctx, c.ID)
+	now, err := s.Call(fleet.WithoutScope(ctx), c.ID)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
 	from, to, _ := idWindow(id)
 	var w where
 	w.and("id = ? AND created_at >= ? AND created_at < ?", id, from, to)
-	w.scopeOf(ctx, "device_id")
+	w.callScope(ctx, "calls.tool", "calls.device_id")
 	rows, _ := s.db.Query(ctx, `SELECT `+w.callColumns(ctx)+` FROM calls`+w.String(), w.args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet
 		return none, err
 	}
 	w := whereCalls(f)
-	w.scopeOf(ctx, "device_id")
+	w.callScope(ctx, "calls.tool", "calls.device_id")
 	order, err := w.idsDown(at)
 	if err != nil {
 		return none, err

@@ -65,6 +65,64 @@ func (w *where) devicesInScope(ctx context.Context) string {
 	return "(SELECT id FROM devices" + inner.String() + ")"
 }
 
+// callScope narrows a statement to the calls of tools that exist for the principal,
+// on devices that do. tool and device name its columns.
+func (w *where) callScope(ctx context.Context, tool, device string) {
+	w.scopeOf(ctx, device)
+	w.toolScope(ctx, tool, `EXISTS (SELECT FROM device_inventories listed JOIN inventories i ON i.id = listed.inventory_id
+		WHERE listed.device_id = `+device+` AND `+tool+` = ANY (i.user_tools))`)
+}
+
+// fanOutScope is callScope for fan-outs, whose devices all have to exist.
+func (w *where) fanOutScope(ctx context.Context) {
+	w.scopeOfAll(ctx, fanOutAudience)
+	w.toolScope(ctx, "fanouts.tool", `EXISTS (SELECT FROM inventories i WHERE fanouts.tool = ANY (i.user_tools) AND EXISTS (
+		SELECT FROM device_inventories listed JOIN fanout_targets part ON part.device_id = listed.device_id
+		WHERE listed.inventory_id = i.id AND part.fanout_id = fanouts.id AND part.reason = ''))`)
+}
+
+// pictureScope is callScope for pictures, each of the call that took it. Those
+// that no call took are of conversations.
+func (w *where) pictureScope(ctx context.Context, table string) {
+	w.scopeOf(ctx, table+"device_id")
+	if fleet.ToolScopeOf(ctx) == nil {
+		return
+	}
+	call := where{args: w.args}
+	call.callScope(ctx, "c.tool", "c.device_id")
+	w.args = call.args
+	w.conds = append(w.conds, "(EXISTS (SELECT FROM calls c WHERE c.id = "+table+"call_id AND "+
+		strings.Join(call.conds, " AND ")+") OR "+table+"call_id = "+noUUID+" AND "+w.namedTool(ctx, "'"+fleet.ToolTakePhoto+"'")+")")
+}
+
+// toolScope leaves out what concerns tools that do not exist for the principal.
+// listed is the condition that a device concerned has listed the tool for people
+// only; what it listed once counts, since results stay.
+func (w *where) toolScope(ctx context.Context, tool, listed string) {
+	if fleet.ToolScopeOf(ctx) == nil {
+		return
+	}
+	w.conds = append(w.conds, w.namedTool(ctx, tool), "NOT "+listed)
+}
+
+// namedTool is the part of toolScope that the name alone decides.
+func (w *where) namedTool(ctx context.Context, tool string) string {
+	t := fleet.ToolScopeOf(ctx)
+	var conds []string
+	if t.Patterns != nil {
+		exact, open := []string{}, []string{}
+		for _, p := range t.Patterns {
+			exact = append(exact, cleanText(p))
+			if prefix, ok := strings.CutSuffix(p, "*"); ok {
+				open = append(open, likeEscaper.Replace(cleanText(prefix))+"%")
+			}
+		}
+		conds = append(conds, "("+tool+" = ANY ("+w.arg(exact)+"::text[]) OR "+tool+" LIKE ANY ("+w.arg(open)+"::text[]))")
+	}
+	conds = append(conds, tool+" <> ALL ("+w.arg(fleet.UserOnlyTools())+"::text[])")
+	return "(" + strings.Join(conds, " AND ") + ")"
+}
+
 // An audience is a table with a row for each device of a collection.
 type audience struct{ table, key, of string }
 

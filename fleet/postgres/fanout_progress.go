@@ -63,7 +63,7 @@ func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.De
 
 // SkippedTargets counts the devices left out, by reason, most first.
 func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.DeviceCount, error) {
-	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "fanout_targets.fanout_id"}, id, maxAnswers)
+	scoped, args := scopedWithinFanOut(ctx, id, maxAnswers)
 	rows, _ := s.db.Query(ctx, `
 		SELECT reason AS value, count(*) AS count FROM fanout_targets
 		WHERE fanout_id = $1 AND reason <> ''`+scoped+` GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2`, args...)
@@ -104,10 +104,11 @@ func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, err
 func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgress, error) {
 	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
 	var b pgx.Batch
-	scoped, args := scopedToAll(ctx, fanOutAudience, id)
+	scoped, args := scopedWithinFanOut(ctx, id)
 	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`+scoped, args...).QueryRow(
 		func(row pgx.Row) error { return row.Scan(&p.Waiting) })
-	b.Queue(`SELECT state, count(*) FROM (`+fanOutCalls+`) c GROUP BY state`, id).Query(func(rows pgx.Rows) error {
+	b.Queue(`SELECT state, count(*) FROM (`+fanOutCalls+`) c WHERE true`+scoped+` GROUP BY state`,
+		args...).Query(func(rows pgx.Rows) error {
 		var state fleet.CallState
 		var n int
 		_, err := pgx.ForEachRow(rows, []any{&state, &n}, func() error {
@@ -144,7 +145,7 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.F
 
 // AnswerPage is a stretch of those groups, and how many there are.
 func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) ([]fleet.FanOutAnswer, int, error) {
-	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "$1"}, id, min(max(limit, 1), maxAnswers),
+	scoped, args := scopedWithinFanOut(ctx, id, min(max(limit, 1), maxAnswers),
 		answerSample, max(offset, 0))
 	rows, _ := s.db.Query(ctx, `
 		WITH groups AS (
@@ -174,7 +175,7 @@ func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int)
 
 // EachOutcome reads what each device answered, without keeping it.
 func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.FanOutOutcome) bool) error {
-	scoped, args := scopedToAll(ctx, audience{"fanout_targets", "fanout_id", "$1"}, id)
+	scoped, args := scopedWithinFanOut(ctx, id)
 	rows, _ := s.db.Query(ctx, `
 		SELECT f.device_id, d.name, f.id, f.state, c.result, coalesce(c.error_code, ''), c.finished_at
 		FROM (`+fanOutCalls+`) f JOIN calls c ON c.id = f.id AND c.created_at >= `+fanOutBegan+`

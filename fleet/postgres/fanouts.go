@@ -99,9 +99,23 @@ func (r fanOutRow) fanOut() fleet.FanOut {
 		RetryOf: r.RetryOf.UUID, Code: r.Code}
 }
 
+// scopedToFanOuts is [scopedToAll] for fan-outs.
+func scopedToFanOuts(ctx context.Context, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) { w.fanOutScope(ctx) })
+}
+
+// scopedWithinFanOut is the same for what belongs to the fan-out $1.
+func scopedWithinFanOut(ctx context.Context, args ...any) (string, []any) {
+	scoped, args := scopedToFanOuts(ctx, args...)
+	if scoped != "" {
+		scoped = " AND EXISTS (SELECT FROM fanouts WHERE fanouts.id = $1" + scoped + ")"
+	}
+	return scoped, args
+}
+
 // FanOut returns one fan-out, or [fleet.ErrNotFound].
 func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (fleet.FanOut, error) {
-	scoped, args := scopedToAll(ctx, fanOutAudience, id)
+	scoped, args := scopedToFanOuts(ctx, id)
 	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`+scoped, args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
@@ -118,7 +132,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 		return none, err
 	}
 	var w where
-	w.scopeOfAll(ctx, fanOutAudience)
+	w.fanOutScope(ctx)
 	order, err := w.idsDown(from)
 	if err != nil {
 		return none, err
@@ -136,7 +150,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 
 // RunningFanOuts lists the fan-outs to be carried on, oldest first.
 func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
-	scoped, args := scopedToAll(ctx, fanOutAudience)
+	scoped, args := scopedToFanOuts(ctx)
 	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running'`+scoped+` ORDER BY id`,
 		args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fanOutRow])

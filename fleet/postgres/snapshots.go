@@ -28,9 +28,14 @@ const selectSnapshots = `
 	SELECT id, kind, device_id AS device, call_id AS call, question, blob, media_type, width, height, size, created_at
 	FROM snapshots `
 
+// scopedToPictures is [scopedTo] for pictures.
+func scopedToPictures(ctx context.Context, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) { w.pictureScope(ctx, "snapshots.") })
+}
+
 // Snapshot returns one snapshot, or [fleet.ErrNotFound].
 func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "device_id", id)
+	scoped, args := scopedToPictures(ctx, id)
 	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE id = $1`+scoped, args...)
 	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
@@ -41,7 +46,7 @@ func (s *Store) Snapshot(ctx context.Context, id uuid.UUID) (fleet.Snapshot, err
 
 // SnapshotOfCall returns the latest picture uploaded for a call.
 func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "device_id", call)
+	scoped, args := scopedToPictures(ctx, call)
 	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1`+scoped+` ORDER BY id DESC LIMIT 1`, args...)
 	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
@@ -52,7 +57,7 @@ func (s *Store) SnapshotOfCall(ctx context.Context, call uuid.UUID) (fleet.Snaps
 
 // SnapshotsOfCall lists the pictures uploaded for a call, oldest first.
 func (s *Store) SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "device_id", call, fleet.ClampLimit(limit))
+	scoped, args := scopedToPictures(ctx, call, fleet.ClampLimit(limit))
 	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE call_id = $1`+scoped+` ORDER BY id LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
@@ -64,7 +69,7 @@ func (s *Store) SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) 
 // SnapshotsOfKind lists a device's pictures of one kind, newest first.
 func (s *Store) SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind fleet.SnapshotKind, limit int) (
 	[]fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), kind, fleet.ClampLimit(limit))
+	scoped, args := scopedToPictures(ctx, cleanText(string(device)), kind, fleet.ClampLimit(limit))
 	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1 AND kind = $2`+scoped+` ORDER BY id DESC LIMIT $3`,
 		args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
@@ -76,7 +81,7 @@ func (s *Store) SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind
 
 // Snapshots lists a device's pictures, newest first.
 func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), fleet.ClampLimit(limit))
+	scoped, args := scopedToPictures(ctx, cleanText(string(device)), fleet.ClampLimit(limit))
 	rows, _ := s.db.Query(ctx, selectSnapshots+`WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
@@ -87,12 +92,11 @@ func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int)
 
 // LatestSnapshots returns the newest picture of those among the devices that have one.
 func (s *Store) LatestSnapshots(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]fleet.Snapshot, error) {
-	scoped, args := scopedTo(ctx, "asked.id",
+	scoped, args := scopedToPictures(ctx,
 		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
 	rows, _ := s.db.Query(ctx, `
 		SELECT latest.* FROM unnest($1::text[]) AS asked (id) CROSS JOIN LATERAL
-			(`+selectSnapshots+`WHERE device_id = asked.id ORDER BY id DESC LIMIT 1) latest
-		WHERE true`+scoped, args...)
+			(`+selectSnapshots+`WHERE device_id = asked.id`+scoped+` ORDER BY id DESC LIMIT 1) latest`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.Snapshot])
 	if err != nil {
 		return nil, fmt.Errorf("latest pictures of %d devices: %w", len(ids), domainError(err))

@@ -24,7 +24,8 @@ func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Dura
 	if step < minStep {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_step", "least_ms", minStep, "given_ms", step)
 	}
-	scoped, args := scopedTo(ctx, "device_id", since, step, idFloor(since.Add(-idSlack)), maxBuckets)
+	scoped, args := scopedBy([]any{since, step, idFloor(since.Add(-idSlack)), maxBuckets},
+		func(w *where) { w.callScope(ctx, "calls.tool", "calls.device_id") })
 	rows, _ := s.db.Query(ctx, `
 		SELECT date_bin($2, created_at, $1) AS at, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
 			count(failure) AS failed
@@ -41,7 +42,7 @@ func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Dura
 func (s *Store) RecentFailures(ctx context.Context, since time.Time, limit int) ([]fleet.Call, error) {
 	var w where
 	w.and("failure IS NOT NULL AND created_at >= ? AND id >= ?", since, idFloor(since.Add(-idSlack)))
-	w.scopeOf(ctx, "device_id")
+	w.callScope(ctx, "calls.tool", "calls.device_id")
 	list, _, err := collectCalls(ctx, s.db, `SELECT `+w.callColumns(ctx)+` FROM calls`+w.String()+
 		` ORDER BY id DESC LIMIT `+w.arg(fleet.ClampLimit(limit)), w.args)
 	if err != nil {

@@ -52,13 +52,14 @@ var timelineSources = []timelineSource{
 		FROM presence_changes WHERE device_id = {device} AND ` + before("at", presenceKey) + `
 		ORDER BY at DESC LIMIT {limit}`},
 
-	{kinds: []fleet.TimelineKind{fleet.TimelineCall}, sql: `
+	{kinds: []fleet.TimelineKind{fleet.TimelineCall},
+		scope: func(w *where, ctx context.Context) { w.callScope(ctx, "calls.tool", "calls.device_id") }, sql: `
 		SELECT id, created_at, 'call', id::text, state,
 			jsonb_strip_nulls(jsonb_build_object('tool', tool, 'arguments', left(nullif(arguments::text, '{}'), 200),
 				'duration_ms', floor(extract(epoch FROM finished_at - sent_at) * 1000)::bigint,
 				'error', error_code, 'detail', left(error_message, 200), 'fanout', fanout_id)),
 			actor_kind, {name}
-		FROM calls WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'
+		FROM calls WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'{in}
 		ORDER BY 1 DESC LIMIT {limit}`},
 
 	{kinds: []fleet.TimelineKind{fleet.TimelineEdit, fleet.TimelineHold, fleet.TimelineAudit},
@@ -123,11 +124,12 @@ var timelineSources = []timelineSource{
 		FROM conversations WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'
 		ORDER BY 1 DESC LIMIT {limit}`},
 
-	{kinds: []fleet.TimelineKind{fleet.TimelinePicture}, sql: `
+	{kinds: []fleet.TimelineKind{fleet.TimelinePicture},
+		scope: func(w *where, ctx context.Context) { w.pictureScope(ctx, "snapshots.") }, sql: `
 		SELECT id, created_at, 'picture', id::text, 'picture_' || kind,
 			jsonb_strip_nulls(jsonb_build_object('call', nullif(call_id, ` + noUUID + `), 'question', nullif(left(question, 200), ''))),
 			'', ''
-		FROM snapshots WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'
+		FROM snapshots WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'{in}
 		ORDER BY 1 DESC LIMIT {limit}`},
 }
 

@@ -57,7 +57,7 @@ type tokenRow struct {
 // token fails for a scope that this version cannot read: without it the token
 // would reach every device.
 func (r tokenRow) token() (fleet.Token, error) {
-	scope, err := fleet.NewScope(r.Scope, "", r.Tools)
+	scope, err := fleet.NewTokenScope(r.Kind, r.Scope, r.Tools)
 	if err != nil {
 		return fleet.Token{}, fmt.Errorf("scope of token %s: %w", r.ID, err)
 	}

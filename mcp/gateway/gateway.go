@@ -92,9 +92,9 @@ type Gateway struct {
 	failures   failures
 
 	watches  watches
-	updating atomic.Pointer[fleet.Device] // whose resources are being announced
-	followed chan struct{}                // closed when follow has ended
-	ended    chan struct{}                // closed once sessions are not looked at any more
+	updating atomic.Pointer[update] // the change that is being announced
+	followed chan struct{}          // closed when follow has ended
+	ended    chan struct{}          // closed once sessions are not looked at any more
 
 	life context.Context // ends with Close
 	end  context.CancelFunc

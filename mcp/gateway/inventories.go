@@ -327,7 +327,7 @@ func (g *Gateway) searchTools(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	}
 	words := strings.Fields(strings.ToLower(in.Words))
 	found, err := g.tools.variants(ctx, q, func(t fleet.Tool, text string) bool {
-		return maySee(t, by) && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+		return by.SeesTool(t) && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 	})
 	if err != nil {
 		return answer{}, err
@@ -380,7 +380,7 @@ func (g *Gateway) describeTool(ctx context.Context, by fleet.Principal, _ *mcp.C
 	}
 	names := map[string]bool{}
 	found, err := g.tools.variants(ctx, q, func(t fleet.Tool, _ string) bool {
-		if !maySee(t, by) {
+		if !by.SeesTool(t) {
 			return false
 		}
 		names[t.Name] = true

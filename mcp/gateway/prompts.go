@@ -95,7 +95,7 @@ func (g *Gateway) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.
 	case "tool":
 		by, names := principal(ctx), map[string]bool{}
 		_, err = g.tools.variants(ctx, fleet.Query{}, func(t fleet.Tool, _ string) bool {
-			if maySee(t, by) && strings.HasPrefix(t.Name, begin) {
+			if by.SeesTool(t) && strings.HasPrefix(t.Name, begin) {
 				names[t.Name] = true
 			}
 			return false

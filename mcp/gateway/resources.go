@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
@@ -215,13 +216,23 @@ func (s *watches) uris(id fleet.DeviceID, whats []string) []string {
 	return list
 }
 
-// sees reports whether the device exists for the session's token, by now.
-func (s *watches) sees(session mcp.Session, d fleet.Device) bool {
+// An update is a change of a device's resources.
+type update struct {
+	device fleet.Device
+	find   func(ctx context.Context) error // finds what it is of, in the scope of the context; nil: the device itself
+}
+
+// sees reports whether the change exists for the session's token, by now.
+func (s *watches) sees(ctx context.Context, session mcp.Session, u *update) bool {
 	one, _ := session.(*mcp.ServerSession)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	w := s.by[one]
-	return w != nil && w.caller.by.Load().Sees(d)
+	s.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	by := w.caller.by.Load()
+	return by.Sees(u.device) && (u.find == nil || u.find(fleet.WithScope(ctx, *by)) == nil)
 }
 
 // hideUpdates keeps the updates of a device from sessions for whose token it does
@@ -229,8 +240,9 @@ func (s *watches) sees(session mcp.Session, d fleet.Device) bool {
 func (g *Gateway) hideUpdates(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if p, ok := req.GetParams().(*mcp.ResourceUpdatedNotificationParams); ok {
-			d := g.updating.Load()
-			if id, _, err := deviceOf(p.URI); err != nil || d == nil || id != d.ID || !g.watches.sees(req.GetSession(), *d) {
+			u := g.updating.Load()
+			if id, _, err := deviceOf(p.URI); err != nil || u == nil || id != u.device.ID ||
+				!g.watches.sees(ctx, req.GetSession(), u) {
 				return nil, nil
 			}
 		}
@@ -281,6 +293,7 @@ func (g *Gateway) changed(e fleet.Event) {
 	ctx, cancel := context.WithTimeout(g.life, 10*time.Second)
 	defer cancel()
 	whats := []string{resourceStatus}
+	var u update
 	switch e.Kind {
 	case fleet.EventInventory:
 		whats = []string{resourceStatus, resourceTools}
@@ -292,8 +305,16 @@ func (g *Gateway) changed(e fleet.Event) {
 		}
 	case fleet.EventCall:
 		whats = []string{resourceCalls}
+		u.find = func(ctx context.Context) error { _, err := g.o.Calls.Get(ctx, e.Call.ID); return err }
 	case fleet.EventSnapshot:
 		whats = []string{resourceSnapshot}
+		u.find = func(ctx context.Context) error {
+			id, err := uuid.Parse(e.Subject)
+			if err == nil {
+				_, err = g.o.Pictures.Snapshot(ctx, id)
+			}
+			return err
+		}
 	}
 	uris := g.watches.uris(e.Device, whats)
 	if len(uris) == 0 {
@@ -303,7 +324,8 @@ func (g *Gateway) changed(e fleet.Event) {
 	if err != nil {
 		return
 	}
-	g.updating.Store(&d)
+	u.device = d
+	g.updating.Store(&u)
 	for _, uri := range uris {
 		_ = g.fleet.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: uri})
 	}

@@ -110,7 +110,8 @@ func TestGroupScope(t *testing.T) {
 		InputSchema: tools[1].InputSchema}, {Name: "self.only_here", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object"}`)}, {Name: "self.move", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"device":{"type":"string"}}}`)}})
-	for name, q := range map[string]string{"boards": "board:bread*", "away": "presence:pending", "one": "id:" + string(other)} {
+	for name, q := range map[string]string{"boards": "board:bread*", "away": "presence:pending", "one": "id:" + string(other),
+		"lab-boards": "board:bread* tag:lab"} {
 		if _, err := w.filters.Create(t.Context(), root, fleet.Filter{Name: name, Query: q}); err != nil {
 			t.Fatal(err)
 		}
@@ -140,8 +141,11 @@ func TestGroupScope(t *testing.T) {
 		t.Errorf("a tool with an argument device: %s", r.text)
 	}
 	lab := w.token(t, fleet.TokenRequest{Name: "lab", Scope: "tag:lab"})
-	if got := names(t, w.client(t, lab, "/mcp/groups/one", nil, "")); len(got) != 0 {
-		t.Errorf("a group outside of the scope has %v", got)
+	if resp := w.post(t, lab, "/mcp/groups/one", listTools); resp.StatusCode != 404 {
+		t.Errorf("a group that names devices outside of the scope: %s", resp.Status)
+	}
+	if resp := w.post(t, lab, "/mcp/groups/lab-boards", listTools); resp.StatusCode != 200 {
+		t.Errorf("a group whose query repeats the scope: %s", resp.Status)
 	}
 	if resp := w.post(t, token, "/mcp/groups/none", listTools); resp.StatusCode != 404 {
 		t.Errorf("no such group: %s", resp.Status)

@@ -232,6 +232,9 @@ func (w *world) token(t testing.TB, r fleet.TokenRequest) string {
 	if r.Role == "" {
 		r.Role = fleet.RoleOperator
 	}
+	if r.Kind == fleet.KindModel && r.Tools == nil {
+		r.Tools = []string{"*"}
+	}
 	_, secret, err := w.operators.NewToken(t.Context(), root, r)
 	if err != nil {
 		t.Fatal(err)

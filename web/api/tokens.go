@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/i18n"
 )
 
 func (a *api) registerTokens() {
@@ -32,7 +33,8 @@ type TokenView struct {
 	Kind        fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model never calls user-only tools"`
 	Role        fleet.Role          `json:"role" enum:"viewer,operator,admin"`
 	Scope       string              `json:"scope" doc:"Filter of the devices that exist for the token; empty: all"`
-	Tools       []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; empty: all"`
+	Tools       []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; see tool_access"`
+	ToolAccess  string              `json:"tool_access" enum:"all,some,none" doc:"A program whose list is empty may call all tools, a model none; * is all"`
 	ScopeClaims []string            `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rest on what a device said of itself when it was let in; a tag is chosen by people"`
 	PerMinute   int                 `json:"per_minute" doc:"Most requests a minute; 0: no limit"`
 	Hint        string              `json:"hint" doc:"Last characters of the secret"`
@@ -47,9 +49,19 @@ func token(t fleet.Token) TokenView {
 	scope := cmp.Or(t.Scope, &fleet.Scope{})
 	return TokenView{ID: t.ID, Name: t.Name, Kind: t.Kind, Role: t.Role, Scope: scope.Filter.Text,
 		ScopeClaims: orEmpty(scope.Filter.Claims()),
-		Tools:       orEmpty(scope.Tools), PerMinute: t.PerMinute, Hint: t.Hint, CreatedBy: t.CreatedBy,
-		CreatedAt:  utc(t.CreatedAt),
+		Tools:       orEmpty(scope.Tools), ToolAccess: toolAccess(t.Scope), PerMinute: t.PerMinute, Hint: t.Hint,
+		CreatedBy: t.CreatedBy, CreatedAt: utc(t.CreatedAt),
 		LastUsedAt: utcOrNil(t.LastUsedAt), ExpiresAt: utcOrNil(t.ExpiresAt), RevokedAt: utcOrNil(t.RevokedAt)}
+}
+
+func toolAccess(s *fleet.Scope) string {
+	switch {
+	case s.AllTools():
+		return "all"
+	case s.NoTools:
+		return "none"
+	}
+	return "some"
 }
 
 func (a *api) listTokens(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[TokenView]], error) {
@@ -66,7 +78,7 @@ type createTokenInput struct {
 		Kind      fleet.PrincipalKind `json:"kind,omitempty" enum:"program,model" default:"program" doc:"model: a language model decides what it does, and user-only tools are not for it"`
 		Role      fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
 		Scope     string              `json:"scope,omitempty" maxLength:"1024" doc:"Filter over id, name, board, chip and tag; devices that it does not match do not exist for the token"`
-		Tools     []string            `json:"tools,omitempty" nullable:"false" maxItems:"50" doc:"Patterns of the tools it may call; a * at the end matches any ending"`
+		Tools     []string            `json:"tools,omitempty" nullable:"false" maxItems:"50" doc:"Patterns of the tools it may call; a * at the end matches any ending, and alone all tools. Empty: a program may call all, a model none"`
 		PerMinute int                 `json:"per_minute,omitempty" minimum:"0" maximum:"100000" doc:"Most requests a minute; 0: no limit"`
 		ExpiresAt *time.Time          `json:"expires_at,omitempty" doc:"When the token expires; without it, the token lasts until revoked"`
 	}
@@ -75,7 +87,8 @@ type createTokenInput struct {
 // newTokenView is a token with its secret.
 type newTokenView struct {
 	TokenView
-	Secret string `json:"token" doc:"The secret, flt_...; shown this once"`
+	Secret  string `json:"token" doc:"The secret, flt_...; shown this once"`
+	Warning string `json:"warning,omitempty" doc:"Says that the token may call no tool, and what to name"`
 }
 
 func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTokenInput) (*answer[newTokenView],
@@ -89,7 +102,11 @@ func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTok
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(newTokenView{token(t), secret}), nil
+	v := newTokenView{TokenView: token(t), Secret: secret}
+	if v.ToolAccess == "none" {
+		v.Warning = i18n.Text(i18n.English, "tokens.no_tools_warning")
+	}
+	return answerWith(v), nil
 }
 
 func (a *api) revokeToken(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {

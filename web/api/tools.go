@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -51,6 +52,9 @@ func audience(t fleet.Tool) fleet.Audience {
 	return fleet.AudienceModel
 }
 
+// hiddenTool reports whether the tool does not exist for a language model.
+func hiddenTool(by fleet.Principal, t fleet.Tool) bool { return by.Kind.IsModel() && !by.SeesTool(t) }
+
 func rawOrNull(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 {
 		return json.RawMessage("null")
@@ -63,7 +67,7 @@ type listToolsInput struct {
 	Audience string `query:"audience" enum:"model,user,all" default:"all" doc:"For whom the device meant them"`
 }
 
-func (a *api) listTools(ctx context.Context, _ fleet.Principal, in *listToolsInput) (*answer[list[toolView]], error) {
+func (a *api) listTools(ctx context.Context, by fleet.Principal, in *listToolsInput) (*answer[list[toolView]], error) {
 	id, err := in.device()
 	if err != nil {
 		return nil, err
@@ -75,7 +79,7 @@ func (a *api) listTools(ctx context.Context, _ fleet.Principal, in *listToolsInp
 	var chosen []fleet.Tool
 	if inventory != nil {
 		for _, t := range inventory.Tools {
-			if in.Audience == "all" || in.Audience == string(audience(t)) {
+			if !hiddenTool(by, t) && (in.Audience == "all" || in.Audience == string(audience(t))) {
 				chosen = append(chosen, t)
 			}
 		}
@@ -134,7 +138,7 @@ type toolChangeView struct {
 	After  toolView `json:"after"`
 }
 
-func (a *api) diffInventories(ctx context.Context, _ fleet.Principal, in *diffInput) (*answer[diffView], error) {
+func (a *api) diffInventories(ctx context.Context, by fleet.Principal, in *diffInput) (*answer[diffView], error) {
 	records, err := a.inventories(ctx, in.DevicePath)
 	if err != nil {
 		return nil, err
@@ -151,6 +155,9 @@ func (a *api) diffInventories(ctx context.Context, _ fleet.Principal, in *diffIn
 	if err != nil {
 		return nil, err
 	}
+	hidden := func(t fleet.Tool) bool { return hiddenTool(by, t) }
+	d.Added, d.Removed = slices.DeleteFunc(d.Added, hidden), slices.DeleteFunc(d.Removed, hidden)
+	d.Changed = slices.DeleteFunc(d.Changed, func(c fleet.ToolChange) bool { return hidden(c.Before) || hidden(c.After) })
 	changed := listOf(d.Changed, func(c fleet.ToolChange) toolChangeView {
 		return toolChangeView{tool(c.Before),
 			tool(c.After)}

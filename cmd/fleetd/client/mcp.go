@@ -25,7 +25,7 @@ import (
 // over their standard input and output, reach a server's MCP address.
 type MCPCommand struct {
 	URL    string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
-	Token  string `help:"API token; make one with: fleetd token create NAME --kind model." env:"FLEETD_TOKEN" placeholder:"flt_..."`
+	Token  string `help:"API token; make one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
 	Device string `help:"The tools of one device, instead of the fleet's." placeholder:"ID" xor:"scope"`
 	Group  string `help:"The tools that the devices of a saved filter share." placeholder:"NAME" xor:"scope"`
 
@@ -41,7 +41,7 @@ func (c *MCPCommand) Run(ctx context.Context) error {
 func (c *MCPCommand) bridge(ctx context.Context, local mcp.Transport, log *slog.Logger) error {
 	if c.Token == "" {
 		return UsageError{errors.New(
-			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME --kind model")}
+			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME --kind model --tools '*'")}
 	}
 	address, err := url.Parse(c.URL)
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
@@ -489,7 +489,7 @@ func (b *mcpBridge) explain(err error) *jsonrpc.Error {
 	e := &jsonrpc.Error{Code: codeUnreachable}
 	switch {
 	case u.status == http.StatusUnauthorized:
-		e.Code, e.Message = codeUnauthorized, fmt.Sprintf("fleetd at %s refuses the token (401): it is wrong, expired or revoked; set FLEETD_TOKEN to one made with: fleetd token create NAME --kind model", b.server)
+		e.Code, e.Message = codeUnauthorized, fmt.Sprintf("fleetd at %s refuses the token (401): it is wrong, expired or revoked; set FLEETD_TOKEN to one made with: fleetd token create NAME --kind model --tools '*'", b.server)
 	case u.status == http.StatusForbidden:
 		e.Code, e.Message = codeUnauthorized, fmt.Sprintf("the token may not use %s (403)", b.endpoint)
 	case u.status == http.StatusNotFound:

@@ -60,7 +60,7 @@ func (s *Server) demoModel(ctx context.Context) error {
 		}
 	}
 	_, s.modelToken, err = s.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: name, Kind: fleet.KindModel,
-		Role: fleet.RoleOperator})
+		Role: fleet.RoleOperator, Tools: []string{"*"}})
 	return err
 }
 

@@ -162,7 +162,7 @@ type tokenCreate struct {
 	Role    string        `help:"What the token may do." enum:"viewer,operator,admin" default:"operator"`
 	Kind    string        `help:"Who uses it: a program, or a language model, which never calls user-only tools." enum:"program,model" default:"program"`
 	Scope   string        `help:"Filter of the devices that exist for the token, such as tag:lab. Default: all."`
-	Tools   []string      `help:"Patterns of the tools that it may call, such as self.audio_speaker.*. Default: all." placeholder:"PATTERN,..."`
+	Tools   []string      `help:"Patterns of the tools that it may call, such as self.audio_speaker.*; * is all. Default: all for a program, none for a model." placeholder:"PATTERN,..."`
 	PerMin  int           `name:"per-minute" help:"Most requests a minute; 0 for no limit."`
 	Expires time.Duration `help:"End the token automatically after this time."`
 	JSON    bool          `name:"json" help:"Print JSON."`
@@ -179,6 +179,10 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 			Kind: fleet.PrincipalKind(c.Kind), Scope: c.Scope, Tools: c.Tools, PerMinute: c.PerMin, ExpiresAt: expires})
 		if err != nil {
 			return err
+		}
+		if !t.Scope.AllTools() && t.Scope.NoTools {
+			fmt.Fprintln(os.Stderr, "Warning: the token may call no tool. Name those that the model may call, as --tools "+
+				"'self.get_*,self.audio_speaker.*'; --tools '*' is all.")
 		}
 		if c.JSON {
 			return terminal.JSON(map[string]any{"token": secret, "id": t.ID, "name": t.Name, "role": t.Role,
@@ -207,7 +211,7 @@ func (c *tokenList) Run(ctx context.Context) error {
 			scope := cmp.Or(t.Scope, &fleet.Scope{})
 			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly),
 				standing(t.RevokedAt, "revoked"), string(t.Kind), cmp.Or(scope.Filter.Text, "-"),
-				cmp.Or(strings.Join(scope.Tools, ","), "-")})
+				toolsOf(t.Scope)})
 			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint,
 				"kind": t.Kind, "scope": scope.Filter.Text, "tools": append([]string{}, scope.Tools...),
 				"per_minute": t.PerMinute,
@@ -219,6 +223,17 @@ func (c *tokenList) Run(ctx context.Context) error {
 		}
 		return terminal.Table("ID NAME ROLE SECRET CREATED STANDING KIND SCOPE TOOLS", rows)
 	})
+}
+
+// toolsOf says which tools a token may call.
+func toolsOf(s *fleet.Scope) string {
+	switch {
+	case s.AllTools():
+		return "all tools"
+	case s.NoTools:
+		return "none"
+	}
+	return strings.Join(s.Tools, ",")
 }
 
 type tokenRevoke struct {

@@ -14,8 +14,8 @@ before(async () => {
   [ours, theirs] = items.map(d => d.id);
   await fleetd.rest('PATCH', `/devices/${ours}`, { name: order.slice(0, 110), tags: ['ours'] });
   await fleetd.rest('PATCH', `/devices/${theirs}`, { name: 'their secret name', tags: ['theirs'] });
-  token = await fleetd.token('wide', '--role', 'operator', '--kind', 'model');
-  narrow = await fleetd.token('narrow', '--role', 'operator', '--kind', 'model', '--scope', 'tag:ours');
+  token = await fleetd.token('wide', '--role', 'operator', '--kind', 'model', '--tools', '*');
+  narrow = await fleetd.token('narrow', '--role', 'operator', '--kind', 'model', '--tools', '*', '--scope', 'tag:ours');
 });
 after(() => fleetd?.stop());
 

@@ -12,7 +12,7 @@ let fleetd, token;
 
 before(async () => {
   fleetd = await startFleetd(3);
-  token = await fleetd.token('inspector', '--role', 'operator', '--kind', 'model');
+  token = await fleetd.token('inspector', '--role', 'operator', '--kind', 'model', '--tools', '*');
 });
 after(() => fleetd?.stop());
 

@@ -20,7 +20,7 @@ async function connect(token, path = '/mcp') {
 }
 
 test('a session', async t => {
-  const client = await connect(await fleetd.token('typescript', '--role', 'operator', '--kind', 'model'));
+  const client = await connect(await fleetd.token('typescript', '--role', 'operator', '--kind', 'model', '--tools', '*'));
   t.after(() => client.close());
   const { tools } = await client.listTools(); // from now on the SDK checks structured content against the schemas
   const call = async (name, args, options) => {
@@ -63,7 +63,7 @@ test('a session', async t => {
 });
 
 test('one device and its own tools', async t => {
-  const token = await fleetd.token('device', '--role', 'operator', '--kind', 'model');
+  const token = await fleetd.token('device', '--role', 'operator', '--kind', 'model', '--tools', '*');
   const { items: [device] } = await fleetd.rest('GET', '/devices?q=presence:online&limit=1');
   const client = await connect(token, `/mcp/devices/${device.id}`);
   t.after(() => client.close());
@@ -79,7 +79,7 @@ test('one device and its own tools', async t => {
 });
 
 test('a call that needs approval', async t => {
-  const client = await connect(await fleetd.token('asker', '--role', 'operator', '--kind', 'model'));
+  const client = await connect(await fleetd.token('asker', '--role', 'operator', '--kind', 'model', '--tools', '*'));
   t.after(() => client.close());
   const { items: [device] } = await fleetd.rest('GET', '/devices?q=presence:online&limit=1');
   await fleetd.rest('POST', '/policies', { name: 'ask first', tools: ['self.screen.set_theme'], kinds: ['model'],
@@ -107,7 +107,7 @@ test('cancelled calls', async t => {
   const device = '020000fe0001';
   await eventually('the slow device has tools', async () =>
     (await fleetd.rest('GET', '/devices?q=presence:online&limit=500')).items.some(d => d.id === device && d.tools_count > 0));
-  const client = await connect(await fleetd.token('hasty', '--role', 'operator', '--kind', 'model'));
+  const client = await connect(await fleetd.token('hasty', '--role', 'operator', '--kind', 'model', '--tools', '*'));
   t.after(() => client.close());
   const begin = async volume => {
     const stop = new AbortController();
