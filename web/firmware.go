@@ -184,10 +184,24 @@ func (s *Server) imagesPage(ctx context.Context, list ui.ListURL) (ui.ImagesPage
 
 func (s *Server) imageRows(ctx context.Context, images []firmware.Image) (rows []ui.ImageRow, err error) {
 	running, err := s.runningBuilds(ctx, builds(images))
+	if err != nil {
+		return nil, err
+	}
+	limits, err := s.Firmware.Limits(ctx, images)
 	for _, i := range images {
-		rows = append(rows, ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayKeepFirmware(ctx)))
+		row := ui.NewImageRow(i, running.of([]string{i.ELFSHA256}), mayKeepFirmware(ctx))
+		row.Withheld = whyWithheld(ctx, limits.Why(i, ""))
+		rows = append(rows, row)
 	}
 	return rows, err
+}
+
+// whyWithheld says in the page's language why no device would get an image today.
+func whyWithheld(ctx context.Context, why fleet.Reason) string {
+	if why.Is("") {
+		return ""
+	}
+	return explain(ctx, &fleet.Error{Code: why.Code, Params: why.Params})
 }
 
 // knownChips are those of the fleet and of the images on the page.

@@ -27,7 +27,11 @@ func (s *Server) showImage(r *http.Request) (answer, error) {
 func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.FirmwareImagePage, error) {
 	ctx := r.Context()
 	page := ui.FirmwareImagePage{Image: image, CanAct: mayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
-	var err error
+	why, err := s.Firmware.Check(ctx, image, "")
+	if err != nil {
+		return page, err
+	}
+	page.Withheld = whyWithheld(ctx, why)
 	if page.Releases, err = s.releasesWith(ctx, image.SHA256); err != nil {
 		return page, err
 	}

@@ -131,6 +131,7 @@ func newAPI(o Options) *api {
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()
+	a.registerFloors()
 	a.registerCampaigns()
 	a.registerCampaignActs()
 	a.registerDeployments()

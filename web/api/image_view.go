@@ -1,42 +1,47 @@
 package api
 
 import (
+	"context"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
 )
 
 // imageView is a firmware image. All but board, notes and file_name was read
 // from its bytes.
 type imageView struct {
-	SHA256        string                    `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
-	Size          int64                     `json:"size" doc:"Bytes that devices get"`
-	FileName      string                    `json:"file_name"`
-	Board         string                    `json:"board" doc:"The board it was built for, as an operator said; empty fits every board with the chip"`
-	Notes         string                    `json:"notes"`
-	Chip          string                    `json:"chip"`
-	Version       string                    `json:"version" doc:"As devices will report it"`
-	Project       string                    `json:"project"`
-	IDFVersion    string                    `json:"idf_version"`
-	ELFSHA256     string                    `json:"elf_sha256" doc:"What a device reports that runs it"`
-	CompiledAt    string                    `json:"compiled_at" doc:"As the build wrote it"`
-	SecureVersion uint32                    `json:"secure_version"`
-	MinChipRev    uint16                    `json:"min_chip_rev" doc:"Oldest silicon that runs it: major * 100 + minor"`
-	MaxChipRev    uint16                    `json:"max_chip_rev" doc:"65535 is no limit"`
-	FlashSize     int64                     `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
-	MergedBinary  bool                      `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
-	Signatures    []firmware.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
-	Manifest      *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if unsigned"`
-	NotOfferable  string                    `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
-	Warnings      []versionWarning          `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
-	UploadedBy    actorView                 `json:"uploaded_by"`
-	CreatedAt     time.Time                 `json:"created_at"`
-	RevokedAt     *time.Time                `json:"revoked_at" doc:"From then on it is never served"`
-	RevokedBy     string                    `json:"revoked_by"`
-	RevokeReason  string                    `json:"revoke_reason"`
+	SHA256         string                    `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
+	Size           int64                     `json:"size" doc:"Bytes that devices get"`
+	FileName       string                    `json:"file_name"`
+	Board          string                    `json:"board" doc:"The board it was built for, as an operator said; empty fits every board with the chip"`
+	Notes          string                    `json:"notes"`
+	Chip           string                    `json:"chip"`
+	Version        string                    `json:"version" doc:"As devices will report it"`
+	Project        string                    `json:"project"`
+	IDFVersion     string                    `json:"idf_version"`
+	ELFSHA256      string                    `json:"elf_sha256" doc:"What a device reports that runs it"`
+	CompiledAt     string                    `json:"compiled_at" doc:"As the build wrote it"`
+	SecureVersion  uint32                    `json:"secure_version"`
+	MinChipRev     uint16                    `json:"min_chip_rev" doc:"Oldest silicon that runs it: major * 100 + minor"`
+	MaxChipRev     uint16                    `json:"max_chip_rev" doc:"65535 is no limit"`
+	FlashSize      int64                     `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
+	MergedBinary   bool                      `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
+	Signatures     []firmware.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
+	Manifest       *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if unsigned"`
+	NotOfferable   string                    `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
+	Warnings       []versionWarning          `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
+	Withheld       string                    `json:"withheld" doc:"Why no device would get it today: no release, campaign, link or blank board may use it. Empty if they may"`
+	WithheldCode   string                    `json:"withheld_code" doc:"Reason code of withheld; empty without one" example:"unsigned"`
+	WithheldParams map[string]any            `json:"withheld_params" doc:"Parameters of the code"`
+	UploadedBy     actorView                 `json:"uploaded_by"`
+	CreatedAt      time.Time                 `json:"created_at"`
+	RevokedAt      *time.Time                `json:"revoked_at" doc:"From then on it is never served"`
+	RevokedBy      string                    `json:"revoked_by"`
+	RevokeReason   string                    `json:"revoke_reason"`
 }
 
 // A versionWarning is a code with its parameters.
@@ -78,8 +83,23 @@ func (imageView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "manifest")
 }
 
-func newImageView(i firmware.Image) imageView {
-	return imageView{Manifest: manifest(i), SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board,
+// judgedImages returns a view of images that says which are withheld today.
+func (a *api) judgedImages(ctx context.Context, images []firmware.Image) (func(firmware.Image) imageView, error) {
+	limits, err := a.Firmware.Limits(ctx, images)
+	return func(i firmware.Image) imageView { return newImageView(i, limits.Why(i, "")) }, err
+}
+
+// whyWithheld is the text of a verdict, whose codes are those of refusals.
+func whyWithheld(r fleet.Reason) string {
+	if r.Is("") {
+		return ""
+	}
+	return i18n.ErrorDetail(&fleet.Error{Code: r.Code, Params: r.Params})
+}
+
+func newImageView(i firmware.Image, withheld fleet.Reason) imageView {
+	return imageView{Withheld: whyWithheld(withheld), WithheldCode: withheld.Code, WithheldParams: paramsOf(withheld),
+		Manifest: manifest(i), SHA256: i.SHA256, Size: i.Size, FileName: i.FileName, Board: i.Board,
 		Notes: i.Notes, Chip: i.Chip,
 		Version: i.Version, Project: i.Project, IDFVersion: i.IDFVersion, ELFSHA256: i.ELFSHA256, CompiledAt: i.CompiledAt,
 		SecureVersion: i.SecureVersion, MinChipRev: i.MinChipRev, MaxChipRev: i.MaxChipRev, FlashSize: i.FlashSize,
@@ -101,9 +121,14 @@ type releaseView struct {
 	Reason    string                `json:"reason" doc:"Why it was deprecated or revoked"`
 }
 
-func release(r firmware.Release) releaseView {
-	return releaseView{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Images: viewed(r.Images,
-		newImageView),
+func (a *api) releaseOf(ctx context.Context, r firmware.Release) (releaseView, error) {
+	view, err := a.judgedImages(ctx, r.Images)
+	return release(r, view), err
+}
+
+func release(r firmware.Release, image func(firmware.Image) imageView) releaseView {
+	return releaseView{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State,
+		Images:    viewed(r.Images, image),
 		CreatedBy: actor(r.CreatedBy), CreatedAt: utc(r.CreatedAt), ChangedAt: utcOrNil(&r.ChangedAt), Reason: r.Reason}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"fleetd/fleet"
 	"fleetd/fleet/firmware"
 )
 
@@ -14,7 +15,7 @@ func TestVersionWarningsOfImages(t *testing.T) {
 		"2025-11-02": `[{"code":"version_suffix_ignored","params":{"part":"2025-11-02","read":"2025"}},` +
 			`{"code":"version_is_date","params":{"part":"2025-11-02","read":"2025"}}]`,
 	} {
-		if got, err := json.Marshal(newImageView(firmware.Image{Version: version}).Warnings); err != nil ||
+		if got, err := json.Marshal(newImageView(firmware.Image{Version: version}, fleet.Reason{}).Warnings); err != nil ||
 			string(got) != want {
 			t.Errorf("%s: %s, %v, want %s", version, got, err, want)
 		}

@@ -75,19 +75,23 @@ func (a *api) listImages(ctx context.Context, _ fleet.Principal, in *listImagesI
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, newImageView), nil
+	view, err := a.judgedImages(ctx, page.Items)
+	return pageOf(page, view), err
 }
 
 // shownImage is the answer of operations that end with an image.
-func shownImage(i firmware.Image, err error) (*answer[imageView], error) {
-	if err != nil {
-		return nil, err
+func (a *api) shownImage(ctx context.Context) func(i firmware.Image, err error) (*answer[imageView], error) {
+	return func(i firmware.Image, err error) (*answer[imageView], error) {
+		if err != nil {
+			return nil, err
+		}
+		view, err := a.judgedImages(ctx, []firmware.Image{i})
+		return answerWith(view(i)), err
 	}
-	return answerWith(newImageView(i)), nil
 }
 
 func (a *api) getImage(ctx context.Context, _ fleet.Principal, in *ImagePath) (*answer[imageView], error) {
-	return shownImage(a.Firmware.Image(ctx, in.sha256()))
+	return a.shownImage(ctx)(a.Firmware.Image(ctx, in.sha256()))
 }
 
 type updateImageInput struct {
@@ -99,7 +103,7 @@ type updateImageInput struct {
 }
 
 func (a *api) updateImage(ctx context.Context, by fleet.Principal, in *updateImageInput) (*answer[imageView], error) {
-	return shownImage(a.Firmware.Update(ctx, by, in.sha256(), in.Body.Board, in.Body.Notes))
+	return a.shownImage(ctx)(a.Firmware.Update(ctx, by, in.sha256(), in.Body.Board, in.Body.Notes))
 }
 
 type signImageInput struct {
@@ -116,7 +120,7 @@ func (a *api) signImage(ctx context.Context, by fleet.Principal, in *signImageIn
 	if err != nil {
 		return nil, err
 	}
-	return shownImage(a.Firmware.SetManifest(ctx, by, in.sha256(), file))
+	return a.shownImage(ctx)(a.Firmware.SetManifest(ctx, by, in.sha256(), file))
 }
 
 func (a *api) deleteImage(ctx context.Context, by fleet.Principal, in *ImagePath) (*empty, error) {
@@ -136,7 +140,7 @@ type revokeImageInput struct {
 }
 
 func (a *api) revokeImage(ctx context.Context, by fleet.Principal, in *revokeImageInput) (*answer[imageView], error) {
-	return shownImage(a.Firmware.Revoke(ctx, by, in.sha256(), in.Body.Reason))
+	return a.shownImage(ctx)(a.Firmware.Revoke(ctx, by, in.sha256(), in.Body.Reason))
 }
 
 type fitImageInput struct {

@@ -164,7 +164,7 @@ func dryRun(d campaign.DryRun) dryRunView {
 				viewed(w.ByBoard, func(c fleet.DeviceCount) countView { return countView(c) }), orEmpty(w.Sample)}
 		}),
 		Images: viewed(d.Images, func(i campaign.PlannedImage) plannedImageView {
-			return plannedImageView{newImageView(i.Image), i.Count}
+			return plannedImageView{newImageView(i.Image, fleet.Reason{}), i.Count}
 		}),
 		Conflicts: viewed(d.Conflicts, func(c campaign.PlannedConflict) conflictView {
 			return conflictView{c.Campaign, c.Name, c.Waiting, c.Active, orEmpty(c.Sample)}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
@@ -46,6 +47,65 @@ func (a *api) registerReleases() {
 		summary: "List which devices a release fits, which not, and why"}, a.fitRelease)
 }
 
+func (a *api) registerFloors() {
+	register(a, operation{id: "list-floors", reach: access.Shared, models: fleet.ModelsMay,
+		method: http.MethodGet, path: "/floors", role: fleet.RoleViewer,
+		summary: "List the least versions of boards"}, a.listFloors)
+	register(a, operation{id: "set-floor", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodPut, path: "/floors/{board}", role: fleet.RoleAdmin,
+		summary: "Set the least version that devices with a board may get",
+		about: "Older images are withheld from them: at planning, at dispatch, from a rollback, " +
+			"and from a link that was sent already."}, a.setFloor)
+	register(a, operation{id: "clear-floor", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodDelete, path: "/floors/{board}", role: fleet.RoleAdmin, noun: "floor",
+		summary: "Let devices with a board have any version again"}, a.clearFloor)
+}
+
+type floorView struct {
+	Board   string    `json:"board"`
+	Version string    `json:"version" doc:"Devices with the board get none that is older"`
+	SetBy   actorView `json:"set_by"`
+	SetAt   time.Time `json:"set_at"`
+}
+
+func floor(f firmware.Floor) floorView {
+	return floorView{f.Board, f.Version, actor(f.SetBy), utc(f.SetAt)}
+}
+
+func (a *api) listFloors(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[list[floorView]], error) {
+	all, err := a.Firmware.Floors(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(all, floor), nil
+}
+
+// BoardPath is the input of operations on one board.
+type BoardPath struct {
+	Board string `path:"board" minLength:"1" maxLength:"100"`
+}
+
+func (p BoardPath) pathID() string { return p.Board }
+
+type setFloorInput struct {
+	BoardPath
+	Body struct {
+		Version string `json:"version" minLength:"1" maxLength:"32" example:"2.5.0"`
+	}
+}
+
+func (a *api) setFloor(ctx context.Context, by fleet.Principal, in *setFloorInput) (*answer[floorView], error) {
+	f, err := a.Firmware.SetFloor(ctx, by, in.Board, in.Body.Version)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(floor(f)), nil
+}
+
+func (a *api) clearFloor(ctx context.Context, by fleet.Principal, in *BoardPath) (*empty, error) {
+	return &empty{}, a.Firmware.ClearFloor(ctx, by, in.Board)
+}
+
 type createReleaseInput struct {
 	Body struct {
 		Version string   `json:"version,omitempty" maxLength:"100" doc:"The images' own, if left out"`
@@ -68,7 +128,8 @@ func (a *api) createRelease(ctx context.Context, by fleet.Principal, in *createR
 	if err != nil {
 		return nil, err
 	}
-	return &createReleaseOutput{prefix + "/releases/" + r.ID.String(), release(r)}, nil
+	view, err := a.releaseOf(ctx, r)
+	return &createReleaseOutput{prefix + "/releases/" + r.ID.String(), view}, err
 }
 
 type listReleasesInput struct {
@@ -82,19 +143,27 @@ func (a *api) listReleases(ctx context.Context, _ fleet.Principal, in *listRelea
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, release), nil
+	var images []firmware.Image
+	for _, r := range page.Items {
+		images = append(images, r.Images...)
+	}
+	view, err := a.judgedImages(ctx, images)
+	return pageOf(page, func(r firmware.Release) releaseView { return release(r, view) }), err
 }
 
 // shownRelease is the answer of operations that end with a release.
-func shownRelease(r firmware.Release, err error) (*answer[releaseView], error) {
-	if err != nil {
-		return nil, err
+func (a *api) shownRelease(ctx context.Context) func(r firmware.Release, err error) (*answer[releaseView], error) {
+	return func(r firmware.Release, err error) (*answer[releaseView], error) {
+		if err != nil {
+			return nil, err
+		}
+		view, err := a.releaseOf(ctx, r)
+		return answerWith(view), err
 	}
-	return answerWith(release(r)), nil
 }
 
 func (a *api) getRelease(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[releaseView], error) {
-	return shownRelease(a.Firmware.Release(ctx, in.uuid()))
+	return a.shownRelease(ctx)(a.Firmware.Release(ctx, in.uuid()))
 }
 
 type updateReleaseInput struct {
@@ -117,7 +186,7 @@ func (a *api) updateRelease(ctx context.Context, by fleet.Principal, in *updateR
 	set(&r.Version, in.Body.Version)
 	set(&r.Notes, in.Body.Notes)
 	set(&r.Images, in.Body.Images)
-	return shownRelease(a.Firmware.Edit(ctx, by, old.ID, r))
+	return a.shownRelease(ctx)(a.Firmware.Edit(ctx, by, old.ID, r))
 }
 
 // set changes what a request names; the rest stays.
@@ -128,7 +197,7 @@ func set[T any](to, from *T) {
 }
 
 func (a *api) releaseRelease(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[releaseView], error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseReleased, ""))
+	return a.shownRelease(ctx)(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseReleased, ""))
 }
 
 // MayReasonBody is a body that may say why, and may be left out.
@@ -153,7 +222,7 @@ type deprecateReleaseInput struct {
 func (a *api) deprecateRelease(ctx context.Context, by fleet.Principal,
 	in *deprecateReleaseInput) (*answer[releaseView],
 	error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseDeprecated, in.reason()))
+	return a.shownRelease(ctx)(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseDeprecated, in.reason()))
 }
 
 type revokeReleaseInput struct {
@@ -163,7 +232,7 @@ type revokeReleaseInput struct {
 
 func (a *api) revokeRelease(ctx context.Context, by fleet.Principal, in *revokeReleaseInput) (*answer[releaseView],
 	error) {
-	return shownRelease(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseRevoked, in.Body.Reason))
+	return a.shownRelease(ctx)(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseRevoked, in.Body.Reason))
 }
 
 type fitReleaseInput struct {

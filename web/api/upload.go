@@ -96,7 +96,11 @@ func (a *api) uploadImage(ctx context.Context, by fleet.Principal, in *uploadInp
 	if err != nil {
 		return nil, err
 	}
-	out := &uploadOutput{http.StatusOK, prefix + "/images/" + img.SHA256, newImageView(img)}
+	view, err := a.judgedImages(ctx, []firmware.Image{img})
+	if err != nil {
+		return nil, err
+	}
+	out := &uploadOutput{http.StatusOK, prefix + "/images/" + img.SHA256, view(img)}
 	if created {
 		out.Status = http.StatusCreated
 	}

@@ -130,6 +130,7 @@ type ImageRow struct {
 	Running   Running
 	CreatedAt time.Time
 	CanAct    bool
+	Withheld  string // why no device would get it today; "" if they may
 }
 
 // NewImageRow shows an image as a row.

@@ -12,6 +12,7 @@ import (
 // "edit" with board and notes, "revoke" with reason and confirm = its version,
 // and "delete".
 type FirmwareImagePage struct {
+	Withheld  string // why no device would get it today; "" if they may
 	Image     firmware.Image
 	Releases  []ReleaseRef
 	Adoption  Adoption

@@ -921,6 +921,24 @@ type FieldProblem struct {
 	Message string `json:"message"`
 }
 
+// Floor defines model for Floor.
+type Floor struct {
+	Board string    `json:"board"`
+	SetAt time.Time `json:"set_at"`
+	SetBy Actor     `json:"set_by"`
+
+	// Version Devices with the board get none that is older
+	Version string `json:"version"`
+}
+
+// FloorList defines model for FloorList.
+type FloorList struct {
+	Items []Floor `json:"items"`
+
+	// NextCursor Give it as cursor to get the next page; null on the last
+	NextCursor *string `json:"next_cursor"`
+}
+
 // Funnel defines model for Funnel.
 type Funnel struct {
 	Count int64  `json:"count"`
@@ -1026,6 +1044,17 @@ type Image struct {
 
 	// Warnings What stock firmware makes of the version and its author may not have meant
 	Warnings []VersionWarning `json:"warnings"`
+
+	// Withheld Why no device would get it today: no release, campaign, link or blank board may use it. Empty if they may
+	Withheld string `json:"withheld"`
+
+	// WithheldCode Reason code of withheld; empty without one
+	//
+	// Examples: unsigned
+	WithheldCode string `json:"withheld_code"`
+
+	// WithheldParams Parameters of the code
+	WithheldParams map[string]interface{} `json:"withheld_params"`
 }
 
 // ImageList defines model for ImageList.
@@ -1548,6 +1577,12 @@ type SerialLoad struct {
 
 	// Unchanged Loaded before, with the same key
 	Unchanged int64 `json:"unchanged"`
+}
+
+// SetFloorInputBody defines model for SetFloorInputBody.
+type SetFloorInputBody struct {
+	// Version Examples: 2.5.0
+	Version string `json:"version"`
 }
 
 // SignImageInputBody defines model for SignImageInputBody.

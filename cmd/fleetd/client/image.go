@@ -35,8 +35,11 @@ type ImageCommand struct {
 
 func (i Image) row() []string {
 	state := "ready"
-	if i.RevokedAt != nil {
+	switch {
+	case i.RevokedAt != nil:
 		state = "revoked"
+	case i.Withheld != "":
+		state = "withheld: " + i.Withheld
 	}
 	return []string{i.SHA256, i.Version, i.Chip, i.Board, kib(i.Size), state}
 }

@@ -16,6 +16,7 @@ type ReleaseCommand struct {
 	Create releaseCreate `cmd:"" help:"Make a release of images that were uploaded."`
 	List   releaseList   `cmd:"" help:"List releases."`
 	Show   releaseShow   `cmd:"" help:"Show one release and its images."`
+	Floor  releaseFloor  `cmd:"" help:"Set the least version that devices with a board may get; list or clear those that are set."`
 	Revoke releaseRevoke `cmd:"" help:"Withdraw a release: its images are never served again."`
 }
 

@@ -146,7 +146,8 @@ var rows = map[string]row{
 	"list-conversations": reads(somewhere, viewer), "list-waiting-devices": people(reads(somewhere, viewer)),
 	"list-images": reads(somewhere, viewer), "get-image": reads(somewhere, viewer), "fit-image": reads(somewhere, viewer),
 	"get-image-layout": absent(reads(somewhere, viewer)), "list-releases": reads(somewhere, viewer),
-	"get-release": reads(somewhere, viewer), "fit-release": reads(somewhere, viewer), "list-filters": reads(somewhere, viewer),
+	"get-release": reads(somewhere, viewer), "list-floors": reads(somewhere, viewer),
+	"fit-release": reads(somewhere, viewer), "list-filters": reads(somewhere, viewer),
 	"stream-events": {need: viewer, reach: somewhere, models: too, inert: "TestStreams follows streams"},
 	"get-device":    reads(onDevice, viewer), "list-tools": reads(onDevice, viewer), "list-inventories": reads(onDevice, viewer),
 	"diff-inventories": reads(onDevice, viewer), "list-firmware": reads(onDevice, viewer),
@@ -329,6 +330,18 @@ var rows = map[string]row{
 		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "old"} })},
 	"revoke-release": {need: admin, reach: onFleet, writes: list("releases", "images"),
 		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "bad"} })},
+
+	"set-floor": {need: admin, reach: onFleet, writes: list("board_floors"),
+		ask: func(*world, *principal, side) request {
+			return request{args: map[string]string{"board": "no-such-board"}, body: obj{"version": "1.0"}}
+		}},
+	"clear-floor": {need: admin, reach: onFleet, writes: list("board_floors"),
+		ask: func(w *world, _ *principal, s side) request {
+			return request{args: w.keep("floor", s, func() thing {
+				w.must("PUT", "/floors/no-such-board", obj{"version": "1.0"})
+				return thing{"board": "no-such-board"}
+			})}
+		}},
 
 	// Settings and people.
 	"create-filter": {need: operator, reach: onFleet, writes: list("filters"),
