@@ -30,7 +30,9 @@ type UsageError struct{ error }
 type clientFlags struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
 	Token string `help:"API token; make one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
-	JSON  bool   `name:"json" help:"Print JSON, also on a terminal."`
+
+	TokenFile string `name:"token-file" help:"File that holds the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
+	JSON      bool   `name:"json" help:"Print JSON, also on a terminal."`
 }
 
 // maxAnswer bounds what a client reads of an answer; a tool result has at most 256 KiB.
@@ -64,6 +66,10 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 }
 
 func (c *clientFlags) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--token", Value: &c.Token,
+		File: c.TokenFile}); err != nil {
+		return nil, UsageError{err}
+	}
 	if c.Token == "" {
 		return nil, UsageError{errors.New(
 			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}

@@ -24,10 +24,12 @@ import (
 // An MCPCommand lets an MCP client that starts programs, and speaks with them
 // over their standard input and output, reach a server's MCP address.
 type MCPCommand struct {
-	URL    string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
-	Token  string `help:"API token; make one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
-	Device string `help:"The tools of one device, instead of the fleet's." placeholder:"ID" xor:"scope"`
-	Group  string `help:"The tools that the devices of a saved filter share." placeholder:"NAME" xor:"scope"`
+	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
+	Token string `help:"API token; make one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
+
+	TokenFile string `name:"token-file" help:"File that holds the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
+	Device    string `help:"The tools of one device, instead of the fleet's." placeholder:"ID" xor:"scope"`
+	Group     string `help:"The tools that the devices of a saved filter share." placeholder:"NAME" xor:"scope"`
 
 	dialTimeout time.Duration // for tests. Default: dialTimeout
 }
@@ -39,6 +41,10 @@ func (c *MCPCommand) Run(ctx context.Context) error {
 }
 
 func (c *MCPCommand) bridge(ctx context.Context, local mcp.Transport, log *slog.Logger) error {
+	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--token", Value: &c.Token,
+		File: c.TokenFile}); err != nil {
+		return UsageError{err}
+	}
 	if c.Token == "" {
 		return UsageError{errors.New(
 			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME --kind model --tools '*'")}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"fleetd/cmd/fleetd/terminal"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
@@ -34,6 +36,10 @@ type Database struct {
 
 	// DatabaseURL names a PostgreSQL, version 15 or later, to use instead of the embedded one.
 	DatabaseURL string `help:"PostgreSQL to use instead of the embedded one: postgres://user:password@host/db." env:"FLEETD_DATABASE_URL,DATABASE_URL" placeholder:"URL"`
+
+	// DatabaseURLFile is a file that holds DatabaseURL, as all fields with this ending hold another one: a secret on
+	// the command line is seen by everybody on the machine.
+	DatabaseURLFile string `name:"database-url-file" help:"File that holds the URL." env:"FLEETD_DATABASE_URL_FILE" type:"path" placeholder:"FILE"`
 }
 
 // Config configures a server. The zero value of each field is its default. The
@@ -112,6 +118,8 @@ type Config struct {
 	// fleet.MinPassword characters. Default: generated; Greet prints it.
 	AdminPassword string `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 
+	AdminPasswordFile string `name:"admin-password-file" help:"File that holds this password." env:"FLEETD_ADMIN_PASSWORD_FILE" type:"path" placeholder:"FILE"`
+
 	// SessionIdle ends the sign-in of a browser that made no request for so long; live pages that are open do not
 	// count. 0 does not; each ends after 7 days. The command line sets 12 hours by default.
 	SessionIdle time.Duration `help:"Sign a browser out that was not used for so long; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`
@@ -139,6 +147,8 @@ type Config struct {
 	// Default: none; the pictures are kept with their calls.
 	VisionURL   string `name:"vision-url" help:"Service that answers questions about the pictures of devices' cameras. Default: none; the pictures are kept with their calls." env:"FLEETD_VISION_URL" placeholder:"URL"`
 	VisionToken string `name:"vision-token" help:"Bearer token for --vision-url." env:"FLEETD_VISION_TOKEN" placeholder:"TOKEN"`
+
+	VisionTokenFile string `name:"vision-token-file" help:"File that holds this token." env:"FLEETD_VISION_TOKEN_FILE" type:"path" placeholder:"FILE"`
 
 	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
 	MaxDownloads int `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
@@ -172,6 +182,8 @@ type Config struct {
 	// VoiceSecret is what the voice server and fleetd share, to make tokens. Default: no token is sent.
 	VoiceSecret string `help:"Secret shared with the voice server, to make its tokens. Default: no token is sent." env:"FLEETD_VOICE_SECRET" placeholder:"SECRET"`
 
+	VoiceSecretFile string `name:"voice-secret-file" help:"File that holds this secret." env:"FLEETD_VOICE_SECRET_FILE" type:"path" placeholder:"FILE"`
+
 	// VoiceUDPAddr is where the audio of conversations is received. Default: :8884.
 	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address of the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
 
@@ -193,6 +205,8 @@ type Config struct {
 	// SMTPURL is the mail server for alerts, SMTPFrom the sender's address. Default: no mail is sent.
 	SMTPURL  string `name:"smtp-url" help:"Mail server for alerts: smtp://user:password@host:587 (STARTTLS), smtps://, or smtp://host:25?tls=none. Default: no mail is sent." env:"FLEETD_SMTP_URL" placeholder:"URL"`
 	SMTPFrom string `name:"smtp-from" help:"Address that mails about alerts come from." env:"FLEETD_SMTP_FROM" placeholder:"ADDRESS"`
+
+	SMTPURLFile string `name:"smtp-url-file" help:"File that holds the URL of the mail server." env:"FLEETD_SMTP_URL_FILE" type:"path" placeholder:"FILE"`
 
 	// Demo also runs this many simulated devices, 20,000 at most.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
@@ -218,6 +232,23 @@ type Config struct {
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
 	alertEvery time.Duration
+}
+
+// readSecrets fills in what files hold.
+func (c *Config) readSecrets() error {
+	warn := func(flag, path string) {
+		c.logger().Warn("everybody on this machine can read a secret; run chmod 600", "flag", flag, "file", path)
+	}
+	return terminal.ReadSecrets(warn,
+		c.Database.secret(),
+		terminal.Secret{Flag: "--admin-password", Value: &c.AdminPassword, File: c.AdminPasswordFile},
+		terminal.Secret{Flag: "--vision-token", Value: &c.VisionToken, File: c.VisionTokenFile},
+		terminal.Secret{Flag: "--voice-secret", Value: &c.VoiceSecret, File: c.VoiceSecretFile},
+		terminal.Secret{Flag: "--smtp-url", Value: &c.SMTPURL, File: c.SMTPURLFile})
+}
+
+func (d *Database) secret() terminal.Secret {
+	return terminal.Secret{Flag: "--database-url", Value: &d.DatabaseURL, File: d.DatabaseURLFile}
 }
 
 // setDefaults gives each field that is zero what the command line does.
@@ -251,6 +282,9 @@ func (c *Config) setDefaults() {
 // work, before anything is touched.
 func (c *Config) check() error {
 	c.setDefaults()
+	if err := c.readSecrets(); err != nil {
+		return err
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key belong together: give both or neither")
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,37 @@ func TestRedactURL(t *testing.T) {
 	}
 	if got := redactURL(""); got != "" {
 		t.Errorf("no URL became %q", got)
+	}
+}
+
+// No secret of a file is printed with the configuration.
+func TestSecretsFromFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("postgres://u:SEKRET-kettle-moss@db/fleet\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := printConfig{Config{Database: Database{DatabaseURLFile: file}, AdminPasswordFile: file, VoiceSecretFile: file,
+		VoiceUpstream: "ws://voice.test/", VisionURL: "http://vision.test/", VisionTokenFile: file}}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := os.Stdout
+	os.Stdout = write
+	err = c.Run()
+	os.Stdout = out
+	write.Close()
+	printed, readErr := io.ReadAll(read)
+	if err != nil || readErr != nil {
+		t.Fatal(err, readErr)
+	}
+	if strings.Contains(string(printed), "SEKRET") || strings.Count(string(printed), "(set)") != 3 {
+		t.Errorf("printed %s", printed)
+	}
+	// What is read is what is used.
+	used := Config{VoiceSecretFile: file}
+	if err := used.readSecrets(); err != nil || used.VoiceSecret != "postgres://u:SEKRET-kettle-moss@db/fleet" {
+		t.Errorf("used %q, %v", used.VoiceSecret, err)
 	}
 }
 
@@ -68,6 +100,7 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	}
 	// What the command line turns on.
 	zero.CollectDumps, zero.ConversationWait, zero.AlertRetention = true, 10*time.Minute, 90*24*time.Hour
+	zero.SessionIdle = 12 * time.Hour
 	for _, c := range []*Config{&flags, &zero} {
 		if err := c.check(); err != nil {
 			t.Fatal(err)

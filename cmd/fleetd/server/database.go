@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"fleetd/cmd/fleetd/terminal"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/migrations"
@@ -20,6 +21,9 @@ type database struct {
 // openDatabase opens the server's database for one command. The embedded one
 // is joined if it runs, and started for the command if it does not.
 func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database, error) {
+	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, f.secret()); err != nil {
+		return nil, UsageError{err}
+	}
 	url, release := f.DatabaseURL, func(context.Context) error { return nil }
 	if url == "" {
 		var err error

@@ -45,10 +45,12 @@ type userAdd struct {
 	Scope    string `help:"Filter of the devices on which the role holds, such as tag:lab. Default: all."`
 	Rest     string `help:"Role on all other devices. Default: they do not exist for the operator." enum:",viewer,operator,admin" default:""`
 	Password string `help:"Password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+
+	PasswordFile string `name:"password-file" help:"File that holds the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 }
 
 func (c *userAdd) Run(ctx context.Context) error {
-	password, generated, err := choosePassword(c.Password)
+	password, generated, err := choosePassword(c.Password, c.PasswordFile)
 	if err != nil {
 		return err
 	}
@@ -103,10 +105,12 @@ type userPasswd struct {
 	Database
 	Name     string `arg:"" help:"Operator's name."`
 	Password string `help:"New password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+
+	PasswordFile string `name:"password-file" help:"File that holds the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 }
 
 func (c *userPasswd) Run(ctx context.Context) error {
-	password, generated, err := choosePassword(c.Password)
+	password, generated, err := choosePassword(c.Password, c.PasswordFile)
 	if err != nil {
 		return err
 	}
@@ -251,7 +255,11 @@ func (c *tokenRevoke) Run(ctx context.Context) error {
 
 // choosePassword takes the password given, asks for one on a terminal, or
 // makes one up.
-func choosePassword(given string) (password string, generated bool, err error) {
+func choosePassword(given, file string) (password string, generated bool, err error) {
+	err = terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--password", Value: &given, File: file})
+	if err != nil {
+		return "", false, UsageError{err}
+	}
 	if given != "" {
 		return given, false, nil
 	}
