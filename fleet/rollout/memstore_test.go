@@ -457,7 +457,11 @@ func (s *memStore) DevicesByID(ctx context.Context, ids []fleet.DeviceID) (list 
 func (s *memStore) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.devices)), nil
+	ids := slices.Sorted(maps.Keys(s.devices))
+	return slices.DeleteFunc(ids, func(id fleet.DeviceID) bool {
+		_, ok := q.Match(s.devices[id], nil, time.Now())
+		return !ok
+	}), nil
 }
 
 func (s *memStore) Image(ctx context.Context, sha string) (firmware.Image, error) {

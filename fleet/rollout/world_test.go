@@ -52,6 +52,9 @@ type world struct {
 	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
 
+	rights register                // of who asks
+	watch  func(fleet.CallRequest) // sees every call; may be nil
+
 	open  *fleet.OpenConversations
 	talks *fleet.Interruptions // how long they are waited for
 }
@@ -79,7 +82,7 @@ func (w *world) options() rollout.Options {
 			tools:         {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}},
 			"fewer tools": {ID: "fewer tools", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}}},
 		}},
-		Rollback: w.rollBack, Conversations: w.talks,
+		Authority: &w.rights, Rollback: w.rollBack, Conversations: w.talks,
 		PublicURL: "http://fleet.example.org", Log: w.log, Tick: w.tick,
 	}
 }
@@ -241,6 +244,9 @@ func (w *world) deployment(campaignID uuid.UUID, id fleet.DeviceID) campaign.Dep
 func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
 	w.mu.Lock()
 	d := w.devices[r.Device]
+	if w.watch != nil {
+		w.watch(r)
+	}
 	w.mu.Unlock()
 	now := time.Now().UTC()
 	c := fleet.Call{ID: uuid.New(), Device: r.Device, Tool: r.Tool, State: fleet.CallSucceeded, SentAt: &now}
