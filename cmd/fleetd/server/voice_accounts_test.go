@@ -30,7 +30,8 @@ func TestVoiceServerByOTA(t *testing.T) {
 		&made); status != 201 {
 		t.Fatalf("%d, %+v", status, made)
 	}
-	f := d.simulate(sim.Options{Devices: 1, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond})
+	board := sim.Options{Devices: 1, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond}
+	f, off := d.simulateFor(board)
 	d.listed(1)
 	one := f.Device(0)
 	id, _ := fleet.ParseDeviceID(one.ID())
@@ -47,6 +48,9 @@ func TestVoiceServerByOTA(t *testing.T) {
 		d.rest("GET", "/upstreams/match?device="+string(id), nil, &m)
 		return m.Account != nil && m.Account.Code == "482913"
 	})
+
+	off()
+	d.eventually("the board is off", func() bool { _, connected := d.connection(id); return !connected })
 
 	// The board's next start: as it polls, and asks whether it was activated.
 	poll := func(path string) (int, string) {
@@ -78,6 +82,8 @@ func TestVoiceServerByOTA(t *testing.T) {
 		t.Errorf("the device never gets further: %s", body)
 	}
 
+	one = d.simulate(board).Device(0)
+	d.listed(1)
 	one.Talk()
 	d.eventually("a conversation", func() bool { return len(up.Sessions()) == 1 })
 	if up.Refused() != 0 {

@@ -119,19 +119,24 @@ func (d *testServer) eventually(what string, ok func() bool) {
 // simulate runs devices against the server until the test ends.
 func (d *testServer) simulate(o sim.Options) *sim.Fleet {
 	d.t.Helper()
+	f, _ := d.simulateFor(o)
+	return f
+}
+
+// simulateFor also returns how to end the devices before the test ends.
+func (d *testServer) simulateFor(o sim.Options) (*sim.Fleet, func()) {
+	d.t.Helper()
 	o.OTAURL = d.URL() + "/xiaozhi/ota/"
 	f, err := sim.New(o)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	d.t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	return f
+	done := make(chan struct{})
+	go func() { defer close(done); _ = f.Run(ctx) }()
+	end := func() { cancel(); <-done }
+	d.t.Cleanup(end)
+	return f, end
 }
 
 // listed waits until n devices are online with their tools listed.
