@@ -148,7 +148,7 @@ func TestWebhookSettings(t *testing.T) {
 	}))
 	t.Cleanup(to.Close)
 	admin := c.as(fleet.RoleAdmin)
-	admin.post("/settings/webhooks", url.Values{"name": {"chat"}, "url": {to.URL},
+	admin.post("/settings/webhooks", url.Values{"name": {"chat"}, "url": {to.URL + "/services/SEKRET"},
 		"events": {"approval.requested"}}).wantStatus(200).says("shown this once", "chat", "nothing delivered yet")
 	hook := c.webhook()
 	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
@@ -160,7 +160,10 @@ func TestWebhookSettings(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("nothing was posted")
 	}
-	admin.get("/settings/webhooks").says("The test was delivered.", "delivered, status 200")
+	admin.get("/settings/webhooks").says("The test was delivered.", "delivered, status 200", to.URL+"/…")
+	if p := admin.get("/settings/webhooks"); strings.Contains(p.body, "SEKRET") {
+		t.Error("the page shows the secret part of an address")
+	}
 	admin.post("/settings/webhooks/"+hook+"/disable", nil).wantRedirect("/settings/webhooks")
 	to.Close()
 	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")

@@ -166,7 +166,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	c.operators.EndIdle(12 * time.Hour)
 	ada := c.operator("ada", fleet.RoleViewer)
 	b, other := c.signIn("ada"), c.signIn("ada")
-	b.get("/settings/account").wantStatus(200).wantText("#sessions", "ends if unused")
+	b.get("/settings/account").wantStatus(200).wantText("#sessions", "if unused, ends in")
 	c.exec(`UPDATE logins SET seen_at = now() - interval '11 hours 55 minutes' WHERE id = $1`, c.logins(ada)[1])
 	c.exec(`UPDATE logins SET seen_at = now() - interval '12 hours 1 minute' WHERE id = $1`, c.logins(ada)[0])
 	if n := len(c.logins(ada)); n != 1 {

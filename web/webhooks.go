@@ -32,7 +32,7 @@ func (s *Server) webhooksPage(ctx context.Context) (page ui.WebhooksPage, err er
 	v := viewerOf(ctx)
 	hooks, err := s.Webhooks.List(ctx, v.actor())
 	for _, w := range hooks {
-		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.URL, Enabled: w.Enabled, At: w.Last.At,
+		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.Shown, Enabled: w.Enabled, At: w.Last.At,
 			OK: w.Last.Reason.Code == "", Status: w.Last.Status}
 		for _, e := range w.Events {
 			row.Events = append(row.Events, string(e))

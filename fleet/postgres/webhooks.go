@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,14 +44,15 @@ func (s *Store) publishTo(ctx context.Context, tx pgx.Tx, kind webhook.EventKind
 	return s.outbox(ctx, tx, collect(ids, job))
 }
 
-const webhookColumns = `id, name, url, events, secret, enabled, created_by, created_at, last_event, last_at, last_status,
+const webhookColumns = `id, name, shown, address, events, secret, enabled, created_by, created_at, last_event, last_at, last_status,
 	last_code, last_params`
 
 func toWebhook(row pgx.CollectableRow) (webhook.Webhook, error) {
 	r, err := pgx.RowToStructByName[struct {
 		ID         uuid.UUID
 		Name       string
-		URL        string
+		Shown      string
+		Address    []byte
 		Events     []webhook.EventKind
 		Secret     []byte
 		Enabled    bool
@@ -62,8 +64,8 @@ func toWebhook(row pgx.CollectableRow) (webhook.Webhook, error) {
 		LastCode   string
 		LastParams []byte
 	}](row)
-	w := webhook.Webhook{ID: r.ID, Name: r.Name, URL: r.URL, Events: r.Events, Secret: r.Secret, Enabled: r.Enabled,
-		CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, Last: webhook.Delivery{Event: r.LastEvent, At: r.LastAt,
+	w := webhook.Webhook{ID: r.ID, Name: r.Name, Shown: r.Shown, Address: r.Address, Events: r.Events,
+		Secret: r.Secret, Enabled: r.Enabled, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, Last: webhook.Delivery{Event: r.LastEvent, At: r.LastAt,
 			Status: r.LastStatus, Reason: fleet.Reason{Code: r.LastCode}}}
 	if err == nil && r.LastParams != nil {
 		err = json.Unmarshal(r.LastParams, &w.Last.Reason.Params)
@@ -71,17 +73,21 @@ func toWebhook(row pgx.CollectableRow) (webhook.Webhook, error) {
 	return w, err
 }
 
+// webhookDetail is a webhook as audit entries have it: of its address the host,
+// since viewers read them.
 func webhookDetail(w webhook.Webhook) map[string]any {
-	return map[string]any{"name": w.Name, "url": w.URL, "events": w.Events, "enabled": w.Enabled}
+	_, host, _ := strings.Cut(w.Shown, "://")
+	host, _, _ = strings.Cut(host, "/")
+	return map[string]any{"name": w.Name, "host": host, "events": w.Events, "enabled": w.Enabled}
 }
 
 // CreateWebhook adds a webhook.
 func (s *Store) CreateWebhook(ctx context.Context, by fleet.Principal, w webhook.Webhook) error {
 	return s.audited(ctx, by, "webhook.create", w.ID.String(), webhookDetail(w), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO webhooks (id, name, url, events, secret, enabled, created_by, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-			w.ID, cleanText(w.Name), w.URL, w.Events, w.Secret, w.Enabled, cleanText(w.CreatedBy), w.CreatedAt)
+			INSERT INTO webhooks (id, name, shown, address, events, secret, enabled, created_by, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			w.ID, cleanText(w.Name), cleanText(w.Shown), w.Address, w.Events, w.Secret, w.Enabled, cleanText(w.CreatedBy), w.CreatedAt)
 		return err
 	})
 }
@@ -110,8 +116,9 @@ func (s *Store) Webhook(ctx context.Context, id uuid.UUID) (webhook.Webhook, err
 func (s *Store) UpdateWebhook(ctx context.Context, by fleet.Principal, w webhook.Webhook) error {
 	return s.audited(ctx, by, "webhook.change", w.ID.String(), webhookDetail(w), func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
-			UPDATE webhooks SET name = $2, url = $3, events = $4, secret = $5, enabled = $6 WHERE id = $1`,
-			w.ID, cleanText(w.Name), w.URL, w.Events, w.Secret, w.Enabled)
+			UPDATE webhooks SET name = $2, shown = $3, address = $4, url = NULL, events = $5, secret = $6, enabled = $7
+			WHERE id = $1`,
+			w.ID, cleanText(w.Name), cleanText(w.Shown), w.Address, w.Events, w.Secret, w.Enabled)
 	})
 }
 
@@ -120,6 +127,35 @@ func (s *Store) DeleteWebhook(ctx context.Context, by fleet.Principal, id uuid.U
 	return s.audited(ctx, by, "webhook.delete", id.String(), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `DELETE FROM webhooks WHERE id = $1`, id)
 	})
+}
+
+// SealWebhooks seals the addresses that are stored open, and reports how many.
+func (s *Store) SealWebhooks(ctx context.Context,
+	seal func(id uuid.UUID, url string) (shown string, address []byte)) (n int, err error) {
+	type open struct {
+		ID  uuid.UUID
+		URL string
+	}
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `SELECT id, url FROM webhooks WHERE url IS NOT NULL FOR UPDATE`)
+		list, err := pgx.CollectRows(rows, pgx.RowToStructByName[open])
+		if err != nil {
+			return err
+		}
+		for _, w := range list {
+			shown, address := seal(w.ID, w.URL)
+			if err := changeOne(ctx, tx, `UPDATE webhooks SET shown = $2, address = $3, url = NULL WHERE id = $1`,
+				w.ID, cleanText(shown), address); err != nil {
+				return err
+			}
+		}
+		n = len(list)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("addresses of webhooks not sealed: %w", domainError(err))
+	}
+	return n, nil
 }
 
 // SetWebhookDelivery notes the outcome of the last attempt.

@@ -143,16 +143,11 @@ func (s *Service) apply(w *Webhook, r Request) error {
 		}
 		w.Name = name
 	}
-	if r.URL != nil {
-		w.URL = strings.TrimSpace(*r.URL)
-	}
 	if w.Name == "" {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.webhook").At("name")
 	}
-	u, err := url.Parse(w.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || len(w.URL) > maxURLBytes ||
-		fleet.CleanText(w.URL, maxURLBytes) != w.URL {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_url", "limit", maxURLBytes).At("url")
+	if err := s.setURL(w, r.URL); err != nil {
+		return err
 	}
 	if r.Events != nil {
 		w.Events = slices.Compact(slices.Sorted(slices.Values(r.Events)))
@@ -178,7 +173,55 @@ func (s *Service) apply(w *Webhook, r Request) error {
 	return nil
 }
 
+// setURL gives the webhook an address. nil leaves it the one that it has, and so
+// does what is shown of that one, which a client may send back.
+func (s *Service) setURL(w *Webhook, given *string) error {
+	if given == nil && w.Address != nil {
+		return nil
+	}
+	text := ""
+	if given != nil {
+		text = strings.TrimSpace(*given)
+	}
+	if w.Address != nil && text == w.Shown {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || len(text) > maxURLBytes ||
+		fleet.CleanText(text, maxURLBytes) != text || strings.Contains(text, hidden) {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_url", "limit", maxURLBytes).At("url")
+	}
+	w.Shown, w.Address = s.seal(w.ID, text)
+	return nil
+}
+
+// hidden is shown instead of what is secret of an address.
+const hidden = "…"
+
+// seal returns what is shown of a URL, and the URL sealed.
+func (s *Service) seal(id uuid.UUID, text string) (shown string, address []byte) {
+	if u, err := url.Parse(text); err == nil {
+		shown = u.Scheme + "://" + u.Host
+		if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			shown += "/" + hidden
+		}
+	}
+	return shown, s.o.Sealer.Seal(addressAs(id), []byte(text))
+}
+
+// SealStored seals the addresses that an earlier version stored open. Call it
+// before anything is delivered.
+func (s *Service) SealStored(ctx context.Context) error {
+	n, err := s.o.Store.SealWebhooks(ctx, s.seal)
+	if n > 0 {
+		s.o.Log.Info("addresses of webhooks sealed", "webhooks", n)
+	}
+	return err
+}
+
 func sealedAs(id uuid.UUID) string { return "webhook/" + id.String() }
+
+func addressAs(id uuid.UUID) string { return "webhook-address/" + id.String() }
 
 // Delete removes a webhook. Its deliveries that wait are dropped.
 func (s *Service) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
@@ -227,7 +270,8 @@ func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
 	now := s.o.Now()
 	d := Delivery{Event: j.Event, At: &now}
 	secret, err := s.o.Sealer.Open(sealedAs(w.ID), w.Secret)
-	if err != nil {
+	address, addressErr := s.o.Sealer.Open(addressAs(w.ID), w.Address)
+	if err != nil || addressErr != nil {
 		d.Reason = fleet.Because("webhook_secret_sealed")
 		return d
 	}
@@ -241,7 +285,7 @@ func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
 		d.Reason = fleet.Because("webhook_failed", "detail", fleet.CleanText(err.Error(), 200))
 		return d
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(address), bytes.NewReader(body))
 	if err != nil {
 		d.Reason = fleet.Because("webhook_failed", "detail", "the URL cannot be used")
 		return d

@@ -40,7 +40,8 @@ var EventKinds = []EventKind{ApprovalRequested, ApprovalDecided, AlertOpened, Al
 type Webhook struct {
 	ID        uuid.UUID
 	Name      string
-	URL       string
+	Shown     string // of its URL: scheme and host; the rest is a secret of the receiver
+	Address   []byte // the URL, sealed
 	Events    []EventKind
 	Secret    []byte // sealed
 	Enabled   bool
@@ -94,6 +95,9 @@ type Store interface {
 	Webhook(ctx context.Context, id uuid.UUID) (Webhook, error)
 	UpdateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
 	DeleteWebhook(ctx context.Context, by fleet.Principal, id uuid.UUID) error
+	// SealWebhooks seals the addresses that are stored open, all or none of them,
+	// and reports how many.
+	SealWebhooks(ctx context.Context, seal func(id uuid.UUID, url string) (shown string, address []byte)) (int, error)
 	SetWebhookDelivery(ctx context.Context, id uuid.UUID, d Delivery) error
 }
 

@@ -18,7 +18,7 @@ func (a *api) registerWebhooks() {
 	const path, one = "/webhooks", "/webhooks/{id}"
 	register(a, operation{id: "list-webhooks", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path, role: fleet.RoleAdmin,
-		summary: "List webhooks, without their secrets"}, a.listWebhooks)
+		summary: "List webhooks, without their secrets and the secret parts of their addresses"}, a.listWebhooks)
 	register(a, operation{id: "create-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
 		summary: "Have events posted to an address",
@@ -39,7 +39,7 @@ func (a *api) registerWebhooks() {
 type WebhookView struct {
 	ID        uuid.UUID           `json:"id" format:"uuid"`
 	Name      string              `json:"name"`
-	URL       string              `json:"url"`
+	URL       string              `json:"url" doc:"Scheme and host; the rest is a secret of the receiver, shown as …"`
 	Events    []webhook.EventKind `json:"events" nullable:"false"`
 	Enabled   bool                `json:"enabled"`
 	CreatedBy string              `json:"created_by"`
@@ -76,7 +76,7 @@ func delivery(d webhook.Delivery) *deliveryView {
 }
 
 func webhookOf(w webhook.Webhook) WebhookView {
-	return WebhookView{ID: w.ID, Name: w.Name, URL: w.URL, Events: w.Events, Enabled: w.Enabled, CreatedBy: w.CreatedBy,
+	return WebhookView{ID: w.ID, Name: w.Name, URL: w.Shown, Events: w.Events, Enabled: w.Enabled, CreatedBy: w.CreatedBy,
 		CreatedAt: utc(w.CreatedAt), Last: delivery(w.Last)}
 }
 
@@ -119,7 +119,7 @@ type updateWebhookInput struct {
 	IDPath
 	Body struct {
 		Name    *string             `json:"name,omitempty" maxLength:"120"`
-		URL     *string             `json:"url,omitempty" maxLength:"2000"`
+		URL     *string             `json:"url,omitempty" maxLength:"2000" doc:"Left out, or as the list shows it: stays as it is"`
 		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended"`
 		Secret  *string             `json:"secret,omitempty" maxLength:"200"`
 		Enabled *bool               `json:"enabled,omitempty"`

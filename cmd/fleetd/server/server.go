@@ -215,6 +215,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Webhooks = webhook.New(webhook.Options{Store: s.store, Sealer: sealer, PublicURL: s.cfg.PublicURL,
 		Guard: s.outbound, Log: log})
 	s.stages.onStop("webhooks", s.Webhooks.Close)
+	if err := s.Webhooks.SealStored(ctx); err != nil {
+		return nil, err
+	}
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
 		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},
 		Webhooks: s.Webhooks, Logger: log})
