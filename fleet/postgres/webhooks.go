@@ -65,7 +65,8 @@ func toWebhook(row pgx.CollectableRow) (webhook.Webhook, error) {
 		LastParams []byte
 	}](row)
 	w := webhook.Webhook{ID: r.ID, Name: r.Name, Shown: r.Shown, Address: r.Address, Events: r.Events,
-		Secret: r.Secret, Enabled: r.Enabled, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, Last: webhook.Delivery{Event: r.LastEvent, At: r.LastAt,
+		Secret: r.Secret, Enabled: r.Enabled,
+		CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, Last: webhook.Delivery{Event: r.LastEvent, At: r.LastAt,
 			Status: r.LastStatus, Reason: fleet.Reason{Code: r.LastCode}}}
 	if err == nil && r.LastParams != nil {
 		err = json.Unmarshal(r.LastParams, &w.Last.Reason.Params)
@@ -87,7 +88,8 @@ func (s *Store) CreateWebhook(ctx context.Context, by fleet.Principal, w webhook
 		_, err := tx.Exec(ctx, `
 			INSERT INTO webhooks (id, name, shown, address, events, secret, enabled, created_by, created_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			w.ID, cleanText(w.Name), cleanText(w.Shown), w.Address, w.Events, w.Secret, w.Enabled, cleanText(w.CreatedBy), w.CreatedAt)
+			w.ID, cleanText(w.Name), cleanText(w.Shown), w.Address, w.Events, w.Secret, w.Enabled, cleanText(w.CreatedBy),
+			w.CreatedAt)
 		return err
 	})
 }

@@ -56,8 +56,8 @@ func (w *world) wantNowhere(t *testing.T, secrets ...string) {
 	}
 }
 
-// The address of a webhook is a secret of its receiver: it is posted to, and shown
-// to nobody again.
+// The address of a webhook is a secret of its receiver: it is posted to, and
+// never shown again.
 func TestWebhookAddressesAreSecrets(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan string, 10)
