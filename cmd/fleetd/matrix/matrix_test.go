@@ -121,6 +121,8 @@ func (p *principal) may(r row, s side) bool {
 		return false
 	case p.isModel() && r.models != too:
 		return false
+	case p.isModel() && r.of != "" && !p.mayCall(r.of):
+		return false
 	case r.manage && (p.scoped || p.isModel() || p.tools != allTools):
 		return false
 	}

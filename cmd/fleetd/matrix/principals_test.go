@@ -66,7 +66,12 @@ var userOnly = map[string]bool{"self.get_system_info": true, "self.reboot": true
 
 // calls reports whether the principal may call the tool on the devices of a side.
 func (p *principal) calls(tool string, s side) bool {
-	if !allows(p.on(s), fleet.RoleOperator) || p.isModel() && userOnly[tool] {
+	return allows(p.on(s), fleet.RoleOperator) && p.mayCall(tool)
+}
+
+// mayCall reports whether its kind and its patterns allow the tool.
+func (p *principal) mayCall(tool string) bool {
+	if p.isModel() && userOnly[tool] {
 		return false
 	}
 	for _, pattern := range toolPatterns[p.tools] {

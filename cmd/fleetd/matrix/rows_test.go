@@ -40,6 +40,7 @@ type row struct {
 	models models   // whether principals of kind model may, too
 	manage bool     // needs every device and every tool: it makes or changes principals
 	tool   string   // that it calls on the device
+	of     string   // the tool whose record it reads: to a model that may never call it, there is none
 	runs   string   // that runs on the device by it, called by somebody else
 	partly bool     // is answered 2xx also if nothing of it may be done
 	writes []string // tables besides audit_entries
@@ -136,6 +137,13 @@ func reads(reach reach, need fleet.Role) row {
 	return row{need: need, reach: reach, models: too, ask: read}
 }
 
+// record is a read of what came of a call of the tool.
+func record(tool string) row {
+	r := reads(onDevice, viewer)
+	r.of = tool
+	return r
+}
+
 // rows has every operation of the document.
 var rows = map[string]row{
 	// What is read.
@@ -151,16 +159,16 @@ var rows = map[string]row{
 	"stream-events": {need: viewer, reach: somewhere, models: too, inert: "TestStreams follows streams"},
 	"get-device":    reads(onDevice, viewer), "list-tools": reads(onDevice, viewer), "list-inventories": reads(onDevice, viewer),
 	"diff-inventories": reads(onDevice, viewer), "list-firmware": reads(onDevice, viewer),
-	"get-facts": absent(reads(onDevice, viewer)), "list-device-calls": reads(onDevice, viewer), "get-call": reads(onDevice, viewer),
-	"get-fanout": reads(onDevice, viewer), "list-fanout-answers": reads(onDevice, viewer),
-	"export-fanout-answers": reads(onDevice, viewer), "get-snapshot": reads(onDevice, viewer),
+	"get-facts": absent(reads(onDevice, viewer)), "list-device-calls": reads(onDevice, viewer), "get-call": record("self.get_device_status"),
+	"get-fanout": record("self.get_device_status"), "list-fanout-answers": record("self.get_device_status"),
+	"export-fanout-answers": record("self.get_device_status"), "get-snapshot": record("self.screen.snapshot"),
 	"get-conversation": reads(onDevice, viewer), "list-timeline": reads(onDevice, viewer), "get-campaign": reads(onDevice, viewer),
 	"list-deployments": reads(onDevice, viewer), "get-deployment": reads(onDevice, viewer),
 	"list-device-deployments": reads(onDevice, viewer), "get-outlook": reads(onDevice, viewer),
 	"list-core-dumps": reads(onDevice, viewer), "get-core-dump": reads(onDevice, viewer),
 	"get-core-dump-content": people(absent(reads(onDevice, operator))), "get-vitals": absent(reads(onDevice, viewer)),
 	"list-vitals": absent(reads(onDevice, viewer)), "list-jobs": reads(onDevice, viewer),
-	"get-config": absent(reads(onDevice, viewer)), "get-approval": reads(onDevice, viewer),
+	"get-config": absent(reads(onDevice, viewer)), "get-approval": record(asked),
 	"list-tokens": people(reads(onFleet, viewer)), "list-operators": people(reads(onFleet, viewer)), "list-tool-pins": reads(onFleet, viewer),
 	"list-policies": reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
 	"get-enrolment-rule": people(reads(onFleet, viewer)), "list-serials": people(reads(onFleet, viewer)), "get-key-rotation": people(reads(onFleet, viewer)),
