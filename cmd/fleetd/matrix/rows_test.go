@@ -40,7 +40,7 @@ type row struct {
 	models models   // whether principals of kind model may, too
 	manage bool     // needs every device and every tool: it makes or changes principals
 	tool   string   // that it calls on the device
-	of     string   // the tool whose record it reads: to a model that may never call it, there is none
+	of     string   // the tool whose record it reads: a model that may never call it does not find it
 	runs   string   // that runs on the device by it, called by somebody else
 	partly bool     // is answered 2xx also if nothing of it may be done
 	writes []string // tables besides audit_entries
