@@ -128,7 +128,7 @@ func TestWeakPasswordsAreRefused(t *testing.T) {
 
 func TestSignInIsRateLimited(t *testing.T) {
 	t.Run("by name", func(t *testing.T) {
-		c := newConsole(t)
+		c := newConsole(t, stopClock().use)
 		b := c.browser()
 		limited := false
 		for i := range 12 {
@@ -141,7 +141,7 @@ func TestSignInIsRateLimited(t *testing.T) {
 		}
 	})
 	t.Run("by address", func(t *testing.T) {
-		c := newConsole(t)
+		c := newConsole(t, stopClock().use)
 		c.operator("ada", fleet.RoleViewer)
 		b := c.browser()
 		limited := 0
