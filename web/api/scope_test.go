@@ -16,7 +16,6 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/telemetry"
-	"fleetd/web/access"
 )
 
 // sides are the two devices of a world, one on each side of the scope tag:in,
@@ -151,80 +150,6 @@ func (w *world) scoped(t *testing.T, role fleet.Role, scope string) string {
 		t.Fatal(err)
 	}
 	return secret
-}
-
-// Every operation is asked for by every role, of all devices and of some, about
-// a device on each side of the scope. Operations come from the document, and what
-// each reaches from its declaration.
-func TestScopeMatrix(t *testing.T) {
-	w := newWorld(t)
-	w.api.failures = unlimited()
-	all := newSides(t, w)
-	ops := w.routes()
-	slices.SortStableFunc(ops, func(a, b route) int { return harm(a) - harm(b) })
-	tried := map[access.Reach]int{}
-	bodies := map[string]string{ // where the body is looked at before the address
-		"update-campaign": w.planOf(t, ""), "approve-campaign": `{"digest":"` + strings.Repeat("ab", 32) + `"}`,
-		"deny-campaign": `{"reason":"too early"}`}
-	for _, op := range ops {
-		if op.id == "withdraw-call" {
-			continue // the asker's alone, whatever the role: tested with the approvals
-		}
-		reach := operationsOf(w.api.huma.OpenAPI().Paths[op.path])[op.method].Metadata[reachKey].(access.Reach)
-		named := strings.Contains(op.path, "{id}") && (reach == access.Device || reach == access.Record ||
-			reach == access.Audience)
-		for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
-			for _, scope := range []string{"", "tag:in"} {
-				secret := w.scoped(t, role, scope)
-				for _, side := range []fleet.DeviceID{unit, other} {
-					at := all[side].address(op.path)
-					if op.id == "stream-events" {
-						at += "?device=%20"
-					}
-					want := "allowed"
-					switch {
-					case !role.Allows(needs[op.id]), reach == access.Fleet && scope != "":
-						want = "403"
-					case named && scope != "" && side == other:
-						want = "404"
-					}
-					r := w.as(t, "", op.method, at, bodies[op.id], "Authorization", "Bearer "+secret)
-					got := fmt.Sprint(r.status)
-					if r.status != 401 && r.status != 403 && r.status < 500 && (r.status != 404 || op.method != "GET" || !named) &&
-						want != "404" {
-						got = "allowed"
-					}
-					if got != want {
-						t.Errorf("%s (%s) by a %s of %q about %s: %d %s, want %s", op.id, reach, role, scope, side, r.status, r.body,
-							want)
-					}
-					if want == "404" && !strings.HasPrefix(r.problem(t).Code, "unknown_") {
-						t.Errorf("%s about a hidden device is answered %s: not as if it did not exist", op.id, r.body)
-					}
-					tried[reach]++
-				}
-			}
-		}
-	}
-	for _, reach := range []access.Reach{access.Device, access.Record, access.Audience, access.List, access.Shared,
-		access.Fleet} {
-		if tried[reach] == 0 {
-			t.Errorf("no operation reaches %s", reach)
-		}
-	}
-}
-
-// harm orders operations so that those that take something away come last.
-func harm(r route) int {
-	switch {
-	case r.id == "retire-device":
-		return 3
-	case r.method == http.MethodDelete:
-		return 2
-	case r.method != http.MethodGet:
-		return 1
-	}
-	return 0
 }
 
 // Both ways in which a call is read keep to the scope.

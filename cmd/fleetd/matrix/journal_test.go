@@ -21,7 +21,7 @@ type table struct {
 var silent = table{silent: true}
 
 var tables = map[string]table{
-	"alert_events": {}, "alerts": {}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
+	"alert_events": silent, "alerts": {noise: []string{"devices", "params", "query", "quiet_since", "severity"}}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
 	"calls": {device: "device_id"}, "campaign_images": {}, "campaigns": {noise: []string{"revision"}},
 	"connections": silent, "conversations": {device: "device_id"}, "core_dumps": {device: "device_id"},
 	"deployment_events": {}, "deployments": {device: "device_id"}, "device_boots": silent, "device_configs": silent,

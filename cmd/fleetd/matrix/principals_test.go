@@ -122,7 +122,8 @@ func allTokens() (all []*principal) {
 }
 
 // pairwise keeps principals so that each two values of different properties that
-// occur together in one of all occur together in one of those that are kept.
+// occur together in one of all occur together in one of those that are kept, and
+// all programs that may call every tool.
 func pairwise(all []*principal) (kept []*principal) {
 	pairs := func(p *principal) (list []string) {
 		values := []string{string(p.kind), string(p.role), fmt.Sprint(p.scoped), string(p.rest) + " elsewhere", string(p.tools)}
@@ -139,6 +140,17 @@ func pairwise(all []*principal) (kept []*principal) {
 			open[pair] = true
 		}
 	}
+	keep := func(p *principal) {
+		for _, pair := range pairs(p) {
+			delete(open, pair)
+		}
+		kept = append(kept, p)
+	}
+	for _, p := range all {
+		if p.kind == fleet.KindProgram && p.tools == allTools {
+			keep(p) // what no language model may is tried in each role and scope, too
+		}
+	}
 	for len(open) > 0 {
 		var best *principal
 		most := 0
@@ -153,10 +165,7 @@ func pairwise(all []*principal) (kept []*principal) {
 				best, most = p, n
 			}
 		}
-		for _, pair := range pairs(best) {
-			delete(open, pair)
-		}
-		kept = append(kept, best)
+		keep(best)
 	}
 	return kept
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -446,11 +447,11 @@ var rows = map[string]row{
 			left := int(w.must("GET", "/key-rotation", nil).number("left"))
 			return request{body: obj{"confirm": fmt.Sprint(left)}}
 		}, undo: func(w *world, s side, r request) { w.endRotation() }},
-	"restart-key-rotation-devices": {need: admin, reach: onFleet, inert: "no rotation runs",
-		writes: list("fanouts", "fanout_targets", "calls"), ask: func(w *world, p *principal, s side) request {
+	"restart-key-rotation-devices": {need: admin, reach: onFleet, writes: list("fanouts", "fanout_targets", "calls"),
+		inert: "there may be no device that is left", runs: "self.reboot", ask: func(w *world, p *principal, s side) request {
 			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
 			return request{}
-		}},
+		}, undo: (*world).rebooted},
 }
 
 var (
@@ -515,6 +516,24 @@ func (w *world) fanOutEnds(_ side, r request) {
 		}
 		return open == 0
 	})
+}
+
+// rebooted waits until the devices that were restarted are back.
+func (w *world) rebooted(_ side, _ request) {
+	w.t.Helper()
+	w.fanOutEnds(inside, request{})
+	for _, id := range w.live {
+		if calls := w.sims[id].Calls(); len(calls) > w.ran[id] {
+			w.eventually("a restarted device to poll", func() bool {
+				var polled time.Time
+				if err := w.db.QueryRow(w.t.Context(), `SELECT last_poll FROM devices WHERE id = $1`, string(id)).Scan(&polled); err != nil {
+					w.t.Fatal(err)
+				}
+				return polled.After(calls[len(calls)-1].At)
+			})
+		}
+	}
+	w.online(w.live)
 }
 
 func (w *world) neverOn() []string {
@@ -646,7 +665,8 @@ func draftRelease(w *world, _ side) any {
 }
 
 func release(w *world, _ side) any {
-	return obj{"images": []string{w.image2}, "version": w.newVersion()}
+	image := w.must("POST", "/images?board="+liveBoard, w.appImage(fmt.Sprintf("3.1.%d", w.count()))).str("sha256")
+	return obj{"images": []string{image}, "version": w.newVersion()}
 }
 
 func savedFilter(w *world, s side) any { return obj{"name": w.name(s), "q": "board:x"} }

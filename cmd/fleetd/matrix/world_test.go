@@ -66,14 +66,14 @@ type world struct {
 	log    []string             // the latest acts
 	notes  int
 
-	image, image2, release string
-	fixture                map[side]map[string]string // what is read
-	kept                   map[string]thing
-	used                   []string              // keys of what the latest act is about
-	owner                  map[string]side       // of what was set up, by id
-	actors                 map[string]*principal // by the id of their tokens
-	clients                []string              // Client-Ids, which are secrets
-	client                 *http.Client
+	image, release string
+	fixture        map[side]map[string]string // what is read
+	kept           map[string]thing
+	used           []string              // keys of what the latest act is about
+	owner          map[string]side       // of what was set up, by id
+	actors         map[string]*principal // by the id of their tokens
+	clients        []string              // Client-Ids, which are secrets
+	client         *http.Client
 }
 
 // newWorld starts the server and switches the devices on.
