@@ -186,10 +186,19 @@ func (s *Approvals) May(ctx context.Context, by Principal, a Approval) error {
 	return nil
 }
 
+// mayApprove is [Approvals.May] for a yes: it takes a principal that may call the tool
+// itself.
+func (s *Approvals) mayApprove(ctx context.Context, by Principal, a Approval) error {
+	if !by.Scope.AllowsTool(a.Tool) {
+		return Refuse(ErrForbidden, "tool_not_allowed", "actor", by.Name, "tool", CleanText(a.Tool, 80))
+	}
+	return s.May(ctx, by, a)
+}
+
 // Approve lets a call or fan-out go on. It returns once the decision is on
 // record; the call's outcome comes as an [EventCall].
 func (s *Approvals) Approve(ctx context.Context, by Principal, id uuid.UUID, reason string) (Approval, error) {
-	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason, s.May)
+	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason, s.mayApprove)
 	if err != nil {
 		return Approval{}, err
 	}

@@ -329,6 +329,14 @@ func TestWhoMayApprove(t *testing.T) {
 		fleet.KindProgram, "")
 	modelOfBob := b.token(asAdmin(b.bob), "model of bob", fleet.KindModel, "")
 	elsewhere := b.token(asAdmin(b.bob), "elsewhere", fleet.KindProgram, "id:d1")
+	limited, _, err := fleet.NewOperators(b.store).NewToken(t.Context(), asAdmin(b.bob), fleet.TokenRequest{
+		Name: "reads", Role: fleet.RoleAdmin, Tools: []string{"self.get_*"}})
+	check(t, err)
+	_, asked := b.ask(b.alice)
+	_, err = b.svc.Approve(t.Context(), limited.Principal(), asked.ID, "")
+	wantRefusal(t, err, fleet.ErrForbidden, "tool_not_allowed")
+	_, err = b.svc.Deny(t.Context(), limited.Principal(), asked.ID, "") // a no is open to it
+	check(t, err)
 	tests := []struct {
 		name           string
 		asker, decider fleet.Principal
