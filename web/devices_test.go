@@ -165,7 +165,8 @@ func TestCompletionStaysInScope(t *testing.T) {
 		t.Errorf("who sees one device is proposed %v", got)
 	}
 	root.post("/filters?q=id:a085*", url.Values{"name": {"all"}}).wantRedirect("/devices")
-	for who, want := range map[*browser]string{root: "all 2", v: "all 1"} {
+	root.post("/filters?q=id:a085*+tag:in", url.Values{"name": {"ours"}}).wantRedirect("/devices")
+	for who, want := range map[*browser]string{root: "all 2 ours 1", v: "ours 1"} {
 		who.get("/devices").wantText("nav[aria-label=Saved filters]", want)
 	}
 	for _, at := range []string{"/devices?view=wall", "/devices?columns=picture,signal,crash"} {

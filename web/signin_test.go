@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,9 +63,12 @@ func TestSecureCookieBehindHTTPS(t *testing.T) {
 	c := newConsole(t, func(o *web.Options) { o.PublicURL = "https://fleet.test" })
 	c.operator("ada", fleet.RoleViewer)
 	p := c.browser().post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantStatus(303)
-	if got := p.header.Get("Set-Cookie"); !strings.HasPrefix(got, "__Host-fleetd_session=") || !strings.Contains(got,
-		"; Secure") {
-		t.Errorf("Set-Cookie: %q, want a __Host- cookie that is Secure", got)
+	for _, name := range []string{"__Host-fleetd_session=", "__Host-fleetd_browser="} {
+		if !slices.ContainsFunc(p.header["Set-Cookie"], func(got string) bool {
+			return strings.HasPrefix(got, name) && strings.Contains(got, "; Secure")
+		}) {
+			t.Errorf("Set-Cookie: %q, want %s with Secure", p.header["Set-Cookie"], name)
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (r *rig) campaignOf(state campaign.DeploymentState, devices ...fleet.Device
 	[]campaign.Deployment) {
 	r.t.Helper()
 	c, waves := r.newCampaign(campaign.Running)
-	c.PauseReason, c.FinishedAt = "", nil
+	c.PauseReason, c.FinishedAt, c.Images = "", nil, []string{r.image.SHA256}
 	var targets []campaign.Deployment
 	for _, id := range devices {
 		d := r.target(id, 0, state)

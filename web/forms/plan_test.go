@@ -50,7 +50,7 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 			{Path: "$.c", Op: "matches", Value: json.RawMessage(`"^a b$"`)}, {Path: "$.d", Op: "exists"},
 			{Path: "$.e", Op: "ne", Value: json.RawMessage(`" x"`)}, {Path: "$.f", Op: "ne", Value: json.RawMessage(`null`)}}})
 	for field, value := range reflect.ValueOf(full).Fields() {
-		if value.IsZero() {
+		if value.IsZero() && field.Name != "Within" { // the maker's filter is in no form
 			t.Errorf("the full plan does not set %s", field.Name)
 		}
 	}
