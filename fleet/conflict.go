@@ -27,6 +27,10 @@ const (
 	EvidenceConnectionAnswers ConflictEvidence = "connection_answers"
 	// Boot polls with one Client-Id from addresses A, B and A again.
 	EvidenceAddressesAlternate ConflictEvidence = "addresses_alternate"
+	// A unit polled with the device's Client-Id, and without a proof of its key, or with a
+	// wrong one.
+	EvidenceKeyMissing ConflictEvidence = "device_key_missing"
+	EvidenceKeyWrong   ConflictEvidence = "device_key_wrong"
 )
 
 // ConflictTTL is how long a conflict stands after the latest evidence.

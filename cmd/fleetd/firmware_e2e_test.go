@@ -10,7 +10,10 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -257,5 +260,40 @@ func unitCoreDump(t *testing.T, d *daemon, u *unit) {
 	if data := get(t, browser, "http://"+d.http+"/devices/"+u.id); len(data) == 0 {
 		t.Error("the device's page is empty")
 	}
+	d.online(u)
+}
+
+// TestFirmwareKey has a unit prove its key: whoever knows its Client-Id gets nothing,
+// also while the unit is off, and the unit comes back with its own credentials.
+func TestFirmwareKey(t *testing.T) {
+	t.Parallel()
+	d := newUnitDaemon(t, "--enrolment", "open")
+	u := newUnit(t, d, 0x71)
+	u.start()
+	d.online(u)
+	u.cutPower()
+	uuid, err := os.ReadFile(filepath.Join(u.dir, "kv", "kuuid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clientID := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(string(uuid))
+	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader(`{"version":2}`))
+	req.Header.Set("Device-Id", colons(u.id))
+	req.Header.Set("Client-Id", clientID)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, _ := io.ReadAll(resp.Body)
+	if clientID == "" || resp.StatusCode != http.StatusOK || bytes.Contains(answer, []byte("password")) {
+		t.Fatalf("the Client-Id %q alone was answered %s: %s", clientID, resp.Status, answer)
+	}
+	var v struct{ Conflict *struct{ Evidence []string } }
+	d.eventually("a conflict", func() bool {
+		d.rest("GET", "/devices/"+u.id, nil, &v)
+		return v.Conflict != nil && slices.Contains(v.Conflict.Evidence, "device_key_missing")
+	})
+	u.start()
 	d.online(u)
 }

@@ -88,6 +88,9 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 	if err := e.mayOn(ctx, by, id, "resolve_conflict"); err != nil {
 		return err
 	}
+	if r.Act == ConflictClearKey {
+		return e.ClearKey(ctx, by, id)
+	}
 	if r.Act == ConflictAcceptHardware || r.Act == ConflictKeepHardware {
 		return e.resolveHardware(ctx, by, id, r.Act == ConflictAcceptHardware)
 	}
@@ -149,7 +152,7 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, e
 	case ConflictDismiss:
 		return "", nil
 	case ConflictReenrol:
-		a.ClientID, a.NewClientID, a.ClaimCode, a.Challenge = unboundClientID, "", "", ""
+		a.ClientID, a.NewClientID, a.ClaimCode, a.Challenge, a.Key = unboundClientID, "", "", "", ""
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 		return "", nil
 	case ConflictKeep:
@@ -177,7 +180,7 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, e
 		}
 	}
 	if kept := known[keep]; kept != a.ClientID {
-		a.ClientID = kept
+		a.ClientID, a.Key = kept, ""
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 	}
 	a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
@@ -214,6 +217,7 @@ const (
 	// The acts about another board or chip than is pinned.
 	ConflictAcceptHardware ConflictAct = "accept_hardware" // what the device claims is pinned
 	ConflictKeepHardware   ConflictAct = "keep_hardware"   // the claim is forgotten
+	ConflictClearKey       ConflictAct = "clear_key"       // the key that the device proves next is bound
 )
 
 // A ConflictResolution is an act with the side it is about.

@@ -152,7 +152,7 @@ func (e *Service) Retired(id fleet.DeviceID) {
 func letIn(a *Admission) error {
 	switch {
 	case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
-		a.ClientID, a.NewClientID = a.NewClientID, ""
+		a.ClientID, a.NewClientID, a.Key = a.NewClientID, "", ""
 		// Or the old credentials would be good again after a return to the old Client-Id.
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 	case a.Enrolment == fleet.EnrolmentEnrolled:
@@ -209,7 +209,7 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
-		st.serial = credentialSerial(after.Serial)
+		st.serial, st.key = credentialSerial(after.Serial), after.Key
 		if after.ClaimCode == "" {
 			e.endRequest(st)
 		}

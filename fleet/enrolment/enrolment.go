@@ -13,6 +13,7 @@ type BootPoll struct {
 	Device       fleet.DeviceID
 	ClientID     string // Client-Id header: a UUID kept in the device's NVS
 	SerialNumber string
+	Proof        KeyProof
 	UserAgent    string
 	Language     string
 	RemoteAddr   string
@@ -50,6 +51,8 @@ type PollAnswer struct {
 	Activation *Activation     // set while the device waits to be enrolled
 	Session    *Credentials    // set for an enrolled device
 	Transport  fleet.Transport // of the session
+	// KeyChallenge is set for a device that is to prove its key, and then to poll again.
+	KeyChallenge string
 	// FirstBoot says that the poll names another build than the one before:
 	// the image waits for this very answer to be confirmed.
 	FirstBoot bool
@@ -74,6 +77,7 @@ type Admission struct {
 	Enrolment    fleet.Enrolment
 	ClientID     string // bound Client-Id; "" before the first poll
 	NewClientID  string // another Client-Id that asked and awaits an operator's decision
+	Key          string // public key that the device proves, base64; "" without one
 	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
 	ClaimCode    string
 	Challenge    string

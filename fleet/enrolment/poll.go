@@ -35,7 +35,11 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if d.bound != "" {
 		e.duplicates.polled(p, d.bound, e.o.Connection)
 	}
-	if d.unlisted || d.refused {
+	if d.keyEvidence != "" {
+		e.refuseKey(p, d.keyEvidence)
+		return PollAnswer{}, nil
+	}
+	if d.unlisted || d.refused || d.answer.KeyChallenge != "" && !d.changed {
 		return d.answer, nil
 	}
 	if e.polls.Pending() > keptFacts {
@@ -44,6 +48,7 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if d.answer.Session == nil && e.Known(p.Device) {
 		p = withoutClaims(p)
 	}
+	p.Proof = KeyProof{}
 	p.Given, p.changes = d.answer.Transport, d.changed
 	e.polls.Put(p.Device, p)
 	if d.changed {
@@ -59,7 +64,9 @@ type pollDecision struct {
 	unlisted bool     // nothing of it goes to the store, at least not yet
 	refused  bool     // by a rule
 	evicted  *request // lost its place to this one
-	bound    string   // Client-Id of the enrolled device before the poll; "" if another was refused by an operator
+	// why the poll of a device with a key got nothing; "" if it did not
+	keyEvidence fleet.ConflictEvidence
+	bound       string // Client-Id of the enrolled device before the poll; "" if another was refused by an operator
 }
 
 // withoutClaims is the poll of somebody who is not known to be the enrolled
@@ -167,14 +174,14 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 	case st.enrolment == fleet.EnrolmentWaiting:
 		return e.admitWaiting(st, p, d)
 	case p.ClientID == st.clientID:
-		d.answer = e.session(st, p.Device)
+		e.admitBound(st, p, d)
 		return nil
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return nil
-	case e.o.Mode == fleet.EnrolOpen && !e.mustProve(p) && !e.o.Connected(p.Device) && !e.contested(p.Device, p.At):
+	case e.o.Mode == fleet.EnrolOpen && st.key == "" && !e.mustProve(p) && !e.o.Connected(p.Device) && !e.contested(p.Device, p.At):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
-		st.clientID, st.newClientID = strings.Clone(p.ClientID), ""
+		st.clientID, st.newClientID, st.key = strings.Clone(p.ClientID), "", ""
 		st.serial = st.serial.revoked()
 		d.answer = e.session(st, p.Device)
 		return nil
@@ -208,7 +215,7 @@ func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error 
 	if e.o.Mode == fleet.EnrolOpen && !e.o.ByCode(p.Device) && !e.mustProve(p) {
 		e.endRequest(st)
 		st.enrolment = fleet.EnrolmentEnrolled
-		d.answer = e.session(st, p.Device)
+		e.admitBound(st, p, d)
 		return nil
 	}
 	if e.o.Mode != fleet.EnrolOpen {
@@ -236,7 +243,7 @@ func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollD
 	if rule.Transport != "" {
 		st.transport = rule.Transport
 	}
-	d.answer = e.session(st, p.Device)
+	e.admitBound(st, p, d)
 	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
 }
 

@@ -83,6 +83,7 @@ type pollAnswerBody struct {
 	WebSocket  *webSocketSection  `json:"websocket,omitempty"`
 	ServerTime serverTimeSection  `json:"server_time"`
 	Firmware   *firmwareSection   `json:"firmware,omitempty"`
+	DeviceKey  *deviceKeySection  `json:"device_key,omitempty"`
 }
 
 type activationSection struct {
@@ -108,6 +109,11 @@ type webSocketSection struct {
 	URL     string `json:"url"`
 	Token   string `json:"token"`
 	Version int    `json:"version"`
+}
+
+// deviceKeySection asks the included firmware to sign the challenge and to poll again.
+type deviceKeySection struct {
+	Challenge string `json:"challenge"`
 }
 
 type serverTimeSection struct {
@@ -166,6 +172,9 @@ func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
 		body.WebSocket = &webSocketSection{o.socketURL, c.Token, socketVersion}
 	default:
 		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
+	}
+	if a.KeyChallenge != "" {
+		body.DeviceKey = &deviceKeySection{a.KeyChallenge}
 	}
 	if f := a.Offer; f != nil && a.Session != nil {
 		body.Firmware = &firmwareSection{Version: f.Version, URL: f.URL, SHA256: f.SHA256, Size: f.Size, Job: f.Job,

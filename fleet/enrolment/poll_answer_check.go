@@ -64,6 +64,7 @@ var sectionChecks = map[string]func([]member) error{
 	"websocket":   checkWebsocket,
 	"server_time": checkServerTime,
 	"firmware":    checkFirmware,
+	"device_key":  func([]member) error { return nil }, // stock devices pass over it
 }
 
 // checkActivation wants code and challenge together: with a code alone the

@@ -88,8 +88,10 @@ type Service struct {
 
 	duplicates *duplicates
 	pingsMu    sync.Mutex
-	pings      map[fleet.DeviceID]*ping // under way
-	conflicts  *writebehind.Buffer[fleet.DeviceID, struct{}]
+
+	challengeKey []byte                   // of what devices sign
+	pings        map[fleet.DeviceID]*ping // under way
+	conflicts    *writebehind.Buffer[fleet.DeviceID, struct{}]
 
 	seed   maphash.Seed
 	shards [enrolmentShards]enrolmentShard
@@ -108,6 +110,7 @@ type standing struct {
 	enrolment    fleet.Enrolment
 	clientID     string
 	newClientID  string
+	key          string // public key that the device proves, base64; "" without one
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
@@ -175,6 +178,7 @@ func New(o Options) (*Service, error) {
 	e.polls = writebehind.New(&writebehind.Buffer[fleet.DeviceID, BootPoll]{Away: fleet.ErrUnavailable,
 		What: "boot polls", Write: e.savePolls, Merge: mergePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000,
 		Log: o.Log})
+	e.challengeKey = newChallengeKey()
 	e.pings = make(map[fleet.DeviceID]*ping)
 	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
 	e.conflicts = writebehind.New(&writebehind.Buffer[fleet.DeviceID, struct{}]{Away: fleet.ErrUnavailable,
@@ -228,7 +232,7 @@ func (e *Service) Load(ctx context.Context) error {
 		return err
 	}
 	for _, a := range all {
-		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID,
+		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID, key: a.Key,
 			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, transport: a.Transport, given: a.Given,
 			inventoryELF: unique.Make(a.InventoryELF),
 			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
@@ -442,7 +446,7 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 	if st == nil {
 		return Admission{}, false
 	}
-	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
+	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID, Key: st.key,
 		Serial: int32(st.serial), Retired: st.retired, Transport: st.transport, Given: st.given,
 		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}

@@ -38,7 +38,7 @@ const (
 // A pollOrigin is where an answered poll came from.
 type pollOrigin struct {
 	addr unique.Handle[string]
-	at   int64 // Unix seconds; 0: no such poll
+	at   uint32 // Unix seconds, which end in 2106; 0: no such poll
 	// settled says that the unit did more than ask for credentials since: it connected,
 	// or was given something else to do first.
 	settled bool
@@ -55,8 +55,8 @@ type ping struct {
 // hold reports whether a second unit sent the poll. It waits for the device's
 // connection to answer, if it has one.
 func (e *Service) hold(p BootPoll) bool {
-	if !e.claimsToBe(p) {
-		return false
+	if !e.claimsToBe(p) || e.hasKey(p.Device) {
+		return false // a proof decides, and needs no signs
 	}
 	if e.heldBefore(p) {
 		return true
@@ -70,6 +70,23 @@ func (e *Service) hold(p BootPoll) bool {
 		return true
 	}
 	return false
+}
+
+// hasKey reports whether the device proves a key.
+func (e *Service) hasKey(id fleet.DeviceID) (has bool) {
+	e.with(id, func(st *standing) { has = st.key != "" })
+	return has
+}
+
+// refuseKey records the conflict of a poll without the proof that the device gives.
+func (e *Service) refuseKey(p BootPoll, kind fleet.ConflictEvidence) {
+	other := p.RemoteAddr
+	e.with(p.Device, func(st *standing) {
+		if st.last.at != 0 {
+			other = st.last.addr.Value()
+		}
+	})
+	e.holdFrom(p, other, kind)
 }
 
 // claimsToBe reports whether the poll has the Client-Id of an enrolled device.
@@ -132,7 +149,7 @@ func (e *Service) alternates(p BootPoll) (other string, ok bool) {
 	e.with(p.Device, func(st *standing) {
 		last, before := st.last, st.before
 		ok = last.at != 0 && before.at != 0 && !last.settled && last.addr.Value() != p.RemoteAddr &&
-			before.addr.Value() == p.RemoteAddr && p.At.Unix()-before.at < int64(addressesWithin/time.Second)
+			before.addr.Value() == p.RemoteAddr && p.At.Unix()-int64(before.at) < int64(addressesWithin/time.Second)
 		if ok {
 			other = last.addr.Value()
 		}
@@ -154,7 +171,7 @@ func (st *standing) answered(p BootPoll) {
 	if st.last.at == 0 || st.last.addr != from {
 		st.before = st.last
 	}
-	st.last = pollOrigin{addr: from, at: p.At.Unix()}
+	st.last = pollOrigin{addr: from, at: uint32(p.At.Unix())}
 }
 
 // Settled notes that the unit whose poll was answered last goes on with what it

@@ -52,18 +52,19 @@ const upsertDevices = `
 		remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, enrolled_at, presence_since, last_seen,
 			last_poll, created_at,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, device_key)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END,
 			at, CASE WHEN proved THEN at END, CASE WHEN proved THEN at END, at,
-		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes, transport_given
+		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes,
+		transport_given, device_key
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::text[],
 		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
-		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[], $25::bool[])
+		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[], $25::bool[], $26::text[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
 		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, proved)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, proved, device_key)
 	ON CONFLICT (id) DO UPDATE SET
 		board = CASE WHEN ` + pinnedBoard + ` THEN devices.board ELSE coalesce(nullif(excluded.board, ''), devices.board) END,
 		board_key = CASE WHEN ` + pinnedBoard + ` THEN devices.board_key
@@ -83,6 +84,7 @@ const upsertDevices = `
 			WHEN excluded.version IN ('', devices.version) THEN devices.slot ELSE '' END,
 		language = coalesce(nullif(excluded.language, ''), devices.language),
 		remote_addr = excluded.remote_addr,
+		device_key = excluded.device_key,
 		client_id = excluded.client_id, new_client_id = excluded.new_client_id, serial = excluded.serial,
 		claim_code = excluded.claim_code, challenge = excluded.challenge, enrolment = excluded.enrolment,
 		enrolled_at = CASE WHEN excluded.enrolment = 'enrolled' THEN coalesce(devices.enrolled_at,
@@ -177,7 +179,8 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }),
-		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }), proved)
+		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }), proved,
+		text(func(r *enrolment.PollRecord) string { return r.Admission.Key }))
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *enrolment.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Broken }),

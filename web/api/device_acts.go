@@ -32,7 +32,8 @@ func (a *api) registerDeviceActs() {
 	register(a, act("resolve-conflict", "End a conflict of two units",
 		"keep binds the credentials to one unit and refuses the other; reenrol takes them from both, and who starts next asks "+
 			"to join; dismiss only removes the mark. New evidence makes a new conflict. "+
-			"About another board or chip than is pinned: accept_hardware pins what the device claims, keep_hardware forgets it.", fleet.RoleOperator), a.resolveConflict)
+			"About another board or chip than is pinned: accept_hardware pins what the device claims, keep_hardware forgets it. "+
+			"clear_key forgets the key that the device proves: the next one that it proves is bound.", fleet.RoleOperator), a.resolveConflict)
 	register(a, act("replace", "Replace a device by another unit",
 		"It is retired; its name, tags, notes, time zone, transport and hold go to the successor, which is answered. A successor that waits is let in along the way. Name it by its id, or by the code that it shows.", fleet.RoleAdmin), a.replace)
 }
@@ -105,7 +106,7 @@ func (a *api) decide(ctx context.Context, by fleet.Principal, in *DevicePath, de
 type resolveInput struct {
 	DevicePath
 	Body struct {
-		Act    enrolment.ConflictAct `json:"act" enum:"keep,reenrol,dismiss,accept_hardware,keep_hardware"`
+		Act    enrolment.ConflictAct `json:"act" enum:"keep,reenrol,dismiss,accept_hardware,keep_hardware,clear_key"`
 		Client string                `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side that stays"`
 	}
 }

@@ -94,7 +94,7 @@ func hold(h *fleet.Hold) *holdView {
 
 type idConflictView struct {
 	Code      fleet.ConflictCode       `json:"code" enum:"duplicate_device_id"`
-	Evidence  []fleet.ConflictEvidence `json:"evidence" nullable:"false" enum:"client_ids_alternate,both_alive,takeovers_alternate,connection_answers,addresses_alternate" doc:"Each kind once"`
+	Evidence  []fleet.ConflictEvidence `json:"evidence" nullable:"false" enum:"client_ids_alternate,both_alive,takeovers_alternate,connection_answers,addresses_alternate,device_key_missing,device_key_wrong" doc:"Each kind once"`
 	FirstSeen time.Time                `json:"first_seen"`
 	LastSeen  time.Time                `json:"last_seen" doc:"Of evidence; a day later the conflict is over"`
 	Sides     []conflictSideView       `json:"sides" nullable:"false"`

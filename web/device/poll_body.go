@@ -29,6 +29,8 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enr
 	p := enrolment.BootPoll{Device: id, RemoteAddr: addr, At: at,
 		ClientID:     strings.TrimSpace(h.Get("Client-Id")),
 		SerialNumber: short(h.Get("Serial-Number")),
+		Proof: enrolment.KeyProof{Key: h.Get("Device-Key"), Challenge: h.Get("Device-Key-Challenge"),
+			Signature: h.Get("Device-Key-Signature")},
 		UserAgent:    fleet.CleanText(h.Get("User-Agent"), 200),
 		Language:     fleet.CleanText(h.Get("Accept-Language"), 35),
 	}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/boot.hpp"
 #include "machine.hpp"
+#include "sodium_crypto.hpp"
 #include "vectors.hpp"
 
 #include <doctest/doctest.h>
@@ -102,6 +103,48 @@ TEST_SUITE("boot") {
         CHECK(poll_server(m.machine, poll_url, "u", answer).ok());
         CHECK(m.http.headers["Activation-Version"] == "2");
         CHECK(m.http.headers["Serial-Number"] == m.identity.number);
+    }
+
+    TEST_CASE("the signature over a challenge is the one that the server expects") {
+        const JsonDocument doc = load_vectors("device_key.json");
+        const JsonView v = doc.root();
+        FakeMachine m;
+        SodiumCrypto crypto;
+        m.machine.crypto = &crypto;
+        m.store.values["s:device_key"] = std::string(v.text("seed"));
+        const std::string uuid(v.text("client_id"));
+        CHECK(key_message("a0:85:e3:11:22:33", uuid, v.text("challenge")) == v.text("message"));
+        const KeyProof proof = prove_key(m.machine, uuid, std::string(v.text("challenge")));
+        CHECK(proof.key == v.text("public_key"));
+        CHECK(proof.signature == v.text("signature"));
+        CHECK(proof.challenge == v.text("challenge"));
+        CHECK(prove_key(m.machine, uuid, "").signature.empty());
+    }
+
+    TEST_CASE("the device proves its key where the server asks for it") {
+        FakeMachine m;
+        SodiumCrypto crypto;
+        m.machine.crypto = &crypto;
+        PollAnswer answer;
+        m.http.answers[poll_url] = {{200, "{\"device_key\":{\"challenge\":\"c1\"}}", false},
+                                    {200, claimed_answer, false}};
+        CHECK(poll_server(m.machine, poll_url, "u", answer).ok());
+        CHECK(answer.broker_status.ok());
+        CHECK(m.http.headers["Device-Key-Challenge"] == "c1");
+        CHECK(m.http.headers["Device-Key-Signature"].size() == 88);
+        const std::string key = m.http.headers["Device-Key"];
+        CHECK(key.size() == 44);
+        CHECK(prove_key(m.machine, "u", "").key == key);  // made once
+        // A server that asks again and again is asked no more.
+        m.http.answers[poll_url] = {{200, "{\"device_key\":{\"challenge\":\"c2\"}}", false}};
+        CHECK(poll_server(m.machine, poll_url, "u", answer).ok());
+        CHECK_FALSE(answer.broker_status.ok());
+        // A key that flash does not keep is not used.
+        m.store.values.clear();
+        m.store.full = true;
+        CHECK(prove_key(m.machine, "u", "c").key.empty());
+        m.machine.crypto = nullptr;
+        CHECK(prove_key(m.machine, "u", "c").key.empty());
     }
 
     TEST_CASE("the client's id is made once, and anew if it is damaged") {

@@ -46,6 +46,14 @@ Status SodiumCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const 
     return good ? Status{} : Status{Code::corrupt, "the signature does not match"};
 }
 
+Status SodiumCrypto::sign_ed25519(const Ed25519Seed &seed, Bytes message, Ed25519Key &key,
+                                  Ed25519Signature &signature) {
+    std::array<std::uint8_t, 64> secret;
+    crypto_sign_seed_keypair(key.data(), secret.data(), seed.data());
+    crypto_sign_detached(signature.data(), nullptr, message.data, message.size, secret.data());
+    return {};
+}
+
 Ed25519Key public_key(std::uint8_t seed) {
     return KeyPair(seed).open;
 }

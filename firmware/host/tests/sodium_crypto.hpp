@@ -13,6 +13,7 @@ class SodiumCrypto : public Crypto {
 public:
     std::unique_ptr<Sha256> sha256() override;
     Status verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) override;
+    Status sign_ed25519(const Ed25519Seed &seed, Bytes message, Ed25519Key &key, Ed25519Signature &signature) override;
 };
 
 // A key pair made from 32 bytes of the same value.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet/boot_poll.hpp"
 
+#include "fleet/base64.hpp"
+#include "fleet/crypto.hpp"
 #include "fleet/hex.hpp"
 #include "fleet/json_scan.hpp"
 #include "fleet/stored.hpp"
@@ -66,20 +68,39 @@ std::string serial_of(const Machine &machine) {
     return machine.identity ? machine.identity->serial() : std::string();
 }
 
-// send posts body with the headers that stock devices send.
+// seed_of gives the private half of the device's key, made when first asked for.
+// The flash that holds it should be encrypted where others can reach the board.
+bool seed_of(const Machine &machine, Ed25519Seed &seed) {
+    std::string text;
+    if (stored_text(*machine.store, "device_key", text) && decode_hex(text, {seed.data(), seed.size()}).ok())
+        return true;
+    machine.system->random({seed.data(), seed.size()});
+    put(*machine.store, "device_key", encode_hex({seed.data(), seed.size()}));
+    // A key that is not kept would shut the device out at its next boot.
+    return stored_text(*machine.store, "device_key", text);
+}
+
+// send posts body with the headers that stock devices send, and those of the proof.
 Result<HttpResponse> send(const Machine &machine, std::string_view url, const std::string &uuid, std::string_view body,
-                          std::string &reply) {
+                          std::string &reply, const KeyProof &proof = {}) {
     const std::string serial = serial_of(machine);
-    const HttpHeader list[] = {
+    HttpHeader list[10] = {
         {"Device-Id", machine.system->mac()},
         {"Client-Id", uuid},
         {"User-Agent", std::string(machine.board.name).append("/").append(machine.system->app().version)},
         {"Accept-Language", machine.board.language},
         {"Activation-Version", serial.empty() ? "1" : "2"},
         {"Content-Type", "application/json"},
-        {"Serial-Number", serial},
     };
-    return machine.http->post(url, list, std::size(list) - serial.empty(), Bytes(body), reply, max_answer);
+    std::size_t count = 6;
+    const auto add = [&](const char *name, const std::string &value) {
+        if (!value.empty()) list[count++] = {name, value};
+    };
+    add("Serial-Number", serial);
+    add("Device-Key", proof.key);
+    add("Device-Key-Challenge", proof.challenge);
+    add("Device-Key-Signature", proof.signature);
+    return machine.http->post(url, list, count, Bytes(body), reply, max_answer);
 }
 
 Status write_activation(JsonWriter &w, const Machine &machine, const std::string &challenge) {
@@ -107,6 +128,31 @@ std::string client_id(KvStore &store, const System &system) {
     return uuid;
 }
 
+std::string key_message(std::string_view device, std::string_view uuid, std::string_view challenge) {
+    std::string text = "fleetd device key v1\n";
+    for (const char c : device)
+        if (c != ':') text += c;
+    text.append("\n").append(uuid).append("\n").append(challenge);
+    return text;
+}
+
+KeyProof prove_key(const Machine &machine, const std::string &uuid, const std::string &challenge) {
+    Ed25519Seed seed{};
+    Ed25519Key key{};
+    Ed25519Signature signature{};
+    if (!machine.crypto || !seed_of(machine, seed)) return {};
+    const std::string message = key_message(machine.system->mac(), uuid, challenge);
+    const Status signed_ = machine.crypto->sign_ed25519(seed, Bytes(message), key, signature);
+    seed.fill(0);
+    if (!signed_.ok()) return {};
+    KeyProof proof;
+    proof.key = encode_base64({key.data(), key.size()});
+    if (challenge.empty()) return proof;
+    proof.challenge = challenge;
+    proof.signature = encode_base64({signature.data(), signature.size()});
+    return proof;
+}
+
 void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uuid) {
     const System &system = *machine.system;
     w.begin_object().member("version", 2).member("language", machine.board.language);
@@ -128,12 +174,18 @@ Status poll_server(const Machine &machine, const std::string &url, const std::st
     JsonWriter w(body.data(), body.size());
     write_poll_body(w, machine, uuid);
     if (w.overflow()) return {Code::no_space, "the poll's body is too long"};
-    std::string reply;
-    const Result<HttpResponse> r = send(machine, url, uuid, w.view(), reply);
-    if (!r.ok()) return r.status();
-    if (r.value().status != 200) return {Code::unavailable, "the server did not answer 200 to the poll"};
-    body = {};
-    return parse_poll_answer(reply, answer);
+    std::string challenge;
+    for (int polls = 0; polls < 2; ++polls) {
+        std::string reply;
+        const Result<HttpResponse> r = send(machine, url, uuid, w.view(), reply, prove_key(machine, uuid, challenge));
+        if (!r.ok()) return r.status();
+        if (r.value().status != 200) return {Code::unavailable, "the server did not answer 200 to the poll"};
+        answer = PollAnswer{};
+        if (Status s = parse_poll_answer(reply, answer); !s.ok()) return s;
+        challenge = answer.key_challenge;
+        if (challenge.empty()) break;
+    }
+    return {};
 }
 
 Result<int> activate(const Machine &machine, const std::string &url, const std::string &uuid,

@@ -78,6 +78,7 @@ Status parse_poll_answer(std::string_view text, PollAnswer &answer) {
     if (mqtt.is_object()) answer.broker_status = read_broker_view(mqtt, answer.broker);
     read_activation(root.member("activation"), answer.activation);
     read_firmware(root.member("firmware"), answer.firmware);
+    take(root.member("device_key"), "challenge", answer.key_challenge, 128);
     answer.time = read_time(root.member("server_time"));
     return {};
 }

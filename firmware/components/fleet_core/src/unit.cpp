@@ -91,6 +91,8 @@ void Unit::answered(const PollAnswer &answer) {
         have_broker_ = true;
         put(*machine_.store, "broker", save_broker(broker_));
         connect();
+    } else if (answer.broker_status.code == Code::not_found && !answer.activation.due() && !have_broker_) {
+        use_saved_broker();  // the server gives none now: those from before may be good
     }
     offered(answer.firmware);
 }

@@ -10,9 +10,7 @@
 #include "mbedtls/sha256.h"
 #endif
 
-#if CONFIG_FLEET_SIGNED_RELEASES
 #include "sodium.h"
-#endif
 
 #include <new>
 
@@ -80,6 +78,16 @@ Status EspCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const Ed2
     (void)signature;
     return {Code::unsupported, "this build has no Ed25519"};
 #endif
+}
+
+Status EspCrypto::sign_ed25519(const Ed25519Seed &seed, Bytes message, Ed25519Key &key, Ed25519Signature &signature) {
+    unsigned char secret[64];
+    if (sodium_init() < 0 || crypto_sign_seed_keypair(key.data(), secret, seed.data()) != 0 ||
+        crypto_sign_detached(signature.data(), nullptr, message.data, message.size, secret) != 0) {
+        return {Code::unsupported, "libsodium did not sign"};
+    }
+    sodium_memzero(secret, sizeof secret);
+    return {};
 }
 
 }  // namespace fleet::esp

@@ -52,3 +52,18 @@ extern "C" int crypto_sign_verify_detached(const unsigned char *sig, const unsig
                                            const unsigned char *) {
     return sig[0] == 1 ? 0 : -1;
 }
+extern "C" int crypto_sign_seed_keypair(unsigned char *pk, unsigned char *sk, const unsigned char *seed) {
+    for (int i = 0; i < 32; ++i)
+        pk[i] = sk[32 + i] = static_cast<unsigned char>((sk[i] = seed[i]) + 1);
+    return 0;
+}
+extern "C" int crypto_sign_detached(unsigned char *sig, unsigned long long *, const unsigned char *m,
+                                    unsigned long long mlen, const unsigned char *sk) {
+    for (int i = 0; i < 64; ++i)
+        sig[i] = sk[i];
+    sig[0] = mlen == 0 ? 0 : m[0];
+    return 0;
+}
+extern "C" void sodium_memzero(void *pnt, size_t len) {
+    memset(pnt, 0, len);
+}

@@ -47,6 +47,21 @@ Status OpensslCrypto::verify_ed25519(const Ed25519Key &key, Bytes message, const
     return {};
 }
 
+Status OpensslCrypto::sign_ed25519(const Ed25519Seed &seed, Bytes message, Ed25519Key &key,
+                                   Ed25519Signature &signature) {
+    const std::unique_ptr<EVP_PKEY, FreeContext> loaded(
+        EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed.data(), seed.size()));
+    const Context context(EVP_MD_CTX_new());
+    std::size_t key_size = key.size();
+    std::size_t size = signature.size();
+    if (!loaded || EVP_PKEY_get_raw_public_key(loaded.get(), key.data(), &key_size) != 1 ||
+        EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, loaded.get()) != 1 ||
+        EVP_DigestSign(context.get(), signature.data(), &size, message.data, message.size) != 1) {
+        return {Code::unsupported, "libcrypto did not sign"};
+    }
+    return {};
+}
+
 std::string hex_of(const std::uint8_t *data, std::size_t size) {
     const char *digits = "0123456789abcdef";
     std::string out;

@@ -46,6 +46,7 @@ struct PollAnswer {
     Activation activation;
     FirmwareOrder firmware;
     ServerTime time;
+    std::string key_challenge;  // to be signed with the device's key before there are credentials; "" without one
 };
 
 // parse_poll_answer fills a fresh answer.

@@ -15,6 +15,7 @@ namespace fleet {
 using Digest = std::array<std::uint8_t, 32>;
 using Ed25519Key = std::array<std::uint8_t, 32>;
 using Ed25519Signature = std::array<std::uint8_t, 64>;
+using Ed25519Seed = std::array<std::uint8_t, 32>;  // the private half of a key pair
 
 // Sha256 is one running sum.
 class Sha256 {
@@ -31,6 +32,12 @@ public:
     // verify_ed25519 is ok, corrupt when the signature does not match, or
     // unsupported where the platform lacks the curve.
     virtual Status verify_ed25519(const Ed25519Key &key, Bytes message, const Ed25519Signature &signature) = 0;
+    // sign_ed25519 gives the public key of the seed and the signature of message.
+    // Unsupported where the platform lacks the curve, which is also the default.
+    virtual Status sign_ed25519(const Ed25519Seed &seed, Bytes message, Ed25519Key &key, Ed25519Signature &signature) {
+        (void)seed, (void)message, (void)key, (void)signature;
+        return {Code::unsupported, "this build has no Ed25519"};
+    }
 };
 
 }  // namespace fleet
