@@ -178,7 +178,8 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 		return nil
 	case p.ClientID == "" || p.ClientID == st.refused:
 		return nil
-	case e.o.Mode == fleet.EnrolOpen && st.key == "" && !e.mustProve(p) && !e.o.Connected(p.Device) && !e.contested(p.Device, p.At):
+	case e.o.Mode == fleet.EnrolOpen && st.key == "" && !e.mustProve(p) && !e.o.Connected(p.Device) &&
+		!e.contested(p.Device, p.At):
 		e.o.Log.Warn("device joined again with a new Client-Id", "device", p.Device, "remote", p.RemoteAddr)
 		e.endRequest(st)
 		st.clientID, st.newClientID, st.key = strings.Clone(p.ClientID), "", ""

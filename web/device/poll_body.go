@@ -31,8 +31,8 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enr
 		SerialNumber: short(h.Get("Serial-Number")),
 		Proof: enrolment.KeyProof{Key: h.Get("Device-Key"), Challenge: h.Get("Device-Key-Challenge"),
 			Signature: h.Get("Device-Key-Signature")},
-		UserAgent:    fleet.CleanText(h.Get("User-Agent"), 200),
-		Language:     fleet.CleanText(h.Get("Accept-Language"), 35),
+		UserAgent: fleet.CleanText(h.Get("User-Agent"), 200),
+		Language:  fleet.CleanText(h.Get("Accept-Language"), 35),
 	}
 	facts, text, whole := readFacts(r.Body)
 	p.Facts, p.Broken = text, !whole
