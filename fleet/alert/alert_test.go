@@ -52,7 +52,7 @@ func newWorld(t *testing.T, change ...func(*alert.Options)) *world {
 // pass lets time go by and looks again, every half minute.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
-	for end := w.now.Add(d); w.now.Before(end); {
+	for end := w.o.Now().Add(d); w.o.Now().Before(end); {
 		w.mu.Lock()
 		w.now = w.now.Add(30 * time.Second)
 		w.mu.Unlock()

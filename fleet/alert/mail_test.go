@@ -74,8 +74,9 @@ func TestMailsAreDigests(t *testing.T) {
 	// The clock of the test stands still while mails are waited for: it is moved on
 	// from another goroutine.
 	ticking := func() (stop func()) {
-		quit := make(chan struct{})
+		quit, done := make(chan struct{}), make(chan struct{})
 		go func() {
+			defer close(done)
 			for {
 				select {
 				case <-quit:
@@ -87,7 +88,7 @@ func TestMailsAreDigests(t *testing.T) {
 				}
 			}
 		}()
-		return func() { close(quit) }
+		return func() { close(quit); <-done }
 	}
 
 	// What happened before there were recipients is not sent.
@@ -117,8 +118,10 @@ func TestMailsAreDigests(t *testing.T) {
 	if got := box.next(t); got != "refused" {
 		t.Fatalf("mail %q", got)
 	}
-	if got := w.MailStatus(); !strings.Contains(got.Failure, "451") {
-		t.Errorf("status %+v", got)
+	for end := time.Now().Add(time.Minute); !strings.Contains(w.MailStatus().Failure, "451"); { // noted after the attempt
+		if time.Sleep(time.Millisecond); time.Now().After(end) {
+			t.Fatalf("status %+v", w.MailStatus())
+		}
 	}
 	stop()
 	halt()
