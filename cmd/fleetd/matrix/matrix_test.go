@@ -148,8 +148,8 @@ func (w *world) engineRests() {
 	w.eventually("campaigns to stop", func() bool {
 		var open int
 		err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM campaigns c
-			WHERE state = 'stopping' OR state = 'aborted' AND EXISTS (
-				SELECT FROM waves v WHERE v.campaign_id = c.id AND v.state IN ('running', 'soaking', 'gate'))`).Scan(&open)
+			WHERE state = 'stopping' OR state = 'aborted' AND (rollback_wanted OR EXISTS (
+				SELECT FROM waves v WHERE v.campaign_id = c.id AND v.state IN ('running', 'soaking', 'gate')))`).Scan(&open)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -273,7 +273,7 @@ var rows = map[string]row{
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("core dump", s, func() thing { return thing{"id": w.coreDump(s)} })}
 		}},
-	"approve-call": {need: operator, reach: onDevice, tool: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
+	"approve-call": {need: operator, reach: onDevice, tool: asked, runs: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
 	"deny-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"),
 		ask: approvalOf(obj{"reason": "too bright"})},
 	"withdraw-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
