@@ -334,6 +334,10 @@ func (v *verdict) breach(c change) string {
 		if reason := c.get("pause_reason"); c.op == "UPDATE" && (reason == "threshold" || reason == "system") {
 			return "" // the engine stops it
 		}
+	case "waves":
+		if c.op == "UPDATE" && c.get("state") != c.old["state"] && !v.may {
+			return "" // the engine moves waves on; an act changes the campaign first, which is judged
+		}
 	case "settings":
 		if c.key() == "alerts_mailed" {
 			return "" // a place in a list that the server works on
