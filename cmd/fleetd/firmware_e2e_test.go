@@ -263,7 +263,7 @@ func unitCoreDump(t *testing.T, d *daemon, u *unit) {
 	d.online(u)
 }
 
-// TestFirmwareKey has a unit prove its key: whoever knows its Client-Id gets nothing,
+// TestFirmwareKey: a unit proves its key. Another that knows its Client-Id gets nothing,
 // also while the unit is off, and the unit comes back with its own credentials.
 func TestFirmwareKey(t *testing.T) {
 	t.Parallel()

@@ -158,7 +158,7 @@ func (w *world) engineRests() {
 	w.quiet()
 }
 
-// try lets a principal act, and judges what came of it.
+// try sends the request of a principal, and judges its effect.
 func (w *world) try(op operation, name string, p *principal, s side) {
 	w.t.Helper()
 	r := rows[name]
@@ -171,7 +171,7 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 	a := w.rest(p.secret, op.method, address(op, ask), ask.body)
 	may := p.may(r, s)
 	if may && r.undo != nil && (r.tool != "" || r.runs != "") {
-		r.undo(w, s, ask) // what it started is to be seen
+		r.undo(w, s, ask) // the effect of what it started is visible now
 	}
 	if may && r.runs != "" && r.inert == "" {
 		w.eventually(r.runs+" to run", func() bool { return len(w.sims[w.live[s]].Calls()) > w.ran[w.live[s]] })

@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A principal is whoever acts, as its token or its operator says.
+// A principal acts with the rights of its token or operator.
 type principal struct {
 	kind   fleet.PrincipalKind
 	role   fleet.Role

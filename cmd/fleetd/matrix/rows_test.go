@@ -20,7 +20,7 @@ type reach int
 const (
 	onDevice  reach = iota + 1 // a device, or what belongs to one, of either side
 	onFleet                    // what belongs to no device
-	somewhere                  // is answered to whoever has the role on some device
+	somewhere                  // is answered to a principal that has the role on some device
 )
 
 // A thing was set up to be acted on: its ids.
@@ -138,7 +138,7 @@ func reads(reach reach, need fleet.Role) row {
 	return row{need: need, reach: reach, models: too, ask: read}
 }
 
-// record is a read of what came of a call of the tool.
+// record is a read of the outcome of a call of the tool.
 func record(tool string) row {
 	r := reads(onDevice, viewer)
 	r.of = tool
