@@ -14,7 +14,7 @@ import (
 type Devices interface {
 	// Authenticate returns the device that the credentials of a CONNECT belong
 	// to. An [enrolment.CredentialsError] says why they belong to none.
-	Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error)
+	Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID, error)
 
 	// AuthenticateToken checks the token of a WebSocket, and returns the client id
 	// that the device would have on MQTT. Its errors are those of Authenticate.

@@ -51,7 +51,9 @@ func TestRefusedConnects(t *testing.T) {
 // misnaming lets a device in under another's name.
 type misnaming struct{ *domain }
 
-func (misnaming) Authenticate(string, string, []byte) (fleet.DeviceID, error) { return testID(2), nil }
+func (misnaming) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
+	return testID(2), nil
+}
 
 func TestClientIDOfAnotherDevice(t *testing.T) {
 	b, _ := start(t, func(o *Options) { o.Devices = misnaming{o.Devices.(*domain)} })

@@ -47,7 +47,7 @@ func passwordOf(clientID string) string {
 	return string(b)
 }
 
-func (d *domain) Authenticate(clientID, _ string, password []byte) (fleet.DeviceID, error) {
+func (d *domain) Authenticate(clientID, _ string, password []byte, _ string) (fleet.DeviceID, error) {
 	if string(password) != passwordOf(clientID) {
 		return "", enrolment.CredentialsForged
 	}

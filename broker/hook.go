@@ -169,7 +169,7 @@ func clampKeepalive(cl *mqtt.Client) {
 // belong to.
 func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	b := h.broker
-	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password)
+	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password, hostOf(cl.Net.Remote))
 	if err == nil && id != deviceOfClientID(cl.ID) {
 		err = errors.New("the client id names another device than the credentials")
 	}

@@ -27,8 +27,8 @@ const (
 	EvidenceConnectionAnswers ConflictEvidence = "connection_answers"
 	// Boot polls with one Client-Id from addresses A, B and A again.
 	EvidenceAddressesAlternate ConflictEvidence = "addresses_alternate"
-	// A unit polled with the device's Client-Id, and without a proof of its key, or with a
-	// wrong one.
+	// A unit polled or connected with the device's Client-Id, and without a proof of its
+	// key, or with a wrong one.
 	EvidenceKeyMissing ConflictEvidence = "device_key_missing"
 	EvidenceKeyWrong   ConflictEvidence = "device_key_wrong"
 )

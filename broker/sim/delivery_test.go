@@ -197,8 +197,8 @@ func (d *delivery) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Tim
 // deviceSide shows the domain to the broker, as fleetd does.
 type deviceSide struct{ *delivery }
 
-func (s deviceSide) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
-	return s.enrolments.Authenticate(clientID, username, password)
+func (s deviceSide) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID, error) {
+	return s.enrolments.Authenticate(clientID, username, password, remoteAddr)
 }
 func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
 	return s.enrolments.AuthenticateToken(id, clientID, token)

@@ -2,21 +2,30 @@ package main
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"image"
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"fleetd/fleet/enrolment"
 )
 
 const consolePassword = "correct horse battery"
@@ -260,6 +269,74 @@ func unitCoreDump(t *testing.T, d *daemon, u *unit) {
 	if data := get(t, browser, "http://"+d.http+"/devices/"+u.id); len(data) == 0 {
 		t.Error("the device's page is empty")
 	}
+	d.online(u)
+}
+
+// TestFirmwareKeyAtConnect: who has read the unit's credentials, and even its CONNECT,
+// is turned away; the unit's key is what is missing.
+func TestFirmwareKeyAtConnect(t *testing.T) {
+	t.Parallel()
+	d := newUnitDaemon(t, "--enrolment", "open")
+	u := newUnit(t, d, 0x72)
+	u.start()
+	d.online(u)
+	stored := func(key, pattern string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(u.dir, "kv", "k"+key))
+		m := regexp.MustCompile(pattern).FindSubmatch(text)
+		if err != nil || m == nil {
+			t.Fatalf("%s of the unit: %q, %v", key, text, err)
+		}
+		return string(m[1])
+	}
+	clientID, username := stored("broker", `"client_id":"([^"]*)"`), stored("broker", `"username":"([^"]*)"`)
+	password, topic := stored("broker", `"password":"([^"]*)"`), stored("broker", `"publish_topic":"([^"]*)"`)
+	seed, err := hex.DecodeString(stored("device_key", `([0-9a-f]{64})`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	connects := func(password string) (bool, string) {
+		host, port, _ := net.SplitHostPort(d.mqtt)
+		out, err := exec.CommandContext(t.Context(), "mosquitto_pub", "-h", host, "-p", port, "-i", clientID,
+			"-u", username, "-P", password, "-t", topic, "-m", "{}").CombinedOutput()
+		return err == nil, string(out)
+	}
+	sign := func(key ed25519.PrivateKey, at time.Time) string {
+		signature := ed25519.Sign(key, enrolment.ConnectMessage(clientID, username, at.UnixMilli()))
+		return fmt.Sprintf("%s.%d.%s", password, at.UnixMilli(), base64.StdEncoding.EncodeToString(signature))
+	}
+	own, other := ed25519.NewKeyFromSeed(seed), ed25519.NewKeyFromSeed(make([]byte, 32))
+	var evidence []string
+	turnedAway := func(password, want string) {
+		t.Helper()
+		if ok, out := connects(password); ok || !strings.Contains(out, "not authorised") {
+			t.Errorf("it was let in, or failed otherwise: %s", out)
+		}
+		if want != "" {
+			evidence = append(evidence, want)
+		}
+		d.eventually("a conflict", func() bool {
+			var v struct{ Conflict *struct{ Evidence []string } }
+			d.rest("GET", "/devices/"+u.id, nil, &v)
+			for _, e := range evidence {
+				if v.Conflict == nil || !slices.Contains(v.Conflict.Evidence, e) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	turnedAway(password, "device_key_missing")
+	turnedAway(sign(other, time.Now()), "device_key_wrong")
+	d.online(u) // and stays so
+	u.cutPower()
+	turnedAway(password, "")
+	good := sign(own, time.Now())
+	if ok, out := connects(good); !ok {
+		t.Fatalf("with the unit's key: %s", out)
+	}
+	turnedAway(good, "")
+	u.start()
 	d.online(u)
 }
 

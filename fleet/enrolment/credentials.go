@@ -31,6 +31,10 @@ const (
 	CredentialsOldKey      CredentialsError = "old_key"      // signed with a key that a rotation has ended
 	// signed with a key that this database does not know, as after a restore
 	CredentialsUnknownKey CredentialsError = "unknown_key"
+	// without a proof of the device's key, with a wrong one, or one for another time
+	CredentialsKeyMissing CredentialsError = "key_missing"
+	CredentialsKeyWrong   CredentialsError = "key_wrong"
+	CredentialsProofTime  CredentialsError = "proof_time"
 )
 
 // LogValue keeps the password out of logs.
@@ -58,17 +62,23 @@ func newSigner(secret []byte) (signer, error) {
 // tools know how to read.
 const clientIDPrefix = "GID_default@@@"
 
-// issue makes the credentials of a device: 145 bytes more than its ids at most,
-// where a CONNECT has room for 900 (protocol 2).
-// key is the generation of the signer; 0 is left out, as before there were more.
-func (s signer) issue(id fleet.DeviceID, clientID string, generation, key int32) *Credentials {
+// issue makes the credentials of a device: 260 bytes more than its ids at most, with
+// the proof that may go with them, where a CONNECT has room for 900 (protocol 2).
+// claim.K is 0 for the first key, and left out then, as before there were more.
+func (s signer) issue(id fleet.DeviceID, clientID string, claim credentialClaim) *Credentials {
+	claim.V = 1
 	c := Credentials{
 		ClientID:     mqttClientID(id, clientID),
-		Username:     newClaim(generation, key, ""),
+		Username:     claim.text(),
 		PublishTopic: "fleet/" + string(id) + "/up",
+		WithProof:    claim.P != 0,
 	}
 	c.Password = s.password(c.ClientID, c.Username)
-	forSocket := newClaim(generation, key, claimSocket)
+	if c.WithProof {
+		return &c // no stock board has a key
+	}
+	claim.T = claimSocket
+	forSocket := claim.text()
 	c.Token = forSocket + "." + base64.RawURLEncoding.EncodeToString(s.mac(c.ClientID, forSocket))
 	return &c
 }
@@ -76,17 +86,6 @@ func (s signer) issue(id fleet.DeviceID, clientID string, generation, key int32)
 // claimSocket is what the claim in a token is for. That in a username names
 // nothing, and neither of the two is good where the other is wanted.
 const claimSocket = "ws"
-
-func newClaim(generation, key int32, use string) string {
-	claim := fmt.Appendf(nil, `{"v":1,"n":%d`, generation)
-	if key != 0 {
-		claim = fmt.Appendf(claim, `,"k":%d`, key)
-	}
-	if use != "" {
-		claim = fmt.Appendf(claim, `,"t":%q`, use)
-	}
-	return base64.RawURLEncoding.EncodeToString(append(claim, '}'))
-}
 
 // splitToken returns what a token is made of, in the form of a CONNECT; a
 // malformed one has an empty password.
@@ -109,31 +108,31 @@ func (s signer) mac(clientID, username string) []byte {
 	return mac.Sum(nil)
 }
 
-// verify checks the password and returns what the credentials say.
-func (s signer) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, generation int32,
-	err error) {
+// verify checks the password and returns whose credentials they are.
+func (s signer) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, err error) {
 	id, client, ok := parseMQTTClientID(clientID)
 	if !ok {
-		return "", "", 0, CredentialsMalformed
+		return "", "", CredentialsMalformed
 	}
 	if !hmac.Equal([]byte(s.password(clientID, username)), password) {
-		return "", "", 0, CredentialsForged
+		return "", "", CredentialsForged
 	}
-	claim := readClaim(username)
-	if claim.V != 1 {
-		return "", "", 0, CredentialsMalformed
-	}
-	return id, client, claim.N, nil
+	return id, client, nil
 }
 
 // A credentialClaim is what a username says: generations of the device's
 // credentials and of the key that signed them.
 type credentialClaim struct {
-	V int   `json:"v"`
-	N int32 `json:"n"`
-	K int32 `json:"k"`
+	V int    `json:"v"`
+	N int32  `json:"n"`
+	K int32  `json:"k,omitempty"`
+	T string `json:"t,omitempty"` // what for
+	P int    `json:"p,omitempty"` // 1: good with a [connectProof] alone
+}
 
-	T string `json:"t"` // what for
+func (c credentialClaim) text() string {
+	text, _ := json.Marshal(c) // numbers and a constant
+	return base64.RawURLEncoding.EncodeToString(text)
 }
 
 // readClaim returns the zero value for a username that fleetd did not make.

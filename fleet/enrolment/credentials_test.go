@@ -104,7 +104,7 @@ func FuzzAuthenticate(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, client, user, password string) {
-		if _, err := e.Authenticate(client, user, []byte(password)); err == nil {
+		if _, err := e.Authenticate(client, user, []byte(password), ""); err == nil {
 			t.Errorf("%q was let in", client)
 		}
 	})

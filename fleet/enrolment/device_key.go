@@ -18,7 +18,8 @@ import (
 // The included firmware makes an Ed25519 key pair at its first boot, and proves it at
 // each poll: it names the public key, is answered with a challenge, signs that and polls
 // again. The key of the first proof is bound to the device with its Client-Id; from then
-// on a poll without a proof gets no credentials, however well it knows the Client-Id.
+// on a poll without a proof gets no credentials, however well it knows the Client-Id, and
+// credentials are good with a [connectProof] alone.
 //
 // Challenges are not kept: they carry their time and a MAC, so that polls of another
 // unit cannot use up those of the device. One that is replayed within its time gains
@@ -91,8 +92,7 @@ func (e *Service) judgeKey(p BootPoll, bound string, trial bool) keyVerdict {
 	case p.Proof.Challenge == "" || !e.challengeGood(p):
 		return keyAsk
 	}
-	signature, err := base64.StdEncoding.DecodeString(p.Proof.Signature)
-	if err != nil || !ed25519.Verify(key, KeyMessage(p.Device, p.ClientID, p.Proof.Challenge), signature) {
+	if !signedBy(p.Proof.Key, KeyMessage(p.Device, p.ClientID, p.Proof.Challenge), p.Proof.Signature) {
 		return keyWrong
 	}
 	return keyProved

@@ -5,8 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +29,14 @@ func TestDeviceKeyVectors(t *testing.T) {
 		Message   string
 		Seed      string
 		Signature string
+		Connect   struct {
+			Client   string `json:"client_id"`
+			UnixMS   int64  `json:"unix_ms"`
+			Username string
+			Password string
+			Message  string
+			Sent     string
+		}
 	}
 	must(t, json.Unmarshal(text, &v))
 	if got := string(enrolment.KeyMessage(v.Device, v.Client, v.Challenge)); got != v.Message {
@@ -36,6 +47,14 @@ func TestDeviceKeyVectors(t *testing.T) {
 	key := ed25519.NewKeyFromSeed(seed)
 	if public(key) != v.Key || base64.StdEncoding.EncodeToString(ed25519.Sign(key, []byte(v.Message))) != v.Signature {
 		t.Error("the vector is not consistent")
+	}
+	c := v.Connect
+	if got := string(enrolment.ConnectMessage(c.Client, c.Username, c.UnixMS)); got != c.Message {
+		t.Errorf("the message at a CONNECT is %q", got)
+	}
+	issued := &enrolment.Credentials{ClientID: c.Client, Username: c.Username, Password: c.Password}
+	if withProof(issued, key, c.UnixMS) != c.Sent {
+		t.Error("the vector of the CONNECT is not consistent")
 	}
 }
 
@@ -78,6 +97,22 @@ func sign(key ed25519.PrivateKey, client, challenge string) enrolment.KeyProof {
 		Signature: base64.StdEncoding.EncodeToString(signature)}
 }
 
+// connect sends the CONNECT of a device whose clock shows at, and returns why it is refused.
+func (k *keyed) connect(c *enrolment.Credentials, key ed25519.PrivateKey, at time.Time) string {
+	k.t.Helper()
+	if !c.WithProof || c.Token != "" {
+		k.t.Fatalf("credentials without a proof, or for a WebSocket, are given to a device with a key: %+v", *c)
+	}
+	with := *c
+	with.Password = withProof(c, key, at.UnixMilli())
+	return string(auth(k.e, &with))
+}
+
+func withProof(c *enrolment.Credentials, key ed25519.PrivateKey, at int64) string {
+	signature := ed25519.Sign(key, enrolment.ConnectMessage(c.ClientID, c.Username, at))
+	return fmt.Sprintf("%s.%d.%s", c.Password, at, base64.StdEncoding.EncodeToString(signature))
+}
+
 func TestDeviceKey(t *testing.T) {
 	own := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
 	other := ed25519.NewKeyFromSeed(slices.Repeat([]byte{2}, 32))
@@ -91,7 +126,7 @@ func TestDeviceKey(t *testing.T) {
 		t.Fatal("no credentials")
 	}
 	settled := k.prove(uuid1, own).Session
-	if auth(k.e, settled) != "" || auth(k.e, before) == "" {
+	if auth(k.e, before) != "" || k.connect(settled, own, k.at) != "" || auth(k.e, before) == "" {
 		t.Error("the credentials from before the key are good after those for the key were used")
 	}
 	refused := func(what string, a enrolment.PollAnswer, kind fleet.ConflictEvidence) {
@@ -132,6 +167,96 @@ func TestDeviceKey(t *testing.T) {
 	refused("the key from before", k.prove(uuid1, own), fleet.EvidenceKeyWrong)
 	if last := s.audit[len(s.audit)-1]; last != "ann device.clear_key a085e3112233" {
 		t.Errorf("the audit ends with %s", last)
+	}
+}
+
+// Whoever has the password, and even a whole CONNECT from before, is turned away; the
+// device itself, whose clock may be off, is not.
+func TestDeviceKeyAtConnect(t *testing.T) {
+	own := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
+	other := ed25519.NewKeyFromSeed(slices.Repeat([]byte{2}, 32))
+	s := new(conflictStore)
+	now := time.Now()
+	start := func() *enrolment.Service {
+		return newEnrolments(t, &s.admissionStore, fleet.EnrolOpen, func(o *enrolment.Options) {
+			o.Conflicts, o.Now = s, func() time.Time { return now }
+		})
+	}
+	k := &keyed{t, start(), "9f2c4d6b", now}
+	c := k.prove(uuid1, own).Session
+	password := func(p string) string {
+		with := *c
+		with.Password = p
+		return string(auth(k.e, &with))
+	}
+	conflict := func(want fleet.ConflictEvidence) {
+		t.Helper()
+		v := k.e.Conflict(unit)
+		if want == "" && v != nil || want != "" && (v == nil || !slices.Contains(v.Evidence, want)) {
+			t.Errorf("conflict %+v, want evidence %q", v, want)
+		}
+	}
+	for _, ahead := range []time.Duration{-4 * time.Minute, -time.Minute, 0, time.Millisecond, 4 * time.Minute} {
+		now = now.Add(10 * time.Minute)
+		if got := k.connect(c, own, now.Add(ahead)); got != "" {
+			t.Errorf("a clock that is %v ahead: %s", ahead, got)
+		}
+	}
+	now = now.Add(10 * time.Minute)
+	sent := withProof(c, own, now.UnixMilli())
+	if got := password(sent); got != "" {
+		t.Fatalf("the device: %s", got)
+	}
+	stamp := strconv.FormatInt(now.UnixMilli()+1, 10)
+	signature := sent[strings.LastIndex(sent, ".")+1:]
+	for _, try := range []struct{ what, password, why string }{
+		{"the same CONNECT again", sent, "proof_time"},
+		{"an earlier one", withProof(c, own, now.Add(-time.Second).UnixMilli()), "proof_time"},
+		{"a clock far behind", withProof(c, own, now.Add(-6*time.Minute).UnixMilli()), "proof_time"},
+		{"a clock far ahead", withProof(c, own, now.Add(6*time.Minute).UnixMilli()), "proof_time"},
+		{"no clock", withProof(c, own, 0), "proof_time"},
+		{"a time that overflows", c.Password + ".9223372036854775808." + signature, "key_missing"},
+		{"the end of time", c.Password + ".9223372036854775807." + signature, "proof_time"},
+		{"a time in another form", c.Password + ".0" + stamp + "." + signature, "key_missing"},
+		{"another password", "A" + sent[1:], "forged"},
+	} {
+		if got := password(try.password); got != try.why {
+			t.Errorf("%s is refused as %q, want %q", try.what, got, try.why)
+		}
+	}
+	must(t, k.e.ResolveConflict(t.Context(), ann, unit, enrolment.ConflictResolution{Act: enrolment.ConflictDismiss}))
+	for _, try := range []struct {
+		what, password, why string
+		evidence            fleet.ConflictEvidence
+	}{
+		{"the password alone", c.Password, "key_missing", fleet.EvidenceKeyMissing},
+		{"another time under the signature", c.Password + "." + stamp + "." + signature, "key_wrong", fleet.EvidenceKeyWrong},
+		{"another key", withProof(c, other, now.UnixMilli()+1), "key_wrong", fleet.EvidenceKeyWrong},
+		{"a signature that is none", c.Password + "." + stamp + ".!", "key_wrong", fleet.EvidenceKeyWrong},
+	} {
+		conflict("")
+		if got := password(try.password); got != try.why {
+			t.Errorf("%s is refused as %q, want %q", try.what, got, try.why)
+		}
+		conflict(try.evidence)
+		must(t, k.e.ResolveConflict(t.Context(), ann, unit, enrolment.ConflictResolution{Act: enrolment.ConflictDismiss}))
+	}
+	if got := k.connect(c, own, now.Add(time.Second)); got != "" {
+		t.Errorf("after all that the device is refused: %s", got)
+	}
+
+	drain(t, k.e)
+	now = now.Add(time.Minute)
+	k.e = start()
+	if got := password(sent); got != "proof_time" {
+		t.Errorf("after a restart a CONNECT from before it is refused as %q", got)
+	}
+	if got := k.connect(c, own, now.Add(-20*time.Second)); got != "" {
+		t.Errorf("after a restart the device, whose clock is behind, is refused: %s", got)
+	}
+	must(t, k.e.ClearKey(t.Context(), ann, unit))
+	if got := password(c.Password); got != "" {
+		t.Errorf("after the key was cleared the device is refused: %s", got)
 	}
 }
 

@@ -277,6 +277,9 @@ func (s *suspect) again(i int, remote string, at time.Time, kind fleet.ConflictE
 
 // describe records what the side of a poll says to be.
 func (s *suspect) describe(p BootPoll) {
+	if p.Board == "" && p.Version == "" {
+		return // a CONNECT, or a poll that says nothing
+	}
 	tag := fleet.ClientTag(p.ClientID)
 	fill := func(o *suspectSide) {
 		o.Chip, o.Board = strings.Clone(p.Chip), strings.Clone(p.Board)

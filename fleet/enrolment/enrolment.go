@@ -67,7 +67,8 @@ type Activation struct {
 // Credentials let one device, with one Client-Id, connect to the broker.
 type Credentials struct {
 	ClientID, Username, Password, PublishTopic string
-	Token                                      string // for a WebSocket, in place of the others
+	Token                                      string // for a WebSocket, in place of the others; "": none
+	WithProof                                  bool   // good with a proof of the device's key alone: [ConnectMessage]
 }
 
 // An Admission is what enrolment must know of a device without asking the

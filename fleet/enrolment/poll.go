@@ -249,8 +249,12 @@ func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollD
 }
 
 func (e *Service) session(st *standing, id fleet.DeviceID) PollAnswer {
-	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, st.serial.generation()),
-		Transport: cmp.Or(st.transport, fleet.TransportMQTT)}
+	claim := credentialClaim{N: st.serial.generation()}
+	transport := cmp.Or(st.transport, fleet.TransportMQTT)
+	if st.key != "" { // the included firmware, which has no WebSocket
+		claim.P, transport = 1, fleet.TransportMQTT
+	}
+	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, claim), Transport: transport}
 }
 
 // ask makes the device show its code, a new one if it has none yet.

@@ -102,6 +102,7 @@ type mqttSection struct {
 	PublishTopic   string `json:"publish_topic"`
 	SubscribeTopic string `json:"subscribe_topic"` // old firmware needs the key
 	Keepalive      int    `json:"keepalive"`
+	SignConnect    int    `json:"sign_connect,omitempty"` // 1: the password goes with a proof; no stock device gets it
 }
 
 // webSocketSection counts only where there is no mqttSection.
@@ -171,7 +172,11 @@ func (o *PollAnswers) body(a PollAnswer, now time.Time) pollAnswerBody {
 	case a.Transport == fleet.TransportWebSocket && o.socketURL != "":
 		body.WebSocket = &webSocketSection{o.socketURL, c.Token, socketVersion}
 	default:
-		body.MQTT = &mqttSection{o.endpoint, c.ClientID, c.Username, c.Password, c.PublishTopic, "null", o.keepalive}
+		body.MQTT = &mqttSection{Endpoint: o.endpoint, ClientID: c.ClientID, Username: c.Username, Password: c.Password,
+			PublishTopic: c.PublishTopic, SubscribeTopic: "null", Keepalive: o.keepalive}
+		if c.WithProof {
+			body.MQTT.SignConnect = 1
+		}
 	}
 	if a.KeyChallenge != "" {
 		body.DeviceKey = &deviceKeySection{a.KeyChallenge}

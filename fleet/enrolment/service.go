@@ -89,7 +89,8 @@ type Service struct {
 	duplicates *duplicates
 	pingsMu    sync.Mutex
 
-	challengeKey []byte                   // of what devices sign
+	challengeKey []byte // of what devices sign
+	started      time.Time
 	pings        map[fleet.DeviceID]*ping // under way
 	conflicts    *writebehind.Buffer[fleet.DeviceID, struct{}]
 
@@ -114,17 +115,18 @@ type standing struct {
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
+	software     bool // see Running
 	transport    fleet.Transport
 	given        fleet.Transport       // as stored
 	hardware     unique.Handle[string] // board and chip as claimed latest; the zero handle: not known
 	last, before pollOrigin            // the latest polls with credentials from two addresses
 	accepted     *RuleAcceptance       // by which a rule let it in, until that is stored
 	request      *request              // nil unless a code is shown
-	software     bool                  // see Running
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
 	inventoryAt  int64 // Unix seconds
 	noted        keyNote
+	provedAt     int64 // of the latest proof at a CONNECT, Unix milliseconds of the device's clock
 }
 
 // A keyNote is the generation of the signing key that a device last connected
@@ -178,7 +180,7 @@ func New(o Options) (*Service, error) {
 	e.polls = writebehind.New(&writebehind.Buffer[fleet.DeviceID, BootPoll]{Away: fleet.ErrUnavailable,
 		What: "boot polls", Write: e.savePolls, Merge: mergePolls, Every: o.WriteEvery, Batch: 500, Limit: 200_000,
 		Log: o.Log})
-	e.challengeKey = newChallengeKey()
+	e.challengeKey, e.started = newChallengeKey(), o.Now()
 	e.pings = make(map[fleet.DeviceID]*ping)
 	e.duplicates = newDuplicates(maxSuspects, e.foundConflict)
 	e.conflicts = writebehind.New(&writebehind.Buffer[fleet.DeviceID, struct{}]{Away: fleet.ErrUnavailable,
@@ -364,8 +366,12 @@ func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
 // Genuine credentials of a device that is not on record are refused: after the
 // database was restored from a backup, such a device has to be started again,
 // and joins as a new one.
-func (e *Service) Authenticate(clientID, username string, password []byte) (fleet.DeviceID, error) {
-	return e.authenticate(clientID, username, password, "")
+//
+// Credentials that were given for the device's key are good with its proof alone:
+// [ConnectMessage].
+func (e *Service) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
+	error) {
+	return e.authenticate(clientID, username, password, "", remoteAddr)
 }
 
 // AuthenticateToken does the same for the token of a WebSocket, whose device says
@@ -376,24 +382,33 @@ func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token string) (
 	}
 	username, password := splitToken(token)
 	mqttID = mqttClientID(id, clientID)
-	if _, err = e.authenticate(mqttID, username, []byte(password), claimSocket); err != nil {
+	if _, err = e.authenticate(mqttID, username, []byte(password), claimSocket, ""); err != nil {
 		return "", err
 	}
 	return mqttID, nil
 }
 
-func (e *Service) authenticate(clientID, username string, password []byte, use string) (fleet.DeviceID, error) {
+func (e *Service) authenticate(clientID, username string, password []byte, use, remoteAddr string) (fleet.DeviceID,
+	error) {
+	password, sent := splitConnectPassword(password)
 	ring := e.keys.ring.Load()
-	id, client, generation, key, err := ring.verify(clientID, username, password)
-	if err == nil && readClaim(username).T != use {
+	id, client, claim, err := ring.verify(clientID, username, password)
+	if err == nil && claim.T != use {
 		err = CredentialsForged
 	}
 	if err != nil {
 		return "", err
 	}
-	bound, err := e.accept(id, client, generation, keyNote{ring.rotation.ID, key})
+	var proof provedConnect
+	if claim.P != 0 {
+		proof = e.checkConnectProof(id, clientID, username, sent)
+	}
+	bound, err := e.accept(id, client, claim.N, keyNote{ring.rotation.ID, claim.K}, proof)
 	if err == CredentialsOtherClient && bound != "" {
 		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
+	}
+	if kind := connectProofEvidence[err]; kind != "" {
+		e.refuseKey(BootPoll{Device: id, ClientID: client, RemoteAddr: remoteAddr, At: e.o.Now()}, kind)
 	}
 	if err != nil {
 		return "", err
@@ -403,8 +418,8 @@ func (e *Service) authenticate(clientID, username string, password []byte, use s
 
 // accept checks genuine credentials against the device's standing. It returns
 // the Client-Id that is bound, "" if what the other does is of no interest.
-func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote) (bound string,
-	err error) {
+func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote, proof provedConnect) (
+	bound string, err error) {
 	s := e.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -420,6 +435,9 @@ func (e *Service) accept(id fleet.DeviceID, client string, generation int32, not
 		return st.clientID, CredentialsOtherClient
 	case !st.serial.accepts(generation):
 		return "", CredentialsRevoked
+	}
+	if err = st.proved(proof); err != nil {
+		return "", err
 	}
 	if generation == st.serial.generation() {
 		st.serial = st.serial.settled() // the new ones arrived: the ones before are done

@@ -49,7 +49,7 @@ func poll(t *testing.T, e *enrolment.Service, client string) enrolment.PollAnswe
 
 // auth says why the credentials were refused, "" if they were not.
 func auth(e *enrolment.Service, c *enrolment.Credentials) enrolment.CredentialsError {
-	_, err := e.Authenticate(c.ClientID, c.Username, []byte(c.Password))
+	_, err := e.Authenticate(c.ClientID, c.Username, []byte(c.Password), "192.0.2.9")
 	var why enrolment.CredentialsError
 	errors.As(err, &why)
 	return why

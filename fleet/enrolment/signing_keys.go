@@ -153,28 +153,27 @@ type keyRing struct {
 	keys     map[int32]signer // accepted, by generation
 }
 
-func (r *keyRing) issue(id fleet.DeviceID, clientID string, generation int32) *Credentials {
-	return r.keys[r.signs].issue(id, clientID, generation, r.signs)
+func (r *keyRing) issue(id fleet.DeviceID, clientID string, claim credentialClaim) *Credentials {
+	claim.K = r.signs
+	return r.keys[r.signs].issue(id, clientID, claim)
 }
 
-// verify checks a password and returns what the credentials say, key being the
-// generation that signed them.
-func (r *keyRing) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, generation,
-	key int32,
-	err error) {
-	claim := readClaim(username)
+// verify checks a password and returns whose credentials they are, and what they say.
+func (r *keyRing) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string,
+	claim credentialClaim, err error) {
+	claim = readClaim(username)
 	s, ok := r.keys[claim.K]
 	switch {
 	case claim.V != 1:
-		return "", "", 0, 0, notIssued(clientID)
+		return "", "", claim, notIssued(clientID)
 	case ok:
 	case claim.K > max(r.signs, r.rotation.ToGeneration):
-		return "", "", 0, 0, CredentialsUnknownKey
+		return "", "", claim, CredentialsUnknownKey
 	default:
-		return "", "", 0, 0, CredentialsOldKey
+		return "", "", claim, CredentialsOldKey
 	}
-	id, client, generation, err = s.verify(clientID, username, password)
-	return id, client, generation, claim.K, err
+	id, client, err = s.verify(clientID, username, password)
+	return id, client, claim, err
 }
 
 // notIssued is why credentials whose username fleetd never made are refused.

@@ -78,7 +78,8 @@ func (e *Service) hasKey(id fleet.DeviceID) (has bool) {
 	return has
 }
 
-// refuseKey records the conflict of a poll without the proof that the device gives.
+// refuseKey records the conflict of a poll or a CONNECT without the proof that the
+// device gives.
 func (e *Service) refuseKey(p BootPoll, kind fleet.ConflictEvidence) {
 	other := p.RemoteAddr
 	e.with(p.Device, func(st *standing) {
@@ -160,7 +161,7 @@ func (e *Service) alternates(p BootPoll) (other string, ok bool) {
 // holdFrom records the conflict of a poll with the unit at another address, and holds
 // the polls from the addresses.
 func (e *Service) holdFrom(p BootPoll, other string, kind fleet.ConflictEvidence, held ...string) {
-	e.o.Log.Warn("a second unit polls with the Client-Id of a device: it gets no credentials", "device", p.Device,
+	e.o.Log.Warn("a second unit has the Client-Id of a device: it is turned away", "device", p.Device,
 		"remote", p.RemoteAddr, "other", other, "evidence", string(kind))
 	e.duplicates.shared(p, other, kind, held)
 }

@@ -146,7 +146,7 @@ func TestConflictIsResolved(t *testing.T) {
 			if err := e.ResolveConflict(t.Context(), ruler, id, c.r); !errors.Is(err, fleet.ErrConflict) {
 				t.Errorf("a second time: %v", err)
 			}
-			_, err = e.Authenticate(old.ClientID, old.Username, []byte(old.Password))
+			_, err = e.Authenticate(old.ClientID, old.Username, []byte(old.Password), "")
 			if c.let["A"] != (err == nil) || c.let["A"] == (len(kicked) > 0) {
 				t.Errorf("the credentials from before: %v; %d connections ended", err, len(kicked))
 			}

@@ -86,7 +86,7 @@ func served(t *testing.T, addr net.Addr) int64 {
 // noDevices refuses everybody.
 type noDevices struct{ broker.Devices }
 
-func (noDevices) Authenticate(string, string, []byte) (fleet.DeviceID, error) {
+func (noDevices) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
 	return "", enrolment.CredentialsForged
 }
 

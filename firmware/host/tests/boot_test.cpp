@@ -121,6 +121,26 @@ TEST_SUITE("boot") {
         CHECK(prove_key(m.machine, uuid, "").signature.empty());
     }
 
+    TEST_CASE("the password of a CONNECT is the one that the server expects") {
+        const JsonDocument doc = load_vectors("device_key.json");
+        const JsonView v = doc.root().member("connect");
+        FakeMachine m;
+        SodiumCrypto crypto;
+        m.machine.crypto = &crypto;
+        m.store.values["s:device_key"] = std::string(doc.root().text("seed"));
+        m.clock.set_unix_ms(v.integer_or("unix_ms", 0), 0);
+        BrokerSettings broker;
+        broker.client_id = v.text("client_id");
+        broker.username = v.text("username");
+        broker.password = v.text("password");
+        CHECK(connect_password(m.machine, broker) == broker.password);  // a broker that does not ask
+        broker.sign_connect = true;
+        CHECK(connect_message(broker, "1795468800123") == v.text("message"));
+        CHECK(connect_password(m.machine, broker) == v.text("sent"));
+        m.machine.crypto = nullptr;
+        CHECK(connect_password(m.machine, broker) == broker.password);
+    }
+
     TEST_CASE("the device proves its key where the server asks for it") {
         FakeMachine m;
         SodiumCrypto crypto;
@@ -307,6 +327,10 @@ TEST_SUITE("boot") {
         CHECK(back.client_id == "c\"");
         CHECK(back.password == "p\\");
         CHECK(back.port == 1883);
+        CHECK_FALSE(back.sign_connect);
+        s.sign_connect = true;
+        CHECK(read_broker(save_broker(s), back).ok());
+        CHECK(back.sign_connect);
         CHECK_FALSE(read_broker("x", back).ok());
         s.password = std::string(5000, 'x');
         CHECK(save_broker(s).empty());

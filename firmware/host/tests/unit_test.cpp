@@ -196,6 +196,26 @@ TEST_SUITE("unit") {
         CHECK(f.m.http.posted.size() == polls + 1);
     }
 
+    TEST_CASE("each CONNECT is signed anew where the broker asks for it, and a refusal asks for the time") {
+        UnitFixture f;
+        SodiumCrypto crypto;
+        f.m.machine.crypto = &crypto;
+        std::string answer = claimed_answer;
+        answer.replace(answer.find("\"mqtt\":{"), 8, "\"mqtt\":{\"sign_connect\":1,\"password\":\"p\",");
+        f.m.http.answers[boot_url] = {{200, answer, false}};
+        f.start();
+        std::string sent = f.m.transport.last.password;
+        CHECK(sent.rfind("p.1786147200", 0) == 0);
+        const std::size_t polls = f.m.http.posted.size();
+        for (std::size_t i = 1; i <= 2; i++) {
+            f.m.transport.drop(TransportState::refused);
+            f.run_to_start(400);
+            CHECK(f.m.http.posted.size() == polls + i);
+            CHECK(f.m.transport.last.password != sent);
+            sent = f.m.transport.last.password;
+        }
+    }
+
     TEST_CASE("what happens offline is told later, in order, at a pace") {
         UnitFixture f;
         f.start();

@@ -80,6 +80,20 @@ bool seed_of(const Machine &machine, Ed25519Seed &seed) {
     return stored_text(*machine.store, "device_key", text);
 }
 
+// sign fills in key and signature, or nothing where there is no key.
+bool sign(const Machine &machine, const std::string &message, KeyProof &proof) {
+    Ed25519Seed seed{};
+    Ed25519Key key{};
+    Ed25519Signature signature{};
+    if (!machine.crypto || !seed_of(machine, seed)) return false;
+    const Status signed_ = machine.crypto->sign_ed25519(seed, Bytes(message), key, signature);
+    seed.fill(0);
+    if (!signed_.ok()) return false;
+    proof.key = encode_base64({key.data(), key.size()});
+    proof.signature = encode_base64({signature.data(), signature.size()});
+    return true;
+}
+
 // send posts body with the headers that stock devices send, and those of the proof.
 Result<HttpResponse> send(const Machine &machine, std::string_view url, const std::string &uuid, std::string_view body,
                           std::string &reply, const KeyProof &proof = {}) {
@@ -137,20 +151,32 @@ std::string key_message(std::string_view device, std::string_view uuid, std::str
 }
 
 KeyProof prove_key(const Machine &machine, const std::string &uuid, const std::string &challenge) {
-    Ed25519Seed seed{};
-    Ed25519Key key{};
-    Ed25519Signature signature{};
-    if (!machine.crypto || !seed_of(machine, seed)) return {};
-    const std::string message = key_message(machine.system->mac(), uuid, challenge);
-    const Status signed_ = machine.crypto->sign_ed25519(seed, Bytes(message), key, signature);
-    seed.fill(0);
-    if (!signed_.ok()) return {};
     KeyProof proof;
-    proof.key = encode_base64({key.data(), key.size()});
-    if (challenge.empty()) return proof;
+    if (!sign(machine, key_message(machine.system->mac(), uuid, challenge), proof) || challenge.empty()) {
+        proof.signature.clear();
+        return proof;
+    }
     proof.challenge = challenge;
-    proof.signature = encode_base64({signature.data(), signature.size()});
     return proof;
+}
+
+std::string connect_message(const BrokerSettings &broker, std::string_view unix_ms) {
+    std::string text = "fleetd device connect v1\n";
+    text.append(broker.client_id).append("\n").append(broker.username).append("\n").append(unix_ms);
+    return text;
+}
+
+// Without a clock the broker refuses, and the next poll sets it.
+std::string connect_password(const Machine &machine, const BrokerSettings &broker) {
+    if (!broker.sign_connect) return broker.password;
+    char time[24];
+    JsonWriter w(time, sizeof time);
+    w.integer(machine.clock->unix_ms());
+    KeyProof proof;
+    if (!sign(machine, connect_message(broker, w.view()), proof)) return broker.password;
+    std::string password = broker.password;
+    password.append(".").append(w.view()).append(".").append(proof.signature);
+    return password;
 }
 
 void write_poll_body(JsonWriter &w, const Machine &machine, std::string_view uuid) {

@@ -31,6 +31,7 @@ Status read_broker_view(JsonView mqtt, BrokerSettings &s) {
     take(mqtt, "client_id", s.client_id);
     take(mqtt, "username", s.username);
     take(mqtt, "password", s.password);
+    s.sign_connect = mqtt.integer_or("sign_connect", 0) == 1;
     take(mqtt, "publish_topic", s.publish_topic, 256);
     const std::int64_t keepalive = mqtt.integer_or("keepalive", 60);
     s.keepalive_s = static_cast<std::uint16_t>(keepalive < 10 ? 10 : keepalive > 3600 ? 3600 : keepalive);
@@ -95,6 +96,7 @@ std::string save_broker(const BrokerSettings &s) {
     w.begin_object().key("endpoint").open_text().append(s.host).append(":").digits(s.port).close_text();
     w.member("client_id", s.client_id).member("username", s.username);
     w.member("password", s.password).member("publish_topic", s.publish_topic);
+    w.member("sign_connect", s.sign_connect ? 1 : 0);
     w.member("keepalive", s.keepalive_s).end_object();
     text.resize(w.overflow() ? 0 : w.size());
     return text;

@@ -115,7 +115,9 @@ void Unit::connect() {
     link_ = Link::connecting;
     connect_us_ = machine_.clock->mono_us();
     judge_connect();
-    if (Status s = machine_.transport->start(broker_, broker_.publish_topic, gone_will); !s.ok()) lost(false);
+    BrokerSettings broker = broker_;
+    broker.password = connect_password(machine_, broker_);
+    if (Status s = machine_.transport->start(broker, broker_.publish_topic, gone_will); !s.ok()) lost(false);
 }
 
 // judge_connect gives an attempt up that neither succeeds nor fails.
@@ -185,10 +187,10 @@ void Unit::lost(bool by_refusal) {
 }
 
 // refused asks the server for other credentials now and then: these may have
-// been taken back.
+// been taken back. Where the time is signed, the clock may be what is wrong.
 void Unit::refused() {
     backoff_.refused();
-    if (++refusals_ % 3 == 0 && boot_.done()) boot_.start();
+    if ((++refusals_ % 3 == 0 || broker_.sign_connect) && boot_.done()) boot_.start();
 }
 
 Status Unit::upgrade(const FirmwareOrder &order, std::string_view job) {

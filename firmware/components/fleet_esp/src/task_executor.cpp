@@ -15,9 +15,9 @@ namespace fleet::esp {
 namespace {
 
 constexpr const char *TAG = "executor";
-constexpr std::uint32_t executor_stack = 6144;
-constexpr std::uint32_t worker_stack = 8192;  // TLS and OTA run here
-constexpr std::uint32_t link_stack = 5120;    // a write over TLS runs here
+constexpr std::uint32_t executor_stack = 8192;  // signing takes 3.2 KB
+constexpr std::uint32_t worker_stack = 8192;    // TLS and OTA run here
+constexpr std::uint32_t link_stack = 5120;      // a write over TLS runs here
 constexpr UBaseType_t executor_priority = 5;
 constexpr UBaseType_t worker_priority = 4;
 constexpr UBaseType_t link_priority = 5;

@@ -33,6 +33,13 @@ std::string key_message(std::string_view device, std::string_view uuid, std::str
 // platform cannot sign there is no key, and the proof is empty.
 KeyProof prove_key(const Machine &machine, const std::string &uuid, const std::string &challenge);
 
+// connect_message is what the device signs for a CONNECT at the time.
+std::string connect_message(const BrokerSettings &broker, std::string_view unix_ms);
+
+// connect_password gives the password of a CONNECT, with time and signature if the
+// broker wants them.
+std::string connect_password(const Machine &machine, const BrokerSettings &broker);
+
 // poll_server sends one poll, and a second one with a proof of the device's key if
 // the server asks for it. It blocks: call it on the worker.
 Status poll_server(const Machine &machine, const std::string &url, const std::string &uuid, PollAnswer &answer);

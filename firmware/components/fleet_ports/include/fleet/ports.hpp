@@ -50,6 +50,7 @@ struct BrokerSettings {
     std::string password;
     std::string publish_topic;
     std::uint16_t keepalive_s = 60;
+    bool sign_connect = false;  // the password goes with a signature: connect_password
 };
 
 // Transport is one MQTT connection. Reconnecting is the core's business: a
