@@ -23,7 +23,8 @@ const maxAddress = 6 << 10
 
 func (s *Server) bulkRoutes() []route {
 	return []route{
-		{method: http.MethodGet, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.planBulk},
+		{method: http.MethodGet, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.planBulk,
+			heavy: heavy.Preview},
 		{method: http.MethodPost, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.doBulk,
 			body: bulkBytes, wait: time.Minute, heavy: heavy.Preview},
 	}

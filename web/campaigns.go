@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -25,11 +26,15 @@ func (s *Server) campaignRoutes() []route {
 	device := campaign + "/devices/{device}"
 	routes := []route{
 		{method: get, pattern: ui.PathCampaigns, role: viewer, reach: access.List, page: s.listCampaigns},
-		{method: get, pattern: ui.PathCampaignNew, role: operator, reach: access.Audience, page: s.planCampaign},
-		{method: post, pattern: ui.PathCampaigns, role: operator, reach: access.Audience, page: s.createCampaign},
+		{method: get, pattern: ui.PathCampaignNew, role: operator, reach: access.Audience, page: s.planCampaign,
+			heavy: heavy.Preview},
+		{method: post, pattern: ui.PathCampaigns, role: operator, reach: access.Audience, page: s.createCampaign,
+			heavy: heavy.Preview},
 		{method: get, pattern: campaign, role: viewer, reach: access.Audience, page: s.showCampaign},
-		{method: get, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.replanCampaign},
-		{method: post, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.editCampaign},
+		{method: get, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.replanCampaign,
+			heavy: heavy.Preview},
+		{method: post, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.editCampaign,
+			heavy: heavy.Preview},
 		{method: get, pattern: campaign + "/devices", role: viewer, reach: access.Audience, page: s.listDeployments},
 		{method: get, pattern: device, role: viewer, reach: access.Audience, page: s.showDeployment},
 		{method: post, pattern: device + "/retry", role: operator, reach: access.Audience, page: s.retryDeployment},

@@ -107,7 +107,8 @@ func (s *Server) table() []route {
 			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
 
 			{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},
-			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut},
+			{method: get, pattern: ui.PathFanOutNew, role: operator, reach: access.Audience, page: s.planFanOut,
+				heavy: heavy.Preview},
 			{method: post, pattern: ui.PathFanOuts, role: operator, reach: access.Audience, page: s.createFanOut,
 				heavy: heavy.Preview},
 			{method: get, pattern: fanOut, role: viewer, reach: access.Audience, page: s.showFanOut},

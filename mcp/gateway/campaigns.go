@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 )
 
 type campaignOut struct {
@@ -118,7 +119,8 @@ func (g *Gateway) addCampaignTools(s *mcp.Server) {
 		about: "Lists firmware campaigns, newest first, with how far each is.",
 		limits: map[string]func(*jsonschema.Schema){"limit": between(1, maxFound), "cursor": longest(1000),
 			"states": func(s *jsonschema.Schema) { oneOf(campaign.States...)(s.Items) }}}, g.listCampaigns)
-	add[proposeIn, proposeOut](g, s, definition{name: "propose_campaign", models: fleet.ModelsMay, title: "Propose a campaign", effect: writes,
+	add[proposeIn, proposeOut](g, s, definition{name: "propose_campaign", models: fleet.ModelsMay,
+		title: "Propose a campaign", effect: writes, heavy: heavy.Preview,
 		about: "Plans a firmware campaign and keeps it as a draft. It never starts one: a person looks at the draft and " +
 			"starts it. Needs the role operator. Use dry_run first.",
 		limits: map[string]func(*jsonschema.Schema){"name": longest(200), "release": longest(80), "q": longest(1024),

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 )
 
 // How long call_devices waits for a fan-out to end, and how often it says how far it is.
@@ -144,24 +145,14 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 			return answer{}, err
 		}
 	} else {
-		r, err := in.request(by)
-		if err == nil && len(r.Devices) > 0 {
-			r.Devices, err = g.seen(ctx, by, r.Devices)
-		}
+		p, made, err := g.start(ctx, by, in)
 		if err != nil {
 			return answer{}, err
 		}
-		if in.DryRun {
-			p, err := g.o.FanOuts.Preview(ctx, r)
-			if err != nil {
-				return answer{}, err
-			}
-			v := plan(p)
-			return answer{text: v.text(), out: callManyOut{Plan: v}}, nil
+		if p != nil {
+			return answer{text: p.text(), out: callManyOut{Plan: p}}, nil
 		}
-		if f, err = g.o.FanOuts.Create(context.WithoutCancel(ctx), r); err != nil {
-			return answer{}, err
-		}
+		f = made
 	}
 	wait := defaultWait
 	if in.WaitMs != nil {
@@ -178,6 +169,31 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 		return g.asking(req, a, f.Approval, f.ID), nil
 	}
 	return a, nil
+}
+
+// start previews or makes a fan-out. Its wait is not part of the heavy work.
+func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) (p *planOut, f fleet.FanOut, err error) {
+	done, err := g.o.Heavy.Begin(ctx, by, heavy.Preview)
+	if err != nil {
+		return nil, f, err
+	}
+	defer done()
+	r, err := in.request(by)
+	if err == nil && len(r.Devices) > 0 {
+		r.Devices, err = g.seen(ctx, by, r.Devices)
+	}
+	if err != nil {
+		return nil, f, err
+	}
+	if !in.DryRun {
+		f, err = g.o.FanOuts.Create(context.WithoutCancel(ctx), r)
+		return nil, f, err
+	}
+	preview, err := g.o.FanOuts.Preview(ctx, r)
+	if err != nil {
+		return nil, f, err
+	}
+	return plan(preview), f, nil
 }
 
 // await waits until the fan-out ends, the client does not want its answer any more,

@@ -26,6 +26,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/telemetry"
 )
 
@@ -46,6 +47,8 @@ type Options struct {
 	Events    *fleet.Events
 	Texts     Texts
 	Authority Authority
+
+	Heavy *heavy.Limits // nil: heavy operations are not bounded
 
 	PublicURL string // as clients reach fleetd: http://host:port or https://host
 	Version   string // of fleetd

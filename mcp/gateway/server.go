@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/heavy"
 )
 
 // newFleetServer makes the server of the whole fleet. Its list of tools never changes.
@@ -91,6 +92,7 @@ const (
 type definition struct {
 	name, title, about string
 	models             fleet.ForModels
+	heavy              heavy.Work // what it costs
 	effect             effect
 	open               bool // it speaks to devices
 	limits             map[string]func(*jsonschema.Schema)
@@ -101,6 +103,9 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 	do func(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in In) (answer, error)) {
 	if !d.models.Valid() {
 		panic("the tool " + d.name + " does not say whether a language model may") // at the start, in every test
+	}
+	if !d.heavy.Valid() {
+		panic("the tool " + d.name + " declares work that is not known")
 	}
 	g.models[d.name] = d.models
 	input := schemaOf[In]()
@@ -122,6 +127,11 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 			if err := d.models.Admit(by, d.name); err != nil {
 				return g.failed(d.name, err), nil
 			}
+			done, err := g.o.Heavy.Begin(ctx, by, d.heavy)
+			if err != nil {
+				return g.failed(d.name, err), nil
+			}
+			defer done()
 			a, err := do(ctx, by, req, in)
 			if err != nil {
 				return g.failed(d.name, err), nil

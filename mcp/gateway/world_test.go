@@ -20,6 +20,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
@@ -69,6 +70,7 @@ type world struct {
 	snapshots *fleet.Snapshots
 	firmware  *firmware.Service
 	gateway   *gateway.Gateway
+	heavy     heavy.Limits
 	log       *syncBuffer
 }
 
@@ -119,7 +121,7 @@ func newWorld(t testing.TB) *world {
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.gateway.ServeHTTP(rw, r)
 	}))
-	w.gateway, err = gateway.New(gateway.Options{Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
+	w.gateway, err = gateway.New(gateway.Options{Heavy: &w.heavy, Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
 		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Pins: w.pins,
 		Campaigns: campaigns,
 		Firmware:  w.firmware,

@@ -1,0 +1,42 @@
+package gateway_test
+
+import (
+	"strings"
+	"testing"
+
+	"fleetd/fleet"
+	"fleetd/fleet/heavy"
+)
+
+// What looks at every device of a query is bounded for each principal, and waiting for
+// a fan-out is not part of it.
+func TestHeavyToolsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	secret := w.token(t, fleet.TokenRequest{Name: "m", Kind: fleet.KindModel})
+	by, err := w.operators.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := w.client(t, secret, "/mcp", nil, "")
+	other := w.client(t, w.token(t, fleet.TokenRequest{Name: "n", Kind: fleet.KindModel}), "/mcp", nil, "")
+	dry := map[string]any{"q": "", "tool": "self.get_device_status", "dry_run": true}
+	propose := map[string]any{"name": "x", "release": "9.9", "q": ""}
+	for range 8 {
+		done, err := w.heavy.Begin(t.Context(), by, heavy.Preview)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(done)
+	}
+	for name, args := range map[string]map[string]any{"call_devices": dry, "propose_campaign": propose} {
+		if r := call(t, model, name, args); !r.IsError || !strings.Contains(r.text, "heavy_at_once") {
+			t.Errorf("%s beyond the bound: %s", name, r.data)
+		}
+		if r := call(t, other, name, args); strings.Contains(r.text, "heavy_at_once") {
+			t.Errorf("%s of another principal: %s", name, r.data)
+		}
+	}
+	if r := call(t, model, "find_devices", map[string]any{"q": ""}); r.IsError {
+		t.Errorf("a list: %s", r.data)
+	}
+}
