@@ -139,9 +139,27 @@ func (u *Upstream) origin() string {
 	return parsed.Scheme + "://" + parsed.Host
 }
 
+// withoutValues is a URL as those see it who may not change it: there are voice servers
+// that take a secret in the query.
+func withoutValues(text string) string {
+	address, query, found := strings.Cut(text, "?")
+	if !found || query == "" {
+		return text
+	}
+	terms := strings.Split(query, "&")
+	for i, t := range terms {
+		if name, _, ok := strings.Cut(t, "="); ok {
+			terms[i] = name + "=…"
+		} else {
+			terms[i] = "…"
+		}
+	}
+	return address + "?" + strings.Join(terms, "&")
+}
+
 // Detail is an upstream as audit entries have it.
 func (u *Upstream) Detail() map[string]any {
-	return map[string]any{"name": u.Name, "kind": u.Kind, "url": u.URL, "auth": u.Auth, "devices": u.Devices,
+	return map[string]any{"name": u.Name, "kind": u.Kind, "url": withoutValues(u.URL), "auth": u.Auth, "devices": u.Devices,
 		"tools": u.Tools, "enabled": u.Enabled, "position": u.Position}
 }
 

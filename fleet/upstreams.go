@@ -338,18 +338,30 @@ func (s *Upstreams) account(ctx context.Context, u *Upstream, id DeviceID) (*Ups
 	case err != nil:
 		return nil, err
 	}
+	a.URL = withoutValues(a.URL)
 	return &a, nil
 }
 
-// List returns all voice servers in their order, and the version of the table.
+// List returns all voice servers in their order, and the version of the table. The
+// values in the queries of their addresses are for administrators.
 func (s *Upstreams) List(by Principal) ([]UpstreamState, int64, error) {
 	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
 		return nil, 0, err
 	}
-	return s.States(), s.Version(), nil
+	states := s.States()
+	for i := range states {
+		states[i].shownTo(by)
+	}
+	return states, s.Version(), nil
 }
 
-// Upstream returns one voice server.
+func (s *UpstreamState) shownTo(by Principal) {
+	if !by.FleetRole().Allows(RoleAdmin) {
+		s.URL = withoutValues(s.URL)
+	}
+}
+
+// Upstream returns one voice server, as List does.
 func (s *Upstreams) Upstream(by Principal, id uuid.UUID) (UpstreamState, error) {
 	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
 		return UpstreamState{}, err
@@ -358,7 +370,9 @@ func (s *Upstreams) Upstream(by Principal, id uuid.UUID) (UpstreamState, error) 
 	if e == nil {
 		return UpstreamState{}, errUnknownUpstream(id)
 	}
-	return s.state(e), nil
+	state := s.state(e)
+	state.shownTo(by)
+	return state, nil
 }
 
 // Check tries a voice server now. A failure is an outcome, not an error.

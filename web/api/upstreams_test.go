@@ -94,6 +94,16 @@ func TestUpstreams(t *testing.T) {
 	if moved.Position != 0 || !moved.Tools || moved.URL != "wss://o.test/other" || !moved.SecretSet {
 		t.Errorf("changed to %+v", moved)
 	}
+	secret := decode[UpstreamView](t, patch(`{"url":"wss://o.test/other?from=gate&key=s3cret&x"}`), 200)
+	seen := decode[UpstreamView](t, w.as(t, fleet.RoleViewer, "GET", path, ""), 200)
+	if secret.URL != "wss://o.test/other?from=gate&key=s3cret&x" || seen.URL != "wss://o.test/other?from=…&key=…&…" {
+		t.Errorf("the address is %s to an administrator and %s to a viewer", secret.URL, seen.URL)
+	}
+	for _, path := range []string{"/upstreams", "/audit"} {
+		if r := w.as(t, fleet.RoleViewer, "GET", path, ""); r.status != 200 || strings.Contains(string(r.body), "s3cret") {
+			t.Errorf("a viewer reads at %s: %d %s", path, r.status, r.body)
+		}
+	}
 	if p := patch(`{"enabled":false,"version":1}`).problem(t); p.Status != 409 || p.Code != "upstreams_changed" {
 		t.Errorf("a stale change is answered %+v", p)
 	}
@@ -136,7 +146,7 @@ func TestUpstreams(t *testing.T) {
 			t.Errorf("%s is shown", secret)
 		}
 	}
-	if strings.Count(audit, `"upstream.create"`) != 3 || strings.Count(audit, `"upstream.update"`) != 1 ||
+	if strings.Count(audit, `"upstream.create"`) != 3 || strings.Count(audit, `"upstream.update"`) != 2 ||
 		strings.Count(audit, `"upstream.move"`) != 1 || strings.Count(audit, `"upstream.delete"`) != 1 {
 		t.Errorf("the audit has %s", audit)
 	}
