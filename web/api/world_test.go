@@ -122,6 +122,12 @@ func newWorld(t testing.TB) *world {
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel() // each test makes its own world, and mostly waits for that
 	}
+	return newWorldAlone(t)
+}
+
+// newWorldAlone makes a world while no test that is parallel runs.
+func newWorldAlone(t testing.TB) *world {
+	t.Helper()
 	db := pgtest.New(t)
 	w := &world{db: db, store: postgres.New(db, postgres.Options{}), link: &fleettest.Link{}, events: &fleet.Events{},
 		log: &syncBuffer{}, tokens: map[fleet.Role]string{}}

@@ -595,14 +595,15 @@ func (w *world) awaiting(s side) thing {
 	})
 }
 
-// running is a campaign whose first wave is open.
+// running is a campaign whose first wave is open, with its devices in their queue.
 func (w *world) running(use string, s side, paused bool) thing {
 	return w.keep("running "+use, s, func() thing {
 		id := w.must("POST", "/campaigns", w.plan(s, use)).str("id")
 		w.must("POST", "/campaigns/"+id+"/start", nil)
 		w.eventually("the first wave to be open", func() bool {
 			var n int
-			if err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM waves WHERE campaign_id = $1 AND state = 'running'`,
+			if err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM waves w WHERE campaign_id = $1 AND state = 'running'
+				AND NOT EXISTS (SELECT FROM deployments d WHERE d.campaign_id = $1 AND d.wave = w.number AND d.state = 'pending')`,
 				id).Scan(&n); err != nil {
 				w.t.Fatal(err)
 			}
