@@ -197,7 +197,8 @@ func (d *delivery) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Tim
 // deviceSide shows the domain to the broker, as fleetd does.
 type deviceSide struct{ *delivery }
 
-func (s deviceSide) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID, error) {
+func (s deviceSide) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
+	error) {
 	return s.enrolments.Authenticate(clientID, username, password, remoteAddr)
 }
 func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {

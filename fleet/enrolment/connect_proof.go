@@ -12,7 +12,7 @@ import (
 
 // A device that is bound to its key proves it at each CONNECT, too. MQTT 3.1.1 gives the
 // broker no way to ask for a signature, so the device signs the time that the answer to
-// its poll told it, and appends both to the password:
+// its poll gave it, and appends both to the password:
 //
 //	PASSWORD.MILLISECONDS.SIGNATURE
 //
@@ -26,7 +26,7 @@ const (
 	connectProofOverlap = 30 * time.Second
 )
 
-// A connectProof is what a CONNECT says beside the password; the zero value if nothing.
+// A connectProof is what a CONNECT appends to the password; the zero value if nothing.
 type connectProof struct {
 	at        int64 // Unix milliseconds
 	signature string

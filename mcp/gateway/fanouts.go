@@ -172,7 +172,8 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 }
 
 // start previews or makes a fan-out. Its wait is not part of the heavy work.
-func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) (p *planOut, f fleet.FanOut, err error) {
+func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) (p *planOut, f fleet.FanOut,
+	err error) {
 	done, err := g.o.Heavy.Begin(ctx, by, heavy.Preview)
 	if err != nil {
 		return nil, f, err

@@ -15,7 +15,8 @@ import (
 // brokerDevices shows the domain to the broker.
 type brokerDevices struct{ *Server }
 
-func (d brokerDevices) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID, error) {
+func (d brokerDevices) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
+	error) {
 	return d.Enrolments.Authenticate(clientID, username, password, remoteAddr)
 }
 
