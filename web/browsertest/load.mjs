@@ -9,7 +9,7 @@
 // at_bound is what that costs, however busy the machine kept the server.
 import { readFile, readdir } from 'node:fs/promises';
 import { chromium } from 'playwright-core';
-import { eventually, newPage, newSession, startFleetd } from './server.mjs';
+import { browserPath, eventually, newPage, newSession, startFleetd } from './server.mjs';
 
 const [devices, seconds] = [Number(process.argv[2] ?? 5000), Number(process.argv[3] ?? 20)];
 const boundMs = 2000; // between two redraws of a board: pace of campaignView
@@ -35,7 +35,7 @@ async function cpuOf(root) {
 
 const fleetd = await startFleetd(devices, '--max-downloads', '500', '--download-rate', '0');
 const server = await chromium.launchServer({
-  executablePath: process.env.FLEETD_CHROMIUM ?? '/usr/bin/chromium',
+  executablePath: browserPath,
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-background-networking', '--no-first-run'],
 });
 const browser = await chromium.connect(server.wsEndpoint());

@@ -1,6 +1,7 @@
 // Starts a real fleetd with simulated devices, and a real Chromium, for one
 // test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
 import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -44,8 +45,12 @@ export async function startFleetd(devices, ...flags) {
   };
 }
 
+/** The browser: the one that is named, or the one that scripts/setup installs. */
+export const browserPath = process.env.FLEETD_CHROMIUM ??
+  ['/usr/bin/chromium-headless-shell', '/usr/bin/chromium'].find(path => existsSync(path));
+
 export const startBrowser = () => chromium.launch({
-  executablePath: process.env.FLEETD_CHROMIUM ?? '/usr/bin/chromium',
+  executablePath: browserPath,
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-background-networking', '--no-first-run'],
 });
 

@@ -4,10 +4,11 @@
 // ONLY=1440-light-en limits the variants.
 import { chromium } from 'playwright-core';
 import { mkdir } from 'node:fs/promises';
+import { browserPath } from './server.mjs';
 
 const [base, password, out, ...paths] = process.argv.slice(2);
 await mkdir(out, { recursive: true });
-const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-background-networking'] });
+const browser = await chromium.launch({ executablePath: browserPath, args: ['--no-sandbox', '--disable-gpu', '--disable-background-networking'] });
 for (const width of [1440, 390]) for (const scheme of ['light', 'dark']) for (const lang of ['en', 'zh-CN']) {
   const variant = `${width}-${scheme}-${lang}`;
   if (process.env.ONLY && !process.env.ONLY.split(',').includes(variant)) continue;

@@ -5,7 +5,7 @@ import { chromium } from 'playwright-core';
 import { install } from '../board.mjs';
 import { build, flashed } from '../build.mjs';
 import { testPages } from '../looks.mjs';
-import { eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
+import { browserPath, eventually, newPage, newSession, signIn, startBrowser, startFleetd } from '../server.mjs';
 
 const files = build();
 const sha256 = bytes => createHash('sha256').update(bytes).digest('hex');
@@ -173,7 +173,7 @@ test('a browser without Web Serial gets an explanation and the command line', as
 });
 
 test('a page from another host without https says why there is no button', async () => {
-  const other = await chromium.launch({ executablePath: process.env.FLEETD_CHROMIUM ?? '/usr/bin/chromium',
+  const other = await chromium.launch({ executablePath: browserPath,
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', `--host-resolver-rules=MAP fleet.test ${new URL(fleetd.url).hostname}`] });
   try {
     const page = await newPage(other, fleetd.url.replace(new URL(fleetd.url).hostname, 'fleet.test'));
