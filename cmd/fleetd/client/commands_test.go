@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,10 @@ func testCommands(t *testing.T, s *rest, tests []commandTest) {
 }
 
 func TestUpstreamCommands(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const one = `{"id":"u1","name":"lab","kind":"websocket","url":"ws://lab:8000/","enabled":true,"position":0,"health":{}}`
 	s := newREST(t, map[string]string{"GET /upstreams": `{"items":[` + one + `],"version":3}`, "POST /upstreams": one,
 		"PATCH /upstreams/u1": one, "DELETE /upstreams/u1": ``, "POST /upstreams/u1/check": `{"ok":true,"took_ms":12}`,
@@ -125,6 +130,9 @@ func TestUpstreamCommands(t *testing.T) {
 		{args: []string{"upstream", "add", "lab", "ws://lab:8000/", "-q", "tag:lab", "--no-tools", "--position", "0"},
 			asks:   []string{`POST /upstreams {"devices":"tag:lab","kind":"websocket","name":"lab","position":0,"tools":false,"url":"ws://lab:8000/"}`},
 			prints: `"u1"`},
+		{args: []string{"upstream", "set", "u1", "--secret-file", secret},
+			asks: []string{`PATCH /upstreams/u1 {"secret":"hush"}`}},
+		{args: []string{"upstream", "set", "u1", "--secret-file", secret, "--secret", "other"}, failure: "both given"},
 		{args: []string{"upstream", "set", "u1", "--no-enabled", "--if-version", "3"},
 			asks: []string{`PATCH /upstreams/u1 {"enabled":false,"version":3}`}},
 		{args: []string{"upstream", "remove", "u1"}, asks: []string{"DELETE /upstreams/u1"}},

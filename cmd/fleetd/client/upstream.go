@@ -60,13 +60,27 @@ func upstreamState(u Upstream) string {
 
 // upstreamFields are what can be set; those that are not given are left out.
 type upstreamFields struct {
-	Auth      *string `help:"none, secret (tokens are made with it) or token (of all devices)." enum:"none,secret,token"`
-	Secret    *string `help:"The secret or token; better given by the environment." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
+	Auth   *string `help:"none, secret (tokens are made with it) or token (of all devices)." enum:"none,secret,token"`
+	Secret *string `help:"The secret or token; better given by the environment or in a file." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
+
+	SecretFile string `name:"secret-file" help:"File that holds this secret." env:"FLEETD_UPSTREAM_SECRET_FILE" type:"path" placeholder:"FILE"`
+
 	Devices   *string `short:"q" help:"A query for the devices that talk to it; empty: any." placeholder:"QUERY"`
 	Tools     *bool   `help:"Its model may list and call the tools of devices." negatable:""`
 	Enabled   *bool   `help:"It is used." negatable:""`
 	Position  *int    `help:"Place in the list, from 0." placeholder:"N"`
 	IfVersion int64   `name:"if-version" help:"Change nothing if the list has another version by now." placeholder:"N"`
+}
+
+func (f *upstreamFields) readSecret() error {
+	if f.SecretFile == "" {
+		return nil
+	}
+	if f.Secret == nil {
+		f.Secret = new(string)
+	}
+	return terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--secret", Value: f.Secret,
+		File: f.SecretFile})
 }
 
 func (f *upstreamFields) body(name, kind, address *string) map[string]any {
@@ -100,6 +114,9 @@ type upstreamAdd struct {
 }
 
 func (c *upstreamAdd) Run(ctx context.Context) error {
+	if err := c.readSecret(); err != nil {
+		return err
+	}
 	return c.show(c.do(ctx, http.MethodPost, "/upstreams", c.body(&c.Name, &c.Kind, &c.Address)))
 }
 
@@ -129,6 +146,9 @@ type upstreamSet struct {
 }
 
 func (c *upstreamSet) Run(ctx context.Context) error {
+	if err := c.readSecret(); err != nil {
+		return err
+	}
 	return c.show(c.do(ctx, http.MethodPatch, "/upstreams/"+url.PathEscape(c.ID), c.body(c.Name, c.Kind, c.Address)))
 }
 
