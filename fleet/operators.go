@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"regexp"
 	"strings"
@@ -103,7 +104,6 @@ type Operators struct {
 	mu      sync.RWMutex
 	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read
 	epoch   int                     // revocations until now: what was read before the latest is not kept
-	dummy   string                  // hash compared when the name is unknown, so that timing reveals nothing
 	hashing chan struct{}           // argon2id takes 64 MB a turn
 }
 
@@ -122,9 +122,8 @@ const tokenTTL = 5 * time.Second
 
 // NewOperators returns the service.
 func NewOperators(store OperatorStore) *Operators {
-	dummy, _ := hashPassword(rand.Text())
 	return &Operators{store: store, now: func() time.Time { return time.Now().UTC() },
-		tokens: make(map[[32]byte]*seenToken), dummy: dummy, hashing: make(chan struct{}, 2)}
+		tokens: make(map[[32]byte]*seenToken), hashing: make(chan struct{}, 2)}
 }
 
 // HashPassword returns the argon2id hash of a password, or an error that says
@@ -139,10 +138,19 @@ func HashPassword(name, secret string) (string, error) {
 	return hashPassword(secret)
 }
 
+// hashCost is what each comparison of a password costs.
+var hashCost = argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32}
+
 func hashPassword(password string) (string, error) {
-	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16,
-		KeyLength: 32})
+	return argon2id.CreateHash(password, &hashCost)
 }
+
+// noHash is compared when the name is unknown, so that timing reveals nothing. It is the
+// hash of no password, and whoever it is compared for is refused.
+var noHash = fmt.Sprintf("$argon2id$v=19$m=%d,t=%d,p=%d$%s$%s", hashCost.Memory, hashCost.Iterations,
+	hashCost.Parallelism, noBytes(hashCost.SaltLength), noBytes(hashCost.KeyLength))
+
+func noBytes(n uint32) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 
 var errSignIn = Refuse(ErrForbidden, "wrong_credentials")
 
@@ -155,7 +163,7 @@ func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator
 	}
 	hash := o.PasswordHash
 	if err != nil || o.DisabledAt != nil {
-		hash = s.dummy
+		hash = noHash
 	}
 	s.hashing <- struct{}{}
 	match, cmpErr := argon2id.ComparePasswordAndHash(password, hash)
@@ -163,7 +171,7 @@ func (s *Operators) SignIn(ctx context.Context, name, password string) (Operator
 	if cmpErr != nil {
 		return Operator{}, cmpErr
 	}
-	if !match || hash == s.dummy {
+	if !match || hash == noHash {
 		return Operator{}, errSignIn
 	}
 	return o, nil
