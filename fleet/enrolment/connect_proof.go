@@ -80,8 +80,9 @@ func (e *Service) checkConnectProof(id fleet.DeviceID, clientID, username string
 	return proved
 }
 
-// proved uses a proof up.
-func (st *standing) proved(p provedConnect) error {
+// proved uses a proof up. One from far ahead was taken while fleetd's clock was wrong:
+// it does not shut the device out until that time comes.
+func (st *standing) proved(p provedConnect, now time.Time) error {
 	switch {
 	case p.err != nil:
 		return p.err
@@ -89,7 +90,7 @@ func (st *standing) proved(p provedConnect) error {
 		return nil
 	case p.key != st.key:
 		return CredentialsKeyWrong
-	case p.at <= st.provedAt:
+	case p.at <= st.provedAt && st.provedAt <= now.Add(connectProofWindow).UnixMilli():
 		return CredentialsProofTime
 	}
 	st.provedAt = p.at

@@ -245,6 +245,16 @@ func TestDeviceKeyAtConnect(t *testing.T) {
 		t.Errorf("after all that the device is refused: %s", got)
 	}
 
+	right := now
+	now = now.Add(time.Hour) // fleetd's clock is wrong for a while, and so the device's
+	if got := k.connect(c, own, now); got != "" {
+		t.Errorf("an hour later: %s", got)
+	}
+	now = right.Add(time.Minute)
+	if got := k.connect(c, own, now); got != "" {
+		t.Errorf("after fleetd's clock was set right the device is refused: %s", got)
+	}
+
 	drain(t, k.e)
 	now = now.Add(time.Minute)
 	k.e = start()

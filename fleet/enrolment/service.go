@@ -436,7 +436,7 @@ func (e *Service) accept(id fleet.DeviceID, client string, generation int32, not
 	case !st.serial.accepts(generation):
 		return "", CredentialsRevoked
 	}
-	if err = st.proved(proof); err != nil {
+	if err = st.proved(proof, e.o.Now()); err != nil {
 		return "", err
 	}
 	if generation == st.serial.generation() {
