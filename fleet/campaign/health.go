@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +121,7 @@ func (a Assertion) holds(got, want any) error {
 		ok = !reflect.DeepEqual(got, want)
 	case "matches":
 		pattern, _ := want.(string)
-		re, err := regexp.Compile(pattern)
+		re, err := compilePattern(pattern)
 		if err != nil {
 			return failedCheck(ReasonCheckBadPattern, "path", a.Path, "detail", err.Error())
 		}

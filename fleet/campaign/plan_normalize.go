@@ -3,10 +3,10 @@ package campaign
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -535,7 +535,11 @@ func (a Assertion) validateValue(field string) error {
 	switch a.Op {
 	case "matches":
 		pattern, ok := v.(string)
-		if _, err := regexp.Compile(pattern); err != nil || !ok {
+		_, err := compilePattern(pattern)
+		if errors.Is(err, errLargePattern) {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern.large", "limit", maxPatternSteps).At(field)
+		}
+		if err != nil || !ok {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern", "value", fleet.CleanText(string(a.Value), 80)).At(field)
 		}
 	case "lt", "le", "gt", "ge":

@@ -187,6 +187,8 @@ func TestNormalizeRefuses(t *testing.T) {
 			"health_checks[0].assert[0].value"},
 		{"pattern", func(p *P) { p.HealthChecks = check("matches", "$.a", `"("`) }, "invalid_pattern",
 			"health_checks[0].assert[0].value"},
+		{"pattern that repeats", func(p *P) { p.HealthChecks = check("matches", "$.a", `"((x?){100}){10}"`) }, "invalid_pattern",
+			"health_checks[0].assert[0].value"},
 		{"pattern that is a number", func(p *P) { p.HealthChecks = check("matches", "$.a", `1`) }, "invalid_pattern",
 			"health_checks[0].assert[0].value"},
 		{"above a word", func(p *P) { p.HealthChecks = check("gt", "$.a", `"high"`) }, "invalid_value",
