@@ -279,7 +279,7 @@ func TestSendNumbersAndEncrypts(t *testing.T) {
 			t.Fatal("not sent")
 		}
 		b := make([]byte, 2000)
-		_ = device.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = device.conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 		n, err := device.conn.Read(b)
 		if err != nil {
 			t.Fatal(err)

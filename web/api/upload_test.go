@@ -172,7 +172,7 @@ func TestUploadClaimsTooMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	fmt.Fprintf(conn, "POST %s/images HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n\xe9\x01", prefix, w.tokens[fleet.RoleOperator], 2<<30)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

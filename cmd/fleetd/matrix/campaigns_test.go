@@ -52,7 +52,7 @@ func testCampaignsThatWait(t *testing.T, restart bool) {
 	// This one begins when its maker is gone.
 	scheduled := w.rest(gone.secret, "POST", "/campaigns", obj{"name": "later", "release_id": w.release,
 		"devices":  []fleet.DeviceID{w.fresh(liveBoard).id},
-		"start_at": time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339)}).str("id")
+		"start_at": time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339)}).str("id")
 	start(gone, scheduled)
 	growing := grow(gone, "grows", "tag:grow")
 	if growing == "" || scheduled == "" {

@@ -60,9 +60,12 @@ func (w *world) askers() []asker {
 	access := func(a fleet.Access) func(uuid.UUID) error {
 		return func(id uuid.UUID) error { return w.srv.Operators.SetAccess(ctx, by, id, a) }
 	}
-	soon := time.Now().Add(4 * time.Second)
-	expires := token("a token that expires", fleet.TokenRequest{ExpiresAt: &soon})
-	expires.strike = func() {
+	later := time.Now().Add(time.Hour)
+	expires := token("a token that expires", fleet.TokenRequest{ExpiresAt: &later})
+	expires.strike = func() { // at a moment that the test chooses
+		if _, err := w.db.Exec(ctx, `UPDATE tokens SET expires_at = now() WHERE id = $1`, expires.actor.ID); err != nil {
+			w.t.Fatal(err)
+		}
 		w.eventually("the token to expire", func() bool { return w.rest(expires.secret, "GET", "/devices", nil).status == 401 })
 	}
 	moved := token("a token whose devices leave its scope", fleet.TokenRequest{Scope: "tag:" + scopeTag})
