@@ -104,7 +104,7 @@ type Operators struct {
 	mu      sync.RWMutex
 	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read
 	epoch   int                     // revocations until now: what was read before the latest is not kept
-	hashing chan struct{}           // argon2id takes 64 MB a turn
+	hashing chan struct{}           // argon2id takes 19 MiB a turn
 }
 
 // A seenToken is what a request needs of a token.
@@ -145,8 +145,8 @@ func hashPassword(password string) (string, error) {
 	return argon2id.CreateHash(password, &hashCost)
 }
 
-// noHash is compared when the name is unknown, so that timing reveals nothing. It is the
-// hash of no password, and whoever it is compared for is refused.
+// noHash is compared when the name is unknown or disabled, so that timing reveals nothing.
+// SignIn refuses whatever the comparison says.
 var noHash = fmt.Sprintf("$argon2id$v=19$m=%d,t=%d,p=%d$%s$%s", hashCost.Memory, hashCost.Iterations,
 	hashCost.Parallelism, noBytes(hashCost.SaltLength), noBytes(hashCost.KeyLength))
 

@@ -6,8 +6,9 @@ import (
 	"regexp/syntax"
 )
 
-// maxPatternSteps bounds the compiled form of a pattern. Repetitions multiply: 1,000
-// bytes can make 300,000 steps, each of which is taken for each byte of an answer.
+// maxPatternSteps bounds the compiled form of a pattern. Nested repetitions multiply: a
+// pattern of 1,000 bytes can compile to 300,000 steps, and matching may try all of them
+// at every byte of an answer.
 const maxPatternSteps = 2000
 
 var errLargePattern = errors.New("the pattern repeats too much")

@@ -170,8 +170,8 @@ func TestDeviceKey(t *testing.T) {
 	}
 }
 
-// Whoever has the password, and even a whole CONNECT from before, is turned away; the
-// device itself, whose clock may be off, is not.
+// A client that knows the password, or replays an earlier CONNECT, is refused. The device
+// itself is accepted, even if its clock is a few minutes off.
 func TestDeviceKeyAtConnect(t *testing.T) {
 	own := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
 	other := ed25519.NewKeyFromSeed(slices.Repeat([]byte{2}, 32))
