@@ -149,10 +149,11 @@ func (a *Accounts) repeat(ctx context.Context, p Poll) {
 		a.bind(p.Device, "", "")
 		return
 	}
-	if known, ok := a.latest(ctx, u, p); ok && a.o.Now().Sub(known.AskedAt) < askAgain {
+	known, ok := a.latest(ctx, u, p)
+	if ok && a.o.Now().Sub(known.AskedAt) < askAgain {
 		return
 	}
-	if _, err := a.ask(ctx, u, p); err != nil && ctx.Err() == nil {
+	if _, err := a.ask(ctx, u, p, known); err != nil && ctx.Err() == nil {
 		a.o.Log.Warn("the OTA address of a voice server did not answer a device", "device", p.Device, "upstream", u.Name,
 			"err", err)
 	}
@@ -180,7 +181,13 @@ func (a *Accounts) latest(ctx context.Context, u fleet.UpstreamChoice, p Poll) (
 		}
 		a.keep(key, known)
 	}
-	return known, known.OTAURL == u.URL && (p.ClientID == "" || known.ClientID == p.ClientID)
+	return known, known.answers(u, p)
+}
+
+// answers reports whether the account is of the upstream's address and of the client
+// that polls.
+func (a account) answers(u fleet.UpstreamChoice, p Poll) bool {
+	return a.OTAURL == u.URL && (p.ClientID == "" || a.ClientID == p.ClientID)
 }
 
 func (a *Accounts) keep(key accountKey, known account) {
@@ -196,11 +203,16 @@ func sealedAccount(k accountKey) string {
 	return "upstream/" + k.upstream.String() + "/" + string(k.device)
 }
 
-// ask asks the OTA address for a device now. Those who ask for the same device
-// meanwhile get the same answer.
-func (a *Accounts) ask(ctx context.Context, u fleet.UpstreamChoice, p Poll) (account, error) {
+// ask asks the OTA address for a device now. Calls for the same device meanwhile
+// return the same answer, and so does one whose caller saw an older account, because
+// the answer came between its look and its call.
+func (a *Accounts) ask(ctx context.Context, u fleet.UpstreamChoice, p Poll, seen account) (account, error) {
 	key := accountKey{u.ID, p.Device}
 	a.mu.Lock()
+	if newest := a.known[key]; newest.AskedAt.After(seen.AskedAt) && newest.answers(u, p) {
+		a.mu.Unlock()
+		return newest, nil
+	}
 	f := a.flights[key]
 	if f == nil {
 		f = &flight{done: make(chan struct{})}
@@ -347,7 +359,7 @@ func (a *Accounts) address(ctx context.Context, u fleet.UpstreamChoice, p Poll, 
 	err error) {
 	known, ok := a.latest(ctx, u, p)
 	if !ok || known.URL == "" || refused != "" && known.token == refused {
-		if known, err = a.ask(ctx, u, p); err != nil {
+		if known, err = a.ask(ctx, u, p, known); err != nil {
 			return "", "", err
 		}
 	} else if a.o.Now().Sub(known.AskedAt) > tokenAge {
