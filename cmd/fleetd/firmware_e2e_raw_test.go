@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"log/slog"
+	"net"
 	"testing"
 	"time"
 
@@ -32,19 +33,23 @@ func (*anybody) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
 
 func newRawBroker(t *testing.T) *rawBroker {
 	t.Helper()
-	b := &rawBroker{t: t, addr: freeAddr(t), up: make(chan string, 64),
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &rawBroker{t: t, addr: ln.Addr().String(), up: make(chan string, 64),
 		server: mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
 	t.Cleanup(func() { _ = b.server.Close() })
 	if err := b.server.AddHook(new(anybody), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.server.AddListener(listeners.NewTCP(listeners.Config{ID: "raw", Address: b.addr})); err != nil {
+	if err := b.server.AddListener(listeners.NewNet("raw", ln)); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.server.Serve(); err != nil {
 		t.Fatal(err)
 	}
-	err := b.server.Subscribe("#", 1, func(_ *mqtt.Client, _ packets.Subscription, p packets.Packet) {
+	err = b.server.Subscribe("#", 1, func(_ *mqtt.Client, _ packets.Subscription, p packets.Packet) {
 		select {
 		case b.up <- string(p.Payload):
 		default: // no test waits for these
