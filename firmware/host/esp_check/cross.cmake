@@ -16,25 +16,20 @@ foreach(component fleet_ports fleet_core fleet_esp fleet_font fleet_tools fleet_
     list(APPEND cross_flags -I${firmware}/components/${component}/include)
 endforeach()
 set(rv32 ${CMAKE_CXX_COMPILER_LAUNCHER} ${RV32_CXX} --specs=picolibc.specs -march=rv32imc -mabi=ilp32)
-set(xtensa ${XTENSA_CXX} --specs=${XTENSA_SPECS})
+# The only packaged Xtensa compiler is for another chip: its objects are not of use, its warnings are.
+set(xtensa ${CMAKE_CXX_COMPILER_LAUNCHER} ${XTENSA_CXX} --specs=${XTENSA_SPECS})
 
 set(cross_results)
-# cross(name, compiler, mode, sources, flags...): mode is "compile" or "parse".
-function(cross name compiler mode sources)
+# cross(name, compiler, sources, flags...)
+function(cross name compiler sources)
     set(results)
     foreach(source ${${sources}})
         file(RELATIVE_PATH short ${firmware} ${source})
         string(REPLACE "/" "_" short ${short})
         set(result ${CMAKE_CURRENT_BINARY_DIR}/${name}/${short}.o)
-        set(command ${${compiler}} ${cross_flags} ${ARGN} -MD -MF ${result}.d -MT ${result})
-        if(mode STREQUAL compile)
-            list(APPEND command -c ${source} -o ${result})
-        else()
-            # An empty object would look like a compiled one: this is only a mark.
-            list(APPEND command -fsyntax-only ${source} && ${CMAKE_COMMAND} -E touch ${result})
-        endif()
-        add_custom_command(OUTPUT ${result} COMMAND ${command} DEPENDS ${source} DEPFILE ${result}.d
-                           COMMENT "${name}: ${short}" VERBATIM)
+        add_custom_command(OUTPUT ${result}
+                           COMMAND ${${compiler}} ${cross_flags} ${ARGN} -MD -MF ${result}.d -MT ${result} -c ${source} -o ${result}
+                           DEPENDS ${source} DEPFILE ${result}.d COMMENT "${name}: ${short}" VERBATIM)
         list(APPEND results ${result})
     endforeach()
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
@@ -48,12 +43,12 @@ file(GLOB example_sources CONFIGURE_DEPENDS ${firmware}/examples/*/main/*.cpp)
 set(all_sources ${example_sources} ${fleet_esp_sources} ${firmware}/components/fleet_font/src/font.cpp ${portal_sources} ${app_sources} ${board_sources})
 set(optional_sources ${firmware}/components/fleet_esp/src/provisioning.cpp
     ${firmware}/components/fleet_esp/src/esp_crypto.cpp ${firmware}/main/app.cpp)
-cross(esp32c6_idf60 rv32 compile all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32C6)
-cross(esp32_idf60 xtensa parse all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32)
+cross(esp32c6_idf60 rv32 all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32C6)
+cross(esp32_idf60 xtensa all_sources -DFLEET_STUB_IDF=60 -DFLEET_STUB_TARGET_ESP32)
 foreach(idf 55 60)
-    cross(esp32c3_idf${idf} rv32 compile all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3)
-    cross(esp32s3_idf${idf} xtensa parse all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32S3)
+    cross(esp32c3_idf${idf} rv32 all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3)
+    cross(esp32s3_idf${idf} xtensa all_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32S3)
     # What Kconfig turns on: Bluetooth, signed releases, a private authority.
-    cross(options_idf${idf} rv32 compile optional_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3
+    cross(options_idf${idf} rv32 optional_sources -DFLEET_STUB_IDF=${idf} -DFLEET_STUB_TARGET_ESP32C3
           -DFLEET_STUB_PROV_BLE -DFLEET_STUB_SIGNED -DCONFIG_FLEET_PRIVATE_CA=1)
 endforeach()

@@ -19,7 +19,7 @@ using namespace fleet::test;
 namespace {
 
 const char boot_url[] = "https://fleet.example.org/ota";
-const char vectors_file[] = FLEET_VECTORS "/notifications.json";
+const char vectors_file[] = "notifications.json";
 
 struct Dump : CoreDump {
     bool present() const override { return true; }
@@ -208,7 +208,7 @@ void write_vectors(const std::vector<Case> &cases) {
         comma = ",";
     }
     text += "\n ]\n}\n";
-    std::FILE *file = std::fopen(vectors_file, "wb");
+    std::FILE *file = std::fopen(vectors_path(vectors_file).c_str(), "wb");
     REQUIRE(file != nullptr);
     CHECK(std::fwrite(text.data(), 1, text.size(), file) == text.size());
     CHECK(std::fclose(file) == 0);
@@ -220,7 +220,7 @@ TEST_SUITE("vectors") {
     TEST_CASE("notifications, byte for byte") {
         const std::vector<Case> cases = all_cases();
         if (std::getenv("FLEET_WRITE_VECTORS") != nullptr) write_vectors(cases);
-        const JsonDocument doc = load_vectors("notifications.json");
+        const JsonDocument doc = load_vectors(vectors_file);
         JsonView want = doc.root().member("cases").first();
         for (const Case &c : cases) {
             REQUIRE(want.exists());

@@ -8,8 +8,12 @@
 
 namespace fleet::test {
 
+std::string vectors_path(const char *name) {
+    return std::string(FLEET_VECTORS) + "/" + name;
+}
+
 JsonDocument load_vectors(const char *name) {
-    const std::string path = std::string(FLEET_VECTORS) + "/" + name;
+    const std::string path = vectors_path(name);
     std::FILE *file = std::fopen(path.c_str(), "rb");
     REQUIRE_MESSAGE(file != nullptr, path);
     std::string text;

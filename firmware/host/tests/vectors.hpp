@@ -8,6 +8,8 @@
 
 namespace fleet::test {
 
+std::string vectors_path(const char *name);  // of a file of vectors/
+
 // load_vectors parses a file of vectors/, or fails the test.
 JsonDocument load_vectors(const char *name);
 

@@ -161,7 +161,7 @@ TEST_SUITE("vdevice faults") {
     }
 
     TEST_CASE("an image that carries a program runs it, and goes back to the one before") {
-        const Result<std::string> program = host::read_file(VDEVICE_NEXT, 15u << 20);
+        const Result<std::string> program = host::read_file(next_program, 15u << 20);
         REQUIRE(program.ok());
         bool sound = true;
         std::string payload = program.value();

@@ -5,6 +5,8 @@
 
 namespace fleet::test {
 
+const char next_program[] = VDEVICE_NEXT;
+
 std::string image_with(const std::string &payload, std::uint32_t size) {
     host::ImageSpec spec;
     spec.chip_id = chip_s3;

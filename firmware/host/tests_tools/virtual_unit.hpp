@@ -17,6 +17,9 @@ std::string image_with(const std::string &payload, std::uint32_t size = 150000);
 std::vector<std::string> command(const StubFleet &fleet, const std::string &state_dir,
                                  const std::vector<std::string> &more = {});
 
+// next_program is the virtual device's next edition, as an executable file.
+extern const char next_program[];
+
 struct Seen {
     std::string version;
     SlotState state, other;
