@@ -30,6 +30,29 @@ type frozen struct {
 	sent    atomic.Int32
 	writers []int // processes of the server that write call records
 	control *pgx.Conn
+	ahead   atomic.Int64 // of the calls' clock, in nanoseconds
+
+	inserting, settling func() // called before the store is; may be nil. Set them before use.
+}
+
+// frozenStore lets a test act when a record is to be written.
+type frozenStore struct {
+	*postgres.Store
+	f *frozen
+}
+
+func (s frozenStore) InsertCall(ctx context.Context, c *fleet.Call) error {
+	if s.f.inserting != nil {
+		s.f.inserting()
+	}
+	return s.Store.InsertCall(ctx, c)
+}
+
+func (s frozenStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
+	if s.f.settling != nil {
+		s.f.settling()
+	}
+	return s.Store.SettleCalls(ctx, calls)
 }
 
 // shortFlush is how long a flush may take, where a test waits for its end.
@@ -47,39 +70,55 @@ func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.control.Close(context.Background()) })
-	locker, err := pgx.Connect(t.Context(), db.Config().ConnString())
-	check(t, err)
-	defer locker.Close(context.Background())
-	f.calls = newCalls(t, f.store, f.link)
+	// The clock of the calls stands, so that none is late because the machine is busy.
+	begun := now()
+	f.calls = newCalls(t, frozenStore{f.store, f}, f.link, func() time.Time {
+		return begun.Add(time.Duration(f.ahead.Load()))
+	})
 	run(t, f.store)
 	f.link.Sending = func(fleet.Invocation) { f.sent.Add(1) }
 	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		return fleettest.Text("true"), nil
 	})
-	// The second writer goes when the first one's batch takes long.
-	var all sync.WaitGroup
-	lock, err := locker.Begin(t.Context())
-	check(t, err)
-	_, err = lock.Exec(t.Context(), `LOCK TABLE calls IN SHARE MODE`)
-	check(t, err)
-	eventually(t, "both of the store's writers have a session", func() bool {
-		all.Go(func() { _ = f.store.InsertCall(t.Context(), newCall("warm", fleet.CallSucceeded)) })
-		time.Sleep(50 * time.Millisecond)
-		return len(f.sessions()) == 2
-	})
-	check(t, lock.Rollback(t.Context()))
-	all.Wait()
-	f.writers = f.sessions()
+	f.openSessions(db.Config().ConnString())
 	t.Cleanup(f.thaw) // before the store stops
 	return f
 }
 
-func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link) *fleet.Calls {
+// openSessions has both of the store's writers open a session: the second one goes
+// when the first one's batch takes long.
+func (f *frozen) openSessions(url string) {
+	f.t.Helper()
+	locker, err := pgx.Connect(f.t.Context(), url)
+	check(f.t, err)
+	defer locker.Close(context.Background())
+	eventually(f.t, "both of the store's writers have a session", func() bool {
+		lock, err := locker.Begin(f.t.Context())
+		check(f.t, err)
+		_, err = lock.Exec(f.t.Context(), `LOCK TABLE calls IN SHARE MODE`)
+		check(f.t, err)
+		var all sync.WaitGroup
+		for range 20 { // shorter than a flush may take, after which its session is closed
+			all.Go(func() { _ = f.store.InsertCall(f.t.Context(), newCall("warm", fleet.CallSucceeded)) })
+			time.Sleep(50 * time.Millisecond)
+			if len(f.sessions()) == 2 {
+				break
+			}
+		}
+		check(f.t, lock.Rollback(f.t.Context()))
+		all.Wait()
+		f.writers = f.sessions()
+		return len(f.writers) == 2
+	})
+}
+
+func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link, clock func() time.Time) *fleet.Calls {
 	devices := &fleettest.Devices{}
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: []fleet.Tool{freezeTool}})
 	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
 	targets := fleet.NewTargets(devices, devices)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: &fleet.Events{}})
+	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: &fleet.Events{},
+		Now: clock})
 	t.Cleanup(calls.Shutdown)
 	return calls
 }
@@ -112,6 +151,12 @@ func (f *frozen) thaw() {
 	for _, pid := range f.writers {
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
+}
+
+// thawAtLast lets what hung go on, and gives it the time to.
+func (f *frozen) thawAtLast() {
+	f.thaw()
+	time.Sleep(300 * time.Millisecond)
 }
 
 func (f *frozen) request() fleet.CallRequest {
@@ -155,7 +200,7 @@ func TestFrozenInserts(t *testing.T) {
 			f := newFrozen(t, shortFlush)
 			f.freeze()
 			if tt.thawThen {
-				time.AfterFunc(shortFlush+20*time.Millisecond, f.thaw)
+				f.settling = f.thawAtLast
 			}
 			// As many as may wait for the device: some share a batch. Those that
 			// come after the thaw may be made, as may those whose batch begins when
@@ -184,8 +229,7 @@ func TestFrozenInserts(t *testing.T) {
 			n := int(hung.Load() + made.Load())
 			if !tt.thawThen {
 				f.recorded(n)
-				f.thaw()
-				time.Sleep(300 * time.Millisecond) // the hung inserts fail now
+				f.thawAtLast() // the hung inserts fail now
 			}
 			canceled := 0
 			for _, c := range f.recorded(n) {
@@ -219,9 +263,9 @@ func TestFrozenMarkSent(t *testing.T) {
 	if c.State != fleet.CallPending {
 		t.Fatalf("the call is %s; want it to wait", c.State)
 	}
+	f.settling = f.thawAtLast
 	f.freeze()
 	turn.Done()
-	time.AfterFunc(shortFlush+20*time.Millisecond, f.thaw)
 	got := f.recorded(1)[0]
 	time.Sleep(300 * time.Millisecond)
 	got = f.recorded(1)[0]
@@ -253,7 +297,10 @@ func TestFrozenOutcome(t *testing.T) {
 func TestFrozenForAMoment(t *testing.T) {
 	f := newFrozen(t, 30*time.Second)
 	f.freeze()
-	time.AfterFunc(5500*time.Millisecond, f.thaw)
+	f.inserting = func() {
+		f.ahead.Add(int64(5500 * time.Millisecond))
+		time.AfterFunc(500*time.Millisecond, f.thaw)
+	}
 	c, err := f.calls.Make(t.Context(), f.request())
 	if err != nil || c.State != fleet.CallCanceled || c.Error.Code != fleet.CodeRecordLate || f.sent.Load() != 0 {
 		t.Errorf("answered %v, %+v, %v", c.State, c.Error, err)
