@@ -173,7 +173,6 @@ func (b *approvalBench) start() {
 	go func() { defer close(done); _ = fanOuts.Run(ctx) }()
 	b.stop = sync.OnceFunc(func() { stop(); <-done; calls.Shutdown() })
 	b.t.Cleanup(b.stop)
-	time.Sleep(10 * time.Millisecond) // until it is up
 }
 
 func asAdmin(p fleet.Principal) fleet.Principal {

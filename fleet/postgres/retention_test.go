@@ -98,7 +98,7 @@ func TestOutcomeIsUpdateInPlace(t *testing.T) {
 		check(t, s.FinishCall(ctx, finish(c, fleet.CallSucceeded, `{"content":[{"type":"text","text":"true"}]}`)))
 	}
 	var updates, inPlace int
-	for range 50 { // statistics come a little later
+	for range 300 { // statistics come a little later, of an idle session after ten seconds
 		check(t, db.QueryRow(ctx, `SELECT sum(n_tup_upd), sum(n_tup_hot_upd) FROM pg_stat_user_tables WHERE relname ~ '^calls_'`).Scan(&updates, &inPlace))
 		if updates == 50 {
 			break

@@ -48,7 +48,7 @@ func TestHeartbeatIsUpdateInPlace(t *testing.T) {
 		check(t, s.AddVitalsPoints(ctx, map[fleet.DeviceID][]telemetry.VitalsPoint{unit: {p}}))
 	}
 	var updates, inPlace int
-	for range 50 { // statistics come a little later
+	for range 300 { // statistics come a little later, of an idle session after ten seconds
 		check(t, db.QueryRow(ctx, `SELECT sum(n_tup_upd), sum(n_tup_hot_upd) FROM pg_stat_user_tables WHERE relname ~ '^(device_vitals|vitals_points)'`).Scan(&updates, &inPlace))
 		if updates >= 97 {
 			break
