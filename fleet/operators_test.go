@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,17 +72,19 @@ func TestRevokedTokenIsNotKept(t *testing.T) {
 }
 
 func TestExpiredTokenEnds(t *testing.T) {
-	store := &oneToken{token: fleet.Token{Role: fleet.RoleViewer}}
-	operators := fleet.NewOperators(store)
-	soon := time.Now().Add(500 * time.Millisecond)
-	store.token.ExpiresAt = &soon
-	if _, err := operators.Authenticate(t.Context(), "flt_secret"); err != nil {
-		t.Errorf("before the token expires: %v", err)
-	}
-	time.Sleep(time.Until(soon) + time.Millisecond)
-	if _, err := operators.Authenticate(t.Context(), "flt_secret"); !errors.Is(err, fleet.ErrForbidden) {
-		t.Errorf("after the token expired: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &oneToken{token: fleet.Token{Role: fleet.RoleViewer}}
+		operators := fleet.NewOperators(store)
+		soon := time.Now().Add(500 * time.Millisecond)
+		store.token.ExpiresAt = &soon
+		if _, err := operators.Authenticate(t.Context(), "flt_secret"); err != nil {
+			t.Errorf("before the token expires: %v", err)
+		}
+		time.Sleep(time.Until(soon) + time.Millisecond)
+		if _, err := operators.Authenticate(t.Context(), "flt_secret"); !errors.Is(err, fleet.ErrForbidden) {
+			t.Errorf("after the token expired: %v", err)
+		}
+	})
 }
 
 // manyTokens is a store of tokens by their hash.
