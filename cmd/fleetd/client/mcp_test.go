@@ -13,11 +13,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fleetd/fleet/fleettest"
 )
 
 // mcpServer is a small MCP server behind HTTP, with a token and sessions or
@@ -320,9 +321,11 @@ func TestBridgeSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("standard error says %s", text)
 	}
 
-	closed := httptest.NewServer(http.NotFoundHandler())
-	url := closed.URL
-	closed.Close()
+	nobody, err := fleettest.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + nobody
 	b, _ := startImpatient(t, &MCPCommand{URL: url, Token: "flt_good"})
 	b.send(t, helloLine)
 	if m := b.read(t); m.Error == nil || m.Error.Code != codeUnreachable || !strings.Contains(m.Error.Message, url) {
@@ -354,18 +357,20 @@ func startImpatient(t *testing.T, c *MCPCommand) (*pipe, mcp.Transport) {
 func TestBridgeConnectsAgain(t *testing.T) {
 	s := &mcpServer{canceled: make(chan struct{}, 1), inside: make(chan struct{}, 10)}
 	s.mcp = s.tools()
-	var address atomic.Value
 	serve := func(on string) *httptest.Server {
 		ln, err := net.Listen("tcp", on)
 		if err != nil {
 			t.Fatal(err)
 		}
-		address.Store(ln.Addr().String())
 		server := &httptest.Server{Listener: ln, Config: &http.Server{Handler: s.handler(false)}}
 		server.Start()
 		return server
 	}
-	server := serve("127.0.0.1:0")
+	free, err := fleettest.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serve(free)
 	p, transport := startBridge(t, &MCPCommand{URL: server.URL, Token: "flt_good"})
 	changed := make(chan struct{}, 10)
 	client := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, &mcp.ClientOptions{
@@ -390,7 +395,8 @@ func TestBridgeConnectsAgain(t *testing.T) {
 	answered := make(chan string, 1)
 	go func() { answered <- say(t, session, "echo", "after") }()
 	time.Sleep(300 * time.Millisecond)
-	server = serve(address.Load().(string))
+	fleettest.AwaitForks()
+	server = serve(free)
 	defer func() { server.CloseClientConnections(); server.Close() }()
 	if got := <-answered; got != "after" {
 		t.Errorf("answered %q", got)

@@ -20,6 +20,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -89,8 +90,13 @@ func newWorld(t *testing.T) *world {
 		actors: map[string]*principal{},
 		client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
 	t.Cleanup(w.client.CloseIdleConnections)
-	w.cfg = server.Config{HTTPAddr: "127.0.0.1:0", MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: "code",
-		NodeName: "matrix", Log: slog.New(slog.DiscardHandler)}
+	w.cfg = server.Config{Enrolment: "code", NodeName: "matrix", Log: slog.New(slog.DiscardHandler)}
+	for _, addr := range []*string{&w.cfg.HTTPAddr, &w.cfg.MQTTAddr, &w.cfg.AdminAddr} {
+		var err error
+		if *addr, err = fleettest.FreeAddr(); err != nil { // free also during a restart
+			t.Fatal(err)
+		}
+	}
 	if os.Getenv("FLEETD_TEST_LOG") != "" {
 		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
@@ -127,7 +133,7 @@ func (w *world) start() {
 func (w *world) restart() {
 	w.t.Helper()
 	w.srv.Close()
-	w.cfg.HTTPAddr, w.cfg.MQTTAddr, w.cfg.AdminAddr = w.http, w.mqtt, w.admin
+	fleettest.AwaitForks()
 	w.start()
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -37,7 +38,8 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 		t.Skip("starts a whole server")
 	}
 	d := &testServer{t: t}
-	cfg := Config{HTTPAddr: "127.0.0.1:0", MQTTAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0", Enrolment: "open",
+	// Free also while a test restarts the server, unlike ports of 0.
+	cfg := Config{HTTPAddr: freeAddr(t), MQTTAddr: freeAddr(t), AdminAddr: freeAddr(t), Enrolment: "open",
 		NodeName: "test", Log: slog.New(slog.DiscardHandler)}
 	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
 	if os.Getenv("FLEETD_TEST_LOG") != "" {
@@ -57,6 +59,15 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	return d
 }
 
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	addr, err := fleettest.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
 func (d *testServer) start(cfg Config) {
 	d.t.Helper()
 	var err error
@@ -70,7 +81,7 @@ func (d *testServer) start(cfg Config) {
 func (d *testServer) restart() {
 	d.t.Helper()
 	d.Close()
-	d.cfg.HTTPAddr, d.cfg.MQTTAddr, d.cfg.AdminAddr = d.http, d.mqtt, d.admin
+	fleettest.AwaitForks()
 	d.start(d.cfg)
 }
 
@@ -113,7 +124,7 @@ func (d *testServer) rest(method, path string, body, answer any) int {
 
 func (d *testServer) eventually(what string, ok func() bool) {
 	d.t.Helper()
-	waitFor(d.t, time.Minute, what, ok)
+	waitFor(d.t, 3*time.Minute, what, ok)
 }
 
 // simulate runs devices against the server until the test ends.
