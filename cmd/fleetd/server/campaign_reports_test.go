@@ -73,7 +73,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 			want := reported[faults[0]]
 			seen[faults[0]]++
 			if want.words != "" { // the word of one that rolled back comes a moment after the verdict
-				waitFor(t, 10*time.Second, "the words of "+string(id), func() bool {
+				waitFor(t, time.Minute, "the words of "+string(id), func() bool {
 					d, said = words(id)
 					return said != "" ||
 						t.Failed()

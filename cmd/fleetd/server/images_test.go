@@ -43,7 +43,7 @@ const benchDevices = 3
 func newImageBench(t *testing.T, faults string, change func(*Config)) *imageBench {
 	t.Helper()
 	s := startTestServer(t, func(c *Config) {
-		c.timers, c.engineTick = quickTimers, 50*time.Millisecond
+		c.timers, c.engineTick = campaign.DefaultTimers, 50*time.Millisecond
 		if change != nil {
 			change(c)
 		}

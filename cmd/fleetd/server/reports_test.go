@@ -64,7 +64,7 @@ func (d *testServer) otherDevice(mac, config string) *otherDevice {
 	}
 	close(o.ready)
 	d.t.Cleanup(func() { <-o.cm.Done() })
-	ctx, cancel := context.WithTimeout(d.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
 	defer cancel()
 	if err := o.cm.AwaitConnection(ctx); err != nil {
 		d.t.Fatal(err)
@@ -94,7 +94,7 @@ func (o *otherDevice) asked(message []byte) {
 }
 
 func (o *otherDevice) say(qos byte, payload string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := o.cm.AwaitConnection(ctx); err != nil {
 		return err

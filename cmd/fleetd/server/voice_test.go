@@ -202,9 +202,7 @@ func TestVoiceServerIsDown(t *testing.T) {
 	d.eventually("the reason is on the screen", func() bool {
 		return f.Device(0).State().Message == "无法连接语音服务器。"
 	})
-	if f.Device(0).Talking() {
-		t.Error("the device goes on talking")
-	}
+	d.eventually("the device talks no more", func() bool { return !f.Device(0).Talking() })
 	var call callJSON
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.get_device_status"}, &call)
 	if call.State != "succeeded" {
@@ -257,11 +255,9 @@ func TestStopEndsConversations(t *testing.T) {
 	}
 	d.eventually("all talk", func() bool { return f.Device(0).Talking() && f.Device(1).Talking() && f.Device(2).Talking() })
 	d.restart()
-	for i := range 3 {
-		if f.Device(i).Talking() {
-			t.Errorf("device %d is left in a conversation", i)
-		}
-	}
+	d.eventually("no device is left in a conversation", func() bool {
+		return !f.Device(0).Talking() && !f.Device(1).Talking() && !f.Device(2).Talking()
+	})
 	var all list[conversationJSON]
 	d.rest("GET", "/conversations", nil, &all)
 	for _, c := range all.Items {
