@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -175,7 +176,7 @@ func (d *daemon) rest(method, path string, body, answer any) int {
 
 func (d *daemon) eventually(what string, ok func() bool) {
 	d.t.Helper()
-	d.within(time.Minute, what, ok)
+	d.within(3*time.Minute, what, ok)
 }
 
 func (d *daemon) within(limit time.Duration, what string, ok func() bool) {
@@ -342,7 +343,14 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	for range 4 {
 		d.async(audience[0].ID)
 	}
-	time.Sleep(1500 * time.Millisecond) // some answered, some in flight, most not yet sent
+	d.eventually("some answered, some in flight, some not yet sent", func() bool {
+		var calls list[callJSON]
+		d.rest("GET", "/calls?limit=500", nil, &calls)
+		in := func(state string) bool {
+			return slices.ContainsFunc(calls.Items, func(c callJSON) bool { return c.State == state })
+		}
+		return in("succeeded") && in("sent") && in("pending")
+	})
 	end(d)
 	d.start()
 
