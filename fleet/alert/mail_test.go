@@ -104,6 +104,7 @@ func TestMailsAreDigests(t *testing.T) {
 		if seq > 0 {
 			break
 		}
+		time.Sleep(time.Millisecond)
 	}
 	halt()
 	if _, err := w.SetSettings(t.Context(), admin, alert.SettingsChange{Recipients: &to}); err != nil {

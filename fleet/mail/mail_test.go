@@ -70,7 +70,7 @@ func newServer(t *testing.T, s *server) *server {
 
 func (s *server) serve(conn net.Conn, config *tls.Config) (got session) {
 	defer func() { conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // a client that goes may leave the connection open
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a client that goes may leave the connection open
 	r := bufio.NewReader(conn)
 	say := func(lines ...string) {
 		for _, l := range lines {
