@@ -54,7 +54,7 @@ var finalStates = map[string]bool{"succeeded": true, "failed": true, "timed_out"
 // minute after the first.
 func (d *daemon) verdict(campaign string, u *unit) (v deploymentJSON) {
 	d.t.Helper()
-	d.within(3*time.Minute, "judged: "+u.id, func() bool {
+	d.within(5*time.Minute, "judged: "+u.id, func() bool {
 		v = d.deployment(campaign, u)
 		return finalStates[v.State]
 	})
@@ -206,7 +206,7 @@ func unitLosesPower(t *testing.T, d *daemon) {
 	campaigns[""] = d.campaign("power cuts", "power-good", buildImage(t, "1.3.0", ""))
 	campaigns[cuts[6].build] = d.campaign("power cuts of a bad build", "power-bad", buildImage(t, "1.3.1", cuts[6].build))
 	for i, u := range units {
-		if !u.died(time.Minute) {
+		if !u.died(3 * time.Minute) {
 			t.Fatalf("%s was not reached: %+v", cuts[i].step, d.deployment(campaigns[cuts[i].build], u))
 		}
 		u.start()

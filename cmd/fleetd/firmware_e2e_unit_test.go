@@ -46,7 +46,7 @@ func newUnit(t *testing.T, d *daemon, n int, args ...string) *unit {
 		"log")}
 	u.args = append([]string{"--ota-url", "http://" + d.http + "/xiaozhi/ota/", "--state-dir", u.dir, "--mac",
 		colons(u.id),
-		"--board", unitBoard, "--restart-ms", "200", "--trial-ms", "15000"}, args...)
+		"--board", unitBoard, "--restart-ms", "200", "--trial-ms", "90000", "--proof-ms", "2000"}, args...)
 	t.Cleanup(u.cleanUp)
 	return u
 }

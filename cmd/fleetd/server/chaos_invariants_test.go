@@ -59,8 +59,9 @@ func (w *chaosWorld) check(l *chaosLoad, when string, invariants []chaosInvarian
 	for _, in := range invariants {
 		looked := time.Now()
 		deadline := looked.Add(2 * time.Second) // the time of those before it may be used up
-		if began.Add(in.within).After(deadline) {
-			deadline = began.Add(in.within)
+		within := in.within * time.Duration(w.schedule.size.patience)
+		if began.Add(within).After(deadline) {
+			deadline = began.Add(within)
 		}
 		broken := in.broken(w, l)
 		for len(broken) > 0 && time.Now().Before(deadline) {
