@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
 )
 
 // Linux gives ports from 32768 to outgoing connections, other systems from 49152.
@@ -28,24 +27,14 @@ func FreeAddr() (string, error) {
 			continue
 		}
 		addr := net.JoinHostPort(host, strconv.Itoa(port))
-		if err = tryListen(addr); err == nil {
-			return addr, nil
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", addr); err == nil {
+			err = ln.Close()
+			AwaitForks()
+			return addr, err
 		}
 	}
 	return "", fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+portCount-1, err)
-}
-
-// tryListen listens on an address and closes the listener again. A child process
-// that another test starts meanwhile has a copy of each open socket until it runs its
-// program, and would keep the address in use: none is started before the close.
-func tryListen(addr string) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	return ln.Close()
 }
 
 // host is the same for all addresses of this process: a server's HTTP address
