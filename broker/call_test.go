@@ -67,7 +67,7 @@ func TestCallWithoutAnswer(t *testing.T) {
 		return ""
 	})
 	eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
-	if _, err := call(b, d.id, "slow", `{}`, 30*time.Millisecond, nil); !errors.Is(err, fleet.ErrNoAnswer) {
+	if err := callInVain(b, d.id, "slow", nil); !errors.Is(err, fleet.ErrNoAnswer) {
 		t.Fatalf("%v, want no answer", err)
 	}
 	if want := fmt.Sprintf("unresponsive %s: no answer to slow", d.id); dom.count(want) != 1 {
@@ -99,7 +99,7 @@ func TestLateAnswer(t *testing.T) {
 				return ""
 			})
 			late := make(chan fleet.Answer, 10)
-			_, err := call(b, d.id, "self.upgrade_firmware", `{}`, 50*time.Millisecond, func(a fleet.Answer) { late <- a })
+			err := callInVain(b, d.id, "self.upgrade_firmware", func(a fleet.Answer) { late <- a })
 			if !errors.Is(err, fleet.ErrNoAnswer) {
 				t.Fatal(err)
 			}
@@ -178,10 +178,10 @@ func TestLostConnection(t *testing.T) {
 }
 
 func TestLine(t *testing.T) {
-	b, _ := start(t, nil)
+	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.serve(nil)
-	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
+	eventually(t, "onboarding", func() bool { return dom.count("responded") == 1 && b.Stats().Onboarding == 0 })
 	var turns []fleet.Turn
 	for range 1 + maxWaiting {
 		turn, err := b.Queue(d.id, fleet.KindOperator)
@@ -222,10 +222,10 @@ func TestLine(t *testing.T) {
 // What a voice model calls goes before other calls that wait, for every second
 // turn, and has room on a busy device.
 func TestSpokenCallsGoFirst(t *testing.T) {
-	b, _ := start(t, nil)
+	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.serve(nil)
-	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
+	eventually(t, "onboarding", func() bool { return dom.count("responded") == 1 && b.Stats().Onboarding == 0 })
 	queue := func(n int, kind fleet.PrincipalKind) (turns []fleet.Turn) {
 		for range n {
 			turn, err := b.Queue(d.id, kind)

@@ -305,7 +305,10 @@ func TestConformance(t *testing.T) {
 			if number == "" {
 				continue
 			}
-			t.Run(fmt.Sprintf("v%d %s %s", version, number, c.what), func(t *testing.T) { c.test(newWire(t, version, nil)) })
+			t.Run(fmt.Sprintf("v%d %s %s", version, number, c.what), func(t *testing.T) {
+				t.Parallel() // some wait for seconds
+				c.test(newWire(t, version, nil))
+			})
 		}
 	}
 }

@@ -327,9 +327,11 @@ func (c *connection) answered() {
 	if was == healthGood {
 		return
 	}
-	c.broker.devices.Responded(c.Device)
 	if was == healthSilent {
 		c.broker.prober.remove(c)
+	}
+	c.broker.devices.Responded(c.Device)
+	if was == healthSilent {
 		c.resumeOnboarding()
 	}
 }

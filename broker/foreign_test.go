@@ -38,7 +38,7 @@ func TestMosquittoDevice(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			b, dom := start(t, nil)
 			id := testID(1)
-			sub := mosquitto(t, b, 1, "mosquitto_sub", "-V", version, "-t", downTopic(id), "-C", "3", "-W", "20")
+			sub := mosquitto(t, b, 1, "mosquitto_sub", "-V", version, "-t", downTopic(id), "-C", "3", "-W", "60")
 			out, err := sub.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -103,7 +103,7 @@ func TestMosquittoIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(string(out), "not authorised") {
 		t.Errorf("wrong password: %v: %s", err, out)
 	}
-	out, err = mosquitto(t, b, 1, "mosquitto_sub", "-t", downTopic(testID(2)), "-W", "5").CombinedOutput()
+	out, err = mosquitto(t, b, 1, "mosquitto_sub", "-t", downTopic(testID(2)), "-W", "60").CombinedOutput()
 	if !strings.Contains(string(out), "rejected") && !strings.Contains(string(out), "denied") {
 		t.Errorf("another device's topic: %v: %s", err, out)
 	}
@@ -167,6 +167,7 @@ func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.Conne
 	up := make(chan struct{}, 10)
 	cfg := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{u}, KeepAlive: 30, ConnectUsername: "user", ConnectPassword: []byte(passwordOf(clientID)),
+		ConnectTimeout:        deadline,
 		SessionExpiryInterval: 3600, // asked for, not granted
 		WillMessage:           &paho.WillMessage{Topic: upTopic(deviceOfClientID(clientID)), Payload: []byte("gone")},
 		OnConnectionUp: func(cm *autopaho.ConnectionManager, ack *paho.Connack) {
@@ -178,7 +179,8 @@ func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.Conne
 			up <- struct{}{}
 		},
 		ClientConfig: paho.ClientConfig{
-			ClientID: clientID,
+			ClientID:      clientID,
+			PacketTimeout: deadline,
 			OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
 				payload := p.Packet.Payload
 				go func() { <-ready; on(cm, payload) }()

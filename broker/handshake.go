@@ -103,10 +103,20 @@ func (p *handshake) remove() {
 	delete(p.all.pending, p)
 }
 
-func (p *handshake) waits(since time.Time) {
+// waits notes that the handshake waits for its peer from now on. It may wait
+// already: for the first bytes since it was accepted.
+func (p *handshake) waits() {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	p.since = since
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+}
+
+func (p *handshake) computes() {
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	p.since = time.Time{}
 }
 
 // Read gives up the place among those that compute for as long as it waits.
@@ -115,9 +125,9 @@ func (p *handshake) Read(b []byte) (int, error) {
 		return p.Conn.Read(b)
 	}
 	p.leave()
-	p.waits(time.Now())
+	p.waits()
 	n, err := p.Conn.Read(b)
-	p.waits(time.Time{})
+	p.computes()
 	if err != nil {
 		return n, err
 	}

@@ -177,6 +177,38 @@ func call(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, l
 	return turn.Send(ctx, fleet.Invocation{Tool: tool, Arguments: json.RawMessage(args)}, late)
 }
 
+// A timeUp is a context whose deadline comes when up is closed.
+type timeUp struct {
+	context.Context
+	up <-chan struct{}
+}
+
+func (c timeUp) Deadline() (time.Time, bool) { return time.Now().Add(deadline), true }
+func (c timeUp) Done() <-chan struct{}       { return c.up }
+func (c timeUp) Err() error {
+	select {
+	case <-c.up:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// callInVain calls a tool that the device does not answer. The time for an answer
+// is up once the call was written, however long that takes.
+func callInVain(b *Broker, id fleet.DeviceID, tool string, late func(fleet.Answer)) error {
+	turn, err := b.Queue(id, fleet.KindOperator)
+	if err != nil {
+		return err
+	}
+	defer turn.Done()
+	<-turn.Ready()
+	written := make(chan struct{})
+	_, err = turn.Send(timeUp{context.Background(), written},
+		fleet.Invocation{Tool: tool, Arguments: json.RawMessage(`{}`), OnWritten: func() { close(written) }}, late)
+	return err
+}
+
 // A lockedWriter lets a test read what several goroutines log.
 type lockedWriter struct {
 	mu sync.Mutex

@@ -138,8 +138,9 @@ func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 }
 
 func TestListingIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	b, dom := start(t, func(o *Options) {
-		o.RequestTimeout = 50 * time.Millisecond
+		o.RequestTimeout = time.Second // which answers must not take on a busy machine
 		o.onboardingDelays = []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond}
 		o.Devices.(*domain).fresh = false
 		o.Devices.(*domain).saveErr = errors.New("database away")
@@ -161,7 +162,7 @@ func TestListingIsTriedAgain(t *testing.T) {
 
 func TestListingIsGivenUpAndResumed(t *testing.T) {
 	b, dom := start(t, func(o *Options) {
-		o.RequestTimeout = 20 * time.Millisecond
+		o.RequestTimeout = 200 * time.Millisecond
 		o.ProbeEvery = 50 * time.Millisecond
 		o.onboardingDelays = []time.Duration{}
 		o.Devices.(*domain).fresh = false

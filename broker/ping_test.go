@@ -21,10 +21,15 @@ func TestPing(t *testing.T) {
 		t.Error("an unknown device has an epoch")
 	}
 	var silent atomic.Bool
+	pinged := make(chan struct{})
 	connect := func() (*rawDevice, int64) {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 		d.serve(func(r rpc) string {
-			if r.Method == "tools/call" || silent.Load() {
+			switch {
+			case r.Method == "tools/call":
+				return "silence"
+			case silent.Load():
+				close(pinged)
 				return "silence"
 			}
 			return "" // as stock firmware: no such method
@@ -65,9 +70,7 @@ func TestPing(t *testing.T) {
 		t.Errorf("after a reconnect: epoch %d, %v; want %d, above %d", epoch, err, second, first)
 	}
 	silent.Store(true)
-	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if epoch, err := b.Ping(short, d.id); !errors.Is(err, fleet.ErrNoAnswer) || epoch != second {
+	if epoch, err := b.Ping(timeUp{t.Context(), pinged}, d.id); !errors.Is(err, fleet.ErrNoAnswer) || epoch != second {
 		t.Errorf("silent: epoch %d, %v", epoch, err)
 	}
 }

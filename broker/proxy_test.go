@@ -95,45 +95,51 @@ func TestProxyHeader(t *testing.T) {
 
 // From a proxy nothing else is accepted, however it comes.
 func TestBadProxyHeader(t *testing.T) {
-	b, _, _ := startTLS(t, func(o *Options) { behindProxy(o); o.ConnectTimeout = 300 * time.Millisecond })
 	good := proxyHeader(t, "192.0.2.7:4711")
 	change := func(at int, to byte) []byte { h := slices.Clone(good); h[at] = to; return h }
 	tests := map[string]struct {
-		said   []byte
-		reason string
+		said    []byte
+		reason  string
+		silence bool // it waits for more
 	}{
-		"no header":         {connectPacket{clientID: testClientID(1)}.bytes(), "proxy_header"},
-		"version 1":         {[]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), "proxy_header"},
-		"version 3":         {change(12, 0x31), "proxy_header"},
-		"unknown command":   {change(12, 0x22), "proxy_header"},
-		"unknown family":    {change(13, 0x41), "proxy_header"},
-		"UDP":               {change(13, 0x12), "proxy_header"},
-		"about no address":  {append(slices.Clone(proxyproto.SIGV2), 0x21, 0, 0, 0), "proxy_header"},
-		"short address":     {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0, 4, 1, 2, 3, 4), "proxy_header"},
-		"too long":          {withTLVs(good, maxProxyHeader-27), "proxy_header"},
-		"longest announced": {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0xff, 0xff), "proxy_header"},
-		"half a header":     {good[:20], "proxy_header"},
-		"two headers":       {append(slices.Clone(good), good...), "malformed_connect"},
-		"silence":           {nil, "proxy_header"},
-		"silence after it":  {good, "silent"},
+		"no header":         {connectPacket{clientID: testClientID(1)}.bytes(), "proxy_header", false},
+		"version 1":         {[]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), "proxy_header", false},
+		"version 3":         {change(12, 0x31), "proxy_header", false},
+		"unknown command":   {change(12, 0x22), "proxy_header", false},
+		"unknown family":    {change(13, 0x41), "proxy_header", false},
+		"UDP":               {change(13, 0x12), "proxy_header", false},
+		"about no address":  {append(slices.Clone(proxyproto.SIGV2), 0x21, 0, 0, 0), "proxy_header", false},
+		"short address":     {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0, 4, 1, 2, 3, 4), "proxy_header", false},
+		"too long":          {withTLVs(good, maxProxyHeader-27), "proxy_header", false},
+		"longest announced": {append(slices.Clone(proxyproto.SIGV2), 0x21, 0x11, 0xff, 0xff), "proxy_header", false},
+		"half a header":     {good[:20], "proxy_header", true},
+		"two headers":       {append(slices.Clone(good), good...), "malformed_connect", false},
+		"silence":           {nil, "proxy_header", true},
+		"silence after it":  {good, "silent", true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			before := b.Stats().Refused[tt.reason]
+			t.Parallel()
+			b, _, _ := startTLS(t, func(o *Options) {
+				behindProxy(o)
+				if o.ConnectTimeout = deadline; tt.silence {
+					o.ConnectTimeout = time.Second
+				}
+			})
 			d := dialRaw(t, b.Addr())
 			d.write(tt.said)
 			if err := d.ended(deadline); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "counting", func() bool { return b.Stats().Refused[tt.reason] == before+1 })
+			eventually(t, "counting", func() bool { return b.Stats().Refused[tt.reason] == 1 })
 			s := dialRaw(t, b.TLSAddr())
 			s.write(tt.said)
 			if err := s.ended(deadline); err != nil {
 				t.Errorf("over TLS: %v", err)
 			}
+			eventually(t, "both are closed", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Handshakes == 0 })
 		})
 	}
-	eventually(t, "all are closed", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Handshakes == 0 })
 }
 
 // From elsewhere a header is no CONNECT.

@@ -57,7 +57,7 @@ func TestMosquittoSubscribeQoS2(t *testing.T) {
 	for _, version := range []string{"311", "5"} {
 		t.Run(version, func(t *testing.T) {
 			b, _ := start(t, nil)
-			args := []string{"-V", version, "-q", "2", "-t", downTopic(testID(1)), "-C", "1", "-W", "20"}
+			args := []string{"-V", version, "-q", "2", "-t", downTopic(testID(1)), "-C", "1", "-W", "60"}
 			sub := mosquitto(t, b, 1, "mosquitto_sub", args...)
 			out, err := sub.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "initialize") {

@@ -23,6 +23,7 @@ const (
 	socketPing    = 20 * time.Second // between pings, which devices answer
 	socketSilence = 65 * time.Second // without any frame: the device is gone
 	socketHello   = 30 * time.Second // from the upgrade to hello
+	socketGoodbye = time.Second      // for the close frame: a stuck device takes none
 
 	// boardChannel bounds a conversation without a voice server: a board listens
 	// meanwhile, to a person who gets no answer.
@@ -384,7 +385,7 @@ func (s *socket) shut(cause error) {
 	}
 	s.c.broker.sockets.serving.Go(func() {
 		_ = s.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""),
-			time.Now().Add(100*time.Millisecond))
+			time.Now().Add(socketGoodbye))
 		_ = s.ws.Close()
 	})
 }

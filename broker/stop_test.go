@@ -135,7 +135,8 @@ func TestHello(t *testing.T) {
 	if _, _, err := d.message(); err != nil { // initialize
 		t.Fatal(err)
 	}
-	for range 50 { // one answer, however often the device says it
+	begin := time.Now()
+	for range 50 { // one answer a second, however often the device says it
 		d.publish(`{"type":"hello","version":3,"transport":"udp","features":{"mcp":true},"audio_params":{"format":"opus"}}`)
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
@@ -154,18 +155,19 @@ func TestHello(t *testing.T) {
 	if want := `{"type":"goodbye","session_id":"` + hello.SessionID + `"}`; err != nil || text != want {
 		t.Errorf("%q, %v, want %q", text, err, want)
 	}
-	if n := b.Stats().Hellos; n != 1 {
-		t.Errorf("%d hellos answered", n)
+	if n, most := b.Stats().Hellos, 1+int64(time.Since(begin)/helloEvery); n < 1 || n > most {
+		t.Errorf("%d hellos answered, %d at most", n, most)
 	}
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	cert, pool := certificate(t)
 	b, _ := start(t, func(o *Options) {
 		o.Addr, o.TLSAddr = "", "127.0.0.1:0"
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
 		o.MaxHandshakes = 2
-		o.ConnectTimeout = 500 * time.Millisecond
+		o.ConnectTimeout = 3 * time.Second // which a good device must not take on a busy machine
 	})
 	for range 20 { // more silent sockets than slots
 		silent := dialRaw(t, b.TLSAddr())

@@ -68,7 +68,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	b, _ := start(t, func(o *Options) { o.WriteTimeout, o.RequestTimeout = deadline, 10*time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	stick(t, b.registry.connection(d.id))
-	if _, err := call(b, d.id, "x", `{}`, 10*time.Millisecond, nil); err == nil || !strings.Contains(err.Error(),
+	if _, err := call(b, d.id, "x", `{}`, deadline, nil); err == nil || !strings.Contains(err.Error(),
 		errOutboxFull.Error()) {
 		t.Errorf("error %v", err)
 	}

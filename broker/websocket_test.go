@@ -402,7 +402,8 @@ func TestWebSocketDialLimits(t *testing.T) {
 	for range badTokensPerMinute + 10 {
 		count[dial("192.0.2.1", header)]++
 	}
-	if count[401] != badTokensPerMinute || count[429] != 10 {
+	// More may be tried as the minute of the first ones passes.
+	if tried := count[401]; tried < badTokensPerMinute || tried+count[429] != badTokensPerMinute+10 || count[429] < 5 {
 		t.Errorf("guesses: %v", count)
 	}
 	if got := dial("192.0.2.2", header); got != 401 {
@@ -410,24 +411,25 @@ func TestWebSocketDialLimits(t *testing.T) {
 	}
 	url := socketServer(t, b)
 	_, header = socketHeader(2, 1)
-	limited := 0
+	dialled, accepted := time.Now(), 0
 	for range dialBurst + 5 {
 		ws, answer, err := websocket.DefaultDialer.Dial(url, header)
 		if err == nil {
 			ws.Close()
-		} else if answer != nil && answer.StatusCode == http.StatusTooManyRequests {
-			limited++
+			accepted++
+		} else if answer == nil || answer.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("%v %+v", err, answer)
 		}
 	}
-	if limited < 4 {
-		t.Errorf("%d of %d dials limited", limited, dialBurst+5)
+	if most := dialBurst + 1 + int(time.Since(dialled)/dialEvery); accepted < dialBurst || accepted > most {
+		t.Errorf("%d of %d dials accepted, %d at most", accepted, dialBurst+5, most)
 	}
 }
 
 // What a hostile device with a good token does costs itself alone.
 func TestWebSocketHostile(t *testing.T) {
 	r := new(relay)
-	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, 100*time.Millisecond })
+	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, time.Second })
 	url := socketServer(t, b)
 	hello := fmt.Sprintf(socketBoardHello, 1)
 	well := dialSocket(t, url, 1, 1, hello)
@@ -438,12 +440,12 @@ func TestWebSocketHostile(t *testing.T) {
 	eventually(t, "the end of who sends 10 MB", func() bool { return long.over() != nil })
 
 	flood := dialSocket(t, url, 3, 1, hello)
-	for range 2 * textBurst {
-		if flood.WriteMessage(websocket.TextMessage, []byte(`{"type":"listen"}`)) != nil {
-			break
+	eventually(t, "the end of a flood", func() bool {
+		for range textBurst {
+			_ = flood.WriteMessage(websocket.TextMessage, []byte(`{"type":"listen"}`)) // fails when the other end closes
 		}
-	}
-	eventually(t, "the end of a flood", func() bool { return flood.over() != nil })
+		return flood.over() != nil
+	})
 
 	junk := dialSocket(t, url, 4, 1, "")
 	for _, text := range []string{"no JSON", "{", `[]`, `{"type":7}`, `{"type":"mcp","payload":7}`, "\xff\xfe"} {
@@ -530,10 +532,19 @@ func TestWebSocketNoCrossTalk(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	eventually(t, "all audio, but what was dropped as late", func() bool {
+		n := b.Stats().AudioDropped
+		for _, d := range all {
+			d.mu.Lock()
+			n += int64(len(d.audio))
+			d.mu.Unlock()
+		}
+		return n == devices*frames
+	})
 	for _, d := range all {
-		eventually(t, "all frames", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.audio)+len(d.texts) == 2*frames })
+		eventually(t, "all texts", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.texts) == frames })
 		own := hex.EncodeToString([]byte(d.id))
-		for line := range strings.Lines(d.heard() + "\n" + hex.EncodeToString([]byte(d.got()))) {
+		for line := range strings.Lines(strings.TrimLeft(d.heard()+"\n", "\n") + hex.EncodeToString([]byte(d.got()))) {
 			if n := strings.Count(line, own); n == 0 {
 				t.Fatalf("%s received %s", d.id, line)
 			}
