@@ -36,7 +36,7 @@ func admit(t *testing.T, b *Broker) *httptest.Server {
 func switchOn(t *testing.T, b *Broker, o sim.Options) *sim.Fleet {
 	t.Helper()
 	o.OTAURL = admit(t, b).URL + "/xiaozhi/ota/"
-	o.TimeScale = 0.01
+	o.TimeScale = 0.1 // a device that gives up after 10 s does so after 1 s
 	f, err := sim.New(o)
 	if err != nil {
 		t.Fatal(err)
