@@ -218,7 +218,7 @@ func TestBadOTAAddress(t *testing.T) {
 			o := ota(t, tt.answer)
 			accounts := newAccountWorld(t, o.URL())
 			w := start(t, "ws://127.0.0.1:1/", func(o *Options) {
-				o.HelloTimeout = 10 * time.Second
+				o.HelloTimeout = deadline
 				if tt.want == fleet.EndedNoHello {
 					o.HelloTimeout = 500 * time.Millisecond
 				}

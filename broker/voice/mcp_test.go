@@ -103,28 +103,29 @@ func TestUpstreamCallsTool(t *testing.T) {
 
 func TestUpstreamCallThatFails(t *testing.T) {
 	refusal := &fleet.CallError{Code: "user_only"}
+	over := make(chan struct{})
 	tests := []struct {
-		name string
-		make func(context.Context, fleet.CallRequest) (fleet.Call, error)
-		want string
+		name    string
+		timeout time.Duration // of the upstream
+		make    func(context.Context, fleet.CallRequest) (fleet.Call, error)
+		want    string
 	}{
-		{"refused", func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"refused", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
 			return fleet.Call{State: fleet.CallRefused, Error: refusal}, nil
 		}, "call user_only"},
-		{"no record", func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"no record", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
 			return fleet.Call{}, errors.New("stopping")
 		}, "error stopping"},
-		{"error of the device", func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"error of the device", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
 			return fleet.Call{State: fleet.CallToolError, Error: &fleet.CallError{Code: fleet.CodeToolError}}, nil
 		}, "call tool_error"},
-		{"no answer in the upstream's time", func(context.Context, fleet.CallRequest) (fleet.Call, error) {
-			time.Sleep(500 * time.Millisecond)
+		{"no answer in the upstream's time", 200 * time.Millisecond, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+			<-over
 			return fleet.Call{State: fleet.CallSucceeded}, nil
 		}, "call no_answer"},
 	}
-	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10),
-		func(o *Options) { o.CallTimeout = 200 * time.Millisecond })
 	for _, tt := range tests {
+		w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), func(o *Options) { o.CallTimeout = tt.timeout })
 		w.calls.mu.Lock()
 		w.calls.make = tt.make
 		w.calls.mu.Unlock()
@@ -133,6 +134,7 @@ func TestUpstreamCallThatFails(t *testing.T) {
 			t.Errorf("%s: %+v, %v", tt.name, a, err)
 		}
 	}
+	close(over)
 }
 
 // An upstream that floods with requests gets a refusal for those too many.

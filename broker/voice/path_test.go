@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
@@ -46,11 +45,13 @@ func (b *board) onStream(r *Relay) *boardStream {
 }
 
 func TestConversationOverStream(t *testing.T) {
-	up := server(t, voicetest.Options{Echo: true, HelloAfter: 100 * time.Millisecond})
+	answer := make(chan struct{})
+	up := server(t, voicetest.Options{Echo: true, HelloWhen: answer})
 	w := start(t, up.URL(true), nil)
 	b := newBoard(t, 1)
 	s := b.onStream(w.Relay)
 	b.conversation.Hear(speech("before the hello"), 1)
+	close(answer)
 	eventually(t, "hello", func() bool { return len(b.got()) > 0 })
 	hello := b.got()[0]
 	if !strings.HasPrefix(hello, `{"type":"hello","transport":"websocket","session_id":"s-`) ||

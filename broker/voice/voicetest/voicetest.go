@@ -38,8 +38,10 @@ type Options struct {
 	ListDelay time.Duration
 	// Vision is where the server wants pictures, with the token "t".
 	Vision string
-	// HelloAfter delays the answer to hello.
+	// HelloAfter delays the answer to hello, until Close at most, and HelloWhen
+	// until it is closed, unless it is nil.
 	HelloAfter time.Duration
+	HelloWhen  <-chan struct{}
 	// Answer replaces the answer to hello; "" sends none at all, with NoHello.
 	Answer  string
 	NoHello bool
@@ -49,8 +51,9 @@ type Options struct {
 
 // A Server is a voice server on a loopback port.
 type Server struct {
-	o    Options
-	http *httptest.Server
+	o       Options
+	http    *httptest.Server
+	closing chan struct{}
 
 	mu       sync.Mutex
 	sessions []*Session
@@ -60,7 +63,7 @@ type Server struct {
 
 // Start runs a server until Close.
 func Start(o Options) *Server {
-	s := &Server{o: o}
+	s := &Server{o: o, closing: make(chan struct{})}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	return s
 }
@@ -77,6 +80,13 @@ func (s *Server) URL(framed bool) string {
 
 // Close ends all conversations and the server.
 func (s *Server) Close() {
+	s.mu.Lock()
+	select {
+	case <-s.closing:
+	default:
+		close(s.closing)
+	}
+	s.mu.Unlock()
 	for _, c := range s.Sessions() {
 		c.Close()
 	}
@@ -219,7 +229,16 @@ func (c *Session) message(data []byte) {
 		if m.Features.MCP && c.server.o.MCP {
 			c.initialize()
 		}
-		time.Sleep(c.server.o.HelloAfter)
+		select {
+		case <-time.After(c.server.o.HelloAfter):
+		case <-c.server.closing:
+		}
+		if when := c.server.o.HelloWhen; when != nil {
+			select {
+			case <-when:
+			case <-c.server.closing:
+			}
+		}
 		answer := `{"type":"hello","version":1,"transport":"websocket","session_id":"` + c.ID +
 			`","audio_params":{"format":"opus","sample_rate":24000,"channels":1,"frame_duration":60}}`
 		if c.server.o.Answer != "" {
