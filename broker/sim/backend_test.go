@@ -35,6 +35,7 @@ type backend struct {
 	requests  []string            // method and path of all but polls
 	post      http.HandlerFunc    // what uploads reach
 	orderly   map[string]int      // DISCONNECT packets, by client
+	acks      int                 // PUBACK packets
 	published chan string         // payloads from devices
 }
 
@@ -117,24 +118,29 @@ type deviceHook struct {
 }
 
 func (h *deviceHook) Provides(event byte) bool {
-	return slices.Contains([]byte{mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablished, mqtt.OnPublish,
+	return slices.Contains([]byte{mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablish, mqtt.OnPublish,
 		mqtt.OnPacketRead, mqtt.OnSubscribe}, event)
 }
 
 func (h *deviceHook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 func (h *deviceHook) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
 
-func (h *deviceHook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
+// OnSessionEstablish runs before CONNACK is sent: who sees that a device is connected
+// finds its connection.
+func (h *deviceHook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
 	h.b.clients[cl.ID] = cl
 }
 
 func (h *deviceHook) OnPacketRead(cl *mqtt.Client, p packets.Packet) (packets.Packet, error) {
-	if p.FixedHeader.Type == packets.Disconnect {
-		h.b.mu.Lock()
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	switch p.FixedHeader.Type {
+	case packets.Disconnect:
 		h.b.orderly[cl.ID]++
-		h.b.mu.Unlock()
+	case packets.Puback:
+		h.b.acks++
 	}
 	return p, nil
 }
@@ -276,6 +282,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("not within a minute: %s", what)
 		}
 	}
+}
+
+// left waits until the device has said goodbye as many times as given.
+func (b *backend) left(d *Device, times int) {
+	b.t.Helper()
+	eventually(b.t, "DISCONNECT", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.orderly[d.ID()] == times })
 }
 
 func (b *backend) connected(d *Device) {

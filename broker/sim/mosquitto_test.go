@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +20,7 @@ import (
 
 // A mosquitto is an independent broker implementation, in its own process.
 type mosquitto struct {
-	port int
+	addr string
 	mu   sync.Mutex
 	log  []string
 }
@@ -42,14 +43,18 @@ func startMosquitto(t *testing.T, logTypes string) *mosquitto {
 }
 
 func tryMosquitto(t *testing.T, path, logTypes string) *mosquitto {
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	// No other program connects from such an address, so that a port that is free
+	// stays free.
+	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
+	ln, err := net.Listen("tcp4", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mosquitto{port: ln.Addr().(*net.TCPAddr).Port}
+	m := &mosquitto{addr: ln.Addr().String()}
+	port := ln.Addr().(*net.TCPAddr).Port
 	ln.Close()
 	config := filepath.Join(t.TempDir(), "mosquitto.conf")
-	text := fmt.Sprintf("listener %d 127.0.0.1\nallow_anonymous true\nlog_dest stderr\n%s", m.port, logTypes)
+	text := fmt.Sprintf("listener %d %s\nallow_anonymous true\nlog_dest stderr\n%s", port, host, logTypes)
 	if os.Getuid() == 0 {
 		text += "user root\n"
 	}
@@ -74,14 +79,17 @@ func tryMosquitto(t *testing.T, path, logTypes string) *mosquitto {
 		<-read
 		_ = cmd.Wait()
 	})
-	for range 100 {
-		if conn, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", m.port)); err == nil {
+	for {
+		if conn, err := net.Dial("tcp4", m.addr); err == nil {
 			conn.Close()
 			return m
 		}
-		time.Sleep(20 * time.Millisecond)
+		select {
+		case <-read: // it has ended
+			return nil
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	return nil
 }
 
 func (m *mosquitto) follow(lines *bufio.Scanner) {
@@ -104,10 +112,10 @@ func (m *mosquitto) count(text string) (n int) {
 }
 
 // otaServer sends every device to one broker.
-func otaServer(t *testing.T, port, keepalive int) string {
+func otaServer(t *testing.T, broker string, keepalive int) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"mqtt":{"endpoint":"127.0.0.1:%d","client_id":"%s","publish_topic":"up","keepalive":%d}}`, port,
+		fmt.Fprintf(w, `{"mqtt":{"endpoint":"%s","client_id":"%s","publish_topic":"up","keepalive":%d}}`, broker,
 			r.Header.Get("Device-Id"), keepalive)
 	}))
 	t.Cleanup(s.Close)
@@ -115,9 +123,10 @@ func otaServer(t *testing.T, port, keepalive int) string {
 }
 
 func TestMosquitto(t *testing.T) {
+	t.Parallel()
 	m := startMosquitto(t, "log_type all\n")
 	b := &backend{t: t, http: &httptest.Server{}}
-	b.http.URL = strings.TrimSuffix(otaServer(t, m.port, 2), "/ota/")
+	b.http.URL = strings.TrimSuffix(otaServer(t, m.addr, 4), "/ota/")
 	t.Run("session", func(t *testing.T) {
 		inner := &backend{t: t, http: b.http}
 		f := inner.start(Options{Devices: 3, TimeScale: 0.01})
@@ -129,7 +138,7 @@ func TestMosquitto(t *testing.T) {
 		if s := f.Stats(); s.Connected != 3 || s.Connects != 3 {
 			t.Errorf("%+v", s)
 		}
-		if m.count("Received SUBSCRIBE") != 0 || m.count("(p2, c1, k2)") != 3 {
+		if m.count("Received SUBSCRIBE") != 0 || m.count("(p2, c1, k4)") != 3 {
 			t.Error("a CONNECT or SUBSCRIBE that the firmware does not send")
 		}
 	})
@@ -150,7 +159,7 @@ func TestMemory(t *testing.T) {
 	}
 	m := startMosquitto(t, "log_type error\n")
 	b := &backend{t: t, http: &httptest.Server{}}
-	b.http.URL = strings.TrimSuffix(otaServer(t, m.port, 120), "/ota/")
+	b.http.URL = strings.TrimSuffix(otaServer(t, m.addr, 120), "/ota/")
 	before := inUse()
 	goroutines := runtime.NumGoroutine()
 	idle := slices.DeleteFunc(BoardNames(), func(name string) bool { return name == "py-desktop" }) // connects to talk

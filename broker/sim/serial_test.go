@@ -44,13 +44,14 @@ func TestSerialExecution(t *testing.T) {
 
 // TestLateAnswerOnALaterConnection is trap 6.
 func TestLateAnswerOnALaterConnection(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t)
-	faults, _ := ParseFaults("slow=40s")
+	faults, _ := ParseFaults("slow=200s") // 4 s, in which it connects again
 	f := b.start(Options{Faults: faults, TimeScale: 0.02})
 	d := f.Device(0)
 	b.connected(d)
-	b.send(d, 0, toolCall(77, "self.audio_speaker.set_volume", `{"volume":5}`))
-	time.Sleep(20 * time.Millisecond)
+	b.send(d, 1, toolCall(77, "self.audio_speaker.set_volume", `{"volume":5}`))
+	eventually(t, "the device has the call", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.acks == 1 })
 	b.mu.Lock()
 	b.clients[d.ID()].Net.Conn.Close()
 	b.mu.Unlock()

@@ -96,6 +96,9 @@ func TestUpgrade(t *testing.T) {
 			if tt.want.lateTrue {
 				got.lateTrue = text0(b.next()) == "true"
 			}
+			if tt.want.elf == "new" {
+				eventually(t, "the image is confirmed", func() bool { r := d.Firmware(); return !r.Pending && r.ElfSHA256 == elf })
+			}
 			time.Sleep(150 * time.Millisecond) // nothing more may come
 			got.lateTrue = got.lateTrue || len(b.published) > 0
 			got.mqtt = d.Connected()
