@@ -476,7 +476,7 @@ func TestDoor(t *testing.T) {
 		{"the public host", token, "/mcp", listTools, []string{"Host", "fleet.example.com"}, 200},
 		{"a rebound host", token, "/mcp", listTools, []string{"Host", "evil.example.com"}, 403},
 		{"a giant frame", token, "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` +
-			strings.Repeat("x", 2<<20) + `"}}`, nil, 413},
+			strings.Repeat("x", 1<<20) + `"}}`, nil, 413}, // the server reads on for 256 KiB, so that the answer is read
 		{"no JSON", token, "/mcp", "hello", nil, 400},
 		{"two messages", token, "/mcp", listTools + "\n" + listTools, nil, 400},
 		{"a message and something else", token, "/mcp", listTools + " x", nil, 400},

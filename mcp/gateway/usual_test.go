@@ -37,7 +37,7 @@ func TestUsualCallsAreAnsweredAsTheSDKDoes(t *testing.T) {
 	for _, version := range []string{"2025-11-25", "2025-03-26", "2026-07-28"} {
 		for _, tt := range []struct{ tool, args, id string }{
 			{"call_device", `{"device":"a085e3112233","tool":"self.audio_speaker.set_volume","arguments":{"volume":7}}`, "1"},
-			{"call_device", ` { "tool" : "self.get_device_status" , "device":"a085e3112233" , "timeout_ms": 500 } `, `"a"`},
+			{"call_device", ` { "tool" : "self.get_device_status" , "device":"a085e3112233" , "timeout_ms": 60000 } `, `"a"`},
 			{"read_device", `{"device":"a085e3112233","tool":"self.get_device_status","purpose":"p"}`, "999999"},
 			{"read_device", `{"device":"a085e3112233","tool":"self.audio_speaker.set_volume"}`, "1"},
 			{"call_device", `{"device":"a085e3112233","tool":"self.reboot"}`, "1"},

@@ -15,7 +15,7 @@ test('the conformance suite', async t => {
   const door = await withToken(fleetd.url, await fleetd.token('conformance', '--role', 'operator'));
   t.after(door.close);
   const { code, output } = await new Promise(resolve => execFile(process.execPath, ['--import', `${here}node20.mjs`, suite, 'server',
-    '--url', `${door.url}/mcp`, '--expected-failures', `${here}expected-failures.yaml`], { timeout: 120_000 },
+    '--url', `${door.url}/mcp`, '--expected-failures', `${here}expected-failures.yaml`], { timeout: 600_000 },
   (err, stdout, stderr) => resolve({ code: err?.code ?? 0, output: stdout + stderr })));
   const summary = output.slice(output.indexOf('=== SUMMARY'));
   assert.equal(code, 0, summary || output);

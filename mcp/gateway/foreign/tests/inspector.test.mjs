@@ -23,7 +23,7 @@ const doors = {
 
 for (const [name, door] of Object.entries(doors)) {
   const ask = async (...args) => {
-    const { stdout } = await exec(process.execPath, [inspector, '--cli', ...door(), ...args], { timeout: 120_000 });
+    const { stdout } = await exec(process.execPath, [inspector, '--cli', ...door(), ...args], { timeout: 600_000 });
     return JSON.parse(stdout);
   };
   test(`the Inspector over ${name}`, async () => {

@@ -103,7 +103,7 @@ test('a call that needs approval', async t => {
 // A call that waits for its turn is withdrawn when its client cancels; one that was
 // sent goes on, and its outcome is on record.
 test('cancelled calls', async t => {
-  fleetd.simulate('--devices', '1', '--first-mac', '02:00:00:fe:00:01', '--faults', 'slow=8s:100%', '--boot-delay', '0s');
+  fleetd.simulate('--devices', '1', '--first-mac', '02:00:00:fe:00:01', '--faults', 'slow=15s:100%', '--boot-delay', '0s');
   const device = '020000fe0001';
   await eventually('the slow device has tools', async () =>
     (await fleetd.rest('GET', '/devices?q=presence:online&limit=500')).items.some(d => d.id === device && d.tools_count > 0));
@@ -130,7 +130,7 @@ test('cancelled calls', async t => {
   assert.equal((await second.reaches('canceled')).sent_at, null);
   await first.cancel();
   const record = await first.reaches('succeeded');
-  assert.ok(record.duration_ms >= 7_000, `the device takes 8 s, and answered after ${record.duration_ms} ms`);
+  assert.ok(record.duration_ms >= 14_000, `the device takes 15 s, and answered after ${record.duration_ms} ms`);
   assert.deepEqual([record.actor.kind, record.error], ['model', null]);
   assert.ok((await client.listTools()).tools.length);
 });
