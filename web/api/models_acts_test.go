@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -201,6 +200,7 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 		`{"tool":"self.audio_speaker.set_volume","arguments":{"volume":3}}`), 200)
 	picture := w.snapshot(t, unit)
 	fan := decode[FanOutView](t, w.post(t, "/fanouts", `{"tool":"self.vault.show","devices":["`+string(unit)+`"]}`), 201)
+	w.await(t, "/fanouts/"+fan.ID.String())
 	w.listing(t, unit, tools) // an update took the tool away; its results stay
 
 	see := w.model(t, fleet.TokenRequest{Name: "reader", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
@@ -244,15 +244,13 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	}
 
 	lines := w.listen(t, "?kind=call", see)
-	made("self.reboot")
+	reboot := w.post(t, device+"/calls", `{"tool":"self.reboot","timeout_ms":100}`) // the device stays, and is awaited no longer
+	if c := decode[callView](t, reboot, 200); c.State != fleet.CallTimedOut {
+		t.Errorf("the reboot is %s, %+v", c.State, c.Error)
+	}
 	made("self.get_device_status")
-	for deadline := time.Now().Add(time.Minute); lines.Scan() && time.Now().Before(deadline); {
-		if strings.Contains(lines.Text(), "self.reboot") {
-			t.Errorf("an event shows %s", lines.Text())
-		}
-		if strings.Contains(lines.Text(), "self.get_device_status") {
-			break
-		}
+	if _, e := next(t, lines); e.Call == nil || e.Call.Tool != "self.get_device_status" {
+		t.Errorf("the first event is %+v", e)
 	}
 }
 

@@ -165,9 +165,9 @@ func get(t testing.TB, address string, headers ...string) (*http.Response, []byt
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within thirty seconds", what)
+			t.Fatalf("%s: not within two minutes", what)
 		}
 	}
 }

@@ -211,7 +211,7 @@ func (s *site) stored(id fleet.DeviceID) enrolment.PollRecord {
 
 // client is as crude as a device: no redirects, no compression, no keep-alive.
 var client = &http.Client{
-	Timeout:       10 * time.Second,
+	Timeout:       5 * time.Minute, // for a server that hangs
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
 }

@@ -37,8 +37,8 @@ func TestBandwidthIsShared(t *testing.T) {
 			defer d.mu.Unlock()
 			progress := slices.DeleteFunc(slices.Clone(d.seen[l.Deployment]),
 				func(o firmware.Transfer) bool { return o.Kind != fleet.EvidenceBytes })
-			if len(progress) > 3 {
-				t.Errorf("%d reports of progress in a second", len(progress))
+			if took := time.Since(began); len(progress) > int(took/(500*time.Millisecond))+1 {
+				t.Errorf("%d reports of progress in %v", len(progress), took)
 			}
 		})
 	}
@@ -52,12 +52,12 @@ func TestBandwidthIsShared(t *testing.T) {
 // not break a download that goes on and on.
 func TestDownloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	const size = 200_000
-	d := newDepot(t, firmware.DownloadsOptions{BytesPerSecond: 200_000, MaxConcurrent: 8})
+	d := newDepot(t, firmware.DownloadsOptions{BytesPerSecond: 80_000, MaxConcurrent: 8})
 	inner := d.Config.Handler
 	d.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
-		if err := errors.Join(rc.SetReadDeadline(time.Now().Add(200*time.Millisecond)),
-			rc.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
+		if err := errors.Join(rc.SetReadDeadline(time.Now().Add(time.Second)),
+			rc.SetWriteDeadline(time.Now())); err != nil { // over before the first byte
 			t.Error(err)
 		}
 		inner.ServeHTTP(w, r)
@@ -68,8 +68,8 @@ func TestDownloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	if resp, body := get(t, address); resp.StatusCode != 200 || !bytes.Equal(body, content) {
 		t.Errorf("%s, %d bytes", resp.Status, len(body))
 	}
-	if took := time.Since(began); took < 600*time.Millisecond {
-		t.Errorf("a second's download took %v: it proves nothing", took)
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Errorf("the download took %v: it proves nothing", took)
 	}
 }
 

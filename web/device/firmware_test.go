@@ -348,7 +348,7 @@ func TestStalledDeviceLosesItsPlace(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
 	_, key := d.image(size)
-	d.handler.SetTimeouts(time.Second, 300*time.Millisecond)
+	d.handler.SetTimeouts(time.Minute, 300*time.Millisecond)
 	l, address := d.link(key, size, time.Minute)
 	slow(t, address)
 	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })

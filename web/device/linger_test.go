@@ -95,33 +95,54 @@ func TestDevicesCloseFirst(t *testing.T) {
 		{"no route", rawRequest("GET /nothing HTTP/1.1", closing, ""), 1, false},
 	}
 	plain := lingeringSite(t, nil)
-	l := device.NewLingerer(device.LingerOptions{For: 900 * time.Millisecond})
-	addr := lingeringSite(t, l)
+	l := device.NewLingerer(device.LingerOptions{For: time.Hour})
+	addr, brief := lingeringSite(t, l), lingeringSite(t, device.NewLingerer(device.LingerOptions{For: time.Millisecond}))
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			written := make(chan error, 3)
 			ask := func(addr net.Addr) (net.Conn, *bufio.Reader, string) {
 				c, err := net.Dial("tcp", addr.String())
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { c.Close() })
-				go io.WriteString(c, tt.request)
+				go func() {
+					_, err := io.WriteString(c, tt.request)
+					written <- err
+				}()
 				r := bufio.NewReader(c)
 				return c, r, answersOf(t, r, tt.answers)
 			}
+			ends := func(what string, c net.Conn, r *bufio.Reader) {
+				t.Helper()
+				c.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := r.ReadByte(); err != io.EOF {
+					t.Errorf("%s: the end: %v", what, err)
+				}
+			}
 			_, _, want := ask(plain)
+			<-written
 			c, r, got := ask(addr)
 			if timestamps.ReplaceAllString(got, "") != timestamps.ReplaceAllString(want, "") {
 				t.Errorf("answered\n%s\nwant\n%s", got, want)
 			}
-			c.SetReadDeadline(time.Now().Add(400 * time.Millisecond))
-			_, err := r.ReadByte()
-			if lingers := errors.Is(err, os.ErrDeadlineExceeded); lingers != tt.lingers {
+			if !tt.lingers {
+				ends("not a device's", c, r)
+				return
+			}
+			if err := <-written; err != nil { // what is not read is taken nevertheless
+				t.Errorf("the request was not taken: %v", err)
+			}
+			waitingFor(t, l, "after the answer", 1)
+			c.SetReadDeadline(time.Now().Add(150 * time.Millisecond)) // longer than between two looks at what waits
+			if _, err := r.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("read behind the answer: %v", err)
 			}
-			c.SetReadDeadline(time.Now().Add(time.Minute))
-			if _, err := r.ReadByte(); err != io.EOF {
-				t.Errorf("the end: %v", err)
+			c.Close()
+			waitingFor(t, l, "after the device closed", 0)
+			if len(tt.request) < 1<<16 { // of a larger one, something may be unread when the time is over
+				c, r, _ = ask(brief)
+				ends("when its time is over", c, r)
 			}
 		})
 	}
@@ -129,8 +150,18 @@ func TestDevicesCloseFirst(t *testing.T) {
 
 var timestamps = regexp.MustCompile(`"timestamp":\d+`)
 
+// waitingFor waits until so many connections linger.
+func waitingFor(t *testing.T, l *device.Lingerer, what string, want int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d wait, want %d", what, l.Waiting(), want)
+		}
+	}
+}
+
 func TestLingeringEnds(t *testing.T) {
-	l := device.NewLingerer(device.LingerOptions{For: time.Minute, Max: 3})
+	l := device.NewLingerer(device.LingerOptions{For: time.Hour, Max: 3})
 	addr := lingeringSite(t, l)
 	ask := func() (net.Conn, *bufio.Reader) {
 		c, err := net.Dial("tcp", addr.String())
@@ -145,11 +176,7 @@ func TestLingeringEnds(t *testing.T) {
 	}
 	waiting := func(what string, want int) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: %d wait, want %d", what, l.Waiting(), want)
-			}
-		}
+		waitingFor(t, l, what, want)
 	}
 	first, firstReader := ask()
 	waiting("one", 1)

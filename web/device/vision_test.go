@@ -178,10 +178,10 @@ func TestManyPhotosOfOneDevice(t *testing.T) {
 	s := newCameraSite(t, nil)
 	body, ours := photoForm("What?", jpegOf(drawing(4, 4))), s.bearer(unit)
 	statuses := map[int]int{}
-	for range 25 {
+	for range 40 { // a place comes back every three seconds
 		statuses[s.post(t, unit, ours, body).status]++
 	}
-	if statuses[200] != 20 || statuses[429] != 5 {
+	if statuses[200] < 20 || statuses[429] == 0 || statuses[200]+statuses[429] != 40 {
 		t.Errorf("answered %v", statuses)
 	}
 	if got := s.post(t, neighbour, s.bearer(neighbour), body); got.status != 200 {
