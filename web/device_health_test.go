@@ -48,9 +48,8 @@ const usualConfig = `{"config":{"version":4,"on_trial":false,"reverted":0,"value
 // notify has the unit report something, and waits until it can be read.
 func (c *console) notify(method, params string) {
 	c.t.Helper()
-	reports := c.events.Subscribe(16, func(e *fleet.Event) bool {
-		return e.Device == unit && (e.Kind == fleet.EventVitals || e.Kind == fleet.EventJob || e.Kind == fleet.EventConfig)
-	})
+	kind := map[string]fleet.EventKind{"telemetry": fleet.EventVitals, "job": fleet.EventJob, "config": fleet.EventConfig}[method]
+	reports := c.events.Subscribe(16, func(e *fleet.Event) bool { return e.Device == unit && e.Kind == kind })
 	defer reports.Close()
 	c.reports.Notified(unit, "notifications/"+method, json.RawMessage(params))
 	select {

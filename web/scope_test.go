@@ -117,6 +117,7 @@ func newScopeBench(t *testing.T) *scopeBench {
 		f, err := b.o.FanOuts.Create(ctx, fleet.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
 		check(err)
+		b.ended(f) // its calls are not asked about
 		s.fanOut = f.ID
 		remove := b.askFirst("self.say")
 		asked, err := b.o.Calls.Make(ctx, fleet.CallRequest{Actor: anna, Device: id, Tool: "self.say",
@@ -190,6 +191,9 @@ func TestScopeMatrix(t *testing.T) {
 			strings.Contains(route.Pattern, "{")
 		for _, of := range []fleet.DeviceID{inside, outside} {
 			at := b.address(route.Pattern, of)
+			if of == outside && !strings.Contains(route.Pattern, "{") {
+				continue // the same address
+			}
 			empty := route.Method == http.MethodGet && root.get(at).status == http.StatusNotFound
 			for _, v := range viewers {
 				want := wantAccess(route, v.access, named && of == outside)
