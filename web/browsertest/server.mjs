@@ -15,6 +15,9 @@ const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
 
 const sleep = ms => new Promise(r => setTimeout(r, ms));
 
+// Bounds of waits are for what never comes: a busy machine may take its time.
+const hangs = 180_000;
+
 /** Starts fleetd with the given number of simulated devices. */
 export async function startFleetd(devices, ...flags) {
   const dir = await mkdtemp(join(tmpdir(), 'fleetd-browser-'));
@@ -52,12 +55,13 @@ export const browserPath = process.env.FLEETD_CHROMIUM ??
 export const startBrowser = () => chromium.launch({
   executablePath: browserPath,
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--disable-background-networking', '--no-first-run'],
+  timeout: hangs,
 });
 
 /** A page that collects what a page must not do: errors on its console. */
 export async function newPage(browser, url, options = {}) {
   const context = await browser.newContext({ baseURL: url, viewport: { width: 1440, height: 900 }, ...options });
-  context.setDefaultTimeout(20_000);
+  context.setDefaultTimeout(hangs);
   const page = await context.newPage();
   page.errors = [];
   page.on('pageerror', e => page.errors.push(e.message));
@@ -68,11 +72,19 @@ export async function newPage(browser, url, options = {}) {
   return page;
 }
 
-export async function signIn(page, name = 'admin', word = password) {
+/** Sends the form of the page to sign in, whatever comes of it. */
+export async function sendPassword(page, name, word) {
   await page.goto('/sign-in');
   await page.fill('input[name=name]', name);
   await page.fill('input[name=password]', word);
   await page.click('form:has(input[name=password]) button');
+}
+
+/** Signs in, and waits for the page that it leads to. */
+export async function signIn(page, name = 'admin', word = password) {
+  await sendPassword(page, name, word);
+  await page.waitForURL(url => url.pathname !== '/sign-in');
+  await page.waitForSelector('h1');
 }
 
 /**
@@ -82,7 +94,6 @@ export async function signIn(page, name = 'admin', word = password) {
 export async function newSession(browser, url, word = password) {
   const page = await newPage(browser, url);
   await signIn(page, 'admin', word);
-  await page.waitForSelector('h1');
   if (page.errors.length) throw new Error(`the sign-in logged errors: ${page.errors}`);
   const session = await page.context().storageState();
   await page.context().close();
@@ -90,7 +101,7 @@ export async function newSession(browser, url, word = password) {
 }
 
 /** Waits until check returns something true. */
-export async function eventually(what, check, ms = 30_000) {
+export async function eventually(what, check, ms = hangs) {
   for (const end = Date.now() + ms; Date.now() < end; await sleep(200)) {
     const v = await check();
     if (v) return v;

@@ -5,54 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
-	"fleetd/migrations"
+	"fleetd/fleet/postgres/pgtest"
 	"fleetd/web/device"
 )
 
-// testStore opens a new database on the server that
-// FLEETD_TEST_DATABASE_URL names.
+// testStore is a store on a new database.
 func testStore(t testing.TB) *postgres.Store {
 	t.Helper()
-	base := os.Getenv("FLEETD_TEST_DATABASE_URL")
-	if base == "" {
-		t.Skip("FLEETD_TEST_DATABASE_URL names no PostgreSQL to test with")
-	}
-	ctx := context.Background()
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	admin, err := pgx.Connect(ctx, base)
-	check(err)
-	name := fmt.Sprintf("device_%d_%d", os.Getpid(), time.Now().UnixNano())
-	_, err = admin.Exec(ctx, "CREATE DATABASE "+name)
-	check(err)
-	t.Cleanup(func() {
-		if _, err := admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Error(err)
-		}
-		admin.Close(ctx)
-	})
-	db, err := postgres.Open(ctx, strings.Replace(base, "/postgres?", "/"+name+"?", 1))
-	check(err)
-	t.Cleanup(db.Close)
-	check(migrations.Up(ctx, db))
-	return postgres.New(db, postgres.Options{})
+	return postgres.New(pgtest.New(t), postgres.Options{})
 }
 
 // newStoredSite is a site over a real database, as fleetd starts it.
@@ -136,10 +107,11 @@ func TestDeviceLifeInPostgreSQL(t *testing.T) {
 		if !strings.Contains(body, `"mqtt"`) {
 			t.Errorf("after a restart the device got %s", body)
 		}
+		eventually(t, "the device is offline after a restart", func() bool {
+			d, err := store.Device(t.Context(), unit)
+			return err == nil && d.Presence == fleet.PresenceOffline
+		})
 	})
-	if d, err = store.Device(t.Context(), unit); err != nil || d.Presence != fleet.PresenceOffline {
-		t.Errorf("after a restart the device is %s: %v", d.Presence, err)
-	}
 }
 
 func TestWaitingDevicesAreForgottenInPostgreSQL(t *testing.T) {

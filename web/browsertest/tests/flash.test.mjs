@@ -94,7 +94,7 @@ test('an image is installed on an erased board, which gets its Wi-Fi and joins',
   await page.goto('/flash');
   await page.waitForSelector('[data-state=ready]');
   await startInstall(page, true);
-  await say(page).locator('ewt-page-message[label="Installation complete!"]').waitFor({ timeout: 60_000 });
+  await say(page).locator('ewt-page-message[label="Installation complete!"]').waitFor();
   const board = await page.evaluate(() => ({ erased: board.erased, writes: board.writes, faults: board.faults, mode: board.mode, ram: board.ram }));
   assert.deepEqual(board.writes, files.map(f => [f.offset, Math.ceil(f.buffer.length / 4) * 4]));
   assert.deepEqual([board.erased, board.faults, board.mode], [true, [], 'app']);
@@ -131,7 +131,7 @@ test('without erasing, what lies between the parts stays', async () => {
   await page.goto(`/flash?image=${image}`);
   await page.waitForSelector('[data-state=ready]');
   await startInstall(page, false);
-  await say(page).locator('ewt-page-message[label="Installation complete!"]').waitFor({ timeout: 60_000 });
+  await say(page).locator('ewt-page-message[label="Installation complete!"]').waitFor();
   assert.equal(await page.evaluate(() => board.erased), false);
   assert.equal(await flashOf(page), sha256(flashed(files, 0x5a)));
   assert.deepEqual(errors(page), []);
@@ -143,7 +143,7 @@ test('a board with another chip is refused, and stays as it is', async () => {
   await page.goto('/flash');
   await page.waitForSelector('[data-state=ready]');
   await startInstall(page, true);
-  await eventually('a refusal', async () => /Your ESP32 board is not supported/.test(await message(page)), 60_000);
+  await eventually('a refusal', async () => /Your ESP32 board is not supported/.test(await message(page)));
   assert.equal(await flashOf(page), sha256(Buffer.alloc(4 << 20, 0x33)));
   await page.context().close();
 });
@@ -162,7 +162,6 @@ test('a browser without Web Serial gets an explanation and the command line', as
   const page = await newPage(browser, fleetd.url);
   await page.addInitScript(() => { delete Navigator.prototype.serial; });
   await signIn(page);
-  await page.waitForSelector('h1');
   await page.goto('/flash');
   await page.waitForSelector('[data-state=unsupported]');
   assert.match(await page.locator('.flash-states').innerText(), /no Web Serial/);
@@ -178,7 +177,6 @@ test('a page from another host without https says why there is no button', async
   try {
     const page = await newPage(other, fleetd.url.replace(new URL(fleetd.url).hostname, 'fleet.test'));
     await signIn(page);
-    await page.waitForSelector('h1');
     await page.goto('/flash');
     await page.waitForSelector('[data-state=insecure]');
     assert.match(await page.locator('.flash-states').innerText(), /https/);
@@ -207,7 +205,7 @@ test('a revoked image is not installed any more, not even by an open page', asyn
   await admin.waitForSelector('text=Revoked by admin');
   await say(page).locator('ew-text-button', { hasText: 'Next' }).click();
   await say(page).locator('ew-text-button', { hasText: 'Install' }).click();
-  await eventually('a refusal', async () => /failed: 409/.test(await message(page)), 60_000);
+  await eventually('a refusal', async () => /failed: 409/.test(await message(page)));
   assert.equal(await flashOf(page), sha256(Buffer.alloc(4 << 20, 0xa5)));
   await admin.context().close();
   await page.context().close();

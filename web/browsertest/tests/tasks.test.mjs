@@ -75,7 +75,7 @@ task('rebooting it', 3, async () => {
   await jump();
   await click('.quick-danger > summary');
   await click('.quick-danger .btn-danger');
-  await page.waitForSelector('#result >> text=succeeded', { timeout: 60_000 });
+  await page.waitForSelector('#result >> text=succeeded');
 });
 
 task('updating one device', 3, async () => {
@@ -93,8 +93,10 @@ task('learning why a call failed', 2, async () => {
     'Content-Type': 'application/x-www-form-urlencoded', Origin: fleetd.url, 'Sec-Fetch-Site': 'same-origin' } });
   await page.goto(`/devices/${id}/tools/self.reboot`);
   const word = await page.locator('.tool-form input[name=confirm]').getAttribute('data-confirm');
-  const reboot = post('self.reboot', new URLSearchParams({ confirm: word }).toString());
+  const restart = () => { back = false; return post('self.reboot', new URLSearchParams({ confirm: word }).toString()).then(() => { back = true; }); };
+  let back, reboot = restart();
   await eventually('a call to a device that restarts fails', async () => {
+    if (back) reboot = restart(); // the call came too late
     await post('self.get_device_status', '');
     await page.goto('/');
     return await page.locator('main a[href^="/calls/"]').count() > 0;
