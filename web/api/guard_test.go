@@ -76,7 +76,8 @@ func TestAuthentication(t *testing.T) {
 func TestFailedAuthenticationIsLimited(t *testing.T) {
 	w := newWorld(t)
 	var last reply
-	for i := 0; i < 2*failuresPerMinute && last.status != http.StatusTooManyRequests; i++ { // a slow machine sends few a minute
+	// A slow machine sends fewer than that within a minute.
+	for i := 0; i < 2*failuresPerMinute && last.status != http.StatusTooManyRequests; i++ {
 		last = w.as(t, "", http.MethodGet, "/devices", "", "Authorization", "Bearer flt_guess")
 		if i < failuresPerMinute && last.status != http.StatusUnauthorized {
 			t.Fatalf("guess %d is answered %d", i, last.status)

@@ -118,7 +118,7 @@ func testWorkThatWaits(t *testing.T, restart bool) {
 	}
 	if restart {
 		w.restart()
-		w.online(w.live) // or the approved call would find nobody
+		w.online(w.live) // or the approved call would find no connection
 	}
 
 	for name, id := range approvals {
