@@ -321,11 +321,11 @@ func TestBridgeSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("standard error says %s", text)
 	}
 
-	nobody, err := fleettest.FreeAddr()
+	closed, err := fleettest.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + nobody
+	url := "http://" + closed
 	b, _ := startImpatient(t, &MCPCommand{URL: url, Token: "flt_good"})
 	b.send(t, helloLine)
 	if m := b.read(t); m.Error == nil || m.Error.Code != codeUnreachable || !strings.Contains(m.Error.Message, url) {
@@ -371,7 +371,7 @@ func TestBridgeConnectsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := serve(free)
-	p, transport := startBridge(t, &MCPCommand{URL: server.URL, Token: "flt_good"})
+	p, transport := startBridge(t, &MCPCommand{URL: server.URL, Token: "flt_good", dialTimeout: time.Minute})
 	changed := make(chan struct{}, 10)
 	client := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, &mcp.ClientOptions{
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
@@ -387,8 +387,8 @@ func TestBridgeConnectsAgain(t *testing.T) {
 		lost <- err
 	}()
 	<-s.inside
-	server.CloseClientConnections()
 	server.Listener.Close()
+	server.CloseClientConnections()
 	if err := <-lost; err == nil {
 		t.Errorf("a call whose connection broke: %v", err)
 	}
