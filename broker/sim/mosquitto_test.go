@@ -150,9 +150,9 @@ func TestMosquitto(t *testing.T) {
 // devices count.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("connects 2,000 devices")
+		t.Skip("connects 1,000 devices")
 	}
-	const devices = 2000
+	const devices = 1000
 	limit := int64(24 << 10)
 	if raceDetector {
 		limit *= 2
