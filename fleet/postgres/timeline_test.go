@@ -213,29 +213,29 @@ func TestTimelineReadsNoWholeTable(t *testing.T) {
 	addDevices(t, s, unit)
 	for _, sql := range []string{
 		`INSERT INTO presence_changes SELECT 'd' || i % 500, now() - make_interval(secs => i), 'online', 'connected', NULL, 'mqtt'
-			FROM generate_series(1, 50000) i`,
+			FROM generate_series(1, 12500) i`,
 		`INSERT INTO report_changes SELECT 'd' || i % 500, now() - make_interval(secs => i), 'restarted', '{}'
-			FROM generate_series(1, 20000) i`,
+			FROM generate_series(1, 5000) i`,
 		`INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject)
 			SELECT gen_random_uuid(), now(), 'operator', '', '', 'admin', 'device.update', 'd' || i % 500
-			FROM generate_series(1, 20000) i`,
+			FROM generate_series(1, 5000) i`,
 		`INSERT INTO calls (id, created_at, device_id, tool, actor_kind, actor_id, actor_name, actor_role, state, finished_at)
 			SELECT gen_random_uuid(), now(), 'd' || i % 500, 't', 'operator', '', '', 'admin', 'succeeded', now()
-			FROM generate_series(1, 20000) i`,
+			FROM generate_series(1, 5000) i`,
 		`INSERT INTO snapshots (id, device_id, call_id, blob, media_type, width, height, size, created_at)
 			SELECT gen_random_uuid(), 'd' || i % 500, gen_random_uuid(), 'x', 'image/png', 1, 1, 1, now()
-			FROM generate_series(1, 20000) i`,
+			FROM generate_series(1, 5000) i`,
 		`INSERT INTO conversations SELECT gen_random_uuid(), 'd' || i % 500, 'v', now(), NULL, '', 0, 0, 0, 0, 0, 0, 0, 0, 0
-			FROM generate_series(1, 20000) i`,
+			FROM generate_series(1, 5000) i`,
 		`INSERT INTO core_dumps SELECT gen_random_uuid(), 'd' || i % 500, gen_random_uuid(), i::text, 1, '', '', '', '', '', i, now()
-			FROM generate_series(1, 20000) i`,
-		`INSERT INTO devices (id, created_at, presence_since) SELECT 'd' || i, now(), now() FROM generate_series(0, 19999) i`,
+			FROM generate_series(1, 5000) i`,
+		`INSERT INTO devices (id, created_at, presence_since) SELECT 'd' || i, now(), now() FROM generate_series(0, 4999) i`,
 		`INSERT INTO device_firmware (device_id, version, slot, elf_sha256, idf_version, first_seen, last_seen, current)
-			SELECT 'd' || i, '1', '', '', '', now(), now(), false FROM generate_series(0, 19999) i`,
+			SELECT 'd' || i, '1', '', '', '', now(), now(), false FROM generate_series(0, 4999) i`,
 		`INSERT INTO inventories VALUES ('i', '[]', '{}', now())`,
 		`INSERT INTO device_inventories (device_id, inventory_id, version, elf_sha256, server_name, server_version, tools_count,
 				partial, first_seen, last_seen, current)
-			SELECT 'd' || i, 'i', '', '', '', '', 1, false, now(), now(), false FROM generate_series(0, 19999) i`,
+			SELECT 'd' || i, 'i', '', '', '', '', 1, false, now(), now(), false FROM generate_series(0, 4999) i`,
 		`ANALYZE`} {
 		_, err := db.Exec(ctx, sql)
 		check(t, err)

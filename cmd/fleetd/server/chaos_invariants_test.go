@@ -59,7 +59,7 @@ func (w *chaosWorld) check(l *chaosLoad, when string, invariants []chaosInvarian
 	for _, in := range invariants {
 		looked := time.Now()
 		deadline := looked.Add(2 * time.Second) // the time of those before it may be used up
-		within := in.within * time.Duration(w.schedule.size.patience)
+		within := in.within * time.Duration(w.schedule.size.slack)
 		if began.Add(within).After(deadline) {
 			deadline = began.Add(within)
 		}

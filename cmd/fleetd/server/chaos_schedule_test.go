@@ -32,13 +32,13 @@ type chaosSize struct {
 	devices, workers int
 	steps            int
 	longest          time.Duration // no fault lasts longer
-	patience         int           // by what the bounds of invariants are multiplied
+	slack            int           // by what the bounds of invariants are multiplied
 }
 
 var (
-	chaosFull  = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second, patience: 1}
-	// It runs beside other tests, which may have the processor.
-	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second, patience: 4}
+	chaosFull = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second, slack: 1}
+	// Other tests may have the processor meanwhile.
+	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second, slack: 4}
 )
 
 // clockSteps are what people and time servers may do to a clock. They stay below

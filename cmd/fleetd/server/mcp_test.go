@@ -26,7 +26,7 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // A model reaches simulated devices through a whole server, with a session and without.
 func TestModelThroughMCP(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer // its handler has a lock, and after Close nobody writes
+	var log bytes.Buffer // its handler has a lock, and writes nothing after Close
 	d := startTestServer(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})
