@@ -107,6 +107,20 @@ func extend(w http.ResponseWriter, read, write time.Duration) {
 	_ = c.SetWriteDeadline(now.Add(write))
 }
 
+// restTimeout is how long the rest of a body may take that nobody wants any more.
+const restTimeout = 5 * time.Second
+
+// hurryRest bounds how long net/http waits for what a handler did not read of a body:
+// it reads up to 256 KiB before it uses the connection again.
+func hurryRest(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))
+		}
+	})
+}
+
 // protectBrowsers sets what keeps a page from being used against its reader.
 func protectBrowsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -129,12 +129,12 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
+	r.Use(hurryRest, s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
 	page := deadlines(arrivalTimeout, time.Minute)
 	r.With(page, protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
-			r.Use(deadlines(90*time.Second, 10*time.Minute)) // Wi-Fi at the far end of a building
+			r.Use(deadlines(arrivalTimeout, 10*time.Minute)) // Wi-Fi at the far end of a building; uploads have their own pace
 			s.DeviceRoutes(r)
 		})
 	}

@@ -78,6 +78,9 @@ type Options struct {
 	// BodyTimeout bounds how long the body of a boot poll or an activation takes to
 	// arrive: it has some kilobytes, and its sender has proved nothing. Default: 10s.
 	BodyTimeout time.Duration
+
+	// UploadPace is how fast pictures and core dumps have to arrive.
+	UploadPace Pace
 }
 
 // A Handler serves devices.
@@ -103,6 +106,7 @@ func New(o Options) *Handler {
 	if o.BodyTimeout == 0 {
 		o.BodyTimeout = 10 * time.Second
 	}
+	o.UploadPace = o.UploadPace.withDefaults()
 	if o.UnknownPerMinute == 0 {
 		o.UnknownPerMinute = 1200
 	}
@@ -133,9 +137,9 @@ func (h *Handler) routes(r chi.Router) {
 		r.Post(path, h.soon(h.poll))
 	}
 	r.Post("/xiaozhi/ota/activate", h.soon(h.activate))
-	r.Post("/u/{token}", h.receiveUpload)
+	r.Post("/u/{token}", h.steady(h.receiveUpload))
 	if h.o.VisionTokens != nil {
-		r.Post(fleet.VisionPath, h.explain)
+		r.Post(fleet.VisionPath, h.steady(h.explain))
 	}
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)

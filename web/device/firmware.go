@@ -31,8 +31,11 @@ func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// The deadline it has would end the request's context during the download.
-	http.NewResponseController(w).SetReadDeadline(time.Time{})
+	// The deadline it has would end the request's context during the download. A body,
+	// which no device sends here, keeps it: net/http waits for it.
+	if r.ContentLength == 0 {
+		http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 	t, err := h.beginDownload(r)
 	if err != nil {
 		h.refuseFirmware(w, err)
