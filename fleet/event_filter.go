@@ -85,6 +85,13 @@ func (f EventFilter) passTool(ctx context.Context, e *Event) bool {
 		}, e.Subject)
 	case EventFanOut:
 		return f.finds(ctx, f.sources.FanOut, e.Subject)
+	case EventCoreDump: // one that was deleted is found nowhere
+		return f.principal.SeesTool(Tool{Name: ToolCoreDumpInfo})
+	case EventConfig:
+		return f.principal.SeesTool(Tool{Name: ToolConfigGet})
+	case EventJob:
+		_, _, ofCampaign := ParseUpgradeJob(e.Subject)
+		return ofCampaign
 	}
 	return true
 }

@@ -40,9 +40,15 @@ const selectCoreDumps = `
 		reset_reason, boots, created_at
 	FROM core_dumps `
 
+// scopedToCoreDumps narrows a statement about core dumps: their summaries are what
+// [fleet.ToolCoreDumpInfo] answers.
+func scopedToCoreDumps(ctx context.Context, args ...any) (string, []any) {
+	return scopedBy(args, func(w *where) { w.reportScope(ctx, fleet.ToolCoreDumpInfo, "core_dumps.device_id") })
+}
+
 // CoreDump returns one core dump, or [fleet.ErrNotFound].
 func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (telemetry.CoreDump, error) {
-	scoped, args := scopedTo(ctx, "device_id", id)
+	scoped, args := scopedToCoreDumps(ctx, id)
 	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE id = $1`+scoped, args...)
 	c, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {
@@ -53,7 +59,7 @@ func (s *Store) CoreDump(ctx context.Context, id uuid.UUID) (telemetry.CoreDump,
 
 // CoreDumps lists a device's core dumps, newest first.
 func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.CoreDump, error) {
-	scoped, args := scopedTo(ctx, "device_id", cleanText(string(device)), fleet.ClampLimit(limit))
+	scoped, args := scopedToCoreDumps(ctx, cleanText(string(device)), fleet.ClampLimit(limit))
 	rows, _ := s.db.Query(ctx, selectCoreDumps+`WHERE device_id = $1`+scoped+` ORDER BY id DESC LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[telemetry.CoreDump])
 	if err != nil {

@@ -48,7 +48,9 @@ func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID
 
 // DeviceConfig returns the device's latest configuration, or [fleet.ErrNotFound].
 func (s *Store) DeviceConfig(ctx context.Context, id fleet.DeviceID) (telemetry.Config, error) {
-	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)))
+	scoped, args := scopedBy([]any{cleanText(string(id))}, func(w *where) {
+		w.reportScope(ctx, fleet.ToolConfigGet, "device_configs.device_id")
+	})
 	rows, _ := s.db.Query(ctx, `
 		SELECT version, on_trial, reverted, settings::text::bytea AS values, at FROM device_configs
 		WHERE device_id = $1`+scoped, args...)

@@ -114,7 +114,7 @@ func deviceJobArgs(jobs []telemetry.Job) []any {
 
 // DeviceJobs returns the device's jobs, newest first.
 func (s *Store) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) ([]telemetry.Job, error) {
-	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), limit)
+	scoped, args := scopedBy([]any{cleanText(string(id)), limit}, func(w *where) { w.jobScope(ctx) })
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id AS device, id, kind, state, percent, code, reason, coalesce(deployment_id,
 			'00000000-0000-0000-0000-000000000000') AS deployment,

@@ -95,6 +95,21 @@ func (w *where) pictureScope(ctx context.Context, table string) {
 		strings.Join(call.conds, " AND ")+") OR "+table+"call_id = "+noUUID+" AND "+w.namedTool(ctx, "'"+fleet.ToolTakePhoto+"'")+")")
 }
 
+// reportScope is callScope for what a device tells by itself, and would answer to the
+// tool as well.
+func (w *where) reportScope(ctx context.Context, tool, device string) {
+	w.callScope(ctx, "'"+tool+"'", device)
+}
+
+// jobScope is scopeOf for jobs. Those of a campaign belong to its deployments; the
+// others are of tools for people.
+func (w *where) jobScope(ctx context.Context) {
+	w.scopeOf(ctx, "device_jobs.device_id")
+	if fleet.ToolScopeOf(ctx) != nil {
+		w.conds = append(w.conds, "device_jobs.deployment_id IS NOT NULL")
+	}
+}
+
 // toolScope leaves out what concerns tools that do not exist for the principal.
 // listed is the condition that a device concerned has listed the tool for people
 // only; what it listed once counts, since results stay.

@@ -95,16 +95,19 @@ var timelineSources = []timelineSource{
 		WHERE device_id = {device} AND ` + before("first_seen", firmwareKey) + `
 		ORDER BY f.id DESC LIMIT {limit}`},
 
-	{kinds: []fleet.TimelineKind{fleet.TimelineCrash}, sql: `
+	{kinds: []fleet.TimelineKind{fleet.TimelineCrash},
+		scope: func(w *where, ctx context.Context) {
+			w.reportScope(ctx, fleet.ToolCoreDumpInfo, "core_dumps.device_id")
+		}, sql: `
 		SELECT id, created_at, 'crash', id::text, 'core_dump',
 			jsonb_build_object('summary', left(summary, 200), 'version', version, 'reset_reason', reset_reason), '', ''
-		FROM core_dumps WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'
+		FROM core_dumps WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'{in}
 		ORDER BY 1 DESC LIMIT {limit}`},
 
-	{kinds: []fleet.TimelineKind{fleet.TimelineCrash, fleet.TimelineConfiguration}, sql: `
+	{kinds: []fleet.TimelineKind{fleet.TimelineCrash, fleet.TimelineConfiguration}, scope: (*where).changeScope, sql: `
 		SELECT ` + reportKey + `, at, CASE code WHEN 'restarted' THEN 'crash' ELSE 'configuration' END, '', code, params, '', ''
 		FROM report_changes WHERE device_id = {device} AND ` + before("at", reportKey) + `
-			AND CASE code WHEN 'restarted' THEN 'crash' ELSE 'configuration' END = ANY ({kinds})
+			AND CASE code WHEN 'restarted' THEN 'crash' ELSE 'configuration' END = ANY ({kinds}){in}
 		ORDER BY at DESC LIMIT {limit}`},
 
 	{kinds: []fleet.TimelineKind{fleet.TimelineInventory}, sql: `
@@ -138,6 +141,17 @@ var (
 	timelineEnd     = uuid.Max
 	timelineEndTime = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 )
+
+// changeScope leaves out changes of the configuration from those who may not read it.
+func (w *where) changeScope(ctx context.Context) {
+	if fleet.ToolScopeOf(ctx) == nil {
+		return
+	}
+	config := where{args: w.args}
+	config.reportScope(ctx, fleet.ToolConfigGet, "report_changes.device_id")
+	w.args = config.args
+	w.conds = append(w.conds, "(code <> 'configured' OR "+strings.Join(config.conds, " AND ")+")")
+}
 
 type timelineRow struct {
 	Key       uuid.UUID

@@ -116,3 +116,52 @@ func TestNoReports(t *testing.T) {
 		}
 	}
 }
+
+// Summaries of core dumps, jobs and configurations are what tools would answer: a model
+// that may not call these does not see them, on no page, in no time line, as no event.
+func TestModelsSeeNoReportsOfOtherTools(t *testing.T) {
+	w := newWorld(t)
+	device := "/devices/" + string(unit)
+	tokens := map[string]string{"program": w.tokens[fleet.RoleViewer]}
+	for name, tools := range map[string][]string{"none": {"self.nothing"}, "all": {"*"},
+		"dumps": {fleet.ToolCoreDumpInfo}, "configs": {"self.config.*"}} {
+		tokens[name] = w.model(t, fleet.TokenRequest{Name: name, Role: fleet.RoleOperator, Tools: tools})
+	}
+	streams := map[string]*bufio.Scanner{}
+	for name, token := range tokens {
+		streams[name] = w.listen(t, "?kind=core_dump,job,config,device", token)
+	}
+	w.report(unit, time.Now())
+	dump := w.coreDump(t, unit, "task wifi at 0x42")
+	w.events.Publish(fleet.Event{Kind: fleet.EventCoreDump, Device: unit, Subject: dump})
+	eventually(t, func() bool { return w.get(t, device+"/config").status == http.StatusOK })
+
+	for name, want := range map[string]struct{ dump, config, job bool }{"program": {true, true, true}, "none": {},
+		"all": {dump: true, config: true}, "dumps": {dump: true}, "configs": {config: true}} {
+		get := func(path string) reply {
+			return w.as(t, "", "GET", path, "", "Authorization", "Bearer "+tokens[name])
+		}
+		sees := func(what, path, text string, want bool) {
+			t.Helper()
+			if r := get(path); strings.Contains(string(r.body), text) != want {
+				t.Errorf("%s: %s sees %s: %v, want %v: %d %s", path, name, what, !want, want, r.status, r.body)
+			}
+		}
+		sees("the core dump", device+"/core-dumps", dump, want.dump)
+		sees("the core dump", "/core-dumps/"+dump, `"device_id"`, want.dump)
+		sees("the core dump", device+"/timeline", `"ref":"`+dump, want.dump)
+		sees("the configuration", device+"/config", "heartbeat_s", want.config)
+		sees("the configuration", device+"/timeline", `"configured"`, want.config)
+		sees("the job", device+"/jobs", "not what was announced", want.job)
+		seen := map[string]bool{}
+		w.events.Publish(fleet.Event{Kind: fleet.EventDevice, Device: unit}) // which all see
+		for lines := streams[name]; lines.Scan() && !strings.Contains(lines.Text(), `"kind":"device"`); {
+			for _, kind := range []string{"core_dump", "job", "config"} {
+				seen[kind] = seen[kind] || strings.Contains(lines.Text(), `"kind":"`+kind+`"`)
+			}
+		}
+		if seen["core_dump"] != want.dump || seen["job"] != want.job || seen["config"] != want.config {
+			t.Errorf("events that %s sees: %v", name, seen)
+		}
+	}
+}

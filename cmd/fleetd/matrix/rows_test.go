@@ -166,7 +166,7 @@ var rows = map[string]row{
 	"get-conversation": reads(onDevice, viewer), "list-timeline": reads(onDevice, viewer), "get-campaign": reads(onDevice, viewer),
 	"list-deployments": reads(onDevice, viewer), "get-deployment": reads(onDevice, viewer),
 	"list-device-deployments": reads(onDevice, viewer), "get-outlook": reads(onDevice, viewer),
-	"list-core-dumps": reads(onDevice, viewer), "get-core-dump": reads(onDevice, viewer),
+	"list-core-dumps": reads(onDevice, viewer), "get-core-dump": record(fleet.ToolCoreDumpInfo),
 	"get-core-dump-content": people(absent(reads(onDevice, operator))), "get-vitals": absent(reads(onDevice, viewer)),
 	"list-vitals": absent(reads(onDevice, viewer)), "list-jobs": reads(onDevice, viewer),
 	"get-config": absent(reads(onDevice, viewer)), "get-approval": record(asked),
