@@ -129,3 +129,28 @@ func TestSystemPage(t *testing.T) {
 		t.Error("an operator is led to the page about the system")
 	}
 }
+
+// A scope over what devices say of themselves carries a warning, where it was made and
+// wherever it is shown; one over tags does not.
+func TestScopesOfClaims(t *testing.T) {
+	c := newConsole(t)
+	c.operator("root", fleet.RoleAdmin)
+	b := c.signIn("root")
+	const warning = "devices say of themselves: "
+	token := func(scope string) *page {
+		return b.post("/settings/tokens", url.Values{"name": {scope}, "role": {"viewer"}, "kind": {"program"},
+			"scope": {scope}, "days": {"30"}}).wantStatus(200)
+	}
+	if page := token("tag:lab"); strings.Contains(page.body, warning) {
+		t.Error("a scope of tags is warned of")
+	}
+	token("tag:lab board:lock").wantText("main", warning+"board.")
+	b.post("/settings/operators", url.Values{"name": {"eve"}, "role": {"operator"}, "scope": {"chip:esp32s3"},
+		"password": {password}})
+	b.get("/settings").wantStatus(200).wantText("main", warning+"chip.")
+	eve, err := c.operators.ByName(t.Context(), "eve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.get("/settings/operators/"+eve.ID.String()).wantStatus(200).wantText("main", warning+"chip.")
+}

@@ -52,7 +52,8 @@ func scopeRow(s *fleet.Scope) ui.ScopeRow {
 	if s == nil {
 		return ui.ScopeRow{}
 	}
-	return ui.ScopeRow{Filter: s.Filter.Text, Rest: s.Rest, Tools: strings.Join(s.Tools, ", ")}
+	return ui.ScopeRow{Filter: s.Filter.Text, Rest: s.Rest, Tools: strings.Join(s.Tools, ", "),
+		Claims: strings.Join(s.Filter.Claims(), ", ")}
 }
 
 // system are the facts about this fleetd; cmd/fleetd/server adds those it knows.

@@ -55,10 +55,12 @@ func (c *userAdd) Run(ctx context.Context) error {
 		return err
 	}
 	return c.withOperators(ctx, func(s *fleet.Operators) error {
-		if _, err := s.Create(ctx, localActor, fleet.OperatorRequest{Name: c.Name, Password: password,
-			Access: fleet.Access{Role: fleet.Role(c.Role), Scope: c.Scope, Rest: fleet.Role(c.Rest)}}); err != nil {
+		o, err := s.Create(ctx, localActor, fleet.OperatorRequest{Name: c.Name, Password: password,
+			Access: fleet.Access{Role: fleet.Role(c.Role), Scope: c.Scope, Rest: fleet.Role(c.Rest)}})
+		if err != nil {
 			return err
 		}
+		warnOfClaims(o.Scope)
 		fmt.Printf("operator %s added with the role %s\n", c.Name, c.Role)
 		if generated {
 			fmt.Println("password:", password)
@@ -184,6 +186,7 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		warnOfClaims(t.Scope)
 		if !t.Scope.AllTools() && t.Scope.NoTools {
 			fmt.Fprintln(os.Stderr, "Warning: the token may call no tool. Name those that the model may call, as --tools "+
 				"'self.get_*,self.audio_speaker.*'; --tools '*' is all.")
@@ -196,6 +199,17 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 		fmt.Println(secret)
 		return nil
 	})
+}
+
+// warnOfClaims says of a new scope which devices could choose whether they are in it.
+func warnOfClaims(s *fleet.Scope) {
+	if s == nil {
+		return
+	}
+	if fields := s.Filter.Claims(); len(fields) > 0 {
+		fmt.Fprintf(os.Stderr, "Warning: the scope rests on what devices say of themselves: %s. Board and chip are pinned when a "+
+			"device is let in, and are its word until then. A tag is chosen by people.\n", strings.Join(fields, ", "))
+	}
 }
 
 type tokenList struct {
