@@ -395,3 +395,21 @@ func (b *browser) attach(path string, f file) *page {
 	w.Close()
 	return b.do(http.MethodPost, path, w.FormDataContentType(), &body)
 }
+
+// Files beyond a bound are neither put on the disk nor answered one by one, and neither
+// are fields without an end.
+func TestUploadOfManyFiles(t *testing.T) {
+	c := newConsole(t)
+	c.operator("root", fleet.RoleAdmin)
+	b := c.signIn("root")
+	for name, part := range map[string]string{
+		"files":  "Content-Disposition: form-data; name=\"file\"; filename=\"a.bin\"\r\n\r\na\r\n",
+		"fields": "Content-Disposition: form-data; name=\"x\"\r\n\r\na\r\n"} {
+		body := strings.Repeat("--x\r\n"+part, 500) + "--x--\r\n"
+		p := b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", strings.NewReader(body)).
+			wantText("#upload", "More than 100 files")
+		if rows := strings.Count(p.body, "a.bin"); rows > 200 {
+			t.Errorf("%s: the answer names %d files", name, rows)
+		}
+	}
+}

@@ -29,6 +29,13 @@ const (
 	uploadLimit       = 30 * time.Minute
 )
 
+// maxUploads bounds the files of one request: each is put on the disk, read, and
+// answered in a row of its own. The parts beside them are few fields.
+const (
+	maxUploads     = 100
+	maxUploadParts = maxUploads + 20
+)
+
 // fieldBytes bounds a text field of a form with files.
 const fieldBytes = 16 << 10
 
@@ -89,13 +96,18 @@ func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 		box.Problem = text(r.Context(), "firmware.upload.no_form")
 		return nil
 	}
-	for {
+	for n := 0; ; n++ {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return formError(err)
+		}
+		if n == maxUploadParts || len(box.Results) == maxUploads {
+			box.Problem = text(r.Context(), "firmware.upload.too_many", "n", maxUploads)
+			_, err := io.Copy(io.Discard, r.Body)
+			return err
 		}
 		if err := s.readPart(r.Context(), part, box); err != nil {
 			return err
