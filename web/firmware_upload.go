@@ -29,8 +29,8 @@ const (
 	uploadLimit       = 30 * time.Minute
 )
 
-// maxUploads bounds the files of one request: each is put on the disk, read, and
-// answered in a row of its own. The parts beside them are few fields.
+// maxUploads bounds the files of one request: each is stored, parsed and listed in the
+// answer. The other parts are a few fields.
 const (
 	maxUploads     = 100
 	maxUploadParts = maxUploads + 20

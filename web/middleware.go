@@ -107,7 +107,7 @@ func extend(w http.ResponseWriter, read, write time.Duration) {
 	_ = c.SetWriteDeadline(now.Add(write))
 }
 
-// restTimeout is how long the rest of a body may take that nobody wants any more.
+// restTimeout is how long the part of a body may take that the handler did not read.
 const restTimeout = 5 * time.Second
 
 // hurryRest bounds how long net/http waits for what a handler did not read of a body:

@@ -95,8 +95,8 @@ func (w *where) pictureScope(ctx context.Context, table string) {
 		strings.Join(call.conds, " AND ")+") OR "+table+"call_id = "+noUUID+" AND "+w.namedTool(ctx, "'"+fleet.ToolTakePhoto+"'")+")")
 }
 
-// reportScope is callScope for what a device tells by itself, and would answer to the
-// tool as well.
+// reportScope is callScope for what a device reports unasked and the tool would
+// answer as well.
 func (w *where) reportScope(ctx context.Context, tool, device string) {
 	w.callScope(ctx, "'"+tool+"'", device)
 }
