@@ -77,6 +77,11 @@ func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 	if err != nil {
 		return err
 	}
+	for i, w := range waves {
+		if w.Number < len(c.Plan.Waves) {
+			waves[i].Plan = c.Plan.Waves[w.Number] // the digest covers the plan, and not what stands beside a wave
+		}
+	}
 	c.waves = waves
 	c.tallies = campaign.AbortTallies{ByState: p.ByState, ByWave: p.ByWave, ByBoard: p.ByBoard}
 	for _, w := range waves {
