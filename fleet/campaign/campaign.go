@@ -210,7 +210,7 @@ type Campaign struct {
 	// rules, windows and times. Any edit before the start changes it.
 	Digest string
 	// Images are those that its devices may get. nil: an earlier version of
-	// fleetd made it, and its rows are not held against its digest.
+	// fleetd planned it, and nothing more is dispatched until it is planned again.
 	Images []string
 	// Planned is the plan as the digest has it, once Plan was changed while the
 	// campaign ran; nil until then.

@@ -31,10 +31,11 @@ func (c *Campaign) keepPlanned() {
 // approved: its plan, but for what may change while it runs, and which device
 // gets which image in which wave. Devices that joined a continuous campaign
 // must get one of the images that were approved. It returns in what they
-// differ, as far as that is known; the zero Reason if they agree.
+// differ, as far as that is known; the zero Reason if they agree. Of a campaign
+// that names no images, nothing can be said: it has to be planned again.
 func (c *Campaign) PlanDiffers(targets []PlannedTarget) fleet.Reason {
 	if c.Images == nil {
-		return fleet.Reason{}
+		return fleet.Because(ReasonPlanUnchecked)
 	}
 	plan := c.Plan
 	if c.Planned != nil {
@@ -98,14 +99,14 @@ func (a *planner) planImages(r firmware.Release) []string {
 // unchanged refuses a campaign whose rows are not what was planned, and one with
 // an image that may not be used now.
 func (s *Service) unchanged(ctx context.Context, c *Campaign) error {
-	if c.Images == nil {
-		return nil
-	}
 	targets, err := s.o.Store.PlannedTargets(ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	if why := c.PlanDiffers(targets); !why.Is("") {
+	switch why := c.PlanDiffers(targets); {
+	case why.Is(ReasonPlanUnchecked):
+		return fleet.Refuse(fleet.ErrConflict, "plan_unchecked", "name", c.Plan.Name)
+	case !why.Is(""):
 		return fleet.Refuse(fleet.ErrConflict, "plan_changed", "name", c.Plan.Name, "cause", why)
 	}
 	if c.Plan.Continuous {

@@ -85,7 +85,8 @@ const (
 	ReasonReleaseGone      = "release_gone"
 	ReasonImageWasRevoked  = "image_was_revoked"
 	ReasonImageGone        = "image_gone"
-	ReasonPlanChanged      = "plan_changed" // its rows are not what was planned and approved
+	ReasonPlanChanged      = "plan_changed"   // its rows are not what was planned and approved
+	ReasonPlanUnchecked    = "plan_unchecked" // an earlier version planned it: its images are not on record
 	// In what they differ.
 	ReasonPlanDiffersField    = "plan_differs_field"
 	ReasonPlanDiffersImage    = "plan_differs_image"
@@ -179,8 +180,8 @@ var Reasons = map[string][]string{
 	ReasonScopeOfBoard: {"name"}, ReasonScopeOfNoBoard: {},
 	ReasonLimitFirst: {}, ReasonLimitShare: {"share"}, ReasonNoWindow: {}, ReasonNextWindowOpens: {"opens_at"},
 	ReasonReleaseRevoked: {"version", "detail"}, ReasonReleaseGone: {}, ReasonImageWasRevoked: {"image", "detail"},
-	ReasonImageGone:   {"image"},
-	ReasonPlanChanged: {"why"}, ReasonPlanDiffersField: {"field"}, ReasonPlanDiffersImage: {"device", "image"},
+	ReasonImageGone:     {"image"},
+	ReasonPlanUnchecked: {}, ReasonPlanChanged: {"why"}, ReasonPlanDiffersField: {"field"}, ReasonPlanDiffersImage: {"device", "image"},
 	ReasonPlanDiffersDevice: {"device"}, ReasonPlanDiffersImages: {"image"}, ReasonPlanDiffersDigest: {},
 	ReasonPlanDiffersApproval: {},
 	ReasonImageWithheld:       {"image", "version", "cause"},

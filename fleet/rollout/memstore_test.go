@@ -349,6 +349,16 @@ func (s *memStore) EndWaiting(ctx context.Context, campaignID uuid.UUID, to camp
 	return n, err
 }
 
+func (s *memStore) PlannedTargets(ctx context.Context, campaignID uuid.UUID) (all []campaign.PlannedTarget, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.where(func(d campaign.Deployment) bool { return d.Campaign == campaignID && d.Wave >= 0 }) {
+		all = append(all, campaign.PlannedTarget{Device: d.Device, Wave: d.Wave, Image: d.Image, Board: d.Board,
+			Joined: d.Joined, Open: d.FinishedAt == nil})
+	}
+	return all, nil
+}
+
 func (s *memStore) AddTargets(ctx context.Context, campaignID uuid.UUID, targets []campaign.Deployment) (n int,
 	err error) {
 	err = s.write(ctx, "add targets", func() error {

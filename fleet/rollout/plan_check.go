@@ -14,14 +14,17 @@ import (
 // when this engine meets it running, when it runs again, and before each wave.
 // One that differs is paused, and nothing of it is dispatched.
 func (l *loop) checkPlan(ctx context.Context, c *openCampaign) error {
-	if c.State != campaign.Running || c.planChecked || c.Images == nil {
+	if c.State != campaign.Running || c.planChecked {
 		return nil
 	}
 	targets, err := l.o.Store.PlannedTargets(ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	if why := c.PlanDiffers(targets); !why.Is("") {
+	switch why := c.PlanDiffers(targets); {
+	case why.Is(campaign.ReasonPlanUnchecked):
+		return l.pause(ctx, c, campaign.PausedBySystem, why)
+	case !why.Is(""):
 		l.o.Log.Error("what is stored of a campaign is not what was planned", "campaign", c.ID, "name", c.Plan.Name,
 			"reason", why)
 		return l.pause(ctx, c, campaign.PausedBySystem, fleet.Because(campaign.ReasonPlanChanged, "why", why))
@@ -45,7 +48,7 @@ func (l *loop) checkPlan(ctx context.Context, c *openCampaign) error {
 
 // mayHave reports whether the plan that was approved names the image.
 func (c *openCampaign) mayHave(sha string) bool {
-	return c.Images == nil || slices.Contains(c.Images, sha)
+	return slices.Contains(c.Images, sha)
 }
 
 // withheld returns why an image may not be used now, as a campaign shows it. A

@@ -123,7 +123,8 @@ func (f *pgFleet) campaign(change func(*campaign.Plan), sizes ...int) campaign.C
 			i++
 		}
 	}
-	c.Targets = len(targets)
+	c.Targets, c.Images = len(targets), []string{f.image.SHA256}
+	c.Digest = campaign.Digest(c.Plan, targets, c.Images)
 	if err := f.store.CreateCampaign(f.t.Context(), by, &c, waves, targets); err != nil {
 		f.t.Fatal(err)
 	}

@@ -171,8 +171,16 @@ func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaig
 		w.store.waves[c.ID] = append(w.store.waves[c.ID], campaign.Wave{Campaign: c.ID, Number: i, Plan: p.Waves[i], Size: n,
 			State: campaign.WavePending})
 	}
+	w.seal(&c)
 	w.store.campaigns[c.ID] = c
 	return c
+}
+
+// seal makes what is stored of a campaign what was planned.
+func (w *world) seal(c *campaign.Campaign) {
+	c.Images = []string{imageSHA}
+	c.Digest = campaign.Digest(c.Plan, w.store.where(func(d campaign.Deployment) bool { return d.Campaign == c.ID }),
+		c.Images)
 }
 
 func (w *world) ids() []fleet.DeviceID {

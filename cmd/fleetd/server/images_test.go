@@ -243,6 +243,82 @@ func TestImageSwappedInTheDatabase(t *testing.T) {
 	}
 }
 
+// TestCampaignOfAnEarlierVersion takes from a campaign what earlier versions did not
+// store: the images that its devices may get. No further device is updated by it, and
+// none by a draft until it is planned again.
+func TestCampaignOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	b := newImageBench(t, "", nil)
+	ctx := t.Context()
+	r := b.release(b.image("2.9.0"))
+	forget := func(c campaign.Campaign) {
+		b.write(`UPDATE campaigns SET images = NULL, revision = revision + 1 WHERE id = $1`, c.ID)
+	}
+	c := b.campaign(r)
+	if _, err := b.Campaigns.Start(ctx, testOperator, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.await(c.ID, campaign.Paused, campaign.PausedByGate)
+	forget(c)
+	b.restart()
+	if _, err := b.Campaigns.Advance(ctx, testOperator, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	c = b.await(c.ID, campaign.Paused, campaign.PausedBySystem)
+	if !c.Reason.Is(campaign.ReasonPlanUnchecked) {
+		t.Errorf("paused because %s", c.Reason)
+	}
+	_, err := b.Campaigns.Resume(ctx, testOperator, c.ID)
+	wantRefusal(t, err, "plan_unchecked")
+	if got := b.versions(); got["2.9.0"] != 1 {
+		t.Errorf("devices run %v, want one with the release", got)
+	}
+	if _, err := b.Campaigns.Abort(ctx, testOperator, c.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	b.await(c.ID, campaign.Aborted, "")
+
+	draft := b.campaign(r, func(p *campaign.Plan) { p.Waves = p.Waves[1:] })
+	forget(draft)
+	_, err = b.Campaigns.Start(ctx, testOperator, draft.ID)
+	wantRefusal(t, err, "plan_unchecked")
+	if draft, err = b.Campaigns.Campaign(ctx, draft.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Campaigns.Edit(ctx, testOperator, draft.ID, draft.Plan); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Campaigns.Start(ctx, testOperator, draft.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.await(draft.ID, campaign.Completed, "")
+	if got := b.versions(); got["2.9.0"] != benchDevices {
+		t.Errorf("devices run %v, want all with the release", got)
+	}
+}
+
+// TestGateOpenedInTheDatabase changes the rules that stand beside a wave: the plan
+// that was approved is what holds, and the second wave waits for somebody.
+func TestGateOpenedInTheDatabase(t *testing.T) {
+	t.Parallel()
+	b := newImageBench(t, "", nil)
+	c := b.campaign(b.release(b.image("2.9.0")))
+	b.write(`UPDATE waves SET plan = jsonb_set(plan::jsonb, '{gate}', '"auto"') WHERE campaign_id = $1`, c.ID)
+	if _, err := b.Campaigns.Start(t.Context(), testOperator, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the campaign to stop at its gate, or to be done", func() bool {
+		var err error
+		if c, err = b.Campaigns.Campaign(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+		return c.State != campaign.Running
+	})
+	if got := b.versions(); c.PauseReason != campaign.PausedByGate || got["2.9.0"] != 1 {
+		t.Errorf("the campaign is %s %s, and devices run %v", c.State, c.PauseReason, got)
+	}
+}
+
 // TestSwappedAfterTheOrder changes rows and bytes once a device has its link: it
 // is served nothing, and its deployment says why.
 func TestSwappedAfterTheOrder(t *testing.T) {
