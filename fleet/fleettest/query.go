@@ -13,8 +13,8 @@ var QueryWords = []string{"lab", "other", "device", "x tag:lab y", "front", "Lab
 
 // Query draws a query over id, name, board, chip and tag, and some that a scope may not
 // ask for unless forScope: terms with and without quotes, quotes inside of words, negated
-// terms, alternatives, texts of other terms in quotes, and what looks like an operator
-// and is none. Each is valid, and may be empty.
+// terms, alternatives, texts of other terms in quotes, and what only looks
+// like an operator. Each is valid, and may be empty.
 func Query(t *rapid.T, label string, forScope bool) fleet.Query {
 	fields := []string{"", "", "tag:", "tag:", "name:", "id:", "board:", "TAG:", "chip:"}
 	if !forScope {

@@ -51,9 +51,9 @@ func (w *witness) CreateFanOut(_ context.Context, _ *fleet.FanOut, targets []fle
 	return errSeen
 }
 
-type nobodyConnected struct{}
+type noneConnected struct{}
 
-func (nobodyConnected) IsConnected(fleet.DeviceID) bool { return false }
+func (noneConnected) IsConnected(fleet.DeviceID) bool { return false }
 
 // Whatever a query says, nothing that a principal asks for reaches a device outside of
 // its filter: no campaign as it is planned, no continuous one as it looks for more
@@ -67,7 +67,7 @@ func TestNoQueryLeavesTheMakersFilter(t *testing.T) {
 	w := &witness{Store: s}
 	campaigns := campaign.New(campaign.Options{Store: w, Firmware: s, Devices: s, Inventories: s, Quarantines: s})
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: s, Targets: fleet.NewTargets(s, s), Link: &fleettest.Link{}})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w, Devices: s, Calls: calls, Presence: nobodyConnected{},
+	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w, Devices: s, Calls: calls, Presence: noneConnected{},
 		Events: new(fleet.Events)})
 	end := time.Now().Add(time.Hour)
 	reached := map[string]int{}

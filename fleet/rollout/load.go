@@ -79,7 +79,7 @@ func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 	}
 	for i, w := range waves {
 		if w.Number < len(c.Plan.Waves) {
-			waves[i].Plan = c.Plan.Waves[w.Number] // the digest covers the plan, and not what stands beside a wave
+			waves[i].Plan = c.Plan.Waves[w.Number] // the digest covers it, and not the row of the wave
 		}
 	}
 	c.waves = waves

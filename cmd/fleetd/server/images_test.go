@@ -297,7 +297,7 @@ func TestCampaignOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestGateOpenedInTheDatabase changes the rules that stand beside a wave: the plan
+// TestGateOpenedInTheDatabase changes the rules in the row of a wave: the plan
 // that was approved is what holds, and the second wave waits for somebody.
 func TestGateOpenedInTheDatabase(t *testing.T) {
 	t.Parallel()
