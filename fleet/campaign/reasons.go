@@ -182,7 +182,7 @@ var Reasons = map[string][]string{
 	ReasonReleaseRevoked: {"version", "detail"}, ReasonReleaseGone: {}, ReasonImageWasRevoked: {"image", "detail"},
 	ReasonImageGone:     {"image"},
 	ReasonPlanUnchecked: {}, ReasonPlanChanged: {"why"}, ReasonPlanDiffersField: {"field"},
-	ReasonPlanDiffersImage: {"device", "image"},
+	ReasonPlanDiffersImage:  {"device", "image"},
 	ReasonPlanDiffersDevice: {"device"}, ReasonPlanDiffersImages: {"image"}, ReasonPlanDiffersDigest: {},
 	ReasonPlanDiffersApproval: {},
 	ReasonImageWithheld:       {"image", "version", "cause"},
