@@ -109,13 +109,13 @@ func (w *world) waiting(s side, use string) thing {
 	})
 }
 
-// made asks about something that root makes by REST: its id is args[param].
-func made(param, field, path string, create, body func(*world, side) any) func(*world, *principal, side) request {
+// made asks about something that root makes by REST. Rows of one use act on the same.
+func made(use, path string, create, body func(*world, side) any) func(*world, *principal, side) request {
 	return func(w *world, _ *principal, s side) request {
-		t := w.keep("made "+path+param+field, s, func() thing {
-			return thing{"id": w.must("POST", path, create(w, s)).str(field)}
+		t := w.keep("made "+use, s, func() thing {
+			return thing{"id": w.must("POST", path, create(w, s)).str("id")}
 		})
-		r := request{args: map[string]string{param: t["id"]}}
+		r := request{args: map[string]string{"id": t["id"]}}
 		if body != nil {
 			r.body = body(w, s)
 		}
@@ -332,13 +332,13 @@ var rows = map[string]row{
 			return obj{"images": []string{w.image}, "version": w.newVersion(), "draft": true}
 		})},
 	"update-release": {need: operator, reach: onFleet, writes: list("releases", "release_images"),
-		ask: made("id", "id", "/releases", draftRelease, func(w *world, s side) any { return obj{"notes": w.name(s)} })},
+		ask: made("draft", "/releases", draftRelease, func(w *world, s side) any { return obj{"notes": w.name(s)} })},
 	"release-release": {need: operator, reach: onFleet, writes: list("releases"),
-		ask: made("id", "id", "/releases", draftRelease, nil)},
+		ask: made("draft", "/releases", draftRelease, nil)},
 	"deprecate-release": {need: operator, reach: onFleet, writes: list("releases"),
-		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "old"} })},
+		ask: made("release", "/releases", release, func(*world, side) any { return obj{"reason": "old"} })},
 	"revoke-release": {need: admin, reach: onFleet, writes: list("releases", "images"),
-		ask: made("id", "id", "/releases", release, func(*world, side) any { return obj{"reason": "bad"} })},
+		ask: made("release", "/releases", release, func(*world, side) any { return obj{"reason": "bad"} })},
 
 	"set-floor": {need: admin, reach: onFleet, writes: list("board_floors"),
 		ask: func(*world, *principal, side) request {
@@ -356,23 +356,23 @@ var rows = map[string]row{
 	"create-filter": {need: operator, reach: onFleet, writes: list("filters"),
 		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "q": "board:x"} })},
 	"update-filter": {need: operator, reach: onFleet, writes: list("filters"),
-		ask: made("id", "id", "/filters", savedFilter, func(w *world, s side) any { return obj{"name": w.name(s)} })},
-	"delete-filter": {need: operator, reach: onFleet, writes: list("filters"), ask: made("id", "id", "/filters", savedFilter, nil)},
+		ask: made("filter", "/filters", savedFilter, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"delete-filter": {need: operator, reach: onFleet, writes: list("filters"), ask: made("filter", "/filters", savedFilter, nil)},
 	"create-token": {need: admin, reach: onFleet, manage: true, writes: list("tokens"),
 		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "role": "admin"} })},
 	"revoke-token": {need: admin, reach: onFleet, writes: list("tokens"),
-		ask: made("id", "id", "/tokens", func(w *world, s side) any { return obj{"name": w.name(s), "role": "viewer"} }, nil)},
+		ask: made("token", "/tokens", func(w *world, s side) any { return obj{"name": w.name(s), "role": "viewer"} }, nil)},
 	"create-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators"),
 		ask: just(func(w *world, s side) any {
 			return obj{"name": w.name(s), "role": "admin", "password": goodPassword}
 		})},
 	"update-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators", "sessions"),
-		ask: made("id", "id", "/operators", person, func(w *world, s side) any { return obj{"role": "operator"} })},
+		ask: made("operator", "/operators", person, func(w *world, s side) any { return obj{"role": "operator"} })},
 	"end-operator-sessions": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
-		inert: "nobody is signed in", ask: made("id", "id", "/operators", person, nil)},
+		inert: "nobody is signed in", ask: made("operator", "/operators", person, nil)},
 	"end-operator-session": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
 		inert: "nobody is signed in", ask: func(w *world, p *principal, s side) request {
-			r := made("id", "id", "/operators", person, nil)(w, p, s)
+			r := made("operator", "/operators", person, nil)(w, p, s)
 			r.args["session"] = uuid.NewString()
 			return r
 		}},
@@ -386,9 +386,9 @@ var rows = map[string]row{
 	"create-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
 		ask: just(func(w *world, s side) any { return rule(w, s) })},
 	"update-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
-		ask: made("id", "id", "/policies", rule, func(w *world, s side) any { return obj{"note": w.name(s)} })},
+		ask: made("policy", "/policies", rule, func(w *world, s side) any { return obj{"note": w.name(s)} })},
 	"delete-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
-		ask: made("id", "id", "/policies", rule, nil)},
+		ask: made("policy", "/policies", rule, nil)},
 	"test-policy": {need: viewer, reach: onFleet, models: too, inert: "it says what would happen",
 		ask: just(func(w *world, s side) any {
 			return obj{"device": w.live[s], "tool": "self.get_device_status", "principal": obj{"kind": "model", "role": "operator"}}
@@ -396,9 +396,9 @@ var rows = map[string]row{
 	"create-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
 		ask: just(func(w *world, s side) any { return joinRule(w, s) })},
 	"update-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
-		ask: made("id", "id", "/enrolment/rules", joinRule, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+		ask: made("enrolment", "/enrolment/rules", joinRule, func(w *world, s side) any { return obj{"name": w.name(s)} })},
 	"delete-enrolment-rule": {need: admin, reach: onFleet, writes: list("enrolment_rules"),
-		ask: made("id", "id", "/enrolment/rules", joinRule, nil)},
+		ask: made("enrolment", "/enrolment/rules", joinRule, nil)},
 	"load-serials": {need: admin, reach: onFleet, writes: list("serial_keys"),
 		ask: just(func(w *world, s side) any { return serialLine(w) })},
 	"delete-serial":  {need: admin, reach: onFleet, writes: list("serial_keys"), ask: serial},
@@ -418,19 +418,19 @@ var rows = map[string]row{
 	"create-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
 		ask: just(func(w *world, s side) any { return hook(w, s) })},
 	"update-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
-		ask: made("id", "id", "/webhooks", hook, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+		ask: made("webhook", "/webhooks", hook, func(w *world, s side) any { return obj{"name": w.name(s)} })},
 	"delete-webhook": {need: admin, reach: onFleet, writes: list("webhooks"),
-		ask: made("id", "id", "/webhooks", hook, nil)},
+		ask: made("webhook", "/webhooks", hook, nil)},
 	"test-webhook": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("webhooks"),
-		ask: made("id", "id", "/webhooks", hook, nil)},
+		ask: made("webhook", "/webhooks", hook, nil)},
 	"create-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
 		ask: just(func(w *world, s side) any { return voiceServer(w, s) })},
 	"update-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
-		ask: made("id", "id", "/upstreams", voiceServer, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+		ask: made("upstream", "/upstreams", voiceServer, func(w *world, s side) any { return obj{"name": w.name(s)} })},
 	"delete-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
-		ask: made("id", "id", "/upstreams", voiceServer, nil)},
+		ask: made("upstream", "/upstreams", voiceServer, nil)},
 	"check-upstream": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("upstreams"),
-		ask: made("id", "id", "/upstreams", voiceServer, nil)},
+		ask: made("upstream", "/upstreams", voiceServer, nil)},
 	"start-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
 		ask: func(w *world, p *principal, s side) request {
 			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })

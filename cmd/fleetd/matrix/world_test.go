@@ -78,7 +78,7 @@ type world struct {
 }
 
 // newWorld starts the server and switches the devices on.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a whole server")
@@ -101,6 +101,9 @@ func newWorld(t *testing.T) *world {
 		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	w.cfg.DataDir, w.cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
+	for _, f := range change {
+		f(&w.cfg)
+	}
 	var err error
 	if w.db, err = pgxpool.New(t.Context(), w.cfg.DatabaseURL); err != nil {
 		t.Fatal(err)
