@@ -36,6 +36,10 @@ func TestRandomActs(t *testing.T) {
 	for _, p := range principals {
 		w.token(p)
 	}
+	for _, p := range operators() {
+		w.signIn(p)
+		principals = append(principals, p)
+	}
 	w.quiet()
 	w.changes()
 	w.settleDevices()

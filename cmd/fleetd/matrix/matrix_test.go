@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet"
 )
 
-// An act is one that REST offers.
+// An operation is one that REST, or the MCP server, offers.
 type operation struct{ id, method, path string }
 
 // operations reads the document.
@@ -38,7 +38,21 @@ func (w *world) operations() map[string]operation {
 			}
 		}
 	}
+	w.toolsOfMCP(all)
+	w.pagesOf(all)
 	return all
+}
+
+// do sends a request of a principal.
+func (w *world) do(op operation, p *principal, r request) answer {
+	w.t.Helper()
+	switch op.method {
+	case byMCP:
+		return w.mcp(p.secret, "tools/call", obj{"name": op.path, "arguments": r.body})
+	case byPage:
+		return w.page(p.secret, pagePath(op, r), formOf(r))
+	}
+	return w.rest(p.secret, op.method, address(op, r), r.body)
 }
 
 // fix makes what the reads are about, on each side.
@@ -66,7 +80,7 @@ func (w *world) fix() {
 		w.fanOutEnds(s, request{args: thing{"id": fan.str("id")}})
 		plan := w.must("POST", "/campaigns", obj{"name": name, "release_id": w.release, "devices": []string{id}})
 		waits := w.must("POST", "/devices/"+id+"/calls", obj{"tool": asked, "arguments": obj{"theme": "light"}, "purpose": name})
-		w.must("POST", "/devices/"+id+"/calls", obj{"tool": "self.screen.snapshot", "purpose": name})
+		picture := w.must("POST", "/devices/"+id+"/calls", obj{"tool": "self.screen.snapshot", "purpose": name})
 		shot := ""
 		w.eventually("the picture", func() bool {
 			for _, item := range w.must("GET", "/snapshots?device="+id, nil).items() {
@@ -78,7 +92,7 @@ func (w *world) fix() {
 		talk := uuid.Must(uuid.NewV7()).String()
 		w.exec(`INSERT INTO conversations (id, device_id, upstream, created_at, calls, hello_us, received, lost, refused, dropped,
 			sent, moves, jitter_us) VALUES ($1, $2, $3, now(), 0, 0, 0, 0, 0, 0, 0, 0, 0)`, talk, id, name)
-		w.fixture[s] = map[string]string{"device": id, "call": call.str("id"), "fanout": fan.str("id"),
+		w.fixture[s] = map[string]string{"device": id, "call": call.str("id"), "picture": picture.str("id"), "fanout": fan.str("id"),
 			"campaign": plan.str("id"), "approval": waits.str("approval_id"), "conversation": talk, "snapshot": shot,
 			"core-dump": w.coreDump(s), "inventory": inventory, "session": people, "sha256": w.image, "release": w.release, "operator": people, "rule": joins,
 			"upstream": voice, "alert": alert}
@@ -165,10 +179,13 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 	if r.ask == nil || r.reach == onFleet && s == outside && op.method != "GET" {
 		return // what belongs to no device has no side
 	}
+	if (p.kind == fleet.KindOperator) != (op.method == byPage) {
+		return // people have no token, and tokens no session
+	}
 	w.used = nil
 	ask := r.ask(w, p, s)
 	w.changes() // of the set-up
-	a := w.rest(p.secret, op.method, address(op, ask), ask.body)
+	a := w.do(op, p, ask)
 	may := p.may(r, s)
 	if may && r.undo != nil && (r.tool != "" || r.runs != "") {
 		r.undo(w, s, ask) // the effect of what it started is visible now
@@ -203,6 +220,18 @@ func (w *world) settleDevices() {
 // tryStranger asks without a token.
 func (w *world) tryStranger(op operation) {
 	w.t.Helper()
+	if op.method == byMCP {
+		if a := w.mcp("", "tools/call", obj{"name": op.path, "arguments": obj{}}); a.status != 401 && a.status != 429 {
+			w.t.Errorf("%s without a token is answered %d %s", op.id, a.status, a.text)
+		}
+		return
+	}
+	if op.method == byPage {
+		if a := w.page("", pagePath(op, request{}), nil); a.status != 401 {
+			w.t.Errorf("%s by somebody who is not signed in is answered %d %s", op.id, a.status, a.text)
+		}
+		return
+	}
 	at := address(op, request{args: w.fixture[inside]})
 	req := w.request("", op.method, at, nil)
 	req.Header.Del("Authorization")
@@ -267,14 +296,14 @@ func (w *world) judge(v *verdict) {
 	ok := v.answer.status/100 == 2
 	hidden := v.row.reach == onDevice && v.p.on(v.side) == "" && strings.Contains(v.op.path, "{id}")
 	if hidden && allows(v.p.role, v.row.need) && (!v.p.isModel() || v.row.models == too) &&
-		(v.answer.status != 404 || !strings.HasPrefix(v.answer.str("code"), "unknown_")) {
+		(v.answer.status != 404 || v.op.method != byPage && !strings.HasPrefix(v.answer.str("code"), "unknown_")) {
 		v.errorf("it is not answered as if there were no such thing")
 	}
 	role := v.p.role
 	if v.row.reach == onFleet {
 		role = v.p.onFleet()
 	}
-	if !allows(role, v.row.need) && v.answer.status != 403 {
+	if !allows(role, v.row.need) && v.answer.status != 403 && v.op.method != byMCP {
 		v.errorf("its role does not suffice, and that is not the answer")
 	}
 	switch {
@@ -341,6 +370,10 @@ func (v *verdict) breach(c change) string {
 	case "settings":
 		if c.key() == "alerts_mailed" {
 			return "" // a place in a list that the server works on
+		}
+	case "sessions":
+		if v.op.method == byPage && c.op == "UPDATE" {
+			return "" // what the next page shows
 		}
 	case "audit_entries":
 		// What fleetd does in consequence is judged by the rows that it changes.
@@ -421,6 +454,10 @@ func TestMatrix(t *testing.T) {
 	t.Logf("%d principals, %d rows", len(principals), len(rows))
 	for _, p := range principals {
 		w.token(p)
+	}
+	for _, p := range operators() {
+		w.signIn(p)
+		principals = append(principals, p)
 	}
 	w.quiet()
 	w.changes()
