@@ -235,7 +235,7 @@ func (g *Gateway) planOf(ctx context.Context, by fleet.Principal, in proposeIn) 
 
 func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
 	in proposeIn) (answer, error) {
-	if err := by.May(fleet.RoleOperator, "make_campaign"); err != nil {
+	if err := by.MaySomewhere(fleet.RoleOperator, "make_campaign"); err != nil {
 		return answer{}, err
 	}
 	p, err := g.planOf(ctx, by, in)
