@@ -29,6 +29,7 @@ func TestRandomActs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Logf("FLEETD_MATRIX_SEED=%d", seed)
 	w := newWorld(t)
 	w.watch()
 	w.fix()
@@ -43,6 +44,11 @@ func TestRandomActs(t *testing.T) {
 	w.quiet()
 	w.changes()
 	w.settleDevices()
+	defer func() { // also after an event that did not come
+		if t.Failed() {
+			t.Logf("the latest acts:\n\t%s", strings.Join(w.log, "\n\t"))
+		}
+	}()
 	random := rand.New(rand.NewPCG(seed, 0))
 	acts := 0
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); acts++ {
@@ -50,8 +56,5 @@ func TestRandomActs(t *testing.T) {
 		id, _, _ := strings.Cut(name, "/")
 		w.try(ops[id], name, principals[random.IntN(len(principals))], sides[random.IntN(len(sides))])
 	}
-	t.Logf("%d acts with FLEETD_MATRIX_SEED=%d", acts, seed)
-	if t.Failed() {
-		t.Logf("the latest acts:\n\t%s", strings.Join(w.log, "\n\t"))
-	}
+	t.Logf("%d acts", acts)
 }

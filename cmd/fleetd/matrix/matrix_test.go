@@ -190,7 +190,7 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 	if may && r.undo != nil && (r.tool != "" || r.runs != "") {
 		r.undo(w, s, ask) // the effect of what it started is visible now
 	}
-	if may && r.runs != "" && r.inert == "" {
+	if may && r.runs != "" && r.inert == "" && a.status/100 == 2 {
 		w.eventually(r.runs+" to run", func() bool { return len(w.sims[w.live[s]].Calls()) > w.ran[w.live[s]] })
 		w.quiet()
 	}

@@ -276,6 +276,14 @@ var rows = map[string]row{
 	"approve-call": {need: operator, reach: onDevice, tool: asked, runs: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
 	"deny-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"),
 		ask: approvalOf(obj{"reason": "too bright"})},
+	"withdraw-call/own": {need: operator, reach: onDevice, models: too, tool: asked, writes: list("approvals", "calls"),
+		ask: func(w *world, p *principal, s side) request {
+			c := w.rest(p.secret, "POST", "/devices/"+string(w.live[s])+"/calls", obj{"tool": asked,
+				"arguments": obj{"theme": "dark"}, "purpose": w.name(s)})
+			id := cmp.Or(c.str("approval_id"), uuid.NewString())
+			w.owner[id] = s
+			return request{args: thing{"id": id}}
+		}},
 	"withdraw-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
 		ask: approvalOf(nil)},
 
@@ -369,13 +377,9 @@ var rows = map[string]row{
 	"update-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators", "sessions"),
 		ask: made("operator", "/operators", person, func(w *world, s side) any { return obj{"role": "operator"} })},
 	"end-operator-sessions": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
-		inert: "nobody is signed in", ask: made("operator", "/operators", person, nil)},
+		ask: signedIn},
 	"end-operator-session": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
-		inert: "nobody is signed in", ask: func(w *world, p *principal, s side) request {
-			r := made("operator", "/operators", person, nil)(w, p, s)
-			r.args["session"] = uuid.NewString()
-			return r
-		}},
+		ask: signedIn},
 	"put-tool-pin": {need: admin, reach: onFleet, writes: list("tool_pins"), ask: just(func(w *world, s side) any {
 		return obj{"device": w.live[s], "tool": "self.get_device_status"}
 	}), undo: func(w *world, _ side, _ request) { w.must("DELETE", "/tool-pins/self.get_device_status", nil) }},
@@ -401,8 +405,14 @@ var rows = map[string]row{
 		ask: made("enrolment", "/enrolment/rules", joinRule, nil)},
 	"load-serials": {need: admin, reach: onFleet, writes: list("serial_keys"),
 		ask: just(func(w *world, s side) any { return serialLine(w) })},
-	"delete-serial":  {need: admin, reach: onFleet, writes: list("serial_keys"), ask: serial},
-	"release-serial": {need: admin, reach: onFleet, writes: list("serial_keys"), inert: "no device is bound", ask: serial},
+	"delete-serial": {need: admin, reach: onFleet, writes: list("serial_keys"), ask: serial},
+	"release-serial": {need: admin, reach: onFleet, writes: list("serial_keys"),
+		ask: func(w *world, p *principal, s side) request {
+			r := serial(w, p, s)
+			w.exec(`UPDATE serial_keys SET device_id = $2, bound_at = now() WHERE serial = $1 AND device_id = ''`,
+				r.args["serial"], string(w.enrolled(s, "bound")))
+			return r
+		}},
 	"update-alert-thresholds": {need: admin, reach: onFleet, writes: list("settings"), ask: just(func(w *world, s side) any {
 		return obj{"settle_ms": 60000 + 1000*w.count()}
 	})},
@@ -686,6 +696,16 @@ func joinRule(w *world, s side) any {
 
 func serialLine(w *world) string {
 	return fmt.Sprintf("SN-%d,%s\n", w.count(), strings.Repeat("ab", 32))
+}
+
+// signedIn asks about an operator who is signed in, and the session.
+func signedIn(w *world, _ *principal, s side) request {
+	return request{args: w.keep("signed in", s, func() thing {
+		p := &principal{kind: fleet.KindOperator, role: viewer, tools: allTools}
+		w.signIn(p)
+		session, _ := w.must("GET", "/operators/"+p.id+"/sessions", nil).items()[0]["id"].(string)
+		return thing{"id": p.id, "session": session}
+	})}
 }
 
 func serial(w *world, _ *principal, s side) request {
