@@ -202,6 +202,11 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 		for _, key := range w.used {
 			delete(w.kept, key)
 		}
+		if slices.Contains(r.writes, "policies") {
+			for _, s := range sides {
+				delete(w.kept, string(s)+" asked") // what was asked for under other rules is stale
+			}
+		}
 		if r.undo != nil && (r.tool == "" && r.runs == "" || !may) {
 			r.undo(w, s, ask)
 			w.engineRests()

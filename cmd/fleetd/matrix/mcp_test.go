@@ -20,7 +20,8 @@ func (w *world) toolsOfMCP(all map[string]operation) {
 			Next  string `json:"nextCursor"`
 		}
 	}
-	if err := json.Unmarshal([]byte(a.text), &listed); err != nil || len(listed.Result.Tools) == 0 || listed.Result.Next != "" {
+	err := json.Unmarshal([]byte(a.text), &listed)
+	if err != nil || len(listed.Result.Tools) == 0 || listed.Result.Next != "" {
 		w.t.Fatalf("the list of the MCP server's tools is answered %d %.300s: %v", a.status, a.text, err)
 	}
 	for _, tool := range listed.Result.Tools {

@@ -374,11 +374,11 @@ var rows = map[string]row{
 		ask: just(func(w *world, s side) any {
 			return obj{"name": w.name(s), "role": "admin", "password": goodPassword}
 		})},
-	"update-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators", "sessions"),
+	"update-operator": {need: admin, reach: onFleet, manage: true, writes: list("operators", "sessions", "logins", "known_browsers"),
 		ask: made("operator", "/operators", person, func(w *world, s side) any { return obj{"role": "operator"} })},
-	"end-operator-sessions": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
+	"end-operator-sessions": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "logins", "known_browsers"),
 		ask: signedIn},
-	"end-operator-session": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "operators"),
+	"end-operator-session": {need: admin, reach: onFleet, manage: true, writes: list("sessions", "logins", "known_browsers"),
 		ask: signedIn},
 	"put-tool-pin": {need: admin, reach: onFleet, writes: list("tool_pins"), ask: just(func(w *world, s side) any {
 		return obj{"device": w.live[s], "tool": "self.get_device_status"}
