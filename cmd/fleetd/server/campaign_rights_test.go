@@ -127,3 +127,55 @@ func TestContinuousCampaignStaysWithinItsMakersFilter(t *testing.T) {
 		}
 	}
 }
+
+// A device that leaves the scope of who made a campaign gets nothing from its later waves.
+func TestADeviceThatLeavesTheScopeGetsNothing(t *testing.T) {
+	s := newRightsWorld(t)
+	release := releaseForSim(t, s.testServer, "2.5.0")
+	admin := s.token
+	s.actsAs(fleet.TokenRequest{Name: "lab", Role: fleet.RoleOperator, Scope: "tag:lab"})
+	var c struct {
+		ID, State string
+		Waves     []struct{ State string }
+	}
+	if status := s.rest("POST", "/campaigns", map[string]any{"name": "two waves", "release_id": release.ID, "q": "tag:lab",
+		"mode": "push", "waves": []any{map[string]any{"count": 1, "soak_ms": 100, "gate": "manual"},
+			map[string]any{"percent": 100, "soak_ms": 100}}}, &c); status != 201 {
+		t.Fatalf("planning is answered %d, %+v", status, c)
+	}
+	if status := s.rest("POST", "/campaigns/"+c.ID+"/start", nil, &c); status != 200 {
+		t.Fatalf("the start is answered %d, %+v", status, c)
+	}
+	plan := campaign.Campaign{ID: uuid.MustParse(c.ID)}
+	s.eventually("the gate after the first wave", func() bool {
+		return s.rest("GET", "/campaigns/"+c.ID, nil, &c) == 200 && c.Waves[0].State == "gate"
+	})
+	var leaves fleet.DeviceID
+	for id, d := range deploymentsOf(t, s.testServer, plan) {
+		if d.Wave == 1 && (leaves == "" || id < leaves) {
+			leaves = id
+		}
+	}
+	before := s.units[leaves].Firmware().Version
+	if _, err := s.Devices.Update(t.Context(), testOperator, leaves, fleet.DevicePatch{Tags: &[]string{}}); err != nil {
+		t.Fatal(err)
+	}
+	s.token = admin // the campaign exists only for those who see all of its devices
+	if status := s.rest("POST", "/campaigns/"+c.ID+"/advance", nil, &c); status != 200 {
+		t.Fatalf("passing the gate is answered %d, %+v", status, c)
+	}
+	s.eventually("the campaign's end", func() bool {
+		return s.rest("GET", "/campaigns/"+c.ID, nil, &c) == 200 && strings.HasPrefix(c.State, "completed")
+	})
+	for id, d := range deploymentsOf(t, s.testServer, plan) {
+		switch {
+		case id == leaves && (d.State != campaign.DeploymentSkipped || !d.Reason.Is("out_of_scope")):
+			t.Errorf("the device that left is %s (%v)", d.State, d.Reason)
+		case id != leaves && d.State != campaign.DeploymentSucceeded:
+			t.Errorf("a device of the lab is %s (%v)", d.State, d.Reason)
+		}
+	}
+	if after := s.units[leaves].Firmware().Version; after != before {
+		t.Errorf("the device that left runs %s, ran %s", after, before)
+	}
+}
