@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,8 +126,10 @@ func download(address string, size int64, reading *sync.WaitGroup) error {
 }
 
 // watchMemory returns the growth of heap and resident memory since now, at its
-// highest.
+// highest, with the collector as fleetd runs by default.
 func watchMemory(t *testing.T) func() (heap, rss int64) {
+	percent := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
