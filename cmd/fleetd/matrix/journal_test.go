@@ -122,6 +122,20 @@ func (c change) String() string {
 	return text
 }
 
+// unasked reports whether the server or a device makes such a change without anybody's
+// act, at any time.
+func (c change) unasked() bool {
+	switch c.table {
+	case "devices":
+		return c.op == "INSERT" // a boot poll
+	case "alerts":
+		return c.op == "INSERT" || c.old["acked_id"] == c.new["acked_id"] // begun or ended by what the server found
+	case "settings":
+		return c.key() == "alerts_mailed" // a place in a list that the server works on
+	}
+	return false
+}
+
 // columns are those that an update changed, without the noise.
 func (c change) columns() (changed []string) {
 	for _, column := range slices.Sorted(maps.Keys(c.new)) {

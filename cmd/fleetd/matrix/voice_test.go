@@ -162,7 +162,9 @@ func TestVoice(t *testing.T) {
 			}
 		case "approvals", "audit_entries", "policies", "policy_version", "conversations":
 		default:
-			t.Errorf("a voice server's model changed %s", c)
+			if !c.unasked() {
+				t.Errorf("a voice server's model changed %s", c)
+			}
 		}
 	}
 	for id, n := range w.ran {
