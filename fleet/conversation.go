@@ -26,7 +26,7 @@ type Conversation struct {
 type AudioCounts struct {
 	Received int64         // from the device
 	Lost     int64         // from the device, by their sequence numbers
-	Refused  int64         // replayed, forged or damaged; never relayed
+	Refused  int64         // replayed, forged, damaged or not Opus; never relayed
 	Dropped  int64         // in both directions: too late, or before the device's address was known
 	Sent     int64         // to the device
 	Moves    int64         // changes of the device's address
@@ -44,7 +44,8 @@ const (
 	EndedByStop       ConversationEnd = "fleetd_stopping"
 	EndedByCrash      ConversationEnd = "fleetd_stopped" // found open at the next start
 
-	// The voice server failed, or there was no room. The device shows why.
+	// The voice server failed, there was no room, or the device cannot be
+	// understood. The device shows why.
 	EndedUnreachable ConversationEnd = "upstream_unreachable" // no connection
 	EndedNoWebSocket ConversationEnd = "upstream_no_websocket"
 	EndedRefused     ConversationEnd = "upstream_refused"   // the token
@@ -54,19 +55,20 @@ const (
 	EndedSlow        ConversationEnd = "upstream_slow"      // accepts no more bytes
 	EndedLost        ConversationEnd = "upstream_lost"      // the connection broke
 	EndedFull        ConversationEnd = "too_many_conversations"
+	EndedBadAudio    ConversationEnd = "device_bad_audio" // frames that cannot be relayed, and no others
 )
 
 // ConversationEnds lists every end.
 var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedByDeviceLost, EndedByUpstream,
 	EndedByStop, EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello,
-	EndedTooLarge, EndedSlow, EndedLost, EndedFull}
+	EndedTooLarge, EndedSlow, EndedLost, EndedFull, EndedBadAudio}
 
 // Failed reports whether something other than the wish of either side ended the
 // conversation: the device shows why.
 func (e ConversationEnd) Failed() bool {
 	switch e {
 	case EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello, EndedTooLarge, EndedSlow,
-		EndedLost, EndedFull:
+		EndedLost, EndedFull, EndedBadAudio:
 		return true
 	}
 	return false

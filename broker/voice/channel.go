@@ -25,6 +25,10 @@ const (
 	// follow on its own.
 	moveAfter = 3
 
+	// moveUnlike is the same for frames that are neither as long as the hello says
+	// nor like those before: noise is among them more often.
+	moveUnlike = 5
+
 	// So many addresses are observed at once: packets from a wrong one do not make
 	// fleetd forget the right one.
 	maxCandidates = 4
@@ -48,7 +52,10 @@ type channel struct {
 	opus   bool             // the device said so, or nothing
 	near   netip.Addr       // of the device's other connection: the first packet from there is believed
 
-	accept func(frame []byte, timestamp uint32, at time.Time) // may not wait, nor keep frame
+	// One of these is called for each packet of the device. Neither may wait, nor
+	// keep frame.
+	accept   func(frame []byte, timestamp uint32, at time.Time)
+	badAudio func()
 
 	mu         sync.Mutex
 	addr       netip.AddrPort // of the device; invalid before its first packet
@@ -71,8 +78,9 @@ type channel struct {
 // newChannel makes a channel with a random key, and enters it in the socket's
 // table.
 func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
-	accept func([]byte, uint32, time.Time)) (*channel, error) {
-	c := &channel{socket: s, sender: newSender(s.conn), frame: frame, opus: opus, near: near, accept: accept}
+	accept func([]byte, uint32, time.Time), badAudio func()) (*channel, error) {
+	c := &channel{socket: s, sender: newSender(s.conn), frame: frame, opus: opus, near: near, accept: accept,
+		badAudio: badAudio}
 	_, _ = rand.Read(c.key[:]) // never fails
 	block, err := aes.NewCipher(c.key[:])
 	if err != nil {
@@ -109,22 +117,29 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 	}
 	frame := c.opened[:len(b)-headerSize]
 	c.up.xor(b[:headerSize], frame, b[headerSize:])
+	d, needed := c.frame, moveAfter
 	if c.opus {
-		d, ok := opusDuration(frame)
-		if !ok || !known && c.frame != 0 && d != c.frame && !c.heard(frame[0]) {
+		var ok bool
+		if d, ok = opusDuration(frame); !ok {
 			c.received.Refused++
 			if next := c.candidate(from); next != nil {
 				next.n = 0
 			}
+			if known || !c.addr.IsValid() { // else it is somebody's who knows the number, not the key
+				c.badAudio()
+			}
 			return
 		}
+		if c.frame != 0 && d != c.frame && !c.heard(frame[0]) {
+			needed = moveUnlike
+		}
 	}
-	if !known && !c.follow(from, frame[0], h.sequence) {
+	if !known && !c.follow(from, frame[0], h.sequence, needed) {
 		c.received.Refused++
 		return
 	}
 	c.tocs[frame[0]>>6] |= 1 << (frame[0] & 63)
-	c.count(h, ahead, at)
+	c.count(h, ahead, at, d)
 	c.accept(frame, h.timestamp, at)
 }
 
@@ -159,8 +174,8 @@ func (c *channel) candidate(from netip.AddrPort) *candidate {
 }
 
 // follow decides whether packets from another address are the device's, which
-// moved: a router gave it another one.
-func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
+// moved: a router gave it another one. That takes needed packets in a row.
+func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32, needed int) bool {
 	if c.addr.IsValid() || from.Addr() != c.near {
 		next := c.candidate(from)
 		if next == nil {
@@ -176,7 +191,7 @@ func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
 			next.toc, next.n = toc, 0
 		}
 		next.last = sequence
-		if next.n++; next.n < moveAfter {
+		if next.n++; next.n < needed {
 			return false
 		}
 	}
@@ -187,16 +202,16 @@ func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32) bool {
 	return true
 }
 
-// count notes a packet for loss and jitter.
-func (c *channel) count(h header, ahead uint32, at time.Time) {
+// count notes a packet that holds d of sound, for loss and jitter.
+func (c *channel) count(h header, ahead uint32, at time.Time, d time.Duration) {
 	r := &c.received
 	if r.Received < moveAfter {
 		c.early[r.Received] = h.sequence
 	}
 	r.Received++
 	r.Lost += int64(ahead - 1)
-	if c.frame > 0 && !c.lastAt.IsZero() {
-		r.Jitter = smoothed(r.Jitter, at.Sub(c.lastAt)-time.Duration(ahead)*c.frame)
+	if d > 0 && !c.lastAt.IsZero() {
+		r.Jitter = smoothed(r.Jitter, at.Sub(c.lastAt)-time.Duration(ahead)*d)
 	}
 	c.last, c.lastAt = h.sequence, at
 }

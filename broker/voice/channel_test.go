@@ -67,7 +67,7 @@ func testChannel(t testing.TB) (*channel, *[]heard) {
 	got := new([]heard)
 	c, err := newChannel(s, frame60, true, home.Addr(), func(frame []byte, timestamp uint32, _ time.Time) {
 		*got = append(*got, heard{string(frame), timestamp})
-	})
+	}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,6 +382,10 @@ func TestOpusDuration(t *testing.T) {
 		{"padding that does not end", []byte{9<<3 | 3, 0x41, 255}, 0},
 		{"more than 120 ms", []byte{11<<3 | 3, 3, 1, 2, 3}, 0},
 		{"no frames", []byte{9<<3 | 3, 0}, 0},
+		{"one frame that is too long", append([]byte{9<<3 | 3, 1}, make([]byte, maxOpusFrame+1)...), 0},
+		{"the last frame too long", append([]byte{9<<3 | 3, 0x82, 1}, make([]byte, maxOpusFrame+2)...), 0},
+		{"two frames as long as they get", append([]byte{9<<3 | 3, 0x82, 255, 255}, make([]byte, 2*maxOpusFrame)...),
+			40 * time.Millisecond},
 	}
 	for _, tt := range tests {
 		if got, ok := opusDuration(tt.b); ok != (tt.want > 0) || ok && got != tt.want {

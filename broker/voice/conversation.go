@@ -23,6 +23,10 @@ const (
 	maxUp     = 16 << 10 // of a device; longer messages are not relayed
 	maxDown   = 64 << 10 // to a device
 	maxAsking = 8        // MCP requests of the upstream at a time; a device has room for 16 calls
+
+	// maxBadAudio frames in a row that cannot be relayed end the conversation: 1.5 s
+	// in which the person is not heard.
+	maxBadAudio = 25
 )
 
 // A conversation is one voice session. The goroutine of run opens it and reads
@@ -43,6 +47,7 @@ type conversation struct {
 	frame  time.Duration // of the device's audio; 0 if it did not say
 	opus   bool
 	frames *queue
+	bad    int         // frames in a row that could not be relayed; of the goroutine that reads the device's audio
 	texts  chan []byte // for the upstream, with the device's session id
 	asking chan struct{}
 
@@ -343,11 +348,20 @@ func (c *conversation) say(text []byte) bool {
 // heard sends a frame of the device, or queues it if that would take waiting. It
 // runs on the goroutine that reads it.
 func (c *conversation) heard(frame []byte, timestamp uint32, at time.Time) {
+	c.bad = 0
 	if c.upstream.writeAudioNow(c.frames, frame, timestamp) {
 		c.relay.stats.audioUp.Add(1)
 		return
 	}
 	c.drop(c.frames.push(frame, timestamp, at))
+}
+
+// badAudio counts a frame of the device that cannot be relayed. A conversation with
+// no other frames ends: the upstream would wait for words in vain.
+func (c *conversation) badAudio() {
+	if c.bad++; c.bad == maxBadAudio {
+		c.end(fleet.EndedBadAudio)
+	}
 }
 
 func (c *conversation) drop(n int) {

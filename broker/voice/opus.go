@@ -6,7 +6,6 @@ import "time"
 // bytes are no Opus packet (RFC 6716, 3.4). CTR has no checksum: this is what
 // distinguishes a datagram that was encrypted with the right key.
 func opusDuration(b []byte) (time.Duration, bool) {
-	const maxOpusFrame = 1275
 	if len(b) == 0 {
 		return 0, false
 	}
@@ -38,6 +37,9 @@ func opusDuration(b []byte) (time.Duration, bool) {
 	return d, d <= 120*time.Millisecond
 }
 
+// maxOpusFrame is the most bytes that a frame has.
+const maxOpusFrame = 1275
+
 // framesFit checks the padding and the lengths in a packet of several frames.
 func framesFit(b []byte, control byte, count int) bool {
 	if control&0x40 != 0 {
@@ -58,7 +60,7 @@ func framesFit(b []byte, control byte, count int) bool {
 		b = b[:len(b)-padding]
 	}
 	if control&0x80 == 0 {
-		return len(b)%count == 0
+		return len(b)%count == 0 && len(b)/count <= maxOpusFrame
 	}
 	total := 0
 	for range count - 1 {
@@ -68,7 +70,7 @@ func framesFit(b []byte, control byte, count int) bool {
 		}
 		total, b = total+length, b[n:]
 	}
-	return total <= len(b)
+	return total <= len(b) && len(b)-total <= maxOpusFrame
 }
 
 // opusLength reads the length of a frame, and how many bytes it takes: 0 if they

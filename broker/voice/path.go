@@ -33,7 +33,8 @@ type udpPath struct {
 
 func (p *udpPath) open() (err error) {
 	near, _ := netip.ParseAddr(p.c.device.RemoteAddr) // zero: no packet is believed at once
-	p.channel, err = newChannel(p.c.relay.socket, p.c.frame, p.c.opus, near.Unmap(), p.c.heard)
+	p.channel, err = newChannel(p.c.relay.socket, p.c.frame, p.c.opus, near.Unmap(), p.c.heard,
+		p.c.badAudio)
 	return err
 }
 
@@ -107,24 +108,32 @@ func (p *streamPath) hello(audio audioParams) []byte {
 }
 
 func (p *streamPath) send(frame []byte, timestamp uint32) bool {
-	return len(frame) > 0 && len(frame) <= maxFrame && p.stream.SendAudio(frame, timestamp)
+	return len(frame) > 0 && len(frame) <= maxStreamFrame && p.stream.SendAudio(frame, timestamp)
 }
+
+// maxStreamFrame is the longest frame of such a device: 60 ms at 48 kHz that are not
+// compressed fit.
+const maxStreamFrame = 8 << 10
 
 // hear handles a frame of the device.
 func (p *streamPath) hear(frame []byte, timestamp uint32, at time.Time) {
 	p.mu.Lock()
-	good := p.opened && len(frame) > 0 && len(frame) <= maxFrame
+	d, good := p.c.frame, len(frame) > 0 && len(frame) <= maxStreamFrame
 	if good && p.c.opus {
-		_, good = opusDuration(frame)
+		d, good = opusDuration(frame)
 	}
-	if !good {
+	opened := p.opened
+	if !opened || !good {
 		p.received.Refused++
 		p.mu.Unlock()
+		if opened {
+			p.c.badAudio()
+		}
 		return
 	}
 	p.received.Received++
-	if p.c.frame > 0 && !p.lastAt.IsZero() {
-		p.received.Jitter = smoothed(p.received.Jitter, at.Sub(p.lastAt)-p.c.frame)
+	if d > 0 && !p.lastAt.IsZero() {
+		p.received.Jitter = smoothed(p.received.Jitter, at.Sub(p.lastAt)-d)
 	}
 	p.lastAt = at
 	p.mu.Unlock()

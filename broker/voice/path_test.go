@@ -63,7 +63,7 @@ func TestConversationOverStream(t *testing.T) {
 		eventually(t, "the echo", func() bool { return len(s.heard()) == int(i)+1 })
 	}
 	b.conversation.Hear(nil, 0)
-	b.conversation.Hear(make([]byte, maxFrame+1), 0)
+	b.conversation.Hear(make([]byte, maxStreamFrame+1), 0)
 	b.conversation.Hear([]byte{3}, 0) // no Opus packet
 	if got, want := s.heard(), []string{"1000 frame 0", "1060 frame 1", "1120 frame 2"}; !slices.Equal(got, want) {
 		t.Errorf("heard %q", got)
@@ -89,5 +89,121 @@ func TestConversationOverStreamFails(t *testing.T) {
 	eventually(t, "the connection ends", s.ended)
 	if got := b.types(); !slices.Equal(got, []string{"hello", "alert"}) {
 		t.Errorf("messages %v", got)
+	}
+}
+
+// What a board's hello says of its frames is a hint: frames of any length that Opus
+// has are relayed, over a datagram as over a stream, but for the first ones from an
+// address that is not believed yet.
+func TestFramesOfAnotherLength(t *testing.T) {
+	tests := []struct {
+		name  string
+		hello int // frame_duration; 0: none
+		frame []byte
+	}{
+		{"60 ms after a hello of 20", 20, []byte{11 << 3, 'a'}},
+		{"20 ms after a hello of 60", 60, []byte{9 << 3, 'a'}},
+		{"2.5 ms", 60, []byte{28 << 3, 'a'}},
+		{"120 ms, two frames", 60, []byte{11<<3 | 1, 'a', 'b'}},
+		{"three frames of 20 ms", 20, []byte{9<<3 | 3, 3, 'a', 'b', 'c'}},
+		{"a hello without a length", 0, []byte{15 << 3, 'a'}},
+	}
+	const frames = 50
+	up := server(t, voicetest.Options{})
+	w := start(t, up.URL(false), nil)
+	for i, tt := range tests {
+		hello := strings.Replace(boardHello, `"frame_duration":60`, fmt.Sprintf(`"frame_duration":%d`, tt.hello), 1)
+		for way, remote := range map[string]string{"near": "127.0.0.1", "elsewhere": "192.0.2.44", "stream": ""} {
+			t.Run(tt.name+", "+way, func(t *testing.T) {
+				before := len(up.Sessions())
+				b := newBoard(t, i)
+				b.remote = remote
+				if way == "stream" {
+					d := b.device()
+					d.Stream = new(boardStream)
+					b.conversation = w.Begin(d, []byte(hello))
+					eventually(t, "hello", func() bool { return len(b.got()) > 0 })
+				} else {
+					b.talk(w.Relay, hello)
+					b.open()
+				}
+				for n := range uint32(frames) {
+					if way == "stream" {
+						b.conversation.Hear(tt.frame, 0)
+					} else {
+						b.send(tt.frame, n)
+					}
+				}
+				want := frames
+				switch {
+				case way == "elsewhere" && tt.hello == 0:
+					want -= moveAfter - 1
+				case way == "elsewhere":
+					want -= moveUnlike - 1
+				}
+				s := up.Sessions()[before]
+				eventually(t, fmt.Sprintf("%d frames arrive", want), func() bool { return len(s.Frames()) == want })
+				if f := s.Frames()[want-1]; f.Data != string(tt.frame) {
+					t.Errorf("frame %x", f.Data)
+				}
+				b.conversation.Receive("goodbye", "", []byte(`{"type":"goodbye"}`))
+				eventually(t, "the conversation ends", s.Closed)
+			})
+		}
+	}
+}
+
+// Frames that cannot be relayed end a conversation with nothing else: the device shows
+// why. One among good ones does not.
+func TestAudioThatIsNotOpus(t *testing.T) {
+	up := server(t, voicetest.Options{})
+	w := start(t, up.URL(false), nil)
+	long := []byte{11<<3 | 3, 3, 'a', 'b', 'c'} // 180 ms: more than Opus has
+	for n, way := range []string{"near", "elsewhere", "stream"} {
+		t.Run(way, func(t *testing.T) {
+			b := newBoard(t, n)
+			var s *boardStream
+			switch way {
+			case "stream":
+				s = b.onStream(w.Relay)
+				eventually(t, "hello", func() bool { return len(b.got()) > 0 })
+			case "elsewhere":
+				b.remote = "192.0.2.44"
+				fallthrough
+			default:
+				b.talk(w.Relay, boardHello)
+				b.open()
+			}
+			say := func(frame []byte) {
+				if s != nil {
+					b.conversation.Hear(frame, 0)
+				} else {
+					b.send(frame, 0)
+				}
+			}
+			good := up.Sessions()[n]
+			for range maxBadAudio - 1 {
+				say(long)
+			}
+			for range moveAfter {
+				say(speech("good"))
+			}
+			eventually(t, "a good frame arrives", func() bool { return len(good.Frames()) > 0 })
+			for range maxBadAudio {
+				say(long)
+			}
+			eventually(t, "the record", func() bool {
+				_, c := w.records.ended(fleet.EndedBadAudio)
+				return c.Device == b.id && c.Audio.Refused >= 2*maxBadAudio-1
+			})
+			want := []string{"hello", "goodbye", "alert"}
+			if s != nil {
+				want = []string{"hello", "alert"}
+				eventually(t, "the connection ends", s.ended)
+			}
+			if got := b.types(); !slices.Equal(got, want) {
+				t.Errorf("messages %v", b.got())
+			}
+		})
 	}
 }

@@ -130,8 +130,14 @@ func (b *board) open() {
 
 func (b *board) say(text string, timestamp uint32) {
 	b.t.Helper()
+	b.send(speech(text), timestamp)
+}
+
+// send sends a frame that may be anything.
+func (b *board) send(frame []byte, timestamp uint32) {
+	b.t.Helper()
 	b.sequence++
-	if _, err := b.udp.Write(seal(b.t, b.key, b.nonce, timestamp, b.sequence, speech(text))); err != nil {
+	if _, err := b.udp.Write(seal(b.t, b.key, b.nonce, timestamp, b.sequence, frame)); err != nil {
 		b.t.Fatal(err)
 	}
 }
