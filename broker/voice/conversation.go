@@ -66,6 +66,8 @@ type conversation struct {
 
 	vision Vision // of the upstream; zero without one
 
+	resultsWithoutErrors atomic.Bool // the upstream reads JSON-RPC errors only: see xiaozhiClient
+
 	superseded bool // the device is not to be sent anything more
 
 	helloIn       time.Duration

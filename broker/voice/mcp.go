@@ -117,6 +117,13 @@ func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error)
 	}
 }
 
+// xiaozhiClient is what xiaozhi-esp32-server calls its MCP client. Of a result with
+// isError that client reads a member "error", which MCP does not define, and not the
+// content: its model would learn only that something failed. The message of a
+// JSON-RPC error reaches the model. [send_mcp_initialize_message, call_mcp_tool and
+// handle_mcp_message in core/providers/tools/device_mcp/mcp_handler.py, 7475ea2b]
+const xiaozhiClient = "XiaozhiClient"
+
 // initialize answers as the device would. The camera's address that the request
 // may hold is not passed on: the device has ours, and what comes there goes on to
 // this one.
@@ -125,9 +132,13 @@ func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpc
 		Capabilities struct {
 			Vision Vision `json:"vision"`
 		} `json:"capabilities"`
+		ClientInfo struct {
+			Name string `json:"name"`
+		} `json:"clientInfo"`
 	}
 	if json.Unmarshal(params, &p) == nil {
 		c.setVision(p.Capabilities.Vision)
+		c.resultsWithoutErrors.Store(p.ClientInfo.Name == xiaozhiClient)
 	}
 	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
 	defer cancel()
@@ -247,10 +258,18 @@ func (c *conversation) outcome(call fleet.Call, err error) (json.RawMessage, *rp
 	switch {
 	case err != nil && !errors.Is(err, context.Canceled):
 		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
+	case call.State == fleet.CallToolError && c.resultsWithoutErrors.Load() && isError(call.Result):
 	case len(call.Result) > 0 && (call.State == fleet.CallSucceeded || call.State == fleet.CallToolError):
 		return call.Result, nil
 	case call.State == fleet.CallSucceeded: // as evidence shows, or with an answer that is not kept
 		return json.RawMessage(`{"content":[{"type":"text","text":"true"}],"isError":false}`), nil
 	}
 	return nil, &rpcError{codeNotDone, c.relay.o.Texts.Call(call)}
+}
+
+func isError(result json.RawMessage) bool {
+	var r struct {
+		IsError bool `json:"isError"`
+	}
+	return json.Unmarshal(result, &r) == nil && r.IsError
 }

@@ -137,6 +137,40 @@ func TestUpstreamCallThatFails(t *testing.T) {
 	close(over)
 }
 
+// What the device says of its failure reaches the model of xiaozhi-esp32-server, which
+// reads no content of such a result. Other clients of MCP get the result as it is.
+func TestToolErrorReachesTheModel(t *testing.T) {
+	failed := json.RawMessage(`{"content":[{"type":"text","text":"the door is open"}],"isError":true}`)
+	answeredFalse := json.RawMessage(`{"content":[{"type":"text","text":"false"}],"isError":false}`)
+	for _, tt := range []struct {
+		client string
+		result json.RawMessage
+		want   string // in a JSON-RPC error; "": result
+		heard  string // by xiaozhi-esp32-server
+	}{
+		{"XiaozhiClient", failed, "call tool_error", "MCP错误: call tool_error"},
+		{"XiaozhiClient", answeredFalse, "", "false"},
+		{"py-client", failed, "", ""},
+	} {
+		w, _, s := mcpWorld(t, voicetest.Options{Client: tt.client}, someTools(1, 10), nil)
+		w.calls.mu.Lock()
+		w.calls.make = func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+			return fleet.Call{State: fleet.CallToolError, Result: tt.result,
+				Error: &fleet.CallError{Code: fleet.CodeToolError, Message: "the door is open"}}, nil
+		}
+		w.calls.mu.Unlock()
+		a, err := s.Call("self.tool_00", `{}`, deadline)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case tt.want == "" && (a.Error != nil || string(a.Result) != string(tt.result)),
+			tt.want != "" && (a.Error == nil || a.Error.Message != tt.want || a.Result != nil),
+			tt.heard != "" && a.Heard() != tt.heard:
+			t.Errorf("%s, %s: %+v, heard %q", tt.client, tt.result, a, a.Heard())
+		}
+	}
+}
+
 // An upstream that floods with requests gets a refusal for those too many.
 func TestUpstreamFloodsWithCalls(t *testing.T) {
 	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), nil)

@@ -36,6 +36,8 @@ type Options struct {
 	// with features.mcp, after ListDelay.
 	MCP       bool
 	ListDelay time.Duration
+	// Client is the name of the server's MCP client. Default: XiaozhiClient.
+	Client string
 	// Vision is where the server wants pictures, with the token "t".
 	Vision string
 	// HelloAfter delays the answer to hello, until Close at most, and HelloWhen
@@ -122,6 +124,31 @@ type RPC struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	} `json:"error"`
+}
+
+// Heard is what the model of xiaozhi-esp32-server gets of an answer to tools/call:
+// call_mcp_tool and handle_mcp_message of its mcp_handler.py, line by line.
+func (a RPC) Heard() string {
+	if a.Error != nil {
+		return "MCP错误: " + a.Error.Message
+	}
+	var r struct {
+		IsError bool `json:"isError"`
+		Error   *string
+		Content []struct{ Text *string }
+	}
+	if err := json.Unmarshal(a.Result, &r); err != nil {
+		return err.Error()
+	}
+	switch {
+	case r.IsError && r.Error == nil:
+		return "工具调用错误: 工具调用返回错误，但未提供具体错误信息"
+	case r.IsError:
+		return "工具调用错误: " + *r.Error
+	case len(r.Content) > 0 && r.Content[0].Text != nil:
+		return *r.Content[0].Text
+	}
+	return string(a.Result)
 }
 
 // A Session is one conversation as the server sees it.
@@ -267,7 +294,7 @@ func (c *Session) initialize() {
 	_ = c.text(`{"type":"mcp","payload":{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` +
 		`"protocolVersion":"2024-11-05","capabilities":{"roots":{"listChanged":true},"sampling":{},` +
 		`"vision":{"url":"` + cmp.Or(c.server.o.Vision, "http://192.0.2.7/mcp/vision/explain") + `","token":"t"}},` +
-		`"clientInfo":{"name":"XiaozhiClient","version":"1.0.0"}}}}`)
+		`"clientInfo":{"name":"` + cmp.Or(c.server.o.Client, "XiaozhiClient") + `","version":"1.0.0"}}}}`)
 }
 
 // rpc handles an answer of the device, or of who answers for it. Ids 1 and 2 are
