@@ -75,6 +75,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	ctx := r.Context()
 	page.Head = s.head(r, d, "")
 	page.Latest = page.Head.Thumb
+	page.About = ui.NewDeviceFacts(d)
 	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
 		return page, err
 	}

@@ -116,3 +116,32 @@ func TestTimelineIsLive(t *testing.T) {
 		}
 	}
 }
+
+// The left column is of the same moment as the head: acts come and go with the device, and a volume that
+// others set is shown.
+func TestActsAreLive(t *testing.T) {
+	c := newConsole(t)
+	c.poll(unit)
+	b := c.as(fleet.RoleOperator)
+	s := b.stream("/events?view=device&id=" + string(unit))
+	s.want("patch", `id="device-head"`, "is-pending", `id="device-acts"`)
+	c.enrol(unit)
+	c.connect(unit, says("true"))
+	s.want("patch", `id="device-head"`, "is-online", `id="device-acts"`, `id="act-self.reboot"`, `id="device-brief"`)
+	c.signIn("operator-1").post(hubAt+"/tools/"+fleet.ToolSetVolume, url.Values{"arg.volume": {"61"}}).wantStatus(303)
+	s.want("patch", `id="device-acts"`, `id="act-volume"`, `value="61"`)
+	c.presences.Disconnected(fleet.Connection{Device: unit, Epoch: c.epoch}, true, fleet.Cause{})
+	s.want("patch", `id="device-head"`, "is-offline", `id="device-acts"`, "Offline:")
+}
+
+// Who may change nothing sees what the device is instead of an empty column.
+func TestViewersSeeWhatTheDeviceIs(t *testing.T) {
+	c := newConsole(t)
+	c.enrol(unit)
+	c.connect(unit, says("true"))
+	c.as(fleet.RoleOperator).post(hubAt+"/edit", url.Values{"notes": {"by the window"}})
+	p := c.as(fleet.RoleViewer).get(hubAt).wantText("#device-brief", "192.0.2.7").wantText("#device-brief", "by the window")
+	if got := p.text("#device-acts"); got != "" {
+		t.Errorf("a viewer is offered %q", got)
+	}
+}

@@ -174,7 +174,10 @@ type deviceView struct {
 
 func (v *deviceView) pace() time.Duration { return paceRows }
 
-func (v *deviceView) wants(e *fleet.Event) bool { return e.Device == v.id }
+// wants asks for releases, too: a newer one is among the acts.
+func (v *deviceView) wants(e *fleet.Event) bool {
+	return e.Device == v.id || e.Kind == fleet.EventRelease && v.tab == ""
+}
 
 func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	if u.patches, err = v.head(ctx); err != nil {
@@ -201,9 +204,15 @@ func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 		return nil, err
 	}
 	head := v.server.headOf(ctx, d, v.tab)
-	parts := []templ.Component{head.View(), head.Tabs()}
-	if v.tab == "facts" {
-		facts := ui.NewDeviceFacts(d)
+	parts, facts := []templ.Component{head.View(), head.Tabs()}, ui.NewDeviceFacts(d)
+	switch v.tab {
+	case "":
+		acts, err := v.server.deviceActs(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, head.Doubts(), acts.View(), acts.Charge(), facts.Brief())
+	case "facts":
 		if facts.Voice, err = v.server.deviceVoice(ctx, d.ID); err != nil {
 			return nil, err
 		}
@@ -219,10 +228,12 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 		switch e.Kind {
 		case fleet.EventCall:
 			calls = append(calls, *e.Call)
+			head = head || changesActs(*e.Call)
 			err = v.call(ctx, *e.Call, &u)
 		case fleet.EventSnapshot:
 			err = v.snapshot(ctx, e.Subject, &u)
 		case fleet.EventDeployed:
+			head = head || v.tab == ""
 			err = v.deployed(ctx, &u)
 		case fleet.EventLog, fleet.EventCoreDump:
 			err = v.logged(ctx, e.Kind, &u)
@@ -250,6 +261,11 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 		u.patches = append(u.patches, patches...)
 	}
 	return u, nil
+}
+
+// changesActs reports whether the call says what the acts show: volume and battery.
+func changesActs(c fleet.Call) bool {
+	return c.State == fleet.CallSucceeded && (c.Tool == fleet.ToolSetVolume || c.Tool == fleet.ToolDeviceStatus)
 }
 
 // deployed shows what became of a deployment, on the tab about deployments.

@@ -134,6 +134,7 @@ type DevicePage struct {
 	Vitals DeviceVitals
 	Sparks HealthTrends
 	Latest *Snapshot
+	About  DeviceFacts
 	Line   Timeline
 }
 

@@ -79,6 +79,30 @@ test('the device reports the volume it was given', async () => {
   assert.match(await page.locator('#result').innerText(), /volume\D*37/);
 });
 
+test('a value that others set appears, and never over what is being typed', async () => {
+  const set = async volume => {
+    const other = await visitor();
+    await other.goto(device);
+    await other.fill('#act-volume', String(volume));
+    await other.click('.quick-volume button');
+    await other.waitForSelector('#result >> text=succeeded');
+    await other.context().close();
+  };
+  await page.goto(device);
+  await eventually('live', () => page.locator('#live-state:not(.lost):not(:empty)').count());
+  await set(52);
+  await eventually('it appears', async () => await page.inputValue('#act-volume') === '52' && await page.inputValue('#act-volume-range') === '52');
+  await page.fill('#act-volume', '9');
+  await page.locator('h1').click(); // the field has lost the focus
+  await set(61);
+  await page.waitForSelector('#new-pill:not([hidden])');
+  assert.equal(await page.inputValue('#act-volume'), '9');
+  await page.click('.quick-volume button');
+  await page.waitForSelector('#result >> text=succeeded');
+  await set(37);
+  await eventually('what was sent is no draft any more', async () => await page.inputValue('#act-volume') === '37');
+});
+
 test('the call is on record: who, what, when, outcome', async () => {
   await page.goto('/calls?tool=self.audio_speaker.set_volume');
   const row = page.locator('tbody tr').first();

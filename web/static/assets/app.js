@@ -91,8 +91,8 @@
     const ticked = $('input[name="d"]', old)?.checked
     const before = shownText(old)
     keepOpen(old, fresh)
-    // What the script has drawn is not the server's to change.
-    const beforeNodeMorphed = el => !el.classList?.contains('plot')
+    // What the script has drawn is not the server's to change, nor is a form that somebody is filling in.
+    const beforeNodeMorphed = el => !el.classList?.contains('plot') && !filling.has(el)
     Idiomorph.morph(old, fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } })
     const now = document.getElementById(id)
     const box = now && $('input[name="d"]', now)
@@ -105,6 +105,13 @@
     void now.offsetWidth // restarts the animation
     now.classList.add('moved')
   }
+
+  // Forms that somebody is filling in: changed, and not sent yet. What is ticked in a list is kept elsewhere.
+  const filling = new WeakSet()
+  const startFilling = e => { if (e.target.form && !e.target.form.hasAttribute('data-select')) filling.add(e.target.form) }
+  document.addEventListener('input', startFilling)
+  document.addEventListener('change', startFilling)
+  for (const ends of ['submit', 'reset', 'htmx:beforeRequest']) document.addEventListener(ends, e => filling.delete(e.target))
 
   // shownText is the text of an element without the times that the page updates.
   function shownText(el) {
@@ -184,7 +191,9 @@
   document.addEventListener('htmx:afterSwap', e => {
     missed = 0
     enhance(e.detail.target.isConnected ? e.detail.target : document)
-    if (e.detail.target.id === 'result') $('#result')?.scrollIntoView({ block: 'nearest' })
+    if (e.detail.target.id !== 'result') return
+    $('#result')?.scrollIntoView({ block: 'nearest' })
+    for (const asked of $$('.quick-danger[open]')) asked.open = false // it was answered
   })
   document.addEventListener('htmx:oobAfterSwap', () => enhance(document))
   document.addEventListener('htmx:sendError', () => {
