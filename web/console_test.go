@@ -347,8 +347,9 @@ func (c *console) browser() *browser {
 	jar, _ := cookiejar.New(nil)
 	transport := &http.Transport{}
 	c.t.Cleanup(transport.CloseIdleConnections)
-	return &browser{t: c.t, base: c.url, headers: map[string]string{}, client: &http.Client{Jar: jar, Transport: transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &browser{t: c.t, base: c.url, headers: map[string]string{"Accept": "text/html,*/*;q=0.8"},
+		client: &http.Client{Jar: jar, Transport: transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // signIn returns the browser of a signed-in operator.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -43,6 +44,22 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 		return ui.Failure(ctx, status, requestID(w), explain(r.Context(), err))
 	}
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
+}
+
+// noSuchAddress answers a program that asked for an address without a page. OAuth
+// clients show their user error_description.
+func noSuchAddress(w http.ResponseWriter, r *http.Request) {
+	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", fleet.CleanText(redact(r.URL.Path), 100))
+	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
+	if forOAuth(r.URL.Path) {
+		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")
+		body["error"], body["error_description"] = "invalid_request", i18n.ErrorDetail(e)
+	}
+	body["code"], body["detail"] = e.Code, i18n.ErrorDetail(e)
+	data, _ := json.Marshal(body) // texts and a number
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write(data) // the client may be gone
 }
 
 func statusOf(err error) int { return outcome.Of(err).Status }

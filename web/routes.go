@@ -225,22 +225,35 @@ func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Hand
 
 // forDevices reports whether the address is one for devices or programs, not a page.
 func forDevices(path string) bool {
-	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp"} {
+	for _, prefix := range []string{"/xiaozhi/", "/u/", "/d/", "/vision/", "/api/", "/mcp", "/.well-known/"} {
 		if strings.HasPrefix(path, prefix) {
 			return true
 		}
 	}
-	return false
+	return forOAuth(path)
+}
+
+// forOAuth reports whether OAuth clients look here for an authorization server: they
+// follow a redirect, and report the page that they find as broken JSON.
+func forOAuth(path string) bool {
+	return path == "/register" || path == "/authorize" || path == "/token" ||
+		strings.HasPrefix(path, "/.well-known/oauth-") || strings.HasPrefix(path, "/.well-known/openid-")
+}
+
+// readsPages reports whether the request is a browser's, which names HTML in Accept,
+// or htmx's. Programs ask for JSON, or for anything.
+func readsPages(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "html") || fromHTMX(r)
 }
 
 // anyPage is the route of an address without a page: signing in is enough to learn that.
 var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
 
-// notFound answers people with a page, strangers with the sign-in, and
-// devices and programs plainly.
+// notFound answers people with a page, strangers with the sign-in, and devices and
+// programs with JSON.
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
-	if forDevices(r.URL.Path) {
-		http.NotFound(w, r)
+	if forDevices(r.URL.Path) || !readsPages(r) {
+		noSuchAddress(w, r)
 		return
 	}
 	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)

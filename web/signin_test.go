@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -250,6 +251,51 @@ func TestDevicesAreNotAskedToSignIn(t *testing.T) {
 	b := c.browser()
 	b.get("/u/one-time-secret").wantStatus(http.StatusMethodNotAllowed)
 	b.do(http.MethodPut, "/devices", "", nil).wantRedirect("/sign-in")
+}
+
+// Programs get JSON where there is nothing: an OAuth client follows a redirect to the
+// sign-in, and dies of its HTML. Browsers are led to the sign-in as before.
+func TestUnknownAddresses(t *testing.T) {
+	c := newConsole(t)
+	const page = "text/html,application/xhtml+xml,*/*;q=0.8"
+	for _, tt := range []struct {
+		method, path, accept, code string // no code: the sign-in
+	}{
+		{"GET", "/.well-known/oauth-authorization-server", "*/*", "no_authorization_server"},
+		{"GET", "/.well-known/oauth-authorization-server/mcp", "application/json", "no_authorization_server"},
+		{"GET", "/.well-known/openid-configuration", page, "no_authorization_server"},
+		{"GET", "/.well-known/security.txt", page, "no_address"},
+		{"POST", "/register", "application/json", "no_authorization_server"},
+		{"POST", "/token", "*/*", "no_authorization_server"},
+		{"GET", "/authorize?response_type=code", page, "no_authorization_server"},
+		{"GET", "/robots.txt", "*/*", "no_address"},
+		{"GET", "/no/such/page", "", "no_address"},
+		{"GET", "/u/one-time-secret/x", "*/*", "no_address"},
+		{"GET", "/no/such/page", page, ""},
+	} {
+		b := c.browser()
+		b.headers["Accept"] = tt.accept
+		p := b.do(tt.method, tt.path, "", nil)
+		if tt.code == "" {
+			p.wantRedirect("/sign-in")
+			continue
+		}
+		var body struct {
+			Status       int
+			Code, Detail string
+			Error        string
+			Description  string `json:"error_description"`
+		}
+		if err := json.Unmarshal([]byte(p.wantStatus(404).body), &body); err != nil || body.Status != 404 ||
+			body.Code != tt.code || body.Detail == "" || strings.Contains(p.body, "secret") ||
+			p.header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s: %v, %s", tt.method, tt.path, err, p.body)
+		}
+		if oauth := tt.code == "no_authorization_server"; oauth != (body.Error == "invalid_request") ||
+			oauth != strings.Contains(body.Description, "token create") {
+			t.Errorf("%s %s: %s", tt.method, tt.path, p.body)
+		}
+	}
 }
 
 func TestPagesAreCompressed(t *testing.T) {
