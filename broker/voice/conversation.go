@@ -238,7 +238,7 @@ func (c *conversation) openAt(ctx context.Context, server *Upstream, hello []byt
 		return context.Canceled
 	}
 	c.opened = true
-	if err := c.device.Send(c.path.hello(answer.audio)); err != nil {
+	if err := c.device.Send(c.path.hello(&answer)); err != nil {
 		c.how = fleet.EndedByDeviceLost
 		return err
 	}
@@ -443,7 +443,7 @@ func (c *conversation) finish() {
 func (c *conversation) sendOff() {
 	var messages [][]byte
 	if !c.opened {
-		messages = append(messages, c.path.hello(audioParams{"opus", 24000, 1, 60}))
+		messages = append(messages, c.path.hello(&noHello))
 	}
 	if c.device.Stream == nil { // else the end of the connection says it
 		messages = append(messages, []byte(`{"type":"goodbye","session_id":"`+c.session+`"}`))

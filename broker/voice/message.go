@@ -3,7 +3,9 @@ package voice
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // A message is the outer object of a JSON message of either side.
@@ -53,6 +55,43 @@ func parseMessage(raw []byte) (message, bool) {
 		}
 	}
 	return m, types == 1 && m.kind != ""
+}
+
+// maxMembers is how many bytes of a hello pass through unread.
+const maxMembers = 8 << 10
+
+// otherMembers returns the members of an object whose names are not given, as text
+// for [withMembers]: what a hello says that this program does not know. Of two that
+// a device reads as one it returns the first, as a device does, and of those that
+// are too long, or no UTF-8, none.
+func otherMembers(object []byte, names ...string) (members []byte) {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	for dec.More() {
+		t, err := dec.Token()
+		name, isName := t.(string)
+		var value json.RawMessage
+		if err != nil || !isName || dec.Decode(&value) != nil {
+			return members
+		}
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+			continue
+		}
+		names = append(names, name)
+		quoted, _ := json.Marshal(name)
+		if len(members)+len(quoted)+len(value)+2 <= maxMembers && utf8.Valid(value) {
+			members = append(append(append(append(members, ','), quoted...), ':'), value...)
+		}
+	}
+	return members
+}
+
+// withMembers returns an object, which has members, with others at its end.
+func withMembers(object, members []byte) []byte {
+	end := len(object) - 1
+	return append(append(object[:end:end], members...), '}')
 }
 
 const commandReboot = "reboot"

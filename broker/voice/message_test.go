@@ -62,6 +62,7 @@ func TestToken(t *testing.T) {
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"type":"tts","session_id":"a"}`))
 	f.Add([]byte(`{"Type":"mcp","type":"tts"}`))
+	f.Add([]byte(`{"type":"hello","features":{"glyph_push":true},"audio_params":{"format":"opus","vad":1},"x":"\""}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if m, ok := parseMessage(raw); ok {
 			var o map[string]json.RawMessage
@@ -70,6 +71,10 @@ func FuzzMessage(f *testing.F) {
 			}
 		}
 		withSession(raw, "a", "b")
-		_, _ = parseServerHello(raw)
+		h, err := parseServerHello(raw)
+		hello := withMembers([]byte(`{"type":"hello","audio_params":`+string(h.audioParams())+`}`), h.more)
+		if _, ok := parseMessage(raw); ok && err == nil && !json.Valid(hello) {
+			t.Errorf("%q passes through as %q", raw, hello)
+		}
 	})
 }

@@ -17,8 +17,9 @@ type path interface {
 	// open is called once, before the device's hello is answered: from then on
 	// frames of the device go to conversation.heard.
 	open() error
-	// hello is our hello to the device, also for a conversation that was not opened.
-	hello(audio audioParams) []byte
+	// hello is our hello to the device, with what the upstream's says; also for a
+	// conversation that was not opened.
+	hello(upstream *serverHello) []byte
 	// send sends a frame to the device and reports false if it cannot be sent.
 	send(frame []byte, timestamp uint32) bool
 	counts() fleet.AudioCounts
@@ -39,7 +40,7 @@ func (p *udpPath) open() (err error) {
 }
 
 // hello of a conversation without audio has a key that nothing knows.
-func (p *udpPath) hello(audio audioParams) []byte {
+func (p *udpPath) hello(upstream *serverHello) []byte {
 	key, nonce := hex.EncodeToString(make([]byte, 16)), "01000000"+hex.EncodeToString(make([]byte, 12))
 	if p.channel != nil {
 		key, nonce = p.channel.keyHex(), p.channel.nonceHex()
@@ -52,14 +53,15 @@ func (p *udpPath) hello(audio audioParams) []byte {
 		Nonce      string `json:"nonce"`
 	}
 	text, _ := json.Marshal(struct {
-		Type      string      `json:"type"`
-		Version   int         `json:"version"`
-		Transport string      `json:"transport"`
-		SessionID string      `json:"session_id"`
-		Audio     audioParams `json:"audio_params"`
-		UDP       udp         `json:"udp"`
-	}{"hello", 3, "udp", p.c.session, audio, udp{p.c.relay.host, p.c.relay.port, "aes-128-ctr", key, nonce}})
-	return text
+		Type      string          `json:"type"`
+		Version   int             `json:"version"`
+		Transport string          `json:"transport"`
+		SessionID string          `json:"session_id"`
+		Audio     json.RawMessage `json:"audio_params"`
+		UDP       udp             `json:"udp"`
+	}{"hello", 3, "udp", p.c.session, upstream.audioParams(),
+		udp{p.c.relay.host, p.c.relay.port, "aes-128-ctr", key, nonce}})
+	return withMembers(text, upstream.more)
 }
 
 func (p *udpPath) send(frame []byte, timestamp uint32) bool { return p.channel.send(frame, timestamp) }
@@ -97,14 +99,14 @@ func (p *streamPath) open() error {
 }
 
 // hello has the member transport: a device that misses it restarts.
-func (p *streamPath) hello(audio audioParams) []byte {
+func (p *streamPath) hello(upstream *serverHello) []byte {
 	text, _ := json.Marshal(struct {
-		Type      string      `json:"type"`
-		Transport string      `json:"transport"`
-		SessionID string      `json:"session_id"`
-		Audio     audioParams `json:"audio_params"`
-	}{"hello", "websocket", p.c.session, audio})
-	return text
+		Type      string          `json:"type"`
+		Transport string          `json:"transport"`
+		SessionID string          `json:"session_id"`
+		Audio     json.RawMessage `json:"audio_params"`
+	}{"hello", "websocket", p.c.session, upstream.audioParams()})
+	return withMembers(text, upstream.more)
 }
 
 func (p *streamPath) send(frame []byte, timestamp uint32) bool {

@@ -196,9 +196,7 @@ func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
 		return nil
 	}
 	var asked struct {
-		Features json.RawMessage `json:"features"`
-		TextFont json.RawMessage `json:"text_font"`
-		Audio    json.RawMessage `json:"audio_params"`
+		Audio json.RawMessage `json:"audio_params"`
 	}
 	_ = json.Unmarshal(hello, &asked) // what it lacks the upstream does not get
 	c := newConversation(r, d, server)
@@ -209,10 +207,9 @@ func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
 		Type      string          `json:"type"`
 		Version   int             `json:"version"`
 		Transport string          `json:"transport"`
-		Features  json.RawMessage `json:"features,omitempty"`
-		TextFont  json.RawMessage `json:"text_font,omitempty"`
 		Audio     json.RawMessage `json:"audio_params,omitempty"`
-	}{"hello", 1, "websocket", asked.Features, asked.TextFont, asked.Audio})
+	}{"hello", 1, "websocket", asked.Audio})
+	up = withMembers(up, otherMembers(hello, "type", "version", "transport", "session_id", "audio_params"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {

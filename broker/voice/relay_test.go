@@ -380,6 +380,44 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+// What a hello says that fleetd does not know passes through, in both directions; what
+// it knows does not, however it is spelled.
+func TestHelloMembersPassThrough(t *testing.T) {
+	long := `"` + strings.Repeat("x", maxMembers) + `"`
+	up := server(t, voicetest.Options{Answer: `{"type":"hello","features":{"glyph_push":true,"later":[1]},"session_id":"up-1",` +
+		`"UDP":{"server":"192.0.2.66","port":9,"key":"","nonce":""},"Session_ID":"s-other","transport":"websocket",` +
+		`"tRansport":"udp","long":` + long + `,"glyphs":{"a \"b\"": [ 1, 2 ]},"Glyphs":0,"not utf-8":"` + "\xff" + `","version":1,` +
+		`"audio_params":{"sample_rate":16000,"bitrate":12000,"Channels":1,"vad":{"ms":300}}}`})
+	w := start(t, up.URL(false), nil)
+	b := newBoard(t, 1)
+	b.talk(w.Relay, `{"type":"hello","version":3,"transport":"udp","features":{"mcp":true,"glyph_push":true,"later":{}},`+
+		`"text_font":{"bundle":"noto-v2","weights":[400,700]},"long":`+long+`,"camera":null,"Camera":1,"SESSION_ID":"s-other",`+
+		`"audio_params":{"format":"opus","frame_duration":60,"dred":true}}`)
+	b.open()
+	s := first(t, up)
+	eventually(t, "hello", func() bool { return s.Hello() != nil })
+	hello, _ := json.Marshal(s.Hello())
+	want := `{"audio_params":{"dred":true,"format":"opus","frame_duration":60},"camera":null,` +
+		`"features":{"glyph_push":true,"later":{},"mcp":true},"text_font":{"bundle":"noto-v2","weights":[400,700]},` +
+		`"transport":"websocket","type":"hello","version":1}`
+	if string(hello) != want {
+		t.Errorf("hello upstream: %s", hello)
+	}
+	want = `"audio_params":{"format":"opus","sample_rate":16000,"channels":1,"frame_duration":60,"bitrate":12000,"vad":{"ms":300}},` +
+		`"udp":{"server":"127.0.0.1","port":` + fmt.Sprint(w.port) + `,"encryption":"aes-128-ctr","key":"` + b.key + `","nonce":"` +
+		b.nonce + `"},"features":{"glyph_push":true,"later":[1]},"glyphs":{"a \"b\"": [ 1, 2 ]}}`
+	if got, ok := strings.CutPrefix(b.got()[0], `{"type":"hello","version":3,"transport":"udp","session_id":"`+b.session+`",`); !ok ||
+		got != want {
+		t.Errorf("hello to the device: %s", b.got()[0])
+	}
+	stream := newBoard(t, 2)
+	stream.onStream(w.Relay)
+	eventually(t, "hello", func() bool { return len(stream.got()) > 0 })
+	if got := stream.got()[0]; !strings.HasSuffix(got, `,"features":{"glyph_push":true,"later":[1]},"glyphs":{"a \"b\"": [ 1, 2 ]}}`) {
+		t.Errorf("hello over a stream: %s", got)
+	}
+}
+
 // However the upstream fails, the device gets a hello that it accepts, goodbye
 // with the same session, and an alert that says why.
 func TestUpstreamFails(t *testing.T) {

@@ -208,6 +208,16 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 type serverHello struct {
 	session string
 	audio   audioParams
+
+	more, audioMore []byte // other members, of the hello and of its audio_params
+}
+
+// noHello is what a device gets if the upstream says none.
+var noHello = serverHello{audio: audioParams{"opus", 24000, 1, 60}}
+
+func (h *serverHello) audioParams() json.RawMessage {
+	params, _ := json.Marshal(h.audio) // numbers and a text
+	return withMembers(params, h.audioMore)
 }
 
 type audioParams struct {
@@ -254,19 +264,26 @@ func (c *upstreamConn) hello(text []byte, until time.Time, early func([]byte)) (
 }
 
 func parseServerHello(message []byte) (serverHello, error) {
-	h := struct {
-		SessionID string      `json:"session_id"`
-		Audio     audioParams `json:"audio_params"`
-	}{Audio: audioParams{"opus", 24000, 1, 60}}
+	var h struct {
+		SessionID string          `json:"session_id"`
+		Audio     json.RawMessage `json:"audio_params"`
+	}
 	if err := json.Unmarshal(message, &h); err != nil {
 		return serverHello{}, err
 	}
-	a := h.Audio
+	a := noHello.audio
+	if h.Audio != nil {
+		if err := json.Unmarshal(h.Audio, &a); err != nil {
+			return serverHello{}, err
+		}
+	}
 	if a.SampleRate < 8000 || a.SampleRate > 48000 || a.Channels < 1 || a.Channels > 2 || a.FrameDuration < 1 ||
 		a.FrameDuration > 120 || len(a.Format) > 16 || len(h.SessionID) > 128 {
 		return serverHello{}, fmt.Errorf("audio_params that no device has: %+v", a)
 	}
-	return serverHello{h.SessionID, a}, nil
+	return serverHello{h.SessionID, a,
+		otherMembers(message, "type", "version", "transport", "session_id", "audio_params", "udp"),
+		otherMembers(h.Audio, "format", "sample_rate", "channels", "frame_duration")}, nil
 }
 
 var errTooLarge = errors.New("message too large")
