@@ -232,6 +232,7 @@ type AuditEntry struct {
 	Actor   Principal
 	Action  string // "device.hold", "token.create", ...
 	Subject string // id of what was changed
+	Name    string // of what was changed, as last on record, also once it is gone; "" if it has none
 	Detail  map[string]any
 }
 

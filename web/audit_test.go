@@ -3,9 +3,12 @@ package web_test
 import (
 	"encoding/csv"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 )
@@ -46,4 +49,38 @@ func TestAudit(t *testing.T) {
 	if b.get("/audit/export?since=yesterday").status == http.StatusOK {
 		t.Error("a time that cannot be read is left out of the filter")
 	}
+}
+
+// What has a UUID is named, also when it is gone, and new entries are announced.
+func TestAuditNamesWhatWasChanged(t *testing.T) {
+	c := newConsole(t)
+	c.enrol(unit)
+	admin := c.as(fleet.RoleAdmin)
+	live := admin.stream("/events?view=audit&action=device.hold")
+	other := admin.stream("/events?view=audit&action=device.retire")
+	if _, err := c.devices.Update(t.Context(), anna, unit, fleet.DevicePatch{Name: new("kitchen")}); err != nil {
+		t.Fatal(err)
+	}
+	admin.post("/devices/"+string(unit)+"/hold", url.Values{"reason": {"wet"}, "hours": {"0"}}).wantStatus(303)
+	live.want("new", "1")
+	if len(other.events) > 0 {
+		t.Errorf("an entry outside of the filter is announced: %v", <-other.events)
+	}
+	admin.get("/audit?action=device.hold").wantText("#list", "kitchen")
+
+	by := fleet.Principal{Kind: fleet.KindSystem, Name: "test", Role: fleet.RoleAdmin}
+	token, _, err := c.operators.NewToken(t.Context(), by, fleet.TokenRequest{Name: "builder", Role: fleet.RoleViewer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.operators.Revoke(t.Context(), by, token.ID); err != nil {
+		t.Fatal(err)
+	}
+	admin.get("/audit?action=token.revoke").wantText("#list", "builder")
+	c.exec("DELETE FROM audit_entries WHERE action = 'token.create'")
+	admin.get("/audit?action=token.revoke").wantText("#list", "builder")
+	c.exec("INSERT INTO audit_entries SELECT gen_random_uuid(), created_at, actor_kind, actor_id, actor_name, actor_role,"+
+		" 'webhook.'||v, $1, d::jsonb FROM audit_entries, (VALUES ('create', '{\"name\": \"pager\"}'), ('delete', '{}')) w (v, d)"+
+		" WHERE action = 'token.revoke'", uuid.NewString())
+	admin.get("/audit?action=webhook.delete").wantText("#list", "pager")
 }

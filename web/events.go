@@ -40,6 +40,12 @@ type view interface {
 	render(ctx context.Context, events []fleet.Event) (updates, error)
 }
 
+// A lookingView follows what no event announces: it looks for it at its pace.
+type lookingView interface {
+	view
+	look(ctx context.Context) (updates, error)
+}
+
 // updates are what a live page is sent: components that replace those with the
 // same id, and how many things are new that its list does not show.
 type updates struct {
@@ -185,7 +191,24 @@ func (st *stream) flush(ctx context.Context) error {
 			}
 		}
 	}
+	if v, ok := st.view.(lookingView); ok {
+		return st.look(ctx, v)
+	}
 	return st.update(ctx, redo)
+}
+
+// look looks for what is new. A database that is away, or hangs, has nothing new.
+func (st *stream) look(ctx context.Context, v lookingView) error {
+	limited, cancel := context.WithTimeout(st.page(ctx), pageRead)
+	defer cancel()
+	u, err := v.look(limited)
+	switch {
+	case err == nil:
+		return st.send(ctx, u)
+	case statusOf(err) == http.StatusServiceUnavailable:
+		return nil
+	}
+	return err
 }
 
 // remember that something is to be sent again in a moment.

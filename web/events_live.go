@@ -74,6 +74,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return v, nil
 	case ui.ViewAlerts:
 		return s.newAlertsView(r)
+	case ui.ViewAudit:
+		return s.newAuditView(r)
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:
@@ -387,7 +389,7 @@ func (v *fanOutView) wants(e *fleet.Event) bool {
 }
 
 func (v *fanOutView) begin(ctx context.Context) (updates, error) {
-	ctx, cancel := context.WithTimeout(ctx, fanOutRead)
+	ctx, cancel := context.WithTimeout(ctx, pageRead)
 	defer cancel()
 	p, err := v.server.fanOutProgress(ctx, v.id, v.by)
 	if err != nil {
@@ -397,9 +399,9 @@ func (v *fanOutView) begin(ctx context.Context) (updates, error) {
 	return updates{patches: []templ.Component{p.View()}}, nil
 }
 
-// fanOutRead bounds reading the progress: a page on a database that hangs says
-// so.
-const fanOutRead = 3 * time.Second
+// pageRead bounds what a stream reads for its page: on a database that hangs the page
+// says so, and the stream goes on.
+const pageRead = 3 * time.Second
 
 // withoutDatabase shows the progress as last known, and that the fan-out waits.
 func (v *fanOutView) withoutDatabase(err error) (updates, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"fleetd/fleet"
 )
@@ -128,6 +129,53 @@ func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Pa
 	if err != nil {
 		return none, fmt.Errorf("audit entries: %w", domainError(err))
 	}
-	return mapPage(makePage(list, limit, at, func(r auditRow) cursor { return cursor{List: "audit", ID: r.ID.String()} }),
-		auditRow.entry), nil
+	page := mapPage(makePage(list, limit, at, func(r auditRow) cursor {
+		return cursor{List: "audit", ID: r.ID.String()}
+	}), auditRow.entry)
+	return page, s.nameSubjects(ctx, page.Items)
+}
+
+// nameSubjects adds the names of what was changed. A device has its present name. What is named by a UUID has the name
+// that an entry recorded last, which stays when the thing is gone; where entries are not kept as long as things, the
+// thing itself is asked.
+func (s *Store) nameSubjects(ctx context.Context, entries []fleet.AuditEntry) error {
+	var ids []string
+	var uuids []pgtype.UUID // of ids; null for a device's
+	for _, e := range entries {
+		id, err := uuid.Parse(e.Subject)
+		if err == nil || isDeviceAction(e.Action) {
+			ids, uuids = append(ids, e.Subject), append(uuids, pgUUID(id))
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, _ := s.db.Query(ctx, `
+		WITH wanted AS (SELECT DISTINCT * FROM unnest($1::text[], $2::uuid[]) w (subject, id))
+		SELECT w.subject, coalesce(d.name, e.name, o.name, t.name, c.name, f.tool, '')
+		FROM wanted w
+		LEFT JOIN devices d ON w.id IS NULL AND d.id = w.subject
+		LEFT JOIN LATERAL (
+			SELECT coalesce(detail->>'name', detail->>'version', detail->>'tool') AS name FROM audit_entries
+			WHERE w.id IS NOT NULL AND subject = w.subject AND detail ?| ARRAY['name', 'version', 'tool']
+			ORDER BY id DESC LIMIT 1) e ON true
+		LEFT JOIN operators o ON o.id = w.id
+		LEFT JOIN tokens t ON t.id = w.id
+		LEFT JOIN campaigns c ON c.id = w.id
+		LEFT JOIN fanouts f ON f.id = w.id`, ids, uuids)
+	names := make(map[string]string, len(ids))
+	var id, name string
+	_, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error { names[id] = name; return nil })
+	if err != nil {
+		return fmt.Errorf("names of audit entries: %w", domainError(err))
+	}
+	for i := range entries {
+		entries[i].Name = names[entries[i].Subject]
+	}
+	return nil
+}
+
+// isDeviceAction reports whether the subject of the action is a device.
+func isDeviceAction(action string) bool {
+	return strings.HasPrefix(action, "device.") || strings.HasPrefix(action, "quarantine.")
 }

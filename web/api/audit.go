@@ -35,6 +35,7 @@ type auditView struct {
 	Actor   actorView      `json:"actor"`
 	Action  string         `json:"action"`
 	Subject string         `json:"subject"`
+	Name    string         `json:"subject_name" doc:"Name of what was changed, as last on record; empty if it has none"`
 	Detail  map[string]any `json:"detail"`
 }
 
@@ -46,7 +47,7 @@ func auditEntry(e fleet.AuditEntry) auditView {
 		e.Detail = withReason(e.Detail, code)
 	}
 	return auditView{ID: e.ID, At: utc(e.At), Actor: actor(e.Actor), Action: e.Action, Subject: e.Subject,
-		Detail: e.Detail}
+		Name: e.Name, Detail: e.Detail}
 }
 
 // withReason adds the English text of the reason that is on record as a code.

@@ -24,6 +24,14 @@ type AuditPage struct {
 	Bad        string // why the filter cannot be read; "" if it can
 }
 
+// eventsURL is empty for a filter that cannot be read.
+func (v AuditPage) eventsURL() string {
+	if v.Bad != "" {
+		return ""
+	}
+	return EventsURL(ViewAudit, v.List.Values)
+}
+
 func (v AuditPage) exportURL() string {
 	return ListURL{Path: PathAuditExport, Values: v.List.Values}.At("")
 }
@@ -58,6 +66,8 @@ func auditURL(e fleet.AuditEntry) string {
 		return DevicePath(fleet.DeviceID(e.Subject))
 	case kind == "image":
 		return ImagePath(e.Subject)
+	case kind == "operator", kind == "token":
+		return PathSettings
 	}
 	if _, err := uuid.Parse(e.Subject); err != nil {
 		return ""
@@ -78,11 +88,26 @@ func auditURL(e fleet.AuditEntry) string {
 }
 
 // auditSubject is how the entry names what was changed: by a name on record
-// with it, or by its id.
-func auditSubject(e fleet.AuditEntry) string {
+// with it, by its name now, or by its id.
+func auditSubject(ctx context.Context, e fleet.AuditEntry) string {
+	kind, _, _ := strings.Cut(e.Action, ".")
 	for _, key := range []string{"name", "version", "tool"} {
 		if name, ok := e.Detail[key].(string); ok && name != "" {
 			return name
+		}
+	}
+	if e.Name != "" {
+		return e.Name
+	}
+	switch kind {
+	case "device", "quarantine":
+		return showID(fleet.DeviceID(e.Subject))
+	case "core_dump":
+		device, _ := e.Detail["device"].(string)
+		return showID(fleet.DeviceID(device))
+	case "alert":
+		if condition, ok := e.Detail["kind"].(string); ok {
+			return orCode(ctx, "alert.kind."+condition, condition)
 		}
 	}
 	return e.Subject

@@ -21,6 +21,7 @@ const (
 	ViewAlerts    = "alerts"    // id of one, or none; patches: AlertCard; "new" for each new one
 	ViewFirmware  = "firmware"  // patches: ReleaseRow, ImageRow; "new" for each new one
 	ViewRelease   = "release"   // id; patches: the head of FirmwareReleasePage
+	ViewAudit     = "audit"     // as the list's filter; "new" for each new entry
 	ViewFlash     = "flash"     // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow
