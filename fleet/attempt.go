@@ -446,6 +446,11 @@ func (a *attempt) deliver() {
 		a.close(CallCanceled, NewCallError(CodeRecordLate, "waited_ms", waited.Round(time.Second)))
 		return
 	}
+	if !a.calls.o.Held() {
+		a.call.SentAt = nil
+		a.close(CallCanceled, NewCallError(CodeNotRecorded+".lease"))
+		return
+	}
 	a.call.SentAt = &now
 	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, Actor: a.call.Actor,
 		arguments: a.wire})

@@ -82,7 +82,7 @@ type Watcher interface {
 }
 
 // CallsOptions configures [Calls]. All but Policy, Pins, Approvals, Encoder, Running,
-// Authority, Log, Now and Observe are required.
+// Authority, Held, Log, Now and Observe are required.
 type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
@@ -102,10 +102,13 @@ type CallsOptions struct {
 	// Authority reads again what a principal may do, before a call that has waited is
 	// sent. Nil: it may do what it could when it asked.
 	Authority Authority
-	Events    *Events
-	Log       *slog.Logger
-	Now       func() time.Time
-	Observe   func(*Call) // sees every outcome, for metrics
+	// Held reports whether no other process can serve the fleet meanwhile: only then
+	// is a call sent. Nil: none can.
+	Held    func() bool
+	Events  *Events
+	Log     *slog.Logger
+	Now     func() time.Time
+	Observe func(*Call) // sees every outcome, for metrics
 }
 
 // Calls makes tool calls and keeps the record of each: the one gate through
@@ -145,6 +148,9 @@ func NewCalls(o CallsOptions) *Calls {
 	}
 	if o.Policy == nil {
 		o.Policy = everything{}
+	}
+	if o.Held == nil {
+		o.Held = func() bool { return true }
 	}
 	life, stop := context.WithCancelCause(context.Background())
 	s := &Calls{o: o, life: life, stop: stop, process: uuid.Must(uuid.NewV7())}

@@ -45,6 +45,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet/telemetry", "fleetd/fleet/enrolment", "only enrolled devices report"},
 	{"fleetd/fleet/campaign", "fleetd/fleet/rollout", "the engine drives campaigns; they do not know it"},
 	{"fleetd/fleet/campaign", "fleetd/fleet/enrolment", "campaigns know devices, not how they joined"},
+	{"fleetd/fleet/lease", "fleetd/", "who serves a database does not depend on the fleet in it"},
+	{"fleetd/fleet/lease", "github.com/jackc/pgx/v5", "SQL lives in fleet/postgres"},
 	{"fleetd/fleet/outbound", "fleetd/", "whether an address may be reached does not depend on the fleet"},
 	{"fleetd/fleet/sheet", "fleetd/", "a file format knows no fleet"},
 	{"fleetd/fleet/espimage", "fleetd/", "a byte format knows no fleet"},

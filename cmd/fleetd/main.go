@@ -120,9 +120,8 @@ func (c *serveCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
 	s.Greet(os.Stdout)
-	return s.Wait(ctx)
+	return s.Serve(ctx)
 }
 
 type versionCommand struct{}

@@ -37,8 +37,6 @@ type MailStore interface {
 		err error)
 	MailedThrough(ctx context.Context) (int64, error) // the newest event at first
 	SetMailedThrough(ctx context.Context, seq int64) error
-	// LockMail lets one process at a time mail; ok is false while another one does.
-	LockMail(ctx context.Context) (unlock func(), ok bool, err error)
 }
 
 // Bounds of mails.
@@ -155,11 +153,6 @@ func (s *Service) mailDigest(ctx context.Context) (sent bool, err error) {
 	if !ok {
 		return false, errors.New("the store keeps no mails")
 	}
-	unlock, ok, err := store.LockMail(ctx)
-	if err != nil || !ok {
-		return false, err
-	}
-	defer unlock()
 	after, err := store.MailedThrough(ctx)
 	if err != nil {
 		return false, err

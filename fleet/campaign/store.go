@@ -199,11 +199,6 @@ type RolloutStore interface {
 	Quarantine(ctx context.Context, q Quarantine) error
 	// OffersSince counts the offers made to devices since the given time.
 	OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error)
-
-	// Lead waits until this process may run the engine, alone in the database,
-	// and calls run; ctx of run ends when that right is lost, and Lead waits for
-	// its turn again. It returns when run returned without losing it, or ctx ended.
-	Lead(ctx context.Context, run func(ctx context.Context) error) error
 }
 
 // QuarantineStore keeps the devices that failed too often.

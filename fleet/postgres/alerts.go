@@ -241,35 +241,6 @@ func (s *Store) SetMailedThrough(ctx context.Context, seq int64) error {
 	return s.SetSetting(ctx, mailedThrough, seq)
 }
 
-// mailLock is the advisory lock of the process that mails about alerts.
-const mailLock int64 = 0x666c6565746d6c73 // "fleetmls"
-
-// LockMail lets one process at a time mail; ok is false while another one does. The
-// lock ends with its connection, too.
-func (s *Store) LockMail(ctx context.Context) (unlock func(), ok bool, err error) {
-	conn, err := s.db.Acquire(ctx)
-	if err != nil {
-		return nil, false, fmt.Errorf("lock of mails: %w", domainError(err))
-	}
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, mailLock).Scan(&ok); err != nil || !ok {
-		if err != nil {
-			closeLead(conn.Hijack()) // it may hold the lock all the same
-			return nil, false, fmt.Errorf("lock of mails: %w", domainError(err))
-		}
-		conn.Release()
-		return nil, false, nil
-	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leadTimeout)
-		defer cancel()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, mailLock); err != nil {
-			closeLead(conn.Hijack())
-			return
-		}
-		conn.Release()
-	}, true, nil
-}
-
 const alertSettings = "alerts"
 
 // AlertSettings returns the settings of alerts, the defaults if none were stored.

@@ -15,7 +15,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
 // testDB opens a fresh database as fleetd would.
 func testDB(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	db, err := postgres.Open(t.Context(), pgtest.URL(t))
+	return testDBAt(t, pgtest.URL(t))
+}
+
+func testDBAt(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}

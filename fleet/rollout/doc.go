@@ -8,5 +8,5 @@
 // is durable. So a new engine that reads the rows knows all that a dead one
 // knew, and nothing is sent twice.
 //
-// One engine works in a database at a time ([campaign.RolloutStore.Lead]).
+// One engine works in a database at a time ([Leader]).
 package rollout

@@ -43,6 +43,19 @@ type Downloads interface {
 	Room() int
 }
 
+// A Leader calls run while this process may carry campaigns out, alone in the
+// database; ctx of run ends when it may not any more, and run is called again when
+// it may. Lead returns when run returned, or ctx ended.
+type Leader interface {
+	Lead(ctx context.Context, run func(ctx context.Context) error) error
+}
+
+type alwaysLeads struct{}
+
+func (alwaysLeads) Lead(ctx context.Context, run func(ctx context.Context) error) error {
+	return run(ctx)
+}
+
 // Options configures [Engine]. Those without a default are required.
 type Options struct {
 	Store       campaign.RolloutStore
@@ -57,6 +70,8 @@ type Options struct {
 	// Authority says what those who asked for a campaign may do now. Nil: what they
 	// could then.
 	Authority fleet.Authority
+	// Leader says when this process may carry campaigns out. Nil: always.
+	Leader Leader
 	// Rollback returns the devices that an aborted campaign updated to the
 	// builds they had, or puts on record why not. After an error it is asked again.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
@@ -78,6 +93,9 @@ type Options struct {
 
 func (o *Options) fill() {
 	o.Authority = campaign.KeptRights(o.Authority)
+	if o.Leader == nil {
+		o.Leader = alwaysLeads{}
+	}
 	if o.Zone == nil {
 		o.Zone = time.UTC
 	}
@@ -143,7 +161,7 @@ const leadAgain = time.Second
 func (e *Engine) Run(ctx context.Context) error {
 	defer e.followReleases(ctx)()
 	for ctx.Err() == nil {
-		err := e.o.Store.Lead(ctx, e.lead)
+		err := e.o.Leader.Lead(ctx, e.lead)
 		if ctx.Err() != nil {
 			break
 		}

@@ -76,7 +76,7 @@ func newWorld(t testing.TB) *world {
 }
 
 func (w *world) options() rollout.Options {
-	return rollout.Options{
+	return rollout.Options{Leader: w.store,
 		Store: w.store, Quarantines: quarantineStore{s: w.store}, Calls: w, Link: w, Presence: w, Downloads: w,
 		Inventories: inventoryStore{byID: map[string]*fleet.Inventory{
 			tools:         {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}},

@@ -81,8 +81,7 @@ func (c *quickServe) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	return s.Wait(ctx)
+	return s.Serve(ctx)
 }
 
 // A chaosWorld is all that takes part: fleetd as a process, which is started

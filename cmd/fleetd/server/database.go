@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"fleetd/cmd/fleetd/terminal"
+	"fleetd/fleet/lease"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/migrations"
@@ -40,6 +41,37 @@ func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database
 		pool.Close()
 		_ = release(context.WithoutCancel(ctx)) // the command's own outcome is known by now
 	}}, nil
+}
+
+// holdDatabase waits until no other server serves the database, makes it this one's,
+// and brings it to this version's schema: not before, as another server that runs
+// knows the schema that it has. Of the server before no session is left then.
+func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	leases, err := postgres.NewLeases(url)
+	if err != nil {
+		return nil, err
+	}
+	s.lease = lease.NewKeeper(leases, lease.ThisProcess(s.cfg.NodeName, s.cfg.Version), s.log)
+	l, err := s.acquire(ctx, url)
+	if err != nil {
+		leases.Close()
+		return nil, err
+	}
+	s.stages.run("lease of the database", s.lease.Run)
+	s.log.Debug("serves the database", "term", l.Term)
+	return postgres.OpenUnder(ctx, url, l)
+}
+
+func (s *Server) acquire(ctx context.Context, url string) (l lease.Lease, err error) {
+	if err := s.lease.Await(ctx); err != nil {
+		return l, err
+	}
+	db, err := openMigrated(ctx, url)
+	if err != nil {
+		return l, err
+	}
+	db.Close()
+	return s.lease.Acquire(ctx)
 }
 
 func openMigrated(ctx context.Context, url string) (*pgxpool.Pool, error) {

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/lease"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
@@ -82,6 +83,7 @@ type Server struct {
 
 	httpListener, adminListener net.Listener
 
+	lease     *lease.Keeper
 	pool      *pgxpool.Pool
 	store     *postgres.Store
 	blobs     *blobs.Store
@@ -190,7 +192,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		})
 		databaseURL = pg.URL()
 	}
-	if s.pool, err = openMigrated(ctx, databaseURL); err != nil {
+	if s.pool, err = s.holdDatabase(ctx, databaseURL); err != nil {
 		return nil, err
 	}
 	s.stages.onStop("database connections", s.pool.Close)
@@ -317,7 +319,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.run("tool pins", s.ToolPins.Run)
 	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
-		Interruptions: interruptions, Authority: s.authority, Log: log, Observe: s.observed,
+		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		Running: func(id fleet.DeviceID) (elf, version string) {
 			running := s.Enrolments.Running(id)
 			return running.ELFSHA256, running.Version
@@ -354,8 +356,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log, Check: s.Firmware.CheckStored,
 		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
-	engine := rollout.New(rollout.Options{Store: s.store, Inventories: s.store, Quarantines: s.store, Calls: s.Calls,
-		Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
+	engine := rollout.New(rollout.Options{Leader: s.lease, Store: s.store, Inventories: s.store, Quarantines: s.store,
+		Calls: s.Calls, Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
 		Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack, PublicURL: s.cfg.PublicURL,
 		Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
@@ -397,10 +399,17 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// Wait returns when ctx ends, or with the error of a part that ended before.
-func (s *Server) Wait(ctx context.Context) error {
+// Serve returns when ctx ends, or with the error of a part that ended before. The
+// server is closed then, unless another process took its database over: what
+// belongs to that one now is better left alone, and the end of this process closes
+// connections best.
+func (s *Server) Serve(ctx context.Context) error {
 	err := s.stages.wait(ctx)
+	if taken, ok := errors.AsType[*lease.TakenError](err); ok {
+		return taken
+	}
 	s.log.Info("stopping")
+	s.Close()
 	return err
 }
 

@@ -1,0 +1,350 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fleetd/broker/sim"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A leaseProcess is a fleetd on a database that others use, too.
+type leaseProcess struct {
+	t                 *testing.T
+	name, dir, url    string
+	http, mqtt, admin string
+	cmd               *exec.Cmd
+	out               *lockedBuffer
+	ended             chan struct{}
+}
+
+// A lockedBuffer is what a process prints, which a test may read meanwhile.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// newLeaseProcess prepares a fleetd; its data directory is that of all of the test,
+// as the key in it is.
+func newLeaseProcess(t *testing.T, name, dir, url string) *leaseProcess {
+	return &leaseProcess{t: t, name: name, dir: dir, url: url, http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
+}
+
+func (p *leaseProcess) start() {
+	p.t.Helper()
+	p.cmd = exec.Command(os.Args[0], "serve", "--http-addr", p.http, "--mqtt-addr", p.mqtt, "--admin-addr", p.admin,
+		"--enrolment", "open", "--node-name", p.name, "--database-url", p.url)
+	p.cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+p.dir)
+	p.out = &lockedBuffer{}
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.ended = make(chan struct{})
+	go func() { _ = p.cmd.Wait(); close(p.ended) }()
+	p.t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGKILL)
+		<-p.ended
+		if p.t.Failed() {
+			p.t.Logf("%s:\n%s", p.name, p.out.String())
+		}
+	})
+}
+
+func (p *leaseProcess) awaitReady() {
+	p.t.Helper()
+	waitFor(p.t, time.Minute, p.name+" to be ready", func() bool {
+		resp, err := http.Get("http://" + p.admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+}
+
+// awaitEnd returns what the process printed.
+func (p *leaseProcess) awaitEnd(limit time.Duration) string {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(limit):
+		p.t.Fatalf("%s did not end in %v", p.name, limit)
+	}
+	return p.out.String()
+}
+
+func (p *leaseProcess) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// A leaseWorld is a database, and the devices of the first process.
+type leaseWorld struct {
+	t             *testing.T
+	db            *pgxpool.Pool
+	token         string
+	first, second *leaseProcess
+	devices       *sim.Fleet
+}
+
+const leaseDevices = 30
+
+func newLeaseWorld(t *testing.T) *leaseWorld {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	dir, url := t.TempDir(), pgtest.URL(t)
+	w := &leaseWorld{t: t, first: newLeaseProcess(t, "first", dir, url), second: newLeaseProcess(t, "second", dir, url)}
+	var err error
+	if w.db, err = postgres.Open(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.db.Close)
+	w.first.start()
+	w.first.awaitReady()
+	cmd := exec.Command(os.Args[0], "token", "create", "lease", "--role", "admin", "--json", "--database-url", url)
+	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+dir)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made struct{ Token string }
+	if err := json.Unmarshal(out, &made); err != nil {
+		t.Fatal(err)
+	}
+	w.token = made.Token
+	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.first.http + "/xiaozhi/ota/", Devices: leaseDevices, Seed: 1,
+		TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.devices.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	waitFor(t, time.Minute, "all devices to be online with their tools", func() bool {
+		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online' AND tools_count > 0`) == leaseDevices
+	})
+	return w
+}
+
+func (w *leaseWorld) count(sql string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// call makes a call on the i-th device over the process, and returns its state, or
+// what went wrong.
+func (w *leaseWorld) call(p *leaseProcess, i int) string {
+	body := strings.NewReader(`{"tool":"self.get_device_status"}`)
+	req, err := http.NewRequest("POST", "http://"+p.http+"/api/v1/devices/"+w.devices.Device(i).ID()+"/calls", body)
+	if err != nil {
+		return err.Error()
+	}
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	var call struct{ State string }
+	if err := json.Unmarshal(text, &call); err != nil || call.State == "" {
+		return fmt.Sprintf("%s: %s", resp.Status, text)
+	}
+	return call.State
+}
+
+func (w *leaseWorld) term() int { return w.count(`SELECT term FROM lease`) }
+
+// A second server refuses to start, and names the first one, whose devices and calls
+// do not notice.
+func TestSecondServerRefusesToStart(t *testing.T) {
+	t.Parallel()
+	w := newLeaseWorld(t)
+	began := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	var made int
+	for i := range 8 {
+		callers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				if state := w.call(w.first, (8*n+i)%leaseDevices); state != "succeeded" {
+					t.Errorf("a call of the first server ended: %s", state)
+				}
+				if i == 0 {
+					made++
+				}
+			}
+		})
+	}
+	w.second.start()
+	said := w.second.awaitEnd(time.Minute)
+	cancel()
+	callers.Wait()
+	for _, want := range []string{"node first", fmt.Sprintf("process %d", w.first.cmd.Process.Pid), "stop it first",
+		"since " + time.Now().UTC().Format("2006-01-02")} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the second server says %q, without %q", said, want)
+		}
+	}
+	if w.second.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the second server ended with %v", w.second.cmd.ProcessState)
+	}
+	if made == 0 {
+		t.Error("no call was made meanwhile")
+	}
+	if n := w.count(`SELECT count(*) FROM presence_changes WHERE presence = 'offline' AND at > $1`, began); n != 0 {
+		t.Errorf("%d devices went offline", n)
+	}
+	if n := w.count(`SELECT count(*) FROM calls WHERE state <> 'succeeded'`); n != 0 {
+		t.Errorf("%d calls did not succeed", n)
+	}
+	if w.term() != 1 {
+		t.Errorf("term %d, want 1", w.term())
+	}
+
+	// An orderly stop releases the lease at once.
+	w.first.signal(syscall.SIGTERM)
+	w.first.awaitEnd(time.Minute)
+	w.second.start()
+	w.second.awaitReady()
+	if strings.Contains(w.second.out.String(), "waiting for the lease") {
+		t.Error("after an orderly stop the next start waits")
+	}
+}
+
+// After a crash on this machine the next start does not wait at all; where the
+// process cannot be looked for, it waits for the end of the lease.
+func TestServerStartsAfterACrash(t *testing.T) {
+	t.Parallel()
+	for _, elsewhere := range []bool{false, true} {
+		t.Run(fmt.Sprintf("elsewhere=%v", elsewhere), func(t *testing.T) {
+			t.Parallel()
+			w := newLeaseWorld(t)
+			w.first.signal(syscall.SIGKILL)
+			w.first.awaitEnd(time.Minute)
+			if elsewhere {
+				w.count(`WITH moved AS (UPDATE lease SET process = 'another machine/1' RETURNING 1) SELECT count(*) FROM moved`)
+			}
+			w.second.start()
+			w.second.awaitReady()
+			if waits := strings.Contains(w.second.out.String(), "waiting for the lease"); waits != elsewhere {
+				t.Errorf("the next start waits: %v", waits)
+			}
+			if w.term() != 2 {
+				t.Errorf("term %d, want 2", w.term())
+			}
+			if n := w.count(`SELECT count(*) FROM devices WHERE presence = 'online'`); n != 0 {
+				t.Errorf("%d devices of the dead server are online", n)
+			}
+		})
+	}
+}
+
+// A server that was stopped for longer than its lease was replaced. When it goes on
+// it writes nothing, calls nothing, and ends.
+func TestReplacedServerEnds(t *testing.T) {
+	t.Parallel()
+	w := newLeaseWorld(t)
+	if state := w.call(w.first, 0); state != "succeeded" {
+		t.Fatal(state)
+	}
+	w.first.signal(syscall.SIGSTOP)
+	// They wait in its sockets until it goes on.
+	var callers sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for i := range leaseDevices {
+		callers.Go(func() {
+			state := w.call(w.first, i)
+			mu.Lock()
+			defer mu.Unlock()
+			answers[state]++
+		})
+	}
+	w.second.start()
+	w.second.awaitReady()
+	if w.term() != 2 {
+		t.Fatalf("term %d, want 2", w.term())
+	}
+	before := w.snapshot()
+	calls := w.executed()
+	w.first.signal(syscall.SIGCONT)
+	said := w.first.awaitEnd(10 * time.Second)
+	callers.Wait()
+	for _, want := range []string{"node second", "took the database over", "has written and sent nothing since"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the first server says %q, without %q", said, want)
+		}
+	}
+	if w.first.cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the first server ended with %v", w.first.cmd.ProcessState)
+	}
+	if after := w.snapshot(); after != before {
+		t.Errorf("the first server wrote:\n%s\nbefore:\n%s", after, before)
+	}
+	if n := w.executed() - calls; n != 0 {
+		t.Errorf("the first server made %d calls", n)
+	}
+	if answers["succeeded"] != 0 {
+		t.Errorf("answers of the first server: %v", answers)
+	}
+}
+
+// executed is how many calls the devices executed.
+func (w *leaseWorld) executed() (n int) {
+	for i := range leaseDevices {
+		n += len(w.devices.Device(i).Calls())
+	}
+	return n
+}
+
+// snapshot is what a server writes about calls and devices.
+func (w *leaseWorld) snapshot() (text string) {
+	w.t.Helper()
+	err := w.db.QueryRow(context.Background(), `SELECT concat_ws(E'\n',
+		(SELECT string_agg(concat_ws(' ', id, state, error_code, finished_at), ', ' ORDER BY id) FROM calls),
+		(SELECT string_agg(concat_ws(' ', id, presence, presence_since, last_seen, last_poll), ', ' ORDER BY id)
+			FROM devices),
+		(SELECT string_agg(concat_ws(' ', device_id, epoch, node), ', ' ORDER BY device_id) FROM connections),
+		(SELECT count(*) FROM audit_entries))`).Scan(&text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,201 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/fleet"
+	"fleetd/fleet/lease"
+)
+
+var _ lease.Store = (*Leases)(nil)
+
+// Leases keeps the lease of a database, over a connection that nothing else uses and
+// that is opened again when it broke: the lease must not wait for calls and pages.
+type Leases struct {
+	config *pgx.ConnConfig
+	conn   *pgx.Conn // nil: none is open
+}
+
+// NewLeases returns the keeper of the lease of a database.
+func NewLeases(url string) (*Leases, error) {
+	config, err := Config(url)
+	if err != nil {
+		return nil, err
+	}
+	return &Leases{config: config.ConnConfig}, nil
+}
+
+// with runs f over the connection, and closes that if it fails.
+func (l *Leases) with(ctx context.Context, f func(*pgx.Conn) error) (err error) {
+	if l.conn == nil || l.conn.IsClosed() {
+		if l.conn, err = pgx.ConnectConfig(ctx, l.config); err != nil {
+			return explain(l.config, err)
+		}
+	}
+	if err = f(l.conn); err != nil {
+		l.Close()
+	}
+	return domainError(err)
+}
+
+const leaseColumns = `term, incarnation, node, host, pid, process, version, since, renewed_at,
+	until - clock_timestamp() AS "left", released`
+
+// Current returns the lease; the zero value in a database without a lease.
+func (l *Leases) Current(ctx context.Context) (current lease.Lease, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		var known bool // no, before the first migration
+		if err := conn.QueryRow(ctx, `SELECT to_regclass('lease') IS NOT NULL`).Scan(&known); err != nil || !known {
+			return err
+		}
+		rows, _ := conn.Query(ctx, `SELECT `+leaseColumns+` FROM lease`)
+		current, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lease.Lease])
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return current, err
+}
+
+// Replace gives the lease to a process if it is as it was in over.
+func (l *Leases) Replace(ctx context.Context, over lease.Lease, by uuid.UUID, h lease.Holder) (
+	got lease.Lease, ok bool, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, `
+			INSERT INTO lease AS l (term, incarnation, node, host, pid, process, version, since, renewed_at, until)
+			VALUES (1, $1, $2, $3, $4, $5, $6, clock_timestamp(), clock_timestamp(), clock_timestamp() + $7::interval)
+			ON CONFLICT (one) DO UPDATE SET term = l.term + 1, incarnation = excluded.incarnation, node = excluded.node,
+				host = excluded.host, pid = excluded.pid, process = excluded.process, version = excluded.version,
+				since = excluded.since, renewed_at = excluded.renewed_at, until = excluded.until, released = false
+			WHERE l.incarnation = $8 AND l.renewed_at = $9
+			RETURNING `+leaseColumns,
+			by, cleanText(h.Node), cleanText(h.Host), h.PID, h.Process, cleanText(h.Version), lease.Length,
+			over.Incarnation, over.RenewedAt)
+		got, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lease.Lease])
+		ok = err == nil
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return got, ok, err
+}
+
+// Renew extends the lease of a process that has it.
+func (l *Leases) Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, `
+			UPDATE lease SET renewed_at = clock_timestamp(), until = clock_timestamp() + $2::interval
+			WHERE incarnation = $1`, incarnation, lease.Length)
+		ok = tag.RowsAffected() > 0
+		return err
+	})
+	return ok, err
+}
+
+// Release ends the lease of a process, if it has it.
+func (l *Leases) Release(ctx context.Context, incarnation uuid.UUID) error {
+	return l.with(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `UPDATE lease SET until = clock_timestamp(), released = true WHERE incarnation = $1`,
+			incarnation)
+		return err
+	})
+}
+
+// Close closes the connection. The next use opens another one.
+func (l *Leases) Close() {
+	if l.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = l.conn.Close(ctx)
+	l.conn = nil
+}
+
+// termLock is the first half of an advisory lock that each session of a server
+// shares; the second half is its term. So a later term finds them.
+const termLock int32 = 0x666c6565 // "flee"
+
+// errReplaced refuses a session to a process that has lost the lease.
+var errReplaced = fmt.Errorf("%w: another fleetd took this database over", fleet.ErrUnavailable)
+
+// endTimeout bounds how long sessions of earlier terms may take to end.
+const endTimeout = 30 * time.Second
+
+// OpenUnder is [Open] for the holder of a lease. No session of an earlier term is
+// left when it returns, and none can begin: whatever such a process still has
+// to write fails. That costs a statement nothing; a session costs one more round trip.
+func OpenUnder(ctx context.Context, url string, l lease.Lease) (*pgxpool.Pool, error) {
+	config, err := Config(url)
+	if err != nil {
+		return nil, err
+	}
+	prepare := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := prepare(ctx, conn); err != nil {
+			return err
+		}
+		return enterTerm(ctx, conn, l)
+	}
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	if err := endEarlier(ctx, db, l.Term); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// enterTerm marks a session, then looks whether the lease is still this one: whoever
+// has the next looks for marks after that.
+func enterTerm(ctx context.Context, conn *pgx.Conn, l lease.Lease) error {
+	var b pgx.Batch
+	b.Queue(`SELECT pg_advisory_lock_shared($1, $2)`, termLock, l.Term)
+	held := false
+	b.Queue(`SELECT EXISTS (SELECT FROM lease WHERE incarnation = $1)`, l.Incarnation).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&held)
+	})
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		return err
+	}
+	if !held {
+		return errReplaced
+	}
+	return nil
+}
+
+// endEarlier ends the sessions of earlier terms, and waits until they are gone.
+func endEarlier(ctx context.Context, db *pgxpool.Pool, term int) error {
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for {
+		var left int
+		err := db.QueryRow(ctx, `
+			SELECT count(pg_terminate_backend(pid)) FROM pg_locks
+			WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 AND objid::bigint < $2
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, termLock, term).Scan(&left)
+		if err == nil && left == 0 {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("ending the database sessions of the fleetd before: %w", domainError(err))
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the database sessions of the fleetd before have not ended within %s (%d left): "+
+				"end them with pg_terminate_backend, or restart PostgreSQL", endTimeout, left)
+		}
+	}
+}

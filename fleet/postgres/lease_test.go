@@ -1,0 +1,120 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/lease"
+	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest"
+)
+
+func newLeases(t *testing.T, url string) *postgres.Leases {
+	t.Helper()
+	l, err := postgres.NewLeases(url)
+	check(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+func TestLease(t *testing.T) {
+	ctx, l := t.Context(), newLeases(t, pgtest.URL(t))
+	none, err := l.Current(ctx)
+	if err != nil || none != (lease.Lease{}) {
+		t.Fatalf("a new database has %+v, %v", none, err)
+	}
+	holder := lease.Holder{Node: "n", Host: "h", PID: 7, Process: "m/1", Version: "v"}
+	one, two := uuid.New(), uuid.New()
+	first, ok, err := l.Replace(ctx, none, one, holder)
+	if err != nil || !ok || first.Term != 1 || first.Incarnation != one || first.Holder != holder || first.Released ||
+		first.Left <= 0 || first.Left > lease.Length {
+		t.Fatalf("the first lease is %+v, %v, %v", first, ok, err)
+	}
+	if _, ok, err = l.Replace(ctx, none, two, holder); err != nil || ok {
+		t.Errorf("a lease was replaced that was not looked at: %v, %v", ok, err)
+	}
+	if ok, err := l.Renew(ctx, one); err != nil || !ok {
+		t.Errorf("not renewed: %v, %v", ok, err)
+	}
+	if _, ok, err = l.Replace(ctx, first, two, holder); err != nil || ok {
+		t.Errorf("a lease was replaced that was renewed meanwhile: %v, %v", ok, err)
+	}
+	check(t, l.Release(ctx, one))
+	over, err := l.Current(ctx)
+	if err != nil || !over.Released || over.Left > 0 || over.Term != 1 {
+		t.Errorf("the released lease is %+v, %v", over, err)
+	}
+	second, ok, err := l.Replace(ctx, over, two, holder)
+	if err != nil || !ok || second.Term != 2 || second.Released {
+		t.Errorf("the second lease is %+v, %v, %v", second, ok, err)
+	}
+	if ok, err := l.Renew(ctx, one); err != nil || ok {
+		t.Errorf("renewed by the holder before: %v, %v", ok, err)
+	}
+	check(t, l.Release(ctx, one))
+	if now, err := l.Current(ctx); err != nil || now.Released {
+		t.Errorf("released by the holder before: %v", err)
+	}
+	if none, err = newLeases(t, pgtest.Empty(t)).Current(ctx); err != nil || none.Term != 0 {
+		t.Errorf("a database without tables has %+v, %v", none, err)
+	}
+}
+
+// What a holder does in the database is over before the next one begins, also a
+// statement that waits, and it cannot do more.
+func TestOpenUnder(t *testing.T) {
+	ctx, url := t.Context(), pgtest.URL(t)
+	l := newLeases(t, url)
+	first, _, err := l.Replace(ctx, lease.Lease{}, uuid.New(), lease.Holder{})
+	check(t, err)
+	old, err := postgres.OpenUnder(ctx, url, first)
+	check(t, err)
+	t.Cleanup(old.Close)
+	store := postgres.New(old, postgres.Options{})
+	run(t, store)
+	check(t, store.InsertCall(ctx, newCall("before", fleet.CallSucceeded))) // opens a session of its writers
+	other := testDBAt(t, url)
+	lock, err := other.Begin(ctx)
+	check(t, err)
+	_, err = lock.Exec(ctx, `LOCK TABLE audit_entries IN EXCLUSIVE MODE`)
+	check(t, err)
+	hangs := make(chan error, 1)
+	go func() {
+		_, err := old.Exec(ctx, `DELETE FROM audit_entries`)
+		hangs <- err
+	}()
+	eventually(t, "the statement waits", func() bool {
+		var n int
+		check(t, other.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&n))
+		return n > 0
+	})
+
+	second, ok, err := l.Replace(ctx, first, uuid.New(), lease.Holder{})
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	db, err := postgres.OpenUnder(ctx, url, second)
+	check(t, err)
+	t.Cleanup(db.Close)
+	select {
+	case err := <-hangs:
+		if err == nil {
+			t.Error("a statement of the term before was carried out")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a statement of the term before still waits")
+	}
+	check(t, lock.Rollback(ctx))
+	if err := store.InsertCall(ctx, newCall("after", fleet.CallSucceeded)); !errors.Is(err, fleet.ErrUnavailable) ||
+		!errors.Is(err, fleet.ErrNotStored) {
+		t.Errorf("a call of the term before was stored: %v", err)
+	}
+	if _, err := old.Exec(ctx, `DELETE FROM audit_entries`); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("the term before can write: %v", err)
+	}
+	check(t, postgres.New(db, postgres.Options{}).InsertCall(ctx, newCall("now", fleet.CallSucceeded)))
+}
