@@ -19,21 +19,21 @@ import (
 
 type campaignOut struct {
 	ID        uuid.UUID      `json:"id"`
-	Name      string         `json:"name" jsonschema:"chosen by a person or a program"`
+	Name      string         `json:"name"` // chosen by a person or a program
 	State     campaign.State `json:"state"`
-	Release   string         `json:"release,omitempty" jsonschema:"id"`
+	Release   string         `json:"release,omitempty"` // id
 	Query     string         `json:"q,omitempty"`
 	Mode      string         `json:"mode"`
-	Targets   int            `json:"targets" jsonschema:"devices that are to get an image"`
-	Skipped   int            `json:"skipped" jsonschema:"devices that matched but were left out"`
-	Wave      int            `json:"wave" jsonschema:"the wave that is open, counted from 0"`
+	Targets   int            `json:"targets"` // devices that are to get an image
+	Skipped   int            `json:"skipped"` // devices that matched but were left out
+	Wave      int            `json:"wave"`    // the wave that is open, counted from 0
 	Waves     int            `json:"waves"`
-	Reason    *reasonOut     `json:"reason,omitempty" jsonschema:"why it is paused, denied or aborted"`
+	Reason    *reasonOut     `json:"reason,omitempty"` // why it is paused, denied or aborted
 	CreatedBy string         `json:"created_by"`
 	CreatedAt time.Time      `json:"created_at"`
 	StartedAt *time.Time     `json:"started_at,omitempty"`
 	Finished  *time.Time     `json:"finished_at,omitempty"`
-	Counts    map[string]int `json:"counts,omitempty" jsonschema:"devices by the state of their part"`
+	Counts    map[string]int `json:"counts,omitempty"` // devices by the state of their part
 }
 
 func (g *Gateway) campaign(c campaign.Campaign) campaignOut {
@@ -65,17 +65,17 @@ type listCampaignsIn struct {
 }
 
 type listCampaignsOut struct {
-	Campaigns []campaignOut `json:"campaigns" jsonschema:"newest first"`
+	Campaigns []campaignOut `json:"campaigns"` // newest first
 	Next      string        `json:"next_cursor,omitempty"`
 }
 
 type proposeIn struct {
-	Name         string         `json:"name" jsonschema:"for people: what the campaign is for"`
+	Name         string         `json:"name" jsonschema:"what it is for"`
 	Release      string         `json:"release" jsonschema:"id or version of a release"`
 	Query        *string        `json:"q,omitempty" jsonschema:"which devices; as in find_devices"`
 	Devices      []string       `json:"devices,omitempty" jsonschema:"ids of devices, instead of q"`
-	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool of the device, pull offers at its next boot; auto, if left out, takes push where it can"`
-	Waves        []waveIn       `json:"waves,omitempty" jsonschema:"steps, each judged before the next; left out: canary 1 %, early 10 %, rest"`
+	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool of the device, pull offers at its next boot; auto, the default, prefers push"`
+	Waves        []waveIn       `json:"waves,omitempty" jsonschema:"steps, each judged before the next; by default canary 1 %, early 10 %, rest"`
 	MaxInFlight  int            `json:"max_in_flight,omitempty" jsonschema:"devices under way at one time; 10 if left out"`
 	HealthChecks []healthCallIn `json:"health_checks,omitempty" jsonschema:"calls that must go well after the update"`
 	DryRun       bool           `json:"dry_run,omitempty" jsonschema:"only say what the campaign would do"`
@@ -94,10 +94,10 @@ type healthCallIn struct {
 }
 
 type proposeOut struct {
-	Campaign *campaignOut `json:"campaign,omitempty" jsonschema:"the draft; left out by a dry run"`
+	Campaign *campaignOut `json:"campaign,omitempty"` // the draft; left out by a dry run
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets"`
-	Offline  int          `json:"offline" jsonschema:"of the targets: not connected now"`
+	Offline  int          `json:"offline"` // of the targets: not connected now
 	Waves    []waveOut    `json:"waves"`
 	LeftOut  []leftOut    `json:"left_out"`
 	Warnings []warningOut `json:"warnings"`

@@ -85,9 +85,9 @@ type Gateway struct {
 
 	fleet      *mcp.Server
 	tools      *toolIndex
-	scopes     toolServers                // of devices and groups
-	json, sse  *mcp.StreamableHTTPHandler // without a session: one answer, or a stream
-	stateful   *mcp.StreamableHTTPHandler
+	scopes     toolServers  // of devices and groups
+	json, sse  http.Handler // without a session: one answer, or a stream
+	stateful   http.Handler
 	usual      map[string]callTool
 	models     map[string]fleet.ForModels // what each tool of the fleet's server declares
 	sessions   sessions
@@ -127,11 +127,11 @@ func New(o Options) (*Gateway, error) {
 	server := func(r *http.Request) *mcp.Server { return callerOf(r.Context()).server }
 	stateful := options
 	stateful.SessionTimeout = o.SessionIdle
-	g.stateful = mcp.NewStreamableHTTPHandler(server, &stateful)
+	g.stateful = servedMethods(mcp.NewStreamableHTTPHandler(server, &stateful))
 	options.Stateless, options.PropagateRequestCancellation = true, true
-	g.sse = mcp.NewStreamableHTTPHandler(server, &options)
+	g.sse = servedMethods(mcp.NewStreamableHTTPHandler(server, &options))
 	options.JSONResponse = true
-	g.json = mcp.NewStreamableHTTPHandler(server, &options)
+	g.json = servedMethods(mcp.NewStreamableHTTPHandler(server, &options))
 	g.watches.changed, g.followed, g.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go g.follow()
 	go g.endSessions()

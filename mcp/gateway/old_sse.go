@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
@@ -22,9 +23,33 @@ type oldStreams struct {
 }
 
 type oldStream struct {
-	transport *mcp.SSEServerTransport
+	transport *oldTransport
 	caller    *caller
 	path      string
+}
+
+// An oldTransport keeps its connection, to which the gateway writes as the SDK does:
+// what answers a POST is an event of the stream.
+type oldTransport struct {
+	*mcp.SSEServerTransport
+	connected chan struct{} // closed when conn is set
+	conn      mcp.Connection
+}
+
+func (t *oldTransport) Connect(ctx context.Context) (mcp.Connection, error) {
+	defer close(t.connected)
+	var err error
+	t.conn, err = t.SSEServerTransport.Connect(ctx)
+	return t.conn, err
+}
+
+// refuse answers a message of an unknown method.
+func (t *oldTransport) refuse(w http.ResponseWriter, r *http.Request, unknown *jsonrpc.Request) {
+	<-t.connected // the client knows the address a moment before
+	if unknown.IsCall() && t.conn != nil {
+		_ = t.conn.Write(r.Context(), methodNotFound(unknown)) // the client may be gone
+	}
+	w.WriteHeader(http.StatusAccepted)
 }
 
 // serveOld serves /mcp/sse, and the same below devices and groups.
@@ -51,6 +76,10 @@ func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		s.caller.by.Store(c.by.Load())
+		if unknown := unknownMethod(body); unknown != nil {
+			s.transport.refuse(w, r, unknown)
+			return
+		}
 		s.transport.ServeHTTP(w, r)
 	default:
 		w.Header().Set("Allow", "GET, POST")
@@ -61,8 +90,9 @@ func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 
 func (g *Gateway) openOld(w http.ResponseWriter, r *http.Request, c *caller) {
 	id := rand.Text()
-	s := &oldStream{caller: c, path: r.URL.Path, transport: &mcp.SSEServerTransport{
-		Endpoint: r.URL.Path + "?sessionid=" + id, Response: w, MaxRequestBodyBytes: maxBody}}
+	s := &oldStream{caller: c, path: r.URL.Path, transport: &oldTransport{connected: make(chan struct{}),
+		SSEServerTransport: &mcp.SSEServerTransport{Endpoint: r.URL.Path + "?sessionid=" + id, Response: w,
+			MaxRequestBodyBytes: maxBody}}}
 	g.oldStreams.mu.Lock()
 	if g.oldStreams.by == nil {
 		g.oldStreams.by = map[string]*oldStream{}

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -56,5 +57,65 @@ func TestSchemasAndNamesStayData(t *testing.T) {
 	if tool := byName["self.lamp.set"]; tool == nil || !strings.HasPrefix(tool.Description, "WARNING: arguments") ||
 		!strings.Contains(tool.Description, "texts of the input schema are written by the device") {
 		t.Errorf("the tool with a hidden property is %+v", tool)
+	}
+}
+
+// Models of some providers take one type for each value, and no schema that is just
+// true; and each client's model pays for the list in every conversation.
+func TestListOfToolsIsSmallAndPortable(t *testing.T) {
+	w := newWorld(t)
+	token := w.token(t, fleet.TokenRequest{})
+	for _, tt := range []struct {
+		params string
+		header []string
+	}{
+		{"{}", []string{"Mcp-Protocol-Version", "2025-11-25"}},
+		{"{" + statelessMeta + "}", []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/list"}},
+	} {
+		resp := w.post(t, token, "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":`+tt.params+`}`, tt.header...)
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 200 || len(body) > 16<<10 {
+			t.Errorf("%s, %d bytes, %v; want at most %d", resp.Status, len(body), err, 16<<10)
+		}
+		t.Logf("%s: %d bytes", tt.header[1], len(body))
+		var list struct {
+			Result struct {
+				Tools []struct {
+					Name         string
+					InputSchema  map[string]any
+					OutputSchema map[string]any
+				}
+			}
+		}
+		if err := json.Unmarshal(body, &list); err != nil || len(list.Result.Tools) != len(fleetTools) {
+			t.Fatalf("%d tools, %v", len(list.Result.Tools), err)
+		}
+		for _, tool := range list.Result.Tools {
+			if tool.InputSchema["additionalProperties"] != false {
+				t.Errorf("%s takes any argument", tool.Name)
+			}
+			oneTypeEach(t, tool.Name, tool.InputSchema)
+			oneTypeEach(t, tool.Name, tool.OutputSchema)
+		}
+	}
+}
+
+// oneTypeEach demands that each value of a schema has one type.
+func oneTypeEach(t *testing.T, at string, schema any) {
+	t.Helper()
+	s, is := schema.(map[string]any)
+	if !is {
+		t.Errorf("%s is %v, and no object", at, schema)
+		return
+	}
+	if _, one := s["type"].(string); !one {
+		t.Errorf("%s has the type %v", at, s["type"])
+	}
+	properties, _ := s["properties"].(map[string]any)
+	for name, p := range properties {
+		oneTypeEach(t, at+"."+name, p)
+	}
+	if s["type"] == "array" {
+		oneTypeEach(t, at+"[]", s["items"])
 	}
 }

@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"runtime/debug"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -116,8 +114,8 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 	if err != nil {
 		panic(fmt.Sprintf("schema of %s: %v", d.name, err)) // at the start, in every test
 	}
-	s.AddTool(&mcp.Tool{Name: d.name, Title: d.title, Description: d.about, InputSchema: raw(input),
-		OutputSchema: raw(schemaOf[Out]()), Annotations: d.annotations()},
+	s.AddTool(&mcp.Tool{Name: d.name, Title: d.title, Description: d.about, InputSchema: raw(portable(input)),
+		OutputSchema: raw(outline(schemaOf[Out]())), Annotations: d.annotations()},
 		func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			in, wrong := decode[In](d.name, resolved, req.Params.Arguments)
 			if wrong != nil {
@@ -140,10 +138,13 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 		})
 }
 
+// annotations leave out what the protocol says of every tool that only reads.
 func (d definition) annotations() *mcp.ToolAnnotations {
-	a := &mcp.ToolAnnotations{Title: d.title, ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads}
-	destructive := d.effect == acts
-	a.DestructiveHint, a.OpenWorldHint = &destructive, &d.open
+	a := &mcp.ToolAnnotations{ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads, OpenWorldHint: &d.open}
+	if d.effect != reads {
+		destructive := d.effect == acts
+		a.DestructiveHint = &destructive
+	}
 	return a
 }
 
@@ -153,23 +154,6 @@ func raw(v any) json.RawMessage {
 		panic(err) // a schema of ours
 	}
 	return data
-}
-
-// object is a JSON object whose members the gateway does not look at.
-type object = json.RawMessage
-
-var schemaTypes = map[reflect.Type]*jsonschema.Schema{
-	reflect.TypeFor[json.RawMessage](): {Type: "object"},
-	reflect.TypeFor[uuid.UUID]():       {Type: "string", Format: "uuid"},
-	reflect.TypeFor[fleet.Params]():    {Type: "object"},
-}
-
-func schemaOf[T any]() *jsonschema.Schema {
-	s, err := jsonschema.For[T](&jsonschema.ForOptions{TypeSchemas: schemaTypes})
-	if err != nil {
-		panic(err) // at the start, in every test
-	}
-	return s
 }
 
 // decode reads the arguments of a tool. What does not fit is explained from the schema.
@@ -246,19 +230,3 @@ func (g *Gateway) failure(e *fleet.CallError) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: e.Code + ": " + g.o.Texts.CallError(e)}},
 		IsError: true, Meta: errorMeta(e.Code, "", e.Params)}
 }
-
-// Limits of schemas.
-
-func oneOf[T ~string](values ...T) func(*jsonschema.Schema) {
-	return func(s *jsonschema.Schema) {
-		for _, v := range values {
-			s.Enum = append(s.Enum, string(v))
-		}
-	}
-}
-
-func between(least, most float64) func(*jsonschema.Schema) {
-	return func(s *jsonschema.Schema) { s.Minimum, s.Maximum = &least, &most }
-}
-
-func longest(n int) func(*jsonschema.Schema) { return func(s *jsonschema.Schema) { s.MaxLength = &n } }
