@@ -21,11 +21,12 @@ import (
 func (g *Gateway) newFleetServer() *mcp.Server {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{Instructions: instructions,
 		SubscribeHandler: g.subscribe, UnsubscribeHandler: g.unsubscribe, CompletionHandler: g.complete,
+		SetCacheable: onlyForToken,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{},
 			//lint:ignore SA1019 clients before 2026-07-28 set their level of logging
 			Logging: &mcp.LoggingCapabilities{},
 			Prompts: &mcp.PromptCapabilities{}, Resources: &mcp.ResourceCapabilities{Subscribe: true}}})
-	s.AddReceivingMiddleware(g.receive)
+	s.AddReceivingMiddleware(g.receive, g.listResources)
 	s.AddSendingMiddleware(g.hideUpdates)
 	g.addDeviceTools(s)
 	g.addInventoryTools(s)
@@ -37,6 +38,11 @@ func (g *Gateway) newFleetServer() *mcp.Server {
 	g.addPrompts(s)
 	return s
 }
+
+// ofOneToken is the cache scope of all answers: tokens see different devices and tools.
+const ofOneToken = "private"
+
+func onlyForToken(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = ofOneToken }
 
 type principalKey struct{}
 
