@@ -139,11 +139,7 @@ func (d *Device) keepalive() int {
 }
 
 func (d *Device) dialMQTT(ctx context.Context, host string, port int) (net.Conn, error) {
-	var from *net.TCPAddr
-	if addrs := d.fleet.local; len(addrs) > 0 {
-		from = addrs[d.local]
-	}
-	conn, err := dialFrom(ctx, from, net.JoinHostPort(host, strconv.Itoa(port)))
+	conn, err := dialFrom(ctx, d.localAddr(), net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil || port != tlsPort {
 		return conn, err
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"encoding/binary"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -130,7 +131,9 @@ func (d *Device) dialSocket(ctx context.Context, settings socketSettings) (*sock
 	if !strings.Contains(token, " ") {
 		token = "Bearer " + token
 	}
-	dialer := websocket.Dialer{NetDialContext: d.fleet.dialHTTP}
+	dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return dialFrom(ctx, d.localAddr(), addr)
+	}}
 	ws, _, err := dialer.DialContext(ctx, settings.url, http.Header{"Authorization": {token}, "Device-Id": {d.id.mac},
 		"Client-Id": {d.id.uuid}, "Protocol-Version": {strconv.Itoa(version)}})
 	if err != nil {

@@ -33,8 +33,8 @@ func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, e
 
 // request returns a request without the headers that Go adds by default.
 func (d *Device) request(ctx context.Context, method, url string, body io.Reader) (*http.Request, error) {
-	if addrs := d.fleet.local; len(addrs) > 0 {
-		ctx = context.WithValue(ctx, localKey{}, addrs[d.local])
+	if from := d.localAddr(); from != nil {
+		ctx = context.WithValue(ctx, localKey{}, from)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -88,6 +88,14 @@ func (g *stallGuard) Close() error {
 func (f *Fleet) dialHTTP(ctx context.Context, _, addr string) (net.Conn, error) {
 	from, _ := ctx.Value(localKey{}).(*net.TCPAddr)
 	return dialFrom(ctx, from, addr)
+}
+
+// localAddr is where the device connects from; nil: the system chooses.
+func (d *Device) localAddr() *net.TCPAddr {
+	if addrs := d.fleet.local; len(addrs) > 0 {
+		return addrs[d.local]
+	}
+	return nil
 }
 
 // dialFrom is IPv4 only, as the devices are.
