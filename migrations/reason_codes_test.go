@@ -151,7 +151,7 @@ var oldCampaigns = []oldReason{
 		because("abort_rule", "counted", 2, "of", 12, "scope", because("scope_wave_named", "wave", 1, "name", "canary: a"),
 			"outcome", because("outcome_rolled_back"), "share", "16.7", "limit", because("limit_share", "share", "10"),
 			"sample", 5),
-		"2 of 12 devices in wave 1 (canary: a) ended rolled back (16.7 %); the rule stops at 10 % of at least 5"},
+		"2 of 12 devices in wave 1 (canary: a) ended rolled back (16.7%); the rule stops at 10% of at least 5"},
 	{"1 of 1 devices in wave 2 ended failed (100 %); the rule stops at the first of at least 1", because("abort_rule",
 		"counted", 1, "of", 1, "scope", because("scope_wave", "wave", 2), "outcome", because("outcome_failed"),
 		"share", "100", "limit", because("limit_first"), "sample", 1), ""},
@@ -225,7 +225,7 @@ var oldEvents = []struct {
 	{"not_sent", "dispatching", oldReason{"device_busy: 8 calls wait", because("call_failed", "error", "device_busy",
 		"detail", "8 calls wait"), ""}},
 	{"job", "sent", oldReason{"accepted", because("job_accepted"), ""}},
-	{"job", "sent", oldReason{"progress 25", because("job_progress", "percent", 25), ""}},
+	{"job", "sent", oldReason{"progress 25", because("job_progress", "percent", 25), "progress 25%"}},
 	{"job", "sent", oldReason{"done", because("job_done"), ""}},
 	{"job", "sent", oldReason{"failed corrupt: SHA-256: wrong", because("job_failed", "error", "corrupt", "detail",
 		"SHA-256: wrong"), ""}},
@@ -312,7 +312,7 @@ func TestReasonsBecomeCodes(t *testing.T) {
 		}
 		want := o.text
 		if want == "" {
-			want = strings.ReplaceAll(o.said, "1 of 1 devices", "1 of 1 device")
+			want = strings.NewReplacer("1 of 1 devices", "1 of 1 device", " %", "%").Replace(o.said)
 		}
 		if text := i18n.Because(i18n.English, time.UTC, "reason.", got); text != want {
 			t.Errorf("%q reads %q, want %q", o.said, text, want)

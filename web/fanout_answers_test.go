@@ -61,7 +61,7 @@ func TestFanOutAnswers(t *testing.T) {
 		t.Errorf("the file is sent as %q", got)
 	}
 	broken = false
-	b.get(at).wantText("main", "Call 1 device that failed again")
+	b.get(at).wantText("main", "Retry 1 failed")
 	plan := b.get(ui.PathFanOutNew+"?step=preview&tool=self.status&retry="+f.ID.String()).wantStatus(200).
 		wantText("main", "will be called on 1 device").wantText("main", `"n": 3`)
 	form := map[string][]string{}

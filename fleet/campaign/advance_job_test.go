@@ -83,7 +83,7 @@ func TestAdvanceProgress(t *testing.T) {
 			p.kinds("get")
 		}
 	}
-	if want := []string{"accepted", "progress 25", "progress 50", "progress 75", "progress 100"}; !slices.Equal(details,
+	if want := []string{"accepted", "progress 25%", "progress 50%", "progress 75%", "progress 100%"}; !slices.Equal(details,
 		want) {
 		t.Errorf("rows %q, want %q", details, want)
 	}

@@ -70,7 +70,7 @@ func TestJudgeAbort(t *testing.T) {
 		})
 	}
 	got := campaign.JudgeAbort(defaults, campaign.AbortTallies{ByState: tally{"failed": 2, "succeeded": 10}})
-	if want := "2 of 12 devices in the campaign ended failed (16.7 %); the rule stops at 10 % of at least 5"; said(got.Reason) != want {
+	if want := "2 of 12 devices in the campaign ended failed (16.7%); the rule stops at 10% of at least 5"; said(got.Reason) != want {
 		t.Errorf("sentence %q, want %q", said(got.Reason), want)
 	}
 }
@@ -94,21 +94,21 @@ func TestJudgeWave(t *testing.T) {
 			"3 devices have to stay well for 0 ms"},
 		{"one waits for its turn", 10, tally{"verifying": 3, "queued": 2, "succeeded": 5}, 1, "running",
 			"5 of 10 devices are not done"},
-		{"good", 10, tally{"succeeded": 9, "failed": 1}, 0, "finished", "9 of 10 devices succeeded (90 %)"},
+		{"good", 10, tally{"succeeded": 9, "failed": 1}, 0, "finished", "9 of 10 devices succeeded (90%)"},
 		{"bad", 10, tally{"succeeded": 8, "failed": 2}, 0, "failed",
-			"8 of 10 devices succeeded (80 %); 90 % cannot be reached any more"},
+			"8 of 10 devices succeeded (80%); 90% cannot be reached any more"},
 		{"good, some offline", 10, tally{"succeeded": 5, "queued": 5}, 5, "finished",
-			"5 of 5 devices succeeded (100 %); 5 could not be reached yet"},
+			"5 of 5 devices succeeded (100%); 5 could not be reached yet"},
 		{"too few, the rest offline", 10, tally{"succeeded": 4, "queued": 6}, 6, "running",
 			"4 of 5 verdicts; 6 devices cannot be reached"},
 		{"bad so far, the rest offline", 100, tally{"succeeded": 8, "failed": 2, "queued": 90}, 90, "failed",
-			"8 of 10 devices succeeded (80 %), of 90 % needed"},
+			"8 of 10 devices succeeded (80%), of 90% needed"},
 		{"bad beyond hope while others work", 10, tally{"failed": 5, "downloading": 5}, 0, "failed",
-			"0 of 5 devices succeeded (0 %); 90 % cannot be reached any more"},
+			"0 of 5 devices succeeded (0%); 90% cannot be reached any more"},
 		{"bad, but too few to judge", 10, tally{"failed": 4, "downloading": 6}, 0, "running", "6 of 10 devices are not done"},
-		{"a small wave needs all it has", 2, tally{"succeeded": 2}, 0, "finished", "2 of 2 devices succeeded (100 %)"},
+		{"a small wave needs all it has", 2, tally{"succeeded": 2}, 0, "finished", "2 of 2 devices succeeded (100%)"},
 		{"skipped ones need no verdict", 4, tally{"succeeded": 2, "skipped": 2}, 0, "finished",
-			"2 of 2 devices succeeded (100 %)"},
+			"2 of 2 devices succeeded (100%)"},
 		{"nobody left", 4, tally{"skipped": 3, "removed": 1}, 0, "failed",
 			"no device of the wave came to a verdict (4 skipped, canceled or removed): nothing speaks for the image"},
 		{"an empty wave", 0, tally{}, 0, "finished", "the wave holds no device"},

@@ -23,6 +23,9 @@ func TestBothLanguagesAreWhole(t *testing.T) {
 			if text == "" {
 				t.Errorf("%s has an empty text", key)
 			}
+			if strings.Contains(text, "} %") {
+				t.Errorf("%s: %q has a space before %%, which no other percentage has", key, text)
+			}
 		}
 		want := placeholders(en[len(en)-1])
 		for _, text := range append(slices.Clone(en.texts()), zh...) {

@@ -225,8 +225,11 @@ func (v CampaignNewPage) facts(ctx context.Context) []string {
 			soaks = append(soaks, soak)
 		}
 	}
-	all = append(all, t(ctx, "campaign.how.waves", "waves", strings.Join(sizes, " → ")),
-		t(ctx, "campaign.how.soak", "d", strings.Join(soaks, " → ")), v.stopText(ctx))
+	waves := t(ctx, "campaign.how.one_wave")
+	if len(sizes) > 1 {
+		waves = t(ctx, "campaign.how.waves", "waves", strings.Join(sizes, " → "))
+	}
+	all = append(all, waves, t(ctx, "campaign.how.soak", "d", strings.Join(soaks, " → ")), v.stopText(ctx))
 	if p.Mode != firmware.ModeAuto && p.Mode != "" {
 		all = append(all, t(ctx, "campaign.mode."+string(p.Mode)))
 	}

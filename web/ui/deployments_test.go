@@ -40,7 +40,7 @@ func TestReasonsOnRecord(t *testing.T) {
 	}{
 		{i18n.Chinese, verdict.Reason, "第 1 批（canary）中，1 台设备有 1 台已回滚（100%）；规则：首次出现即停止，样本至少 1 台"},
 		{i18n.English, verdict.Reason,
-			"1 of 1 device in wave 1 (canary) ended rolled back (100 %); the rule stops at the first of at least 1"},
+			"1 of 1 device in wave 1 (canary) ended rolled back (100%); the rule stops at the first of at least 1"},
 		{i18n.Chinese, cut, "下载中断；已发送 12.0 KiB / 586 KiB"},
 		{i18n.Chinese, why, "下载中断；已发送 12.0 KiB / 586 KiB：设备不再接收数据"},
 		{i18n.Chinese, fleet.Because("legacy", "detail", "power was lost"), "power was lost"},

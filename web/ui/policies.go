@@ -76,12 +76,22 @@ func warningsOf(all []policy.Warning, id uuid.UUID) (of []fleet.Reason) {
 	return of
 }
 
-// saying is a rule as a sentence.
+// saying is a rule as a sentence, which holds for the calls that it names: its
+// further conditions are announced, and follow as [narrowed] writes them.
 func saying(ctx context.Context, r policy.Rule) string {
+	rule := decision(ctx, r)
+	if len(furtherConditions(ctx, r)) > 0 {
+		return t(ctx, "policy.conditional", "rule", rule)
+	}
+	return rule
+}
+
+// decision says what a rule decides of whose calls.
+func decision(ctx context.Context, r policy.Rule) string {
 	what := t(ctx, "policy.what.any")
 	switch {
 	case len(r.Tools) > 0:
-		what = shorten(joined(ctx, r.Tools), 200)
+		what = shorten(joined(ctx, "policy.join_last", r.Tools), 200)
 	case r.Audience != "":
 		what = t(ctx, "policy.what."+string(r.Audience))
 	case len(r.Effects) == 1:
@@ -89,14 +99,27 @@ func saying(ctx context.Context, r policy.Rule) string {
 	case len(r.Effects) > 1:
 		what = t(ctx, "policy.what.away")
 	}
-	if len(r.Kinds) == 0 {
+	if len(r.Kinds)+len(r.Roles) == 0 {
 		return t(ctx, "policy.all."+string(r.Decision), "what", what)
 	}
-	kinds := make([]string, len(r.Kinds))
-	for i, k := range r.Kinds {
-		kinds[i] = t(ctx, "policy.kind."+string(k))
+	who := t(ctx, "policy.callers")
+	if len(r.Kinds) > 0 {
+		who = joined(ctx, "policy.join_last", named(ctx, "policy.kind.", r.Kinds))
 	}
-	return capital(t(ctx, "policy.some."+string(r.Decision), "who", joined(ctx, kinds), "what", what))
+	if len(r.Roles) > 0 {
+		roles := joined(ctx, "policy.join_or", named(ctx, "role.", r.Roles))
+		who = t(ctx, "policy.with_role", "who", who, "roles", roles)
+	}
+	return capital(t(ctx, "policy.some."+string(r.Decision), "who", who, "what", what))
+}
+
+// named are the texts of codes.
+func named[T ~string](ctx context.Context, prefix string, codes []T) []string {
+	all := make([]string, len(codes))
+	for i, code := range codes {
+		all[i] = t(ctx, prefix+string(code))
+	}
+	return all
 }
 
 func capital(s string) string {
@@ -104,28 +127,24 @@ func capital(s string) string {
 	return string(unicode.ToUpper(r)) + s[n:]
 }
 
-// joined writes a list as a language does: a, b and c.
-func joined(ctx context.Context, list []string) string {
+// joined writes a list as a language does: a, b and c, or with another word
+// before its last part.
+func joined(ctx context.Context, lastKey string, list []string) string {
 	last := len(list) - 1
 	if last < 1 {
 		return strings.Join(list, "")
 	}
-	return strings.Join(list[:last], t(ctx, "policy.join")) + t(ctx, "policy.join_last") + list[last]
+	return strings.Join(list[:last], t(ctx, "policy.join")) + t(ctx, lastKey) + list[last]
 }
 
-// narrowed are the lines that say when a rule applies, beyond its sentence.
-func narrowed(ctx context.Context, r policy.Rule) (all []string) {
+// furtherConditions are the lines that say when a rule applies, beyond its sentence.
+func furtherConditions(ctx context.Context, r policy.Rule) (all []string) {
 	add := func(given bool, key string, args ...any) {
 		if given {
 			all = append(all, t(ctx, key, args...))
 		}
 	}
-	roles := make([]string, len(r.Roles))
-	for i, role := range r.Roles {
-		roles[i] = t(ctx, "role."+string(role))
-	}
-	add(len(roles) > 0, "policy.if_role", "list", joined(ctx, roles))
-	add(len(r.Names) > 0, "policy.if_name", "list", shorten(joined(ctx, r.Names), 120))
+	add(len(r.Names) > 0, "policy.if_name", "list", shorten(joined(ctx, "policy.join_or", r.Names), 120))
 	add(r.Audience != "" && len(r.Tools) > 0, "policy.if_audience."+string(r.Audience))
 	if len(r.Tools) > 0 || r.Audience != "" {
 		for _, e := range r.Effects {
@@ -137,9 +156,21 @@ func narrowed(ctx context.Context, r policy.Rule) (all []string) {
 	if r.Window != nil {
 		add(true, "policy.if_window", "window", windowText(ctx, *r.Window))
 	}
-	add(r.RatePerMinute > 0, "policy.rate", "n", r.RatePerMinute)
-	add(r.DailyBudget > 0, "policy.budget", "n", r.DailyBudget)
-	add(r.ApprovalTTL > 0, "policy.wait", "d", r.ApprovalTTL)
+	return all
+}
+
+// narrowed are the lines below a rule's sentence: its conditions, and its limits.
+func narrowed(ctx context.Context, r policy.Rule) []string {
+	all := furtherConditions(ctx, r)
+	if r.RatePerMinute > 0 {
+		all = append(all, t(ctx, "policy.rate", "n", r.RatePerMinute))
+	}
+	if r.DailyBudget > 0 {
+		all = append(all, t(ctx, "policy.budget", "n", r.DailyBudget))
+	}
+	if r.ApprovalTTL > 0 {
+		all = append(all, t(ctx, "policy.wait", "d", r.ApprovalTTL))
+	}
 	return all
 }
 

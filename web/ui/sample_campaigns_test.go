@@ -160,7 +160,7 @@ func waves(c campaign.Campaign, sizes []int, states []campaign.WaveState) (all [
 	for i, p := range c.Plan.Waves {
 		w := campaign.Wave{Campaign: c.ID, Number: i, Plan: p, Size: sizes[i], State: states[i]}
 		if states[i] == campaign.WaveFailed {
-			w.Verdict = legacy("87.5 % of 32 succeeded; 95 % were needed")
+			w.Verdict = legacy("87.5% of 32 succeeded; 95% were needed")
 		}
 		all = append(all, w)
 	}
