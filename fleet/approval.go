@@ -275,8 +275,7 @@ type ApprovalDecision struct {
 	Stale  Stale  // of [CodeApprovalStale]
 	// Call is the call as it goes on: pending, or refused by the gate. Nil for a
 	// fan-out, and for what was not approved.
-	Call    *Call
-	Process uuid.UUID // that carries the call out
+	Call *Call
 }
 
 // An ApprovalFilter narrows a list of approvals. Zero fields do not filter.
@@ -305,9 +304,6 @@ type ApprovalStore interface {
 	Decide(ctx context.Context, d ApprovalDecision) error
 	// ExpireApprovals ends those whose time is over, and returns them.
 	ExpireApprovals(ctx context.Context, now time.Time) ([]Approval, error)
-	// CancelApprovedStrays cancels approved calls that are open and that another
-	// process was to carry out.
-	CancelApprovedStrays(ctx context.Context, process uuid.UUID) (int64, error)
 	// PrincipalLine returns the ids of the principal and of all who made the tokens
 	// up to there, and the name of the operator behind a token.
 	PrincipalLine(ctx context.Context, p Principal) (line []string, person string, err error)

@@ -257,7 +257,7 @@ func (s *Approvals) asked(ctx context.Context, by Principal, a Approval) error {
 func (s *Approvals) begin(ctx context.Context, by Principal, id uuid.UUID, to ApprovalState, reason string,
 	may func(context.Context, Principal, Approval) error) (ApprovalDecision, Approval, error) {
 	by, err := s.principalNow(ctx, by)
-	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now(), Process: s.o.Calls.process}
+	d := ApprovalDecision{ID: id, State: to, By: by, At: s.o.Now()}
 	if err != nil {
 		return d, Approval{}, err
 	}

@@ -136,7 +136,7 @@ func checkRequest(r CallRequest) error {
 }
 
 func (s *Calls) newCall(r CallRequest) *Call {
-	c := &Call{ID: s.newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
+	c := &Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
 		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")

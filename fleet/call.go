@@ -169,13 +169,9 @@ type CallStore interface {
 	// already stays as it is. What an earlier write of the same calls does
 	// after this, if the database carries it out late, changes nothing.
 	SettleCalls(ctx context.Context, calls []*Call) error
-	// RecoverCalls closes what a dead process left open: of the calls with lower
-	// ids than before, pending ones become canceled, sent ones unknown.
-	RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error)
-	// CancelStrays cancels calls below before that came on record open after
-	// RecoverCalls: their writer was dead before the database confirmed them, so
-	// they were never sent.
-	CancelStrays(ctx context.Context, before uuid.UUID) (int64, error)
+	// RecoverCalls closes what an earlier process left open: pending calls become
+	// canceled, sent ones unknown. This process has made no call yet.
+	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
 	LastArguments(ctx context.Context, actor Principal, tool string) (json.RawMessage, error)
 }

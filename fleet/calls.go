@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -126,8 +125,6 @@ type Calls struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex
-	process uuid.UUID // this one
-	first   uuid.UUID // strays of an earlier process have lower ids
 	stopped bool
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when Shutdown gives up waiting
@@ -153,8 +150,7 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Held = func() bool { return true }
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{o: o, life: life, stop: stop, process: uuid.Must(uuid.NewV7())}
-	s.first = s.process
+	s := &Calls{o: o, life: life, stop: stop}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
 	s.gate.policy, s.gate.pins, s.gate.running = o.Policy, o.Pins, o.Running
@@ -263,17 +259,12 @@ const callIDSlack = time.Minute
 // newCallID makes the id of a call made now. [uuid.NewV7] never goes back: once
 // the clock was set back, its ids carry a time that lies ahead, for as long as
 // the clock was wrong, and the store finds a call's partition by that time.
-func (s *Calls) newCallID(now time.Time) uuid.UUID {
+func newCallID(now time.Time) uuid.UUID {
 	id := uuid.Must(uuid.NewV7())
 	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
 		var at [8]byte
 		binary.BigEndian.PutUint64(at[:], uint64(now.UnixMilli())<<16)
 		copy(id[:6], at[:])
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if bytes.Compare(id[:], s.first[:]) < 0 {
-			s.first = id
-		}
 	}
 	return id
 }

@@ -286,39 +286,6 @@ func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
 	}
 }
 
-// strayStore notes below which id calls are taken for those of an earlier process.
-type strayStore struct {
-	*fleettest.CallStore
-	before chan uuid.UUID
-}
-
-func (s *strayStore) CancelStrays(_ context.Context, before uuid.UUID) (int64, error) {
-	s.before <- before
-	return 0, nil
-}
-
-func TestCallsAfterAClockWasSetBackAreNoStrays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		store := &strayStore{b.store, make(chan uuid.UUID, 1)}
-		clock := time.Now
-		calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: b.targets, Link: b.link, Watcher: b.seen,
-			URLs: urls{}, Events: &fleet.Events{}, Now: func() time.Time { return clock().UTC() }})
-		defer calls.Shutdown()
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go func() { _ = calls.Run(ctx) }()
-		clock = func() time.Time { return time.Now().Add(-3 * time.Hour) }
-		c, err := calls.Make(ctx, fleet.CallRequest{Actor: ann, Device: unit, Tool: "self.get_device_status"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before := <-store.before; before.String() > c.ID.String() {
-			t.Errorf("the process cancels calls before %s, such as its own %s", before, c.ID)
-		}
-	})
-}
-
 func TestArgumentErrorsAreForPeople(t *testing.T) {
 	b := newBench(t)
 	for arguments, want := range map[string]string{

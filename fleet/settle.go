@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Limits of calls whose records are to be settled.
@@ -195,42 +193,4 @@ func (s *settler) close() {
 	if n := s.waiting(); n > 0 {
 		s.log.Error("outcomes of calls not stored; the next start closes those that are on record", "count", n)
 	}
-}
-
-// Times at which strays are looked for after a start.
-const (
-	firstStrayLook = 30 * time.Second
-	lastStrayLook  = time.Hour
-)
-
-// Run looks for calls that a dead process left to the database and that came
-// on record after the start, then waits for ctx.
-func (s *Calls) Run(ctx context.Context) error {
-	for wait := firstStrayLook; wait < lastStrayLook; wait *= 2 {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
-		s.mu.Lock()
-		first := s.first
-		s.mu.Unlock()
-		switch n, err := s.cancelStrays(ctx, first); {
-		case err != nil && ctx.Err() == nil:
-			s.o.Log.Warn("calls of the last run not looked for; trying again", "err", err)
-		case n > 0:
-			s.o.Log.Info("calls of the last run came on record late; they were never sent, and are canceled", "count", n)
-		}
-	}
-	<-ctx.Done()
-	return nil
-}
-
-func (s *Calls) cancelStrays(ctx context.Context, first uuid.UUID) (int64, error) {
-	n, err := s.o.Store.CancelStrays(ctx, first)
-	if err != nil || s.o.Approvals == nil {
-		return n, err
-	}
-	approved, err := s.o.Approvals.CancelApprovedStrays(ctx, s.process)
-	return n + approved, err
 }

@@ -263,11 +263,11 @@ func (s *Store) Decide(ctx context.Context, d fleet.ApprovalDecision) error {
 func endApproval(ctx context.Context, tx pgx.Tx, d fleet.ApprovalDecision) (fleet.Approval, error) {
 	rows, _ := tx.Query(ctx, `
 		UPDATE approvals SET state = $2, decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
-			decided_at = $7, decision_reason = $8, code = $9, process = $10, stale = $11
+			decided_at = $7, decision_reason = $8, code = $9, stale = $10
 		WHERE id = $1 AND state = 'waiting' AND ($2 <> 'approved' OR expires_at > $7)
 		RETURNING `+approvalColumns,
 		d.ID, d.State, d.By.Kind, d.By.ID, cleanText(d.By.Name), d.By.Role, d.At, cleanText(d.Reason), d.Code,
-		pgUUID(d.Process), d.Stale)
+		d.Stale)
 	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return a, err

@@ -566,7 +566,6 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 	approved, a := b.ask(b.model)
 	sent, a2 := b.ask(b.model)
 	// The process dies right after its decision is on record, an hour and more after the call was made.
-	dead := uuid.Must(uuid.NewV7())
 	for _, x := range []struct {
 		c fleet.Call
 		a fleet.Approval
@@ -574,13 +573,13 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 		c := x.c
 		c.State = fleet.CallPending
 		check(t, b.store.Decide(t.Context(), fleet.ApprovalDecision{ID: x.a.ID, State: fleet.ApprovalApproved, By: b.bob,
-			At: now(), Call: &c, Process: dead}))
+			At: now(), Call: &c}))
 		if c.ID == sent.ID {
 			c.State, c.SentAt = fleet.CallSent, ptr(now())
 			check(t, b.store.MarkSent(t.Context(), &c))
 		}
 	}
-	canceled, unknown, err := b.store.RecoverCalls(t.Context(), uuid.Max)
+	canceled, unknown, err := b.store.RecoverCalls(t.Context())
 	if err != nil || canceled != 1 || unknown != 1 {
 		t.Errorf("RecoverCalls = %d, %d, %v", canceled, unknown, err)
 	}
@@ -597,37 +596,9 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 	if c, err := b.store.Call(t.Context(), waits.ID); err != nil || c.State != fleet.CallPendingApproval {
 		t.Errorf("the call that waits is %s, %v", c.State, err)
 	}
-
-	// A call of before the start that is approved now is no stray.
-	block := make(chan struct{})
-	b.link.Connect("d0", func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
-		<-block
-		return fleettest.Text("true"), nil
-	})
 	_, err = b.svc.Approve(t.Context(), b.bob, waits.Approval, "")
 	check(t, err)
-	<-b.sent
-	if n, err := b.store.CancelStrays(t.Context(), uuid.Must(uuid.NewV7())); err != nil || n != 0 {
-		t.Errorf("CancelStrays = %d, %v", n, err)
-	}
-	close(block)
 	if c := b.outcome(waits.ID); c.State != fleet.CallSucceeded {
-		t.Errorf("the call is %s, %v", c.State, c.Error)
-	}
-}
-
-// A decision of a dead process that the database carries out after the next start
-// leaves no call open.
-func TestStrayDecision(t *testing.T) {
-	b := newApprovalBench(t)
-	c, a := b.ask(b.model)
-	c.State = fleet.CallPending
-	check(t, b.store.Decide(t.Context(), fleet.ApprovalDecision{ID: a.ID, State: fleet.ApprovalApproved, By: b.bob,
-		At: now(), Call: &c, Process: uuid.Must(uuid.NewV7())}))
-	if n, err := b.store.CancelApprovedStrays(t.Context(), uuid.Must(uuid.NewV7())); err != nil || n != 1 {
-		t.Errorf("CancelApprovedStrays = %d, %v", n, err)
-	}
-	if c := b.outcome(c.ID); c.State != fleet.CallCanceled || c.Error.Code != fleet.CodeNotRecorded {
 		t.Errorf("the call is %s, %v", c.State, c.Error)
 	}
 }

@@ -300,26 +300,29 @@ const openFor = time.Hour
 // minute ago lie far behind the newest, and once it was set back, ahead of it.
 const openAmong = 100_000
 
-// RecoverCalls closes what a dead process left open. That process made its
-// last call at the latest when it died, so the newest call says where to look.
-func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, unknown int64, err error) {
-	err = s.eachOpen(ctx, before, openFor, func(tx pgx.Tx, among idRange) error {
-		if canceled, err = closeOpen(ctx, tx, among, fleet.CallPending, fleet.CallCanceled,
-			fleet.NewCallError(fleet.CodeStopped+".sending")); err != nil {
+// RecoverCalls closes what an earlier process left open: also calls whose ids lie
+// ahead since the clock was set back. That process made its last call at the latest
+// when it ended, so the newest call says where to look. Its sessions have ended
+// ([OpenUnder]), so that none comes on record later.
+func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
+	toSend, toAnswer := fleet.NewCallError(fleet.CodeStopped+".sending"), fleet.NewCallError(fleet.CodeStopped+".answer")
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		from, err := oldestOpen(ctx, tx)
+		if err != nil {
 			return err
 		}
-		unknown, err = closeOpen(ctx, tx, among, fleet.CallSent, fleet.CallUnknown,
-			fleet.NewCallError(fleet.CodeStopped+".answer"))
+		if canceled, err = closeOpen(ctx, tx, from, fleet.CallPending, fleet.CallCanceled, toSend); err != nil {
+			return err
+		}
+		unknown, err = closeOpen(ctx, tx, from, fleet.CallSent, fleet.CallUnknown, toAnswer)
 		return err
 	})
 	if err == nil {
 		// Those that waited for an approval may be much older.
 		var approved, sent int64
-		approved, err = closeApproved(ctx, s.db, uuid.Nil, fleet.CallPending, fleet.CallCanceled,
-			fleet.NewCallError(fleet.CodeStopped+".sending"))
+		approved, err = closeApproved(ctx, s.db, fleet.CallPending, fleet.CallCanceled, toSend)
 		if err == nil {
-			sent, err = closeApproved(ctx, s.db, uuid.Nil, fleet.CallSent, fleet.CallUnknown,
-				fleet.NewCallError(fleet.CodeStopped+".answer"))
+			sent, err = closeApproved(ctx, s.db, fleet.CallSent, fleet.CallUnknown, toAnswer)
 		}
 		canceled, unknown = canceled+approved, unknown+sent
 	}
@@ -329,82 +332,43 @@ func (s *Store) RecoverCalls(ctx context.Context, before uuid.UUID) (canceled, u
 	return canceled, unknown, nil
 }
 
-// strayFor is longer than a write of a dead process was under way before that
-// died: two flushes.
-const strayFor = 10 * time.Minute
-
-// CancelStrays closes calls of a dead process that came on record too late for
-// RecoverCalls: the database hung with them when the process died, so that it
-// never learned of their record, and never sent them.
-func (s *Store) CancelStrays(ctx context.Context, before uuid.UUID) (n int64, err error) {
-	err = s.eachOpen(ctx, before, strayFor, func(tx pgx.Tx, among idRange) error {
-		for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
-			closed, err := closeOpen(ctx, tx, among, state, fleet.CallCanceled,
-				fleet.NewCallError(fleet.CodeNotRecorded+".stray"))
-			if err != nil {
-				return err
-			}
-			n += closed
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("cancel stray calls: %w", domainError(err))
+// oldestOpen is when the oldest call can have been made that is open: [openFor] before
+// the newest, or when the oldest of the newest [openAmong] was.
+func oldestOpen(ctx context.Context, tx pgx.Tx) (time.Time, error) {
+	var newest, oldest uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT id FROM calls ORDER BY id DESC LIMIT 1`).Scan(&newest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Now(), nil
 	}
-	return n, nil
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = tx.QueryRow(ctx, `SELECT id FROM (SELECT id FROM calls ORDER BY id DESC LIMIT $1) AS newest ORDER BY id LIMIT 1`,
+		openAmong).Scan(&oldest)
+	at, _ := idTime(newest)
+	from := at.Add(-openFor)
+	if at, _ := idTime(oldest); at.Before(from) {
+		from = at
+	}
+	return from, err
 }
 
-// idRange bounds calls by their ids, and the partitions to look into.
-type idRange struct {
-	from   time.Time
-	before uuid.UUID
-}
-
-// eachOpen runs close on the calls below before that are at most as much older
-// than the newest of them, or among the newest [openAmong].
-func (s *Store) eachOpen(ctx context.Context, before uuid.UUID, older time.Duration, closeAmong func(pgx.Tx,
-	idRange) error) error {
-	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		var newest uuid.UUID
-		err := tx.QueryRow(ctx, `SELECT id FROM calls WHERE id < $1 ORDER BY id DESC LIMIT 1`, before).Scan(&newest)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		at, _ := idTime(newest)
-		from := at.Add(-older)
-		var oldest uuid.UUID
-		err = tx.QueryRow(ctx, `
-			SELECT id FROM (SELECT id FROM calls WHERE id < $1 ORDER BY id DESC LIMIT $2) AS newest
-			ORDER BY id LIMIT 1`, before, openAmong).Scan(&oldest)
-		if err != nil {
-			return err
-		}
-		if at, _ := idTime(oldest); at.Before(from) {
-			from = at
-		}
-		return closeAmong(tx, idRange{from: from, before: before})
-	})
-}
-
-func closeOpen(ctx context.Context, tx pgx.Tx, among idRange, state, to fleet.CallState, e *fleet.CallError) (int64,
+func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.CallState, e *fleet.CallError) (int64,
 	error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE calls
-		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $10, finished_at = $5, result_hash =
+		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $9, finished_at = $5, result_hash =
 			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
-		WHERE id >= $7 AND id < $9 AND created_at >= $8 AND state = $1 AND (approval_id IS NULL OR fanout_id IS NOT NULL)`,
-		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(among.from),
-		among.from.Add(-idSlack), among.before, marshalled(e.Params))
+		WHERE id >= $7 AND created_at >= $8 AND state = $1 AND (approval_id IS NULL OR fanout_id IS NOT NULL)`,
+		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(from),
+		from.Add(-idSlack), marshalled(e.Params))
 	return tag.RowsAffected(), err
 }
 
 // closeApproved closes calls that a person approved and that are still in the
-// state, but for those that the process carries out.
-func closeApproved(ctx context.Context, db execer, process uuid.UUID, state, to fleet.CallState,
+// state.
+func closeApproved(ctx context.Context, db execer, state, to fleet.CallState,
 	e *fleet.CallError) (int64, error) {
 	tag, err := db.Exec(ctx, `
 		UPDATE calls c
@@ -412,30 +376,16 @@ func closeApproved(ctx context.Context, db execer, process uuid.UUID, state, to 
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
 		FROM (
 			SELECT subject_id, created_at FROM approvals
-			WHERE state = 'approved' AND subject = 'call' AND process <> $6
-			ORDER BY decided_at DESC LIMIT $7) AS a
+			WHERE state = 'approved' AND subject = 'call'
+			ORDER BY decided_at DESC LIMIT $6) AS a
 		WHERE c.id = a.subject_id AND c.created_at = a.created_at AND c.state = $1`,
-		state, to, e.Code, marshalled(e.Params), time.Now(), process, approvedAmong)
+		state, to, e.Code, marshalled(e.Params), time.Now(), approvedAmong)
 	return tag.RowsAffected(), err
 }
 
 // approvedAmong is how many of the latest approvals are looked through for calls
 // that are open.
 const approvedAmong = 10_000
-
-// CancelApprovedStrays cancels approved calls that another process was to carry
-// out: it is dead, and the database carried its decision out later.
-func (s *Store) CancelApprovedStrays(ctx context.Context, process uuid.UUID) (n int64, err error) {
-	for _, state := range []fleet.CallState{fleet.CallPending, fleet.CallSent} {
-		closed, err := closeApproved(ctx, s.db, process, state, fleet.CallCanceled,
-			fleet.NewCallError(fleet.CodeNotRecorded+".stray"))
-		if err != nil {
-			return n, fmt.Errorf("cancel stray approved calls: %w", domainError(err))
-		}
-		n += closed
-	}
-	return n, nil
-}
 
 // LastArguments returns what this actor last gave the tool. It looks through
 // the actor's recent calls only: it fills in a form, no more.

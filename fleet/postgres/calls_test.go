@@ -235,7 +235,7 @@ func TestRecoverCalls(t *testing.T) {
 		}
 	}
 	for _, want := range []int64{1, 0} { // the second finds nothing left
-		if canceled, unknown, err := s.RecoverCalls(ctx, uuid.Must(uuid.NewV7())); err != nil || canceled != want ||
+		if canceled, unknown, err := s.RecoverCalls(ctx); err != nil || canceled != want ||
 			unknown != want {
 			t.Fatalf("RecoverCalls = %d, %d, %v; want %d, %d", canceled, unknown, err, want, want)
 		}
@@ -272,7 +272,7 @@ func TestRecoverCallsAfterTheClockWasSet(t *testing.T) {
 			}
 		}
 	}
-	if _, unknown, err := s.RecoverCalls(ctx, uuid.Max); err != nil || unknown != int64(len(open)) {
+	if _, unknown, err := s.RecoverCalls(ctx); err != nil || unknown != int64(len(open)) {
 		t.Errorf("RecoverCalls closed %d, %v; want %d", unknown, err, len(open))
 	}
 	for _, c := range open {

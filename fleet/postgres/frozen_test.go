@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
@@ -337,30 +336,4 @@ func TestSettleCalls(t *testing.T) {
 	}
 	wantKind(t, s.InsertCall(ctx, absent), fleet.ErrConflict) // what hung comes too late
 	wantKind(t, s.SettleCalls(ctx, []*fleet.Call{newCall("open", fleet.CallSent)}), fleet.ErrInvalid)
-}
-
-// A call of a dead process that comes on record after the start was never sent.
-func TestCancelStrays(t *testing.T) {
-	ctx, s := t.Context(), newStore(t)
-	stray, waiting := newCall("stray", fleet.CallSent), newCall("waiting", fleet.CallPending)
-	start := uuid.Must(uuid.NewV7())
-	own := newCall("own", fleet.CallSent)
-	if _, _, err := s.RecoverCalls(ctx, start); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []*fleet.Call{own, stray, waiting} {
-		check(t, s.InsertCall(ctx, c))
-	}
-	for _, want := range []int64{2, 0} {
-		if n, err := s.CancelStrays(ctx, start); err != nil || n != want {
-			t.Errorf("CancelStrays = %d, %v; want %d", n, err, want)
-		}
-	}
-	states := map[*fleet.Call]fleet.CallState{own: fleet.CallSent, stray: fleet.CallCanceled, waiting: fleet.CallCanceled}
-	for c, want := range states {
-		got, err := s.Call(ctx, c.ID)
-		if err != nil || got.State != want || (want == fleet.CallCanceled) != (got.SentAt == nil) {
-			t.Errorf("call %s is %s, sent %v, %v; want %s", c.Device, got.State, got.SentAt, err, want)
-		}
-	}
 }

@@ -45,7 +45,6 @@ import (
 	"fleetd/mcp/gateway"
 	"fleetd/web/device"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -334,7 +333,6 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.logs.Store(logs)
 	s.stages.run("logs of devices", logs.Run)
 	s.stages.onStop("calls", s.Calls.Shutdown)
-	s.stages.run("stray calls", s.Calls.Run)
 	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
 		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
@@ -474,9 +472,7 @@ func tryAddrs(ctx context.Context, byFlag map[string]string) error {
 
 // closeOldCalls closes what a process that died left open.
 func (s *Server) closeOldCalls(ctx context.Context) error {
-	// This process has made no call yet: all that are open are of the last one,
-	// also those whose ids lie ahead since the clock was set back.
-	canceled, unknown, err := s.store.RecoverCalls(ctx, uuid.Max)
+	canceled, unknown, err := s.store.RecoverCalls(ctx)
 	if err != nil {
 		return err
 	}
