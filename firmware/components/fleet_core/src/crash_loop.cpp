@@ -12,11 +12,11 @@ std::int64_t counted(KvStore &store, const char *key) {
     return n > 0 ? n : 0;
 }
 
+// A brown-out is the supply's: without its tools a board would do no better.
 bool is_crash(ResetReason reason) {
     switch (reason) {
         case ResetReason::panic:
         case ResetReason::watchdog:
-        case ResetReason::brownout:
         case ResetReason::other: return true;
         default: return false;
     }
