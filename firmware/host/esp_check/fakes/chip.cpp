@@ -79,6 +79,13 @@ int to_console(const char *format, va_list args) {
     return size;
 }
 
+void print(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (log::sink != nullptr ? log::sink : to_console)(format, args);
+    va_end(args);
+}
+
 int take(void *buffer, std::uint32_t length) {
     const std::size_t size = std::min<std::size_t>(length, serial::incoming.size());
     serial::incoming.copy(static_cast<char *>(buffer), size);
@@ -87,6 +94,10 @@ int take(void *buffer, std::uint32_t length) {
 }
 
 }  // namespace
+
+void fake::log::write(const std::string &piece) {
+    print("%s", piece.c_str());
+}
 
 extern "C" {
 

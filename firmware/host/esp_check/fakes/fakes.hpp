@@ -35,6 +35,7 @@ extern std::int64_t now_us;
 extern int tasks;                                    // made
 extern std::map<std::string, std::uint32_t> stacks;  // bytes never used, by task
 extern int tasks_to_refuse;                          // from the first on
+extern void *current;                                // the task that runs
 extern int watchdog_feeds;
 extern std::int64_t last_feed_us, longest_unfed_us;  // between two feeds
 extern std::int64_t longest_turn_us;                 // of the executor, without its waiting
@@ -278,6 +279,8 @@ extern esp_err_t result;
 
 namespace log {
 extern std::string text;  // what went to the console
-}
+// write logs a piece of a line, as the Wi-Fi library does.
+void write(const std::string &piece);
+}  // namespace log
 
 }  // namespace fake

@@ -88,6 +88,7 @@ void reset_chip() {
     rtos::now_us = 1000000;
     rtos::tasks = rtos::tasks_to_refuse = rtos::watchdog_feeds = rtos::notified = 0;
     rtos::stacks.clear();
+    rtos::current = nullptr;
     rtos::date_us = rtos::longest_unfed_us = rtos::longest_turn_us = 0;
     rtos::last_feed_us = rtos::now_us;
     chip::reset_reason = ESP_RST_POWERON;

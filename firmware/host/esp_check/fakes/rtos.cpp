@@ -16,6 +16,7 @@ std::int64_t now_us = 0;
 int tasks = 0;
 int tasks_to_refuse = 0;
 std::map<std::string, std::uint32_t> stacks;
+void *current = nullptr;
 int watchdog_feeds = 0;
 std::int64_t last_feed_us = 0, longest_unfed_us = 0;
 std::int64_t longest_turn_us = 0;
@@ -84,6 +85,9 @@ BaseType_t xTaskCreate(TaskFunction_t, const char *, uint32_t, void *, UBaseType
     ++tasks;
     if (handle != nullptr) *handle = &block;
     return pdPASS;
+}
+TaskHandle_t xTaskGetCurrentTaskHandle(void) {
+    return static_cast<TaskHandle_t>(current);
 }
 UBaseType_t uxTaskGetNumberOfTasks(void) {
     return static_cast<UBaseType_t>(stacks.size());

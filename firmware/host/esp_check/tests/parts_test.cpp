@@ -4,10 +4,7 @@
 #include "fleet_esp/buzzer.hpp"
 #include "fleet_esp/lamps.hpp"
 #include "fleet_esp/lcd_display.hpp"
-#include "fleet_esp/log_capture.hpp"
 #include "fleet_esp/reset_button.hpp"
-
-#include "esp_log.h"
 
 namespace lights = fake::lights;
 namespace screen = fake::screen;
@@ -186,30 +183,4 @@ TEST_CASE("a button counts when it was held and then pressed for a moment, and o
     CHECK(held == 1);
     press(300, 1000);
     CHECK(held == 1);
-}
-
-TEST_CASE("a line of the log is taken apart") {
-    using fleet::LogLevel;
-    const auto line = fleet::esp::parse_log_line("W (1234) wifi: not connected: reason 201\n");
-    CHECK(line.level == LogLevel::warn);
-    CHECK(line.tag == "wifi");
-    CHECK(line.text == "not connected: reason 201");
-    for (const char *odd :
-         {"", "plain text", "I (12 wifi: x", ": ) (", "I (1) wifi no colon", "Guru Meditation (x) y: z"}) {
-        CHECK(fleet::esp::parse_log_line(odd).tag.empty());
-    }
-}
-
-TEST_CASE("what is logged is kept, and printed as before") {
-    fake::reset();
-    REQUIRE(fleet::esp::start_log_capture().ok());
-    ESP_LOGW("test", "kept %d", 42);
-    ESP_LOGE("test", "%s", std::string(1000, 'x').c_str());
-    char buffer[1024];
-    fleet::JsonWriter json(buffer, sizeof buffer);
-    fleet::esp::with_log([&](fleet::LogRing &ring) { ring.tail(json, ring.next() - 2, 2); });
-    const std::string kept(json.view());
-    CHECK(kept.find("kept 42") != std::string::npos);
-    CHECK(kept.find("xxxx") != std::string::npos);
-    CHECK(fake::log::text.find("W (1234) test: kept 42\n") != std::string::npos);
 }

@@ -19,7 +19,7 @@ struct LogLine {
 // parse_log_line leaves tag empty for a line of another form.
 LogLine parse_log_line(std::string_view line);
 
-// start_log_capture keeps a copy of every line that ESP-IDF logs, in memory
+// start_log_capture keeps a copy of every line that ESP-IDF and its libraries log, in memory
 // that a restart by software or a crash leaves alone. There is one log, so this
 // is no class.
 Status start_log_capture();
