@@ -3,6 +3,7 @@ package rollout
 import (
 	"container/list"
 	"math"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -163,6 +164,12 @@ func (c *openCampaign) wave() *campaign.Wave {
 }
 
 func (c *openCampaign) lastWave() bool { return c.Wave >= len(c.waves)-1 }
+
+// more reports whether devices come after the open wave: a gate has nothing else to
+// let through.
+func (c *openCampaign) more() bool {
+	return c.Plan.Continuous || slices.ContainsFunc(c.waves[c.Wave+1:], func(w campaign.Wave) bool { return w.Size > 0 })
+}
 
 // soak is how long a device of the wave must stay well.
 func (c *openCampaign) soak(wave int) time.Duration {

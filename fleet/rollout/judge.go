@@ -111,7 +111,7 @@ func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVer
 	case c.lastWave():
 		c.judged = true
 		return l.saveWave(ctx, c, campaign.WaveFinished, v.Reason)
-	case w.Plan.Gate == campaign.GateManual:
+	case w.Plan.Gate == campaign.GateManual && w.Size > 0 && c.more():
 		if err := l.saveWave(ctx, c, campaign.WaveGated, v.Reason); err != nil {
 			return err
 		}

@@ -156,6 +156,25 @@ func TestManualGateWaitsForAnOperator(t *testing.T) {
 	})
 }
 
+// A wave that no device is in has no gate, nor has one that none comes after.
+func TestEmptyWavesHaveNoGate(t *testing.T) {
+	for name, sizes := range map[string][]int{"first": {0, 2}, "last": {2, 0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(2, nil)
+				c := w.plan(func(p *campaign.Plan) {
+					for i := range p.Waves {
+						p.Waves[i].Gate = campaign.GateManual
+					}
+				}, sizes...)
+				stop := w.start()
+				defer stop()
+				w.await(c.ID, time.Hour, campaign.Completed)
+			})
+		})
+	}
+}
+
 func TestFailedWaveStopsTheNext(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(10, func(i int) string {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"net/url"
@@ -64,7 +65,7 @@ func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
 // Parts returns the live parts of the board by name; each has its own id.
 func (b CampaignBoard) Parts() map[string]templ.Component {
 	all := map[string]templ.Component{"head": b.Head(), "acts": b.Actions(), "skips": b.Skips()}
-	for i := range b.Waves {
+	for _, i := range b.shownWaves() {
 		all["wave "+strconv.Itoa(i)] = b.Wave(i)
 	}
 	if b.started() {
@@ -79,7 +80,26 @@ func (b CampaignBoard) Shape() string {
 	c := b.Campaign
 	waits := c.State == campaign.AwaitingApproval
 	return strings.Join([]string{strconv.FormatBool(b.started()), strconv.FormatBool(waits), c.Digest, c.EditedAt.String(),
-		strconv.Itoa(len(b.Waves))}, " ")
+		fmt.Sprint(b.shownWaves())}, " ")
+}
+
+// shownWaves are those with devices; all while none has any.
+func (b CampaignBoard) shownWaves() (shown []int) {
+	for i, w := range b.Waves {
+		if w.Size > 0 || b.Campaign.Targets == 0 {
+			shown = append(shown, i)
+		}
+	}
+	return shown
+}
+
+// lastWave is the number, from 1, of the last wave with devices.
+func (b CampaignBoard) lastWave() int {
+	shown := b.shownWaves()
+	if b.Campaign.Plan.Continuous || len(shown) == 0 {
+		return len(b.Waves)
+	}
+	return max(shown[len(shown)-1], b.Campaign.Wave) + 1
 }
 
 // acts says which acts are offered, by the state.
@@ -102,11 +122,11 @@ func (b CampaignBoard) acts() (a acts) {
 	case campaign.Running:
 		a.pause, a.abort = true, true
 		a.pullNow = c.Plan.Mode != firmware.ModePush && !c.Plan.PullNow
-		a.advance = c.Wave+1 < len(b.Waves)
+		a.advance = c.Wave+1 < b.lastWave()
 	case campaign.Paused:
 		a.abort = true
 		a.pause = c.PauseReason == campaign.PausedByWindow // it would resume automatically
-		a.advance = c.PauseReason == campaign.PausedByGate && c.Wave+1 < len(b.Waves)
+		a.advance = c.PauseReason == campaign.PausedByGate && c.Wave+1 < b.lastWave()
 		a.resume = c.PauseReason != campaign.PausedByGate // the way on is past the gate
 	default:
 		a.edit = false
@@ -139,11 +159,11 @@ func (b CampaignBoard) saying(ctx context.Context) string {
 	c := b.Campaign
 	switch {
 	case c.State == campaign.Paused && c.PauseReason != "":
-		return t(ctx, "campaign.say.paused."+string(c.PauseReason), "i", c.Wave+1, "n", len(b.Waves))
+		return t(ctx, "campaign.say.paused."+string(c.PauseReason), "i", c.Wave+1, "n", b.lastWave())
 	case c.State == campaign.Scheduled && c.Plan.StartAt != nil:
 		return t(ctx, "campaign.say.scheduled_at", "at", *c.Plan.StartAt)
 	case c.State == campaign.Running:
-		return t(ctx, "campaign.say.running", "i", c.Wave+1, "n", len(b.Waves))
+		return t(ctx, "campaign.say.running", "i", c.Wave+1, "n", b.lastWave())
 	}
 	return t(ctx, "campaign.say."+string(c.State), "n", c.Targets)
 }

@@ -725,7 +725,7 @@ func (b CampaignBoard) waves() templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		for i := range b.Waves {
+		for _, i := range b.shownWaves() {
 			templ_7745c5c3_Err = b.Wave(i).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

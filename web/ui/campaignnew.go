@@ -279,13 +279,18 @@ func (v CampaignNewPage) stopText(ctx context.Context) string {
 	return t(ctx, "campaign.how.no_rules")
 }
 
+// waves are those with devices.
+func (v CampaignNewPage) waves() []campaign.PlannedWave {
+	return slices.DeleteFunc(slices.Clone(v.Run.Waves), func(w campaign.PlannedWave) bool { return w.Size == 0 })
+}
+
 // saying is what a start would do, in one sentence.
 func (v CampaignNewPage) saying(ctx context.Context) string {
 	version := ""
 	if r := v.release(); r != nil {
 		version = shorten(r.Version, 24)
 	}
-	args := []any{"n", v.Run.Targets, "version", version, "waves", t(ctx, "campaign.n_waves", "n", len(v.Run.Waves))}
+	args := []any{"n", v.Run.Targets, "version", version, "waves", t(ctx, "campaign.n_waves", "n", len(v.waves()))}
 	switch first := v.Run.FirstDispatch; {
 	case first == nil:
 		return t(ctx, "campaign.bar.never", args...)
