@@ -158,7 +158,7 @@ func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 	if err := s.bulk.ChangeDevices(WithScope(ctx, r.Actor), r.Actor, ids, plan, last); err != nil {
 		return BulkResult{}, err
 	}
-	s.changedMany(t.changed, r.Act == BulkRetire)
+	s.changedMany(t.changed, r.Act)
 	return t.result(), nil
 }
 
@@ -307,15 +307,17 @@ func (t *bulkTally) result() BulkResult {
 	return BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: sortSkipped(t.skipped)}
 }
 
+var holdChanges = map[BulkAct]HoldChange{BulkHold: HoldBegan, BulkRelease: HoldEnded}
+
 // changedMany follows up a write to many devices.
-func (s *Devices) changedMany(ids []DeviceID, retired bool) {
+func (s *Devices) changedMany(ids []DeviceID, act BulkAct) {
 	now := s.now()
 	for _, id := range ids {
 		s.targets.Forget(id)
-		if retired {
+		if act == BulkRetire {
 			s.end(id)
 			continue
 		}
-		s.events.Publish(Event{Kind: EventDevice, At: now, Device: id})
+		s.events.Publish(Event{Kind: EventDevice, At: now, Device: id, Hold: holdChanges[act]})
 	}
 }

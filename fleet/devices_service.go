@@ -193,7 +193,7 @@ func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p Devic
 	if err == nil && p.Transport != nil && s.transport != nil {
 		s.transport(id, *p.Transport)
 	}
-	return s.changed(ctx, id, err)
+	return s.changed(ctx, id, "", err)
 }
 
 // staysInScope refuses a change of name or tags that would bring the device into
@@ -237,7 +237,8 @@ func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason st
 	if until != nil && !until.After(now) {
 		return Device{}, Refuse(ErrInvalid, "invalid_until.past").At("until")
 	}
-	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
+	return s.changed(ctx, id, HoldBegan,
+		s.store.SetHold(ctx, by, id, &Hold{Reason: reason, By: by, Since: now, Until: until}))
 }
 
 // Release ends a hold; any operator may.
@@ -245,7 +246,7 @@ func (s *Devices) Release(ctx context.Context, by Principal, id DeviceID) (Devic
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "release_device"); err != nil {
 		return Device{}, err
 	}
-	return s.changed(ctx, id, s.store.SetHold(ctx, by, id, nil))
+	return s.changed(ctx, id, HoldEnded, s.store.SetHold(ctx, by, id, nil))
 }
 
 // Retire takes a device out of service: its credentials end and its connection
@@ -254,7 +255,7 @@ func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
 	if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "retire_device"); err != nil {
 		return err
 	}
-	if _, err := s.changed(ctx, id, s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
+	if _, err := s.changed(ctx, id, "", s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
 		return err
 	}
 	s.end(id)
@@ -277,14 +278,14 @@ func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
 	return nil
 }
 
-// changed follows up a write: it drops what was cached, publishes an event for
+// changed follows up a write, hold says whether of a hold: it drops what was cached, publishes an event for
 // live views, and reads the device back.
-func (s *Devices) changed(ctx context.Context, id DeviceID, err error) (Device, error) {
+func (s *Devices) changed(ctx context.Context, id DeviceID, hold HoldChange, err error) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
 	s.targets.Forget(id)
-	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id})
+	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id, Hold: hold})
 	return s.Device(ctx, id)
 }
 

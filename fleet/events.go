@@ -41,7 +41,16 @@ type Event struct {
 	Presence Presence // EventPresence
 	Call     *Call    // EventCall; shared, do not change
 	Subject  string   // id of the snapshot, fan-out, campaign, image, release or conversation
+	Hold     HoldChange
 }
+
+// A HoldChange says of an [EventDevice] that it is about a hold.
+type HoldChange string
+
+const (
+	HoldBegan HoldChange = "held"
+	HoldEnded HoldChange = "released" // by a person; a hold that runs out makes no event
+)
 
 // Events hands each published event to every subscriber. The zero value is ready.
 type Events struct {

@@ -89,7 +89,7 @@ func (s *Devices) Import(ctx context.Context, by Principal, f DeviceFile, digest
 	for n, c := range done.Changes {
 		changed[n] = c.ID
 	}
-	s.changedMany(changed, false)
+	s.changedMany(changed, "")
 	return done, nil
 }
 

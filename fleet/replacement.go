@@ -112,7 +112,7 @@ func (s *Devices) Replace(ctx context.Context, by Principal, old, successor Devi
 			return Device{}, fmt.Errorf("letting in the successor: %w", err)
 		}
 	}
-	d, err := s.changed(ctx, successor, s.store.ReplaceDevice(ctx, by, old, successor, s.now()))
+	d, err := s.changed(ctx, successor, "", s.store.ReplaceDevice(ctx, by, old, successor, s.now()))
 	if err != nil {
 		return Device{}, err
 	}

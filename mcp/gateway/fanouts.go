@@ -199,29 +199,26 @@ func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) 
 }
 
 // await waits until the fan-out ends, the client does not want its answer any more,
-// or the time is over, and sends progress meanwhile. The fan-out goes on.
+// or the time is over, and reports progress meanwhile. The fan-out goes on.
 func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f fleet.FanOut, wait time.Duration) {
 	token := req.Params.GetProgressToken()
+	quiet := token == nil && !g.logs(req)
 	sub := g.o.Events.Subscribe(64, func(e *fleet.Event) bool { return e.Subject == f.ID.String() }, fleet.EventFanOut)
 	defer sub.Close()
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	tick := time.NewTicker(progressStep)
 	defer tick.Stop()
-	said := -1
-	for wait > 0 {
+	for said := -1; wait > 0; {
 		now, err := g.o.FanOuts.Get(ctx, f.ID)
-		if err != nil || now.State != fleet.FanOutRunning {
-			break
-		}
-		if token != nil {
-			p, err := g.o.FanOuts.Progress(ctx, f.ID)
-			if err == nil && p.Done() > said {
+		if err == nil && !quiet && now.State != fleet.FanOutPendingApproval {
+			if p, err := g.o.FanOuts.Progress(ctx, f.ID); err == nil && p.Done() > said {
 				said = p.Done()
-				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token,
-					Progress: float64(said), Total: float64(f.Targets),
-					Message: fmt.Sprintf("%d of %s called", said, count(f.Targets, "device"))})
+				reportFanOut(ctx, req, token, now, said)
 			}
+		}
+		if err != nil || now.State != fleet.FanOutRunning {
+			return
 		}
 		select {
 		case <-sub.C:
@@ -238,9 +235,17 @@ func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f fleet.F
 			return
 		}
 	}
-	if token != nil && wait > 0 && ctx.Err() == nil {
+}
+
+// reportFanOut sends how far a fan-out is, with the answer to the request that waits
+// for it: as progress, if the client gave a token, and to its log.
+func reportFanOut(ctx context.Context, req *mcp.CallToolRequest, token any, f fleet.FanOut, done int) {
+	text := fmt.Sprintf("%d of %s called", done, count(f.Targets, "device"))
+	say(ctx, req.Session, levelInfo, logLine{Event: "fanout", FanOut: f.ID.String(), State: string(f.State), Done: done,
+		Targets: f.Targets, Text: text})
+	if token != nil {
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token,
-			Progress: float64(max(f.Targets, said)), Total: float64(f.Targets), Message: "done"})
+			Progress: float64(done), Total: float64(f.Targets), Message: text}) // the client may be gone
 	}
 }
 

@@ -35,6 +35,7 @@ type Options struct {
 	Devices   *fleet.Devices
 	Calls     *fleet.Calls
 	FanOuts   *fleet.FanOuts
+	Approvals *fleet.Approvals
 	Snapshots *fleet.Snapshots
 	Pictures  fleet.SnapshotStore // what is known of the pictures
 	Operators *fleet.Operators

@@ -170,13 +170,14 @@ func (g *Gateway) toolsResource(ctx context.Context, by fleet.Principal, id flee
 type watches struct {
 	mu      sync.Mutex
 	by      map[*mcp.ServerSession]*watch
-	changed chan struct{} // that calls are watched, or not any more
-	calls   bool
+	changed chan struct{} // that calls or approvals are watched, or not any more
+	kinds   []fleet.EventKind
 }
 
 type watch struct {
 	caller *caller
 	uris   map[string]bool
+	logs   bool // it wants log lines
 }
 
 // maxWatches bounds the subscriptions of a session.
@@ -199,27 +200,54 @@ func (g *Gateway) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	s := &g.watches
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.by[req.Session]
-	if w == nil {
-		if s.by == nil {
-			s.by = map[*mcp.ServerSession]*watch{}
-		}
-		w = &watch{caller: callerOf(ctx), uris: map[string]bool{}}
-		s.by[req.Session] = w
-		go func() {
-			_ = req.Session.Wait()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.by, req.Session)
-			s.count()
-		}()
-	}
+	w := s.of(req.Session, callerOf(ctx))
 	if len(w.uris) >= maxWatches {
 		return g.protocolError(fleet.Refuse(fleet.ErrTooMany, "mcp_too_many_subscriptions", "limit", maxWatches))
 	}
 	w.uris[req.Params.URI] = true
 	s.count()
 	return nil
+}
+
+// of returns the watch of a session, until the session ends. It is called with mu held.
+func (s *watches) of(session *mcp.ServerSession, c *caller) *watch {
+	w := s.by[session]
+	if w != nil {
+		return w
+	}
+	if s.by == nil {
+		s.by = map[*mcp.ServerSession]*watch{}
+	}
+	w = &watch{caller: c, uris: map[string]bool{}}
+	s.by[session] = w
+	go func() {
+		_ = session.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.by, session)
+		s.count()
+	}()
+	return w
+}
+
+func (s *watches) log(session *mcp.ServerSession, c *caller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of(session, c).logs = true
+	s.count()
+}
+
+// loggers are the sessions that want log lines, and whose they are.
+func (s *watches) loggers() map[*mcp.ServerSession]*fleet.Principal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	loggers := map[*mcp.ServerSession]*fleet.Principal{}
+	for session, w := range s.by {
+		if w.logs {
+			loggers[session] = w.caller.by.Load()
+		}
+	}
+	return loggers
 }
 
 func (g *Gateway) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
@@ -233,17 +261,25 @@ func (g *Gateway) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) er
 	return nil
 }
 
-// count notes whether calls are watched: events of calls are not made otherwise.
-// It is called with mu held.
+// count notes whether calls and approvals are watched: events of calls are not made
+// otherwise. It is called with mu held.
 func (s *watches) count() {
-	calls := false
+	var kinds []fleet.EventKind
+	calls, logs := false, false
 	for _, w := range s.by {
+		logs = logs || w.logs
 		for uri := range w.uris {
 			calls = calls || strings.HasSuffix(uri, "/"+resourceCalls)
 		}
 	}
-	if calls != s.calls {
-		s.calls = calls
+	if calls {
+		kinds = append(kinds, fleet.EventCall)
+	}
+	if logs {
+		kinds = append(kinds, fleet.EventApproval)
+	}
+	if !slices.Equal(kinds, s.kinds) {
+		s.kinds = kinds
 		select {
 		case s.changed <- struct{}{}:
 		default:
@@ -309,11 +345,11 @@ func (g *Gateway) follow() {
 		kinds := []fleet.EventKind{fleet.EventInventory, fleet.EventPresence, fleet.EventDevice, fleet.EventSnapshot,
 			fleet.EventConfig, fleet.EventCoreDump}
 		g.watches.mu.Lock()
-		if g.watches.calls {
-			kinds = append(kinds, fleet.EventCall)
-		}
+		kinds = append(kinds, g.watches.kinds...)
 		g.watches.mu.Unlock()
-		sub := g.o.Events.Subscribe(1024, func(e *fleet.Event) bool { return e.Device != "" }, kinds...)
+		sub := g.o.Events.Subscribe(1024, func(e *fleet.Event) bool {
+			return e.Device != "" || e.Kind == fleet.EventApproval
+		}, kinds...)
 		g.followSubscription(sub)
 		sub.Close()
 		select { // one that fell behind begins again
@@ -343,6 +379,13 @@ func (g *Gateway) followSubscription(sub *fleet.Subscription) {
 func (g *Gateway) changed(e fleet.Event) {
 	ctx, cancel := context.WithTimeout(g.life, 10*time.Second)
 	defer cancel()
+	if e.Kind == fleet.EventApproval {
+		g.logApproval(ctx, e)
+		return
+	}
+	if e.Hold != "" {
+		g.logHold(ctx, e)
+	}
 	whats := []string{resourceStatus}
 	var u update
 	switch e.Kind {

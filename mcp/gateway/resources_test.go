@@ -18,7 +18,8 @@ func TestListOfResources(t *testing.T) {
 	if _, err := w.devices.Update(t.Context(), root, unit, fleet.DevicePatch{Name: &name}); err != nil {
 		t.Fatal(err)
 	}
-	lab := w.client(t, w.token(t, fleet.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"}), "/mcp", nil, "")
+	token := w.token(t, fleet.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"})
+	lab := w.client(t, token, "/mcp", nil, "")
 	list, err := lab.ListResources(t.Context(), nil)
 	if err != nil || len(list.Resources) != 1 || list.NextCursor != "" {
 		t.Fatalf("with the scope tag:lab: %+v, %v", list, err)
@@ -39,7 +40,8 @@ func TestListOfResources(t *testing.T) {
 		t.Errorf("without a scope: %s", body)
 	}
 	if _, err := w.pool.Exec(t.Context(), `
-		INSERT INTO devices (id, board, board_key, chip, version, enrolment, enrolled_at, presence, presence_since, created_at)
+		INSERT INTO devices (id, board, board_key, chip, version, enrolment, enrolled_at, presence, presence_since,
+			created_at)
 		SELECT 'more' || n, 'b', 'b', 'esp32s3', '2.0.3', 'enrolled', now(), 'online', now(), now()
 		FROM generate_series(1, 1100) AS n`); err != nil {
 		t.Fatal(err)

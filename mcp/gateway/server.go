@@ -26,7 +26,7 @@ func (g *Gateway) newFleetServer() *mcp.Server {
 			//lint:ignore SA1019 clients before 2026-07-28 set their level of logging
 			Logging: &mcp.LoggingCapabilities{},
 			Prompts: &mcp.PromptCapabilities{}, Resources: &mcp.ResourceCapabilities{Subscribe: true}}})
-	s.AddReceivingMiddleware(g.receive, g.listResources)
+	s.AddReceivingMiddleware(g.receive, g.listResources, g.noteLevels)
 	s.AddSendingMiddleware(g.hideUpdates)
 	g.addDeviceTools(s)
 	g.addInventoryTools(s)

@@ -64,6 +64,7 @@ type world struct {
 	devices   *fleet.Devices
 	calls     *fleet.Calls
 	fanOuts   *fleet.FanOuts
+	approvals *fleet.Approvals
 	operators *fleet.Operators
 	filters   *fleet.Filters
 	pins      *fleet.ToolPins
@@ -116,13 +117,16 @@ func newWorld(t testing.TB) *world {
 	reports := telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log})
 	w.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
 		Presence: w.presence, Events: w.events, Log: log, Approvals: w.store})
-	w.run(t, reports.Run, w.presence.Run, w.fanOuts.Run, w.store.Run,
+	w.approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
+		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
+	w.run(t, w.approvals.Run, reports.Run, w.presence.Run, w.fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.gateway.ServeHTTP(rw, r)
 	}))
 	w.gateway, err = gateway.New(gateway.Options{Heavy: &w.heavy, Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
-		Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators, Filters: w.filters, Pins: w.pins,
+		Approvals: w.approvals, Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators,
+		Filters: w.filters, Pins: w.pins,
 		Campaigns: campaigns,
 		Firmware:  w.firmware,
 		Reports:   reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",

@@ -106,7 +106,7 @@ func (s *Server) tester() *policy.Tester {
 // openGateway makes the MCP server.
 func (s *Server) openGateway() (err error) {
 	s.gateway, err = gateway.New(gateway.Options{Heavy: &s.heavy,
-		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts,
+		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Approvals: s.Approvals,
 		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Pins: s.ToolPins,
 		Campaigns: s.Campaigns,
 		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events,
