@@ -6,6 +6,7 @@
 #include "esp_check.h"
 
 #include <cstring>
+#include <utility>
 
 namespace fleet::esp {
 
@@ -21,6 +22,11 @@ esp_err_t start_radio() {
     return ESP_OK;
 }
 
+// From association to address. A router that gives no address is no reason to wait for ever.
+constexpr std::uint32_t attempt_ms = 60000;
+// The driver says within milliseconds that it has ended an attempt or a connection, and
+// nothing if there was none.
+constexpr std::uint32_t leave_ms = 1000;
 // A weak signal makes a handshake time out, too.
 constexpr int timeouts_of_wrong_password = 3;
 constexpr std::size_t longest_passphrase = 63;
@@ -60,7 +66,7 @@ Status WifiNetwork::start(const char *host_name) {
         err = esp_event_handler_instance_register(WIFI_EVENT, ESP_EVENT_ANY_ID, on_event, this, nullptr);
     }
     if (err == ESP_OK) {
-        err = esp_event_handler_instance_register(IP_EVENT, IP_EVENT_STA_GOT_IP, on_event, this, nullptr);
+        err = esp_event_handler_instance_register(IP_EVENT, ESP_EVENT_ANY_ID, on_event, this, nullptr);
     }
     if (err == ESP_OK) err = esp_wifi_start();
     return status_of(err, "Wi-Fi did not start");
@@ -87,13 +93,42 @@ void WifiNetwork::hand_over() {
     esp_wifi_get_config(WIFI_IF_STA, &before_);
 }
 
-// try_now ends in an event, or is planned again: without it, nothing would ever
-// come after a driver that was busy.
+// try_now begins an attempt, unless one is under way: the driver takes one at a time, and
+// another one would end the first. It ends in an event, when its time is up, or is planned
+// again.
 void WifiNetwork::try_now() {
+    if (trying_ || leaving_) return;
     const esp_err_t err = esp_wifi_connect();
-    if (err == ESP_OK) return;
-    ESP_LOGW(TAG, "no attempt to connect: %s", esp_err_to_name(err));
+    if (err != ESP_OK) {
+        ESP_LOGW(TAG, "no attempt to connect: %s", esp_err_to_name(err));
+        return retry();
+    }
+    trying_ = true;
+    executor_.post_after(attempt_ms, [this, turn = ++turn_] {
+        if (trying_ && turn == turn_) give_up();
+    });
+}
+
+void WifiNetwork::give_up() {
+    trying_ = false;
+    if (!driven_) return;
+    ESP_LOGW(TAG, "no address in time");
+    esp_wifi_disconnect();
     retry();
+}
+
+// start_over ends what the driver does, for us or for somebody else, and connects with the
+// credentials of now when it has: the event of what was before is not that of the attempt
+// after it.
+void WifiNetwork::start_over() {
+    driven_ = true;
+    trying_ = false;
+    leaving_ = true;
+    executor_.post_after(leave_ms, [this, turn = ++turn_] {
+        if (!leaving_ || turn != turn_) return;
+        leaving_ = false;
+        if (driven_) connect();
+    });
 }
 
 Status WifiNetwork::join(std::string_view ssid, std::string_view password) {
@@ -102,14 +137,14 @@ Status WifiNetwork::join(std::string_view ssid, std::string_view password) {
     esp_wifi_get_config(WIFI_IF_STA, &before_);
     esp_wifi_disconnect();
     const esp_err_t err = esp_wifi_set_config(WIFI_IF_STA, &config);
-    if (err == ESP_OK) connect();
+    if (err == ESP_OK) start_over();
     return status_of(err, "the Wi-Fi credentials were not stored");
 }
 
 Status WifiNetwork::restore() {
     esp_wifi_disconnect();
     const esp_err_t err = esp_wifi_set_config(WIFI_IF_STA, &before_);
-    if (before_.sta.ssid[0] != 0) connect();
+    if (before_.sta.ssid[0] != 0) start_over();
     return status_of(err, "the Wi-Fi credentials of before were not stored");
 }
 
@@ -120,7 +155,11 @@ Status WifiNetwork::forget() {
 
 void WifiNetwork::on_event(void *self, esp_event_base_t base, std::int32_t id, void *data) {
     auto *network = static_cast<WifiNetwork *>(self);
-    if (base == IP_EVENT) return network->executor_.post([network] { network->gained(); });
+    if (base == IP_EVENT) {
+        if (id == IP_EVENT_STA_GOT_IP) network->executor_.post([network] { network->gained(); });
+        if (id == IP_EVENT_STA_LOST_IP) network->executor_.post([network] { network->lost_address(); });
+        return;
+    }
     if (id != WIFI_EVENT_STA_DISCONNECTED) return;
     const int reason = static_cast<const wifi_event_sta_disconnected_t *>(data)->reason;
     network->executor_.post([network, reason] { network->lost(reason); });
@@ -129,18 +168,38 @@ void WifiNetwork::on_event(void *self, esp_event_base_t base, std::int32_t id, v
 void WifiNetwork::gained() {
     backoff_.reset();
     timeouts_ = 0;
+    trying_ = leaving_ = false;
     connected_ = true;
     ESP_LOGI(TAG, "connected as %s", ip().c_str());
     if (on_change) on_change(true);
 }
 
+void WifiNetwork::went_down() {
+    if (!std::exchange(connected_, false)) return;
+    if (on_change) on_change(false);
+}
+
 void WifiNetwork::lost(int reason) {
-    const bool was = connected_;
-    connected_ = false;
+    trying_ = false;
     ESP_LOGW(TAG, "not connected: reason %d", reason);
-    if (was && on_change) on_change(false);
+    went_down();
+    if (std::exchange(leaving_, false)) {
+        if (driven_) connect();
+        return;
+    }
     if (is_wrong_password(reason)) backoff_.refused();
     if (driven_) retry();
+}
+
+// lost_address: the access point is there, and no address any more. ESP-IDF says so late
+// after a lost connection, too.
+void WifiNetwork::lost_address() {
+    if (!connected_) return;
+    ESP_LOGW(TAG, "the address is gone");
+    went_down();
+    if (!driven_) return;
+    esp_wifi_disconnect();
+    retry();
 }
 
 bool WifiNetwork::is_wrong_password(int reason) {

@@ -157,9 +157,12 @@ bool turn_before(std::int64_t until_us);
 namespace wifi {
 extern wifi_config_t stored;
 extern int connects, disconnects, starts, access_points;
+extern int collisions;  // attempts while the station was connecting or connected
+extern bool connecting, associated;
 extern std::vector<wifi_ap_record_t> found;
 extern esp_err_t init_result, scan_result, connect_result;
 void got_ip();
+void lost_ip();
 void lost(int reason);
 }  // namespace wifi
 

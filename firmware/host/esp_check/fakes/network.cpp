@@ -44,19 +44,25 @@ void post(esp_event_base_t base, std::int32_t id, void *data) {
 namespace fake::wifi {
 
 wifi_config_t stored = {};
-int connects = 0, disconnects = 0, starts = 0, access_points = 0;
+int connects = 0, disconnects = 0, starts = 0, access_points = 0, collisions = 0;
 std::vector<wifi_ap_record_t> found;
 esp_err_t init_result = ESP_OK, scan_result = ESP_OK, connect_result = ESP_OK;
-bool associated = false;
+bool associated = false, connecting = false;
 
 void got_ip() {
     associated = true;
+    connecting = false;
     ip_event_got_ip_t event = {};
     events::post(IP_EVENT, IP_EVENT_STA_GOT_IP, &event);
 }
 
+void lost_ip() {
+    ip_event_got_ip_t event = {};
+    events::post(IP_EVENT, IP_EVENT_STA_LOST_IP, &event);
+}
+
 void lost(int reason) {
-    associated = false;
+    associated = connecting = false;
     wifi_event_sta_disconnected_t event = {};
     event.reason = static_cast<std::uint8_t>(reason);
     events::post(WIFI_EVENT, WIFI_EVENT_STA_DISCONNECTED, &event);
@@ -166,10 +172,17 @@ esp_err_t esp_wifi_start(void) {
 }
 esp_err_t esp_wifi_connect(void) {
     ++wifi::connects;
-    return wifi::connect_result;
+    if (wifi::connect_result != ESP_OK) return wifi::connect_result;
+    if (wifi::connecting || wifi::associated) {  // as the real one, which ends the connection besides
+        ++wifi::collisions;
+        return ESP_ERR_INVALID_STATE;
+    }
+    wifi::connecting = true;
+    return ESP_OK;
 }
 esp_err_t esp_wifi_disconnect(void) {
     ++wifi::disconnects;
+    if (wifi::connecting || wifi::associated) wifi::lost(WIFI_REASON_ASSOC_LEAVE);
     return ESP_OK;
 }
 esp_err_t esp_wifi_set_config(wifi_interface_t, wifi_config_t *config) {

@@ -19,7 +19,7 @@ struct Handler {
 extern std::vector<Handler> handlers;
 }  // namespace events
 namespace wifi {
-extern bool associated;
+extern bool associated, connecting;
 }
 namespace log {
 extern vprintf_like_t sink;
@@ -62,10 +62,10 @@ void reset_network() {
     mqtt::start_result = ESP_OK;
     events::handlers.clear();
     wifi::stored = {};
-    wifi::connects = wifi::disconnects = wifi::starts = wifi::access_points = 0;
+    wifi::connects = wifi::disconnects = wifi::starts = wifi::access_points = wifi::collisions = 0;
     wifi::found.clear();
     wifi::init_result = wifi::scan_result = wifi::connect_result = ESP_OK;
-    wifi::associated = false;
+    wifi::associated = wifi::connecting = false;
     provisioning::initialized = provisioning::started = false;
     provisioning::resets = 0;
     provisioning::configured = {};

@@ -6,6 +6,7 @@
 #include "fleet_esp/wifi_scan.hpp"
 
 #include <cstring>
+#include <random>
 
 namespace wifi = fake::wifi;
 namespace prov = fake::provisioning;
@@ -137,13 +138,103 @@ TEST_CASE("whoever drives the station is left alone") {
     CHECK(wifi::connects == 1);
 }
 
+TEST_CASE("an attempt that ends in nothing is given up after a minute") {
+    Radio r;
+    r.network.connect();
+    r.run(59'000);
+    CHECK(wifi::connects == 1);
+    r.run(10'000);
+    CHECK(wifi::connects == 2);
+    CHECK(wifi::disconnects == 1);
+    wifi::got_ip();
+    r.run(600'000);
+    CHECK(wifi::connects == 2);
+    CHECK(wifi::disconnects == 1);
+}
+
+TEST_CASE("an address that is gone is asked for again") {
+    Radio r;
+    r.network.connect();
+    wifi::got_ip();
+    r.run(1);
+    wifi::lost_ip();
+    r.run(1);
+    CHECK_FALSE(r.network.connected());
+    CHECK(r.changes == std::vector<bool>{true, false});
+    r.run(5000);
+    CHECK(wifi::connects == 2);
+    wifi::got_ip();
+    r.run(1);
+    CHECK(r.changes == std::vector<bool>{true, false, true});
+    wifi::lost(WIFI_REASON_NO_AP_FOUND);
+    wifi::lost_ip();  // comes behind a lost connection, too
+    r.run(1);
+    CHECK(r.changes == std::vector<bool>{true, false, true, false});
+    CHECK(wifi::disconnects == 1);
+}
+
+TEST_CASE("other credentials while an attempt is under way, or planned") {
+    for (const bool planned : {false, true}) {
+        Radio r;
+        r.network.connect();
+        if (planned) wifi::lost(WIFI_REASON_NO_AP_FOUND);
+        r.run(1);
+        REQUIRE(r.network.join("office", "password1").ok());
+        r.run(2000);
+        CHECK(wifi::connects == 2);
+        r.run(20'000);
+        CHECK(wifi::connects == 2);  // the end of the first, and its plan, disturb it no more
+        CHECK(wifi::collisions == 0);
+        wifi::got_ip();
+        r.run(1);
+        CHECK(r.changes == std::vector<bool>{true});
+    }
+}
+
+// Whatever happens in whatever order, the station is never asked to connect while it
+// connects; and in the end it tries.
+TEST_CASE("attempts do not collide") {
+    for (unsigned seed = 1; seed <= 300; ++seed) {
+        CAPTURE(seed);
+        Radio r;
+        std::minstd_rand random(seed);
+        for (int step = 0; step < 60; ++step) {
+            switch (random() % 9) {
+                case 0: r.network.connect(); break;
+                case 1: (void)r.network.join("office", "password1"); break;
+                case 2: (void)r.network.restore(); break;
+                case 3:
+                    if (wifi::connecting) wifi::got_ip();
+                    break;
+                case 4:
+                case 5:
+                    if (wifi::connecting || wifi::associated) wifi::lost(WIFI_REASON_NO_AP_FOUND);
+                    break;
+                case 6:
+                    if (wifi::associated) wifi::lost_ip();
+                    break;
+                default: r.run(static_cast<std::uint32_t>(random() % 3000)); break;
+            }
+        }
+        REQUIRE(wifi::collisions == 0);
+        REQUIRE(r.network.join("office", "password1").ok());
+        r.run(2000);
+        CHECK(wifi::connecting);
+        wifi::got_ip();
+        r.run(1);
+        CHECK(r.network.connected());
+    }
+}
+
 TEST_CASE("other credentials, and back") {
     Radio r;
     REQUIRE(r.network.join("office", "password1").ok());
+    r.run(1000);
     CHECK(text_of(wifi::stored.sta.ssid) == "office");
     CHECK(text_of(wifi::stored.sta.password) == "password1");
     CHECK(wifi::stored.sta.threshold.authmode == WIFI_AUTH_WPA2_PSK);
     REQUIRE(r.network.restore().ok());
+    r.run(1000);
     CHECK(text_of(wifi::stored.sta.ssid) == "home");
     CHECK(wifi::connects == 2);
     REQUIRE(r.network.forget().ok());

@@ -39,8 +39,12 @@ public:
 private:
     static void on_event(void *self, esp_event_base_t base, std::int32_t id, void *data);
     void lost(int reason);
+    void lost_address();
     void gained();
+    void went_down();
+    void start_over();
     void try_now();
+    void give_up();
     void retry();
     bool is_wrong_password(int reason);
 
@@ -49,7 +53,10 @@ private:
     esp_netif_t *netif_ = nullptr;
     wifi_config_t before_ = {};  // for restore
     bool driven_ = false;        // by us
-    bool connected_ = false;
+    bool connected_ = false;     // with an address
+    bool trying_ = false;        // an attempt of ours is under way: until an event, or its time is up
+    bool leaving_ = false;       // the driver was told to end what was before
+    unsigned turn_ = 0;          // of trying_ or leaving_
     bool retry_planned_ = false;
     int timeouts_ = 0;  // of the handshake, in a row
 };
