@@ -25,7 +25,7 @@ type FanOutOutcome struct {
 	State      CallState
 	Text       string          // of the answer; foreign text
 	Structured json.RawMessage // of the answer; nil if it had none
-	ErrorCode  string
+	Error      *CallError      // nil if it had none
 	FinishedAt *time.Time
 }
 
@@ -85,9 +85,10 @@ func (s *FanOuts) AnswerGroups(ctx context.Context, id uuid.UUID, by AnswerGroup
 // their answers only the groups are kept.
 func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGrouping) (AnswerGroups, error) {
 	type key struct {
-		state CallState
-		value string
-		field bool // the answer has it
+		state   CallState
+		failure string // its code, where there is no answer; value is its message
+		value   string
+		field   bool // the answer has it
 	}
 	groups, fields := map[key]*FanOutAnswer{}, map[string]bool{}
 	err := s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
@@ -99,12 +100,15 @@ func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGroup
 					fields[f] = true
 				}
 			}
-		} else {
-			k.value = cmp.Or(CleanText(o.Text, maxFieldBytes), o.ErrorCode)
+		} else if k.value = CleanText(o.Text, maxFieldBytes); k.value == "" && o.Error != nil {
+			k.failure, k.value = o.Error.Code, o.Error.Message
 		}
 		g := groups[k]
 		if g == nil {
 			g = &FanOutAnswer{State: o.State, Text: k.value, NoField: o.State == CallSucceeded && !k.field}
+			if k.failure != "" {
+				g.Text, g.Error = "", o.Error
+			}
 			groups[k] = g
 		}
 		if g.Count++; len(g.Sample) < previewSampleSize {
@@ -120,7 +124,8 @@ func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGroup
 		if a.Count != b.Count {
 			return b.Count - a.Count
 		}
-		return strings.Compare(string(a.State)+a.Text, string(b.State)+b.Text)
+		return cmp.Or(strings.Compare(string(a.State)+a.Text, string(b.State)+b.Text),
+			slices.Compare(a.Sample, b.Sample))
 	})
 	g := AnswerGroups{Total: len(all), Fields: slices.Sorted(maps.Keys(fields))}
 	from := min(by.Offset, len(all))
@@ -219,11 +224,14 @@ func (s *FanOuts) Export(ctx context.Context, w io.Writer, id uuid.UUID) error {
 	out := csv.NewWriter(w)
 	_ = out.Write([]string{"device", "name", "state", "error", "answer", "call", "ended"}) // Error says what went wrong
 	err := s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
-		ended := ""
+		ended, failure := "", ""
+		if o.Error != nil {
+			failure = o.Error.Code
+		}
 		if o.FinishedAt != nil {
 			ended = o.FinishedAt.UTC().Format(time.RFC3339)
 		}
-		cells := []string{string(o.Device), o.Name, string(o.State), o.ErrorCode, cmp.Or(o.Text, string(o.Structured)),
+		cells := []string{string(o.Device), o.Name, string(o.State), failure, cmp.Or(o.Text, string(o.Structured)),
 			o.Call.String(), ended}
 		for i := range cells {
 			cells[i] = sheet.Shield(cells[i])

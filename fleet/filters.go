@@ -1,15 +1,19 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
+	"golang.org/x/text/unicode/norm"
 )
 
 // MaxFilters bounds the saved filters of a fleet.
@@ -90,16 +94,20 @@ func errUnknownFilter(name string) error {
 // A FilterChange says what a filter becomes; nil leaves a field as it is.
 type FilterChange struct{ Name, Title, Query *string }
 
-// Create saves a filter. It takes an operator of the whole fleet.
+// Create saves a filter. It takes an operator of the whole fleet. A filter without a
+// name gets one from its title.
 func (s *Filters) Create(ctx context.Context, by Principal, f Filter) (Filter, error) {
 	if err := by.May(RoleOperator, "change_filter"); err != nil {
 		return Filter{}, err
 	}
-	if err := f.clean(); err != nil {
-		return Filter{}, err
-	}
 	all, err := s.store.Filters(ctx)
 	if err != nil {
+		return Filter{}, err
+	}
+	if f.Name == "" && f.Title != "" {
+		f.Name = f.nameAmong(all)
+	}
+	if err := f.clean(); err != nil {
 		return Filter{}, err
 	}
 	if len(all) >= MaxFilters {
@@ -135,6 +143,39 @@ func (s *Filters) Delete(ctx context.Context, by Principal, id uuid.UUID) error 
 		return err
 	}
 	return s.store.DeleteFilter(ctx, by, id)
+}
+
+// nameAmong makes a name that none of the others has: of the title's Latin letters and
+// digits, or of the query's if the title has none.
+func (f Filter) nameAmong(others []Filter) string {
+	base := cmp.Or(latinName(f.Title), latinName(f.Query), "filter")
+	taken := func(name string) bool {
+		return slices.ContainsFunc(others, func(o Filter) bool { return o.Name == name })
+	}
+	name := base
+	for n := 2; taken(name); n++ {
+		name = base + "-" + strconv.Itoa(n)
+	}
+	return name
+}
+
+// latinName is what a text leaves for a name: letters without their accents, digits,
+// and - for all else; not so long that a number would not fit behind it.
+func latinName(text string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(norm.NFKD.String(text)) {
+		switch {
+		case unicode.Is(unicode.Mn, r): // the accent of the letter before it
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+		if b.Len() == 56 {
+			break
+		}
+	}
+	return strings.Trim(b.String(), "-")
 }
 
 func (f *Filter) clean() (err error) {

@@ -54,6 +54,9 @@ func TestFanOutAnswers(t *testing.T) {
 	if n := len(p.find("span[class=num answers-n]")); n != 3 {
 		t.Errorf("grouped by the volume there are %d groups, want 0, 50 and the failure", n)
 	}
+	if got := p.text("ul[class=answers]"); strings.Contains(got, "connection_lost") || !strings.Contains(got, "=no") {
+		t.Errorf("grouped by a field, what failed reads %q", got)
+	}
 	b.get(at+"?by=no.such").wantText("main", "without this field")
 	b.get(at + "?by=" + strings.Repeat("x", 5000)).wantStatus(200)
 	file := b.get(at + "/answers.csv").wantStatus(200)
@@ -96,4 +99,11 @@ func (c *console) ended(f fleet.FanOut) {
 			c.t.Fatal("the fan-out does not end")
 		}
 	}
+}
+
+// A filter that matches nothing is not blamed on the tools of devices.
+func TestFanOutForNoDevice(t *testing.T) {
+	c := newConsole(t)
+	c.enrol(unit)
+	c.as(fleet.RoleOperator).get("/fanouts/new?q=a+or+b").wantText("main", "0 devices").wantText("main", "No device matches.")
 }

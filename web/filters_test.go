@@ -56,3 +56,20 @@ func TestSaveAFilter(t *testing.T) {
 		t.Errorf("deleted, and shown %d times", n)
 	}
 }
+
+// A person gives a title, and programs get a name made from it.
+func TestAFilterIsNamedByItsTitle(t *testing.T) {
+	c := newConsole(t)
+	b := c.as(fleet.RoleOperator)
+	for _, tt := range []struct{ title, name string }{
+		{"Old minis", "old-minis"}, {"Old  minis!", "old-minis-2"}, {"Äpfel & Birnen 3", "apfel-birnen-3"},
+		{"旧设备", "tag-lab-hold"}, {"旧的", "tag-lab-hold-2"}, {strings.Repeat("long ", 20), strings.Repeat("long-", 11) + "l"},
+	} {
+		b.post("/filters?q="+url.QueryEscape("tag:lab -hold"), url.Values{"title": {tt.title}, "name": {""}}).wantStatus(303)
+		f, err := c.filters.FilterByName(t.Context(), tt.name)
+		if err != nil || f.Title != strings.TrimSpace(tt.title) {
+			t.Errorf("%s is named %+v, %v, want %s", tt.title, f, err, tt.name)
+		}
+	}
+	b.post("/filters?q="+url.QueryEscape("tag:lab"), url.Values{"title": {""}, "name": {""}}).wantStatus(422)
+}

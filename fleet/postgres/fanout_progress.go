@@ -177,18 +177,23 @@ func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int)
 func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.FanOutOutcome) bool) error {
 	scoped, args := scopedWithinFanOut(ctx, id)
 	rows, _ := s.db.Query(ctx, `
-		SELECT f.device_id, d.name, f.id, f.state, c.result, coalesce(c.error_code, ''), c.finished_at
+		SELECT f.device_id, d.name, f.id, f.state, c.result, c.error_code, c.error_message, c.error_params, c.finished_at
 		FROM (`+fanOutCalls+`) f JOIN calls c ON c.id = f.id AND c.created_at >= `+fanOutBegan+`
 			JOIN devices d ON d.id = f.device_id
 		WHERE f.state NOT IN ('pending', 'sent')`+scoped+` ORDER BY f.device_id`, args...)
 	defer rows.Close()
 	for rows.Next() {
 		var o fleet.FanOutOutcome
-		var result []byte
-		if err := rows.Scan(&o.Device, &o.Name, &o.Call, &o.State, &result, &o.ErrorCode, &o.FinishedAt); err != nil {
+		var r answerRow
+		err := rows.Scan(&o.Device, &o.Name, &o.Call, &o.State, &r.Result, &r.ErrorCode, &r.ErrorMessage, &r.ErrorParams,
+			&o.FinishedAt)
+		if err == nil {
+			o.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams)
+		}
+		if err != nil {
 			return fmt.Errorf("outcomes of fan-out %s: %w", id, err)
 		}
-		o.Text, o.Structured = resultParts(result)
+		o.Text, o.Structured = resultParts(r.Result)
 		if !each(o) {
 			return nil
 		}

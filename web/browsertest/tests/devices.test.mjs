@@ -139,9 +139,9 @@ test('shift selects the rows between, and all that match can be chosen', async (
 test('a filter is saved, shown with its count, renamed and deleted', async () => {
   await page.goto('/devices?q=board:esp-box-3');
   await page.click('#saved > summary');
-  await page.fill('#saved input[name=name]', 'boxes');
+  await page.fill('#saved input[name=title]', 'Old boxes');
   await page.click('#saved button');
-  const link = page.locator('.rail nav a', { hasText: 'boxes' });
+  const link = page.locator('.rail nav a', { hasText: 'Old boxes' });
   await link.waitFor();
   assert.match(await link.innerText(), /2/);
   assert.equal(await link.getAttribute('aria-current'), 'true');
