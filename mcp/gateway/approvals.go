@@ -26,11 +26,21 @@ const (
 // opensAddresses reports whether the client of a request opens addresses for its
 // user.
 func opensAddresses(req *mcp.CallToolRequest) bool {
+	c := elicitation(req)
+	return c != nil && c.URL != nil
+}
+
+// elicitation is what the client of a request can ask its user, nil for nothing.
+// Before 2026-07-28 the SDK asks once in a request.
+func elicitation(req *mcp.CallToolRequest) *mcp.ElicitationCapabilities {
 	if req == nil || req.Session == nil {
-		return false
+		return nil
 	}
 	p := req.Session.InitializeParams()
-	return p != nil && p.Capabilities != nil && p.Capabilities.Elicitation != nil && p.Capabilities.Elicitation.URL != nil
+	if p == nil || p.Capabilities == nil || p.ProtocolVersion < firstStateless && len(req.Params.InputResponses) > 0 {
+		return nil
+	}
+	return p.Capabilities.Elicitation
 }
 
 // asking turns the answer about a call or fan-out that waits for an approval into
@@ -39,10 +49,10 @@ func (g *Gateway) asking(req *mcp.CallToolRequest, a answer, approval, subject u
 	if approval == uuid.Nil || !opensAddresses(req) {
 		return a
 	}
-	return answer{state: subject.String(), asks: &mcp.ElicitParams{Mode: "url", ElicitationID: approval.String(),
-		URL: g.public.JoinPath("approvals", approval.String()).String(),
+	return answer{state: subject.String(), asks: mcp.InputRequestMap{askApproval: &mcp.ElicitParams{Mode: "url",
+		ElicitationID: approval.String(), URL: g.public.JoinPath("approvals", approval.String()).String(),
 		Message: "A person has to approve this in fleetd, and not the one who asks. The page shows what is asked for: " +
-			"approve it there, or send the address to someone who may."}}
+			"approve it there, or send the address to someone who may."}}}
 }
 
 // asked returns the id of the call or fan-out whose approval the client was asked

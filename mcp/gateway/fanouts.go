@@ -146,11 +146,14 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 			return answer{}, err
 		}
 	} else {
-		p, made, err := g.start(ctx, by, in)
+		p, made, err := g.start(ctx, by, req, in)
 		if err != nil {
 			return answer{}, err
 		}
-		if p != nil {
+		switch {
+		case p != nil && !in.DryRun:
+			return askDevices(in.Tool, p), nil
+		case p != nil:
 			return answer{text: p.text(), out: callManyOut{Plan: p}}, nil
 		}
 		f = made
@@ -172,9 +175,10 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 	return a, nil
 }
 
-// start previews or makes a fan-out. Its wait is not part of the heavy work.
-func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) (p *planOut, f fleet.FanOut,
-	err error) {
+// start previews or makes a fan-out. One that the client's user has to confirm first
+// is previewed. Its wait is not part of the heavy work.
+func (g *Gateway) start(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in callManyIn) (p *planOut,
+	f fleet.FanOut, err error) {
 	done, err := g.o.Heavy.Begin(ctx, by, heavy.Preview)
 	if err != nil {
 		return nil, f, err
@@ -187,15 +191,59 @@ func (g *Gateway) start(ctx context.Context, by fleet.Principal, in callManyIn) 
 	if err != nil {
 		return nil, f, err
 	}
-	if !in.DryRun {
-		f, err = g.o.FanOuts.Create(context.WithoutCancel(ctx), r)
-		return nil, f, err
+	answered, given := req.Params.InputResponses[inputDevices].(*mcp.ElicitResult)
+	if in.DryRun || given || in.Confirm == 0 && fillsForms(req) {
+		preview, err := g.o.FanOuts.Preview(ctx, r)
+		switch {
+		case err != nil:
+			return nil, f, err
+		case in.DryRun, !given && preview.MustType() && preview.Targets > 0:
+			return plan(preview), f, nil
+		case given:
+			if r.Confirm, err = confirmed(answered, preview.Targets); err != nil {
+				return nil, f, err
+			}
+		}
 	}
-	preview, err := g.o.FanOuts.Preview(ctx, r)
-	if err != nil {
-		return nil, f, err
+	f, err = g.o.FanOuts.Create(context.WithoutCancel(ctx), r)
+	return nil, f, err
+}
+
+// A client that fills forms asks its user for the number of devices, before many of
+// them restart, leave the network, or run a tool that is for people; on the console an
+// operator types it, too. It is what the argument confirm says: that is checked as
+// always, and an approval is asked for as always.
+const inputDevices = "devices"
+
+// fillsForms reports whether the client of a request has its user fill in a form.
+// Before 2025-11-25 clients did not say which kind of elicitation they mean.
+func fillsForms(req *mcp.CallToolRequest) bool {
+	c := elicitation(req)
+	return c != nil && (c.Form != nil || c.URL == nil)
+}
+
+// askDevices is the question to the user how many devices are called.
+func askDevices(tool string, p *planOut) answer {
+	text := fmt.Sprintf("%s on %s", fleet.CleanText(tool, maxName), count(p.Targets, "device"))
+	switch p.Effect {
+	case fleet.EffectRestarts:
+		text += ": each restarts"
+	case fleet.EffectLeaves:
+		text += ": each leaves the network until a person sets up its Wi-Fi"
 	}
-	return plan(preview), f, nil
+	return answer{state: inputDevices, asks: mcp.InputRequestMap{inputDevices: &mcp.ElicitParams{Mode: "form",
+		Message: text + ". Enter the number of devices to go on.",
+		RequestedSchema: &jsonschema.Schema{Type: "object", Required: []string{inputDevices},
+			Properties: map[string]*jsonschema.Schema{inputDevices: {Type: "integer", Title: "Number of devices"}}}}}}
+}
+
+// confirmed is the number that the user entered, which has to be that of the targets.
+func confirmed(r *mcp.ElicitResult, targets int) (int, error) {
+	n, is := r.Content[inputDevices].(float64)
+	if r.Action != "accept" || !is || n != float64(targets) {
+		return 0, fleet.Refuse(fleet.ErrConflict, "mcp_not_confirmed", "targets", targets)
+	}
+	return targets, nil
 }
 
 // await waits until the fan-out ends, the client does not want its answer any more,

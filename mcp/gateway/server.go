@@ -79,8 +79,8 @@ type answer struct {
 	failed  bool          // it is about a failure: a model is to look at it
 	refusal *fleet.Error
 
-	asks  *mcp.ElicitParams // instead of all that: what the client is to ask its user
-	state string            // by which it asks again
+	asks  mcp.InputRequestMap // instead of all that: what the client is to ask its user
+	state string              // by which it asks again
 }
 
 // What a tool does to devices, as hosts ask their users about it.
@@ -186,7 +186,7 @@ func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.Raw
 
 func (a answer) result() (*mcp.CallToolResult, error) {
 	if a.asks != nil {
-		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{askApproval: a.asks}, RequestState: a.state}, nil
+		return &mcp.CallToolResult{InputRequests: a.asks, RequestState: a.state}, nil
 	}
 	r := &mcp.CallToolResult{Content: append([]mcp.Content{&mcp.TextContent{Text: a.text}}, a.more...), IsError: a.failed}
 	if a.out != nil {
