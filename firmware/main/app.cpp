@@ -117,6 +117,7 @@ void App::start() {
     const AppInfo app = system_.app();
     ESP_LOGI(TAG, "%s %s on %s, %s, reset by %s", app.project.c_str(), app.version.c_str(), machine_.board.name,
              system_.mac().c_str(), to_string(system_.reset_reason()));
+    clock_.remember(store_, executor_);
     start_board(machine_);
     restore_settings(machine_);
     unit_ = std::make_unique<Unit>(machine_, options());
@@ -172,10 +173,11 @@ SetupPage App::setup_page(bool asks_code) const {
     return {options().poll_url, asks_code};
 }
 
-// The broker belonged to the fleet before.
+// Broker and date came from the fleet before.
 void App::change_fleet(const std::string &url) {
     Status status = store_.set("boot_url", url);
     if (status.ok()) status = store_.erase("broker");
+    if (status.ok()) status = store_.erase(EspClock::key);
     if (status.ok()) status = store_.commit();
     if (!status.ok()) return warn(status);
     ESP_LOGW(TAG, "the fleet is now %s: restarting", url.c_str());
@@ -237,6 +239,7 @@ void App::start_over() {
     ESP_LOGW(TAG, "the button was held: forgetting Wi-Fi and broker");
     warn(network_.forget());
     warn(store_.erase("broker"));
+    warn(store_.erase(EspClock::key));
     warn(store_.commit());
     system_.restart();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet_esp/esp_clock.hpp"
 
+#include "fleet/stored.hpp"
 #include "fleet_esp/status_of.hpp"
 
 #include "esp_log.h"
@@ -9,6 +10,7 @@
 
 #include <sys/time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
@@ -23,6 +25,18 @@ constexpr const char *TAG = "clock";
 
 // SNTP's callback has no context argument, and there is one system clock.
 std::atomic<bool> date_is_set{false};
+std::atomic<bool> earliest_is_set{false};
+
+// In Unix seconds; 0 is none. 32 bits: wider ones are not atomic on these chips.
+std::atomic<std::uint32_t> start_by_poll{0};  // when the device started
+std::atomic<std::uint32_t> confirmed{0};
+
+constexpr std::uint32_t keep_ms = 10 * 60 * 1000;
+constexpr std::int64_t day_s = 24 * 60 * 60;
+
+std::uint32_t uptime_s() {
+    return static_cast<std::uint32_t>(esp_timer_get_time() / 1000000);
+}
 
 void on_sntp(struct timeval *) {
     if (!date_is_set.exchange(true)) ESP_LOGI(TAG, "the date came by SNTP");
@@ -40,11 +54,44 @@ void set_zone(std::int32_t minutes) {
 }  // namespace
 
 EspClock::EspClock() {
-    date_is_set = false;
+    date_is_set = earliest_is_set = false;
+    start_by_poll = confirmed = 0;
 }
 
 bool date_is_known() {
     return date_is_set;
+}
+
+bool earliest_date_is_known() {
+    return date_is_set || earliest_is_set;
+}
+
+void confirm_date() {
+    if (start_by_poll == 0) return;
+    struct timeval now = {};
+    gettimeofday(&now, nullptr);
+    const std::int64_t by_poll = std::int64_t{start_by_poll} + uptime_s();
+    const std::int64_t by_clock = now.tv_sec;  // of SNTP, perhaps: what the certificate was checked by
+    if (by_clock - by_poll > day_s || by_poll - by_clock > day_s) return;
+    confirmed = static_cast<std::uint32_t>(std::min(by_poll, by_clock));
+}
+
+void EspClock::remember(KvStore &store, Executor &executor) {
+    kept_ = stored_int(store, key, 0);
+    if (kept_ > 0) {
+        struct timeval then = {};
+        then.tv_sec = static_cast<decltype(then.tv_sec)>(kept_);
+        settimeofday(&then, nullptr);
+        earliest_is_set = true;
+    }
+    executor.post_after(keep_ms, [this, &store, &executor] { keep(store, executor); });
+}
+
+void EspClock::keep(KvStore &store, Executor &executor) {
+    executor.post_after(keep_ms, [this, &store, &executor] { keep(store, executor); });
+    if (confirmed < kept_ + day_s) return;
+    kept_ = confirmed;
+    put_int(store, key, kept_);
 }
 
 Status EspClock::start_sntp(const char *server) {
@@ -81,6 +128,7 @@ void EspClock::set_unix_ms(std::int64_t ms, std::int32_t zone_minutes) {
     now.tv_usec = static_cast<decltype(now.tv_usec)>(ms % 1000 * 1000);
     settimeofday(&now, nullptr);
     date_is_set = true;
+    start_by_poll = static_cast<std::uint32_t>(ms / 1000) - uptime_s();
 }
 
 }  // namespace fleet::esp

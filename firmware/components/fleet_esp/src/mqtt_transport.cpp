@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet_esp/mqtt_transport.hpp"
 
+#include "fleet_esp/esp_clock.hpp"
 #include "fleet_esp/status_of.hpp"
 
 #include "esp_log.h"
@@ -95,6 +96,7 @@ void MqttTransport::open(unsigned number, const BrokerSettings &settings, const 
     connection_ = std::make_unique<Connection>();
     connection_->owner = this;
     connection_->number = number;
+    connection_->tls = settings.port == tls_port;
     esp_err_t err = esp_mqtt_client_register_event(client_, MQTT_EVENT_ANY, on_event, connection_.get());
     if (err == ESP_OK) err = esp_mqtt_client_start(client_);
     if (err == ESP_OK) return;
@@ -160,7 +162,9 @@ void MqttTransport::handle(Connection &connection, const esp_mqtt_event_t &event
         case MQTT_EVENT_BEFORE_CONNECT:
             connection.begun = true;
             return report(connection.number, TransportState::connecting, {});
-        case MQTT_EVENT_CONNECTED: return report(connection.number, TransportState::up, {});
+        case MQTT_EVENT_CONNECTED:
+            if (connection.tls) confirm_date();
+            return report(connection.number, TransportState::up, {});
         case MQTT_EVENT_DATA: return gather(connection, event);
         case MQTT_EVENT_ERROR:
             if (event.error_handle == nullptr) return;

@@ -25,8 +25,9 @@ std::atomic<Verify> verify_by_bundle{nullptr};
 std::atomic<const char *> private_pem{nullptr};
 
 void forgive_dates(std::uint32_t *flags) {
-    if (!date_is_known())
-        *flags &= ~static_cast<std::uint32_t>(MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE);
+    if (date_is_known()) return;
+    *flags &= ~static_cast<std::uint32_t>(MBEDTLS_X509_BADCERT_FUTURE);
+    if (!earliest_date_is_known()) *flags &= ~static_cast<std::uint32_t>(MBEDTLS_X509_BADCERT_EXPIRED);
 }
 
 // The bundle's check looks for its own authority only where nothing but that is

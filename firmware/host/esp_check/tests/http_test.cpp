@@ -3,6 +3,7 @@
 
 #include "fleet_esp/esp_clock.hpp"
 #include "fleet_esp/http_client.hpp"
+#include "fleet_esp/nvs_store.hpp"
 
 #include "mbedtls/x509_crt.h"
 
@@ -161,6 +162,24 @@ TEST_CASE("dates of certificates count once the clock is set, everything else al
     CHECK(fake::tls::connect(fleet::esp::ServerTrust{}.attach(), untrusted | MBEDTLS_X509_BADCERT_EXPIRED) != 0);
     CHECK(fake::tls::connect(own.attach(), MBEDTLS_X509_BADCERT_FUTURE) == MBEDTLS_X509_BADCERT_FUTURE);
     CHECK(fake::tls::connect(own.attach(), 0) == 0);
+}
+
+TEST_CASE("what had expired at the date remembered is refused before the clock is set") {
+    constexpr std::uint32_t expired = MBEDTLS_X509_BADCERT_EXPIRED, future = MBEDTLS_X509_BADCERT_FUTURE;
+    Bench bench;
+    fleet::esp::NvsStore store;
+    REQUIRE(store.open("fleet").ok());
+    REQUIRE(store.set_int(fleet::esp::EspClock::key, 1786147200).ok());
+    fleet::esp::EspClock clock;
+    clock.remember(store, bench.executor);
+    fleet::esp::ServerTrust own;
+    own.ca_pem = "PEM";
+    for (const auto &trust : {fleet::esp::ServerTrust{}, own}) {
+        CHECK(fake::tls::connect(trust.attach(), expired | future) == expired);
+        CHECK(fake::tls::connect(trust.attach(), future) == 0);
+    }
+    clock.set_unix_ms(1786147200000, 0);
+    CHECK(fake::tls::connect(own.attach(), future) == future);
 }
 
 namespace {

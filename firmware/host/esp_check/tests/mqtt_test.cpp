@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"
 
+#include "fleet_esp/esp_clock.hpp"
 #include "fleet_esp/mqtt_transport.hpp"
+#include "fleet_esp/nvs_store.hpp"
 
 using fleet::BrokerSettings;
 using fleet::Bytes;
@@ -85,6 +87,22 @@ TEST_CASE("port 8883 is TLS, checked by the bundle or by the authority given") {
     CHECK(mqtt::last().tls);
     CHECK((mqtt::last().attach == options.trust.attach()));
     CHECK(mqtt::last().will_topic.empty());
+}
+
+TEST_CASE("a connection over TLS confirms the date, and no other") {
+    for (const std::uint16_t port : {1883, 8883}) {
+        Link link;
+        fleet::esp::NvsStore store;
+        REQUIRE(store.open("fleet").ok());
+        fleet::esp::EspClock clock;
+        clock.remember(store, link.executor);
+        clock.set_unix_ms(1786147200000, 0);
+        BrokerSettings settings = Link::broker();
+        settings.port = port;
+        mqtt::up(link.start(settings));
+        link.run(11 * 60 * 1000);
+        CHECK(store.get_int(fleet::esp::EspClock::key).ok() == (port == 8883));
+    }
 }
 
 TEST_CASE("states are told on the executor") {

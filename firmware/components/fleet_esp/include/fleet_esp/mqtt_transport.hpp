@@ -45,6 +45,7 @@ private:
         MqttTransport *owner = nullptr;
         unsigned number = 0;
         std::string incoming;  // a message that came in pieces; esp-mqtt's task only
+        bool tls = false;
         bool skipping = false;
         bool refused = false;
         std::atomic<bool> begun{false};  // esp-mqtt's task runs

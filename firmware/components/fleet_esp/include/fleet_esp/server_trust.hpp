@@ -9,7 +9,8 @@ namespace fleet::esp {
 // authority, or of the public ones in ESP-IDF's bundle.
 //
 // Their dates count once the clock is set. Before, they cannot: the poll that
-// brings the date may itself go over TLS.
+// brings the date may itself go over TLS. But what had expired at the date that
+// EspClock remembers is refused.
 struct ServerTrust {
     using Attach = esp_err_t (*)(void *config);  // as crt_bundle_attach of ESP-IDF's clients
 
