@@ -82,6 +82,18 @@ func (b *Broker) Queue(id fleet.DeviceID, by fleet.PrincipalKind) (fleet.Turn, e
 	return t, nil
 }
 
+// Introduced reports whether the device is connected, and the first requests on its
+// connection are over, or failed for now.
+func (b *Broker) Introduced(id fleet.DeviceID) bool {
+	c := b.registry.connection(id)
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause == nil && (c.onboarding.done || c.onboarding.logged)
+}
+
 // join appends a turn if no more than limit, spoken or not as it is, wait before
 // it.
 func (c *connection) join(spoken bool, limit int) (*turn, error) {

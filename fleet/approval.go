@@ -174,6 +174,8 @@ type Approval struct {
 	Arguments     json.RawMessage
 	Picture       string // blob key of the picture that the call shows; "" for most
 	Interrupt     bool   // does not wait for the end of conversations that it interrupts; see [Interruptions]
+	// WaitUntil is how long the call may wait until its device is back; nil: not at all.
+	WaitUntil *time.Time
 	// Builds says how the devices describe the tool, and what firmware they run.
 	// Empty: it was asked for before approvals named that, and is good for nothing.
 	Builds    []BuildCount
@@ -216,10 +218,10 @@ func (a Approval) Refusal() *CallError {
 
 // ApprovalDigest names exactly what is approved: who asks, which devices, how each
 // describes the tool and what firmware it runs, the tool with its arguments,
-// whether it interrupts conversations, under which version of the policy.
+// whether it interrupts conversations, until when it may wait for its device, under which version of the policy.
 // Arguments count by their value: spaces, and the order of members, do not.
 func ApprovalDigest(asker Principal, targets []ApprovalTarget, tool string, arguments json.RawMessage, picture string,
-	interrupt bool, policy int64) [32]byte {
+	interrupt bool, waitUntil *time.Time, policy int64) [32]byte {
 	type device struct {
 		ID      DeviceID `json:"id"`
 		Tool    string   `json:"tool_sha256"`
@@ -231,6 +233,10 @@ func ApprovalDigest(asker Principal, targets []ApprovalTarget, tool string, argu
 		devices[i] = device{t.Device, hex.EncodeToString(t.Build.Tool[:]), t.Build.ELF, t.Build.Version}
 	}
 	slices.SortFunc(devices, func(a, b device) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	var until int64
+	if waitUntil != nil {
+		until = waitUntil.UnixMilli()
+	}
 	text, _ := json.Marshal(struct { // of strings, numbers and JSON that was checked
 		Kind      PrincipalKind   `json:"kind"`
 		ID        string          `json:"id"`
@@ -239,8 +245,9 @@ func ApprovalDigest(asker Principal, targets []ApprovalTarget, tool string, argu
 		Arguments json.RawMessage `json:"arguments"`
 		Picture   string          `json:"picture,omitempty"`
 		Interrupt bool            `json:"interrupt,omitempty"`
+		WaitUntil int64           `json:"wait_until_ms,omitempty"`
 		Policy    int64           `json:"policy"`
-	}{asker.Kind, asker.ID, devices, tool, digestedJSON(arguments), picture, interrupt, policy})
+	}{asker.Kind, asker.ID, devices, tool, digestedJSON(arguments), picture, interrupt, until, policy})
 	return sha256.Sum256(text)
 }
 

@@ -358,14 +358,20 @@ func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval
 	if what, stale := a.build().differs(now[0].Build); stale {
 		return s.stale(ctx, a, d, what)
 	}
-	digest := ApprovalDigest(asker, now, c.Tool, c.Arguments, a.Picture, a.Interrupt, a.PolicyVersion)
+	digest := ApprovalDigest(asker, now, c.Tool, c.Arguments, a.Picture, a.Interrupt, c.WaitUntil,
+		a.PolicyVersion)
 	named := []ApprovalTarget{{a.Device, a.build()}}
-	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, a.Picture, a.Interrupt, a.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, a.Picture, a.Interrupt, a.WaitUntil,
+		a.PolicyVersion)
 	if digest != a.Digest || shown != a.Digest || !asker.Same(c.Actor) {
 		return s.stale(ctx, a, d, StaleCall)
 	}
+	var wait time.Duration
+	if c.WaitUntil != nil { // the time that the decision took counts
+		wait = max(0, c.WaitUntil.Sub(s.o.Now()))
+	}
 	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
-		Picture: a.Picture, Interrupt: a.Interrupt, grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
+		Picture: a.Picture, Interrupt: a.Interrupt, OfflineWait: wait, grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
 		d.Call = c
 		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
 	})
@@ -412,8 +418,8 @@ func (s *Approvals) approveFanOut(ctx context.Context, asker Principal, a Approv
 			return s.stale(ctx, a, d, what)
 		}
 	}
-	digest := ApprovalDigest(asker, now, f.Tool, f.Arguments, "", f.interrupts(), f.PolicyVersion)
-	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, "", a.Interrupt, a.PolicyVersion)
+	digest := ApprovalDigest(asker, now, f.Tool, f.Arguments, "", f.interrupts(), nil, f.PolicyVersion)
+	shown := ApprovalDigest(a.AskedBy, named, a.Tool, a.Arguments, "", a.Interrupt, nil, a.PolicyVersion)
 	if digest != a.Digest || shown != a.Digest || !slices.Equal(countBuilds(named), a.Builds) {
 		return s.stale(ctx, a, d, StaleCall)
 	}
@@ -529,6 +535,9 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 			}
 			a.close(no.state, &no.err)
 		}
+		if c.State == CallPending && r.OfflineWait > 0 {
+			a.untilBack(r, Reason{})
+		}
 		if err := decide(&c); err != nil {
 			if rowRefused(err) || errors.Is(err, ErrNotStored) {
 				return err
@@ -541,7 +550,7 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 		if c.State.Final() { // by the gate, and on record
 			return nil
 		}
-		if a.hold(r) {
+		if a.held != nil || a.hold(r) {
 			a.calls.announce(&c)
 			return nil
 		}
@@ -552,6 +561,9 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 	}()
 	if err != nil || c.State.Final() && a.turn == nil {
 		defer s.running.Done()
+		if a.held != nil {
+			s.held.remove(a.held)
+		}
 		if err != nil {
 			return err
 		}
@@ -562,11 +574,6 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 		s.announce(&c)
 		return nil
 	}
-	go func() {
-		defer s.running.Done()
-		if err := a.send(); err != nil {
-			s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
-		}
-	}()
+	go a.sendAlone()
 	return nil
 }

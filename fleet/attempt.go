@@ -11,18 +11,19 @@ import (
 
 // An attempt is one call on its path from the request to the outcome.
 type attempt struct {
-	calls  *Calls
-	target *target
-	asked  CallRequest       // what the call was made for
-	call   *Call             // its record
-	wire   json.RawMessage   // the arguments as they go to the device
-	turn   Turn              // nil if the call is not to be sent
-	order  *FirmwareOrder    // of an upgrade; else nil
-	revoke <-chan struct{}   // see [CallRequest.Withdraw]; may be nil
-	asks   *Approval         // the call waits for it; else nil
-	wasOn  bool              // on record before: it waited for its approval, or for the end of a conversation
-	talk   *conversationHold // the call waits for the end of a conversation; else nil
-	wrote  bool              // the order was notified that its call was sent
+	calls       *Calls
+	target      *target
+	asked       CallRequest     // what the call was made for
+	call        *Call           // its record
+	wire        json.RawMessage // the arguments as they go to the device
+	turn        Turn            // nil if the call is not to be sent
+	order       *FirmwareOrder  // of an upgrade; else nil
+	revoke      <-chan struct{} // see [CallRequest.Withdraw]; may be nil
+	asks        *Approval       // the call waits for it; else nil
+	wasOn       bool            // on record before: it waited for its approval, or for the end of a conversation
+	held        *heldCall       // the call waits outside of its device's line; else nil
+	interrupter Principal       // who did not want to wait for the end of a conversation
+	wrote       bool            // the order was notified that its call was sent
 
 	stalled func(error) // see [CallRequest]; may be nil
 }
@@ -33,7 +34,8 @@ type attempt struct {
 //	check  the request is worth a record, and names a device
 //	judge  the actor may make this call to this device, with these arguments,
 //	       or may ask a person for it: then it is put on record, and waits
-//	hold   it waits for the end of a conversation, if it would interrupt one
+//	hold   it waits for the end of a conversation, if it would interrupt one, or
+//	       until its device is back, if it may
 //	queue  the call has its place in the device's line
 //	store  its record is durable: nothing is sent without one
 //	send   its turn comes, its bytes are written, and its outcome is durable
@@ -71,25 +73,28 @@ func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, erro
 		s.running.Done()
 		return Call{}, err
 	}
-	if wait && a.talk == nil {
+	if wait && a.held == nil {
 		defer s.running.Done()
 		err := a.send()
 		return *a.call, err
 	}
 	record := *a.call
-	go func() {
-		defer s.running.Done()
-		if err := a.send(); err != nil {
-			s.o.Log.Error("outcome of a call not stored", "call", record.ID, "device", record.Device, "err", err)
-		}
-	}()
+	go a.sendAlone()
 	return record, nil
+}
+
+// sendAlone is [attempt.send] with no one to return to.
+func (a *attempt) sendAlone() {
+	defer a.calls.running.Done()
+	if err := a.send(); err != nil {
+		a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
+	}
 }
 
 // abandon ends a call that has no record.
 func (a *attempt) abandon(err error) {
-	if a.talk != nil {
-		a.calls.held.remove(a.call.ID)
+	if a.held != nil {
+		a.calls.held.remove(a.held)
 	}
 	if a.turn != nil {
 		a.turn.Done()
@@ -129,6 +134,11 @@ func checkRequest(r CallRequest) error {
 		return Refuse(ErrInvalid, "invalid_arguments.not_json")
 	case r.Firmware != nil && (r.Tool != ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Timeout <= 0):
 		return Refuse(ErrInvalid, "invalid_order", "tool", ToolUpgradeFirmware)
+	case r.OfflineWait < 0 || r.OfflineWait > MaxCallOfflineWait:
+		return Refuse(ErrInvalid, "invalid_offline_wait", "limit", MaxCallOfflineWait.Milliseconds(),
+			"limit_ms", MaxCallOfflineWait).At("offline_wait_ms")
+	case r.OfflineWait > 0 && !r.mayWaitForDevice():
+		return Refuse(ErrForbidden, "wait_not_for_actor", "actor", r.Actor.Name)
 	case r.Timeout < 0 || r.Timeout > MaxCallTimeout:
 		return Refuse(ErrInvalid, "invalid_timeout", "limit_ms", MaxCallTimeout)
 	}
@@ -169,9 +179,18 @@ func (a *attempt) ask(v Verdict, r CallRequest) {
 	a.asks.Subject, a.asks.SubjectID, a.asks.Device, a.asks.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
 	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
 	a.asks.Interrupt = r.interrupts()
+	if r.OfflineWait > 0 {
+		a.call.WaitUntil = new(r.now.Add(r.OfflineWait))
+		a.asks.WaitUntil = a.call.WaitUntil
+	}
+	if r.OfflineWait > 0 {
+		a.call.WaitUntil = r.waitUntil()
+		a.asks.WaitUntil = a.call.WaitUntil
+	}
 	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
 	a.asks.Builds = countBuilds(named)
-	a.asks.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt, v.Version)
+	a.asks.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt,
+		a.asks.WaitUntil, v.Version)
 	a.call.State, a.call.Approval = CallPendingApproval, a.asks.ID
 }
 
@@ -250,6 +269,8 @@ func (a *attempt) queue(unlessOffline bool) error {
 	}
 	turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind)
 	switch {
+	case errors.Is(err, ErrOffline) && a.asked.OfflineWait > 0:
+		a.untilBack(a.asked, Reason{})
 	case errors.Is(err, ErrOffline) && !unlessOffline && a.target.device.ConnectsForConversations():
 		a.close(CallOffline, NewCallError(CodeOffline+".conversations"))
 	case errors.Is(err, ErrOffline) && !unlessOffline:
@@ -288,7 +309,11 @@ func (a *attempt) store(ctx context.Context) error {
 	if a.asks != nil {
 		return a.storeAsked(context.WithoutCancel(ctx))
 	}
-	if err := a.calls.o.Store.InsertCall(context.WithoutCancel(ctx), a.call); err != nil {
+	insert := func() error { return a.calls.o.Store.InsertCall(context.WithoutCancel(ctx), a.call) }
+	if a.call.State == CallPendingDevice {
+		insert = a.storeWaiting
+	}
+	if err := insert(); err != nil {
 		return a.notInserted(err)
 	}
 	a.calls.announce(a.call)
@@ -322,7 +347,10 @@ func (a *attempt) notInserted(err error) error {
 
 // send sends a call on record, waits for its outcome and stores that.
 func (a *attempt) send() error {
-	if a.talk != nil {
+	if a.held != nil && a.held.durable() {
+		return a.sendWhenBack()
+	}
+	if a.held != nil {
 		if done, err := a.awaitConversation(); done {
 			return err
 		}
@@ -426,6 +454,8 @@ func (a *attempt) judgeAgain() (err error) {
 	var no *refusal
 	if a.order != nil {
 		no = checkStanding(a.target, r)
+	} else if a.held != nil && a.held.durable() {
+		no = a.admit(ctx, r)
 	} else {
 		_, offered := a.target.inventory.Tool(r.Tool)
 		if no = r.placeURL(offered); no == nil {

@@ -10,7 +10,8 @@ import (
 
 // CallState is where a tool call stands.
 //
-//	pending_approval -> pending | refused  (a person decides)
+//	pending_approval -> pending | pending_device | refused  (a person decides)
+//	pending_device -> sent | refused | canceled  (its device is back, or its time is over)
 //	pending -> sent -> succeeded | tool_error | timed_out | unknown
 //	pending -> canceled
 //	refused | invalid | offline           (never sent)
@@ -19,6 +20,9 @@ type CallState string
 const (
 	// on record, waits for a person's decision (see [Approval]); certainly not sent
 	CallPendingApproval CallState = "pending_approval"
+
+	// on record, waits until its device is back (see [Call.WaitUntil]); certainly not sent
+	CallPendingDevice CallState = "pending_device"
 
 	CallPending   CallState = "pending"    // on record, waits for the device's turn; certainly not sent
 	CallSent      CallState = "sent"       // may have been written to the device
@@ -33,12 +37,12 @@ const (
 )
 
 // CallStates lists every state, in the order they are shown.
-var CallStates = []CallState{CallPendingApproval, CallPending, CallSent, CallSucceeded, CallToolError, CallTimedOut,
-	CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
+var CallStates = []CallState{CallPendingApproval, CallPendingDevice, CallPending, CallSent, CallSucceeded, CallToolError,
+	CallTimedOut, CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
 
 // Final reports whether the state is an outcome.
 func (s CallState) Final() bool {
-	return s != CallPendingApproval && s != CallPending && s != CallSent
+	return s != CallPendingApproval && s != CallPendingDevice && s != CallPending && s != CallSent
 }
 
 // Failed reports whether the state is an outcome other than success.
@@ -61,9 +65,11 @@ type Call struct {
 	Late      *LateAnswer
 	RPCID     int32 // JSON-RPC id on the wire; 0 if never sent
 	Timeout   time.Duration
+	// WaitUntil is when a call that may wait until its device is back has had its time;
+	// nil for others. It is on record if the call had to wait, or to be approved.
+	WaitUntil *time.Time
 	// Waits says what a pending call waits for other than its turn, a code of
-	// [WaitReasons]; zero for nothing. It is not on record: no such wait outlives
-	// the process.
+	// [WaitReasons]; zero for nothing. It is not on record.
 	Waits Reason
 
 	CreatedAt  time.Time
@@ -112,21 +118,23 @@ func deviceError(message string) *CallError { return &CallError{Code: CodeToolEr
 
 // Codes of [CallError]. Those of refusals and invalid calls name the rule.
 const (
-	CodeToolError    = "tool_error"       // the device answered with an error; the message is its own
-	CodeNoAnswer     = "no_answer"        // timed_out
-	CodeStayed       = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
-	CodeLost         = "connection_lost"  // unknown: the connection ended after sending
-	CodeOffline      = "device_offline"
-	CodeTalking      = "in_conversation"       // not sent, without a record: see [ErrTalking]
-	CodeBusy         = "device_busy"           // refused: the device's line is full
-	CodeQueueTimeout = "queue_timeout"         // canceled: the device's turn did not come in time
-	CodeStopped      = "fleetd_stopped"        // canceled or unknown: fleetd ended before the outcome
-	CodeRecordLate   = "record_late"           // canceled: the record that must precede the sending took too long
-	CodeTooLarge     = "result_too_large"      // the device ran the call; of its answer were bytes, fleetd keeps limit
-	CodeTooDeep      = "result_too_deep"       // the same, nested deeper than limit levels
-	CodeTooManyItems = "result_too_many_items" // the same, of more than limit items of content
-	CodeWithdrawn    = "withdrawn"             // canceled: withdrawn before it was sent, by an operator or by who made it
-	CodeNotRecorded  = "not_recorded"          // canceled: the database did not confirm the record
+	CodeToolError      = "tool_error"       // the device answered with an error; the message is its own
+	CodeNoAnswer       = "no_answer"        // timed_out
+	CodeStayed         = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
+	CodeLost           = "connection_lost"  // unknown: the connection ended after sending
+	CodeOffline        = "device_offline"
+	CodeTalking        = "in_conversation"       // not sent, without a record: see [ErrTalking]
+	CodeBusy           = "device_busy"           // refused: the device's line is full
+	CodeTooManyWaiting = "too_many_calls_wait"   // refused: as many as may wait until devices are back do; limit
+	CodeQueueTimeout   = "queue_timeout"         // canceled: the device's turn did not come in time
+	CodeStopped        = "fleetd_stopped"        // canceled or unknown: fleetd ended before the outcome
+	CodeRecordLate     = "record_late"           // canceled: the record that must precede the sending took too long
+	CodeTooLarge       = "result_too_large"      // the device ran the call; of its answer were bytes, fleetd keeps limit
+	CodeTooDeep        = "result_too_deep"       // the same, nested deeper than limit levels
+	CodeTooManyItems   = "result_too_many_items" // the same, of more than limit items of content
+	CodeWithdrawn      = "withdrawn"             // canceled: withdrawn before it was sent, by an operator or by who made it
+	CodeWaitExpired    = "wait_expired"          // canceled: it was not sent until until_at
+	CodeNotRecorded    = "not_recorded"          // canceled: the database did not confirm the record
 )
 
 // A LateAnswer came after the call had been given up.
@@ -169,6 +177,15 @@ type CallStore interface {
 	// already stays as it is. What an earlier write of the same calls does
 	// after this, if the database carries it out late, changes nothing.
 	SettleCalls(ctx context.Context, calls []*Call) error
+	// WaitForDevice puts on record that the call waits until its device is back: a new
+	// one, or one that is on record and was certainly not sent.
+	WaitForDevice(ctx context.Context, c *Call, w CallWait) error
+	// SendWaiting turns a call that waits for its device to sent, with its arguments
+	// and evidence, before its bytes are written. One that is on record as sent, which
+	// its owner knows better, is no conflict.
+	SendWaiting(ctx context.Context, c *Call) error
+	// WaitingCalls returns the calls that wait for their devices, oldest first, and forgets the waits of those that are over.
+	WaitingCalls(ctx context.Context) ([]WaitingCall, error)
 	// RecoverCalls closes what an earlier process left open: pending calls become
 	// canceled, sent ones unknown. This process has made no call yet.
 	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)

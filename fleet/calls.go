@@ -34,6 +34,9 @@ type CallRequest struct {
 	// UnlessOffline makes the request fail with [ErrOffline], and leave no
 	// record, while the device is not connected.
 	UnlessOffline bool
+	// OfflineWait is how long the call may wait until its device is back, if that is not
+	// connected. 0: not at all. See [CallPendingDevice].
+	OfflineWait time.Duration
 	// Interrupt does not wait for the end of a conversation; see [Interruptions].
 	Interrupt bool
 	// UnlessTalking makes the request fail with [ErrTalking], and leave no record,
@@ -126,6 +129,7 @@ type Calls struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	stopped bool
+	quit    chan struct{} // closed when fleetd stops
 	stop    context.CancelCauseFunc
 	life    context.Context // ends when Shutdown gives up waiting
 }
@@ -150,7 +154,7 @@ func NewCalls(o CallsOptions) *Calls {
 		o.Held = func() bool { return true }
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	s := &Calls{o: o, life: life, stop: stop}
+	s := &Calls{o: o, life: life, stop: stop, quit: make(chan struct{})}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life = life
 	s.gate.policy, s.gate.pins, s.gate.running = o.Policy, o.Pins, o.Running
@@ -162,8 +166,8 @@ func NewCalls(o CallsOptions) *Calls {
 // means that there is no record of the call, or none of its outcome yet: then
 // fleetd completes the record as soon as the database allows. The call goes on
 // if ctx ends meanwhile. A call that needs an approval is returned at once, in
-// the state [CallPendingApproval]; so is one that waits for the end of a
-// conversation, pending, with [Call.Waits].
+// the state [CallPendingApproval]; so is one that waits for its device
+// ([CallPendingDevice]) or for the end of a conversation, with [Call.Waits].
 func (s *Calls) Make(ctx context.Context, r CallRequest) (Call, error) { return s.carry(ctx, r, true) }
 
 // Start makes a call and returns its record at once, final only if it was not
@@ -227,10 +231,14 @@ func (s *Calls) LastArguments(ctx context.Context, actor Principal, tool string)
 }
 
 // Shutdown refuses new calls, gives those in flight a moment to end, and
-// closes the rest as canceled or unknown. It returns when all are on record, or
+// closes the rest as canceled or unknown, but for those that wait until their
+// devices are back. It returns when all are on record, or
 // after [settleGrace] without a database.
 func (s *Calls) Shutdown() {
 	s.mu.Lock()
+	if !s.stopped {
+		close(s.quit)
+	}
 	s.stopped = true
 	s.mu.Unlock()
 	grace := time.AfterFunc(stopGrace, func() { s.stop(errStopping) })

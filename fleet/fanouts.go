@@ -216,7 +216,7 @@ func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r F
 		}
 	}
 	a.Builds = countBuilds(named)
-	a.Digest = ApprovalDigest(r.Actor, named, f.Tool, f.Arguments, "", a.Interrupt, v.Version)
+	a.Digest = ApprovalDigest(r.Actor, named, f.Tool, f.Arguments, "", a.Interrupt, nil, v.Version)
 	f.State, f.Approval, f.PolicyVersion = FanOutPendingApproval, a.ID, v.Version
 	var err error
 	if a.AskedLine, a.Person, err = s.approvals.PrincipalLine(ctx, a.AskedBy); err != nil {

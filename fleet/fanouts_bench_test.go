@@ -82,6 +82,8 @@ func (f *benchFleet) FinishFanOut(context.Context, fleet.Principal, uuid.UUID, f
 	return nil
 }
 
+func (f *benchFleet) Introduced(fleet.DeviceID) bool { return true }
+
 func (f *benchFleet) Queue(fleet.DeviceID, fleet.PrincipalKind) (fleet.Turn, error) {
 	return benchTurn{f, f.rpcID.Add(1)}, nil
 }

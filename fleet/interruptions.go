@@ -1,18 +1,16 @@
 package fleet
 
-import (
-	"sync"
-	"time"
-
-	"github.com/google/uuid"
-)
+import "time"
 
 // DefaultConversationWait is how long what would interrupt a conversation waits
 // for its end, unless an operator sets another bound.
 const DefaultConversationWait = 10 * time.Minute
 
-// Codes of what waits for a conversation.
+// Codes of what calls wait for, and waited for.
 const (
+	ReasonDeviceAway = "device_away" // the device is not connected; waited for until until_at
+	ReasonDeviceBack = "device_back" // it is; waited for since since_at
+
 	ReasonInConversation    = "in_conversation"     // begun at since_at; waited for until until_at at the latest
 	ReasonConversationEnded = "conversation_waited" // it was waited for
 	ReasonConversationLong  = "conversation_bound"  // it went on for longer than is waited
@@ -22,7 +20,7 @@ const (
 // WaitReasons are the codes of waits with the names of their parameters.
 var WaitReasons = map[string][]string{
 	ReasonInConversation: {"since_at", "until_at"}, ReasonConversationEnded: {}, ReasonConversationLong: {},
-	ReasonInterruptedBy: {"name"},
+	ReasonInterruptedBy: {"name"}, ReasonDeviceAway: {"until_at"}, ReasonDeviceBack: {"since_at"},
 }
 
 // Interrupts reports whether a device that runs the tool cannot go on with a
@@ -87,66 +85,4 @@ func (i *Interruptions) waits(r CallRequest, began, now time.Time) (Conversation
 // model cannot ask for that.
 func (r CallRequest) interrupts() bool {
 	return r.Interrupt && Interrupts(r.Tool) && !r.Actor.Kind.IsModel()
-}
-
-// heldCalls are the calls that wait for the end of a conversation. They are on
-// record as pending, and in no device's line.
-type heldCalls struct {
-	mu   sync.Mutex
-	byID map[uuid.UUID]*heldCall
-}
-
-type heldCall struct {
-	waits     Reason
-	interrupt chan Principal // has room for one
-}
-
-func (h *heldCalls) add(id uuid.UUID, waits Reason) *heldCall {
-	c := &heldCall{waits: waits, interrupt: make(chan Principal, 1)}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.byID == nil {
-		h.byID = make(map[uuid.UUID]*heldCall)
-	}
-	h.byID[id] = c
-	return c
-}
-
-func (h *heldCalls) setWaits(c *heldCall, waits Reason) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	c.waits = waits
-}
-
-func (h *heldCalls) remove(id uuid.UUID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.byID, id)
-}
-
-// show adds to a call on record what it waits for.
-func (h *heldCalls) show(c *Call) {
-	if c.State != CallPending {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if held := h.byID[c.ID]; held != nil {
-		c.Waits = held.waits
-	}
-}
-
-// interrupt ends the wait of a call. It reports false if the call does not wait.
-func (h *heldCalls) interrupt(id uuid.UUID, by Principal) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	held := h.byID[id]
-	if held == nil {
-		return false
-	}
-	select {
-	case held.interrupt <- by:
-	default: // another was faster
-	}
-	return true
 }

@@ -13,6 +13,9 @@ type Link interface {
 	// Queue joins the device's line for a caller of a kind. It fails with
 	// [ErrOffline] or [ErrBusy]; it never blocks.
 	Queue(id DeviceID, by PrincipalKind) (Turn, error)
+	// Introduced reports whether the device is connected, and the first requests on
+	// its connection, which list its tools, are over.
+	Introduced(id DeviceID) bool
 }
 
 // A Turn is one call's place in a device's line.

@@ -68,6 +68,13 @@ func (l *Link) Queue(id fleet.DeviceID, _ fleet.PrincipalKind) (fleet.Turn, erro
 	return t, nil
 }
 
+// Introduced implements [fleet.Link]: scripted devices are as soon as they connect.
+func (l *Link) Introduced(id fleet.DeviceID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.devices[id] != nil
+}
+
 type turn struct {
 	link   *Link
 	device *device

@@ -1,6 +1,7 @@
 package fleettest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -18,6 +19,7 @@ type CallStore struct {
 
 	mu    sync.Mutex
 	calls map[uuid.UUID]fleet.Call
+	waits map[uuid.UUID]fleet.CallWait
 }
 
 func (s *CallStore) write(op string, c *fleet.Call) error {
@@ -45,6 +47,38 @@ func (s *CallStore) MarkSent(_ context.Context, c *fleet.Call) error { return s.
 
 // FinishCall keeps an outcome.
 func (s *CallStore) FinishCall(_ context.Context, c *fleet.Call) error { return s.write("finish", c) }
+
+// WaitForDevice keeps a call that waits for its device.
+func (s *CallStore) WaitForDevice(_ context.Context, c *fleet.Call, w fleet.CallWait) error {
+	if err := s.write("wait", c); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waits == nil {
+		s.waits = make(map[uuid.UUID]fleet.CallWait)
+	}
+	s.waits[c.ID] = w
+	return nil
+}
+
+// SendWaiting keeps a call that waited as sent.
+func (s *CallStore) SendWaiting(ctx context.Context, c *fleet.Call) error {
+	if known, err := s.Call(ctx, c.ID); err != nil || known.State.Final() {
+		return cmp.Or(err, fleet.ErrConflict)
+	}
+	return s.write("send waiting", c)
+}
+
+// WaitingCalls returns the calls that wait for their devices.
+func (s *CallStore) WaitingCalls(context.Context) (waiting []fleet.WaitingCall, err error) {
+	for _, c := range s.All() {
+		if c.State == fleet.CallPendingDevice {
+			waiting = append(waiting, fleet.WaitingCall{Call: c, CallWait: s.waits[c.ID]})
+		}
+	}
+	return waiting, nil
+}
 
 // SettleCalls keeps outcomes of calls that have none.
 func (s *CallStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error {

@@ -45,14 +45,14 @@ func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx)
 		_, err := tx.Exec(ctx, `
 			INSERT INTO approvals (id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line,
 				person, purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at,
-				expires_at, interrupt, builds, state)
+				expires_at, interrupt, builds, wait_until, state)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19::json, $20, $21, $22,
-				$23, $24::json, 'waiting')`,
+				$23, $24::json, $25, 'waiting')`,
 			a.ID, a.Subject, a.SubjectID, a.Digest[:], a.AskedBy.Kind, cleanText(a.AskedBy.ID), cleanText(a.AskedBy.Name),
 			a.AskedBy.Role, append([]string{}, a.AskedLine...), cleanText(a.Person), cleanText(a.Purpose), cleanText(a.Rule),
 			cleanText(a.RuleName), a.PolicyVersion, string(a.Device), cleanText(a.Query), a.Targets, cleanText(a.Tool),
 			cleanJSON(a.Arguments), a.Picture, a.CreatedAt, a.ExpiresAt,
-			a.Interrupt, marshalled(collect(a.Builds, newBuildRow)))
+			a.Interrupt, marshalled(collect(a.Builds, newBuildRow)), a.WaitUntil)
 		if err != nil {
 			return err
 		}
@@ -83,13 +83,16 @@ func approvalDetail(a fleet.Approval) map[string]any {
 	if a.Interrupt {
 		d["interrupt"] = true
 	}
+	if a.WaitUntil != nil {
+		d["wait_until"] = a.WaitUntil
+	}
 	return d
 }
 
 const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, asked_name, asked_role, asked_line, person,
 	purpose, rule, rule_name, policy_version, device_id, query, targets, tool, arguments, picture, created_at, expires_at,
 	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code, interrupt,
-	builds, stale`
+	builds, stale, wait_until`
 
 // A buildRow is how the devices of an approval describe its tool, and what they run.
 type buildRow struct {
@@ -143,6 +146,7 @@ type approvalRow struct {
 	Interrupt      bool
 	Builds         []buildRow
 	Stale          fleet.Stale
+	WaitUntil      *time.Time
 }
 
 func (r approvalRow) approval() fleet.Approval {
@@ -153,7 +157,7 @@ func (r approvalRow) approval() fleet.Approval {
 		Arguments: r.Arguments, Picture: r.Picture, CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, State: r.State,
 		DecidedBy: fleet.Principal{Kind: r.DecidedKind, ID: r.DecidedID, Name: r.DecidedName, Role: r.DecidedRole},
 		DecidedAt: r.DecidedAt, Reason: r.DecisionReason, Code: r.Code, Interrupt: r.Interrupt,
-		Builds: collect(r.Builds, buildRow.count), Stale: r.Stale}
+		Builds: collect(r.Builds, buildRow.count), Stale: r.Stale, WaitUntil: r.WaitUntil}
 }
 
 func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {
@@ -328,8 +332,8 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a fleet.Approval, d fle
 var verbs = map[fleet.ApprovalState]string{fleet.ApprovalApproved: "approve", fleet.ApprovalDenied: "deny",
 	fleet.ApprovalExpired: "expire", fleet.ApprovalWithdrawn: "withdraw"}
 
-// releaseCall stores how an approved call goes on: it is pending, or the gate has
-// refused it meanwhile.
+// releaseCall stores how an approved call goes on: it is pending, waits for its
+// device, or the gate has refused it meanwhile.
 func releaseCall(ctx context.Context, tx pgx.Tx, a fleet.Approval, c *fleet.Call) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -343,6 +347,9 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a fleet.Approval, c *fleet.Call
 		w.row.finishedAt, w.row.arguments)
 	if isNotFound(err) { // it was ended while its approval waited
 		return fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state", fleet.Because("state.canceled"), "actor", "")
+	}
+	if err == nil && c.State == fleet.CallPendingDevice {
+		return keepWait(ctx, tx, c, fleet.CallWait{Interrupt: a.Interrupt, Picture: a.Picture})
 	}
 	return err
 }

@@ -42,6 +42,7 @@ type callColumns struct {
 	rpcID                   int32
 	timeoutMs               int64
 	sentAt, finishedAt      *time.Time
+	waitUntil               *time.Time
 }
 
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
@@ -52,7 +53,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
 		fanOut: pgUUID(c.FanOut), approval: pgUUID(c.Approval), state: string(c.State),
 		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
-		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt)}
+		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), waitUntil: copyTime(c.WaitUntil)}
 	if insert {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
@@ -115,18 +116,18 @@ func hashAnswer(c *fleet.Call) []byte {
 const insertCalls = `
 	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
-			finished_at, error_params, approval_id)
+			finished_at, error_params, approval_id, wait_until)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
-			sent_at, finished_at, error_params::json, approval_id
+			sent_at, finished_at, error_params::json, approval_id, wait_until
 	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::uuid[],
 		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[],
 			$19::bigint[], $20::timestamptz[], $21::timestamptz[],
-		$22::text[], $23::uuid[])
+		$22::text[], $23::uuid[], $24::timestamptz[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
-		error_params, approval_id)`
+		error_params, approval_id, wait_until)`
 
 // The conflict waits for a transaction that hangs with the same call: either
 // that one's row is brought to its outcome, or that one fails when it goes on.
@@ -135,7 +136,7 @@ const settleCalls = insertCalls + `
 	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
 		error_code = excluded.error_code, error_message = excluded.error_message, evidence = excluded.evidence,
 		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
-	WHERE calls.state IN ('pending_approval', 'pending', 'sent')`
+	WHERE calls.state IN ('pending_approval', 'pending_device', 'pending', 'sent')`
 
 // A final call stays as it is, and sent does not become sent again. Id and
 // created_at together are the key, and name the row's partition.
@@ -153,7 +154,7 @@ const updateCalls = `
 			created_at,
 		error_params)
 	WHERE c.id = u.id AND c.created_at = u.created_at
-	AND (c.state = 'pending' OR (c.state = 'sent' AND u.state <> 'sent'))
+	AND (c.state = 'pending' OR (c.state IN ('pending_device', 'sent') AND u.state <> 'sent'))
 	RETURNING c.id`
 
 // sendCalls writes a batch in one round trip and one transaction: what pgx
@@ -242,6 +243,7 @@ func insertArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
 		column(ws, func(r *callColumns) *string { return r.errorParams }),
 		column(ws, func(r *callColumns) pgtype.UUID { return r.approval }),
+		column(ws, func(r *callColumns) *time.Time { return r.waitUntil }),
 	}
 }
 

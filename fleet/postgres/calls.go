@@ -45,9 +45,14 @@ func (s *Store) MarkSent(ctx context.Context, c *fleet.Call) error {
 	})
 }
 
-// FinishCall stores the outcome of a call, unless it has one.
+// FinishCall stores the outcome of a call, unless it has one. A row that says how it
+// waited for its device may be left; [Store.WaitingCalls] removes it.
 func (s *Store) FinishCall(ctx context.Context, c *fleet.Call) error {
-	return s.update(ctx, c, func(state fleet.CallState) error { return nil })
+	err := s.update(ctx, c, func(state fleet.CallState) error { return nil })
+	if err == nil && c.WaitUntil != nil {
+		_, _ = s.db.Exec(ctx, `DELETE FROM call_waits WHERE call_id = $1`, c.ID)
+	}
+	return err
 }
 
 // update writes c's new state. stayed judges the state of a call that the
@@ -110,8 +115,9 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 	return nil
 }
 
-const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id, approval_id,
-	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at, finished_at`
+const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
+	fanout_id, approval_id,
+	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at, finished_at, wait_until`
 
 type callRow struct {
 	ID           uuid.UUID
@@ -136,6 +142,7 @@ type callRow struct {
 	TimeoutMs    int64
 	SentAt       *time.Time
 	FinishedAt   *time.Time
+	WaitUntil    *time.Time
 }
 
 func (r callRow) call() (fleet.Call, error) {
@@ -144,7 +151,7 @@ func (r callRow) call() (fleet.Call, error) {
 		State:    r.State,
 		Actor:    fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result:   r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
-		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt}
+		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt, WaitUntil: r.WaitUntil}
 	var err error
 	if c.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams); err != nil {
 		return c, fmt.Errorf("error of call %s: %w", r.ID, err)
@@ -277,10 +284,12 @@ func (w *where) states(states []fleet.CallState) {
 	switch {
 	case slices.Equal(states, []fleet.CallState{fleet.CallPendingApproval}):
 		w.and("id IN (SELECT subject_id FROM approvals WHERE state = 'waiting')")
+	case slices.Equal(states, []fleet.CallState{fleet.CallPendingDevice}):
+		w.and("id IN (SELECT call_id FROM call_waits)")
 	case slices.Contains(states, fleet.CallPendingApproval) && !slices.ContainsFunc(states, fleet.CallState.Final):
-		w.and("id >= ?", idFloor(time.Now().Add(-openFor-fleet.MaxApprovalTTL)))
+		w.and(openSince, idFloor(time.Now().Add(-openFor-fleet.MaxApprovalTTL)))
 	case !slices.ContainsFunc(states, fleet.CallState.Final):
-		w.and("id >= ?", idFloor(time.Now().Add(-openFor)))
+		w.and(openSince, idFloor(time.Now().Add(-openFor)))
 	case len(states) == 1 && states[0].Failed():
 		w.and("failure = ?", states[0])
 	case !slices.ContainsFunc(states, func(s fleet.CallState) bool { return !s.Failed() }):
@@ -288,7 +297,11 @@ func (w *where) states(states []fleet.CallState) {
 	}
 }
 
-// openFor is longer than any call stays open: it waits for its turn at most a
+// openSince begins with the oldest call that waits for its device, or waited and is
+// not over.
+const openSince = "id >= least(?, (SELECT call_id FROM call_waits ORDER BY call_id LIMIT 1))"
+
+// openFor is longer than any call stays open but for those of call_waits: it waits for its turn at most a
 // minute, for its answer at most [fleet.MaxCallTimeout], and for the database
 // to take its outcome some minutes more. What is open is therefore looked for
 // among the newest calls only, and needs no index that every outcome would
@@ -325,6 +338,11 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 			sent, err = closeApproved(ctx, s.db, fleet.CallSent, fleet.CallUnknown, toAnswer)
 		}
 		canceled, unknown = canceled+approved, unknown+sent
+	}
+	if err == nil {
+		var sent int64
+		sent, err = closeWaited(ctx, s.db, fleet.NewCallError(fleet.CodeStopped+".answer"))
+		unknown += sent
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("close calls left open: %w", domainError(err))

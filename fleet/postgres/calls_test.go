@@ -129,7 +129,9 @@ func TestGroupCommitBadNeighbour(t *testing.T) {
 func TestCallsFilterAndPage(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	var all []uuid.UUID
-	states := fleet.CallStates[1:] // calls that wait for an approval are listed by it: see TestCallWaitsForItsApproval
+	// Calls that wait for an approval, or for their devices, are listed by that: see
+	// TestCallWaitsForItsApproval and TestCallsThatWaitForTheirDevices.
+	states := fleet.CallStates[2:]
 	for i := range 25 {
 		c := newCall(fleet.DeviceID(fmt.Sprintf("d%d", i%2)), states[i%len(states)])
 		if c.State == fleet.CallToolError {

@@ -95,6 +95,9 @@ func newCall(device fleet.DeviceID, state fleet.CallState) *fleet.Call {
 	if state == fleet.CallPendingApproval {
 		c.Approval = uuid.Must(uuid.NewV7())
 	}
+	if state == fleet.CallPendingDevice {
+		c.WaitUntil = new(at.Add(time.Hour))
+	}
 	if state.Final() {
 		c.FinishedAt = &at
 	}

@@ -33,6 +33,8 @@ type instantLink struct{ rpcID atomic.Int32 }
 
 var open = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
+func (l *instantLink) Introduced(fleet.DeviceID) bool { return true }
+
 func (l *instantLink) Queue(fleet.DeviceID, fleet.PrincipalKind) (fleet.Turn, error) {
 	return instantTurn{l.rpcID.Add(1)}, nil
 }

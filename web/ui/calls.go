@@ -89,5 +89,5 @@ func (v CallsPage) eventsURL() string { return EventsURL(ViewCalls, v.List.Value
 var stateFilters = []fleet.CallState{
 	fleet.CallSucceeded, fleet.CallToolError, fleet.CallTimedOut, fleet.CallUnknown,
 	fleet.CallRefused, fleet.CallInvalid, fleet.CallOffline, fleet.CallCanceled, fleet.CallSent, fleet.CallPending,
-	fleet.CallPendingApproval,
+	fleet.CallPendingApproval, fleet.CallPendingDevice,
 }

@@ -151,8 +151,8 @@ func (v CallView) means() (key string, ok bool) {
 // explained are the outcomes that need a sentence on what they mean for the
 // device: whether the tool may have run.
 var explained = map[fleet.CallState]string{
-	fleet.CallPendingApproval: "approval.waits",
-	fleet.CallPending:         "call.means.pending", fleet.CallSent: "call.means.sent",
+	fleet.CallPendingApproval: "approval.waits", fleet.CallPendingDevice: "call.means.pending_device",
+	fleet.CallPending: "call.means.pending", fleet.CallSent: "call.means.sent",
 	fleet.CallTimedOut: "call.means.timed_out", fleet.CallUnknown: "call.means.unknown",
 	fleet.CallRefused: "call.means.not_sent", fleet.CallInvalid: "call.means.not_sent",
 	fleet.CallOffline: "call.means.not_sent", fleet.CallCanceled: "call.means.not_sent",

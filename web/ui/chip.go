@@ -21,7 +21,7 @@ var tones = map[string]tone{
 	// calls; pending is also a presence: never seen on MQTT
 	"pending": toneNone, "sent": toneBusy, "succeeded": toneGood, "tool_error": toneBad,
 	"timed_out": toneBad, "unknown": toneWarn, "refused": toneWarn, "invalid": toneWarn,
-	"canceled": toneNone, "pending_approval": toneBusy,
+	"canceled": toneNone, "pending_approval": toneBusy, "pending_device": toneBusy,
 	// fan-outs
 	"running": toneBusy, "completed": toneGood,
 	// enrolment

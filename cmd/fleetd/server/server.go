@@ -323,6 +323,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			running := s.Enrolments.Running(id)
 			return running.ELFSHA256, running.Version
 		}})
+	if err := s.Calls.Resume(ctx); err != nil {
+		return nil, err
+	}
 	// These two stop after the calls: they wait for those that they make.
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
