@@ -181,10 +181,6 @@ func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, r
 // that waits at a gate is advanced instead. If one of those who asked for it is gone,
 // it goes on in the name of who resumes it.
 func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
-	progress, err := s.CampaignProgress(ctx, id)
-	if err != nil {
-		return Campaign{}, err
-	}
 	return s.change(ctx, by, id, "campaign.resume", func(c *Campaign) error {
 		switch {
 		case c.State != Paused:
@@ -198,7 +194,8 @@ func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 		if err := s.takeOver(ctx, by, c); err != nil {
 			return err
 		}
-		c.State, c.PauseReason, c.Reason, c.Overruled = Running, "", fleet.Reason{}, progress.Failed()
+		now := s.o.Now()
+		c.State, c.PauseReason, c.Reason, c.OverruledAt = Running, "", fleet.Reason{}, &now
 		return nil
 	})
 }

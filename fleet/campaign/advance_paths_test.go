@@ -395,7 +395,7 @@ func TestAdvanceDuplicatePoll(t *testing.T) {
 	}
 }
 
-// TestAdvanceRestart: what passed while fleetd was down does not count.
+// TestAdvanceRestart: what passed while fleetd was down does not count, but for a soak.
 func TestAdvanceRestart(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		if !s.Active() {
@@ -407,13 +407,45 @@ func TestAdvanceRestart(t *testing.T) {
 		if p.d.State.Final() || p.d.Failures != 0 {
 			t.Errorf("%s became %s by a restart", s, p.d.State)
 		}
-		if p.d.Deadline != nil && p.d.Deadline.Sub(p.now) < timers.Goodbye {
+		if s != campaign.DeploymentVerifying && p.d.Deadline != nil && p.d.Deadline.Sub(p.now) < timers.Goodbye {
 			t.Errorf("%s has only %v left", s, p.d.Deadline.Sub(p.now))
 		}
 		if p.d.State.Waiting() && !p.d.NotBefore.After(p.now) {
 			t.Errorf("%s is dispatched again at once", s)
 		}
 	}
+}
+
+// TestSoakGoesOnAfterRestarts: however often fleetd starts, a soak ends when it was
+// to end, once the device has passed its checks again.
+func TestSoakGoesOnAfterRestarts(t *testing.T) {
+	p := walk(t, campaign.DeploymentVerifying)
+	until := *p.d.Deadline
+	for range 3 {
+		p.now = p.now.Add(soakTime / 10)
+		p.sees(campaign.Observation{Kind: "fleetd_start"})
+		if !p.d.Deadline.Equal(until) || p.d.Checked {
+			t.Fatalf("after a start the soak ends at %s, want %s", p.d.Deadline, until)
+		}
+	}
+	p.now = until.Add(time.Second)
+	p.sees(campaign.Observation{Kind: "fleetd_start"})
+	p.kinds("timer")
+	p.mustBe(campaign.DeploymentVerifying) // it has not passed its checks again
+	p.kinds("healthy")
+	p.mustBe(campaign.DeploymentSucceeded)
+
+	p = walk(t, campaign.DeploymentVerifying)
+	p.now = p.d.Deadline.Add(time.Hour)
+	p.sees(campaign.Observation{Kind: "fleetd_start"})
+	p.kinds("healthy")
+	p.mustBe(campaign.DeploymentSucceeded)
+
+	p = walk(t, campaign.DeploymentVerifying)
+	p.now = p.d.Deadline.Add(time.Hour)
+	p.sees(campaign.Observation{Kind: "fleetd_start"})
+	p.sees(campaign.Observation{Kind: "probe", ELF: oldELF})
+	p.mustBe(campaign.DeploymentRolledBack)
 }
 
 // TestAdvanceVersionOnly: a device that never names its build is believed its

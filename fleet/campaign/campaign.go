@@ -165,13 +165,26 @@ const ClassAny = "any"
 type AbortRule struct {
 	// Class is a final state that counts as failure (failed, timed_out,
 	// rolled_back, wrong_build, unhealthy, rejected) or "any" for all of them.
-	Class       string      `json:"class"`
-	MinExecuted int         `json:"min_executed"` // verdicts before the rule may fire
-	Percent     float64     `json:"percent"`      // of verdicts; 0 fires at the first
-	Scope       AbortScope  `json:"scope"`
-	Wave        int         `json:"wave,omitempty"` // 1-based: only in that wave; 0: in any
-	Action      AbortAction `json:"action"`
+	Class       string       `json:"class"`
+	MinExecuted int          `json:"min_executed"`      // devices dispatched before the rule may fire
+	Percent     float64      `json:"percent"`           // of a cohort, see [Cohorts]; 0 fires at the first
+	Measure     AbortMeasure `json:"measure,omitempty"` // what is held against Percent
+	Scope       AbortScope   `json:"scope"`
+	Wave        int          `json:"wave,omitempty"` // 1-based: only in that wave; 0: in any
+	Action      AbortAction  `json:"action"`
 }
+
+// AbortMeasure says what of a cohort an abort rule compares with its threshold.
+type AbortMeasure string
+
+const (
+	// MeasureBound is what the share is at least, with 99 % confidence: the lower
+	// end of its Wilson interval. A few failures among the first devices are then
+	// no reason to stop. Plans leave it out, so that older ones keep their digests.
+	MeasureBound AbortMeasure = "lower_bound"
+	// MeasureShare is the plain share.
+	MeasureShare AbortMeasure = "share"
+)
 
 // DeviceZone as the zone of a [Window] means each device's own.
 const DeviceZone = fleet.DeviceZone
@@ -238,9 +251,9 @@ type Campaign struct {
 	// RollbackReason says why the rollback that was asked for was not made, or not of
 	// all devices; zero if it was.
 	RollbackReason fleet.Reason
-	// Overruled is the number of failures at which an operator went on in spite
-	// of a rule: the abort rules are silent until there is another.
-	Overruled    int
+	// OverruledAt is when an operator went on in spite of the failures so far: the
+	// abort rules are silent until there is another. nil if no one did.
+	OverruledAt  *time.Time
 	RollbackWith uuid.UUID
 }
 

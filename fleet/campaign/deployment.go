@@ -157,7 +157,10 @@ type Deployment struct {
 	UpdatedAt  time.Time
 	SentAt     *time.Time // of the attempt under way
 	FinishedAt *time.Time
-	Revision   int64 // of the row
+	// DispatchedAt is when its first attempt began, see [Cohorts]; nil before, and
+	// again if the device could not be reached then.
+	DispatchedAt *time.Time
+	Revision     int64 // of the row
 }
 
 // ReportsProgress reports whether the device reports on its upgrade, as the included

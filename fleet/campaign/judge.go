@@ -4,42 +4,57 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"fleetd/fleet"
 )
 
-// AbortTallies are the outcomes that abort rules look at: deployments by state.
-type AbortTallies struct {
-	ByState   map[DeploymentState]int
-	ByWave    []map[DeploymentState]int // by wave number
-	ByBoard   map[string]map[DeploymentState]int
-	WaveNames []string // for the reason; may be shorter than ByWave
+// AbortEvidence is what abort rules look at.
+type AbortEvidence struct {
+	Cohorts   Cohorts
+	WaveNames []string // as planned: one for each wave
+	// OverruledAt is when an operator went on in spite of the failures so far;
+	// nil if no one did. Rules are then silent until there is another.
+	OverruledAt *time.Time
 }
 
-// An AbortVerdict says which rule fired, and over what.
-type AbortVerdict struct {
+// An AbortFigure says how near an abort rule is to firing: where it is nearest.
+type AbortFigure struct {
 	Rule    AbortRule
 	Index   int          // of the rule in the plan
 	Scope   fleet.Reason // the campaign, a wave or a board
-	Counted int          // outcomes of the rule's class
-	Of      int          // verdicts in the scope
-	Reason  fleet.Reason
+	Counted int          // of the rule's class, among the first Of devices notified
+	Of      int          // 0: none was notified
+	Share   float64      // of these, percent
+	Bound   float64      // that the share is at least, with 99 % confidence; percent
+	// Short: fewer devices were notified than the rule wants to see.
+	Short bool
+	// Overruled: an operator went on in spite of these failures.
+	Overruled bool
+	Fires     bool
 }
 
 // JudgeAbort returns the severest rule that fires, the first of several as
 // severe, or nil. It has no memory: a rule that fired and was overruled by an
-// operator fires again until the numbers change.
-func JudgeAbort(rules []AbortRule, t AbortTallies) *AbortVerdict {
-	var worst *AbortVerdict
-	for i, r := range rules {
-		v := r.judge(t)
-		if v == nil || worst != nil && severity(v.Rule.Action) <= severity(worst.Rule.Action) {
-			continue
+// operator fires again with the next failure, unless the numbers changed.
+func JudgeAbort(rules []AbortRule, e AbortEvidence) *AbortFigure {
+	var worst *AbortFigure
+	for _, f := range AbortFigures(rules, e) {
+		if f.Fires && (worst == nil || severity(f.Rule.Action) > severity(worst.Rule.Action)) {
+			worst = &f
 		}
-		v.Index = i
-		worst = v
 	}
 	return worst
+}
+
+// AbortFigures returns for each rule what [JudgeAbort] decides by.
+func AbortFigures(rules []AbortRule, e AbortEvidence) []AbortFigure {
+	figures := make([]AbortFigure, len(rules))
+	for i, r := range rules {
+		figures[i] = r.figure(e)
+		figures[i].Index = i
+	}
+	return figures
 }
 
 // abortSeverity orders what rules do.
@@ -47,91 +62,165 @@ var abortSeverity = []AbortAction{AbortPause, AbortAbort, AbortAndRollback}
 
 func severity(a AbortAction) int { return slices.Index(abortSeverity, a) }
 
-// judge returns the scope in which the rule fires with the highest share.
-func (r AbortRule) judge(t AbortTallies) *AbortVerdict {
-	var worst *AbortVerdict
-	for _, s := range r.scopes(t) {
-		v := r.judgeScope(s)
-		if v != nil && (worst == nil || v.Counted*worst.Of > worst.Counted*v.Of) {
-			worst = v
+// figure returns that of the scope in which the rule is nearest to firing.
+func (r AbortRule) figure(e AbortEvidence) AbortFigure {
+	var worst *AbortFigure
+	for _, s := range r.scopes(e) {
+		f := r.look(s.cohortScope, e.OverruledAt)
+		f.Scope = s.label
+		if worst == nil || r.nearer(f, *worst) {
+			worst = &f
+		}
+	}
+	if worst == nil { // no such wave or board yet
+		return AbortFigure{Rule: r, Scope: fleet.Because(ReasonScopeOfAll), Short: true}
+	}
+	return *worst
+}
+
+// nearer compares figures of the same rule.
+func (r AbortRule) nearer(a, b AbortFigure) bool {
+	switch {
+	case a.Fires != b.Fires:
+		return a.Fires
+	case a.Short != b.Short:
+		return b.Short
+	case a.Overruled != b.Overruled:
+		return b.Overruled
+	case r.Percent == 0 && a.Counted != b.Counted:
+		return a.Counted > b.Counted
+	case r.byShare() && a.Share != b.Share:
+		return a.Share > b.Share
+	case !r.byShare() && (a.Counted >= minBoundFailures) != (b.Counted >= minBoundFailures):
+		return a.Counted > b.Counted
+	case a.Bound != b.Bound:
+		return a.Bound > b.Bound
+	}
+	return a.Of > b.Of
+}
+
+type abortScope struct {
+	label fleet.Reason
+	cohortScope
+}
+
+func (r AbortRule) scopes(e AbortEvidence) []abortScope {
+	c := e.Cohorts
+	switch r.Scope {
+	case ScopeWave:
+		return r.waveScopes(e)
+	case ScopeBoard:
+		var all []abortScope
+		for _, board := range slices.Sorted(maps.Keys(c.ByBoard)) {
+			label := fleet.Because(ReasonScopeOfNoBoard)
+			if board != "" {
+				label = fleet.Because(ReasonScopeOfBoard, "name", board)
+			}
+			all = append(all, abortScope{label, c.scope(c.ByBoard[board], func(f CohortFailure) (int, bool) {
+				return f.InBoard, f.Board == board
+			})})
+		}
+		return all
+	default:
+		return []abortScope{{fleet.Because(ReasonScopeOfAll), c.scope(c.Size, func(f CohortFailure) (int, bool) {
+			return f.InCampaign, true
+		})}}
+	}
+}
+
+func (r AbortRule) waveScopes(e AbortEvidence) []abortScope {
+	var all []abortScope
+	for i, name := range e.WaveNames {
+		if r.Wave != 0 && r.Wave != i+1 {
+			continue
+		}
+		label := fleet.Because(ReasonScopeOfWave, "wave", i+1)
+		if name != "" {
+			label = fleet.Because(ReasonScopeOfNamedWave, "wave", i+1, "name", name)
+		}
+		all = append(all, abortScope{label, e.Cohorts.scope(e.Cohorts.ByWave[i], func(f CohortFailure) (int, bool) {
+			return f.InWave, f.Wave == i
+		})})
+	}
+	return all
+}
+
+// look holds the rule against every cohort of a scope that ends with a failure.
+// That is one look after each verdict, in the order of dispatch. Cohorts smaller
+// than MinExecuted are not looked at. Nor are those that an operator overruled: a
+// cohort counts again if it has all of the failures that were there and another.
+func (r AbortRule) look(s cohortScope, overruled *time.Time) AbortFigure {
+	mine := slices.DeleteFunc(s.failures, func(f placedFailure) bool { return !r.counts(f.state) })
+	isNew := func(f placedFailure) bool { return overruled == nil || f.at.After(*overruled) }
+	from := max(1, r.MinExecuted)
+	for _, f := range mine {
+		if !isNew(f) {
+			from = max(from, f.place)
+		}
+	}
+	if r.Percent == 0 {
+		from = max(from, s.size) // the first of all, whatever its place
+	}
+	worst := r.hold(0, s.size)
+	worst.Short = s.size < r.MinExecuted
+	fresh := 0
+	for i, f := range mine {
+		if isNew(f) {
+			fresh++
+		}
+		if i+1 < len(mine) && mine[i+1].place <= from {
+			continue // the cohort of so many devices has that failure, too
+		}
+		c := r.hold(i+1, min(max(from, f.place), s.size))
+		c.Short, c.Overruled = worst.Short, fresh == 0
+		c.Fires = c.Fires && !c.Short && !c.Overruled
+		if worst.Counted == 0 || r.nearer(c, worst) {
+			worst = c
 		}
 	}
 	return worst
 }
 
-type abortScope struct {
-	label   fleet.Reason
-	byState map[DeploymentState]int
-}
-
-func (r AbortRule) scopes(t AbortTallies) []abortScope {
-	switch r.Scope {
-	case ScopeWave:
-		return waveScopes(r.Wave, t)
-	case ScopeBoard:
-		var all []abortScope
-		for _, board := range slices.Sorted(maps.Keys(t.ByBoard)) {
-			label := fleet.Because(ReasonScopeOfNoBoard)
-			if board != "" {
-				label = fleet.Because(ReasonScopeOfBoard, "name", board)
-			}
-			all = append(all, abortScope{label, t.ByBoard[board]})
-		}
-		return all
+// hold compares the share of a cohort with the rule.
+func (r AbortRule) hold(counted, of int) AbortFigure {
+	f := AbortFigure{Rule: r, Counted: counted, Of: of, Share: 100 * float64(counted) / float64(max(1, of)),
+		Bound: lowerBound(counted, of)}
+	switch {
+	case counted == 0:
+	case r.Percent == 0:
+		f.Fires = true
+	case r.byShare():
+		f.Fires = f.Share >= r.Percent
 	default:
-		return []abortScope{{fleet.Because(ReasonScopeOfAll), t.ByState}}
+		f.Fires = counted >= minBoundFailures && f.Bound >= r.Percent
 	}
+	return f
 }
 
-func waveScopes(only int, t AbortTallies) []abortScope {
-	var all []abortScope
-	for i, byState := range t.ByWave {
-		if only != 0 && only != i+1 {
-			continue
-		}
-		label := fleet.Because(ReasonScopeOfWave, "wave", i+1)
-		if i < len(t.WaveNames) && t.WaveNames[i] != "" {
-			label = fleet.Because(ReasonScopeOfNamedWave, "wave", i+1, "name", t.WaveNames[i])
-		}
-		all = append(all, abortScope{label, byState})
-	}
-	return all
-}
-
-func (r AbortRule) judgeScope(s abortScope) *AbortVerdict {
-	counted, of := 0, 0
-	for state, n := range s.byState {
-		if state.Verdict() {
-			of += n
-		}
-		if r.counts(state) {
-			counted += n
-		}
-	}
-	if counted == 0 || of < r.MinExecuted || float64(counted)*100 < r.Percent*float64(of) {
-		return nil
-	}
-	return &AbortVerdict{Rule: r, Scope: s.label, Counted: counted, Of: of, Reason: r.reason(s.label, counted, of)}
-}
+func (r AbortRule) byShare() bool { return r.Measure == MeasureShare }
 
 func (r AbortRule) counts(s DeploymentState) bool {
 	return s.Failed() && (r.Class == ClassAny || r.Class == string(s))
 }
 
-func (r AbortRule) reason(scope fleet.Reason, counted, of int) fleet.Reason {
-	limit := fleet.Because(ReasonLimitFirst)
-	if r.Percent > 0 {
-		limit = fleet.Because(ReasonLimitShare, "share", percentText(r.Percent))
+// Reason says why the rule fired.
+func (f AbortFigure) Reason() fleet.Reason {
+	outcome, limit := fleet.Because(outcomeCode(f.Rule.Class)), percentText(f.Rule.Percent)
+	switch {
+	case f.Rule.Percent == 0:
+		return fleet.Because(ReasonRuleFirst, "counted", f.Counted, "of", f.Of, "scope", f.Scope, "outcome", outcome)
+	case f.Rule.byShare():
+		return fleet.Because(ReasonRuleShare, "counted", f.Counted, "of", f.Of, "scope", f.Scope, "outcome", outcome,
+			"share", threeDigits(f.Share), "limit", limit)
 	}
-	return fleet.Because(ReasonRuleFired, "counted", counted, "of", of, "scope", scope,
-		"outcome", fleet.Because(outcomeCode(r.Class)), "share", shareOf(counted, of), "limit", limit,
-		"sample", max(1, r.MinExecuted))
+	return fleet.Because(ReasonRuleBound, "counted", f.Counted, "of", f.Of, "scope", f.Scope, "outcome", outcome,
+		"share", threeDigits(f.Share), "limit", limit, "bound", threeDigits(f.Bound))
 }
 
 // shareOf is a share in percent, with three digits.
-func shareOf(n, of int) string {
-	return strconv.FormatFloat(100*float64(n)/float64(max(1, of)), 'g', 3, 64)
-}
+func shareOf(n, of int) string { return threeDigits(100 * float64(n) / float64(max(1, of))) }
+
+func threeDigits(percent float64) string { return strconv.FormatFloat(percent, 'g', 3, 64) }
 
 func percentText(percent float64) string { return strconv.FormatFloat(percent, 'g', -1, 64) }
 

@@ -1,12 +1,46 @@
 package campaign_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
 
 	"fleetd/fleet/campaign"
 )
 
 type tally = map[campaign.DeploymentState]int
+
+// dispatched are the cohorts of deployments in the order of dispatch, one for
+// each letter: a digit is the wave, "." means under way, "s" succeeded, "n" not
+// dispatched, "c" canceled, other letters failed. Boards go a, b by turns.
+func dispatched(text string) campaign.AbortEvidence {
+	states := map[rune]campaign.DeploymentState{'.': "verifying", 's': "succeeded", 'c': "canceled", 'n': "queued",
+		'f': "failed", 't': "timed_out", 'r': "rolled_back", 'u': "unhealthy", 'x': "rejected"}
+	var all []campaign.Deployment
+	wave := 0
+	for i, letter := range text {
+		if letter >= '0' && letter <= '9' {
+			wave = int(letter - '0')
+			continue
+		}
+		d := campaign.Deployment{ID: uuid.New(), State: states[letter], Wave: wave, Board: []string{"a", "b"}[i%2]}
+		at := start.Add(time.Duration(i) * time.Second)
+		if letter != 'n' {
+			d.DispatchedAt = &at
+		}
+		if d.State.Final() {
+			d.FinishedAt = &at
+		}
+		all = append(all, d)
+	}
+	slices.Reverse(all)
+	return campaign.AbortEvidence{Cohorts: campaign.CohortsOf(all), WaveNames: []string{"canary", "rest"}}
+}
+
+var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func TestJudgeAbort(t *testing.T) {
 	rule := func(class string, least int, percent float64, scope campaign.AbortScope, wave int,
@@ -14,52 +48,54 @@ func TestJudgeAbort(t *testing.T) {
 		return campaign.AbortRule{Class: class, MinExecuted: least, Percent: percent, Scope: scope, Wave: wave,
 			Action: action}
 	}
+	share := func(r campaign.AbortRule) []campaign.AbortRule {
+		r.Measure = campaign.MeasureShare
+		return []campaign.AbortRule{r}
+	}
 	defaults := campaign.DefaultAbortRules()
 	tests := []struct {
 		name  string
 		rules []campaign.AbortRule
-		t     campaign.AbortTallies
+		order string
 		index int // of the rule; -1: none
 		scope string
 		n, of int
 	}{
-		{"nothing yet", defaults, campaign.AbortTallies{}, -1, "", 0, 0},
-		{"no rules", nil, campaign.AbortTallies{ByState: tally{"failed": 100}}, -1, "", 0, 0},
-		{"a canary rolled back", defaults, campaign.AbortTallies{ByState: tally{"rolled_back": 1},
-			ByWave: []tally{{"rolled_back": 1}}, WaveNames: []string{"canary"}},
-			0, "wave 1 (canary)", 1, 1},
-		{"a later device rolled back", defaults, campaign.AbortTallies{ByState: tally{"rolled_back": 1, "succeeded": 20},
-			ByWave: []tally{{"succeeded": 1}, {"rolled_back": 1, "succeeded": 19}}},
-			-1, "", 0, 0},
-		{"one of four failed: too few", defaults, campaign.AbortTallies{ByState: tally{"failed": 1, "succeeded": 3}}, -1, "",
-			0, 0},
-		{"one of five failed", defaults, campaign.AbortTallies{ByState: tally{"timed_out": 1, "succeeded": 4}}, 1,
-			"the campaign", 1, 5},
-		{"one of ten is ten percent", defaults, campaign.AbortTallies{ByState: tally{"unhealthy": 1, "succeeded": 9}}, 1,
-			"the campaign", 1, 10},
-		{"one of eleven is less", defaults, campaign.AbortTallies{ByState: tally{"unhealthy": 1, "succeeded": 10}}, -1, "", 0,
-			0},
-		{"what is no verdict does not count", defaults, campaign.AbortTallies{ByState: tally{"failed": 1, "succeeded": 3,
-			"skipped": 50, "aborted": 50, "queued": 50, "verifying": 5}}, -1, "", 0, 0},
-		{"only its class", []campaign.AbortRule{rule("rejected", 1, 50, "campaign", 0, "pause")},
-			campaign.AbortTallies{ByState: tally{"failed": 9, "rejected": 1}}, -1, "", 0, 0},
-		{"the worst board", []campaign.AbortRule{rule("any", 2, 20, "board", 0, "abort")},
-			campaign.AbortTallies{ByBoard: map[string]tally{"a": {"failed": 1, "succeeded": 3},
-				"b": {"failed": 4, "succeeded": 4}, "c": {"failed": 1}}}, 0, "board b", 4, 8},
-		{"any wave", []campaign.AbortRule{rule("any", 1, 50, "wave", 0, "abort")},
-			campaign.AbortTallies{ByWave: []tally{{"succeeded": 9}, {"failed": 1, "succeeded": 1}}}, 0, "wave 2", 1, 2},
-		{"another wave", []campaign.AbortRule{rule("any", 1, 50, "wave", 1, "abort")},
-			campaign.AbortTallies{ByWave: []tally{{"succeeded": 9}, {"failed": 1, "succeeded": 1}}}, -1, "", 0, 0},
+		{"nothing yet", defaults, "", -1, "", 0, 0},
+		{"no rules", nil, "ffffffff", -1, "", 0, 0},
+		{"a canary rolled back", defaults, "r", 0, "wave 1 (canary)", 1, 1},
+		{"a canary rolled back while others are under way", defaults, "...r..", 0, "wave 1 (canary)", 1, 6},
+		{"a later device rolled back", defaults, "s1sssssssssrsssss", -1, "", 0, 0},
+		{"all of four failed: too few", defaults, "ffff", -1, "", 0, 0},
+		{"all of five failed", defaults, "fffff", 1, "the campaign", 5, 5},
+		{"three of the first five", defaults, "fsftssssssss", 1, "the campaign", 3, 5},
+		{"two of five may be chance", defaults, "fsfss", -1, "", 0, 0},
+		{"10 % of many may be chance", defaults, strings.Repeat("sssssssssf", 30), -1, "", 0, 0},
+		{"20 % of many are not", defaults, strings.Repeat("ssssf", 16), 1, "the campaign", 16, 80},
+		{"rejections of devices whose neighbors are under way", defaults, strings.Repeat(".........x", 30), -1, "", 0, 0},
+		{"most of those notified first, however many follow", defaults, "xx.xx" + strings.Repeat(".", 300), 1,
+			"the campaign", 4, 5},
+		{"what is no verdict does not count", defaults, "ffncccnc.n" + "cncc", -1, "", 0, 0},
+		{"devices not dispatched do not dilute", defaults, "nnnfnffnfffnn", 1, "the campaign", 6, 6},
+		{"only its class", []campaign.AbortRule{rule("rejected", 1, 50, "campaign", 0, "pause")}, "fffffffffx", -1, "", 0, 0},
+		{"the worst board", []campaign.AbortRule{rule("any", 2, 20, "board", 0, "abort")}, "sfsfsfsfsfsf", 0, "board b", 6, 6},
+		{"any wave", []campaign.AbortRule{rule("any", 1, 50, "wave", 0, "abort")}, "ssssssssssss1fffffff", 0,
+			"wave 2 (rest)", 7, 7},
+		{"another wave", []campaign.AbortRule{rule("any", 1, 50, "wave", 1, "abort")}, "ssssssssssss1fffffff", -1, "", 0, 0},
 		{"the severest", []campaign.AbortRule{rule("any", 1, 0, "campaign", 0, "pause"), rule("failed", 1, 0, "campaign", 0,
-			"abort_and_rollback"), rule("any", 1, 0, "campaign", 0, "abort")},
-			campaign.AbortTallies{ByState: tally{"failed": 1}}, 1, "the campaign", 1, 1},
+			"abort_and_rollback"), rule("any", 1, 0, "campaign", 0, "abort")}, "f", 1, "the campaign", 1, 1},
+		{"the first of at least three", []campaign.AbortRule{rule("any", 3, 0, "campaign", 0, "pause")}, "f.", -1, "", 0, 0},
+		{"of three under way", []campaign.AbortRule{rule("any", 3, 0, "campaign", 0, "pause")}, "f..", 0, "the campaign", 1, 3},
+		{"the plain share", share(rule("any", 5, 10, "campaign", 0, "pause")), "ssssssf.s", 0, "the campaign", 1, 7},
+		{"the plain share of five", share(rule("any", 5, 10, "campaign", 0, "pause")), "sfsss", 0, "the campaign", 1, 5},
+		{"less than the plain share", share(rule("any", 5, 10, "campaign", 0, "pause")), "ssssssssssfs", -1, "", 0, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := campaign.JudgeAbort(tt.rules, tt.t)
+			got := campaign.JudgeAbort(tt.rules, dispatched(tt.order))
 			if got == nil {
 				if tt.index >= 0 {
-					t.Fatalf("no rule fired, want rule %d", tt.index)
+					t.Fatalf("no rule fired, want rule %d: %+v", tt.index, campaign.AbortFigures(tt.rules, dispatched(tt.order)))
 				}
 				return
 			}
@@ -69,9 +105,55 @@ func TestJudgeAbort(t *testing.T) {
 			}
 		})
 	}
-	got := campaign.JudgeAbort(defaults, campaign.AbortTallies{ByState: tally{"failed": 2, "succeeded": 10}})
-	if want := "2 of 12 devices in the campaign ended failed (16.7%); the rule stops at 10% of at least 5"; said(got.Reason) != want {
-		t.Errorf("sentence %q, want %q", said(got.Reason), want)
+}
+
+// An operator who goes on has judged the failures so far: the rule is silent until
+// there is another, and then judges the cohort that has all of them.
+func TestOverruledRule(t *testing.T) {
+	rules := campaign.DefaultAbortRules()[1:]
+	tests := []struct {
+		name, order string
+		after       int // of the order the operator saw
+		fires       bool
+		n, of       int
+	}{
+		{"nothing new", "fffffsssss", 10, false, 5, 5},
+		{"many go well, one does not", "fffff" + strings.Repeat("s", 100) + "f", 50, false, 6, 106},
+		{"the next fails as well", "fffffssssf", 8, true, 6, 10},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := dispatched(tt.order)
+			at := start.Add(time.Duration(tt.after) * time.Second)
+			e.OverruledAt = &at
+			f := campaign.AbortFigures(rules, e)[0]
+			if f.Fires != tt.fires || f.Counted != tt.n || f.Of != tt.of || f.Overruled != (tt.name == "nothing new") {
+				t.Errorf("%+v, want %d of %d, fires %v", f, tt.n, tt.of, tt.fires)
+			}
+		})
+	}
+}
+
+func TestSentenceOfAnAbortRule(t *testing.T) {
+	share := campaign.DefaultAbortRules()[1]
+	share.Measure = campaign.MeasureShare
+	tests := []struct {
+		rule  campaign.AbortRule
+		order string
+		want  string
+	}{
+		{campaign.DefaultAbortRules()[1], "fffssssss",
+			"3 of the first 5 devices dispatched in the campaign ended failed: 60%, and at least 16.9% with 99% confidence; the rule stops at 10%"},
+		{share, "fsssssss", "1 of the first 5 devices dispatched in the campaign ended failed: 20%; the rule stops at 10%"},
+		{campaign.DefaultAbortRules()[0], "r",
+			"1 of 1 device dispatched in wave 1 (canary) ended rolled back; the rule stops at the first"},
+	}
+	for _, tt := range tests {
+		got := campaign.JudgeAbort([]campaign.AbortRule{tt.rule}, dispatched(tt.order))
+		if got == nil || said(got.Reason()) != tt.want {
+			t.Errorf("%+v reads %q, want %q", got, said(got.Reason()), tt.want)
+		}
+		mustBeKnown(t, got.Reason())
 	}
 }
 

@@ -304,6 +304,13 @@ func (r *AbortRule) normalize(field string, waves int) error {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_scope",
 			"value", fleet.CleanText(string(r.Scope), 40)).At(field + ".scope")
 	}
+	if r.Measure == MeasureBound {
+		r.Measure = ""
+	}
+	if r.Measure != "" && r.Measure != MeasureShare {
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_measure",
+			"value", fleet.CleanText(string(r.Measure), 40)).At(field + ".measure")
+	}
 	if severity(r.Action) < 0 {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_action",
 			"value", fleet.CleanText(string(r.Action), 40)).At(field + ".action")
@@ -621,7 +628,8 @@ func loosensRules(before, after []AbortRule) bool {
 func (r AbortRule) coveredBy(other AbortRule) bool {
 	return (other.Class == r.Class || other.Class == ClassAny) && other.Scope == r.Scope &&
 		(other.Wave == r.Wave || other.Wave == 0) &&
-		other.MinExecuted <= r.MinExecuted && other.Percent <= r.Percent && severity(other.Action) >= severity(r.Action)
+		other.MinExecuted <= r.MinExecuted && (other.Measure == r.Measure || other.byShare() || other.Percent == 0) &&
+		other.Percent <= r.Percent && severity(other.Action) >= severity(r.Action)
 }
 
 // loosensWindows wants every window inside one that was there.

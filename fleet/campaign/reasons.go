@@ -71,7 +71,10 @@ const (
 	// Why a campaign stands still or ended.
 	ReasonByOperator       = "by_operator" // the operator's text
 	ReasonAbortedBy        = "aborted_by"
-	ReasonRuleFired        = "abort_rule"
+	ReasonRuleFirst        = "abort_rule_first"
+	ReasonRuleShare        = "abort_rule_share"
+	ReasonRuleBound        = "abort_rule_bound"
+	ReasonRuleFired        = "abort_rule" // on record from versions that took the share of the verdicts; with its limits
 	ReasonScopeOfAll       = "scope_campaign"
 	ReasonScopeOfWave      = "scope_wave"
 	ReasonScopeOfNamedWave = "scope_wave_named"
@@ -147,7 +150,7 @@ const (
 )
 
 // Reasons are the codes of this package with the names of their parameters. An
-// outcome of a [ReasonRuleFired] is a code itself: "outcome_" and the class of the rule.
+// outcome of an abort rule is a code itself: "outcome_" and the class of the rule.
 var Reasons = map[string][]string{
 	ReasonAwaitsReport: {}, ReasonAwaitsPollAfter: {}, ReasonAwaitsConnection: {}, ReasonAwaitsChecks: {},
 	ReasonMayStillFetch:       {},
@@ -175,6 +178,9 @@ var Reasons = map[string][]string{
 	ReasonFailedAttempts: {"times", "within_ms"},
 
 	ReasonByOperator: {"name", "detail"}, ReasonAbortedBy: {"name"},
+	ReasonRuleFirst:  {"counted", "of", "scope", "outcome"},
+	ReasonRuleShare:  {"counted", "of", "scope", "outcome", "share", "limit"},
+	ReasonRuleBound:  {"counted", "of", "scope", "outcome", "share", "limit", "bound"},
 	ReasonRuleFired:  {"counted", "of", "scope", "outcome", "share", "limit", "sample"},
 	ReasonScopeOfAll: {}, ReasonScopeOfWave: {"wave"}, ReasonScopeOfNamedWave: {"wave", "name"},
 	ReasonScopeOfBoard: {"name"}, ReasonScopeOfNoBoard: {},

@@ -46,18 +46,8 @@ type Progress struct {
 	Failures []FailureGroup // most first
 	Late     int            // successes after the deployment had been given up
 	// Rate is deployments by minute of their outcome, the last hour.
-	Rate []RateBucket
-}
-
-// Failed is how many deployments ended in a failure.
-func (p Progress) Failed() int {
-	n := 0
-	for s, count := range p.ByState {
-		if s.Failed() {
-			n += count
-		}
-	}
-	return n
+	Rate    []RateBucket
+	Cohorts Cohorts // what abort rules look at
 }
 
 // A FunnelStep is a stretch of the way that evidence proves.
@@ -137,6 +127,8 @@ type Store interface {
 	// deployments, and those that joined it.
 	PlannedTargets(ctx context.Context, campaign uuid.UUID) ([]PlannedTarget, error)
 	CampaignProgress(ctx context.Context, campaign uuid.UUID) (Progress, error)
+	// Cohorts is the part of CampaignProgress that abort rules look at.
+	Cohorts(ctx context.Context, campaign uuid.UUID) (Cohorts, error)
 
 	Deployments(ctx context.Context, f DeploymentFilter) (fleet.Page[Deployment], error)
 	Deployment(ctx context.Context, campaign uuid.UUID, device fleet.DeviceID) (Deployment, error)

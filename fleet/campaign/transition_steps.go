@@ -62,6 +62,9 @@ func BeginAttempt(d *Deployment, mode firmware.DispatchMode, at time.Time, t Dep
 	from := d.State
 	d.Attempt++
 	d.State, d.SentAt = DeploymentDispatching, nil
+	if d.DispatchedAt == nil {
+		d.DispatchedAt = &at
+	}
 	kind := fleet.EvidenceDispatched
 	if mode == firmware.ModePull {
 		d.State, d.SentAt = DeploymentOffered, &at

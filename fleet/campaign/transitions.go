@@ -248,10 +248,10 @@ func (a *advance) restarted() {
 	case DeploymentBooted:
 		a.d.Away, a.d.Probed = true, false
 		a.renew(t.Connect)
-	case DeploymentVerifying:
+	case DeploymentVerifying: // its soak goes on; once it is over, the checks decide
+		a.record, a.changed = true, true
 		a.d.Checked, a.d.Probed = false, false
 		a.act = ActVerify
-		a.renew(max(a.soak, t.Connect))
 	}
 }
 
@@ -298,6 +298,9 @@ func (a *advance) notified() {
 		a.failAttempt(FailureBusy, fleet.Because(ReasonNoRoom))
 	case a.o.Kind == fleet.EvidenceNotSent && byCall:
 		a.act = ActRevoke
+		if a.d.Failures == 0 {
+			a.d.DispatchedAt = nil
+		}
 		a.requeue("", fleet.Because(ReasonNotSent, "error", a.o.CallError, "detail", a.o.Detail), a.timers.Backoff)
 	case a.o.Kind == fleet.EvidenceRefused && byCall:
 		a.refused()

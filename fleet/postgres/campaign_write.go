@@ -24,7 +24,7 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campa
 		_, err := tx.Exec(ctx, `
 			INSERT INTO campaigns (id, name, release_id, rollback_of, created_by, created_at, plan, state, pause_reason,
 				reason_code, reason_params, wave, advance, digest,
-				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled,
+				approval, rollback_wanted, rollback_with, edited_by, edited_at, started_by, started_at, finished_at, overruled_at,
 				images, planned, taken_over_by, rollback_by, rollback_reason_code, rollback_reason_params, targets, skipped)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
 				$23, $24, $25, $26, $27, $28, $29, $30, $31)`,
@@ -47,7 +47,7 @@ func campaignState(c *campaign.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason.Code), reasonParams(c.Reason), c.Wave,
 		c.Advance, cleanText(c.Digest),
 		storableJSON(c.Approval), c.RollbackWanted, orNoUUID(c.RollbackWith), storableJSON(c.EditedBy), c.EditedAt,
-		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.Overruled, c.Images, plannedPlan(c),
+		storableJSON(c.StartedBy), c.StartedAt, c.FinishedAt, c.OverruledAt, c.Images, plannedPlan(c),
 		storableJSON(c.TakenOverBy), storableJSON(c.RollbackBy), cleanText(c.RollbackReason.Code),
 		reasonParams(c.RollbackReason)}
 }
@@ -155,7 +155,7 @@ func changeCampaign(ctx context.Context, tx pgx.Tx, c *campaign.Campaign, set, o
 			reason_params = $7, wave = $8, advance = $9, digest = $10,
 			approval = $11, rollback_wanted = $12, rollback_with = $13, edited_by = $14, edited_at = $15, started_by = $16,
 				started_at = $17,
-			finished_at = $18, overruled = $19, images = $20, planned = $21, taken_over_by = $22, rollback_by = $23,
+			finished_at = $18, overruled_at = $19, images = $20, planned = $21, taken_over_by = $22, rollback_by = $23,
 			rollback_reason_code = $24, rollback_reason_params = $25, name = $26`+set+`
 		WHERE id = $1 AND revision = $2 `+only, slices.Concat([]any{c.ID, c.Revision}, campaignState(c),
 		[]any{cleanText(c.Plan.Name)}, more)...)

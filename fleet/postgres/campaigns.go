@@ -19,7 +19,8 @@ var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reas
 	coalesce(rollback_of, ` + noUUID + `) AS rollback_of, rollback_wanted, coalesce(rollback_with, ` +
 	noUUID + `) AS rollback_with,
 	rollback_by, ` + reasonColumn("", "rollback_reason") + `,
-	created_by, created_at, edited_by, edited_at, started_by, taken_over_by, started_at, finished_at, overruled, revision`
+	created_by, created_at, edited_by, edited_at, started_by, taken_over_by, started_at, finished_at, overruled_at,
+	revision`
 
 var scanCampaign = pgx.RowToStructByName[campaign.Campaign]
 

@@ -61,7 +61,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 		Targets: 3, Skipped: 1, Approval: &campaign.Approval{By: admin, At: at, Digest: "d1"}, CreatedBy: admin,
 		CreatedAt: at,
 		EditedBy:  admin, EditedAt: at, StartedBy: &admin, TakenOverBy: &admin, StartedAt: &at, FinishedAt: &at,
-		RollbackWanted: true, RollbackBy: &admin, RollbackReason: text("why not"), Overruled: 3}
+		RollbackWanted: true, RollbackBy: &admin, RollbackReason: text("why not"), OverruledAt: &at}
 	var waves []campaign.Wave
 	for i, w := range plan.Waves {
 		waves = append(waves, campaign.Wave{Campaign: c.ID, Number: i, Plan: w, Size: i + 1, State: campaign.WavePending,

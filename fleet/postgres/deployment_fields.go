@@ -70,6 +70,7 @@ var (
 		field("updated_at", "timestamptz", func(d deploymentRow) time.Time { return d.UpdatedAt }),
 		field("sent_at", "timestamptz", func(d deploymentRow) *time.Time { return d.SentAt }),
 		field("get_at", "timestamptz", func(d deploymentRow) *time.Time { return d.GetAt }),
+		field("dispatched_at", "timestamptz", func(d deploymentRow) *time.Time { return d.DispatchedAt }),
 		field("finished_at", "timestamptz", func(d deploymentRow) *time.Time { return d.FinishedAt }),
 	}
 )

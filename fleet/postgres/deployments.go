@@ -17,7 +17,7 @@ var deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device,
 		d.attempt, d.failures, d.offers,
 	d.class, ` + reasonColumn("d.", "reason") + `, d.not_before, d.deadline, d.bytes_sent, d.percent, coalesce(d.baseline, '{}') AS baseline,
 		d.reconnects, d.away, d.checked,
-	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.finished_at, d.revision`
+	d.probed, d.booted, d.created_at, d.updated_at, d.sent_at, d.get_at, d.dispatched_at, d.finished_at, d.revision`
 
 var scanDeployment = pgx.RowToStructByName[campaign.Deployment]
 

@@ -33,6 +33,9 @@ func change(d *campaign.Deployment, kind fleet.EvidenceKind, to campaign.Deploym
 // dispatch begins an attempt.
 func dispatch(d *campaign.Deployment) campaign.Dispatch {
 	d.Attempt++
+	if at := now(); d.DispatchedAt == nil {
+		d.DispatchedAt = &at
+	}
 	c := change(d, fleet.EvidenceDispatched, campaign.DeploymentDispatching)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", d.ID, d.Attempt))
 	return campaign.Dispatch{DeploymentChange: c, Link: firmware.Link{TokenHash: sum[:], Deployment: d.ID,
@@ -66,8 +69,8 @@ func TestSaveDeployments(t *testing.T) {
 	d, at := all[0], now()
 	d.Skip, d.Late, d.FromELF, d.FromVersion, d.Force, d.Attempt, d.Failures, d.Offers = firmware.SkipSuperseded, true,
 		"f", "1", true, 2, 1, 3
-	d.Class, d.Reason, d.NotBefore, d.Deadline, d.GetAt, d.SentAt = campaign.FailureBusy, text("no \x00room\xff"), &at, &at, &at,
-		&at
+	d.Class, d.Reason, d.NotBefore, d.Deadline = campaign.FailureBusy, text("no \x00room\xff"), &at, &at
+	d.GetAt, d.DispatchedAt, d.SentAt = &at, &at, &at
 	d.Percent = ptr(40)
 	d.BytesSent, d.Booted, d.Reconnects, d.Away, d.Checked, d.Probed = 9, true, 4, true, true, true
 	d.Baseline = campaign.Baseline{Inventory: "i", FreeHeap: 5, Slot: "ota_1",

@@ -75,8 +75,49 @@ func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (cam
 	for _, minute := range slices.SortedFunc(maps.Keys(rate), time.Time.Compare) {
 		p.Rate = append(p.Rate, *rate[minute])
 	}
-	p.Failures, err = s.sampleFailures(ctx, campaignID, failures)
+	if p.Failures, err = s.sampleFailures(ctx, campaignID, failures); err != nil {
+		return campaign.Progress{}, err
+	}
+	p.Cohorts, err = s.Cohorts(ctx, campaignID)
 	return p, err
+}
+
+// inOrder are the deployments of a campaign that [campaign.Cohorts] are made of.
+var inOrder = `FROM deployments WHERE campaign_id = $1 AND dispatched_at IS NOT NULL AND state <> ALL ($2)`
+
+// neutralStates are outcomes that say nothing about the image.
+var neutralStates = filtered(campaign.DeploymentStates, func(s campaign.DeploymentState) bool {
+	return s.Final() && !s.Verdict()
+})
+
+// Cohorts says where in the order of dispatch the failures of a campaign stand.
+func (s *Store) Cohorts(ctx context.Context, campaignID uuid.UUID) (campaign.Cohorts, error) {
+	c := campaign.Cohorts{ByWave: map[int]int{}, ByBoard: map[string]int{}}
+	rows, _ := s.db.Query(ctx, `SELECT wave, board, count(*) AS count, count(*) FILTER (WHERE state = ANY ($3)) AS failed `+
+		inOrder+` GROUP BY wave, board`, campaignID, neutralStates, failedStates)
+	var wave, count, failed, failures int
+	var board string
+	_, err := pgx.ForEachRow(rows, []any{&wave, &board, &count, &failed}, func() error {
+		c.Size += count
+		c.ByWave[wave] += count
+		c.ByBoard[board] += count
+		failures += failed
+		return nil
+	})
+	if err == nil && failures > 0 {
+		rows, _ = s.db.Query(ctx, `
+			SELECT state, wave, board, finished_at AS at, in_campaign, in_wave, in_board FROM (
+				SELECT state, wave, board, finished_at,
+					row_number() OVER (ORDER BY dispatched_at, id) AS in_campaign,
+					row_number() OVER (PARTITION BY wave ORDER BY dispatched_at, id) AS in_wave,
+					row_number() OVER (PARTITION BY board ORDER BY dispatched_at, id) AS in_board `+inOrder+`) AS o
+			WHERE state = ANY ($3) ORDER BY in_campaign`, campaignID, neutralStates, failedStates)
+		c.Failures, err = pgx.CollectRows(rows, pgx.RowToStructByName[campaign.CohortFailure])
+	}
+	if err != nil {
+		return campaign.Cohorts{}, fmt.Errorf("cohorts of campaign %s: %w", campaignID, domainError(err))
+	}
+	return c, nil
 }
 
 // addProgress counts a deployment in every step of the funnel up to its

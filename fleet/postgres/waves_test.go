@@ -1,6 +1,8 @@
 package postgres_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -181,6 +183,41 @@ func TestLiveDeploymentsAndRollbacks(t *testing.T) {
 	same(t, live, nil)
 }
 
+// The database orders devices as the rules do, those dispatched at once included.
+func TestCohorts(t *testing.T) {
+	ctx, r := t.Context(), newRig(t)
+	c, _ := r.campaign(devices(1)...)
+	states := []campaign.DeploymentState{"queued", "verifying", "succeeded", "failed", "rolled_back", "rejected", "aborted",
+		"removed"}
+	all := make([]campaign.Deployment, 120)
+	for i := range all {
+		all[i] = r.target(fleet.DeviceID(fmt.Sprintf("%012x", i+1)), i%2, campaign.DeploymentQueued)
+		all[i].Campaign = c.ID
+		all[i].Board = []string{"", "a", "b"}[i%3]
+	}
+	_, err := r.AddTargets(ctx, c.ID, all)
+	check(t, err)
+	random := rand.New(rand.NewPCG(7, 7))
+	first := now()
+	for i := range all {
+		if random.IntN(5) > 0 {
+			at := first.Add(time.Duration(random.IntN(30)) * time.Second)
+			all[i].DispatchedAt = &at
+		}
+		r.save(change(&all[i], fleet.EvidenceSent, states[random.IntN(len(states))]))
+	}
+	got, err := r.Cohorts(ctx, c.ID)
+	check(t, err)
+	same(t, got, campaign.CohortsOf(all))
+	if len(got.Failures) < 20 || got.Size < 60 {
+		t.Errorf("only %d failures of %d", len(got.Failures), got.Size)
+	}
+	other, _ := r.campaign(devices(1)...)
+	got, err = r.Cohorts(ctx, other.ID)
+	check(t, err)
+	same(t, got, campaign.CohortsOf(nil))
+}
+
 func TestCampaignProgress(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	c, all := r.campaign(devices(9)...)
@@ -228,6 +265,7 @@ func TestCampaignProgress(t *testing.T) {
 	for s, n := range states {
 		want.ByState[s] = n
 	}
+	want.Cohorts = campaign.CohortsOf(all)
 	same(t, p, want)
 
 	// A new attempt restarts the funnel.

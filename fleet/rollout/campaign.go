@@ -18,7 +18,7 @@ import (
 type openCampaign struct {
 	campaign.Campaign
 	waves   []campaign.Wave
-	tallies campaign.AbortTallies
+	tallies tallies
 	pace    *rate.Limiter
 
 	held     map[uuid.UUID]*deployment
@@ -35,7 +35,9 @@ type openCampaign struct {
 	planChecked bool        // its rows are what was planned, as far as the open wave
 	stale       bool        // its rows changed by what another campaign did
 	verdictAt   time.Time   // when the verdict about its wave was last stored
-	judged      bool        // nothing changed since wave and rules were looked at
+	judged      bool        // nothing changed since the wave was looked at
+	rulesDue    bool        // a device failed since the abort rules were looked at, or others changed the rows
+	short       bool        // the rules want to see more devices dispatched than there were
 	zones       map[*time.Location]int
 	known       map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
 	grownAt     time.Time                   // continuous: when devices were last added
@@ -48,6 +50,12 @@ type openCampaign struct {
 	rightsIn    int             // the turn in which they were
 	gone        fleet.Reason    // why it must not go on, by the same reading
 	events      events
+}
+
+// tallies are deployments of a campaign by state.
+type tallies struct {
+	ByState map[campaign.DeploymentState]int
+	ByWave  []map[campaign.DeploymentState]int // by wave number
 }
 
 func newCampaign(row campaign.Campaign) *openCampaign {
@@ -64,7 +72,7 @@ func (c *openCampaign) setRow(row campaign.Campaign) {
 	pace := c.Plan.MaxPerMinute
 	c.planChecked = c.planChecked && c.State == row.State
 	c.Campaign = row
-	c.judged, c.rightsIn = false, -1
+	c.judged, c.rulesDue, c.rightsIn = false, true, -1
 	if c.pace == nil || pace != row.Plan.MaxPerMinute {
 		c.pace = newPace(row.Plan.MaxPerMinute)
 	}
@@ -107,23 +115,18 @@ func (c *openCampaign) moved(d *deployment, from campaign.DeploymentState) {
 	}
 	c.count(from, -1)
 	c.count(d.State, 1)
-	c.tally(d.Board, d.Wave, from, -1)
-	c.tally(d.Board, d.Wave, d.State, 1)
+	c.tally(d.Wave, from, -1)
+	c.tally(d.Wave, d.State, 1)
 	c.judged = false
+	c.rulesDue = c.rulesDue || d.State.Failed() || c.short
 }
 
-func (c *openCampaign) tally(board string, wave int, s campaign.DeploymentState, n int) {
+func (c *openCampaign) tally(wave int, s campaign.DeploymentState, n int) {
 	t := &c.tallies
 	add(&t.ByState, s, n)
 	if wave >= 0 && wave < len(t.ByWave) {
 		add(&t.ByWave[wave], s, n)
 	}
-	if t.ByBoard == nil {
-		t.ByBoard = make(map[string]map[campaign.DeploymentState]int)
-	}
-	byState := t.ByBoard[board]
-	add(&byState, s, n)
-	t.ByBoard[board] = byState
 }
 
 func add(m *map[campaign.DeploymentState]int, s campaign.DeploymentState, n int) {

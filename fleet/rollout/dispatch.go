@@ -244,7 +244,7 @@ func (l *loop) refused(ctx context.Context, t notification) {
 		return err
 	})
 	if err != nil {
-		d.camp.tally(d.Board, d.Wave, d.State, -1)
+		d.camp.tally(d.Wave, d.State, -1)
 		l.detach(d)
 		return
 	}

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,30 +14,43 @@ import (
 // its state stays.
 const verdictEvery = time.Second
 
-// judgeRules looks at the abort rules after every outcome. A rule that an
-// operator overruled by resuming counts again with the next failure.
+// judgeRules holds the abort rules against the rows after every failure. A rule
+// that an operator overruled by resuming counts again with the next.
 func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
-	if c.judged || c.failures() <= c.Overruled {
+	if !c.rulesDue || len(c.Plan.AbortRules) == 0 || c.failures() == 0 {
 		return nil
 	}
-	v := campaign.JudgeAbort(c.Plan.AbortRules, c.tallies)
+	cohorts, err := l.o.Store.Cohorts(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	evidence := campaign.AbortEvidence{Cohorts: cohorts, OverruledAt: c.OverruledAt}
+	for _, w := range c.waves {
+		evidence.WaveNames = append(evidence.WaveNames, w.Plan.Name)
+	}
+	c.short = slices.ContainsFunc(campaign.AbortFigures(c.Plan.AbortRules, evidence),
+		func(f campaign.AbortFigure) bool { return f.Short && f.Counted > 0 })
+	f := campaign.JudgeAbort(c.Plan.AbortRules, evidence)
 	switch {
-	case v == nil:
-		return nil
-	case v.Rule.Action != campaign.AbortPause:
-		return l.abort(ctx, c, v)
+	case f == nil:
+	case f.Rule.Action != campaign.AbortPause:
+		err = l.abort(ctx, c, f)
 	case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow && c.PauseReason != campaign.PausedByGate:
-		return nil // stands still already
+		// stands still already
+	default:
+		err = l.pause(ctx, c, campaign.PausedByThreshold, f.Reason())
 	}
-	return l.pause(ctx, c, campaign.PausedByThreshold, v.Reason)
+	c.rulesDue = c.rulesDue && err != nil
+	return err
 }
 
 // abort does what a rule says: the campaign stops for good.
-func (l *loop) abort(ctx context.Context, c *openCampaign, v *campaign.AbortVerdict) error {
-	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", v.Reason)
+func (l *loop) abort(ctx context.Context, c *openCampaign, f *campaign.AbortFigure) error {
+	reason := f.Reason()
+	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", reason)
 	return l.change(ctx, c, "campaign.abort", func(row *campaign.Campaign) {
-		row.State, row.PauseReason, row.Reason = campaign.Stopping, "", v.Reason
-		row.RollbackWanted = v.Rule.Action == campaign.AbortAndRollback
+		row.State, row.PauseReason, row.Reason = campaign.Stopping, "", reason
+		row.RollbackWanted = f.Rule.Action == campaign.AbortAndRollback
 	})
 }
 

@@ -83,14 +83,11 @@ func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 		}
 	}
 	c.waves = waves
-	c.tallies = campaign.AbortTallies{ByState: p.ByState, ByWave: p.ByWave, ByBoard: p.ByBoard}
-	for _, w := range waves {
-		c.tallies.WaveNames = append(c.tallies.WaveNames, w.Plan.Name)
-	}
+	c.tallies = tallies{ByState: p.ByState, ByWave: p.ByWave}
 	for len(c.tallies.ByWave) < len(waves) {
 		c.tallies.ByWave = append(c.tallies.ByWave, nil)
 	}
-	c.judged = false
+	c.judged, c.rulesDue = false, true
 	return nil
 }
 

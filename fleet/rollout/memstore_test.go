@@ -185,6 +185,12 @@ func (s *memStore) CampaignProgress(ctx context.Context, id uuid.UUID) (campaign
 	return p, nil
 }
 
+func (s *memStore) Cohorts(ctx context.Context, id uuid.UUID) (campaign.Cohorts, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return campaign.CohortsOf(s.where(func(d campaign.Deployment) bool { return d.Campaign == id })), nil
+}
+
 func (s *memStore) where(which func(campaign.Deployment) bool) (list []campaign.Deployment) {
 	for _, d := range s.deployments {
 		if which(d) {

@@ -199,6 +199,14 @@ func (w *world) edit(id uuid.UUID, change func(*campaign.Campaign)) {
 	w.current().Wake()
 }
 
+// resume goes on with a paused campaign in spite of its failures.
+func (w *world) resume(id uuid.UUID) {
+	now := time.Now()
+	w.edit(id, func(c *campaign.Campaign) {
+		c.State, c.PauseReason, c.OverruledAt = campaign.Running, "", &now
+	})
+}
+
 // await waits until the campaign is in one of the states.
 func (w *world) await(id uuid.UUID, within time.Duration, states ...campaign.State) campaign.Campaign {
 	w.t.Helper()

@@ -97,7 +97,7 @@ func (l *loop) reread(ctx context.Context, d *deployment) {
 		return
 	case err != nil:
 		l.o.Log.Warn("a deployment is gone", "deployment", d.ID, "device", d.Device, "err", err)
-		d.camp.tally(d.Board, d.Wave, d.State, -1)
+		d.camp.tally(d.Wave, d.State, -1)
 		l.detach(d)
 		return
 	case row.Revision == d.Revision+1 && row.State == d.State && row.Attempt == d.Attempt && len(d.seen) > 0:

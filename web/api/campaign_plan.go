@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -26,7 +27,7 @@ type CampaignFields struct {
 	MaxDevices       *int                   `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
 	MaxInFlight      *int                   `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time. Default: 10"`
 	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices notified in a minute; 0 is no limit"`
-	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop automatically. Default: pause at the first rolled_back of wave 1, or at 10 % failures of at least 5 verdicts; [] is no rule"`
+	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop automatically. Default: pause at the first rolled_back of wave 1, or when at least 10 % of the first devices dispatched fail, with 99 % confidence; [] is no rule"`
 	Windows          *[]WindowView          `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be notified; an empty list means always"`
 	JitterMs         *int64                 `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
 	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Not before; null starts on request"`
@@ -54,12 +55,13 @@ type WavePlanView struct {
 
 // AbortRuleView stops a campaign that goes wrong.
 type AbortRuleView struct {
-	Class       string               `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
-	MinExecuted int                  `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts before the rule may fire"`
-	Percent     float64              `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the verdicts; 0 fires at the first"`
-	Scope       campaign.AbortScope  `json:"scope" required:"false" enum:"wave,campaign,board"`
-	Wave        int                  `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
-	Action      campaign.AbortAction `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
+	Class       string                `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
+	MinExecuted int                   `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Devices dispatched before the rule may fire"`
+	Percent     float64               `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices of a cohort: the first n that were dispatched, for any n; those without a verdict count as not failed. 0 fires at the first"`
+	Measure     campaign.AbortMeasure `json:"measure" required:"false" enum:"lower_bound,share" doc:"What reaches percent: what the share is at least with 99 % confidence, of three failures or more, or the plain share. Default: lower_bound"`
+	Scope       campaign.AbortScope   `json:"scope" required:"false" enum:"wave,campaign,board"`
+	Wave        int                   `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
+	Action      campaign.AbortAction  `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
 }
 
 // WindowView is a recurring time in which devices may be notified.
@@ -161,7 +163,7 @@ func (f *CampaignFields) applyLists(p *campaign.Plan) {
 		p.Waves = wavePlans(*f.Waves)
 	}
 	if f.AbortRules != nil {
-		p.AbortRules = viewed(*f.AbortRules, func(r AbortRuleView) campaign.AbortRule { return campaign.AbortRule(r) })
+		p.AbortRules = viewed(*f.AbortRules, AbortRuleView.rule)
 	}
 	if f.Windows != nil {
 		p.Windows = viewed(*f.Windows, func(w WindowView) campaign.Window {
@@ -212,6 +214,19 @@ func wavePlan(p campaign.WavePlan) WavePlanView {
 	return WavePlanView{Name: p.Name, Percent: p.Percent, Count: p.Count, Devices: p.Devices,
 		SuccessPercent: p.SuccessPercent,
 		MinSample:      p.MinSample, SoakMs: ptr(p.Soak.Milliseconds()), Gate: p.Gate}
+}
+
+// rule reads a rule. The measure that is the default has no name in the domain.
+func (v AbortRuleView) rule() campaign.AbortRule {
+	if v.Measure == campaign.MeasureBound {
+		v.Measure = ""
+	}
+	return campaign.AbortRule(v)
+}
+
+func abortRule(r campaign.AbortRule) AbortRuleView {
+	r.Measure = cmp.Or(r.Measure, campaign.MeasureBound)
+	return AbortRuleView(r)
 }
 
 func (v HealthCheckView) check() campaign.HealthCheck {

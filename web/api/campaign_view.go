@@ -81,7 +81,7 @@ func campaignHead(c campaign.Campaign) CampaignHead {
 		Query:     p.Query, Within: p.Within, Mode: p.Mode, PullNow: p.PullNow, Supersede: p.Supersede,
 		AllowDowngrade: p.AllowDowngrade,
 		Continuous:     p.Continuous, MaxDevices: p.MaxDevices, MaxInFlight: p.MaxInFlight, MaxPerMinute: p.MaxPerMinute,
-		AbortRules: viewed(p.AbortRules, func(r campaign.AbortRule) AbortRuleView { return AbortRuleView(r) }),
+		AbortRules: viewed(p.AbortRules, abortRule),
 		Windows:    viewed(p.Windows, window), JitterMs: p.Jitter.Milliseconds(), StartAt: utcOrNil(p.StartAt),
 		EndAt:       utcOrNil(p.EndAt),
 		EndBehavior: p.EndBehavior, HealthChecks: viewed(p.HealthChecks, healthCheck),

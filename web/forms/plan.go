@@ -79,7 +79,7 @@ type planTable struct {
 
 var planTables = map[string]planTable{
 	"wave":  {[]string{"wave.name", "wave.unit", "wave.size", "wave.success", "wave.sample", "wave.soak", "wave.gate"}, 20},
-	"rule":  {[]string{"rule.class", "rule.min", "rule.percent", "rule.scope", "rule.wave", "rule.action"}, 10},
+	"rule":  {[]string{"rule.class", "rule.min", "rule.percent", "rule.measure", "rule.scope", "rule.wave", "rule.action"}, 10},
 	"check": {[]string{"check.tool", "check.args", "check.path", "check.op", "check.value", "check.retries"}, 20},
 	"win":   {[]string{"win.cron", "win.for", "win.zone"}, 10},
 }
@@ -106,8 +106,9 @@ func (f Plan) dropRow(table string, row int) {
 
 // rowDefaults are what a row that is added starts with.
 var rowDefaults = map[string][]string{
-	"wave":    {"", "percent", "", "95", "5", "2m", "auto"},
-	"rule":    {campaign.ClassAny, "5", "10", string(campaign.ScopeCampaign), "", string(campaign.AbortPause)},
+	"wave": {"", "percent", "", "95", "5", "2m", "auto"},
+	"rule": {campaign.ClassAny, "5", "10", string(campaign.MeasureBound), string(campaign.ScopeCampaign), "",
+		string(campaign.AbortPause)},
 	"check":   {"", "", "", "eq", "", "2"},
 	"win":     {"", "3h", campaign.DeviceZone},
 	"night":   {"0 2 * * *", "3h", campaign.DeviceZone},

@@ -2,6 +2,7 @@ package forms
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"strconv"
@@ -72,7 +73,8 @@ func (f Plan) fillTables(p campaign.Plan) {
 		if r.Wave > 0 {
 			wave = strconv.Itoa(r.Wave)
 		}
-		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), decimal(r.Percent), string(r.Scope), wave, string(r.Action))
+		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), decimal(r.Percent),
+			cmp.Or(string(r.Measure), string(campaign.MeasureBound)), string(r.Scope), wave, string(r.Action))
 	}
 	for _, w := range p.Windows {
 		f.addRow("win", w.Cron, spanText(w.Duration), w.TimeZone)

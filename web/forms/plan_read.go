@@ -133,8 +133,12 @@ func (f *Plan) devices(name string, row int) (ids []fleet.DeviceID) {
 func (f *Plan) rules() []campaign.AbortRule {
 	rules := []campaign.AbortRule{} // none was chosen, which is no reason for the usual ones
 	for i := range f.Values["rule.class"] {
+		measure := campaign.AbortMeasure(f.At("rule.measure", i))
+		if measure == campaign.MeasureBound {
+			measure = ""
+		}
 		rules = append(rules, campaign.AbortRule{Class: f.At("rule.class", i), MinExecuted: f.number("rule.min", i),
-			Percent: f.percent("rule.percent", i), Scope: campaign.AbortScope(f.At("rule.scope", i)),
+			Percent: f.percent("rule.percent", i), Measure: measure, Scope: campaign.AbortScope(f.At("rule.scope", i)),
 			Wave: f.number("rule.wave", i), Action: campaign.AbortAction(f.At("rule.action", i))})
 	}
 	return rules

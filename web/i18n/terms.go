@@ -23,7 +23,7 @@ var fieldLabels = map[string]string{
 	"waves.devices": "campaign.wave.size", "waves.success_percent": "campaign.wave.success",
 	"waves.min_sample": "campaign.wave.sample", "waves.soak_ms": "campaign.wave.soak", "waves.gate": "campaign.wave.gate",
 	"abort_rules.percent": "campaign.rule.percent", "abort_rules.min_executed": "campaign.rule.min",
-	"abort_rules.wave": "campaign.rule.wave", "windows.duration_ms": "campaign.win.for",
+	"abort_rules.wave": "campaign.rule.wave", "abort_rules.measure": "campaign.rule.measure", "windows.duration_ms": "campaign.win.for",
 	"health_checks.tool": "campaign.check.tool", "health_checks.arguments": "campaign.check.args",
 	"health_checks.retries": "campaign.check.retries", "assert.path": "campaign.check.path",
 }

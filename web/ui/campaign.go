@@ -245,18 +245,8 @@ func ratio(n, of int) float64 {
 	return float64(n) / float64(of)
 }
 
-// wilson is the 95 % confidence interval of a share, which is honest for few
-// devices and for shares near 0 and 1, too.
-func wilson(ok, of int) (lo, hi float64) {
-	if of == 0 {
-		return 0, 1
-	}
-	const z = 1.959964
-	n, p := float64(of), ratio(ok, of)
-	middle := (p + z*z/(2*n)) / (1 + z*z/n)
-	half := z / (1 + z*z/n) * math.Sqrt(p*(1-p)/n+z*z/(4*n*n))
-	return max(0, middle-half), min(1, middle+half)
-}
+// z95 is the quantile of the normal distribution for an interval of 95 %.
+const z95 = 1.959964
 
 // A boardShare is how one board takes the image.
 type boardShare struct {
@@ -275,7 +265,7 @@ func (b CampaignBoard) shares() []boardShare {
 		if s.tally.total() == 0 {
 			continue
 		}
-		s.lo, s.hi = wilson(s.tally.Succeeded, s.tally.verdicts())
+		s.lo, s.hi = campaign.Wilson(s.tally.Succeeded, s.tally.verdicts(), z95)
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(x, y boardShare) int {
@@ -408,69 +398,39 @@ func (b CampaignBoard) waveOpens(ctx context.Context, w campaign.Wave) string {
 	return t(ctx, "campaign.wave_say.after", "i", w.Number)
 }
 
-// A ruleState is an abort rule with what it counts now.
-type ruleState struct {
-	rule        campaign.AbortRule
-	count, of   int    // failures of its class, verdicts: where it is nearest to firing
-	where       string // board or wave of those numbers; "" for the whole campaign
-	armed, hits bool   // has enough verdicts; would fire
+// rules says how near each abort rule is, by the figures that the engine decides by.
+func (b CampaignBoard) rules() []campaign.AbortFigure {
+	e := campaign.AbortEvidence{Cohorts: b.Progress.Cohorts, OverruledAt: b.Campaign.OverruledAt}
+	for _, w := range b.Waves {
+		e.WaveNames = append(e.WaveNames, w.Plan.Name)
+	}
+	return campaign.AbortFigures(b.Campaign.Plan.AbortRules, e)
 }
 
-// rules says how near each abort rule is.
-func (b CampaignBoard) rules(ctx context.Context) []ruleState {
-	var all []ruleState
-	for _, r := range b.Campaign.Plan.AbortRules {
-		all = append(all, b.ruleState(ctx, r))
-	}
-	return all
-}
-
-func (b CampaignBoard) ruleState(ctx context.Context, r campaign.AbortRule) ruleState {
-	worst := ruleState{rule: r}
-	look := func(where string, states map[campaign.DeploymentState]int) {
-		s := judge(r, states)
-		s.where = where
-		if worst.of == 0 || ratio(s.count, s.of) > ratio(worst.count, worst.of) {
-			worst = s
-		}
-	}
+// figureText is what a rule counts now.
+func figureText(ctx context.Context, f campaign.AbortFigure) string {
+	args := []any{"n", f.Counted, "of", f.Of, "p", oneDecimal(f.Share), "bound", oneDecimal(f.Bound)}
 	switch {
-	case r.Wave > 0:
-		if r.Wave <= len(b.Progress.ByWave) {
-			look(t(ctx, "campaign.wave_n", "i", r.Wave), b.Progress.ByWave[r.Wave-1])
-		}
-	case r.Scope == campaign.ScopeWave:
-		for i, states := range b.Progress.ByWave {
-			look(t(ctx, "campaign.wave_n", "i", i+1), states)
-		}
-	case r.Scope == campaign.ScopeBoard:
-		for _, board := range BoardNames(b.Progress) {
-			look(board, b.Progress.ByBoard[board])
-		}
-	default:
-		look("", b.Progress.ByState)
+	case f.Rule.Percent == 0 || f.Counted == 0:
+		return t(ctx, "campaign.rule.now", args...)
+	case f.Rule.Measure == campaign.MeasureShare:
+		return t(ctx, "campaign.rule.now_share", args...)
 	}
-	return worst
+	return t(ctx, "campaign.rule.now_bound", args...)
 }
+
+// figureScope is the wave or board of a figure; "" for the whole campaign.
+func figureScope(ctx context.Context, f campaign.AbortFigure) string {
+	if f.Scope.Is(campaign.ReasonScopeOfAll) {
+		return ""
+	}
+	return reasonText(ctx, f.Scope)
+}
+
+func oneDecimal(percent float64) string { return trimFloat(math.Round(10*percent) / 10) }
 
 // BoardNames are the boards of a campaign, by name.
 func BoardNames(p campaign.Progress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
-
-// judge counts what an abort rule counts.
-func judge(r campaign.AbortRule, states map[campaign.DeploymentState]int) ruleState {
-	s := ruleState{rule: r}
-	for state, n := range states {
-		if state.Verdict() {
-			s.of += n
-		}
-		if state.Failed() && (r.Class == campaign.ClassAny || r.Class == string(state)) {
-			s.count += n
-		}
-	}
-	s.armed = s.of >= r.MinExecuted
-	s.hits = s.armed && s.count > 0 && 100*ratio(s.count, s.of) >= r.Percent
-	return s
-}
 
 // ruleText says what a rule is, in a sentence.
 func ruleText(ctx context.Context, r campaign.AbortRule) string {
@@ -484,8 +444,11 @@ func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	}
 	args := []any{"what", what, "p", trimFloat(r.Percent), "min", r.MinExecuted, "where", where, "do",
 		t(ctx, "campaign.action."+string(r.Action))}
-	if r.Percent == 0 {
+	switch {
+	case r.Percent == 0:
 		return t(ctx, "campaign.rule.say_any", args...)
+	case r.Measure == campaign.MeasureShare:
+		return t(ctx, "campaign.rule.say_share", args...)
 	}
 	return t(ctx, "campaign.rule.say", args...)
 }

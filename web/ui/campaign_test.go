@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
@@ -19,7 +20,7 @@ func TestWilson(t *testing.T) {
 		{0, 0, "0.000 1.000"}, {0, 10, "0.000 0.278"}, {10, 10, "0.722 1.000"}, {1, 1, "0.207 1.000"}, {5, 10, "0.237 0.763"},
 		{98, 100, "0.930 0.994"}, {9_800, 10_000, "0.977 0.983"},
 	} {
-		lo, hi := wilson(tt.ok, tt.of)
+		lo, hi := campaign.Wilson(tt.ok, tt.of, z95)
 		if got := fmt.Sprintf("%.3f %.3f", lo, hi); got != tt.want {
 			t.Errorf("wilson(%d, %d) = %s, want %s", tt.ok, tt.of, got, tt.want)
 		}
@@ -44,36 +45,53 @@ func TestFunnel(t *testing.T) {
 	}
 }
 
-// A rule is shown where it is nearest to firing, and as fired only when it
-// has enough verdicts.
-func TestRuleState(t *testing.T) {
-	ok, bad := campaign.DeploymentSucceeded, campaign.DeploymentRolledBack
-	b := CampaignBoard{Progress: campaign.Progress{
-		ByState: map[campaign.DeploymentState]int{ok: 18, bad: 2, campaign.DeploymentQueued: 80},
-		ByWave:  []map[campaign.DeploymentState]int{{ok: 2, bad: 2}, {ok: 16}},
-		ByBoard: map[string]map[campaign.DeploymentState]int{"a": {ok: 9}, "b": {ok: 9, bad: 2}},
-	}}
-	rule := campaign.AbortRule{Class: campaign.ClassAny, MinExecuted: 5, Percent: 10}
+// A rule is shown with the figure that it decides by, where it is nearest to firing.
+func TestRuleFigures(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	failures := func(places ...int) campaign.Cohorts {
+		c := campaign.Cohorts{Size: 484, ByWave: map[int]int{0: 184, 1: 300}, ByBoard: map[string]int{"a": 484}}
+		for _, n := range places {
+			c.Failures = append(c.Failures, campaign.CohortFailure{State: campaign.DeploymentRejected, Board: "a", At: now,
+				InCampaign: n, InWave: n, InBoard: n})
+		}
+		return c
+	}
+	rule := campaign.AbortRule{Class: campaign.ClassAny, MinExecuted: 5, Percent: 10, Scope: campaign.ScopeCampaign}
+	later := now.Add(time.Minute)
 	for _, tt := range []struct {
-		scope       campaign.AbortScope
-		class       string
-		wave        int
-		count, of   int
-		armed, hits bool
+		name      string
+		edit      func(*campaign.AbortRule)
+		cohorts   campaign.Cohorts
+		overruled *time.Time
+		en, zh    string
 	}{
-		{campaign.ScopeCampaign, campaign.ClassAny, 0, 2, 20, true, true},
-		{campaign.ScopeCampaign, "timed_out", 0, 0, 20, true, false},
-		{campaign.ScopeWave, campaign.ClassAny, 0, 2, 4, false, false},
-		{campaign.ScopeWave, campaign.ClassAny, 2, 0, 16, true, false},
-		{campaign.ScopeWave, campaign.ClassAny, 9, 0, 0, false, false},
-		{campaign.ScopeBoard, "rolled_back", 0, 2, 11, true, true},
+		{"no failure", nil, failures(), nil, "0 of the 484 devices dispatched", "已下发 484 台，其中 0 台"},
+		{"some", nil, failures(3, 90, 150), nil,
+			"nearest: 3 of the first 150 devices dispatched, 2%; at least 0.5% with 99% confidence",
+			"最接近：最先下发的 150 台中 3 台，2%；以 99% 的置信度不低于 0.5%"},
+		{"the plain share", func(r *campaign.AbortRule) { r.Measure = campaign.MeasureShare }, failures(3, 90, 150), nil,
+			"nearest: 1 of the first 5 devices dispatched, 20%", "最接近：最先下发的 5 台中 1 台，20%"},
+		{"overruled", nil, failures(1, 2, 3), &later, "resumed in spite of these; looks again at the next failure",
+			"已人工恢复；下次失败时重新判定"},
+		{"a board", func(r *campaign.AbortRule) { r.Scope = campaign.ScopeBoard }, failures(7), nil, "board <span class=\"foreign\">a</span>", "板型 <span class=\"foreign\">a</span>"},
+		{"a wave that has not begun", func(r *campaign.AbortRule) { r.Scope, r.Wave = campaign.ScopeWave, 3 }, failures(7), nil,
+			"applies from 5 devices on", "满 5 台后生效"},
 	} {
 		r := rule
-		r.Scope, r.Class, r.Wave = tt.scope, tt.class, tt.wave
-		s := b.ruleState(t.Context(), r)
-		if s.count != tt.count || s.of != tt.of || s.armed != tt.armed || s.hits != tt.hits {
-			t.Errorf("%s in any one %s, wave %d: %d of %d, armed %v, fires %v; want %+v", tt.class, tt.scope, tt.wave, s.count,
-				s.of, s.armed, s.hits, tt)
+		if tt.edit != nil {
+			tt.edit(&r)
+		}
+		b := CampaignBoard{Campaign: campaign.Campaign{OverruledAt: tt.overruled, Plan: campaign.Plan{
+			AbortRules: []campaign.AbortRule{r}}}, Waves: make([]campaign.Wave, 3),
+			Progress: campaign.Progress{Cohorts: tt.cohorts}}
+		for lang, want := range map[i18n.Lang]string{i18n.English: tt.en, i18n.Chinese: tt.zh} {
+			var html strings.Builder
+			if err := b.Rules().Render(WithPage(t.Context(), Page{Lang: lang}), &html); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(html.String(), want) {
+				t.Errorf("%s: the page lacks %q:\n%s", tt.name, want, html.String())
+			}
 		}
 	}
 }

@@ -26,10 +26,12 @@ func TestDeviceReports(t *testing.T) {
 
 // What is on record as a code reads in the language of the page.
 func TestReasonsOnRecord(t *testing.T) {
-	verdict := campaign.JudgeAbort(campaign.DefaultAbortRules(), campaign.AbortTallies{
-		ByState: map[campaign.DeploymentState]int{campaign.DeploymentRolledBack: 1},
-		ByWave:  []map[campaign.DeploymentState]int{{campaign.DeploymentRolledBack: 1}}, WaveNames: []string{"canary"},
-	})
+	verdict := campaign.JudgeAbort(campaign.DefaultAbortRules(), campaign.AbortEvidence{WaveNames: []string{"canary"},
+		Cohorts: campaign.Cohorts{Size: 1, ByWave: map[int]int{0: 1}, Failures: []campaign.CohortFailure{
+			{State: campaign.DeploymentRolledBack, InCampaign: 1, InWave: 1, InBoard: 1}}}})
+	before := fleet.Because(campaign.ReasonRuleFired, "counted", 19, "of", 184, "scope",
+		fleet.Because(campaign.ReasonScopeOfAll), "outcome", fleet.Because("outcome_any"), "share", "10.3",
+		"limit", fleet.Because(campaign.ReasonLimitShare, "share", "10"), "sample", 5)
 	cut := fleet.Because(campaign.ReasonBrokeOff, "sent_bytes", 12<<10, "image_bytes", 586<<10)
 	why := fleet.Because(campaign.ReasonBrokeOffBecause, "sent_bytes", 12<<10, "image_bytes", 586<<10, "why",
 		fleet.Because(firmware.TransferStuck))
@@ -38,9 +40,11 @@ func TestReasonsOnRecord(t *testing.T) {
 		reason fleet.Reason
 		want   string
 	}{
-		{i18n.Chinese, verdict.Reason, "第 1 批（canary）中，1 台设备有 1 台已回滚（100%）；规则：首次出现即停止，样本至少 1 台"},
-		{i18n.English, verdict.Reason,
-			"1 of 1 device in wave 1 (canary) ended rolled back (100%); the rule stops at the first of at least 1"},
+		{i18n.Chinese, verdict.Reason(), "第 1 批（canary）中已下发的 1 台设备有 1 台已回滚；规则：首次出现即停止"},
+		{i18n.English, verdict.Reason(),
+			"1 of 1 device dispatched in wave 1 (canary) ended rolled back; the rule stops at the first"},
+		{i18n.English, before,
+			"19 of 184 devices in the campaign ended failed (10.3%); the rule stops at 10% of at least 5"},
 		{i18n.Chinese, cut, "下载中断；已发送 12.0 KiB / 586 KiB"},
 		{i18n.Chinese, why, "下载中断；已发送 12.0 KiB / 586 KiB：设备不再接收数据"},
 		{i18n.Chinese, fleet.Because("legacy", "detail", "power was lost"), "power was lost"},

@@ -189,6 +189,17 @@ func progress(sizes []int, states []campaign.WaveState, done []int, failing bool
 		p.ByBoard[b] = m
 	}
 	by := p.ByState
+	p.Cohorts = campaign.Cohorts{Size: by[campaign.DeploymentSucceeded] + by[campaign.DeploymentVerifying]}
+	for _, state := range campaign.DeploymentStates {
+		for range by[state] {
+			if state.Failed() {
+				p.Cohorts.Size++
+				p.Cohorts.Failures = append(p.Cohorts.Failures, campaign.CohortFailure{State: state,
+					InCampaign: p.Cohorts.Size, InWave: p.Cohorts.Size, InBoard: p.Cohorts.Size})
+			}
+		}
+	}
+	p.Cohorts.ByWave = map[int]int{0: p.Cohorts.Size}
 	p.Reached = map[campaign.FunnelStep]int{campaign.FunnelPlanned: by[campaign.DeploymentPending] +
 		by[campaign.DeploymentQueued], campaign.FunnelNotified: by[campaign.DeploymentSent] + by[campaign.DeploymentTimedOut],
 		campaign.FunnelGet:        by[campaign.DeploymentDownloading] + by[campaign.DeploymentFailed],

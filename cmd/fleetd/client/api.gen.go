@@ -21,10 +21,13 @@ type AbortRule struct {
 	Action *string `json:"action,omitempty"`
 	Class  *string `json:"class,omitempty"`
 
-	// MinExecuted Verdicts before the rule may fire
+	// Measure What reaches percent: what the share is at least with 99 % confidence, of three failures or more, or the plain share. Default: lower_bound
+	Measure *string `json:"measure,omitempty"`
+
+	// MinExecuted Devices dispatched before the rule may fire
 	MinExecuted *int64 `json:"min_executed,omitempty"`
 
-	// Percent Of the verdicts; 0 fires at the first
+	// Percent Of the devices of a cohort: the first n that were dispatched, for any n; those without a verdict count as not failed. 0 fires at the first
 	Percent *float64 `json:"percent,omitempty"`
 	Scope   *string  `json:"scope,omitempty"`
 
@@ -411,7 +414,7 @@ type Campaign struct {
 
 // CampaignBody defines model for CampaignBody.
 type CampaignBody struct {
-	// AbortRules When to stop automatically. Default: pause at the first rolled_back of wave 1, or at 10 % failures of at least 5 verdicts; [] is no rule
+	// AbortRules When to stop automatically. Default: pause at the first rolled_back of wave 1, or when at least 10 % of the first devices dispatched fail, with 99 % confidence; [] is no rule
 	AbortRules *[]AbortRule `json:"abort_rules,omitempty"`
 
 	// AllowDowngrade Also devices that run something newer, or another build of the same version

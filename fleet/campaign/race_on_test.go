@@ -1,0 +1,6 @@
+//go:build race
+
+package campaign_test
+
+// raceEnabled: the race detector makes simulations some ten times slower.
+const raceEnabled = true
