@@ -1,6 +1,9 @@
 package fleet
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+)
 
 // The kinds of failure that callers branch on. Adapters map them to a status
 // (web) or an exit code (cmd/fleetd); errors.Is finds them through [Error].
@@ -64,6 +67,15 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Kind }
+
+// SystemCause is what the operating system said, without the server's paths, which
+// are for its log alone; "" if it said nothing.
+func SystemCause(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno.Error()
+	}
+	return ""
+}
 
 // CauseOf is a refusal as a parameter of another one.
 func CauseOf(err error) Reason {

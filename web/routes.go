@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
+	"fleetd/web/outcome"
 	"fleetd/web/static"
 	"fleetd/web/ui"
 )
@@ -129,7 +130,7 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(hurryRest, s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
+	r.Use(outcome.RetryLater, hurryRest, s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
 	page := deadlines(arrivalTimeout, time.Minute)
 	r.With(page, protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {

@@ -1,6 +1,7 @@
 package firmware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,11 +70,11 @@ func (u *ImageUpload) clean() (err error) {
 func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 	file, err := os.CreateTemp(f.o.TempDir, "fleetd-upload-*")
 	if err != nil {
-		return nil, 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", err)
+		return nil, 0, notKept("upload_not_kept.write", err)
 	}
 	if err := os.Remove(file.Name()); err != nil {
 		file.Close()
-		return nil, 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", err)
+		return nil, 0, notKept("upload_not_kept.write", err)
 	}
 	size, err := copyUpload(file, body)
 	if err != nil {
@@ -83,13 +84,19 @@ func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 	return file, size, nil
 }
 
+// notKept is what the caller sees of a failure, before the whole of it for the log.
+func notKept(code string, err error) error {
+	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, code, "detail",
+		cmp.Or(fleet.SystemCause(err), "see the log")), err)
+}
+
 // copyUpload stops one byte after the limit, whatever the sender announced.
 func copyUpload(file *os.File, body io.Reader) (int64, error) {
 	disk := &writeErr{w: file}
 	size, err := io.Copy(disk, io.LimitReader(body, MaxImageBytes+1))
 	switch {
 	case disk.err != nil:
-		return 0, fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.write", "detail", disk.err)
+		return 0, notKept("upload_not_kept.write", disk.err)
 	case err != nil:
 		return 0, fmt.Errorf("the upload broke off after %d bytes: %w", size, err)
 	case size > MaxImageBytes:
@@ -116,7 +123,7 @@ func (w *writeErr) Write(p []byte) (n int, err error) {
 func imageError(err error) error {
 	var fault *espimage.Fault
 	if !errors.As(err, &fault) {
-		return fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept.read", "detail", err)
+		return notKept("upload_not_kept.read", err)
 	}
 	return faultError(fault).At("file")
 }

@@ -27,9 +27,9 @@ type Store interface {
 
 // Pauses and limits of a [Keeper].
 const (
-	look         = 200 * time.Millisecond // at the lease of another process
-	renewTimeout = 3 * time.Second
-	renewRetry   = 500 * time.Millisecond // after a failure
+	look         = 200 * time.Millisecond  // at the lease of another process
+	renewTimeout = 2500 * time.Millisecond // after it, and the pause before, the database is silent: within 5 s
+	renewRetry   = 500 * time.Millisecond  // after a failure
 	closeTimeout = 3 * time.Second
 )
 

@@ -10,7 +10,7 @@
 // makes no call ([Keeper.Held]) and carries no campaign out ([Keeper.Lead]).
 //
 // What replaced processes still write is fenced off by the store: see
-// [Store.EndSessions].
+// postgres.Leases.Open.
 package lease
 
 import (

@@ -316,7 +316,7 @@ const openAmong = 100_000
 // RecoverCalls closes what an earlier process left open: also calls whose ids lie
 // ahead since the clock was set back. That process made its last call at the latest
 // when it ended, so the newest call says where to look. Its sessions have ended
-// ([OpenUnder]), so that none comes on record later.
+// ([Leases.Open]), so that none comes on record later.
 func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
 	toSend, toAnswer := fleet.NewCallError(fleet.CodeStopped+".sending"), fleet.NewCallError(fleet.CodeStopped+".answer")
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {

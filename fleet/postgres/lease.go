@@ -18,9 +18,13 @@ var _ lease.Store = (*Leases)(nil)
 
 // Leases keeps the lease of a database, over a connection that nothing else uses and
 // that is opened again when it broke: the lease must not wait for calls and pages.
+//
+// A renewal that gets no answer in time says that the database is silent.
 type Leases struct {
-	config *pgx.ConnConfig
-	conn   *pgx.Conn // nil: none is open
+	config *pgxpool.Config // of the holder's pool
+	conn   *pgx.Conn       // nil: none is open
+	own    *pgx.ConnConfig // of conn
+	pools  *dialer
 }
 
 // NewLeases returns the keeper of the lease of a database.
@@ -29,14 +33,17 @@ func NewLeases(url string) (*Leases, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Leases{config: config.ConnConfig}, nil
+	l := &Leases{config: config, own: config.ConnConfig.Copy(),
+		pools: &dialer{dial: config.ConnConfig.DialFunc, open: make(map[*dialed]struct{})}}
+	config.ConnConfig.DialFunc = l.pools.connect
+	return l, nil
 }
 
 // with runs f over the connection, and closes that if it fails.
 func (l *Leases) with(ctx context.Context, f func(*pgx.Conn) error) (err error) {
 	if l.conn == nil || l.conn.IsClosed() {
-		if l.conn, err = pgx.ConnectConfig(ctx, l.config); err != nil {
-			return explain(l.config, err)
+		if l.conn, err = pgx.ConnectConfig(ctx, l.own); err != nil {
+			return explain(l.own, err)
 		}
 	}
 	if err = f(l.conn); err != nil {
@@ -98,6 +105,9 @@ func (l *Leases) Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err
 		ok = tag.RowsAffected() > 0
 		return err
 	})
+	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		l.pools.setSilent(err != nil)
+	}
 	return ok, err
 }
 
@@ -131,26 +141,23 @@ var errReplaced = fmt.Errorf("%w: another fleetd took this database over", fleet
 // endTimeout bounds how long sessions of earlier terms may take to end.
 const endTimeout = 30 * time.Second
 
-// OpenUnder is [Open] for the holder of a lease. No session of an earlier term is
-// left when it returns, and none can begin: whatever such a process still has
+// Open is as the function [Open], for the holder of a lease. No session of an earlier
+// term is left when it returns, and none can begin: whatever such a process still has
 // to write fails. That costs a statement nothing; a session costs one more round trip.
-func OpenUnder(ctx context.Context, url string, l lease.Lease) (*pgxpool.Pool, error) {
-	config, err := Config(url)
-	if err != nil {
-		return nil, err
-	}
+func (l *Leases) Open(ctx context.Context, held lease.Lease) (*pgxpool.Pool, error) {
+	config := l.config.Copy()
 	prepare := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := prepare(ctx, conn); err != nil {
 			return err
 		}
-		return enterTerm(ctx, conn, l)
+		return enterTerm(ctx, conn, held)
 	}
 	db, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
 	}
-	if err := endEarlier(ctx, db, l.Term); err != nil {
+	if err := endEarlier(ctx, db, held.Term); err != nil {
 		db.Close()
 		return nil, err
 	}

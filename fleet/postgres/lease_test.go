@@ -66,12 +66,12 @@ func TestLease(t *testing.T) {
 
 // What a holder does in the database is over before the next one begins, also a
 // statement that waits, and it cannot do more.
-func TestOpenUnder(t *testing.T) {
+func TestOpenForAHolder(t *testing.T) {
 	ctx, url := t.Context(), pgtest.URL(t)
 	l := newLeases(t, url)
 	first, _, err := l.Replace(ctx, lease.Lease{}, uuid.New(), lease.Holder{})
 	check(t, err)
-	old, err := postgres.OpenUnder(ctx, url, first)
+	old, err := l.Open(ctx, first)
 	check(t, err)
 	t.Cleanup(old.Close)
 	store := postgres.New(old, postgres.Options{})
@@ -97,7 +97,7 @@ func TestOpenUnder(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	db, err := postgres.OpenUnder(ctx, url, second)
+	db, err := newLeases(t, url).Open(ctx, second)
 	check(t, err)
 	t.Cleanup(db.Close)
 	select {

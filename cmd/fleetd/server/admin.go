@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fleetd/web/outcome"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -34,7 +36,7 @@ func (a *adminServer) handler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return a.ownHost(mux)
+	return outcome.RetryLater(a.ownHost(mux))
 }
 
 // ownHost refuses requests for another host: the page of a stranger whose name was

@@ -4,6 +4,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -67,7 +68,11 @@ func (p *chaosProxy) accept() {
 }
 
 func (p *chaosProxy) serve(device net.Conn) {
-	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	network := "tcp"
+	if filepath.IsAbs(p.target) {
+		network = "unix"
+	}
+	server, err := net.DialTimeout(network, p.target, 5*time.Second)
 	if err != nil {
 		reset(device)
 		return
@@ -122,7 +127,7 @@ func (p *chaosProxy) pump(pair *proxyPair, from, to net.Conn, stalled func(proxy
 			<-changed
 		}
 		if next.data == nil {
-			_ = to.(*net.TCPConn).CloseWrite()
+			_ = to.(interface{ CloseWrite() error }).CloseWrite()
 			break
 		}
 		if _, err := to.Write(next.data); err != nil {

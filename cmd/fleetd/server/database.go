@@ -59,7 +59,7 @@ func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, e
 	}
 	s.stages.run("lease of the database", s.lease.Run)
 	s.log.Debug("serves the database", "term", l.Term)
-	return postgres.OpenUnder(ctx, url, l)
+	return leases.Open(ctx, l)
 }
 
 func (s *Server) acquire(ctx context.Context, url string) (l lease.Lease, err error) {
