@@ -65,6 +65,8 @@ var chaosFaults = []chaosFault{
 	// The directory of firmware images and pictures.
 	{name: "blobs-away", weight: 1, shortest: time.Second, longest: 6 * time.Second,
 		start: hideBlobs, stop: showBlobs},
+	{name: "blobs-readonly", weight: 2, shortest: time.Second, longest: 6 * time.Second, needs: canMountReadOnly,
+		start: lockBlobs, stop: unlockBlobs},
 }
 
 func chaosFaultNamed(name string) chaosFault {

@@ -43,12 +43,16 @@ var atTheEnd = []chaosInvariant{
 	{"presence is right", 60 * time.Second, presenceWrong},
 	{"fan-outs end", 90 * time.Second, fanOutsOpen},
 	{"campaigns end with right verdicts", 120 * time.Second, campaignsWrong},
+	{"the register is right", 60 * time.Second, registerWrong},
+	{"boards that joined are in the register", 90 * time.Second, joinsLost},
 	{"each record is final", 75 * time.Second, callsOpen},
 	{"memory and goroutines are back", 30 * time.Second, resourcesHeld},
 	{"no call is refused for what is right", 0, callsRefused},
 	{"no acknowledged call is lost", 0, acknowledgedLost},
 	{"each record is true", 0, recordsUntrue},
 	{"fan-outs end with right verdicts", 0, fanOutsWrong},
+	{"approvals are as they were decided", 0, approvalsWrong},
+	{"images that were taken are there", 0, uploadsWrong},
 	{"no process panics", 0, panics},
 }
 
@@ -345,6 +349,8 @@ var truths = map[fleet.CallState]struct{ least, most int }{
 	fleet.CallInvalid:   {0, 0},
 	fleet.CallOffline:   {0, 0},
 	fleet.CallCanceled:  {0, 0},
+
+	fleet.CallPendingApproval: {0, 0},
 }
 
 // A chaosOrder is one call to one device, as its client or fan-out meant it, or
@@ -362,7 +368,7 @@ func orderOf(tool string, marker chaosMarker, device fleet.DeviceID) (order chao
 // executed counts what ran on the devices.
 func (w *chaosWorld) executed() map[chaosOrder]int {
 	ran := map[chaosOrder]int{}
-	for id, device := range w.ids {
+	for id, device := range w.everyDevice() {
 		for _, c := range device.Calls() {
 			var marker chaosMarker
 			_ = json.Unmarshal([]byte(c.Arguments), &marker)
@@ -387,7 +393,7 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 			records[order] = append(records[order], c)
 		}
 	}
-	ran := w.executed()
+	ran, devices := w.executed(), w.everyDevice()
 	for order, n := range ran {
 		if len(records[order]) == 0 {
 			broken.addf("%s %s ran %d times on %s, and there is no record", order.tool, order.marker, n,
@@ -407,7 +413,7 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 		}
 		if n := ran[order]; n < least || n > most || n > 1 && order.tool != fleet.ToolReboot {
 			broken.addf("%s %s ran %d times on %s (%v), on record as %s", order.tool, order.marker, n,
-				order.device, w.ids[order.device].Faults(), strings.Join(states, " and "))
+				order.device, devices[order.device].Faults(), strings.Join(states, " and "))
 		}
 	}
 	slices.Sort(broken)

@@ -29,6 +29,8 @@ type chaosLoad struct {
 	mu        sync.Mutex
 	calls     []askedCall
 	fanOuts   []askedFanOut
+	approvals []askedApproval
+	uploads   []chaosUpload
 	campaigns []string
 	polls     int
 }
@@ -38,9 +40,10 @@ type chaosLoad struct {
 type askedCall struct {
 	marker chaosMarker
 	async  bool
-	status int       // 0 if no answer came
-	err    error     // of any other than a good answer
-	call   chaosCall // of a good answer
+	leaves time.Duration // after which the caller goes; 0: never
+	status int           // 0 if no answer came
+	err    error         // of any other than a good answer
+	call   chaosCall     // of a good answer
 }
 
 type askedFanOut struct {
@@ -50,15 +53,16 @@ type askedFanOut struct {
 
 // A chaosCall is a call as REST shows it.
 type chaosCall struct {
-	ID        string
-	DeviceID  fleet.DeviceID `json:"device_id"`
-	Tool      string
-	Arguments chaosMarker
-	State     fleet.CallState
-	Error     *fleet.CallError
-	FanOutID  *string    `json:"fanout_id"`
-	CreatedAt time.Time  `json:"created_at"`
-	SentAt    *time.Time `json:"sent_at"`
+	ID         string
+	DeviceID   fleet.DeviceID `json:"device_id"`
+	Tool       string
+	Arguments  chaosMarker
+	State      fleet.CallState
+	Error      *fleet.CallError
+	FanOutID   *string    `json:"fanout_id"`
+	ApprovalID *string    `json:"approval_id"`
+	CreatedAt  time.Time  `json:"created_at"`
+	SentAt     *time.Time `json:"sent_at"`
 }
 
 // A chaosMarker is a number, from 1 to 2^24, as three arguments of chaosTool.
@@ -95,6 +99,9 @@ func (w *chaosWorld) startLoad() *chaosLoad {
 	for i := range 3 {
 		l.all.Go(func() { l.pollUntil(ctx, i) })
 	}
+	random := rand.New(rand.NewPCG(w.schedule.seed, 99))
+	l.all.Go(func() { l.approveUntil(ctx, random, ids) })
+	l.all.Go(func() { l.uploadUntil(ctx) })
 	return l
 }
 
@@ -119,6 +126,9 @@ func (l *chaosLoad) callUntil(ctx context.Context, random *rand.Rand, ids []flee
 
 func (l *chaosLoad) ask(random *rand.Rand, device fleet.DeviceID) askedCall {
 	asked := askedCall{marker: l.newMarker(), async: random.IntN(8) == 0}
+	if random.IntN(10) == 0 {
+		asked.leaves = between(random, time.Millisecond, 400*time.Millisecond)
+	}
 	body := map[string]any{"tool": chaosTool, "timeout_ms": chaosCallTimeout.Milliseconds(), "arguments": asked.marker}
 	if random.IntN(60) == 0 && !l.w.inCampaign(device) { // an upgrade restarts a device, too
 		body = map[string]any{"tool": fleet.ToolReboot, "timeout_ms": 10_000}
@@ -130,6 +140,11 @@ func (l *chaosLoad) ask(random *rand.Rand, device fleet.DeviceID) askedCall {
 	req.Header.Set("Content-Type", "application/json")
 	if asked.async {
 		req.Header.Set("Prefer", "respond-async")
+	}
+	if asked.leaves > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), asked.leaves)
+		defer cancel()
+		req = req.WithContext(ctx)
 	}
 	asked.status, asked.err = l.w.send(req, &asked.call)
 	return asked

@@ -138,6 +138,9 @@ func (w *chaosWorld) run(release string) (err error) {
 			l.startCampaign(release)
 		}
 		l.startFanOut()
+		if err = w.join(i); err != nil {
+			break
+		}
 		time.Sleep(step.lead)
 		if err = w.carryOut(step); err != nil {
 			break

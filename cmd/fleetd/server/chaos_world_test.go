@@ -94,6 +94,7 @@ type chaosWorld struct {
 	pgDir    string // of the database that the test runs; "" if fleetd does
 	mounted  bool   // pgDir is a separate file system
 	token    string
+	asker    string // token whose calls wait for approvals
 
 	httpAddr, mqttAddr, adminAddr string
 
@@ -101,6 +102,7 @@ type chaosWorld struct {
 	ids         map[fleet.DeviceID]*sim.Device
 	audience    []fleet.DeviceID // of the campaign
 	http, mqtt  *chaosProxy
+	joined      []*sim.Fleet // boards that came later, by step
 	stopDevices func()
 
 	journal *chaosJournal
@@ -154,7 +156,7 @@ func (w *chaosWorld) breachf(format string, args ...any) {
 
 // newChaosWorld starts everything, from a copy of the template.
 func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (_ *chaosWorld, err error) {
-	w := &chaosWorld{schedule: schedule, dir: dir, token: template.token}
+	w := &chaosWorld{schedule: schedule, dir: dir, token: template.token, asker: template.asker}
 	if err := w.prepare(); err != nil {
 		return w, err
 	}
@@ -544,19 +546,25 @@ func (w *chaosWorld) rest(method, path string, body, answer any) (status int, er
 }
 
 func (w *chaosWorld) send(req *http.Request, answer any) (status int, err error) {
+	status, _, err = w.sendFor(req, answer)
+	return status, err
+}
+
+// sendFor also returns the header of the answer.
+func (w *chaosWorld) sendFor(req *http.Request, answer any) (status int, header http.Header, err error) {
 	resp, err := w.client.Do(req)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if resp.StatusCode/100 != 2 {
-		return resp.StatusCode, fmt.Errorf("%s %s: %s: %.300s", req.Method, req.URL.Path, resp.Status, data)
+		return resp.StatusCode, resp.Header, fmt.Errorf("%s %s: %s: %.300s", req.Method, req.URL.Path, resp.Status, data)
 	}
-	return resp.StatusCode, json.Unmarshal(data, answer)
+	return resp.StatusCode, resp.Header, json.Unmarshal(data, answer)
 }
 
 // chaosList reads all pages of a list.
@@ -577,7 +585,7 @@ func chaosList[T any](w *chaosWorld, path string) ([]T, error) {
 
 // A chaosTemplate is a data directory with all that seeds have in common.
 type chaosTemplate struct {
-	dir, token, release string
+	dir, token, asker, release string
 }
 
 // makeChaosTemplate lets fleetd make its database, a token and a release.
@@ -591,16 +599,19 @@ func makeChaosTemplate(dir string) (template chaosTemplate, err error) {
 	if err := w.await(2*time.Minute, "fleetd to make its database", w.isReady); err != nil {
 		return template, err
 	}
-	if w.token, err = w.newToken(); err != nil {
+	if w.token, err = w.newToken("chaos", "admin"); err != nil {
 		return template, err
 	}
 	template = chaosTemplate{dir: w.dataDir, token: w.token}
+	if template.asker, err = w.makeAsker(); err != nil {
+		return template, err
+	}
 	template.release, err = w.newRelease()
 	return template, err
 }
 
-func (w *chaosWorld) newToken() (string, error) {
-	cmd := exec.Command(os.Args[0], "token", "create", "chaos", "--role", "admin", "--json")
+func (w *chaosWorld) newToken(name, role string) (string, error) {
+	cmd := exec.Command(os.Args[0], "token", "create", name, "--role", role, "--json")
 	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+w.dataDir)
 	out, err := cmd.Output()
 	if err != nil {
