@@ -75,7 +75,7 @@ type world struct {
 	log       *syncBuffer
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB, change ...func(*gateway.Options)) *world {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel()
@@ -124,7 +124,7 @@ func newWorld(t testing.TB) *world {
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.gateway.ServeHTTP(rw, r)
 	}))
-	w.gateway, err = gateway.New(gateway.Options{Heavy: &w.heavy, Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
+	o := gateway.Options{Heavy: &w.heavy, Devices: w.devices, Calls: w.calls, FanOuts: w.fanOuts,
 		Approvals: w.approvals, Snapshots: w.snapshots, Pictures: w.store, Operators: w.operators,
 		Filters: w.filters, Pins: w.pins,
 		Campaigns: campaigns,
@@ -133,7 +133,11 @@ func newWorld(t testing.TB) *world {
 		Log: log, Authority: rights,
 		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
 			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
-			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})
+			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}}
+	for _, f := range change {
+		f(&o)
+	}
+	w.gateway, err = gateway.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
