@@ -152,7 +152,12 @@ func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int,
 }
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
-	return ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx), CanFlash: mayKeepFirmware(ctx)}
+	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx),
+		CanFlash: mayKeepFirmware(ctx), Local: LocalOnly(s.OTAURL)}
+	if s.NetworkURL != "" {
+		setup.NetworkOTAURL = otaURL(s.NetworkURL)
+	}
+	return setup
 }
 
 // A fleetSummary is what every device list shows in addition to the list. It may

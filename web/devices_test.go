@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/web"
 )
 
 // headings are the columns of the page's table.
@@ -226,5 +227,18 @@ func TestFindByPartOfAnAddress(t *testing.T) {
 			len(p.find("#device-ffeedd445566")) != 0 {
 			t.Errorf("%s finds %q", q, p.text("tbody"))
 		}
+	}
+}
+
+// An address that only the server's machine has is not offered to boards without a warning.
+func TestTeachingWarnsOfALocalAddress(t *testing.T) {
+	local := newConsole(t, func(o *web.Options) { o.PublicURL, o.NetworkURL = "http://127.0.0.1:8080", "http://192.0.2.2:8080" })
+	p := local.as(fleet.RoleOperator).get("/devices").wantText("main", "No board can reach this address")
+	p.wantText("main", "http://192.0.2.2:8080/xiaozhi/ota/")
+	if n := len(p.find("figure[class=teach-qr]")); n != 0 {
+		t.Error("a phone is offered an address that it cannot reach")
+	}
+	if p := newConsole(t).as(fleet.RoleOperator).get("/devices"); strings.Contains(p.text("main"), "No board can reach") {
+		t.Error("an address that boards reach is warned of")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // formPages are the pages of forms that are sent elsewhere than below their page.
 var formPages = map[string]string{
-	ui.PathDevices + "/{device}/config":     ui.PathDevices + "/{device}/health",
+	ui.PathDevices + "/{device}/config":     ui.PathDevices + "/{device}/configuration",
 	ui.PathDevices + "/{device}/core-dumps": ui.PathDevices + "/{device}/logs",
 	ui.PathDevices + "/{device}/quarantine": ui.PathDevices + "/{device}/firmware",
 	ui.PathReleases:                         ui.PathReleaseNew,

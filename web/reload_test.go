@@ -45,8 +45,8 @@ func TestAddressesOfFormsReload(t *testing.T) {
 	}
 	for from, to := range map[string]string{
 		"/devices/a085e3112233/edit":              "/devices/a085e3112233",
-		"/devices/a085e3112233/config":            "/devices/a085e3112233/health",
-		"/devices/a085e3112233/config/read":       "/devices/a085e3112233/health",
+		"/devices/a085e3112233/config":            "/devices/a085e3112233/configuration",
+		"/devices/a085e3112233/config/read":       "/devices/a085e3112233/configuration",
 		"/devices/a085e3112233/logs/level":        "/devices/a085e3112233/logs",
 		"/devices/a085e3112233/quarantine":        "/devices/a085e3112233/firmware",
 		"/devices/a085e3112233/tools/x%2Fy/pin":   "/devices/a085e3112233/tools/x%2Fy",

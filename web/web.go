@@ -95,6 +95,7 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 
 	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
+	NetworkURL    string // as boards could reach fleetd if it listened to them; "" unless PublicURL is [LocalOnly]
 	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/
 	EnrolmentMode fleet.EnrolmentMode
 	MarkProofs    bool // a proof of a serial number marks a request and does not let in
@@ -143,7 +144,7 @@ func New(o Options) (*Server, error) {
 		o.Heavy = &heavy.Limits{}
 	}
 	if o.OTAURL == "" {
-		o.OTAURL = strings.TrimSuffix(o.PublicURL, "/") + "/xiaozhi/ota/"
+		o.OTAURL = otaURL(o.PublicURL)
 	}
 	s := &Server{Options: o, streams: newStreams(), limits: newLimits(o.Now), started: o.Now().UTC()}
 	s.sessions = s.newSessions(public.Scheme == "https")
@@ -188,3 +189,15 @@ func drain(ctx context.Context, srv *http.Server) error {
 }
 
 func (s *Server) now() time.Time { return s.Now().UTC() }
+
+func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }
+
+// LocalOnly reports whether the address is one that a machine has for itself alone.
+func LocalOnly(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}

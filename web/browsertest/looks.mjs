@@ -8,8 +8,8 @@ import { newPage } from './server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-// Target size is of WCAG 2.2, which axe does not look at unless it is asked to.
-const rules = { 'target-size': { enabled: true } };
+// Target size is of WCAG 2.2, names against labels are experimental: axe looks at neither unless it is asked to.
+const rules = { 'target-size': { enabled: true }, 'label-content-name-mismatch': { enabled: true } };
 
 // Four words of English in a row are a sentence that was not translated, unless
 // they are what a device, a person or a program wrote.

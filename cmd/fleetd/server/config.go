@@ -21,6 +21,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/telemetry"
+	"fleetd/web"
 )
 
 // A UsageError is a mistake in the configuration, or on the command line of a
@@ -354,6 +355,24 @@ func (c *Config) check() error {
 func (c *Config) publicHostname() string {
 	u, _ := url.Parse(c.PublicURL)
 	return u.Hostname()
+}
+
+// networkURL is where others would reach the server if it listened to them; "" if
+// they can reach PublicURL, or if this machine has no network.
+func (c *Config) networkURL() string {
+	if !web.LocalOnly(c.PublicURL) {
+		return ""
+	}
+	host := reachableHost("")
+	if net.ParseIP(host).IsLoopback() {
+		return ""
+	}
+	u, _ := url.Parse(c.PublicURL)
+	port := u.Port()
+	if u.Host = host; port != "" {
+		u.Host = net.JoinHostPort(host, port)
+	}
+	return u.String()
 }
 
 func (c *Config) checkProxies() (err error) {

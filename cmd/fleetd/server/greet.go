@@ -3,6 +3,8 @@ package server
 import (
 	"fmt"
 	"io"
+
+	"fleetd/web"
 )
 
 // Greet says where people and devices reach the server. A generated password is
@@ -20,6 +22,9 @@ func (s *Server) Greet(w io.Writer) {
 			s.firstPassword)
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
+	if web.LocalOnly(s.cfg.PublicURL) {
+		fmt.Fprintf(w, "             Boards cannot reach it: it is the address of this machine for itself. Start with %s", s.openToNetwork())
+	}
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)
 	fmt.Fprintf(w, "  MCP        %s/mcp   (for Claude, VS Code, Cursor and others: docs/mcp.md)\n", s.cfg.PublicURL)
 	if s.modelToken != "" {
@@ -29,4 +34,13 @@ func (s *Server) Greet(w io.Writer) {
 	if s.virtual != nil {
 		s.virtual.greet(w)
 	}
+}
+
+// openToNetwork says how boards reach the server, and where then.
+func (s *Server) openToNetwork() string {
+	how := "LAN=1 make run, or --http-addr :8080 --mqtt-addr :1883"
+	if at := s.cfg.networkURL(); at != "" {
+		return fmt.Sprintf("%s;\n             boards then use %s/xiaozhi/ota/\n", how, at)
+	}
+	return how + "\n"
 }

@@ -38,3 +38,18 @@ func TestGreetShowsTheDemosToken(t *testing.T) {
 		}
 	}
 }
+
+// An address of this machine alone is not offered to boards without a word.
+func TestGreetWarnsOfALocalAddress(t *testing.T) {
+	for public, want := range map[string]bool{"http://127.0.0.1:8080": true, "http://localhost:8080": true,
+		"http://192.0.2.7:8080": false, "https://fleet.example.org": false} {
+		var out bytes.Buffer
+		(&Server{cfg: Config{PublicURL: public}}).Greet(&out)
+		if got := strings.Contains(out.String(), "LAN=1 make run"); got != want {
+			t.Errorf("%s warns: %v, want %v:\n%s", public, got, want, &out)
+		}
+	}
+	if got := (&Config{PublicURL: "http://192.0.2.7:8080"}).networkURL(); got != "" {
+		t.Errorf("an address that boards reach is to be replaced by %s", got)
+	}
+}

@@ -54,7 +54,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy, API: s.rest(), MCP: s.gateway,
 		DeviceRoutes: devices.Routes,
 		ConnContext:  device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
-		PublicURL: s.cfg.PublicURL, TrustedProxies: s.cfg.trustedProxies,
+		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), TrustedProxies: s.cfg.trustedProxies,
 		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Log: s.log,
 	})
