@@ -125,6 +125,16 @@ func (s *Devices) CountBy(ctx context.Context, q Query, field string) ([]DeviceC
 	return s.store.CountBy(ctx, q, field)
 }
 
+// CountPresence counts the devices in service by presence, for pages, REST and alerts
+// alike.
+func (s *Devices) CountPresence(ctx context.Context) (p PresenceSample, err error) {
+	counts, err := s.CountBy(ctx, Query{}, "presence")
+	for _, c := range counts {
+		p.Add(Presence(c.Value), c.Count)
+	}
+	return p, err
+}
+
 // CountEach counts what each of the queries matches, in one pass.
 func (s *Devices) CountEach(ctx context.Context, queries []Query) ([]int, error) {
 	if len(queries) == 0 {

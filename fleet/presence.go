@@ -100,6 +100,31 @@ type PresenceChange struct {
 type PresenceSample struct {
 	At                                     time.Time
 	Online, Unresponsive, Offline, Pending int
+	// Between is how many are not connected because they connect for conversations
+	// only; they are not among Offline. Samples on record do not count them.
+	Between int `db:"-"`
+}
+
+// Joined is how many devices were ever on line, without those between conversations.
+func (p PresenceSample) Joined() int { return p.Online + p.Unresponsive + p.Offline }
+
+// Away is how many of them cannot be reached.
+func (p PresenceSample) Away() int { return p.Unresponsive + p.Offline }
+
+// Add adds devices of a presence, or [CountedBetween].
+func (p *PresenceSample) Add(presence Presence, n int) {
+	switch presence {
+	case PresenceOnline:
+		p.Online += n
+	case PresenceUnresponsive:
+		p.Unresponsive += n
+	case PresenceOffline:
+		p.Offline += n
+	case PresencePending:
+		p.Pending += n
+	case CountedBetween:
+		p.Between += n
+	}
 }
 
 // PresenceStore keeps presence for lists and for the next start.

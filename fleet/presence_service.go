@@ -40,6 +40,8 @@ type Presences struct {
 	changes  atomic.Int64                               // of presence, so far
 	settled  atomic.Int64                               // of them, that readers need not wait for
 	cleared  atomic.Bool                                // of what a former process left behind
+	online   atomic.Int64                               // devices that are connected and well
+	silent   atomic.Int64                               // that are connected and do not answer
 	watchers presenceWatchers
 	seed     maphash.Seed
 	shards   [presenceShards]presenceShard
@@ -203,20 +205,21 @@ func (p *Presences) IsConnected(id DeviceID) bool {
 // Counts returns how many devices are connected and well, and how many are
 // connected but do not answer.
 func (p *Presences) Counts() (online, unresponsive int) {
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.mu.Lock()
-		for _, r := range s.devices {
-			switch r.presence {
-			case PresenceOnline:
-				online++
-			case PresenceUnresponsive:
-				unresponsive++
-			}
+	return int(p.online.Load()), int(p.silent.Load())
+}
+
+// count moves one device from one presence to another in what [Presences.Counts] returns.
+func (p *Presences) count(from, to Presence) {
+	add := func(presence Presence, n int64) {
+		switch presence {
+		case PresenceOnline:
+			p.online.Add(n)
+		case PresenceUnresponsive:
+			p.silent.Add(n)
 		}
-		s.mu.Unlock()
 	}
-	return online, unresponsive
+	add(from, -1)
+	add(to, 1)
 }
 
 // Watch delivers what is observed of a device from now on, in order: ends of
@@ -343,6 +346,7 @@ func (p *Presences) change(id DeviceID, r *reachability, to Presence, code strin
 	now := p.opts.Now()
 	changed := r.presence != to
 	if changed {
+		p.count(r.presence, to)
 		r.presence, r.since = to, now.UnixMilli()
 	}
 	r.code, r.detail = code, detail

@@ -55,11 +55,11 @@ func (s *Server) alertsNow(ctx context.Context) ui.AlertsNow {
 func (s *Server) listAlerts(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.AlertsPage{List: listURL(r, ui.PathAlerts, "state")}
-	f := alert.Filter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"),
-		States: []alert.Status{alert.Open, alert.Acknowledged}}
-	if page.List.Get("state") == "ended" {
-		f.States = []alert.Status{alert.Ended}
+	if page.List.Get("state") != "ended" { // in the order of the overview
+		page.Cards = alertCards(ctx, s.Alerts.Current(viewerOf(ctx).actor()))
+		return show(page.Page())
 	}
+	f := alert.Filter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"), States: []alert.Status{alert.Ended}}
 	found, err := s.Alerts.List(ctx, viewerOf(ctx).actor(), f)
 	if errorCode(err) == "invalid_cursor" {
 		return goTo(page.List.At(""))

@@ -58,24 +58,12 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 
 // fleetNow is what the overview's live part shows.
 func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Attention, err error) {
-	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, "presence")
+	counts, err := s.Devices.CountPresence(ctx)
 	if err != nil {
 		return now, needs, err
 	}
-	for _, c := range counts {
-		switch fleet.Presence(c.Value) {
-		case fleet.PresenceOnline:
-			now.Online = c.Count
-		case fleet.PresenceUnresponsive:
-			now.Unresponsive = c.Count
-		case fleet.PresenceOffline:
-			now.Offline = c.Count
-		case fleet.PresencePending:
-			now.Pending = c.Count
-		case fleet.CountedBetween:
-			now.Conversations = c.Count
-		}
-	}
+	now = ui.PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive, Offline: counts.Offline,
+		Pending: counts.Pending, Conversations: counts.Between}
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return now, needs, err

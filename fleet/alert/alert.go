@@ -122,8 +122,8 @@ type Filter struct {
 
 // Store keeps alerts and their settings.
 type Store interface {
-	// OpenAlerts lists those that have not ended: those not acknowledged, the worst
-	// and the oldest first.
+	// OpenAlerts lists those that have not ended: those not acknowledged first, then the
+	// worst, those that concern most devices, and the oldest.
 	OpenAlerts(ctx context.Context) ([]Alert, error)
 	Alerts(ctx context.Context, f Filter) (fleet.Page[Alert], error) // newest first
 	Alert(ctx context.Context, id uuid.UUID) (Alert, error)

@@ -13,6 +13,7 @@ type Kind string
 
 const (
 	OnlineDropped   Kind = "online_dropped"       // the share of devices online fell by Percent points within Span
+	Flapping        Kind = "flapping"             // a device reconnected Count times within Span; bad if Percent of the fleet did
 	DevicesOffline  Kind = "devices_offline"      // Count devices are offline for longer than Span
 	CrashLoop       Kind = "crash_loop"           // a device restarted Count times within Span, or is in safe mode
 	RolledBack      Kind = "rolled_back"          // Count devices fell back from an update within Span
@@ -38,18 +39,23 @@ type Condition struct {
 	Kind     Kind
 	Every    time.Duration // how often it is looked at
 	AtOnce   bool          // it does not come and go: it opens when it is first found
-	Presence bool          // it is not looked at until devices had time to reconnect after a start
+	Presence bool          // it opens no alert until devices had time to reconnect after a start
 	BadFrom  int           // devices; 0: its severity does not follow from their number
 	Params   []string      // of its text
 	Default  Threshold
 	// Least and Most bound what may be set; a field whose Most is 0 is not used.
 	Least, Most Threshold
 	look        look
+	// due reports whether it has to be looked at before Every has passed; nil: never.
+	// It is asked each second, and so is answered from memory.
+	due func(s *Service, now time.Time) bool
 }
 
 const (
 	day  = 24 * time.Hour
 	many = 1_000_000
+
+	maxReconnects = 100
 )
 
 // lookEvery is how often most conditions are looked at; slowly is for those that
@@ -62,10 +68,16 @@ const (
 // Conditions is the table of all conditions, in the order in which settings show
 // them.
 var Conditions = []Condition{
-	{Kind: OnlineDropped, Every: lookEvery, Presence: true, Params: []string{"n", "before", "now", "span_ms"},
+	{Kind: OnlineDropped, Every: lookEvery, Presence: true, due: (*Service).presenceDue,
+		Params:  []string{"n", "silent", "all", "before", "now", "lost", "missing", "back", "from_time", "to_time"},
 		Default: Threshold{Percent: 20, Span: 15 * time.Minute, Count: 3},
 		Least:   Threshold{Percent: 1, Span: 2 * time.Minute, Count: 1},
 		Most:    Threshold{Percent: 100, Span: day, Count: many}, look: (*Service).onlineDropped},
+	{Kind: Flapping, Every: lookEvery, AtOnce: true, due: (*Service).flappingDue,
+		Params:  []string{"n", "times", "span_ms", "from_time", "to_time"},
+		Default: Threshold{Percent: 5, Span: 5 * time.Minute, Count: 4},
+		Least:   Threshold{Percent: 1, Span: 30 * time.Second, Count: 2},
+		Most:    Threshold{Percent: 100, Span: day, Count: maxReconnects}, look: (*Service).flapping},
 	{Kind: DevicesOffline, Every: lookEvery, Presence: true, Params: []string{"n", "span_ms"},
 		Default: Threshold{Span: day, Count: 1},
 		Least:   Threshold{Span: time.Minute, Count: 1}, Most: Threshold{Span: 90 * day, Count: many},

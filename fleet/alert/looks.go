@@ -1,7 +1,6 @@
 package alert
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -35,7 +34,8 @@ type Facts interface {
 type Campaign struct {
 	ID      uuid.UUID
 	Name    string
-	Devices int // that are not finished
+	Devices int    // that are not finished
+	Why     string // it was stopped: a case of the message; "" of one that is stuck
 }
 
 // A Certificate is one that fleetd shows to devices.
@@ -56,53 +56,6 @@ type Upstream struct {
 	Down time.Time // since when it cannot be reached; zero while it can
 }
 
-// Bounds of online_dropped.
-const (
-	sampleFresh = 3 * time.Minute // an older one says nothing of now
-	givenUp     = 24 * time.Hour  // what has stayed so low is the new normal; DevicesOffline goes on
-)
-
-// onlineDropped compares the newest sample with the best one of the span. While
-// the alert is open it compares with the share before the fall, or a fleet that
-// stays away would soon be compared with itself; half of the fall must be made up
-// before it ends.
-func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, error) {
-	var start time.Time
-	if v.now.Sub(v.started) < v.settle+v.threshold.Span {
-		start = v.started
-	}
-	samples, err := s.o.Facts.PresenceSince(ctx, v.now.Add(-v.threshold.Span), start, v.threshold.Span)
-	if err != nil || len(samples) == 0 {
-		return nil, false, err
-	}
-	last := samples[len(samples)-1]
-	if v.now.Sub(last.At) > sampleFresh {
-		return nil, false, nil
-	}
-	best := slices.MaxFunc(samples, func(a, b fleet.PresenceSample) int { return cmp.Compare(share(a), share(b)) })
-	now, before, lost := share(last), share(best), best.Online-last.Online
-	fall := float64(v.threshold.Percent)
-	a, open := v.open[""]
-	if open {
-		if v.now.Sub(a.Began) > givenUp {
-			return nil, true, nil
-		}
-		before = max(before, float64(paramOf(a, "before")))
-		fall /= 2
-		lost = max(lost, int(before/100*float64(total(last)))-last.Online)
-	}
-	if total(last) == 0 || before-now < fall || !open && lost < v.threshold.Count && last.Online > 0 || lost <= 0 {
-		return nil, true, nil
-	}
-	f := finding{severity: Warning, devices: lost, query: "presence:offline,unresponsive",
-		params: figures("n", lost, "before", int(before+0.5), "now", int(now+0.5), "span_ms",
-			v.threshold.Span)}
-	if now <= before/2 {
-		f.severity = Bad
-	}
-	return []finding{f}, true, nil
-}
-
 // figures are the parameters of an alert's text.
 func figures(params ...any) fleet.Params {
 	var r fleet.Reason
@@ -111,13 +64,6 @@ func figures(params ...any) fleet.Params {
 	}
 	return r.Params
 }
-
-// share is how many percent of the devices that were ever on line are online.
-func share(p fleet.PresenceSample) float64 {
-	return 100 * float64(p.Online) / float64(max(1, total(p)))
-}
-
-func total(p fleet.PresenceSample) int { return p.Online + p.Unresponsive + p.Offline }
 
 func paramOf(a Alert, name string) int64 {
 	n, _ := a.Params[name].(int64)
@@ -220,8 +166,12 @@ func (s *Service) campaignsStuck(ctx context.Context, v view) ([]finding, bool, 
 func ofCampaigns(severity Severity, params ...any) func([]Campaign, error) ([]finding, bool, error) {
 	return func(campaigns []Campaign, err error) (found []finding, ok bool, _ error) {
 		for _, c := range campaigns {
-			found = append(found, finding{subject: c.ID.String(), severity: severity, devices: c.Devices,
-				params: figures(append(params, "name", c.Name, "n", c.Devices)...)})
+			f := finding{subject: c.ID.String(), severity: severity, devices: c.Devices,
+				params: figures(append(params, "name", c.Name, "n", c.Devices)...)}
+			if c.Why != "" {
+				f.params["case"] = c.Why
+			}
+			found = append(found, f)
 		}
 		return found, err == nil, err
 	}

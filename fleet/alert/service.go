@@ -24,6 +24,15 @@ type Options struct {
 	Now    func() time.Time // default: time.Now
 	Every  time.Duration    // how often conditions are looked at, at most. Default: half a minute
 
+	// Presence counts the fleet as pages do; it may read the database. nil: conditions
+	// of presence are not looked at.
+	Presence func(context.Context) (fleet.PresenceSample, error)
+	// Connected is how many devices are connected and well, and how many are connected
+	// and do not answer. It is read from memory each second, and says when to ask
+	// Presence. nil: at each look.
+	Connected  func() (online, unresponsive int)
+	Reconnects *Reconnects // nil: flapping is not looked at
+
 	Mail         Mailer                                             // nil: no mail is sent
 	MailText     func(lang string, d Digest) (subject, text string) // required with Mail
 	CheckAddress func(string) error                                 // of a recipient; nil: none can be set
@@ -38,10 +47,12 @@ type Options struct {
 // Service is what people do with alerts, and the loop that looks at the
 // conditions.
 type Service struct {
-	o       Options
-	started time.Time
+	o        Options
+	started  time.Time
+	presence presenceWatch // of the loop alone
 
 	mu       sync.Mutex
+	settled  bool    // presence counts: devices had time to reconnect
 	open     []Alert // that have not ended, the worst first
 	settings Settings
 	pending  map[key]time.Time  // since when a condition without an alert holds
@@ -145,12 +156,12 @@ func (s *Service) Current(by fleet.Principal) []Alert {
 	return slices.Clone(s.open)
 }
 
-// Settling reports whether fleetd started so recently that presence does not count
-// yet.
+// Settling reports whether fleetd started so recently that devices may still
+// reconnect: presence does not count yet.
 func (s *Service) Settling() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.o.Now().Sub(s.started) < s.settings.Settle
+	return !s.settled && s.o.Now().Sub(s.started) < s.settings.Settle
 }
 
 // List lists alerts, newest first.

@@ -3,6 +3,7 @@ package alert
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"fleetd/fleet"
@@ -20,6 +21,9 @@ type finding struct {
 	devices  int
 	params   fleet.Params
 	query    string
+	since    time.Time     // when it began to hold; zero: when it was first found
+	holds    time.Duration // how long it has to hold, if that is less than others have to; 0: as long as they
+	over     bool          // it does not hold any more: params are what its open alert says
 }
 
 // A view is what a look is given.
@@ -27,8 +31,7 @@ type view struct {
 	now       time.Time
 	threshold Threshold
 	open      map[string]Alert // alerts of the condition that have not ended, by subject
-	started   time.Time
-	settle    time.Duration
+	settling  bool             // presence does not count yet: nothing opens, and nothing gets worse
 	badFrom   int
 }
 
@@ -36,10 +39,10 @@ type view struct {
 // at this time; then nothing opens and nothing ends.
 type look func(s *Service, ctx context.Context, v view) (found []finding, ok bool, err error)
 
-// Run looks at the conditions until ctx ends. A condition that cannot be looked
-// at, as the database is away, stays as it was.
+// Run looks at the conditions until ctx ends. While the database is unavailable,
+// conditions keep their state.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(s.o.Every)
+	tick := time.NewTicker(min(s.o.Every, presenceEvery))
 	defer tick.Stop()
 	for {
 		s.Look(ctx)
@@ -53,14 +56,20 @@ func (s *Service) Run(ctx context.Context) error {
 
 // Look looks once at all conditions that are due, and stores what changed.
 func (s *Service) Look(ctx context.Context) {
+	now := s.o.Now()
+	due := slices.DeleteFunc(slices.Clone(Conditions), func(c Condition) bool { return !s.isDue(c, now) })
+	if len(due) == 0 {
+		return
+	}
 	if err := s.Load(ctx); err != nil { // another process, or a restored database, may have changed them
 		if ctx.Err() == nil {
 			s.o.Log.Warn("alerts not looked at", "err", err)
 		}
 		return
 	}
+	s.settlePresence(ctx, now)
 	var ids []uuid.UUID
-	for _, c := range Conditions {
+	for _, c := range due {
 		if ctx.Err() != nil {
 			return
 		}
@@ -71,25 +80,29 @@ func (s *Service) Look(ctx context.Context) {
 	}
 }
 
+// isDue reports whether it is time to look at a condition.
+func (s *Service) isDue(c Condition, now time.Time) bool {
+	early := c.due != nil && c.due(s, now) // it may note what it sees
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return early || now.Sub(s.looked[c.Kind]) >= c.Every || s.o.Every < lookEvery
+}
+
 // lookAt looks at one condition and returns which alerts changed.
 func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 	now := s.o.Now()
 	s.mu.Lock()
 	settings := s.settings
-	v := view{now: now, threshold: settings.Thresholds[c.Kind], started: s.started, settle: settings.Settle,
-		badFrom: c.BadFrom, open: make(map[string]Alert)}
+	v := view{now: now, threshold: settings.Thresholds[c.Kind], settling: c.Presence && !s.settled, badFrom: c.BadFrom,
+		open: make(map[string]Alert)}
 	for _, a := range s.open {
 		if a.Kind == c.Kind {
 			v.open[a.Subject] = a
 		}
 	}
-	due := now.Sub(s.looked[c.Kind]) >= c.Every || s.o.Every < lookEvery
-	settled := !c.Presence || now.Sub(s.started) >= settings.Settle
-	if due && settled {
-		s.looked[c.Kind] = now
-	}
+	s.looked[c.Kind] = now
 	s.mu.Unlock()
-	if !due || v.threshold.Enabled && !settled {
+	if v.threshold.Enabled && v.settling && len(v.open) == 0 {
 		return nil
 	}
 	var found []finding
@@ -111,8 +124,12 @@ func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 // settle compares what was found with the alerts that have not ended.
 func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v view, found []finding) (
 	ids []uuid.UUID) {
-	holds := make(map[string]bool)
+	holds, over := make(map[string]bool), make(map[string]finding)
 	for _, f := range found {
+		if f.over {
+			over[f.subject] = f
+			continue
+		}
 		holds[f.subject] = true
 		change, ok := s.held(c, settings, v, f)
 		if ok && s.store(ctx, change) {
@@ -130,7 +147,7 @@ func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v 
 		if holds[subject] {
 			continue
 		}
-		if change, ok := quiet(a, v.now, settings.EndAfter, v.threshold.Enabled); ok && s.store(ctx, change) {
+		if change, ok := quiet(a, over[subject], v.now, settings.EndAfter, v.threshold.Enabled); ok && s.store(ctx, change) {
 			ids = append(ids, a.ID)
 		}
 	}
@@ -142,15 +159,24 @@ func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v 
 func (s *Service) held(c Condition, settings Settings, v view, f finding) (Change, bool) {
 	a, open := v.open[f.subject]
 	if !open {
-		since := v.now
+		if v.settling {
+			return Change{}, false
+		}
+		since, openAfter := v.now, settings.OpenAfter
+		if !f.since.IsZero() {
+			since = f.since
+		}
+		if f.holds > 0 {
+			openAfter = min(openAfter, f.holds)
+		}
 		s.mu.Lock()
 		k := key{c.Kind, f.subject}
 		if at, ok := s.pending[k]; ok {
 			since = at
 		} else {
-			s.pending[k] = v.now
+			s.pending[k] = since
 		}
-		ripe := c.AtOnce || v.now.Sub(since) >= settings.OpenAfter
+		ripe := c.AtOnce || v.now.Sub(since) >= openAfter
 		if ripe {
 			delete(s.pending, k)
 		}
@@ -160,13 +186,16 @@ func (s *Service) held(c Condition, settings Settings, v view, f finding) (Chang
 			Subject: f.subject, State: to, Severity: f.severity, Devices: f.devices, Params: f.params, Query: f.query,
 			Began: since}}, ripe
 	}
+	if v.settling && (a.QuietSince != nil || a.Severity == Warning && f.severity == Bad) {
+		return Change{}, false
+	}
 	was := a
 	a.Devices, a.Params, a.Query, a.QuietSince = f.devices, f.params, f.query, nil
 	if f.severity == Bad { // it does not fall before the alert ends, so that it does not go up and down
 		a.Severity = Bad
 	}
 	change := Change{Alert: a, From: was.State, At: v.now}
-	if worse(was, a) {
+	if worse(was, a) && !v.settling {
 		if to, ok := Next(was.State, Worsened); ok {
 			change.Event, change.Alert.State = Worsened, to
 		}
@@ -184,14 +213,18 @@ func worse(was, now Alert) bool {
 }
 
 // quiet returns what it changes that an alert's condition does not hold: it ends
-// once that has lasted. A condition that was switched off ends at once.
-func quiet(a Alert, now time.Time, endAfter time.Duration, enabled bool) (Change, bool) {
+// once that has lasted. A condition that was switched off ends at once. What the
+// alert says from now on is in says, unless that is zero.
+func quiet(a Alert, says finding, now time.Time, endAfter time.Duration, enabled bool) (Change, bool) {
 	c := Change{Alert: a, From: a.State, At: now}
+	if says.over {
+		c.Alert.Params, c.Alert.Devices = says.params, says.devices
+	}
 	if a.QuietSince == nil {
 		c.Alert.QuietSince = &now
 	}
 	if enabled && now.Sub(*c.Alert.QuietSince) < endAfter {
-		return c, a.QuietSince == nil
+		return c, a.QuietSince == nil || !a.Reason().Equal(c.Alert.Reason())
 	}
 	to, ok := Next(a.State, Closed)
 	c.Event, c.Alert.State, c.Alert.EndedAt = Closed, to, &now

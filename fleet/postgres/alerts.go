@@ -61,11 +61,11 @@ func toAlert(row pgx.CollectableRow) (alert.Alert, error) {
 	return a, err
 }
 
-// OpenAlerts lists alerts that have not ended: those not acknowledged, the worst and
-// the oldest first.
+// OpenAlerts lists alerts that have not ended: those not acknowledged first, then
+// the worst, those that concern most devices, and the oldest.
 func (s *Store) OpenAlerts(ctx context.Context) ([]alert.Alert, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+alertColumns+` FROM alerts WHERE state <> 'ended'
-		ORDER BY state = 'acknowledged', severity = 'bad' DESC, began_at, id LIMIT $1`, maxOpenAlerts)
+		ORDER BY state = 'acknowledged', severity = 'bad' DESC, devices DESC, began_at, id LIMIT $1`, maxOpenAlerts)
 	list, err := pgx.CollectRows(rows, toAlert)
 	if err != nil {
 		return nil, fmt.Errorf("open alerts: %w", domainError(err))
@@ -356,7 +356,10 @@ func (s *Store) alertingCampaigns(ctx context.Context, sql string, args ...any) 
 // rule has aborted, or that were aborted without the rollback that was asked for.
 func (s *Store) CampaignsStopped(ctx context.Context, since time.Time) ([]alert.Campaign, error) {
 	return s.alertingCampaigns(ctx, `
-		SELECT id, name, 0 FROM campaigns
+		SELECT id, name, 0, CASE WHEN state = 'paused' THEN
+				CASE pause_reason WHEN 'threshold' THEN 'paused_by_rule' ELSE 'paused_by_fleetd' END
+			WHEN reason_code = 'abort_rule' THEN 'aborted_by_rule' ELSE 'not_rolled_back' END
+		FROM campaigns
 		WHERE state = 'paused' AND pause_reason IN ('threshold', 'system')
 		OR state IN ('stopping', 'aborted') AND (reason_code = 'abort_rule' OR rollback_reason_code <> '')
 			AND coalesce(finished_at, now()) > $1
@@ -367,7 +370,7 @@ func (s *Store) CampaignsStopped(ctx context.Context, since time.Time) ([]alert.
 // deployment has changed since then.
 func (s *Store) CampaignsStuck(ctx context.Context, since time.Time) ([]alert.Campaign, error) {
 	return s.alertingCampaigns(ctx, `
-		SELECT id, name, (SELECT count(*) FROM deployments d WHERE d.campaign_id = c.id AND d.finished_at IS NULL)
+		SELECT id, name, (SELECT count(*) FROM deployments d WHERE d.campaign_id = c.id AND d.finished_at IS NULL), ''
 		FROM campaigns c
 		WHERE state = 'running' AND started_at < $1
 		AND NOT EXISTS (SELECT FROM waves w WHERE w.campaign_id = c.id AND w.state = 'soaking')

@@ -103,14 +103,13 @@ func (in *statsInput) lookBack(now time.Time) (time.Time, time.Duration, error) 
 }
 
 func (a *api) countDevices(ctx context.Context, v *statsView) error {
-	presence, err := a.Devices.CountBy(ctx, fleet.Query{}, "presence")
+	p, err := a.Devices.CountPresence(ctx)
 	if err != nil {
 		return err
 	}
-	for _, c := range presence {
-		v.Devices += c.Count
-		v.Presence.add(fleet.Presence(c.Value), c.Count)
-	}
+	v.Devices = p.Joined() + p.Pending + p.Between
+	v.Presence = PresenceCounts{Online: p.Online, Unresponsive: p.Unresponsive, Offline: p.Offline, Pending: p.Pending,
+		Conversations: p.Between}
 	for field, to := range map[string]*[]countView{"version": &v.Versions, "board": &v.Boards, "chip": &v.Chips} {
 		counts, err := a.Devices.CountBy(ctx, fleet.Query{}, field)
 		if err != nil {
@@ -119,19 +118,4 @@ func (a *api) countDevices(ctx context.Context, v *statsView) error {
 		*to = listOf(counts, func(c fleet.DeviceCount) countView { return countView(c) }).Body.Items
 	}
 	return nil
-}
-
-func (p *PresenceCounts) add(presence fleet.Presence, n int) {
-	switch presence {
-	case fleet.PresenceOnline:
-		p.Online += n
-	case fleet.PresenceUnresponsive:
-		p.Unresponsive += n
-	case fleet.PresenceOffline:
-		p.Offline += n
-	case fleet.PresencePending:
-		p.Pending += n
-	case fleet.CountedBetween:
-		p.Conversations += n
-	}
 }

@@ -137,6 +137,10 @@ func (w writer) text(r fleet.Reason) string {
 	}
 	args := make([]any, 0, 2*len(r.Params))
 	for name, value := range r.Params {
+		if at, ok := value.(string); ok && w.zone != nil && strings.HasSuffix(name, "_time") {
+			args = append(args, name, w.moment(r.Params, at))
+			continue
+		}
 		args = append(args, name, w.param(name, value))
 	}
 	text := Text(w.lang, key, args...)
@@ -144,6 +148,29 @@ func (w writer) text(r fleet.Reason) string {
 		return sentence(catalogue[key][English].form(args), text)
 	}
 	return text
+}
+
+// moment writes one of the times of a reason: on the reader's clock alone if all
+// are of one day, to the second if they are close to each other.
+func (w writer) moment(all fleet.Params, text string) string {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	at = at.In(w.zone)
+	layout := "15:04"
+	for name, value := range all {
+		other, _ := value.(string)
+		o, err := time.Parse(time.RFC3339, other)
+		switch {
+		case err != nil || !strings.HasSuffix(name, "_time"):
+		case o.In(w.zone).Format(time.DateOnly) != at.Format(time.DateOnly):
+			return DateTime(w.lang, at)
+		case o.Sub(at).Abs() < 2*time.Minute && !o.Equal(at):
+			layout = time.TimeOnly
+		}
+	}
+	return at.Format(layout)
 }
 
 func (w writer) param(name string, value any) any {

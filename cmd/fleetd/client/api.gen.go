@@ -1621,12 +1621,12 @@ type TestPolicyInputBody struct {
 
 // Threshold defines model for Threshold.
 type Threshold struct {
-	// Count Devices; restarts of one device for crash_loop
+	// Count Devices; of one device, its restarts for crash_loop and its reconnects for flapping
 	Count   *int64 `json:"count,omitempty"`
 	Enabled bool   `json:"enabled"`
 	Kind    string `json:"kind"`
 
-	// Percent online_dropped: points that the share of devices online fell by; disk_low: of the disk that is free
+	// Percent online_dropped: points that the share of devices online fell by; flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free
 	Percent *int64 `json:"percent,omitempty"`
 
 	// SpanMs The time that the condition looks at or must last; see docs/alerts.md
@@ -1643,7 +1643,7 @@ type Thresholds struct {
 	// OpenAfterMs How long a condition holds before its alert opens
 	OpenAfterMs int64 `json:"open_after_ms"`
 
-	// SettleMs What devices get to reconnect when fleetd has started, before conditions of presence count
+	// SettleMs What devices get to reconnect when fleetd has started, before conditions of presence count; less if most are back before
 	SettleMs int64 `json:"settle_ms"`
 }
 

@@ -26,6 +26,9 @@ func (d brokerDevices) AuthenticateToken(id fleet.DeviceID, clientID, token stri
 
 func (d brokerDevices) Connected(c fleet.Connection) {
 	d.Presences.Connected(c)
+	if c.Transport != "ws" { // those connect for conversations
+		d.reconnects.Connected(c.Device, c.At)
+	}
 	d.Enrolments.Connected(c)
 }
 

@@ -23,7 +23,8 @@ import (
 // watchAlerts starts the loop that looks whether the fleet is well.
 func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log,
-		Disks: s.disks, Every: s.cfg.alertEvery,
+		Disks: s.disks, Now: s.cfg.alertNow, Presence: s.Devices.CountPresence, Connected: s.Presences.Counts,
+		Reconnects:   &s.reconnects,
 		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }}
 	if cert != nil {
 		o.Certificates = func() []alert.Certificate {

@@ -232,7 +232,7 @@ type Config struct {
 	// For tests, whose devices are quicker than real ones.
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
-	alertEvery time.Duration
+	alertNow   func() time.Time // of the conditions of alerts; nil: time.Now
 }
 
 // readSecrets fills in what files hold.

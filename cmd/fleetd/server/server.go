@@ -82,18 +82,19 @@ type Server struct {
 
 	httpListener, adminListener net.Listener
 
-	lease     *lease.Keeper
-	pool      *pgxpool.Pool
-	store     *postgres.Store
-	blobs     *blobs.Store
-	targets   *fleet.Targets
-	authority *authority.Service
-	broker    *broker.Broker
-	open      *fleet.OpenConversations
-	gateway   *gateway.Gateway
-	outbound  *outbound.Guard
-	heavy     heavy.Limits
-	downloads *firmware.Downloads
+	lease      *lease.Keeper
+	pool       *pgxpool.Pool
+	store      *postgres.Store
+	blobs      *blobs.Store
+	targets    *fleet.Targets
+	authority  *authority.Service
+	broker     *broker.Broker
+	open       *fleet.OpenConversations
+	reconnects alert.Reconnects
+	gateway    *gateway.Gateway
+	outbound   *outbound.Guard
+	heavy      heavy.Limits
+	downloads  *firmware.Downloads
 
 	// These start after the broker, whose connections use them.
 	voice     atomic.Pointer[voice.Relay] // nil before there is a voice server
