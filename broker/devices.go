@@ -8,17 +8,18 @@ import (
 )
 
 // Devices is the broker's interface to the domain: queries and notifications.
-// All methods but SaveListing answer from memory: they run on the goroutine that
-// reads a device's socket, and a storm of reconnects calls them thousands of
-// times a second.
+// All methods but SaveListing answer from memory, as long as the device is known: they
+// run on the goroutine that reads a device's socket, and a storm of reconnects calls them
+// thousands of times a second.
 type Devices interface {
 	// Authenticate returns the device that the credentials of a CONNECT belong
-	// to. An [enrolment.CredentialsError] says why they belong to none.
+	// to. An [enrolment.CredentialsError] says why they belong to none. For a device that
+	// is not on record it may wait some seconds, until it is.
 	Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID, error)
 
 	// AuthenticateToken checks the token of a WebSocket, and returns the client id
 	// that the device would have on MQTT. Its errors are those of Authenticate.
-	AuthenticateToken(id fleet.DeviceID, clientID, token string) (mqttClientID string, err error)
+	AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAddr string) (mqttClientID string, err error)
 
 	Connected(c fleet.Connection)
 	// Disconnected follows each Connected once, maybe after the next Connected

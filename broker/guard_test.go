@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gorilla/websocket"
+
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // A client id that is not a device's, or a wrong password, is refused with the
@@ -45,6 +49,36 @@ func TestRefusedConnects(t *testing.T) {
 				t.Errorf("%d refusals counted as %s", n, tt.reason)
 			}
 		})
+	}
+}
+
+// waiting devices are let in later.
+type waiting struct{ *domain }
+
+func (waiting) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
+	return "", enrolment.CredentialsLater
+}
+
+func (waiting) AuthenticateToken(fleet.DeviceID, string, string, string) (string, error) {
+	return "", enrolment.CredentialsLater
+}
+
+// The credentials of a device that cannot be let in now are not called wrong.
+func TestDeviceTriesAgainLater(t *testing.T) {
+	b, _ := start(t, func(o *Options) { o.Devices = waiting{o.Devices.(*domain)} })
+	for version, want := range map[byte]int{4: 3, 5: 0x88} { // server unavailable
+		if code := dialRaw(t, b.Addr()).connect(connectPacket{clientID: testClientID(1), version: version}); code != want {
+			t.Errorf("MQTT level %d: CONNACK %#x, want %#x", version, code, want)
+		}
+	}
+	_, header := socketHeader(1, 1)
+	_, answer, err := websocket.DefaultDialer.Dial(socketServer(t, b), header)
+	if err == nil || answer == nil || answer.StatusCode != http.StatusServiceUnavailable ||
+		answer.Header.Get("Retry-After") == "" {
+		t.Errorf("WebSocket: %+v, %v", answer, err)
+	}
+	if n := b.Stats().Refused["later"]; n != 3 {
+		t.Errorf("%d refusals counted, want 3", n)
 	}
 }
 

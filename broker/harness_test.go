@@ -54,7 +54,7 @@ func (d *domain) Authenticate(clientID, _ string, password []byte, _ string) (fl
 	return deviceOfClientID(clientID), nil
 }
 
-func (d *domain) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
+func (d *domain) AuthenticateToken(id fleet.DeviceID, clientID, token, _ string) (string, error) {
 	mqttID := "GID_default@@@" + strings.ReplaceAll(id.MAC(), ":", "_") + "@@@" + clientID
 	if token != passwordOf(mqttID) {
 		return "", enrolment.CredentialsForged

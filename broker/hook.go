@@ -118,9 +118,15 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet 
 	return pk
 }
 
-// OnConnect refuses what cannot be a device of the fleet.
+// OnConnect refuses what cannot be a device of the fleet, and binds the connection to
+// the device that the credentials belong to. Mochi's hook for the latter knows one code of
+// refusal alone.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
-	if code, reason := connectRefusal(cl, &pk); reason != "" {
+	code, reason := connectRefusal(cl, &pk)
+	if reason == "" {
+		code, reason = h.authenticate(cl, &pk)
+	}
+	if reason != "" {
 		h.broker.refused(cl, reason)
 		_ = h.broker.server.SendConnack(cl, code, false, nil)
 		return code
@@ -165,26 +171,32 @@ func clampKeepalive(cl *mqtt.Client) {
 	cl.State.ServerKeepalive = v5
 }
 
-// OnConnectAuthenticate binds the connection to the device that the credentials
-// belong to.
-func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
+// OnConnectAuthenticate follows OnConnect, which did it.
+func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
+	return linkOf(cl) != nil
+}
+
+// authenticate binds the connection to the device that the credentials belong to. A
+// device that cannot be let in now is to try again: its credentials are not wrong.
+func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet) (code packets.Code, reason string) {
 	b := h.broker
 	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password, hostOf(cl.Net.Remote))
 	if err == nil && id != deviceOfClientID(cl.ID) {
 		err = errors.New("the client id names another device than the credentials")
 	}
-	if err != nil {
-		b.refused(cl, refusal(err))
-		return false
-	}
 	nc, ok := cl.Net.Conn.(*netConn)
-	if !ok {
-		return false
+	switch {
+	case errors.Is(err, enrolment.CredentialsLater):
+		return packets.ErrServerUnavailable, refusal(err)
+	case err != nil:
+		return packets.ErrBadUsernameOrPassword, refusal(err)
+	case !ok:
+		return packets.ErrUnspecifiedError, "credentials"
 	}
 	nc.link = b.newConnection(id, cl.ID, cl.Net.Listener, hostOf(cl.Net.Remote))
 	nc.link.client = cl
 	nc.link.expiryAsked = pk.Properties.SessionExpiryInterval > 0
-	return true
+	return packets.CodeSuccess, ""
 }
 
 func refusal(err error) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 // Devices that are configured for it talk over a WebSocket in place of MQTT and
@@ -122,7 +123,12 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		token = ""
 	}
 	clientID, err := b.devices.AuthenticateToken(id, strings.TrimSpace(r.Header.Get("Client-Id")),
-		strings.TrimSpace(token))
+		strings.TrimSpace(token), addr)
+	if errors.Is(err, enrolment.CredentialsLater) {
+		header.Set("Retry-After", "10")
+		b.refuseSocket(w, r, http.StatusServiceUnavailable, refusal(err), "this device cannot be let in now; try again")
+		return
+	}
 	if err != nil {
 		status := http.StatusUnauthorized
 		if b.limited(w, r, b.sockets.badTokens, addr) {

@@ -41,10 +41,10 @@ func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, er
 	}
 	for _, w := range waiting {
 		d := ui.WaitingDevice{ID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr, Since: w.Since,
-			NewClient: w.Again,
-			Serial:    w.Serial, Proved: w.Proved, Conflict: w.Conflict}
-		if s.EnrolmentMode == fleet.EnrolByApproval {
-			d.Code = w.Code
+			NewClient: w.Again, Why: w.Why,
+			Serial: w.Serial, Proved: w.Proved, Conflict: w.Conflict}
+		if s.EnrolmentMode == fleet.EnrolByApproval || w.Why != "" {
+			d.Code = w.Code // it is not shown, and another that asks meanwhile is not approved by it
 		}
 		if !w.LastPoll.IsZero() {
 			d.LastPoll = &w.LastPoll

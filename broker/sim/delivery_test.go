@@ -216,8 +216,8 @@ func (s deviceSide) Authenticate(clientID, username string, password []byte, rem
 	error) {
 	return s.enrolments.Authenticate(clientID, username, password, remoteAddr)
 }
-func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
-	return s.enrolments.AuthenticateToken(id, clientID, token)
+func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token, addr string) (string, error) {
+	return s.enrolments.AuthenticateToken(id, clientID, token, addr)
 }
 func (s deviceSide) Connected(c fleet.Connection) { s.presences.Connected(c) }
 func (s deviceSide) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {

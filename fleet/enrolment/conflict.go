@@ -132,7 +132,7 @@ func (e *Service) resolveHardware(ctx context.Context, by fleet.Principal, id fl
 	if e.o.Conflicts == nil {
 		return fleet.Refuse(fleet.ErrConflict, "no_conflict", "device", id)
 	}
-	if err := e.Stored(ctx); err != nil {
+	if err := e.Stored(ctx, id); err != nil {
 		return fmt.Errorf("device %s: %w", id, err)
 	}
 	if err := e.o.Conflicts.ResolveHardware(ctx, by, id, accept); err != nil {

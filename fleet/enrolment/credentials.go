@@ -21,10 +21,11 @@ func (e CredentialsError) Error() string { return "credentials refused: " + stri
 
 // The reasons to refuse credentials.
 const (
-	CredentialsMalformed CredentialsError = "malformed" // not in the form fleetd issues
-	CredentialsForged    CredentialsError = "forged"    // the password does not fit
-	// genuine, of a device not on record: see [Service.Authenticate]
-	CredentialsUnknown     CredentialsError = "unknown"
+	CredentialsMalformed   CredentialsError = "malformed"    // not in the form fleetd issues
+	CredentialsForged      CredentialsError = "forged"       // the password does not fit
+	CredentialsUnknown     CredentialsError = "unknown"      // genuine, of a device not on record
+	CredentialsLater       CredentialsError = "later"        // of a device that cannot be let in now; it tries again
+	CredentialsRule        CredentialsError = "rule"         // of a device not on record, which a rule refuses
 	CredentialsNotEnrolled CredentialsError = "not_enrolled" // the device waits, was rejected or is retired
 	CredentialsOtherClient CredentialsError = "other_client" // the device is bound to another Client-Id by now
 	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones

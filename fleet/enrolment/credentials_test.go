@@ -53,7 +53,7 @@ func TestCredentialsEndAndRotate(t *testing.T) {
 func TestAuthenticateRefuses(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
 	good := *poll(t, e, uuid1).Session
-	elsewhere := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil) // same key, another database
+	elsewhere := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, nil) // same key, another database
 	foreign := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, func(o *enrolment.Options) {
 		o.Key = make([]byte,
 			32)
@@ -66,7 +66,7 @@ func TestAuthenticateRefuses(t *testing.T) {
 		want enrolment.CredentialsError
 	}{
 		{"good", e, &good, ""},
-		{"not in this database", elsewhere, &good, enrolment.CredentialsUnknown},
+		{"not in this database", elsewhere, &good, enrolment.CredentialsNotEnrolled},
 		{"another key", foreign, &good, enrolment.CredentialsForged},
 		{"no password", e, with(func(c *enrolment.Credentials) { c.Password = "" }), enrolment.CredentialsForged},
 		{"another username", e, with(func(c *enrolment.Credentials) { c.Username += "A" }), enrolment.CredentialsForged},
@@ -124,7 +124,7 @@ func TestCredentialsPrintWithoutTheirPassword(t *testing.T) {
 func TestTokens(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
 	c := poll(t, e, uuid1).Session
-	id, err := e.AuthenticateToken(unit, uuid1, c.Token)
+	id, err := e.AuthenticateToken(unit, uuid1, c.Token, "")
 	if err != nil || id != c.ClientID {
 		t.Fatalf("%q, %v", id, err)
 	}
@@ -143,7 +143,7 @@ func TestTokens(t *testing.T) {
 		"a password":        {unit, uuid1, c.Username + "." + strings.TrimRight(c.Password, "=")},
 		"a huge one":        {unit, uuid1, strings.Repeat("A", 1<<20)},
 	} {
-		if _, err := e.AuthenticateToken(try.device, try.client, try.token); err == nil {
+		if _, err := e.AuthenticateToken(try.device, try.client, try.token, ""); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
@@ -153,7 +153,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("a token as a password: %q", why)
 	}
 	must(t, e.Revoke(t.Context(), ann, unit))
-	if _, err := e.AuthenticateToken(unit, uuid1, c.Token); !errors.Is(err, enrolment.CredentialsRevoked) {
+	if _, err := e.AuthenticateToken(unit, uuid1, c.Token, ""); !errors.Is(err, enrolment.CredentialsRevoked) {
 		t.Errorf("a revoked token: %v", err)
 	}
 	if strings.Contains(fmt.Sprint(c, *c), c.Token) {

@@ -210,6 +210,7 @@ func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
 		st.serial, st.key = credentialSerial(after.Serial), after.Key
+		st.pending = nil
 		if after.ClaimCode == "" {
 			e.endRequest(st)
 		}
@@ -252,6 +253,7 @@ type WaitingDevice struct {
 	RemoteAddr string
 	Since      time.Time // first poll; zero if before the start of the process
 	LastPoll   time.Time
+	Why        WaitReason // it shows no code; "" if it shows Code
 
 	Serial   string         // claimed, and on record; "" if none
 	Proved   bool           // the device proved that it carries Serial
@@ -289,7 +291,7 @@ func (e *Service) Waiting() []WaitingDevice {
 			if r := st.request; r != nil {
 				again := st.enrolment == fleet.EnrolmentEnrolled
 				w := WaitingDevice{Device: id, Code: r.code, ClientID: st.clientID, Again: again, Board: r.board,
-					Version: st.version.Value(), RemoteAddr: r.remoteAddr, Since: r.since, LastPoll: r.lastPoll}
+					Version: st.version.Value(), RemoteAddr: r.remoteAddr, Since: r.since, LastPoll: r.lastPoll, Why: r.why}
 				if again {
 					w.ClientID = st.newClientID
 				}

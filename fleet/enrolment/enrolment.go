@@ -7,9 +7,25 @@ import (
 	"time"
 )
 
+// A PollKind is what a poll is worth.
+type PollKind uint8
+
+const (
+	PollStart PollKind = iota // of a device that starts
+	// PollStranger came under the id of an enrolled device from somebody who is not
+	// known to be it. It holds no claims, and is no start of the device.
+	PollStranger
+	// PollConnect is a CONNECT of a device that is not on record: it knows of no claims.
+	PollConnect
+	// PollAsked is the build that a device named when it was asked. It holds no other
+	// claims, and no address.
+	PollAsked
+)
+
 // A BootPoll is what a device says when it starts: the headers and body of its
 // OTA check. Everything in it is a claim.
 type BootPoll struct {
+	Kind         PollKind
 	Device       fleet.DeviceID
 	ClientID     string // Client-Id header: a UUID kept in the device's NVS
 	SerialNumber string
@@ -28,12 +44,8 @@ type BootPoll struct {
 	BodyMAC                              string             // mac_address of the body, to compare with Device
 	Layout                               *fleet.FlashLayout // nil if the body has none
 
-	// Unproved says that the poll came under the id of an enrolled device from
-	// somebody who is not known to be it. It holds no claims, and is no start of
-	// the device.
-	Unproved bool
-
-	changes bool // views and the gate are to read the device again once this is stored
+	changes bool       // views and the gate are to read the device again once this is stored
+	why     WaitReason // of a PollConnect that no rule can let in; "" if one can
 }
 
 // What can be read of a boot poll whose body is broken.

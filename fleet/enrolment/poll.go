@@ -2,6 +2,7 @@ package enrolment
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fleetd/fleet"
@@ -17,8 +18,17 @@ import (
 // away; more are kept without, to bound memory.
 const keptFacts = 20_000
 
+const (
+	// entryTimeout bounds how long an unknown device waits for its row. It waits 30
+	// seconds for its answer, and asks again.
+	entryTimeout = 5 * time.Second
+	// newsTimeout bounds how long a known one waits for what it says that is new.
+	newsTimeout = 500 * time.Millisecond
+)
+
 // Poll answers a boot poll. An error of kind [fleet.ErrUnavailable] means that there
-// is no room for a further unknown device; every known one gets an answer.
+// is no room for a further unknown device, or that its row cannot be stored now; every
+// known one gets an answer.
 func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	p.ClientID = cleanClientID(p.ClientID)
 	p.Facts, p.UserAgent = redact.ClientID(p.Facts, p.ClientID), redact.Text(p.UserAgent, p.ClientID)
@@ -45,7 +55,7 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if e.polls.Pending() > keptFacts {
 		p.Facts = nil
 	}
-	if d.answer.Session == nil && e.Known(p.Device) {
+	if d.stranger {
 		p = withoutClaims(p)
 	}
 	p.Proof = KeyProof{}
@@ -54,7 +64,45 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	if d.changed {
 		e.changed(p.Device)
 	}
-	return d.answer, nil
+	switch {
+	case d.answer.Session == nil:
+	case d.unstored:
+		err = e.storeBinding(p, &d)
+	case d.changed:
+		ctx, cancel := context.WithTimeout(context.Background(), newsTimeout)
+		defer cancel()
+		_ = e.polls.Sync(ctx, p.Device) // a store that is away stops no known device
+	}
+	return d.answer, err
+}
+
+// storeBinding returns when the store has what the credentials of the answer are good
+// by. Where it does not, an unknown device gets no answer, as another unit that asks
+// for the place of a known one; a known device has what it had before.
+func (e *Service) storeBinding(p BootPoll, d *pollDecision) error {
+	// Not under the context of the request: others wait for the write, too.
+	ctx, cancel := context.WithTimeout(context.Background(), entryTimeout)
+	defer cancel()
+	err := e.polls.Sync(ctx, p.Device)
+	first := d.answer.FirstBoot
+	d.answer = PollAnswer{}
+	e.with(p.Device, func(st *standing) {
+		if st.pending != nil && st.pending.before != nil {
+			before := *st.pending.before
+			st.clientID, st.newClientID, st.key, st.serial = before.clientID, before.newClientID, before.key, before.serial
+			st.pending = nil
+		}
+		if st.enrolled() && !st.entering() && st.clientID == p.ClientID {
+			d.answer = e.session(st, p.Device)
+			d.answer.FirstBoot = first
+			st.answered(p)
+		}
+	})
+	if d.answer.Session != nil {
+		return nil
+	}
+	e.o.Log.Warn("a device is not let in before it can be stored; it asks again", "device", p.Device, "err", err)
+	return fleet.Refuse(fleet.ErrUnavailable, "not_stored")
 }
 
 // A pollDecision is what came of a poll.
@@ -63,6 +111,9 @@ type pollDecision struct {
 	changed  bool     // views of the device need to know
 	unlisted bool     // nothing of it goes to the store, at least not yet
 	refused  bool     // by a rule
+	stranger bool     // not known to be the enrolled device
+	unstored bool     // the credentials are good by what the store does not have yet
+	judged   bool     // a CONNECT: the device does not wait any more
 	evicted  *request // lost its place to this one
 	// why the poll of a device with a key got nothing; "" if it did not
 	keyEvidence fleet.ConflictEvidence
@@ -73,20 +124,29 @@ type pollDecision struct {
 // device: what it says to be and to run must not pass for what the device is.
 // Its board and chip pick the image that a campaign sends.
 func withoutClaims(p BootPoll) BootPoll {
-	return BootPoll{Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber, UserAgent: p.UserAgent,
-		RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC, Unproved: true}
+	return BootPoll{Kind: PollStranger, Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber,
+		UserAgent: p.UserAgent, RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
 }
 
 // mergePolls is what is stored of two polls of a device that wait to be: the
-// newer one, but a stranger does not take the place of the device. The address
-// is that of the latest request.
+// newer one, but what holds no claims does not take the place of what does. The
+// address is that of the latest request.
 func mergePolls(older, newer BootPoll) BootPoll {
-	if newer.Unproved && !older.Unproved {
-		older.RemoteAddr = newer.RemoteAddr
-		return older
+	merged := newer
+	switch {
+	case newer.Kind == PollStart:
+	case newer.Kind == PollAsked:
+		merged = older
+		merged.ELFSHA256, merged.Version = newer.ELFSHA256, newer.Version
+		if older.Kind != PollStart {
+			merged.Kind = PollAsked
+		}
+	case older.Kind == PollStart, older.Kind == PollAsked, newer.Kind == PollStranger:
+		merged = older
+		merged.RemoteAddr = newer.RemoteAddr
 	}
-	newer.changes = newer.changes || older.changes
-	return newer
+	merged.changes = newer.changes || older.changes
+	return merged
 }
 
 func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
@@ -100,14 +160,20 @@ func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
 		}
 		st = newStanding(p.ClientID)
 	}
-	asked, enrolment, bound := st.request, st.enrolment, st.clientID
+	asked, enrolment, bound := st.request, st.enrolment, st.binding()
 	first := st.firstBoot(p)
 	if st.enrolled() && p.ClientID != st.refused {
-		d.bound = bound
+		d.bound = bound.clientID
 	}
 	if err = e.admit(st, p, &d); err != nil {
 		return d, err
 	}
+	if enrolment == fleet.EnrolmentEnrolled && st.pending == nil && d.answer.Session != nil && st.binding() != bound {
+		before := bound // not each poll's
+		st.pending = &pending{before: &before}
+	}
+	d.stranger = st.enrolled() && d.answer.Session == nil
+	d.unstored = st.pending != nil
 	if d.refused {
 		if known {
 			delete(s.devices, p.Device)
@@ -119,10 +185,10 @@ func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
 		s.devices[fleet.DeviceID(strings.Clone(string(p.Device)))] = st
 	}
 	d.answer.FirstBoot = first && d.answer.Session != nil
-	if d.answer.Session != nil {
+	if d.answer.Session != nil && !d.unstored {
 		st.answered(p)
 	}
-	d.changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound
+	d.changed = !known || st.request != asked || st.enrolment != enrolment || st.clientID != bound.clientID
 	if d.answer.Session != nil || !st.enrolled() {
 		d.changed = st.learn(p) || d.changed
 	}
@@ -214,9 +280,7 @@ func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error 
 		st.clientID = strings.Clone(p.ClientID)
 	}
 	if e.o.Mode == fleet.EnrolOpen && !e.o.ByCode(p.Device) && !e.mustProve(p) {
-		e.endRequest(st)
-		st.enrolment = fleet.EnrolmentEnrolled
-		e.admitBound(st, p, d)
+		e.enter(st, p, d)
 		return nil
 	}
 	if e.o.Mode != fleet.EnrolOpen {
@@ -230,21 +294,27 @@ func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error 
 	return e.ask(st, p, d)
 }
 
+// enter lets in a device that waits.
+func (e *Service) enter(st *standing, p BootPoll, d *pollDecision) {
+	e.endRequest(st)
+	st.enrolment, st.pending = fleet.EnrolmentEnrolled, &pending{entering: true}
+	e.admitBound(st, p, d)
+}
+
 // applyRule does with a device that waits what a rule says. What a rule refuses
 // is forgotten, and so never known.
 func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollDecision) {
-	e.endRequest(st)
 	if rule.Action == RuleRefuse {
+		e.endRequest(st)
 		d.refused = true
 		return
 	}
-	st.enrolment = fleet.EnrolmentEnrolled
-	st.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags,
-		Transport: rule.Transport, At: p.At.UTC()}
 	if rule.Transport != "" {
 		st.transport = rule.Transport
 	}
-	e.admitBound(st, p, d)
+	e.enter(st, p, d)
+	st.pending.accepted = &RuleAcceptance{ID: uuid.Must(uuid.NewV7()), Rule: rule.ID, Name: rule.Name, Tags: rule.Tags,
+		Transport: rule.Transport, At: p.At.UTC()}
 	e.o.Log.Info("device let in by a rule", "device", p.Device, "rule", rule.Name, "remote", p.RemoteAddr)
 }
 
@@ -274,6 +344,9 @@ func (e *Service) ask(st *standing, p BootPoll, d *pollDecision) error {
 		e.waiting.saved(r)
 	}
 	e.claim(r, p)
+	if r.lastPoll.IsZero() || p.Kind != PollConnect {
+		r.why = p.why
+	}
 	if r.since.IsZero() {
 		r.since = p.At
 	}

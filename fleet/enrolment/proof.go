@@ -42,13 +42,16 @@ type serialClaim struct {
 }
 
 // mustProve reports whether the poll claims a serial number that is on record:
-// such a device has a key to prove it with, in open mode too.
-func (e *Service) mustProve(p BootPoll) bool { return e.o.Serials.Known(p.SerialNumber) }
+// such a device has a key to prove it with, in open mode too. A CONNECT that should
+// prove more than it can is one, too.
+func (e *Service) mustProve(p BootPoll) bool {
+	return e.o.Serials.Known(p.SerialNumber) || p.why.needsProof()
+}
 
 // claim brings the request's claim up to date with a poll, with a fresh
 // challenge if the one before was used or is about to expire.
 func (e *Service) claim(r *request, p BootPoll) {
-	if !e.mustProve(p) {
+	if !e.o.Serials.Known(p.SerialNumber) {
 		r.claim = nil
 		return
 	}

@@ -241,7 +241,8 @@ func (s *Rules) Preview(waiting []WaitingDevice) []RuleMatch {
 		var found *activeRule
 		for _, r := range rules {
 			full := r.MaxDevices > 0 && r.accepted.Load() >= int64(r.MaxDevices)
-			if !r.Matches(p) || full && r.Action == RuleAccept || found != nil && !r.Enabled {
+			none := full || w.Why.needsProof()
+			if !r.Matches(p) || none && r.Action == RuleAccept || found != nil && !r.Enabled {
 				continue
 			}
 			if found = r; r.Enabled {

@@ -131,7 +131,8 @@ type Serials struct {
 
 	mu     sync.RWMutex
 	keys   map[string]*SerialKey
-	sorted []string // their serial numbers; nil when out of date
+	owners map[fleet.DeviceID]int // how many it proved
+	sorted []string               // their serial numbers; nil when out of date
 }
 
 // NewSerials makes the service. Load it before the first poll.
@@ -140,7 +141,7 @@ func NewSerials(store SerialStore, sealer *Sealer, log *slog.Logger) *Serials {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Serials{store: store, sealer: sealer, log: log, keys: make(map[string]*SerialKey),
-		now: func() time.Time { return time.Now().UTC() }}
+		owners: make(map[fleet.DeviceID]int), now: func() time.Time { return time.Now().UTC() }}
 	s.counts = writebehind.New(&writebehind.Buffer[string, WrongProofs]{Away: fleet.ErrUnavailable,
 		What:  "wrong proofs of serial numbers",
 		Write: s.saveCounts, Every: time.Second, Batch: 500, Limit: MaxSerials, Log: log})
@@ -156,10 +157,23 @@ func (s *Serials) Load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys, s.sorted = make(map[string]*SerialKey, len(all)), nil
+	s.owners = make(map[fleet.DeviceID]int)
 	for _, k := range all {
 		s.keys[k.Serial] = &k
+		s.owners[k.Device]++
 	}
 	return nil
+}
+
+// bound reports whether the device proved a serial number that is on record. A nil s
+// knows none.
+func (s *Serials) bound(id fleet.DeviceID) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.owners[id] > 0
 }
 
 // Run stores the counts of wrong proofs behind until ctx ends.
@@ -356,7 +370,9 @@ func (s *Serials) change(serial string, f func(*SerialKey)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.keys[serial]; k != nil {
+		s.owners[k.Device]--
 		f(k)
+		s.owners[k.Device]++
 	}
 }
 
@@ -380,6 +396,9 @@ func (s *Serials) Delete(ctx context.Context, by fleet.Principal, serial string)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if k := s.keys[serial]; k != nil {
+			s.owners[k.Device]--
+		}
 		delete(s.keys, serial)
 		s.sorted = nil
 		return nil

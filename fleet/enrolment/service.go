@@ -68,17 +68,25 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Enrolments decides which devices belong to the fleet. It answers boot polls
-// and checks credentials from memory alone, so that a fleet that starts
-// together waits for nothing and a database that is away stops no known
-// device; it writes what it learns behind.
+// Service decides which devices belong to the fleet. It answers boot polls
+// and checks credentials of known devices from memory, so that a database that is
+// away stops none of them; it writes what it learns behind.
+//
+// What a device's credentials are good by is in the store before the device has them:
+// a process that dies leaves no device with credentials that the next one does not
+// know. So an unknown device waits for its row, and for nothing else.
 //
 // Device-Id and Client-Id are claims, not proof. What the pair buys is limited:
 // credentials are bound to both, and a Client-Id that differs from the one on
 // record needs an operator's decision.
 type Service struct {
-	o       Options
-	keys    *SigningKeys
+	o    Options
+	keys *SigningKeys
+	// polls wait for up to WriteEvery. Before its poll is stored, a known device has its
+	// answer, if the poll says nothing new or the store is away; one that shows a code has
+	// that, and asks again within minutes. Everybody else hears of a poll from the store:
+	// its event is published again when it is stored, and campaigns store it before what
+	// they conclude from it.
 	polls   *writebehind.Buffer[fleet.DeviceID, BootPoll]
 	codes   *claimCodes
 	waiting *waitingList
@@ -120,7 +128,7 @@ type standing struct {
 	given        fleet.Transport       // as stored
 	hardware     unique.Handle[string] // board and chip as claimed latest; the zero handle: not known
 	last, before pollOrigin            // the latest polls with credentials from two addresses
-	accepted     *RuleAcceptance       // by which a rule let it in, until that is stored
+	pending      *pending              // what the store does not have yet; nil for nothing
 	request      *request              // nil unless a code is shown
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
@@ -149,6 +157,24 @@ type request struct {
 	steady  bool            // asked more than once
 	stored  bool
 	claim   *serialClaim // nil unless the device claims a serial number on record
+	why     WaitReason   // it waits though it shows no code; "" if it shows one
+}
+
+// A pending is what a poll decided and the store does not have yet.
+type pending struct {
+	entering bool            // the device is enrolled: it has no credentials yet
+	before   *binding        // of a known device that is bound in another way now
+	accepted *RuleAcceptance // by which a rule let it in
+}
+
+// A binding is what a device's credentials are good by.
+type binding struct {
+	clientID, newClientID, key string
+	serial                     credentialSerial
+}
+
+func (st *standing) binding() binding {
+	return binding{st.clientID, st.newClientID, st.key, st.serial}
 }
 
 // New makes the service. Load it before the first poll.
@@ -316,17 +342,29 @@ func (e *Service) Listed(id fleet.DeviceID, elfSHA256 string, at time.Time) {
 	}
 }
 
-// Stored returns when the polls answered so far are in the store: a new device
-// connects, and can have listed its tools, before its first poll was written.
-func (e *Service) Stored(ctx context.Context) error {
-	if err := e.polls.Flush(ctx); err != nil {
-		return err
+// Stored returns when the devices' polls so far are in the store; without ids, those
+// of all.
+func (e *Service) Stored(ctx context.Context, ids ...fleet.DeviceID) error {
+	if len(ids) == 0 {
+		return e.polls.Settle(ctx)
 	}
-	if err := e.polls.Lock(ctx); err != nil { // a write that began before
-		return err
+	return e.polls.Sync(ctx, ids...)
+}
+
+// Runs notes the build that a device named when it was asked. The register is
+// right from then on, even if the device's latest poll was lost.
+func (e *Service) Runs(id fleet.DeviceID, elfSHA256, version string) {
+	changed := false
+	e.with(id, func(st *standing) {
+		elf, v := unique.Make(elfSHA256), unique.Make(version)
+		if changed = st.enrolled() && (elf != st.elf || v != st.version); changed {
+			st.elf, st.version = elf, v
+		}
+	})
+	if changed {
+		e.polls.Put(id, BootPoll{Kind: PollAsked, Device: id, At: e.o.Now(), ELFSHA256: elfSHA256, Version: version,
+			changes: true})
 	}
-	e.polls.Unlock()
-	return nil
 }
 
 // Known reports whether the device is enrolled, whatever its Client-Id.
@@ -335,7 +373,7 @@ func (e *Service) Known(id fleet.DeviceID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.devices[id]
-	return st != nil && st.enrolled()
+	return st != nil && st.enrolled() && !st.entering()
 }
 
 // ChooseTransport notes how the device is to connect: its next boot poll is
@@ -360,12 +398,11 @@ func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
 	return st.enrolled() && st.clientID == clientID
 }
 
-// Authenticate checks the credentials of a CONNECT against memory alone. Its
-// errors are [CredentialsError]s.
+// Authenticate checks the credentials of a CONNECT, of known devices against
+// memory alone. Its errors are [CredentialsError]s.
 //
-// Genuine credentials of a device that is not on record are refused: after the
-// database was restored from a backup, such a device has to be started again,
-// and joins as a new one.
+// Genuine credentials of a device that is not on record, as after the database was
+// restored from a backup, count as its first poll: see connect.
 //
 // Credentials that were given for the device's key are good with its proof alone:
 // [ConnectMessage].
@@ -376,13 +413,14 @@ func (e *Service) Authenticate(clientID, username string, password []byte, remot
 
 // AuthenticateToken does the same for the token of a WebSocket, whose device says
 // in headers who it is. It returns the client id that the device has on MQTT.
-func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token string) (mqttID string, err error) {
+func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAddr string) (mqttID string,
+	err error) {
 	if cleanClientID(clientID) == "" || token == "" {
 		return "", CredentialsMalformed
 	}
 	username, password := splitToken(token)
 	mqttID = mqttClientID(id, clientID)
-	if _, err = e.authenticate(mqttID, username, []byte(password), claimSocket, ""); err != nil {
+	if _, err = e.authenticate(mqttID, username, []byte(password), claimSocket, remoteAddr); err != nil {
 		return "", err
 	}
 	return mqttID, nil
@@ -403,7 +441,13 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 	if claim.P != 0 {
 		proof = e.checkConnectProof(id, clientID, username, sent)
 	}
-	bound, err := e.accept(id, client, claim.N, keyNote{ring.rotation.ID, claim.K}, proof)
+	note := keyNote{ring.rotation.ID, claim.K}
+	bound, err := e.accept(id, client, claim.N, note, proof)
+	if err == CredentialsUnknown {
+		if err = e.connect(id, client, claim, remoteAddr); err == nil {
+			bound, err = e.accept(id, client, claim.N, note, proof)
+		}
+	}
 	if err == CredentialsOtherClient && bound != "" {
 		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
 	}
@@ -417,7 +461,8 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 }
 
 // accept checks genuine credentials against the device's standing. It returns
-// the Client-Id that is bound, "" if what the other does is of no interest.
+// the Client-Id that is bound, "" if what the other does is of no interest. The error is
+// [CredentialsUnknown] for a device that is yet to be let in.
 func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote, proof provedConnect) (
 	bound string, err error) {
 	s := e.shard(id)
@@ -425,7 +470,7 @@ func (e *Service) accept(id fleet.DeviceID, client string, generation int32, not
 	defer s.mu.Unlock()
 	st := s.devices[id]
 	switch {
-	case st == nil:
+	case st == nil, st.waits(), st.entering():
 		return "", CredentialsUnknown
 	case !st.enrolled():
 		return "", CredentialsNotEnrolled
@@ -450,6 +495,8 @@ func (e *Service) accept(id fleet.DeviceID, client string, generation int32, not
 }
 
 func (st *standing) enrolled() bool { return st.enrolment == fleet.EnrolmentEnrolled && !st.retired }
+func (st *standing) entering() bool { return st.pending != nil && st.pending.entering }
+func (st *standing) waits() bool    { return st.enrolment == fleet.EnrolmentWaiting && !st.retired }
 
 func (e *Service) shard(id fleet.DeviceID) *enrolmentShard {
 	return &e.shards[maphash.String(e.seed, string(id))%enrolmentShards]
@@ -490,13 +537,7 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 		return err
 	}
 	for _, r := range records {
-		if r.Accepted != nil {
-			e.with(r.Poll.Device, func(st *standing) { st.accepted = nil })
-		}
-		if g := r.Poll.Given; g != "" && g != r.Admission.Given {
-			e.with(r.Poll.Device, func(st *standing) { st.given = g })
-			r.Poll.changes = true
-		}
+		e.with(r.Poll.Device, func(st *standing) { r.Poll.changes = st.saved(r) || r.Poll.changes })
 		if r.Poll.changes {
 			e.changed(r.Poll.Device) // for those who read the device before the poll was stored
 		}
@@ -504,8 +545,36 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	return nil
 }
 
+// saved notes what of the standing is in the store now, and reports whether views
+// need to know.
+func (st *standing) saved(r PollRecord) (changed bool) {
+	if p := st.pending; p != nil {
+		if r.Accepted == p.accepted {
+			p.accepted = nil
+		}
+		if r.Admission.Enrolment == fleet.EnrolmentEnrolled && r.Admission.binding() == st.binding() {
+			p.entering, p.before = false, nil
+		}
+		if *p == (pending{}) {
+			st.pending = nil
+		}
+	}
+	if g := r.Poll.Given; g != "" && g != r.Admission.Given {
+		st.given, changed = g, true
+	}
+	return changed
+}
+
+func (a *Admission) binding() binding {
+	return binding{a.ClientID, a.NewClientID, a.Key, credentialSerial(a.Serial)}
+}
+
 func (e *Service) acceptance(id fleet.DeviceID) (a *RuleAcceptance) {
-	e.with(id, func(st *standing) { a = st.accepted })
+	e.with(id, func(st *standing) {
+		if st.pending != nil {
+			a = st.pending.accepted
+		}
+	})
 	return a
 }
 

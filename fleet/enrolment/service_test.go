@@ -548,7 +548,8 @@ func TestStrangerDoesNotChangeTheDevice(t *testing.T) {
 	}
 	stranger() // while the device's own poll waits to be stored
 	must(t, e.Stored(t.Context()))
-	if p := s.latest; p.Unproved || p.ClientID != uuid1 || p.Version != "2.4.2" || p.RemoteAddr != "192.0.2.66" {
+	if p := s.latest; p.Kind != enrolment.PollStart || p.ClientID != uuid1 ||
+		p.Version != "2.4.2" || p.RemoteAddr != "192.0.2.66" {
 		t.Errorf("of the device's poll is stored %+v", p)
 	}
 	stranger()
@@ -557,7 +558,7 @@ func TestStrangerDoesNotChangeTheDevice(t *testing.T) {
 	if row.NewClientID != uuid2 {
 		t.Errorf("the stranger's request is not on record: %+v", row)
 	}
-	if p := s.latest; !p.Unproved || p.ClientID != uuid2 || p.Facts != nil ||
+	if p := s.latest; p.Kind != enrolment.PollStranger || p.ClientID != uuid2 || p.Facts != nil ||
 		p.Board+p.BoardType+p.Chip+p.Version+p.ELFSHA256+p.Language != "" {
 		t.Errorf("stored %+v", p)
 	}

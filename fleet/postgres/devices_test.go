@@ -58,7 +58,7 @@ func TestUnprovedPollKeepsTheDevice(t *testing.T) {
 	p := poll(unit, now())
 	p.Poll.Facts = []byte(`{"a":1}`)
 	stranger := poll(unit, p.Poll.At.Add(time.Minute))
-	stranger.Poll = enrolment.BootPoll{Device: unit, At: stranger.Poll.At, RemoteAddr: "192.0.2.66", Unproved: true}
+	stranger.Poll = enrolment.BootPoll{Device: unit, At: stranger.Poll.At, RemoteAddr: "192.0.2.66", Kind: enrolment.PollStranger}
 	stranger.Admission.NewClientID = "c2"
 	before := fleet.Device{}
 	for i, r := range []enrolment.PollRecord{p, stranger} {

@@ -56,7 +56,8 @@ func (s *Store) ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.De
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
 			SELECT id FROM devices
-			WHERE enrolment = 'waiting' AND enrolled_at IS NULL AND retired_at IS NULL AND coalesce(last_poll, created_at) < $1
+			WHERE enrolment = 'waiting' AND enrolled_at IS NULL AND retired_at IS NULL
+				AND coalesce(greatest(last_poll, last_seen), created_at) < $1
 			ORDER BY id FOR UPDATE`, before)
 		var err error
 		if gone, err = pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID]); err != nil || len(gone) == 0 {

@@ -45,7 +45,7 @@ func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 }
 
 // Fields of a poll that are empty say nothing: a body that did not parse leaves
-// what is known. But a build of another version is another build. An unproved
+// what is known. But a build of another version is another build. A stranger's
 // poll changes the address and the admission alone.
 const upsertDevices = `
 	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language,
@@ -55,16 +55,17 @@ const upsertDevices = `
 		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, device_key)
 	SELECT id, board, board_key, board_type, chip, version, version_key::bigint[], elf_sha256, slot, language, remote_addr,
 		client_id, new_client_id, serial, claim_code, challenge, enrolment, CASE WHEN enrolment = 'enrolled' THEN at END,
-			at, CASE WHEN proved THEN at END, CASE WHEN proved THEN at END, at,
+			at, CASE WHEN heard THEN at END, CASE WHEN started THEN at END, at,
 		ota_slot_size, string_to_array(partition_labels, E'\x01'), chip_rev, free_heap, flash_bytes,
 		transport_given, device_key
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::text[],
 		$11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
-		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[], $25::bool[], $26::text[])
+		$19::bigint[], $20::text[], $21::int[], $22::bigint[], $23::bigint[], $24::text[], $25::bool[], $26::text[],
+		$27::bool[])
 		AS u (id, at, board, board_key, board_type, chip, version, version_key, elf_sha256, slot,
 		language, remote_addr, client_id, new_client_id, serial, claim_code, challenge, enrolment,
-		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, proved, device_key)
+		ota_slot_size, partition_labels, chip_rev, free_heap, flash_bytes, transport_given, started, device_key, heard)
 	ON CONFLICT (id) DO UPDATE SET
 		board = CASE WHEN ` + pinnedBoard + ` THEN devices.board ELSE coalesce(nullif(excluded.board, ''), devices.board) END,
 		board_key = CASE WHEN ` + pinnedBoard + ` THEN devices.board_key
@@ -83,7 +84,7 @@ const upsertDevices = `
 		slot = CASE WHEN excluded.slot <> '' THEN excluded.slot
 			WHEN excluded.version IN ('', devices.version) THEN devices.slot ELSE '' END,
 		language = coalesce(nullif(excluded.language, ''), devices.language),
-		remote_addr = excluded.remote_addr,
+		remote_addr = coalesce(nullif(excluded.remote_addr, ''), devices.remote_addr),
 		device_key = excluded.device_key,
 		client_id = excluded.client_id, new_client_id = excluded.new_client_id, serial = excluded.serial,
 		claim_code = excluded.claim_code, challenge = excluded.challenge, enrolment = excluded.enrolment,
@@ -112,8 +113,8 @@ const upsertFacts = `
 	INSERT INTO device_facts (device_id, polled_at, body, broken, salvaged, serial_number, user_agent, body_mac)
 	SELECT id, at, body::json, broken, string_to_array(salvaged, ','), serial_number, user_agent, body_mac
 	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[], $5::text[], $6::text[], $7::text[], $8::text[],
-		$9::bool[]) AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac, proved)
-	WHERE proved
+		$9::bool[]) AS u (id, at, body, broken, salvaged, serial_number, user_agent, body_mac, started)
+	WHERE started
 	ON CONFLICT (device_id) DO UPDATE SET polled_at = excluded.polled_at, body = excluded.body,
 		broken = excluded.broken, salvaged = excluded.salvaged,
 		serial_number = excluded.serial_number, user_agent = excluded.user_agent, body_mac = excluded.body_mac`
@@ -141,8 +142,8 @@ const startFirmware = `
 // Only polls of devices that are enrolled count: others also poll while they wait.
 const addBoots = `
 	INSERT INTO device_boots (device_id, at)
-	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[]) AS u (id, at, enrolment, proved)
-	WHERE enrolment = 'enrolled' AND proved`
+	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[]) AS u (id, at, enrolment, started)
+	WHERE enrolment = 'enrolled' AND started`
 
 // pollBatch is one transaction: what pgx sends as a batch commits as a whole.
 func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
@@ -152,7 +153,8 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	id := text(func(r *enrolment.PollRecord) string { return string(r.Poll.Device) })
 	at := pollColumn(polls, func(r *enrolment.PollRecord) time.Time { return r.Poll.At })
 	version := text(func(r *enrolment.PollRecord) string { return r.Poll.Version })
-	proved := pollColumn(polls, func(r *enrolment.PollRecord) bool { return !r.Poll.Unproved })
+	started := pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Kind == enrolment.PollStart })
+	heard := pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Kind != enrolment.PollStranger })
 	elf := text(func(r *enrolment.PollRecord) string { return r.Poll.ELFSHA256 })
 	slot := text(func(r *enrolment.PollRecord) string { return r.Poll.Slot })
 	firmware := []any{id, at, version, slot, elf, text(func(r *enrolment.PollRecord) string { return r.Poll.IDFVersion })}
@@ -179,18 +181,18 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		layoutColumn(polls, func(l *fleet.FlashLayout) int { return l.ChipRev }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FreeHeap }),
 		layoutColumn(polls, func(l *fleet.FlashLayout) int64 { return l.FlashBytes }),
-		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }), proved,
-		text(func(r *enrolment.PollRecord) string { return r.Admission.Key }))
+		text(func(r *enrolment.PollRecord) string { return string(r.Poll.Given) }), started,
+		text(func(r *enrolment.PollRecord) string { return r.Admission.Key }), heard)
 	b.Queue(upsertFacts, id, at,
 		pollColumn(polls, func(r *enrolment.PollRecord) *string { return cleanJSON(r.Poll.Facts) }),
 		pollColumn(polls, func(r *enrolment.PollRecord) bool { return r.Poll.Broken }),
 		pollColumn(polls, func(r *enrolment.PollRecord) string { return joinFields(r.Poll.Salvaged) }),
 		text(func(r *enrolment.PollRecord) string { return r.Poll.SerialNumber }),
 		text(func(r *enrolment.PollRecord) string { return r.Poll.UserAgent }),
-		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }), proved)
+		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }), started)
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
-	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }), proved)
+	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }), started)
 	queueAcceptances(&b, polls)
 	return &b
 }

@@ -203,14 +203,15 @@ func (a *api) deleteRule(ctx context.Context, by fleet.Principal, in *IDPath) (*
 
 // waitingView is the contract's waiting device.
 type waitingView struct {
-	DeviceID   fleet.DeviceID `json:"device_id"`
-	Board      string         `json:"board"`
-	Version    string         `json:"version"`
-	RemoteAddr string         `json:"remote_addr"`
-	Again      bool           `json:"again" doc:"It is enrolled, and asks under another Client-Id"`
-	Since      *time.Time     `json:"since"`
-	LastPoll   *time.Time     `json:"last_poll"`
-	Rule       *ruleMatchView `json:"rule" doc:"The rule that decides when it asks again; null for none"`
+	DeviceID   fleet.DeviceID       `json:"device_id"`
+	Board      string               `json:"board"`
+	Version    string               `json:"version"`
+	RemoteAddr string               `json:"remote_addr"`
+	Again      bool                 `json:"again" doc:"It is enrolled, and asks under another Client-Id"`
+	Since      *time.Time           `json:"since"`
+	LastPoll   *time.Time           `json:"last_poll" doc:"Or its latest connection attempt, if why is not empty"`
+	Why        enrolment.WaitReason `json:"why" enum:",connects,key_not_on_record,serial_not_proved" doc:"Empty for a device that shows its code. Others connect with credentials of this server and are not on record: they show none"`
+	Rule       *ruleMatchView       `json:"rule" doc:"The rule that decides when it asks again; null for none"`
 }
 
 // TransformSchema says that rule may be null.
@@ -258,7 +259,8 @@ func (a *api) listWaiting(ctx context.Context, by fleet.Principal, _ *struct{}) 
 	for i, w := range waiting {
 		l.Items[i] = waitingView{DeviceID: w.Device, Board: w.Board, Version: w.Version, RemoteAddr: w.RemoteAddr,
 			Again: w.Again,
-			Since: utcOrNil(&w.Since), LastPoll: utcOrNil(&w.LastPoll), Rule: matches[w.Device]}
+			Since: utcOrNil(&w.Since), LastPoll: utcOrNil(&w.LastPoll), Why: w.Why,
+			Rule: matches[w.Device]}
 	}
 	for _, u := range a.Enrolment.Unlisted() {
 		if by.FleetRole() == "" {

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
 )
 
@@ -257,6 +258,8 @@ func claimPage() templ.Component {
 		{ID: device(5).ID, Board: boards[0], Version: "2.4.2", RemoteAddr: "192.168.4.31", LastPoll: ago(20 * time.Second)},
 		{ID: device(6).ID, Board: hostile[2], Version: hostile[0], RemoteAddr: "192.168.4.32",
 			LastPoll: ago(time.Minute), NewClient: true},
+		{ID: device(7).ID, RemoteAddr: "192.168.4.33", LastPoll: ago(8 * time.Second), Code: "123456",
+			Why: enrolment.WaitConnects},
 	}}.Page()
 }
 

@@ -20,8 +20,8 @@ func (d brokerDevices) Authenticate(clientID, username string, password []byte, 
 	return d.Enrolments.Authenticate(clientID, username, password, remoteAddr)
 }
 
-func (d brokerDevices) AuthenticateToken(id fleet.DeviceID, clientID, token string) (string, error) {
-	return d.Enrolments.AuthenticateToken(id, clientID, token)
+func (d brokerDevices) AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAddr string) (string, error) {
+	return d.Enrolments.AuthenticateToken(id, clientID, token, remoteAddr)
 }
 
 func (d brokerDevices) Connected(c fleet.Connection) {
@@ -60,7 +60,7 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
 	err := d.Devices.Listed(ctx, l)
 	if errors.Is(err, fleet.ErrNotFound) { // a device that joined a moment ago
-		if err = d.Enrolments.Stored(ctx); err == nil {
+		if err = d.Enrolments.Stored(ctx, l.Device); err == nil {
 			err = d.Devices.Listed(ctx, l)
 		}
 	}

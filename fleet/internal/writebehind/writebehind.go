@@ -166,6 +166,54 @@ func (w *Buffer[K, V]) Settle(ctx context.Context) error {
 	}
 }
 
+// Sync returns when what was put under the keys before is written, or was dropped
+// because the store cannot take it. Callers that wait at the same time share
+// writes: each takes along what the others put. ctx bounds the waiting; a write
+// that began goes on.
+func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
+	for {
+		if err := w.Lock(ctx); err != nil { // a write may be under way
+			return err
+		}
+		batch := w.takeWith(keys)
+		if batch == nil {
+			w.Unlock()
+			return nil
+		}
+		written := make(chan error, 1)
+		go func() {
+			defer w.Unlock()
+			written <- w.writeOut(context.WithoutCancel(ctx), batch)
+		}()
+		select {
+		case err := <-written:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// takeWith returns a batch that has the dirty ones of the keys, nil if none is.
+func (w *Buffer[K, V]) takeWith(keys []K) map[K]V {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	batch := make(map[K]V)
+	for _, k := range keys {
+		if v, ok := w.dirty[k]; ok && len(batch) < w.Batch {
+			batch[k] = v
+			delete(w.dirty, k)
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	w.fill(batch, w.Batch)
+	return batch
+}
+
 // SettleKey is settle for one value.
 func (w *Buffer[K, V]) SettleKey(ctx context.Context, k K) error {
 	if err := w.Lock(ctx); err != nil {
@@ -191,14 +239,19 @@ func (w *Buffer[K, V]) take(n int) map[K]V {
 	batch := make(map[K]V, n)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.fill(batch, n)
+	return batch
+}
+
+// fill moves dirty values to the batch until it has n. The caller holds mu.
+func (w *Buffer[K, V]) fill(batch map[K]V, n int) {
 	for k, v := range w.dirty {
-		if len(batch) == n {
-			break
+		if len(batch) >= n {
+			return
 		}
 		batch[k] = v
 		delete(w.dirty, k)
 	}
-	return batch
 }
 
 // putBack returns what could not be written, unless something newer came.
