@@ -170,8 +170,8 @@ func (g *Gateway) toolsResource(ctx context.Context, by fleet.Principal, id flee
 type watches struct {
 	mu      sync.Mutex
 	by      map[*mcp.ServerSession]*watch
-	changed chan struct{} // that calls or approvals are watched, or not any more
-	kinds   []fleet.EventKind
+	changed chan struct{} // that calls are watched, or not any more
+	calls   bool
 }
 
 type watch struct {
@@ -234,7 +234,6 @@ func (s *watches) log(session *mcp.ServerSession, c *caller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.of(session, c).logs = true
-	s.count()
 }
 
 // loggers are the sessions that want log lines, and whose they are.
@@ -261,25 +260,17 @@ func (g *Gateway) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) er
 	return nil
 }
 
-// count notes whether calls and approvals are watched: events of calls are not made
-// otherwise. It is called with mu held.
+// count notes whether calls are watched: events of calls are not made otherwise.
+// It is called with mu held.
 func (s *watches) count() {
-	var kinds []fleet.EventKind
-	calls, logs := false, false
+	calls := false
 	for _, w := range s.by {
-		logs = logs || w.logs
 		for uri := range w.uris {
 			calls = calls || strings.HasSuffix(uri, "/"+resourceCalls)
 		}
 	}
-	if calls {
-		kinds = append(kinds, fleet.EventCall)
-	}
-	if logs {
-		kinds = append(kinds, fleet.EventApproval)
-	}
-	if !slices.Equal(kinds, s.kinds) {
-		s.kinds = kinds
+	if calls != s.calls {
+		s.calls = calls
 		select {
 		case s.changed <- struct{}{}:
 		default:
@@ -343,32 +334,38 @@ func (g *Gateway) follow() {
 	defer close(g.followed)
 	for g.life.Err() == nil {
 		kinds := []fleet.EventKind{fleet.EventInventory, fleet.EventPresence, fleet.EventDevice, fleet.EventSnapshot,
-			fleet.EventConfig, fleet.EventCoreDump}
+			fleet.EventConfig, fleet.EventCoreDump, fleet.EventApproval}
 		g.watches.mu.Lock()
-		kinds = append(kinds, g.watches.kinds...)
+		if g.watches.calls {
+			kinds = append(kinds, fleet.EventCall)
+		}
 		g.watches.mu.Unlock()
 		sub := g.o.Events.Subscribe(1024, func(e *fleet.Event) bool {
 			return e.Device != "" || e.Kind == fleet.EventApproval
 		}, kinds...)
-		g.followSubscription(sub)
+		behind := g.followSubscription(sub)
 		sub.Close()
-		select { // one that fell behind begins again
+		if !behind {
+			continue // at once: what happens meanwhile is lost
+		}
+		select {
 		case <-g.life.Done():
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-func (g *Gateway) followSubscription(sub *fleet.Subscription) {
+// followSubscription handles events until others are wanted, or it fell behind.
+func (g *Gateway) followSubscription(sub *fleet.Subscription) (behind bool) {
 	for {
 		select {
 		case <-g.life.Done():
-			return
+			return false
 		case <-g.watches.changed:
-			return
+			return false
 		case e, ok := <-sub.C:
 			if !ok {
-				return
+				return true
 			}
 			g.changed(e)
 		}
