@@ -133,7 +133,10 @@ func (c *conversation) run(hello []byte, room bool) {
 	c.relay.log.Debug("conversation begins", "device", c.device.ID, "conversation", c.id)
 	err := c.open(hello)
 	if err == nil {
+		// The device may have gone while its hello was on the way, and write with it.
+		stop := context.AfterFunc(c.life, c.upstream.close)
 		err = c.read()
+		stop()
 	}
 	c.end(readEnd(err))
 	<-c.wrote

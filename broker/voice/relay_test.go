@@ -560,6 +560,19 @@ func TestEndsOfAConversation(t *testing.T) {
 	}
 }
 
+// A device that leaves while its hello is on the way ends its conversation at once, not
+// when the silent upstream is given up.
+func TestDeviceLeavesWithItsHello(t *testing.T) {
+	up := server(t, voicetest.Options{})
+	w := start(t, up.URL(false), nil)
+	b := newBoard(t, 1)
+	d := b.device()
+	d.Send = func([]byte) error { close(b.lost); return nil }
+	w.Begin(d, []byte(boardHello))
+	eventually(t, "the end is on record", func() bool { n, _ := w.records.ended(fleet.EndedByDeviceLost); return n == 1 })
+	eventually(t, "the upstream's socket is closed", first(t, up).Closed)
+}
+
 // What each side may not say to the other does not pass, and what could mean
 // something else to a device than to fleetd does not either.
 func TestWhatIsNotRelayed(t *testing.T) {
