@@ -27,7 +27,7 @@ constexpr const char *TAG = "clock";
 std::atomic<bool> date_is_set{false};
 std::atomic<bool> earliest_is_set{false};
 
-// In Unix seconds; 0 is none. 32 bits: wider ones are not atomic on these chips.
+// In Unix seconds; 0: not known. 32 bits: wider ones are not atomic on these chips.
 std::atomic<std::uint32_t> start_by_poll{0};  // when the device started
 std::atomic<std::uint32_t> confirmed{0};
 

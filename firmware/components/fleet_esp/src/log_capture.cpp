@@ -49,7 +49,7 @@ LogLevel level_of(char letter) {
     }
 }
 
-// begins_line tells a head from text: "W (1234) ".
+// begins_line distinguishes a head from text: "W (1234) ".
 bool begins_line(std::string_view text) {
     return text.size() > 3 && std::strchr("EWIDV", text[0]) != nullptr && text.substr(1, 2) == " (";
 }

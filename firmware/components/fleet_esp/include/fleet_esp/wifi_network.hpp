@@ -55,7 +55,7 @@ private:
     bool driven_ = false;        // by us
     bool connected_ = false;     // with an address
     bool trying_ = false;        // an attempt of ours is under way: until an event, or its time is up
-    bool leaving_ = false;       // the driver was told to end what was before
+    bool leaving_ = false;       // the driver ends what was before
     unsigned turn_ = 0;          // of trying_ or leaving_
     bool retry_planned_ = false;
     int timeouts_ = 0;  // of the handshake, in a row
