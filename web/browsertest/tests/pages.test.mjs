@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { complaints, testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, session, device, call, hostile;
+let fleetd, browser, session, device, call, hostile, answers;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(3), startBrowser()]);
@@ -21,9 +21,37 @@ before(async () => {
   await page.waitForSelector('#result >> text=succeeded');
   await page.goto('/calls');
   call = await page.locator('tbody tr a[href^="/calls/"]').first().getAttribute('href');
+  answers = await callMany(page);
+  await awaitApproval(page);
   hostile = await addHostile(page);
   await page.context().close();
 });
+
+// A bulk call, whose page groups the answers.
+async function callMany(page) {
+  await page.goto('/fanouts/new?q=presence:online&tool=self.get_device_status');
+  await page.locator('main form button.btn-primary').last().click();
+  await page.waitForSelector('text=/[1-9] devices?/');
+  await page.locator('main form button.btn-primary').last().click();
+  await page.waitForURL(/\/fanouts\/[0-9a-f-]{36}/);
+  await page.waitForSelector('.answers li');
+  return new URL(page.url()).pathname;
+}
+
+// A call that waits for an approval: each page counts it beside an icon.
+async function awaitApproval(page) {
+  await page.goto('/settings/policies');
+  const form = page.locator('#add form[action="/settings/policies"]');
+  const version = await form.locator('input[name=version]').inputValue();
+  const send = (path, fields) => page.request.post(path, { form: fields, maxRedirects: 0, headers: { Origin: fleetd.url } });
+  const tool = 'self.screen.set_brightness';
+  await send('/settings/policies', { name: 'dim', decision: 'require_approval', enabled: '1', tools: tool, version });
+  await eventually('a call waits for an approval', async () => {
+    await send(`${device}/tools/${tool}`, { 'arg.brightness': '20' });
+    await page.goto('/approvals');
+    return page.locator('#approvals-badge.badge').count();
+  }, 30_000);
+}
 
 // A board whose every text is as long, or as odd, as the server takes it.
 async function addHostile(page) {
@@ -46,7 +74,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-const wide = () => ['/', '/devices', device, hostile, `${device}/tools/self.audio_speaker.set_volume`, '/calls', call, '/audit', '/fanouts',
+const wide = () => ['/', '/devices', device, hostile, `${device}/tools/self.audio_speaker.set_volume`, '/calls', call, '/audit', '/fanouts', answers,
   '/approvals', '/alerts', '/campaigns', '/firmware', '/settings', '/settings/policies', '/settings/voice', '/settings/serials'];
 
 const all = () => [...wide(), `${hostile}/facts`, `${hostile}/firmware`, '/devices?q=nothing-matches', `${device}/tools`, `${device}/tools/self.reboot`, `${device}/configuration`,
