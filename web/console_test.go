@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,6 +84,8 @@ type console struct {
 	reports    *telemetry.Reports
 	logged     *logBuffer
 	epoch      int64 // of the latest connection
+
+	databaseAway atomic.Int64 // since when, in milliseconds of Unix time; 0: it answers
 }
 
 // A logBuffer keeps what was logged.
@@ -203,6 +206,12 @@ func (c *console) services(log *slog.Logger) web.Options {
 	return web.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts,
+		DatabaseAway: func() (since time.Time) {
+			if ms := c.databaseAway.Load(); ms != 0 {
+				since = time.UnixMilli(ms)
+			}
+			return since
+		},
 		Operators: c.operators, Policies: c.policies, Filters: c.filters, ToolPins: pins,
 		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
 		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,

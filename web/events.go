@@ -108,6 +108,7 @@ type stream struct {
 
 	pending map[string]fleet.Event // newest event by subject
 	alerts  bool                   // some changed
+	away    bool                   // the page says that the database does not answer
 	resend  []byte
 	redo    map[string]fleet.Event // to be rendered again: newest by subject
 	due     time.Time              // of resend and redo
@@ -144,6 +145,9 @@ func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
 				st.pending[subject(e)] = e
 			}
 		case <-flush.C:
+			if err = st.followDatabase(); err != nil || st.away {
+				break // what happened meanwhile is shown once it can be read
+			}
 			if err = st.accessStays(r); err == nil {
 				err = st.flush(ctx)
 			}
@@ -211,6 +215,24 @@ func (st *stream) look(ctx context.Context, v lookingView) error {
 	return err
 }
 
+// followDatabase says on the page when the database does not answer, and since how
+// many seconds, and when it does again.
+func (st *stream) followDatabase() error {
+	var since time.Time
+	if st.server.DatabaseAway != nil {
+		since = st.server.DatabaseAway()
+	}
+	if st.away == !since.IsZero() {
+		return nil
+	}
+	st.away = !since.IsZero()
+	says := "back"
+	if st.away {
+		says = strconv.Itoa(int(time.Since(since).Seconds()))
+	}
+	return st.write([]byte("event: database\ndata: " + says + "\n\n"))
+}
+
 // remember that something is to be sent again in a moment.
 func (st *stream) remember() {
 	if st.due.IsZero() {
@@ -232,8 +254,14 @@ func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error
 	if len(batch) == 0 {
 		return nil
 	}
-	u, err := st.view.render(st.page(ctx), slices.Collect(maps.Values(batch)))
-	if err != nil {
+	within, cancel := context.WithTimeout(ctx, pageRead)
+	defer cancel()
+	u, err := st.view.render(st.page(within), slices.Collect(maps.Values(batch)))
+	switch {
+	case err != nil && ctx.Err() == nil && (within.Err() != nil || statusOf(err) == http.StatusServiceUnavailable):
+		st.pending = batch // the database is away; that is no reason to end the stream
+		return nil
+	case err != nil:
 		return err
 	}
 	if u.later && len(fresh) > 0 {
@@ -339,8 +367,10 @@ func (st *stream) readerStays(r *http.Request) error {
 }
 
 func (st *stream) beat(r *http.Request) error {
-	if err := st.readerStays(r); err != nil {
-		return err
+	if !st.away {
+		if err := st.readerStays(r); err != nil {
+			return err
+		}
 	}
 	return st.write([]byte(": still here\n\n"))
 }

@@ -286,3 +286,18 @@ func TestStormIsCoalesced(t *testing.T) {
 		t.Errorf("the overview was sent %d events more", n)
 	}
 }
+
+// A page says when the database stops answering and when it is back. What happened
+// meanwhile is shown then.
+func TestStreamSaysThatTheDatabaseIsAway(t *testing.T) {
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	s := c.as(fleet.RoleViewer).stream("/events?view=device&id=a085e3112233")
+	s.want("patch", `id="device-head"`, "is-pending")
+	c.databaseAway.Store(time.Now().Add(-5 * time.Second).UnixMilli())
+	s.want("database", "5")
+	c.connect("a085e3112233", says("true"))
+	c.databaseAway.Store(0)
+	s.want("database", "back")
+	s.want("patch", `id="device-head"`, "is-online")
+}

@@ -42,34 +42,36 @@ import (
 // Options configures a [Server]. All but API, MCP, DeviceRoutes, OTAURL, Heavy,
 // Version, System, Log and Now are required.
 type Options struct {
-	Devices    *fleet.Devices
-	Calls      *fleet.Calls
-	FanOuts    *fleet.FanOuts
-	Firmware   *firmware.Service
-	Campaigns  *campaign.Service
-	Approvals  *fleet.Approvals
-	Webhooks   *webhook.Service
-	Upstreams  *fleet.Upstreams
-	Alerts     *alert.Service
-	Enrolments *enrolment.Service
-	Rules      *enrolment.Rules
-	Presences  *fleet.Presences
-	Operators  *fleet.Operators
-	Filters    *fleet.Filters
-	ToolPins   *fleet.ToolPins
-	Policies   *policy.Service
-	Tester     *policy.Tester
-	Serials    *enrolment.Serials
-	Keys       *enrolment.SigningKeys
-	Snapshots  *fleet.Snapshots
-	Pictures   fleet.SnapshotStore // what is known of the pictures
-	Stats      fleet.StatsStore
-	Samples    fleet.PresenceStore // the console only reads its samples
-	Reports    Reports             // what devices report about themselves
-	CoreDumps  *telemetry.CoreDumps
-	Logs       *telemetry.Logs
-	Audit      fleet.AuditStore
-	Events     *fleet.Events
+	Devices   *fleet.Devices
+	Calls     *fleet.Calls
+	FanOuts   *fleet.FanOuts
+	Firmware  *firmware.Service
+	Campaigns *campaign.Service
+	Approvals *fleet.Approvals
+	Webhooks  *webhook.Service
+	Upstreams *fleet.Upstreams
+	Alerts    *alert.Service
+	// DatabaseAway is since when the database has not answered; zero while it does. nil: it always does.
+	DatabaseAway func() time.Time
+	Enrolments   *enrolment.Service
+	Rules        *enrolment.Rules
+	Presences    *fleet.Presences
+	Operators    *fleet.Operators
+	Filters      *fleet.Filters
+	ToolPins     *fleet.ToolPins
+	Policies     *policy.Service
+	Tester       *policy.Tester
+	Serials      *enrolment.Serials
+	Keys         *enrolment.SigningKeys
+	Snapshots    *fleet.Snapshots
+	Pictures     fleet.SnapshotStore // what is known of the pictures
+	Stats        fleet.StatsStore
+	Samples      fleet.PresenceStore // the console only reads its samples
+	Reports      Reports             // what devices report about themselves
+	CoreDumps    *telemetry.CoreDumps
+	Logs         *telemetry.Logs
+	Audit        fleet.AuditStore
+	Events       *fleet.Events
 
 	Conversations fleet.ConversationStore
 	Talking       *fleet.OpenConversations // nil: no device is shown in conversation

@@ -2,7 +2,7 @@
 // test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
@@ -18,27 +18,50 @@ const sleep = ms => new Promise(r => setTimeout(r, ms));
 // Bounds of waits are for what never comes: a busy machine may take its time.
 const hangs = 180_000;
 
+// descendants lists the processes that a process has started, and those that they have.
+async function descendants(pid) {
+  const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '');
+  const pids = children.split(' ').filter(Boolean).map(Number);
+  return [...pids, ...(await Promise.all(pids.map(descendants))).flat()];
+}
+
 /** Starts fleetd with the given number of simulated devices. */
 export async function startFleetd(devices, ...flags) {
   const dir = await mkdtemp(join(tmpdir(), 'fleetd-browser-'));
   const host = freeHost();
   const url = `http://${host}:8080`;
   const bin = process.env.FLEETD_BIN ?? new URL('../../bin/fleetd', import.meta.url).pathname;
-  const child = spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
+  const launch = () => spawn(bin, ['serve', '--data-dir', join(dir, 'data'), '--http-addr', `${host}:8080`, '--mqtt-addr', `${host}:1883`,
     '--admin-addr', `${host}:9464`, '--enrolment', 'open', '--demo', String(devices), '--admin-password', password, ...flags]);
-  let output = '';
-  child.stdout.on('data', d => output += d);
-  child.stderr.on('data', d => output += d);
-  const ended = new Promise(resolve => child.on('exit', resolve));
-  for (let i = 0; ; i++) {
-    const ready = await fetch(`http://${host}:9464/readyz`).then(r => r.ok, () => false);
-    if (ready) break;
-    if (i > 1800 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
-    await sleep(100);
-  }
+  let output = '', child, ended;
+  const start = async () => {
+    child = launch();
+    child.stdout.on('data', d => output += d);
+    child.stderr.on('data', d => output += d);
+    ended = new Promise(resolve => child.on('exit', resolve));
+    for (let i = 0; ; i++) {
+      const ready = await fetch(`http://${host}:9464/readyz`).then(r => r.ok, () => false);
+      if (ready) break;
+      if (i > 1800 || child.exitCode !== null) throw new Error(`fleetd did not start:\n${output}`);
+      await sleep(100);
+    }
+  };
+  await start();
   return {
     url,
     output: () => output,
+    /** Stops PostgreSQL as a machine that hangs does, and returns how to let it go on. */
+    async freezeDatabase() {
+      const pids = await descendants(child.pid);
+      for (const pid of pids) process.kill(pid, 'SIGSTOP');
+      return () => { for (const pid of pids) try { process.kill(pid, 'SIGCONT'); } catch {} };
+    },
+    /** Ends fleetd, and starts it again on the same data. */
+    async restart() {
+      child.kill('SIGINT');
+      await ended;
+      await start();
+    },
     async stop() {
       child.kill('SIGINT');
       const code = await ended;

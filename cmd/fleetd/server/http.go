@@ -42,7 +42,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	s.metrics.countPolls(devices.Stats)
 	return web.New(web.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
-		Presences: s.Presences,
+		Presences: s.Presences, DatabaseAway: s.database.Away,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		Serials: s.Serials,
 		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark",

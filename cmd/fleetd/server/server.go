@@ -85,6 +85,7 @@ type Server struct {
 	lease      *lease.Keeper
 	pool       *pgxpool.Pool
 	store      *postgres.Store
+	database   *postgres.Watch
 	blobs      *blobs.Store
 	targets    *fleet.Targets
 	authority  *authority.Service
@@ -198,6 +199,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.onStop("database connections", s.pool.Close)
 	s.store = postgres.New(s.pool, postgres.Options{Logger: log})
 	s.stages.run("call records", s.store.Run)
+	s.database = postgres.NewWatch(s.pool, log)
+	s.stages.run("watch over the database", s.database.Run)
 	blobURL := cmp.Or(cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(cfg.DataDir, "blobs")))
 	if s.blobs, err = blobs.Open(blobURL); err != nil {
 		return nil, err

@@ -91,8 +91,8 @@
     const ticked = $('input[name="d"]', old)?.checked
     const before = shownText(old)
     keepOpen(old, fresh)
-    // What the script has drawn is not the server's to change, nor is a form that somebody is filling in.
-    const beforeNodeMorphed = el => !el.classList?.contains('plot') && !filling.has(el)
+    // What the script has drawn or written is not the server's to change, nor is a form that somebody is filling in.
+    const beforeNodeMorphed = el => !el.classList?.contains('plot') && el.id !== 'live-state' && !filling.has(el)
     Idiomorph.morph(old, fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } })
     const now = document.getElementById(id)
     const box = now && $('input[name="d"]', now)
@@ -137,14 +137,15 @@
   document.addEventListener('htmx:sseBeforeMessage', e => {
     e.preventDefault()
     if (e.detail.type === 'new') announceNew(parseInt(e.detail.data, 10) || 1)
+    else if (e.detail.type === 'database') databaseState(e.detail.data)
     else patch(e.detail.data)
   })
   document.addEventListener('htmx:sseOpen', () => liveState(true))
   document.addEventListener('htmx:sseError', () => liveState(false))
 
-  // ---- a server that does not answer: the page says for how long what it
-  // shows has been old, dims it, and is read again when the server is back.
-  let lostAt = 0, staleTimer = 0
+  // ---- a server or database that does not answer: the page says for how long what
+  // it shows has been old, dims it, and is read again when both are back.
+  let lostAt = 0, awayAt = 0, staleTimer = 0
 
   function liveState(on) {
     const el = $('#live-state')
@@ -154,20 +155,36 @@
     }
     if (!on && !lostAt) {
       lostAt = Date.now()
-      staleTimer = setInterval(showStale, 1000)
+      awayAt = 0 // the next stream says how the database is
+      followStale()
       checkSession()
     }
     if (on && lostAt) {
       lostAt = 0
-      clearInterval(staleTimer)
-      document.body.classList.remove('stale')
-      $('.stale-note')?.remove()
-      refresh('main')
+      followStale()
     }
   }
 
+  // databaseState notes since how many seconds the database has not answered, or that it is back.
+  function databaseState(since) {
+    awayAt = since === 'back' ? 0 : Date.now() - since * 1000
+    followStale()
+  }
+
+  function followStale() {
+    clearInterval(staleTimer)
+    if (lostAt || awayAt) {
+      staleTimer = setInterval(showStale, 1000)
+      showStale()
+      return
+    }
+    document.body.classList.remove('stale')
+    $('.stale-note')?.remove()
+    refresh('main')
+  }
+
   function showStale() {
-    const seconds = Math.round((Date.now() - lostAt) / 1000)
+    const seconds = Math.round((Date.now() - (lostAt || awayAt)) / 1000)
     if (seconds < 2 || document.hidden) return
     let note = $('.stale-note')
     if (!note) {
@@ -177,8 +194,8 @@
       $('.top').after(note)
       document.body.classList.add('stale')
     }
-    note.textContent = text('js.stale', seconds)
-    if (seconds % 5 === 0) checkSession()
+    note.textContent = text(lostAt ? 'js.stale' : 'js.database', seconds)
+    if (lostAt && seconds % 5 === 0) checkSession()
   }
 
   // checkSession leads to the sign-in page, and from there back here, if the
