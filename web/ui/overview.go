@@ -61,6 +61,15 @@ func (p PresenceNow) tone(of fleet.Presence) tone {
 	return toneNone
 }
 
+// worse is the graver of two tones of counts.
+func worse(a, b tone) tone {
+	rank := []tone{toneNone, toneWarn, toneBad}
+	if slices.Index(rank, b) > slices.Index(rank, a) {
+		return b
+	}
+	return a
+}
+
 func shareTone(n, all int) tone {
 	switch {
 	case n > 0 && 2*n >= all:
@@ -196,13 +205,16 @@ func (v Overview) begin() time.Time {
 func (v Overview) presenceChart(ctx context.Context) chart {
 	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Unix(), To: v.To.Unix(), Series: []series{
 		{Label: t(ctx, "state.online"), Tone: toneGood},
-		{Label: t(ctx, "state.unresponsive"), Tone: toneWarn},
-		{Label: t(ctx, "state.offline"), Tone: v.Now.tone(fleet.PresenceOffline)},
+		{Label: t(ctx, "state.unresponsive"), Tone: toneNone},
+		{Label: t(ctx, "state.offline"), Tone: toneNone},
 	}}
-	if v.Now.Unresponsive == 0 {
-		c.Series[1].Tone = toneNone
-	}
-	for _, s := range v.Presence {
+	// An area has the colour of the worst that it shows, also once that is over, and
+	// ends with what the tiles say.
+	now := fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive, Offline: v.Now.Offline}
+	for _, s := range append(slices.Clone(v.Presence), now) {
+		p := PresenceNow{Online: s.Online, Unresponsive: s.Unresponsive, Offline: s.Offline}
+		c.Series[2].Tone = worse(c.Series[2].Tone, p.tone(fleet.PresenceOffline))
+		c.Series[1].Tone = worse(c.Series[1].Tone, p.tone(fleet.PresenceUnresponsive))
 		c.X = append(c.X, s.At.Unix())
 		for i, n := range []int{s.Online, s.Unresponsive, s.Offline} {
 			c.Series[i].Values = append(c.Series[i].Values, n)
@@ -212,8 +224,7 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 }
 
 func (v Overview) callChart(ctx context.Context) chart {
-	whole := v.To.Truncate(v.Step).Add(v.Step) // the bar of now is not cut off
-	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Truncate(v.Step).Unix(), To: whole.Unix(),
+	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Truncate(v.Step).Unix(), To: v.To.Unix(),
 		Step: int64(v.Step.Seconds()), Series: []series{
 			{Label: t(ctx, "chart.succeeded"), Tone: toneGood},
 			{Label: t(ctx, "chart.failed"), Tone: toneBad},

@@ -591,7 +591,7 @@
         ...spec.series.map(s => ({
           label: s.label, stroke: resolved(s.tone), width: spec.step ? 0 : 1.6, spanGaps: false,
           fill: resolved(spec.step ? s.tone : s.tone + '-soft'), points: { show: false },
-          paths: spec.step ? uPlot.paths.bars({ size: [0.7, 24] }) : undefined,
+          paths: spec.step ? (u, i, from, to) => bars(u, spec, i, from, to) : undefined,
           value: (u, v, i, at) => at == null || v == null ? '' : numbers.format(s.values[at]),
         })),
       ],
@@ -601,9 +601,25 @@
   // topOf is where series i ends at a moment: on all that follow it.
   const topOf = (spec, i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
 
-  // drawn is what the plot gets: a bar is placed in the middle of its step.
+  // endOf is where the bar at a moment ends: with its step, or now.
+  const endOf = (spec, at) => Math.min(spec.x[at] + spec.step, spec.to)
+
+  // bars spans each count's whole step.
+  function bars(u, spec, i, from, to) {
+    const fill = new Path2D(), gap = devicePixelRatio, floor = u.valToPos(0, 'y', true)
+    for (let at = from; at <= to; at++) {
+      const n = u.data[i][at]
+      if (!n) continue
+      const left = u.valToPos(Math.max(spec.x[at], spec.from), 'x', true), right = u.valToPos(endOf(spec, at), 'x', true)
+      const top = u.valToPos(n, 'y', true)
+      fill.rect(left, top, Math.max(right - left - gap, gap), floor - top)
+    }
+    return { stroke: null, fill }
+  }
+
+  // drawn is what the plot gets: the pointer finds a bar by the middle of what it spans.
   function drawn(spec) {
-    return [spec.step ? spec.x.map(x => x + spec.step / 2) : spec.x, ...spec.series.map((s, i) => s.values.map((_, at) => topOf(spec, i, at)))]
+    return [spec.step ? spec.x.map((x, at) => (x + endOf(spec, at)) / 2) : spec.x, ...spec.series.map((s, i) => s.values.map((_, at) => topOf(spec, i, at)))]
   }
 
   // nameAreas writes what an area counts at its end, or over it when it is flat.
@@ -617,7 +633,8 @@
     spec.series.forEach((s, i) => {
       if (!s.values[at]) return
       ctx.fillStyle = resolved(s.tone)
-      const middle = y(i + 1) - y(i) > 18 * px ? (y(i) + y(i + 1)) / 2 : y(i) - 9 * px
+      const inside = y(i + 1) - y(i) > 18 * px, above = y(i) - 9 * px
+      const middle = inside ? (y(i) + y(i + 1)) / 2 : above > u.bbox.top + 9 * px ? above : y(i + 1) + 9 * px // under the line at the top
       ctx.fillText(`${s.label} ${numbers.format(s.values[at])}`, u.valToPos(spec.x[at], 'x', true) - 8 * px, middle)
     })
     ctx.restore()
