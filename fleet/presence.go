@@ -32,6 +32,8 @@ const (
 	PresenceTalked       = "conversation_ended" // of a device that connects for conversations
 	PresenceAnswered     = "answered_again"
 	PresenceUnwatched    = "fleetd_started" // no connection outlives the process
+	// of time lines only: connected again soon after fleetd was away, since since_at
+	PresenceWatched = "fleetd_was_away"
 )
 
 // PresenceReasons are the codes of presence with the names of their parameters.
@@ -39,6 +41,7 @@ const (
 var PresenceReasons = map[string][]string{
 	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
 	PresenceBroke: {"detail"}, PresenceTalked: {}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
+	PresenceWatched: {"address", "since_at"},
 }
 
 // Codes of why a connection ended or is silent: the parameter "detail" of the

@@ -24,6 +24,7 @@ type Reason struct {
 //	_ms     a duration, in milliseconds
 //	_bytes  a size, in bytes
 //	_at     a time, RFC 3339 in UTC
+//	_time   the same; pages write those of one day on the clock alone
 //	_hex    an address, an identifier or a byte: texts write it in hexadecimal
 //
 // The parameter "case" is a second code: it chooses one of several texts of the

@@ -31,6 +31,8 @@ type Store struct {
 
 	outbox Outbox // nil: no event is delivered
 
+	started time.Time // devices connect from then on
+
 	mu       sync.Mutex
 	orphaned map[fleet.DeviceID]fleet.PresenceChange // see SavePresence
 }
@@ -51,7 +53,7 @@ func New(db *pgxpool.Pool, o Options) *Store {
 	if o.FlushTimeout == 0 {
 		o.FlushTimeout = 30 * time.Second
 	}
-	return &Store{db: db, log: o.Logger, calls: newCommitter(db, o.Logger, o.FlushTimeout),
+	return &Store{db: db, log: o.Logger, started: time.Now(), calls: newCommitter(db, o.Logger, o.FlushTimeout),
 		orphaned: make(map[fleet.DeviceID]fleet.PresenceChange)}
 }
 

@@ -19,7 +19,8 @@ var _ fleet.PresenceStore = (*Store)(nil)
 const (
 	maxOrphans = 20_000
 	maxSamples = 50_000
-	clockSlack = time.Minute // a time that lies further ahead is one of a wrong clock
+	clockSlack = time.Minute     // a time that lies further ahead is one of a wrong clock
+	returnTime = 5 * time.Minute // a device that connects within this of a start was there while fleetd was away
 )
 
 // A connection's epoch lets older ones no more in.
@@ -36,6 +37,10 @@ const upsertConnections = `
 //
 // What moved becomes part of the device's time line. A change that is stored
 // again, because its answer was lost, moves nothing.
+//
+// That fleetd stopped is no change of a device. One that connects again before
+// $11 has one entry, which says that fleetd was away. One that connects later was
+// away itself, and then gets the entry about its absence, too.
 const updatePresence = `
 	WITH changed AS (UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
@@ -47,7 +52,10 @@ const updatePresence = `
 		last_seen = greatest(d.last_seen, u.last_seen)
 	FROM (SELECT u.*, (d.presence, d.presence_since) IS DISTINCT FROM (u.presence, u.since) AS moved,
 			CASE WHEN u.epoch IS NULL THEN u.since >= d.presence_since OR d.presence_since > $9
-			ELSE c.epoch = u.epoch END AS fresh
+			ELSE c.epoch = u.epoch END AS fresh,
+			d.presence = 'offline' AND (d.presence_evidence_code = 'fleetd_started'
+				OR d.presence_evidence_params->'detail'->>'code' = 'fleetd_stopping') AS unwatched,
+			d.presence_since AS was_since, d.presence_evidence_code AS was_code, d.presence_evidence_params AS was_params
 		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[],
 			$8::text[], $10::jsonb[])
 			AS u (id, presence, since, evidence, last_seen, epoch, transport, remote_addr, params)
@@ -55,10 +63,16 @@ const updatePresence = `
 		LEFT JOIN connections c ON c.device_id = u.id) u
 	WHERE d.id = u.id
 	RETURNING d.id, d.presence_since, d.presence, d.presence_evidence_code, d.presence_evidence_params, d.transport,
-		u.fresh AND u.moved AS moved),
+		u.fresh AND u.moved AS moved, coalesce(u.unwatched, false) AS unwatched, u.since < $11 AS soon,
+		coalesce(u.params->'detail'->>'code' = 'fleetd_stopping', false) AS stopping, u.was_since, u.was_code, u.was_params),
 	kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
 		SELECT id, presence_since, presence, presence_evidence_code, presence_evidence_params, transport FROM changed
-		WHERE moved
+		WHERE moved AND NOT stopping AND NOT (unwatched AND soon)
+		UNION ALL SELECT id, presence_since, presence, 'fleetd_was_away', coalesce(presence_evidence_params, '{}')
+			|| jsonb_build_object('since_at', to_char(was_since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), transport
+		FROM changed WHERE moved AND unwatched AND soon
+		UNION ALL SELECT id, was_since, 'offline', was_code, was_params, transport FROM changed
+		WHERE moved AND unwatched AND NOT soon
 		ON CONFLICT DO NOTHING)
 	SELECT id FROM changed`
 
@@ -93,7 +107,7 @@ func (s *Store) savePresence(ctx context.Context, changes []fleet.PresenceChange
 		b.Queue(upsertConnections, connectionArgs(connected)...)
 	}
 	stored = make(map[fleet.DeviceID]bool, len(changes))
-	b.Queue(updatePresence, presenceArgs(changes)...).Query(func(rows pgx.Rows) error {
+	b.Queue(updatePresence, s.presenceArgs(changes)...).Query(func(rows pgx.Rows) error {
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
 		for _, id := range ids {
 			stored[id] = true
@@ -128,7 +142,7 @@ func connectionArgs(list []fleet.Connection) []any {
 	}
 }
 
-func presenceArgs(list []fleet.PresenceChange) []any {
+func (s *Store) presenceArgs(list []fleet.PresenceChange) []any {
 	type change = fleet.PresenceChange
 	connection := func(of func(*fleet.Connection) string) []string {
 		return collect(list, func(c change) string {
@@ -154,6 +168,7 @@ func presenceArgs(list []fleet.PresenceChange) []any {
 		connection(func(c *fleet.Connection) string { return c.RemoteAddr }),
 		time.Now().Add(clockSlack),
 		collect(list, func(c change) *string { return reasonParams(c.Evidence) }),
+		s.started.Add(returnTime),
 	}
 }
 
@@ -216,7 +231,7 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 }
 
 // ResetPresence turns every online or unresponsive device of the node, or of any
-// node if that is "", to offline.
+// node if that is "", to offline. Their time lines say so when they connect again.
 func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.Reason, at time.Time) (int64, error) {
 	var n int64
 	err := s.db.QueryRow(ctx, `
@@ -225,9 +240,7 @@ func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.R
 			presence_evidence_params = $5
 		WHERE d.presence IN ('online', 'unresponsive')
 		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))
-		RETURNING d.id, d.presence_since, d.presence, d.presence_evidence_code, d.presence_evidence_params, d.transport),
-		kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
-			SELECT * FROM changed ON CONFLICT DO NOTHING)
+		RETURNING d.id)
 		SELECT count(*) FROM changed`,
 		node, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence)).Scan(&n)
 	if err != nil {

@@ -153,13 +153,32 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items), []string{"presence online"})
 	same(t, len(line(t, s, fleet.TimelineFilter{Device: "unknown"}).Items), 0)
 
-	_, err := s.ResetPresence(ctx, "", fleet.Because(fleet.PresenceUnwatched), at.Add(time.Hour))
+	// A fleetd that was away is one entry, of a device that connects as soon as it can.
+	last := func() fleet.TimelineEntry {
+		return line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items[0]
+	}
+	_, err := s.ResetPresence(ctx, "", fleet.Because(fleet.PresenceUnwatched), at.Add(time.Minute))
+	check(t, err)
+	same(t, last().At, at)
+	check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(unit, 3, at.Add(2*time.Minute))}))
+	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items),
+		[]string{"presence online", "presence online"})
+	evidence, _ := last().Params["evidence"].(fleet.Reason)
+	same(t, evidence.Code, fleet.PresenceWatched)
+	same(t, evidence.Params["since_at"], any(at.Add(time.Minute).UTC().Format(time.RFC3339)))
+
+	// One that comes an hour later was away itself.
+	stopping := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at.Add(3 * time.Minute),
+		Evidence: fleet.Because(fleet.PresenceBroke, "detail", fleet.Because(fleet.CauseStopping))}
+	check(t, s.SavePresence(ctx, []fleet.PresenceChange{stopping}))
+	same(t, last().At, at.Add(2*time.Minute))
+	check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(unit, 4, at.Add(time.Hour))}))
+	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items),
+		[]string{"presence online", "presence offline", "presence online", "presence online"})
+	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Minute}, at.Add(4*time.Minute))
 	check(t, err)
 	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items),
-		[]string{"presence offline", "presence online"})
-	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Minute}, at.Add(2*time.Minute))
-	check(t, err)
-	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items), []string{"presence offline"})
+		[]string{"presence online", "presence offline"})
 }
 
 // A report of the same start, or the same configuration, is no change.

@@ -64,7 +64,7 @@ func TestReasonsHaveMessages(t *testing.T) {
 // madeElsewhere are codes that no call of fleet.Because names: SQL writes them,
 // a table chooses among them, or rows of earlier versions have them.
 var madeElsewhere = []string{campaign.ReasonBusyIn, campaign.ReasonTakenOver, campaign.ReasonWaveNamed,
-	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText, fleet.CauseKicked,
+	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText, fleet.CauseKicked, fleet.PresenceWatched,
 	campaign.ReasonRuleFired, campaign.ReasonLimitShare, campaign.ReasonLimitFirst}
 
 // Every code is made with exactly the parameters that its table names, and
