@@ -14,7 +14,11 @@ const shownDeployments = 10
 // deviceUpdates says why a device is, or is not, being updated.
 func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.DeviceUpdates, error) {
 	v := ui.DeviceUpdates{Device: id, CanAct: s.mayCall(ctx, id)}
-	var err error
+	d, err := s.Devices.Device(ctx, id)
+	if err != nil {
+		return v, err
+	}
+	v.Title = d.Title()
 	if v.Outlook, err = s.Campaigns.Outlook(ctx, id); err != nil {
 		return v, err
 	}

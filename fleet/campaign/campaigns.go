@@ -25,6 +25,9 @@ type Options struct {
 		devices []fleet.DeviceID, at time.Time) (int, error)
 	// Limits says which images may not be used now, and why. Nil: all may.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
+	// Signed: keys are loaded that images can be signed with. Without one, that an
+	// image is not signed is no warning.
+	Signed bool
 	// RequireApproval makes every campaign need a second person; a rollback, unless the
 	// approval of its campaign covers it.
 	RequireApproval bool

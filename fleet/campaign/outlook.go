@@ -23,12 +23,22 @@ type Outlook struct {
 	// Newer are released releases with an image that would fit and is newer
 	// than the running build, newest first; a hold does not matter here.
 	Newer []firmware.Release
+	// RolledBack are such releases whose build the device took and did not keep: they
+	// are no offer, but may be tried again on purpose.
+	RolledBack []RolledBackRelease
 	// Misfits are newer releases with an image for the device's board that it
 	// cannot take, newest first.
 	Misfits []Misfit
 	// Failed are its latest deployments that failed, one for each build that it
 	// does not run, newest first.
 	Failed []Deployment
+}
+
+// A RolledBackRelease is a release that a device would fit, and when it came back
+// from it with the build before.
+type RolledBackRelease struct {
+	Release    firmware.Release
+	Deployment Deployment // the latest that ended so
 }
 
 // A Misfit is a release that a device cannot take, and why.
@@ -59,11 +69,11 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 	if d.Hold.Active(s.o.Now()) {
 		out.Hold = d.Hold
 	}
-	if err := s.newer(ctx, d, &out); err != nil {
+	latest, err := s.DeviceDeployments(ctx, id, failedLooked)
+	if err != nil {
 		return Outlook{}, err
 	}
-	latest, err := s.DeviceDeployments(ctx, id, failedLooked)
-	if err != nil || len(latest) == 0 {
+	if err := s.newer(ctx, d, latest, &out); err != nil || len(latest) == 0 {
 		return out, err
 	}
 	out.Failed = failed(latest, d)
@@ -81,15 +91,19 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 
 // newer finds the releases that the device could get, and those of its board
 // that it cannot.
-func (s *Service) newer(ctx context.Context, d fleet.Device, out *Outlook) error {
+func (s *Service) newer(ctx context.Context, d fleet.Device, latest []Deployment, out *Outlook) error {
 	page, err := s.o.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseReleased, Limit: newerShown})
 	if err != nil {
 		return err
 	}
 	d.Hold = nil // it says when, not whether
 	for _, r := range page.Items {
-		switch _, skip, why := firmware.FitDevice(d, r, firmware.FitOptions{}, s.o.Now()); skip {
+		switch img, skip, why := firmware.FitDevice(d, r, firmware.FitOptions{}, s.o.Now()); skip {
 		case firmware.SkipNone:
+			if dep := rolledBack(latest, img.ELFSHA256); dep != nil {
+				out.RolledBack = append(out.RolledBack, RolledBackRelease{r, *dep})
+				continue
+			}
 			out.Newer = append(out.Newer, r)
 		case firmware.SkipInstalled, firmware.SkipNewer, firmware.SkipNoImage, firmware.SkipRetired,
 			firmware.SkipNotEnrolled, firmware.SkipUnknown:
@@ -100,6 +114,16 @@ func (s *Service) newer(ctx context.Context, d fleet.Device, out *Outlook) error
 		}
 	}
 	return nil
+}
+
+// rolledBack returns the deployment by which a device did not keep a build; nil if its
+// latest verdict on the build is another.
+func rolledBack(latest []Deployment, elf string) *Deployment {
+	i := slices.IndexFunc(latest, func(d Deployment) bool { return d.TargetELF == elf && d.State.Verdict() })
+	if elf == "" || i < 0 || latest[i].State != DeploymentRolledBack {
+		return nil
+	}
+	return &latest[i]
 }
 
 // mayBeNewer holds also where the versions cannot be compared.

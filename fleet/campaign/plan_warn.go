@@ -10,8 +10,8 @@ import (
 const (
 	WarnDraftRelease  = "release_is_draft"
 	WarnBoardUnstated = "board_not_stated" // the image goes to every board with its chip
-	WarnUnsigned      = "unsigned"
-	WarnWithheld      = "image_withheld" // it may not be used now: see [firmware.Checker]
+	WarnUnsigned      = "unsigned"         // while keys are loaded
+	WarnWithheld      = "image_withheld"   // it may not be used now: see [firmware.Checker]
 	WarnSingleWave    = "single_wave"
 	WarnOffline       = "mostly_offline"
 	WarnNoWindow      = "no_window" // none opens between start and end
@@ -37,7 +37,7 @@ func (a *planner) warnings(r firmware.Release) []PlanWarning {
 		if img.Board == "" {
 			warn(WarnBoardUnstated, "%s", img.Chip)
 		}
-		if len(img.Signatures) == 0 {
+		if a.s.o.Signed && len(img.Signatures) == 0 {
 			warn(WarnUnsigned, "%.12s", img.SHA256)
 		}
 		if img.NotOfferable != "" && a.plan.Mode == firmware.ModeAuto {

@@ -88,6 +88,7 @@ type outlookView struct {
 	Quarantine  *quarantineView       `json:"quarantine"`
 	Hold        *holdView             `json:"hold" doc:"Campaigns leave the device out until it ends"`
 	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run; a hold does not matter here"`
+	RolledBack  []rolledBackView      `json:"rolled_back" nullable:"false" doc:"Newer releases with an image that fits, and that it took and did not keep: offer them only for a deliberate second try"`
 	Misfits     []misfitView          `json:"misfits" nullable:"false" doc:"Newer releases with an image for its board that it cannot take; 3 at most"`
 	Failed      []failedView          `json:"failed" nullable:"false" doc:"Its latest deployments that failed, one for each build that it does not run; 3 at most"`
 }
@@ -100,6 +101,13 @@ func (outlookView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema
 type newerView struct {
 	ReleaseID uuid.UUID `json:"release_id" format:"uuid"`
 	Version   string    `json:"version"`
+}
+
+type rolledBackView struct {
+	ReleaseID  uuid.UUID  `json:"release_id" format:"uuid"`
+	Version    string     `json:"version"`
+	CampaignID uuid.UUID  `json:"campaign_id" format:"uuid"`
+	FinishedAt *time.Time `json:"finished_at"`
 }
 
 type misfitView struct {
@@ -124,6 +132,9 @@ type failedView struct {
 func outlook(o campaign.Outlook, events []campaign.DeploymentEvent) outlookView {
 	v := outlookView{BlockReason: orNil(o.BlockReason), Until: utcOrNil(o.Until),
 		Newer: viewed(o.Newer, func(r firmware.Release) newerView { return newerView{r.ID, r.Version} })}
+	v.RolledBack = viewed(o.RolledBack, func(r campaign.RolledBackRelease) rolledBackView {
+		return rolledBackView{r.Release.ID, r.Release.Version, r.Deployment.Campaign, utcOrNil(r.Deployment.FinishedAt)}
+	})
 	v.Misfits = viewed(o.Misfits, func(m campaign.Misfit) misfitView {
 		return misfitView{m.Release.ID, m.Release.Version, m.Skip, because(m.Reason), m.Reason.Code, paramsOf(m.Reason)}
 	})

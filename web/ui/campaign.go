@@ -371,10 +371,20 @@ func (b CampaignBoard) soakUntil(w campaign.Wave) time.Time {
 	return b.Progress.SoakUntil[w.Number]
 }
 
+// stands reports whether a wave that has begun is not gone on with: its campaign is
+// paused.
+func (b CampaignBoard) stands(w campaign.Wave) bool {
+	return b.Campaign.State == campaign.Paused && (w.State == campaign.WaveRunning || w.State == campaign.WaveSoaking)
+}
+
 // waveSaying is what there is to say of a wave, in a sentence.
 func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 	c := b.waveTally(w.Number)
 	need := trimFloat(w.Plan.SuccessPercent)
+	if b.stands(w) {
+		return t(ctx, "campaign.wave_say.paused", "v", c.verdicts(), "n", w.Size, "need", need, "open",
+			c.InFlight+c.Verifying)
+	}
 	switch w.State {
 	case campaign.WavePending:
 		return b.waveOpens(ctx, w)

@@ -190,3 +190,50 @@ func TestResumeSaysWhatItDoes(t *testing.T) {
 		}
 	}
 }
+
+// A wave of a paused campaign says so, whatever it was doing.
+func TestWaveOfAPausedCampaign(t *testing.T) {
+	for _, state := range []campaign.WaveState{campaign.WaveRunning, campaign.WaveSoaking} {
+		b := CampaignBoard{Campaign: campaign.Campaign{State: campaign.Paused, PauseReason: campaign.PausedByThreshold},
+			Waves: []campaign.Wave{{State: state, Size: 8, Plan: campaign.WavePlan{SuccessPercent: 90}}},
+			Progress: campaign.Progress{ByWave: []map[campaign.DeploymentState]int{{campaign.DeploymentSucceeded: 5,
+				campaign.DeploymentRejected: 1, campaign.DeploymentQueued: 2}}}}
+		for lang, want := range map[i18n.Lang][]string{
+			i18n.English: {">paused<", "Paused: 6 of 8 judged, 0 go on."},
+			i18n.Chinese: {">已暂停<", "已暂停：已判定 6 / 8"}} {
+			var html strings.Builder
+			if err := b.Wave(0).Render(WithPage(t.Context(), Page{Lang: lang}), &html); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range want {
+				if !strings.Contains(html.String(), text) {
+					t.Errorf("%s: the wave lacks %q:\n%s", state, text, html.String())
+				}
+			}
+		}
+	}
+}
+
+// A release that the device rolled back is no offer, and the paused campaign that
+// lists the device is named.
+func TestReleaseThatRolledBackHere(t *testing.T) {
+	at := time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)
+	d := campaign.Deployment{State: campaign.DeploymentRolledBack, UpdatedAt: at, FromVersion: "1.1.0", ToVersion: "1.2.0"}
+	v := DeviceUpdates{CanAct: true, Outlook: campaign.Outlook{Deployment: &d,
+		Campaign:   &campaign.Campaign{State: campaign.Paused, Plan: campaign.Plan{Name: "Autumn"}},
+		RolledBack: []campaign.RolledBackRelease{{Release: firmware.Release{Version: "1.2.0"}, Deployment: d}}}}
+	var html strings.Builder
+	ctx := WithPage(t.Context(), Page{Lang: i18n.English, Zone: time.UTC})
+	if err := v.View().Render(ctx, &html); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"The campaign “Autumn” lists this device, and is paused", "rolled back here on",
+		"Try it again…"} {
+		if !strings.Contains(html.String(), text) {
+			t.Errorf("the page lacks %q:\n%s", text, html.String())
+		}
+	}
+	if strings.Contains(html.String(), "No open campaign") {
+		t.Error("the page says that no open campaign has the device")
+	}
+}

@@ -12,6 +12,7 @@ import (
 // "quarantine") lets a device back into campaigns.
 type DeviceUpdates struct {
 	Device      fleet.DeviceID
+	Title       string // of the device
 	Outlook     campaign.Outlook
 	Deployments []DeploymentView // newest first
 	More        bool             // there are older ones than are shown
@@ -38,14 +39,24 @@ func (v DeviceUpdates) sayings(ctx context.Context) (all []string) {
 	underWay := ok && !latest.Deployment.State.Final()
 	switch {
 	case underWay:
-	case len(v.Outlook.Newer) > 0:
+		return all
+	case ok && latest.Campaign.State.Open():
+		all = append(all, t(ctx, "firmware.why.listed", "name", shorten(latest.Campaign.Plan.Name, 60),
+			"state", t(ctx, "campaign.state."+string(latest.Campaign.State))))
+	default:
 		all = append(all, t(ctx, "firmware.why.no_campaign"))
+	}
+	switch {
+	case len(v.Outlook.Newer) > 0:
+		all = append(all, t(ctx, "firmware.why.newer"))
+	case len(v.Outlook.RolledBack) > 0:
+		all = append(all, t(ctx, "firmware.why.rolled_back"))
 	case len(v.Outlook.Misfits) > 0:
 		all = append(all, t(ctx, "firmware.why.misfits"))
 	default:
 		all = append(all, t(ctx, "firmware.why.nothing"))
 	}
-	if !underWay && v.Outlook.Hold != nil {
+	if v.Outlook.Hold != nil {
 		all = append(all, t(ctx, "firmware.why.held", "name", v.Outlook.Hold.By.Name))
 	}
 	return all
@@ -60,6 +71,11 @@ func (v DeviceUpdates) failed() (all []campaign.Deployment) {
 		}
 	}
 	return all
+}
+
+// againURL opens the wizard with a release that the device rolled back, for it alone.
+func (v DeviceUpdates) againURL(ctx context.Context, r campaign.RolledBackRelease) string {
+	return DeviceActs{Device: v.Device, Title: v.Title, Newer: &r.Release}.updateURL(ctx)
 }
 
 func misfitText(ctx context.Context, m campaign.Misfit) string {
