@@ -279,8 +279,9 @@ func (d *device) poll(firstBoot bool) (l firmware.Link, offered bool) {
 	d.w.store.mu.Lock()
 	row := d.w.store.devices[d.id]
 	row.ELFSHA256, row.Version, row.LastPoll = p.ELFSHA256, version, &now
-	d.w.store.devices[d.id] = row
+	d.w.store.polls[d.id] = row
 	d.w.store.mu.Unlock()
+	time.AfterFunc(200*time.Millisecond, func() { d.w.Stored(context.Background(), d.id) })
 	offer := d.w.current().Poll(context.Background(), p, firstBoot)
 	if offer == nil {
 		return l, false

@@ -56,6 +56,14 @@ func (alwaysLeads) Lead(ctx context.Context, run func(ctx context.Context) error
 	return run(ctx)
 }
 
+// A Register has what devices said they run.
+type Register interface {
+	// Stored returns when what the devices said so far is stored.
+	Stored(ctx context.Context, ids ...fleet.DeviceID) error
+	// Runs notes the build that a device named when it was asked.
+	Runs(id fleet.DeviceID, elfSHA256, version string)
+}
+
 // Options configures [Engine]. Those without a default are required.
 type Options struct {
 	Store       campaign.RolloutStore
@@ -65,6 +73,7 @@ type Options struct {
 	Link        Link
 	Presence    Presence
 	Downloads   Downloads
+	Register    Register // nil: none
 	// Conversations of devices are waited for. Nil: none is
 	Conversations Conversations
 	// Authority says what those who asked for a campaign may do now. Nil: what they

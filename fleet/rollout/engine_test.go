@@ -22,6 +22,9 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 		defer func() {
 			close(w.over)
 			sleep(time.Hour) // scripts run out
+			if ids := w.store.unregistered; len(ids) > 0 {
+				t.Errorf("boot polls of %v were acted on before they were stored", ids)
+			}
 			for _, bad := range w.bad {
 				t.Error(bad)
 			}

@@ -28,24 +28,27 @@ type memStore struct {
 	// watch sees the state of the store after each dispatch and opened wave.
 	watch func(op string, campaignID uuid.UUID, device fleet.DeviceID)
 
-	mu          sync.Mutex
-	lead        sync.Mutex
-	loseLead    func() // ends the right to lead, as a lost connection does
-	campaigns   map[uuid.UUID]campaign.Campaign
-	waves       map[uuid.UUID][]campaign.Wave
-	deployments map[uuid.UUID]campaign.Deployment
-	events      map[uuid.UUID][]campaign.DeploymentEvent
-	links       map[string]firmware.Link
-	revoked     map[uuid.UUID]int // links of deployments that were revoked, by attempt
-	devices     map[fleet.DeviceID]fleet.Device
-	images      map[string]firmware.Image
-	releases    map[uuid.UUID]firmware.Release
-	quarantines map[fleet.DeviceID]campaign.Quarantine
-	dispatches  []campaign.Dispatch
+	mu           sync.Mutex
+	polls        map[fleet.DeviceID]fleet.Device // that wait to be stored
+	unregistered []fleet.DeviceID                // of which a poll was acted on, and was not stored
+	lead         sync.Mutex
+	loseLead     func() // ends the right to lead, as a lost connection does
+	campaigns    map[uuid.UUID]campaign.Campaign
+	waves        map[uuid.UUID][]campaign.Wave
+	deployments  map[uuid.UUID]campaign.Deployment
+	events       map[uuid.UUID][]campaign.DeploymentEvent
+	links        map[string]firmware.Link
+	revoked      map[uuid.UUID]int // links of deployments that were revoked, by attempt
+	devices      map[fleet.DeviceID]fleet.Device
+	images       map[string]firmware.Image
+	releases     map[uuid.UUID]firmware.Release
+	quarantines  map[fleet.DeviceID]campaign.Quarantine
+	dispatches   []campaign.Dispatch
 }
 
 func newMemStore() *memStore {
-	return &memStore{campaigns: map[uuid.UUID]campaign.Campaign{}, waves: map[uuid.UUID][]campaign.Wave{},
+	return &memStore{polls: make(map[fleet.DeviceID]fleet.Device), campaigns: map[uuid.UUID]campaign.Campaign{},
+		waves:       map[uuid.UUID][]campaign.Wave{},
 		deployments: map[uuid.UUID]campaign.Deployment{},
 		events:      map[uuid.UUID][]campaign.DeploymentEvent{}, links: map[string]firmware.Link{},
 		revoked: map[uuid.UUID]int{},
@@ -308,6 +311,11 @@ func (s *memStore) SaveDeployments(ctx context.Context, changes []campaign.Deplo
 
 func (s *memStore) store(c campaign.DeploymentChange) bool {
 	d := c.Deployment
+	for _, e := range c.Events {
+		if p, pending := s.polls[d.Device]; pending && e.Kind == fleet.EvidenceBootPoll && e.At.Equal(*p.LastPoll) {
+			s.unregistered = append(s.unregistered, d.Device)
+		}
+	}
 	row, ok := s.deployments[d.ID]
 	if !ok || row.Revision != d.Revision || d.State.Active() && s.activeElsewhere(d) {
 		return false

@@ -16,6 +16,10 @@ const toolSystemInfo = "self.get_system_info"
 // the neighbourhood has a quote in it (protocol 1.3).
 var elfPattern = regexp.MustCompile(`"elf_sha256"\s*:\s*"([0-9a-f]{16,64})"`)
 
+// versionPattern finds the version of the application, whose description holds no text
+// that others chose.
+var versionPattern = regexp.MustCompile(`"application"\s*:\s*\{[^{}]*"version"\s*:\s*"([^"\\]{1,64})"`)
+
 // probe asks the device something that one which restarts cannot answer, and
 // which build it runs. Silence is no evidence.
 func (l *loop) probe(ctx context.Context, d *deployment) {
@@ -43,7 +47,8 @@ func (c *openCampaign) question() fleet.CallRequest {
 	return fleet.CallRequest{Actor: c.actor(), Mandate: c.mandate(), Tool: toolSystemInfo}
 }
 
-// askBuild returns the build that the device says it runs; "" if it does not say.
+// askBuild returns the build that the device says it runs, "" if it does not say, and has
+// the register know it.
 // The error is [errAbsent]: the device was not asked.
 func (e *Engine) askBuild(ctx context.Context, ask fleet.CallRequest, device fleet.DeviceID) (string, error) {
 	ask.Device = device
@@ -56,9 +61,13 @@ func (e *Engine) askBuild(ctx context.Context, ask fleet.CallRequest, device fle
 	case call.State != fleet.CallSucceeded:
 		return "", nil
 	}
-	match := elfPattern.FindStringSubmatch(answerText(call.Result))
+	text := answerText(call.Result)
+	match := elfPattern.FindStringSubmatch(text)
 	if match == nil {
 		return "", nil
+	}
+	if version := versionPattern.FindStringSubmatch(text); version != nil && e.o.Register != nil {
+		e.o.Register.Runs(device, match[1], version[1])
 	}
 	return match[1], nil
 }

@@ -82,9 +82,33 @@ func (w *world) options() rollout.Options {
 			tools:         {ID: tools, Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}, {Name: "self.get_system_info"}}},
 			"fewer tools": {ID: "fewer tools", Tools: []fleet.Tool{{Name: fleet.ToolUpgradeFirmware}}},
 		}},
-		Authority: &w.rights, Rollback: w.rollBack, Conversations: w.talks,
+		Authority: &w.rights, Rollback: w.rollBack, Conversations: w.talks, Register: w,
 		PublicURL: "http://fleet.example.org", Log: w.log, Tick: w.tick,
 	}
+}
+
+// Stored stores polls, which otherwise wait.
+func (w *world) Stored(_ context.Context, ids ...fleet.DeviceID) error {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	for _, id := range ids {
+		if p, ok := w.store.polls[id]; ok {
+			row := w.store.devices[id]
+			row.ELFSHA256, row.Version, row.LastPoll = p.ELFSHA256, p.Version, p.LastPoll
+			w.store.devices[id] = row
+			delete(w.store.polls, id)
+		}
+	}
+	return nil
+}
+
+// Runs notes the build that a device named.
+func (w *world) Runs(id fleet.DeviceID, elfSHA256, version string) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	row := w.store.devices[id]
+	row.ELFSHA256, row.Version = elfSHA256, version
+	w.store.devices[id] = row
 }
 
 func (w *world) rollBack(_ context.Context, id uuid.UUID) error {

@@ -38,6 +38,7 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 	for i, d := range batch {
 		changes[i] = campaign.DeploymentChange{Deployment: d.Deployment, Events: d.events}
 	}
+	l.register(ctx, batch)
 	var stale []uuid.UUID
 	err := l.persist(ctx, "deployments", func(ctx context.Context) (err error) {
 		stale, err = l.o.Store.SaveDeployments(ctx, changes)
@@ -58,6 +59,31 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 		l.reread(ctx, batch[0])
 	}
 }
+
+// register has what the devices of the batch said they run stored before what is
+// concluded from it: a process that dies between the two leaves a deployment that waits,
+// and none that succeeded with a build that the register does not have.
+func (l *loop) register(ctx context.Context, batch []*deployment) {
+	if l.o.Register == nil {
+		return
+	}
+	var said []fleet.DeviceID
+	for _, d := range batch {
+		if slices.ContainsFunc(d.seen, saysBuild) {
+			said = append(said, d.Device)
+		}
+	}
+	if len(said) == 0 {
+		return
+	}
+	err := l.persist(ctx, "boot polls", func(ctx context.Context) error { return l.o.Register.Stored(ctx, said...) })
+	if err != nil && ctx.Err() == nil {
+		l.o.Log.Error("boot polls not stored", "count", len(said), "err", err)
+	}
+}
+
+// saysBuild reports whether the observation is of what a device said it runs.
+func saysBuild(o campaign.Observation) bool { return o.ELF != "" || o.Version != "" }
 
 // saved notes what the store accepted, and looks at what it did not.
 func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID) {
