@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A board that was let in is on record, whenever fleetd is killed: it is in the list, and
+// connects with what it was given.
+func TestBoardsThatJoinOutliveAKill(t *testing.T) {
+	d := newDaemon(t)
+	const boards, kills = 300, 2
+	for kill := range kills {
+		given := d.joinUntilKilled(kill, boards)
+		d.start()
+		if len(given) == 0 || len(given) == boards {
+			t.Fatalf("%d of %d boards were let in before the kill: it proves nothing", len(given), boards)
+		}
+		shown := map[string]bool{}
+		for cursor := ""; ; {
+			var page struct {
+				Items      []struct{ ID string }
+				NextCursor string `json:"next_cursor"`
+			}
+			d.rest("GET", "/devices?limit=500&cursor="+cursor, nil, &page)
+			for _, device := range page.Items {
+				shown[device.ID] = true
+			}
+			if cursor = page.NextCursor; cursor == "" {
+				break
+			}
+		}
+		lost, refused := 0, 0
+		for id, c := range given {
+			if !shown[strings.ReplaceAll(id, ":", "")] {
+				lost++
+			}
+			if d.connectWith(c) != 0 {
+				refused++
+			}
+		}
+		if lost > 0 || refused > 0 {
+			t.Errorf("kill %d: of %d boards that were let in %d are in no list, %d are refused", kill, len(given), lost, refused)
+		}
+	}
+}
+
+// joinUntilKilled has boards join at once, kills fleetd when a third of them are in, and
+// returns those that were given credentials.
+func (d *daemon) joinUntilKilled(round, boards int) map[string]credential {
+	var mu sync.Mutex
+	given := map[string]credential{}
+	third := make(chan struct{})
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, 24)
+	for i := range boards {
+		wg.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			id := fmt.Sprintf("02:00:00:00:%02x:%02x", round*2+i/256, i%256)
+			req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
+				strings.NewReader(`{"application":{"version":"2.4.0"}}`))
+			if err != nil {
+				return
+			}
+			req.Header.Set("Device-Id", id)
+			req.Header.Set("Client-Id", "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return // the kill was faster
+			}
+			defer resp.Body.Close()
+			var a struct{ MQTT credential }
+			if json.NewDecoder(resp.Body).Decode(&a) != nil || a.MQTT.Password == "" {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if given[id] = a.MQTT; len(given) == boards/3 {
+				close(third)
+			}
+		})
+	}
+	<-third
+	d.kill()
+	wg.Wait()
+	return given
+}
