@@ -35,7 +35,10 @@ type PresenceOptions struct {
 // A connection's end counts only if it is the newest of its device: ends of
 // older ones, which often arrive after the device is back, change nothing.
 type Presences struct {
-	opts     PresenceOptions
+	opts PresenceOptions
+	// writer has changes that events and watchers know of already; lists wait for them
+	// (Settle). A kill ends every connection, so the next start says offline of all: what
+	// it can lose is a line of the history, and the time a device was last seen.
 	writer   *writebehind.Buffer[DeviceID, *Connection] // nil: the owning connection stays
 	changes  atomic.Int64                               // of presence, so far
 	settled  atomic.Int64                               // of them, that readers need not wait for

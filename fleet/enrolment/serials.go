@@ -124,6 +124,8 @@ type Serials struct {
 	sealer *Sealer
 	now    func() time.Time
 	log    *slog.Logger
+	// counts are shown from memory: of wrong proofs, a kill can lose those of the last
+	// second, though a page or a program has seen them. Nothing is decided by them.
 	counts *writebehind.Buffer[string, WrongProofs]
 	proofs [8]atomic.Int64 // by place in ProofOutcomes
 

@@ -100,7 +100,10 @@ type Service struct {
 	challengeKey []byte // of what devices sign
 	started      time.Time
 	pings        map[fleet.DeviceID]*ping // under way
-	conflicts    *writebehind.Buffer[fleet.DeviceID, struct{}]
+	// conflicts hold polls of second units before they are stored; pages and filters read
+	// the store, and events follow it. One that a kill loses is found again by the next
+	// sign of two units.
+	conflicts *writebehind.Buffer[fleet.DeviceID, struct{}]
 
 	seed   maphash.Seed
 	shards [enrolmentShards]enrolmentShard

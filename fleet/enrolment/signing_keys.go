@@ -196,7 +196,9 @@ type SigningKeys struct {
 	log    *slog.Logger
 	now    func() time.Time
 	ring   atomic.Pointer[keyRing]
-	uses   *writebehind.Buffer[fleet.DeviceID, KeyUse]
+	// uses are counted from the store, after a flush: one that is not stored is not seen.
+	// One that a kill loses is noted again when the device next connects.
+	uses *writebehind.Buffer[fleet.DeviceID, KeyUse]
 }
 
 // keysRefresh is how often the keys are read again: another process may have

@@ -47,6 +47,9 @@ type Reports struct {
 	reporters *reporters
 	counts    [reportKinds]reportCounter
 
+	// Pages and programs read reports from the store, and events follow it. Campaigns see
+	// a report on an upgrade before its row, and store what they conclude themselves: after
+	// a kill the row can be behind the deployment until the device reports again.
 	vitals  *writebehind.Buffer[fleet.DeviceID, Vitals]
 	points  *writebehind.Buffer[pointKey, VitalsPoint]
 	jobs    *writebehind.Buffer[jobKey, Job]
