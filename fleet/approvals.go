@@ -371,7 +371,8 @@ func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval
 		wait = max(0, c.WaitUntil.Sub(s.o.Now()))
 	}
 	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
-		Picture: a.Picture, Interrupt: a.Interrupt, OfflineWait: wait, grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
+		Picture: a.Picture, Interrupt: a.Interrupt, OfflineWait: wait,
+		grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
 		d.Call = c
 		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
 	})

@@ -184,7 +184,8 @@ type CallStore interface {
 	// and evidence, before its bytes are written. One that is on record as sent, which
 	// its owner knows better, is no conflict.
 	SendWaiting(ctx context.Context, c *Call) error
-	// WaitingCalls returns the calls that wait for their devices, oldest first, and forgets the waits of those that are over.
+	// WaitingCalls returns the calls that wait for their devices, oldest first, and
+	// forgets the waits of those that are over.
 	WaitingCalls(ctx context.Context) ([]WaitingCall, error)
 	// RecoverCalls closes what an earlier process left open: pending calls become
 	// canceled, sent ones unknown. This process has made no call yet.

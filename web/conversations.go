@@ -129,6 +129,24 @@ func (s *Server) interruptCall(r *http.Request) (answer, error) {
 	return goTo(ui.CallPath(id.String()))
 }
 
+// cancelCall withdraws a call that waits for its device, or for the end of a
+// conversation.
+func (s *Server) cancelCall(r *http.Request) (answer, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "call"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	ctx := r.Context()
+	_, err = s.Calls.Cancel(ctx, viewerOf(ctx).actor(), id)
+	switch {
+	case errorCode(err) == "call_not_waiting": // it went while the button was pressed
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	}
+	return goTo(ui.CallPath(id.String()))
+}
+
 // A conversationsView follows the list of conversations: those it shows, and how
 // many more have begun.
 type conversationsView struct {

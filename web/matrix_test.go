@@ -180,6 +180,7 @@ var reaches = map[string]string{
 	"POST /approvals/{approval}/withdraw":                        "operator audience",
 	"POST /bulk":                                                 "operator audience",
 	"POST /calls/{call}/interrupt":                               "operator record",
+	"POST /calls/{call}/cancel":                                  "operator record",
 	"POST /campaigns":                                            "operator audience",
 	"POST /campaigns/{campaign}/abort":                           "operator audience",
 	"POST /campaigns/{campaign}/advance":                         "operator audience",

@@ -101,6 +101,7 @@ func (s *Server) table() []route {
 			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
 			{method: get, pattern: call, role: viewer, reach: access.Record, page: s.showCall},
 			{method: post, pattern: call + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
+			{method: post, pattern: call + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
 			{method: get, pattern: ui.PathConversations, role: viewer, reach: access.List, page: s.listConversations},
 			{method: get, pattern: ui.PathConversations + "/{conversation}", role: viewer, reach: access.Record,
 				page: s.showConversation},

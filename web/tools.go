@@ -206,6 +206,9 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	}
 	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
 		Interrupt: r.PostFormValue("interrupt") != ""}
+	if r.PostFormValue("offline") == "wait" {
+		request.OfflineWait = fleet.DefaultCallOfflineWait
+	}
 	if fleet.ShowsPicture(form.Tool.Name) {
 		request.Picture, err = s.receivePicture(r, d)
 		if errors.Is(err, fleet.ErrInvalid) {

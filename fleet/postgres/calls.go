@@ -117,7 +117,8 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 
 const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 	fanout_id, approval_id,
-	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at, finished_at, wait_until`
+	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at,
+	finished_at, wait_until`
 
 type callRow struct {
 	ID           uuid.UUID

@@ -95,6 +95,8 @@ func (v callOut) text() string {
 	switch v.State {
 	case fleet.CallPendingApproval:
 		b.WriteString(" It is waiting for approval by a person, in the console at /approvals. Ask get_call with this id what became of it; do not repeat it.")
+	case fleet.CallPendingDevice:
+		b.WriteString(" It is sent once the device is back. Ask get_call with this id what became of it; do not repeat it.")
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
@@ -167,6 +169,7 @@ type callIn struct {
 	Arguments object `json:"arguments,omitempty" jsonschema:"arguments of the tool, by its schema; see describe_tool"`
 	Purpose   string `json:"purpose,omitempty" jsonschema:"why, in one sentence, for people who approve or review"`
 	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"wait for the device; by default what the tool needs"`
+	Offline   string `json:"offline,omitempty" jsonschema:"wait: sent when a device that is away is back, within 24 h"`
 }
 
 // complete reports whether nothing is wrong that the schema would say; most calls
@@ -174,11 +177,13 @@ type callIn struct {
 func (in *callIn) complete() bool {
 	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= fleet.MaxPurposeBytes &&
 		in.TimeoutMs >= 0 && in.TimeoutMs <= fleet.MaxCallTimeout.Milliseconds() &&
+		(in.Offline == "" || in.Offline == "refuse" || in.Offline == "wait") &&
 		(len(in.Arguments) == 0 || in.Arguments[0] == '{')
 }
 
 var callLimits = map[string]func(*jsonschema.Schema){
 	"device": longest(80), "tool": longest(200), "purpose": longest(fleet.MaxPurposeBytes),
+	"offline":    oneOf("refuse", "wait"),
 	"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
 }
 
@@ -247,9 +252,13 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 		return answer{}, err
 	}
 	// The call goes on without its client; only what was not sent is withdrawn.
+	var wait time.Duration
+	if in.Offline == "wait" {
+		wait = fleet.DefaultCallOfflineWait
+	}
 	c, err := g.o.Calls.Make(context.WithoutCancel(ctx), fleet.CallRequest{Actor: by, Device: id, Tool: in.Tool,
 		Arguments: in.Arguments, Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Purpose: in.Purpose,
-		Withdraw: ctx.Done()})
+		OfflineWait: wait, Withdraw: ctx.Done()})
 	if errors.Is(err, fleet.ErrNotFound) {
 		return answer{}, unknownDevice(in.Device)
 	}

@@ -51,6 +51,7 @@ type CallApprovalView struct {
 	Tool          string                `json:"tool"`
 	Arguments     json.RawMessage       `json:"arguments"`
 	Interrupt     bool                  `json:"interrupt" doc:"It interrupts conversations that the devices are in"`
+	WaitUntil     *time.Time            `json:"wait_until,omitempty" doc:"Until when the call may wait until its device is back; left out if it may not"`
 	AskedBy       actorView             `json:"asked_by"`
 	Person        string                `json:"person" doc:"Operator who made the token that asked; empty if an operator asked"`
 	Purpose       string                `json:"purpose" doc:"What the asker gave as reason; foreign text"`
@@ -58,7 +59,7 @@ type CallApprovalView struct {
 	RuleName      string                `json:"rule_name"`
 	PolicyVersion int64                 `json:"policy_version"`
 	Builds        []approvalBuildView   `json:"builds" nullable:"false" doc:"How the devices describe the tool and what firmware they run, by groups of devices that are alike, largest first, at most 50; something else is not called. Empty: asked for before fleetd recorded that, and good for nothing"`
-	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices with their builds, tool, arguments, interrupt and policy version: what the approval is good for"`
+	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices with their builds, tool, arguments, interrupt, wait_until and policy version: what the approval is good for"`
 	CreatedAt     time.Time             `json:"created_at"`
 	ExpiresAt     time.Time             `json:"expires_at"`
 	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
@@ -87,8 +88,9 @@ func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 
 func callApproval(a fleet.Approval) CallApprovalView {
 	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
-		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, AskedBy: actor(a.AskedBy),
-		Person: a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion,
+		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, WaitUntil: utcOrNil(a.WaitUntil),
+		AskedBy: actor(a.AskedBy),
+		Person:  a.Person, Purpose: a.Purpose, Rule: a.Rule, RuleName: a.RuleName, PolicyVersion: a.PolicyVersion,
 		Digest: hex.EncodeToString(a.Digest[:]), Stale: a.Stale, Builds: listOf(a.Builds, approvalBuild).Body.Items,
 		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
 		Code: a.Code}

@@ -24,7 +24,8 @@ type callView struct {
 	Actor      actorView       `json:"actor"`
 	FanOutID   *uuid.UUID      `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
 	ApprovalID *uuid.UUID      `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that the call, or its fan-out, waits for or was given"`
-	State      fleet.CallState `json:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
+	State      fleet.CallState `json:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
+	WaitUntil  *time.Time      `json:"wait_until,omitempty" doc:"Until when the call may wait, or might have waited, until its device is back; left out of calls that did not have to"`
 	Waits      *waitView       `json:"waits,omitempty" doc:"What a pending call waits for, other than its turn"`
 	Result     json.RawMessage `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
 	Error      *callErrorView  `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
@@ -44,9 +45,9 @@ func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 
 // waitView says what a call waits for.
 type waitView struct {
-	Code    string    `json:"code" enum:"in_conversation" doc:"in_conversation: the device is in a conversation with a voice server; the call is sent after it"`
-	SinceAt time.Time `json:"since_at" doc:"Begin of the conversation"`
-	UntilAt time.Time `json:"until_at" doc:"When the call is sent at the latest"`
+	Code    string     `json:"code" enum:"in_conversation,device_away" doc:"in_conversation: the device is in a conversation with a voice server; the call is sent after it. device_away: the device is not connected, or an earlier call to it waits; the call is sent when the device is back"`
+	SinceAt *time.Time `json:"since_at,omitempty" doc:"Begin of the conversation"`
+	UntilAt time.Time  `json:"until_at" doc:"When the call is sent at the latest; of device_away, when it is canceled"`
 }
 
 func waits(r fleet.Reason) *waitView {
@@ -58,7 +59,11 @@ func waits(r fleet.Reason) *waitView {
 		t, _ := time.Parse(time.RFC3339, text) // as it was written
 		return t
 	}
-	return &waitView{r.Code, at("since_at"), at("until_at")}
+	v := &waitView{Code: r.Code, UntilAt: at("until_at")}
+	if since := at("since_at"); !since.IsZero() {
+		v.SinceAt = &since
+	}
+	return v
 }
 
 type actorView struct {
@@ -111,7 +116,8 @@ func evidence(e fleet.Evidence) evidenceView {
 
 func call(c fleet.Call) callView {
 	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
-		State: c.State, Waits: waits(c.Waits), Result: rawOrNull(c.Result), Error: callErrorOf(c.Error),
+		State: c.State, WaitUntil: utcOrNil(c.WaitUntil),
+		Waits: waits(c.Waits), Result: rawOrNull(c.Result), Error: callErrorOf(c.Error),
 		Evidence:  viewed(c.Evidence, evidence),
 		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
@@ -134,7 +140,8 @@ func call(c fleet.Call) callView {
 // less time. false means that it has more than that, or text that needs escapes:
 // encoding/json has to write it, in place of what b has by then.
 func (v *callView) writeUsual(b *bytes.Buffer) bool {
-	if v.FanOutID != nil || v.ApprovalID != nil || v.Error != nil || len(v.Evidence) > 0 || v.Late != nil ||
+	if v.WaitUntil != nil || v.Waits != nil || v.FanOutID != nil ||
+		v.ApprovalID != nil || v.Error != nil || len(v.Evidence) > 0 || v.Late != nil ||
 		v.SentAt == nil ||
 		v.FinishedAt == nil || v.DurationMs == nil {
 		return false

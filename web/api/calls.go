@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -24,6 +25,7 @@ func (a *api) registerCalls() {
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
 			"A call that would interrupt a conversation of the device (it restarts, leaves the network, or gets other settings) waits for its end, for a bounded time: it is answered at once, pending, and waits says for what. interrupt: true, or POST /calls/{id}/interrupt, sends it all the same. " +
+			"With offline: wait a call to a device that is not connected is answered at once, in the state pending_device, and sent once the device is back, until wait_until at the latest; then it is canceled, with the code wait_expired. It outlives a restart of the server, and is judged again before it is sent. Calls that wait for one device are sent in their order; of one device 20 may wait, of one principal 500. POST /calls/{id}/cancel cancels it. " +
 			"A tool with an effect (see the list of tools) takes the device away, and is judged by that.",
 		more: func(h *huma.Operation) {
 			also[callView](a, h, "202", "The call was made; its outcome comes at Location")
@@ -45,6 +47,11 @@ func (a *api) registerCalls() {
 		noun:    "call",
 		summary: "Send a call that waits for the end of a conversation",
 		about:   "The call's evidence says who asked for it. call_not_waiting: it does not wait, or not any more."}, a.interruptCall)
+	register(a, operation{id: "cancel-call", reach: access.Record, models: fleet.ModelsOwn,
+		method: http.MethodPost, path: "/calls/{id}/cancel", role: fleet.RoleOperator,
+		noun:    "call",
+		summary: "Cancel a call that waits for its device, or for the end of a conversation",
+		about:   "For whoever made it, and for operators; a language model cancels its own calls only. It was not sent then, and will not be. call_not_waiting: it does not wait, or was sent already. A call that waits for an approval is withdrawn there."}, a.cancelCall)
 }
 
 // arguments of a call: a JSON object.
@@ -68,12 +75,14 @@ type makeCallInput struct {
 	DevicePath
 	Prefer string `header:"Prefer" maxLength:"200" doc:"respond-async does not wait for the outcome"`
 	Body   struct {
-		Tool      string      `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
-		Arguments arguments   `json:"arguments,omitempty"`
-		Picture   *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
-		TimeoutMs int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
-		Purpose   string      `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
-		Interrupt bool        `json:"interrupt,omitempty" doc:"Do not wait for the end of a conversation that the call would interrupt"`
+		Tool        string      `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
+		Arguments   arguments   `json:"arguments,omitempty"`
+		Picture     *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
+		TimeoutMs   int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
+		Purpose     string      `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
+		Offline     string      `json:"offline,omitempty" enum:"refuse,wait" doc:"What becomes of the call if the device is not connected. refuse, the default: it ends as offline at once. wait: it is sent when the device is back"`
+		OfflineWait int64       `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"604800000" doc:"With wait: how long from now on; 0 takes 24 hours"`
+		Interrupt   bool        `json:"interrupt,omitempty" doc:"Do not wait for the end of a conversation that the call would interrupt"`
 	}
 }
 
@@ -87,9 +96,16 @@ type makeCallOutput struct {
 // request is the call without its picture.
 func (in *makeCallInput) request(by fleet.Principal) (fleet.CallRequest, error) {
 	id, err := in.device()
+	var wait time.Duration
+	switch {
+	case in.Body.Offline == "wait":
+		wait = cmp.Or(time.Duration(in.Body.OfflineWait)*time.Millisecond, fleet.DefaultCallOfflineWait)
+	case in.Body.OfflineWait != 0 && err == nil:
+		err = fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
+	}
 	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
 		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond, Purpose: in.Body.Purpose,
-		Interrupt: in.Body.Interrupt}, err
+		Interrupt: in.Body.Interrupt, OfflineWait: wait}, err
 }
 
 func (a *api) makeCall(ctx context.Context, by fleet.Principal, in *makeCallInput) (*makeCallOutput, error) {
@@ -124,7 +140,7 @@ type CallFilter struct {
 	Paging
 	Tool   string    `query:"tool" maxLength:"200"`
 	Actor  string    `query:"actor" maxLength:"200" doc:"Name of who made the call"`
-	State  []string  `query:"state" enum:"pending_approval,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
+	State  []string  `query:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
 	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
 	Talk   string    `query:"conversation" format:"uuid" doc:"Id of the conversation whose model asked for the calls"`
 	Since  time.Time `query:"since" doc:"Created then or later"`
@@ -212,6 +228,14 @@ func (a *api) getCall(ctx context.Context, _ fleet.Principal, in *IDPath) (*answ
 
 func (a *api) interruptCall(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[callView], error) {
 	c, err := a.Calls.Interrupt(ctx, by, in.uuid())
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(call(c)), nil
+}
+
+func (a *api) cancelCall(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[callView], error) {
+	c, err := a.Calls.Cancel(ctx, by, in.uuid())
 	if err != nil {
 		return nil, err
 	}

@@ -233,6 +233,9 @@ type Call struct {
 	State     string     `json:"state"`
 	TimeoutMs int64      `json:"timeout_ms"`
 	Tool      string     `json:"tool"`
+
+	// WaitUntil Until when the call may wait, or might have waited, until its device is back; left out of calls that did not have to
+	WaitUntil *time.Time `json:"wait_until,omitempty"`
 	Waits     *Wait      `json:"waits,omitempty"`
 }
 
@@ -254,7 +257,7 @@ type CallApproval struct {
 	// DeviceID Of a call
 	DeviceID *string `json:"device_id"`
 
-	// Digest SHA-256 over who asks, devices with their builds, tool, arguments, interrupt and policy version: what the approval is good for
+	// Digest SHA-256 over who asks, devices with their builds, tool, arguments, interrupt, wait_until and policy version: what the approval is good for
 	Digest    string    `json:"digest"`
 	ExpiresAt time.Time `json:"expires_at"`
 	FanoutID  *string   `json:"fanout_id"`
@@ -288,6 +291,9 @@ type CallApproval struct {
 	// Targets Devices
 	Targets int64  `json:"targets"`
 	Tool    string `json:"tool"`
+
+	// WaitUntil Until when the call may wait until its device is back; left out if it may not
+	WaitUntil *time.Time `json:"wait_until,omitempty"`
 }
 
 // CallApprovalList defines model for CallApprovalList.
@@ -1121,8 +1127,14 @@ type MakeCallInputBody struct {
 	Arguments *json.RawMessage `json:"arguments,omitempty"`
 
 	// Interrupt Do not wait for the end of a conversation that the call would interrupt
-	Interrupt *bool       `json:"interrupt,omitempty"`
-	Picture   *PictureRef `json:"picture,omitempty"`
+	Interrupt *bool `json:"interrupt,omitempty"`
+
+	// Offline What becomes of the call if the device is not connected. refuse, the default: it ends as offline at once. wait: it is sent when the device is back
+	Offline *string `json:"offline,omitempty"`
+
+	// OfflineWaitMs With wait: how long from now on; 0 takes 24 hours
+	OfflineWaitMs *int64      `json:"offline_wait_ms,omitempty"`
+	Picture       *PictureRef `json:"picture,omitempty"`
 
 	// Purpose Why, at most 300 bytes: shown to who approves, if the policy asks for that
 	Purpose *string `json:"purpose,omitempty"`
@@ -1943,13 +1955,13 @@ type VersionWarningParams struct {
 
 // Wait defines model for Wait.
 type Wait struct {
-	// Code in_conversation: the device is in a conversation with a voice server; the call is sent after it
+	// Code in_conversation: the device is in a conversation with a voice server; the call is sent after it. device_away: the device is not connected, or an earlier call to it waits; the call is sent when the device is back
 	Code string `json:"code"`
 
 	// SinceAt Begin of the conversation
-	SinceAt time.Time `json:"since_at"`
+	SinceAt *time.Time `json:"since_at,omitempty"`
 
-	// UntilAt When the call is sent at the latest
+	// UntilAt When the call is sent at the latest; of device_away, when it is canceled
 	UntilAt time.Time `json:"until_at"`
 }
 

@@ -105,11 +105,12 @@ func showDevice(device, tools json.RawMessage) error {
 
 type deviceCall struct {
 	clientFlags
-	ID        string        `arg:"" help:"Device id, a MAC address in any form."`
-	Tool      string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
-	Arguments string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
-	Timeout   time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
-	Picture   string        `help:"JPEG or PNG that self.screen.preview_image shall show." type:"existingfile" placeholder:"FILE"`
+	ID          string        `arg:"" help:"Device id, a MAC address in any form."`
+	Tool        string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
+	Arguments   string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
+	Timeout     time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
+	OfflineWait time.Duration `help:"If the device is not connected, send the call when it is back, within this time: 24h. It can be canceled until then."`
+	Picture     string        `help:"JPEG or PNG that self.screen.preview_image shall show." type:"existingfile" placeholder:"FILE"`
 }
 
 // post makes the call, in a form if there is a picture.
@@ -149,6 +150,9 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	if c.Timeout > 0 {
 		body.TimeoutMs = new(c.Timeout.Milliseconds())
 	}
+	if c.OfflineWait > 0 {
+		body.Offline, body.OfflineWaitMs = new("wait"), new(c.OfflineWait.Milliseconds())
+	}
 	answer, err := c.post(ctx, body)
 	if err != nil {
 		return err
@@ -167,6 +171,8 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	switch {
 	case call.State == "pending_approval":
 		return fmt.Errorf("the call %s waits for a person: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
+	case call.State == "pending_device":
+		fmt.Fprintf(os.Stderr, "the call %s waits until the device is back\n", call.ID)
 	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
 		fmt.Fprintf(os.Stderr, "%s (%s)\n", terminal.Printable(call.Error.Message), call.Error.Code)
 	case call.Error != nil:

@@ -267,6 +267,8 @@ var rows = map[string]row{
 		}, undo: (*world).fanOutEnds},
 	"interrupt-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
 		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
+	"cancel-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
+		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
 	"fetch-core-dump": {need: operator, reach: onDevice, inert: "the board has no tool for it", writes: list("calls"),
 		ask: device("core dump", func(*world) any { return obj{} })},
 	"delete-core-dump": {need: operator, reach: onDevice, writes: list("core_dumps"),
