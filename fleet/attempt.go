@@ -180,10 +180,6 @@ func (a *attempt) ask(v Verdict, r CallRequest) {
 	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
 	a.asks.Interrupt = r.interrupts()
 	if r.OfflineWait > 0 {
-		a.call.WaitUntil = new(r.now.Add(r.OfflineWait))
-		a.asks.WaitUntil = a.call.WaitUntil
-	}
-	if r.OfflineWait > 0 {
 		a.call.WaitUntil = r.waitUntil()
 		a.asks.WaitUntil = a.call.WaitUntil
 	}

@@ -37,8 +37,8 @@ const (
 )
 
 // CallStates lists every state, in the order they are shown.
-var CallStates = []CallState{CallPendingApproval, CallPendingDevice, CallPending, CallSent, CallSucceeded, CallToolError,
-	CallTimedOut, CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
+var CallStates = []CallState{CallPendingApproval, CallPendingDevice, CallPending, CallSent, CallSucceeded,
+	CallToolError, CallTimedOut, CallUnknown, CallRefused, CallInvalid, CallOffline, CallCanceled}
 
 // Final reports whether the state is an outcome.
 func (s CallState) Final() bool {
