@@ -35,7 +35,7 @@ func TestWhyNotUpdating(t *testing.T) {
 	c.bootPoll(id, "9f2c")
 	b := c.as(fleet.RoleOperator)
 	tab := ui.DevicePath(id, "firmware")
-	b.get(tab).wantStatus(200).wantText("#updates", "no release would be newer")
+	b.get(tab).wantStatus(200).wantText("#updates", "No release would be newer")
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
 	release, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
 	if err != nil {
@@ -50,7 +50,7 @@ func TestWhyNotUpdating(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "on hold by anna")
-	if strings.Contains(p.text("#updates"), "no release would be newer") {
+	if strings.Contains(p.text("#updates"), "No release would be newer") {
 		t.Error("a device on a hold is said to have no newer release")
 	}
 	if _, err := c.devices.Release(t.Context(), anna, id); err != nil {

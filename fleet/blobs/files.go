@@ -91,7 +91,7 @@ func (r *reading) Read(p []byte) (int, error) {
 }
 
 func notStored(key string, err error) error {
-	return failed("blob_store.write", key, err)
+	return notDone("write", key, err)
 }
 
 // OpenRange opens length bytes of a blob from offset on; length < 0 means to
@@ -122,7 +122,7 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 	}
 	err := s.bucket.Delete(ctx, path(key))
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-		return failed("blob_store.delete", key, err)
+		return notDone("delete", key, err)
 	}
 	return nil
 }
@@ -223,18 +223,18 @@ func damaged(key string) error {
 	return fleet.Refuse(fleet.ErrUnavailable, "blob_damaged", "key", key)
 }
 
-// failed is what the caller sees of a failure, before the whole of it for the log.
-func failed(code, key string, err error) error {
+// notDone is what the caller sees of a failure, before the whole of it for the log.
+func notDone(verb, key string, err error) error {
 	detail := cmp.Or(fleet.SystemCause(err), gcerrors.Code(err).String())
-	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, code, "key", fleet.CleanText(key, 80), "detail",
-		detail), err)
+	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "blob_store."+verb, "key", fleet.CleanText(key, 80),
+		"detail", detail), err)
 }
 
 func notRead(key string, err error) error {
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return unknown(key)
 	}
-	return failed("blob_store.read", key, err)
+	return notDone("read", key, err)
 }
 
 // sweep deletes what was left behind while it was being received.

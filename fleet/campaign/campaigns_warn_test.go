@@ -19,7 +19,7 @@ func TestWarnNotComparable(t *testing.T) {
 		{firmware.ModeAuto, []string{"2.4.2", "v1.0", "2025-11-02", ""}, "3"},
 		{firmware.ModePush, []string{"v1.0"}, ""},
 	} {
-		a := newPlanner(nil, [16]byte{}, Plan{Mode: tt.mode}, time.Now())
+		a := newPlanner(new(Service), [16]byte{}, Plan{Mode: tt.mode}, time.Now())
 		for _, v := range tt.versions {
 			a.target(new(Deployment), fleet.Device{Version: v}, firmware.Image{Version: "2.5.0"})
 		}

@@ -70,11 +70,11 @@ func (u *ImageUpload) clean() (err error) {
 func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 	file, err := os.CreateTemp(f.o.TempDir, "fleetd-upload-*")
 	if err != nil {
-		return nil, 0, notKept("upload_not_kept.write", err)
+		return nil, 0, notKept("write", err)
 	}
 	if err := os.Remove(file.Name()); err != nil {
 		file.Close()
-		return nil, 0, notKept("upload_not_kept.write", err)
+		return nil, 0, notKept("write", err)
 	}
 	size, err := copyUpload(file, body)
 	if err != nil {
@@ -85,8 +85,8 @@ func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 }
 
 // notKept is what the caller sees of a failure, before the whole of it for the log.
-func notKept(code string, err error) error {
-	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, code, "detail",
+func notKept(verb string, err error) error {
+	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "upload_not_kept."+verb, "detail",
 		cmp.Or(fleet.SystemCause(err), "see the log")), err)
 }
 
@@ -96,7 +96,7 @@ func copyUpload(file *os.File, body io.Reader) (int64, error) {
 	size, err := io.Copy(disk, io.LimitReader(body, MaxImageBytes+1))
 	switch {
 	case disk.err != nil:
-		return 0, notKept("upload_not_kept.write", disk.err)
+		return 0, notKept("write", disk.err)
 	case err != nil:
 		return 0, fmt.Errorf("the upload broke off after %d bytes: %w", size, err)
 	case size > MaxImageBytes:
@@ -123,7 +123,7 @@ func (w *writeErr) Write(p []byte) (n int, err error) {
 func imageError(err error) error {
 	var fault *espimage.Fault
 	if !errors.As(err, &fault) {
-		return notKept("upload_not_kept.read", err)
+		return notKept("read", err)
 	}
 	return faultError(fault).At("file")
 }

@@ -17,7 +17,7 @@ import (
 // not.
 var forModels = map[string]fleet.ForModels{
 	"update-campaign": fleet.ModelsOwn, "discard-campaign": fleet.ModelsOwn, "start-campaign": fleet.ModelsOwn,
-	"cancel-fanout": fleet.ModelsOwn, "withdraw-call": fleet.ModelsOwn,
+	"cancel-fanout": fleet.ModelsOwn, "cancel-call": fleet.ModelsOwn, "withdraw-call": fleet.ModelsOwn,
 }
 
 func init() {

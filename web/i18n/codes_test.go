@@ -33,7 +33,7 @@ type source struct {
 
 // makers are the functions that pass a word on as part of a code, with the
 // place of that argument.
-var makers = map[string]int{"errState": 1}
+var makers = map[string]int{"errState": 1, "notDone": 0, "notKept": 0}
 
 func readSource(t *testing.T) *source {
 	s := &source{consts: map[string]string{}, typed: map[string][]string{}, words: map[string][]string{}}
@@ -201,6 +201,10 @@ func (s *source) variants(code string) []string {
 		of = slices.Concat(s.words["May"], s.typed["changeAct"])
 	case "verb.":
 		of = s.words["errState"]
+	case "blob_store.":
+		of = s.words["notDone"]
+	case "upload_not_kept.":
+		of = s.words["notKept"]
 	case "part.":
 		for _, kind := range s.typed["PartKind"] {
 			if kind != "data" { // several may be among the files
