@@ -2,7 +2,7 @@
 // test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
@@ -20,8 +20,9 @@ const hangs = 180_000;
 
 // descendants lists the processes that a process has started, and those that they have.
 async function descendants(pid) {
-  const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '');
-  const pids = children.split(' ').filter(Boolean).map(Number);
+  const threads = await readdir(`/proc/${pid}/task`).catch(() => []);
+  const children = threads.map(thread => readFile(`/proc/${pid}/task/${thread}/children`, 'utf8').catch(() => ''));
+  const pids = (await Promise.all(children)).join(' ').split(' ').filter(Boolean).map(Number);
   return [...pids, ...(await Promise.all(pids.map(descendants))).flat()];
 }
 

@@ -55,14 +55,14 @@ test('a fleet is updated with five clicks from the overview', async () => {
 test('the dry run follows the form, and the plan is the address', async () => {
   await chooseRelease(page);
   await page.waitForSelector('#plan-run >> text=/devices in 3 waves/');
-  assert.match(await page.locator('#plan-how').innerText(), /waves 1% → 10% → rest/);
+  assert.match(await page.locator('#plan-how').innerText(), /in waves: 1% → 10% → rest/);
   assert.equal(await page.locator('.plan-fields').isVisible(), false, 'what has a default is folded');
   await page.click('.plan-how > summary');
   await page.click('button[name=preset][value=small]');
   await page.waitForSelector('#plan-run >> text=/in 2 waves/');
   assert.equal(await page.locator('input[name="wave.name"]').count(), 2);
   assert.ok(await page.locator('.plan-fields').isVisible(), 'a button of the fields folded them');
-  await page.waitForSelector('#plan-how >> text=/waves 1 device → rest/');
+  await page.waitForSelector('#plan-how >> text=/in waves: 1 device → rest/');
   await page.fill('input[name="wave.soak"] >> nth=0', '1s');
   await page.fill('input[name="wave.soak"] >> nth=1', '1s');
   await page.fill('input[name=name]', 'Browser 🦊 <b>test</b>');

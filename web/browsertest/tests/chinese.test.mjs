@@ -51,6 +51,7 @@ async function visit(path, status = 200, on = page) {
 async function post(path, fields, on = page) {
   const body = new URLSearchParams(fields).toString();
   const response = await on.request.post(path, { data: body, headers: {
+    Accept: 'text/html',
     'Content-Type': 'application/x-www-form-urlencoded', Origin: fleetd.url, 'Sec-Fetch-Site': 'same-origin', 'Accept-Language': 'zh-CN' } });
   const status = response.status();
   await on.goto('about:blank');
