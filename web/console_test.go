@@ -172,7 +172,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	c.operators = fleet.NewOperators(c.store)
 	c.filters = fleet.NewFilters(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
-		Unavailable: campaign.Unavailable(c.store), Layouts: c.store, Events: c.events, Log: log,
+		Unavailable: campaign.Unavailable(c.store), RolledBack: c.store.RolledBackBuilds,
+		Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir()})
 	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})

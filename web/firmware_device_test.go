@@ -92,36 +92,80 @@ func TestFailedReleaseIsNamed(t *testing.T) {
 	tab := ui.DevicePath(id, "firmware")
 	try := func(version string, state campaign.DeploymentState) {
 		t.Helper()
-		sum := b.anImage(esptest.App{Version: version}, "")
-		release, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := c.campaigns.Create(t.Context(), anna, campaign.Plan{Name: "to " + version, Release: release.ID,
-			Query: "id:" + id})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := c.store.Deployment(t.Context(), made.ID, id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		now := time.Now().UTC()
-		d.FinishedAt = &now
-		d.State, d.Reason = state, fleet.Because(campaign.ReasonCampaignAborted)
-		if state.Failed() {
-			d.Class, d.Reason = campaign.FailureRolledBack, fleet.Because(campaign.ReasonImageRefused)
-		}
-		if stale, err := c.store.SaveDeployments(t.Context(), []campaign.DeploymentChange{{Deployment: d}}); err != nil ||
-			len(stale) > 0 {
-			t.Fatal(stale, err)
-		}
+		c.took(c.aRelease(b, version), id, state)
 	}
 	try("2.5.0", campaign.DeploymentRolledBack)
 	b.get(tab).wantText("#updates", "rolled back")
 	try("2.6.0", campaign.DeploymentAborted)
 	b.get(tab).wantText("#updates", "Releases that it failed to take").wantText("#updates", "2.5.0").wantText("#updates",
 		"rolled back")
+}
+
+// aRelease is of one image, for every board with its chip.
+func (c *console) aRelease(b *browser, version string) firmware.Release {
+	c.t.Helper()
+	sum := b.anImage(esptest.App{Version: version}, "")
+	r, err := c.firmware.Create(c.t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+// took has a campaign with the release end in the state for a device.
+func (c *console) took(r firmware.Release, id fleet.DeviceID, state campaign.DeploymentState) {
+	c.t.Helper()
+	made, err := c.campaigns.Create(c.t.Context(), anna, campaign.Plan{Name: "to " + r.Version, Release: r.ID,
+		Query: "id:" + string(id)})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	d, err := c.store.Deployment(c.t.Context(), made.ID, id)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	now := time.Now().UTC()
+	d.FinishedAt = &now
+	d.State, d.Reason = state, fleet.Because(campaign.ReasonCampaignAborted)
+	if state.Failed() {
+		d.Class, d.Reason = campaign.FailureRolledBack, fleet.Because(campaign.ReasonImageRefused)
+	}
+	if stale, err := c.store.SaveDeployments(c.t.Context(), []campaign.DeploymentChange{{Deployment: d}}); err != nil ||
+		len(stale) > 0 {
+		c.t.Fatal(stale, err)
+	}
+}
+
+// A device that rolled a release back is not among those that it fits, until its
+// latest verdict on the build is another; that of another build does not matter.
+func TestReleasePageSaysWhoRolledItBack(t *testing.T) {
+	const one, other = "a085e3112233", "a085e3112244"
+	c := newConsole(t)
+	c.bootPoll(one, "9f2c")
+	c.bootPoll(other, "9f2c")
+	b := c.as(fleet.RoleOperator)
+	release, next := c.aRelease(b, "2.5.0"), c.aRelease(b, "2.6.0")
+	want := func(r firmware.Release, fit string, back bool) {
+		t.Helper()
+		p := b.get(ui.ReleasePath(r.ID.String())).wantText("#fit", fit)
+		if strings.Contains(p.text("#fit"), "rolled it back") != back {
+			t.Errorf("of %s the page says %q", r.Version, p.text("#fit"))
+		}
+	}
+	want(release, "2 devices fit", false)
+	for _, step := range []struct {
+		release firmware.Release
+		state   campaign.DeploymentState
+		fit     string
+		back    bool
+	}{{release, campaign.DeploymentRolledBack, "1 device fits", true},
+		{release, campaign.DeploymentAborted, "1 device rolled it back The build fits; a campaign would try it again.", true},
+		{next, campaign.DeploymentSucceeded, "1 device fits", true},
+		{release, campaign.DeploymentSucceeded, "2 devices fit", false}} {
+		c.took(step.release, one, step.state)
+		want(release, step.fit, step.back)
+		want(next, "2 devices fit", false)
+	}
 }
 
 var anna = fleet.Principal{Kind: fleet.KindOperator, Name: "anna", Role: fleet.RoleAdmin}

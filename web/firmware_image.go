@@ -91,7 +91,7 @@ func adoption(v ui.FitView) ui.Adoption {
 	if v.Report == nil {
 		return ui.Adoption{}
 	}
-	a := ui.Adoption{Running: v.Installed(), Fit: v.Report.Fit}
+	a := ui.Adoption{Running: v.Installed(), Fit: v.Report.Fit + v.Report.RolledBack}
 	for _, m := range v.Report.Misfits {
 		if m.Reason.Passes() {
 			a.Fit += m.Count

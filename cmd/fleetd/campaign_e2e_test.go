@@ -122,7 +122,7 @@ func (d *daemon) commandsOnATerminal(campaign, image, release string) {
 			device + ` +bread-compact-wifi +[12] +succeeded +1 +\S+ +9\.1\.0`}},
 		{[]string{"campaign", "create", "--name", "again", "--release", release, "--q", "", "--canary", "1", "--dry-run"},
 			[]string{`3 devices match, 0 would get an image, 0 of them are offline`, `WAVE +NAME +DEVICES +GATE`,
-				`LEFT_OUT +COUNT +DETAIL`}},
+				`LEFT_OUT +BOARD +COUNT +DETAIL`}},
 		{[]string{"serial", "list"}, []string{`SERIAL +STATE +DEVICE +CONFLICT +WRONG +LOADED`}},
 	}
 	for _, tt := range tests {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
@@ -160,9 +161,11 @@ func TestCampaignLeavesOutWhoDoesNotFit(t *testing.T) {
 	p := newPlans(t, 6)
 	ids, _ := p.store.DeviceIDs(t.Context(), fleet.Query{})
 	until := p.now.Add(time.Hour)
-	if err := p.store.SetHold(t.Context(), ana, ids[0], &fleet.Hold{Reason: "demo", By: ana, Since: p.now,
-		Until: &until}); err != nil {
-		t.Fatal(err)
+	for _, i := range []int{0, 2, 3} {
+		if err := p.store.SetHold(t.Context(), ana, ids[i], &fleet.Hold{Reason: "demo", By: ana, Since: p.now,
+			Until: &until}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := p.store.Quarantine(t.Context(), campaign.Quarantine{Device: ids[1],
 		Reason: fleet.Because(campaign.ReasonFailedAttempts, "times", 3, "within_ms", time.Hour),
@@ -170,13 +173,26 @@ func TestCampaignLeavesOutWhoDoesNotFit(t *testing.T) {
 		Until:  until}); err != nil {
 		t.Fatal(err)
 	}
-	c := p.created(func(p *campaign.Plan) { p.Name = "first"; p.Devices = ids[:4] })
-	if c.Targets != 2 || c.Skipped != 2 {
-		t.Errorf("%d targets, %d skipped; want 2 and 2", c.Targets, c.Skipped)
+	held := fleet.Because(firmware.FitHeld, "name", ana.Name, "detail", "demo")
+	want := []firmware.Misfits{
+		{Reason: firmware.SkipHeld, Board: "bread", Detail: held, Count: 2, Sample: []fleet.DeviceID{ids[0], ids[2]}},
+		{Reason: firmware.SkipHeld, Board: "box", Detail: held, Count: 1, Sample: ids[3:4]},
+		{Reason: firmware.SkipQuarantined, Board: "box", Detail: fleet.Because(campaign.ReasonFailedAttempts, "times", 3,
+			"within_ms", time.Hour), Count: 1, Sample: ids[1:2]}}
+	dry, err := p.DryRun(t.Context(), ana, p.plan())
+	if diff := cmp.Diff(want, dry.Skipped); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	c := p.created(func(p *campaign.Plan) { p.Name = "first" })
+	if c.Targets != 2 || c.Skipped != 4 {
+		t.Errorf("%d targets, %d skipped; want 2 and 4", c.Targets, c.Skipped)
+	}
+	for i := range want {
+		want[i].Detail, want[i].Sample = fleet.Reason{}, nil
 	}
 	progress, err := p.CampaignProgress(t.Context(), c.ID)
-	if err != nil || progress.Skipped[firmware.SkipHeld] != 1 || progress.Skipped[firmware.SkipQuarantined] != 1 {
-		t.Errorf("skipped for %v, %v", progress.Skipped, err)
+	if diff := cmp.Diff(want, progress.Skipped); diff != "" || err != nil {
+		t.Error(err, diff)
 	}
 	_, err = p.Create(t.Context(), ana, p.plan(func(p *campaign.Plan) { p.Devices = ids[:2] }))
 	refusedAs(t, err, "empty_audience")

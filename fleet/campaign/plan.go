@@ -20,7 +20,7 @@ type DryRun struct {
 	Offline   int // of the targets
 	Waves     []PlannedWave
 	Images    []PlannedImage
-	Skipped   []firmware.Misfits // most first
+	Skipped   []firmware.Misfits // see [firmware.SortMisfits]
 	Conflicts []PlannedConflict
 	Warnings  []PlanWarning
 	Digest    string
@@ -156,13 +156,13 @@ type planner struct {
 	targets          []int           // their indexes in deployments
 	inventories      map[string]bool // ids, of the targets; read only to judge a model's health checks
 	images           map[string]*PlannedImage
-	misfits          map[firmware.SkipReason]*firmware.Misfits
+	leftOut          firmware.LeftOut
 	conflicts        map[uuid.UUID]*PlannedConflict
 }
 
 func newPlanner(s *Service, id uuid.UUID, p Plan, now time.Time) *planner {
 	return &planner{s: s, id: id, plan: p, now: now, inventories: map[string]bool{}, images: map[string]*PlannedImage{},
-		misfits: map[firmware.SkipReason]*firmware.Misfits{}, conflicts: map[uuid.UUID]*PlannedConflict{}}
+		conflicts: map[uuid.UUID]*PlannedConflict{}}
 }
 
 func (a *planner) resolve(ctx context.Context, r firmware.Release) error {
@@ -289,14 +289,7 @@ func VersionNewer(to, from string) bool {
 
 func (a *planner) leaveOut(dep *Deployment, reason firmware.SkipReason, detail fleet.Reason) {
 	dep.State, dep.Skip, dep.Reason, dep.FinishedAt = DeploymentSkipped, reason, detail, &a.now
-	group := a.misfits[reason]
-	if group == nil {
-		group = &firmware.Misfits{Reason: reason, Detail: detail}
-		a.misfits[reason] = group
-	}
-	if group.Count++; len(group.Sample) < planSampleSize {
-		group.Sample = append(group.Sample, dep.Device)
-	}
+	a.leftOut.Add(dep.Device, dep.Board, reason, detail)
 }
 
 func (a *planner) target(dep *Deployment, d fleet.Device, img firmware.Image) {
@@ -360,7 +353,7 @@ func (a *planner) result(r firmware.Release) planned {
 		p.waves, p.dry.Waves = append(p.waves, wave), append(p.dry.Waves, shown)
 	}
 	p.dry.Images = sortedByCount(a.images, func(i *PlannedImage) int { return i.Count })
-	p.dry.Skipped = sortedByCount(a.misfits, func(m *firmware.Misfits) int { return m.Count })
+	p.dry.Skipped = a.leftOut.List()
 	p.dry.Conflicts = sortedByCount(a.conflicts, func(c *PlannedConflict) int { return c.Waiting + c.Active })
 	p.dry.Warnings = a.warnings(r)
 	p.dry.FirstDispatch = a.firstDispatch()

@@ -42,9 +42,9 @@ type Progress struct {
 	// evidence of it or of a later one: planned (all but those skipped at
 	// planning), notified, get, downloaded, goodbye, boot_poll, initialize, succeeded.
 	Reached  map[FunnelStep]int
-	Skipped  map[firmware.SkipReason]int
-	Failures []FailureGroup // most first
-	Late     int            // successes after the deployment had been given up
+	Skipped  []firmware.Misfits // without details and samples; see [firmware.SortMisfits]
+	Failures []FailureGroup     // most first
+	Late     int                // successes after the deployment had been given up
 	// Rate is deployments by minute of their outcome, the last hour.
 	Rate    []RateBucket
 	Cohorts Cohorts // what abort rules look at

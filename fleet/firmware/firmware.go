@@ -33,6 +33,9 @@ type Options struct {
 	// Unavailable returns which of the devices cannot have firmware for now, whatever the
 	// image: they are quarantined, or have a part in a campaign. May be nil.
 	Unavailable func(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Misfits, error)
+	// RolledBack returns which of the builds, named by their ELF, each of the devices took
+	// and did not keep, by its latest verdict on them. May be nil.
+	RolledBack func(ctx context.Context, devices []fleet.DeviceID, builds []string) (map[fleet.DeviceID][]string, error)
 	// Layouts keeps what blank boards need in addition to an image. nil keeps nothing.
 	Layouts LayoutStore
 	Events  *fleet.Events

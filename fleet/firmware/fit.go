@@ -1,6 +1,7 @@
 package firmware
 
 import (
+	"cmp"
 	"context"
 	"fleetd/fleet"
 	"slices"
@@ -26,15 +27,68 @@ type FitQuery struct {
 type FitReport struct {
 	Matched, Fit int
 	Sample       []fleet.DeviceID // of those that fit
-	Misfits      []Misfits        // most first
+	// RolledBack would fit, too, but took this very build before and did not keep it. A
+	// campaign does not leave them out: whoever wants may try it again.
+	RolledBack       int
+	RolledBackSample []fleet.DeviceID
+	Misfits          []Misfits // see [SortMisfits]
 }
 
-// Misfits are the devices that do not fit for one reason.
+// Misfits are the devices of one board that do not fit for one reason.
 type Misfits struct {
 	Reason SkipReason
+	Board  string       // as the devices name it; they may name none
 	Detail fleet.Reason // of one of them: a code of [Reasons], or of whoever keeps the device
 	Count  int
 	Sample []fleet.DeviceID
+}
+
+// A LeftOut counts devices that do not fit, by reason and board. The zero LeftOut is
+// ready for use.
+type LeftOut struct{ groups map[leftOutKey]*Misfits }
+
+type leftOutKey struct {
+	reason SkipReason
+	board  string
+}
+
+// Add counts a device.
+func (l *LeftOut) Add(d fleet.DeviceID, board string, reason SkipReason, detail fleet.Reason) {
+	if l.groups == nil {
+		l.groups = map[leftOutKey]*Misfits{}
+	}
+	m := l.groups[leftOutKey{reason, board}]
+	if m == nil {
+		m = &Misfits{Reason: reason, Board: board, Detail: detail}
+		l.groups[leftOutKey{reason, board}] = m
+	}
+	if m.Count++; len(m.Sample) < fitSampleSize {
+		m.Sample = append(m.Sample, d)
+	}
+}
+
+// List returns them, sorted.
+func (l *LeftOut) List() []Misfits {
+	all := make([]Misfits, 0, len(l.groups))
+	for _, m := range l.groups {
+		all = append(all, *m)
+	}
+	SortMisfits(all)
+	return all
+}
+
+// SortMisfits puts the reason that most devices have first, and of a reason the board
+// that most of them are.
+func SortMisfits(all []Misfits) {
+	devices := map[SkipReason]int{}
+	for _, m := range all {
+		devices[m.Reason] += m.Count
+	}
+	slices.SortFunc(all, func(a, b Misfits) int {
+		return cmp.Or(cmp.Compare(devices[b.Reason], devices[a.Reason]),
+			cmp.Compare(slices.Index(SkipReasons, a.Reason), slices.Index(SkipReasons, b.Reason)),
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Board, b.Board))
+	})
 }
 
 // Fit says which devices an image or release fits. It changes nothing.
@@ -54,21 +108,23 @@ func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
 	if j.tool, err = f.withTool(ctx, q); err != nil {
 		return FitReport{}, err
 	}
-	var report FitReport
 	for page := range slices.Chunk(ids, fitPage) {
-		if err := j.add(ctx, &report, page); err != nil {
+		if err := j.add(ctx, page); err != nil {
 			return FitReport{}, err
 		}
 	}
-	slices.SortStableFunc(report.Misfits, func(a, b Misfits) int { return b.Count - a.Count })
-	return report, nil
+	j.report.Misfits = j.leftOut.List()
+	return j.report, nil
 }
 
 // A fitJudge judges one device after the other.
 type fitJudge struct {
-	f    *Service
-	fits func(fleet.Device) (SkipReason, fleet.Reason)
-	tool map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
+	f       *Service
+	images  []Image // of which a device may get one
+	fits    func(fleet.Device) (Image, SkipReason, fleet.Reason)
+	tool    map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
+	report  FitReport
+	leftOut LeftOut
 }
 
 func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
@@ -86,15 +142,17 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 		if err == nil {
 			o.Limits, err = f.Limits(ctx, []Image{img})
 		}
-		return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) { return FitImage(d, img, o, now) }}, err
+		return &fitJudge{f: f, images: []Image{img}, fits: func(d fleet.Device) (Image, SkipReason, fleet.Reason) {
+			reason, detail := FitImage(d, img, o, now)
+			return img, reason, detail
+		}}, err
 	}
 	r, err := f.Release(ctx, q.Release)
 	if err == nil {
 		o.Limits, err = f.Limits(ctx, r.Images)
 	}
-	return &fitJudge{f: f, fits: func(d fleet.Device) (SkipReason, fleet.Reason) {
-		_, reason, detail := FitDevice(d, r, o, now)
-		return reason, detail
+	return &fitJudge{f: f, images: r.Images, fits: func(d fleet.Device) (Image, SkipReason, fleet.Reason) {
+		return FitDevice(d, r, o, now)
 	}}, err
 }
 
@@ -121,7 +179,7 @@ func (f *Service) withTool(ctx context.Context, q FitQuery) (map[fleet.DeviceID]
 }
 
 // add judges a page of devices.
-func (j *fitJudge) add(ctx context.Context, report *FitReport, page []fleet.DeviceID) error {
+func (j *fitJudge) add(ctx context.Context, page []fleet.DeviceID) error {
 	devices, err := j.f.o.Devices.DevicesByID(ctx, page)
 	if err != nil {
 		return err
@@ -133,34 +191,48 @@ func (j *fitJudge) add(ctx context.Context, report *FitReport, page []fleet.Devi
 			return err
 		}
 	}
+	var rolledBack map[fleet.DeviceID][]string
+	if j.f.o.RolledBack != nil {
+		if rolledBack, err = j.f.o.RolledBack(ctx, page, builds(j.images)); err != nil {
+			return err
+		}
+	}
 	for _, d := range devices {
-		reason, detail := j.fits(d)
+		img, reason, detail := j.fits(d)
 		if u, ok := unavailable[d.ID]; reason == SkipNone && ok {
 			reason, detail = u.Reason, u.Detail
 		}
 		if reason == SkipNone && j.tool != nil && !j.tool[d.ID] {
 			reason, detail = SkipNoTool, fleet.Because(FitNoTool, "tool", fleet.ToolUpgradeFirmware)
 		}
-		report.count(d.ID, reason, detail)
+		j.count(d, reason, detail, slices.Contains(rolledBack[d.ID], img.ELFSHA256))
 	}
 	return nil
 }
 
-func (r *FitReport) count(id fleet.DeviceID, reason SkipReason, detail fleet.Reason) {
-	r.Matched++
-	if reason == SkipNone {
-		if r.Fit++; len(r.Sample) < fitSampleSize {
-			r.Sample = append(r.Sample, id)
+// builds names the builds of images. An image that does not say its build is of none.
+func builds(images []Image) []string {
+	var all []string
+	for _, img := range images {
+		if img.ELFSHA256 != "" {
+			all = append(all, img.ELFSHA256)
 		}
+	}
+	return all
+}
+
+func (j *fitJudge) count(d fleet.Device, reason SkipReason, detail fleet.Reason, rolledBack bool) {
+	r := &j.report
+	r.Matched++
+	if reason != SkipNone {
+		j.leftOut.Add(d.ID, d.Board, reason, detail)
 		return
 	}
-	i := slices.IndexFunc(r.Misfits, func(m Misfits) bool { return m.Reason == reason })
-	if i < 0 {
-		i = len(r.Misfits)
-		r.Misfits = append(r.Misfits, Misfits{Reason: reason, Detail: detail})
+	n, sample := &r.Fit, &r.Sample
+	if rolledBack {
+		n, sample = &r.RolledBack, &r.RolledBackSample
 	}
-	m := &r.Misfits[i]
-	if m.Count++; len(m.Sample) < fitSampleSize {
-		m.Sample = append(m.Sample, id)
+	if *n++; len(*sample) < fitSampleSize {
+		*sample = append(*sample, d.ID)
 	}
 }

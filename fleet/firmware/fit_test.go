@@ -48,8 +48,10 @@ func TestFitReport(t *testing.T) {
 	img := b.image(esptest.App{Size: 100_000}, "")
 	ids := b.polls(2000, func(i int, p *enrolment.PollRecord) {
 		switch {
-		case i < 3:
+		case i < 2:
 			p.Poll.Chip = "esp32c3"
+		case i == 2:
+			p.Poll.Board, p.Poll.Chip = "lichuang-c3-dev", "esp32c3"
 		case i < 5:
 			p.Poll.Layout.SlotSize = 64 << 10
 		case i == 5:
@@ -67,16 +69,20 @@ func TestFitReport(t *testing.T) {
 		Since: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
+	const wifi = "bread-compact-wifi"
+	otherChip := fleet.Because(firmware.FitChip, "chip", "esp32s3", "other", "esp32c3")
 	want := firmware.FitReport{Matched: 2000, Fit: 1988, Sample: ids[10:15], Misfits: []firmware.Misfits{
-		{Reason: firmware.SkipChip, Detail: fleet.Because(firmware.FitChip, "chip", "esp32s3", "other", "esp32c3"), Count: 3, Sample: ids[:3]},
-		{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 64, "image_kib", 98), Count: 2, Sample: ids[3:5]},
-		{Reason: firmware.SkipInstalled, Detail: fleet.Because(firmware.FitRuns, "version", "2.4.0"), Count: 1, Sample: ids[5:6]},
-		{Reason: firmware.SkipUnknown, Detail: fleet.Because(firmware.FitUnknown), Count: 1, Sample: ids[6:7]},
-		{Reason: firmware.SkipNotEnrolled, Count: 1, Sample: ids[7:8]},
-		{Reason: firmware.SkipNewer, Detail: fleet.Because(firmware.FitNewer, "version", "2.5.0", "other", "2.4.3"), Count: 1, Sample: ids[8:9]},
-		{Reason: firmware.SkipHeld, Detail: fleet.Because(firmware.FitHeld, "name", "bo", "detail", "loan"), Count: 1, Sample: ids[9:10]},
-		{Reason: firmware.SkipBusy, Detail: fleet.Because(campaign.ReasonFitBusy, "name", "spring"), Count: 1, Sample: ids[1500:1501]},
-		{Reason: firmware.SkipQuarantined, Detail: fleet.Because(campaign.ReasonLegacyText, "detail", "fails"), Count: 1, Sample: ids[1501:1502]},
+		{Reason: firmware.SkipChip, Board: wifi, Detail: otherChip, Count: 2, Sample: ids[:2]},
+		{Reason: firmware.SkipChip, Board: "lichuang-c3-dev", Detail: otherChip, Count: 1, Sample: ids[2:3]},
+		{Reason: firmware.SkipTooLarge, Board: wifi, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 64, "image_kib", 98), Count: 2, Sample: ids[3:5]},
+		{Reason: firmware.SkipInstalled, Board: wifi, Detail: fleet.Because(firmware.FitRuns, "version", "2.4.0"), Count: 1, Sample: ids[5:6]},
+		{Reason: firmware.SkipHeld, Board: wifi, Detail: fleet.Because(firmware.FitHeld, "name", "bo", "detail", "loan"), Count: 1, Sample: ids[9:10]},
+		{Reason: firmware.SkipNotEnrolled, Board: wifi, Count: 1, Sample: ids[7:8]},
+		{Reason: firmware.SkipBusy, Board: wifi, Detail: fleet.Because(campaign.ReasonFitBusy, "name", "spring"), Count: 1, Sample: ids[1500:1501]},
+		{Reason: firmware.SkipNewer, Board: wifi, Detail: fleet.Because(firmware.FitNewer, "version", "2.5.0", "other", "2.4.3"), Count: 1, Sample: ids[8:9]},
+		{Reason: firmware.SkipUnknown, Board: wifi, Detail: fleet.Because(firmware.FitUnknown), Count: 1, Sample: ids[6:7]},
+		{Reason: firmware.SkipQuarantined, Board: wifi, Detail: fleet.Because(campaign.ReasonLegacyText, "detail", "fails"),
+			Count: 1, Sample: ids[1501:1502]},
 	}}
 	got, err := b.Fit(t.Context(), firmware.FitQuery{Image: img.SHA256})
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
@@ -86,9 +92,11 @@ func TestFitReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.Misfits[0] = firmware.Misfits{Reason: firmware.SkipNoImage,
-		Detail: fleet.Because(firmware.FitRelease, "version", "2.4.3", "board",
-			"bread-compact-wifi", "chip", "esp32c3"), Count: 3, Sample: ids[:3]}
+	for i := range want.Misfits[:2] { // each board with its own reason
+		m := &want.Misfits[i]
+		m.Reason, m.Detail = firmware.SkipNoImage, fleet.Because(firmware.FitRelease, "version", "2.4.3", "board", m.Board,
+			"chip", "esp32c3")
+	}
 	got, err = b.Fit(t.Context(), firmware.FitQuery{Release: r.ID})
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 		t.Error(err, diff)

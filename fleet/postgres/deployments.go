@@ -25,6 +25,7 @@ var scanDeployment = pgx.RowToStructByName[campaign.Deployment]
 var (
 	activeStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Active)
 	failedStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Failed)
+	verdictStates = filtered(campaign.DeploymentStates, campaign.DeploymentState.Verdict)
 	waitingStates = filtered(campaign.DeploymentStates, campaign.DeploymentState.Waiting)
 )
 
@@ -79,6 +80,33 @@ func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, li
 	scoped, args := scopedToAll(ctx, deploymentAudience, cleanText(string(device)), fleet.ClampLimit(limit))
 	return s.collectDeployments(ctx, "deployments of device "+string(device),
 		`WHERE d.device_id = $1`+scoped+` ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, args...)
+}
+
+// RolledBackBuilds returns what [firmware.Options] asks for: of each device the builds
+// that it took and did not keep, by its latest verdict on them.
+func (s *Store) RolledBackBuilds(ctx context.Context, devices []fleet.DeviceID, builds []string) (
+	map[fleet.DeviceID][]string, error) {
+	of := map[fleet.DeviceID][]string{}
+	if len(builds) == 0 {
+		return of, nil
+	}
+	scoped, args := scopedToAll(ctx, deploymentAudience, texts(devices), texts(builds), verdictStates)
+	rows, _ := s.db.Query(ctx, `
+		SELECT device_id, target_elf FROM (
+			SELECT DISTINCT ON (d.device_id, d.target_elf) d.device_id, d.target_elf, d.state FROM deployments d
+			WHERE d.device_id = ANY ($1) AND d.target_elf = ANY ($2) AND d.state = ANY ($3)`+scoped+`
+			ORDER BY d.device_id, d.target_elf, d.created_at DESC, d.id DESC) AS latest
+		WHERE state = 'rolled_back'`, args...)
+	var device fleet.DeviceID
+	var build string
+	_, err := pgx.ForEachRow(rows, []any{&device, &build}, func() error {
+		of[device] = append(of[device], build)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("builds that devices rolled back: %w", domainError(err))
+	}
+	return of, nil
 }
 
 // Deployments lists the deployments of a campaign in device order.

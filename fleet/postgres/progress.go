@@ -45,7 +45,7 @@ type progressRow struct {
 func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (campaign.Progress, error) {
 	p := campaign.Progress{ByState: map[campaign.DeploymentState]int{},
 		ByBoard: map[string]map[campaign.DeploymentState]int{},
-		Reached: map[campaign.FunnelStep]int{}, Skipped: map[firmware.SkipReason]int{}}
+		Reached: map[campaign.FunnelStep]int{}}
 	until := time.Now()
 	var waves int
 	scoped, args := scopedToAll(ctx, campaignAudience, campaignID, until)
@@ -72,6 +72,7 @@ func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (cam
 		addFailure(failures, r)
 		addOutcome(rate, r)
 	}
+	firmware.SortMisfits(p.Skipped)
 	for _, minute := range slices.SortedFunc(maps.Keys(rate), time.Time.Compare) {
 		p.Rate = append(p.Rate, *rate[minute])
 	}
@@ -140,11 +141,21 @@ func addProgress(p *campaign.Progress, r progressRow) {
 		p.ByBoard[r.Board][r.State] += r.Count
 	}
 	if r.Skip != firmware.SkipNone {
-		p.Skipped[r.Skip] += r.Count
+		addSkipped(p, r)
 	}
 	if r.Late {
 		p.Late += r.Count
 	}
+}
+
+// addSkipped counts a device that was left out for its reason and board.
+func addSkipped(p *campaign.Progress, r progressRow) {
+	i := slices.IndexFunc(p.Skipped, func(m firmware.Misfits) bool { return m.Reason == r.Skip && m.Board == r.Board })
+	if i < 0 {
+		i = len(p.Skipped)
+		p.Skipped = append(p.Skipped, firmware.Misfits{Reason: r.Skip, Board: r.Board})
+	}
+	p.Skipped[i].Count += r.Count
 }
 
 type failureKey struct {

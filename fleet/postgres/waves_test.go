@@ -258,7 +258,8 @@ func TestCampaignProgress(t *testing.T) {
 		Reached: map[campaign.FunnelStep]int{campaign.FunnelPlanned: 9, campaign.FunnelNotified: 7, campaign.FunnelGet: 6,
 			campaign.FunnelDownloaded: 5, campaign.FunnelGoodbye: 5,
 			campaign.FunnelBootPoll: 1, campaign.FunnelInitialize: 1, campaign.FunnelSucceeded: 1},
-		Skipped: map[firmware.SkipReason]int{firmware.SkipHeld: 1}, Late: 1, Rate: p.Rate,
+		Skipped: []firmware.Misfits{{Reason: firmware.SkipHeld, Board: "bread-compact-wifi", Count: 1}},
+		Late:    1, Rate: p.Rate,
 		Failures: []campaign.FailureGroup{{State: campaign.DeploymentRolledBack, Class: campaign.FailureRolledBack,
 			Reason: text("came back"), Count: 4,
 			Sample: []fleet.DeviceID{"d00007", "d00006", "d00005", "d00004"}}}}

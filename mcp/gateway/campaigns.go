@@ -99,13 +99,21 @@ type proposeOut struct {
 	Targets  int          `json:"targets"`
 	Offline  int          `json:"offline"` // of the targets: not connected now
 	Waves    []waveOut    `json:"waves"`
-	LeftOut  []leftOut    `json:"left_out"`
+	LeftOut  []misfitsOut `json:"left_out"`
 	Warnings []warningOut `json:"warnings"`
 }
 
 type waveOut struct {
 	Name string `json:"name"`
 	Size int    `json:"devices"`
+}
+
+// misfitsOut are the devices of one board that are left out for one reason.
+type misfitsOut struct {
+	Code   string           `json:"code"`
+	Board  string           `json:"board,omitempty"` // none: the devices name none
+	Count  int              `json:"count"`
+	Sample []fleet.DeviceID `json:"sample,omitempty"`
 }
 
 type warningOut struct {
@@ -247,7 +255,7 @@ func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mc
 		return answer{}, err
 	}
 	out := proposeOut{Matched: dry.Matched, Targets: dry.Targets, Offline: dry.Offline, Waves: []waveOut{},
-		LeftOut: []leftOut{}, Warnings: []warningOut{}}
+		LeftOut: []misfitsOut{}, Warnings: []warningOut{}}
 	lines := []string{fmt.Sprintf("Dry run, nothing was kept: %s match, %d would get an image, of which %d are not connected.",
 		count(dry.Matched, "device"), dry.Targets, dry.Offline)}
 	if !in.DryRun {
@@ -266,8 +274,9 @@ func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mc
 		lines = append(lines, fmt.Sprintf("Wave %q: %s", w.Name, count(w.Size, "device")))
 	}
 	for _, s := range dry.Skipped {
-		out.LeftOut = append(out.LeftOut, leftOut{string(s.Reason), s.Count, s.Sample})
-		lines = append(lines, fmt.Sprintf("Left out, %s: %s", s.Reason, count(s.Count, "device")))
+		board := fleet.CleanText(s.Board, 100)
+		out.LeftOut = append(out.LeftOut, misfitsOut{string(s.Reason), board, s.Count, s.Sample})
+		lines = append(lines, fmt.Sprintf("Left out, %s, board %q: %s", s.Reason, board, count(s.Count, "device")))
 	}
 	for _, w := range dry.Warnings {
 		out.Warnings = append(out.Warnings, warningOut{w.Code, fleet.CleanText(w.Detail, 300)})

@@ -44,8 +44,8 @@ func TestCampaign(t *testing.T) {
 		c.EndsAt != nil {
 		t.Errorf("answered %v %s", made.header, made.body)
 	}
-	if p := c.Progress; len(p.Funnel) != len(campaign.FunnelSteps) || len(p.Skipped) != 1 || p.Skipped[0].Reason != string(
-		firmware.SkipNotEnrolled) {
+	if p := c.Progress; len(p.Funnel) != len(campaign.FunnelSteps) || len(p.Skipped) != 1 ||
+		p.Skipped[0].Reason != firmware.SkipNotEnrolled || p.Skipped[0].Count != 1 {
 		t.Errorf("the progress is %+v", p)
 	}
 	if c = w.act(t, c, "start", ""); c.State != campaign.Running || c.StartedAt == nil || c.StartedBy == nil ||

@@ -148,18 +148,22 @@ func (in FitInput) query() firmware.FitQuery {
 }
 
 type fitView struct {
-	Matched int              `json:"matched"`
-	Fit     int              `json:"fit"`
-	Sample  []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices that fit"`
-	Misfits []misfitsView    `json:"misfits" nullable:"false" doc:"The devices that do not, by reason, most first"`
+	Matched          int              `json:"matched"`
+	Fit              int              `json:"fit"`
+	Sample           []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices that fit"`
+	RolledBack       int              `json:"rolled_back" doc:"Devices that would fit, too, but took this very build before and did not keep it; fit does not count them, a campaign does not leave them out"`
+	RolledBackSample []fleet.DeviceID `json:"rolled_back_sample" nullable:"false" doc:"A few of these"`
+	Misfits          []misfitsView    `json:"misfits" nullable:"false" doc:"The devices that do not fit, by reason and board; the reason of most of them first"`
 }
 
 func fit(r firmware.FitReport) fitView {
-	return fitView{Matched: r.Matched, Fit: r.Fit, Sample: orEmpty(r.Sample), Misfits: viewed(r.Misfits, misfits)}
+	return fitView{Matched: r.Matched, Fit: r.Fit, Sample: orEmpty(r.Sample), RolledBack: r.RolledBack,
+		RolledBackSample: orEmpty(r.RolledBackSample), Misfits: viewed(r.Misfits, misfits)}
 }
 
 type misfitsView struct {
 	Reason       firmware.SkipReason `json:"reason" example:"too_large"`
+	Board        string              `json:"board" doc:"Of the devices; empty if they name none"`
 	Detail       string              `json:"detail" doc:"Of one of them"`
 	DetailCode   string              `json:"detail_code" doc:"Reason code of detail; empty without one" example:"fit_slot"`
 	DetailParams map[string]any      `json:"detail_params" doc:"Parameters of the code"`
@@ -168,7 +172,7 @@ type misfitsView struct {
 }
 
 func misfits(m firmware.Misfits) misfitsView {
-	return misfitsView{Reason: m.Reason, Detail: because(m.Detail), DetailCode: m.Detail.Code,
+	return misfitsView{Reason: m.Reason, Board: m.Board, Detail: because(m.Detail), DetailCode: m.Detail.Code,
 		DetailParams: paramsOf(m.Detail), Count: m.Count, Sample: orEmpty(m.Sample)}
 }
 

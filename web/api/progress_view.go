@@ -41,14 +41,14 @@ type progressView struct {
 	Funnel   []funnelView   `json:"funnel" nullable:"false" doc:"Devices by the evidence there is, step by step; each counts in every step up to its furthest"`
 	ByBoard  []boardView    `json:"by_board" nullable:"false"`
 	Failures []failuresView `json:"failures" nullable:"false" doc:"Devices by how they failed, most first"`
-	Skipped  []reasonView   `json:"skipped" nullable:"false" doc:"Devices that were left out, by reason, most first"`
+	Skipped  []skippedView  `json:"skipped" nullable:"false" doc:"Devices that were left out, by reason and board; the reason of most of them first"`
 	Late     int            `json:"late" doc:"Devices that succeeded after they had been given up"`
 	Rate     []callBucket   `json:"rate" nullable:"false" doc:"Outcomes by minute, the last hour"`
 }
 
 func progress(p campaign.Progress) progressView {
 	return progressView{Funnel: funnel(p.Reached), ByBoard: byBoard(p.ByBoard), Failures: viewed(p.Failures, failures),
-		Skipped: skipped(p.Skipped), Late: p.Late,
+		Skipped: viewed(p.Skipped, skipped), Late: p.Late,
 		Rate: viewed(p.Rate, func(b campaign.RateBucket) callBucket { return callBucket{utc(b.At), b.Succeeded, b.Failed} })}
 }
 
@@ -102,19 +102,13 @@ func failures(g campaign.FailureGroup) failuresView {
 		ReasonParams: paramsOf(g.Reason), Count: g.Count, Sample: orEmpty(g.Sample)}
 }
 
-func skipped(reasons map[firmware.SkipReason]int) []reasonView {
-	all := []reasonView{}
-	for reason, n := range reasons {
-		all = append(all, reasonView{Reason: string(reason), Count: n})
-	}
-	slices.SortFunc(all, func(a, b reasonView) int {
-		if a.Count != b.Count {
-			return b.Count - a.Count
-		}
-		return strings.Compare(a.Reason, b.Reason)
-	})
-	return all
+type skippedView struct {
+	Reason firmware.SkipReason `json:"reason" example:"no_image"`
+	Board  string              `json:"board" doc:"Of the devices; empty if they name none"`
+	Count  int                 `json:"count"`
 }
+
+func skipped(m firmware.Misfits) skippedView { return skippedView{m.Reason, m.Board, m.Count} }
 
 // dryRunView says what a campaign would do.
 type dryRunView struct {
@@ -124,7 +118,7 @@ type dryRunView struct {
 	Offline       int                `json:"offline" doc:"Of these, not connected now"`
 	Waves         []plannedWaveView  `json:"waves" nullable:"false"`
 	Images        []plannedImageView `json:"images" nullable:"false"`
-	Skipped       []misfitsView      `json:"skipped" nullable:"false" doc:"Devices that match but would be left out, by reason, most first"`
+	Skipped       []misfitsView      `json:"skipped" nullable:"false" doc:"Devices that match but would be left out, by reason and board; the reason of most of them first"`
 	Conflicts     []conflictView     `json:"conflicts" nullable:"false" doc:"Other campaigns that have part of the audience"`
 	Warnings      []warningView      `json:"warnings" nullable:"false" doc:"To think of before the start"`
 	Digest        string             `json:"digest"`

@@ -2,10 +2,13 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 	"fleetd/fleet/espimage/esptest"
 	"fleetd/fleet/firmware"
 )
@@ -106,6 +109,21 @@ func TestReleaseFit(t *testing.T) {
 	fit := decode[fitView](t, w.get(t, "/releases/"+r.ID+"/fit"), 200)
 	if fit.Matched != 3 || fit.Fit != 2 {
 		t.Errorf("it fits %+v", fit)
+	}
+	c := decode[CampaignView](t, w.post(t, "/campaigns", `{"name":"spring","release_id":"`+r.ID+`","q":"chip:esp32s3"}`), 201)
+	d, err := w.store.Deployment(t.Context(), c.ID, fit.Sample[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UTC()
+	d.State, d.Class, d.FinishedAt = campaign.DeploymentRolledBack, campaign.FailureRolledBack, &now
+	if stale, err := w.store.SaveDeployments(t.Context(), []campaign.DeploymentChange{{Deployment: d}}); err != nil ||
+		len(stale) > 0 {
+		t.Fatal(stale, err)
+	}
+	back := decode[fitView](t, w.get(t, "/releases/"+r.ID+"/fit?q=id:"+string(d.Device)), 200)
+	if back.Matched != 1 || back.Fit != 0 || back.RolledBack != 1 || !slices.Equal(back.RolledBackSample, fit.Sample[:1]) {
+		t.Errorf("of the device that rolled it back: %+v", back)
 	}
 	if p := w.get(t, "/releases/"+r.ID+"/fit?q=colour:red").problem(t); p.Status != 422 {
 		t.Errorf("a wrong filter is answered %+v", p)

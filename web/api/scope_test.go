@@ -274,6 +274,10 @@ func TestScopeOfActs(t *testing.T) {
 		t.Errorf("the campaign has %d targets and %d skipped devices, want the device inside alone", made.Targets,
 			made.Skipped)
 	}
+	fit := decode[fitView](t, w.as(t, "", "GET", "/releases/"+made.ReleaseID.String()+"/fit", "", bearer...), 200)
+	if fit.Matched != 1 {
+		t.Errorf("the release is judged for %d devices, want the device inside alone", fit.Matched)
+	}
 	f := decode[FanOutView](t, w.as(t, "", "POST", "/fanouts", `{"q":"","tool":"self.get_device_status"}`, bearer...), 201)
 	if f.Targets+f.Skipped != 1 {
 		t.Errorf("the fan-out has %d targets and %d skipped devices, want the device inside alone", f.Targets, f.Skipped)

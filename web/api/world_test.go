@@ -249,7 +249,8 @@ func (w *world) openKeys(t testing.TB, log *slog.Logger) {
 
 func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
 	w.firmware = firmware.New(firmware.Options{Store: w.store, Blobs: dir, Devices: w.store,
-		Unavailable: campaign.Unavailable(w.store), Layouts: w.store, Events: w.events, Log: log})
+		Unavailable: campaign.Unavailable(w.store), RolledBack: w.store.RolledBackBuilds,
+		Layouts: w.store, Events: w.events, Log: log})
 	w.campaigns = campaign.New(campaign.Options{Store: w.store, Firmware: w.store, Devices: w.store,
 		Inventories: w.store,
 		Quarantines: w.store, Requeue: w.store.Requeue, Linked: w.store.Linked, Events: w.events, Wake: func() {},

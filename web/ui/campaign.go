@@ -277,30 +277,6 @@ func (b CampaignBoard) shares() []boardShare {
 	return all[:min(len(all), mostBoards)]
 }
 
-// A skipCount is the devices left out for one reason.
-type skipCount struct {
-	reason firmware.SkipReason
-	count  int
-}
-
-func (b CampaignBoard) skips() []skipCount {
-	var all []skipCount
-	for _, r := range firmware.SkipReasons {
-		if n := b.Progress.Skipped[r]; n > 0 {
-			all = append(all, skipCount{r, n})
-		}
-	}
-	slices.SortStableFunc(all, func(x, y skipCount) int { return y.count - x.count })
-	return all
-}
-
-func (b CampaignBoard) skipped() (n int) {
-	for _, s := range b.skips() {
-		n += s.count
-	}
-	return n
-}
-
 // devicesURL lists deployments, narrowed by pairs of name and value.
 func (b CampaignBoard) devicesURL(pairs ...string) string { return deploymentsURL(b.id(), pairs...) }
 

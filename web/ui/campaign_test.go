@@ -2,10 +2,15 @@ package ui
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/a-h/templ"
+
+	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
@@ -236,4 +241,64 @@ func TestReleaseThatRolledBackHere(t *testing.T) {
 	if strings.Contains(html.String(), "No open campaign") {
 		t.Error("the page says that no open campaign has the device")
 	}
+}
+
+// Who is left out is said board by board, each with its own count and reason.
+func TestLeftOutByBoard(t *testing.T) {
+	noImage := func(board string, n int) firmware.Misfits {
+		return firmware.Misfits{Reason: firmware.SkipNoImage, Board: board, Count: n,
+			Detail: fleet.Because(firmware.FitRelease, "version", "1.2.0", "board", board, "chip", "esp32s3")}
+	}
+	all := []firmware.Misfits{noImage("bread-compact-wifi", 1675), noImage("esp-box-3", 1650), noImage("korvo", 2),
+		{Reason: firmware.SkipHeld, Board: "korvo", Count: 3}}
+	bare := slices.Clone(all)
+	for i := range bare {
+		bare[i].Detail = fleet.Reason{}
+	}
+	for name, tt := range map[string]struct {
+		part templ.Component
+		want []string
+	}{
+		"wizard": {misfits(all), []string{"3,327 no image for its board and chip " +
+			"1,675 bread-compact-wifi release 1.2.0 has no image for bread-compact-wifi with esp32s3 " +
+			"1,650 esp-box-3 release 1.2.0 has no image for esp-box-3 with esp32s3 " +
+			"2 korvo release 1.2.0 has no image for korvo with esp32s3 3 on hold"}},
+		"release": {FitView{Report: &firmware.FitReport{Matched: 3330, Misfits: all}}.report(), []string{
+			"3,327 no image for its board and chip 1,675 bread-compact-wifi release 1.2.0 has no image for bread-compact-wifi",
+			"1,650 esp-box-3 release 1.2.0 has no image for esp-box-3", "3,330 devices do not fit"}},
+		"campaign": {CampaignBoard{Progress: campaign.Progress{Skipped: bare}}.Skips(), []string{
+			"3,327 no image for its board and chip 1,675 bread-compact-wifi 1,650 esp-box-3 2 korvo 3 on hold"}},
+	} {
+		var html strings.Builder
+		if err := tt.part.Render(WithPage(t.Context(), Page{Lang: i18n.English}), &html); err != nil {
+			t.Fatal(err)
+		}
+		text := plain(html.String())
+		for _, want := range tt.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s reads %q, want %q", name, text, want)
+			}
+		}
+	}
+}
+
+// Devices that rolled a release back are no part of those that it fits.
+func TestFitSaysWhoRolledItBack(t *testing.T) {
+	for lang, want := range map[i18n.Lang]string{
+		i18n.English: "1 device fits 2 devices rolled it back The build fits; a campaign would try it again.",
+		i18n.Chinese: "1 台设备适用 2 台设备曾回滚 适用；升级活动会再次尝试。"} {
+		var html strings.Builder
+		v := FitView{Report: &firmware.FitReport{Matched: 3, Fit: 1, RolledBack: 2}}
+		if err := v.report().Render(WithPage(t.Context(), Page{Lang: lang}), &html); err != nil {
+			t.Fatal(err)
+		}
+		if text := plain(html.String()); !strings.Contains(text, want) {
+			t.Errorf("%s: the card reads %q, want %q", lang, text, want)
+		}
+	}
+}
+
+// plain is what a page says, without its tags.
+func plain(html string) string {
+	return strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(html, " ")), " ")
 }

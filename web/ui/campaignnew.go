@@ -151,14 +151,6 @@ func windowText(ctx context.Context, w campaign.Window) string {
 		from.Add(w.Duration).Format("15:04"), "zone", zone)
 }
 
-// left is how many devices of the audience are left out.
-func left(r campaign.DryRun) (n int) {
-	for _, m := range r.Skipped {
-		n += m.Count
-	}
-	return n
-}
-
 // skipText says why devices are left out.
 func skipText(ctx context.Context, reason firmware.SkipReason) string {
 	if reason == firmware.SkipNone {

@@ -1,8 +1,10 @@
 package ui
 
 import (
+	"context"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"slices"
 )
 
 // A FitView says which devices an image or a release fits, which it does not,
@@ -20,17 +22,41 @@ type FitView struct {
 
 var fitModes = []firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}
 
+// A misfitGroup is the devices that are left out for one reason, board by board.
+type misfitGroup struct {
+	reason firmware.SkipReason
+	count  int
+	boards []firmware.Misfits
+}
+
+// misfitGroups joins what follows each other with the same reason.
+func misfitGroups(sorted []firmware.Misfits) (all []misfitGroup) {
+	for _, m := range sorted {
+		if n := len(all); n == 0 || all[n-1].reason != m.Reason {
+			all = append(all, misfitGroup{reason: m.Reason})
+		}
+		last := &all[len(all)-1]
+		last.count += m.Count
+		last.boards = append(last.boards, m)
+	}
+	return all
+}
+
+func countOf(all []firmware.Misfits) (n int) {
+	for _, m := range all {
+		n += m.Count
+	}
+	return n
+}
+
 // Installed is how many of the matched devices run it already.
 func (v FitView) Installed() int {
 	if v.Report == nil {
 		return 0
 	}
-	for _, m := range v.Report.Misfits {
-		if m.Reason == firmware.SkipInstalled {
-			return m.Count
-		}
-	}
-	return 0
+	return countOf(slices.DeleteFunc(slices.Clone(v.Report.Misfits), func(m firmware.Misfits) bool {
+		return m.Reason != firmware.SkipInstalled
+	}))
 }
 
 // refresh is how often, in seconds, the answer is asked for again: judging a
@@ -43,20 +69,10 @@ func (v FitView) refresh() string {
 }
 
 // misfits are those that do not fit; that a device runs it already is no misfit.
-func (v FitView) misfits() (all []firmware.Misfits) {
-	for _, m := range v.Report.Misfits {
-		if m.Reason != firmware.SkipInstalled {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-func (v FitView) misfitCount() (n int) {
-	for _, m := range v.misfits() {
-		n += m.Count
-	}
-	return n
+func (v FitView) misfits() []firmware.Misfits {
+	return slices.DeleteFunc(slices.Clone(v.Report.Misfits), func(m firmware.Misfits) bool {
+		return m.Reason == firmware.SkipInstalled
+	})
 }
 
 // listURL leads to the devices with a reason, where the query language can say
@@ -79,6 +95,14 @@ func (v FitView) listURL(r firmware.SkipReason) string {
 		}
 	}
 	return ""
+}
+
+// misfitBoard names the board of devices that are left out.
+func misfitBoard(ctx context.Context, board string) string {
+	if board == "" {
+		return reasonText(ctx, fleet.Because(firmware.FitUnnamedBoard))
+	}
+	return board
 }
 
 func (v FitView) and(term string) string {

@@ -170,7 +170,9 @@ func waves(c campaign.Campaign, sizes []int, states []campaign.WaveState) (all [
 func progress(sizes []int, states []campaign.WaveState, done []int, failing bool) campaign.Progress {
 	p := campaign.Progress{ByState: map[campaign.DeploymentState]int{},
 		ByBoard: map[string]map[campaign.DeploymentState]int{}, Reached: map[campaign.FunnelStep]int{}, Late: 2,
-		Skipped: map[firmware.SkipReason]int{firmware.SkipHeld: 3, firmware.SkipInstalled: 33, firmware.SkipPartitions: 5}}
+		Skipped: []firmware.Misfits{{Reason: firmware.SkipInstalled, Board: boards[0], Count: 30},
+			{Reason: firmware.SkipInstalled, Count: 3}, {Reason: firmware.SkipPartitions, Board: boards[1], Count: 5},
+			{Reason: firmware.SkipHeld, Board: boards[0], Count: 3}}}
 	for i, n := range sizes {
 		m := map[campaign.DeploymentState]int{campaign.DeploymentPending: n}
 		if states[i] != campaign.WavePending {
@@ -313,7 +315,9 @@ func sampleRun() *campaign.DryRun {
 	ids := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID, device(4).ID}
 	run := &campaign.DryRun{Matched: 4353, Targets: 4312, Offline: 120, FirstDispatch: &first, Estimate: 95 * time.Minute,
 		Digest: "sha256:" + strings.Repeat("4e", 32),
-		Skipped: []firmware.Misfits{{Reason: firmware.SkipInstalled, Count: 33, Sample: ids},
+		Skipped: []firmware.Misfits{{Reason: firmware.SkipInstalled, Board: boards[0], Count: 30, Sample: ids},
+			{Reason: firmware.SkipInstalled, Board: boards[1], Count: 2, Sample: ids[:2]},
+			{Reason: firmware.SkipInstalled, Count: 1, Sample: ids[3:]},
 			{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 1536, "image_kib", 2667), Count: 5, Sample: ids},
 			{Reason: firmware.SkipHeld, Count: 3, Sample: ids[:3]}},
 		Conflicts: []campaign.PlannedConflict{{Campaign: sampler, Name: hostile[2], Waiting: 12, Active: 2, Sample: ids}},

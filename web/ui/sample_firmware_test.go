@@ -120,8 +120,12 @@ func fitView(path string) ui.FitView {
 	ids := []fleet.DeviceID{device(0).ID, device(1).ID, device(2).ID, device(3).ID, device(4).ID}
 	return ui.FitView{Path: path, Query: "tag:lab", Mode: firmware.ModeAuto, Chip: "esp32s3",
 		ELF: []string{image(0).ELFSHA256}, Report: &firmware.FitReport{
-			Matched: 4312, Fit: 3011, Sample: ids, Misfits: []firmware.Misfits{
+			Matched: 4312, Fit: 3000, Sample: ids, RolledBack: 11, RolledBackSample: ids[2:], Misfits: []firmware.Misfits{
 				{Reason: firmware.SkipInstalled, Count: 1120, Sample: ids},
+				{Reason: firmware.SkipNoImage, Board: boards[1], Count: 90, Sample: ids,
+					Detail: fleet.Because(firmware.FitRelease, "version", "2.4.3", "board", boards[1], "chip", "esp32s3")},
+				{Reason: firmware.SkipNoImage, Count: 8, Sample: ids[:1], Detail: fleet.Because(firmware.FitRelease, "version",
+					"2.4.3", "board", fleet.Because(firmware.FitUnnamedBoard), "chip", "esp32c3")},
 				{Reason: firmware.SkipTooLarge, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 1536, "image_kib", 2551), Count: 98, Sample: ids},
 				{Reason: firmware.SkipHeld, Count: 80, Sample: ids[:2]}, {Reason: firmware.SkipPartitions,
 					Detail: legacy("no partition assets"), Count: 3, Sample: ids[:3]},

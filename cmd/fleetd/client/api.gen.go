@@ -876,7 +876,7 @@ type DryRun struct {
 	// Offline Of these, not connected now
 	Offline int64 `json:"offline"`
 
-	// Skipped Devices that match but would be left out, by reason, most first
+	// Skipped Devices that match but would be left out, by reason and board; the reason of most of them first
 	Skipped []Misfits `json:"skipped"`
 
 	// Targets Devices that would get an image
@@ -1163,7 +1163,9 @@ type Manifest struct {
 
 // Misfits defines model for Misfits.
 type Misfits struct {
-	Count int64 `json:"count"`
+	// Board Of the devices; empty if they name none
+	Board string `json:"board"`
+	Count int64  `json:"count"`
 
 	// Detail Of one of them
 	Detail string `json:"detail"`
@@ -1386,8 +1388,8 @@ type Progress struct {
 	// Rate Outcomes by minute, the last hour
 	Rate []CallBucket `json:"rate"`
 
-	// Skipped Devices that were left out, by reason, most first
-	Skipped []Reason `json:"skipped"`
+	// Skipped Devices that were left out, by reason and board; the reason of most of them first
+	Skipped []Skipped `json:"skipped"`
 }
 
 // Reason defines model for Reason.
@@ -1610,6 +1612,16 @@ type SignImageInputBody struct {
 
 	// Signature Ed25519, base64
 	Signature string `json:"signature"`
+}
+
+// Skipped defines model for Skipped.
+type Skipped struct {
+	// Board Of the devices; empty if they name none
+	Board string `json:"board"`
+	Count int64  `json:"count"`
+
+	// Reason Examples: no_image
+	Reason string `json:"reason"`
 }
 
 // TestPolicyInputBody defines model for TestPolicyInputBody.

@@ -100,7 +100,7 @@ func (v Campaign) details() error {
 	}
 	var skipped [][]string
 	for _, r := range v.Progress.Skipped {
-		skipped = append(skipped, []string{r.Reason, itoa(r.Count), ""})
+		skipped = append(skipped, []string{r.Reason, r.Board, itoa(r.Count), ""})
 	}
 	return leftOut(skipped)
 }
@@ -123,7 +123,7 @@ func leftOut(rows [][]string) error {
 		return nil
 	}
 	fmt.Println()
-	return terminal.Table("LEFT_OUT COUNT DETAIL", rows)
+	return terminal.Table("LEFT_OUT BOARD COUNT DETAIL", rows)
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
@@ -153,7 +153,7 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 	}
 	rows = nil
 	for _, m := range v.Skipped {
-		rows = append(rows, []string{m.Reason, itoa(m.Count), m.Detail})
+		rows = append(rows, []string{m.Reason, m.Board, itoa(m.Count), m.Detail})
 	}
 	if err := leftOut(rows); err != nil {
 		return err

@@ -355,7 +355,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	// What brings them firmware.
 	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
-		Unavailable: campaign.Unavailable(s.store), Events: s.Events, Keys: imageKeys,
+		Unavailable: campaign.Unavailable(s.store), RolledBack: s.store.RolledBackBuilds, Events: s.Events, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, RequireManifest: cfg.RequireManifest, Floors: s.store,
 		Revoked: func(sha256 []string) { s.downloads.RevokeImages(sha256) }, Log: log})
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
