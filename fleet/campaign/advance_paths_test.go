@@ -442,6 +442,16 @@ func TestSoakGoesOnAfterRestarts(t *testing.T) {
 	p.mustBe(campaign.DeploymentSucceeded)
 
 	p = walk(t, campaign.DeploymentVerifying)
+	p.now = *p.d.Deadline
+	p.kinds("timer") // it is over, and the device has not answered yet
+	p.now = p.d.Deadline.Add(time.Hour)
+	p.sees(campaign.Observation{Kind: "fleetd_start"})
+	p.kinds("timer")
+	p.mustBe(campaign.DeploymentVerifying) // it has its time to answer once more
+	p.kinds("healthy")
+	p.mustBe(campaign.DeploymentSucceeded) // at once
+
+	p = walk(t, campaign.DeploymentVerifying)
 	p.now = p.d.Deadline.Add(time.Hour)
 	p.sees(campaign.Observation{Kind: "fleetd_start"})
 	p.sees(campaign.Observation{Kind: "probe", ELF: oldELF})

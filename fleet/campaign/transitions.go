@@ -250,8 +250,11 @@ func (a *advance) restarted() {
 		a.renew(t.Connect)
 	case DeploymentVerifying: // its soak goes on; once it is over, the checks decide
 		a.record, a.changed = true, true
-		a.d.Checked, a.d.Probed = false, false
+		a.d.Checked = false
 		a.act = ActVerify
+		if a.d.Probed { // it is over: the device has its time to answer once more
+			a.renew(t.Connect)
+		}
 	}
 }
 
