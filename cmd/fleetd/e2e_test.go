@@ -192,6 +192,14 @@ func (d *daemon) within(limit time.Duration, what string, ok func() bool) {
 // simulate runs devices against the daemon until the test ends.
 func (d *daemon) simulate(o sim.Options) *sim.Fleet {
 	d.t.Helper()
+	f, off := d.switchedOn(o)
+	d.t.Cleanup(off)
+	return f
+}
+
+// switchedOn runs devices against the daemon until they are switched off.
+func (d *daemon) switchedOn(o sim.Options) (f *sim.Fleet, off func()) {
+	d.t.Helper()
 	o.OTAURL = "http://" + d.http + "/xiaozhi/ota/"
 	f, err := sim.New(o)
 	if err != nil {
@@ -200,11 +208,10 @@ func (d *daemon) simulate(o sim.Options) *sim.Fleet {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
-	d.t.Cleanup(func() {
+	return f, func() {
 		cancel()
 		<-done
-	})
-	return f
+	}
 }
 
 type list[T any] struct {
@@ -215,7 +222,24 @@ type list[T any] struct {
 // A deviceView is what tests look at of a device.
 type deviceView struct {
 	ID, Version, Slot, Presence string
-	ToolsCount                  int `json:"tools_count"`
+	ELF                         string `json:"elf_sha256"`
+	ToolsCount                  int    `json:"tools_count"`
+}
+
+// register is every device on record, by id.
+func (d *daemon) register() map[string]deviceView {
+	d.t.Helper()
+	all := map[string]deviceView{}
+	for cursor := ""; ; {
+		var page list[deviceView]
+		d.rest("GET", "/devices?limit=500&cursor="+cursor, nil, &page)
+		for _, v := range page.Items {
+			all[v.ID] = v
+		}
+		if cursor = page.NextCursor; cursor == "" {
+			return all
+		}
+	}
 }
 
 type callJSON struct {
