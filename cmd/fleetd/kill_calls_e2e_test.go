@@ -1,0 +1,76 @@
+package main
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+
+	"fleetd/broker/sim"
+)
+
+// A call that waits for its device waits on after a kill, and runs once; one that was
+// canceled never does.
+func TestCallsThatWaitOutliveAKill(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	o := sim.Options{Devices: 1, Seed: 7, TimeScale: 0.02, RecordCalls: 20}
+	_, off := d.switchedOn(o)
+	d.listed(1)
+	off()
+	device := d.onlyDevice("offline").ID
+	wait := func(volume int) (c callJSON) {
+		status := d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
+			"arguments": map[string]any{"volume": volume}, "offline": "wait"}, &c)
+		if status != http.StatusOK || c.State != "pending_device" {
+			t.Fatalf("a call that is to wait: status %d, %s", status, c.State)
+		}
+		return c
+	}
+	state := func(c callJSON) string {
+		var now callJSON
+		d.rest("GET", "/calls/"+c.ID, nil, &now)
+		return now.State
+	}
+	early, runs, late := wait(11), wait(12), wait(13)
+	cancel := func(c callJSON) {
+		if status := d.rest("POST", "/calls/"+c.ID+"/cancel", nil, &c); status != http.StatusOK || c.State != "canceled" {
+			t.Errorf("cancel: status %d, %s", status, c.State)
+		}
+	}
+	cancel(early)
+	d.kill()
+	d.start()
+	if got := []string{state(early), state(runs), state(late)}; !slices.Equal(got,
+		[]string{"canceled", "pending_device", "pending_device"}) {
+		t.Errorf("after the kill the calls are %s", got)
+	}
+	cancel(late)
+	f := d.simulate(o)
+	d.eventually("run", func() bool { return state(runs) == "succeeded" })
+	var after callJSON
+	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
+		"arguments": map[string]any{"volume": 14}}, &after)
+	var volumes []string
+	for _, c := range f.Device(0).Calls() {
+		if c.Tool == "self.audio_speaker.set_volume" {
+			volumes = append(volumes, c.Arguments)
+		}
+	}
+	if want := []string{`{"volume":12}`, `{"volume":14}`}; !slices.Equal(volumes, want) {
+		t.Errorf("the device ran %s, want %s", volumes, want)
+	}
+	if got := []string{state(early), state(late)}; !slices.Equal(got, []string{"canceled", "canceled"}) {
+		t.Errorf("at the end the canceled calls are %s", got)
+	}
+}
+
+// onlyDevice waits until the one device on record has the presence.
+func (d *daemon) onlyDevice(presence string) (v deviceView) {
+	d.t.Helper()
+	d.eventually("a device "+presence, func() bool {
+		for _, v = range d.register() {
+		}
+		return v.Presence == presence
+	})
+	return v
+}
