@@ -2,6 +2,12 @@ module fleetd
 
 go 1.26.0
 
+// What ./... would find there comes and goes while tests build.
+ignore (
+	./bin
+	node_modules
+)
+
 require (
 	github.com/a-h/templ v0.3.977
 	github.com/alecthomas/kong v1.17.0

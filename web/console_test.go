@@ -137,6 +137,9 @@ func (c *console) services(log *slog.Logger) web.Options {
 		c.t.Fatal(err)
 	}
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
+	if err := c.presences.Recover(c.t.Context()); err != nil { // else pages do not wait for what connects
+		c.t.Fatal(err)
+	}
 	c.openKeys(log)
 	c.rules = enrolment.NewRules(c.store, nil)
 	targets := fleet.NewTargets(c.store, c.store)

@@ -117,7 +117,10 @@ type serveCommand struct{ server.Config }
 func (c *serveCommand) Run(ctx context.Context) error {
 	c.Version = buildVersion()
 	s, err := server.Start(ctx, c.Config)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && err != nil: // asked to stop before it was up, which is no failure
+		return nil
+	case err != nil:
 		return err
 	}
 	s.Greet(os.Stdout)

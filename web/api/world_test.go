@@ -155,6 +155,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
+	if err := w.presence.Recover(t.Context()); err != nil { // else answers do not wait for what connects
+		t.Fatal(err)
+	}
 	w.openKeys(t, log)
 	w.rules = enrolment.NewRules(w.store, nil)
 	targets := fleet.NewTargets(w.store, w.store)
