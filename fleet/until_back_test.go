@@ -266,7 +266,7 @@ func TestEndsOfTheWaitForADevice(t *testing.T) {
 			b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 				return fleet.Answer{}, fleet.ErrOffline
 			})
-			time.Sleep(7 * time.Second)
+			time.Sleep(7*time.Second + 300*time.Millisecond) // between two tries: no call is under way
 			b.link.Disconnect(unit)
 			b.mu.Lock()
 			b.sent = nil
@@ -322,7 +322,10 @@ func TestWhichCallsWaitForADevice(t *testing.T) {
 				want = append(want, string(volume(n)))
 			}
 			b.kill(t)
-			b.link.Connect(unit, answer("true"))
+			b.link.Connect(unit, func(ctx context.Context, tool string, args json.RawMessage) (fleet.Answer, error) {
+				time.Sleep(time.Second) // they still wait when the next is made
+				return answer("true")(ctx, tool, args)
+			})
 			b.make(t, waiting(5), fleet.CallPendingDevice) // behind those that wait
 			time.Sleep(time.Minute)
 			if got := b.sends(); !slices.Equal(got, append(want, string(volume(5)))) {
