@@ -288,8 +288,8 @@ func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
 	return nil
 }
 
-// changed follows up a write, hold says whether of a hold: it drops what was cached, publishes an event for
-// live views, and reads the device back.
+// changed follows up a write: it drops what was cached, publishes an event for live
+// views, and reads the device back. hold says which change of a hold it was; "" for none.
 func (s *Devices) changed(ctx context.Context, id DeviceID, hold HoldChange, err error) (Device, error) {
 	if err != nil {
 		return Device{}, err

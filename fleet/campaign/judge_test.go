@@ -107,8 +107,8 @@ func TestJudgeAbort(t *testing.T) {
 	}
 }
 
-// An operator who goes on has judged the failures so far: the rule is silent until
-// there is another, and then judges the cohort that has all of them.
+// An operator who resumes a campaign has judged its failures so far: the rule stays
+// silent until another device fails, and then judges the cohort that has all of them.
 func TestOverruledRule(t *testing.T) {
 	rules := campaign.DefaultAbortRules()[1:]
 	tests := []struct {

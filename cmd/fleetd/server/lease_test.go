@@ -276,8 +276,8 @@ func TestServerStartsAfterACrash(t *testing.T) {
 	}
 }
 
-// A server that was stopped for longer than its lease was replaced. When it goes on
-// it writes nothing, calls nothing, and ends.
+// Another server replaces one that is frozen for longer than its lease. Once it runs
+// again, the replaced server writes nothing, calls nothing, and ends.
 func TestReplacedServerEnds(t *testing.T) {
 	t.Parallel()
 	w := newLeaseWorld(t)

@@ -76,11 +76,10 @@ func (a *asked) do(ctx context.Context) {
 	a.status, a.retryAfter, a.text = resp.StatusCode, resp.Header.Get("Retry-After"), string(text)
 }
 
-// While the database is silent, frozen or behind a network that drops everything,
-// whoever asks gets 503 and Retry-After, by REST and on pages, and the error
-// unavailable (or not_recorded) from a tool of /mcp: within 5 s, and for calls within 10 s, of which
-// nothing is sent. A caller that leaves
-// meanwhile is on record if its call was stored.
+// While the database does not answer, REST and pages answer 503 with Retry-After, and
+// tools of /mcp the error unavailable or not_recorded: reads within 5 s, calls within
+// 10 s. No call is sent. If a caller leaves meanwhile, its call is on record if it was
+// stored.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	const answer, call = 5 * time.Second, 10 * time.Second
