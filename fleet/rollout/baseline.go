@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"errors"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
@@ -37,7 +36,7 @@ func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 	}
 	l.unplace(d)
 	switch {
-	case errors.Is(err, errAbsent):
+	case noVerdict(err):
 		d.saw = ""
 		l.timers.set(d, l.now.Add(busyPause))
 	case err != nil:

@@ -44,6 +44,7 @@ type deployment struct {
 	back       time.Time      // of that reconnection
 	askBuild   bool           // a boot poll may have been lost with the process before: ask before the checks
 	reports    int            // on jobs, that the device made since the engine holds it
+	spared     time.Time      // time does not judge it before: fleetd could not ask it
 	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
 	heap       int64          // free heap that its latest boot poll reported, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
@@ -167,6 +168,7 @@ func (d *deployment) setStuck(stuck bool) {
 
 // endAttempt ends the attempt's call, whose outcome has no effect any more.
 func (d *deployment) endAttempt() {
+	d.spared = time.Time{}
 	if d.attemptEnd != nil {
 		close(d.attemptEnd)
 		d.attemptEnd = nil

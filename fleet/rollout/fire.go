@@ -28,6 +28,10 @@ func (l *loop) fireTimers(ctx context.Context) {
 
 // fire feeds the rules with the evidence that a step's time is over.
 func (l *loop) fire(d *deployment) {
+	if d.spared.After(l.now) {
+		l.timers.set(d, d.spared)
+		return
+	}
 	if d.State.Active() {
 		l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceTimer, Attempt: d.Attempt})
 	}

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -10,8 +11,13 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// errAbsent means that the device was not there to be checked: no verdict.
-var errAbsent = errors.New("the device is not connected")
+// These end the checks of a device without a verdict.
+var (
+	errAbsent  = errors.New("the device is not connected")
+	errUnasked = errors.New("the database does not take the call")
+)
+
+func noVerdict(err error) bool { return errors.Is(err, errAbsent) || errors.Is(err, errUnasked) }
 
 // checkHealth calls the tools of health checks, each again as often as it
 // allows, and returns their answers by index. baseline are the answers from
@@ -56,7 +62,7 @@ func (c checker) tryCheck(ctx context.Context, device fleet.DeviceID, check camp
 			}
 			err = campaign.CheckAssertions(asserts, text, before)
 		}
-		if err == nil || errors.Is(err, errAbsent) || try >= check.Retries {
+		if err == nil || noVerdict(err) || try >= check.Retries {
 			return text, err
 		}
 		select {
@@ -80,8 +86,7 @@ func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 func (c checker) runCheck(ctx context.Context, device fleet.DeviceID, check campaign.HealthCheck) (string, error) {
 	call, err := c.call(ctx, fleet.CallRequest{Device: device, Tool: check.Tool, Arguments: check.Arguments})
 	if err != nil {
-		c.e.o.Log.Warn("health check not made", "device", device, "tool", check.Tool, "err", err)
-		return "", errAbsent
+		return "", c.e.unasked(device, fmt.Errorf("health check with %s: %w", check.Tool, err))
 	}
 	switch call.State {
 	case fleet.CallSucceeded:

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"regexp"
 
 	"fleetd/fleet"
@@ -35,11 +36,20 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 		o := campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 &&
 			over == epoch}
 		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
-			o.ELF, _ = e.askBuild(ctx, ask, device)
+			if o.ELF, err = e.askBuild(ctx, ask, device); errors.Is(err, errUnasked) {
+				e.inbox.put(input{do: func(l *loop) { l.notProbed(d, attempt) }})
+				return
+			}
 			o.At = e.now()
 		}
 		e.accept(Evidence{Deployment: id, Observation: o})
 	}()
+}
+
+func (l *loop) notProbed(d *deployment, attempt int) {
+	if l.byID[d.ID] == d && d.Attempt == attempt && d.State.Active() {
+		l.askAgain(d, func(l *loop, d *deployment) { l.probe(l.life, d) })
+	}
 }
 
 // question is the call that asks a device what it runs, but for the device.
@@ -49,13 +59,13 @@ func (c *openCampaign) question() fleet.CallRequest {
 
 // askBuild returns the build that the device says it runs, "" if it does not say, and has
 // the register know it.
-// The error is [errAbsent]: the device was not asked.
+// The error is [errAbsent] or [errUnasked].
 func (e *Engine) askBuild(ctx context.Context, ask fleet.CallRequest, device fleet.DeviceID) (string, error) {
 	ask.Device = device
 	call, err := e.o.Calls.Make(ctx, ask)
 	switch {
 	case err != nil:
-		return "", e.unknown(device, err)
+		return "", e.unasked(device, err)
 	case call.State == fleet.CallOffline:
 		return "", errAbsent
 	case call.State != fleet.CallSucceeded:

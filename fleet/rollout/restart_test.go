@@ -77,6 +77,43 @@ func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 	}
 }
 
+// A database that takes rows of deployments and no calls, as one whose disk is full,
+// keeps fleetd from asking devices how they are. No device fails for that; one that has
+// gone meanwhile does.
+func TestDevicesThatCannotBeAskedDoNotFail(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one is gone: %t", gone), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.fill(5, nil)
+				c := w.plan(healthPlan, 5)
+				defer w.start()()
+				sleep(3 * time.Second)
+				w.setFull(true) // each is under way
+				sleep(2 * time.Hour)
+				want := map[fleet.DeviceID]campaign.DeploymentState{}
+				for i, id := range w.ids() {
+					if want[id] = campaign.DeploymentSucceeded; gone && i == 0 {
+						want[id] = campaign.DeploymentTimedOut
+						w.devices[id].leave(true)
+					}
+					if d := w.deployment(c.ID, id); d.State.Final() {
+						t.Errorf("%s is %s while it cannot be asked: %v", id, d.State, w.story(d))
+					}
+				}
+				w.setFull(false)
+				began := time.Now()
+				w.await(c.ID, time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+				if took := time.Since(began); !gone && took > time.Minute {
+					t.Errorf("the verdicts took %s once devices could be asked", took)
+				}
+				if diff := cmp.Diff(want, w.outcomes(c.ID)); diff != "" {
+					t.Errorf("verdicts (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 // While the database is away no device is notified, nothing that is
 // observed gets lost, and polls are answered at once.
 func TestDatabaseAway(t *testing.T) {

@@ -36,19 +36,21 @@ func (l *loop) verify(d *deployment) {
 
 func (l *loop) verified(d *deployment, attempt int, at time.Time, err error) {
 	d.busy = false
-	d.askBuild = d.askBuild && errors.Is(err, errAbsent)
+	d.askBuild = d.askBuild && noVerdict(err)
 	if l.byID[d.ID] != d || d.Attempt != attempt || d.State != campaign.DeploymentVerifying {
 		return
 	}
 	o := campaign.Observation{At: at, Kind: fleet.EvidenceHealthy, Attempt: attempt}
 	switch {
-	case errors.Is(err, errAbsent):
-		e := l.e
-		time.AfterFunc(checkAgain, func() {
-			e.inbox.put(input{do: func(l *loop) { l.verifyAgain(d, attempt) }})
-		})
+	case errors.Is(err, errUnasked):
+		l.askAgain(d, (*loop).verifyAgain)
 		return
-	case err != nil:
+	case errors.Is(err, errAbsent):
+		l.after(d, checkAgain, (*loop).verifyAgain)
+		return
+	}
+	d.spared = time.Time{}
+	if err != nil {
 		o.Kind = fleet.EvidenceUnhealthy
 		if failed, ok := errors.AsType[*campaign.CheckError](err); ok {
 			o.Reason = failed.Reason
@@ -57,14 +59,34 @@ func (l *loop) verified(d *deployment, attempt int, at time.Time, err error) {
 	l.observe(d, o)
 }
 
-func (l *loop) verifyAgain(d *deployment, attempt int) {
-	if l.byID[d.ID] == d && d.Attempt == attempt && d.State == campaign.DeploymentVerifying && !d.Checked {
+func (l *loop) verifyAgain(d *deployment) {
+	if d.State == campaign.DeploymentVerifying && !d.Checked {
 		l.verify(d)
 	}
 }
 
+// after does something for a deployment after a pause, if its attempt still is under way.
+func (l *loop) after(d *deployment, pause time.Duration, do func(*loop, *deployment)) {
+	e, attempt := l.e, d.Attempt
+	time.AfterFunc(pause, func() {
+		e.inbox.put(input{do: func(l *loop) {
+			if l.byID[d.ID] == d && d.Attempt == attempt && d.State.Active() {
+				do(l, d)
+			}
+		}})
+	})
+}
+
+// askAgain asks a device again that could not be asked for want of the database. That
+// is no fault of the device: time does not judge it meanwhile, and it has its time to
+// answer from then on.
+func (l *loop) askAgain(d *deployment, ask func(*loop, *deployment)) {
+	d.spared = l.now.Add(l.o.Timers.Connect)
+	l.after(d, l.o.RetryPause, ask)
+}
+
 // verdict is nil for a device that is well, [errAbsent] if it could not be
-// asked, else what is wrong with it.
+// asked, [errUnasked] for want of the database, else what is wrong with it.
 func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, checks checker) error {
 	plan := checks.campaign.Plan
 	if err := e.checkTools(ctx, d, plan); err != nil {
@@ -106,11 +128,11 @@ func (e *Engine) checkTools(ctx context.Context, d campaign.Deployment, plan cam
 	}
 	before, err := e.o.Inventories.Inventory(ctx, d.Baseline.Inventory)
 	if err != nil {
-		return e.unknown(d.Device, err)
+		return e.unasked(d.Device, err)
 	}
 	after, err := e.o.Inventories.Inventory(ctx, device.InventoryID)
 	if err != nil {
-		return e.unknown(d.Device, err)
+		return e.unasked(d.Device, err)
 	}
 	return campaign.InventoryGate(before, after, plan.ForbidRemoved)
 }
@@ -139,13 +161,16 @@ func (e *Engine) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, e
 		err = fleet.ErrNotFound
 	}
 	if err != nil {
-		return fleet.Device{}, e.unknown(id, err)
+		return fleet.Device{}, e.unasked(id, err)
 	}
 	return rows[0], nil
 }
 
-// unknown turns a failure of the store into no verdict.
-func (e *Engine) unknown(id fleet.DeviceID, err error) error {
+// unasked turns a failure of the store into no verdict.
+func (e *Engine) unasked(id fleet.DeviceID, err error) error {
 	e.o.Log.Warn("device not checked", "device", id, "err", err)
+	if errors.Is(err, fleet.ErrUnavailable) || errors.Is(err, fleet.ErrNotStored) {
+		return fmt.Errorf("%w: %w", errUnasked, err)
+	}
 	return fmt.Errorf("%w: %w", errAbsent, err)
 }

@@ -48,6 +48,7 @@ type world struct {
 	over    chan struct{} // closed at the end of the test
 	bad     []string      // what must never happen and did
 	reboots int
+	full    bool                // calls cannot be put on record, but for upgrade calls
 	calling int                 // upgrade calls under way
 	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
@@ -133,6 +134,12 @@ func (w *world) start() (stop func()) {
 		}
 	}()
 	return func() { cancel(); <-done }
+}
+
+func (w *world) setFull(full bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.full = full
 }
 
 func (w *world) current() *rollout.Engine {
@@ -287,7 +294,11 @@ func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, erro
 	if w.watch != nil {
 		w.watch(r)
 	}
+	full := w.full && r.Tool != fleet.ToolUpgradeFirmware
 	w.mu.Unlock()
+	if full {
+		return fleet.Call{}, fmt.Errorf("%w: %w", fleet.ErrNotStored, fleet.ErrUnavailable)
+	}
 	now := time.Now().UTC()
 	c := fleet.Call{ID: uuid.New(), Device: r.Device, Tool: r.Tool, State: fleet.CallSucceeded, SentAt: &now}
 	if fleet.Interrupts(r.Tool) && w.refusesToInterrupt(r) {
