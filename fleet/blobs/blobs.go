@@ -5,6 +5,9 @@
 // never a wrong picture or image. Equal bytes are kept once. Files that are too
 // large for memory are checked before their first reading, not at each one.
 //
+// A marker shows whether the directory is still the one that was opened. Where it is
+// not, as while a mount is gone, nothing is stored and no file counts as missing.
+//
 // It does not know what a blob means or who refers to it: retention is the job of
 // the owner. One lock guards the list of files that were found whole; it is not held
 // while a file is read. There is no goroutine.
@@ -30,6 +33,8 @@ import (
 // A Store keeps blobs. It is safe for concurrent use, also by several processes.
 type Store struct {
 	bucket *blob.Bucket
+	dir    string
+	mark   string // of the directory
 	checks checks
 }
 
@@ -68,7 +73,10 @@ func OpenDir(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
 	}
-	s := &Store{bucket: bucket}
+	s := &Store{bucket: bucket, dir: dir}
+	if s.mark, err = markOf(dir); err != nil {
+		return nil, fmt.Errorf("the blob directory %s has no marker that can be read: %w", dir, err)
+	}
 	if err := s.sweep(context.Background(), time.Now().Add(-incomingTTL)); err != nil {
 		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
 	}
@@ -78,7 +86,8 @@ func OpenDir(dir string) (*Store, error) {
 // Put stores data and returns its key. Stored again, a damaged blob is whole again.
 func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
 	key := keyOf(data)
-	if err := s.bucket.WriteAll(ctx, path(key), data, nil); err != nil {
+	err := s.inPlace(func() error { return s.bucket.WriteAll(ctx, path(key), data, nil) })
+	if err != nil {
 		return "", notStored(key, err)
 	}
 	return key, nil
@@ -94,7 +103,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := s.bucket.ReadAll(ctx, path(key))
 	switch {
 	case err != nil:
-		return nil, notRead(key, err)
+		return nil, s.notRead(key, err)
 	case keyOf(data) != key:
 		return nil, damaged(key)
 	}

@@ -39,15 +39,8 @@ func TestPutAndGet(t *testing.T) {
 	if want := "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"; key != want {
 		t.Errorf("key %s", key)
 	}
-	files := 0
-	filepath.WalkDir(dir, func(_ string, d os.DirEntry, _ error) error {
-		if !d.IsDir() {
-			files++
-		}
-		return nil
-	})
-	if files != 3 {
-		t.Errorf("%d files, want one per blob and nothing else", files)
+	if got := files(t, dir); len(got) != 3 {
+		t.Errorf("files %v, want one per blob and nothing else", got)
 	}
 }
 

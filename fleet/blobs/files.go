@@ -32,14 +32,16 @@ const (
 
 // PutFile stores size bytes of r under their SHA-256, in constant memory. It
 // refuses an r that holds more or fewer.
-func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (string, error) {
+func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (key string, err error) {
 	draft := incoming + rand.Text()
 	defer s.bucket.Delete(context.WithoutCancel(ctx), draft) // not there if the writing failed
-	key, err := s.receive(ctx, draft, r, size)
-	if err != nil {
+	if err := s.there(); err != nil {
+		return "", notStored(draft, err)
+	}
+	if key, err = s.receive(ctx, draft, r, size); err != nil {
 		return "", err
 	}
-	if err := s.bucket.Copy(ctx, path(key), draft, nil); err != nil {
+	if err := s.inPlace(func() error { return s.bucket.Copy(ctx, path(key), draft, nil) }); err != nil {
 		return "", notStored(key, err)
 	}
 	return key, nil
@@ -106,7 +108,7 @@ func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64)
 	}
 	r, err := s.bucket.NewRangeReader(ctx, path(key), offset, length, nil)
 	if err != nil {
-		return nil, notRead(key, err)
+		return nil, s.notRead(key, err)
 	}
 	if err := s.check(ctx, key); err != nil { // the file may have been replaced before it was opened
 		r.Close()
@@ -121,7 +123,10 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 		return nil
 	}
 	err := s.bucket.Delete(ctx, path(key))
-	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		err = s.there()
+	}
+	if err != nil {
 		return notDone("delete", key, err)
 	}
 	return nil
@@ -147,7 +152,7 @@ type stamp struct {
 func (s *Store) stamp(ctx context.Context, key string) (stamp, error) {
 	a, err := s.bucket.Attributes(ctx, path(key))
 	if err != nil {
-		return stamp{}, notRead(key, err)
+		return stamp{}, s.notRead(key, err)
 	}
 	now := stamp{modified: a.ModTime, size: a.Size}
 	var info os.FileInfo
@@ -185,12 +190,12 @@ func (s *Store) check(ctx context.Context, key string) error {
 func (s *Store) checkContent(ctx context.Context, key string) error {
 	r, err := s.bucket.NewReader(ctx, path(key), nil)
 	if err != nil {
-		return notRead(key, err)
+		return s.notRead(key, err)
 	}
 	defer r.Close()
 	hash := sha256.New()
 	if _, err := io.Copy(hash, r); err != nil {
-		return notRead(key, err)
+		return s.notRead(key, err)
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != key {
 		return damaged(key)
@@ -225,14 +230,19 @@ func damaged(key string) error {
 
 // notDone is what the caller sees of a failure, before the whole of it for the log.
 func notDone(verb, key string, err error) error {
+	if _, ok := errors.AsType[*fleet.Error](err); ok {
+		return err
+	}
 	detail := cmp.Or(fleet.SystemCause(err), gcerrors.Code(err).String())
 	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "blob_store."+verb, "key", fleet.CleanText(key, 80),
 		"detail", detail), err)
 }
 
-func notRead(key string, err error) error {
+func (s *Store) notRead(key string, err error) error {
 	if gcerrors.Code(err) == gcerrors.NotFound {
-		return unknown(key)
+		if err = s.there(); err == nil {
+			return unknown(key)
+		}
 	}
 	return notDone("read", key, err)
 }

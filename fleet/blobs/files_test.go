@@ -30,8 +30,11 @@ func readRange(t *testing.T, s *Store, key string, offset, length int64) (string
 
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	filepath.WalkDir(dir, func(name string, d os.DirEntry, _ error) error {
-		if !d.IsDir() {
+	filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if !d.IsDir() && d.Name() != marker {
 			names = append(names, name)
 		}
 		return nil
@@ -197,5 +200,51 @@ func TestSweepTakesWhatIsOld(t *testing.T) {
 	}
 	if got, err := readRange(t, again, key, 0, -1); err != nil || got != "hello" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A mount that is gone leaves an empty directory.
+func TestNothingIsStoredInAnotherDirectory(t *testing.T) {
+	s, dir := open(t)
+	key, err := s.Put(t.Context(), []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := dir + ".away"
+	if err := os.Rename(dir, away); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"gone", "empty", "of another store"} {
+		switch what {
+		case "empty":
+			err = os.Mkdir(dir, 0o750)
+		case "of another store":
+			_, err = OpenDir(dir)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, put := s.Put(t.Context(), []byte("world"))
+		_, putFile := s.PutFile(t.Context(), strings.NewReader("world"), 5)
+		_, get := s.Get(t.Context(), key)
+		_, read := readRange(t, s, key, 0, -1)
+		for act, err := range map[string]error{"Put": put, "PutFile": putFile, "Get": get, "OpenRange": read,
+			"DeleteFile": s.DeleteFile(t.Context(), key)} {
+			if !errors.Is(err, fleet.ErrUnavailable) || err.Error() != "blob_store.elsewhere" {
+				t.Errorf("the directory is %s: %s: %v", what, act, err)
+			}
+		}
+		if got := files(t, dir); len(got) != 0 {
+			t.Errorf("the directory is %s: files %v", what, got)
+		}
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.Rename(away, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Get(t.Context(), key); err != nil || string(got) != "hello" {
+		t.Errorf("once the directory is back: %q, %v", got, err)
+	}
+	if _, err := s.PutFile(t.Context(), strings.NewReader("world"), 5); err != nil {
+		t.Error(err)
 	}
 }
