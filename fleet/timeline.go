@@ -35,7 +35,7 @@ var TimelineKinds = []TimelineKind{TimelinePresence, TimelineCall, TimelineEdit,
 const (
 	TimelineFirstFirmware   = "firmware_first"   // version, slot
 	TimelineFirmwareChanged = "firmware_changed" // version, slot, before
-	TimelineRestarted       = "restarted"        // reset_reason, boots; crashes in a row
+	TimelineRestarted       = "restarted"        // reset_reason, boots; crashes in a row. Or proof: an [EvidenceKind]
 	TimelineCoreDump        = "core_dump"        // summary, version, reset_reason
 	TimelineFirstTools      = "tools_first"      // tools, inventory
 	TimelineToolsChanged    = "tools_changed"    // tools, inventory, before

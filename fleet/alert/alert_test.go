@@ -331,7 +331,8 @@ func TestCrashLoops(t *testing.T) {
 	w.devices(3, "online", w.now)
 	ids := []fleet.DeviceID{"on--00000001", "on--00000002", "stranger"}
 	poll := func(id fleet.DeviceID, n int) {
-		w.exec(`INSERT INTO device_boots (device_id, at) SELECT $1, $2::timestamptz - i * interval '1 minute'
+		w.exec(`INSERT INTO report_changes (device_id, at, code, params)
+			SELECT $1, $2::timestamptz - i * interval '1 minute', 'restarted', '{}'
 			FROM generate_series(0, $3 - 1) i`, id, w.now, n)
 	}
 	poll(ids[0], 4)

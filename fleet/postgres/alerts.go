@@ -322,8 +322,8 @@ func (s *Store) Crashing(ctx context.Context, restarts int, since time.Time) ([]
 	return s.devicesOf(ctx, "crash", `
 		SELECT id FROM devices
 		WHERE in_service AND enrolment = 'enrolled'
-		AND id = ANY (ARRAY(SELECT device_id FROM device_boots WHERE at >= $2 GROUP BY device_id HAVING count(*) >= $1
-				LIMIT $3)
+		AND id = ANY (ARRAY(SELECT device_id FROM report_changes WHERE code = 'restarted' AND at >= $2
+				GROUP BY device_id HAVING count(*) >= $1 LIMIT $3)
 			|| ARRAY(SELECT device_id FROM device_vitals WHERE safe_mode LIMIT $3)) LIMIT $3`,
 		restarts, since, maxAlerting)
 }

@@ -39,10 +39,11 @@ func TestConditionsOfALargeFleet(t *testing.T) {
 		`UPDATE device_inventories SET unexplained = true WHERE device_id = 'a00000000007'`,
 		`INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
 		SELECT id, now(), id = 'a00000000009', false, '{}' FROM devices`,
-		`INSERT INTO device_boots (device_id, at)
-		SELECT id, now() - make_interval(mins => i) FROM devices, generate_series(1, 3) i`,
-		`INSERT INTO device_boots (device_id, at) VALUES ('a00000000001', now()), ('a00000000001', now()),
-			('stranger', now()), ('stranger', now()), ('stranger', now()), ('stranger', now()), ('stranger', now())`,
+		`INSERT INTO report_changes (device_id, at, code, params)
+		SELECT id, now() - make_interval(mins => i), 'restarted', '{}' FROM devices, generate_series(1, 3) i`,
+		`INSERT INTO report_changes (device_id, at, code, params)
+		SELECT id, now() - make_interval(secs => i), 'restarted', '{}'
+		FROM (VALUES ('a00000000001', 2), ('stranger', 5)) v (id, n), generate_series(1, n) i`,
 		`INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
 		SELECT now() - make_interval(mins => i), 40000, 0, 10000, 0 FROM generate_series(0, ` + fmt.Sprint(2*devices) + `) i`,
 		`ANALYZE`,

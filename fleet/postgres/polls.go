@@ -139,11 +139,19 @@ const startFirmware = `
 	FROM ` + firmwareArgs + `
 	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
 
-// Only polls of devices that are enrolled count: others also poll while they wait.
-const addBoots = `
-	INSERT INTO device_boots (device_id, at)
-	SELECT id, at FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::bool[]) AS u (id, at, enrolment, started)
-	WHERE enrolment = 'enrolled' AND started`
+// A boot poll proves a restart of a device whose previous one was answered with
+// credentials: a device that waits to be let in polls again and again. It reads devices
+// as they were before the poll. A report that came since names the start already.
+const addRestarts = `
+	INSERT INTO report_changes (device_id, at, code, params)
+	SELECT u.id, u.at, 'restarted', jsonb_build_object('proof', 'boot_poll', 'version', u.version)
+	FROM unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::bool[])
+		AS u (id, at, version, enrolment, started)
+	JOIN devices d ON d.id = u.id
+	WHERE u.started AND u.enrolment = 'enrolled' AND d.enrolment = 'enrolled' AND d.enrolled_at <= d.last_poll
+		AND u.at > d.last_poll AND NOT EXISTS (SELECT FROM report_changes r
+			WHERE r.device_id = u.id AND r.code = 'restarted' AND r.at >= u.at)
+	ON CONFLICT DO NOTHING`
 
 // pollBatch is one transaction: what pgx sends as a batch commits as a whole.
 func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
@@ -160,6 +168,8 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	firmware := []any{id, at, version, slot, elf, text(func(r *enrolment.PollRecord) string { return r.Poll.IDFVersion })}
 
 	var b pgx.Batch
+	b.Queue(addRestarts, id, at, version,
+		text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }), started)
 	b.Queue(upsertDevices, id, at,
 		text(func(r *enrolment.PollRecord) string { return r.Poll.Board }),
 		text(func(r *enrolment.PollRecord) string { return strings.ToLower(r.Poll.Board) }),
@@ -192,7 +202,6 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 		text(func(r *enrolment.PollRecord) string { return r.Poll.BodyMAC }), started)
 	b.Queue(extendFirmware, firmware...)
 	b.Queue(startFirmware, firmware...)
-	b.Queue(addBoots, id, at, text(func(r *enrolment.PollRecord) string { return string(r.Admission.Enrolment) }), started)
 	queueAcceptances(&b, polls)
 	return &b
 }

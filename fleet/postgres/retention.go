@@ -55,7 +55,7 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		name, column string
 		keep         time.Duration
 	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
-		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.Calls},
+		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.reports()},
 		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
 		if t.keep <= 0 {
 			continue
@@ -73,21 +73,29 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	return removed, nil
 }
 
-// bootMemory is how long restarts of devices are remembered: as long as the longest
-// span in which alerts count them, and an hour.
-const bootMemory = 25 * time.Hour
+// restartMemory is how long restarts of devices are remembered at least: as long as the
+// longest span in which alerts count them, and an hour.
+const restartMemory = 25 * time.Hour
+
+// reports is how long changes between reports are kept, restarts among them.
+func (r Retention) reports() time.Duration {
+	if r.Calls <= 0 {
+		return 0
+	}
+	return max(r.Calls, restartMemory)
+}
 
 // quarantineMemory is how long a quarantine is remembered after its end.
 const quarantineMemory = 30 * 24 * time.Hour
 
 // DeleteExpired removes links, sessions, idempotency keys and quarantines that
-// have ended, and restarts of devices that no alert counts any more.
+// have ended.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
 		before       time.Time
 	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)},
-		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"known_browsers", "expires_at", now}, {"device_boots", "at", now.Add(-bootMemory)},
+		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"known_browsers", "expires_at", now},
 		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err

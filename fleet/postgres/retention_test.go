@@ -164,10 +164,12 @@ func TestOldAlerts(t *testing.T) {
 		t.Errorf("removed %d (%v), %d alerts and %d events are left; want 1, 2, 2", removed, err, count("alerts"),
 			count("alert_events"))
 	}
-	_, err = db.Exec(ctx, `INSERT INTO device_boots VALUES ('a', $1), ('a', $2)`, at.Add(-26*time.Hour), at.Add(-23*time.Hour))
+	_, err = db.Exec(ctx, `INSERT INTO report_changes VALUES ('a', $1, 'restarted', '{}'), ('a', $2, 'restarted', '{}')`,
+		at.Add(-26*time.Hour), at.Add(-23*time.Hour))
 	check(t, err)
-	check(t, s.DeleteExpired(ctx, at))
-	if n := count("device_boots"); n != 1 {
-		t.Errorf("%d restarts are left, want that of the last day", n)
+	_, err = s.Retain(ctx, postgres.Retention{Calls: time.Hour}, at)
+	check(t, err)
+	if n := count("report_changes"); n != 1 {
+		t.Errorf("%d restarts are left, want that of the last day: alerts count it", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/telemetry"
 )
@@ -223,6 +224,53 @@ func TestScopeOfTimeline(t *testing.T) {
 	if text := fmt.Sprint(page.Items); strings.Contains(text, c.ID.String()) || strings.Contains(text, "device.replace") {
 		t.Errorf("what is hidden is named: %s", text)
 	}
+}
+
+// Of a device that reports nothing a boot poll proves each restart but its first start.
+// The poll of a device that was not let in yet proves none: it asks again and again.
+func TestRestartsThatBootPollsProve(t *testing.T) {
+	ctx, s := t.Context(), newStore(t)
+	at := now().Add(-time.Hour)
+	polls := func(minute int, state fleet.Enrolment) {
+		t.Helper()
+		p := poll(unit, at.Add(time.Duration(minute)*time.Minute))
+		p.Admission.Enrolment = state
+		check(t, s.SavePolls(ctx, []enrolment.PollRecord{p}))
+		check(t, s.SavePolls(ctx, []enrolment.PollRecord{p})) // stored twice, it is one poll
+	}
+	restarts := func() (all []fleet.Params) {
+		t.Helper()
+		crashes := fleet.TimelineFilter{Device: unit, Kinds: []fleet.TimelineKind{fleet.TimelineCrash}}
+		for _, e := range line(t, s, crashes).Items {
+			same(t, e.Code, fleet.TimelineRestarted)
+			all = append(all, e.Params)
+		}
+		return all
+	}
+	proved := fleet.Params{"proof": string(fleet.EvidenceBootPoll), "version": "2.4.0"}
+	polls(0, fleet.EnrolmentWaiting)
+	polls(1, fleet.EnrolmentWaiting)
+	check(t, s.SaveAdmission(ctx, admin, "device.claim", poll(unit, at).Admission, at.Add(2*time.Minute)))
+	polls(3, fleet.EnrolmentEnrolled)
+	same(t, restarts(), nil)
+	polls(4, fleet.EnrolmentEnrolled)
+	polls(6, fleet.EnrolmentEnrolled)
+	same(t, restarts(), []fleet.Params{proved, proved})
+
+	// The device's own report of the same start replaces what the poll proved.
+	report := telemetry.Vitals{At: at.Add(7 * time.Minute), Uptime: 65 * time.Second, Boots: 9, ResetReason: "software"}
+	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{unit: report}))
+	reported := fleet.Params{"reset_reason": "software", "boots": int64(9), "version": ""}
+	same(t, restarts(), []fleet.Params{reported, proved})
+	polls(6, fleet.EnrolmentEnrolled) // stored late
+	same(t, restarts(), []fleet.Params{reported, proved})
+
+	crashing, err := s.Crashing(ctx, 2, at)
+	check(t, err)
+	same(t, crashing, []fleet.DeviceID{unit})
+	crashing, err = s.Crashing(ctx, 3, at)
+	check(t, err)
+	same(t, crashing, []fleet.DeviceID{})
 }
 
 // However large the tables, a time line reads a device's own rows.

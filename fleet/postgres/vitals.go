@@ -15,14 +15,23 @@ import (
 var _ telemetry.VitalsStore = (*Store)(nil)
 
 // What a device reports of its start: the number of its boots went up, or is the
-// first that is known. device_vitals is read as it was before the statement.
+// first that is known. It takes the place of what its boot poll proved of the same
+// start. device_vitals is read as it was before the statement.
 const saveVitals = `
 	WITH u AS (SELECT * FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[], $6::bigint[],
-			$7::jsonb[]) AS u (id, at, safe_mode, core_dump, vitals, boots, started)),
-	restarted AS (INSERT INTO report_changes (device_id, at, code, params)
-		SELECT u.id, u.at, 'restarted', u.started FROM u JOIN devices d ON d.id = u.id
+			$7::jsonb[], $8::bigint[]) AS u (id, at, safe_mode, core_dump, vitals, boots, started, up_ms)),
+	restarted AS (SELECT u.id, u.at, u.started, u.at - make_interval(secs => u.up_ms / 1000.0 + 2) AS since
+		FROM u JOIN devices d ON d.id = u.id
 		LEFT JOIN device_vitals v ON v.device_id = u.id
-		WHERE u.boots > 0 AND (v.at IS NULL OR v.at <= u.at AND (v.vitals ->> 'boots')::bigint <> u.boots)
+		WHERE u.boots > 0 AND (v.at IS NULL OR v.at <= u.at AND (v.vitals ->> 'boots')::bigint <> u.boots)),
+	explained AS (UPDATE report_changes c SET params = r.started
+		FROM restarted r
+		WHERE c.device_id = r.id AND c.code = 'restarted' AND c.params ? 'proof'
+			AND c.at = (SELECT max(at) FROM report_changes p
+				WHERE p.device_id = r.id AND p.code = 'restarted' AND p.at BETWEEN r.since AND r.at)
+		RETURNING c.device_id),
+	added AS (INSERT INTO report_changes (device_id, at, code, params)
+		SELECT id, at, 'restarted', started FROM restarted WHERE id NOT IN (SELECT device_id FROM explained)
 		ON CONFLICT DO NOTHING)
 	INSERT INTO device_vitals (device_id, at, safe_mode, core_dump, vitals)
 	SELECT id, at, safe_mode, core_dump, vitals::json FROM u
@@ -42,7 +51,8 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]teleme
 		collect(ids, func(id fleet.DeviceID) bool { return latest[id].SafeMode }),
 		collect(ids, func(id fleet.DeviceID) bool { return latest[id].CoreDump }), documents,
 		collect(ids, func(id fleet.DeviceID) int64 { return latest[id].Boots }),
-		collect(ids, func(id fleet.DeviceID) *string { return startOf(latest[id]) }))
+		collect(ids, func(id fleet.DeviceID) *string { return startOf(latest[id]) }),
+		collect(ids, func(id fleet.DeviceID) int64 { return latest[id].Uptime.Milliseconds() }))
 	if err != nil {
 		return fmt.Errorf("save vitals of %d devices: %w", len(ids), domainError(err))
 	}

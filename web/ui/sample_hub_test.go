@@ -46,6 +46,7 @@ func timelineEntries() (all []fleet.TimelineEntry) {
 	add(fleet.TimelineFirmware, fleet.TimelineFirstFirmware, "version", "2.4.1", "slot", "ota_0")
 	add(fleet.TimelineCrash, fleet.TimelineRestarted, "reset_reason", "panic", "boots", 41, "crashes", 2, "safe_mode", 1)
 	add(fleet.TimelineCrash, fleet.TimelineRestarted, "reset_reason", hostile[0], "boots", 40)
+	add(fleet.TimelineCrash, fleet.TimelineRestarted, "proof", string(fleet.EvidenceBootPoll), "version", "2.4.1")
 	add(fleet.TimelineCrash, fleet.TimelineCoreDump, "summary", hostile[0])
 	add(fleet.TimelineInventory, fleet.TimelineFirstTools, "tools", 1)
 	add(fleet.TimelineInventory, fleet.TimelineToolsChanged, "tools", 12, "before", "aa", "inventory", "bb")

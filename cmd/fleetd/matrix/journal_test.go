@@ -24,7 +24,7 @@ var tables = map[string]table{
 	"alert_events": silent, "alerts": {noise: []string{"devices", "params", "query", "quiet_since", "severity"}}, "approvals": {device: "device_id"}, "audit_entries": {}, "board_floors": {},
 	"call_waits": {}, "calls": {device: "device_id"}, "campaign_images": {}, "campaigns": {noise: []string{"revision"}},
 	"connections": silent, "conversations": {device: "device_id"}, "core_dumps": {device: "device_id"},
-	"deployment_events": {}, "deployments": {device: "device_id"}, "device_boots": silent, "device_configs": silent,
+	"deployment_events": {}, "deployments": {device: "device_id"}, "device_configs": silent,
 	"device_facts": silent, "device_firmware": silent, "device_inventories": silent, "device_jobs": silent,
 	"device_vitals": silent,
 	"devices": {device: "id", noise: []string{"last_seen", "last_poll", "remote_addr", "presence", "presence_since",
