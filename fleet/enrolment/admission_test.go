@@ -73,6 +73,53 @@ func TestBindingThatCannotBeStored(t *testing.T) {
 	}
 }
 
+// The credentials of before a rotation end when the device has connected with the new
+// ones, and a process that dies does not bring them back.
+func TestEndOfARotationOutlivesAKill(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolOpen, nil)
+	killed := func() { e = newEnrolments(t, s, fleet.EnrolOpen, nil) }
+	before := poll(t, e, uuid1).Session
+	must(t, e.Rotate(t.Context(), ann, unit))
+	after := poll(t, e, uuid1).Session
+	killed()
+	if auth(e, before) != "" || auth(e, after) != "" {
+		t.Error("one of the overlapping credentials is refused")
+	}
+	if why := auth(e, before); why != enrolment.CredentialsRevoked {
+		t.Errorf("the old ones, after the new were used: %q", why)
+	}
+	running := s.row(unit)
+	killed()
+	if old, own := auth(e, before), auth(e, after); old != enrolment.CredentialsRevoked || own != "" {
+		t.Errorf("after a kill: the old ones %q, the new ones %q", old, own)
+	}
+	if running.ELFSHA256 != "9f2c4d6b" || running.Version != "2.4.2" {
+		t.Errorf("the CONNECT changed what is stored of the device to %+v", running)
+	}
+	must(t, e.Rotate(t.Context(), ann, unit))
+	s.setAway(true)
+	if why := auth(e, poll(t, e, uuid1).Session); why != "" {
+		t.Errorf("while the store is away the device is refused: %q", why)
+	}
+	s.setAway(false)
+	drain(t, e)
+	killed()
+	if why := auth(e, after); why != enrolment.CredentialsRevoked {
+		t.Errorf("the old ones, after the store was away: %q", why)
+	}
+}
+
+// A code that a device shows lets it in, whenever the process dies.
+func TestCodeOutlivesAKill(t *testing.T) {
+	s := new(admissionStore)
+	code := poll(t, newEnrolments(t, s, fleet.EnrolByCode, nil), uuid1).Activation.Code
+	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+	if id, err := e.Claim(t.Context(), bob, code); err != nil || id != unit || poll(t, e, uuid1).Session == nil {
+		t.Errorf("the code %s is good for %q, %v", code, id, err)
+	}
+}
+
 // A known device that runs another build is answered when that is stored, and soon even
 // if the store takes its time.
 func TestNewsOfAKnownDevice(t *testing.T) {

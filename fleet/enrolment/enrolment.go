@@ -15,7 +15,8 @@ const (
 	// PollStranger came under the id of an enrolled device from somebody who is not
 	// known to be it. It holds no claims, and is no start of the device.
 	PollStranger
-	// PollConnect is a CONNECT of a device that is not on record: it knows of no claims.
+	// PollConnect is a CONNECT of a device that is not on record, or the first one with
+	// the credentials of a rotation: it knows of no claims.
 	PollConnect
 	// PollAsked is the build that a device named when it was asked. It holds no other
 	// claims, and no address.

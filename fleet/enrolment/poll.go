@@ -22,7 +22,8 @@ const (
 	// entryTimeout bounds how long an unknown device waits for its row. It waits 30
 	// seconds for its answer, and asks again.
 	entryTimeout = 5 * time.Second
-	// newsTimeout bounds how long a known one waits for what it says that is new.
+	// newsTimeout bounds how long a known one waits for what it says that is new, and one
+	// that is to show a code for that.
 	newsTimeout = 500 * time.Millisecond
 )
 
@@ -65,15 +66,20 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 		e.changed(p.Device)
 	}
 	switch {
-	case d.answer.Session == nil:
-	case d.unstored:
+	case d.answer.Session != nil && d.unstored:
 		err = e.storeBinding(p, &d)
 	case d.changed:
-		ctx, cancel := context.WithTimeout(context.Background(), newsTimeout)
-		defer cancel()
-		_ = e.polls.Sync(ctx, p.Device) // a store that is away stops no known device
+		e.storeNews(p.Device)
 	}
 	return d.answer, err
+}
+
+// storeNews returns when the store has what is new of the device, or after a moment: a
+// store that is away stops no known device, and no code from being shown.
+func (e *Service) storeNews(id fleet.DeviceID) {
+	ctx, cancel := context.WithTimeout(context.Background(), newsTimeout)
+	defer cancel()
+	_ = e.polls.Sync(ctx, id)
 }
 
 // storeBinding returns when the store has what the credentials of the answer are good

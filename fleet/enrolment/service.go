@@ -82,11 +82,9 @@ type Options struct {
 type Service struct {
 	o    Options
 	keys *SigningKeys
-	// polls wait for up to WriteEvery. Before its poll is stored, a known device has its
-	// answer, if the poll says nothing new or the store is away; one that shows a code has
-	// that, and asks again within minutes. Everybody else hears of a poll from the store:
-	// its event is published again when it is stored, and campaigns store it before what
-	// they conclude from it.
+	// polls wait for up to WriteEvery. A device is answered before that if its poll says nothing
+	// new, or, with what it had or a code, while the store is away or requests crowd. Others read
+	// the store: events come again after it, and campaigns store a poll before their conclusion.
 	polls   *writebehind.Buffer[fleet.DeviceID, BootPoll]
 	codes   *claimCodes
 	waiting *waitingList
@@ -445,11 +443,15 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 		proof = e.checkConnectProof(id, clientID, username, sent)
 	}
 	note := keyNote{ring.rotation.ID, claim.K}
-	bound, err := e.accept(id, client, claim.N, note, proof)
+	bound, arrived, err := e.accept(id, client, claim.N, note, proof)
 	if err == CredentialsUnknown {
 		if err = e.connect(id, client, claim, remoteAddr); err == nil {
-			bound, err = e.accept(id, client, claim.N, note, proof)
+			bound, arrived, err = e.accept(id, client, claim.N, note, proof)
 		}
+	}
+	if arrived { // or the next process would accept the ones before until the device is back
+		e.polls.Put(id, BootPoll{Kind: PollConnect, Device: id, RemoteAddr: remoteAddr, At: e.o.Now()})
+		e.storeNews(id)
 	}
 	if err == CredentialsOtherClient && bound != "" {
 		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
@@ -464,37 +466,38 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 }
 
 // accept checks genuine credentials against the device's standing. It returns
-// the Client-Id that is bound, "" if what the other does is of no interest. The error is
-// [CredentialsUnknown] for a device that is yet to be let in.
+// the Client-Id that is bound, "" if what the other does is of no interest, and whether
+// these are the first to arrive of a rotation. The error is [CredentialsUnknown] for a
+// device that is yet to be let in.
 func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote, proof provedConnect) (
-	bound string, err error) {
+	bound string, arrived bool, err error) {
 	s := e.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.devices[id]
 	switch {
 	case st == nil, st.waits(), st.entering():
-		return "", CredentialsUnknown
+		return "", false, CredentialsUnknown
 	case !st.enrolled():
-		return "", CredentialsNotEnrolled
+		return "", false, CredentialsNotEnrolled
 	case st.clientID != client && client == st.refused:
-		return "", CredentialsOtherClient
+		return "", false, CredentialsOtherClient
 	case st.clientID != client:
-		return st.clientID, CredentialsOtherClient
+		return st.clientID, false, CredentialsOtherClient
 	case !st.serial.accepts(generation):
-		return "", CredentialsRevoked
+		return "", false, CredentialsRevoked
 	}
 	if err = st.proved(proof, e.o.Now()); err != nil {
-		return "", err
+		return "", false, err
 	}
-	if generation == st.serial.generation() {
-		st.serial = st.serial.settled() // the new ones arrived: the ones before are done
+	if generation == st.serial.generation() && st.serial.overlaps() {
+		st.serial, arrived = st.serial.settled(), true // the ones before are done
 	}
 	if note.rotation != 0 && note != st.noted {
 		st.noted = note
 		e.keys.used(id, note)
 	}
-	return st.clientID, nil
+	return st.clientID, arrived, nil
 }
 
 func (st *standing) enrolled() bool { return st.enrolment == fleet.EnrolmentEnrolled && !st.retired }
