@@ -56,7 +56,7 @@ func (alwaysLeads) Lead(ctx context.Context, run func(ctx context.Context) error
 	return run(ctx)
 }
 
-// A Register has what devices said they run.
+// A Register has what devices said they run, and of their jobs.
 type Register interface {
 	// Stored returns when what the devices said so far is stored.
 	Stored(ctx context.Context, ids ...fleet.DeviceID) error

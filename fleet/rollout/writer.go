@@ -60,30 +60,30 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 	}
 }
 
-// register has what the devices of the batch said they run stored before what is
-// concluded from it: a process that dies between the two leaves a deployment that waits,
-// and none that succeeded with a build that the register does not have.
+// register has what the devices of the batch said stored before what is concluded from
+// it: a process that dies between the two leaves a deployment that waits, and none that
+// succeeded with a build, or failed with a job, that is not on record.
 func (l *loop) register(ctx context.Context, batch []*deployment) {
 	if l.o.Register == nil {
 		return
 	}
 	var said []fleet.DeviceID
 	for _, d := range batch {
-		if slices.ContainsFunc(d.seen, saysBuild) {
+		if slices.ContainsFunc(d.seen, isReport) {
 			said = append(said, d.Device)
 		}
 	}
 	if len(said) == 0 {
 		return
 	}
-	err := l.persist(ctx, "boot polls", func(ctx context.Context) error { return l.o.Register.Stored(ctx, said...) })
+	err := l.persist(ctx, "reports of devices", func(ctx context.Context) error { return l.o.Register.Stored(ctx, said...) })
 	if err != nil && ctx.Err() == nil {
-		l.o.Log.Error("boot polls not stored", "count", len(said), "err", err)
+		l.o.Log.Error("reports of devices not stored", "count", len(said), "err", err)
 	}
 }
 
-// saysBuild reports whether the observation is of what a device said it runs.
-func saysBuild(o campaign.Observation) bool { return o.ELF != "" || o.Version != "" }
+// isReport reports whether the observation is of what a device said it runs, or of a job.
+func isReport(o campaign.Observation) bool { return o.ELF != "" || o.Version != "" || o.Job != "" }
 
 // saved notes what the store accepted, and looks at what it did not.
 func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID) {

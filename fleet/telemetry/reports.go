@@ -47,9 +47,9 @@ type Reports struct {
 	reporters *reporters
 	counts    [reportKinds]reportCounter
 
-	// Pages and programs read reports from the store, and events follow it. Campaigns see
-	// a report on an upgrade before its row, and store what they conclude themselves: after
-	// a kill the row can be behind the deployment until the device reports again.
+	// Pages and programs read reports from the store, and events follow it: a report that a kill
+	// loses was not shown. Campaigns store reports on jobs before their conclusion ([Reports.Stored]),
+	// and an answer that shows a configuration waits for it ([Reports.Called]).
 	vitals  *writebehind.Buffer[fleet.DeviceID, Vitals]
 	points  *writebehind.Buffer[pointKey, VitalsPoint]
 	jobs    *writebehind.Buffer[jobKey, Job]
@@ -250,17 +250,31 @@ func (r *Reports) putJob(id fleet.DeviceID, params json.RawMessage, now time.Tim
 	if !ok {
 		return false, false
 	}
+	kept = r.jobs.Put(jobKey{id, j.ID}, j)
 	if deployment, attempt, ok := fleet.ParseUpgradeJob(j.ID); ok && r.opts.OnUpgradeJob != nil {
 		r.opts.OnUpgradeJob(id, deployment, attempt, j)
 	}
-	return true, r.jobs.Put(jobKey{id, j.ID}, j)
+	return true, kept
 }
 
+// Stored returns when the reports on jobs so far are stored.
+func (r *Reports) Stored(ctx context.Context) error { return r.jobs.Settle(ctx) }
+
+// calledTimeout bounds how long an answer waits for the configuration that it shows.
+const calledTimeout = 500 * time.Millisecond
+
 // Called reads the outcome of a call. Devices report their configuration unasked
-// only when it changes: an answer that shows it counts as a report.
+// only when it changes: an answer that shows it counts as a report. It returns when that
+// is stored, or after a moment: whoever called is answered next.
 func (r *Reports) Called(c *fleet.Call) {
-	if c.State == fleet.CallSucceeded && (c.Tool == fleet.ToolConfigGet || c.Tool == fleet.ToolConfigSet) {
-		r.putConfig(c.Device, json.RawMessage(fleet.ResultText(c.Result)), r.opts.Now().UTC())
+	if c.State != fleet.CallSucceeded || c.Tool != fleet.ToolConfigGet && c.Tool != fleet.ToolConfigSet {
+		return
+	}
+	r.putConfig(c.Device, json.RawMessage(fleet.ResultText(c.Result)), r.opts.Now().UTC())
+	ctx, cancel := context.WithTimeout(context.Background(), calledTimeout)
+	defer cancel()
+	if err := r.configs.Sync(ctx, c.Device); err != nil {
+		r.opts.Log.Debug("an answer goes before the configuration that it shows is stored", "device", c.Device, "err", err)
 	}
 }
 

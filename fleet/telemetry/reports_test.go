@@ -260,6 +260,41 @@ func TestReportHooks(t *testing.T) {
 	}
 }
 
+// A campaign that concludes from a report on a job, and a caller whose answer shows a
+// configuration, find it stored, however long reports are gathered.
+func TestReportsAreStoredBeforeWhatFollowsFromThem(t *testing.T) {
+	var r *Reports
+	var s *reportRows
+	var stored []Job
+	o := ReportsOptions{WriteEvery: time.Hour, OnUpgradeJob: func(fleet.DeviceID, uuid.UUID, int, Job) {
+		if err := r.Stored(context.Background()); err != nil {
+			t.Error(err)
+		}
+		stored = slices.Clone(s.jobs)
+	}}
+	reporting(t, o, func(reports *Reports, rows *reportRows) {
+		r, s = reports, rows
+		r.Notified("d", jobReport, beat(`{"job":%q,"kind":"upgrade","state":"failed","code":"checksum"}`,
+			fleet.UpgradeJobName(uuid.New(), 1)))
+		if len(stored) != 1 || stored[0].State != fleet.JobFailed {
+			t.Errorf("a campaign sees a report with %+v stored", stored)
+		}
+		set := fleet.Call{Device: "d", Tool: fleet.ToolConfigSet, State: fleet.CallSucceeded,
+			Result: json.RawMessage(`{"content":[{"type":"text","text":"{\"version\":7,\"values\":{}}"}]}`)}
+		r.Called(&set)
+		if s.configs["d"].Version != 7 {
+			t.Errorf("an answer shows version 7, and stored is %+v", s.configs)
+		}
+		s.setAway(true)
+		began := time.Now()
+		r.Called(&set)
+		if took := time.Since(began); took > calledTimeout {
+			t.Errorf("an answer waits %v for a store that is away", took)
+		}
+		s.setAway(false)
+	})
+}
+
 // What memory holds of a device that reports no more goes.
 func TestReportersAreForgotten(t *testing.T) {
 	reporting(t, ReportsOptions{}, func(r *Reports, s *reportRows) {

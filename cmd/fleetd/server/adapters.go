@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 )
@@ -128,6 +129,19 @@ func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, at
 	if engine := s.engine.Load(); engine != nil {
 		engine.Observe(rollout.OfJob(device, deployment, attempt, j))
 	}
+}
+
+// register has what devices said stored for campaigns.
+type register struct {
+	*enrolment.Service
+	reports *telemetry.Reports
+}
+
+func (r register) Stored(ctx context.Context, ids ...fleet.DeviceID) error {
+	if err := r.Service.Stored(ctx, ids...); err != nil {
+		return err
+	}
+	return r.reports.Stored(ctx)
 }
 
 // rollBack is what an abort rule or an operator asked for when a campaign

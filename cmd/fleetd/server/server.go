@@ -363,7 +363,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
 	engine := rollout.New(rollout.Options{Leader: s.lease, Store: s.store, Inventories: s.store, Quarantines: s.store,
 		Calls: s.Calls, Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
-		Register: s.Enrolments, Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack,
+		Register: register{s.Enrolments, s.Reports}, Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack,
 		PublicURL: s.cfg.PublicURL, Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, Signed: len(imageKeys) > 0,
