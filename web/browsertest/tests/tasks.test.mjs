@@ -78,6 +78,21 @@ task('rebooting it', 3, async () => {
   await page.waitForSelector('#result >> text=succeeded');
 });
 
+test('what one does stands in the time line at once, with what comes of it', async () => {
+  const line = page.locator('#timeline .line');
+  await eventually('the call and the restart', async () => /self\.reboot/.test(await line.first().innerText()) &&
+    /Restart:\s+proven by its boot poll/.test(await line.first().innerText()));
+  await page.goto(`/devices/${id}?show=crashes`);
+  assert.match(await line.first().innerText(), /Restart:\s+proven by its boot poll/);
+  await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
+  await page.goto(`/devices/${id}`);
+  await eventually('live', () => page.locator('#live-state:not(.lost):not(:empty)').count());
+  await page.fill('#act-volume', '71');
+  await click('.quick-volume button');
+  await page.waitForSelector('#timeline .line li >> text="volume":71');
+  assert.equal(await page.locator('#new-pill:visible').count(), 0);
+});
+
 task('updating one device', 3, async () => {
   await eventually('it is back', async () => /online/.test(await (await page.request.get(`/devices/${id}`)).text()));
   await jump();

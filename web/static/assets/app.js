@@ -126,12 +126,26 @@
     after.forEach((d, i) => { if (before[i]) d.open = before[i].open })
   }
 
+  // What the reader does on the page brings rows of its own, and those that come of it a
+  // moment later: they are shown at once. An act lasts from its request on.
+  const actLasts = 30_000
+  let acting = 0, actedAt = -actLasts
+  const isAct = e => e.detail.requestConfig.verb !== 'get'
+  document.addEventListener('htmx:beforeRequest', e => { if (isAct(e)) acting++ })
+  document.addEventListener('htmx:afterRequest', e => { if (isAct(e)) { acting--; actedAt = performance.now() } })
+
   function announceNew(n) {
     const pill = $('#new-pill')
     missed += n
     if (!pill) return
+    if (acting > 0 || performance.now() - actedAt < actLasts) return refresh(pill.parentElement.closest('[id]').id)
     pill.textContent = text('js.new', missed)
     pill.hidden = false
+  }
+
+  // countAgain starts the count of what a list misses, after the list was read again.
+  function countAgain() {
+    if ($('#new-pill')?.hidden !== false) missed = 0
   }
 
   document.addEventListener('htmx:sseBeforeMessage', e => {
@@ -206,7 +220,7 @@
   }
 
   document.addEventListener('htmx:afterSwap', e => {
-    missed = 0
+    countAgain()
     enhance(e.detail.target.isConnected ? e.detail.target : document)
     if (e.detail.target.id !== 'result') return
     $('#result')?.scrollIntoView({ block: 'nearest' })
@@ -706,6 +720,7 @@
     const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById(id)
     const old = document.getElementById(id)
     if (fresh && old) replace(old, fresh, true)
+    countAgain()
   }
   for (const el of $$('[data-refresh]')) setInterval(refresh, el.dataset.refresh * 1000, el.id)
 
