@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -196,24 +195,11 @@ func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
 // call's record keeps who asked for that. A call that does not wait is
 // [ErrConflict].
 func (s *Calls) Interrupt(ctx context.Context, by Principal, id uuid.UUID) (Call, error) {
-	c, err := s.Get(ctx, id)
-	if err != nil {
-		return c, err
+	c, err := s.mayEndWait(ctx, by, id, "interrupt_call")
+	if err == nil && !s.held.interrupt(id, by) {
+		err = doesNotWait(c)
 	}
-	t, err := s.o.Targets.get(ctx, c.Device, s.o.Now())
-	if err != nil {
-		return c, err
-	}
-	switch {
-	case !by.Sees(t.device):
-		return c, fmt.Errorf("call %s: %w", id, ErrNotFound)
-	case by.Kind.IsModel() || !by.RoleOn(t.device).Allows(RoleOperator):
-		return c, Refuse(ErrForbidden, "forbidden", "act", Because("act.interrupt_call"), "need", RoleOperator,
-			"actor", by.Name, "role", by.RoleOn(t.device))
-	case !s.held.interrupt(id, by):
-		return c, Refuse(ErrConflict, "call_not_waiting", "call", id, "state", Because("state."+string(c.State)))
-	}
-	return c, nil
+	return c, err
 }
 
 // principalNow returns the principal as it may act now, or [ErrActorGone].

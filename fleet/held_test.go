@@ -241,10 +241,15 @@ func TestWhoMayInterrupt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		reads, err := fleet.NewScope("", "", []string{"self.get_*"})
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, tt := range []struct {
 			by   fleet.Principal
 			want error
 		}{
+			{fleet.Principal{Kind: fleet.KindProgram, Name: "reads", Role: fleet.RoleOperator, Scope: reads}, fleet.ErrForbidden},
 			{fleet.Principal{Kind: fleet.KindOperator, Name: "viewer", Role: fleet.RoleViewer}, fleet.ErrForbidden},
 			{fleet.Principal{Kind: fleet.KindModel, Name: "model", Role: fleet.RoleOperator}, fleet.ErrForbidden},
 			{fleet.Principal{Kind: fleet.KindProgram, Name: "out", Role: fleet.RoleOperator, Scope: elsewhere}, fleet.ErrNotFound},

@@ -167,7 +167,7 @@ var modelActs = map[string]bool{"make_campaign": true, "make_fanout": true}
 // modelOwnActs are those that a language model may do with what it made itself.
 // Whoever knows the maker asks [Principal.MayAsMaker] as well.
 var modelOwnActs = map[string]bool{"change_campaign": true, "start_campaign": true, "discard_campaign": true,
-	"cancel_fanout": true}
+	"cancel_fanout": true, "cancel_call": true}
 
 // MayDecide returns nil if a principal of this kind may do the act: a language
 // model acts on behalf of people, and decides nothing that policies, scopes or

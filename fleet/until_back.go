@@ -250,23 +250,13 @@ func (a *attempt) giveBack() {
 }
 
 // Cancel withdraws a call that waits for its device or for the end of a
-// conversation, for whoever made it or an operator. It returns the call with its
-// outcome; [ErrConflict] means that the call does not wait, or was sent already.
+// conversation, for whoever made it or an operator who may call its tool. It returns
+// the call with its outcome; [ErrConflict] means that the call does not wait, or was
+// sent already.
 func (s *Calls) Cancel(ctx context.Context, by Principal, id uuid.UUID) (Call, error) {
-	c, err := s.Get(ctx, id)
+	c, err := s.mayEndWait(ctx, by, id, "cancel_call")
 	if err != nil {
 		return c, err
-	}
-	t, err := s.o.Targets.get(ctx, c.Device, s.o.Now())
-	if err != nil {
-		return c, err
-	}
-	switch {
-	case !by.Sees(t.device):
-		return c, fmt.Errorf("call %s: %w", id, ErrNotFound)
-	case !c.Actor.Same(by) && (by.Kind.IsModel() || !by.RoleOn(t.device).Allows(RoleOperator)):
-		return c, Refuse(ErrForbidden, "forbidden", "act", Because("act.cancel_call"), "need", RoleOperator,
-			"actor", by.Name, "role", by.RoleOn(t.device))
 	}
 	over := s.held.withdraw(id, by)
 	if over != nil {
@@ -280,9 +270,43 @@ func (s *Calls) Cancel(ctx context.Context, by Principal, id uuid.UUID) (Call, e
 		}
 	}
 	if over == nil || c.State != CallCanceled {
-		return c, Refuse(ErrConflict, "call_not_waiting", "call", id, "state", Because("state."+string(c.State)))
+		return c, doesNotWait(c)
 	}
 	return c, nil
+}
+
+// mayEndWait reads a call that is to wait no longer, if the principal may do that to
+// it: not with less than it takes to make the call, but for whoever made it.
+func (s *Calls) mayEndWait(ctx context.Context, by Principal, id uuid.UUID, act string) (Call, error) {
+	if err := by.MaySomewhere(RoleOperator, act); err != nil {
+		return Call{}, err
+	}
+	c, err := s.Get(ctx, id)
+	if err != nil {
+		return c, err
+	}
+	t, err := s.o.Targets.get(ctx, c.Device, s.o.Now())
+	if err != nil {
+		return c, err
+	}
+	if !by.Sees(t.device) {
+		return c, fmt.Errorf("call %s: %w", id, ErrNotFound)
+	}
+	if err := by.MayAsMaker(c.Actor, act); err != nil || c.Actor.Same(by) {
+		return c, err
+	}
+	if !by.Scope.AllowsTool(c.Tool) {
+		return c, Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", by.Name,
+			"tool", CleanText(c.Tool, 80))
+	}
+	return c, by.MayOn(t.device, RoleOperator, act)
+}
+
+func doesNotWait(c Call) error {
+	if c.State == CallPendingApproval {
+		return Refuse(ErrConflict, "call_not_waiting.approval", "call", c.ID, "approval", c.Approval)
+	}
+	return Refuse(ErrConflict, "call_not_waiting", "call", c.ID, "state", Because("state."+string(c.State)))
 }
 
 // Resume goes on with the calls that waited for their devices in an earlier process.

@@ -416,23 +416,38 @@ func TestWhichCallsWaitForADevice(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newAway(t)
 			c := b.make(t, waiting(0), fleet.CallPendingDevice)
-			elsewhere, err := fleet.NewScope("id:020000000001", "", nil)
-			if err != nil {
-				t.Fatal(err)
+			who := func(kind fleet.PrincipalKind, name string, role fleet.Role, where string, rest fleet.Role,
+				tools ...string) fleet.Principal {
+				scope, err := fleet.NewScope(where, rest, tools)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return fleet.Principal{Kind: kind, ID: name, Name: name, Role: role, Scope: scope}
 			}
+			const elsewhere = "id:020000000001"
 			for _, tt := range []struct {
 				by   fleet.Principal
 				want error
 			}{
-				{fleet.Principal{Kind: fleet.KindOperator, ID: "v", Name: "viewer", Role: fleet.RoleViewer}, fleet.ErrForbidden},
-				{fleet.Principal{Kind: fleet.KindModel, ID: "m", Name: "model", Role: fleet.RoleOperator}, fleet.ErrForbidden},
-				{fleet.Principal{Kind: fleet.KindProgram, ID: "o", Name: "out", Role: fleet.RoleOperator, Scope: elsewhere},
-					fleet.ErrNotFound},
+				{who(fleet.KindOperator, "viewer", fleet.RoleViewer, "", ""), fleet.ErrForbidden},
+				{who(fleet.KindModel, "model", fleet.RoleOperator, "", ""), fleet.ErrForbidden},
+				{who(fleet.KindProgram, "out", fleet.RoleOperator, elsewhere, ""), fleet.ErrNotFound},
+				{who(fleet.KindProgram, "reads here", fleet.RoleOperator, elsewhere, fleet.RoleViewer), fleet.ErrForbidden},
+				{who(fleet.KindProgram, "other tools", fleet.RoleOperator, "", "", "self.get_*"), fleet.ErrForbidden},
 				{bob, nil},
 			} {
 				if _, err := b.Cancel(t.Context(), tt.by, c.ID); !errors.Is(err, tt.want) {
 					t.Errorf("%s: %v, want %v", tt.by.Name, err, tt.want)
 				}
+				if got := b.get(t, c.ID); tt.want != nil && got.State != fleet.CallPendingDevice {
+					t.Errorf("after %s it is %s", tt.by.Name, got.State)
+				}
+			}
+			r := waiting(1)
+			r.Actor = who(fleet.KindModel, "model", fleet.RoleOperator, "", "")
+			c = b.make(t, r, fleet.CallPendingDevice)
+			if c, err := b.Cancel(t.Context(), r.Actor, c.ID); err != nil || c.State != fleet.CallCanceled {
+				t.Errorf("a model's own call: %s, %v", c.State, err)
 			}
 		})
 	})

@@ -51,7 +51,7 @@ func (a *api) registerCalls() {
 		method: http.MethodPost, path: "/calls/{id}/cancel", role: fleet.RoleOperator,
 		noun:    "call",
 		summary: "Cancel a call that waits for its device, or for the end of a conversation",
-		about:   "For whoever made it, and for operators; a language model cancels its own calls only. It was not sent then, and will not be. call_not_waiting: it does not wait, or was sent already. A call that waits for an approval is withdrawn there."}, a.cancelCall)
+		about:   "For whoever made it, and for operators who may call the tool; a language model cancels its own calls only. It was not sent then, and will not be. call_not_waiting: it does not wait, or was sent already. A call that waits for an approval is withdrawn there."}, a.cancelCall)
 }
 
 // arguments of a call: a JSON object.

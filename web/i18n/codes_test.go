@@ -117,7 +117,7 @@ func literal(e ast.Expr) (string, bool) {
 
 // actCheckers say in a refusal which act it is that a role does not allow.
 var actCheckers = map[string]bool{"May": true, "MaySomewhere": true, "MayOn": true, "MayOnDevice": true, "MayOnAll": true,
-	"mayOn": true, "maySteer": true, "mayManage": true}
+	"mayOn": true, "maySteer": true, "mayManage": true, "mayEndWait": true}
 
 func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) {
 	ast.Inspect(root, func(n ast.Node) bool {

@@ -91,6 +91,7 @@ var pageRows = map[string]struct {
 	"page deny call": {path: "/approvals/{id}/deny", operation: "deny-call",
 		form: func(request) url.Values { return url.Values{"reason": {"too bright"}} }},
 	"page approve call":   {path: "/approvals/{id}/approve", operation: "approve-call"},
+	"page cancel call":    {path: "/calls/{id}/cancel", operation: "cancel-call"},
 	"page cancel fan-out": {path: "/fanouts/{id}/cancel", operation: "cancel-fanout"},
 	"page pause":          {path: "/campaigns/{id}/pause", operation: "pause-campaign"},
 }

@@ -102,7 +102,7 @@ func (c change) get(column string) string {
 // key names the row.
 func (c change) key() string {
 	for _, column := range []string{"deployment_id", "id", "sha256", "fanout_id", "campaign_id", "image", "board", "name", "tool", "key",
-		"serial"} {
+		"serial", "call_id"} {
 		if v := c.get(column); v != "" {
 			return v
 		}

@@ -267,8 +267,10 @@ var rows = map[string]row{
 		}, undo: (*world).fanOutEnds},
 	"interrupt-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
 		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
-	"cancel-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
-		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
+	"cancel-call": {need: operator, reach: onDevice, tool: late, writes: list("calls", "call_waits"),
+		ask: func(w *world, p *principal, s side) request { return request{args: w.lateCall(s)} }},
+	"cancel-call/own": {need: operator, reach: onDevice, models: too, tool: late, writes: list("calls", "call_waits"),
+		ask: func(w *world, p *principal, s side) request { return request{args: w.ownLateCall(p, s)} }},
 	"fetch-core-dump": {need: operator, reach: onDevice, inert: "the board has no tool for it", writes: list("calls"),
 		ask: device("core dump", func(*world) any { return obj{} })},
 	"delete-core-dump": {need: operator, reach: onDevice, writes: list("core_dumps"),
@@ -473,7 +475,8 @@ var (
 
 const (
 	goodPassword = "violet tractor 91 umbrella"
-	asked        = "self.screen.set_theme" // calls of it wait for an approval
+	asked        = "self.screen.set_theme"         // calls of it wait for an approval
+	late         = "self.audio_speaker.set_volume" // calls of it wait for a device that is asleep
 )
 
 func list(tables ...string) []string { return tables }
@@ -512,6 +515,25 @@ func (w *world) waitingFanOut(secret string, s side) string {
 	id = cmp.Or(id, uuid.NewString())
 	w.owner[id] = s
 	return id
+}
+
+// lateCall waits for a device that is asleep to wake up.
+func (w *world) lateCall(s side) thing {
+	return w.keep("late call", s, func() thing { return w.makeLateCall(w.root, s) })
+}
+
+func (w *world) ownLateCall(p *principal, s side) thing { return w.makeLateCall(p.secret, s) }
+
+func (w *world) makeLateCall(secret string, s side) thing {
+	w.t.Helper()
+	c := w.rest(secret, "POST", "/devices/"+string(w.asleep[s])+"/calls", obj{"tool": late, "arguments": obj{"volume": 35},
+		"offline": "wait", "purpose": w.name(s)})
+	if secret == w.root && c.str("state") != "pending_device" {
+		w.t.Fatalf("a call to a device that is asleep does not wait: %d %s", c.status, c.text)
+	}
+	id := cmp.Or(c.str("id"), uuid.NewString())
+	w.owner[id] = s
+	return thing{"id": id}
 }
 
 // fanOutEnds waits for the end of the latest fan-out, or of the one given.
