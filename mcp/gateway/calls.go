@@ -24,12 +24,14 @@ type callOut struct {
 	Actor     string         `json:"actor"`               // name of who made it
 	FanOut    string         `json:"fanout,omitempty"`
 	Approval  string         `json:"approval,omitempty"` // id of the approval that it needs or had
-	// pending_approval, pending, sent, succeeded, tool_error, timed_out, unknown, refused, invalid, offline or canceled
+	// pending_approval, pending_device, pending, sent, succeeded, tool_error, timed_out, unknown, refused, invalid,
+	// offline or canceled
 	State fleet.CallState `json:"state"`
-	// in_conversation: a pending call is sent after the device's conversation
+	// device_away: it is sent when the device is back; in_conversation: after the device's conversation
 	Waits      string     `json:"waits,omitempty"`
-	Code       string     `json:"code,omitempty"`    // why it did not succeed, for programs
-	Problem    string     `json:"problem,omitempty"` // why it did not succeed, in words
+	WaitUntil  *time.Time `json:"wait_until,omitempty"` // when it is canceled, if the device was not back
+	Code       string     `json:"code,omitempty"`       // why it did not succeed, for programs
+	Problem    string     `json:"problem,omitempty"`    // why it did not succeed, in words
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	DurationMs *int64     `json:"duration_ms,omitempty"` // from sending to the outcome
@@ -48,6 +50,9 @@ func (g *Gateway) call(c fleet.Call) (callOut, []mcp.Content) {
 	v := callOut{ID: c.ID, Device: c.Device, Tool: fleet.CleanText(c.Tool, 200), Arguments: c.Arguments,
 		Actor: fleet.CleanText(c.Actor.Name, maxName), State: c.State, Waits: c.Waits.Code, CreatedAt: c.CreatedAt.UTC(),
 		FinishedAt: utc(c.FinishedAt)}
+	if c.State == fleet.CallPendingDevice {
+		v.WaitUntil = utc(c.WaitUntil)
+	}
 	switch {
 	case len(v.Arguments) == 0:
 		v.Arguments = object("{}")
@@ -96,7 +101,8 @@ func (v callOut) text() string {
 	case fleet.CallPendingApproval:
 		b.WriteString(" It is waiting for approval by a person, in the console at /approvals. Ask get_call with this id what became of it; do not repeat it.")
 	case fleet.CallPendingDevice:
-		b.WriteString(" It is sent once the device is back. Ask get_call with this id what became of it; do not repeat it.")
+		fmt.Fprintf(&b, " It is sent once the device is back, until %s at the latest; cancel_call withdraws it. "+
+			"Ask get_call with this id what became of it; do not repeat it.", v.WaitUntil.Format(time.RFC3339))
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
@@ -166,7 +172,7 @@ func (g *Gateway) photosOf(ctx context.Context, c fleet.Call) (taken int, images
 type callIn struct {
 	Device    string `json:"device" jsonschema:"id of a device"`
 	Tool      string `json:"tool" jsonschema:"name of a tool that the device offers"`
-	Arguments object `json:"arguments,omitempty" jsonschema:"arguments of the tool, by its schema; see describe_tool"`
+	Arguments object `json:"arguments,omitempty" jsonschema:"by the tool's schema; see describe_tool"`
 	Purpose   string `json:"purpose,omitempty" jsonschema:"why, in one sentence, for people who approve or review"`
 	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"wait for the device; by default what the tool needs"`
 	Offline   string `json:"offline,omitempty" jsonschema:"wait: sent when a device that is away is back, within 24 h"`
@@ -224,6 +230,9 @@ func (g *Gateway) addCallTools(s *mcp.Server) {
 	add[getIn, getOut](g, s, definition{name: "get_call", models: fleet.ModelsMay, title: "Get a call", effect: reads,
 		about:  "Shows a call, or a fan-out with its counts and answers, by id.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.getCall)
+	add[getIn, getOut](g, s, definition{name: "cancel_call", models: fleet.ModelsOwn, title: "Cancel a call", effect: ends,
+		about:  "Cancels a call that waits for its device, which is not sent then, or what a fan-out has not sent yet.",
+		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.cancelCall)
 	add[listIn, listOut](g, s, definition{name: "list_calls", models: fleet.ModelsMay, title: "List calls", effect: reads,
 		about: "Lists calls on record, newest first, also those of people and other programs.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80), "tool": longest(200), "actor": longest(200),
@@ -314,10 +323,34 @@ func (g *Gateway) getCall(ctx context.Context, by fleet.Principal, _ *mcp.CallTo
 	if d, err := g.o.Devices.Device(ctx, c.Device); err != nil || !by.Sees(d) {
 		return answer{}, cmp.Or(notMissing(err), unknownCall(in.ID))
 	}
+	return g.shown(ctx, c), nil
+}
+
+// shown is the answer about a call on record: that the call failed is no failure to
+// show it.
+func (g *Gateway) shown(ctx context.Context, c fleet.Call) answer {
 	a := g.outcome(ctx, c)
 	v, _ := a.out.(callOut)
-	a.out, a.failed = getOut{Call: &v}, false // that the call failed is no failure to show it
-	return a, nil
+	a.out, a.failed = getOut{Call: &v}, false
+	return a
+}
+
+func (g *Gateway) cancelCall(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
+	in getIn) (answer, error) {
+	id, err := uuid.Parse(strings.TrimSpace(in.ID))
+	if err != nil {
+		return answer{}, unknownCall(in.ID)
+	}
+	c, err := g.o.Calls.Cancel(ctx, by, id)
+	if err == nil {
+		return g.shown(ctx, c), nil
+	}
+	if errors.Is(err, fleet.ErrNotFound) {
+		if err = g.o.FanOuts.Cancel(ctx, by, id); err == nil || errors.Is(err, fleet.ErrNotFound) {
+			return g.getFanOut(ctx, by, id)
+		}
+	}
+	return answer{}, err
 }
 
 // notMissing is the error unless it says that there is no such thing.

@@ -95,7 +95,7 @@ func unknownDevice(name string) error {
 }
 
 type findIn struct {
-	Query  string `json:"q,omitempty" jsonschema:"which devices; see the description of the tool"`
+	Query  string `json:"q,omitempty" jsonschema:"which devices, by such terms"`
 	Limit  int    `json:"limit,omitempty" jsonschema:"devices in the answer; 20 if left out"`
 	Cursor string `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before"`
 }
@@ -107,7 +107,7 @@ type findOut struct {
 }
 
 type deviceIn struct {
-	Device string `json:"device" jsonschema:"id of a device, as find_devices gives it; a MAC address in any form"`
+	Device string `json:"device" jsonschema:"id of a device; a MAC address in any form"`
 }
 
 func (g *Gateway) addDeviceTools(s *mcp.Server) {

@@ -30,13 +30,13 @@ type callManyIn struct {
 	Query       *string  `json:"q,omitempty" jsonschema:"which devices; as in find_devices. Empty is every device"`
 	Devices     []string `json:"devices,omitempty" jsonschema:"ids of devices, instead of q"`
 	Tool        string   `json:"tool" jsonschema:"name of a tool that the devices offer"`
-	Arguments   object   `json:"arguments,omitempty" jsonschema:"arguments of the tool, by its schema; see describe_tool"`
+	Arguments   object   `json:"arguments,omitempty" jsonschema:"by the tool's schema; see describe_tool"`
 	Purpose     string   `json:"purpose,omitempty" jsonschema:"why, in one sentence, for people who approve or review"`
 	DryRun      bool     `json:"dry_run,omitempty" jsonschema:"only say who would be called, and who would not and why"`
 	MaxInFlight int      `json:"max_in_flight,omitempty" jsonschema:"calls at one time; 64 if left out"`
 	TimeoutMs   int64    `json:"timeout_ms,omitempty" jsonschema:"wait for each device; by default what the tool needs"`
-	WaitMs      *int64   `json:"wait_ms,omitempty" jsonschema:"wait for the whole before answering with its id; 60000 by default, 0 does not wait"`
-	Confirm     int      `json:"confirm,omitempty" jsonschema:"number of targets, as a dry run says it; needed where that says needs_confirm"`
+	WaitMs      *int64   `json:"wait_ms,omitempty" jsonschema:"wait for the end before answering; 60000 by default"`
+	Confirm     int      `json:"confirm,omitempty" jsonschema:"number of targets of the dry run, where that says needs_confirm"`
 }
 
 // callManyOut is what a fan-out would do, or how far it is.

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 // versions are those that clients speak.
 var versions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-var fleetTools = []string{"call_device", "call_devices", "describe_device", "describe_tool", "explain_device",
-	"find_devices", "get_call", "get_snapshot", "list_calls", "list_campaigns", "propose_campaign", "read_device",
-	"search_tools"}
+var fleetTools = []string{"call_device", "call_devices", "cancel_call", "describe_device", "describe_tool",
+	"explain_device", "find_devices", "get_call", "get_snapshot", "list_calls", "list_campaigns", "propose_campaign",
+	"read_device", "search_tools"}
 
 func TestFleetScopeInEveryVersion(t *testing.T) {
 	w := newWorld(t)
@@ -157,6 +157,8 @@ func TestBadInput(t *testing.T) {
 		{"list_calls", map[string]any{"states": []any{"done"}}, "invalid_arguments", ""},
 		{"get_call", map[string]any{"id": "0195e3b0-0000-7000-8000-000000000000"}, "unknown_call", ""},
 		{"get_call", map[string]any{"id": "x"}, "unknown_call", ""},
+		{"cancel_call", map[string]any{"id": "0195e3b0-0000-7000-8000-000000000000"}, "unknown_call", ""},
+		{"cancel_call", map[string]any{"id": "x"}, "unknown_call", ""},
 		{"call_devices", map[string]any{"tool": "self.get_device_status"}, "audience_missing", ""},
 		{"call_devices", map[string]any{"q": "tag:none", "tool": "self.get_device_status"}, "empty_audience", ""},
 		{"propose_campaign", map[string]any{"name": "x", "release": "9.9", "q": ""}, "mcp_unknown_release", ""},

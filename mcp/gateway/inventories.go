@@ -220,7 +220,7 @@ func (t *toolOut) pin(pins *fleet.ToolPins, list []*variant) {
 }
 
 type searchIn struct {
-	Words string `json:"words,omitempty" jsonschema:"words that a tool's name or description has, all of them; none lists all"`
+	Words string `json:"words,omitempty" jsonschema:"words, all in a tool's name or description; none lists all"`
 	Query string `json:"q,omitempty" jsonschema:"only tools of devices that this query matches; as in find_devices"`
 	Limit int    `json:"limit,omitempty" jsonschema:"tools in the answer; 20 if left out"`
 }

@@ -89,6 +89,7 @@ type effect int
 const (
 	reads  effect = iota // nothing
 	writes               // adds something of fleetd's, such as a draft
+	ends                 // ends something of fleetd's for good
 	acts                 // runs a tool of a device, which fleetd cannot know
 )
 
@@ -144,12 +145,15 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 		})
 }
 
-// annotations leave out what the protocol says of every tool that only reads.
+// annotations leave out what the protocol says of every tool that only reads, and its
+// defaults: that a tool destroys, and that it reaches beyond its server.
 func (d definition) annotations() *mcp.ToolAnnotations {
-	a := &mcp.ToolAnnotations{ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads, OpenWorldHint: &d.open}
-	if d.effect != reads {
-		destructive := d.effect == acts
-		a.DestructiveHint = &destructive
+	a := &mcp.ToolAnnotations{ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads || d.effect == ends}
+	if d.effect == writes {
+		a.DestructiveHint = new(false)
+	}
+	if !d.open {
+		a.OpenWorldHint = new(false)
 	}
 	return a
 }
