@@ -45,6 +45,7 @@ type cli struct {
 	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
+	Call     client.CallCommand     `cmd:"" help:"List calls, and cancel those that wait, over REST."`
 	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once, over REST."`
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`

@@ -18,6 +18,7 @@ import (
 // commands are those that the tests run, as the program has them.
 type commands struct {
 	Device   DeviceCommand   `cmd:""`
+	Call     CallCommand     `cmd:""`
 	Upstream UpstreamCommand `cmd:""`
 	Policy   PolicyCommand   `cmd:""`
 	Approval ApprovalCommand `cmd:""`
@@ -197,6 +198,23 @@ func TestApprovalCommands(t *testing.T) {
 		{args: []string{"approval", "deny", "a1", "not now"}, asks: []string{`POST /approvals/a1/deny {"reason":"not now"}`},
 			failure: "it was decided before (approval_decided)"},
 		{args: []string{"approval", "list", "--state", "odd"}, failure: "odd"},
+	})
+}
+
+func TestCallCommands(t *testing.T) {
+	const waiting = `{"id":"c1","device_id":"a085e3112233","tool":"self.reboot","arguments":{},"actor":{"name":"claude"},` +
+		`"state":"pending_device","created_at":"2026-11-24T20:00:00Z","wait_until":"2026-11-25T20:00:00Z"}`
+	s := newREST(t, map[string]string{"GET /calls": `{"items":[` + waiting + `],"next_cursor":null}`,
+		"POST /calls/c1/cancel": strings.Replace(waiting, "pending_device", "canceled", 1),
+		"POST /calls/c2/cancel": `409 {"status":409,"code":"call_not_waiting","detail":"it is succeeded"}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"call", "list", "--device", "a085e3112233", "--state", "pending_device"},
+			asks: []string{"GET /calls?device=a085e3112233&limit=100&state=pending_device"}, prints: "claude"},
+		{args: []string{"call", "list", "--tool", "self.reboot", "--limit", "7"},
+			asks: []string{"GET /calls?limit=7&tool=self.reboot"}},
+		{args: []string{"call", "cancel", "c1"}, asks: []string{"POST /calls/c1/cancel"}, prints: "canceled"},
+		{args: []string{"call", "cancel", "c2"}, asks: []string{"POST /calls/c2/cancel"},
+			failure: "it is succeeded (call_not_waiting)"},
 	})
 }
 

@@ -172,7 +172,7 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	case call.State == "pending_approval":
 		return fmt.Errorf("the call %s waits for a person: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
 	case call.State == "pending_device":
-		fmt.Fprintf(os.Stderr, "the call %s waits until the device is back\n", call.ID)
+		fmt.Fprintf(os.Stderr, "the call %s waits until the device is back; to cancel it: fleetd call cancel %[1]s\n", call.ID)
 	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
 		fmt.Fprintf(os.Stderr, "%s (%s)\n", terminal.Printable(call.Error.Message), call.Error.Code)
 	case call.Error != nil:

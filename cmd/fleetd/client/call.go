@@ -1,0 +1,61 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+type CallCommand struct {
+	List   callList   `cmd:"" help:"List calls, newest first."`
+	Cancel callCancel `cmd:"" help:"Cancel a call that waits for its device, or for the end of a conversation."`
+}
+
+const callHeading = "ID DEVICE TOOL ARGUMENTS MADE-BY STATE CREATED WAITS-UNTIL ERROR"
+
+func (c Call) row() []string {
+	arguments, _ := json.Marshal(c.Arguments) // it was JSON
+	until, why := "", ""
+	if c.State == "pending_device" && c.WaitUntil != nil {
+		until = c.WaitUntil.Format(time.DateTime)
+	}
+	if c.Error != nil {
+		why = c.Error.Code
+	}
+	return []string{c.ID, c.DeviceID, c.Tool, string(arguments), c.Actor.Name, c.State, c.CreatedAt.Format(time.DateTime),
+		until, why}
+}
+
+type callList struct {
+	clientFlags
+	Device string `help:"Only of this device."`
+	Tool   string `help:"Only of this tool."`
+	State  string `help:"Only in these states, with commas: pending_device are those that wait for their device."`
+	Limit  int    `help:"Print at most this many." default:"100"`
+}
+
+func (c *callList) Run(ctx context.Context) error {
+	params := url.Values{}
+	for name, v := range map[string]string{"device": c.Device, "tool": c.Tool, "state": c.State} {
+		if v != "" {
+			params.Set(name, v)
+		}
+	}
+	items, err := c.all(ctx, "/calls", params, c.Limit)
+	if err != nil {
+		return err
+	}
+	return listed(&c.clientFlags, items, callHeading, Call.row)
+}
+
+type callCancel struct {
+	clientFlags
+	ID string `arg:"" help:"Id of the call."`
+}
+
+func (c *callCancel) Run(ctx context.Context) error {
+	return shown(&c.clientFlags, callHeading, Call.row)(c.do(ctx, http.MethodPost,
+		"/calls/"+url.PathEscape(c.ID)+"/cancel", nil))
+}
