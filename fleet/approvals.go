@@ -372,7 +372,7 @@ func (s *Approvals) approveCall(ctx context.Context, asker Principal, a Approval
 	}
 	err = s.o.Calls.resume(ctx, c, CallRequest{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
 		Picture: a.Picture, Interrupt: a.Interrupt, OfflineWait: wait,
-		grant: &grant{a.PolicyVersion, a.build()}}, func(c *Call) error {
+		grant: &grant{a.PolicyVersion, a.build(), d.By}}, func(c *Call) error {
 		d.Call = c
 		return s.o.Store.Decide(context.WithoutCancel(ctx), d)
 	})

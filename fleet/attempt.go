@@ -22,6 +22,7 @@ type attempt struct {
 	asks        *Approval       // the call waits for it; else nil
 	wasOn       bool            // on record before: it waited for its approval, or for the end of a conversation
 	held        *heldCall       // the call waits outside of its device's line; else nil
+	wasAway     bool            // its device was not connected while it was held
 	interrupter Principal       // who did not want to wait for the end of a conversation
 	wrote       bool            // the order was notified that its call was sent
 
@@ -266,6 +267,7 @@ func (a *attempt) queue(unlessOffline bool) error {
 	turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind)
 	switch {
 	case errors.Is(err, ErrOffline) && a.asked.OfflineWait > 0:
+		a.wasAway = true
 		a.untilBack(a.asked, Reason{})
 	case errors.Is(err, ErrOffline) && !unlessOffline && a.target.device.ConnectsForConversations():
 		a.close(CallOffline, NewCallError(CodeOffline+".conversations"))
@@ -413,6 +415,7 @@ func (a *attempt) await() error {
 //
 //	who asked is gone            canceled
 //	the device left their scope  canceled
+//	who approved it may not      refused
 //	the gate refuses             refused, as it would be now
 //
 // The engine judges the calls of campaigns; of these only the device is looked at.
@@ -447,6 +450,12 @@ func (a *attempt) judgeAgain() (err error) {
 		a.close(CallCanceled, NewCallError(CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.device.Title()))
 		return nil
 	}
+	if disapproved, err := a.disapproved(ctx, r); err != nil {
+		return err
+	} else if disapproved {
+		a.close(CallRefused, NewCallError(CodeApprovalStale+".approver", "tool", CleanText(r.Tool, 80), "by", r.grant.by.Name))
+		return nil
+	}
 	var no *refusal
 	if a.order != nil {
 		no = checkStanding(a.target, r)
@@ -462,6 +471,18 @@ func (a *attempt) judgeAgain() (err error) {
 		a.close(no.state, &no.err)
 	}
 	return nil
+}
+
+// disapproved reports whether who approved the call could not do so any more.
+func (a *attempt) disapproved(ctx context.Context, r CallRequest) (bool, error) {
+	if r.grant == nil || r.grant.by.Kind == "" {
+		return false, nil
+	}
+	by, err := a.calls.principalNow(ctx, r.grant.by)
+	if errors.Is(err, ErrActorGone) {
+		return true, nil
+	}
+	return !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.device).Allows(RoleOperator), err
 }
 
 // deliver writes the call and waits for its answer, or for what proves its effect.

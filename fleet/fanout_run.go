@@ -226,7 +226,7 @@ func (r *fanOutRun) nextTargets() (page []DeviceID, err error) {
 func (r *fanOutRun) order(id DeviceID) fanOutOrder {
 	o := fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
 	if r.f.Approval != uuid.Nil {
-		o.grant = &grant{r.f.PolicyVersion, r.named[id]}
+		o.grant = &grant{policy: r.f.PolicyVersion, build: r.named[id]}
 	}
 	return o
 }

@@ -154,6 +154,7 @@ func (a *attempt) outwaitAway() waitEnd {
 				end = a.joinLine()
 			}
 		} else {
+			a.wasAway = true
 			a.waitsFor(a.deviceAway())
 		}
 		if end != waitLost {
@@ -206,7 +207,9 @@ func (a *attempt) sendNow() error {
 		return nil
 	}
 	defer a.calls.held.stays(a.held)
-	a.waited(Because(ReasonDeviceBack, "since_at", a.call.CreatedAt))
+	if a.wasAway {
+		a.waited(Because(ReasonDeviceBack, "since_at", a.call.CreatedAt))
+	}
 	a.call.Waits = Reason{}
 	a.markSent()
 	if err := a.storeSent(); err != nil {
@@ -325,12 +328,12 @@ func (s *Calls) Resume(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			r.grant = &grant{approved.PolicyVersion, approved.build()}
+			r.grant = &grant{approved.PolicyVersion, approved.build(), approved.DecidedBy}
 		}
 		if err := s.enter(); err != nil {
 			return err
 		}
-		a := &attempt{calls: s, asked: r, call: &c, wasOn: true}
+		a := &attempt{calls: s, asked: r, call: &c, wasOn: true, wasAway: true}
 		a.untilBack(r, Reason{})
 		go a.sendAlone()
 	}

@@ -65,6 +65,7 @@ type approvalBench struct {
 	sent    chan string
 	now     func() time.Time
 	away    *awayDevices
+	seen    *seenDevices
 	stop    func() // ends the services, as a stop of fleetd does
 
 	alice, bob, carol fleet.Principal
@@ -92,6 +93,31 @@ func (a *awayDevices) IsConnected(id fleet.DeviceID) bool {
 	return !away
 }
 
+// seenDevices watches devices: all that it observes is that one connects.
+type seenDevices struct {
+	mu       sync.Mutex
+	watchers map[chan fleet.Evidence]bool
+}
+
+func (s *seenDevices) Watch(fleet.DeviceID) (<-chan fleet.Evidence, func()) {
+	seen := make(chan fleet.Evidence, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers[seen] = true
+	return seen, func() { s.mu.Lock(); defer s.mu.Unlock(); delete(s.watchers, seen) }
+}
+
+func (s *seenDevices) connected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seen := range s.watchers {
+		select {
+		case seen <- fleet.Evidence{At: now(), Kind: fleet.EvidenceConnect}:
+		default:
+		}
+	}
+}
+
 // leave ends a device's connection, and connect brings it back.
 func (b *approvalBench) leave(id fleet.DeviceID) {
 	b.away.ids.Store(id, true)
@@ -103,6 +129,7 @@ func (b *approvalBench) connect(id fleet.DeviceID) {
 		return fleettest.Text("true"), nil
 	})
 	b.away.ids.Delete(id)
+	b.seen.connected()
 	b.events.Publish(fleet.Event{Kind: fleet.EventPresence, Device: id, Presence: fleet.PresenceOnline, At: now()})
 }
 
@@ -128,7 +155,7 @@ func newApprovalBench(t *testing.T) *approvalBench {
 	b := &approvalBench{t: t, db: db, store: postgres.New(db, postgres.Options{}), policy: &askPolicy{tools: []string{
 		askedTool, fleet.ToolSnapshot},
 		version: 7}, link: &fleettest.Link{}, events: &fleet.Events{}, sent: make(chan string, 100), away: &awayDevices{},
-		now: func() time.Time { return time.Now().UTC() }}
+		seen: &seenDevices{watchers: map[chan fleet.Evidence]bool{}}, now: func() time.Time { return time.Now().UTC() }}
 	ids := []fleet.DeviceID{"d0", "d1", "d2"}
 	addDevices(t, b.store, ids...)
 	for _, id := range ids {
@@ -161,8 +188,8 @@ func newApprovalBench(t *testing.T) *approvalBench {
 func (b *approvalBench) start() {
 	b.targets = fleet.NewTargets(b.store, b.store)
 	calls := fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Policy: b.policy, Approvals: b.store,
-		Link: b.link, URLs: noURLs{}, Events: b.events, Authority: authority.New(authority.Options{Store: b.store,
-			MaxAge: time.Nanosecond})})
+		Link: b.link, Watcher: b.seen, URLs: noURLs{}, Events: b.events,
+		Authority: authority.New(authority.Options{Store: b.store, MaxAge: time.Nanosecond})})
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: b.store, Devices: b.store, Calls: calls,
 		Approvals: b.store, Presence: b.away, Events: b.events, Grace: time.Nanosecond})
 	b.calls, b.fanOuts = calls, fanOuts
