@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 //go:embed messages/*.json
@@ -78,7 +79,39 @@ func mustLoad(files fs.FS) map[string]message {
 			panic(fmt.Errorf("i18n: %s: %w", name, err))
 		}
 	}
+	if err := nameLabels(all); err != nil {
+		panic(fmt.Errorf("i18n: %w", err))
+	}
 	return all
+}
+
+// label is the place of a button, tab or heading that a text names by the key of its
+// message: {=campaign.act.resume}. So the text says what is on the screen.
+var label = regexp.MustCompile(`\{=([a-z0-9_.]+)\}`)
+
+// nameLabels fills in the labels that texts name. The dots at the end of one that
+// leads to a form are left out.
+func nameLabels(all map[string]message) error {
+	for key, m := range all {
+		for lang, f := range m {
+			for i, text := range f {
+				var err error
+				f[i] = label.ReplaceAllStringFunc(text, func(place string) string {
+					of := label.FindStringSubmatch(place)[1]
+					named := all[of][lang]
+					if len(named) != 1 || placeholder.MatchString(named[0]) || label.MatchString(named[0]) {
+						err = fmt.Errorf("%s names the label %s, which is no message of one fixed text", key, of)
+						return place
+					}
+					return strings.TrimSuffix(named[0], "…")
+				})
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func load(files fs.FS, name string, into map[string]message) error {
