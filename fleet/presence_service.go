@@ -248,7 +248,7 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 	defer cancel()
 	var err error
 	if id != "" {
-		err = p.writer.SettleKey(wait, id)
+		err = p.writer.Sync(wait, id)
 	} else if err = p.writer.Settle(wait); err == nil {
 		p.settled.Store(changes)
 	}

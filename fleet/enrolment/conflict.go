@@ -79,7 +79,7 @@ func (e *Service) saveConflicts(ctx context.Context, batch map[fleet.DeviceID]st
 }
 
 // StoredConflicts returns when the conflicts found so far are in the store.
-func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflicts.Flush(ctx) }
+func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflicts.Settle(ctx) }
 
 // ResolveConflict ends a device's conflict. What the units do afterwards counts
 // again, but for polls of the unit that was not kept.

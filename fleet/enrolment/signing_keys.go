@@ -473,7 +473,7 @@ func (k *SigningKeys) Counts(ctx context.Context) (RotationCounts, error) {
 	if r.ID == 0 {
 		return RotationCounts{}, nil
 	}
-	if err := k.uses.Flush(ctx); err != nil {
+	if err := k.uses.Settle(ctx); err != nil {
 		return RotationCounts{}, err
 	}
 	return k.store.RotationCounts(ctx, r)

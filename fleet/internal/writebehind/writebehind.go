@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -95,7 +96,7 @@ func (w *Buffer[K, V]) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		err := w.Flush(ctx)
+		err := w.flush(ctx)
 		if ctx.Err() != nil {
 			break // the end interrupted the write; it is made again below
 		}
@@ -106,7 +107,7 @@ func (w *Buffer[K, V]) Run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
-	if err := w.Flush(last); err != nil {
+	if err := w.flush(last); err != nil {
 		w.Log.Error("not stored at shutdown", "what", w.What, "count", w.Pending(), "err", err)
 	}
 }
@@ -133,37 +134,29 @@ func (w *Buffer[K, V]) Pending() int {
 	return len(w.dirty)
 }
 
-// Flush writes all that is dirty now, batch by batch.
-func (w *Buffer[K, V]) Flush(ctx context.Context) error {
-	for n := w.Pending(); n > 0; n -= w.Batch {
-		if err := w.Lock(ctx); err != nil {
-			return err
-		}
-		err := w.writeOut(ctx, w.take(min(w.Batch, n)))
-		w.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Settle returns when what is dirty now is written, also by others. ctx bounds
-// the waiting; a write that began goes on.
-func (w *Buffer[K, V]) Settle(ctx context.Context) error {
+// flush writes as many values as are dirty now, batch by batch. ctx ends a write, too.
+func (w *Buffer[K, V]) flush(ctx context.Context) error {
 	for n := w.Pending(); ; n -= w.Batch {
-		if err := w.Lock(ctx); err != nil { // a batch may be on its way
+		if err := w.Lock(ctx); err != nil { // the last write of all may be under way
 			return err
 		}
 		var err error
 		if n > 0 {
-			err = w.writeOut(context.WithoutCancel(ctx), w.take(min(w.Batch, n)))
+			err = w.writeOut(ctx, w.take(min(w.Batch, n)))
 		}
 		w.Unlock()
 		if err != nil || n <= w.Batch {
 			return err
 		}
 	}
+}
+
+// Settle is Sync for all that was put before.
+func (w *Buffer[K, V]) Settle(ctx context.Context) error {
+	w.mu.Lock()
+	keys := slices.Collect(maps.Keys(w.dirty))
+	w.mu.Unlock()
+	return w.Sync(ctx, keys...)
 }
 
 // Sync returns when what was put under the keys before is written, or was dropped
@@ -175,8 +168,8 @@ func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
 		if err := w.Lock(ctx); err != nil { // a write may be under way
 			return err
 		}
-		batch := w.takeWith(keys)
-		if batch == nil {
+		var batch map[K]V
+		if batch, keys = w.takeWith(keys); len(batch) == 0 {
 			w.Unlock()
 			return nil
 		}
@@ -187,7 +180,7 @@ func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
 		}()
 		select {
 		case err := <-written:
-			if err != nil {
+			if err != nil || len(keys) == 0 {
 				return err
 			}
 		case <-ctx.Done():
@@ -196,31 +189,23 @@ func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
 	}
 }
 
-// takeWith returns a batch that has the dirty ones of the keys, nil if none is.
-func (w *Buffer[K, V]) takeWith(keys []K) map[K]V {
+// takeWith returns a batch that has the dirty ones of the keys, empty if none is, and
+// the keys that it had no room for.
+func (w *Buffer[K, V]) takeWith(keys []K) (batch map[K]V, rest []K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	batch := make(map[K]V)
-	for _, k := range keys {
-		if v, ok := w.dirty[k]; ok && len(batch) < w.Batch {
-			batch[k] = v
-			delete(w.dirty, k)
+	batch = make(map[K]V)
+	for len(keys) > 0 && len(batch) < w.Batch {
+		if v, ok := w.dirty[keys[0]]; ok {
+			batch[keys[0]] = v
+			delete(w.dirty, keys[0])
 		}
+		keys = keys[1:]
 	}
-	if len(batch) == 0 {
-		return nil
+	if len(batch) > 0 {
+		w.fill(batch, w.Batch)
 	}
-	w.fill(batch, w.Batch)
-	return batch
-}
-
-// SettleKey is settle for one value.
-func (w *Buffer[K, V]) SettleKey(ctx context.Context, k K) error {
-	if err := w.Lock(ctx); err != nil {
-		return err
-	}
-	defer w.Unlock()
-	return w.FlushKey(context.WithoutCancel(ctx), k)
+	return batch, keys
 }
 
 // FlushKey writes one value if it is dirty. The caller holds the lock.

@@ -202,3 +202,31 @@ func TestWriteBehindPutsBackOnlyWhatIsNotNewer(t *testing.T) {
 		}
 	})
 }
+
+// Settle waits for what was put before it, and not for as much of what came since.
+func TestWriteBehindSettlesWhatWasPutBefore(t *testing.T) {
+	for range 20 { // the order of a map is random
+		synctest.Test(t, func(t *testing.T) {
+			var s benchStore
+			w, stop := startWriteBehind(t, &s, 1000)
+			defer stop()
+			check := func() {
+				if err := w.Settle(t.Context()); err != nil || s.snapshot()[1] != 1 {
+					t.Errorf("settled with %v, %d rows stored, and not the one before", err, len(s.snapshot()))
+				}
+			}
+			if err := w.Lock(t.Context()); err != nil { // a write is under way
+				t.Fatal(err)
+			}
+			w.Put(1, 1)
+			var wg sync.WaitGroup
+			wg.Go(check)
+			synctest.Wait()
+			for k := range 100 {
+				w.Put(2+k, 1)
+			}
+			w.Unlock()
+			wg.Wait()
+		})
+	}
+}
