@@ -20,8 +20,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -133,6 +136,30 @@ func (d *daemon) stop() {
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Signal(syscall.SIGKILL)
 	_ = d.cmd.Wait()
+}
+
+// slowWrites makes the database take its time for writes of the tables, so that a kill
+// meets what waits to be stored.
+func (d *daemon) slowWrites(tables ...string) {
+	d.t.Helper()
+	url, _, err := embedded.Join(filepath.Join(d.dir, "data"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	db, err := pgx.Connect(d.t.Context(), url)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer db.Close(context.Background())
+	statements := `CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END';`
+	for _, table := range tables {
+		statements += `CREATE TRIGGER take_time BEFORE INSERT OR UPDATE ON ` + table +
+			` FOR EACH STATEMENT EXECUTE FUNCTION take_time();`
+	}
+	if _, err := db.Exec(d.t.Context(), statements); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 // run runs another command of fleetd on the same data.

@@ -2,7 +2,7 @@ package main
 
 import (
 	"net/http"
-	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,59 +11,52 @@ import (
 
 // A campaign that says of a device that it succeeded has it from the register, whenever
 // fleetd is killed: the register names the version and the build, and no plan has the
-// device upgraded once more.
+// device upgraded once more. Of one that it says failed by its own report, that report
+// is on record.
 func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 	t.Parallel()
 	const (
 		board   = "bread-compact-wifi"
 		version = "9.1.0"
-		devices = 60
-		kills   = 3
+		devices = 20 // of each campaign
 	)
+	refuse, err := sim.ParseFaults("late-true:30%")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conclusions := []string{"succeeded", "failed", "succeeded"}
+	all := len(conclusions) * devices
 	d := newDaemon(t)
-	d.simulate(sim.Options{Devices: devices, Boards: []string{board}, Seed: 7, TimeScale: 0.02,
+	d.simulate(sim.Options{Devices: all, Boards: []string{board}, Seed: 7, TimeScale: 0.02, Reports: true, Faults: refuse,
 		BootDelay: 50 * time.Second}) // in the second that this takes all have installed the image
-	d.listed(devices)
-	release := d.made("id", "release", "create",
-		d.made("sha256", "image", "push", writeImage(t, board, version), "--board", board))
-	plan := map[string]any{"name": "spring", "release_id": release, "q": "board:" + board, "max_in_flight": devices,
-		"min_heap_percent": 0, "max_reconnects": 100, "max_attempts": 10, "abort_rules": []any{},
+	var ids []string
+	for _, v := range d.listed(all) {
+		ids = append(ids, v.ID)
+	}
+	plan := map[string]any{"release_id": d.made("id", "release", "create",
+		d.made("sha256", "image", "push", writeImage(t, board, version), "--board", board)),
+		"max_in_flight": devices, "min_heap_percent": 0, "max_reconnects": 100, "max_attempts": 1, "abort_rules": []any{},
 		"waves": []any{map[string]any{"percent": 100, "soak_ms": 0}}}
-	var c struct {
-		ID     string
-		Counts map[string]int
-		Detail string
-		Errors []any
-	}
-	if status := d.rest("POST", "/campaigns", plan, &c); status != http.StatusCreated {
-		t.Fatalf("POST /campaigns: status %d, %s %v", status, c.Detail, c.Errors)
-	}
-	if status := d.rest("POST", "/campaigns/"+c.ID+"/start", nil, &c); status != http.StatusOK {
-		t.Fatalf("start: status %d, %s %v", status, c.Detail, c.Errors)
-	}
-	path := "/campaigns/" + c.ID
-
+	d.slowWrites("device_jobs")
+	var before []campaignCounts
 	var done []string
-	for range kills {
-		// No pause: the kill is to meet polls that wait to be stored.
-		for deadline := time.Now().Add(10 * time.Second); c.Counts["succeeded"] <= len(done) &&
-			time.Now().Before(deadline); {
-			d.rest("GET", path, nil, &c)
-		}
-		switch {
-		case c.Counts["succeeded"] == 0:
-			t.Fatalf("no device is done: %v", c.Counts)
-		case c.Counts["succeeded"] == len(done): // the rest wait for something else
-			continue
+	for i, conclusion := range conclusions {
+		plan["name"], plan["devices"] = "spring "+strconv.Itoa(i), ids[i*devices:(i+1)*devices]
+		c := d.startCampaign(plan)
+		for deadline := time.Now().Add(time.Minute); c.Counts[conclusion] == 0; {
+			if time.Now().After(deadline) {
+				t.Fatalf("no device %s: %v", conclusion, c.Counts)
+			}
+			d.rest("GET", "/campaigns/"+c.ID, nil, &c) // no pause: the kill is to meet reports that wait to be stored
 		}
 		d.kill()
 		d.start()
-		if done = d.inTheRegister(path); len(done) < c.Counts["succeeded"] {
-			t.Errorf("%d devices were done before the kill, and %d after it", c.Counts["succeeded"], len(done))
+		before, done = append(before, c), nil
+		for _, c := range before {
+			done = append(done, d.onRecord(c)...)
 		}
 	}
 	var dry struct{ Matched, Targets int }
-	delete(plan, "q")
 	plan["devices"] = done
 	d.rest("POST", "/campaigns/dry-run", plan, &dry)
 	if dry.Matched != len(done) || dry.Targets != 0 {
@@ -71,26 +64,60 @@ func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 	}
 }
 
-// inTheRegister holds the campaign's successes against the register, and returns their
-// devices.
-func (d *daemon) inTheRegister(campaign string) (ids []string) {
+// campaignCounts is what a campaign says of its devices.
+type campaignCounts struct {
+	ID     string
+	Counts map[string]int
+	Detail string
+	Errors []any
+}
+
+func (d *daemon) startCampaign(plan map[string]any) (c campaignCounts) {
 	d.t.Helper()
-	var done list[struct {
-		Device  string `json:"device_id"`
-		Version string `json:"to_version"`
-		ELF     string `json:"to_elf_sha256"`
+	if status := d.rest("POST", "/campaigns", plan, &c); status != http.StatusCreated {
+		d.t.Fatalf("POST /campaigns: status %d, %s %v", status, c.Detail, c.Errors)
+	}
+	if status := d.rest("POST", "/campaigns/"+c.ID+"/start", nil, &c); status != http.StatusOK {
+		d.t.Fatalf("start: status %d, %s %v", status, c.Detail, c.Errors)
+	}
+	return c
+}
+
+// onRecord holds the campaign's conclusions against the register and the jobs of its
+// devices, and what it said before a kill against what it says now. It returns the devices
+// that succeeded.
+func (d *daemon) onRecord(before campaignCounts) (succeeded []string) {
+	d.t.Helper()
+	var all list[struct {
+		State      string
+		Device     string `json:"device_id"`
+		Version    string `json:"to_version"`
+		ELF        string `json:"to_elf_sha256"`
+		ReasonCode string `json:"reason_code"`
 	}]
-	d.rest("GET", campaign+"/deployments?state=succeeded&limit=500", nil, &done)
+	d.rest("GET", "/campaigns/"+before.ID+"/deployments?limit=500", nil, &all)
 	devices := d.register()
-	var wrong []string
-	for _, s := range done.Items {
-		ids = append(ids, s.Device)
-		if v := devices[s.Device]; s.ELF == "" || v.Version != s.Version || v.ELF != s.ELF {
-			wrong = append(wrong, s.Device+" "+v.Version)
+	now := map[string]int{}
+	for _, s := range all.Items {
+		now[s.State]++
+		switch {
+		case s.State == "succeeded":
+			succeeded = append(succeeded, s.Device)
+			if v := devices[s.Device]; s.ELF == "" || v.Version != s.Version || v.ELF != s.ELF {
+				d.t.Errorf("%s succeeded, and is on record with %s", s.Device, v.Version)
+			}
+		case s.ReasonCode == "device_reported":
+			var jobs list[struct{ State, Code string }]
+			d.rest("GET", "/devices/"+s.Device+"/jobs", nil, &jobs)
+			if len(jobs.Items) != 1 || jobs.Items[0].State != "failed" {
+				d.t.Errorf("%s failed as it reported, and its jobs are %+v", s.Device, jobs.Items)
+			}
 		}
 	}
-	if slices.Sort(wrong); len(wrong) > 0 {
-		d.t.Errorf("%d of %d devices that succeeded are on record with another build: %v", len(wrong), len(done.Items), wrong)
+	for _, state := range []string{"succeeded", "failed"} {
+		if now[state] < before.Counts[state] {
+			d.t.Errorf("%d devices had %s before a kill, and %d after it", before.Counts[state], state, now[state])
+		}
 	}
-	return ids
+	return succeeded
 }
