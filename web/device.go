@@ -89,7 +89,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
 		return page, err
 	}
-	page.Sparks, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
+	page.Sparks, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
 	return page, err
 }
 

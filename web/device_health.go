@@ -73,7 +73,7 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 		return page, err
 	}
 	page.Jobs.Always = page.Vitals.Reports
-	page.Trends, err = s.healthTrends(ctx, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
+	page.Trends, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
 		s.now().Sub(d.CreatedAt)))
 	return page, err
 }
@@ -138,8 +138,10 @@ func offers(inv *fleet.Inventory, tool string) bool {
 }
 
 // healthTrends returns the vitals over time, up to what the device reported last.
-func (s *Server) healthTrends(ctx context.Context, v ui.DeviceVitals, shown ui.HealthRange) (ui.HealthTrends, error) {
-	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, To: s.now(), Heartbeat: v.Heartbeat}
+func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVitals, shown ui.HealthRange) (
+	ui.HealthTrends, error) {
+	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.now(),
+		Heartbeat: v.Heartbeat}
 	if !v.Reports {
 		return trends, nil
 	}

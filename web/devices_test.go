@@ -233,8 +233,11 @@ func TestFindByPartOfAnAddress(t *testing.T) {
 // An address that only the server's machine has is not offered to boards without a warning.
 func TestTeachingWarnsOfALocalAddress(t *testing.T) {
 	local := newConsole(t, func(o *web.Options) { o.PublicURL, o.NetworkURL = "http://127.0.0.1:8080", "http://192.0.2.2:8080" })
-	p := local.as(fleet.RoleOperator).get("/devices").wantText("main", "No board can reach this address")
+	b := local.as(fleet.RoleOperator)
+	p := b.get("/devices").wantText("main", "No board can reach this address")
 	p.wantText("main", "http://192.0.2.2:8080/xiaozhi/ota/")
+	b.get("/flash").wantText("#join", "No board can reach this address").
+		wantText("#join", "http://192.0.2.2:8080/xiaozhi/ota/")
 	if n := len(p.find("figure[class=teach-qr]")); n != 0 {
 		t.Error("a phone is offered an address that it cannot reach")
 	}

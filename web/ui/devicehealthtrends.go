@@ -44,6 +44,7 @@ type HealthTrends struct {
 	Device    fleet.DeviceID
 	Shown     bool // the device reports
 	Range     HealthRange
+	First     time.Time // when fleetd first saw the device
 	To        time.Time
 	Heartbeat time.Duration
 	Points    []telemetry.VitalsPoint // oldest first
@@ -66,6 +67,15 @@ func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
 		}
 	}
 	return drawn
+}
+
+// at is the time that point i is drawn at: that of its step's begin, which may lie before
+// the device was first seen.
+func (v HealthTrends) at(i int) time.Time {
+	if at := v.Points[i].At; at.After(v.First) {
+		return at
+	}
+	return v.First
 }
 
 // restarts returns the times at which the device restarted. A point bears the
@@ -95,8 +105,8 @@ func (v HealthTrends) restarts() (all []time.Time) {
 // text is what is said of it.
 func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64, text func(i int) string) trend {
 	c := trend{id: "trend-" + id, title: title, unit: unit, span: v.span(), reach: v.reach(), marks: v.restarts()}
-	for i, p := range v.Points {
-		c.readings = append(c.readings, reading{at: p.At, values: values(i), text: text(i)})
+	for i := range v.Points {
+		c.readings = append(c.readings, reading{at: v.at(i), values: values(i), text: text(i)})
 	}
 	return c
 }
@@ -104,7 +114,7 @@ func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64
 // say returns the text shown under the pointer: when, what, and whether the
 // device restarted.
 func (v HealthTrends) say(ctx context.Context, i int, what string) string {
-	said := exact(ctx, v.Points[i].At) + "\n" + what
+	said := exact(ctx, v.at(i)) + "\n" + what
 	if v.Points[i].Restarted {
 		said += "\n" + t(ctx, "health.restarted")
 	}

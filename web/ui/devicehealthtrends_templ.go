@@ -336,7 +336,7 @@ func (v HealthTrends) table() templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = Exact(v.Points[i].At).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = Exact(v.at(i)).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

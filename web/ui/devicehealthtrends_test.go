@@ -1,11 +1,28 @@
 package ui
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"fleetd/fleet/telemetry"
 )
+
+// A line begins when the device was first seen, not when the step of that time began.
+func TestTrendsBeginWithTheDevice(t *testing.T) {
+	step := 6 * time.Hour
+	begin := time.Date(2026, 11, 22, 6, 0, 0, 0, time.UTC)
+	first := begin.Add(5 * time.Hour)
+	v := HealthTrends{First: first, To: begin.Add(24 * time.Hour),
+		Range:  HealthRange{Span: 24 * time.Hour, Step: step},
+		Points: []telemetry.VitalsPoint{{At: begin, HeapFree: 1 << 20}, {At: begin.Add(step), HeapFree: 1 << 20}}}
+	for i, want := range []time.Time{first, begin.Add(step)} {
+		got := v.memory(t.Context()).readings[i]
+		if !got.at.Equal(want) || !strings.Contains(got.text, want.Format("15:04")) {
+			t.Errorf("point %d is drawn at %v and says %q, want %v", i, got.at, got.text, want)
+		}
+	}
+}
 
 // A restart is marked when it was, not when the step of its point began.
 func TestRestartsAreMarkedWhereTheyWere(t *testing.T) {
