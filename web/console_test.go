@@ -179,7 +179,7 @@ func (c *console) services(log *slog.Logger) web.Options {
 		Layouts: c.store, Events: c.events, Log: log,
 		TempDir: c.t.TempDir()})
 	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
-		Quarantines: c.store, Requeue: c.store.Requeue, Events: c.events, Log: log})
+		Quarantines: c.store, Requeue: c.store.Requeue, RolledBack: c.store.RolledBackBuilds, Events: c.events, Log: log})
 	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
 		Presence: c.presences, Events: c.events, Log: log})
 	c.calls, c.fanOuts = calls, fanOuts

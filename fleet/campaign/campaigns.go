@@ -23,6 +23,8 @@ type Options struct {
 	// Requeue queues ended deployments again; see [RolloutStore].
 	Requeue func(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
 		devices []fleet.DeviceID, at time.Time) (int, error)
+	// RolledBack is that of [firmware.Options]. May be nil.
+	RolledBack func(ctx context.Context, devices []fleet.DeviceID, builds []string) (map[fleet.DeviceID][]string, error)
 	// Limits says which images may not be used now, and why. Nil: all may.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
 	// Signed: keys are loaded that images can be signed with. Without one, that an

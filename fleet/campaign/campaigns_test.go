@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,7 +50,8 @@ func newPlans(t *testing.T, devices int) *plans {
 
 func (p *plans) serve(requireApproval bool) {
 	p.Service = campaign.New(campaign.Options{Store: p.store, Firmware: p.store, Devices: p.store, Inventories: p.store,
-		Quarantines: p.store, Requeue: p.store.Requeue, RequireApproval: requireApproval, Wake: func() { p.woken++ },
+		Quarantines: p.store, Requeue: p.store.Requeue, RolledBack: p.store.RolledBackBuilds,
+		RequireApproval: requireApproval, Wake: func() { p.woken++ },
 		Now: func() time.Time { return p.now }})
 }
 
@@ -198,6 +200,55 @@ func TestCampaignLeavesOutWhoDoesNotFit(t *testing.T) {
 	refusedAs(t, err, "empty_audience")
 	_, err = p.Create(t.Context(), ana, p.plan(func(p *campaign.Plan) { p.Query = "board:none" }))
 	refusedAs(t, err, "empty_audience")
+}
+
+// A plan warns of the devices that rolled the release back, and tries it on them again.
+func TestDryRunCountsWhoRolledTheReleaseBack(t *testing.T) {
+	p := newPlans(t, 4)
+	first := p.created()
+	ids, err := p.store.DeviceIDs(t.Context(), fleet.Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, state := range []campaign.DeploymentState{campaign.DeploymentRolledBack, campaign.DeploymentRolledBack,
+		campaign.DeploymentFailed} {
+		d, err := p.store.Deployment(t.Context(), first.ID, ids[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.State, d.FinishedAt = state, &p.now
+		if stale, err := p.store.SaveDeployments(t.Context(), []campaign.DeploymentChange{{Deployment: d}}); err != nil ||
+			len(stale) > 0 {
+			t.Fatal(stale, err)
+		}
+	}
+	warned := func(devices ...fleet.DeviceID) (details []string) {
+		t.Helper()
+		dry, err := p.DryRun(t.Context(), ana, p.plan(func(p *campaign.Plan) { p.Devices, p.Supersede = devices, true }))
+		if err != nil || dry.Targets != len(devices) {
+			t.Fatalf("%d targets, %v", dry.Targets, err)
+		}
+		for _, w := range dry.Warnings {
+			if w.Code == campaign.WarnRolledBack {
+				details = append(details, w.Detail)
+			}
+		}
+		return details
+	}
+	if diff := cmp.Diff([]string{"2"}, warned(ids...)); diff != "" {
+		t.Error(diff)
+	}
+	if got := warned(ids[2], ids[3]); got != nil {
+		t.Errorf("of devices that did not roll it back: %q", got)
+	}
+	other := p.release("2.6.0")
+	dry, err := p.DryRun(t.Context(), ana, p.plan(func(p *campaign.Plan) { p.Release, p.Supersede = other.ID, true }))
+	warns := slices.ContainsFunc(dry.Warnings, func(w campaign.PlanWarning) bool {
+		return w.Code == campaign.WarnRolledBack
+	})
+	if warns || err != nil {
+		t.Errorf("of another release: %+v, %v", dry.Warnings, err)
+	}
 }
 
 func TestTwoCampaignsOverOneDevice(t *testing.T) {

@@ -151,6 +151,7 @@ type planner struct {
 	readOnly         int // devices on which by is no operator
 	matched, offline int
 	incomparable     int // of the targets: their own version cannot be compared
+	rolledBack       int // of the targets: they took the build before and did not keep it
 	deployments      []Deployment
 	candidates       []WaveCandidate // of the deployments that are targets, same order
 	targets          []int           // their indexes in deployments
@@ -219,9 +220,18 @@ func (a *planner) page(ctx context.Context, r firmware.Release, ids []fleet.Devi
 	if err != nil {
 		return err
 	}
+	var rolledBack map[fleet.DeviceID][]string
+	if a.s.o.RolledBack != nil {
+		if rolledBack, err = a.s.o.RolledBack(ctx, ids, firmware.Builds(r.Images)); err != nil {
+			return err
+		}
+	}
 	slices.SortFunc(devices, func(x, y fleet.Device) int { return cmp.Compare(x.ID, y.ID) })
 	for _, d := range devices {
-		a.take(d, r, busy[d.ID], quarantined)
+		dep := a.take(d, r, busy[d.ID], quarantined)
+		if dep.State == DeploymentPending && slices.Contains(rolledBack[d.ID], dep.TargetELF) {
+			a.rolledBack++
+		}
 	}
 	return nil
 }
@@ -242,7 +252,7 @@ func (a *planner) busy(ctx context.Context, ids []fleet.DeviceID) (map[fleet.Dev
 }
 
 func (a *planner) take(d fleet.Device, r firmware.Release, other DeploymentConflict,
-	quarantined map[fleet.DeviceID]Quarantine) {
+	quarantined map[fleet.DeviceID]Quarantine) Deployment {
 	a.matched++
 	if !a.by.RoleOn(d).Allows(fleet.RoleOperator) {
 		a.readOnly++
@@ -267,6 +277,7 @@ func (a *planner) take(d fleet.Device, r firmware.Release, other DeploymentConfl
 		a.target(&dep, d, img)
 	}
 	a.deployments = append(a.deployments, dep)
+	return dep
 }
 
 func newDeployment(campaign uuid.UUID, d fleet.Device, now time.Time) Deployment {

@@ -19,6 +19,9 @@ const (
 	// WarnNotComparable counts devices whose own version cannot be compared: they
 	// never see the image as newer, so that no boot poll may offer it.
 	WarnNotComparable = "device_version_not_comparable"
+	// WarnRolledBack counts devices that took the build before and did not keep it: the
+	// campaign tries it on them again.
+	WarnRolledBack = "rolled_back_before"
 )
 
 // singleWaveFrom is the audience from which one wave for all is worth a warning.
@@ -51,6 +54,9 @@ func (a *planner) warnings(r firmware.Release) []PlanWarning {
 	}
 	if a.incomparable > 0 && a.plan.Mode == firmware.ModeAuto {
 		warn(WarnNotComparable, "%d", a.incomparable)
+	}
+	if a.rolledBack > 0 {
+		warn(WarnRolledBack, "%d", a.rolledBack)
 	}
 	if n := len(a.targets); n >= singleWaveFrom && len(a.plan.Waves) == 1 {
 		warn(WarnSingleWave, "%d", n)

@@ -34,7 +34,8 @@ type FitReport struct {
 	Misfits          []Misfits // see [SortMisfits]
 }
 
-// Misfits are the devices of one board that do not fit for one reason.
+// Misfits are the devices of one board that do not fit for one reason. A reason that
+// names the device's chip is one of each chip.
 type Misfits struct {
 	Reason SkipReason
 	Board  string       // as the devices name it; they may name none
@@ -48,8 +49,15 @@ type Misfits struct {
 type LeftOut struct{ groups map[leftOutKey]*Misfits }
 
 type leftOutKey struct {
-	reason SkipReason
-	board  string
+	reason      SkipReason
+	board, chip string
+}
+
+// chipIn is the chip of the device that the detail names; "" if it names none.
+func chipIn(detail fleet.Reason) string {
+	name := map[string]string{FitRelease: "chip", FitChip: "other"}[detail.Code]
+	chip, _ := detail.Params[name].(string)
+	return chip
 }
 
 // Add counts a device.
@@ -57,10 +65,11 @@ func (l *LeftOut) Add(d fleet.DeviceID, board string, reason SkipReason, detail 
 	if l.groups == nil {
 		l.groups = map[leftOutKey]*Misfits{}
 	}
-	m := l.groups[leftOutKey{reason, board}]
+	key := leftOutKey{reason, board, chipIn(detail)}
+	m := l.groups[key]
 	if m == nil {
 		m = &Misfits{Reason: reason, Board: board, Detail: detail}
-		l.groups[leftOutKey{reason, board}] = m
+		l.groups[key] = m
 	}
 	if m.Count++; len(m.Sample) < fitSampleSize {
 		m.Sample = append(m.Sample, d)
@@ -87,7 +96,7 @@ func SortMisfits(all []Misfits) {
 	slices.SortFunc(all, func(a, b Misfits) int {
 		return cmp.Or(cmp.Compare(devices[b.Reason], devices[a.Reason]),
 			cmp.Compare(slices.Index(SkipReasons, a.Reason), slices.Index(SkipReasons, b.Reason)),
-			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Board, b.Board))
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Board, b.Board), cmp.Compare(chipIn(a.Detail), chipIn(b.Detail)))
 	})
 }
 
@@ -193,7 +202,7 @@ func (j *fitJudge) add(ctx context.Context, page []fleet.DeviceID) error {
 	}
 	var rolledBack map[fleet.DeviceID][]string
 	if j.f.o.RolledBack != nil {
-		if rolledBack, err = j.f.o.RolledBack(ctx, page, builds(j.images)); err != nil {
+		if rolledBack, err = j.f.o.RolledBack(ctx, page, Builds(j.images)); err != nil {
 			return err
 		}
 	}
@@ -210,8 +219,8 @@ func (j *fitJudge) add(ctx context.Context, page []fleet.DeviceID) error {
 	return nil
 }
 
-// builds names the builds of images. An image that does not say its build is of none.
-func builds(images []Image) []string {
+// Builds names the builds of images. An image that does not say its build is of none.
+func Builds(images []Image) []string {
 	var all []string
 	for _, img := range images {
 		if img.ELFSHA256 != "" {

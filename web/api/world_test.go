@@ -255,7 +255,7 @@ func (w *world) openFirmware(dir *blobs.Store, log *slog.Logger) {
 		Unavailable: campaign.Unavailable(w.store), RolledBack: w.store.RolledBackBuilds,
 		Layouts: w.store, Events: w.events, Log: log})
 	w.campaigns = campaign.New(campaign.Options{Store: w.store, Firmware: w.store, Devices: w.store,
-		Inventories: w.store,
+		Inventories: w.store, RolledBack: w.store.RolledBackBuilds,
 		Quarantines: w.store, Requeue: w.store.Requeue, Linked: w.store.Linked, Events: w.events, Wake: func() {},
 		Zone: time.UTC, Log: log})
 }

@@ -366,7 +366,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Register: register{s.Enrolments, s.Reports}, Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack,
 		PublicURL: s.cfg.PublicURL, Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
-		Quarantines: s.store, Requeue: s.store.Requeue, Signed: len(imageKeys) > 0,
+		Quarantines: s.store, Requeue: s.store.Requeue, RolledBack: s.store.RolledBackBuilds, Signed: len(imageKeys) > 0,
 		RequireApproval: cfg.RequireApproval, Linked: s.store.Linked, Authority: s.authority, Events: s.Events,
 		Wake: engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
 	s.engine.Store(engine)
