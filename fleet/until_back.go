@@ -278,8 +278,7 @@ func (s *Calls) Cancel(ctx context.Context, by Principal, id uuid.UUID) (Call, e
 	return c, nil
 }
 
-// mayEndWait reads a call that is to wait no longer, if the principal may do that to
-// it: not with less than it takes to make the call, but for whoever made it.
+// mayEndWait reads a call that is to wait no longer, if the principal may do that.
 func (s *Calls) mayEndWait(ctx context.Context, by Principal, id uuid.UUID, act string) (Call, error) {
 	if err := by.MaySomewhere(RoleOperator, act); err != nil {
 		return Call{}, err
@@ -292,17 +291,24 @@ func (s *Calls) mayEndWait(ctx context.Context, by Principal, id uuid.UUID, act 
 	if err != nil {
 		return c, err
 	}
-	if !by.Sees(t.device) {
-		return c, fmt.Errorf("call %s: %w", id, ErrNotFound)
+	return c, by.MayEndWait(c, t.device, act)
+}
+
+// MayEndWait returns nil if the principal may do the act to a call that waits, and
+// [ErrNotFound] if the call does not exist for it. It takes what it takes to make the
+// call, but for whoever made it.
+func (p Principal) MayEndWait(c Call, d Device, act string) error {
+	if !p.Sees(d) {
+		return fmt.Errorf("call %s: %w", c.ID, ErrNotFound)
 	}
-	if err := by.MayAsMaker(c.Actor, act); err != nil || c.Actor.Same(by) {
-		return c, err
+	if err := p.MayAsMaker(c.Actor, act); err != nil || c.Actor.Same(p) {
+		return err
 	}
-	if !by.Scope.AllowsTool(c.Tool) {
-		return c, Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", by.Name,
+	if !p.Scope.AllowsTool(c.Tool) {
+		return Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", p.Name,
 			"tool", CleanText(c.Tool, 80))
 	}
-	return c, by.MayOn(t.device, RoleOperator, act)
+	return p.MayOn(d, RoleOperator, act)
 }
 
 func doesNotWait(c Call) error {

@@ -103,7 +103,7 @@ func (s *Server) callRows(ctx context.Context, calls []fleet.Call) ([]ui.CallRow
 	}
 	rows := make([]ui.CallRow, len(calls))
 	for i, c := range calls {
-		rows[i] = callRow(c, names[c.Device])
+		rows[i] = s.callRow(ctx, c, names[c.Device])
 	}
 	return rows, nil
 }
@@ -125,12 +125,27 @@ func (s *Server) names(ctx context.Context, calls []fleet.Call) (map[fleet.Devic
 	return names, err
 }
 
-func callRow(c fleet.Call, device string) ui.CallRow {
+func (s *Server) callRow(ctx context.Context, c fleet.Call, device string) ui.CallRow {
 	detail := ""
 	if c.Error == nil {
 		detail = firstText(c.Result)
 	}
-	return ui.NewCallRow(c, device, detail)
+	row := ui.NewCallRow(c, device, detail)
+	row.CanCancel = s.mayCancel(ctx, c)
+	return row
+}
+
+// mayCancel reports whether the call waits, and the viewer may cancel it.
+func (s *Server) mayCancel(ctx context.Context, c fleet.Call) bool {
+	return s.mayEndWait(ctx, c, "cancel_call")
+}
+
+func (s *Server) mayEndWait(ctx context.Context, c fleet.Call, act string) bool {
+	if c.Waits.Is("") || !mayAct(ctx) {
+		return false
+	}
+	d, err := s.Devices.Known(ctx, c.Device)
+	return err == nil && viewerOf(ctx).actor().MayEndWait(c, d, act) == nil
 }
 
 // firstText is the first text of an answer, as much of it as a row can show.
@@ -176,7 +191,8 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 
 // callView adds to a call the pictures that were uploaded for it.
 func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
-	v := ui.CallView{Call: c, DeviceName: device, CanAct: mayAct(ctx)}
+	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.mayCancel(ctx, c),
+		CanInterrupt: c.Waits.Is(fleet.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}
 	if c.SentAt == nil {
 		return v, nil
 	}

@@ -143,6 +143,8 @@ func (s *Server) cancelCall(r *http.Request) (answer, error) {
 		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
 	case err != nil:
 		return answer{}, err
+	default:
+		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.call_canceled")})
 	}
 	return goTo(ui.CallPath(id.String()))
 }

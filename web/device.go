@@ -97,7 +97,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
 	recent, err := s.Calls.List(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
 	for _, c := range recent.Items {
-		rows = append(rows, callRow(c, d.Name))
+		rows = append(rows, s.callRow(ctx, c, d.Name))
 	}
 	return rows, err
 }

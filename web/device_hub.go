@@ -31,8 +31,30 @@ func (s *Server) timeline(ctx context.Context, list ui.ListURL, id fleet.DeviceI
 		v.Bad = explain(ctx, err)
 		return v, nil
 	}
+	if err != nil {
+		return v, err
+	}
 	v.Entries, v.Next = page.Items, page.Next
+	v.CanCancel, err = s.cancelable(ctx, id, v.Entries)
 	return v, err
+}
+
+// cancelable are the ids of those calls in a device's time line that wait, and that the
+// viewer may cancel.
+func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet.TimelineEntry) (map[string]bool,
+	error) {
+	states := []fleet.CallState{fleet.CallPendingDevice, fleet.CallPending}
+	if !mayAct(ctx) || !slices.ContainsFunc(line, func(e fleet.TimelineEntry) bool {
+		return e.Kind == fleet.TimelineCall && slices.Contains(states, fleet.CallState(e.Code))
+	}) {
+		return nil, nil
+	}
+	found, err := s.Calls.List(ctx, fleet.CallFilter{Device: id, States: states, Limit: lineLength})
+	ids := make(map[string]bool)
+	for _, c := range found.Items {
+		ids[c.ID.String()] = s.mayCancel(ctx, c)
+	}
+	return ids, err
 }
 
 // deviceActs are the acts that the device's inventory offers to the viewer.
@@ -166,7 +188,7 @@ func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
 	first := v.line.newest == ""
 	for i := len(line.Entries) - 1; i >= 0; i-- {
 		e := line.Entries[i]
-		u.patches = append(u.patches, ui.TimelineRow{Device: v.id, Entry: e}.Row())
+		u.patches = append(u.patches, line.Row(e).Row())
 		if e.Key > v.line.newest {
 			if v.line.newest = e.Key; !first || e.At.After(v.fresh.began) {
 				u.fresh++

@@ -288,7 +288,7 @@ func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 		return err
 	}
 	view.Compact = true
-	row := callRow(c, "")
+	row := v.server.callRow(ctx, c, "")
 	row.NoDevice = true
 	u.patches = append(u.patches, row.Row())
 	shown := view.View()

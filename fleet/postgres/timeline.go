@@ -57,7 +57,9 @@ var timelineSources = []timelineSource{
 		SELECT id, created_at, 'call', id::text, state,
 			jsonb_strip_nulls(jsonb_build_object('tool', tool, 'arguments', left(nullif(arguments::text, '{}'), 200),
 				'duration_ms', floor(extract(epoch FROM finished_at - sent_at) * 1000)::bigint,
-				'error', error_code, 'detail', left(error_message, 200), 'fanout', fanout_id)),
+				'error', error_code, 'detail', left(error_message, 200), 'fanout', fanout_id,
+				'reason', CASE WHEN position('\u0000' IN error_params::text) = 0 -- which jsonb does not take
+					THEN jsonb_build_object('code', error_code, 'params', error_params) END)),
 			actor_kind, {name}
 		FROM calls WHERE device_id = {device} AND id < {key} AND created_at < {at} + interval '1 hour'{in}
 		ORDER BY 1 DESC LIMIT {limit}`},

@@ -95,6 +95,24 @@ func TestTimelineHasEverything(t *testing.T) {
 	}
 }
 
+// A call says why it failed with what belongs to the code, whatever that is.
+func TestTimelineOfFailedCalls(t *testing.T) {
+	s := newStore(t)
+	addDevices(t, s, unit)
+	full := fleet.Params{"device": "front door", "n": int64(3), "why": fleet.Because("x", "n", int64(1))}
+	for _, tt := range []struct{ params, want fleet.Params }{{full, full}, {nil, nil},
+		{fleet.Params{"tool": "self.\x00"}, nil}} { // what jsonb does not take is left out
+		c := newCall(unit, fleet.CallSent)
+		check(t, s.InsertCall(t.Context(), c))
+		c.State, c.Error, c.FinishedAt = fleet.CallRefused, &fleet.CallError{Code: "unknown_tool", Params: tt.params}, ptr(now())
+		check(t, s.FinishCall(t.Context(), c))
+		newest := line(t, s, fleet.TimelineFilter{Device: unit}).Items[0]
+		reason, _ := newest.Params["reason"].(fleet.Reason)
+		same(t, newest.Ref, c.ID.String())
+		same(t, reason.Params, tt.want)
+	}
+}
+
 func TestTimelineKindsPagesAndDates(t *testing.T) {
 	s := newStore(t)
 	addDevices(t, s, unit)

@@ -31,6 +31,7 @@ type CallRow struct {
 	Duration   time.Duration // 0 without an outcome
 	Detail     string        // first text of the answer; foreign text
 	Error      *fleet.CallError
+	CanCancel  bool // it waits, and the viewer may cancel it
 }
 
 // NewCallRow shows a call as a row. name is the device's, detail one line of

@@ -21,8 +21,10 @@ type CallView struct {
 	Call       fleet.Call
 	DeviceName string
 	Pictures   []Snapshot // uploaded for this call
-	CanAct     bool       // the viewer may have it go on if it waits for the end of a conversation
 	Compact    bool       // shown next to the form: links to the record, leaves out what the form shows
+
+	// What the viewer may do to it while it waits.
+	CanCancel, CanInterrupt bool
 }
 
 // CallImagePath serves an image that is part of a call's result, by its place

@@ -24,6 +24,13 @@ type Timeline struct {
 	Entries []fleet.TimelineEntry
 	Next    string // cursor
 	Bad     string // why it cannot be read; "" if it can
+	// CanCancel has the ids of the calls that wait and that the viewer may cancel.
+	CanCancel map[string]bool
+}
+
+// Row is an entry of the time line.
+func (v Timeline) Row(e fleet.TimelineEntry) TimelineRow {
+	return TimelineRow{Device: v.Device, Entry: e, CanCancel: e.Kind == fleet.TimelineCall && v.CanCancel[e.Ref]}
 }
 
 // A timelineSubject is what readers filter by: kinds that answer one question.
@@ -119,8 +126,9 @@ func timeOfDay(ctx context.Context, at time.Time) string {
 
 // A TimelineRow is one entry; a live stream replaces it by its id.
 type TimelineRow struct {
-	Device fleet.DeviceID
-	Entry  fleet.TimelineEntry
+	Device    fleet.DeviceID
+	Entry     fleet.TimelineEntry
+	CanCancel bool // the call waits, and the viewer may cancel it
 }
 
 func (r TimelineRow) id() string { return "entry-" + r.Entry.Key }
@@ -217,7 +225,7 @@ func (r TimelineRow) callError() *fleet.CallError {
 	if r.text("error") == "" {
 		return nil
 	}
-	return &fleet.CallError{Code: r.text("error"), Message: r.text("detail")}
+	return &fleet.CallError{Code: r.text("error"), Message: r.text("detail"), Params: r.reason("reason").Params}
 }
 
 // auditSays is the action of an entry about the device itself.
