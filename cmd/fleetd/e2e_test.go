@@ -152,7 +152,7 @@ func (d *daemon) slowWrites(tables ...string) {
 	}
 	defer db.Close(context.Background())
 	statements := `CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS
-		'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END';`
+		'BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END';`
 	for _, table := range tables {
 		statements += `CREATE TRIGGER take_time BEFORE INSERT OR UPDATE ON ` + table +
 			` FOR EACH STATEMENT EXECUTE FUNCTION take_time();`

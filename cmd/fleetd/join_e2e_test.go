@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -49,21 +47,9 @@ func (d *daemon) joinUntilKilled(round, boards int) map[string]credential {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			id := fmt.Sprintf("02:00:00:00:%02x:%02x", round*2+i/256, i%256)
-			req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
-				strings.NewReader(`{"application":{"version":"2.4.0"}}`))
-			if err != nil {
-				return
-			}
-			req.Header.Set("Device-Id", id)
-			req.Header.Set("Client-Id", "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10")
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
+			a, err := d.poll(id, boardClientID)
+			if err != nil || a.MQTT.Password == "" {
 				return // the kill was faster
-			}
-			defer resp.Body.Close()
-			var a struct{ MQTT credential }
-			if json.NewDecoder(resp.Body).Decode(&a) != nil || a.MQTT.Password == "" {
-				return
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -51,24 +52,43 @@ type credential struct {
 	ClientID string `json:"client_id"`
 	Username string
 	Password string
+	Topic    string `json:"publish_topic"`
 }
 
-// pollAs polls as a device that starts does.
-func (d *daemon) pollAs(device string) credential {
-	d.t.Helper()
-	req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader("{}"))
+// boardClientID is the Client-Id of boards that a test plays itself.
+const boardClientID = "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10"
+
+// An otaAnswer is what tests look at of the answer to a boot poll.
+type otaAnswer struct {
+	MQTT credential
+	Key  struct{ Challenge string } `json:"device_key"`
+}
+
+// poll polls as a device that starts does. It fails if fleetd is killed.
+func (d *daemon) poll(device, client string, headers ...string) (a otaAnswer, err error) {
+	req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
+		strings.NewReader(`{"application":{"version":"2.4.0"}}`))
 	if err != nil {
-		d.t.Fatal(err)
+		return a, err
 	}
 	req.Header.Set("Device-Id", device)
-	req.Header.Set("Client-Id", "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10")
+	req.Header.Set("Client-Id", client)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		d.t.Fatal(err)
+		return a, err
 	}
 	defer resp.Body.Close()
-	var a struct{ MQTT credential }
-	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || a.MQTT.Password == "" {
+	return a, json.NewDecoder(resp.Body).Decode(&a)
+}
+
+// pollAs polls as a device that is let in.
+func (d *daemon) pollAs(device string) credential {
+	d.t.Helper()
+	a, err := d.poll(device, boardClientID)
+	if err != nil || a.MQTT.Password == "" {
 		d.t.Fatalf("%v: no credentials", err)
 	}
 	return a.MQTT
@@ -78,9 +98,18 @@ func (d *daemon) pollAs(device string) credential {
 // connection stays open until the test ends.
 func (d *daemon) connectWith(c credential) byte {
 	d.t.Helper()
-	conn, err := net.Dial("tcp", d.mqtt)
+	_, code, err := d.dial(c)
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	return code
+}
+
+// dial is connectWith for a time when fleetd may be killed.
+func (d *daemon) dial(c credential) (_ net.Conn, code byte, _ error) {
+	conn, err := net.Dial("tcp", d.mqtt)
+	if err != nil {
+		return nil, 0, err
 	}
 	d.t.Cleanup(func() { conn.Close() })
 	var body bytes.Buffer
@@ -93,16 +122,20 @@ func (d *daemon) connectWith(c credential) byte {
 	for _, s := range []string{c.ClientID, c.Username, c.Password} {
 		text(s)
 	}
-	packet := append([]byte{0x10}, binary.AppendUvarint(nil, uint64(body.Len()))...)
-	if _, err := conn.Write(append(packet, body.Bytes()...)); err != nil {
-		d.t.Fatal(err)
+	if _, err := conn.Write(packet(0x10, body.Bytes())); err != nil {
+		return nil, 0, err
 	}
 	var ack [4]byte
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := io.ReadFull(conn, ack[:]); err != nil || ack[0] != 0x20 {
-		d.t.Fatalf("%x: %v", ack, err)
+		return nil, 0, fmt.Errorf("%x: %w", ack, err)
 	}
-	return ack[3]
+	return conn, ack[3], nil
+}
+
+// packet is an MQTT packet.
+func packet(kind byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
 }
 
 // TestSigningKeyRotation goes through a rotation with a fleet that is connected,

@@ -19,8 +19,9 @@ import (
 const keptFacts = 20_000
 
 const (
-	// entryTimeout bounds how long an unknown device waits for its row. It waits 30
-	// seconds for its answer, and asks again.
+	// entryTimeout bounds how long an unknown device waits for its row, and one that
+	// connects for the end of the credentials before. It waits 30 seconds for the answer to
+	// a poll, and ten for a CONNACK, and tries again.
 	entryTimeout = 5 * time.Second
 	// newsTimeout bounds how long a known one waits for what it says that is new, and one
 	// that is to show a code for that.
@@ -69,15 +70,15 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	case d.answer.Session != nil && d.unstored:
 		err = e.storeBinding(p, &d)
 	case d.changed:
-		e.storeNews(p.Device)
+		e.storeNews(p.Device, newsTimeout)
 	}
 	return d.answer, err
 }
 
-// storeNews returns when the store has what is new of the device, or after a moment: a
+// storeNews returns when the store has what is new of the device, or after the timeout: a
 // store that is away stops no known device, and no code from being shown.
-func (e *Service) storeNews(id fleet.DeviceID) {
-	ctx, cancel := context.WithTimeout(context.Background(), newsTimeout)
+func (e *Service) storeNews(id fleet.DeviceID, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	_ = e.polls.Sync(ctx, id)
 }

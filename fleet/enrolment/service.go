@@ -451,7 +451,7 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 	}
 	if arrived { // or the next process would accept the ones before until the device is back
 		e.polls.Put(id, BootPoll{Kind: PollConnect, Device: id, RemoteAddr: remoteAddr, At: e.o.Now()})
-		e.storeNews(id)
+		e.storeNews(id, entryTimeout)
 	}
 	if err == CredentialsOtherClient && bound != "" {
 		e.duplicates.refused(id, client, bound, e.o.Now(), e.o.Connection)
