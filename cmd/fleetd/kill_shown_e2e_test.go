@@ -84,13 +84,13 @@ func TestWhatWasShownOutlivesAKill(t *testing.T) {
 	t.Logf("shown: %s", s)
 
 	d.start(flags...)
+	s.check(d)
 	if code := d.connectWith(keyed.before); code == 0 {
 		t.Error("the password from before the key is good again")
 	}
 	if code := d.connectWith(keyed.proved()); code != 0 {
 		t.Errorf("the board itself is refused with %d", code)
 	}
-	s.check(d)
 }
 
 // shown is what was shown last.
