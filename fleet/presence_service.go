@@ -36,9 +36,9 @@ type PresenceOptions struct {
 // older ones, which often arrive after the device is back, change nothing.
 type Presences struct {
 	opts PresenceOptions
-	// writer has changes that events and watchers know of already; lists wait for them
-	// (Settle). A kill ends every connection, so the next start says offline of all: what
-	// it can lose is a line of the history, and the time a device was last seen.
+	// writer has changes that events and watchers know of already; whoever reads a device or
+	// a list reads the store, after Settle. A kill ends every connection, and the next start says
+	// offline of all: it loses a line of the history that only an event named, and times last seen.
 	writer   *writebehind.Buffer[DeviceID, *Connection] // nil: the owning connection stays
 	changes  atomic.Int64                               // of presence, so far
 	settled  atomic.Int64                               // of them, that readers need not wait for

@@ -11,6 +11,10 @@ import (
 
 // A recorder stores conversations on one goroutine: none of them waits
 // for the database. Without one their records are lost, and counted.
+//
+// Pages and programs read the store, and the end of a conversation is shown once it is
+// stored. That one is open now is known before: after a kill it is on record as
+// [fleet.EndedByCrash], or was lost in its first moment.
 type recorder struct {
 	store   Records
 	log     *slog.Logger

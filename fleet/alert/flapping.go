@@ -8,8 +8,9 @@ import (
 	"fleetd/fleet"
 )
 
-// Reconnects counts how often each device connects. The zero value is ready; its
-// methods may be called from any goroutine.
+// Reconnects counts how often each device connects since the start of the process: what is
+// said of it is an alert, and that is stored. The zero value is ready; its methods may be
+// called from any goroutine.
 type Reconnects struct {
 	mu      sync.Mutex
 	devices map[fleet.DeviceID][]time.Time // the last connections of each, oldest first

@@ -29,7 +29,8 @@ const (
 )
 
 // duplicates notices two units that use one Device-Id. It holds what it needs
-// of few devices: those of which an unexpected Client-Id or address was seen.
+// of few devices: those of which an unexpected Client-Id or address was seen. Only conflicts
+// are stored and shown; what is suspected ends with the process.
 //
 // Each sign of life names a Client-Id. A then B is a unit whose memory was
 // erased; A, B, A is two units. Where both have one Client-Id, as after a copy

@@ -196,8 +196,8 @@ type SigningKeys struct {
 	log    *slog.Logger
 	now    func() time.Time
 	ring   atomic.Pointer[keyRing]
-	// uses are counted from the store, after a flush: one that is not stored is not seen.
-	// One that a kill loses is noted again when the device next connects.
+	// uses are counted from the store, after Settle: none is shown before it is stored. One
+	// that a kill loses is noted again when the device next connects.
 	uses *writebehind.Buffer[fleet.DeviceID, KeyUse]
 }
 

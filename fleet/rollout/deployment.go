@@ -22,7 +22,7 @@ type deployment struct {
 	seen   []campaign.Observation // since the row was stored
 	acts   []campaign.Act
 	dirty  bool
-	lazy   bool // only the progress of its download changed: that can wait
+	lazy   bool // only the progress of its download changed: that can wait, and is shown once it is stored
 
 	// Where it waits: in a list of its campaign, for a time, or neither.
 	in    *list.List
