@@ -69,7 +69,8 @@ func TestCallsThatWaitOutliveAKill(t *testing.T) {
 	d.eventually("run", func() bool { return state(runs) == "succeeded" })
 	var after callJSON
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
-		"arguments": map[string]any{"volume": 14}}, &after)
+		"arguments": map[string]any{"volume": 14}, "offline": "wait"}, &after)
+	d.eventually("run", func() bool { return state(after) == "succeeded" })
 	var volumes []string
 	for _, c := range f.Device(0).Calls() {
 		if c.Tool == "self.audio_speaker.set_volume" {
