@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -107,6 +108,34 @@ func TestEndOfARotationOutlivesAKill(t *testing.T) {
 	killed()
 	if why := auth(e, after); why != enrolment.CredentialsRevoked {
 		t.Errorf("the old ones, after the store was away: %q", why)
+	}
+}
+
+// A decision about something else does not bring back what ended while it was stored.
+func TestEndOfARotationDuringADecision(t *testing.T) {
+	s := new(admissionStore)
+	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
+	poll(t, e, uuid1)
+	must(t, e.Approve(t.Context(), bob, unit, ""))
+	before := poll(t, e, uuid1).Session
+	must(t, e.Rotate(t.Context(), bob, unit))
+	after := poll(t, e, uuid1).Session
+	poll(t, e, uuid2) // asks to be let in, and is not
+	var connecting sync.WaitGroup
+	s.saving = func() {
+		connecting.Go(func() { auth(e, after) }) // waits for the decision, to be stored
+		for auth(e, before) == "" {
+			runtime.Gosched()
+		}
+	}
+	must(t, e.Reject(t.Context(), bob, unit))
+	connecting.Wait()
+	if why := auth(e, before); why != enrolment.CredentialsRevoked {
+		t.Errorf("after the decision the old ones are refused as %q", why)
+	}
+	e = newEnrolments(t, s, fleet.EnrolByCode, nil) // as after kill -9
+	if why := auth(e, before); why != enrolment.CredentialsRevoked {
+		t.Errorf("after a kill the old ones are refused as %q", why)
 	}
 }
 

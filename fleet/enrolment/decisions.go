@@ -209,7 +209,10 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
-		st.serial, st.key = credentialSerial(after.Serial), after.Key
+		st.key = after.Key
+		if after.Serial != before.Serial { // else the end of a rotation may have come meanwhile
+			st.serial = credentialSerial(after.Serial)
+		}
 		st.pending = nil
 		if after.ClaimCode == "" {
 			e.endRequest(st)
