@@ -3,6 +3,9 @@ package ui
 import (
 	"context"
 	"net/url"
+	"slices"
+	"strings"
+	"time"
 
 	"fleetd/fleet/alert"
 	"fleetd/web/forms"
@@ -54,6 +57,51 @@ type AlertsNow struct {
 	Cards    []AlertCard
 	Hidden   bool // the reader does not see the whole fleet
 	Settling bool // fleetd has just started: presence does not count yet
+}
+
+// An alertGroup is alerts of one kind, severity and state, which differ in what they
+// are about.
+type alertGroup []AlertCard
+
+// groups are the cards in their order; those that are alike stand where the first does.
+func (v AlertsNow) groups() (all []alertGroup) {
+	alike := func(a, b alert.Alert) bool {
+		return a.Kind == b.Kind && a.Severity == b.Severity && a.State == b.State && i18n.Has("alert.many."+string(a.Kind))
+	}
+	for _, c := range v.Cards {
+		i := slices.IndexFunc(all, func(g alertGroup) bool { return alike(g[0].Alert, c.Alert) })
+		if i < 0 {
+			all = append(all, alertGroup{c})
+		} else {
+			all[i] = append(all[i], c)
+		}
+	}
+	return all
+}
+
+// names are what the alerts are about.
+func (g alertGroup) names() string {
+	var all []string
+	for _, c := range g {
+		if name, ok := c.Alert.Params["name"].(string); ok && len(all) < 3 {
+			all = append(all, shorten(name, 40))
+		}
+	}
+	if len(all) < len(g) {
+		all = append(all, "…")
+	}
+	return strings.Join(all, " · ")
+}
+
+// began is when the first of them did.
+func (g alertGroup) began() time.Time {
+	first := g[0].Alert.Began
+	for _, c := range g {
+		if c.Alert.Began.Before(first) {
+			first = c.Alert.Began
+		}
+	}
+	return first
 }
 
 // An AlertSettingsPage says from when on something is wrong, and who gets mails:

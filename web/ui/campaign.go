@@ -320,11 +320,12 @@ func finePercent(share float64) string {
 }
 
 // verdict is what the engine had to say of a wave where its numbers do not
-// speak for themselves.
+// speak for themselves. That a goal could not be reached any more had the numbers of
+// that moment; devices that were under way have moved them since.
 func (b CampaignBoard) verdict(w campaign.Wave) fleet.Reason {
 	c := b.waveTally(w.Number)
 	over := w.State == campaign.WaveFailed || w.State == campaign.WaveFinished
-	if over && 100*ratio(c.Succeeded, c.verdicts()) < w.Plan.SuccessPercent {
+	if over && 100*ratio(c.Succeeded, c.verdicts()) < w.Plan.SuccessPercent && !w.Verdict.Is(campaign.ReasonWaveHopeless) {
 		return w.Verdict
 	}
 	return fleet.Reason{}

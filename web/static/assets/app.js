@@ -644,12 +644,17 @@
     ctx.font = `500 ${12 * px}px Inter, system-ui, sans-serif`
     ctx.textAlign = 'right'
     ctx.textBaseline = 'middle'
+    ctx.lineWidth = 4 * px
+    ctx.lineJoin = 'round'
+    ctx.strokeStyle = getComputedStyle(document.body).backgroundColor
     spec.series.forEach((s, i) => {
       if (!s.values[at]) return
       ctx.fillStyle = resolved(s.tone)
       const inside = y(i + 1) - y(i) > 18 * px, above = y(i) - 9 * px
       const middle = inside ? (y(i) + y(i + 1)) / 2 : above > u.bbox.top + 9 * px ? above : y(i + 1) + 9 * px // under the line at the top
-      ctx.fillText(`${s.label} ${numbers.format(s.values[at])}`, u.valToPos(spec.x[at], 'x', true) - 8 * px, middle)
+      const says = `${s.label} ${numbers.format(s.values[at])}`, end = u.valToPos(spec.x[at], 'x', true) - 8 * px
+      ctx.strokeText(says, end, middle) // no line runs through it
+      ctx.fillText(says, end, middle)
     })
     ctx.restore()
   }
