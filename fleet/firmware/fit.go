@@ -39,6 +39,7 @@ type FitReport struct {
 type Misfits struct {
 	Reason SkipReason
 	Board  string       // as the devices name it; they may name none
+	Chip   string       // where the reason names it; else ""
 	Detail fleet.Reason // of one of them: a code of [Reasons], or of whoever keeps the device
 	Count  int
 	Sample []fleet.DeviceID
@@ -68,7 +69,7 @@ func (l *LeftOut) Add(d fleet.DeviceID, board string, reason SkipReason, detail 
 	key := leftOutKey{reason, board, chipIn(detail)}
 	m := l.groups[key]
 	if m == nil {
-		m = &Misfits{Reason: reason, Board: board, Detail: detail}
+		m = &Misfits{Reason: reason, Board: board, Chip: key.chip, Detail: detail}
 		l.groups[key] = m
 	}
 	if m.Count++; len(m.Sample) < fitSampleSize {
@@ -96,7 +97,7 @@ func SortMisfits(all []Misfits) {
 	slices.SortFunc(all, func(a, b Misfits) int {
 		return cmp.Or(cmp.Compare(devices[b.Reason], devices[a.Reason]),
 			cmp.Compare(slices.Index(SkipReasons, a.Reason), slices.Index(SkipReasons, b.Reason)),
-			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Board, b.Board), cmp.Compare(chipIn(a.Detail), chipIn(b.Detail)))
+			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Board, b.Board), cmp.Compare(a.Chip, b.Chip))
 	})
 }
 

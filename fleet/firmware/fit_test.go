@@ -74,9 +74,9 @@ func TestFitReport(t *testing.T) {
 		return fleet.Because(firmware.FitChip, "chip", "esp32s3", "other", chip)
 	}
 	want := firmware.FitReport{Matched: 2000, Fit: 1988, Sample: ids[10:15], Misfits: []firmware.Misfits{
-		{Reason: firmware.SkipChip, Board: wifi, Detail: otherChip("esp32"), Count: 1, Sample: ids[:1]},
-		{Reason: firmware.SkipChip, Board: wifi, Detail: otherChip("esp32c3"), Count: 1, Sample: ids[1:2]},
-		{Reason: firmware.SkipChip, Board: "lichuang-c3-dev", Detail: otherChip("esp32c3"), Count: 1, Sample: ids[2:3]},
+		{Reason: firmware.SkipChip, Board: wifi, Chip: "esp32", Detail: otherChip("esp32"), Count: 1, Sample: ids[:1]},
+		{Reason: firmware.SkipChip, Board: wifi, Chip: "esp32c3", Detail: otherChip("esp32c3"), Count: 1, Sample: ids[1:2]},
+		{Reason: firmware.SkipChip, Board: "lichuang-c3-dev", Chip: "esp32c3", Detail: otherChip("esp32c3"), Count: 1, Sample: ids[2:3]},
 		{Reason: firmware.SkipTooLarge, Board: wifi, Detail: fleet.Because(firmware.FitSlot, "slot_kib", 64, "image_kib", 98), Count: 2, Sample: ids[3:5]},
 		{Reason: firmware.SkipInstalled, Board: wifi, Detail: fleet.Because(firmware.FitRuns, "version", "2.4.0"), Count: 1, Sample: ids[5:6]},
 		{Reason: firmware.SkipHeld, Board: wifi, Detail: fleet.Because(firmware.FitHeld, "name", "bo", "detail", "loan"), Count: 1, Sample: ids[9:10]},

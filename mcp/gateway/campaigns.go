@@ -108,10 +108,12 @@ type waveOut struct {
 	Size int    `json:"devices"`
 }
 
-// misfitsOut are the devices of one board that are left out for one reason.
+// misfitsOut are the devices of one board, or of one board and chip, that are left out
+// for one reason.
 type misfitsOut struct {
 	Code   string           `json:"code"`
 	Board  string           `json:"board,omitempty"` // none: the devices name none
+	Chip   string           `json:"chip,omitempty"`  // where the reason is of the chip
 	Count  int              `json:"count"`
 	Sample []fleet.DeviceID `json:"sample,omitempty"`
 }
@@ -274,9 +276,13 @@ func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mc
 		lines = append(lines, fmt.Sprintf("Wave %q: %s", w.Name, count(w.Size, "device")))
 	}
 	for _, s := range dry.Skipped {
-		board := fleet.CleanText(s.Board, 100)
-		out.LeftOut = append(out.LeftOut, misfitsOut{string(s.Reason), board, s.Count, s.Sample})
-		lines = append(lines, fmt.Sprintf("Left out, %s, board %q: %s", s.Reason, board, count(s.Count, "device")))
+		m := misfitsOut{string(s.Reason), fleet.CleanText(s.Board, 100), fleet.CleanText(s.Chip, 40), s.Count, s.Sample}
+		out.LeftOut = append(out.LeftOut, m)
+		what := fmt.Sprintf("board %q", m.Board)
+		if m.Chip != "" {
+			what += fmt.Sprintf(" with chip %q", m.Chip)
+		}
+		lines = append(lines, fmt.Sprintf("Left out, %s, %s: %s", m.Code, what, count(m.Count, "device")))
 	}
 	for _, w := range dry.Warnings {
 		out.Warnings = append(out.Warnings, warningOut{w.Code, fleet.CleanText(w.Detail, 300)})
