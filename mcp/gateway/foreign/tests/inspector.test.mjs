@@ -47,6 +47,6 @@ test('the Inspector 2 finds nothing in the schemas', async () => {
   const inspector2 = `${here}node_modules/inspector2/clients/cli/build/index.js`;
   const { stdout, stderr } = await exec(process.execPath, [inspector2, ...doors.http(), '--method', 'tools/list', '--strict'],
     { timeout: 600_000, env: { ...process.env, HOME: home, MCP_CATALOG_PATH: `${home}/mcp.json` } });
-  assert.equal(JSON.parse(stdout).tools.length, 13, stdout);
+  assert.equal(JSON.parse(stdout).tools.length, 14, stdout);
   assert.doesNotMatch(stderr, /warning|error/i, stderr); // --strict reports both there
 });

@@ -28,7 +28,7 @@ test('a session', async t => {
     assert.ok(!r.isError, `${name}: ${JSON.stringify(r.content)}`);
     return r.structuredContent;
   };
-  assert.equal(tools.length, 13);
+  assert.equal(tools.length, 14);
 
   const found = await call('find_devices', { q: 'presence:online' });
   assert.equal(found.total, devices);

@@ -31,7 +31,7 @@ for (const mode of Object.keys(eras)) {
   test(`a conversation, ${mode}`, async t => {
     const client = await connect(t, mode, await fleetd.token(`sdk2-${mode}`, '--role', 'operator', '--kind', 'model', '--tools', '*'));
     const { tools } = await client.listTools(); // from now on the SDK checks structured content against the schemas
-    assert.equal(tools.length, 13);
+    assert.equal(tools.length, 14);
     assert.ok(JSON.stringify(tools).length <= 16384, 'the list of tools is larger than 16 KB');
     const call = async (name, args, options) => {
       const r = await client.callTool({ name, arguments: args }, options);
