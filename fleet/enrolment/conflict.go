@@ -104,23 +104,14 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 		return fmt.Errorf("device %s: %w", id, err)
 	}
 	defer e.conflicts.Unlock()
-	refused := ""
-	err := e.decideBy(ctx, id, func(a *Admission) (err error) {
-		refused, err = e.resolve(r, a)
-		return err
-	}, func(a Admission) error {
+	err := e.decideBy(ctx, id, func(a *Admission) error { return e.resolve(r, a) }, func(a Admission) error {
 		return e.o.Conflicts.ResolveConflict(ctx, by, r, a, e.o.Now().UTC())
 	})
 	if err != nil {
 		return err
 	}
 	e.duplicates.forget(id)
-	e.with(id, func(st *standing) {
-		st.last, st.before = pollOrigin{}, pollOrigin{}
-		if r.Act == ConflictKeep {
-			st.refused = refused
-		}
-	})
+	e.with(id, func(st *standing) { st.last, st.before = pollOrigin{}, pollOrigin{} })
 	return nil
 }
 
@@ -142,40 +133,41 @@ func (e *Service) resolveHardware(ctx context.Context, by fleet.Principal, id fl
 	return nil
 }
 
-// resolve changes the standing as the act says, and returns the Client-Id that
-// is refused from now on.
-func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, err error) {
+// resolve changes the standing as the act says.
+func (e *Service) resolve(r ConflictResolution, a *Admission) error {
 	if a.Enrolment != fleet.EnrolmentEnrolled {
-		return "", errNotEnrolled(a.Device)
+		return errNotEnrolled(a.Device)
 	}
 	switch r.Act {
 	case ConflictDismiss:
-		return "", nil
+		return nil
 	case ConflictReenrol:
 		a.ClientID, a.NewClientID, a.ClaimCode, a.Challenge, a.Key = unboundClientID, "", "", "", ""
+		a.Refused = ""
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
-		return "", nil
+		return nil
 	case ConflictKeep:
 	default:
-		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 20)).At("act")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 20)).At("act")
 	}
 	known := append(e.duplicates.clientIDs(a.Device), a.ClientID, a.NewClientID)
 	c, _ := e.duplicates.conflict(a.Device)
 	i := slices.IndexFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client == r.Client })
 	if i < 0 {
-		return "", fleet.Refuse(fleet.ErrInvalid, "unknown_side", "value", fleet.CleanText(r.Client, 20)).At("client")
+		return fleet.Refuse(fleet.ErrInvalid, "unknown_side", "value", fleet.CleanText(r.Client, 20)).At("client")
 	}
 	if !slices.ContainsFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client != r.Client }) {
-		return "", fleet.Refuse(fleet.ErrConflict, "sides_share_client")
+		return fleet.Refuse(fleet.ErrConflict, "sides_share_client")
 	}
 	keep := slices.IndexFunc(known, func(id string) bool { return id != "" && fleet.ClientTag(id) == r.Client })
 	if keep < 0 {
-		return "", fleet.Refuse(fleet.ErrConflict, "side_silent", "client", r.Client)
+		return fleet.Refuse(fleet.ErrConflict, "side_silent", "client", r.Client)
 	}
+	a.Refused = ""
 	for _, s := range c.Sides {
 		for _, id := range known {
 			if s.Client != r.Client && fleet.ClientTag(id) == s.Client {
-				refused = id
+				a.Refused = id
 			}
 		}
 	}
@@ -184,7 +176,7 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) (refused string, e
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 	}
 	a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
-	return refused, nil
+	return nil
 }
 
 // A ConflictRecord is a conflict to be stored.

@@ -91,13 +91,12 @@ func (e *Service) Approve(ctx context.Context, by fleet.Principal, id fleet.Devi
 // Reject refuses a request: of a device that waits, or of a new Client-Id, and
 // then the device keeps the one it has. A device without a request is put out.
 func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
-	refused := ""
-	err := e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
+	return e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
 		switch {
 		case a.Enrolment == fleet.EnrolmentRejected:
 			return fleet.Refuse(fleet.ErrConflict, "already_rejected", "device", id)
 		case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
-			refused = a.NewClientID
+			a.Refused = a.NewClientID
 		default:
 			a.Enrolment = fleet.EnrolmentRejected
 			a.Serial = int32(credentialSerial(a.Serial).revoked())
@@ -105,10 +104,6 @@ func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.Devic
 		a.NewClientID, a.ClaimCode, a.Challenge = "", "", ""
 		return nil
 	})
-	if err == nil && refused != "" {
-		e.with(id, func(st *standing) { st.refused = refused })
-	}
-	return err
 }
 
 // Revoke makes the device's credentials worthless at once and ends its
@@ -209,7 +204,7 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
-		st.key = after.Key
+		st.refused, st.key = after.Refused, after.Key
 		if after.Serial != before.Serial { // else the end of a rotation may have come meanwhile
 			st.serial = credentialSerial(after.Serial)
 		}

@@ -91,6 +91,7 @@ type Admission struct {
 	Enrolment    fleet.Enrolment
 	ClientID     string // bound Client-Id; "" before the first poll
 	NewClientID  string // another Client-Id that asked and awaits an operator's decision
+	Refused      string // Client-Id whose request an operator refused last; a poll does not change it
 	Key          string // public key that the device proves, base64; "" without one
 	Serial       int32  // which credentials are good, as credentialSerial reads it; the store only keeps it
 	ClaimCode    string

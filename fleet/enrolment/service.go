@@ -261,7 +261,8 @@ func (e *Service) Load(ctx context.Context) error {
 		return err
 	}
 	for _, a := range all {
-		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID, key: a.Key,
+		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID, refused: a.Refused,
+			key:    a.Key,
 			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, transport: a.Transport, given: a.Given,
 			inventoryELF: unique.Make(a.InventoryELF),
 			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
@@ -517,8 +518,9 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 	if st == nil {
 		return Admission{}, false
 	}
-	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID, Key: st.key,
-		Serial: int32(st.serial), Retired: st.retired, Transport: st.transport, Given: st.given,
+	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
+		Refused: st.refused, Key: st.key, Serial: int32(st.serial), Retired: st.retired,
+		Transport: st.transport, Given: st.given,
 		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}
 	if st.inventoryAt != 0 {

@@ -162,6 +162,13 @@ func TestConflictIsResolved(t *testing.T) {
 			}
 			page, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Limit: 1})
 			check(t, err)
+			if c.r.Act == enrolment.ConflictKeep {
+				e, _ = enrolments(t, s, func(o *enrolment.Options) { o.Mode = fleet.EnrolOpen })
+				other := map[bool]string{true: "B", false: "A"}[c.let["A"]]
+				if a := say(other); a.Session != nil || a.Activation != nil {
+					t.Errorf("after a restart %s, which polls first, is answered %+v", other, a)
+				}
+			}
 			if got := page.Items[0]; got.Action != "device.resolve_conflict" || got.Actor.Name != "ruth" ||
 				got.Subject != string(id) {
 				t.Errorf("audit entry %+v", got)

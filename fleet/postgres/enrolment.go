@@ -17,7 +17,8 @@ var _ enrolment.Store = (*Store)(nil)
 // enrolment holds them in memory.
 func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT id AS device, enrolment, client_id, new_client_id, device_key AS key, serial, claim_code, challenge,
+		SELECT id AS device, enrolment, client_id, new_client_id, refused_client_id AS refused,
+			device_key AS key, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			transport_choice AS transport, transport_given AS given,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
@@ -42,11 +43,11 @@ func (s *Store) SaveAdmission(ctx context.Context, by fleet.Principal, action st
 func saveAdmission(ctx context.Context, tx pgx.Tx, a enrolment.Admission, at time.Time) error {
 	return changeOne(ctx, tx, `
 		UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6,
-			challenge = $7, device_key = $9,
+			challenge = $7, device_key = $9, refused_client_id = $10,
 			enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END
 		WHERE id = $1`,
 		a.Device, string(a.Enrolment), cleanText(a.ClientID), cleanText(a.NewClientID), a.Serial, a.ClaimCode,
-		cleanText(a.Challenge), at, a.Key)
+		cleanText(a.Challenge), at, a.Key, cleanText(a.Refused))
 }
 
 // ForgetWaiting deletes devices that wait, were never enrolled and have not
