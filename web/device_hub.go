@@ -172,11 +172,12 @@ func backFrom(r *http.Request, id fleet.DeviceID) string {
 
 // A shownLine is how far a live page has shown a time line.
 type shownLine struct {
-	list   ui.ListURL
-	newest string // key of the newest entry that is shown or counted
+	list  ui.ListURL
+	known map[string]bool // keys of the entries that are shown or counted; nil before the first look
 }
 
-// lineNews shows entries that changed, and counts those that are new.
+// lineNews shows entries that changed, and counts those that are new. One may come
+// below others: a restart goes on record after the connection that followed it.
 func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
 	if v.tab != "" || v.line.list.Get("cursor") != "" || v.line.list.Get("day") != "" {
 		return nil
@@ -185,18 +186,13 @@ func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
 	if err != nil {
 		return err
 	}
-	first := v.line.newest == ""
-	for i := len(line.Entries) - 1; i >= 0; i-- {
-		e := line.Entries[i]
+	first, known := v.line.known == nil, make(map[string]bool, len(line.Entries))
+	for _, e := range slices.Backward(line.Entries) {
 		u.patches = append(u.patches, line.Row(e).Row())
-		if e.Key > v.line.newest {
-			if v.line.newest = e.Key; !first || e.At.After(v.fresh.began) {
-				u.fresh++
-			}
+		if known[e.Key] = true; !v.line.known[e.Key] && (!first || e.At.After(v.fresh.began)) {
+			u.fresh++
 		}
 	}
-	if first && v.line.newest == "" {
-		v.line.newest = "0" // all that comes is new
-	}
+	v.line.known = known
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/fleet"
 )
@@ -109,6 +110,11 @@ func TestTimelineIsLive(t *testing.T) {
 	live.want("patch", `id="device-head"`)
 	past.want("patch", `id="device-head"`)
 	b.post(hubAt+"/edit", url.Values{"name": {"kitchen"}})
+	live.want("new", "1")
+	// It was stored after what followed it.
+	c.exec(`INSERT INTO report_changes (device_id, at, code, params)
+		VALUES ($1, now() - interval '1 second', 'restarted', '{"proof": "boot_poll"}')`, unit)
+	c.events.Publish(fleet.Event{Kind: fleet.EventDevice, Device: unit, At: time.Now().UTC()})
 	live.want("new", "1")
 	for len(past.events) > 0 {
 		if e := <-past.events; e.kind == "new" {

@@ -388,19 +388,15 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	audience := d.listed(devices)
 
 	var fanout struct{ ID, State string }
-	d.rest("POST", "/fanouts", map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
+	const volumeTool = "self.audio_speaker.set_volume"
+	d.rest("POST", "/fanouts", map[string]any{"q": "presence:online", "tool": volumeTool,
 		"arguments": map[string]any{"volume": 5}, "max_in_flight": 8}, &fanout)
 	// One device gets further calls, so that some wait in its line.
-	const further = 4
-	for range further {
+	for range 4 {
 		d.async(audience[0].ID)
 	}
 	d.eventually("some answered, some in flight, some not yet sent", func() bool {
 		var calls list[callJSON]
-		d.rest("GET", "/calls?device="+audience[0].ID, nil, &calls)
-		if len(calls.Items) < further { // one that comes while fleetd stops finds the device gone
-			return false
-		}
 		d.rest("GET", "/calls?limit=500", nil, &calls)
 		in := func(state string) bool {
 			return slices.ContainsFunc(calls.Items, func(c callJSON) bool { return c.State == state })
@@ -414,7 +410,7 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 		d.rest("GET", "/fanouts/"+fanout.ID, nil, &fanout)
 		return fanout.State == "completed"
 	})
-	open := 0
+	open, offline := 0, 0
 	states := map[string]int{}
 	var calls list[callJSON]
 	d.rest("GET", "/calls?limit=500", nil, &calls)
@@ -423,9 +419,17 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 		if c.State == "pending" || c.State == "sent" {
 			open++
 		}
+		if c.State == "offline" && c.Tool == volumeTool { // a further call may have its turn when the connections end
+			offline++
+		}
 	}
-	if open != 0 || states["offline"] != 0 {
-		t.Errorf("states after the restart: %v; want none open, and none offline", states)
+	if open != 0 || offline != 0 {
+		t.Errorf("states after the restart: %v; want none open, and none of the fan-out offline", states)
+		for _, c := range calls.Items {
+			if c.State != "succeeded" {
+				t.Logf("%+v", c)
+			}
+		}
 	}
 	for i := range devices {
 		volume := 0
