@@ -30,7 +30,9 @@ test('a page says that the database does not answer, and that it is back', async
   } finally {
     thaw();
   }
-  await note(page).waitFor({ state: 'detached' });
+  await note(page).waitFor({ state: 'detached' }).catch(err => {
+    throw new Error(`${err.message}\nThe server says:\n${fleetd.output().slice(-30_000)}`);
+  });
   assert.equal(await page.locator('body.stale').count(), 0, 'the page is dimmed still');
 });
 
