@@ -36,9 +36,9 @@ type PresenceOptions struct {
 // older ones, which often arrive after the device is back, change nothing.
 type Presences struct {
 	opts PresenceOptions
-	// writer has changes that events and watchers know of already; whoever reads a device or
-	// a list reads the store, after Settle. A kill ends every connection, and the next start says
-	// offline of all: it loses a line of the history that only an event named, and times last seen.
+	// writer holds changes that events and watchers already know. Devices and lists are read
+	// from the store, after Settle. A kill ends every connection, and the next start marks all
+	// devices offline: a kill loses history that only an event named, and the latest last-seen times.
 	writer   *writebehind.Buffer[DeviceID, *Connection] // nil: the owning connection stays
 	changes  atomic.Int64                               // of presence, so far
 	settled  atomic.Int64                               // of them, that readers need not wait for

@@ -252,10 +252,10 @@ func (a *attempt) giveBack() {
 	}
 }
 
-// Cancel withdraws a call that waits for its device or for the end of a
-// conversation, for whoever made it or an operator who may call its tool. It returns
-// the call with its outcome; [ErrConflict] means that the call does not wait, or was
-// sent already.
+// Cancel withdraws a call that waits for its device or for the end of a conversation.
+// The principal must have made the call, or be an operator who may call its tool.
+// Cancel returns the call with its outcome; [ErrConflict] means that the call does not
+// wait, or was sent already.
 func (s *Calls) Cancel(ctx context.Context, by Principal, id uuid.UUID) (Call, error) {
 	c, err := s.mayEndWait(ctx, by, id, "cancel_call")
 	if err != nil {
@@ -295,8 +295,8 @@ func (s *Calls) mayEndWait(ctx context.Context, by Principal, id uuid.UUID, act 
 }
 
 // MayEndWait returns nil if the principal may do the act to a call that waits, and
-// [ErrNotFound] if the call does not exist for it. It takes what it takes to make the
-// call, but for whoever made it.
+// [ErrNotFound] if the call does not exist for it. Principals other than the
+// maker need the rights that making the call needs.
 func (p Principal) MayEndWait(c Call, d Device, act string) error {
 	if !p.Sees(d) {
 		return fmt.Errorf("call %s: %w", c.ID, ErrNotFound)

@@ -171,7 +171,7 @@ func (s *shown) seeDevices(d *daemon) error {
 	})
 }
 
-// seeVitals looks at devices of which none were shown.
+// seeVitals asks for the vitals of devices that have shown none so far.
 func (s *shown) seeVitals(d *daemon) error {
 	s.mu.Lock()
 	ids := slices.DeleteFunc(slices.Collect(maps.Keys(s.devices)), func(id string) bool { return s.vitals[id] != 0 })

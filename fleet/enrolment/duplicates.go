@@ -28,9 +28,9 @@ const (
 	conflictRewrite  = time.Minute
 )
 
-// duplicates notices two units that use one Device-Id. It holds what it needs
-// of few devices: those of which an unexpected Client-Id or address was seen. Only conflicts
-// are stored and shown; what is suspected ends with the process.
+// duplicates notices two units that use one Device-Id. It holds state
+// for a few devices only: those that used an unexpected Client-Id or address. Conflicts are
+// stored and shown; suspicions end with the process.
 //
 // Each sign of life names a Client-Id. A then B is a unit whose memory was
 // erased; A, B, A is two units. Where both have one Client-Id, as after a copy

@@ -27,8 +27,8 @@ type FitQuery struct {
 type FitReport struct {
 	Matched, Fit int
 	Sample       []fleet.DeviceID // of those that fit
-	// RolledBack would fit, too, but took this very build before and did not keep it. A
-	// campaign does not leave them out: whoever wants may try it again.
+	// RolledBack counts devices that would fit too, but installed this build before and
+	// rolled it back. A campaign does not leave them out: it tries them again.
 	RolledBack       int
 	RolledBackSample []fleet.DeviceID
 	Misfits          []Misfits // see [SortMisfits]
@@ -130,7 +130,7 @@ func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
 // A fitJudge judges one device after the other.
 type fitJudge struct {
 	f       *Service
-	images  []Image // of which a device may get one
+	images  []Image // a device may get one of them
 	fits    func(fleet.Device) (Image, SkipReason, fleet.Reason)
 	tool    map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
 	report  FitReport

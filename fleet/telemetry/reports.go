@@ -264,8 +264,8 @@ func (r *Reports) Stored(ctx context.Context) error { return r.jobs.Settle(ctx) 
 const calledTimeout = 500 * time.Millisecond
 
 // Called reads the outcome of a call. Devices report their configuration unasked
-// only when it changes: an answer that shows it counts as a report. It returns when that
-// is stored, or after a moment: whoever called is answered next.
+// only when it changes: an answer that shows it counts as a report. It returns when the
+// report is stored, or after [calledTimeout], because the caller is answered next.
 func (r *Reports) Called(c *fleet.Call) {
 	if c.State != fleet.CallSucceeded || c.Tool != fleet.ToolConfigGet && c.Tool != fleet.ToolConfigSet {
 		return
