@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -22,9 +23,13 @@ import (
 const (
 	heartbeat   = 20 * time.Second // so that proxies and we notice a dead reader
 	streamWrite = 10 * time.Second // a reader that takes longer is dropped, and comes back
+	streamBegin = 10 * time.Second // a page waits 15 s for its stream, then opens another
 	resendAfter = time.Second
 	eventBuffer = 4096 // a fleet that reconnects at once, between two flushes
 )
+
+// beat says that the stream goes on.
+const beat = "event: beat\ndata:\n\n"
 
 // A view is what one live page follows.
 type view interface {
@@ -60,34 +65,56 @@ var errSlow = errors.New("stream: the reader is too slow")
 
 // streamEvents serves the live stream of one page.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
-	v, err := s.newView(r)
-	if err != nil {
-		s.fail(w, r, err)
+	ctx, done, err := s.streams.add(r.Context(), s.sessions.Token(r.Context()))
+	switch {
+	case errors.Is(err, errTooManyStreams):
+		refuseStream(w)
 		return
-	}
-	ctx, done, ok := s.streams.add(r.Context(), s.sessions.Token(r.Context()))
-	if !ok {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many live pages are open; close some", http.StatusTooManyRequests)
+	case err != nil:
+		s.fail(w, r, err)
 		return
 	}
 	defer done()
 	ctx, stop := s.Authority.Follow(ctx, viewerOf(ctx).actor())
 	defer stop()
+	r = r.WithContext(ctx)
+	beginning, cancel := context.WithTimeout(ctx, streamBegin)
+	defer cancel()
+	v, err := s.newView(r.WithContext(beginning))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
 	events := s.Events.Subscribe(eventBuffer, wants)
 	defer events.Close()
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
+		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
+		pending: map[string]fleet.Event{}}
+	first, err := v.begin(st.page(beginning))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	startStream(w)
+	_ = st.control.SetReadDeadline(time.Time{})
+	if err := st.run(r, first, events); err != nil && ctx.Err() == nil {
+		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
+	}
+}
+
+func startStream(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
-		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
-		pending: map[string]fleet.Event{}}
-	_ = st.control.SetReadDeadline(time.Time{})
-	if err := st.run(r.WithContext(ctx), events); err != nil && ctx.Err() == nil {
-		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
-	}
+}
+
+// refuseStream says on the page why it is not live: a script does not learn the status
+// of a stream.
+func refuseStream(w http.ResponseWriter) {
+	startStream(w)
+	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
 }
 
 // eventSources say what events are about, for viewers who do not see every device.
@@ -114,16 +141,13 @@ type stream struct {
 	due     time.Time              // of resend and redo
 }
 
-func (st *stream) run(r *http.Request, events *fleet.Subscription) error {
+// run sends what the page shows first, then what happens.
+func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription) (err error) {
 	ctx := r.Context()
-	u, err := st.view.begin(st.page(ctx))
-	if err != nil {
+	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has this misses no event
 		return err
 	}
-	if err := st.write([]byte("retry: 2000\n\n")); err != nil { // a reader that has this misses no event
-		return err
-	}
-	if err := st.send(ctx, u); err != nil {
+	if err := st.send(ctx, first); err != nil {
 		return err
 	}
 	flush, beat := time.NewTicker(st.view.pace()), time.NewTicker(heartbeat)
@@ -372,5 +396,5 @@ func (st *stream) beat(r *http.Request) error {
 			return err
 		}
 	}
-	return st.write([]byte(": still here\n\n"))
+	return st.write([]byte(beat))
 }

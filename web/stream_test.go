@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,7 +67,7 @@ func (s *stream) read(lines *bufio.Scanner) {
 		case "data":
 			e.data += value + "\n"
 		case "":
-			if e.kind != "" {
+			if e.kind != "" && e.kind != "beat" {
 				s.events <- e
 			}
 			e = sseEvent{}
@@ -202,13 +203,44 @@ func TestStreamIsForThoseSignedIn(t *testing.T) {
 	b.get("/events?view=devices&q=nope:x").wantStatus(422)
 }
 
+// A stream whose page cannot be read is refused in time: the browser waits for as long
+// as it is not answered.
+func TestStreamOfAPageThatHangs(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t)
+	c.enrol("a085e3112233")
+	tx, err := c.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE devices IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	var asking sync.WaitGroup
+	b := c.as(fleet.RoleViewer)
+	b.headers["Accept"] = "text/event-stream"
+	for _, view := range []string{"devices", "device&id=a085e3112233"} {
+		asking.Go(func() {
+			began := time.Now()
+			status := b.get("/events?view=" + view).status
+			if took := time.Since(began); status != http.StatusServiceUnavailable || took > 14*time.Second {
+				t.Errorf("%s: %d after %s", view, status, took)
+			}
+		})
+	}
+	asking.Wait()
+}
+
 func TestTooManyStreams(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleViewer)
 	for range 5 {
 		b.stream("/events?view=overview")
 	}
-	b.get("/events?view=overview").wantStatus(429)
+	one := b.stream("/events?view=overview")
+	one.want("full")
+	one.wantEnd()
 	c.signIn("viewer-1").stream("/events?view=overview") // another browser
 }
 

@@ -2,6 +2,8 @@ package web
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 )
 
@@ -31,20 +33,27 @@ func newStreams() *streams {
 	return &streams{open: make(map[int]openStream), bySession: make(map[string]int)}
 }
 
-// add admits a stream. It ends with ctx; done must be called after it. ok is
-// false if there are too many, or the server stops.
-func (s *streams) add(ctx context.Context, session string) (_ context.Context, done func(), ok bool) {
+var (
+	errTooManyStreams = errors.New("too many live pages are open")
+	errServerStops    = fmt.Errorf("%w: the server stops", context.Canceled)
+)
+
+// add admits a stream. It ends with ctx; done must be called after it.
+func (s *streams) add(ctx context.Context, session string) (_ context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.open) >= maxStreams || s.bySession[session] >= maxStreamsPerSession {
-		return nil, nil, false
+	switch {
+	case s.closed:
+		return nil, nil, errServerStops
+	case len(s.open) >= maxStreams, s.bySession[session] >= maxStreamsPerSession:
+		return nil, nil, errTooManyStreams
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.next++
 	n := s.next
 	s.open[n] = openStream{session, cancel}
 	s.bySession[session]++
-	return ctx, func() { s.remove(n, session) }, true
+	return ctx, func() { s.remove(n, session) }, nil
 }
 
 func (s *streams) remove(n int, session string) {

@@ -41,6 +41,15 @@ const server = await chromium.launchServer({
 const browser = await chromium.connect(server.wsEndpoint());
 try {
   const page = await newPage(browser, fleetd.url, { storageState: await newSession(browser, fleetd.url) });
+  await page.addInitScript(() => {
+    const { EventSource } = window;
+    window.EventSource = class extends EventSource {
+      constructor(...args) {
+        super(...args);
+        window.stream = this;
+      }
+    };
+  });
   await eventually('the fleet is there', async () => {
     await page.goto('/devices?q=presence:online+tool:self.upgrade_firmware');
     const text = await page.locator('main').innerText();
@@ -57,10 +66,10 @@ try {
   await page.evaluate(() => {
     window.patches = {};
     window.came = {}; // by region: the last two versions
-    document.addEventListener('htmx:sseBeforeMessage', e => {
-      for (const [, id] of e.detail.data.matchAll(/^<\w+ id="([^"]+)"/gm)) {
+    window.stream.addEventListener('patch', e => {
+      for (const [, id] of e.data.matchAll(/^<\w+ id="([^"]+)"/gm)) {
         window.patches[id] = (window.patches[id] ?? 0) + 1;
-        window.came[id] = [e.detail.data, window.came[id]?.[0] ?? e.detail.data];
+        window.came[id] = [e.data, window.came[id]?.[0] ?? e.data];
       }
     });
   });
@@ -81,11 +90,11 @@ try {
   const patches = Object.fromEntries(Object.entries(after.patches).map(([id, n]) => [id, n - (before.patches[id] ?? 0)]));
   await page.evaluate(every => {
     const came = Object.values(window.came);
-    for (const source of document.querySelectorAll('[sse-connect]')) source['htmx-internal-data']?.sseEventSource?.close();
+    window.stream.close();
     let n = 0;
     setInterval(() => {
       n++;
-      for (const versions of came) document.dispatchEvent(new CustomEvent('htmx:sseBeforeMessage', { cancelable: true, detail: { type: 'patch', data: versions[n % 2] } }));
+      for (const versions of came) window.stream.dispatchEvent(new MessageEvent('patch', { data: versions[n % 2] }));
     }, every);
   }, boundMs);
   await sleep(boundMs);

@@ -3,6 +3,7 @@
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
@@ -72,6 +73,44 @@ export async function startFleetd(devices, ...flags) {
   };
 }
 
+/**
+ * A network between the browser and a server. hold keeps what is sent from then on, in both
+ * directions, as a network that lost its way does; connections that are held are never
+ * let go. pass lets new connections through again; cut breaks all.
+ */
+export async function startNetwork(url) {
+  const { hostname, port } = new URL(url);
+  const open = new Set(), asked = [];
+  let holds = false;
+  const network = createServer(near => {
+    const far = connect(Number(port), hostname);
+    const pair = [near, far];
+    open.add(pair);
+    for (const [from, to] of [pair, [far, near]]) {
+      from.on('error', () => {});
+      from.on('data', data => {
+        if (!pair.held && !holds) to.write(data);
+        else if (from === near) asked.push(data.toString('latin1').split(' HTTP/')[0]);
+      });
+      from.on('close', () => {
+        if (pair.held && from === far) return; // the browser does not learn of it
+        to.destroy();
+        open.delete(pair);
+      });
+    }
+    pair.held = holds;
+  });
+  await new Promise(resolve => network.listen(Number(port), freeHost(), resolve));
+  return {
+    url: `http://${network.address().address}:${port}`,
+    hold() { holds = true; for (const pair of open) pair.held = true; },
+    pass() { holds = false; },
+    asked, // what was held of the browser's requests: "GET /path"
+    cut() { for (const pair of open) for (const end of pair) end.destroy(); },
+    async stop() { this.cut(); await new Promise(resolve => network.close(resolve)); },
+  };
+}
+
 /** The browser: the one that is named, or the one that scripts/setup installs. */
 export const browserPath = process.env.FLEETD_CHROMIUM ??
   ['/usr/bin/chromium-headless-shell', '/usr/bin/chromium'].find(path => existsSync(path));
@@ -89,9 +128,8 @@ export async function newPage(browser, url, options = {}) {
   const page = await context.newPage();
   page.errors = [];
   page.on('pageerror', e => page.errors.push(e.message));
-  // "[object Event]" is htmx's note that a stream ended because the page was left.
   // htmx logs a request that is aborted because its page is left; one that fails it logs as htmx:sendError.
-  const aborted = /^(\[object Event\]|htmx:(afterRequest|sendAbort), .*)$/;
+  const aborted = /^htmx:(afterRequest|sendAbort), /;
   page.on('console', m => m.type() === 'error' && !aborted.test(m.text()) && page.errors.push(m.text()));
   return page;
 }

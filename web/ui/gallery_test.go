@@ -314,7 +314,7 @@ func save(t *testing.T, name string, b []byte) {
 // saveStatic writes the files that the pages ask for, under their public names.
 func saveStatic(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js", "htmx-ext-sse-2.2.4.min.js",
+	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",
 		"idiomorph-ext-0.7.4.min.js", "upload.js", "uplot-1.6.32.min.js", "uplot-1.6.32.min.css"} {
 		w := httptest.NewRecorder()
 		static.Handler().ServeHTTP(w, httptest.NewRequest("GET", static.Path(name), nil))

@@ -1,7 +1,7 @@
 // A page that stays open while the database hangs, and while fleetd starts again.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
+import { eventually, newPage, newSession, signIn, startBrowser, startFleetd, startNetwork } from '../server.mjs';
 
 let fleetd, browser, page;
 
@@ -17,7 +17,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-const live = () => page.locator('#live-state:not(.lost)', { hasText: 'Live' }).waitFor();
+const live = (of = page) => of.locator('#live-state:not(.lost)', { hasText: 'Live' }).waitFor();
 const note = page => page.locator('.stale-note');
 
 test('a page says that the database does not answer, and that it is back', async () => {
@@ -42,4 +42,60 @@ test('a page is live again after a restart of fleetd, and says so', async () => 
   await live();
   await eventually('the page was read again', () => page.locator('#presence-now').count());
   await live(); // what was read does not take the word away
+});
+
+// A page behind a network of its own, whose clock the test can put forward.
+async function behind(network) {
+  const page = await newPage(browser, network.url);
+  await page.clock.install();
+  await signIn(page);
+  await live(page);
+  return page;
+}
+
+test('a page whose stream is never answered opens another', async () => {
+  const network = await startNetwork(fleetd.url), page = await behind(network);
+  network.hold();
+  network.cut();
+  await page.locator('#live-state.lost').waitFor();
+  await eventually('the stream was asked for again', () => network.asked.some(line => line.startsWith('GET /events')));
+  network.pass();
+  for (const end = Date.now() + 60_000; !await page.locator('#live-state:not(.lost)').count();) {
+    assert.ok(Date.now() < end, 'the page waits for what never comes');
+    await page.clock.fastForward(5000);
+  }
+  await note(page).waitFor({ state: 'detached' });
+  await page.context().close();
+  await network.stop();
+});
+
+test('a page whose stream has gone quiet says that it is lost, and is live again', async () => {
+  const network = await startNetwork(fleetd.url), page = await behind(network);
+  network.hold();
+  await page.clock.fastForward(45_000);
+  assert.equal(await page.locator('#live-state.lost').count(), 0, 'a late beat is no loss');
+  await page.clock.fastForward(6000);
+  await page.locator('#live-state.lost').waitFor();
+  await page.clock.fastForward(3000);
+  assert.match(await note(page).innerText(), /^The server has not answered for \d+ s\./);
+  network.pass();
+  await page.clock.fastForward(16_000);
+  await live(page);
+  await note(page).waitFor({ state: 'detached' });
+  await page.context().close();
+  await network.stop();
+});
+
+test('a page that is one too many says so, and is live when another was closed', async () => {
+  const others = await Promise.all([1, 2, 3, 4].map(() => page.context().newPage()));
+  for (const other of others) {
+    await other.goto('/');
+    await live(other);
+  }
+  const last = await page.context().newPage();
+  await last.goto('/');
+  await last.locator('#live-state.lost', { hasText: 'too many pages are open' }).waitFor();
+  assert.equal(await note(last).count(), 0, 'the server answers');
+  await others[0].close();
+  await live(last);
 });

@@ -148,35 +148,57 @@
     if ($('#new-pill')?.hidden !== false) missed = 0
   }
 
-  document.addEventListener('htmx:sseBeforeMessage', e => {
-    e.preventDefault()
-    if (e.detail.type === 'new') announceNew(parseInt(e.detail.data, 10) || 1)
-    else if (e.detail.type === 'database') databaseState(e.detail.data)
-    else patch(e.detail.data)
-  })
-  document.addEventListener('htmx:sseOpen', () => liveState(true))
-  document.addEventListener('htmx:sseError', () => liveState(false))
+  // ---- the live stream of the page. A browser opens it again when it broke, but not
+  // when the server refused it, and does not notice when nothing comes any more: what
+  // was quiet for too long is opened anew. The server sends a beat every 20 s.
+  const live = $('#live')
+  const longestQuiet = [15_000, 50_000, 5000] // ms, by readyState: connecting, open, closed
+  const messages = { patch, database: databaseState, beat: () => liveState('on'), full: refused,
+    new: n => announceNew(parseInt(n, 10) || 1) }
+  let stream = null, heardAt = 0
+
+  function follow() {
+    stream = new EventSource(live.dataset.events)
+    heardAt = Date.now()
+    stream.onerror = () => { heardAt = Date.now(); liveState('lost') }
+    for (const [name, show] of Object.entries(messages)) {
+      stream.addEventListener(name, e => { heardAt = Date.now(); show(e.data) })
+    }
+  }
+
+  function followAnew() {
+    if (Date.now() - heardAt < longestQuiet[stream.readyState]) return
+    if (stream.readyState === EventSource.OPEN) liveState('lost')
+    stream.close()
+    follow()
+  }
+
+  // refused says that the server has too many streams of this operator; the page asks again.
+  function refused() {
+    stream.close()
+    liveState('full')
+  }
 
   // ---- a server or database that does not answer: the page says for how long what
   // it shows has been old, dims it, and is read again when both are back.
-  let lostAt = 0, awayAt = 0, staleTimer = 0
+  let state = '' // of the stream: on, lost or full
+  let lostAt = 0, awayAt = 0, staleTimer = 0, readTimer = 0
 
-  function liveState(on) {
+  function liveState(now) {
     const el = $('#live-state')
     if (el) {
-      el.textContent = on ? el.dataset.on : el.dataset.lost
-      el.classList.toggle('lost', !on)
+      el.textContent = el.dataset[now]
+      el.classList.toggle('lost', now !== 'on')
     }
-    if (!on && !lostAt) {
-      lostAt = Date.now()
+    if (now === state) return
+    const first = state === ''
+    state = now
+    lostAt = now === 'lost' ? Date.now() : 0
+    if (lostAt) {
       awayAt = 0 // the next stream says how the database is
-      followStale()
       checkSession()
     }
-    if (on && lostAt) {
-      lostAt = 0
-      followStale()
-    }
+    if (!first || lostAt) followStale()
   }
 
   // databaseState notes since how many seconds the database has not answered, or that it is back.
@@ -194,7 +216,14 @@
     }
     document.body.classList.remove('stale')
     $('.stale-note')?.remove()
-    refresh('main')
+    readAgain()
+  }
+
+  // readAgain reads the page until it was read: not while nobody looks at it.
+  async function readAgain() {
+    if (await refresh('main') || lostAt || awayAt) return
+    clearTimeout(readTimer)
+    readTimer = setTimeout(readAgain, 2000)
   }
 
   function showStale() {
@@ -212,10 +241,15 @@
     if (lostAt && seconds % 5 === 0) checkSession()
   }
 
+  // ask asks the server for this page. An answer that does not come must not hold a
+  // connection for ever: a browser opens six to a server, and the stream needs one.
+  const ask = (ms, options) =>
+    fetch(location.href, { ...options, signal: AbortSignal.timeout(ms) }).catch(() => null)
+
   // checkSession leads to the sign-in page, and from there back here, if the
   // session has ended elsewhere.
   async function checkSession() {
-    const answer = await fetch(location.href, { method: 'HEAD', redirect: 'manual' }).catch(() => null)
+    const answer = await ask(4500, { method: 'HEAD', redirect: 'manual' })
     if (answer?.type === 'opaqueredirect') location.reload()
   }
 
@@ -717,15 +751,18 @@
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
 
   // ---- parts that no event speaks of are fetched again from time to time.
+  // refresh reports whether it was.
   async function refresh(id) {
-    if (document.hidden) return
-    const answer = await fetch(location.href).catch(() => null)
+    if (document.hidden) return false
+    const answer = await ask(30_000)
     if (answer?.redirected) return location.reload() // to the sign-in page
-    if (!answer?.ok) return
-    const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById(id)
+    const page = answer?.ok && await answer.text().catch(() => null)
+    if (!page) return false
+    const fresh = new DOMParser().parseFromString(page, 'text/html').getElementById(id)
     const old = document.getElementById(id)
     if (fresh && old) replace(old, fresh, true)
     countAgain()
+    return true
   }
   for (const el of $$('[data-refresh]')) setInterval(refresh, el.dataset.refresh * 1000, el.id)
 
@@ -744,6 +781,10 @@
   for (const note of $$('[data-leaves]')) setTimeout(() => note.remove(), 8000)
 
   enhance(document)
+  if (live) {
+    follow()
+    setInterval(followAnew, 1000)
+  }
   $('.tabs [aria-current="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   setInterval(refreshTimes, 5000)
   setInterval(refreshCountdowns, 1000)
