@@ -324,7 +324,7 @@ type ApprovalStore interface {
 type grant struct {
 	policy int64
 	build  ToolBuild
-	by     Principal // who approved a call; of a fan-out the zero value
+	by     Principal // who approved
 }
 
 // newApproval is what is asked for under a verdict.

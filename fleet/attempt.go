@@ -121,7 +121,7 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 	}
 	a.call, a.wire = a.calls.newCall(r), r.Arguments
 	a.call.Evidence = r.Mandate.evidence(r.now)
-	return nil
+	return a.checkApprover(ctx, r)
 }
 
 // checkRequest refuses what is not worth a record: it cannot be stored.
@@ -164,6 +164,9 @@ func (s *Calls) newCall(r CallRequest) *Call {
 // judge closes the call if the gate refuses it, and has it wait if a person can
 // approve it.
 func (a *attempt) judge(ctx context.Context, r CallRequest) {
+	if a.call.State.Final() {
+		return
+	}
 	switch no := a.admit(ctx, r); {
 	case no == nil:
 	case no.ask != nil && a.calls.o.Approvals != nil:
@@ -450,11 +453,8 @@ func (a *attempt) judgeAgain() (err error) {
 		a.close(CallCanceled, NewCallError(CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.device.Title()))
 		return nil
 	}
-	if disapproved, err := a.disapproved(ctx, r); err != nil {
+	if err := a.checkApprover(ctx, r); err != nil || a.call.State.Final() {
 		return err
-	} else if disapproved {
-		a.close(CallRefused, NewCallError(CodeApprovalStale+".approver", "tool", CleanText(r.Tool, 80), "by", r.grant.by.Name))
-		return nil
 	}
 	var no *refusal
 	if a.order != nil {
@@ -473,16 +473,21 @@ func (a *attempt) judgeAgain() (err error) {
 	return nil
 }
 
-// disapproved reports whether who approved the call could not do so any more.
-func (a *attempt) disapproved(ctx context.Context, r CallRequest) (bool, error) {
+// checkApprover closes the call if who approved it could not do so any more.
+func (a *attempt) checkApprover(ctx context.Context, r CallRequest) error {
 	if r.grant == nil || r.grant.by.Kind == "" {
-		return false, nil
+		return nil
 	}
 	by, err := a.calls.principalNow(ctx, r.grant.by)
-	if errors.Is(err, ErrActorGone) {
-		return true, nil
+	gone := errors.Is(err, ErrActorGone)
+	if err != nil && !gone {
+		return err
 	}
-	return !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.device).Allows(RoleOperator), err
+	if gone || !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.device).Allows(RoleOperator) {
+		a.close(CallRefused, NewCallError(CodeApprovalStale+".approver", "tool", CleanText(r.Tool, 80),
+			"by", r.grant.by.Name))
+	}
+	return nil
 }
 
 // deliver writes the call and waits for its answer, or for what proves its effect.

@@ -38,6 +38,7 @@ type fanOutRun struct {
 	wake     time.Time              // no later than the first of parked; zero: none
 	inFlight int                    // orders without a result
 	named    map[DeviceID]ToolBuild // by the approval; nil: none was needed, or it is not read yet
+	approver Principal              // zero: nobody had to
 	targets  []DeviceID             // of a new fan-out, until they are ready: none has had its call
 	after    DeviceID               // the last target read
 	allRead  bool
@@ -226,17 +227,22 @@ func (r *fanOutRun) nextTargets() (page []DeviceID, err error) {
 func (r *fanOutRun) order(id DeviceID) fanOutOrder {
 	o := fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
 	if r.f.Approval != uuid.Nil {
-		o.grant = &grant{policy: r.f.PolicyVersion, build: r.named[id]}
+		o.grant = &grant{policy: r.f.PolicyVersion, build: r.named[id], by: r.approver}
 	}
 	return o
 }
 
-// readNamed reads what the approval names of each device, if there is one.
+// readNamed reads who approved and what the approval names of each device, if there is one.
 func (r *fanOutRun) readNamed() error {
 	if r.f.Approval == uuid.Nil {
 		return nil
 	}
 	return r.persist(func(ctx context.Context) error {
+		a, err := r.s.approvals.Approval(ctx, r.f.Approval)
+		if err != nil {
+			return err
+		}
+		r.approver = a.DecidedBy
 		targets, err := r.s.approvals.ApprovalTargets(ctx, r.f.ID)
 		r.named = make(map[DeviceID]ToolBuild, len(targets))
 		for _, t := range targets {

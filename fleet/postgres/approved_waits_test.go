@@ -2,6 +2,8 @@ package postgres_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,6 +127,62 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 			}
 			b.notSent()
 		})
+	}
+}
+
+// Whose approval a bulk call has must still be allowed to give it when a device is back.
+func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  string // SQL
+		refused []fleet.DeviceID
+	}{
+		"who approved is disabled": {`UPDATE operators SET disabled_at = now() WHERE name = 'bob'`,
+			[]fleet.DeviceID{"d1", "d2"}},
+		"who approved has one device less": {`UPDATE operators SET scope = 'id:d0,d2' WHERE name = 'bob'`,
+			[]fleet.DeviceID{"d1"}},
+		"who approved is as they were before": {`SELECT 1`, nil},
+	} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %t", name, restarts), func(t *testing.T) {
+				t.Parallel()
+				b := newApprovalBench(t)
+				b.leave("d1")
+				b.leave("d2")
+				f, err := b.fanOuts.Create(t.Context(), fleet.FanOutRequest{Actor: b.model, Tool: askedTool,
+					Devices: []fleet.DeviceID{"d0", "d1", "d2"}, Arguments: json.RawMessage(`{"volume":5}`), OfflineWait: time.Hour})
+				check(t, err)
+				_, err = b.svc.Approve(t.Context(), b.bob, f.Approval, "")
+				check(t, err)
+				<-b.sent
+				ended := func(state fleet.CallState) []fleet.Call {
+					page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID, States: []fleet.CallState{state}})
+					check(t, err)
+					return page.Items
+				}
+				b.until("the call to d0 is on record", func() bool { return len(ended(fleet.CallSucceeded)) == 1 })
+				b.sql(tt.change)
+				if restarts {
+					b.restart()
+				}
+				b.connect("d1")
+				b.connect("d2")
+				b.ends(f.ID, fleet.FanOutCompleted)
+				for range 2 - len(tt.refused) {
+					<-b.sent
+				}
+				b.notSent()
+				var refused []fleet.DeviceID
+				for _, c := range ended(fleet.CallRefused) {
+					refused = append(refused, c.Device)
+					why := c.Error.Params
+					if c.Error.Code != fleet.CodeApprovalStale || why["case"] != "approver" || why["by"] != "bob" {
+						t.Errorf("%s is refused with %+v", c.Device, c.Error)
+					}
+				}
+				slices.Sort(refused)
+				same(t, refused, tt.refused)
+			})
+		}
 	}
 }
 
