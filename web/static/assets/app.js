@@ -180,8 +180,9 @@
   }
 
   // ---- a server or database that does not answer: the page says for how long what
-  // it shows has been old, dims it, and is read again when both are back.
-  let state = '' // of the stream: on, lost or full
+  // it shows has been old, dims it, and is read again when both are back. One that
+  // is not live for want of a stream says so.
+  let streamState = '' // on, lost or full
   let lostAt = 0, awayAt = 0, staleTimer = 0, readTimer = 0
 
   function liveState(now) {
@@ -190,15 +191,15 @@
       el.textContent = el.dataset[now]
       el.classList.toggle('lost', now !== 'on')
     }
-    if (now === state) return
-    const first = state === ''
-    state = now
+    if (now === streamState) return
+    const atOnce = streamState === '' && now === 'on'
+    streamState = now
     lostAt = now === 'lost' ? Date.now() : 0
     if (lostAt) {
       awayAt = 0 // the next stream says how the database is
       checkSession()
     }
-    if (!first || lostAt) followStale()
+    if (!atOnce) followStale()
   }
 
   // databaseState notes since how many seconds the database has not answered, or that it is back.
@@ -209,7 +210,7 @@
 
   function followStale() {
     clearInterval(staleTimer)
-    if (lostAt || awayAt) {
+    if (lostAt || awayAt || streamState === 'full') {
       staleTimer = setInterval(showStale, 1000)
       showStale()
       return
@@ -221,23 +222,24 @@
 
   // readAgain reads the page until it was read: not while nobody looks at it.
   async function readAgain() {
-    if (await refresh('main') || lostAt || awayAt) return
+    if (await refresh('main') || lostAt || awayAt || streamState === 'full') return
     clearTimeout(readTimer)
     readTimer = setTimeout(readAgain, 2000)
   }
 
   function showStale() {
-    const seconds = Math.round((Date.now() - (lostAt || awayAt)) / 1000)
-    if (seconds < 2 || document.hidden) return
+    const full = streamState === 'full'
+    const seconds = full ? 0 : Math.round((Date.now() - (lostAt || awayAt)) / 1000)
+    if (!full && seconds < 2 || document.hidden) return
     let note = $('.stale-note')
     if (!note) {
       note = document.createElement('div')
       note.className = 'stale-note'
       note.setAttribute('role', 'alert')
       $('.top').after(note)
-      document.body.classList.add('stale')
     }
-    note.textContent = text(lostAt ? 'js.stale' : 'js.database', seconds)
+    document.body.classList.toggle('stale', !full)
+    note.textContent = full ? $('#live-state').dataset.full : text(lostAt ? 'js.stale' : 'js.database', seconds)
     if (lostAt && seconds % 5 === 0) checkSession()
   }
 
