@@ -38,7 +38,7 @@ type fanOutRun struct {
 	wake     time.Time              // no later than the first of parked; zero: none
 	inFlight int                    // orders without a result
 	named    map[DeviceID]ToolBuild // by the approval; nil: none was needed, or it is not read yet
-	approver Principal              // zero: nobody had to
+	approver Principal              // zero: no approval was needed
 	targets  []DeviceID             // of a new fan-out, until they are ready: none has had its call
 	after    DeviceID               // the last target read
 	allRead  bool
