@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
 
@@ -71,7 +72,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		refuseStream(w)
 		return
 	case err != nil:
-		s.fail(w, r, err)
+		s.failStream(w, r, err)
 		return
 	}
 	defer done()
@@ -82,7 +83,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	v, err := s.newView(r.WithContext(beginning))
 	if err != nil {
-		s.fail(w, r, err)
+		s.failStream(w, r, err)
 		return
 	}
 	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
@@ -93,7 +94,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
 		pending: map[string]fleet.Event{}}
 	first, err := v.begin(st.page(beginning))
 	if err != nil {
-		s.fail(w, r, err)
+		s.failStream(w, r, err)
 		return
 	}
 	startStream(w)
@@ -108,6 +109,19 @@ func startStream(w http.ResponseWriter) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
+}
+
+// failStream is as [Server.fail], but for what each page meets again every few seconds
+// while the database is away: that is no news for the log.
+func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
+	o := outcome.Of(err)
+	if o.Status != http.StatusServiceUnavailable {
+		s.fail(w, r, err)
+		return
+	}
+	s.Log.Debug("stream not started", "request", requestID(w), "err", err)
+	w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
+	http.Error(w, http.StatusText(o.Status), o.Status)
 }
 
 // refuseStream says on the page why it is not live: a script does not learn the status

@@ -156,6 +156,25 @@ test('a filter is saved, shown with its count, renamed and deleted', async () =>
   await eventually('no filter is left', async () => await page.locator('#kept').count() === 0);
 });
 
+test('a list that is filtered has the stream of its filter, and none for one that cannot be read', async () => {
+  const live = page.locator('#live-state:not(.lost)', { hasText: 'Live' });
+  const asks = text => page.waitForRequest(r => r.url().includes('/events?') && new URL(r.url()).searchParams.get('q') === text);
+  await page.goto('/devices?q=nope:x');
+  assert.equal(await page.locator('#live-state').textContent(), '');
+  let asked = asks('board:esp-box-3');
+  await page.fill('#q', 'board:esp-box-3');
+  await asked;
+  await live.waitFor();
+  await page.fill('#q', 'nope:x');
+  await eventually('the list is not live', async () => await page.locator('#live-state').textContent() === '');
+  asked = asks('board:xmini-c3');
+  await page.fill('#q', 'board:xmini-c3');
+  await asked;
+  await live.waitFor();
+  await page.goto('/devices'); // and nothing of it is asked for after that
+  assert.deepEqual(page.errors.splice(0).filter(text => !/422/.test(text)), []);
+});
+
 test('the wall shows the latest pictures, and counts the devices without', async () => {
   await page.goto('/devices?q=board:esp-box-3');
   const device = new URL(await page.locator('tbody tr a').first().getAttribute('href'), fleetd.url).pathname;

@@ -69,6 +69,24 @@ test('a page whose stream is never answered opens another', async () => {
   await network.stop();
 });
 
+test('a page without a stream and a database blames the database', async () => {
+  const network = await startNetwork(fleetd.url), page = await behind(network);
+  const thaw = await fleetd.freezeDatabase();
+  try {
+    await note(page).waitFor();
+    network.cut();
+    await page.locator('#live-state.lost').waitFor();
+    await eventually('the page says what does not answer', async () =>
+      await page.locator('#live-state.lost').count() && /^The database has not answered/.test(await note(page).innerText()));
+  } finally {
+    thaw();
+  }
+  await live(page);
+  await note(page).waitFor({ state: 'detached' });
+  await page.context().close();
+  await network.stop();
+});
+
 test('a page whose stream has gone quiet says that it is lost, and is live again', async () => {
   const network = await startNetwork(fleetd.url), page = await behind(network);
   network.hold();

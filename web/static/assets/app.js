@@ -151,14 +151,13 @@
   // ---- the live stream of the page. A browser opens it again when it broke, but not
   // when the server refused it, and does not notice when nothing comes any more: what
   // was quiet for too long is opened anew. The server sends a beat every 20 s.
-  const live = $('#live')
   const longestQuiet = [15_000, 50_000, 5000] // ms, by readyState: connecting, open, closed
   const messages = { patch, database: databaseState, beat: () => liveState('on'), full: refused,
     new: n => announceNew(parseInt(n, 10) || 1) }
-  let stream = null, heardAt = 0
+  let stream = null, address = '', heardAt = 0
 
   function follow() {
-    stream = new EventSource(live.dataset.events)
+    stream = new EventSource(address)
     heardAt = Date.now()
     stream.onerror = () => { heardAt = Date.now(); liveState('lost') }
     for (const [name, show] of Object.entries(messages)) {
@@ -166,8 +165,20 @@
     }
   }
 
+  // followPage opens the stream that the page names: a list names another for each
+  // filter, and none for one that cannot be read.
+  function followPage() {
+    const named = $('#live')?.dataset.events ?? '' // the sign-in page has none
+    if (named === address) return
+    address = named
+    stream?.close()
+    stream = null
+    if (address) follow()
+    else liveState('off')
+  }
+
   function followAnew() {
-    if (Date.now() - heardAt < longestQuiet[stream.readyState]) return
+    if (!stream || Date.now() - heardAt < longestQuiet[stream.readyState]) return
     if (stream.readyState === EventSource.OPEN) liveState('lost')
     stream.close()
     follow()
@@ -182,24 +193,23 @@
   // ---- a server or database that does not answer: the page says for how long what
   // it shows has been old, dims it, and is read again when both are back. One that
   // is not live for want of a stream says so.
-  let streamState = '' // on, lost or full
+  let streamState = 'off' // on, lost or full
   let lostAt = 0, awayAt = 0, staleTimer = 0, readTimer = 0
 
   function liveState(now) {
     const el = $('#live-state')
     if (el) {
       el.textContent = el.dataset[now]
-      el.classList.toggle('lost', now !== 'on')
+      el.classList.toggle('lost', now === 'lost' || now === 'full')
     }
     if (now === streamState) return
-    const atOnce = streamState === '' && now === 'on'
+    const isCurrent = now === 'off' || now === 'on' && streamState === 'off' // as it was just read
     streamState = now
     lostAt = now === 'lost' ? Date.now() : 0
-    if (lostAt) {
-      awayAt = 0 // the next stream says how the database is
-      checkSession()
-    }
-    if (!atOnce) followStale()
+    awayAt = 0 // the next stream says how the database is
+    if (lostAt) checkSession()
+    if (isCurrent) endStale()
+    else followStale()
   }
 
   // databaseState notes since how many seconds the database has not answered, or that it is back.
@@ -215,9 +225,14 @@
       showStale()
       return
     }
+    endStale()
+    readAgain()
+  }
+
+  function endStale() {
+    clearInterval(staleTimer)
     document.body.classList.remove('stale')
     $('.stale-note')?.remove()
-    readAgain()
   }
 
   // readAgain reads the page until it was read: not while nobody looks at it.
@@ -239,7 +254,7 @@
       $('.top').after(note)
     }
     document.body.classList.toggle('stale', !full)
-    note.textContent = full ? $('#live-state').dataset.full : text(lostAt ? 'js.stale' : 'js.database', seconds)
+    note.textContent = full ? $('#live-state').dataset.full : text(awayAt ? 'js.database' : 'js.stale', seconds)
     if (lostAt && seconds % 5 === 0) checkSession()
   }
 
@@ -249,10 +264,12 @@
     fetch(location.href, { ...options, signal: AbortSignal.timeout(ms) }).catch(() => null)
 
   // checkSession leads to the sign-in page, and from there back here, if the
-  // session has ended elsewhere.
+  // session has ended elsewhere. A server that answers with 503 is there, but its
+  // database is not.
   async function checkSession() {
     const answer = await ask(4500, { method: 'HEAD', redirect: 'manual' })
     if (answer?.type === 'opaqueredirect') location.reload()
+    if (lostAt) awayAt = answer?.status === 503 ? lostAt : 0
   }
 
   document.addEventListener('htmx:afterSwap', e => {
@@ -262,7 +279,7 @@
     $('#result')?.scrollIntoView({ block: 'nearest' })
     for (const asked of $$('.quick-danger[open]')) asked.open = false // it was answered
   })
-  document.addEventListener('htmx:oobAfterSwap', () => enhance(document))
+  document.addEventListener('htmx:oobAfterSwap', () => { enhance(document); followPage() })
   document.addEventListener('htmx:sendError', () => {
     const p = document.createElement('p'), note = document.createElement('div'), link = document.createElement('a')
     p.textContent = text('js.unanswered')
@@ -783,10 +800,8 @@
   for (const note of $$('[data-leaves]')) setTimeout(() => note.remove(), 8000)
 
   enhance(document)
-  if (live) {
-    follow()
-    setInterval(followAnew, 1000)
-  }
+  followPage()
+  setInterval(followAnew, 1000)
   $('.tabs [aria-current="true"]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   setInterval(refreshTimes, 5000)
   setInterval(refreshCountdowns, 1000)
