@@ -20,7 +20,7 @@ const (
 	EventCampaign  EventKind = "campaign"   // a campaign progressed or changed state
 	EventDeployed  EventKind = "deployment" // a device's part in a campaign changed; Subject is the campaign
 	EventRelease   EventKind = "release"    // an image or release is new or changed state
-	EventVitals    EventKind = "vitals"     // a device reported its vitals
+	EventVitals    EventKind = "vitals"     // a device reported its vitals, or started again
 	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
 	EventConfig    EventKind = "config"     // a device reported its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id

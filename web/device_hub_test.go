@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 )
 
 const hubAt = "/devices/a085e3112233"
@@ -121,6 +124,38 @@ func TestTimelineIsLive(t *testing.T) {
 			t.Errorf("a page of the past is sent %+v", e)
 		}
 	}
+}
+
+// A boot poll that says nothing new proves a restart, which is stored a moment later:
+// no other event need follow.
+func TestRestartIsInTheLiveTimeline(t *testing.T) {
+	c := newConsole(t)
+	client := uuid.NewString()
+	start := func() {
+		t.Helper()
+		_, err := c.enrolments.Poll(enrolment.BootPoll{Kind: enrolment.PollStart, Device: unit, ClientID: client,
+			Board: "esp-box-3", Version: "2.4.2", At: time.Now().UTC()})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	start()
+	b := c.as(fleet.RoleOperator)
+	b.post(hubAt+"/approve", nil).wantStatus(303)
+	start()
+	stored := func() (is bool) {
+		err := c.db.QueryRow(t.Context(), "SELECT last_poll >= enrolled_at FROM devices WHERE id = $1", unit).Scan(&is)
+		return err == nil && is
+	}
+	for end := time.Now().Add(time.Minute); !stored(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the poll is not stored")
+		}
+	}
+	live := b.stream("/events?view=device&id=" + string(unit))
+	live.want("patch", `id="device-head"`)
+	start()
+	live.want("patch", "proven by its boot poll")
 }
 
 // The left column is of the same moment as the head: acts come and go with the device, and a volume that

@@ -546,8 +546,11 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	}
 	for _, r := range records {
 		e.with(r.Poll.Device, func(st *standing) { r.Poll.changes = st.saved(r) || r.Poll.changes })
-		if r.Poll.changes {
-			e.changed(r.Poll.Device) // for those who read the device before the poll was stored
+		switch { // for those who read the device before the poll was stored
+		case r.Poll.changes:
+			e.changed(r.Poll.Device)
+		case r.Poll.Kind == PollStart && r.Admission.Enrolment == fleet.EnrolmentEnrolled:
+			e.announce(fleet.EventVitals, r.Poll.Device) // a restart is on record
 		}
 	}
 	return nil
@@ -597,7 +600,8 @@ func (e *Service) storeRequest(id fleet.DeviceID) {
 	})
 }
 
-func (e *Service) changed(id fleet.DeviceID) {
-	e.o.Events.Publish(fleet.Event{Kind: fleet.EventDevice, At: e.o.Now().UTC(),
-		Device: fleet.DeviceID(strings.Clone(string(id)))})
+func (e *Service) changed(id fleet.DeviceID) { e.announce(fleet.EventDevice, id) }
+
+func (e *Service) announce(kind fleet.EventKind, id fleet.DeviceID) {
+	e.o.Events.Publish(fleet.Event{Kind: kind, At: e.o.Now().UTC(), Device: fleet.DeviceID(strings.Clone(string(id)))})
 }

@@ -770,13 +770,16 @@
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
 
   // ---- parts that no event speaks of are fetched again from time to time.
-  // refresh reports whether it was.
+  // refresh reports whether it was. An answer that a later one overtook is of the past.
+  let asked = 0, shown = 0
   async function refresh(id) {
     if (document.hidden) return false
+    const n = ++asked
     const answer = await ask(30_000)
     if (answer?.redirected) return location.reload() // to the sign-in page
     const page = answer?.ok && await answer.text().catch(() => null)
-    if (!page) return false
+    if (!page || n < shown) return false
+    shown = n
     const fresh = new DOMParser().parseFromString(page, 'text/html').getElementById(id)
     const old = document.getElementById(id)
     if (fresh && old) replace(old, fresh, true)
