@@ -90,10 +90,10 @@ func (b *mcpBridge) follow(l *mcpLink) {
 	if *b.version.Load() >= firstWithoutStreams {
 		return
 	}
-	last := ""
+	last, missed := "", l.quiet.Load() != nil // a link in place of one that was lost
 	for pause := streamPause; l.ctx.Err() == nil; pause = min(2*pause, maxStreamPause) {
 		begin := time.Now()
-		again, err := b.readStream(l, &last)
+		again, err := b.readStream(l, &last, &missed)
 		if !again || l.ctx.Err() != nil {
 			return
 		}
@@ -110,8 +110,9 @@ func (b *mcpBridge) follow(l *mcpLink) {
 	}
 }
 
-// readStream reads one stream to its end. last is the id of the latest event.
-func (b *mcpBridge) readStream(l *mcpLink, last *string) (again bool, err error) {
+// readStream reads one stream to its end. last is the id of the latest event; missed
+// says that there was a time without a stream before, in which lists may have changed.
+func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bool, err error) {
 	r, err := http.NewRequestWithContext(l.ctx, http.MethodGet, b.endpoint, nil)
 	if err != nil {
 		return false, err
@@ -135,6 +136,12 @@ func (b *mcpBridge) readStream(l *mcpLink, last *string) (again bool, err error)
 	case resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
 		return false, nil // it has no such stream
 	}
+	if *missed {
+		for _, method := range l.lists {
+			b.say(&jsonrpc.Request{Method: method})
+		}
+	}
+	*missed = true
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxEvent)
 	var data strings.Builder

@@ -401,15 +401,20 @@ func TestBridgeConnectsAgain(t *testing.T) {
 	if got := <-answered; got != "after" {
 		t.Errorf("answered %q", got)
 	}
+	list := func(what string) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(time.Minute):
+			t.Error(what)
+		}
+	}
+	list("the client is not told that lists may have changed while there was no stream")
 	mcp.AddTool(s.mcp, &mcp.Tool{Name: "new"}, func(context.Context, *mcp.CallToolRequest, any) (*mcp.CallToolResult, any,
 		error) {
 		return nil, nil, nil
 	})
-	select {
-	case <-changed:
-	case <-time.After(time.Minute):
-		t.Error("the new session's notifications do not arrive")
-	}
+	list("the new session's notifications do not arrive")
 	if err := session.Close(); err != nil {
 		t.Error(err)
 	}
