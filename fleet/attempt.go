@@ -473,7 +473,7 @@ func (a *attempt) judgeAgain() (err error) {
 	return nil
 }
 
-// checkApprover closes the call if who approved it could not do so any more.
+// checkApprover closes the call if whoever approved it may not approve it any more.
 func (a *attempt) checkApprover(ctx context.Context, r CallRequest) error {
 	if r.grant == nil || r.grant.by.Kind == "" {
 		return nil

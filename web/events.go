@@ -29,7 +29,7 @@ const (
 	eventBuffer = 4096 // a fleet that reconnects at once, between two flushes
 )
 
-// beat says that the stream goes on.
+// beat is the event that shows a page that its stream is alive.
 const beat = "event: beat\ndata:\n\n"
 
 // A view is what one live page follows.
@@ -111,8 +111,8 @@ func startStream(w http.ResponseWriter) {
 	h.Set("X-Accel-Buffering", "no")
 }
 
-// failStream is as [Server.fail], but for what each page meets again every few seconds
-// while the database is away: that is no news for the log.
+// failStream answers like [Server.fail], but does not log a 503 as an error: while the
+// database is away, each page asks again every few seconds.
 func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	if o.Status != http.StatusServiceUnavailable {
@@ -124,8 +124,8 @@ func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, http.StatusText(o.Status), o.Status)
 }
 
-// refuseStream says on the page why it is not live: a script does not learn the status
-// of a stream.
+// refuseStream has the page say why it is not live. A status would not do: a script
+// does not see that of a stream.
 func refuseStream(w http.ResponseWriter) {
 	startStream(w)
 	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
@@ -155,7 +155,7 @@ type stream struct {
 	due     time.Time              // of resend and redo
 }
 
-// run sends what the page shows first, then what happens.
+// run sends the first updates of the page, then those that events cause.
 func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription) (err error) {
 	ctx := r.Context()
 	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has this misses no event

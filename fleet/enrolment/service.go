@@ -546,7 +546,7 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	}
 	for _, r := range records {
 		e.with(r.Poll.Device, func(st *standing) { r.Poll.changes = st.saved(r) || r.Poll.changes })
-		switch { // for those who read the device before the poll was stored
+		switch { // views may have read the device before the poll was stored
 		case r.Poll.changes:
 			e.changed(r.Poll.Device)
 		case r.Poll.Kind == PollStart && r.Admission.Enrolment == fleet.EnrolmentEnrolled:

@@ -130,7 +130,7 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 	}
 }
 
-// Whose approval a bulk call has must still be allowed to give it when a device is back.
+// Whoever approved a bulk call must still be allowed to when a device is back.
 func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  string // SQL

@@ -74,9 +74,9 @@ export async function startFleetd(devices, ...flags) {
 }
 
 /**
- * A network between the browser and a server. hold keeps what is sent from then on, in both
- * directions, as a network that lost its way does; connections that are held are never
- * let go. pass lets new connections through again; cut breaks all.
+ * A network between the browser and a server. hold drops what is sent from then on, in both
+ * directions, and keeps its connections open. pass lets new connections through again,
+ * but none of those that were held; cut breaks all.
  */
 export async function startNetwork(url) {
   const { hostname, port } = new URL(url);

@@ -127,7 +127,7 @@ type mcpLink struct {
 	ctx    context.Context
 	quiet  atomic.Pointer[jsonrpc.ID] // of a request of the bridge: its answer is not for the client
 	opened chan error                 // receives that answer
-	lists  []string                   // whose changes the server announces: the methods
+	lists  bool                       // the server announces that its list of tools changed
 	broken bool                       // under the bridge's lock
 }
 
@@ -466,27 +466,10 @@ func (b *mcpBridge) negotiated(l *mcpLink, r *jsonrpc.Response) {
 		return
 	}
 	b.version.Store(&result.ProtocolVersion)
-	l.lists = announced(result.Capabilities)
+	l.lists = result.Capabilities != nil && result.Capabilities.Tools != nil && result.Capabilities.Tools.ListChanged
 	if l.SessionID() != "" {
 		go b.follow(l)
 	}
-}
-
-// announced names the notifications of changed lists that a server has.
-func announced(c *mcp.ServerCapabilities) (methods []string) {
-	if c == nil {
-		return nil
-	}
-	if c.Tools != nil && c.Tools.ListChanged {
-		methods = append(methods, "notifications/tools/list_changed")
-	}
-	if c.Resources != nil && c.Resources.ListChanged {
-		methods = append(methods, "notifications/resources/list_changed")
-	}
-	if c.Prompts != nil && c.Prompts.ListChanged {
-		methods = append(methods, "notifications/prompts/list_changed")
-	}
-	return methods
 }
 
 // noteVersion keeps the version that newer clients write into each request, for

@@ -111,7 +111,7 @@ func (b *mcpBridge) follow(l *mcpLink) {
 }
 
 // readStream reads one stream to its end. last is the id of the latest event; missed
-// says that there was a time without a stream before, in which lists may have changed.
+// says that there was a time without a stream before, in which the tools may have changed.
 func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bool, err error) {
 	r, err := http.NewRequestWithContext(l.ctx, http.MethodGet, b.endpoint, nil)
 	if err != nil {
@@ -136,10 +136,8 @@ func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bo
 	case resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
 		return false, nil // it has no such stream
 	}
-	if *missed {
-		for _, method := range l.lists {
-			b.say(&jsonrpc.Request{Method: method})
-		}
+	if *missed && l.lists {
+		b.say(&jsonrpc.Request{Method: "notifications/tools/list_changed"})
 	}
 	*missed = true
 	lines := bufio.NewScanner(resp.Body)

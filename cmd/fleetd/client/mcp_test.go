@@ -409,7 +409,7 @@ func TestBridgeConnectsAgain(t *testing.T) {
 			t.Error(what)
 		}
 	}
-	list("the client is not told that lists may have changed while there was no stream")
+	list("the client is not told that the tools may have changed while there was no stream")
 	mcp.AddTool(s.mcp, &mcp.Tool{Name: "new"}, func(context.Context, *mcp.CallToolRequest, any) (*mcp.CallToolResult, any,
 		error) {
 		return nil, nil, nil

@@ -192,7 +192,7 @@
 
   // ---- a server or database that does not answer: the page says for how long what
   // it shows has been old, dims it, and is read again when both are back. One that
-  // is not live for want of a stream says so.
+  // gets no stream says so.
   let streamState = 'off' // on, lost or full
   let lostAt = 0, awayAt = 0, staleTimer = 0, readTimer = 0
 
@@ -235,7 +235,7 @@
     $('.stale-note')?.remove()
   }
 
-  // readAgain reads the page until it was read: not while nobody looks at it.
+  // readAgain repeats the reading of the page until it succeeds; a hidden page waits.
   async function readAgain() {
     if (await refresh('main') || lostAt || awayAt || streamState === 'full') return
     clearTimeout(readTimer)
@@ -770,7 +770,7 @@
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
 
   // ---- parts that no event speaks of are fetched again from time to time.
-  // refresh reports whether it was. An answer that a later one overtook is of the past.
+  // refresh reports whether it succeeded. An answer that is older than what is shown is dropped.
   let asked = 0, shown = 0
   async function refresh(id) {
     if (document.hidden) return false
