@@ -34,10 +34,11 @@ import (
 // another command.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
-// chaosTimers judge devices whose waits are a twentieth of real ones.
+// chaosTimers judge devices whose waits are a twentieth of real ones. Connect has room for
+// a slow device that answers the calls in its line, at 4 s each, before a health check.
 var chaosTimers = campaign.DeploymentTimers{
 	Get: 4 * time.Second, Resend: 3 * time.Second, Stall: 4 * time.Second, Download: 10 * time.Second,
-	SlowestRate: 64 << 10, Goodbye: time.Second, BootPoll: 10 * time.Second, Connect: 8 * time.Second,
+	SlowestRate: 64 << 10, Goodbye: time.Second, BootPoll: 10 * time.Second, Connect: 20 * time.Second,
 	Probe: 2 * time.Second, Backoff: 200 * time.Millisecond,
 }
 
