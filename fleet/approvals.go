@@ -65,7 +65,7 @@ func (s *Approvals) Get(ctx context.Context, by Principal, id uuid.UUID) (Approv
 // could be if some do not exist for the principal.
 func (s *Approvals) List(ctx context.Context, by Principal, f ApprovalFilter) (Page[Approval], error) {
 	page, err := s.o.Store.Approvals(ctx, f)
-	if err != nil || !by.hides() {
+	if err != nil || !by.Hides() {
 		return page, err
 	}
 	all := page.Items
@@ -90,7 +90,7 @@ func (s *Approvals) Waiting() int { return int(s.waiting.Load()) }
 // database does not answer. It is for a badge, and stops at [MaxLimit].
 func (s *Approvals) WaitingFor(ctx context.Context, by Principal) int {
 	n := s.Waiting()
-	if n == 0 || !by.hides() {
+	if n == 0 || !by.Hides() {
 		return n
 	}
 	page, err := s.List(ctx, by, ApprovalFilter{States: []ApprovalState{ApprovalWaiting}, Limit: MaxLimit})
@@ -116,7 +116,7 @@ func (s *Approvals) Targets(ctx context.Context, a Approval) ([]DeviceID, error)
 // Now returns how the device of a call describes the tool now, and whether the
 // approval would be refused for that, or for the firmware that the device runs.
 func (s *Approvals) Now(ctx context.Context, a Approval) (tool Tool, what Stale, stale bool, err error) {
-	t, err := s.o.Calls.o.Targets.get(ctx, a.Device, s.o.Now())
+	t, err := s.o.Calls.o.Targets.Get(ctx, a.Device, s.o.Now())
 	if err != nil {
 		return Tool{}, "", false, err
 	}
@@ -126,7 +126,7 @@ func (s *Approvals) Now(ctx context.Context, a Approval) (tool Tool, what Stale,
 }
 
 func (s *Approvals) sees(ctx context.Context, by Principal, a Approval) (bool, error) {
-	if !by.hides() {
+	if !by.Hides() {
 		return true, nil
 	}
 	err := s.eachTarget(ctx, a, func(d Device) error {
@@ -148,7 +148,7 @@ func (s *Approvals) eachTarget(ctx context.Context, a Approval, do func(Device) 
 		return err
 	}
 	for page := range slices.Chunk(ids, fanOutPage) {
-		known, err := s.o.Calls.o.Targets.load(ctx, page, s.o.Now())
+		known, err := s.o.Calls.o.Targets.Load(ctx, page, s.o.Now())
 		if err != nil {
 			return err
 		}
@@ -472,7 +472,7 @@ func (s *Calls) announceApproval(a *Approval) {
 func (s *Calls) policyVersion(ctx context.Context, asker Principal, devices []DeviceID, tool string,
 	arguments []byte) (int64, error) {
 	for _, id := range devices {
-		t, err := s.o.Targets.get(ctx, id, s.o.Now())
+		t, err := s.o.Targets.Get(ctx, id, s.o.Now())
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
@@ -499,7 +499,7 @@ func (s *Calls) targetsNow(ctx context.Context, ids []DeviceID, tool string) ([]
 		for i, t := range at {
 			page[i] = t.Device
 		}
-		known, err := s.o.Targets.load(ctx, page, s.o.Now())
+		known, err := s.o.Targets.Load(ctx, page, s.o.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -523,7 +523,7 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 	}
 	a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wasOn: true}
 	err := func() (err error) {
-		if a.target, err = s.o.Targets.get(ctx, r.Device, r.now); err != nil {
+		if a.target, err = s.o.Targets.Get(ctx, r.Device, r.now); err != nil {
 			return err
 		}
 		if c.State != CallPendingApproval {

@@ -113,7 +113,7 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 	if err := checkRequest(r); err != nil {
 		return err
 	}
-	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
 		return err
 	}
 	if !r.Actor.Sees(a.target.device) {
@@ -156,7 +156,7 @@ func (s *Calls) newCall(r CallRequest) *Call {
 		c.Timeout = r.Firmware.Timeout
 	}
 	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout(r.Tool)
+		c.Timeout = DefaultTimeout(r.Tool)
 	}
 	return c
 }
@@ -242,7 +242,7 @@ const noURL = "http://fleetd.invalid/"
 func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
 	var url string
 	var err error
-	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; knownTools[r.Tool].url {
+	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; LinkOf(r.Tool) {
 	case LinkPreview:
 		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
 	case LinkCoreDump:
@@ -446,7 +446,7 @@ func (a *attempt) judgeAgain() (err error) {
 		}
 		r.Mandate = &Mandate{Askers: m.Askers, Author: &author}
 	}
-	if a.target, err = a.calls.o.Targets.get(ctx, r.Device, r.now); err != nil {
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
 		return err
 	}
 	if !r.Actor.Sees(a.target.device) {
@@ -505,10 +505,9 @@ func (a *attempt) deliver() {
 	}
 	a.call.SentAt = &now
 	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, Actor: a.call.Actor,
-		arguments: a.wire})
+		Arguments: a.wire})
 	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
-	known := knownTools[a.call.Tool]
-	if a.order == nil && !known.silent {
+	if a.order == nil && !ByEvidence(a.call.Tool) {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
 		a.conclude(answer, err)
 		return
@@ -518,7 +517,7 @@ func (a *attempt) deliver() {
 	if a.order != nil {
 		a.sendUpgrade(ctx)
 	} else {
-		a.sendAway(ctx, known.effect)
+		a.sendAway(ctx, EffectOf(a.call.Tool))
 	}
 }
 
@@ -533,7 +532,7 @@ func (a *attempt) conclude(answer Answer, err error) {
 	case err == nil:
 		a.answered(answer)
 	case errors.As(err, &refused):
-		a.close(CallToolError, deviceError(refused.Message))
+		a.close(CallToolError, DeviceError(refused.Message))
 	case errors.Is(err, ErrInvalid):
 		a.call.SentAt = nil
 		a.close(CallInvalid, NewCallError("unsendable.cause", "cause", CauseOf(err)))
@@ -561,7 +560,7 @@ func (a *attempt) answered(answer Answer) {
 	case answer.Omitted != nil:
 		a.close(CallSucceeded, answer.Omitted)
 	case answer.IsError:
-		a.close(CallToolError, deviceError(answer.Text))
+		a.close(CallToolError, DeviceError(answer.Text))
 	case answer.Text == "false":
 		a.close(CallToolError, NewCallError("answered_false"))
 	default:
@@ -623,7 +622,7 @@ func (a *attempt) late(answer Answer) {
 	a.notifyLate(answer)
 	l := LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
-		l.Error = deviceError(answer.Err.Message)
+		l.Error = DeviceError(answer.Err.Message)
 	}
 	ctx, cancel := context.WithTimeout(a.calls.life, DefaultCallTimeout)
 	defer cancel()

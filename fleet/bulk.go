@@ -261,7 +261,7 @@ type bulkTally struct {
 	now     time.Time
 	matched int
 	changed []DeviceID
-	skipped map[string]*SkippedDevices
+	skipped SkippedTally
 }
 
 // judge counts the devices of the ids, and returns what becomes of those that change.
@@ -275,12 +275,12 @@ func (t *bulkTally) judge(r BulkRequest, ids []DeviceID, devices []Device) []Dev
 		t.matched++
 		d := byID[id]
 		if d == nil {
-			t.leaveOut(id, LeftOutUnknown)
+			t.skipped.Add(LeftOutUnknown, id)
 			continue
 		}
 		patch, why := r.judge(*d, t.now)
 		if why != "" {
-			t.leaveOut(id, why)
+			t.skipped.Add(why, id)
 			continue
 		}
 		t.changed = append(t.changed, id)
@@ -289,22 +289,8 @@ func (t *bulkTally) judge(r BulkRequest, ids []DeviceID, devices []Device) []Dev
 	return changes
 }
 
-func (t *bulkTally) leaveOut(id DeviceID, why string) {
-	if t.skipped == nil {
-		t.skipped = make(map[string]*SkippedDevices)
-	}
-	group := t.skipped[why]
-	if group == nil {
-		group = &SkippedDevices{Reason: why}
-		t.skipped[why] = group
-	}
-	if group.Count++; len(group.Sample) < previewSampleSize {
-		group.Sample = append(group.Sample, id)
-	}
-}
-
 func (t *bulkTally) result() BulkResult {
-	return BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: sortSkipped(t.skipped)}
+	return BulkResult{Matched: t.matched, Targets: len(t.changed), Skipped: t.skipped.Groups()}
 }
 
 var holdChanges = map[BulkAct]HoldChange{BulkHold: HoldBegan, BulkRelease: HoldEnded}

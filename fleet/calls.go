@@ -14,12 +14,11 @@ import (
 
 // Limits of a call.
 const (
-	DefaultCallTimeout = 10 * time.Second
-	MaxCallTimeout     = 5 * time.Minute
-	MaxArgumentBytes   = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
-	queueTimeout       = time.Minute
-	recordTimeout      = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
-	stopGrace          = 2 * time.Second
+	MaxCallTimeout   = 5 * time.Minute
+	MaxArgumentBytes = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
+	queueTimeout     = time.Minute
+	recordTimeout    = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
+	stopGrace        = 2 * time.Second
 )
 
 // A CallRequest asks for one tool call.
@@ -272,3 +271,8 @@ func (s *Calls) announce(c *Call) {
 	record := *c
 	s.o.Events.Publish(Event{Kind: EventCall, At: s.o.Now(), Device: c.Device, Call: &record})
 }
+
+// everything is the policy of a fleet without one.
+type everything struct{}
+
+func (everything) Judge(*Proposal) Verdict { return Verdict{Decision: DecisionAllow} }

@@ -603,3 +603,26 @@ func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 		t.Errorf("sent for %v with operator scope: %v, want %v", kinds, sent, want)
 	}
 }
+
+// A picture may come when the call that asked for it is over, and another runs.
+func TestRunningCall(t *testing.T) {
+	b := newBench(t)
+	var running fleet.RunningCall
+	var found, asked, other bool
+	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
+		running, found = b.Running(unit)
+		asked, other = running.Asks("What is this?"), running.Asks("Who is that?")
+		return fleettest.Text("true"), nil
+	})
+	c := b.call(t, fleet.CallRequest{Tool: "self.odd", Arguments: json.RawMessage(`{"question":"What is this?"}`)})
+	if !found || running.ID != c.ID || running.Tool != "self.odd" || !asked || other {
+		t.Errorf("while call %s ran: %+v %v; its question %v, another %v", c.ID, running, found, asked, other)
+	}
+	c = b.call(t, fleet.CallRequest{Tool: "self.get_device_status"})
+	if running.ID != c.ID || !asked || !other {
+		t.Errorf("while a call without a question ran: %+v; %v, %v", running, asked, other)
+	}
+	if got, ok := b.Running(unit); ok {
+		t.Errorf("when all are over: %+v", got)
+	}
+}

@@ -62,7 +62,7 @@ func (a *attempt) departureReplied(answer Answer, err error) {
 	case errors.As(err, &refused), errors.Is(err, ErrOffline), errors.Is(err, ErrInvalid):
 		a.conclude(answer, err)
 	case err != nil: // the connection ended, as it should
-	case answer.failed():
+	case answer.Failed():
 		a.answered(answer)
 	default:
 		a.call.Result = answer.Result

@@ -25,7 +25,7 @@ type EventSources struct {
 
 // FilterFor returns the filter of a principal.
 func (s *EventSources) FilterFor(p Principal) EventFilter {
-	if !p.hides() && p.toolScope() == nil {
+	if !p.Hides() && p.toolScope() == nil {
 		return EventFilter{}
 	}
 	return EventFilter{principal: p, sources: s}
@@ -41,7 +41,7 @@ func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
 	if f.principal.toolScope() != nil && !f.passTool(ctx, e) {
 		return false
 	}
-	if !f.principal.hides() {
+	if !f.principal.Hides() {
 		return true
 	}
 	if e.Device != "" {

@@ -111,7 +111,7 @@ func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGroup
 			}
 			groups[k] = g
 		}
-		if g.Count++; len(g.Sample) < previewSampleSize {
+		if g.Count++; len(g.Sample) < SkippedSample {
 			g.Sample, g.CallIDs = append(g.Sample, o.Device), append(g.CallIDs, o.Call)
 		}
 		return true

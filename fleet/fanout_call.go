@@ -94,10 +94,10 @@ func (r *fanOutRun) actorFor(id DeviceID) (Principal, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, fanOutDBTimeout)
 	defer cancel()
 	actor, err := r.s.calls.principalNow(ctx, r.f.Actor)
-	if err != nil || !actor.hides() {
+	if err != nil || !actor.Hides() {
 		return actor, err
 	}
-	t, err := r.s.calls.o.Targets.get(ctx, id, r.s.now())
+	t, err := r.s.calls.o.Targets.Get(ctx, id, r.s.now())
 	if err == nil && !actor.Sees(t.device) {
 		err = Refuse(ErrNotFound, CodeOutOfScope, "actor", actor.Name, "device", t.device.Title())
 	}

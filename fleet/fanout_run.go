@@ -201,7 +201,7 @@ func (r *fanOutRun) fill(workers int) error {
 			return err
 		}
 		// All at once: otherwise each call reads its device. After an error it does.
-		_, _ = r.s.calls.o.Targets.load(r.ctx, r.ready, r.s.now())
+		_, _ = r.s.calls.o.Targets.Load(r.ctx, r.ready, r.s.now())
 	}
 	return nil
 }

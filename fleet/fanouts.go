@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,12 +15,11 @@ import (
 
 // Limits of a fan-out.
 const (
-	DefaultInFlight   = 64
-	MaxInFlight       = 2000
-	MaxFanOutDevices  = 100_000
-	fanOutPage        = 1000
-	fanOutAnnounce    = 250 * time.Millisecond
-	previewSampleSize = 5
+	DefaultInFlight  = 64
+	MaxInFlight      = 2000
+	MaxFanOutDevices = 100_000
+	fanOutPage       = 1000
+	fanOutAnnounce   = 250 * time.Millisecond
 
 	// MaxOfflineWait bounds how long a fan-out waits for devices.
 	MaxOfflineWait     = 24 * time.Hour
@@ -69,13 +67,6 @@ func (p FanOutPreview) NeedsConfirm() bool { return p.Effect == EffectLeaves && 
 
 // MustType reports whether an operator types the number of targets first.
 func (p FanOutPreview) MustType() bool { return p.UserOnly || p.Effect != EffectNone }
-
-// SkippedDevices groups devices left out for the same reason.
-type SkippedDevices struct {
-	Reason string // a code such as "device_held"
-	Count  int
-	Sample []DeviceID
-}
 
 // FanOutDevices finds the devices of a fan-out; [Devices] does.
 type FanOutDevices interface {
@@ -319,7 +310,7 @@ func (r *FanOutRequest) check() error {
 			"limit_ms", MaxOfflineWait)
 	}
 	r.OfflineWait = r.OfflineWait.Truncate(time.Millisecond)
-	if knownTools[r.Tool].single {
+	if ForOneDevice(r.Tool) {
 		return Refuse(ErrInvalid, "not_for_many", "tool", r.Tool)
 	}
 	if len(r.Arguments) == 0 {
@@ -336,10 +327,10 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 		return FanOutPreview{}, nil, err
 	}
 	p := FanOutPreview{Effect: EffectOf(r.Tool)}
-	skipped := map[string]*SkippedDevices{}
+	var skipped SkippedTally
 	var targets []FanOutTarget
 	for page := range slices.Chunk(ids, fanOutPage) {
-		known, err := s.calls.o.Targets.load(ctx, page, s.now())
+		known, err := s.calls.o.Targets.Load(ctx, page, s.now())
 		if err != nil {
 			return FanOutPreview{}, nil, err
 		}
@@ -359,14 +350,14 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 				}
 			}
 			targets = append(targets, target)
-			p.count(t, target.Reason, s.presence.IsConnected(id), skipped, r.Tool)
+			p.count(t, target.Reason, s.presence.IsConnected(id), &skipped, r.Tool)
 			if _, talks := s.calls.o.Interruptions.Wait(id, s.now(), s.now()); talks && reason == "" &&
 				Interrupts(r.Tool) && !r.Interrupt {
 				p.Talking++
 			}
 		}
 	}
-	p.Skipped = sortSkipped(skipped)
+	p.Skipped = skipped.Groups()
 	return p, targets, nil
 }
 
@@ -424,8 +415,7 @@ func (s *FanOuts) reason(t *target, r FanOutRequest) (string, *Verdict) {
 	return no.err.Code, nil
 }
 
-func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped map[string]*SkippedDevices,
-	tool string) {
+func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped *SkippedTally, tool string) {
 	p.Matched++
 	if listed, ok := t.inventory.Tool(tool); ok && listed.UserOnly() {
 		p.UserOnly = true
@@ -437,21 +427,5 @@ func (p *FanOutPreview) count(t *target, reason string, connected bool, skipped 
 		}
 		return
 	}
-	group := skipped[reason]
-	if group == nil {
-		group = &SkippedDevices{Reason: reason}
-		skipped[reason] = group
-	}
-	if group.Count++; len(group.Sample) < previewSampleSize {
-		group.Sample = append(group.Sample, t.device.ID)
-	}
-}
-
-func sortSkipped(groups map[string]*SkippedDevices) []SkippedDevices {
-	var out []SkippedDevices
-	for _, reason := range slices.Sorted(maps.Keys(groups)) {
-		out = append(out, *groups[reason])
-	}
-	slices.SortStableFunc(out, func(a, b SkippedDevices) int { return b.Count - a.Count })
-	return out
+	skipped.Add(reason, t.device.ID)
 }

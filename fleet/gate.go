@@ -9,7 +9,7 @@ type gate struct {
 	passed  passedCache
 	pins    *ToolPins
 	running func(DeviceID) (elf, version string) // see [CallsOptions]; may be nil
-	digests digestCache
+	digests ToolDigests
 }
 
 // A refusal is the gate's no, as the outcome of a call.
@@ -149,7 +149,7 @@ func (g *gate) checkPin(inventory string, tool Tool, by Principal) *refusal {
 func (g *gate) build(t *target, name string) ToolBuild {
 	b := ToolBuild{ELF: t.device.ELFSHA256, Version: t.device.Version}
 	if tool, offered := t.inventory.Tool(name); offered {
-		b.Tool = g.digests.of(t.inventory.ID, tool)
+		b.Tool = g.digests.Of(t.inventory.ID, tool)
 	}
 	if g.running != nil {
 		if elf, version := g.running(t.device.ID); elf != "" || version != "" {
@@ -205,15 +205,14 @@ func UserOnlyError(tool string) *CallError {
 }
 
 func checkTool(tool Tool, by Principal, r CallRequest) *refusal {
-	known := knownTools[tool.Name]
-	switch {
+	switch access := AccessOf(tool.Name); {
 	case tool.UserOnly() && by.Kind.IsModel():
 		return refuse(UserOnlyError(tool.Name))
-	case known.access == forCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
+	case access == AccessCampaigns && (r.Actor.Kind != KindCampaign || r.Firmware == nil):
 		return refuse(NewCallError("use_campaign"))
-	case known.access == forNone:
+	case access == AccessNone:
 		return refuse(NewCallError("url_not_served"))
-	case known.url == LinkPreview && r.Picture == "":
+	case ShowsPicture(tool.Name) && r.Picture == "":
 		return invalid(NewCallError("picture_missing"))
 	}
 	return nil

@@ -41,20 +41,29 @@ const (
 	EffectLeaves   ToolEffect = "leaves_network" // it goes, until a person at the device sets up its Wi-Fi
 )
 
-// toolAccess narrows who may call a tool, beyond its audience.
-type toolAccess int
+// ToolAccess narrows who may call a tool, beyond its audience.
+type ToolAccess int
 
 const (
-	forAudience  toolAccess = iota
-	forCampaigns            // campaigns only, with a [FirmwareOrder]
-	forNone                 // fleetd makes no such call
+	AccessAudience  ToolAccess = iota
+	AccessCampaigns            // campaigns only, with an order for an upgrade
+	AccessNone                 // fleetd makes no such call
+)
+
+// LinkPurpose says what a one-time link is for.
+type LinkPurpose string
+
+const (
+	LinkUpload   LinkPurpose = "upload"    // the device posts a picture: POST /u/{token}
+	LinkCoreDump LinkPurpose = "core_dump" // the device posts a core dump: POST /u/{token}
+	LinkPreview  LinkPurpose = "preview"   // the device fetches a picture: GET /d/{token}/preview.jpg
 )
 
 // A knownTool is what fleetd knows of a tool by its name, whatever the device
 // lists. The zero value is an ordinary tool.
 type knownTool struct {
 	audience Audience      // AudienceUser: a language model never calls it
-	access   toolAccess    // who else may not
+	access   ToolAccess    // who else may not
 	effect   ToolEffect    // on the device's connection
 	silent   bool          // the device goes without an answer: the outcome comes from evidence
 	url      LinkPurpose   // of the one-time address that fleetd puts into the argument url
@@ -83,10 +92,10 @@ var knownTools = map[string]knownTool{
 	"self.get_system_info": {audience: AudienceUser},
 	"self.screen.get_info": {audience: AudienceUser},
 	ToolReboot:             {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
-	ToolUpgradeFirmware:    {audience: AudienceUser, access: forCampaigns, effect: EffectRestarts, silent: true},
+	ToolUpgradeFirmware:    {audience: AudienceUser, access: AccessCampaigns, effect: EffectRestarts, silent: true},
 	ToolSnapshot:           {audience: AudienceUser, url: LinkUpload, timeout: transferTimeout},
 	ToolPreviewImage:       {audience: AudienceUser, url: LinkPreview, single: true, timeout: transferTimeout},
-	ToolSetAssetsURL:       {audience: AudienceUser, access: forNone}, // it downloads at its next boot
+	ToolSetAssetsURL:       {audience: AudienceUser, access: AccessNone}, // it downloads at its next boot
 
 	// mcp_server.cc, AddCommonTools
 	ToolTakePhoto: {timeout: transferTimeout},
@@ -118,7 +127,7 @@ var knownTools = map[string]knownTool{
 // needs an address never counts.
 func ReadsOnly(tool string) bool {
 	known := knownTools[tool]
-	if known.effect != EffectNone || known.url != "" || known.access != forAudience {
+	if known.effect != EffectNone || known.url != "" || known.access != AccessAudience {
 		return false
 	}
 	if known.reads {
@@ -170,6 +179,17 @@ func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
 // ShowsPicture reports whether a call of the tool needs [CallRequest.Picture].
 func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview }
 
+// AccessOf says who may call the tool, beyond its audience.
+func AccessOf(tool string) ToolAccess { return knownTools[tool].access }
+
+// LinkOf says what the one-time link in the url argument of the tool is for; "" if
+// fleetd makes none.
+func LinkOf(tool string) LinkPurpose { return knownTools[tool].url }
+
+// ForOneDevice reports whether a call of the tool needs something made for its
+// device: a fan-out cannot make it.
+func ForOneDevice(tool string) bool { return knownTools[tool].single }
+
 // EffectOf says what becomes of the connection of a device that runs the tool.
 // An operator confirms by typing what takes a device away.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
@@ -204,7 +224,12 @@ func UserOnlyTools() []string {
 	return names
 }
 
-func defaultTimeout(tool string) time.Duration {
+// DefaultCallTimeout is how long a call waits for its answer unless its request or
+// its tool say otherwise.
+const DefaultCallTimeout = 10 * time.Second
+
+// DefaultTimeout is how long a call of the tool waits if its request does not say.
+func DefaultTimeout(tool string) time.Duration {
 	if d := knownTools[tool].timeout; d > 0 {
 		return d
 	}

@@ -70,7 +70,7 @@ type Answer struct {
 
 // failed reports whether the answer is a failure: by its flag, or as stock
 // firmware says it (protocol 8, trap 5).
-func (a Answer) failed() bool { return a.IsError || a.Text == "false" }
+func (a Answer) Failed() bool { return a.IsError || a.Text == "false" }
 
 // A ToolError is a refusal by the device itself: the call arrived, and the
 // device reported failure. Repeating it is up to the operator.

@@ -153,7 +153,7 @@ func mayEnd(by Principal, operator uuid.UUID) error {
 	if by.Kind == KindOperator && by.ID == operator.String() {
 		return nil
 	}
-	return by.mayManage("end_sessions")
+	return mayManage(by, "end_sessions")
 }
 
 // Logins lists where the operator is signed in, the latest used first.

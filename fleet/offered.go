@@ -12,7 +12,7 @@ import (
 // ends. The tools are in the device's order; they are shared, not to be changed.
 func (s *Calls) Offered(ctx context.Context, p Principal, id DeviceID) (Device, []Tool, error) {
 	r := CallRequest{Actor: p, Device: id, now: s.o.Now(), preview: true}
-	t, err := s.o.Targets.get(ctx, id, r.now)
+	t, err := s.o.Targets.Get(ctx, id, r.now)
 	if err != nil {
 		return Device{}, nil, err
 	}
@@ -24,7 +24,7 @@ func (s *Calls) Offered(ctx context.Context, p Principal, id DeviceID) (Device, 
 	}
 	var offered []Tool
 	for _, tool := range t.inventory.Tools {
-		if tool.UserOnly() && p.Kind.IsModel() || knownTools[tool.Name].access != forAudience ||
+		if tool.UserOnly() && p.Kind.IsModel() || AccessOf(tool.Name) != AccessAudience ||
 			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.device.InventoryID, tool, r.Actor) != nil {
 			continue
 		}

@@ -195,10 +195,10 @@ type Access struct {
 func (a Access) scope() (*Scope, error) {
 	switch {
 	case !a.Role.Valid():
-		return nil, invalidRole(a.Role)
+		return nil, ErrUnknownRole(a.Role)
 	case a.Rest != "" && !a.Rest.Valid():
 		return nil, Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(a.Rest), 20)).At("rest")
-	case rank(a.Rest) > rank(a.Role):
+	case a.Rest != "" && !a.Role.Allows(a.Rest):
 		return nil, Refuse(ErrInvalid, "invalid_rest", "rest", a.Rest, "role", a.Role).At("rest")
 	}
 	return NewScope(a.Scope, a.Rest, nil)
@@ -207,7 +207,7 @@ func (a Access) scope() (*Scope, error) {
 // mayManage returns nil if the principal may make principals and change what
 // they may do. Who is held to some tools, or is a language model, could
 // otherwise make one that is not.
-func (p Principal) mayManage(act string) error {
+func mayManage(p Principal, act string) error {
 	if err := p.May(RoleAdmin, act); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (p Principal) mayManage(act string) error {
 
 // Create adds an operator.
 func (s *Operators) Create(ctx context.Context, by Principal, r OperatorRequest) (Operator, error) {
-	if err := by.mayManage("add_operator"); err != nil {
+	if err := mayManage(by, "add_operator"); err != nil {
 		return Operator{}, err
 	}
 	name := strings.TrimSpace(r.Name)
@@ -242,7 +242,7 @@ func (s *Operators) Create(ctx context.Context, by Principal, r OperatorRequest)
 // SetAccess changes what an operator may do, from their next request on.
 // Operators cannot change their own.
 func (s *Operators) SetAccess(ctx context.Context, by Principal, id uuid.UUID, a Access) error {
-	if err := by.mayManage("change_access"); err != nil {
+	if err := mayManage(by, "change_access"); err != nil {
 		return err
 	}
 	if by.ID == id.String() {
@@ -266,14 +266,10 @@ func (s *Operators) Changes() int64 { return s.changes.Load() }
 // ErrLastAdmin says that the fleet would be left without an admin.
 func ErrLastAdmin(name string) *Error { return Refuse(ErrConflict, "last_admin", "name", name) }
 
-func invalidRole(r Role) error {
-	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
-}
-
 // SetPassword changes a password: an admin anyone's, an operator their own.
 func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID, password string) error {
 	if by.ID != id.String() {
-		if err := by.mayManage("change_password"); err != nil {
+		if err := mayManage(by, "change_password"); err != nil {
 			return err
 		}
 	}
@@ -295,7 +291,7 @@ func (s *Operators) SetPassword(ctx context.Context, by Principal, id uuid.UUID,
 // SetDisabled locks an operator out, or lets them in again. Operators cannot
 // lock themselves out.
 func (s *Operators) SetDisabled(ctx context.Context, by Principal, id uuid.UUID, disabled bool) error {
-	if err := by.mayManage("disable_operator"); err != nil {
+	if err := mayManage(by, "disable_operator"); err != nil {
 		return err
 	}
 	if disabled && by.ID == id.String() {
@@ -348,16 +344,13 @@ type TokenRequest struct {
 	ExpiresAt *time.Time // nil: never
 }
 
-// Limits of a token.
-const (
-	maxTokenTools     = 50
-	MaxTokenPerMinute = 100_000
-)
+// MaxTokenPerMinute is the highest limit of requests that a token can have.
+const MaxTokenPerMinute = 100_000
 
 // NewToken makes an API token and returns its secret, which is shown this once
 // and kept nowhere.
 func (s *Operators) NewToken(ctx context.Context, by Principal, r TokenRequest) (Token, string, error) {
-	if err := by.mayManage("make_token"); err != nil {
+	if err := mayManage(by, "make_token"); err != nil {
 		return Token{}, "", err
 	}
 	t, err := r.token()
@@ -380,7 +373,7 @@ func (r TokenRequest) token() (Token, error) {
 	case kind != KindProgram && kind != KindModel:
 		return Token{}, Refuse(ErrInvalid, "invalid_token_kind", "value", CleanText(string(kind), 20)).At("kind")
 	case !r.Role.Valid():
-		return Token{}, invalidRole(r.Role)
+		return Token{}, ErrUnknownRole(r.Role)
 	case r.PerMinute < 0 || r.PerMinute > MaxTokenPerMinute:
 		return Token{}, Refuse(ErrInvalid, "invalid_per_minute", "limit", MaxTokenPerMinute).At("per_minute")
 	}

@@ -46,8 +46,3 @@ type Verdict struct {
 	// ApprovalTTL is how long a call waits for its approval. 0: [DefaultApprovalTTL]
 	ApprovalTTL time.Duration
 }
-
-// everything is the policy of a fleet without one.
-type everything struct{}
-
-func (everything) Judge(*Proposal) Verdict { return Verdict{Decision: DecisionAllow} }

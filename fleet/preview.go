@@ -40,7 +40,7 @@ func (s *Calls) Preview(ctx context.Context, r CallRequest, ids []DeviceID) ([]C
 	if err := checkRequest(r); err != nil {
 		return nil, err
 	}
-	targets, err := s.o.Targets.load(ctx, ids, r.now)
+	targets, err := s.o.Targets.Load(ctx, ids, r.now)
 	if err != nil {
 		return nil, err
 	}

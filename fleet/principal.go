@@ -5,9 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
-
-	"github.com/google/uuid"
 )
 
 // A Role says what a principal may do. Each role may do all that the one
@@ -25,6 +22,11 @@ func (r Role) Allows(need Role) bool { return rank(r) >= rank(need) && rank(need
 
 // Valid reports whether r is one of the three roles.
 func (r Role) Valid() bool { return rank(r) > 0 }
+
+// ErrUnknownRole says that a role is none that an operator can have.
+func ErrUnknownRole(r Role) *Error {
+	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
+}
 
 func rank(r Role) int {
 	switch r {
@@ -223,28 +225,19 @@ type Authority interface {
 	PrincipalNow(ctx context.Context, p Principal) (Principal, error)
 }
 
-// An AuditEntry says who did what to which, when. It is written in the
-// transaction of the change it records; tool calls have records of their own
-// (see [Call]) and are not repeated here.
-type AuditEntry struct {
-	ID      uuid.UUID
-	At      time.Time
-	Actor   Principal
-	Action  string // "device.hold", "token.create", ...
-	Subject string // id of what was changed
-	Name    string // of what was changed, as last on record, also once it is gone; "" if it has none
-	Detail  map[string]any
-}
-
-// AuditStore reads audit entries, newest first.
-type AuditStore interface {
-	AuditEntries(ctx context.Context, f AuditFilter) (Page[AuditEntry], error)
-}
-
-// An AuditFilter narrows a list of audit entries. Zero fields do not filter.
-type AuditFilter struct {
-	Subject, Action, Actor string
-	Since, Until           time.Time // from, and before
-	Limit                  int
-	Cursor                 string
+// MayEndWait returns nil if the principal may do the act to a call that waits, and
+// [ErrNotFound] if the call does not exist for it. Principals other than the
+// maker need the rights that making the call needs.
+func (p Principal) MayEndWait(c Call, d Device, act string) error {
+	if !p.Sees(d) {
+		return fmt.Errorf("call %s: %w", c.ID, ErrNotFound)
+	}
+	if err := p.MayAsMaker(c.Actor, act); err != nil || c.Actor.Same(p) {
+		return err
+	}
+	if !p.Scope.AllowsTool(c.Tool) {
+		return Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", p.Name,
+			"tool", CleanText(c.Tool, 80))
+	}
+	return p.MayOn(d, RoleOperator, act)
 }

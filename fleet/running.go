@@ -1,26 +1,10 @@
 package fleet
 
 import (
-	"encoding/json"
 	"sync"
 
 	"github.com/google/uuid"
 )
-
-// A RunningCall is a call that was sent to a device, which has not answered yet.
-type RunningCall struct {
-	ID        uuid.UUID
-	Tool      string
-	Actor     Principal
-	arguments json.RawMessage // as sent
-}
-
-// Asks reports whether a question that the device passes on can be this call's:
-// a call with another one is not where it came from.
-func (c RunningCall) Asks(question string) bool {
-	var args struct{ Question *string }
-	return json.Unmarshal(c.arguments, &args) != nil || args.Question == nil || *args.Question == question
-}
 
 // runningCalls are the calls that devices work on, one per device at most.
 type runningCalls struct {

@@ -40,6 +40,9 @@ func ParseScope(text string) (Query, error) {
 	return q, nil
 }
 
+// MaxScopeTools bounds the patterns of tools of a scope.
+const MaxScopeTools = 50
+
 // NewScope makes a scope of its texts; nil if they narrow nothing.
 func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 	q, err := ParseScope(filter)
@@ -47,10 +50,10 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 		return nil, err
 	}
 	if rest != "" && !rest.Valid() {
-		return nil, invalidRole(rest)
+		return nil, ErrUnknownRole(rest)
 	}
-	if len(tools) > maxTokenTools {
-		return nil, Refuse(ErrInvalid, "invalid_tools", "limit", maxTokenTools).At("tools")
+	if len(tools) > MaxScopeTools {
+		return nil, Refuse(ErrInvalid, "invalid_tools", "limit", MaxScopeTools).At("tools")
 	}
 	for _, p := range tools {
 		if p == "" || len(p) > 200 || CleanText(p, 200) != p {
@@ -165,7 +168,7 @@ func WithScope(ctx context.Context, p Principal) context.Context {
 	if t := p.toolScope(); t != nil {
 		ctx = context.WithValue(ctx, toolScopeKey{}, t)
 	}
-	if !p.hides() {
+	if !p.Hides() {
 		return ctx
 	}
 	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
@@ -249,7 +252,7 @@ func ScopeOf(ctx context.Context) (Query, bool) {
 	return *q, true
 }
 
-// hides reports whether some devices do not exist for the principal.
-func (p Principal) hides() bool {
+// Hides reports whether some devices do not exist for the principal.
+func (p Principal) Hides() bool {
 	return p.Scope != nil && !p.Scope.Filter.Empty() && p.Scope.Rest == ""
 }

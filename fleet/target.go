@@ -47,7 +47,9 @@ func (t *Targets) Forget(id DeviceID) {
 	delete(t.targets, id)
 }
 
-func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target, error) {
+// Get returns what is known of the device, and reads it again if that is older than
+// [targetTTL].
+func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*target, error) {
 	t.mu.RLock()
 	known := t.targets[id]
 	t.mu.RUnlock()
@@ -62,9 +64,9 @@ func (t *Targets) get(ctx context.Context, id DeviceID, now time.Time) (*target,
 	return t.add(ctx, d, now)
 }
 
-// latest returns the device as it was last read, however long ago; nil if it is
+// Latest returns the device as it was last read, however long ago; nil if it is
 // not in memory.
-func (t *Targets) latest(id DeviceID) *target {
+func (t *Targets) Latest(id DeviceID) *target {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.targets[id]
@@ -73,7 +75,7 @@ func (t *Targets) latest(id DeviceID) *target {
 // Device returns the device as calls are judged: as it was some seconds ago, if
 // something else than fleetd changed it since.
 func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {
-	known, err := t.get(ctx, id, time.Now().UTC())
+	known, err := t.Get(ctx, id, time.Now().UTC())
 	if err != nil {
 		return Device{}, err
 	}
@@ -86,13 +88,13 @@ func (t *Targets) MayOn(ctx context.Context, by Principal, id DeviceID, need Rol
 	return by.MayOnDevice(ctx, t.Device, id, need, act)
 }
 
-// loadTTL leaves what load returns enough time to be used by the calls for which
+// loadTTL leaves what Load returns enough time to be used by the calls for which
 // it was loaded, so that these do not read device by device.
 const loadTTL = targetTTL / 3
 
-// load returns many devices at once, for a fan-out: those that are unknown, or
+// Load returns many devices at once, for a fan-out: those that are unknown, or
 // were read a while ago, are read.
-func (t *Targets) load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
+func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
 	loaded := make(map[DeviceID]*target, len(ids))
 	var unknown []DeviceID
 	t.mu.RLock()

@@ -28,7 +28,7 @@ func TestTargetsForgetOldInventories(t *testing.T) {
 	targets := NewTargets(store, store)
 	for range 3 * maxTargetInventories {
 		targets.Forget("a085e3112233")
-		got, err := targets.get(t.Context(), "a085e3112233", time.Now())
+		got, err := targets.Get(t.Context(), "a085e3112233", time.Now())
 		if err != nil || got.inventory == nil || got.inventory.ID != strconv.Itoa(store.n) {
 			t.Fatalf("get = %+v, %v", got, err)
 		}

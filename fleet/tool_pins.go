@@ -1,10 +1,7 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -14,23 +11,6 @@ import (
 
 // MaxToolPins bounds the pins of a fleet.
 const MaxToolPins = 1000
-
-// A ToolDigest is the SHA-256 of the JSON {"description":...,"input_schema":...} of
-// a tool, with sorted keys and without spaces. A schema that is no JSON is a string in it.
-type ToolDigest [sha256.Size]byte
-
-// Digest returns the digest of the tool as its device lists it.
-func (t Tool) Digest() ToolDigest {
-	var schema any
-	if json.Unmarshal(t.InputSchema, &schema) != nil {
-		schema = string(t.InputSchema)
-	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(map[string]any{"description": t.Description, "input_schema": schema}) // what was unmarshalled marshals
-	return sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
-}
 
 // A ToolPin says how a tool is to be described. Principals of kind model and voice
 // may not call it on a device that describes it otherwise.
@@ -58,7 +38,7 @@ type ToolPins struct {
 
 	changing sync.Mutex // one change, or one reading, of the table at a time
 	current  atomic.Pointer[map[string]ToolPin]
-	digests  digestCache // of pinned tools
+	digests  ToolDigests // of pinned tools
 }
 
 type inventoryTool struct{ inventory, tool string }
@@ -134,7 +114,7 @@ func (s *ToolPins) Save(ctx context.Context, by Principal, device DeviceID, tool
 	}
 	now := time.Now().UTC()
 	s.targets.Forget(device) // what it lists now is to be pinned
-	t, err := s.targets.get(ctx, device, now)
+	t, err := s.targets.Get(ctx, device, now)
 	if errors.Is(err, ErrNotFound) {
 		return ToolPin{}, Refuse(ErrInvalid, "unknown_device", "device", device).At("device")
 	}
@@ -185,29 +165,5 @@ func (s *ToolPins) Differs(inventory string, tool Tool) bool {
 	if !pinned {
 		return false
 	}
-	return s.digests.of(inventory, tool) != p.Digest
-}
-
-// A digestCache keeps the digests of tools by their inventory.
-type digestCache struct {
-	mu    sync.RWMutex
-	known map[inventoryTool]ToolDigest
-}
-
-func (c *digestCache) of(inventory string, tool Tool) ToolDigest {
-	key := inventoryTool{inventory, tool.Name}
-	c.mu.RLock()
-	digest, known := c.known[key]
-	c.mu.RUnlock()
-	if known {
-		return digest
-	}
-	digest = tool.Digest()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxToolDigests {
-		c.known = make(map[inventoryTool]ToolDigest)
-	}
-	c.known[key] = digest
-	return digest
+	return s.digests.Of(inventory, tool) != p.Digest
 }

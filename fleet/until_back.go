@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -26,19 +25,6 @@ const (
 	soonFor    = 20 * time.Second       // how long a device takes to be introduced
 	retryPause = time.Second            // before a call that could not be sent is tried again
 )
-
-// A CallWait is what must be known to send a call that waits until its device is
-// back, beyond its record.
-type CallWait struct {
-	Interrupt bool
-	Picture   string // blob key; "" for most
-}
-
-// A WaitingCall is a call in the state [CallPendingDevice] as the store knows it.
-type WaitingCall struct {
-	Call
-	CallWait
-}
 
 // mayWaitForDevice reports whether who makes the call may have it wait until the
 // device is back. A conversation ends with its device's connection, and campaigns
@@ -287,28 +273,11 @@ func (s *Calls) mayEndWait(ctx context.Context, by Principal, id uuid.UUID, act 
 	if err != nil {
 		return c, err
 	}
-	t, err := s.o.Targets.get(ctx, c.Device, s.o.Now())
+	t, err := s.o.Targets.Get(ctx, c.Device, s.o.Now())
 	if err != nil {
 		return c, err
 	}
 	return c, by.MayEndWait(c, t.device, act)
-}
-
-// MayEndWait returns nil if the principal may do the act to a call that waits, and
-// [ErrNotFound] if the call does not exist for it. Principals other than the
-// maker need the rights that making the call needs.
-func (p Principal) MayEndWait(c Call, d Device, act string) error {
-	if !p.Sees(d) {
-		return fmt.Errorf("call %s: %w", c.ID, ErrNotFound)
-	}
-	if err := p.MayAsMaker(c.Actor, act); err != nil || c.Actor.Same(p) {
-		return err
-	}
-	if !p.Scope.AllowsTool(c.Tool) {
-		return Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", p.Name,
-			"tool", CleanText(c.Tool, 80))
-	}
-	return p.MayOn(d, RoleOperator, act)
 }
 
 func doesNotWait(c Call) error {

@@ -79,7 +79,7 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 		a.conclude(r.answer, r.err)
 		a.notifyRefused()
 	case r.err != nil: // the connection ended, as it should
-	case r.answer.failed():
+	case r.answer.Failed():
 		a.answered(r.answer)
 		a.notifyRefused()
 	case a.order.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done

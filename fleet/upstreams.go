@@ -239,9 +239,9 @@ type upstreamSubject struct {
 }
 
 func (s *Upstreams) subject(ctx context.Context, id DeviceID) *upstreamSubject {
-	known, err := s.o.Targets.get(ctx, id, s.o.Now())
+	known, err := s.o.Targets.Get(ctx, id, s.o.Now())
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		known = s.o.Targets.latest(id)
+		known = s.o.Targets.Latest(id)
 	}
 	if known == nil { // not on record yet
 		return &upstreamSubject{device: Device{ID: id}}
@@ -287,7 +287,7 @@ func (s *Upstreams) Match(ctx context.Context, by Principal, id DeviceID) (Upstr
 	if err := by.May(RoleViewer, "read_upstreams"); err != nil {
 		return UpstreamMatch{}, err
 	}
-	known, err := s.o.Targets.get(ctx, id, s.o.Now())
+	known, err := s.o.Targets.Get(ctx, id, s.o.Now())
 	if errors.Is(err, ErrNotFound) || err == nil && !by.Sees(known.device) {
 		return UpstreamMatch{}, Refuse(ErrNotFound, "unknown_device", "device", id)
 	}

@@ -83,15 +83,6 @@ var errDeadLink = Refuse(ErrForbidden, "dead_link.upload")
 // this token.
 func DeadLink(err error) bool { return errors.Is(err, errDeadLink) }
 
-// LinkPurpose says what a one-time link is for.
-type LinkPurpose string
-
-const (
-	LinkUpload   LinkPurpose = "upload"    // the device posts a picture: POST /u/{token}
-	LinkCoreDump LinkPurpose = "core_dump" // the device posts a core dump: POST /u/{token}
-	LinkPreview  LinkPurpose = "preview"   // the device fetches a picture: GET /d/{token}/preview.jpg
-)
-
 // A URLLink is a one-time address handed to a device in a url argument, bound to
 // the device and the call. Only the hash of its token is stored.
 type URLLink struct {

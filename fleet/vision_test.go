@@ -1,13 +1,10 @@
 package fleet_test
 
 import (
-	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
 	"fleetd/fleet"
-	"fleetd/fleet/fleettest"
 )
 
 func TestVisionTokens(t *testing.T) {
@@ -47,27 +44,4 @@ func TestVisionTokens(t *testing.T) {
 		Connection: func(fleet.DeviceID) (fleet.Connection, bool) { return fleet.Connection{}, false }})
 	_, forged := elsewhere.Address(unit)
 	check("made with another secret", unit, forged, false)
-}
-
-// A picture may come when the call that asked for it is over, and another runs.
-func TestRunningCall(t *testing.T) {
-	b := newBench(t)
-	var running fleet.RunningCall
-	var found, asked, other bool
-	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
-		running, found = b.Running(unit)
-		asked, other = running.Asks("What is this?"), running.Asks("Who is that?")
-		return fleettest.Text("true"), nil
-	})
-	c := b.call(t, fleet.CallRequest{Tool: "self.odd", Arguments: json.RawMessage(`{"question":"What is this?"}`)})
-	if !found || running.ID != c.ID || running.Tool != "self.odd" || !asked || other {
-		t.Errorf("while call %s ran: %+v %v; its question %v, another %v", c.ID, running, found, asked, other)
-	}
-	c = b.call(t, fleet.CallRequest{Tool: "self.get_device_status"})
-	if running.ID != c.ID || !asked || !other {
-		t.Errorf("while a call without a question ran: %+v; %v, %v", running, asked, other)
-	}
-	if got, ok := b.Running(unit); ok {
-		t.Errorf("when all are over: %+v", got)
-	}
 }
