@@ -24,12 +24,18 @@ func (t Tool) Digest() ToolDigest {
 	return sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// A ToolDigests keeps the digests of tools by their inventory.
+type inventoryTool struct{ inventory, tool string }
+
+// maxToolDigests bounds the digests kept; hostile devices have many inventories.
+const maxToolDigests = 10_000
+
+// ToolDigests keeps the digests of tools by their inventory.
 type ToolDigests struct {
 	mu    sync.RWMutex
 	known map[inventoryTool]ToolDigest
 }
 
+// Of returns the digest of the tool of an inventory.
 func (c *ToolDigests) Of(inventory string, tool Tool) ToolDigest {
 	key := inventoryTool{inventory, tool.Name}
 	c.mu.RLock()

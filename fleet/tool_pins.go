@@ -41,11 +41,6 @@ type ToolPins struct {
 	digests  ToolDigests // of pinned tools
 }
 
-type inventoryTool struct{ inventory, tool string }
-
-// maxToolDigests bounds the digests kept; hostile devices have many inventories.
-const maxToolDigests = 10_000
-
 // NewToolPins makes the service. Load it before the first call.
 func NewToolPins(store ToolPinStore, targets *Targets, log *slog.Logger) *ToolPins {
 	if log == nil {

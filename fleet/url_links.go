@@ -31,8 +31,6 @@ func NewURLLinks(store URLLinkStore, publicURL string, now func() time.Time) *UR
 	return &URLLinks{store, strings.TrimSuffix(publicURL, "/"), now}
 }
 
-var _ URLMaker = (*URLLinks)(nil)
-
 // UploadURL makes an address to which the device can post one picture for the call.
 func (u *URLLinks) UploadURL(ctx context.Context, device DeviceID, call uuid.UUID, ttl time.Duration) (string, error) {
 	token, err := u.link(ctx, URLLink{Purpose: LinkUpload, Device: device, Call: call}, ttl)
