@@ -109,17 +109,19 @@ const targetsHead = "\n| Quantity | Target | Median | |\n|---|---|---|---|\n"
 func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite, command string) {
 	fmt.Fprintf(w, "# Measurements\n\nMade by `%s` on %s.\n\n", command, time.Now().UTC().Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s\n\n", machine())
-	fmt.Fprintf(w, "%d rounds; each runs Mosquitto, a bare net/http, single-row commits, fleetd and a bare mochi one after the other, %v per measurement, "+
-		"with the load on the same cores. A figure is the median of the rounds' ratios. %d devices are connected where no other number is given; they are a process of their own. "+
-		"\"fleetd serve\" is the program with default flags, called through REST over a connection kept for each call in flight; \"in process\" is the same without HTTP, in the process of the load. "+
-		"\"Durable\" means that fsync returned.\n\n", len(rounds), s.duration, s.devices)
+	fmt.Fprintf(w, "%d rounds; each measures Mosquitto, a bare net/http, single-row commits, fleetd and a bare mochi one after the other,\n"+
+		"%v per measurement, with the load on the same cores. A figure is the median of the rounds' ratios. Unless a row names\n"+
+		"another number, %d devices are connected; they run in a separate process. \"fleetd serve\" is the program with default\n"+
+		"flags, called through REST over a kept connection for each call in flight; \"in process\" is the same without HTTP, in the\n"+
+		"process of the load. \"Durable\" means that fsync returned.\n\n", len(rounds), s.duration, s.devices)
 	fmt.Fprint(w, "## Against the targets\n"+targetsHead)
 	for _, t := range targets {
 		fmt.Fprintln(w, t.line(rounds))
 	}
 	fmt.Fprintln(w, "\n"+readingHint)
-	fmt.Fprint(w, "\n## Medians\n\nTime of processors is per call, in µs: of the server, of PostgreSQL, and of the load with the devices. "+
-		"Other work is the share of the machine that processes outside the measurement had, in %. Commits at 64 in flight share 32 connections.\n\n")
+	fmt.Fprint(w, "\n## Medians\n\n"+
+		"Processor time is per call, in µs: of the server, of PostgreSQL, and of the load with the devices. Other work is the\n"+
+		"share of the machine that other processes used, in %. Commits at 64 in flight share 32 connections.\n\n")
 	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew, servedMCP)
 	fmt.Fprintf(w, "\n| Quantity | Median |\n|---|---|\n")
 	for _, q := range quantities {
@@ -127,8 +129,10 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	}
 	fmt.Fprint(w, "\n## Small machines\n\n")
 	flightTable(w, rounds, servedFew, servedSmall, servedTCP)
-	fmt.Fprintln(w, "\n## The least that a call takes\n\nA call in process is a round trip to the device and two durable rows: an echo and two single-row commits, one after the other. "+
-		"Through REST it is a bare net/http exchange more. Times of the medians above, added; in rate, 1/s added.\n\n"+
+	fmt.Fprintln(w, "\n## The least that a call takes\n\n"+
+		"A call in process is a round trip to the device and two durable rows: an echo and two single-row commits, one after\n"+
+		"the other. Through REST, add a bare net/http exchange. The table adds the times of the medians above; for rates, it adds\n"+
+		"1/s.\n\n"+
 		"| In flight | | least p50 ms | p50 ms | × | most /s | /s | × |\n|---|---|---|---|---|---|---|---|")
 	for _, n := range []int{1, 64} {
 		for _, name := range []string{processed, served} {
@@ -147,10 +151,12 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	if len(costs) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n## One call costs\n\n%d devices. Threads put to sleep are voluntary context switches. Of system calls the kernel counts read and write, not recv and send: PostgreSQL uses these towards its clients. "+
-		"Index entries are computed: inserted rows and updated ones that are not HOT, times the indexes of the table.\n\n", fewDevices)
+	fmt.Fprintf(w, "\n## One call costs\n\n"+
+		"%d devices. Threads put to sleep are voluntary context switches. Of system calls, the kernel counts read and write, but\n"+
+		"not recv and send, which PostgreSQL uses towards its clients. Index entries are computed: inserted rows, plus updated\n"+
+		"rows that are not HOT, times the indexes of the table.\n\n", fewDevices)
 	writeCosts(w, costs)
-	fmt.Fprintf(w, "\nWhat uses fleetd's processor time, %s:\n\n```\n%s```\n", costs[len(costs)-1].name, top)
+	fmt.Fprintf(w, "\nProfile of fleetd's processor time, %s:\n\n```\n%s```\n", costs[len(costs)-1].name, top)
 }
 
 // leastP50 is the p50, in ms, of what a call consists of.
@@ -205,9 +211,11 @@ func flightTable(w io.Writer, rounds []round, names ...string) {
 	}
 }
 
-const voiceHint = "A frame of 60 ms goes each way in each of 500 conversations at once: by UDP to fleetd serve, by WebSocket to a voice server that sends it back, and " +
-	"back to the board. The plain UDP echo gets the same packets from the same sockets, a few seconds before. Boards and voice server are a process each, on the same cores. " +
-	"Before that, 2,000 conversations are open and nothing is said in them. Last, four callers make calls one after the other while all talk, without and with a flood of datagrams of unknown conversations."
+const voiceHint = "A frame of 60 ms goes each way in each of 500 conversations at once: by UDP to fleetd serve, by WebSocket to a voice\n" +
+	"server that sends it back, and back to the board. The plain UDP echo gets the same packets from the same sockets, a few\n" +
+	"seconds before. Boards and voice server are separate processes on the same cores. Before that, 2,000 conversations are\n" +
+	"open and silent. Last, four callers make calls one after the other while all boards talk, without and with a flood of\n" +
+	"datagrams of unknown conversations."
 
 // voiceQuantities are the rows of the table of conversations.
 var voiceQuantities = []quantity{
@@ -273,6 +281,7 @@ func machine() string {
 }
 
 // readingHint is printed below the table: what a missed line depends on.
-const readingHint = "Every call of fleetd is two durable rows, the intent before a byte leaves and the outcome before the caller gets it, " +
-	"with a round trip to the device between them. Against single-row commits, and against a Mosquitto that keeps no record, it therefore does best where the processor " +
-	"is the limit and the disk slow; where fsync returns in some 50 µs, as on the machine of the committed figures, those two ratios are at their worst."
+const readingHint = "Every call of fleetd is two durable rows, the intent before a byte leaves and the outcome before the caller gets it, with\n" +
+	"a round trip to the device between them. Compared with single-row commits, and with a Mosquitto that keeps no record, it\n" +
+	"therefore does best if the processor is the limit and the disk is slow. If fsync returns in some 50 µs, as on the machine\n" +
+	"of the committed figures, those two ratios are at their worst."
