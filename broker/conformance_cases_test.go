@@ -189,7 +189,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v3: "3.1.4-5", v5: "3.1.4-6",
-		what: "what follows a refused CONNECT is not handled",
+		what: "packets after a refused CONNECT are not handled",
 		test: func(w *wire) {
 			h := w.hello()
 			h.payload = payloadOf(testClientID(1), "wrong")
@@ -259,7 +259,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v5:    "3.2.2-9, 3.2.2-21, 3.2.2-22",
-		what:  "CONNACK says what differs from what was asked for, and no more",
+		what:  "CONNACK states only what differs from the request",
 		suite: []string{"5.server_keep_alive"},
 		test: func(w *wire) {
 			h := w.hello()
@@ -332,7 +332,7 @@ var conformanceCases = []conformanceCase{
 	// PUBLISH
 	{
 		v3: "4.5.0-1", v5: "4.5.0-1",
-		what:    "a message goes to all who subscribed to its topic",
+		what:    "a message goes to all subscribers of its topic",
 		refused: byRouting,
 		suite: []string{
 			"3.basic", "3.overlapping_subscriptions", "3.dollar_topics", "3.unsubscribe", "5.basic",
@@ -594,7 +594,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v5:    "3.1.2-26, 3.1.2-27",
-		what:  "no message to the device has a topic alias, whatever the device allows",
+		what:  "no message to the device has a topic alias, even if the device allows one",
 		suite: []string{"5.server_topic_alias"},
 		test: func(w *wire) {
 			h := w.hello()
@@ -643,7 +643,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v3: "none", v5: "3.2.2-15",
-		what:  "a packet longer than 512 KiB ends the connection, in 5.0 with code 0x95; what came before is handled",
+		what:  "a packet longer than 512 KiB ends the connection, in 5.0 with code 0x95; earlier packets are handled",
 		suite: []string{"5.maximum_packet_size"},
 		test: func(w *wire) {
 			w.connect()
@@ -657,7 +657,7 @@ var conformanceCases = []conformanceCase{
 	},
 	{
 		v5:    "3.1.2-24, 3.1.2-25",
-		what:  "what is longer than the device takes is not sent",
+		what:  "a packet longer than the device accepts is not sent",
 		suite: []string{"5.maximum_packet_size"},
 		test: func(w *wire) {
 			h := w.hello()
