@@ -60,7 +60,7 @@ func TestStuckDeviceIsDisconnected(t *testing.T) {
 	for range maxOutbox {
 		_ = c.deliver(make([]byte, 512<<10))
 	}
-	want := fmt.Sprintf("disconnected %s clean=false: the device takes no more bytes", d.id)
+	want := fmt.Sprintf("disconnected %s clean=false: the device stopped accepting data", d.id)
 	eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 

@@ -289,8 +289,8 @@ func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
 func TestArgumentErrorsAreForPeople(t *testing.T) {
 	b := newBench(t)
 	for arguments, want := range map[string]string{
-		`{"volume":140}`:  "volume must be an integer from 0 to 100; 140 was given",
-		`{"volume":"50"}`: `volume must be an integer from 0 to 100; "50" was given`,
+		`{"volume":140}`:  "volume must be an integer from 0 to 100, not 140",
+		`{"volume":"50"}`: `volume must be an integer from 0 to 100, not "50"`,
 		`{}`:              "volume is missing: it must be an integer from 0 to 100",
 		`{"vol":1}`:       `self.audio_speaker.set_volume has no argument "vol"`,
 	} {

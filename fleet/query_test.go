@@ -82,7 +82,7 @@ func TestQueryHidesRetired(t *testing.T) {
 
 func TestParseQueryErrors(t *testing.T) {
 	tests := map[string]string{
-		"colour:red":              `no field "colour"`,
+		"colour:red":              `unknown field "colour"`,
 		"board:":                  "board:bread-compact-wifi",
 		"version<latest":          "version<2.4",
 		"seen:2d":                 "seen>2d",
@@ -91,7 +91,7 @@ func TestParseQueryErrors(t *testing.T) {
 		`name:"open`:              "closing",
 		"hold:yes":                "-hold",
 		"a\x00b":                  "control character",
-		strings.Repeat("a ", 600): "bytes long",
+		strings.Repeat("a ", 600): "the limit is 1,024",
 		strings.Repeat("a ", 40):  "40 terms",
 	}
 	for query, want := range tests {

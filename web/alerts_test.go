@@ -27,11 +27,11 @@ func TestAlertsOnPages(t *testing.T) {
 		}
 	}
 	c.alerts.Look(t.Context())
-	overview.want("patch", `id="alerts-now"`, "1 device lists other tools")
+	overview.want("patch", `id="alerts-now"`, "1 device changed its tools")
 	devices.want("patch", `id="alerts-badge"`, `data-open="1"`, "favicon-warn")
 
 	page := b.get("/")
-	page.wantText("title", "(1) Overview · fleetd").wantText("#alerts-now", "1 device lists other tools")
+	page.wantText("title", "(1) Overview · fleetd").wantText("#alerts-now", "1 device changed its tools")
 	open := c.alerts.Current(fleet.Principal{Role: fleet.RoleViewer})
 	at := "/alerts/" + open[0].ID.String()
 	if len(page.find("form[action="+at+"/acknowledge]")) == 0 {
@@ -65,7 +65,7 @@ func TestAlertsOnPages(t *testing.T) {
 	admin.post("/settings/alerts", form).wantRedirect("/settings/alerts")
 	c.alerts.Look(t.Context()) // a condition that is switched off ends
 	b.get("/alerts").says("No alerts.")
-	b.get("/alerts?state=ended").says("1 device lists other tools")
+	b.get("/alerts?state=ended").says("1 device changed its tools")
 	admin.post("/settings/alerts/mail", url.Values{"recipients": {"ada@example.org\nBo <bo@example.org>"}}).
 		wantStatus(http.StatusUnprocessableEntity)
 }

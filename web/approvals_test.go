@@ -60,7 +60,7 @@ func TestApprovalPages(t *testing.T) {
 	c.enrol("a085e3112233")
 	c.askFirst(loud, fleet.ToolReboot)
 	operator, viewer := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer)
-	operator.get("/approvals").wantStatus(200).says("Nothing waits for a decision.")
+	operator.get("/approvals").wantStatus(200).says("Nothing is waiting for a decision.")
 	call := c.asked(loud, `{"volume":80}`)
 	path := "/approvals/" + call.Approval.String()
 
@@ -119,7 +119,7 @@ func TestOwnApprovalOnItsPage(t *testing.T) {
 		path+"/approve") {
 		t.Error("who asked is shown the button")
 	}
-	operator.post(path+"/approve", nil).wantStatus(http.StatusForbidden).says("cannot decide about")
+	operator.post(path+"/approve", nil).wantStatus(http.StatusForbidden).says("cannot decide on")
 	operator.post(path+"/withdraw", nil).wantRedirect(path)
 	operator.get(path).says("Withdrawn. Nothing was sent.")
 }
@@ -149,7 +149,7 @@ func TestWebhookSettings(t *testing.T) {
 	t.Cleanup(to.Close)
 	admin := c.as(fleet.RoleAdmin)
 	admin.post("/settings/webhooks", url.Values{"name": {"chat"}, "url": {to.URL + "/services/SEKRET"},
-		"events": {"approval.requested"}}).wantStatus(200).says("shown this once", "chat", "nothing delivered yet")
+		"events": {"approval.requested"}}).wantStatus(200).says("shown only once", "chat", "nothing delivered yet")
 	hook := c.webhook()
 	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
 	select {
@@ -169,7 +169,7 @@ func TestWebhookSettings(t *testing.T) {
 	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
 	admin.get("/settings/webhooks").says("The test was not delivered: no answer", "off")
 	admin.post("/settings/webhooks", url.Values{"name": {"x"}, "url": {"ftp://h"}, "events": {"approval.decided"}}).
-		wantStatus(http.StatusUnprocessableEntity).says("begins with http:// or https://")
+		wantStatus(http.StatusUnprocessableEntity).says("must begin with http:// or https://")
 	if p := admin.post("/settings/webhooks", url.Values{"name": {"kept"}, "url": {"ftp://h"}}); !strings.Contains(p.body,
 		`value="kept"`) {
 		t.Error("what was typed is lost")

@@ -45,7 +45,7 @@ func TestBulkActFromTheList(t *testing.T) {
 	b.post(ui.PathBulk, url.Values{"act": {"update"}, "all": {"1"}, "q": {""}}).wantRedirect(ui.PathCampaignNew + "?q=")
 	// The list's query alone chooses nothing.
 	b.post(ui.PathBulk, url.Values{"act": {"tag"}, "q": {""}, "next": {"/devices"}}).wantRedirect("/devices")
-	b.get("/devices").wantText("#flash", "No device is chosen")
+	b.get("/devices").wantText("#flash", "No device is selected")
 	b.get(ui.PathBulk + "?act=release").wantStatus(http.StatusUnprocessableEntity)
 	b.get(ui.PathBulk + "?act=explode&all=1&q=").wantStatus(http.StatusUnprocessableEntity)
 }
@@ -59,7 +59,7 @@ func TestBulkRetireNeedsTheTypedCount(t *testing.T) {
 	form := url.Values{"act": {"retire"}, "all": {"1"}, "q": {""}, "step": {"apply"}, "confirm": {"2"}}
 	op.post(ui.PathBulk, form).wantStatus(http.StatusForbidden)
 	b := c.as(fleet.RoleAdmin)
-	b.get(ui.PathBulk+"?act=retire&all=1&q=").wantText("main", "2 devices leave service for good").
+	b.get(ui.PathBulk+"?act=retire&all=1&q=").wantText("main", "2 devices are retired for good").
 		wantText("main", "Type 2 to confirm")
 	form.Set("confirm", "1")
 	b.post(ui.PathBulk, form).wantStatus(http.StatusUnprocessableEntity)
@@ -87,7 +87,7 @@ func TestBulkManyTicked(t *testing.T) {
 	form.Set("step", "apply")
 	form.Set("confirm", "1")
 	b.post(ui.PathBulk, form).wantRedirect("/devices")
-	b.get("/devices").wantText("#flash", "2,000 were left out: 2,000 unknown")
+	b.get("/devices").wantText("#flash", "2,000 were skipped: 2,000 unknown")
 	form.Set("act", "call")
 	form.Del("step")
 	b.post(ui.PathBulk, form).wantStatus(http.StatusUnprocessableEntity)

@@ -56,8 +56,8 @@ func plan(release firmware.Release, more ...string) url.Values {
 func TestCampaignWizard(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
-	b.get("/campaigns").wantStatus(200).wantText("#main", "No campaign yet").wantText("#main", "fleetd campaign create")
-	b.get("/campaigns/new").wantStatus(200).wantText("#plan-release", "no release yet").wantText("#plan-run",
+	b.get("/campaigns").wantStatus(200).wantText("#main", "No campaigns yet").wantText("#main", "fleetd campaign create")
+	b.get("/campaigns/new").wantStatus(200).wantText("#plan-release", "no release that can go to devices yet").wantText("#plan-run",
 		"Choose a release")
 	release := c.newRelease(b)
 	c.upgradable(5)
@@ -76,7 +76,7 @@ func TestCampaignWizard(t *testing.T) {
 		b.get(at).wantText("#plan-run", "4 devices in 1 wave.")
 	}
 	for _, tt := range []struct{ name, value, text string }{
-		{"q", "colour:red", "colour"}, {"q", "id:ffffffffffff", "No device is left"}, {"wave.soak", "soon|2m",
+		{"q", "colour:red", "colour"}, {"q", "id:ffffffffffff", "No devices to update"}, {"wave.soak", "soon|2m",
 			"length of time"}, {"wave.size", "many|100", "must be a number"},
 		{"wave.size", "nan|100", "must be a number"}, {"check.tool", "self.x", ""}, {"win.cron", "61 2 * * *", ""},
 		{"start", "tomorrow", ""}, {"release", "x", "Choose a release"}, {"release", uuid.NewString(), ""},
@@ -137,7 +137,7 @@ func TestCampaignEdit(t *testing.T) {
 	b.post(draft+"/edit", plan(release, "wave.soak", "soon|2m")).wantStatus(422)
 
 	b.post(draft+"/start", nil).wantRedirect(draft)
-	p := b.get(draft+"/edit").wantStatus(200).wantText("#main", "The campaign runs")
+	p := b.get(draft+"/edit").wantStatus(200).wantText("#main", "The campaign is running")
 	if len(p.find("input[name=q]")) != 1 { // that of the search which every page has
 		t.Error("the devices of a campaign that runs can be edited")
 	}
@@ -162,7 +162,7 @@ func TestCampaignApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := release.Images[0].SHA256
-	mine.get(at).wantText("#flash", "asked to approve").wantText("#approval", "You made this plan").wantText("#approval",
+	mine.get(at).wantText("#flash", "a second person to approve").wantText("#approval", "You made this plan").wantText("#approval",
 		sum).wantText("#approval", "3 devices").wantText("#approval", campaignID.Digest)
 	mine.post(at+"/approve", url.Values{"digest": {campaignID.Digest}}).wantRedirect(at)
 	mine.get(at).wantText("#flash", "cannot approve").wantText("#campaign-head", "awaiting approval")
@@ -223,12 +223,12 @@ func TestCampaignActs(t *testing.T) {
 	}
 	for _, q := range []string{"state=succeeded", "device=ffffffffffff", "device=nonsense", "class=image", "skip=held",
 		"wave=1&device=" + string(rest[0])} {
-		b.get(at+"/devices?"+q).wantStatus(200).wantText("#list", "No device of the campaign")
+		b.get(at+"/devices?"+q).wantStatus(200).wantText("#list", "No device in the campaign")
 	}
 	one := at + "/devices/" + string(ids[0])
 	b.get(one).wantStatus(200).wantText("#main", "2.4.2 → 2.4.3")
 	b.post(one+"/retry", nil).wantRedirect(one)
-	b.get(one).wantText("#flash", "No device of spring is to be retried")
+	b.get(one).wantText("#flash", "Spring has no devices to retry")
 	b.get(at + "/devices/ffffffffffff").wantStatus(404)
 
 	b.post(at+"/rollback", url.Values{"confirm": {"4"}}).wantRedirect(at)

@@ -48,7 +48,7 @@ func TestConflictPage(t *testing.T) {
 	c.poll("a085e3112244") // one that is as it should be
 	c.twoUnits("a085e3112233", `box"><b id="foreign">x`)
 	b := c.as(fleet.RoleOperator)
-	b.get("/").wantText("#attention", "1 device id seems to be used by two units")
+	b.get("/").wantText("#attention", "1 Device-Id seems to be used by two units")
 	list := b.get("/devices?q=conflict").wantText("#device-a085e3112233", "duplicate id")
 	if len(list.find("#device-a085e3112244")) != 0 {
 		t.Error("the filter lists a device without a conflict")
@@ -59,7 +59,7 @@ func TestConflictPage(t *testing.T) {
 	}
 	p := b.get(dev)
 	a := fleet.ClientTag("A")
-	for _, text := range []string{"Two units", a, fleet.ClientTag("B"), "192.0.2.1", "192.0.2.2", "start in turn",
+	for _, text := range []string{"Two units", a, fleet.ClientTag("B"), "192.0.2.1", "192.0.2.2", "start alternately",
 		"esp32s3", `box"><b id="foreign">x`} {
 		p.wantText("#conflict", text)
 	}
@@ -78,7 +78,7 @@ func TestConflictPage(t *testing.T) {
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"guess"}}).wantRedirect(dev)
 	b.get(dev).wantText("#conflict", a)
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {"none"}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "No unit of the conflict is named")
+	b.get(dev).wantText("#flash", "The conflict has no unit")
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {a}}).wantRedirect(dev)
 	if p := b.get(dev).wantText("#flash", "ended"); len(p.find("#conflict")) != 0 {
 		t.Error("the conflict is still shown")

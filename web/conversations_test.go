@@ -75,8 +75,8 @@ func TestConversationPages(t *testing.T) {
 	// A bulk call waits for the conversation, or is asked not to.
 	plan := ui.PathFanOutNew + "?step=preview&tool=" + fleet.ToolReboot + "&d=" + string(id)
 	b.get(ui.PathFanOutNew+"?tool="+fleet.ToolReboot+"&d="+string(id)).wantText("main", "Interrupt conversations")
-	b.get(plan).wantStatus(200).wantText("main", "1 of them is in a conversation and called after it")
-	asks := b.get(plan+"&interrupt=on").wantStatus(200).wantText("main", "are interrupted")
+	b.get(plan).wantStatus(200).wantText("main", "1 of them is in a conversation and will be called after it")
+	asks := b.get(plan+"&interrupt=on").wantStatus(200).wantText("main", "will be interrupted")
 	form := url.Values{"confirm": {"1"}}
 	for _, n := range asks.find("input[type=hidden]") {
 		form.Add(attribute(n, "name"), attribute(n, "value"))

@@ -95,7 +95,7 @@ func TestHealthShowsWhatTheDeviceReported(t *testing.T) {
 
 	c.notify("telemetry", heartbeat(`,"safe_mode":true,"crashes":3,"core_dump":true,"uptime_s":9,"reset_reason":"panic"`))
 	p = b.get("/devices/a085e3112233/health").wantText("#vitals",
-		"Safe mode: the device has crashed 3 times in a row.").wantText("#vitals", "one waits on the device")
+		"Safe mode: the device has crashed 3 times in a row.").wantText("#vitals", "one waiting on the device")
 	if len(p.find("a[href=/devices/a085e3112233/logs]")) == 0 {
 		t.Error("nothing leads to the logs and the core dump")
 	}
@@ -229,7 +229,7 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 
 	// A version that the device took back is not used again.
 	c.notify("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
-	b.get("/devices/a085e3112233/configuration").wantText("#config", "took version 5 back automatically")
+	b.get("/devices/a085e3112233/configuration").wantText("#config", "reverted version 5 automatically")
 	b.post("/devices/a085e3112233/config", form).wantStatus(303)
 	if got := device.asked(); !strings.Contains(got, `\"version\":6`) {
 		t.Errorf("after a reverted version the device was asked %s", got)
@@ -245,7 +245,7 @@ func TestConfigurationRefusedByTheDevice(t *testing.T) {
 	form := unchangedForm()
 	form.Set("v.log_level", "debug")
 	p := b.get(b.post("/devices/a085e3112233/config", form).wantRedirect("/devices/a085e3112233/configuration?call="))
-	p.wantText("#configuration", "The device refused the configuration; nothing was changed.").wantText("#configuration",
+	p.wantText("#configuration", "The device refused the configuration; nothing changed.").wantText("#configuration",
 		"Unknown setting: <script>alert(1)</script>")
 	if strings.Contains(p.body, "<script>alert") {
 		t.Error("the device's words became markup")
@@ -269,8 +269,8 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 		{"nothing changed", "base", "4", "Nothing was changed"},
 		{"of another version", "base", "3", "has reported version 4 meanwhile"},
 		{"without a version", "base", "", "has reported version 4 meanwhile"},
-		{"out of range", "v.heartbeat_s", "5", "some values cannot be used"},
-		{"no choice", "v.log_level", "<script>", "some values cannot be used"},
+		{"out of range", "v.heartbeat_s", "5", "some values are invalid"},
+		{"no choice", "v.log_level", "<script>", "some values are invalid"},
 		{"a key that the device does not have", "v.nope", "1", "Nothing was changed"},
 	}
 	for _, tt := range tests {
@@ -302,11 +302,11 @@ func TestConfigurationThatTheDeviceHasNoMore(t *testing.T) {
 	live := b.stream("/events?view=device&id=a085e3112233&tab=configuration")
 	live.want("patch", `id="device-head"`)
 	c.notify("telemetry", heartbeat(""))
-	live.want("patch", `id="config"`, "runs with version 4 now")
+	live.want("patch", `id="config"`, "now runs version 4")
 	form := unchangedForm()
 	form.Set("base", "5")
 	form.Set("v.heartbeat_s", "30")
-	b.post("/devices/a085e3112233/config", form).wantStatus(422).wantText("#configuration", "runs with version 4 now")
+	b.post("/devices/a085e3112233/config", form).wantStatus(422).wantText("#configuration", "now runs version 4")
 	if got := device.asked(); got != "" {
 		t.Errorf("the device was asked %s", got)
 	}

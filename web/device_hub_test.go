@@ -98,9 +98,9 @@ func TestTimelineOnThePage(t *testing.T) {
 	if strings.Contains(calls, "mine") {
 		t.Error("the filter lets a hold through")
 	}
-	b.get(hubAt+"?day=2020-01-01").wantText("#timeline", "Nothing of this kind").wantText("#timeline", "Newest")
+	b.get(hubAt+"?day=2020-01-01").wantText("#timeline", "No records of this kind").wantText("#timeline", "Newest")
 	b.get(hubAt+"?day=x&show=y").wantText("#timeline", "mine")
-	b.get(hubAt+"?cursor=x").wantStatus(200).wantText("#timeline", "cursor is not one of this list")
+	b.get(hubAt+"?cursor=x").wantStatus(200).wantText("#timeline", "cursor does not belong to this list")
 	b.get(hubAt+"?lang=zh-CN").wantText("#timeline", "今天")
 	c.as(fleet.RoleViewer).get(hubAt).wantText("#timeline", "mine")
 }

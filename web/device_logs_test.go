@@ -109,7 +109,7 @@ func TestStockDeviceHasNoLogs(t *testing.T) {
 		t.Errorf("the tabs of a stock device are %q", got)
 	}
 	b.get("/devices/a085e3112233/logs").wantStatus(200).wantText("#main",
-		"Stock firmware writes its log to the serial port only")
+		"Stock firmware writes its log only to the serial port")
 	c.crash(nil, "")
 	if got := b.get("/devices/" + string(logged)).text("nav"); !strings.Contains(got, "Logs & crashes") {
 		t.Errorf("the tabs of a device with logs are %q", got)
@@ -129,7 +129,7 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 		logged) {
 		time.Sleep(5 * time.Millisecond) // the test's own deadline ends it
 	}
-	b.get("/devices/"+string(logged)+"/logs").wantText("#crashes", "holds a core dump which was not fetched yet")
+	b.get("/devices/"+string(logged)+"/logs").wantText("#crashes", "reports a core dump that has not been fetched yet")
 
 	location := b.post("/devices/"+string(logged)+"/core-dumps", url.Values{"erase": {"true"}}).wantRedirect("/devices/" +
 		string(logged) + "/logs")
@@ -160,7 +160,7 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 	}
 
 	b.post("/devices/"+string(logged)+"/core-dumps", nil).wantRedirect("/devices/")
-	b.get("/devices/"+string(logged)+"/logs").wantText("#flash", "holds no core dump")
+	b.get("/devices/"+string(logged)+"/logs").wantText("#flash", "has no core dump")
 
 	b.post(at+"/delete", nil).wantRedirect("/devices/" + string(logged) + "/logs")
 	b.get(at + "/content").wantStatus(404)
@@ -183,7 +183,7 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 
 	d.streams(1, "unasked") // not being followed: it is dropped
 	b.post(at+"/fetch", nil).wantRedirect(at)
-	p := b.get(at).wantText("#flash", "The log was fetched").wantText("#log-lines",
+	p := b.get(at).wantText("#flash", "Log fetched").wantText("#log-lines",
 		"0:01:01.042 E <b>ota</b> it <i>broke</i>").wantText("#log-lines", "net up")
 	if n := len(p.find("li[class=log-error]")); n != 1 || strings.Contains(p.body, "unasked") {
 		t.Errorf("%d lines of level error", n)
@@ -207,7 +207,7 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 		t.Errorf("asked %q", last)
 	}
 	viewer.get(at).wantText("#log-lines", "two").wantText("#log-state", "operator-1").wantText("#log-pane",
-		"no room for 2 lines")
+		"dropped 2 lines")
 	b.post(at+"/stop", url.Values{"level": {"error"}}).wantRedirect(at + "?level=error")
 	live.want("patch", `id="log-state"`)
 	d.streams(11, "three")

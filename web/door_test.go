@@ -224,7 +224,7 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	c.exec(`UPDATE logins SET confirmed_at = now() - interval '10 minutes 1 second'`)
 
 	form := c.rule(`typed "<b>` + "\n二")
-	p := admin.post(ui.PathPolicies, form).wantStatus(http.StatusForbidden).wantText("h1", "Confirm that it is you")
+	p := admin.post(ui.PathPolicies, form).wantStatus(http.StatusForbidden).wantText("h1", "Confirm your identity")
 	if c.hasRule(form.Get("name")) {
 		t.Fatal("the rule was made without the password")
 	}
@@ -265,7 +265,7 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	// In Chinese, and for another browser of the same operator on its own.
 	other := c.signIn("admin-1")
 	other.post(ui.PathPolicies, c.rule("other")).wantRedirect(ui.PathPolicies)
-	admin.post(ui.PathPolicies+"?lang=zh-CN", c.rule("x")).wantText("h1", "请确认是你本人")
+	admin.post(ui.PathPolicies+"?lang=zh-CN", c.rule("x")).wantText("h1", "请确认身份")
 }
 
 // Every act on the policy, keys, operators and tokens asks; ending sessions is a

@@ -70,12 +70,12 @@ func TestRulesPage(t *testing.T) {
 	if len(r.Devices) != 2 || r.Until == nil || r.Until.Hour() != 10 || len(r.Tags) != 2 {
 		t.Errorf("stored %+v", r)
 	}
-	admin.get(ui.PathRules).wantText("#rules", "lab <b>").wantText("#rules", "1 waiting device fits.")
+	admin.get(ui.PathRules).wantText("#rules", "lab <b>").wantText("#rules", "1 waiting device matches.")
 	page := admin.get(ui.RulePath(r.ID.String())).wantText("#matches", "a0:85:e3:11:22:33")
 	if got := page.text("textarea[name=devices]"); got != "a0:85:e3:11:22:33 a0:85:e3:11:22:99" {
 		t.Errorf("the form shows %q", got)
 	}
-	c.signIn("admin-1").get(ui.PathClaim).wantText("#waiting", "The rule lab <b> lets it in")
+	c.signIn("admin-1").get(ui.PathClaim).wantText("#waiting", "The rule lab <b> accepts the device")
 
 	admin.postForm(ui.PathRules, url.Values{"name": {"shut"}, "action": {"refuse"}}, "").wantRedirect(ui.PathRules)
 	shut := c.rules.Rules()[1].ID.String()
@@ -109,7 +109,7 @@ func TestUnlistedNetworksAreShown(t *testing.T) {
 		c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: "x", RemoteAddr: "203.0.113.9", At: time.Now()})
 	}
 	c.as(fleet.RoleAdmin).get(ui.PathClaim).wantText("#waiting",
-		"20 requests of the network 203.0.113.0/24 were not listed").wantText("#waiting", "Refuse this network")
+		"20 requests from the network 203.0.113.0/24 are not listed").wantText("#waiting", "Refuse this network")
 	page := c.signIn("admin-1").get(ui.PathRules + "?action=refuse&networks=203.0.113.0%2F24&name=x")
 	page.wantText("textarea[name=networks]", "203.0.113.0/24")
 }

@@ -72,7 +72,7 @@ func TestFanOutAnswers(t *testing.T) {
 		form[attribute(n, "name")] = []string{attribute(n, "value")}
 	}
 	to := b.post(ui.PathFanOuts, form).wantStatus(http.StatusSeeOther).header.Get("Location")
-	b.get(to).wantText("main", "Repeats").wantText("main", "1 device that had failed")
+	b.get(to).wantText("main", "Retry of").wantText("main", "1 device that failed")
 	again, err := c.fanOuts.List(t.Context(), 1, "")
 	if err != nil || again.Items[0].RetryOf != f.ID || again.Items[0].Targets != 1 {
 		t.Fatalf("the second fan-out is %+v (%v)", again.Items, err)
@@ -105,5 +105,5 @@ func (c *console) ended(f fleet.FanOut) {
 func TestFanOutForNoDevice(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)
-	c.as(fleet.RoleOperator).get("/fanouts/new?q=a+or+b").wantText("main", "0 devices").wantText("main", "No device matches.")
+	c.as(fleet.RoleOperator).get("/fanouts/new?q=a+or+b").wantText("main", "0 devices").wantText("main", "No devices match.")
 }

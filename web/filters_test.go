@@ -19,7 +19,7 @@ func TestSaveAFilter(t *testing.T) {
 		t.Fatalf("%d forms to save the filter", n)
 	}
 	p := b.post(save, url.Values{"name": {"My Lab"}, "title": {"<b>"}}).wantStatus(http.StatusUnprocessableEntity)
-	p.wantText("#saved", "cannot be the name of a filter")
+	p.wantText("#saved", "is not a valid filter name")
 	if !strings.Contains(p.body, `<details id="saved" class="fold" open>`) {
 		t.Error("the form is folded away with its error")
 	}
@@ -40,7 +40,7 @@ func TestSaveAFilter(t *testing.T) {
 	}
 	p = b.post("/filters/"+f.ID.String()+"/rename", url.Values{"name": {"N O"}, "title": {"Typed"}}).
 		wantStatus(http.StatusUnprocessableEntity)
-	p.wantText("#kept", "cannot be the name of a filter")
+	p.wantText("#kept", "is not a valid filter name")
 	if !strings.Contains(p.body, `value="Typed"`) || !strings.Contains(p.body, `<details class="fold" open>`) {
 		t.Error("what was typed is lost, or folded away")
 	}

@@ -35,13 +35,13 @@ func TestWhyNotUpdating(t *testing.T) {
 	c.bootPoll(id, "9f2c")
 	b := c.as(fleet.RoleOperator)
 	tab := ui.DevicePath(id, "firmware")
-	b.get(tab).wantStatus(200).wantText("#updates", "No release would be newer")
+	b.get(tab).wantStatus(200).wantText("#updates", "There is no newer release")
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
 	release, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{sum}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "2.4.3")
+	b.get(tab).wantText("#updates", "A newer release fits").wantText("#updates", "2.4.3")
 	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
 	s.want("patch", "device-head") // it is connected: what follows is sent
 
@@ -49,8 +49,8 @@ func TestWhyNotUpdating(t *testing.T) {
 	if _, err := c.devices.Hold(t.Context(), anna, id, "on loan", &until); err != nil {
 		t.Fatal(err)
 	}
-	p := b.get(tab).wantText("#updates", "A newer release would fit").wantText("#updates", "on hold by anna")
-	if strings.Contains(p.text("#updates"), "No release would be newer") {
+	p := b.get(tab).wantText("#updates", "A newer release fits").wantText("#updates", "anna has put the device on hold")
+	if strings.Contains(p.text("#updates"), "There is no newer release") {
 		t.Error("a device on a hold is said to have no newer release")
 	}
 	if _, err := c.devices.Release(t.Context(), anna, id); err != nil {
@@ -74,9 +74,9 @@ func TestWhyNotUpdating(t *testing.T) {
 		Since: now, Until: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	b.get(tab).wantText("#updates", "three downloads stalled").wantText("#updates", "Let it back in")
+	b.get(tab).wantText("#updates", "three downloads stalled").wantText("#updates", "End the quarantine")
 	b.post(ui.DevicePath(id, "quarantine"), url.Values{}).wantRedirect(tab)
-	b.get(tab).wantText("#flash", "may take part")
+	b.get(tab).wantText("#flash", "can take part")
 	if q, err := c.store.QuarantineOf(t.Context(), id, now); err != nil || q != nil {
 		t.Errorf("quarantine %+v, %v", q, err)
 	}
@@ -97,7 +97,7 @@ func TestFailedReleaseIsNamed(t *testing.T) {
 	try("2.5.0", campaign.DeploymentRolledBack)
 	b.get(tab).wantText("#updates", "rolled back")
 	try("2.6.0", campaign.DeploymentAborted)
-	b.get(tab).wantText("#updates", "Releases that it failed to take").wantText("#updates", "2.5.0").wantText("#updates",
+	b.get(tab).wantText("#updates", "Releases that failed to install").wantText("#updates", "2.5.0").wantText("#updates",
 		"rolled back")
 }
 
@@ -159,7 +159,7 @@ func TestReleasePageSaysWhoRolledItBack(t *testing.T) {
 		fit     string
 		back    bool
 	}{{release, campaign.DeploymentRolledBack, "1 device fits", true},
-		{release, campaign.DeploymentAborted, "1 device rolled it back The build fits; a campaign would try it again.", true},
+		{release, campaign.DeploymentAborted, "1 device rolled it back The image fits; a campaign would try it again.", true},
 		{next, campaign.DeploymentSucceeded, "1 device fits", true},
 		{release, campaign.DeploymentSucceeded, "2 devices fit", false}} {
 		c.took(step.release, one, step.state)

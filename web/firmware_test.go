@@ -112,13 +112,13 @@ func TestUpload(t *testing.T) {
 		t.Errorf("%d images are listed, want 2", n)
 	}
 	again := b.upload("esp-box-3", "", file{"same.bin", good}).wantStatus(200)
-	again.wantText("#upload-results", "was here already")
+	again.wantText("#upload-results", "already uploaded")
 	b.get("/firmware/images?chip=esp32c3").wantText("tbody", "esp32c3")
 
 	merged := esptest.Merged(esptest.App{Version: "2.5.0"}.Bytes(), []esptest.Partition{{Label: "ota_0", Type: 0,
 		Subtype: 0x10, Offset: 0x20000, Size: 0x100000}}, 0)
 	b.upload("esp-box-3", "", file{"merged-binary.bin", merged}).wantStatus(200).wantText("#upload-results",
-		"cut out").wantText("#upload-results", "2.5.0")
+		"extracted").wantText("#upload-results", "2.5.0")
 }
 
 // What was read from a file is shown before it is stored, with what stock boards
@@ -147,16 +147,16 @@ func TestUploadAsksFirst(t *testing.T) {
 		}
 		return b.post("/firmware/images/confirm", form)
 	}
-	confirm(other).wantStatus(422).wantText("#upload", "no longer kept")
-	confirm(b, "board-"+ids[0], "NO BOARD!").wantStatus(422).wantText("#upload", "no board's name")
+	confirm(other).wantStatus(422).wantText("#upload", "has expired")
+	confirm(b, "board-"+ids[0], "NO BOARD!").wantStatus(422).wantText("#upload", "not a valid board name")
 	if again := staged(confirm(b, "board-"+ids[0], "NO!")); len(again) != 1 || again[0] != ids[0] {
 		t.Errorf("after a refusal %v waits, want %v", again, ids)
 	}
 	confirm(b, "board-"+ids[0], "esp-box-3").wantRedirect("/firmware/images")
 	b.get("/firmware/images").wantText("#flash", "1 image stored").wantText("tbody", "esp-box-3")
-	confirm(b).wantStatus(422).wantText("#upload", "no longer kept")
+	confirm(b).wantStatus(422).wantText("#upload", "has expired")
 	b.post("/firmware/images/confirm", url.Values{}).wantStatus(422).wantText("#upload", "at least one file")
-	b.upload("", "", file{"x.bin", app.Bytes()}).wantText("#upload-results", "was here already")
+	b.upload("", "", file{"x.bin", app.Bytes()}).wantText("#upload-results", "already uploaded")
 
 	draft, err := c.firmware.Create(t.Context(), anna, firmware.ReleaseRequest{Images: []string{image.SHA256},
 		Draft: true})
@@ -182,7 +182,7 @@ func TestUploadRefuses(t *testing.T) {
 	b.upload("", "").wantStatus(422).wantText("#upload", "at least one file")
 	b.post("/firmware/images", url.Values{"file": {"x"}}).wantStatus(422).wantText("#upload", "cannot be read")
 	b.upload("NO BOARD!", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(200).wantText("#upload-results",
-		"no board's name")
+		"not a valid board name")
 	b.upload("", "", file{"empty.bin", nil}).wantStatus(200).wantText("#upload-results", "empty.bin")
 	p := b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", strings.NewReader("--x\r\nbroken"))
 	if p.status < 400 || p.status >= 500 {
@@ -227,14 +227,14 @@ func TestImagePage(t *testing.T) {
 	if strings.Contains(p.body, "⟦") {
 		t.Error("a message is missing")
 	}
-	b.get(path+"?q=nope:x").wantStatus(200).wantText("#fit", "no field")
+	b.get(path+"?q=nope:x").wantStatus(200).wantText("#fit", "unknown field")
 	b.get(path+"?q=id:a085e3112244&mode=pull&downgrade=1").wantStatus(200).wantText("#fit", "1 device")
 	b.get(path + "?q=%00&mode=nope").wantStatus(200)
 
 	b.post(path+"/edit", url.Values{"board": {"bread-compact-wifi"}, "notes": {"a\r\nb"}}).wantRedirect(path)
 	b.get(path).wantText("#flash", "Saved").wantText("h1", "2.4.3 for bread-compact-wifi")
 	b.post(path+"/edit", url.Values{"board": {"Nope Nope"}, "notes": {"kept"}}).wantStatus(422).wantText("textarea",
-		"kept").wantText("#edit", "no board's name")
+		"kept").wantText("#edit", "not a valid board name")
 	for _, form := range []url.Values{{"confirm": {"2.4"}, "reason": {"x"}}, {"confirm": {"2.4.3"}, "reason": {" "}}} {
 		b.post(path+"/revoke", form).wantStatus(422)
 	}
@@ -271,7 +271,7 @@ func TestReleasePages(t *testing.T) {
 
 	location := b.post("/firmware/releases", url.Values{"image": {s3}, "notes": {"first\r\nline"},
 		"to": {"draft"}}).wantRedirect("/firmware/releases/")
-	b.get(location).wantText("#flash", "draft of 2.4.3").wantText("#release-head", "draft")
+	b.get(location).wantText("#flash", "Draft 2.4.3 saved").wantText("#release-head", "draft")
 	b.get(location+"/edit").wantStatus(200).wantText("textarea", "first")
 	b.post(location+"/edit", url.Values{"image": {s3, c3}, "version": {"2.4.3"}, "to": {"draft"}}).wantRedirect(location)
 	b.get(location).wantText("#main", "any esp32c3 board")
@@ -282,7 +282,7 @@ func TestReleasePages(t *testing.T) {
 	b.get(location + "/edit").wantRedirect(location) // only drafts change
 	b.post(location+"/edit", url.Values{"image": {s3}, "to": {"draft"}}).wantStatus(422).wantText("#main", "Only drafts")
 	b.get("/firmware").wantText("tbody", "released").wantText("tbody", "bread-compact-wifi")
-	b.get("/firmware?state=draft").wantText("#list", "No release here")
+	b.get("/firmware?state=draft").wantText("#list", "No releases.")
 	b.get(ui.ImagePath(s3)).wantText("#main", "released")
 	b.post(ui.ImagePath(s3, "delete"), nil).wantRedirect(ui.ImagePath(s3))
 	b.get(ui.ImagePath(s3)).wantText("#flash", "cannot be deleted")
@@ -377,9 +377,9 @@ func TestManifestOnPages(t *testing.T) {
 
 	sum = b.anImage(other, "")
 	address := "/firmware/images/" + sum
-	b.get(address).wantText("#manifest", "they refuse this one")
+	b.get(address).wantText("#manifest", "it then refuses this one")
 	attach := func(f file) *page { return b.attach(address+"/manifest", f) }
-	attach(manifestFile(t, app, private)).wantStatus(422).wantText("#manifest", "about another image")
+	attach(manifestFile(t, app, private)).wantStatus(422).wantText("#manifest", "belongs to another image")
 	attach(file{"x.manifest", []byte("{}")}).wantStatus(422).wantText("#manifest", "no manifest")
 	attach(manifestFile(t, other, private)).wantStatus(http.StatusSeeOther)
 	b.get(address).wantText("#manifest", "not checked")

@@ -169,7 +169,7 @@ func TestFlashRefuses(t *testing.T) {
 	}
 	draft := b.anImage(esptest.App{Version: "9.9.9"}, "")
 	b.get("/flash/" + draft + "/manifest.json").wantStatus(http.StatusConflict)
-	b.get("/flash?image="+draft).wantStatus(200).wantText("#main", "neither bootloader nor partition table")
+	b.get("/flash?image="+draft).wantStatus(200).wantText("#main", "no bootloader and partition table")
 	built := b.sendFiles("/flash/build", "", aBuild(t, esptest.App{Version: "8.8.8"}, 0x10000)...).wantRedirect(
 		"/firmware/images/")
 	unreleased := built[strings.LastIndex(built, "/")+1:]
@@ -247,7 +247,7 @@ func TestLayoutForAnImage(t *testing.T) {
 	b.get("/firmware/images/"+sum).wantText("#layout", "A blank board also needs")
 	to := "/flash/" + sum + "/layout"
 	wrong := aBuild(t, esptest.App{Chip: "esp32c3", Version: "7.7.7"}, 0x8000)
-	b.sendFiles(to, "", wrong...).wantStatus(422).wantText("#layout", "another application")
+	b.sendFiles(to, "", wrong...).wantStatus(422).wantText("#layout", "a different application")
 	b.sendFiles(to, "", files[:2]...).wantRedirect("/firmware/images/" + sum)
 	b.get("/firmware/images/"+sum).wantText("#layout", "0x17000").wantText("#layout", "0x10000").wantText("#layout",
 		"once a release")
@@ -272,7 +272,7 @@ func TestMergedWithoutLayout(t *testing.T) {
 	p := b.upload("", "", file{"m.bin", esptest.Merged(esptest.App{}.Bytes(), hostile, 0)}).wantStatus(200)
 	sum := b.confirm(p, "")[0]
 	b.get("/firmware/images/"+sum).wantText("#layout", "cannot be used").wantText("#layout", "<b>x</b>").
-		wantText("#layout", "reaches to 0x100000000, beyond the flash of any board")
+		wantText("#layout", "extends to 0x100000000, beyond the flash of any board")
 	b.post("/firmware/releases", url.Values{"image": {sum}, "to": {"released"}}).wantRedirect("/firmware/releases/")
 	b.get("/flash/" + sum + "/manifest.json").wantStatus(http.StatusConflict)
 	b.get("/flash").wantText("#layouts", "Released, but without a layout")
@@ -282,7 +282,7 @@ func TestFlashJoining(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	sum := b.aFlashable(esptest.App{})
-	b.get("/flash").wantText("#joining", "No device has come")
+	b.get("/flash").wantText("#joining", "No devices have appeared")
 	answer, err := c.enrolments.Poll(enrolment.BootPoll{Device: "a085e3112233", ClientID: "c1", Board: "fresh-board",
 		At: time.Now().UTC()})
 	if err != nil {
@@ -294,7 +294,7 @@ func TestFlashJoining(t *testing.T) {
 		"#join", "No waiting device shows this code")
 	back := b.post("/flash/claim", url.Values{"code": {answer.Activation.Code}, "next": {next}}).wantRedirect(
 		"/flash?image=" + sum)
-	b.get(back).wantText("#flash", "belongs to the fleet")
+	b.get(back).wantText("#flash", "has joined the fleet")
 	if got := b.post("/flash/claim", url.Values{"code": {"000000"},
 		"next": {"https://evil.test/flash"}}); got.status == http.StatusSeeOther {
 		t.Errorf("led to %s", got.header.Get("Location"))

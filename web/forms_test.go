@@ -99,7 +99,7 @@ func TestReconfigureWiFiNeedsTheTypedWord(t *testing.T) {
 	c.enrol("a085e3112233", "a085e3112244")
 	b := c.as(fleet.RoleOperator)
 	tool := ui.ToolPath("a085e3112233", fleet.ToolReconfigureWiFi)
-	b.get(tool).wantStatus(200).wantText("#main", "stays away until a person")
+	b.get(tool).wantStatus(200).wantText("#main", "stays away until somebody")
 	for _, typed := range []string{"", "reboot", "a085e3112244"} {
 		b.post(tool, url.Values{"confirm": {typed}}).wantStatus(422)
 	}
@@ -167,7 +167,7 @@ func TestDeviceActs(t *testing.T) {
 	if d := device(); d.TimeZone != "Asia/Shanghai" || d.Name == "" {
 		t.Errorf("stored the zone %q and the name %q", d.TimeZone, d.Name)
 	}
-	b.post(dev+"/edit", url.Values{"time_zone": {"Mars/Olympus"}}).wantStatus(422).wantText("#main", "A time zone is named as")
+	b.post(dev+"/edit", url.Values{"time_zone": {"Mars/Olympus"}}).wantStatus(422).wantText("#main", "Unknown time zone")
 	p = b.post(dev+"/edit", url.Values{"name": {"x"}, "tags": {"a:b"}, "notes": {"kept"}}).wantStatus(422)
 	p.wantText("textarea", "kept")
 
@@ -177,7 +177,7 @@ func TestDeviceActs(t *testing.T) {
 		t.Errorf("hold %+v", h)
 	}
 	b.post(dev+"/hold", url.Values{"reason": {""}, "hours": {"8"}}).wantRedirect(dev)
-	b.get(dev).wantText("#flash", "Say why")
+	b.get(dev).wantText("#flash", "Give a reason")
 	b.post(dev+"/hold", url.Values{"reason": {"x"}, "hours": {"-3"}}).wantStatus(422)
 	b.post(dev+"/release", nil).wantRedirect(dev)
 	if device().Hold != nil {
@@ -303,10 +303,10 @@ func TestFanOut(t *testing.T) {
 	waiting := b.post("/fanouts", url.Values{"q": {"id:a085e3112266"}, "tool": {"self.get_device_status"},
 		"offline_wait": {"60"}}).wantRedirect("/fanouts/")
 	live := b.stream("/events?view=fanout&id=" + strings.TrimPrefix(waiting, "/fanouts/"))
-	live.want("patch", "1 is offline and called when it comes online")
+	live.want("patch", "1 is offline and will be called when it comes online")
 	c.connect("a085e3112266", says("three"))
 	live.want("patch", "completed", "three")
-	b.get(waiting).wantText("#main", "waited for until")
+	b.get(waiting).wantText("#main", "Wait for offline devices until")
 	b.post("/devices/a085e3112266/hold", url.Values{"reason": {"x"}, "hours": {"0"}}).wantStatus(303)
 
 	location := b.post("/fanouts", url.Values{"q": {""}, "tool": {"self.get_device_status"}}).wantRedirect("/fanouts/")
@@ -357,7 +357,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("GET %s: %d, want %d: %s", tt.path, p.status, tt.status, p.text("#main"))
 		}
 	}
-	b.get("/devices?q=nope:x").wantText("#list", "there is no field")
+	b.get("/devices?q=nope:x").wantText("#list", "unknown field")
 	for path, form := range map[string]url.Values{
 		dev + "/edit":                             {"name": {strings.Repeat("x", 500)}},
 		dev + "/edit?":                            {"name": {"a\x00b"}},

@@ -66,10 +66,10 @@ func TestSigningKeyPage(t *testing.T) {
 	admin.post("/settings/keys/start", url.Values{"confirm": {"yes"}}).wantStatus(422)
 	admin.post("/settings/keys/finish", url.Values{"confirm": {"0"}}).wantStatus(409)
 	admin.post("/settings/keys/start", url.Values{"confirm": {"rotate"}}).wantRedirect("/settings/keys")
-	admin.get("/settings/keys").wantText("#main", "Rotation under way").wantText("#main", "a0:85:e3:11:22:44")
+	admin.get("/settings/keys").wantText("#main", "Rotation in progress").wantText("#main", "a0:85:e3:11:22:44")
 	admin.post("/settings/keys/start", url.Values{"confirm": {"rotate"}}).wantStatus(409)
 	admin.post("/settings/keys/finish", url.Values{"confirm": {"1"}}).wantStatus(409).wantText("#main",
-		"2 devices are left by now")
+		"2 devices still use the other key")
 	admin.post("/settings/keys/restart", nil).wantStatus(422)
 	admin.post("/settings/keys/abort", url.Values{"confirm": {"abort"}}).wantRedirect("/settings/keys")
 	admin.post("/settings/keys/abort", url.Values{"confirm": {"abort"}}).wantStatus(409)

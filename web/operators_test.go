@@ -91,7 +91,7 @@ func TestAnAdminEndsSessions(t *testing.T) {
 	admin.post(page+"/sessions/end", nil).wantRedirect(page)
 	first.get("/").wantRedirect("/sign-in")
 	second.get("/").wantRedirect("/sign-in")
-	admin.get(page).wantStatus(200).wantText("#sessions", "Signed in nowhere")
+	admin.get(page).wantStatus(200).wantText("#sessions", "No sessions.")
 
 	// A role is changed and a password set from the page, and counts at once.
 	admin.post(page+"/access", url.Values{"role": {"king"}}).wantStatus(422)
@@ -136,7 +136,7 @@ func TestScopesOfClaims(t *testing.T) {
 	c := newConsole(t)
 	c.operator("root", fleet.RoleAdmin)
 	b := c.signIn("root")
-	const warning = "devices say of themselves: "
+	const warning = "devices report about themselves: "
 	token := func(scope string) *page {
 		return b.post("/settings/tokens", url.Values{"name": {scope}, "role": {"viewer"}, "kind": {"program"},
 			"scope": {scope}, "days": {"30"}}).wantStatus(200)

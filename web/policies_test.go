@@ -18,7 +18,7 @@ func TestPoliciesPage(t *testing.T) {
 	fixed, open := c.policies.Table().Rules[0], c.policies.Table().Rules[1]
 	version := func() string { return strconv.FormatInt(c.policies.Table().Version, 10) }
 	p := admin.get(ui.PathPolicies)
-	p.wantText("#policies", "Models and voice servers may not call user-only tools").wantText("#policies", "cannot be switched off")
+	p.wantText("#policies", "Models and voice servers may not call user-only tools").wantText("#policies", "cannot be disabled")
 	p.wantText("#policies", "Any other call is allowed")
 	if body := viewer.get(ui.PathPolicies).body; strings.Contains(body, ui.PolicyPath(open.ID, "disable")) {
 		t.Error("a viewer is offered changes")
@@ -40,15 +40,15 @@ func TestPoliciesPage(t *testing.T) {
 		admin.post(ui.PathPolicies, f).wantStatus(http.StatusUnprocessableEntity).wantText("#add", want)
 	}
 	bad("budget", "many", "not a whole number")
-	bad("arguments", `{"$ref":"#"}`, "not a JSON schema")
+	bad("arguments", `{"$ref":"#"}`, "this JSON schema cannot check")
 	bad("zone", "device", "time zone")
-	bad("version", "77", "was changed meanwhile")
+	bad("version", "77", "was changed in the meantime")
 	admin.post(ui.PathPolicies, form).wantRedirect(ui.PathPolicies)
 	rule := c.policies.Table().Rules[2]
 	if rule.Name != "loud <b>" || rule.DailyBudget != 5 || rule.Window == nil || rule.ApprovalTTL == 0 {
 		t.Fatalf("the form made %+v", rule)
 	}
-	admin.get(ui.PathPolicies).wantText("#policies", "Models may call self.audio_speaker.* after an approval").
+	admin.get(ui.PathPolicies).wantText("#policies", "Models may call self.audio_speaker.* with approval").
 		wantText("#policies", "loud <b>")
 	admin.get(ui.PolicyPath(rule.ID)).wantStatus(http.StatusOK)
 	stale := version()
@@ -85,5 +85,5 @@ func TestPolicyTester(t *testing.T) {
 	try(url.Values{"caller": {"operator:operator"}, "tool": {"self.get_device_status"}}).wantText("#try", "No rule applies")
 	try(url.Values{"caller": {"operator:operator"}, "tool": {"x"}, "on": {"colour:red"}}).wantText("#try", "colour")
 	try(url.Values{"caller": {"nonsense"}, "tool": {"x"}}).wantText("#try", "nonsense")
-	try(url.Values{"caller": {"model:operator"}, "tool": {"x"}, "on": {"tag:none"}}).wantText("#try", "No device matches")
+	try(url.Values{"caller": {"model:operator"}, "tool": {"x"}, "on": {"tag:none"}}).wantText("#try", "No devices match")
 }

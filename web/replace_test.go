@@ -68,7 +68,7 @@ func TestReplaceADevice(t *testing.T) {
 	onThird := "/devices/" + string(third) + "/replace?successor="
 	admin.get(onThird+string(old)).wantStatus(http.StatusConflict).wantText("#main", "is retired")
 	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).
-		wantText("#main", "has taken over from a085e3112233")
+		wantText("#main", "has already taken over from a085e3112233")
 	entries, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "device.replace"})
 	if err != nil || len(entries.Items) != 1 || entries.Items[0].Subject != string(old) {
 		t.Errorf("audit: %+v, %v", entries, err)

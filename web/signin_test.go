@@ -116,7 +116,7 @@ func TestWeakPasswordsAreRefused(t *testing.T) {
 	b := c.browser()
 	signIn := url.Values{"name": {"grace"}, "password": {"password123"}}
 	b.post("/sign-in", signIn).wantRedirect("/")
-	for weak, text := range map[string]string{"password1234": "guessed first", "aaaaaaaaaaaa": "repeats",
+	for weak, text := range map[string]string{"password1234": "attackers try first", "aaaaaaaaaaaa": "repeats",
 		"grace-Tz!k9-w2": "name"} {
 		b.post("/settings/password", url.Values{"old": {"password123"}, "new": {weak}}).wantStatus(422).
 			wantText("#main", text)

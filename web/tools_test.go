@@ -33,7 +33,7 @@ func TestPinnedTool(t *testing.T) {
 		At: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
-	operator.get(at).says("otherwise than admin-1 pinned it").doesNotSay("Remove the pin")
+	operator.get(at).says("differs from the one that admin-1 pinned").doesNotSay("Remove the pin")
 	admin.get(at).says("Pin this description", "Remove the pin")
 	admin.post(at+"/unpin", nil).wantRedirect(at)
 	admin.post(at+"/unpin", nil).wantRedirect(at) // someone else was quicker

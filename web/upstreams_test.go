@@ -39,7 +39,7 @@ func TestUpstreamsPage(t *testing.T) {
 	admin, viewer := c.as(fleet.RoleAdmin), c.as(fleet.RoleViewer)
 	version := func() string { return strconv.FormatInt(c.upstreams.Version(), 10) }
 	admin.get(ui.PathUpstreams).wantText("#upstreams", "flag.test").
-		wantText("#upstreams", "3 failures in a row: it cannot be reached. ").wantText("#upstreams", "No voice")
+		wantText("#upstreams", "3 failures in a row: it is unreachable. ").wantText("#upstreams", "No voice")
 	if body := viewer.get(ui.PathUpstreams).body; strings.Contains(body, "<form method=\"post\" action=\"/settings/voice") {
 		t.Error("a viewer is offered changes")
 	}
@@ -58,10 +58,10 @@ func TestUpstreamsPage(t *testing.T) {
 		}
 	}
 	bad("url", "http://lab.test/", "begins with one of: ws, wss")
-	bad("url", "ws://a:b@lab.test/", "holds no user name or password")
+	bad("url", "ws://a:b@lab.test/", "must not contain a user name or password")
 	bad("secret", "", "Enter the secret or token")
-	bad("devices", "colour:red", "there is no field")
-	bad("version", "77", "were changed meanwhile")
+	bad("devices", "colour:red", "unknown field")
+	bad("version", "77", "were changed in the meantime")
 	admin.post(ui.PathUpstreams, form).wantRedirect(ui.PathUpstreams)
 	lab := c.upstreams.States()[0]
 	if lab.Name != "lab <b>" || lab.Auth != fleet.UpstreamAuthSecret || !lab.Tools || lab.Devices != "tag:lab" {
@@ -70,7 +70,7 @@ func TestUpstreamsPage(t *testing.T) {
 	admin.post(ui.PathUpstreams, url.Values{"name": {"mute"}, "kind": {"none"}, "auth": {"secret"}, "enabled": {"1"}}).
 		wantRedirect(ui.PathUpstreams)
 	mute := c.upstreams.States()[1]
-	admin.get(ui.PathUpstreams+"?device=a0:85:e3:11:22:33").wantText("#match", `has no voice, as "mute" says`).
+	admin.get(ui.PathUpstreams+"?device=a0:85:e3:11:22:33").wantText("#match", `has no voice, because of "mute"`).
 		wantText("#match", "does not fit").wantText("#match", "comes later")
 	admin.get(ui.PathUpstreams+"?device=a085e3119999").wantText("#match", "There is no device")
 
@@ -85,11 +85,11 @@ func TestUpstreamsPage(t *testing.T) {
 	}
 	admin.post(ui.UpstreamPath(mute.ID, "disable"), url.Values{"version": {version()}}).wantRedirect(ui.PathUpstreams)
 	admin.post(ui.UpstreamPath(lab.ID, "check"), nil).wantRedirect(ui.PathUpstreams)
-	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "answered: hello in") {
+	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "responded: hello took") {
 		t.Error("the outcome of the check is not shown")
 	}
 	admin.post(ui.UpstreamPath(fleet.FixedUpstreamID, "check"), nil).wantRedirect(ui.PathUpstreams)
-	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "flag.test failed: it cannot be reached") {
+	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "flag.test failed: it is unreachable") {
 		t.Error("the failure of the check is not shown")
 	}
 	admin.post(ui.UpstreamPath(mute.ID, "check"), nil).wantStatus(http.StatusUnprocessableEntity)

@@ -115,7 +115,7 @@ func unitTakesSignedImages(t *testing.T, d *daemon) {
 		}
 		v := d.verdict(d.campaign("signed "+tt.version, "signed", file), u)
 		if v.State != tt.state || !strings.Contains(v.Reason, tt.reason) || tt.reason != "" && !strings.HasPrefix(v.Reason,
-			"the device says: ") {
+			"the device reports: ") {
 			t.Errorf("%s ended %+v, want %s and %q", tt.version, v, tt.state, tt.reason)
 		}
 		if tt.state == "succeeded" {
@@ -144,7 +144,7 @@ func unitGoesBack(t *testing.T, d *daemon) {
 	d.joined(u)
 	d.tagged("goes-back", u)
 	v := d.verdict(d.campaign("to a bad build", "goes-back", buildImage(t, "1.2.0", `{"selftest":"fail"}`)), u)
-	if v.State != "rolled_back" || v.Class != "rolled_back" || !strings.HasPrefix(v.Reason, "the device says: ") ||
+	if v.State != "rolled_back" || v.Class != "rolled_back" || !strings.HasPrefix(v.Reason, "the device reports: ") ||
 		!strings.Contains(v.Reason, "self-test") {
 		t.Errorf("the deployment: %+v", v)
 	}
@@ -215,7 +215,7 @@ func unitLosesPower(t *testing.T, d *daemon) {
 		cut := cuts[i]
 		v := d.verdict(campaigns[cut.build], u)
 		if v.State != cut.state || v.Attempts != cut.attempts || cut.state == "rolled_back" && !strings.HasPrefix(v.Reason,
-			"the device says: ") {
+			"the device reports: ") {
 			t.Errorf("%s: %+v", cut.step, v)
 		}
 		if cut.state == "succeeded" {

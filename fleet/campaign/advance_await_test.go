@@ -29,12 +29,12 @@ func TestAdvanceAwaitsReport(t *testing.T) {
 		reason      string
 		sameVerdict bool // as a device gets that does not report
 	}{
-		{"canceled", "", "queued", campaign.FailureDownload, "the device says: so it is", false},
-		{"rolled_back", "", "rolled_back", campaign.FailureRolledBack, "the device says: so it is", false},
-		{"corrupt", "", "failed", campaign.FailureImage, "the device says: so it is", false},
-		{"silence", "downloaded poll", "rolled_back", campaign.FailureRolledBack, "did not last", true},
-		{"silence", "rebooting poll", "rolled_back", campaign.FailureRolledBack, "did not last", true},
-		{"silence", "rebooting probe", "rolled_back", campaign.FailureRolledBack, "did not last", true},
+		{"canceled", "", "queued", campaign.FailureDownload, "the device reports: so it is", false},
+		{"rolled_back", "", "rolled_back", campaign.FailureRolledBack, "the device reports: so it is", false},
+		{"corrupt", "", "failed", campaign.FailureImage, "the device reports: so it is", false},
+		{"silence", "downloaded poll", "rolled_back", campaign.FailureRolledBack, "did not pass its trial", true},
+		{"silence", "rebooting poll", "rolled_back", campaign.FailureRolledBack, "did not pass its trial", true},
+		{"silence", "rebooting probe", "rolled_back", campaign.FailureRolledBack, "did not pass its trial", true},
 		{"silence", "downloaded probe", "failed", campaign.FailureImage, "refused the image", true},
 		{newELF, "", "booted", "", "", false},
 		{otherELF, "", "wrong_build", campaign.FailureWrongBuild, "cccc", false},
@@ -47,7 +47,7 @@ func TestAdvanceAwaitsReport(t *testing.T) {
 				}
 				p := reporter(t, from)
 				if step := p.sees(seen); step.Act != campaign.ActNone || step.Event == nil || !strings.Contains(said(p.d.Reason),
-					"waits for the device") {
+					"waiting for the device") {
 					t.Errorf("%s, %s: %+v, %q", from, name, step, p.d.Reason)
 				}
 				if p.d.State != "downloaded" && p.d.State != "rebooting" || p.d.Deadline.Sub(p.now) != timers.Connect {
@@ -85,12 +85,12 @@ func TestAdvanceBootedAndBack(t *testing.T) {
 				p.mustBe(campaign.DeploymentRebooting)
 				p.kinds("boot_poll", "probe", "connect", "initialize")
 				p.mustBe(campaign.DeploymentRebooting)
-				want := "the device says: no broker"
+				want := "the device reports: no broker"
 				if code != "" {
 					p.jobFails(code, "no broker")
 				} else {
 					p.expire()
-					want = "the device took the image and came back with the build it had before: the new one did not last"
+					want = "the device accepted the image but came back with its previous build: the new build did not pass its trial"
 				}
 				if p.d.State != campaign.DeploymentRolledBack || p.d.Class != campaign.FailureRolledBack ||
 					said(p.d.Reason) != want {
@@ -153,7 +153,7 @@ func TestAdvanceUnseenPoll(t *testing.T) {
 				p.jobSays(campaign.Observation{Job: fleet.JobDone})
 			}
 			p.sees(campaign.Observation{Kind: "probe", ELF: newELF})
-			if !strings.Contains(said(p.d.Reason), "never arrived") || reports == strings.Contains(said(p.d.Reason), "falls back") {
+			if !strings.Contains(said(p.d.Reason), "never arrived") || reports == strings.Contains(said(p.d.Reason), "rolled back") {
 				t.Errorf("%s, reports %v: %q", from, reports, p.d.Reason)
 			}
 			if step := p.sees(campaign.Observation{Kind: "connect"}); step.Act != campaign.ActNone {

@@ -182,7 +182,7 @@ func TestAdvancePollsAndNeverConnects(t *testing.T) {
 	}
 	p.expire()
 	p.mustBe(campaign.DeploymentTimedOut)
-	if said(p.d.Reason) != "connect: polled with the new build and never connected" {
+	if said(p.d.Reason) != "connect: polled with the new build but never connected" {
 		t.Errorf("reason %q", p.d.Reason)
 	}
 	p.now = p.now.Add(time.Hour)
@@ -306,7 +306,7 @@ func TestAdvanceSoak(t *testing.T) {
 		p.expire()
 		p.expire()
 		p.mustBe(campaign.DeploymentTimedOut)
-		if said(p.d.Reason) != "verifying: no connection: the device went away during the soak" {
+		if said(p.d.Reason) != "verifying: no connection; the device went offline during the soak" {
 			t.Errorf("reason %q", p.d.Reason)
 		}
 	})
@@ -373,7 +373,7 @@ func TestAdvanceFlapping(t *testing.T) {
 	}
 	p.kinds("connection_lost", "connect")
 	p.mustBe(campaign.DeploymentUnhealthy)
-	if said(p.d.Reason) != "reconnected 4 times in the soak, at most 3 are allowed" {
+	if said(p.d.Reason) != "reconnected 4 times during the soak; at most 3 are allowed" {
 		t.Errorf("reason %q", p.d.Reason)
 	}
 }

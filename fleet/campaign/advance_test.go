@@ -212,14 +212,14 @@ func TestAdvance(t *testing.T) {
 		{"pending", campaign.Observation{Kind: "fleetd_start"}, "pending", "", "", ""},
 
 		{"queued", poll(newELF), "queued", "", "", ""}, // never notified: not our doing
-		{"queued", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "", "", "does not fit"},
+		{"queued", campaign.Observation{Kind: "unfit", Skip: "held"}, "skipped", "", "", "no longer fits"},
 		{"queued", kind("canceled"), "canceled", "", "", ""},
 		{"queued", kind("retired"), "removed", "", "", "retired"},
 
 		{"dispatching", kind("sent"), "sent", "", "", ""},
 		{"dispatching", campaign.Observation{Kind: "not_sent", CallError: "device_offline"}, "queued", "revoke", "", "not sent"},
 		{"dispatching", campaign.Observation{Kind: "not_sent", CallError: "device_busy", Detail: "8 calls wait"}, "queued", "revoke",
-			"busy", "no room"},
+			"busy", "no buffer left"},
 		{"dispatching", campaign.Observation{Kind: "refused", CallError: "tool_error", Detail: "no such tool"}, "rejected", "revoke", "rejected",
 			"no such tool"},
 		{"dispatching", kind("get"), "downloading", "", "", ""},
@@ -242,7 +242,7 @@ func TestAdvance(t *testing.T) {
 		{"sent", campaign.Observation{Kind: "boot_poll", Version: "2.4.3"}, "sent", "", "", ""}, // a version proves nothing
 
 		{"offered", kind("get"), "downloading", "", "", ""},
-		{"offered", timer, "queued", "revoke", "timeout", "was offered the image and did not fetch it"},
+		{"offered", timer, "queued", "revoke", "timeout", "was offered the image but did not fetch it"},
 		{"offered", poll(oldELF), "queued", "revoke", "timeout", "was offered"},
 		{"offered", initialize(oldELF), "queued", "revoke", "timeout", "was offered"},
 		{"offered", poll(newELF), "booted", "", "", ""},
@@ -281,13 +281,13 @@ func TestAdvance(t *testing.T) {
 		{"downloaded", probe("", false), "downloaded", "", "", ""},
 		{"downloaded", probe(newELF, false), "downloaded", "", "", "unconfirmed"},
 		{"downloaded", poll(newELF), "booted", "", "", ""},
-		{"downloaded", poll(oldELF), "rolled_back", "", "rolled_back", "did not last"},
+		{"downloaded", poll(oldELF), "rolled_back", "", "rolled_back", "did not pass its trial"},
 		{"downloaded", poll(otherELF), "wrong_build", "", "wrong_build", "cccc"},
 		{"downloaded", kind("revoked"), "downloaded", "", "", ""},
 		{"downloaded", kind("retired"), "removed", "revoke", "", ""},
 
 		{"rebooting", poll(newELF), "booted", "", "", ""},
-		{"rebooting", poll(oldELF), "rolled_back", "", "rolled_back", "did not last"},
+		{"rebooting", poll(oldELF), "rolled_back", "", "rolled_back", "did not pass its trial"},
 		{"rebooting", poll(otherELF), "wrong_build", "", "wrong_build", "neither"},
 		{"rebooting", poll(""), "rebooting", "", "", ""},
 		{"rebooting", timer, "timed_out", "", "timeout", "boot poll"},
@@ -312,7 +312,7 @@ func TestAdvance(t *testing.T) {
 		{"verifying", kind("healthy"), "verifying", "", "", ""},
 		{"verifying", campaign.Observation{Kind: "unhealthy", Reason: fleet.Because("legacy", "detail", "$.battery is gone")}, "unhealthy", "", "unhealthy",
 			"$.battery is gone"},
-		{"verifying", timer, "verifying", "", "", "waits for answer to the health checks"},
+		{"verifying", timer, "verifying", "", "", "waiting for the answer to the health checks"},
 		{"verifying", kind("disconnect"), "verifying", "", "", ""},
 		{"verifying", kind("connect"), "verifying", "verify", "", ""},
 		{"verifying", poll(newELF), "booted", "", "", ""}, // restarted: connects, is checked and soaks again

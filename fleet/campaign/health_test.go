@@ -20,15 +20,15 @@ func TestCheckAssertions(t *testing.T) {
 	}{
 		{"$.audio_speaker.volume", "eq", "70", "", "", ""},
 		{"$.audio_speaker.volume", "eq", "70.0", "", "", ""},
-		{"$.audio_speaker.volume", "eq", "71", "", "", "$.audio_speaker.volume is 70, must be 71"},
+		{"$.audio_speaker.volume", "eq", "71", "", "", "$.audio_speaker.volume is 70 but must be 71"},
 		{"$.audio_speaker.volume", "eq", `"70"`, "", "", "must be"},
 		{"$.audio_speaker.volume", "ne", "71", "", "", ""},
 		{"$.audio_speaker.volume", "ne", "70", "", "", "must not be 70"},
 		{"$.battery.level", "ge", "80", "", "", ""},
-		{"$.battery.level", "gt", "80", "", "", "must be above 80"},
+		{"$.battery.level", "gt", "80", "", "", "must be more than 80"},
 		{"$.battery.level", "le", "80", "", "", ""},
 		{"$.battery.level", "lt", "81", "", "", ""},
-		{"$.battery.level", "lt", "80", "", "", "must be below 80"},
+		{"$.battery.level", "lt", "80", "", "", "must be less than 80"},
 		{"$.battery.charging", "eq", "false", "", "", ""},
 		{"$.battery.charging", "ge", "1", "", "", "is false, which cannot be compared with 1"},
 		{"$.chip.minimum_free_heap_size", "ge", "81920", "", "", ""}, // devices write numbers as text
@@ -53,7 +53,7 @@ func TestCheckAssertions(t *testing.T) {
 			"$.battery.level was 90 before the upgrade and is 80 now"},
 		{"$.battery.level", "unchanged", "", "", "", "there is no answer from before"},
 		{"$.battery.level", "unchanged", "", "", "not JSON", "before the upgrade and is 80 now"},
-		{"$.battery.level", "about", "80", "", "", "is not a comparison"},
+		{"$.battery.level", "about", "80", "", "", "unknown comparison"},
 		{"$[", "exists", "", "", "", "is not a JSON path"},
 		{"$.battery.level", "eq", "", "", "", "no value"},
 	}

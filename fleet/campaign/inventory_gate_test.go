@@ -27,12 +27,12 @@ func TestInventoryGate(t *testing.T) {
 			[]string{"*"}, ""},
 		{"something else lost", inventory("self.reboot"), []string{"self.reboot"}, ""},
 		{"one lost", inventory("self.audio.set_volume", "self.audio.mute", "self.lamp.on"), []string{"self.lamp.on",
-			"self.reboot"}, "tools that must stay are gone: self.reboot"},
+			"self.reboot"}, "tools that must remain are gone: self.reboot"},
 		{"by ending", inventory("self.reboot"), []string{"self.audio.*"},
-			"tools that must stay are gone: self.audio.mute, self.audio.set_volume"},
+			"tools that must remain are gone: self.audio.mute, self.audio.set_volume"},
 		{"never had", inventory("self.reboot"), []string{"self.camera.take_photo"}, ""},
 		{"listed nothing", nil, []string{"*"},
-			"tools that must stay are gone: self.audio.mute, self.audio.set_volume, self.lamp.on, self.reboot"},
+			"tools that must remain are gone: self.audio.mute, self.audio.set_volume, self.lamp.on, self.reboot"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestInventoryGate(t *testing.T) {
 	}
 	many := inventory("a", "b", "c", "d", "e", "f", "g")
 	if got := saidError(campaign.InventoryGate(many, nil,
-		[]string{"*"})); got != "tools that must stay are gone: a, b, c, d, e, 2 more" {
+		[]string{"*"})); got != "tools that must remain are gone: a, b, c, d, e and 2 more" {
 		t.Errorf("%q", got)
 	}
 }

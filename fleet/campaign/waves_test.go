@@ -121,7 +121,7 @@ func TestAssignWavesSizes(t *testing.T) {
 		})
 	}
 	_, err := campaign.AssignWaves(uuid.Max, []campaign.WavePlan{{Count: 5}, {Count: 90}}, devices)
-	if want := "the waves hold 95 of the 100 devices of the audience; 5 would never have their turn: let the last wave end at 100 %"; english(err) != want {
+	if want := "the waves cover 95 of the 100 devices in the audience; 5 would never have their turn; let the last wave end at 100 %"; english(err) != want {
 		t.Errorf("error %v, want %q", err, want)
 	}
 }

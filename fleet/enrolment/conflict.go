@@ -148,7 +148,7 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) error {
 		return nil
 	case ConflictKeep:
 	default:
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 20)).At("act")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_act.conflict", "value", fleet.CleanText(string(r.Act), 20)).At("act")
 	}
 	known := append(e.duplicates.clientIDs(a.Device), a.ClientID, a.NewClientID)
 	c, _ := e.duplicates.conflict(a.Device)

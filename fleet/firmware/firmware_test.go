@@ -242,7 +242,7 @@ func TestUploadSigned(t *testing.T) {
 	app := esptest.App{Size: 5000}.Bytes()
 	forged := esptest.Sign(app, mine)
 	forged[8192+200] ^= 1
-	for name, data := range map[string][]byte{"has no Secure Boot": app, "not the key that": esptest.Sign(app, theirs),
+	for name, data := range map[string][]byte{"has no Secure Boot": app, "was not given": esptest.Sign(app, theirs),
 		"CRC": forged} {
 		_, _, err := b.upload(data, "")
 		wantCode(t, err, fleet.ErrInvalid, "image_unsigned")

@@ -67,7 +67,7 @@ var fitCases = []fitCase{
 	{"a byte too large", func(d *fleet.Device, img *firmware.Image, _ *firmware.FitOptions) {
 		d.Layout.SlotSize, img.Size = 1536<<10, 1536<<10+1
 	},
-		firmware.SkipTooLarge, "slot of 1,536 KiB, image of 1,537 KiB"},
+		firmware.SkipTooLarge, "the slot has 1,536 KiB, the image 1,537 KiB"},
 	{"2.x on a 1.x layout", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) {
 		d.Version, d.Layout.Labels = "1.9.4", []string{"nvs", "model", "ota_0", "ota_1"}
 	}, firmware.SkipPartitions, "nvs, model, ota_0"},

@@ -63,7 +63,7 @@ func TestAlerts(t *testing.T) {
 	w.alerts.Look(t.Context())
 	found := decode[list[AlertView]](t, w.get(t, "/alerts"), 200).Items
 	if len(found) != 1 || found[0].Kind != alert.ToolsChanged || found[0].State != alert.Open || found[0].Devices != 2 ||
-		!strings.Contains(found[0].Message, "2 devices list other tools") {
+		!strings.Contains(found[0].Message, "2 devices changed their tools") {
 		t.Fatalf("alerts %+v", found)
 	}
 	one := "/alerts/" + found[0].ID.String()

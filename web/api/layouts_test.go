@@ -58,7 +58,7 @@ func TestLayoutProblem(t *testing.T) {
 	i := decode[imageView](t, w.upload(t, "/images", "application/octet-stream",
 		bytes.NewReader(esptest.Merged(esptest.App{}.Bytes(), table, 0))), 201)
 	got := decode[layoutView](t, w.get(t, "/images/"+i.SHA256+"/layout"), 200)
-	if want := `the partition "x" reaches to 0x100000000, beyond the flash of any board`; want !=
+	if want := `the partition "x" extends to 0x100000000, beyond the flash of any board`; want !=
 		got.Problem || got.ProblemCode != "image_partition_table" || got.ProblemParams["case"] != "beyond_flash" ||
 		got.ProblemParams["label"] != "x" || got.ProblemParams["end_hex"] != float64(0x100000000) {
 		t.Errorf("%+v, want %q", got, want)

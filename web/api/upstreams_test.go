@@ -121,7 +121,7 @@ func TestUpstreams(t *testing.T) {
 	w.upstreamLink.outcome = fleet.UpstreamCheck{Error: fleet.EndedRefused, Took: time.Second}
 	w.upstreamLink.mu.Unlock()
 	if h := decode[UpstreamView](t, w.as(t, fleet.RoleAdmin, "GET", flag, ""), 200).Health; !h.Down || h.Failures != 3 || h.Conversations != 2 ||
-		h.Code != "upstream_unreachable" || h.Message != "it cannot be reached" || h.LastSuccess != nil {
+		h.Code != "upstream_unreachable" || h.Message != "it is unreachable" || h.LastSuccess != nil {
 		t.Errorf("health %+v", h)
 	}
 	checked := decode[UpstreamCheckView](t, w.post(t, flag+"/check", `{}`), 200)

@@ -248,7 +248,7 @@ func TestVisionUpstream(t *testing.T) {
 	}
 	for name, f := range bad {
 		answer.Store(f)
-		if got := post(); got.status != 502 || got.Success || !strings.Contains(got.Message, "the picture is kept") {
+		if got := post(); got.status != 502 || got.Success || !strings.Contains(got.Message, "the picture is stored") {
 			t.Errorf("%s: answered %d %s", name, got.status, got.body)
 		}
 	}

@@ -33,13 +33,13 @@ func TestFaultsOfFiles(t *testing.T) {
 			[]byte("\xe9abc")},
 		{"begin", "The file begins with the byte 0x61; an app image begins with 0xe9.",
 			"文件的第一个字节是 0x61，应用镜像以 0xe9 开头。", bytes.Repeat([]byte("a"), 400)},
-		{"chip", "The image is for the chip with the id 0x77, which fleetd does not know.",
+		{"chip", "The image is for a chip with the unknown id 0x77.",
 			"镜像适用于 ID 为 0x77 的芯片，fleetd 不认识此芯片。", chip},
-		{"cut", "The file ends after 50,000 bytes, but the image needs at least 99,888; fetch or build it again, it was cut short.",
+		{"cut", "The file was cut off after 50,000 bytes; the image needs at least 99,888; download or build it again.",
 			"文件在 50,000 字节处结束，而镜像至少需要 99,888 字节；文件被截断，请重新下载或构建。", app[:50_000]},
 		{"damaged", "The checksum is 0x96, but the data gives 0x97; the file is damaged.",
 			"记录的校验和是 0x96，由数据算出的是 0x97；文件已损坏。", damaged},
-		{"in a merged binary", `This is a merged binary, and the application in its partition "ota_0" at 0x20000 is not good: ` +
+		{"in a merged binary", `This is a merged binary, but the application in its partition "ota_0" at 0x20000 cannot be used: ` +
 			"the checksum is 0x96, but the data gives 0x97; the file is damaged.",
 			"这是合并固件，其中位于 0x20000 的分区“ota_0”内的应用程序无法使用：记录的校验和是 0x96，由数据算出的是 0x97；文件已损坏。", merged},
 	}

@@ -73,8 +73,8 @@ func TestText(t *testing.T) {
 		{Chinese, "fanout.n_devices", []any{"n", 1}, "1 台设备"},
 		{Chinese, "fanout.will_call", []any{"tool", "self.reboot", "n", 37}, "将对 37 台设备调用 self.reboot。"},
 		{English, "fanout.will_call", []any{"tool", "{n}", "n", 2}, "{n} will be called on 2 devices."},
-		{English, "reason.wave_soaking", []any{"devices", int64(1), "soak_ms", time.Second}, "1 device has to stay well for 1 s"},
-		{English, "reason.wave_soaking", []any{"devices", 2, "soak_ms", time.Second}, "2 devices have to stay well for 1 s"},
+		{English, "reason.wave_soaking", []any{"devices", int64(1), "soak_ms", time.Second}, "1 device has to stay healthy for 1 s"},
+		{English, "reason.wave_soaking", []any{"devices", 2, "soak_ms", time.Second}, "2 devices have to stay healthy for 1 s"},
 		{English, "reason.wave_under_way", []any{"open", 1, "size", 3}, "1 of 3 devices are not done"},
 		{English, "no.such.key", nil, "⟦no.such.key⟧"},
 	}

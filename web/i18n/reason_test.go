@@ -67,12 +67,12 @@ func TestErrors(t *testing.T) {
 		e              *fleet.Error
 		detail, en, zh string
 	}{
-		{long, "the filter is 3,000 bytes long; 512 is the limit", "The filter is 3,000 bytes long; 512 is the limit.",
+		{long, "the filter has 3,000 bytes; the limit is 512", "The filter has 3,000 bytes; the limit is 512.",
 			"筛选条件长 3,000 字节，上限为 512 字节。"},
-		{cause, "the filter is 3,000 bytes long; 512 is the limit", "The filter is 3,000 bytes long; 512 is the limit.",
+		{cause, "the filter has 3,000 bytes; the limit is 512", "The filter has 3,000 bytes; the limit is 512.",
 			"筛选条件长 3,000 字节，上限为 512 字节。"},
-		{passed, "the end of {end_at}, 2026-08-01T22:00:00Z, has passed: give it a later one",
-			"The end of {end_at}, 2 Aug 2026, 06:00:00, has passed: give it a later one.",
+		{passed, "the end of {end_at}, 2026-08-01T22:00:00Z, has passed; set a later one",
+			"The end of {end_at}, 2 Aug 2026, 06:00:00, has passed; set a later one.",
 			"活动“{end_at}”的结束时间 2026年8月2日 06:00:00 已过，请设置更晚的时间。"},
 		{fleet.Refuse(fleet.ErrConflict, "of_a_newer_version"), "of_a_newer_version", "of_a_newer_version",
 			"of_a_newer_version"},

@@ -36,7 +36,7 @@ func TestTerms(t *testing.T) {
 			"Health check 1: assertion 3: “JSON path” is 900; it must be from 0 to 100.",
 			"第 1 项健康检查的第 3 个断言的“JSON 路径”为 900，须在 0 到 100 之间。"},
 		{inRange("forbid_removed[4]"), "forbid_removed[4] is 900; it must be from 0 to 100",
-			"Tool 5 of those that must stay is 900; it must be from 0 to 100.",
+			"Tool 5 of the tools that must remain is 900; it must be from 0 to 100.",
 			"必须保留的第 5 个工具为 900，须在 0 到 100 之间。"},
 		{inRange("of_a_newer[version"), "of_a_newer[version is 900; it must be from 0 to 100",
 			"of_a_newer[version is 900; it must be from 0 to 100.", "of_a_newer[version 为 900，须在 0 到 100 之间。"},

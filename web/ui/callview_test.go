@@ -14,7 +14,7 @@ import (
 // marked as foreign.
 func TestTimeLineIsTranslated(t *testing.T) {
 	for lang, want := range map[i18n.Lang][]string{
-		i18n.English: {"core dump, 68.4 KiB", "no sign of life within 1.5 times its keepalive"},
+		i18n.English: {"core dump, 68.4 KiB", "no data within 1.5 times its keepalive"},
 		i18n.Chinese: {"核心转储，68.4 KiB", "1.5 倍保活时间内没有任何数据"},
 	} {
 		var buf bytes.Buffer
@@ -32,7 +32,7 @@ func TestTimeLineIsTranslated(t *testing.T) {
 
 // A call that evidence decides does not wait for an answer.
 func TestCallsByEvidenceDoNotWaitForAnAnswer(t *testing.T) {
-	for tool, want := range map[string]string{fleet.ToolReboot: "watches for its restart",
+	for tool, want := range map[string]string{fleet.ToolReboot: "watching for its restart",
 		fleet.ToolReconfigureWiFi: "leave the network", fleet.ToolUpgradeFirmware: "the new build",
 		"self.get_device_status": "Waiting for the answer"} {
 		for _, lang := range i18n.Langs {

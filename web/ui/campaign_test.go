@@ -70,17 +70,17 @@ func TestRuleFigures(t *testing.T) {
 		overruled *time.Time
 		en, zh    string
 	}{
-		{"no failure", nil, failures(), nil, "0 of the 484 devices dispatched", "已下发 484 台，其中 0 台"},
+		{"no failure", nil, failures(), nil, "0 of 484 dispatched devices", "已下发 484 台，其中 0 台"},
 		{"some", nil, failures(3, 90, 150), nil,
 			"nearest: 3 of the first 150 devices dispatched, 2%; at least 0.5% with 99% confidence",
 			"最接近：最先下发的 150 台中 3 台，2%；以 99% 的置信度不低于 0.5%"},
 		{"the plain share", func(r *campaign.AbortRule) { r.Measure = campaign.MeasureShare }, failures(3, 90, 150), nil,
 			"nearest: 1 of the first 5 devices dispatched, 20%", "最接近：最先下发的 5 台中 1 台，20%"},
-		{"overruled", nil, failures(1, 2, 3), &later, "resumed in spite of these; looks again at the next failure",
+		{"overruled", nil, failures(1, 2, 3), &later, "resumed despite these failures; evaluated again at the next failure",
 			"已人工恢复；下次失败时重新判定"},
 		{"a board", func(r *campaign.AbortRule) { r.Scope = campaign.ScopeBoard }, failures(7), nil, "board <span class=\"foreign\">a</span>", "板型 <span class=\"foreign\">a</span>"},
 		{"a wave that has not begun", func(r *campaign.AbortRule) { r.Scope, r.Wave = campaign.ScopeWave, 3 }, failures(7), nil,
-			"applies from 5 devices on", "满 5 台后生效"},
+			"applies once 5 devices are dispatched", "满 5 台后生效"},
 	} {
 		r := rule
 		if tt.edit != nil {
@@ -172,9 +172,9 @@ func TestResumeSaysWhatItDoes(t *testing.T) {
 		say     string
 		primary bool
 	}{
-		{campaign.WaveRunning, open, "goes on with the 6 devices left in wave 1, which needs 95%", true},
-		{campaign.WaveFailed, open, "can no longer reach its 95%. Resume takes the 6 devices left", false},
-		{campaign.WaveFailed, over, "every device of it has had its turn", false},
+		{campaign.WaveRunning, open, "continues with the 6 devices left in wave 1, which needs 95%", true},
+		{campaign.WaveFailed, open, "can no longer reach 95% success. “Resume” still updates the 6 devices left", false},
+		{campaign.WaveFailed, over, "every device in it has had its turn", false},
 	} {
 		b := CampaignBoard{CanAct: true, Campaign: campaign.Campaign{State: campaign.Paused,
 			PauseReason: campaign.PausedByThreshold},
@@ -204,7 +204,7 @@ func TestWaveOfAPausedCampaign(t *testing.T) {
 			Progress: campaign.Progress{ByWave: []map[campaign.DeploymentState]int{{campaign.DeploymentSucceeded: 5,
 				campaign.DeploymentRejected: 1, campaign.DeploymentQueued: 2}}}}
 		for lang, want := range map[i18n.Lang][]string{
-			i18n.English: {">paused<", "Paused: 6 of 8 judged, 0 go on."},
+			i18n.English: {">paused<", "Paused: 6 of 8 judged, 0 continue."},
 			i18n.Chinese: {">已暂停<", "已暂停：已判定 6 / 8"}} {
 			var html strings.Builder
 			if err := b.Wave(0).Render(WithPage(t.Context(), Page{Lang: lang}), &html); err != nil {
@@ -232,7 +232,7 @@ func TestReleaseThatRolledBackHere(t *testing.T) {
 	if err := v.View().Render(ctx, &html); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"The campaign “Autumn” lists this device, and is paused", "rolled back here on",
+	for _, text := range []string{"The campaign “Autumn” (paused) includes this device", "rolled back on this device on",
 		"Try it again…"} {
 		if !strings.Contains(html.String(), text) {
 			t.Errorf("the page lacks %q:\n%s", text, html.String())
@@ -285,7 +285,7 @@ func TestLeftOutByBoard(t *testing.T) {
 // Devices that rolled a release back are no part of those that it fits.
 func TestFitSaysWhoRolledItBack(t *testing.T) {
 	for lang, want := range map[i18n.Lang]string{
-		i18n.English: "1 device fits 2 devices rolled it back The build fits; a campaign would try it again.",
+		i18n.English: "1 device fits 2 devices rolled it back The image fits; a campaign would try it again.",
 		i18n.Chinese: "1 台设备适用 2 台设备曾回滚 适用；升级活动会再次尝试。"} {
 		var html strings.Builder
 		v := FitView{Report: &firmware.FitReport{Matched: 3, Fit: 1, RolledBack: 2}}

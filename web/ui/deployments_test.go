@@ -65,9 +65,9 @@ func TestReportsInTheTimeLine(t *testing.T) {
 		reason fleet.Reason
 		want   string
 	}{
-		{fleet.Because("job_accepted"), "that it took the order"},
+		{fleet.Because("job_accepted"), "that it accepted the order"},
 		{fleet.Because("job_progress", "percent", 50), "that it has 50% of the image"},
-		{fleet.Because("job_done"), "that the new build has proved itself"},
+		{fleet.Because("job_done"), "that the new build passed its trial"},
 		{fleet.Because("job_failed", "error", "corrupt", "detail", "the image's SHA-256: wrong"),
 			"a failure: The image is damaged or its checksum is wrong. “the image's SHA-256: wrong”"},
 		{fleet.Because("job_failed", "error", "new_in_3", "detail", "nobody knows"), "a failure: new_in_3 “nobody knows”"},
@@ -87,7 +87,7 @@ func TestPercentOfTheDevice(t *testing.T) {
 	stock := DeploymentRow{Deployment: d}.detail(ctx)
 	d.Percent = &percent
 	if got := (DeploymentRow{Deployment: d}).detail(ctx); !strings.HasPrefix(got, stock) || !strings.Contains(got,
-		"the device has 40") || strings.Contains(stock, "the device has") {
+		"the device reports 40") || strings.Contains(stock, "the device reports") {
 		t.Errorf("stock: %q, reporting: %q", stock, got)
 	}
 	if downloaded(1, 2, nil) != 0.5 || downloaded(1, 2, &percent) != 0.4 {

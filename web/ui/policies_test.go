@@ -23,7 +23,7 @@ func TestRuleSentences(t *testing.T) {
 		{deny, i18n.English, "People and programs with the role Viewer may not call self.reboot"},
 		{deny, i18n.Chinese, "角色为查看者的人员和程序不得调用 self.reboot"},
 		{everybody, i18n.English, "Callers with the role Viewer or Operator may not call self.reboot"},
-		{named, i18n.English, "People and programs may not call self.reboot, if all of this holds:"},
+		{named, i18n.English, "People and programs may not call self.reboot, if all of these conditions hold:"},
 		{policy.Rule{Decision: fleet.DecisionAllow}, i18n.English, "Every caller may call any tool"},
 	}
 	for _, tt := range tests {

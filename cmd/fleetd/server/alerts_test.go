@@ -63,7 +63,7 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	}
 	d.rest("GET", "/stats", nil, &stats)
 	if a.Devices != stats.Presence.Offline || a.Severity != alert.Bad ||
-		says != "20 of 24 devices are offline: 17% are online, 100% before" {
+		says != "20 of 24 devices are offline: 17% are online, down from 100%" {
 		t.Errorf("%s %d %q, beside %+v", a.Severity, a.Devices, says, stats.Presence)
 	}
 

@@ -17,7 +17,7 @@ func TestCommandsWarnOfClaims(t *testing.T) {
 		stderr := errorsOf(t, func() error {
 			return (&tokenCreate{Database: db, Name: "t", Role: "viewer", Kind: "program", Scope: scope}).Run(t.Context())
 		})
-		if warned := strings.Contains(stderr, "of themselves"); warned != (want != "") || !strings.Contains(stderr, want) {
+		if warned := strings.Contains(stderr, "about themselves"); warned != (want != "") || !strings.Contains(stderr, want) {
 			t.Errorf("a token with the scope %q: %s", scope, stderr)
 		}
 	}

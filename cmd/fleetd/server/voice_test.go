@@ -104,7 +104,7 @@ func TestBoardsTalk(t *testing.T) {
 		t.Errorf("the device's volume is %d", got)
 	}
 	a, err = s.Call("self.reboot", `{}`, time.Minute)
-	if err != nil || a.Error == nil || !strings.Contains(a.Error.Message, "a language model may not call it") {
+	if err != nil || a.Error == nil || !strings.Contains(a.Error.Message, "language models may not call it") {
 		t.Errorf("reboot: %+v, %v", a, err)
 	}
 	a, err = s.Call("self.audio_speaker.set_volume", `{"volume":133}`, time.Minute)
@@ -344,7 +344,7 @@ func TestBoardsTalkOverWebSocket(t *testing.T) {
 	var call callJSON
 	d.rest("POST", "/devices/"+ids[0]+"/calls", map[string]any{"tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 5}}, &call)
-	if call.State != "offline" || call.Error == nil || !strings.Contains(call.Error.Message, "in conversations only") {
+	if call.State != "offline" || call.Error == nil || !strings.Contains(call.Error.Message, "only during conversations") {
 		t.Errorf("a call between conversations: %+v %+v", call, call.Error)
 	}
 

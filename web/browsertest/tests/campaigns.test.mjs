@@ -104,7 +104,7 @@ test('it starts, and the board comes to its gate without a reload', async () => 
 
 test('the overview says that it needs somebody', async () => {
   await page.goto('/');
-  await page.click('#attention >> text=/waits at a gate/');
+  await page.click('#attention >> text=/is waiting at a gate/');
   await page.waitForURL(url => url.pathname === board);
 });
 
@@ -142,7 +142,7 @@ test('the time line of a device shows how it went', async () => {
   await page.locator('#list tbody tr a').first().click();
   await page.waitForURL(/\/devices\/[^/]+$/);
   const text = await page.locator('main').innerText();
-  for (const part of ['It runs', 'asked for the image', 'last byte was sent', 'booted', 'listed its tools']) assert.ok(text.includes(part), `${part} in ${text}`);
+  for (const part of ['The device runs', 'Image requested', 'last byte was sent', 'Booted', 'Tools listed']) assert.ok(text.includes(part), `${part} in ${text}`);
 });
 
 test('without JavaScript a campaign is planned and discarded', async () => {
@@ -151,7 +151,7 @@ test('without JavaScript a campaign is planned and discarded', async () => {
   await plain.fill('input[name=name]', 'plain');
   await plain.click('summary >> text=Older versions');
   await plain.check('input[name=downgrade]');
-  await plain.click('text=Show what will happen');
+  await plain.click('text=Update the preview');
   await plain.waitForSelector('#plan-run >> text=/devices? in 3 waves/');
   await plain.click('.plan-do >> text=Save as draft');
   await plain.waitForSelector('#campaign-head >> text=draft');

@@ -31,7 +31,7 @@ test('a rule of a file lets a board in', async () => {
   await page.fill('#add input[name=tags]', 'bench');
   await page.setInputFiles('#add input[type=file]', { name: 'boards.csv', mimeType: 'text/csv', buffer: Buffer.from('mac,where\nA0:85:E3:11:22:33,desk\n') });
   await page.click('#add button.btn-primary');
-  await page.waitForSelector('#rules >> text=/1 waiting device fits/');
+  await page.waitForSelector('#rules >> text=/1 waiting device matches/');
   assert.ok((await poll('a0:85:e3:11:22:33', 'bread-compact-wifi')).mqtt, 'the board was not let in');
   await page.goto('/enrolment/rules');
   await page.waitForSelector('#rules >> text=/1 device accepted/');
@@ -44,7 +44,7 @@ test('a waiting board replaces it', async () => {
   await page.goto('/devices/a085e3112233/replace');
   await page.fill('#choose input[name=code]', activation.code);
   await page.click('#choose button');
-  await page.waitForSelector('#preview >> text=/is let in/');
+  await page.waitForSelector('#preview >> text=/will be approved/');
   await page.fill('#preview input[name=confirm]', 'a0:85:e3:11:22:33');
   await page.click('#preview button.btn-danger');
   await page.waitForSelector('#device-head >> text=/This unit replaced/');

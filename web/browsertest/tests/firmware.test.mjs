@@ -81,7 +81,7 @@ test('what is too large is refused before it is sent', async () => {
     input.files = t.files;
     input.dispatchEvent(new Event('change', { bubbles: true }));
   });
-  assert.match(await items(page).first().innerText(), /65\.0 MiB; an image has at most 64\.0 MiB/);
+  assert.match(await items(page).first().innerText(), /65\.0 MiB; an image can have at most 64\.0 MiB/);
 });
 
 test('a release is made of images, and starts campaigns', async () => {

@@ -68,7 +68,7 @@ test('without firmware for blank boards the page says how to bring it', async ()
   const page = await withBoard();
   await page.goto('/firmware');
   await page.goto('/flash');
-  assert.match(await page.locator('#choose').innerText(), /No released image has a layout/);
+  assert.match(await page.locator('#choose').innerText(), /No released image includes a layout/);
   assert.equal(await page.locator('#install').count(), 0);
   await page.setInputFiles('#layouts input[type=file]', files.slice(0, 3));
   await page.click('#layouts form button');
@@ -164,7 +164,7 @@ test('a browser without Web Serial gets an explanation and the command line', as
   await signIn(page);
   await page.goto('/flash');
   await page.waitForSelector('[data-state=unsupported]');
-  assert.match(await page.locator('.flash-states').innerText(), /no Web Serial/);
+  assert.match(await page.locator('.flash-states').innerText(), /does not support Web Serial/);
   assert.ok(!await page.locator('esp-web-install-button').isVisible());
   assert.match(await page.locator('#command-line').innerText(), /esptool --chip esp32c3 --port PORT write-flash 0x0 bootloader\.bin 0x8000 /);
   assert.deepEqual(errors(page), []);

@@ -46,7 +46,7 @@ test('a configuration is read, refused, and applied on trial', options, async ()
   await heartbeat.evaluate(input => { input.form.noValidate = true; });
   await heartbeat.fill('5');
   await page.click('#configuration button.btn-primary');
-  await page.waitForSelector('#configuration [role=alert] >> text=/some values cannot be used/');
+  await page.waitForSelector('#configuration [role=alert] >> text=/some values are invalid/');
   page.errors.length = 0; // the browser notes the status 422
   await heartbeat.fill('30');
   await page.click('#configuration button.btn-primary');

@@ -24,7 +24,7 @@ test('a page says that the database does not answer, and that it is back', async
   const thaw = await fleetd.freezeDatabase();
   try {
     await note(page).waitFor();
-    assert.match(await note(page).innerText(), /^The database has not answered for \d+ s\./);
+    assert.match(await note(page).innerText(), /^The database has not responded for \d+ s\./);
     assert.equal(await page.locator('body.stale').count(), 1, 'the page is not dimmed');
     await live();
   } finally {
@@ -77,7 +77,7 @@ test('a page without a stream and a database blames the database', async () => {
     network.cut();
     await page.locator('#live-state.lost').waitFor();
     await eventually('the page says what does not answer', async () =>
-      await page.locator('#live-state.lost').count() && /^The database has not answered/.test(await note(page).innerText()));
+      await page.locator('#live-state.lost').count() && /^The database has not responded/.test(await note(page).innerText()));
   } finally {
     thaw();
   }
@@ -95,7 +95,7 @@ test('a page whose stream has gone quiet says that it is lost, and is live again
   await page.clock.fastForward(6000);
   await page.locator('#live-state.lost').waitFor();
   await page.clock.fastForward(3000);
-  assert.match(await note(page).innerText(), /^The server has not answered for \d+ s\./);
+  assert.match(await note(page).innerText(), /^The server has not responded for \d+ s\./);
   network.pass();
   await page.clock.fastForward(16_000);
   await live(page);

@@ -89,7 +89,7 @@ test('an admin gives a role and a password, and adds a webhook', async () => {
   await page.fill('input[name=name]', 'chat');
   await page.fill('input[name=url]', 'http://127.0.0.1:1/hook');
   await page.click('form[action="/settings/webhooks"] button');
-  await page.waitForSelector('text=/shown this once/');
+  await page.waitForSelector('text=/shown only once/');
   await page.click('form[action$="/test"] button');
   await page.waitForSelector('#flash >> text=/was not delivered/');
   assert.deepEqual(page.errors, []);

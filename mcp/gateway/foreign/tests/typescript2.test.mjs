@@ -106,7 +106,7 @@ test('without a token it says what is missing', async () => {
     redirectToAuthorization: () => {}, saveCodeVerifier: () => {}, codeVerifier: () => '' };
   await assert.rejects(client.connect(new StreamableHTTPClientTransport(new URL(`${fleetd.url}/mcp`), { authProvider })), e => {
     assert.doesNotMatch(String(e), /Unexpected token/);
-    assert.match(`${e} ${e.cause ?? ''}`, /no authorization server: send a token/);
+    assert.match(`${e} ${e.cause ?? ''}`, /no authorization server; send a token/);
     return true;
   });
 });
