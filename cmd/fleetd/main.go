@@ -39,25 +39,25 @@ const (
 type cli struct {
 	Serve    serveCommand           `cmd:"" default:"withargs" help:"Run the server (the default command)."`
 	Sim      sim.Command            `cmd:"" help:"Run simulated devices against a server."`
-	Migrate  server.MigrateCommand  `cmd:"" help:"Bring the database to this version's schema and exit."`
-	User     server.UserCommand     `cmd:"" help:"Manage operators, straight on the server's database."`
-	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, straight on the server's database."`
-	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, straight on the server's database."`
+	Migrate  server.MigrateCommand  `cmd:"" help:"Migrate the database to this version's schema and exit."`
+	User     server.UserCommand     `cmd:"" help:"Manage operators, directly in the server's database."`
+	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, directly in the server's database."`
+	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, directly in the server's database."`
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
-	Call     client.CallCommand     `cmd:"" help:"List calls, and cancel those that wait, over REST."`
-	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once, over REST."`
+	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`
+	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
-	Release  client.ReleaseCommand  `cmd:"" help:"Make and manage releases over REST."`
-	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and steer firmware campaigns over REST."`
-	Upstream client.UpstreamCommand `cmd:"" help:"Choose which device talks to which voice server, over REST."`
-	Policy   client.PolicyCommand   `cmd:"" help:"List the rules that judge calls, and try calls, over REST."`
-	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Let an MCP client that starts programs reach a server, over standard input and output."`
+	Release  client.ReleaseCommand  `cmd:"" help:"Create and manage releases over REST."`
+	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
+	Upstream client.UpstreamCommand `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
+	Policy   client.PolicyCommand   `cmd:"" help:"List policy rules and test calls against them over REST."`
+	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
 
-	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers, over REST."`
-	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that wait for a person, over REST."`
-	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge what is wrong with the fleet, over REST."`
-	System        client.SystemCommand        `cmd:"" help:"Say how the server runs, and what it is made of, over REST."`
+	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
+	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`
+	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge alerts over REST."`
+	System        client.SystemCommand        `cmd:"" help:"Show the server's status and components over REST."`
 	Config        server.ConfigCommand        `cmd:"" help:"Check or print the server's configuration."`
 	Version       versionCommand              `cmd:"" help:"Print the version."`
 }

@@ -13,9 +13,9 @@ import (
 )
 
 type AlertsCommand struct {
-	List        alertsList        `cmd:"" default:"withargs" help:"List what is wrong with the fleet (the default)."`
-	Acknowledge alertsAcknowledge `cmd:"" help:"Say that somebody looks after an alert."`
-	Thresholds  alertsThresholds  `cmd:"" help:"Show from when on something is wrong, or change it."`
+	List        alertsList        `cmd:"" default:"withargs" help:"List alerts (the default)."`
+	Acknowledge alertsAcknowledge `cmd:"" help:"Acknowledge an alert."`
+	Thresholds  alertsThresholds  `cmd:"" help:"Show or change alert thresholds."`
 }
 
 const alertHeading = "ID STATE SEVERITY SINCE DEVICES WHAT ACKNOWLEDGED-BY NOTE"
@@ -27,7 +27,7 @@ func (a Alert) row() []string {
 
 type alertsList struct {
 	clientFlags
-	State string `help:"Only open (acknowledged ones too), ended, or all." enum:"open,ended,all" default:"open"`
+	State string `help:"List only open alerts (including acknowledged ones), only ended ones, or all." enum:"open,ended,all" default:"open"`
 	Limit int    `help:"Print at most this many." default:"1000"`
 }
 
@@ -42,7 +42,7 @@ func (c *alertsList) Run(ctx context.Context) error {
 type alertsAcknowledge struct {
 	clientFlags
 	ID   string `arg:"" help:"Id of the alert."`
-	Note string `help:"What is being done about it."`
+	Note string `help:"Note on what is being done about the alert."`
 }
 
 func (c *alertsAcknowledge) Run(ctx context.Context) error {
@@ -53,11 +53,11 @@ func (c *alertsAcknowledge) Run(ctx context.Context) error {
 type alertsThresholds struct {
 	clientFlags
 	Kind    string        `arg:"" optional:"" help:"Condition to change."`
-	Off     bool          `help:"Switch it off." xor:"switch"`
-	On      bool          `help:"Switch it on." xor:"switch"`
-	Percent int64         `help:"Percent." default:"-1" placeholder:"N"`
-	Span    time.Duration `help:"Time (15m, 24h)." default:"-1s" placeholder:"TIME"`
-	Count   int64         `help:"Devices, or restarts of one device." default:"-1" placeholder:"N"`
+	Off     bool          `help:"Turn the condition off." xor:"switch"`
+	On      bool          `help:"Turn the condition on." xor:"switch"`
+	Percent int64         `help:"Percentage." default:"-1" placeholder:"N"`
+	Span    time.Duration `help:"Length of time (15m, 24h)." default:"-1s" placeholder:"TIME"`
+	Count   int64         `help:"Number of devices, or of restarts of one device." default:"-1" placeholder:"N"`
 }
 
 func (c *alertsThresholds) Run(ctx context.Context) error {

@@ -12,7 +12,7 @@ import (
 
 // AbortCampaignInputBody defines model for AbortCampaignInputBody.
 type AbortCampaignInputBody struct {
-	// Rollback Take the updated devices back when it has stopped
+	// Rollback Roll the updated devices back once the campaign has stopped
 	Rollback *bool `json:"rollback,omitempty"`
 }
 
@@ -21,23 +21,23 @@ type AbortRule struct {
 	Action *string `json:"action,omitempty"`
 	Class  *string `json:"class,omitempty"`
 
-	// Measure What reaches percent: what the share is at least with 99 % confidence, of three failures or more, or the plain share. Default: lower_bound
+	// Measure Compared with percent: lower_bound is the lower bound of the share with 99 % confidence, from three failures on; share is the plain share. Default: lower_bound
 	Measure *string `json:"measure,omitempty"`
 
 	// MinExecuted Devices dispatched before the rule may fire
 	MinExecuted *int64 `json:"min_executed,omitempty"`
 
-	// Percent Of the devices of a cohort: the first n that were dispatched, for any n; those without a verdict count as not failed. 0 fires at the first
+	// Percent Share of a cohort, which is the first n devices dispatched, for any n; devices without a verdict count as not failed. 0 fires at the first failure
 	Percent *float64 `json:"percent,omitempty"`
 	Scope   *string  `json:"scope,omitempty"`
 
-	// Wave Only in that wave, counted from 1; 0 is any
+	// Wave Only in this wave, counted from 1; 0: any
 	Wave *int64 `json:"wave,omitempty"`
 }
 
 // AcknowledgeInputBody defines model for AcknowledgeInputBody.
 type AcknowledgeInputBody struct {
-	// Note What is being done about it
+	// Note Note on what is being done about it
 	Note *string `json:"note,omitempty"`
 }
 
@@ -52,10 +52,10 @@ type Alert struct {
 	AcknowledgedAt *time.Time `json:"acknowledged_at"`
 	AcknowledgedBy *string    `json:"acknowledged_by"`
 
-	// BeganAt When its condition was first found to hold
+	// BeganAt When its condition was first observed
 	BeganAt time.Time `json:"began_at"`
 
-	// Devices How many it concerns; 0 for what concerns no device
+	// Devices Number of devices concerned; 0 if it does not concern devices
 	Devices int64      `json:"devices"`
 	EndedAt *time.Time `json:"ended_at"`
 	ID      string     `json:"id"`
@@ -68,10 +68,10 @@ type Alert struct {
 	// Params Figures of the kind
 	Params *map[string]interface{} `json:"params,omitempty"`
 
-	// Query Lists the devices, the first of them if they are many; may be empty
+	// Query Lists the devices, or the first of them if there are many; may be empty
 	Query string `json:"query"`
 
-	// Severity It may rise while the alert lasts, and does not fall
+	// Severity It may rise while the alert lasts, but never falls
 	Severity string `json:"severity"`
 	State    string `json:"state"`
 
@@ -83,7 +83,7 @@ type Alert struct {
 type AlertList struct {
 	Items []Alert `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -114,7 +114,7 @@ type ApprovalBuild struct {
 
 // ApproveCampaignInputBody defines model for ApproveCampaignInputBody.
 type ApproveCampaignInputBody struct {
-	// Digest Of the plan that you read
+	// Digest Digest of the plan that you reviewed
 	Digest string `json:"digest"`
 }
 
@@ -131,7 +131,7 @@ type Assertion struct {
 
 // Audio defines model for Audio.
 type Audio struct {
-	// Dropped Packets that came too late, of both directions
+	// Dropped Packets that came too late, in both directions
 	Dropped int64 `json:"dropped"`
 
 	// JitterMs Of packets from the device, smoothed as in RFC 3550
@@ -172,7 +172,7 @@ type Bulk struct {
 	DryRun  bool  `json:"dry_run"`
 	Matched int64 `json:"matched"`
 
-	// Skipped Devices that were left out, by reason, most first: unknown_device, device_retired, not_yours (the role on it does not suffice), device_held (by somebody else), unchanged (it was so already), too_many_tags, leaves_scope
+	// Skipped Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, leaves_scope
 	Skipped []Reason `json:"skipped"`
 }
 
@@ -180,25 +180,25 @@ type Bulk struct {
 type BulkInputBody struct {
 	Act string `json:"act"`
 
-	// Confirm How many devices a dry run said would change; if it would be another number now, nothing changes
+	// Confirm Number of devices from a dry run; if it differs now, nothing changes
 	Confirm *int64 `json:"confirm,omitempty"`
 
 	// Devices Device ids, instead of q
 	Devices *[]string `json:"devices,omitempty"`
 
-	// DryRun Only say what would be done
+	// DryRun Only report what would be done
 	DryRun *bool `json:"dry_run,omitempty"`
 
 	// Q Filter that picks the devices
 	Q *string `json:"q,omitempty"`
 
-	// Reason Of hold: why
+	// Reason For hold: the reason
 	Reason *string `json:"reason,omitempty"`
 
-	// Tags Of tag and untag: the tags that come or go; others stay
+	// Tags For tag and untag: the tags to add or remove; others stay
 	Tags *[]string `json:"tags,omitempty"`
 
-	// Until Of hold: when it ends automatically; without it, the hold lasts until released
+	// Until For hold: when it ends automatically; if omitted, it lasts until released
 	Until *time.Time `json:"until,omitempty"`
 }
 
@@ -216,7 +216,7 @@ type Call struct {
 	DurationMs *int64     `json:"duration_ms"`
 	Error      *CallError `json:"error"`
 
-	// Evidence What was observed, of a call that is judged by evidence
+	// Evidence Observations, for a call that is judged by evidence
 	Evidence []Evidence `json:"evidence"`
 
 	// FanoutID The fan-out that made the call
@@ -225,7 +225,7 @@ type Call struct {
 	ID         string     `json:"id"`
 	Late       *Late      `json:"late"`
 
-	// Result MCP CallToolResult; null without an answer, or with one that is too large to be kept
+	// Result MCP CallToolResult; null if there is no answer, or if it was too large to store
 	Result *mcp.CallToolResult `json:"result"`
 
 	// SentAt null if it was not sent
@@ -234,7 +234,7 @@ type Call struct {
 	TimeoutMs int64      `json:"timeout_ms"`
 	Tool      string     `json:"tool"`
 
-	// WaitUntil Until when the call may wait, or might have waited, until its device is back; left out of calls that did not have to
+	// WaitUntil Latest time until which the call waits, or could have waited, for its device to come back; omitted if it did not have to
 	WaitUntil *time.Time `json:"wait_until,omitempty"`
 	Waits     *Wait      `json:"waits,omitempty"`
 }
@@ -244,11 +244,11 @@ type CallApproval struct {
 	Arguments interface{} `json:"arguments"`
 	AskedBy   Actor       `json:"asked_by"`
 
-	// Builds How the devices describe the tool and what firmware they run, by groups of devices that are alike, largest first, at most 50; something else is not called. Empty: asked for before fleetd recorded that, and good for nothing
+	// Builds The devices' firmware and descriptions of the tool, by groups of identical devices, largest first, at most 50. If these change, the call is not made. Empty: requested before fleetd recorded this, so it cannot be approved
 	Builds []ApprovalBuild `json:"builds"`
 	CallID *string         `json:"call_id"`
 
-	// Code Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise
+	// Code Code of its refusal: approval_denied, approval_expired, approval_stale or approval_withdrawn; otherwise empty
 	Code      string     `json:"code"`
 	CreatedAt time.Time  `json:"created_at"`
 	DecidedAt *time.Time `json:"decided_at"`
@@ -257,20 +257,20 @@ type CallApproval struct {
 	// DeviceID Of a call
 	DeviceID *string `json:"device_id"`
 
-	// Digest SHA-256 over who asks, devices with their builds, tool, arguments, interrupt, wait_until and policy version: what the approval is good for
+	// Digest SHA-256 of requester, devices with their builds, tool, arguments, interrupt, wait_until and policy version, to which the approval applies
 	Digest    string    `json:"digest"`
 	ExpiresAt time.Time `json:"expires_at"`
 	FanoutID  *string   `json:"fanout_id"`
 	ID        string    `json:"id"`
 
-	// Interrupt It interrupts conversations that the devices are in
+	// Interrupt It interrupts the devices' conversations
 	Interrupt bool `json:"interrupt"`
 
-	// Person Operator who made the token that asked; empty if an operator asked
+	// Person Operator who created the requesting token; empty if an operator made the request
 	Person        string `json:"person"`
 	PolicyVersion int64  `json:"policy_version"`
 
-	// Purpose What the asker gave as reason; foreign text
+	// Purpose Reason given by the requester; untrusted text
 	Purpose string `json:"purpose"`
 
 	// Q Filter of a fan-out; empty when the devices were named
@@ -279,11 +279,11 @@ type CallApproval struct {
 	// Reason Given with the decision
 	Reason string `json:"reason"`
 
-	// Rule Id of the rule that asks for an approval
+	// Rule Id of the rule that requires approval
 	Rule     string `json:"rule"`
 	RuleName string `json:"rule_name"`
 
-	// Stale Of approval_stale: what is different by now: who asked may not act any more, the tool is described otherwise, or the device runs other firmware; empty: the policy or the call
+	// Stale For approval_stale, what has changed: the requester is no longer allowed to act, the tool's description, or the device's firmware; empty: the policy or the call
 	Stale   string `json:"stale"`
 	State   string `json:"state"`
 	Subject string `json:"subject"`
@@ -292,7 +292,7 @@ type CallApproval struct {
 	Targets int64  `json:"targets"`
 	Tool    string `json:"tool"`
 
-	// WaitUntil Until when the call may wait until its device is back; left out if it may not
+	// WaitUntil Latest time until which the call waits for its device to come back; omitted if it does not wait
 	WaitUntil *time.Time `json:"wait_until,omitempty"`
 }
 
@@ -300,7 +300,7 @@ type CallApproval struct {
 type CallApprovalList struct {
 	Items []CallApproval `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -339,7 +339,7 @@ type Campaign struct {
 	EndAt       *time.Time `json:"end_at"`
 	EndBehavior string     `json:"end_behavior"`
 
-	// EndsAt When it ends whatever its devices do
+	// EndsAt When it ends, whatever the state of its devices
 	EndsAt         *time.Time    `json:"ends_at"`
 	FinishedAt     *time.Time    `json:"finished_at"`
 	ForbidRemoved  []string      `json:"forbid_removed"`
@@ -355,10 +355,10 @@ type Campaign struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
-	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	// NoRollback Why the rollback requested with the abort was not started, or not for all devices; empty if it was
 	NoRollback string `json:"no_rollback"`
 
-	// NoRollbackCode Reason code of no_rollback; empty without one
+	// NoRollbackCode Reason code of no_rollback; empty if there is none
 	//
 	// Examples: actor_gone
 	NoRollbackCode string `json:"no_rollback_code"`
@@ -377,7 +377,7 @@ type Campaign struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode Reason code of reason; empty without one
+	// ReasonCode Reason code of reason; empty if there is none
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -385,16 +385,16 @@ type Campaign struct {
 	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
 	ReasonParams map[string]interface{} `json:"reason_params"`
 
-	// ReleaseID null for a rollback: each device gets the image it had
+	// ReleaseID null for a rollback: each device gets its earlier image
 	ReleaseID *string `json:"release_id"`
 
 	// Revision Grows with every change
 	Revision int64 `json:"revision"`
 
-	// RollbackOf The campaign that this one takes back
+	// RollbackOf The campaign that this one rolls back
 	RollbackOf *string `json:"rollback_of"`
 
-	// RollbackWith The campaign that takes this one back
+	// RollbackWith The campaign that rolls this one back
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
@@ -406,15 +406,15 @@ type Campaign struct {
 	Supersede   bool           `json:"supersede"`
 	TakenOverBy *Actor         `json:"taken_over_by"`
 
-	// Targets Devices that are to get an image
+	// Targets Devices that get an image
 	Targets int64 `json:"targets"`
 
-	// Wave The wave that is open, counted from 0
+	// Wave The open wave, counted from 0
 	Wave    int64    `json:"wave"`
 	Waves   []Wave   `json:"waves"`
 	Windows []Window `json:"windows"`
 
-	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	// Within The filter of the plan's creator: of the devices that q matches, the plan includes only those that this filter matches, even while it runs. Empty: no limit
 	Within string `json:"within"`
 }
 
@@ -423,64 +423,64 @@ type CampaignBody struct {
 	// AbortRules When to stop automatically. Default: pause at the first rolled_back of wave 1, or when at least 10 % of the first devices dispatched fail, with 99 % confidence; [] is no rule
 	AbortRules *[]AbortRule `json:"abort_rules,omitempty"`
 
-	// AllowDowngrade Also devices that run something newer, or another build of the same version
+	// AllowDowngrade Include devices that run a newer version or another build of the same version
 	AllowDowngrade *bool `json:"allow_downgrade,omitempty"`
 
 	// ApprovalRequired A second person must approve before it starts
 	ApprovalRequired *bool `json:"approval_required,omitempty"`
 
-	// Continuous Add devices that come to match; needs max_devices and end_at
+	// Continuous Add devices that match later; requires max_devices and end_at
 	Continuous *bool `json:"continuous,omitempty"`
 
 	// Devices Device ids, instead of q
 	Devices *[]string `json:"devices,omitempty"`
 
-	// EndAt null is a week after the start
+	// EndAt null: a week after the start
 	EndAt *time.Time `json:"end_at,omitempty"`
 
-	// EndBehavior What becomes of devices that are not done at the end. Default: stop_rollout
+	// EndBehavior Handling of devices that are not done at the end. Default: stop_rollout
 	EndBehavior *string `json:"end_behavior,omitempty"`
 
 	// ForbidRemoved Tools that must still be offered; ["*"] is every one
 	ForbidRemoved *[]string `json:"forbid_removed,omitempty"`
 
-	// HealthChecks Calls that must go well after the upgrade; each is made before it, too, for comparison
+	// HealthChecks Calls that must succeed after the upgrade; each is also made before it, as a baseline
 	HealthChecks *[]HealthCheck `json:"health_checks,omitempty"`
 
 	// JitterMs Spreads the devices over this time from the opening of a window or wave
 	JitterMs *int64 `json:"jitter_ms,omitempty"`
 
-	// MaxAttempts Tries for each device. Default: 3
+	// MaxAttempts Maximum attempts per device. Default: 3
 	MaxAttempts *int64 `json:"max_attempts,omitempty"`
 	MaxDevices  *int64 `json:"max_devices,omitempty"`
 
-	// MaxInFlight Devices under way at one time. Default: 10
+	// MaxInFlight Maximum devices in flight at once. Default: 10
 	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
 
-	// MaxPerMinute Devices notified in a minute; 0 is no limit
+	// MaxPerMinute Maximum devices notified a minute; 0: no limit
 	MaxPerMinute *int64 `json:"max_per_minute,omitempty"`
 
 	// MaxReconnects While the device is watched. Default: 3
 	MaxReconnects *int64 `json:"max_reconnects,omitempty"`
 
-	// MinHeapPercent Of the free heap before; 0 does not check. Default: 50
+	// MinHeapPercent Percentage of the earlier free heap; 0: no check. Default: 50
 	MinHeapPercent *int64 `json:"min_heap_percent,omitempty"`
 
-	// Mode push calls a tool of the device, pull offers at its next boot, auto takes push where it can. Default: auto
+	// Mode push calls a tool of the device, pull offers the image at the device's next boot, auto prefers push. Default: auto
 	Mode *string `json:"mode,omitempty"`
 	Name string  `json:"name"`
 
-	// PullNow With pull: restart devices that are online, so that they ask
+	// PullNow With pull: restart online devices so that they poll
 	PullNow *bool `json:"pull_now,omitempty"`
 
-	// Q Filter that picks the devices; an empty one means every device
+	// Q Filter that picks the devices; empty: every device
 	Q         *string `json:"q,omitempty"`
 	ReleaseID string  `json:"release_id"`
 
-	// StartAt Not before; null starts on request
+	// StartAt Earliest start; null: on request
 	StartAt *time.Time `json:"start_at,omitempty"`
 
-	// Supersede Take devices over that wait in other campaigns
+	// Supersede Take over devices that wait in other campaigns
 	Supersede *bool `json:"supersede,omitempty"`
 
 	// Waves Steps, each judged before the next. Default: canary 1 % (soak 10 min), early 10 %, rest 100 % (soak 2 min each)
@@ -507,7 +507,7 @@ type CampaignItem struct {
 	EndAt       *time.Time `json:"end_at"`
 	EndBehavior string     `json:"end_behavior"`
 
-	// EndsAt When it ends whatever its devices do
+	// EndsAt When it ends, whatever the state of its devices
 	EndsAt         *time.Time    `json:"ends_at"`
 	FinishedAt     *time.Time    `json:"finished_at"`
 	ForbidRemoved  []string      `json:"forbid_removed"`
@@ -523,10 +523,10 @@ type CampaignItem struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
-	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	// NoRollback Why the rollback requested with the abort was not started, or not for all devices; empty if it was
 	NoRollback string `json:"no_rollback"`
 
-	// NoRollbackCode Reason code of no_rollback; empty without one
+	// NoRollbackCode Reason code of no_rollback; empty if there is none
 	//
 	// Examples: actor_gone
 	NoRollbackCode string `json:"no_rollback_code"`
@@ -544,7 +544,7 @@ type CampaignItem struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode Reason code of reason; empty without one
+	// ReasonCode Reason code of reason; empty if there is none
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -552,16 +552,16 @@ type CampaignItem struct {
 	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
 	ReasonParams map[string]interface{} `json:"reason_params"`
 
-	// ReleaseID null for a rollback: each device gets the image it had
+	// ReleaseID null for a rollback: each device gets its earlier image
 	ReleaseID *string `json:"release_id"`
 
 	// Revision Grows with every change
 	Revision int64 `json:"revision"`
 
-	// RollbackOf The campaign that this one takes back
+	// RollbackOf The campaign that this one rolls back
 	RollbackOf *string `json:"rollback_of"`
 
-	// RollbackWith The campaign that takes this one back
+	// RollbackWith The campaign that rolls this one back
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
@@ -573,15 +573,15 @@ type CampaignItem struct {
 	Supersede   bool           `json:"supersede"`
 	TakenOverBy *Actor         `json:"taken_over_by"`
 
-	// Targets Devices that are to get an image
+	// Targets Devices that get an image
 	Targets int64 `json:"targets"`
 
-	// Wave The wave that is open, counted from 0
+	// Wave The open wave, counted from 0
 	Wave    int64      `json:"wave"`
 	Waves   []WavePlan `json:"waves"`
 	Windows []Window   `json:"windows"`
 
-	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	// Within The filter of the plan's creator: of the devices that q matches, the plan includes only those that this filter matches, even while it runs. Empty: no limit
 	Within string `json:"within"`
 }
 
@@ -589,7 +589,7 @@ type CampaignItem struct {
 type CampaignItemList struct {
 	Items []CampaignItem `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -644,7 +644,7 @@ type Conversation struct {
 	Audio   Audio     `json:"audio"`
 	BeginAt time.Time `json:"begin_at"`
 
-	// Calls Tool calls that the voice server's model asked for
+	// Calls Tool calls requested by the voice server's model
 	Calls    int64  `json:"calls"`
 	DeviceID string `json:"device_id"`
 
@@ -654,7 +654,7 @@ type Conversation struct {
 	// EndAt null while it is open
 	EndAt *time.Time `json:"end_at"`
 
-	// Ended How it ended, as a code; upstream_ and what follows is what the voice server did
+	// Ended Ending, as a code; codes that begin with upstream_ concern the voice server
 	Ended *string `json:"ended,omitempty"`
 
 	// HelloMs Until the voice server answered; 0 if it did not
@@ -669,7 +669,7 @@ type Conversation struct {
 type ConversationList struct {
 	Items []Conversation `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -681,20 +681,20 @@ type Count struct {
 
 // CreateReleaseInputBody defines model for CreateReleaseInputBody.
 type CreateReleaseInputBody struct {
-	// Draft Keep it as a draft, which no campaign can start with
+	// Draft Keep it as a draft, which campaigns cannot use
 	Draft *bool `json:"draft,omitempty"`
 
 	// Images SHA-256 of each
 	Images []string `json:"images"`
 	Notes  *string  `json:"notes,omitempty"`
 
-	// Version The images' own, if left out
+	// Version Default: the version of the images
 	Version *string `json:"version,omitempty"`
 }
 
 // DecideInputBody defines model for DecideInputBody.
 type DecideInputBody struct {
-	// Reason Kept with the decision
+	// Reason Stored with the decision
 	Reason *string `json:"reason,omitempty"`
 }
 
@@ -705,20 +705,20 @@ type DenyCampaignInputBody struct {
 
 // Deployment defines model for Deployment.
 type Deployment struct {
-	// Attempts Begun so far
+	// Attempts Attempts begun so far
 	Attempts int64  `json:"attempts"`
 	Board    string `json:"board"`
 
-	// BytesSent Of the attempt under way
+	// BytesSent Of the current attempt
 	BytesSent  int64     `json:"bytes_sent"`
 	CampaignID string    `json:"campaign_id"`
 	CreatedAt  time.Time `json:"created_at"`
 
-	// Deadline When the step under way is judged by time
+	// Deadline When the current step times out
 	Deadline *time.Time `json:"deadline"`
 	DeviceID string     `json:"device_id"`
 
-	// Evidence What was observed, oldest first; in lists the latest 100
+	// Evidence Observations, oldest first; in lists only the latest 100
 	Evidence     []Observed `json:"evidence"`
 	FailureClass *string    `json:"failure_class"`
 
@@ -735,19 +735,19 @@ type Deployment struct {
 	Image     string `json:"image"`
 	ImageSize int64  `json:"image_size"`
 
-	// Late It succeeded after it had been given up
+	// Late It succeeded after the campaign had given up on it
 	Late bool `json:"late"`
 
-	// NotBefore It waits until then
+	// NotBefore It waits until this time
 	NotBefore *time.Time `json:"not_before"`
 
-	// Percent How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware
+	// Percent Progress that the device reports, 0 to 100; null if it reports none, like stock firmware
 	Percent *int64 `json:"percent"`
 
 	// Reason Why it failed, or what it waits for
 	Reason string `json:"reason"`
 
-	// ReasonCode Reason code of reason; empty without one
+	// ReasonCode Reason code of reason; empty if there is none
 	//
 	// Examples: download_stalled
 	ReasonCode string `json:"reason_code"`
@@ -774,7 +774,7 @@ type Deployment struct {
 type DeploymentList struct {
 	Items []Deployment `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -795,7 +795,7 @@ type Device struct {
 	EnrolledAt *time.Time  `json:"enrolled_at"`
 	Enrolment  string      `json:"enrolment"`
 
-	// ForConversations As of its latest start it connects for conversations only: while it is offline nothing is wrong with it
+	// ForConversations Since its latest start it connects only during conversations, so offline is normal
 	ForConversations bool  `json:"for_conversations"`
 	Hold             *Hold `json:"hold"`
 
@@ -815,10 +815,10 @@ type Device struct {
 	Notes    string `json:"notes"`
 	Presence string `json:"presence"`
 
-	// PresenceEvidence What the presence was concluded from
+	// PresenceEvidence Evidence for the presence
 	PresenceEvidence string `json:"presence_evidence"`
 
-	// PresenceEvidenceCode Reason code of presence_evidence; empty without one
+	// PresenceEvidenceCode Reason code of presence_evidence; empty if there is none
 	//
 	// Examples: connected
 	PresenceEvidenceCode string `json:"presence_evidence_code"`
@@ -829,7 +829,7 @@ type Device struct {
 	RemoteAddr             string                 `json:"remote_addr"`
 	ReplacedBy             *string                `json:"replaced_by"`
 
-	// Replaces The unit that it took over from
+	// Replaces The unit that it replaced
 	Replaces  *string    `json:"replaces"`
 	RetiredAt *time.Time `json:"retired_at"`
 
@@ -844,7 +844,7 @@ type Device struct {
 	// Transport Of the latest connection: mqtt, mqtts or ws; empty before the first
 	Transport string `json:"transport"`
 
-	// TransportChoice How it connects from its next start on
+	// TransportChoice Transport from its next start
 	TransportChoice string `json:"transport_choice"`
 
 	// Version Running firmware
@@ -855,7 +855,7 @@ type Device struct {
 type DeviceList struct {
 	Items []Device `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -865,7 +865,7 @@ type DryRun struct {
 	Conflicts []Conflict `json:"conflicts"`
 	Digest    string     `json:"digest"`
 
-	// EstimateMs Of the whole, if every device were online; 0 if unknown
+	// EstimateMs Estimate for the whole campaign if every device were online; 0 if unknown
 	EstimateMs int64 `json:"estimate_ms"`
 
 	// FirstDispatch When the first device could be notified; null if no window opens before the end
@@ -882,11 +882,11 @@ type DryRun struct {
 	// Targets Devices that would get an image
 	Targets int64 `json:"targets"`
 
-	// Warnings To think of before the start
+	// Warnings Warnings to consider before the start
 	Warnings []Warning     `json:"warnings"`
 	Waves    []PlannedWave `json:"waves"`
 
-	// Within Your filter, which holds the plan; empty: it is held within nothing
+	// Within Your filter, which limits the plan; empty: no limit
 	Within string `json:"within"`
 }
 
@@ -895,7 +895,7 @@ type Evidence struct {
 	At     time.Time `json:"at"`
 	Detail *string   `json:"detail,omitempty"`
 
-	// DetailCode Reason code of detail; left out if the detail is the device's, or of an older version
+	// DetailCode Reason code of detail; omitted if the detail is the device's or from an older version
 	DetailCode *string `json:"detail_code,omitempty"`
 
 	// DetailParams Parameters of the code
@@ -918,7 +918,7 @@ type Failures struct {
 	// ReasonParams Parameters of the code
 	ReasonParams map[string]interface{} `json:"reason_params"`
 
-	// Sample A few of the devices
+	// Sample Some of the devices
 	Sample []string `json:"sample"`
 	State  string   `json:"state"`
 }
@@ -936,7 +936,7 @@ type Floor struct {
 	SetAt time.Time `json:"set_at"`
 	SetBy Actor     `json:"set_by"`
 
-	// Version Devices with the board get none that is older
+	// Version Devices with the board get no older version
 	Version string `json:"version"`
 }
 
@@ -944,7 +944,7 @@ type Floor struct {
 type FloorList struct {
 	Items []Floor `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -959,7 +959,7 @@ type HealthCheck struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
 	Arguments *map[string]interface{} `json:"arguments,omitempty"`
 
-	// Assert About its answer; none: it must answer without an error
+	// Assert Assertions on the answer; if empty, the call must only succeed
 	Assert  *[]Assertion `json:"assert,omitempty"`
 	Retries *int64       `json:"retries,omitempty"`
 
@@ -969,12 +969,12 @@ type HealthCheck struct {
 
 // Hold defines model for Hold.
 type Hold struct {
-	// By Name of who holds the device
+	// By Name of the principal that holds the device
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
 
-	// Until null holds until released
+	// Until null: until released
 	Until *time.Time `json:"until"`
 }
 
@@ -982,7 +982,7 @@ type Hold struct {
 type HoldInputBody struct {
 	Reason string `json:"reason"`
 
-	// Until When the hold ends automatically; without it, the hold lasts until released
+	// Until When the hold ends automatically; if omitted, it lasts until released
 	Until *time.Time `json:"until,omitempty"`
 }
 
@@ -994,14 +994,14 @@ type IDConflict struct {
 	Evidence  []string  `json:"evidence"`
 	FirstSeen time.Time `json:"first_seen"`
 
-	// LastSeen Of evidence; a day later the conflict is over
+	// LastSeen Time of the latest evidence; the conflict ends a day later
 	LastSeen time.Time      `json:"last_seen"`
 	Sides    []ConflictSide `json:"sides"`
 }
 
 // Image defines model for Image.
 type Image struct {
-	// Board The board it was built for, as an operator said; empty fits every board with the chip
+	// Board The board it was built for, as stated by an operator; empty: every board with the chip
 	Board string `json:"board"`
 	Chip  string `json:"chip"`
 
@@ -1009,7 +1009,7 @@ type Image struct {
 	CompiledAt string    `json:"compiled_at"`
 	CreatedAt  time.Time `json:"created_at"`
 
-	// ELFSHA256 What a device reports that runs it
+	// ELFSHA256 As reported by devices that run it
 	ELFSHA256 string `json:"elf_sha256"`
 	FileName  string `json:"file_name"`
 
@@ -1018,22 +1018,22 @@ type Image struct {
 	IDFVersion string    `json:"idf_version"`
 	Manifest   *Manifest `json:"manifest"`
 
-	// MaxChipRev 65535 is no limit
+	// MaxChipRev 65535: no limit
 	MaxChipRev int32 `json:"max_chip_rev"`
 
-	// MergedBinary It was cut out of a merged-binary.bin
+	// MergedBinary It was extracted from a merged-binary.bin
 	MergedBinary bool `json:"merged_binary"`
 
 	// MinChipRev Oldest silicon that runs it: major * 100 + minor
 	MinChipRev int32 `json:"min_chip_rev"`
 
-	// NotOfferable Why no boot poll may offer it; it can still be pushed. Empty if it may be offered
+	// NotOfferable Why it cannot be offered at boot polls, only pushed; empty if it can be offered
 	NotOfferable string `json:"not_offerable"`
 	Notes        string `json:"notes"`
 	Project      string `json:"project"`
 	RevokeReason string `json:"revoke_reason"`
 
-	// RevokedAt From then on it is never served
+	// RevokedAt It is never served from this time
 	RevokedAt     *time.Time `json:"revoked_at"`
 	RevokedBy     string     `json:"revoked_by"`
 	SecureVersion int32      `json:"secure_version"`
@@ -1051,13 +1051,13 @@ type Image struct {
 	// Version As devices will report it
 	Version string `json:"version"`
 
-	// Warnings What stock firmware makes of the version and its author may not have meant
+	// Warnings Where stock firmware may read the version differently from what its author meant
 	Warnings []VersionWarning `json:"warnings"`
 
-	// Withheld Why no device would get it today: no release, campaign, link or blank board may use it. Empty if they may
+	// Withheld Why no release, campaign, link or blank board can use it now; empty if they can
 	Withheld string `json:"withheld"`
 
-	// WithheldCode Reason code of withheld; empty without one
+	// WithheldCode Reason code of withheld; empty if there is none
 	//
 	// Examples: unsigned
 	WithheldCode string `json:"withheld_code"`
@@ -1070,7 +1070,7 @@ type Image struct {
 type ImageList struct {
 	Items []Image `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -1112,7 +1112,7 @@ type Layout struct {
 	// Problem Why the parts of a merged binary cannot be used; empty if they can
 	Problem string `json:"problem"`
 
-	// ProblemCode Code of problem; empty without one
+	// ProblemCode Code of problem; empty if there is none
 	//
 	// Examples: image_layout
 	ProblemCode string `json:"problem_code"`
@@ -1126,20 +1126,20 @@ type MakeCallInputBody struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
 	Arguments *json.RawMessage `json:"arguments,omitempty"`
 
-	// Interrupt Do not wait for the end of a conversation that the call would interrupt
+	// Interrupt Do not wait for a conversation that the call would interrupt
 	Interrupt *bool `json:"interrupt,omitempty"`
 
-	// Offline What becomes of the call if the device is not connected. refuse, the default: it ends as offline at once. wait: it is sent when the device is back
+	// Offline Handling of a device that is not connected. refuse, the default: the call ends as offline at once. wait: the call is sent when the device is back
 	Offline *string `json:"offline,omitempty"`
 
-	// OfflineWaitMs With wait: how long from now on; 0 takes 24 hours
+	// OfflineWaitMs With wait: how long from now; 0: 24 hours
 	OfflineWaitMs *int64      `json:"offline_wait_ms,omitempty"`
 	Picture       *PictureRef `json:"picture,omitempty"`
 
-	// Purpose Why, at most 300 bytes: shown to who approves, if the policy asks for that
+	// Purpose Reason for the call, at most 300 bytes; shown to approvers if the policy requires approval
 	Purpose *string `json:"purpose,omitempty"`
 
-	// TimeoutMs How long to wait for the answer; 0 takes what the tool needs
+	// TimeoutMs How long to wait for the answer; 0: depends on the tool
 	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
 
 	// Tool Examples: self.audio_speaker.set_volume
@@ -1148,7 +1148,7 @@ type MakeCallInputBody struct {
 
 // Manifest defines model for Manifest.
 type Manifest struct {
-	// Checked The key is one that this server was given
+	// Checked The key is one of those given to this server
 	Checked bool `json:"checked"`
 
 	// Key Public key that verifies the signature, hex; empty if not known
@@ -1163,14 +1163,14 @@ type Manifest struct {
 
 // Misfits defines model for Misfits.
 type Misfits struct {
-	// Board Of the devices; empty if they name none
+	// Board Time zone of the devices; empty if they have none
 	Board string `json:"board"`
 	Count int64  `json:"count"`
 
 	// Detail Of one of them
 	Detail string `json:"detail"`
 
-	// DetailCode Reason code of detail; empty without one
+	// DetailCode Reason code of detail; empty if there is none
 	//
 	// Examples: fit_slot
 	DetailCode string `json:"detail_code"`
@@ -1181,7 +1181,7 @@ type Misfits struct {
 	// Reason Examples: too_large
 	Reason string `json:"reason"`
 
-	// Sample A few of the devices
+	// Sample Some of the devices
 	Sample []string `json:"sample"`
 }
 
@@ -1191,7 +1191,7 @@ type Observed struct {
 	Attempt int64     `json:"attempt"`
 	Detail  string    `json:"detail"`
 
-	// DetailCode Reason code of detail; empty without one
+	// DetailCode Reason code of detail; empty if there is none
 	DetailCode string `json:"detail_code"`
 
 	// DetailParams Parameters of the code
@@ -1199,7 +1199,7 @@ type Observed struct {
 	From         string                 `json:"from"`
 	Kind         string                 `json:"kind"`
 
-	// To As from, if it changed nothing
+	// To Same as from if nothing changed
 	To string `json:"to"`
 }
 
@@ -1207,7 +1207,7 @@ type Observed struct {
 type Part struct {
 	Kind string `json:"kind"`
 
-	// Label Of its partition; empty for what lies before the first
+	// Label Label of its partition; empty before the first partition
 	Label string `json:"label"`
 
 	// Offset In flash
@@ -1254,37 +1254,37 @@ type PlannedWave struct {
 	// Percent Of the audience that has had its turn after this wave: 1, 10, 100
 	Percent *float64 `json:"percent,omitempty"`
 
-	// Sample A few of the devices
+	// Sample Some of the devices
 	Sample []string `json:"sample"`
 	Size   int64    `json:"size"`
 
-	// SoakMs How long each device must stay well; by default ten minutes in the first of several waves, else two
+	// SoakMs How long each device must stay healthy. Default: ten minutes in the first of several waves, else two
 	SoakMs *int64 `json:"soak_ms,omitempty"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
+	// SuccessPercent Share of the devices with a verdict that must succeed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 }
 
 // Policy defines model for Policy.
 type Policy struct {
-	// ApprovalTTLMs How long a call waits for its approval; 0: the usual
+	// ApprovalTTLMs How long a call waits for its approval; 0: the default
 	ApprovalTTLMs int64 `json:"approval_ttl_ms"`
 
-	// Arguments JSON schema that the arguments satisfy; null: any
+	// Arguments JSON schema that the arguments must match; null: any
 	Arguments interface{} `json:"arguments"`
 
 	// Audience Of the tool; empty: any
 	Audience  string    `json:"audience"`
 	CreatedAt time.Time `json:"created_at"`
 
-	// DailyBudget Most calls of one caller of one tool in a day of UTC; 0: any number
+	// DailyBudget Maximum calls per caller and tool in a UTC day; 0: no limit
 	DailyBudget int64  `json:"daily_budget"`
 	Decision    string `json:"decision"`
 
 	// Devices A query; empty: any device
 	Devices string `json:"devices"`
 
-	// Effects Of the tool on the device's connection
+	// Effects Effect of the tool on the device's connection
 	Effects []string `json:"effects"`
 	Enabled bool     `json:"enabled"`
 
@@ -1292,30 +1292,30 @@ type Policy struct {
 	Fixed bool   `json:"fixed"`
 	ID    string `json:"id"`
 
-	// Kinds Of the caller; an empty list is any
+	// Kinds Of the caller; an empty list: any
 	Kinds []string `json:"kinds"`
 	Name  string   `json:"name"`
 
 	// Names Patterns of the caller's name
 	Names []string `json:"names"`
 
-	// Note For people: why
+	// Note Reason, for people
 	Note string `json:"note"`
 
 	// Position Place in the list, from 0
 	Position int64 `json:"position"`
 
-	// RatePerMinute Most calls of one caller of one tool; 0: any number
+	// RatePerMinute Maximum calls per caller and tool; 0: no limit
 	RatePerMinute int64 `json:"rate_per_minute"`
 
-	// Roles That the caller has on the device
+	// Roles Role of the caller on the device
 	Roles []string `json:"roles"`
 
 	// Tools Patterns of the tool's name
 	Tools     []string  `json:"tools"`
 	UpdatedAt time.Time `json:"updated_at"`
 
-	// UpdatedBy Empty for a rule that fleetd came with
+	// UpdatedBy Empty for a built-in rule
 	UpdatedBy string          `json:"updated_by"`
 	Warnings  []PolicyWarning `json:"warnings"`
 	Window    *Window         `json:"window"`
@@ -1325,13 +1325,13 @@ type Policy struct {
 type PolicyList struct {
 	Items []Policy `json:"items"`
 
-	// NextCursor Always null: the list is whole
+	// NextCursor Always null: the list is complete
 	NextCursor *string `json:"next_cursor"`
 
-	// Otherwise What is decided about a call that no rule applies to
+	// Otherwise Decision on calls to which no rule applies
 	Otherwise string `json:"otherwise"`
 
-	// Version Of the policy; each change makes the next
+	// Version Version of the policy; every change increments it
 	Version int64 `json:"version"`
 }
 
@@ -1353,7 +1353,7 @@ type Problem struct {
 	// Detail What happened, to what, and what to do about it
 	Detail string `json:"detail"`
 
-	// Errors Every field that does not fit, of an invalid_request
+	// Errors All invalid fields, for invalid_request
 	Errors *[]FieldProblem `json:"errors,omitempty"`
 
 	// Field The field or parameter at fault
@@ -1382,10 +1382,10 @@ type Progress struct {
 	// Funnel Devices by the evidence there is, step by step; each counts in every step up to its furthest
 	Funnel []Funnel `json:"funnel"`
 
-	// Late Devices that succeeded after they had been given up
+	// Late Devices that succeeded after the campaign had given up on them
 	Late int64 `json:"late"`
 
-	// Rate Outcomes by minute, the last hour
+	// Rate Outcomes per minute, last hour
 	Rate []CallBucket `json:"rate"`
 
 	// Skipped Devices that were left out, by reason and board; the reason of most of them first
@@ -1399,13 +1399,13 @@ type Reason struct {
 	// Reason Examples: device_held
 	Reason string `json:"reason"`
 
-	// Sample A few of the devices
+	// Sample Some of the devices
 	Sample *[]string `json:"sample,omitempty"`
 }
 
 // Release defines model for Release.
 type Release struct {
-	// ChangedAt When the state changed last
+	// ChangedAt When the state last changed
 	ChangedAt *time.Time `json:"changed_at"`
 	CreatedAt time.Time  `json:"created_at"`
 	CreatedBy Actor      `json:"created_by"`
@@ -1425,7 +1425,7 @@ type Release struct {
 type ReleaseList struct {
 	Items []Release `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -1459,7 +1459,7 @@ type Retried struct {
 	EndAt       *time.Time `json:"end_at"`
 	EndBehavior string     `json:"end_behavior"`
 
-	// EndsAt When it ends whatever its devices do
+	// EndsAt When it ends, whatever the state of its devices
 	EndsAt         *time.Time    `json:"ends_at"`
 	FinishedAt     *time.Time    `json:"finished_at"`
 	ForbidRemoved  []string      `json:"forbid_removed"`
@@ -1475,10 +1475,10 @@ type Retried struct {
 	Mode           string        `json:"mode"`
 	Name           string        `json:"name"`
 
-	// NoRollback Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was
+	// NoRollback Why the rollback requested with the abort was not started, or not for all devices; empty if it was
 	NoRollback string `json:"no_rollback"`
 
-	// NoRollbackCode Reason code of no_rollback; empty without one
+	// NoRollbackCode Reason code of no_rollback; empty if there is none
 	//
 	// Examples: actor_gone
 	NoRollbackCode string `json:"no_rollback_code"`
@@ -1497,7 +1497,7 @@ type Retried struct {
 	// Reason Why it is paused, denied or aborted
 	Reason string `json:"reason"`
 
-	// ReasonCode Reason code of reason; empty without one
+	// ReasonCode Reason code of reason; empty if there is none
 	//
 	// Examples: next_window
 	ReasonCode string `json:"reason_code"`
@@ -1505,7 +1505,7 @@ type Retried struct {
 	// ReasonParams Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at
 	ReasonParams map[string]interface{} `json:"reason_params"`
 
-	// ReleaseID null for a rollback: each device gets the image it had
+	// ReleaseID null for a rollback: each device gets its earlier image
 	ReleaseID *string `json:"release_id"`
 
 	// Retried Devices that were queued again
@@ -1514,10 +1514,10 @@ type Retried struct {
 	// Revision Grows with every change
 	Revision int64 `json:"revision"`
 
-	// RollbackOf The campaign that this one takes back
+	// RollbackOf The campaign that this one rolls back
 	RollbackOf *string `json:"rollback_of"`
 
-	// RollbackWith The campaign that takes this one back
+	// RollbackWith The campaign that rolls this one back
 	RollbackWith *string `json:"rollback_with"`
 
 	// Skipped Devices that matched but were left out
@@ -1529,24 +1529,24 @@ type Retried struct {
 	Supersede   bool       `json:"supersede"`
 	TakenOverBy *Actor     `json:"taken_over_by"`
 
-	// Targets Devices that are to get an image
+	// Targets Devices that get an image
 	Targets int64 `json:"targets"`
 
-	// Wave The wave that is open, counted from 0
+	// Wave The open wave, counted from 0
 	Wave    int64    `json:"wave"`
 	Waves   []Wave   `json:"waves"`
 	Windows []Window `json:"windows"`
 
-	// Within The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing
+	// Within The filter of the plan's creator: of the devices that q matches, the plan includes only those that this filter matches, even while it runs. Empty: no limit
 	Within string `json:"within"`
 }
 
 // RetryCampaignInputBody defines model for RetryCampaignInputBody.
 type RetryCampaignInputBody struct {
-	// Devices All of them, if left out
+	// Devices Default: all of them
 	Devices *[]string `json:"devices,omitempty"`
 
-	// States All failures, if left out
+	// States Default: all failures
 	States *[]string `json:"states,omitempty"`
 }
 
@@ -1565,10 +1565,10 @@ type Serial struct {
 	BoundAt    *time.Time `json:"bound_at"`
 	ConflictAt *time.Time `json:"conflict_at"`
 
-	// ConflictDeviceID A second device that proved it; it was not let in
+	// ConflictDeviceID A second device that proved it and was refused
 	ConflictDeviceID *string `json:"conflict_device_id"`
 
-	// DeviceID The first device that proved to hold the key
+	// DeviceID The first device that proved the key
 	DeviceID *string    `json:"device_id"`
 	LoadedAt time.Time  `json:"loaded_at"`
 	LoadedBy string     `json:"loaded_by"`
@@ -1584,7 +1584,7 @@ type Serial struct {
 type SerialList struct {
 	Items []Serial `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -1592,7 +1592,7 @@ type SerialList struct {
 type SerialLoad struct {
 	Added int64 `json:"added"`
 
-	// Unchanged Loaded before, with the same key
+	// Unchanged Already loaded with the same key
 	Unchanged int64 `json:"unchanged"`
 }
 
@@ -1607,7 +1607,7 @@ type SignImageInputBody struct {
 	// Key The public key, hex
 	Key *string `json:"key,omitempty"`
 
-	// Manifest The text that was signed, to the letter
+	// Manifest The exact text that was signed
 	Manifest string `json:"manifest"`
 
 	// Signature Ed25519, base64
@@ -1616,7 +1616,7 @@ type SignImageInputBody struct {
 
 // Skipped defines model for Skipped.
 type Skipped struct {
-	// Board Of the devices; empty if they name none
+	// Board Time zone of the devices; empty if they have none
 	Board string `json:"board"`
 	Count int64  `json:"count"`
 
@@ -1632,11 +1632,11 @@ type TestPolicyInputBody struct {
 	// Device A device, or
 	Device *string `json:"device,omitempty"`
 
-	// Limit Most devices in the answer
+	// Limit Maximum number of devices in the answer
 	Limit     *int64       `json:"limit,omitempty"`
 	Principal TrialSubject `json:"principal"`
 
-	// Q the devices of a query; without both: all in service
+	// Q the devices of a query; without either: all devices in service
 	Q *string `json:"q,omitempty"`
 
 	// Tool Examples: self.reboot
@@ -1653,7 +1653,7 @@ type Threshold struct {
 	// Percent online_dropped: points that the share of devices online fell by; flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free
 	Percent *int64 `json:"percent,omitempty"`
 
-	// SpanMs The time that the condition looks at or must last; see docs/alerts.md
+	// SpanMs The period that the condition covers or must last; see docs/alerts.md
 	SpanMs *int64 `json:"span_ms,omitempty"`
 }
 
@@ -1661,32 +1661,32 @@ type Threshold struct {
 type Thresholds struct {
 	Conditions []Threshold `json:"conditions"`
 
-	// EndAfterMs How long it does not hold before its alert ends
+	// EndAfterMs How long a condition must be clear before its alert ends
 	EndAfterMs int64 `json:"end_after_ms"`
 
-	// OpenAfterMs How long a condition holds before its alert opens
+	// OpenAfterMs How long a condition must hold before its alert opens
 	OpenAfterMs int64 `json:"open_after_ms"`
 
-	// SettleMs What devices get to reconnect when fleetd has started, before conditions of presence count; less if most are back before
+	// SettleMs How long devices have to reconnect after fleetd starts, before presence conditions apply; less if most are back earlier
 	SettleMs int64 `json:"settle_ms"`
 }
 
 // Tool defines model for Tool.
 type Tool struct {
-	// Audience user: never called by a language model
+	// Audience user: language models cannot call it
 	Audience string `json:"audience"`
 
 	// Description The device's own words
 	Description string `json:"description"`
 
-	// Effect What becomes of the device's connection: empty, nothing; restarts, it comes back within a minute or so; leaves_network, it is gone until a person at the device sets up its Wi-Fi
+	// Effect Effect on the device's connection: empty: none; restarts: it comes back within about a minute; leaves_network: it is gone until a person at the device sets up its Wi-Fi
 	Effect string `json:"effect"`
 
 	// InputSchema JSON Schema of the arguments
 	InputSchema interface{} `json:"input_schema"`
 	Name        string      `json:"name"`
 
-	// Warnings What is suspicious: sentence_name, the name reads like a sentence; hidden_properties, properties whose names have control or direction-changing characters are left out of the schema
+	// Warnings Warnings: sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema
 	Warnings *[]string `json:"warnings,omitempty"`
 }
 
@@ -1694,7 +1694,7 @@ type Tool struct {
 type ToolList struct {
 	Items []Tool `json:"items"`
 
-	// NextCursor Give it as cursor to get the next page; null on the last
+	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
 }
 
@@ -1706,11 +1706,11 @@ type Trial struct {
 	// Matched Devices of the query
 	Matched int64 `json:"matched"`
 
-	// Outcomes Devices that were looked at, by outcome
+	// Outcomes Evaluated devices, by outcome
 	Outcomes  map[string]int64 `json:"outcomes"`
 	Principal TrialPrincipal   `json:"principal"`
 
-	// Tried Of these, devices that were looked at: at most 1,000
+	// Tried Of these, evaluated devices: at most 1,000
 	Tried int64 `json:"tried"`
 
 	// Version Of the policy
@@ -1722,7 +1722,7 @@ type TrialBytes struct {
 	// ID The request's id
 	ID int32 `json:"id"`
 
-	// IDIs next: what the device's next call gets; placeholder: the device is not connected
+	// IDIs next: the id of the device's next call; placeholder: the device is not connected
 	IDIs string `json:"id_is"`
 
 	// Message The whole MQTT message: the request in its envelope
@@ -1731,7 +1731,7 @@ type TrialBytes struct {
 	// Request The JSON-RPC request
 	Request string `json:"request"`
 
-	// URLIs placeholder: the argument url stands here in place of a one-time address
+	// URLIs placeholder: the argument url is a placeholder for a one-time address
 	URLIs string `json:"url_is"`
 }
 
@@ -1742,11 +1742,11 @@ type TrialDevice struct {
 	Name     string      `json:"name"`
 	Outcome  string      `json:"outcome"`
 
-	// Refusals Of the gate, the policy's among them; the call would end with the first
+	// Refusals Refusals of the gate, including the policy's; the call would end with the first
 	Refusals []TrialRefusal `json:"refusals"`
 	Rule     *TrialRule     `json:"rule"`
 
-	// Verdict Of the policy; empty where the device does not offer the tool
+	// Verdict Of the policy; empty if the device does not have the tool
 	Verdict string `json:"verdict"`
 }
 
@@ -1755,7 +1755,7 @@ type TrialPrincipal struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 
-	// Role The highest it has on any device
+	// Role The highest role on any device
 	Role string `json:"role"`
 }
 
@@ -1775,7 +1775,7 @@ type TrialRule struct {
 
 // TrialSubject defines model for TrialSubject.
 type TrialSubject struct {
-	// Kind whoever has this kind, and role and name
+	// Kind any caller with this kind, role and name
 	Kind *string `json:"kind,omitempty"`
 	Name *string `json:"name,omitempty"`
 
@@ -1797,14 +1797,14 @@ type UpdateThresholdsInputBody struct {
 
 // Upstream defines model for Upstream.
 type Upstream struct {
-	// Auth secret: tokens for each device are made with it; token: all devices have the same
+	// Auth secret: used to create a token for each device; token: the same for all devices
 	Auth string `json:"auth"`
 
 	// Devices A query; empty: any device
 	Devices string `json:"devices"`
 	Enabled bool   `json:"enabled"`
 
-	// Fixed The one of --voice-upstream: it cannot be changed, moved or removed here
+	// Fixed Set with --voice-upstream; it cannot be changed, moved or removed here
 	Fixed  bool           `json:"fixed"`
 	Health UpstreamHealth `json:"health"`
 	ID     string         `json:"id"`
@@ -1832,7 +1832,7 @@ type Upstream struct {
 type UpstreamAccount struct {
 	AskedAt time.Time `json:"asked_at"`
 
-	// Code To be entered at the voice server, to bind the device to an account; empty: nothing is to be done
+	// Code Code to enter at the voice server, to bind the device to an account; empty: not needed
 	Code    string `json:"code"`
 	Message string `json:"message"`
 
@@ -1853,26 +1853,26 @@ type UpstreamCheck struct {
 
 // UpstreamFields defines model for UpstreamFields.
 type UpstreamFields struct {
-	// Auth none, if left out of a new one
+	// Auth Default for a new one: none
 	Auth *string `json:"auth,omitempty"`
 
 	// Devices Examples: tag:lab
 	Devices *string `json:"devices,omitempty"`
 
-	// Enabled true, if left out of a new one
+	// Enabled Default for a new one: true
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// Kind websocket, if left out of a new one
+	// Kind Default for a new one: websocket
 	Kind *string `json:"kind,omitempty"`
 	Name *string `json:"name,omitempty"`
 
 	// Position Place in the list, from 0
 	Position *int64 `json:"position,omitempty"`
 
-	// Secret The secret or token, as auth says. It is written only; without it the one that is set stays
+	// Secret The secret or token, according to auth. Write-only; if omitted, the stored one stays
 	Secret *string `json:"secret,omitempty"`
 
-	// Tools true, if left out of a new one
+	// Tools Default for a new one: true
 	Tools *bool `json:"tools,omitempty"`
 
 	// URL Without credentials
@@ -1880,7 +1880,7 @@ type UpstreamFields struct {
 	// Examples: ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway
 	URL *string `json:"url,omitempty"`
 
-	// Version Of the table that the change was made from: nothing is changed if it has another by now. 0: any
+	// Version Version of the table on which the change is based; nothing changes if it differs now. 0: any
 	Version *int64 `json:"version,omitempty"`
 }
 
@@ -1894,7 +1894,7 @@ type UpstreamHealth struct {
 	// Conversations Open now
 	Conversations int64 `json:"conversations"`
 
-	// Down It failed three times in a row or more
+	// Down It failed at least three times in a row
 	Down bool `json:"down"`
 
 	// Failures In a row, since the last success. Of the time before fleetd started also conversations that began without a try count
@@ -1912,10 +1912,10 @@ type UpstreamHealth struct {
 type UpstreamList struct {
 	Items []Upstream `json:"items"`
 
-	// NextCursor Always null: the list is whole
+	// NextCursor Always null: the list is complete
 	NextCursor *string `json:"next_cursor"`
 
-	// Version Of the table; each change makes the next
+	// Version Version of the table; every change increments it
 	Version int64 `json:"version"`
 }
 
@@ -1924,11 +1924,11 @@ type UpstreamMatch struct {
 	Account  *UpstreamAccount `json:"account"`
 	DeviceID string           `json:"device_id"`
 
-	// Steps What became of each one in the list
+	// Steps Outcome for each one in the list
 	Steps    []UpstreamStep `json:"steps"`
 	Upstream *UpstreamName  `json:"upstream"`
 
-	// Voice False without a voice server, and with one of the kind none
+	// Voice False without a voice server, or with one of kind none
 	Voice bool `json:"voice"`
 }
 
@@ -1943,10 +1943,10 @@ type UpstreamStep struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 
-	// Outcome unfit: the device does not fit its query; later: one before it is chosen
+	// Outcome unfit: its query does not match the device; later: an earlier one is chosen
 	Outcome string `json:"outcome"`
 
-	// Term Of the query, that the device does not fit
+	// Term Term of the query that the device does not match
 	Term string `json:"term"`
 }
 
@@ -1958,10 +1958,10 @@ type VersionWarning struct {
 
 // VersionWarningParams defines model for VersionWarningParams.
 type VersionWarningParams struct {
-	// Part Of the version, between dots; empty if it is about all of it
+	// Part Part of the version, between dots; empty: the whole version
 	Part string `json:"part"`
 
-	// Read What a board reads instead; empty if that is nothing
+	// Read What a board reads instead; empty: nothing
 	Read string `json:"read"`
 }
 
@@ -1970,10 +1970,10 @@ type Wait struct {
 	// Code in_conversation: the device is in a conversation with a voice server; the call is sent after it. device_away: the device is not connected, or an earlier call to it waits; the call is sent when the device is back
 	Code string `json:"code"`
 
-	// SinceAt Begin of the conversation
+	// SinceAt Beginning of the conversation
 	SinceAt *time.Time `json:"since_at,omitempty"`
 
-	// UntilAt When the call is sent at the latest; of device_away, when it is canceled
+	// UntilAt When the call is sent at the latest; for device_away, when it is canceled
 	UntilAt time.Time `json:"until_at"`
 }
 
@@ -2010,18 +2010,18 @@ type Wave struct {
 	// Size Devices planned
 	Size int64 `json:"size"`
 
-	// SoakMs How long each device must stay well; by default ten minutes in the first of several waves, else two
+	// SoakMs How long each device must stay healthy. Default: ten minutes in the first of several waves, else two
 	SoakMs    *int64     `json:"soak_ms,omitempty"`
 	StartedAt *time.Time `json:"started_at"`
 	State     string     `json:"state"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
+	// SuccessPercent Share of the devices with a verdict that must succeed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 
-	// Verdict Why it was judged as it was
+	// Verdict Reason for the verdict
 	Verdict string `json:"verdict"`
 
-	// VerdictCode Reason code of verdict; empty without one
+	// VerdictCode Reason code of verdict; empty if there is none
 	//
 	// Examples: wave_rate
 	VerdictCode string `json:"verdict_code"`
@@ -2048,10 +2048,10 @@ type WavePlan struct {
 	// Percent Of the audience that has had its turn after this wave: 1, 10, 100
 	Percent *float64 `json:"percent,omitempty"`
 
-	// SoakMs How long each device must stay well; by default ten minutes in the first of several waves, else two
+	// SoakMs How long each device must stay healthy. Default: ten minutes in the first of several waves, else two
 	SoakMs *int64 `json:"soak_ms,omitempty"`
 
-	// SuccessPercent Of the devices with a verdict; needed for the next wave to open. Default: 90
+	// SuccessPercent Share of the devices with a verdict that must succeed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
 }
 

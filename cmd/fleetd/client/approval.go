@@ -10,8 +10,8 @@ import (
 )
 
 type ApprovalCommand struct {
-	List    approvalList    `cmd:"" help:"List what waits for a decision."`
-	Approve approvalApprove `cmd:"" help:"Approve a call or a bulk call that another person or program asked for."`
+	List    approvalList    `cmd:"" help:"List calls and bulk calls that wait for a decision."`
+	Approve approvalApprove `cmd:"" help:"Approve a call or a bulk call that another person or program requested."`
 	Deny    approvalDeny    `cmd:"" help:"Deny a call or a bulk call."`
 }
 
@@ -33,7 +33,7 @@ func (a CallApproval) row() []string {
 
 type approvalList struct {
 	clientFlags
-	State string `help:"Only in this state; all: in any." enum:"waiting,approved,denied,expired,withdrawn,all" default:"waiting"`
+	State string `help:"List only approvals in this state, or all." enum:"waiting,approved,denied,expired,withdrawn,all" default:"waiting"`
 	Limit int    `help:"Print at most this many." default:"1000"`
 }
 
@@ -52,7 +52,7 @@ func (c *approvalList) Run(ctx context.Context) error {
 type approvalApprove struct {
 	clientFlags
 	ID     string `arg:"" help:"Id of the approval."`
-	Reason string `help:"Kept with the decision."`
+	Reason string `help:"Reason, stored with the decision."`
 }
 
 func (c *approvalApprove) Run(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (c *approvalApprove) Run(ctx context.Context) error {
 type approvalDeny struct {
 	clientFlags
 	ID     string `arg:"" help:"Id of the approval."`
-	Reason string `arg:"" optional:"" help:"Why: who asked reads it."`
+	Reason string `arg:"" optional:"" help:"Reason, shown to the requester."`
 }
 
 func (c *approvalDeny) Run(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 
 type CallCommand struct {
 	List   callList   `cmd:"" help:"List calls, newest first."`
-	Cancel callCancel `cmd:"" help:"Cancel a call that waits for its device, or for the end of a conversation."`
+	Cancel callCancel `cmd:"" help:"Cancel a call that waits for its device or for the end of a conversation."`
 }
 
 const callHeading = "ID DEVICE TOOL ARGUMENTS MADE-BY STATE CREATED WAITS-UNTIL ERROR"
@@ -30,9 +30,9 @@ func (c Call) row() []string {
 
 type callList struct {
 	clientFlags
-	Device string `help:"Only of this device."`
-	Tool   string `help:"Only of this tool."`
-	State  string `help:"Only in these states, with commas: pending_device are those that wait for their device."`
+	Device string `help:"List only calls of this device."`
+	Tool   string `help:"List only calls of this tool."`
+	State  string `help:"List only calls in these states, separated by commas; pending_device: waiting for the device."`
 	Limit  int    `help:"Print at most this many." default:"100"`
 }
 

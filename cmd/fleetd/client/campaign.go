@@ -13,21 +13,21 @@ import (
 )
 
 type CampaignCommand struct {
-	Create      campaignCreate      `cmd:"" help:"Plan a campaign, and start it if asked to."`
+	Create      campaignCreate      `cmd:"" help:"Plan a campaign, and optionally start it."`
 	List        campaignList        `cmd:"" help:"List campaigns."`
-	Show        campaignShow        `cmd:"" help:"Show a campaign and how far it got."`
-	Deployments campaignDeployments `cmd:"" help:"List the devices of a campaign and where each stands."`
-	Start       campaignStart       `cmd:"" help:"Start a campaign, or ask for its approval."`
+	Show        campaignShow        `cmd:"" help:"Show a campaign and its progress."`
+	Deployments campaignDeployments `cmd:"" help:"List the devices of a campaign and their states."`
+	Start       campaignStart       `cmd:"" help:"Start a campaign, or request its approval."`
 	Approve     campaignApprove     `cmd:"" help:"Approve a campaign that somebody else planned."`
-	Deny        campaignDeny        `cmd:"" help:"Refuse to approve a campaign."`
-	Discard     campaignDiscard     `cmd:"" help:"Discard a campaign that was not started."`
-	Pause       campaignPause       `cmd:"" help:"Stop notifying devices; what is under way goes on."`
-	Resume      campaignResume      `cmd:"" help:"Go on with a paused campaign."`
+	Deny        campaignDeny        `cmd:"" help:"Deny the approval of a campaign."`
+	Discard     campaignDiscard     `cmd:"" help:"Discard a campaign that has not started."`
+	Pause       campaignPause       `cmd:"" help:"Pause a campaign: devices in flight continue, no others are notified."`
+	Resume      campaignResume      `cmd:"" help:"Resume a paused campaign."`
 	Advance     campaignAdvance     `cmd:"" help:"Open the next wave."`
-	PullNow     campaignPullNow     `cmd:"" help:"Restart online devices that wait for their next boot."`
-	Retry       campaignRetry       `cmd:"" help:"Try devices again that failed."`
-	Abort       campaignAbort       `cmd:"" help:"Abort a campaign; downloads under way are cut."`
-	Rollback    campaignRollback    `cmd:"" help:"Take the updated devices back to the image they had."`
+	PullNow     campaignPullNow     `cmd:"" help:"Restart online devices that are waiting for their next boot."`
+	Retry       campaignRetry       `cmd:"" help:"Retry failed devices."`
+	Abort       campaignAbort       `cmd:"" help:"Abort a campaign; downloads in progress are cut off."`
+	Rollback    campaignRollback    `cmd:"" help:"Roll the updated devices back to their earlier images."`
 }
 
 // campaignFlags are of every command about one campaign.
@@ -73,7 +73,7 @@ func (c *campaignDiscard) Run(ctx context.Context) error {
 
 type campaignApprove struct {
 	campaignFlags
-	Digest string `arg:"" help:"Digest of the plan that you read: fleetd campaign show prints it."`
+	Digest string `arg:"" help:"Digest of the plan that you reviewed, as printed by fleetd campaign show."`
 }
 
 func (c *campaignApprove) Run(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (c *campaignApprove) Run(ctx context.Context) error {
 
 type campaignDeny struct {
 	campaignFlags
-	Reason string `arg:"" help:"Why."`
+	Reason string `arg:"" help:"Reason."`
 }
 
 func (c *campaignDeny) Run(ctx context.Context) error {
@@ -91,7 +91,7 @@ func (c *campaignDeny) Run(ctx context.Context) error {
 
 type campaignPause struct {
 	campaignFlags
-	Reason string `arg:"" optional:"" help:"Why."`
+	Reason string `arg:"" optional:"" help:"Reason."`
 }
 
 func (c *campaignPause) Run(ctx context.Context) error {
@@ -100,7 +100,7 @@ func (c *campaignPause) Run(ctx context.Context) error {
 
 type campaignAbort struct {
 	campaignFlags
-	Rollback bool `help:"Take the updated devices back when it has stopped."`
+	Rollback bool `help:"Roll the updated devices back once the campaign has stopped."`
 }
 
 func (c *campaignAbort) Run(ctx context.Context) error {
@@ -109,8 +109,8 @@ func (c *campaignAbort) Run(ctx context.Context) error {
 
 type campaignRetry struct {
 	campaignFlags
-	State  []string `help:"Only devices in these states: failed, timed_out, ... Default: every failure."`
-	Device []string `help:"Only these devices."`
+	State  []string `help:"Retry only devices in these states: failed, timed_out, ... Default: every failure."`
+	Device []string `help:"Retry only these devices."`
 }
 
 func (c *campaignRetry) Run(ctx context.Context) error {
@@ -126,16 +126,16 @@ func (c *campaignRetry) Run(ctx context.Context) error {
 
 type campaignCreate struct {
 	clientFlags
-	Plan        string  `help:"JSON file with the plan, as POST /campaigns takes it; the other flags go before what it says." type:"existingfile" placeholder:"FILE"`
+	Plan        string  `help:"JSON file with the plan, as for POST /campaigns; other flags override it." type:"existingfile" placeholder:"FILE"`
 	Name        string  `help:"Name of the campaign."`
 	Release     string  `help:"Id of the release." placeholder:"ID"`
-	Query       *string `name:"q" help:"Filter that picks the devices: board:bread-compact-wifi tag:lab; an empty one is every device." placeholder:"FILTER"`
-	Canary      string  `help:"Devices of a first wave, the others follow: 5, or 2%." placeholder:"N|P%"`
-	MaxInFlight int     `help:"Devices under way at one time." placeholder:"N"`
+	Query       *string `name:"q" help:"Filter that picks the devices: board:bread-compact-wifi tag:lab. If empty: every device." placeholder:"FILTER"`
+	Canary      string  `help:"Size of the first wave, before all others: 5, or 2%." placeholder:"N|P%"`
+	MaxInFlight int     `help:"Maximum number of devices in flight at once." placeholder:"N"`
 	Mode        string  `help:"How devices are notified." enum:",auto,push,pull" default:"" placeholder:"auto|push|pull"`
-	Approval    bool    `help:"A second person must approve."`
-	Start       bool    `help:"Start it at once, or ask for its approval."`
-	DryRun      bool    `help:"Only say what it would do."`
+	Approval    bool    `help:"Require approval by a second person."`
+	Start       bool    `help:"Start the campaign at once, or request its approval."`
+	DryRun      bool    `help:"Only print what the campaign would do."`
 }
 
 func (c *campaignCreate) Run(ctx context.Context) error {
@@ -162,7 +162,7 @@ func (c *campaignCreate) started(ctx context.Context, made json.RawMessage) (jso
 	}
 	answer, err := c.do(ctx, http.MethodPost, campaignPath(v.ID, "/start"), nil)
 	if err != nil {
-		return nil, fmt.Errorf("the campaign %s is kept as a draft, but was not started: %w", v.ID, err)
+		return nil, fmt.Errorf("the campaign %s is stored as a draft but was not started: %w", v.ID, err)
 	}
 	return answer, nil
 }
@@ -176,10 +176,10 @@ func (c *campaignCreate) body() (map[string]any, error) {
 			return nil, err
 		}
 		if err := json.Unmarshal(data, &plan); err != nil {
-			return nil, fmt.Errorf("--plan %s is no JSON object: %w", c.Plan, err)
+			return nil, fmt.Errorf("--plan %s is not a JSON object: %w", c.Plan, err)
 		}
 		if plan == nil {
-			return nil, fmt.Errorf("--plan %s says null", c.Plan)
+			return nil, fmt.Errorf("--plan %s contains null", c.Plan)
 		}
 	}
 	for name, v := range map[string]string{"name": c.Name, "release_id": c.Release, "mode": c.Mode} {
@@ -212,13 +212,13 @@ func (c *campaignCreate) canary(plan map[string]any) error {
 	if p, ok := strings.CutSuffix(c.Canary, "%"); ok {
 		n, err := strconv.ParseFloat(p, 64)
 		if err != nil || !(n > 0 && n < 100) {
-			return fmt.Errorf("--canary %q is no share: write for example 2%%", c.Canary)
+			return fmt.Errorf("--canary %q is not a percentage; write for example 2%%", c.Canary)
 		}
 		first.Percent = &n
 	} else {
 		n, err := strconv.Atoi(c.Canary)
 		if err != nil || n < 1 {
-			return fmt.Errorf("--canary %q is no number of devices: write for example 5, or 2%%", c.Canary)
+			return fmt.Errorf("--canary %q is not a number of devices; write for example 5, or 2%%", c.Canary)
 		}
 		first.Count = new(int64(n))
 	}
@@ -234,7 +234,7 @@ func (c *campaignCreate) complete(plan map[string]any) error {
 		}
 	}
 	if plan["q"] == nil && plan["devices"] == nil {
-		return errors.New("say which devices: give --q, or q or devices in the file of --plan")
+		return errors.New("name the devices: give --q, or q or devices in the file of --plan")
 	}
 	return nil
 }

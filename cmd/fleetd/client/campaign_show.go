@@ -60,7 +60,7 @@ func printCampaign(c *clientFlags, answer json.RawMessage, err error) error {
 	fmt.Printf("\n%d devices, %d done: %d succeeded, %d failed; %d left out\n", v.Targets, done, succeeded, failed,
 		v.Skipped)
 	if v.Within != "" {
-		fmt.Println("held within", terminal.Printable(v.Within))
+		fmt.Println("limited to", terminal.Printable(v.Within))
 	}
 	if by := v.TakenOverBy; by != nil {
 		fmt.Println("taken over by", terminal.Printable(by.Name))
@@ -141,7 +141,7 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 		return err
 	}
 	if v.Within != "" {
-		fmt.Printf("held within %s\n", terminal.Printable(v.Within))
+		fmt.Printf("limited to %s\n", terminal.Printable(v.Within))
 	}
 	fmt.Printf("%d devices match, %d would get an image, %d of them are offline\n\n", v.Matched, v.Targets, v.Offline)
 	var rows [][]string
@@ -159,7 +159,7 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 		return err
 	}
 	for _, conflict := range v.Conflicts {
-		fmt.Printf("\n%s has %d of these devices waiting and %d under way", terminal.Printable(conflict.Name), conflict.Waiting,
+		fmt.Printf("\n%s has %d of these devices waiting and %d in progress", terminal.Printable(conflict.Name), conflict.Waiting,
 			conflict.Active)
 	}
 	for _, w := range v.Warnings {
@@ -173,7 +173,7 @@ func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 
 type campaignList struct {
 	clientFlags
-	State []string `help:"Only in these states."`
+	State []string `help:"List only campaigns in these states."`
 	Limit int      `help:"Print at most this many." default:"1000"`
 }
 
@@ -195,10 +195,10 @@ func (c *campaignList) Run(ctx context.Context) error {
 
 type campaignDeployments struct {
 	campaignFlags
-	State  []string `help:"Only in these states."`
-	Class  string   `help:"Only with this class of failure."`
-	Board  string   `help:"Only of this board."`
-	Device string   `help:"Only this device."`
+	State  []string `help:"List only devices in these states."`
+	Class  string   `help:"List only devices with this class of failure."`
+	Board  string   `help:"List only devices with this board."`
+	Device string   `help:"List only this device."`
 	Limit  int      `help:"Print at most this many." default:"1000"`
 }
 

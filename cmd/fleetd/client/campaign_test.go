@@ -39,8 +39,8 @@ func TestCampaignBody(t *testing.T) {
 		{name: "no number", flags: campaignCreate{Name: "n", Release: "r", Query: &lab, Canary: "NaN%"}, fail: "--canary"},
 		{name: "no release", flags: campaignCreate{Name: "n", Query: &lab}, fail: "--release"},
 		{name: "no devices", flags: campaignCreate{Name: "n", Release: "r"}, fail: "--q"},
-		{name: "a broken file", plan: `{"name":`, fail: "no JSON object"},
-		{name: "a list", plan: `[]`, fail: "no JSON object"},
+		{name: "a broken file", plan: `{"name":`, fail: "not a JSON object"},
+		{name: "a list", plan: `[]`, fail: "not a JSON object"},
 		{name: "null", plan: `null`, fail: "null"},
 	}
 	for _, tt := range tests {

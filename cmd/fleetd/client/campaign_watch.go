@@ -16,8 +16,8 @@ import (
 
 type campaignShow struct {
 	campaignFlags
-	Watch bool          `help:"Follow it until it ends; fails unless it completed."`
-	Every time.Duration `help:"How often to look." default:"2s" hidden:""`
+	Watch bool          `help:"Follow the campaign until it ends; exit with an error unless it completed."`
+	Every time.Duration `help:"Polling interval." default:"2s" hidden:""`
 }
 
 func (c *campaignShow) Run(ctx context.Context) error {
@@ -66,7 +66,7 @@ func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
 	for until := time.Now().Add(watchTimeout); ; {
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("not followed to its end")
+			return nil, errors.New("stopped following before its end")
 		case <-time.After(c.Every):
 		}
 		answer, err := c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil)

@@ -29,10 +29,10 @@ type UsageError struct{ error }
 // clientFlags say which server a client command talks to.
 type clientFlags struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
-	Token string `help:"API token; make one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
+	Token string `help:"API token; create one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
 
-	TokenFile string `name:"token-file" help:"File that holds the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
-	JSON      bool   `name:"json" help:"Print JSON, also on a terminal."`
+	TokenFile string `name:"token-file" help:"File that contains the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
+	JSON      bool   `name:"json" help:"Print JSON even on a terminal."`
 }
 
 // maxAnswer bounds what a client reads of an answer; a tool result has at most 256 KiB.
@@ -57,7 +57,7 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the answer of %s broke off: %w", c.URL, err)
+		return nil, fmt.Errorf("the answer from %s broke off: %w", c.URL, err)
 	}
 	if resp.StatusCode >= 400 {
 		return nil, problem(resp, data)

@@ -11,11 +11,11 @@ import (
 // ConversationsCommand lists conversations of devices with voice servers.
 type ConversationsCommand struct {
 	clientFlags
-	Device   string `help:"Only of this device."`
-	Upstream string `help:"Only with the voice server of this name."`
-	End      string `help:"Only those that ended so: a code; open: those that have not ended; failed: those that failed."`
-	Since    string `help:"Only those that began then or later: 2026-08-01T00:00:00Z."`
-	Until    string `help:"Only those that began before."`
+	Device   string `help:"List only conversations of this device."`
+	Upstream string `help:"List only conversations with this voice server, by its name."`
+	End      string `help:"List only conversations with this ending (a code), open ones, or failed ones."`
+	Since    string `help:"List only conversations that began at or after this time: 2026-08-01T00:00:00Z."`
+	Until    string `help:"List only conversations that began before this time."`
 	Limit    int    `help:"Print at most this many." default:"100"`
 }
 

@@ -23,9 +23,9 @@ type DeviceCommand struct {
 	Show      deviceShow      `cmd:"" help:"Show one device and its tools."`
 	Call      deviceCall      `cmd:"" help:"Call a tool of a device and print the outcome."`
 	Claim     deviceClaim     `cmd:"" help:"Claim the device that shows this code."`
-	Hold      deviceHold      `cmd:"" help:"Keep everyone else from acting on a device."`
-	Release   deviceRelease   `cmd:"" help:"End a hold."`
-	Transport deviceTransport `cmd:"" help:"Choose how devices connect from their next start on."`
+	Hold      deviceHold      `cmd:"" help:"Put a device on hold: nobody else can act on it."`
+	Release   deviceRelease   `cmd:"" help:"End the hold on a device."`
+	Transport deviceTransport `cmd:"" help:"Set the transport of devices from their next start."`
 	Replace   deviceReplace   `cmd:"" help:"Retire a device and give its name, tags, notes, time zone, transport and hold to another unit."`
 }
 
@@ -64,7 +64,7 @@ func since(t *time.Time) string {
 
 type deviceShow struct {
 	clientFlags
-	ID string `arg:"" help:"Device id, a MAC address in any form."`
+	ID string `arg:"" help:"Device id; a MAC address in any form."`
 }
 
 func (c *deviceShow) Run(ctx context.Context) error {
@@ -105,12 +105,12 @@ func showDevice(device, tools json.RawMessage) error {
 
 type deviceCall struct {
 	clientFlags
-	ID          string        `arg:"" help:"Device id, a MAC address in any form."`
-	Tool        string        `arg:"" help:"Tool, as the device names it: self.audio_speaker.set_volume"`
+	ID          string        `arg:"" help:"Device id; a MAC address in any form."`
+	Tool        string        `arg:"" help:"Name of the tool: self.audio_speaker.set_volume"`
 	Arguments   string        `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
-	Timeout     time.Duration `help:"How long to wait for the answer. Default: what the tool needs."`
-	OfflineWait time.Duration `help:"If the device is not connected, send the call when it is back, within this time: 24h. It can be canceled until then."`
-	Picture     string        `help:"JPEG or PNG that self.screen.preview_image shall show." type:"existingfile" placeholder:"FILE"`
+	Timeout     time.Duration `help:"How long to wait for the answer. Default: depends on the tool."`
+	OfflineWait time.Duration `help:"If the device is offline, send the call when it is back, within this time: 24h. You can cancel the call until then."`
+	Picture     string        `help:"JPEG or PNG for self.screen.preview_image to show." type:"existingfile" placeholder:"FILE"`
 }
 
 // post makes the call, in a form if there is a picture.
@@ -170,7 +170,7 @@ func (c *deviceCall) Run(ctx context.Context) error {
 	}
 	switch {
 	case call.State == "pending_approval":
-		return fmt.Errorf("the call %s waits for a person: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
+		return fmt.Errorf("the call %s waits for approval: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
 	case call.State == "pending_device":
 		fmt.Fprintf(os.Stderr, "the call %s waits until the device is back; to cancel it: fleetd call cancel %[1]s\n", call.ID)
 	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
@@ -192,9 +192,9 @@ func (c *deviceClaim) Run(ctx context.Context) error {
 
 type deviceHold struct {
 	clientFlags
-	ID     string        `arg:"" help:"Device id, a MAC address in any form."`
-	Reason string        `arg:"" help:"Why."`
-	For    time.Duration `help:"End the hold automatically after this time."`
+	ID     string        `arg:"" help:"Device id; a MAC address in any form."`
+	Reason string        `arg:"" help:"Reason."`
+	For    time.Duration `help:"End the hold after this time."`
 }
 
 func (c *deviceHold) Run(ctx context.Context) error {
@@ -207,7 +207,7 @@ func (c *deviceHold) Run(ctx context.Context) error {
 
 type deviceRelease struct {
 	clientFlags
-	ID string `arg:"" help:"Device id, a MAC address in any form."`
+	ID string `arg:"" help:"Device id; a MAC address in any form."`
 }
 
 func (c *deviceRelease) Run(ctx context.Context) error {
@@ -216,8 +216,8 @@ func (c *deviceRelease) Run(ctx context.Context) error {
 
 type deviceTransport struct {
 	clientFlags
-	Transport string `arg:"" enum:"mqtt,ws" help:"mqtt: always connected, audio over UDP. ws: a WebSocket, in conversations only."`
-	Query     string `arg:"" help:"Filter that picks the devices, as of device list; its output shows which."`
+	Transport string `arg:"" enum:"mqtt,ws" help:"mqtt: always connected, audio over UDP. ws: a WebSocket, only during conversations."`
+	Query     string `arg:"" help:"Filter that picks the devices, as for device list, which shows them."`
 }
 
 func (c *deviceTransport) Run(ctx context.Context) error {
@@ -246,9 +246,9 @@ const maxTransportDevices = 10_000
 
 type deviceReplace struct {
 	clientFlags
-	ID   string `arg:"" help:"Device to be retired, a MAC address in any form."`
-	By   string `help:"Id of the unit that takes over; one that waits is let in." xor:"successor" required:"" placeholder:"ID"`
-	Code string `help:"The six digits that the unit shows while it waits." xor:"successor" required:"" placeholder:"CODE"`
+	ID   string `arg:"" help:"Device to retire; a MAC address in any form."`
+	By   string `help:"Id of the unit that takes over; if it is waiting to join, it is approved." xor:"successor" required:"" placeholder:"ID"`
+	Code string `help:"The six digits that the waiting unit shows." xor:"successor" required:"" placeholder:"CODE"`
 }
 
 func (c *deviceReplace) Run(ctx context.Context) error {

@@ -15,18 +15,18 @@ import (
 type DevicesCommand struct {
 	Tag     devicesTag     `cmd:"" help:"Add tags to devices."`
 	Untag   devicesUntag   `cmd:"" help:"Remove tags from devices."`
-	Hold    devicesHold    `cmd:"" help:"Keep everyone else from acting on devices."`
-	Release devicesRelease `cmd:"" help:"End the holds of devices."`
-	Retire  devicesRetire  `cmd:"" help:"Take devices out of service, for good."`
+	Hold    devicesHold    `cmd:"" help:"Put devices on hold: nobody else can act on them."`
+	Release devicesRelease `cmd:"" help:"End the holds on devices."`
+	Retire  devicesRetire  `cmd:"" help:"Retire devices for good."`
 }
 
 // bulkFlags say which devices, and how.
 type bulkFlags struct {
 	clientFlags
-	Query   string   `help:"Filter that picks the devices, for example: tag:lab -hold. Every device in service: --query ''." xor:"which" required:"" placeholder:"FILTER"`
-	ID      []string `help:"Devices by id, a MAC address in any form; separated by commas, or repeated." xor:"which" required:"" placeholder:"ID"`
-	DryRun  bool     `help:"Only print what would be done."`
-	Confirm int      `help:"How many devices a dry run said would change; if it would be another number, nothing changes." placeholder:"N"`
+	Query   string   `help:"Filter that picks the devices, for example: tag:lab -hold. For every device in service: --query ''." xor:"which" required:"" placeholder:"FILTER"`
+	ID      []string `help:"Ids of devices; MAC addresses in any form, separated by commas or in several flags." xor:"which" required:"" placeholder:"ID"`
+	DryRun  bool     `help:"Only print what would change."`
+	Confirm int      `help:"Number of changes from a dry run; if the number differs now, nothing changes." placeholder:"N"`
 }
 
 func (c *bulkFlags) act(ctx context.Context, body BulkInputBody) error {
@@ -81,8 +81,8 @@ func (c *devicesUntag) Run(ctx context.Context) error {
 
 type devicesHold struct {
 	bulkFlags
-	Reason string        `arg:"" help:"Why."`
-	For    time.Duration `help:"End the holds automatically after this time."`
+	Reason string        `arg:"" help:"Reason."`
+	For    time.Duration `help:"End the holds after this time."`
 }
 
 func (c *devicesHold) Run(ctx context.Context) error {

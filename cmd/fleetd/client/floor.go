@@ -12,9 +12,9 @@ import (
 
 type releaseFloor struct {
 	clientFlags
-	Board   string `arg:"" optional:"" help:"Board, as its boot polls name it. Without one, list the boards that have a least version."`
-	Version string `arg:"" optional:"" help:"Least version: numbers with dots between them."`
-	Clear   bool   `help:"Let the board have any version again."`
+	Board   string `arg:"" optional:"" help:"Name of the board, as in boot polls. Without one, list the boards that have a minimum version."`
+	Version string `arg:"" optional:"" help:"Minimum version: numbers separated by dots."`
+	Clear   bool   `help:"Remove the minimum version of the board."`
 }
 
 const floorHeading = "BOARD VERSION BY SET"
@@ -27,7 +27,7 @@ func (c *releaseFloor) Run(ctx context.Context) error {
 	path := "/floors/" + url.PathEscape(c.Board)
 	switch {
 	case c.Board == "" && c.Clear, c.Version != "" && c.Clear:
-		return errors.New("name the board whose least version to clear, and no version")
+		return errors.New("name the board whose minimum version to clear, without a version")
 	case c.Clear:
 		_, err := c.do(ctx, http.MethodDelete, path, nil)
 		return err

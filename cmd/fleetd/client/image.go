@@ -25,12 +25,12 @@ import (
 
 type ImageCommand struct {
 	Push   imagePush   `cmd:"" help:"Upload a firmware image: the app image of a build, or its merged-binary.bin."`
-	Sign   imageSign   `cmd:"" help:"Sign an image for devices that take only signed ones; needs no server."`
-	Key    imageKey    `cmd:"" help:"Make the pair of keys to sign images with, or show its public half; needs no server."`
+	Sign   imageSign   `cmd:"" help:"Sign an image for devices that accept only signed images; needs no server."`
+	Key    imageKey    `cmd:"" help:"Create a key pair for signing images, or show its public key; needs no server."`
 	List   imageList   `cmd:"" help:"List firmware images."`
 	Show   imageShow   `cmd:"" help:"Show one firmware image."`
-	Revoke imageRevoke `cmd:"" help:"Withdraw an image: it is never served again."`
-	Delete imageDelete `cmd:"" help:"Delete an image that nothing names."`
+	Revoke imageRevoke `cmd:"" help:"Revoke an image: it is never served again."`
+	Delete imageDelete `cmd:"" help:"Delete an image that no release or campaign uses."`
 }
 
 func (i Image) row() []string {
@@ -50,13 +50,13 @@ func kib(n int64) string { return strconv.FormatInt((n+1023)/1024, 10) + " KiB" 
 
 type imagePush struct {
 	clientFlags
-	File  string `arg:"" optional:"" help:"The file. With --layout, default: the app that its flasher_args.json names." type:"existingfile"`
-	Board string `help:"Board that it was built for, as its devices name it. Default: every board with its chip." placeholder:"BOARD"`
-	Notes string `help:"What is to be known about it."`
+	File  string `arg:"" optional:"" help:"Image file. Default with --layout: the app named in its flasher_args.json." type:"existingfile"`
+	Board string `help:"Board that the image is for, as its devices report it. Default: every board with the same chip." placeholder:"BOARD"`
+	Notes string `help:"Notes on the image."`
 
-	Layout string `help:"Also what a blank board needs in addition: the folder of its build, with flasher_args.json." type:"existingdir" placeholder:"DIR"`
+	Layout string `help:"Folder of the build, with flasher_args.json: also upload the other parts that a blank board needs." type:"existingdir" placeholder:"DIR"`
 
-	Manifest string `help:"Its signed manifest. Default: the file next to it with .manifest added, if there is one." type:"existingfile" placeholder:"FILE"`
+	Manifest string `help:"Signed manifest of the image. Default: the image's path with .manifest appended, if that file exists." type:"existingfile" placeholder:"FILE"`
 }
 
 func (c *imagePush) Run(ctx context.Context) error {
@@ -74,7 +74,7 @@ func (c *imagePush) Run(ctx context.Context) error {
 		return err
 	}
 	if info.Size() > firmware.MaxImageBytes {
-		return fmt.Errorf("%s has %s: no board's flash holds more than %s", c.File, kib(info.Size()),
+		return fmt.Errorf("%s has %s: no board has more flash than %s", c.File, kib(info.Size()),
 			kib(firmware.MaxImageBytes))
 	}
 	manifest, sha256, err := c.manifest()
@@ -167,7 +167,7 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 	fmt.Printf("\n%s, project %s, IDF %s, build %s\n", terminal.Printable(i.FileName), terminal.Printable(i.Project),
 		terminal.Printable(i.IDFVersion), terminal.Printable(i.ELFSHA256))
 	if i.MergedBinary {
-		fmt.Println("The app was cut out of a merged binary.")
+		fmt.Println("The app was extracted from a merged binary.")
 	}
 	for _, s := range i.Signatures {
 		fmt.Printf("Signed with the key %s (valid: %t, known here: %t)\n", terminal.Printable(s.KeyDigest), s.Valid, s.Trusted)
@@ -190,9 +190,9 @@ func showImage(c *clientFlags, answer json.RawMessage, err error) error {
 
 type imageList struct {
 	clientFlags
-	Chip    string `help:"Only for this chip."`
-	Board   string `help:"Only for this board."`
-	Version string `help:"Only of this version."`
+	Chip    string `help:"List only images for this chip."`
+	Board   string `help:"List only images for this board."`
+	Version string `help:"List only images of this version."`
 	Limit   int    `help:"Print at most this many." default:"1000"`
 }
 
@@ -233,12 +233,12 @@ func (c *imageShow) Run(ctx context.Context) error {
 type imageRevoke struct {
 	clientFlags
 	SHA256 string `arg:"" name:"sha256" help:"SHA-256 of the image."`
-	Reason string `arg:"" help:"Why."`
+	Reason string `arg:"" help:"Reason."`
 }
 
 func (c *imageRevoke) Run(ctx context.Context) error {
 	if c.Reason == "" {
-		return UsageError{errors.New("say why: fleetd image revoke SHA256 REASON")}
+		return UsageError{errors.New("give a reason: fleetd image revoke SHA256 REASON")}
 	}
 	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke",
 		RevokeImageInputBody{Reason: c.Reason})

@@ -24,28 +24,28 @@ const flasherArgsFile = "flasher_args.json"
 func (c *imagePush) buildFiles() ([]string, error) {
 	if c.Layout == "" {
 		if c.File == "" {
-			return nil, errors.New("say which file: fleetd image push build/NAME.bin, or --layout build/")
+			return nil, errors.New("name the file: fleetd image push build/NAME.bin, or --layout build/")
 		}
 		return nil, nil
 	}
 	text, err := readPart(filepath.Join(c.Layout, flasherArgsFile))
 	if err != nil {
-		return nil, fmt.Errorf("--layout: %w; name the folder that the build left", err)
+		return nil, fmt.Errorf("--layout: %w; name the folder of the build", err)
 	}
 	var args struct {
 		Files map[string]string `json:"flash_files"`
 		App   struct{ File string }
 	}
 	if err := json.Unmarshal(text, &args); err != nil || len(args.Files) == 0 {
-		return nil, fmt.Errorf("--layout: %s does not say which files are flashed; build again", filepath.Join(c.Layout,
+		return nil, fmt.Errorf("--layout: %s does not name the files to flash; build again", filepath.Join(c.Layout,
 			flasherArgsFile))
 	}
 	if c.File == "" {
 		if args.App.File == "" {
-			return nil, errors.New("--layout: the build names no app; name its file, too")
+			return nil, errors.New("--layout: the build names no app; also give its file")
 		}
 		if !filepath.IsLocal(filepath.FromSlash(args.App.File)) {
-			return nil, fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile,
+			return nil, fmt.Errorf("--layout: %s names %q, which is outside the build's folder", flasherArgsFile,
 				args.App.File)
 		}
 		c.File = filepath.Join(c.Layout, filepath.FromSlash(args.App.File))
@@ -78,14 +78,14 @@ func (c *imagePush) pushLayout(ctx context.Context, image json.RawMessage, files
 	req.Body, req.ContentLength = io.NopCloser(&body), int64(body.Len())
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	if _, err := c.send(&http.Client{}, req); err != nil {
-		return fmt.Errorf("the image %.12s is there, but not what a blank board needs in addition: %w", pushed.SHA256, err)
+		return fmt.Errorf("the image %.12s is stored, but not the other parts that a blank board needs: %w", pushed.SHA256, err)
 	}
 	return nil
 }
 
 func addFile(form *multipart.Writer, dir, name string) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return fmt.Errorf("--layout: %s names %q, which lies outside of the build's folder", flasherArgsFile, name)
+		return fmt.Errorf("--layout: %s names %q, which is outside the build's folder", flasherArgsFile, name)
 	}
 	data, err := readPart(filepath.Join(dir, filepath.FromSlash(name)))
 	if err != nil {
@@ -106,7 +106,7 @@ func readPart(name string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	return os.ReadFile(name)
 }

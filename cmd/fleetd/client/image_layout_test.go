@@ -23,8 +23,8 @@ func TestLayoutFilesAreFilesOfTheBuild(t *testing.T) {
 	for name, want := range map[string]string{
 		"table.bin":     "",
 		"missing.bin":   "no such file",
-		"pipe":          "no regular file",
-		".":             "no regular file",
+		"pipe":          "not a regular file",
+		".":             "not a regular file",
 		"../table.bin":  "outside",
 		"/dev/zero":     "outside",
 		"a/../../b.bin": "outside",

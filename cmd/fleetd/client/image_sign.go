@@ -26,11 +26,11 @@ import (
 const manifestSuffix = ".manifest"
 
 type imageSign struct {
-	File         string    `arg:"" help:"The app image, or the merged-binary.bin, to be signed." type:"existingfile"`
-	Key          string    `help:"Private key (PEM, Ed25519), as fleetd image key makes it." required:"" type:"existingfile" placeholder:"FILE"`
-	NotBefore    time.Time `help:"Devices take the image no earlier (2026-12-24T06:00:00Z)." placeholder:"TIME"`
-	RollbackFrom string    `help:"Permit devices that run this version to go back to the older one of the image." placeholder:"VERSION"`
-	Out          string    `help:"Where the manifest goes. Default: next to the image, with .manifest added." placeholder:"FILE"`
+	File         string    `arg:"" help:"The app image or merged-binary.bin to sign." type:"existingfile"`
+	Key          string    `help:"Private key (PEM, Ed25519), as created by fleetd image key." required:"" type:"existingfile" placeholder:"FILE"`
+	NotBefore    time.Time `help:"Earliest time at which devices accept the image (2026-12-24T06:00:00Z)." placeholder:"TIME"`
+	RollbackFrom string    `help:"Allow devices that run this version to downgrade to the image's older version." placeholder:"VERSION"`
+	Out          string    `help:"Path of the manifest. Default: the image's path with .manifest appended." placeholder:"FILE"`
 }
 
 func (c *imageSign) Run(context.Context) error {
@@ -89,7 +89,7 @@ func manifestOf(name string) (espimage.Manifest, error) {
 }
 
 type imageKey struct {
-	File string `arg:"" help:"Private key, in PEM: made if it is not there. Its public half is written next to it."`
+	File string `arg:"" help:"Private key (PEM); created if the file does not exist. The public key is written next to it."`
 }
 
 // Run makes a key pair, or shows the public half of one.
@@ -98,7 +98,7 @@ func (c *imageKey) Run(context.Context) error {
 	private, err := readSmall(c.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		if private, err = makeKeys(c.File, public); err == nil {
-			fmt.Printf("%s: private key; keep it offline and never on the server\n%s: its public half\n", c.File, public)
+			fmt.Printf("%s: private key; keep it offline and never on the server\n%s: its public key\n", c.File, public)
 		}
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (c *imagePush) manifest() (json.RawMessage, string, error) {
 	}
 	is, err := manifestOf(c.File)
 	if err == nil && is.SHA256 != said.SHA256 {
-		err = fmt.Errorf("%s is about another image: %s was changed after it was signed; sign it again", name, c.File)
+		err = fmt.Errorf("%s belongs to another image: %s was changed after it was signed; sign it again", name, c.File)
 	}
 	return file, is.SHA256, err
 }
@@ -169,7 +169,7 @@ func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, 
 	error) {
 	answer, err := c.do(ctx, http.MethodPut, "/images/"+url.PathEscape(sha256)+"/manifest", manifest)
 	if err != nil {
-		return nil, fmt.Errorf("the image is stored, and its manifest is not: %w", err)
+		return nil, fmt.Errorf("the image is stored, but its manifest is not: %w", err)
 	}
 	return answer, nil
 }
@@ -186,7 +186,7 @@ func readSmall(name string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
 	if err == nil && len(text) > maxSmall {
-		err = fmt.Errorf("%s is larger than %d KiB: it is no key and no manifest", name, maxSmall>>10)
+		err = fmt.Errorf("%s is larger than %d KiB: it is neither a key nor a manifest", name, maxSmall>>10)
 	}
 	return text, err
 }

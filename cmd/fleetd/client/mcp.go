@@ -25,11 +25,11 @@ import (
 // over their standard input and output, reach a server's MCP address.
 type MCPCommand struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
-	Token string `help:"API token; make one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
+	Token string `help:"API token; create one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
 
-	TokenFile string `name:"token-file" help:"File that holds the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
-	Device    string `help:"The tools of one device, instead of the fleet's." placeholder:"ID" xor:"scope"`
-	Group     string `help:"The tools that the devices of a saved filter share." placeholder:"NAME" xor:"scope"`
+	TokenFile string `name:"token-file" help:"File that contains the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
+	Device    string `help:"Offer the tools of this device instead of the fleet's." placeholder:"ID" xor:"scope"`
+	Group     string `help:"Offer the tools that all devices in a saved filter share." placeholder:"NAME" xor:"scope"`
 
 	dialTimeout time.Duration // for tests. Default: dialTimeout
 }
@@ -51,7 +51,7 @@ func (c *MCPCommand) bridge(ctx context.Context, local mcp.Transport, log *slog.
 	}
 	address, err := url.Parse(c.URL)
 	if err != nil || (address.Scheme != "http" && address.Scheme != "https") || address.Host == "" {
-		return UsageError{fmt.Errorf("--url %q is no address: write http://host:port or https://host", c.URL)}
+		return UsageError{fmt.Errorf("--url %q is not an address; write http://host:port or https://host", c.URL)}
 	}
 	switch address = address.JoinPath("mcp"); {
 	case c.Device != "":

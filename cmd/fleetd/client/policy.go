@@ -12,8 +12,8 @@ import (
 )
 
 type PolicyCommand struct {
-	List policyList `cmd:"" help:"List the rules that judge calls, in their order."`
-	Test policyTest `cmd:"" help:"Say what would become of a call, and by which rule. Nothing is sent."`
+	List policyList `cmd:"" help:"List the rules that judge calls, in order."`
+	Test policyTest `cmd:"" help:"Show how the policy would decide on a call, and by which rule. Nothing is sent."`
 }
 
 type policyList struct{ clientFlags }
@@ -56,14 +56,14 @@ func (c *policyList) Run(ctx context.Context) error {
 type policyTest struct {
 	clientFlags
 	Tool      string `arg:"" help:"Name of the tool."`
-	Arguments string `arg:"" optional:"" help:"Its arguments, a JSON object." default:"{}"`
-	Device    string `help:"The device to be called." xor:"on"`
-	Query     string `short:"q" help:"A query for the devices to be called. Default: all in service." xor:"on"`
+	Arguments string `arg:"" optional:"" help:"Arguments as a JSON object." default:"{}"`
+	Device    string `help:"Device to call." xor:"on"`
+	Query     string `short:"q" help:"Filter of the devices to call. Default: all devices in service." xor:"on"`
 	Kind      string `help:"Kind of the caller." enum:"operator,program,model,voice,campaign,system" default:"model"`
 	Role      string `help:"Role of the caller." enum:"viewer,operator,admin" default:"operator"`
 	Name      string `help:"Name of the caller."`
-	TokenID   string `name:"token-id" help:"The caller is this token, by its id."`
-	Operator  string `name:"operator-id" help:"The caller is this operator, by its id."`
+	TokenID   string `name:"token-id" help:"Id of a token to use as the caller."`
+	Operator  string `name:"operator-id" help:"Id of an operator to use as the caller."`
 }
 
 func (c *policyTest) Run(ctx context.Context) error {

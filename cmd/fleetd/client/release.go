@@ -13,11 +13,11 @@ import (
 )
 
 type ReleaseCommand struct {
-	Create releaseCreate `cmd:"" help:"Make a release of images that were uploaded."`
+	Create releaseCreate `cmd:"" help:"Create a release from uploaded images."`
 	List   releaseList   `cmd:"" help:"List releases."`
 	Show   releaseShow   `cmd:"" help:"Show one release and its images."`
-	Floor  releaseFloor  `cmd:"" help:"Set the least version that devices with a board may get; list or clear those that are set."`
-	Revoke releaseRevoke `cmd:"" help:"Withdraw a release: its images are never served again."`
+	Floor  releaseFloor  `cmd:"" help:"Set, clear or list the minimum versions of boards."`
+	Revoke releaseRevoke `cmd:"" help:"Revoke a release: its images are never served again."`
 }
 
 func (r Release) row() []string {
@@ -29,9 +29,9 @@ const releaseHeading = "ID VERSION STATE IMAGES CREATED"
 type releaseCreate struct {
 	clientFlags
 	Images  []string `arg:"" name:"sha256" help:"SHA-256 of each image, one per board or chip."`
-	Version string   `help:"Version. Default: the images'."`
-	Notes   string   `help:"What is new."`
-	Draft   bool     `help:"Keep it as a draft, which no campaign can start with."`
+	Version string   `help:"Version. Default: the version of the images."`
+	Notes   string   `help:"Release notes."`
+	Draft   bool     `help:"Keep the release as a draft, which campaigns cannot use."`
 }
 
 func (c *releaseCreate) Run(ctx context.Context) error {
@@ -70,7 +70,7 @@ func showRelease(c *clientFlags, answer json.RawMessage, err error) error {
 
 type releaseList struct {
 	clientFlags
-	State string `help:"Only in this state." enum:",draft,released,deprecated,revoked" default:""`
+	State string `help:"List only releases in this state." enum:",draft,released,deprecated,revoked" default:""`
 	Limit int    `help:"Print at most this many." default:"1000"`
 }
 
@@ -99,7 +99,7 @@ func (c *releaseShow) Run(ctx context.Context) error {
 type releaseRevoke struct {
 	clientFlags
 	ID     string `arg:"" help:"Id of the release."`
-	Reason string `arg:"" help:"Why."`
+	Reason string `arg:"" help:"Reason."`
 }
 
 func (c *releaseRevoke) Run(ctx context.Context) error {

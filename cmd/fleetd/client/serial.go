@@ -17,15 +17,15 @@ import (
 )
 
 type SerialCommand struct {
-	Load    serialLoad    `cmd:"" help:"Load a list: a serial number, a comma and its key of 64 hex digits on each line. All or none."`
+	Load    serialLoad    `cmd:"" help:"Load a list with a serial number, a comma and its key of 64 hex digits on each line. Either all lines are loaded, or none."`
 	List    serialList    `cmd:"" help:"List serial numbers and the devices that proved them."`
-	Release serialRelease `cmd:"" help:"End a serial number's binding to a device: the next that proves it gets it."`
+	Release serialRelease `cmd:"" help:"Release a serial number from its device: the next device that proves it gets it."`
 	Delete  serialDelete  `cmd:"" help:"Delete a serial number and its key."`
 }
 
 type serialLoad struct {
 	clientFlags
-	File string `arg:"" help:"The list; - reads it from standard input."`
+	File string `arg:"" help:"File with the list; - reads standard input."`
 }
 
 func (c *serialLoad) Run(ctx context.Context) error {
@@ -53,7 +53,7 @@ func (c *serialLoad) Run(ctx context.Context) error {
 	if err := json.Unmarshal(answer, &done); err != nil {
 		return err
 	}
-	fmt.Printf("%d serial numbers added, %d were loaded before\n", done.Added, done.Unchanged)
+	fmt.Printf("%d serial numbers added, %d already loaded\n", done.Added, done.Unchanged)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (c *serialLoad) sendList(ctx context.Context, list []byte) (json.RawMessage
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the answer of %s broke off: %w", c.URL, err)
+		return nil, fmt.Errorf("the answer from %s broke off: %w", c.URL, err)
 	}
 	if resp.StatusCode < 400 {
 		return data, nil
@@ -105,7 +105,7 @@ const serialHeading = "SERIAL STATE DEVICE CONFLICT WRONG LOADED"
 
 type serialList struct {
 	clientFlags
-	State string `help:"Only in this state; refused: those that had wrong proofs." enum:",unused,bound,conflict,refused" default:""`
+	State string `help:"List only serial numbers in this state; refused: with wrong proofs." enum:",unused,bound,conflict,refused" default:""`
 	Limit int    `help:"Print at most this many." default:"1000"`
 }
 

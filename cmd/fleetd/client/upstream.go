@@ -14,12 +14,12 @@ import (
 )
 
 type UpstreamCommand struct {
-	List   upstreamList   `cmd:"" help:"List voice servers in their order: a device talks to the first that it fits."`
+	List   upstreamList   `cmd:"" help:"List voice servers in order: a device uses the first one whose filter matches."`
 	Add    upstreamAdd    `cmd:"" help:"Add a voice server."`
 	Set    upstreamSet    `cmd:"" help:"Change or move a voice server."`
 	Remove upstreamRemove `cmd:"" help:"Remove a voice server."`
-	Check  upstreamCheck  `cmd:"" help:"Exchange hellos with a voice server now. Exit code 1 if it fails."`
-	Match  upstreamMatch  `cmd:"" help:"Say which voice server a device gets, and why."`
+	Check  upstreamCheck  `cmd:"" help:"Exchange a hello with a voice server now. Exits with code 1 if that fails."`
+	Match  upstreamMatch  `cmd:"" help:"Show which voice server a device uses, and why."`
 }
 
 type upstreamList struct{ clientFlags }
@@ -53,23 +53,23 @@ func upstreamState(u Upstream) string {
 	case h.Failures > 0:
 		return fmt.Sprintf("%d failures: %s", h.Failures, h.Code)
 	case h.LastSuccess != nil:
-		return fmt.Sprintf("well, hello in %v", time.Duration(h.HelloMs)*time.Millisecond)
+		return fmt.Sprintf("OK, hello took %v", time.Duration(h.HelloMs)*time.Millisecond)
 	}
 	return "not tried"
 }
 
 // upstreamFields are what can be set; those that are not given are left out.
 type upstreamFields struct {
-	Auth   *string `help:"none, secret (tokens are made with it) or token (of all devices)." enum:"none,secret,token"`
-	Secret *string `help:"The secret or token; better given by the environment or in a file." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
+	Auth   *string `help:"none, secret (used to create a token for each device) or token (the same for all devices)." enum:"none,secret,token"`
+	Secret *string `help:"The secret or token; better passed in the environment or a file." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
 
-	SecretFile string `name:"secret-file" help:"File that holds this secret." env:"FLEETD_UPSTREAM_SECRET_FILE" type:"path" placeholder:"FILE"`
+	SecretFile string `name:"secret-file" help:"File that contains this secret." env:"FLEETD_UPSTREAM_SECRET_FILE" type:"path" placeholder:"FILE"`
 
-	Devices   *string `short:"q" help:"A query for the devices that talk to it; empty: any." placeholder:"QUERY"`
-	Tools     *bool   `help:"Its model may list and call the tools of devices." negatable:""`
-	Enabled   *bool   `help:"It is used." negatable:""`
+	Devices   *string `short:"q" help:"Filter of the devices that use the voice server. If empty: any device." placeholder:"QUERY"`
+	Tools     *bool   `help:"Allow its language model to list and call device tools." negatable:""`
+	Enabled   *bool   `help:"Enable the voice server." negatable:""`
 	Position  *int    `help:"Place in the list, from 0." placeholder:"N"`
-	IfVersion int64   `name:"if-version" help:"Change nothing if the list has another version by now." placeholder:"N"`
+	IfVersion int64   `name:"if-version" help:"Change nothing if the list no longer has this version." placeholder:"N"`
 }
 
 func (f *upstreamFields) readSecret() error {
@@ -108,9 +108,9 @@ func (f *upstreamFields) body(name, kind, address *string) map[string]any {
 type upstreamAdd struct {
 	clientFlags
 	upstreamFields
-	Name    string `arg:"" help:"Its name."`
-	Address string `arg:"" optional:"" help:"Its WebSocket address, ws:// or wss://, or its OTA address, http:// or https://. None with --kind none."`
-	Kind    string `help:"websocket (a fixed address), ota (found by its OTA address) or none (these devices have no voice)." enum:"websocket,ota,none" default:"websocket"`
+	Name    string `arg:"" help:"Name of the voice server."`
+	Address string `arg:"" optional:"" help:"WebSocket address (ws:// or wss://) or OTA address (http:// or https://) of the voice server. None with --kind none."`
+	Kind    string `help:"websocket (a fixed address), ota (found through its OTA address) or none (these devices have no voice)." enum:"websocket,ota,none" default:"websocket"`
 }
 
 func (c *upstreamAdd) Run(ctx context.Context) error {
@@ -139,9 +139,9 @@ func (c *clientFlags) show(answer json.RawMessage, err error) error {
 type upstreamSet struct {
 	clientFlags
 	upstreamFields
-	ID      string  `arg:"" help:"Its id."`
-	Name    *string `help:"Its name."`
-	Address *string `help:"Its address." placeholder:"URL"`
+	ID      string  `arg:"" help:"Id of the voice server."`
+	Name    *string `help:"Name of the voice server."`
+	Address *string `help:"Address of the voice server." placeholder:"URL"`
 	Kind    *string `help:"websocket, ota or none." enum:"websocket,ota,none"`
 }
 
@@ -154,7 +154,7 @@ func (c *upstreamSet) Run(ctx context.Context) error {
 
 type upstreamRemove struct {
 	clientFlags
-	ID string `arg:"" help:"Its id."`
+	ID string `arg:"" help:"Id of the voice server."`
 }
 
 func (c *upstreamRemove) Run(ctx context.Context) error {
@@ -164,7 +164,7 @@ func (c *upstreamRemove) Run(ctx context.Context) error {
 
 type upstreamCheck struct {
 	clientFlags
-	ID string `arg:"" help:"Its id."`
+	ID string `arg:"" help:"Id of the voice server."`
 }
 
 func (c *upstreamCheck) Run(ctx context.Context) error {
@@ -185,14 +185,14 @@ func (c *upstreamCheck) Run(ctx context.Context) error {
 		return errors.New("the voice server failed: " + check.Message)
 	}
 	if c.human() {
-		fmt.Printf("well, hello in %v\n", time.Duration(check.TookMs)*time.Millisecond)
+		fmt.Printf("OK, hello took %v\n", time.Duration(check.TookMs)*time.Millisecond)
 	}
 	return nil
 }
 
 type upstreamMatch struct {
 	clientFlags
-	Device string `arg:"" help:"The device's id."`
+	Device string `arg:"" help:"Id of the device."`
 }
 
 func (c *upstreamMatch) Run(ctx context.Context) error {
@@ -215,7 +215,7 @@ func (c *upstreamMatch) Run(ctx context.Context) error {
 		return err
 	}
 	if m.Account != nil && m.Account.Code != "" {
-		fmt.Println("\nCode to be entered at the voice server: " + terminal.Printable(m.Account.Code))
+		fmt.Println("\nCode to enter at the voice server: " + terminal.Printable(m.Account.Code))
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ type Database struct {
 
 	// DatabaseURLFile is a file that holds DatabaseURL, as all fields with this ending hold another one: a secret on
 	// the command line is seen by everybody on the machine.
-	DatabaseURLFile string `name:"database-url-file" help:"File that holds the URL." env:"FLEETD_DATABASE_URL_FILE" type:"path" placeholder:"FILE"`
+	DatabaseURLFile string `name:"database-url-file" help:"File that contains the URL." env:"FLEETD_DATABASE_URL_FILE" type:"path" placeholder:"FILE"`
 }
 
 // Config configures a server. The zero value of each field is its default. The
@@ -51,7 +51,7 @@ type Config struct {
 	Database
 
 	// BlobURL is where pictures, firmware and core dumps are kept: file:///path. Default: blobs below DataDir.
-	BlobURL string `help:"Where pictures are kept (file:///path). Default: blobs below the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
+	BlobURL string `help:"Where to store pictures and images (file:///path). Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
 
 	// HTTPAddr is where the console, REST and the device endpoints listen. Default: :8080.
 	HTTPAddr string `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
@@ -60,7 +60,7 @@ type Config struct {
 	MQTTAddr string `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
 
 	// MQTTSAddr is where the broker listens with TLS. Default: :8883 with a certificate, off without.
-	MQTTSAddr string `name:"mqtts-addr" help:"Address of the broker for TLS; needs a certificate. Default: :8883 with one, off without." env:"FLEETD_MQTTS_ADDR"`
+	MQTTSAddr string `name:"mqtts-addr" help:"Address of the MQTT broker for TLS; needs a certificate. Default: :8883 with a certificate, else off." env:"FLEETD_MQTTS_ADDR"`
 
 	// TLSCert and TLSKey are PEM files: the certificate chain of the broker and its private key. Both or neither
 	// are set. They are read again when they change.
@@ -69,22 +69,22 @@ type Config struct {
 
 	// ProxyProtocol lists networks (CIDR) or addresses of balancers before the broker. A connection from one of them
 	// must begin with a header of the PROXY protocol, version 2; any other must not.
-	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of balancers in front of the MQTT addresses. Their connections must begin with a header of the PROXY protocol, version 2; from others such a header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
+	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of load balancers in front of the MQTT addresses. Their connections must begin with a PROXY protocol header, version 2; from other addresses that header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
 
 	// MaxHTTPConnections bounds the connections of the HTTP address; MaxHTTPPerAddress those of one client address,
 	// loopback and trusted proxies aside. Default: a tenth of the open files, at least 256; a quarter of that.
-	MaxHTTPConnections int `name:"max-http-connections" help:"Most connections of the HTTP address at a time. Default: a tenth of the process's open files, at least 256." env:"FLEETD_MAX_HTTP_CONNECTIONS" placeholder:"N"`
-	MaxHTTPPerAddress  int `name:"max-http-connections-per-address" help:"Most of these of one client address (or /64 of IPv6); this machine and trusted proxies are not bounded. Default: a quarter of all." env:"FLEETD_MAX_HTTP_CONNECTIONS_PER_ADDRESS" placeholder:"N"`
+	MaxHTTPConnections int `name:"max-http-connections" help:"Maximum number of open connections at the HTTP address. Default: a tenth of the process's file limit, at least 256." env:"FLEETD_MAX_HTTP_CONNECTIONS" placeholder:"N"`
+	MaxHTTPPerAddress  int `name:"max-http-connections-per-address" help:"Maximum number of these from one client address (or IPv6 /64); this machine and trusted proxies have no limit. Default: a quarter of all." env:"FLEETD_MAX_HTTP_CONNECTIONS_PER_ADDRESS" placeholder:"N"`
 
 	// AdminHosts are further names by which the admin address may be asked.
-	AdminHosts []string `name:"admin-host" help:"Name (Host header) by which the admin address may be asked besides localhost and the address itself; can be given several times." env:"FLEETD_ADMIN_HOSTS" placeholder:"HOST"`
+	AdminHosts []string `name:"admin-host" help:"Host name (Host header) allowed at the admin address, in addition to localhost and the address itself; can be repeated." env:"FLEETD_ADMIN_HOSTS" placeholder:"HOST"`
 
 	// AllowOutbound are addresses, host:port, on this host or reserved that voice servers may hand out.
-	AllowOutbound []string `name:"allow-outbound" help:"Address (host:port) of this machine that a voice server may hand out, such as its WebSocket beside its OTA address; can be given several times. Other addresses of this machine are refused." env:"FLEETD_ALLOW_OUTBOUND" placeholder:"HOST:PORT"`
+	AllowOutbound []string `name:"allow-outbound" help:"Address (host:port) on this machine that a voice server may hand out, such as its WebSocket next to its OTA address; can be repeated. Other addresses on this machine are refused." env:"FLEETD_ALLOW_OUTBOUND" placeholder:"HOST:PORT"`
 
 	// TrustedProxies lists networks (CIDR) or addresses of HTTP proxies whose X-Forwarded-For is believed. Loopback
 	// always is.
-	TrustedProxies []string `name:"trusted-proxies" help:"Addresses (CIDR) of proxies in front of the HTTP address whose X-Forwarded-For is believed. One on this machine always is." env:"FLEETD_TRUSTED_PROXIES" placeholder:"CIDR"`
+	TrustedProxies []string `name:"trusted-proxies" help:"Addresses (CIDR) of proxies in front of the HTTP address whose X-Forwarded-For is trusted. Proxies on this machine are always trusted." env:"FLEETD_TRUSTED_PROXIES" placeholder:"CIDR"`
 
 	// AdminAddr is where /metrics, /healthz, /readyz and /debug/pprof are served, without credentials. Default:
 	// 127.0.0.1:9464.
@@ -92,122 +92,122 @@ type Config struct {
 
 	// PublicURL is where devices and browsers reach this server, http or https, with a path if a proxy adds one.
 	// Default: http, an address of this machine, and the port of HTTPAddr.
-	PublicURL string `help:"Address at which devices and browsers reach this server. Default: from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
+	PublicURL string `help:"Address at which devices and browsers reach this server. Default: derived from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
 
 	// MQTTEndpoint is the host:port of the broker that devices are sent to. Port 8883 means TLS to a device. Default:
 	// the host of PublicURL and the port of MQTTAddr.
-	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker as given to devices. Default: the public URL's host and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
+	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker to give to devices. Default: the host of the public URL and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 
 	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
-	Enrolment string `help:"How an unknown device joins: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
+	Enrolment string `help:"How unknown devices join: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
 
 	// MaxWaiting bounds the devices that wait to be enrolled, 1 to 100,000. Default: 10,000.
-	MaxWaiting int `help:"Devices that wait to be enrolled at one time." default:"10000" env:"FLEETD_MAX_WAITING" placeholder:"N"`
+	MaxWaiting int `help:"Maximum number of devices waiting to be enrolled." default:"10000" env:"FLEETD_MAX_WAITING" placeholder:"N"`
 
 	// MaxWaitingNet bounds those of one network. Default: 500.
-	MaxWaitingNet int `name:"max-waiting-per-network" help:"Of these, devices of one network; this machine's own address is not bounded." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
+	MaxWaitingNet int `name:"max-waiting-per-network" help:"Maximum number of these from one network; this machine's own address has no limit." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
 
 	// WaitingBits4 and WaitingBits6 are the bits of an address that name its network. Default: 24 of IPv4, 64 of IPv6.
-	WaitingBits4 int `name:"waiting-network-bits-v4" help:"Bits of an IPv4 address that name its network." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
-	WaitingBits6 int `name:"waiting-network-bits-v6" help:"Bits of an IPv6 address that name its network." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
+	WaitingBits4 int `name:"waiting-network-bits-v4" help:"Length of the network prefix of an IPv4 address, in bits." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
+	WaitingBits6 int `name:"waiting-network-bits-v6" help:"Length of the network prefix of an IPv6 address, in bits." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
 
 	// SerialProof is what becomes of a device that proves its serial number: accept lets it in, mark leaves it to an
 	// operator. Default: accept.
-	SerialProof string `help:"What a device that proves its serial number gets: it is let in (accept), or marked for the operator who decides (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
+	SerialProof string `help:"What happens to a device that proves its serial number: it joins at once (accept), or it is marked for an operator to decide (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
 
 	// AdminPassword is the password of the operator admin, who is made at the first start; at least
 	// fleet.MinPassword characters. Default: generated; Greet prints it.
-	AdminPassword string `help:"Password of the first operator, admin, at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
+	AdminPassword string `help:"Password of the first operator, admin, set at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 
-	AdminPasswordFile string `name:"admin-password-file" help:"File that holds this password." env:"FLEETD_ADMIN_PASSWORD_FILE" type:"path" placeholder:"FILE"`
+	AdminPasswordFile string `name:"admin-password-file" help:"File that contains this password." env:"FLEETD_ADMIN_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 
 	// SessionIdle ends the sign-in of a browser that made no request for so long; live pages that are open do not
 	// count. 0 does not; each ends after 7 days. The command line sets 12 hours by default.
-	SessionIdle time.Duration `help:"Sign a browser out that was not used for so long; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`
+	SessionIdle time.Duration `help:"Sign a browser out after this time without use; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`
 
 	// LogFormat is text or json, LogLevel the least level that is logged: debug, info, warn or error. Both are about
 	// the default of Log. Default: text, info.
 	LogFormat string `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
-	LogLevel  string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
+	LogLevel  string `help:"Lowest level to log." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
 
 	// NodeName is the name of this server in records. Default: the host name.
 	NodeName string `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
 
 	// Retention is how long calls, audit entries and the records of pictures are kept. 0 keeps them for ever, but for
 	// the history of vitals, which is kept for telemetry.VitalsKept at most.
-	Retention time.Duration `help:"How long calls, audit entries and the records of pictures are kept; 0 keeps them for ever. Picture files stay." default:"0" env:"FLEETD_RETENTION"`
+	Retention time.Duration `help:"How long to keep calls, audit entries and the records of pictures; 0: for ever. Picture files are not deleted." default:"0" env:"FLEETD_RETENTION"`
 
 	// AlertRetention is how long alerts are kept after their end. 0 keeps them for ever. The command line sets 90 days
 	// by default.
-	AlertRetention time.Duration `help:"How long alerts are kept after their end; 0 keeps them for ever." default:"2160h" env:"FLEETD_ALERT_RETENTION"`
+	AlertRetention time.Duration `help:"How long to keep alerts after they end; 0: for ever." default:"2160h" env:"FLEETD_ALERT_RETENTION"`
 
 	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
-	TimeZone string `help:"Time zone of devices that have none set (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
+	TimeZone string `help:"Time zone of devices without their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
 
 	// VisionURL is a service that answers questions about the pictures of cameras, VisionToken its bearer token.
 	// Default: none; the pictures are kept with their calls.
-	VisionURL   string `name:"vision-url" help:"Service that answers questions about the pictures of devices' cameras. Default: none; the pictures are kept with their calls." env:"FLEETD_VISION_URL" placeholder:"URL"`
+	VisionURL   string `name:"vision-url" help:"Service that answers questions about pictures from device cameras. Default: none; pictures are only stored with their calls." env:"FLEETD_VISION_URL" placeholder:"URL"`
 	VisionToken string `name:"vision-token" help:"Bearer token for --vision-url." env:"FLEETD_VISION_TOKEN" placeholder:"TOKEN"`
 
-	VisionTokenFile string `name:"vision-token-file" help:"File that holds this token." env:"FLEETD_VISION_TOKEN_FILE" type:"path" placeholder:"FILE"`
+	VisionTokenFile string `name:"vision-token-file" help:"File that contains this token." env:"FLEETD_VISION_TOKEN_FILE" type:"path" placeholder:"FILE"`
 
 	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
-	MaxDownloads int `help:"Firmware downloads at one time; more wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
+	MaxDownloads int `help:"Maximum number of simultaneous firmware downloads; others wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
 
 	// DownloadRate bounds all firmware downloads together, in bytes per second. 0 does not.
-	DownloadRate int64 `help:"Bytes per second of all firmware downloads together; 0 does not limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
+	DownloadRate int64 `help:"Maximum bytes per second of all firmware downloads together; 0: no limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
 
 	// ImageKeys are PEM files with public keys whose Secure Boot v2 signatures are trusted.
-	ImageKeys []string `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be given several times." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
+	ImageKeys []string `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be repeated." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
 
 	// ManifestKeys are PEM files with public keys (Ed25519) that the manifests of images must be signed with.
-	ManifestKeys []string `name:"manifest-key" help:"Public key (PEM, Ed25519) that manifests of images must be signed with; can be given several times. Make one: fleetd image key." env:"FLEETD_MANIFEST_KEYS" type:"existingfile" placeholder:"FILE"`
+	ManifestKeys []string `name:"manifest-key" help:"Public key (PEM, Ed25519) for the signatures of image manifests; can be repeated. Create one with: fleetd image key." env:"FLEETD_MANIFEST_KEYS" type:"existingfile" placeholder:"FILE"`
 
 	// RequireSigned refuses images without a signature of one of ImageKeys.
 	RequireSigned bool `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 
 	// RequireManifest withholds images without a manifest that one of ManifestKeys signed.
-	RequireManifest bool `help:"Give devices no image without a manifest that one of the keys of --manifest-key signed." env:"FLEETD_REQUIRE_MANIFEST"`
+	RequireManifest bool `help:"Offer only images whose manifest is signed by a key of --manifest-key." env:"FLEETD_REQUIRE_MANIFEST"`
 
 	// RequireApproval makes each campaign wait for a second person's approval; a rollback does not.
-	RequireApproval bool `help:"Campaigns need a second person's approval, whoever plans them; a rollback does not." env:"FLEETD_REQUIRE_APPROVAL"`
+	RequireApproval bool `help:"Require a second person's approval for every campaign except rollbacks." env:"FLEETD_REQUIRE_APPROVAL"`
 
 	// CollectDumps fetches the core dump of a crashed device, once per crash; a device on a hold is left alone. The
 	// command line sets it by default.
-	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device automatically, once per crash; devices on a hold are left alone." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
+	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device automatically, once per crash, except from devices on hold." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 
 	// VoiceUpstream is the WebSocket address of a voice server that devices talk to through fleetd. Default: none; a
 	// conversation is ended at once.
 	VoiceUpstream string `help:"Voice server that devices talk to through fleetd (ws://host:8000/xiaozhi/v1/). Default: none." env:"FLEETD_VOICE_UPSTREAM" placeholder:"URL"`
 
 	// VoiceSecret is what the voice server and fleetd share, to make tokens. Default: no token is sent.
-	VoiceSecret string `help:"Secret shared with the voice server, to make its tokens. Default: no token is sent." env:"FLEETD_VOICE_SECRET" placeholder:"SECRET"`
+	VoiceSecret string `help:"Secret shared with the voice server, used to create its tokens. Default: no token is sent." env:"FLEETD_VOICE_SECRET" placeholder:"SECRET"`
 
-	VoiceSecretFile string `name:"voice-secret-file" help:"File that holds this secret." env:"FLEETD_VOICE_SECRET_FILE" type:"path" placeholder:"FILE"`
+	VoiceSecretFile string `name:"voice-secret-file" help:"File that contains this secret." env:"FLEETD_VOICE_SECRET_FILE" type:"path" placeholder:"FILE"`
 
 	// VoiceUDPAddr is where the audio of conversations is received. Default: :8884.
-	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address of the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
+	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address for the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
 
 	// VoiceUDPEndpoint is the host:port of it that devices are sent to. Default: the host of PublicURL and the port of
 	// VoiceUDPAddr.
-	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address as given to devices. Default: the public URL's host and the port of the address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
+	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address to give to devices. Default: the host of the public URL and the port of the audio address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
 
 	// VoiceLanguage is the language of what devices show, and the voice server's model says, about failures: en or
 	// zh-CN. Default: en.
-	VoiceLanguage string `help:"Language of what devices show and say about failures in conversations." enum:"en,zh-CN" default:"en" env:"FLEETD_VOICE_LANGUAGE"`
+	VoiceLanguage string `help:"Language in which devices show and speak failures in conversations." enum:"en,zh-CN" default:"en" env:"FLEETD_VOICE_LANGUAGE"`
 
 	// VoiceReboot lets the voice server restart devices with its system message.
-	VoiceReboot bool `name:"voice-allow-reboot" help:"Let the voice server restart devices." env:"FLEETD_VOICE_ALLOW_REBOOT"`
+	VoiceReboot bool `name:"voice-allow-reboot" help:"Allow the voice server to restart devices." env:"FLEETD_VOICE_ALLOW_REBOOT"`
 
 	// ConversationWait is how long what would interrupt a conversation waits for its end: restarts, changes of settings,
 	// upgrades. 0: it does not wait. The command line sets 10 minutes by default.
-	ConversationWait time.Duration `help:"How long restarts, settings and upgrades of a device wait for the end of its conversation; 0: not at all." default:"10m" env:"FLEETD_CONVERSATION_WAIT"`
+	ConversationWait time.Duration `help:"How long restarts, settings and upgrades of a device wait for its conversation to end; 0: not at all." default:"10m" env:"FLEETD_CONVERSATION_WAIT"`
 
 	// SMTPURL is the mail server for alerts, SMTPFrom the sender's address. Default: no mail is sent.
 	SMTPURL  string `name:"smtp-url" help:"Mail server for alerts: smtp://user:password@host:587 (STARTTLS), smtps://, or smtp://host:25?tls=none. Default: no mail is sent." env:"FLEETD_SMTP_URL" placeholder:"URL"`
-	SMTPFrom string `name:"smtp-from" help:"Address that mails about alerts come from." env:"FLEETD_SMTP_FROM" placeholder:"ADDRESS"`
+	SMTPFrom string `name:"smtp-from" help:"Sender address of alert mails." env:"FLEETD_SMTP_FROM" placeholder:"ADDRESS"`
 
-	SMTPURLFile string `name:"smtp-url-file" help:"File that holds the URL of the mail server." env:"FLEETD_SMTP_URL_FILE" type:"path" placeholder:"FILE"`
+	SMTPURLFile string `name:"smtp-url-file" help:"File that contains the URL of the mail server." env:"FLEETD_SMTP_URL_FILE" type:"path" placeholder:"FILE"`
 
 	// Demo also runs this many simulated devices, 20,000 at most.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
@@ -218,7 +218,7 @@ type Config struct {
 	voiceName string // what records call VoiceUpstream. Default: its host
 
 	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage of this directory.
-	DemoVirtual string `help:"Also run three virtual devices, with the programs in this directory: vdevice and mkimage, built from firmware/." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
+	DemoVirtual string `help:"Also run three virtual devices with the programs vdevice and mkimage (built from firmware/) in this directory." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
 
 	// Version is this program's version, as the console and REST show it. Default: dev.
 	Version string `kong:"-" json:"-"`

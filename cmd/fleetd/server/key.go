@@ -28,24 +28,24 @@ func openKeys(ctx context.Context, store enrolment.KeyStore, secret []byte, log 
 	}
 	err = keys.Load(ctx)
 	if errors.Is(err, enrolment.ErrSealed) {
-		return nil, fmt.Errorf("%w; if it is lost, make a new key with: fleetd key reset", err)
+		return nil, fmt.Errorf("%w; if it is lost, create a new key with: fleetd key reset", err)
 	}
 	return keys, err
 }
 
 type KeyCommand struct {
-	Status keyStatus `cmd:"" help:"Show how far the rotation of the signing key has come."`
-	Rotate keyRotate `cmd:"" help:"Start a rotation: a new key signs, and both are accepted."`
-	Finish keyFinish `cmd:"" help:"End the rotation: the key that does not sign any more is refused. Lists the devices left first."`
-	Abort  keyAbort  `cmd:"" help:"Have the old key sign again; both are accepted until finish."`
-	Reset  keyReset  `cmd:"" help:"After the loss of secret.key: make a new key and refuse all others. Every device must be restarted."`
+	Status keyStatus `cmd:"" help:"Show the progress of the signing key's rotation."`
+	Rotate keyRotate `cmd:"" help:"Start a rotation: a new key signs, and both keys are accepted."`
+	Finish keyFinish `cmd:"" help:"Finish the rotation: the key that no longer signs is refused. Lists the remaining devices first."`
+	Abort  keyAbort  `cmd:"" help:"Abort the rotation: the old key signs again; both keys are accepted until finish."`
+	Reset  keyReset  `cmd:"" help:"After secret.key was lost: create a new key and refuse all others. Every device must be restarted."`
 }
 
 // keyFlags are shared by the commands that act.
 type keyFlags struct {
 	Database
 	JSON    bool   `name:"json" help:"Print JSON."`
-	Confirm string `help:"What would be asked for on a terminal." placeholder:"TEXT"`
+	Confirm string `help:"Confirmation text, instead of asking for it on a terminal." placeholder:"TEXT"`
 }
 
 // withKeys opens the server's database and keys for one command. A running

@@ -35,18 +35,18 @@ type UserCommand struct {
 	Add     userAdd     `cmd:"" help:"Add an operator."`
 	List    userList    `cmd:"" help:"List operators."`
 	Passwd  userPasswd  `cmd:"" help:"Set an operator's password."`
-	Disable userDisable `cmd:"" help:"Lock an operator out (or in again with --enable)."`
+	Disable userDisable `cmd:"" help:"Disable an operator, or enable one again with --enable."`
 }
 
 type userAdd struct {
 	Database
-	Name     string `arg:"" help:"Name to sign in with."`
-	Role     string `help:"What the operator may do." enum:"viewer,operator,admin" default:"operator"`
-	Scope    string `help:"Filter of the devices on which the role holds, such as tag:lab. Default: all."`
-	Rest     string `help:"Role on all other devices. Default: they do not exist for the operator." enum:",viewer,operator,admin" default:""`
-	Password string `help:"Password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+	Name     string `arg:"" help:"Name for signing in."`
+	Role     string `help:"Role of the operator." enum:"viewer,operator,admin" default:"operator"`
+	Scope    string `help:"Filter of the devices to which the role applies, such as tag:lab. Default: all."`
+	Rest     string `help:"Role on all other devices. Default: the operator cannot see them." enum:",viewer,operator,admin" default:""`
+	Password string `help:"Password. Default: prompt on a terminal, else generate and print one." env:"FLEETD_USER_PASSWORD"`
 
-	PasswordFile string `name:"password-file" help:"File that holds the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
+	PasswordFile string `name:"password-file" help:"File that contains the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 }
 
 func (c *userAdd) Run(ctx context.Context) error {
@@ -105,10 +105,10 @@ func standing(ended *time.Time, word string) string {
 
 type userPasswd struct {
 	Database
-	Name     string `arg:"" help:"Operator's name."`
-	Password string `help:"New password. Default: asked for on a terminal, else generated and printed." env:"FLEETD_USER_PASSWORD"`
+	Name     string `arg:"" help:"Name of the operator."`
+	Password string `help:"New password. Default: prompt on a terminal, else generate and print one." env:"FLEETD_USER_PASSWORD"`
 
-	PasswordFile string `name:"password-file" help:"File that holds the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
+	PasswordFile string `name:"password-file" help:"File that contains the password." env:"FLEETD_USER_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 }
 
 func (c *userPasswd) Run(ctx context.Context) error {
@@ -142,8 +142,8 @@ func operatorNamed(ctx context.Context, s *fleet.Operators, name string) (fleet.
 
 type userDisable struct {
 	Database
-	Name   string `arg:"" help:"Operator's name."`
-	Enable bool   `help:"Let the operator in again."`
+	Name   string `arg:"" help:"Name of the operator."`
+	Enable bool   `help:"Enable the operator again."`
 }
 
 func (c *userDisable) Run(ctx context.Context) error {
@@ -157,20 +157,20 @@ func (c *userDisable) Run(ctx context.Context) error {
 }
 
 type TokenCommand struct {
-	Create tokenCreate `cmd:"" help:"Make an API token; its secret is printed this once."`
+	Create tokenCreate `cmd:"" help:"Create an API token; its secret is printed only once."`
 	List   tokenList   `cmd:"" help:"List API tokens."`
-	Revoke tokenRevoke `cmd:"" help:"End an API token."`
+	Revoke tokenRevoke `cmd:"" help:"Revoke an API token."`
 }
 
 type tokenCreate struct {
 	Database
 	Name    string        `arg:"" help:"Name of the program that will use it."`
-	Role    string        `help:"What the token may do." enum:"viewer,operator,admin" default:"operator"`
-	Kind    string        `help:"Who uses it: a program, or a language model, which never calls user-only tools." enum:"program,model" default:"program"`
-	Scope   string        `help:"Filter of the devices that exist for the token, such as tag:lab. Default: all."`
-	Tools   []string      `help:"Patterns of the tools that it may call, such as self.audio_speaker.*; * is all. Default: all for a program, none for a model." placeholder:"PATTERN,..."`
-	PerMin  int           `name:"per-minute" help:"Most requests a minute; 0 for no limit."`
-	Expires time.Duration `help:"End the token automatically after this time."`
+	Role    string        `help:"Role of the token." enum:"viewer,operator,admin" default:"operator"`
+	Kind    string        `help:"Kind of client: a program, or a language model, which can never call user-only tools." enum:"program,model" default:"program"`
+	Scope   string        `help:"Filter of the devices that the token can see, such as tag:lab. Default: all."`
+	Tools   []string      `help:"Patterns of the tools that the token may call, such as self.audio_speaker.*; * for all. Default: all for a program, none for a model." placeholder:"PATTERN,..."`
+	PerMin  int           `name:"per-minute" help:"Maximum requests a minute; 0: no limit."`
+	Expires time.Duration `help:"Expire the token after this time."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 
@@ -262,7 +262,7 @@ type tokenRevoke struct {
 func (c *tokenRevoke) Run(ctx context.Context) error {
 	id, err := uuid.Parse(c.ID)
 	if err != nil {
-		return UsageError{fmt.Errorf("%q is no token id; see fleetd token list", c.ID)}
+		return UsageError{fmt.Errorf("%q is not a token id; see fleetd token list", c.ID)}
 	}
 	return c.withOperators(ctx, func(s *fleet.Operators) error { return s.Revoke(ctx, localActor, id) })
 }

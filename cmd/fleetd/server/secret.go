@@ -20,7 +20,7 @@ func secretKey(dataDir string) ([]byte, error) {
 	if s := os.Getenv("FLEETD_SECRET_KEY"); s != "" {
 		key, err := hex.DecodeString(strings.TrimSpace(s))
 		if err != nil || len(key) != secretBytes {
-			return nil, errors.New("FLEETD_SECRET_KEY is not 64 hex digits; make one with: openssl rand -hex 32")
+			return nil, errors.New("FLEETD_SECRET_KEY is not 64 hex digits; create one with: openssl rand -hex 32")
 		}
 		return key, nil
 	}
@@ -37,7 +37,7 @@ func secretKey(dataDir string) ([]byte, error) {
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(data)))
 	if err != nil || len(key) != secretBytes {
-		return nil, fmt.Errorf("%s does not hold 64 hex digits; restore it from a backup, or delete it and restart all devices", path)
+		return nil, fmt.Errorf("%s does not contain 64 hex digits; restore it from a backup, or delete it and restart all devices", path)
 	}
 	return key, nil
 }
@@ -50,7 +50,7 @@ func checkPrivate(path string) error {
 		return fmt.Errorf("cannot read the secret key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return fmt.Errorf("%s is open to everybody on this machine (mode %o): run chmod 600 %s, and rotate the signing key if somebody may have read it", path, mode, path)
+		return fmt.Errorf("%s is accessible to everybody on this machine (mode %o): run chmod 600 %s, and rotate the signing key if somebody may have read it", path, mode, path)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func newSecretKey(path string) ([]byte, error) {
 	key := make([]byte, secretBytes)
 	rand.Read(key) // never fails
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the data directory: %w", err)
+		return nil, fmt.Errorf("cannot create the data directory: %w", err)
 	}
 	tmp := path + ".new"
 	_ = os.Remove(tmp) // one of a start that was killed would keep its mode
