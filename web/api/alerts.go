@@ -22,14 +22,14 @@ func (a *api) registerAlerts() {
 		reach: access.Fleet, models: fleet.ModelsMay, noun: "alert", summary: "Get an alert with its history", about: whole}, a.getAlert)
 	register(a, operation{id: "acknowledge-alert", method: http.MethodPost, path: "/alerts/{id}/acknowledge",
 		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "alert", summary: "Acknowledge an alert",
-		about: "Says that somebody looks after it. The alert stays until its condition has not held for a while."},
+		about: "Records that somebody is looking into it. The alert ends once its condition has been clear for a while."},
 		a.acknowledgeAlert)
 	register(a, operation{id: "get-alert-thresholds", method: http.MethodGet, path: "/alerts/thresholds",
-		role: fleet.RoleViewer, reach: access.Fleet, models: fleet.ModelsMay, summary: "Get from when on something is wrong"},
+		role: fleet.RoleViewer, reach: access.Fleet, models: fleet.ModelsMay, summary: "Get alert thresholds"},
 		a.getAlertThresholds)
 	register(a, operation{id: "update-alert-thresholds", method: http.MethodPatch, path: "/alerts/thresholds",
-		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, summary: "Change from when on something is wrong",
-		about: "Conditions and fields that are left out stay as they are."}, a.updateAlertThresholds)
+		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, summary: "Change alert thresholds",
+		about: "Omitted conditions and fields stay as they are."}, a.updateAlertThresholds)
 }
 
 // AlertView is an alert. It is exported so that alertWithHistory can embed it.
@@ -38,14 +38,14 @@ type AlertView struct {
 	Kind     alert.Kind     `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
 	Subject  string         `json:"subject" doc:"Id of the campaign, or name of the certificate, disk or voice server that it is about; empty for the fleet"`
 	State    alert.Status   `json:"state" enum:"open,acknowledged,ended"`
-	Severity alert.Severity `json:"severity" enum:"warning,bad" doc:"It may rise while the alert lasts, and does not fall"`
-	Devices  int            `json:"devices" doc:"How many it concerns; 0 for what concerns no device"`
-	Query    string         `json:"query" doc:"Lists the devices, the first of them if they are many; may be empty"`
+	Severity alert.Severity `json:"severity" enum:"warning,bad" doc:"It may rise while the alert lasts, but never falls"`
+	Devices  int            `json:"devices" doc:"Number of devices concerned; 0 if it does not concern devices"`
+	Query    string         `json:"query" doc:"Lists the devices, or the first of them if there are many; may be empty"`
 	Params   fleet.Params   `json:"params,omitempty" doc:"Figures of the kind"`
 	Message  string         `json:"message" doc:"The same in words"`
-	BeganAt  time.Time      `json:"began_at" doc:"When its condition was first found to hold"`
+	BeganAt  time.Time      `json:"began_at" doc:"When its condition was first observed"`
 	EndedAt  *time.Time     `json:"ended_at" doc:"null while it lasts"`
-	AckedBy  *string        `json:"acknowledged_by" doc:"null if nobody did"`
+	AckedBy  *string        `json:"acknowledged_by" doc:"null if nobody has"`
 	AckedAt  *time.Time     `json:"acknowledged_at"`
 	Note     string         `json:"note"`
 }
@@ -66,7 +66,7 @@ func alertOf(a alert.Alert) AlertView {
 }
 
 type listAlertsInput struct {
-	State string `query:"state" enum:"open,ended,all" default:"open" doc:"open: what has not ended, acknowledged or not"`
+	State string `query:"state" enum:"open,ended,all" default:"open" doc:"open: has not ended, whether acknowledged or not"`
 	Paging
 }
 
@@ -97,7 +97,7 @@ type alertRecordView struct {
 	Event    alert.Event    `json:"event" enum:"opened,worsened,acknowledged,ended"`
 	Severity alert.Severity `json:"severity" enum:"warning,bad"`
 	Devices  int            `json:"devices"`
-	By       string         `json:"by" doc:"Who acknowledged it; empty for fleetd itself"`
+	By       string         `json:"by" doc:"Who acknowledged it; empty: fleetd itself"`
 	Note     string         `json:"note"`
 }
 
@@ -117,7 +117,7 @@ func (a *api) getAlert(ctx context.Context, by fleet.Principal, in *IDPath) (*an
 type acknowledgeInput struct {
 	IDPath
 	Body struct {
-		Note string `json:"note,omitempty" maxLength:"500" doc:"What is being done about it"`
+		Note string `json:"note,omitempty" maxLength:"500" doc:"Note on what is being done about it"`
 	}
 }
 
@@ -135,15 +135,15 @@ type thresholdView struct {
 	Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
 	Enabled bool       `json:"enabled"`
 	Percent *int       `json:"percent,omitempty" doc:"online_dropped: points that the share of devices online fell by; flapping: of the fleet, from which on it is bad; disk_low: of the disk that is free"`
-	Span    *int64     `json:"span_ms,omitempty" doc:"The time that the condition looks at or must last; see docs/alerts.md"`
+	Span    *int64     `json:"span_ms,omitempty" doc:"The period that the condition covers or must last; see docs/alerts.md"`
 	Count   *int       `json:"count,omitempty" doc:"Devices; of one device, its restarts for crash_loop and its reconnects for flapping"`
 }
 
 type thresholdsView struct {
 	Conditions []thresholdView `json:"conditions" nullable:"false"`
-	OpenAfter  int64           `json:"open_after_ms" doc:"How long a condition holds before its alert opens"`
-	EndAfter   int64           `json:"end_after_ms" doc:"How long it does not hold before its alert ends"`
-	Settle     int64           `json:"settle_ms" doc:"What devices get to reconnect when fleetd has started, before conditions of presence count; less if most are back before"`
+	OpenAfter  int64           `json:"open_after_ms" doc:"How long a condition must hold before its alert opens"`
+	EndAfter   int64           `json:"end_after_ms" doc:"How long a condition must be clear before its alert ends"`
+	Settle     int64           `json:"settle_ms" doc:"How long devices have to reconnect after fleetd starts, before presence conditions apply; less if most are back earlier"`
 }
 
 func thresholdsOf(s alert.Settings) thresholdsView {
@@ -228,21 +228,21 @@ func milliseconds(n *int64) *time.Duration {
 
 func (a *api) registerAlertMail() {
 	register(a, operation{id: "get-alert-mail", method: http.MethodGet, path: "/alerts/mail", role: fleet.RoleAdmin,
-		reach: access.Fleet, models: fleet.ModelsNever, summary: "Get who gets mails about alerts"}, a.getAlertMail)
+		reach: access.Fleet, models: fleet.ModelsNever, summary: "Get alert mail settings"}, a.getAlertMail)
 	register(a, operation{id: "update-alert-mail", method: http.MethodPatch, path: "/alerts/mail", role: fleet.RoleAdmin,
-		reach: access.Fleet, models: fleet.ModelsNever, summary: "Change who gets mails about alerts",
-		about: "Fields that are left out stay as they are."}, a.updateAlertMail)
+		reach: access.Fleet, models: fleet.ModelsNever, summary: "Change alert mail settings",
+		about: "Omitted fields stay as they are."}, a.updateAlertMail)
 	register(a, operation{id: "test-alert-mail", method: http.MethodPost, path: "/alerts/mail/test",
 		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, summary: "Send a test mail to the recipients now",
-		about: "Answers 200 whatever came of it; see failure."}, a.testAlertMail)
+		about: "Always answers 200; failure says whether it worked."}, a.testAlertMail)
 }
 
 type alertMailView struct {
 	Enabled    bool       `json:"enabled" doc:"fleetd has a mail server: --smtp-url and --smtp-from"`
 	Recipients []string   `json:"recipients" nullable:"false"`
 	Language   string     `json:"language" enum:"en,zh-CN"`
-	LastAt     *time.Time `json:"last_at" doc:"When the last mail was tried, since the start of fleetd; null before that"`
-	Failure    string     `json:"failure" doc:"Why it was not sent, as the mail server put it; empty if it was"`
+	LastAt     *time.Time `json:"last_at" doc:"When fleetd last tried to send a mail since it started; null if never"`
+	Failure    string     `json:"failure" doc:"Why it was not sent, in the mail server's words; empty if it was"`
 }
 
 // TransformSchema says what may be null.
@@ -265,7 +265,7 @@ func (a *api) getAlertMail(ctx context.Context, by fleet.Principal, _ *struct{})
 
 type updateAlertMailInput struct {
 	Body struct {
-		Recipients *[]string `json:"recipients,omitempty" nullable:"false" maxItems:"20" doc:"All of them, in place of those before"`
+		Recipients *[]string `json:"recipients,omitempty" nullable:"false" maxItems:"20" doc:"All of them; replaces the previous ones"`
 		Language   *string   `json:"language,omitempty" enum:"en,zh-CN"`
 	}
 }

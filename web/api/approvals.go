@@ -17,8 +17,8 @@ import (
 func (a *api) registerApprovals() {
 	const path, one = "/approvals", "/approvals/{id}"
 	register(a, operation{id: "list-approvals", reach: access.List, models: fleet.ModelsMay, method: http.MethodGet, path: path, role: fleet.RoleViewer,
-		summary: "List what waits for a person's decision, and what was decided, newest first",
-		about:   "Campaigns have an approval of their own: list those in the state awaiting_approval."}, a.listApprovals)
+		summary: "List approvals, waiting and decided, newest first",
+		about:   "Campaigns are approved separately: list campaigns in the state awaiting_approval."}, a.listApprovals)
 	register(a, operation{id: "get-approval", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: one, role: fleet.RoleViewer, noun: "approval",
 		summary: "Show an approval"}, a.getApproval)
@@ -26,16 +26,16 @@ func (a *api) registerApprovals() {
 		method: http.MethodPost, path: one + "/approve", role: fleet.RoleOperator,
 		noun:    "approval",
 		summary: "Approve a call or a fan-out",
-		about: "It then goes on as if it had just been made. Who asked cannot approve, nor who made the token that asked, nor a token that either of them made; a language model never can. " +
+		about: "The call then continues as if it had just been made. The requester, the creator of the requester's token, and tokens created by either cannot approve; language models never can. " +
 			"approval_stale: the policy, the call, the tool's description or the firmware of a device changed since it was asked for; make the call again."}, a.approveCall)
 	register(a, operation{id: "deny-call", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/deny", role: fleet.RoleOperator,
 		noun:    "approval",
-		summary: "Deny a call or a fan-out", about: "It ends as refused, with the code approval_denied."}, a.denyCall)
+		summary: "Deny a call or a fan-out", about: "The call ends as refused, with the code approval_denied."}, a.denyCall)
 	register(a, operation{id: "withdraw-call", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodPost, path: one + "/withdraw", role: fleet.RoleOperator,
 		noun:    "approval",
-		summary: "Withdraw what one has asked for", about: "For who asked, and who made the token that asked."}, a.withdrawCall)
+		summary: "Withdraw a request for approval", about: "For the requester and the creator of the requester's token."}, a.withdrawCall)
 }
 
 // CallApprovalView is the approval of a call or a fan-out.
@@ -50,23 +50,23 @@ type CallApprovalView struct {
 	Targets       int                   `json:"targets" doc:"Devices"`
 	Tool          string                `json:"tool"`
 	Arguments     json.RawMessage       `json:"arguments"`
-	Interrupt     bool                  `json:"interrupt" doc:"It interrupts conversations that the devices are in"`
-	WaitUntil     *time.Time            `json:"wait_until,omitempty" doc:"Until when the call may wait until its device is back; left out if it may not"`
+	Interrupt     bool                  `json:"interrupt" doc:"It interrupts the devices' conversations"`
+	WaitUntil     *time.Time            `json:"wait_until,omitempty" doc:"Latest time until which the call waits for its device to come back; omitted if it does not wait"`
 	AskedBy       actorView             `json:"asked_by"`
-	Person        string                `json:"person" doc:"Operator who made the token that asked; empty if an operator asked"`
-	Purpose       string                `json:"purpose" doc:"What the asker gave as reason; foreign text"`
-	Rule          string                `json:"rule" doc:"Id of the rule that asks for an approval"`
+	Person        string                `json:"person" doc:"Operator who created the requesting token; empty if an operator made the request"`
+	Purpose       string                `json:"purpose" doc:"Reason given by the requester; untrusted text"`
+	Rule          string                `json:"rule" doc:"Id of the rule that requires approval"`
 	RuleName      string                `json:"rule_name"`
 	PolicyVersion int64                 `json:"policy_version"`
-	Builds        []approvalBuildView   `json:"builds" nullable:"false" doc:"How the devices describe the tool and what firmware they run, by groups of devices that are alike, largest first, at most 50; something else is not called. Empty: asked for before fleetd recorded that, and good for nothing"`
-	Digest        string                `json:"digest" doc:"SHA-256 over who asks, devices with their builds, tool, arguments, interrupt, wait_until and policy version: what the approval is good for"`
+	Builds        []approvalBuildView   `json:"builds" nullable:"false" doc:"The devices' firmware and descriptions of the tool, by groups of identical devices, largest first, at most 50. If these change, the call is not made. Empty: requested before fleetd recorded this, so it cannot be approved"`
+	Digest        string                `json:"digest" doc:"SHA-256 of requester, devices with their builds, tool, arguments, interrupt, wait_until and policy version, to which the approval applies"`
 	CreatedAt     time.Time             `json:"created_at"`
 	ExpiresAt     time.Time             `json:"expires_at"`
 	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
 	DecidedAt     *time.Time            `json:"decided_at"`
 	Reason        string                `json:"reason" doc:"Given with the decision"`
-	Code          string                `json:"code" doc:"Of the refusal that it ended in: approval_denied, approval_expired, approval_stale or approval_withdrawn; empty otherwise"`
-	Stale         fleet.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"Of approval_stale: what is different by now: who asked may not act any more, the tool is described otherwise, or the device runs other firmware; empty: the policy or the call"`
+	Code          string                `json:"code" doc:"Code of its refusal: approval_denied, approval_expired, approval_stale or approval_withdrawn; otherwise empty"`
+	Stale         fleet.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"For approval_stale, what has changed: the requester is no longer allowed to act, the tool's description, or the device's firmware; empty: the policy or the call"`
 }
 
 // approvalBuildView is what an approval names of some devices.
@@ -107,8 +107,8 @@ func callApproval(a fleet.Approval) CallApprovalView {
 
 type listApprovalsInput struct {
 	Paging
-	State  []string `query:"state" enum:"waiting,approved,denied,expired,withdrawn" doc:"One or several, with commas"`
-	Device string   `query:"device" maxLength:"80" doc:"Only those of calls to this device"`
+	State  []string `query:"state" enum:"waiting,approved,denied,expired,withdrawn" doc:"One or several, separated by commas"`
+	Device string   `query:"device" maxLength:"80" doc:"Only approvals of calls to this device"`
 }
 
 func (a *api) listApprovals(ctx context.Context, by fleet.Principal, in *listApprovalsInput) (
@@ -142,7 +142,7 @@ func approved(v fleet.Approval, err error) (*answer[CallApprovalView], error) {
 type decideInput struct {
 	IDPath
 	Body *struct {
-		Reason string `json:"reason,omitempty" maxLength:"300" doc:"Kept with the decision"`
+		Reason string `json:"reason,omitempty" maxLength:"300" doc:"Stored with the decision"`
 	} `required:"false"`
 }
 

@@ -17,16 +17,16 @@ func (a *api) registerAudit() {
 	register(a, operation{id: "list-audit", reach: access.List, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/audit", role: fleet.RoleViewer,
 		summary: "List audit entries, newest first",
-		about:   "Who changed what. Tool calls are recorded separately: see /calls."}, a.listAudit)
+		about:   "Records every change and who made it. Tool calls are recorded separately: see /calls."}, a.listAudit)
 }
 
 type auditInput struct {
 	Paging
-	Subject string    `query:"subject" maxLength:"200" doc:"Id of what was changed"`
+	Subject string    `query:"subject" maxLength:"200" doc:"Id of the changed object"`
 	Action  string    `query:"action" maxLength:"100" example:"device.hold"`
-	Actor   string    `query:"actor" maxLength:"200" doc:"Name of who did it"`
-	Since   time.Time `query:"since" doc:"Made then or later"`
-	Until   time.Time `query:"until" doc:"Made before"`
+	Actor   string    `query:"actor" maxLength:"200" doc:"Name of the principal"`
+	Since   time.Time `query:"since" doc:"Made at or after this time"`
+	Until   time.Time `query:"until" doc:"Made before this time"`
 }
 
 type auditView struct {
@@ -35,7 +35,7 @@ type auditView struct {
 	Actor   actorView      `json:"actor"`
 	Action  string         `json:"action"`
 	Subject string         `json:"subject"`
-	Name    string         `json:"subject_name" doc:"Name of what was changed, as last on record; empty if it has none"`
+	Name    string         `json:"subject_name" doc:"Name of the changed object, as last recorded; empty if it has none"`
 	Detail  map[string]any `json:"detail"`
 }
 

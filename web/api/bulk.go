@@ -21,12 +21,12 @@ func (a *api) registerBulk() {
 	register(a, operation{id: "bulk-devices", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/devices/bulk", role: fleet.RoleOperator, body: bulkBody,
 		summary: "Tag, untag, hold, release or retire many devices",
-		about: "Give a filter (q; an empty one means every device in service) or devices. All of them change at once, but for those that the answer names as left out; if the act fails, none changes. With dry_run nothing changes: the answer says what would. " +
+		about: "Give a filter (q; an empty one means every device in service) or devices. All of them change at once, except those that the answer lists as left out; if the request fails, none changes. With dry_run nothing changes; the answer shows what would. " +
 			"retire needs the role admin, and the number of devices that a dry run named in confirm; with other acts confirm is optional. At most 50000 devices."}, a.bulkDevices)
 	register(a, operation{id: "export-devices", reach: access.List, models: fleet.ModelsMay, heavy: heavy.Export,
 		method: http.MethodGet, path: "/devices.csv", role: fleet.RoleViewer,
 		summary: "Export devices as CSV",
-		about:   "A cell that a spreadsheet would calculate (it begins with = + - @ | ;) has a ' before it, which an import takes away again.",
+		about:   "A cell that a spreadsheet would calculate (it begins with = + - @ | ;) is prefixed with ', which an import removes again.",
 		more: func(h *huma.Operation) {
 			h.Tags = []string{"devices"}
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
@@ -35,7 +35,7 @@ func (a *api) registerBulk() {
 	register(a, operation{id: "import-devices", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Import,
 		method: http.MethodPost, path: "/devices/import", role: fleet.RoleOperator, body: 2 * fleet.MaxDeviceFile,
 		summary: "Import names, tags and notes of devices from CSV",
-		about:   "Without digest nothing changes: the answer says what would. At most 8 MiB, 50000 lines, 64 columns and 64 KiB a cell. One import of a principal at a time (heavy_at_once)."}, a.importDevices)
+		about:   "Without digest nothing changes; the answer shows what would. At most 8 MiB, 50000 lines, 64 columns and 64 KiB per cell. Each principal can run one import at a time (heavy_at_once)."}, a.importDevices)
 }
 
 type bulkInput struct {
@@ -43,11 +43,11 @@ type bulkInput struct {
 		Query   *string       `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices"`
 		Devices []string      `json:"devices,omitempty" nullable:"false" minItems:"1" maxItems:"50000" doc:"Device ids, instead of q"`
 		Act     fleet.BulkAct `json:"act" enum:"tag,untag,hold,release,retire"`
-		Tags    []string      `json:"tags,omitempty" nullable:"false" doc:"Of tag and untag: the tags that come or go; others stay"`
-		Reason  string        `json:"reason,omitempty" maxLength:"300" doc:"Of hold: why"`
-		Until   *time.Time    `json:"until,omitempty" doc:"Of hold: when it ends automatically; without it, the hold lasts until released"`
-		Confirm int           `json:"confirm,omitempty" minimum:"0" doc:"How many devices a dry run said would change; if it would be another number now, nothing changes"`
-		DryRun  bool          `json:"dry_run,omitempty" doc:"Only say what would be done"`
+		Tags    []string      `json:"tags,omitempty" nullable:"false" doc:"For tag and untag: the tags to add or remove; others stay"`
+		Reason  string        `json:"reason,omitempty" maxLength:"300" doc:"For hold: the reason"`
+		Until   *time.Time    `json:"until,omitempty" doc:"For hold: when it ends automatically; if omitted, it lasts until released"`
+		Confirm int           `json:"confirm,omitempty" minimum:"0" doc:"Number of devices from a dry run; if it differs now, nothing changes"`
+		DryRun  bool          `json:"dry_run,omitempty" doc:"Only report what would be done"`
 	}
 }
 
@@ -57,7 +57,7 @@ type bulkView struct {
 	DryRun  bool          `json:"dry_run" doc:"Nothing was changed"`
 	Matched int           `json:"matched"`
 	Changed int           `json:"changed" doc:"Devices that changed; in a dry run, that would"`
-	Skipped []reasonView  `json:"skipped" nullable:"false" doc:"Devices that were left out, by reason, most first: unknown_device, device_retired, not_yours (the role on it does not suffice), device_held (by somebody else), unchanged (it was so already), too_many_tags, leaves_scope"`
+	Skipped []reasonView  `json:"skipped" nullable:"false" doc:"Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, leaves_scope"`
 }
 
 func (a *api) bulkDevices(ctx context.Context, by fleet.Principal, in *bulkInput) (*answer[bulkView], error) {
@@ -101,7 +101,7 @@ func audienceOf(query *string, devices []string) (q string, ids []fleet.DeviceID
 
 type exportInput struct {
 	Query   string   `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
-	Columns []string `query:"columns" doc:"Names of columns, separated by commas; without them, all"`
+	Columns []string `query:"columns" doc:"Column names, separated by commas. Default: all"`
 }
 
 func (a *api) exportDevices(ctx context.Context, _ fleet.Principal, in *exportInput) (*fileOutput, error) {
@@ -114,8 +114,8 @@ func (a *api) exportDevices(ctx context.Context, _ fleet.Principal, in *exportIn
 
 type importInput struct {
 	Body struct {
-		CSV    string  `json:"csv" doc:"The file: its first line names the columns, of which id is needed; name, tags (separated by blanks) and notes are taken, others passed over"`
-		Digest *string `json:"digest,omitempty" maxLength:"64" doc:"As a request without it answered: makes exactly those changes, or, if they would be others by now, none"`
+		CSV    string  `json:"csv" doc:"The file: its first line names the columns. id is required; name, tags (separated by spaces) and notes are used, others ignored"`
+		Digest *string `json:"digest,omitempty" maxLength:"64" doc:"From the answer to a request without it: makes exactly those changes, or none if they differ now"`
 	}
 }
 
@@ -123,10 +123,10 @@ type importView struct {
 	Digest    string          `json:"digest"`
 	Applied   bool            `json:"applied"`
 	Changed   int             `json:"changed" doc:"Devices that change, or, with digest, changed"`
-	Unchanged int             `json:"unchanged" doc:"Lines that say what is so already"`
+	Unchanged int             `json:"unchanged" doc:"Lines that change nothing"`
 	Changes   []importChange  `json:"changes" nullable:"false" doc:"The first 1000"`
-	Skipped   []importLeftOut `json:"skipped" nullable:"false" doc:"Lines of devices that are left as they are; the first 1000"`
-	Invalid   int             `json:"invalid" doc:"Lines that cannot be read"`
+	Skipped   []importLeftOut `json:"skipped" nullable:"false" doc:"Lines of devices that are skipped; the first 1000"`
+	Invalid   int             `json:"invalid" doc:"Invalid lines"`
 	Problems  []importBadLine `json:"problems" nullable:"false" doc:"Why, of the first 1000"`
 }
 

@@ -25,17 +25,17 @@ type callView struct {
 	FanOutID   *uuid.UUID      `json:"fanout_id" format:"uuid" nullable:"true" doc:"The fan-out that made the call"`
 	ApprovalID *uuid.UUID      `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that the call, or its fan-out, waits for or was given"`
 	State      fleet.CallState `json:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled"`
-	WaitUntil  *time.Time      `json:"wait_until,omitempty" doc:"Until when the call may wait, or might have waited, until its device is back; left out of calls that did not have to"`
-	Waits      *waitView       `json:"waits,omitempty" doc:"What a pending call waits for, other than its turn"`
-	Result     json.RawMessage `json:"result" doc:"MCP CallToolResult; null without an answer, or with one that is too large to be kept"`
-	Error      *callErrorView  `json:"error" doc:"Why it did not succeed; of a call that did, why its answer is not kept"`
-	Evidence   []evidenceView  `json:"evidence" nullable:"false" doc:"What was observed, of a call that is judged by evidence"`
+	WaitUntil  *time.Time      `json:"wait_until,omitempty" doc:"Latest time until which the call waits, or could have waited, for its device to come back; omitted if it did not have to"`
+	Waits      *waitView       `json:"waits,omitempty" doc:"What a pending call is waiting for, apart from its turn"`
+	Result     json.RawMessage `json:"result" doc:"MCP CallToolResult; null if there is no answer, or if it was too large to store"`
+	Error      *callErrorView  `json:"error" doc:"Why it did not succeed; for a successful call, why its answer was discarded"`
+	Evidence   []evidenceView  `json:"evidence" nullable:"false" doc:"Observations, for a call that is judged by evidence"`
 	TimeoutMs  int64           `json:"timeout_ms"`
 	CreatedAt  time.Time       `json:"created_at"`
 	SentAt     *time.Time      `json:"sent_at" doc:"null if it was not sent"`
 	FinishedAt *time.Time      `json:"finished_at"`
 	DurationMs *int64          `json:"duration_ms" doc:"From sending to the outcome"`
-	Late       *lateView       `json:"late" doc:"An answer that came after the call was given up"`
+	Late       *lateView       `json:"late" doc:"Answer that arrived after the call's deadline"`
 }
 
 // TransformSchema says which objects may be null.
@@ -46,8 +46,8 @@ func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 // waitView says what a call waits for.
 type waitView struct {
 	Code    string     `json:"code" enum:"in_conversation,device_away" doc:"in_conversation: the device is in a conversation with a voice server; the call is sent after it. device_away: the device is not connected, or an earlier call to it waits; the call is sent when the device is back"`
-	SinceAt *time.Time `json:"since_at,omitempty" doc:"Begin of the conversation"`
-	UntilAt time.Time  `json:"until_at" doc:"When the call is sent at the latest; of device_away, when it is canceled"`
+	SinceAt *time.Time `json:"since_at,omitempty" doc:"Beginning of the conversation"`
+	UntilAt time.Time  `json:"until_at" doc:"When the call is sent at the latest; for device_away, when it is canceled"`
 }
 
 func waits(r fleet.Reason) *waitView {
@@ -104,7 +104,7 @@ type evidenceView struct {
 	At           time.Time          `json:"at"`
 	Kind         fleet.EvidenceKind `json:"kind"`
 	Detail       string             `json:"detail,omitempty"`
-	DetailCode   string             `json:"detail_code,omitempty" doc:"Reason code of detail; left out if the detail is the device's, or of an older version"`
+	DetailCode   string             `json:"detail_code,omitempty" doc:"Reason code of detail; omitted if the detail is the device's or from an older version"`
 	DetailParams map[string]any     `json:"detail_params,omitempty" doc:"Parameters of the code"`
 	ELF          string             `json:"elf,omitempty"`
 }

@@ -20,7 +20,7 @@ func (a *api) registerCalls() {
 		method: http.MethodPost, path: "/devices/{id}/calls", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Call a tool of a device", picture: true, usual: a.usualCall,
-		about: "Waits for the outcome and answers 200 with the call, whatever its state: a call that was refused, or that the device did not answer, is on record, too. " +
+		about: "Waits for the outcome and answers 200 with the call, whatever its state; refused and unanswered calls are recorded, too. " +
 			"A call that needs an approval is answered at once, in the state pending_approval: who may approves it at approval_id, and its outcome is read at /calls/{id}. " +
 			"With the header Prefer: respond-async it answers 202 at once; the call is at Location. " +
 			"self.screen.preview_image takes a picture: a snapshot named in picture, or a file, in a form whose part call is this JSON. " +
@@ -46,12 +46,12 @@ func (a *api) registerCalls() {
 		method: http.MethodPost, path: "/calls/{id}/interrupt", role: fleet.RoleOperator,
 		noun:    "call",
 		summary: "Send a call that waits for the end of a conversation",
-		about:   "The call's evidence says who asked for it. call_not_waiting: it does not wait, or not any more."}, a.interruptCall)
+		about:   "The call's evidence records who requested this. call_not_waiting: the call is not waiting."}, a.interruptCall)
 	register(a, operation{id: "cancel-call", reach: access.Record, models: fleet.ModelsOwn,
 		method: http.MethodPost, path: "/calls/{id}/cancel", role: fleet.RoleOperator,
 		noun:    "call",
 		summary: "Cancel a call that waits for its device, or for the end of a conversation",
-		about:   "For whoever made it, and for operators who may call the tool; a language model cancels its own calls only. It was not sent then, and will not be. call_not_waiting: it does not wait, or was sent already. A call that waits for an approval is withdrawn there."}, a.cancelCall)
+		about:   "For the caller, and for operators who may call the tool; a language model can cancel only its own calls. A canceled call was not sent and will not be. call_not_waiting: the call is not waiting, or was already sent. To cancel a call that waits for an approval, withdraw the approval."}, a.cancelCall)
 }
 
 // arguments of a call: a JSON object.
@@ -77,12 +77,12 @@ type makeCallInput struct {
 	Body   struct {
 		Tool        string      `json:"tool" minLength:"1" maxLength:"200" example:"self.audio_speaker.set_volume"`
 		Arguments   arguments   `json:"arguments,omitempty"`
-		Picture     *pictureRef `json:"picture,omitempty" doc:"What self.screen.preview_image shall show"`
-		TimeoutMs   int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0 takes what the tool needs"`
-		Purpose     string      `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
-		Offline     string      `json:"offline,omitempty" enum:"refuse,wait" doc:"What becomes of the call if the device is not connected. refuse, the default: it ends as offline at once. wait: it is sent when the device is back"`
-		OfflineWait int64       `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"604800000" doc:"With wait: how long from now on; 0 takes 24 hours"`
-		Interrupt   bool        `json:"interrupt,omitempty" doc:"Do not wait for the end of a conversation that the call would interrupt"`
+		Picture     *pictureRef `json:"picture,omitempty" doc:"Picture for self.screen.preview_image"`
+		TimeoutMs   int64       `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"How long to wait for the answer; 0: depends on the tool"`
+		Purpose     string      `json:"purpose,omitempty" maxLength:"300" doc:"Reason for the call, at most 300 bytes; shown to approvers if the policy requires approval"`
+		Offline     string      `json:"offline,omitempty" enum:"refuse,wait" doc:"Handling of a device that is not connected. refuse, the default: the call ends as offline at once. wait: the call is sent when the device is back"`
+		OfflineWait int64       `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"604800000" doc:"With wait: how long from now; 0: 24 hours"`
+		Interrupt   bool        `json:"interrupt,omitempty" doc:"Do not wait for a conversation that the call would interrupt"`
 	}
 }
 
@@ -139,12 +139,12 @@ func prefersAsync(prefer string) bool {
 type CallFilter struct {
 	Paging
 	Tool   string    `query:"tool" maxLength:"200"`
-	Actor  string    `query:"actor" maxLength:"200" doc:"Name of who made the call"`
-	State  []string  `query:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, with commas"`
+	Actor  string    `query:"actor" maxLength:"200" doc:"Name of the caller"`
+	State  []string  `query:"state" enum:"pending_approval,pending_device,pending,sent,succeeded,tool_error,timed_out,unknown,refused,invalid,offline,canceled" doc:"One or several, separated by commas"`
 	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the fan-out that made the calls"`
-	Talk   string    `query:"conversation" format:"uuid" doc:"Id of the conversation whose model asked for the calls"`
-	Since  time.Time `query:"since" doc:"Created then or later"`
-	Until  time.Time `query:"until" doc:"Created before"`
+	Talk   string    `query:"conversation" format:"uuid" doc:"Id of the conversation whose model requested the calls"`
+	Since  time.Time `query:"since" doc:"Created at or after this time"`
+	Until  time.Time `query:"until" doc:"Created before this time"`
 }
 
 func (in CallFilter) filter() fleet.CallFilter {

@@ -55,7 +55,7 @@ func (a *api) plainAct(act func(*campaign.Service, context.Context, fleet.Princi
 type approveCampaignInput struct {
 	IDPath
 	Body struct {
-		Digest string `json:"digest" minLength:"1" maxLength:"100" doc:"Of the plan that you read"`
+		Digest string `json:"digest" minLength:"1" maxLength:"100" doc:"Digest of the plan that you reviewed"`
 	}
 }
 
@@ -90,7 +90,7 @@ func (a *api) pauseCampaign(ctx context.Context, by fleet.Principal, in *pauseCa
 type abortCampaignInput struct {
 	IDPath
 	Body *struct {
-		Rollback bool `json:"rollback,omitempty" doc:"Take the updated devices back when it has stopped"`
+		Rollback bool `json:"rollback,omitempty" doc:"Roll the updated devices back once the campaign has stopped"`
 	}
 }
 
@@ -103,8 +103,8 @@ func (a *api) abortCampaign(ctx context.Context, by fleet.Principal, in *abortCa
 type retryCampaignInput struct {
 	IDPath
 	Body *struct {
-		States  []string `json:"states,omitempty" nullable:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,aborted" doc:"All failures, if left out"`
-		Devices []string `json:"devices,omitempty" nullable:"false" doc:"All of them, if left out"`
+		States  []string `json:"states,omitempty" nullable:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,aborted" doc:"Default: all failures"`
+		Devices []string `json:"devices,omitempty" nullable:"false" doc:"Default: all of them"`
 	}
 }
 

@@ -16,29 +16,29 @@ import (
 // CampaignFields are the parts of a plan that may be left out: a new campaign
 // then has what [campaign.DefaultPlan] says, and one that is changed keeps what it has.
 type CampaignFields struct {
-	Query            *string                `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; an empty one means every device"`
+	Query            *string                `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; empty: every device"`
 	Devices          *[]string              `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
-	Mode             *firmware.DispatchMode `json:"mode,omitempty" enum:"auto,push,pull" doc:"push calls a tool of the device, pull offers at its next boot, auto takes push where it can. Default: auto"`
-	PullNow          *bool                  `json:"pull_now,omitempty" doc:"With pull: restart devices that are online, so that they ask"`
+	Mode             *firmware.DispatchMode `json:"mode,omitempty" enum:"auto,push,pull" doc:"push calls a tool of the device, pull offers the image at the device's next boot, auto prefers push. Default: auto"`
+	PullNow          *bool                  `json:"pull_now,omitempty" doc:"With pull: restart online devices so that they poll"`
 	Waves            *[]WavePlanView        `json:"waves,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"Steps, each judged before the next. Default: canary 1 % (soak 10 min), early 10 %, rest 100 % (soak 2 min each)"`
-	Supersede        *bool                  `json:"supersede,omitempty" doc:"Take devices over that wait in other campaigns"`
-	AllowDowngrade   *bool                  `json:"allow_downgrade,omitempty" doc:"Also devices that run something newer, or another build of the same version"`
-	Continuous       *bool                  `json:"continuous,omitempty" doc:"Add devices that come to match; needs max_devices and end_at"`
+	Supersede        *bool                  `json:"supersede,omitempty" doc:"Take over devices that wait in other campaigns"`
+	AllowDowngrade   *bool                  `json:"allow_downgrade,omitempty" doc:"Include devices that run a newer version or another build of the same version"`
+	Continuous       *bool                  `json:"continuous,omitempty" doc:"Add devices that match later; requires max_devices and end_at"`
 	MaxDevices       *int                   `json:"max_devices,omitempty" minimum:"0" maximum:"10000000"`
-	MaxInFlight      *int                   `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Devices under way at one time. Default: 10"`
-	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Devices notified in a minute; 0 is no limit"`
+	MaxInFlight      *int                   `json:"max_in_flight,omitempty" minimum:"0" maximum:"1000000" doc:"Maximum devices in flight at once. Default: 10"`
+	MaxPerMinute     *int                   `json:"max_per_minute,omitempty" minimum:"0" maximum:"1000000" doc:"Maximum devices notified a minute; 0: no limit"`
 	AbortRules       *[]AbortRuleView       `json:"abort_rules,omitempty" nullable:"false" maxItems:"50" doc:"When to stop automatically. Default: pause at the first rolled_back of wave 1, or when at least 10 % of the first devices dispatched fail, with 99 % confidence; [] is no rule"`
 	Windows          *[]WindowView          `json:"windows,omitempty" nullable:"false" maxItems:"50" doc:"Times in which devices may be notified; an empty list means always"`
 	JitterMs         *int64                 `json:"jitter_ms,omitempty" minimum:"0" maximum:"31536000000" doc:"Spreads the devices over this time from the opening of a window or wave"`
-	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Not before; null starts on request"`
-	EndAt            maybeTime              `json:"end_at,omitempty" doc:"null is a week after the start"`
-	EndBehavior      *campaign.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"What becomes of devices that are not done at the end. Default: stop_rollout"`
-	HealthChecks     *[]HealthCheckView     `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must go well after the upgrade; each is made before it, too, for comparison"`
+	StartAt          maybeTime              `json:"start_at,omitempty" doc:"Earliest start; null: on request"`
+	EndAt            maybeTime              `json:"end_at,omitempty" doc:"null: a week after the start"`
+	EndBehavior      *campaign.EndBehavior  `json:"end_behavior,omitempty" enum:"stop_rollout,cancel_queued,abort_in_flight" doc:"Handling of devices that are not done at the end. Default: stop_rollout"`
+	HealthChecks     *[]HealthCheckView     `json:"health_checks,omitempty" nullable:"false" maxItems:"50" doc:"Calls that must succeed after the upgrade; each is also made before it, as a baseline"`
 	ForbidRemoved    *[]string              `json:"forbid_removed,omitempty" nullable:"false" maxItems:"500" doc:"Tools that must still be offered; [\"*\"] is every one"`
-	MinHeapPercent   *int                   `json:"min_heap_percent,omitempty" minimum:"0" maximum:"100" doc:"Of the free heap before; 0 does not check. Default: 50"`
+	MinHeapPercent   *int                   `json:"min_heap_percent,omitempty" minimum:"0" maximum:"100" doc:"Percentage of the earlier free heap; 0: no check. Default: 50"`
 	MaxReconnects    *int                   `json:"max_reconnects,omitempty" minimum:"0" maximum:"1000000" doc:"While the device is watched. Default: 3"`
 	ApprovalRequired *bool                  `json:"approval_required,omitempty" doc:"A second person must approve before it starts"`
-	MaxAttempts      *int                   `json:"max_attempts,omitempty" minimum:"0" maximum:"1000" doc:"Tries for each device. Default: 3"`
+	MaxAttempts      *int                   `json:"max_attempts,omitempty" minimum:"0" maximum:"1000" doc:"Maximum attempts per device. Default: 3"`
 }
 
 // WavePlanView is a step of a campaign as planned.
@@ -47,9 +47,9 @@ type WavePlanView struct {
 	Percent        float64           `json:"percent,omitempty" minimum:"0" maximum:"100" doc:"Of the audience that has had its turn after this wave: 1, 10, 100"`
 	Count          int               `json:"count,omitempty" minimum:"0" maximum:"10000000" doc:"Or the number of its devices"`
 	Devices        []fleet.DeviceID  `json:"devices,omitempty" nullable:"false" doc:"Or these devices"`
-	SuccessPercent float64           `json:"success_percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices with a verdict; needed for the next wave to open. Default: 90"`
+	SuccessPercent float64           `json:"success_percent" required:"false" minimum:"0" maximum:"100" doc:"Share of the devices with a verdict that must succeed for the next wave to open. Default: 90"`
 	MinSample      int               `json:"min_sample" required:"false" minimum:"0" maximum:"10000000" doc:"Verdicts needed to judge. Default: 1"`
-	SoakMs         *int64            `json:"soak_ms" required:"false" nullable:"false" minimum:"0" maximum:"31536000000" doc:"How long each device must stay well; by default ten minutes in the first of several waves, else two"`
+	SoakMs         *int64            `json:"soak_ms" required:"false" nullable:"false" minimum:"0" maximum:"31536000000" doc:"How long each device must stay healthy. Default: ten minutes in the first of several waves, else two"`
 	Gate           campaign.WaveGate `json:"gate" required:"false" enum:"auto,manual" doc:"manual: an operator opens the next wave. Default: auto"`
 }
 
@@ -57,10 +57,10 @@ type WavePlanView struct {
 type AbortRuleView struct {
 	Class       string                `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
 	MinExecuted int                   `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Devices dispatched before the rule may fire"`
-	Percent     float64               `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Of the devices of a cohort: the first n that were dispatched, for any n; those without a verdict count as not failed. 0 fires at the first"`
-	Measure     campaign.AbortMeasure `json:"measure" required:"false" enum:"lower_bound,share" doc:"What reaches percent: what the share is at least with 99 % confidence, of three failures or more, or the plain share. Default: lower_bound"`
+	Percent     float64               `json:"percent" required:"false" minimum:"0" maximum:"100" doc:"Share of a cohort, which is the first n devices dispatched, for any n; devices without a verdict count as not failed. 0 fires at the first failure"`
+	Measure     campaign.AbortMeasure `json:"measure" required:"false" enum:"lower_bound,share" doc:"Compared with percent: lower_bound is the lower bound of the share with 99 % confidence, from three failures on; share is the plain share. Default: lower_bound"`
 	Scope       campaign.AbortScope   `json:"scope" required:"false" enum:"wave,campaign,board"`
-	Wave        int                   `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in that wave, counted from 1; 0 is any"`
+	Wave        int                   `json:"wave,omitempty" minimum:"0" maximum:"100" doc:"Only in this wave, counted from 1; 0: any"`
 	Action      campaign.AbortAction  `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
 }
 
@@ -75,7 +75,7 @@ type WindowView struct {
 type HealthCheckView struct {
 	Tool      string          `json:"tool" minLength:"1" maxLength:"200" example:"self.get_device_status"`
 	Arguments arguments       `json:"arguments,omitempty"`
-	Assert    []AssertionView `json:"assert,omitempty" nullable:"false" maxItems:"50" doc:"About its answer; none: it must answer without an error"`
+	Assert    []AssertionView `json:"assert,omitempty" nullable:"false" maxItems:"50" doc:"Assertions on the answer; if empty, the call must only succeed"`
 	Retries   int             `json:"retries" required:"false" minimum:"0" maximum:"100"`
 }
 

@@ -18,11 +18,11 @@ type CampaignHead struct {
 	State            campaign.State        `json:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired"`
 	PauseReason      *campaign.PauseReason `json:"pause_reason" enum:"operator,window,threshold,gate,system" doc:"Who or what paused it; null unless it is paused"`
 	Reason           string                `json:"reason" doc:"Why it is paused, denied or aborted"`
-	ReasonCode       string                `json:"reason_code" doc:"Reason code of reason; empty without one" example:"next_window"`
+	ReasonCode       string                `json:"reason_code" doc:"Reason code of reason; empty if there is none" example:"next_window"`
 	ReasonParams     map[string]any        `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
-	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets the image it had"`
+	ReleaseID        *uuid.UUID            `json:"release_id" format:"uuid" nullable:"true" doc:"null for a rollback: each device gets its earlier image"`
 	Query            string                `json:"q" doc:"The filter as written; empty when the devices were named"`
-	Within           string                `json:"within" doc:"The filter of who made the plan: of the devices that q matches it has only these, also while it runs. Empty: it is held within nothing"`
+	Within           string                `json:"within" doc:"The filter of the plan's creator: of the devices that q matches, the plan includes only those that this filter matches, even while it runs. Empty: no limit"`
 	Mode             firmware.DispatchMode `json:"mode" enum:"auto,push,pull"`
 	PullNow          bool                  `json:"pull_now"`
 	Supersede        bool                  `json:"supersede"`
@@ -43,24 +43,24 @@ type CampaignHead struct {
 	MaxReconnects    int                   `json:"max_reconnects"`
 	ApprovalRequired bool                  `json:"approval_required"`
 	MaxAttempts      int                   `json:"max_attempts"`
-	Wave             int                   `json:"wave" doc:"The wave that is open, counted from 0"`
+	Wave             int                   `json:"wave" doc:"The open wave, counted from 0"`
 	Digest           string                `json:"digest" doc:"Names the plan, its images and its devices; an approval is for one digest"`
 	Approval         *approvalView         `json:"approval"`
-	Targets          int                   `json:"targets" doc:"Devices that are to get an image"`
+	Targets          int                   `json:"targets" doc:"Devices that get an image"`
 	Skipped          int                   `json:"skipped" doc:"Devices that matched but were left out"`
-	RollbackOf       *uuid.UUID            `json:"rollback_of" format:"uuid" nullable:"true" doc:"The campaign that this one takes back"`
-	RollbackWith     *uuid.UUID            `json:"rollback_with" format:"uuid" nullable:"true" doc:"The campaign that takes this one back"`
-	NoRollback       string                `json:"no_rollback" doc:"Why the rollback that was asked for with the abort was not made, or not of all devices; empty if it was"`
-	NoRollbackCode   string                `json:"no_rollback_code" doc:"Reason code of no_rollback; empty without one" example:"actor_gone"`
+	RollbackOf       *uuid.UUID            `json:"rollback_of" format:"uuid" nullable:"true" doc:"The campaign that this one rolls back"`
+	RollbackWith     *uuid.UUID            `json:"rollback_with" format:"uuid" nullable:"true" doc:"The campaign that rolls this one back"`
+	NoRollback       string                `json:"no_rollback" doc:"Why the rollback requested with the abort was not started, or not for all devices; empty if it was"`
+	NoRollbackCode   string                `json:"no_rollback_code" doc:"Reason code of no_rollback; empty if there is none" example:"actor_gone"`
 	NoRollbackParams map[string]any        `json:"no_rollback_params" doc:"Parameters of the code"`
 	CreatedBy        actorView             `json:"created_by"`
 	CreatedAt        time.Time             `json:"created_at"`
 	EditedBy         actorView             `json:"edited_by"`
 	EditedAt         time.Time             `json:"edited_at"`
 	StartedBy        *actorView            `json:"started_by"`
-	TakenOverBy      *actorView            `json:"taken_over_by" doc:"In whose name it goes on since who planned or started it may not act any more; null while they may"`
+	TakenOverBy      *actorView            `json:"taken_over_by" doc:"The principal in whose name it continues, because its creator or starter is no longer allowed to act; null if they are"`
 	StartedAt        *time.Time            `json:"started_at"`
-	EndsAt           *time.Time            `json:"ends_at" doc:"When it ends whatever its devices do"`
+	EndsAt           *time.Time            `json:"ends_at" doc:"When it ends, whatever the state of its devices"`
 	FinishedAt       *time.Time            `json:"finished_at"`
 	Revision         int64                 `json:"revision" doc:"Grows with every change"`
 }
@@ -166,8 +166,8 @@ type waveView struct {
 	WavePlanView
 	Size          int                `json:"size" doc:"Devices planned"`
 	State         campaign.WaveState `json:"state" enum:"pending,running,soaking,gate,finished,failed"`
-	Verdict       string             `json:"verdict" doc:"Why it was judged as it was"`
-	VerdictCode   string             `json:"verdict_code" doc:"Reason code of verdict; empty without one" example:"wave_rate"`
+	Verdict       string             `json:"verdict" doc:"Reason for the verdict"`
+	VerdictCode   string             `json:"verdict_code" doc:"Reason code of verdict; empty if there is none" example:"wave_rate"`
 	VerdictParams map[string]any     `json:"verdict_params" doc:"Parameters of the code"`
 	StartedAt     *time.Time         `json:"started_at"`
 	FinishedAt    *time.Time         `json:"finished_at"`

@@ -16,28 +16,28 @@ func (a *api) registerCampaigns() {
 	register(a, operation{id: "create-campaign", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/campaigns", role: fleet.RoleOperator,
 		created: true, body: maxPlan,
-		summary: "Plan a campaign", about: "It is kept as a draft, with its devices as they are now, until it is started."},
+		summary: "Plan a campaign", about: "The campaign is stored as a draft, with its current devices, until it is started."},
 		a.createCampaign)
 	register(a, operation{id: "dry-run-campaign", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/campaigns/dry-run",
 		role: fleet.RoleViewer, body: maxPlan,
-		summary: "Show what a campaign would do", about: "Nothing is kept."}, a.dryRunCampaign)
+		summary: "Show what a campaign would do", about: "Nothing is stored."}, a.dryRunCampaign)
 	register(a, operation{id: "list-campaigns", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns", role: fleet.RoleViewer,
 		summary: "List campaigns, newest first"}, a.listCampaigns)
 	register(a, operation{id: "get-campaign", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}", role: fleet.RoleViewer,
 		noun:    "campaign",
-		summary: "Show a campaign and how far it got"}, a.getCampaign)
+		summary: "Show a campaign and its progress"}, a.getCampaign)
 	register(a, operation{id: "update-campaign", reach: access.Audience, models: fleet.ModelsOwn, heavy: heavy.Preview,
 		method: http.MethodPatch, path: "/campaigns/{id}",
 		role: fleet.RoleOperator, noun: "campaign", body: maxPlan,
 		summary: "Change the plan of a campaign",
-		about:   "What is left out stays. Before the start everything can change, and an approval ends. Of one that runs, only pace, windows, thresholds and the end can."}, a.updateCampaign)
+		about:   "Omitted fields stay as they are. Before the start everything can change, and any change invalidates an approval. While the campaign runs, only pace, windows, thresholds and the end can change."}, a.updateCampaign)
 	register(a, operation{id: "discard-campaign", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodDelete, path: "/campaigns/{id}",
 		role: fleet.RoleOperator, noun: "campaign",
-		summary: "Discard a campaign that was not started", about: "It stays on record."}, a.discardCampaign)
+		summary: "Discard a campaign that has not started", about: "Its record stays."}, a.discardCampaign)
 }
 
 type campaignInput struct{ Body CampaignBody }
@@ -123,7 +123,7 @@ func (a *api) dryRunCampaign(ctx context.Context, by fleet.Principal, in *campai
 
 type listCampaignsInput struct {
 	Paging
-	State   []string `query:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired" doc:"One or several, with commas"`
+	State   []string `query:"state" enum:"draft,awaiting_approval,denied,discarded,scheduled,running,paused,stopping,completed,completed_with_errors,aborted,expired" doc:"One or several, separated by commas"`
 	Release string   `query:"release" format:"uuid" doc:"Id of a release"`
 }
 

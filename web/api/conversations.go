@@ -15,7 +15,7 @@ func (a *api) registerConversations() {
 	register(a, operation{id: "list-conversations", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/conversations", role: fleet.RoleViewer,
 		summary: "List conversations of devices with voice servers, newest first",
-		about: "Their circumstances alone are on record: no audio and no words. The calls of a conversation are those " +
+		about: "Only their circumstances are recorded, no audio and no words. The calls of a conversation are those " +
 			"whose actor has its id: /calls?conversation= lists them."}, a.listConversations)
 	register(a, operation{id: "get-conversation", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/conversations/{id}", role: fleet.RoleViewer, noun: "conversation",
@@ -28,10 +28,10 @@ type conversationView struct {
 	Upstream   string                `json:"upstream" doc:"Name of the voice server"`
 	BeginAt    time.Time             `json:"begin_at"`
 	EndAt      *time.Time            `json:"end_at" doc:"null while it is open"`
-	Ended      fleet.ConversationEnd `json:"ended,omitempty" doc:"How it ended, as a code; upstream_ and what follows is what the voice server did"`
+	Ended      fleet.ConversationEnd `json:"ended,omitempty" doc:"Ending, as a code; codes that begin with upstream_ concern the voice server"`
 	DurationMs *int64                `json:"duration_ms" doc:"null while it is open"`
 	HelloMs    int64                 `json:"hello_ms" doc:"Until the voice server answered; 0 if it did not"`
-	Calls      int64                 `json:"calls" doc:"Tool calls that the voice server's model asked for"`
+	Calls      int64                 `json:"calls" doc:"Tool calls requested by the voice server's model"`
 	Audio      audioView             `json:"audio"`
 }
 
@@ -39,7 +39,7 @@ type audioView struct {
 	Received int64   `json:"received" doc:"Packets from the device"`
 	Lost     int64   `json:"lost" doc:"Packets from the device that did not arrive"`
 	Refused  int64   `json:"refused" doc:"Packets that were replayed, forged or damaged"`
-	Dropped  int64   `json:"dropped" doc:"Packets that came too late, of both directions"`
+	Dropped  int64   `json:"dropped" doc:"Packets that came too late, in both directions"`
 	Sent     int64   `json:"sent" doc:"Packets to the device"`
 	Moves    int64   `json:"moves" doc:"Changes of the device's address"`
 	JitterMs float64 `json:"jitter_ms" doc:"Of packets from the device, smoothed as in RFC 3550"`
@@ -59,9 +59,9 @@ func conversation(c fleet.Conversation) conversationView {
 type listConversationsInput struct {
 	Device   string    `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
 	Upstream string    `query:"upstream" maxLength:"200" doc:"Name of the voice server"`
-	End      string    `query:"end" maxLength:"40" doc:"How it ended, as a code; open: those that have not ended; failed: every end that was a failure"`
-	Since    time.Time `query:"since" doc:"Begun then or later"`
-	Until    time.Time `query:"until" doc:"Begun before"`
+	End      string    `query:"end" maxLength:"40" doc:"Ending, as a code; open: not ended; failed: all failures"`
+	Since    time.Time `query:"since" doc:"Begun at or after this time"`
+	Until    time.Time `query:"until" doc:"Begun before this time"`
 	Paging
 }
 

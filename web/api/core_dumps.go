@@ -17,12 +17,12 @@ func (a *api) registerCoreDumps() {
 	register(a, operation{id: "list-core-dumps", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleViewer, noun: "device",
-		summary: "List what crashes of a device left, newest first"}, a.listCoreDumps)
+		summary: "List the core dumps of a device, newest first"}, a.listCoreDumps)
 	register(a, operation{id: "fetch-core-dump", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/devices/{id}/core-dumps",
 		role: fleet.RoleOperator, noun: "device",
 		summary: "Make a device send its core dump",
-		about: "Asks the device what it holds, then calls " + fleet.ToolCoreDumpUpload +
+		about: "Asks the device for its core dump, then calls " + fleet.ToolCoreDumpUpload +
 			" and waits; answers with that call, whatever its state. " +
 			"fleetd also fetches core dumps automatically, unless it was started with --collect-core-dumps=false."}, a.fetchCoreDump)
 	register(a, operation{id: "get-core-dump", reach: access.Record, models: fleet.ModelsMay,
@@ -37,7 +37,7 @@ func (a *api) registerCoreDumps() {
 		method: http.MethodGet, path: "/core-dumps/{id}/content",
 		role: fleet.RoleOperator, noun: "core_dump",
 		summary: "Get the core dump itself",
-		about:   "A piece of the device's memory, as esp-coredump reads it with --core-format raw. It may hold keys and passwords.",
+		about:   "A copy of part of the device's memory, for esp-coredump with --core-format raw. It may contain keys and passwords.",
 		more: func(h *huma.Operation) {
 			bytes := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
 			h.Responses = map[string]*huma.Response{"200": {Description: "The core dump",
@@ -53,7 +53,7 @@ type coreDumpView struct {
 	SHA256      string                `json:"sha256"`
 	Summary     string                `json:"summary" doc:"The device's own words"`
 	ELFSHA256   string                `json:"elf_sha256" doc:"Of the build that crashed, or the beginning of it; empty if unknown"`
-	BuildFrom   telemetry.BuildSource `json:"build_from" enum:",core_dump,device" doc:"How the build is known: the core dump names it, or the device ran it when the core dump was fetched, which is another after a rollback"`
+	BuildFrom   telemetry.BuildSource `json:"build_from" enum:",core_dump,device" doc:"Source of the build: the core dump names it, or the device ran it when the core dump was fetched, which differs after a rollback"`
 	Version     string                `json:"version" doc:"Of that build; empty if unknown"`
 	ResetReason string                `json:"reset_reason" doc:"Of the start before the core dump was fetched, as the device reported"`
 	CreatedAt   time.Time             `json:"created_at"`
@@ -89,7 +89,7 @@ func (a *api) listCoreDumps(ctx context.Context, _ fleet.Principal,
 type fetchCoreDumpInput struct {
 	DevicePath
 	Body struct {
-		Erase *bool `json:"erase,omitempty" doc:"The device erases it once it has arrived. Default: true"`
+		Erase *bool `json:"erase,omitempty" doc:"Erase it on the device once it has been fetched. Default: true"`
 	}
 }
 

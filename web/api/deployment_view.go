@@ -18,42 +18,42 @@ type DeploymentView struct {
 	Board         string                   `json:"board"`
 	Wave          *int                     `json:"wave" doc:"Counted from 0; null if it was left out from the start"`
 	State         campaign.DeploymentState `json:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed"`
-	Attempts      int                      `json:"attempts" doc:"Begun so far"`
+	Attempts      int                      `json:"attempts" doc:"Attempts begun so far"`
 	Failures      int                      `json:"failures" doc:"Attempts that failed; max_attempts bounds these"`
 	FailureClass  *campaign.FailureClass   `json:"failure_class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
 	Reason        string                   `json:"reason" doc:"Why it failed, or what it waits for"`
-	ReasonCode    string                   `json:"reason_code" doc:"Reason code of reason; empty without one" example:"download_stalled"`
+	ReasonCode    string                   `json:"reason_code" doc:"Reason code of reason; empty if there is none" example:"download_stalled"`
 	ReasonParams  map[string]any           `json:"reason_params" doc:"Parameters of the code: text, whole numbers, or a code with its own. Names end in _ms, _bytes and _at"`
 	Skip          *firmware.SkipReason     `json:"skip" doc:"Why it was left out"`
-	Late          bool                     `json:"late" doc:"It succeeded after it had been given up"`
+	Late          bool                     `json:"late" doc:"It succeeded after the campaign had given up on it"`
 	Image         string                   `json:"image" doc:"SHA-256; empty if the release has no image for the device"`
 	ImageSize     int64                    `json:"image_size"`
-	BytesSent     int64                    `json:"bytes_sent" doc:"Of the attempt under way"`
-	Percent       *int                     `json:"percent" doc:"How far the device says that it is, 0 to 100; null if it says nothing, as stock firmware"`
+	BytesSent     int64                    `json:"bytes_sent" doc:"Of the current attempt"`
+	Percent       *int                     `json:"percent" doc:"Progress that the device reports, 0 to 100; null if it reports none, like stock firmware"`
 	ToVersion     string                   `json:"to_version"`
 	ToELFSHA256   string                   `json:"to_elf_sha256"`
 	FromVersion   string                   `json:"from_version"`
 	FromELFSHA256 string                   `json:"from_elf_sha256"`
 	Force         bool                     `json:"force" doc:"The version is not newer than what it runs"`
 	Reconnects    int                      `json:"reconnects" doc:"While the device is watched"`
-	NotBefore     *time.Time               `json:"not_before" doc:"It waits until then"`
-	Deadline      *time.Time               `json:"deadline" doc:"When the step under way is judged by time"`
+	NotBefore     *time.Time               `json:"not_before" doc:"It waits until this time"`
+	Deadline      *time.Time               `json:"deadline" doc:"When the current step times out"`
 	CreatedAt     time.Time                `json:"created_at"`
 	UpdatedAt     time.Time                `json:"updated_at"`
 	SentAt        *time.Time               `json:"sent_at"`
 	FinishedAt    *time.Time               `json:"finished_at"`
-	Evidence      []observedView           `json:"evidence" nullable:"false" doc:"What was observed, oldest first; in lists the latest 100"`
+	Evidence      []observedView           `json:"evidence" nullable:"false" doc:"Observations, oldest first; in lists only the latest 100"`
 }
 
 type observedView struct {
 	At           time.Time                `json:"at"`
 	Kind         fleet.EvidenceKind       `json:"kind"`
 	Detail       string                   `json:"detail"`
-	DetailCode   string                   `json:"detail_code" doc:"Reason code of detail; empty without one"`
+	DetailCode   string                   `json:"detail_code" doc:"Reason code of detail; empty if there is none"`
 	DetailParams map[string]any           `json:"detail_params" doc:"Parameters of the code"`
 	Attempt      int                      `json:"attempt"`
 	From         campaign.DeploymentState `json:"from"`
-	To           campaign.DeploymentState `json:"to" doc:"As from, if it changed nothing"`
+	To           campaign.DeploymentState `json:"to" doc:"Same as from if nothing changed"`
 }
 
 func observed(e campaign.DeploymentEvent) observedView {
@@ -81,16 +81,16 @@ func deployment(d campaign.Deployment, events []campaign.DeploymentEvent) Deploy
 
 // outlookView answers why a device is not updating.
 type outlookView struct {
-	Deployment  *DeploymentView       `json:"deployment" doc:"Its latest part in a campaign"`
+	Deployment  *DeploymentView       `json:"deployment" doc:"Its latest deployment"`
 	Campaign    *CampaignItem         `json:"campaign" doc:"That campaign"`
-	BlockReason *campaign.BlockReason `json:"hindrance" example:"window_closed" doc:"What it waits for now"`
+	BlockReason *campaign.BlockReason `json:"hindrance" example:"window_closed" doc:"What it is waiting for now"`
 	Until       *time.Time            `json:"until" doc:"When that ends automatically, if known"`
 	Quarantine  *quarantineView       `json:"quarantine"`
-	Hold        *holdView             `json:"hold" doc:"Campaigns leave the device out until it ends"`
-	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with an image that fits and that it does not run; a hold does not matter here"`
-	RolledBack  []rolledBackView      `json:"rolled_back" nullable:"false" doc:"Newer releases with an image that fits, and that it took and did not keep: offer them only for a deliberate second try"`
-	Misfits     []misfitView          `json:"misfits" nullable:"false" doc:"Newer releases with an image for its board that it cannot take; 3 at most"`
-	Failed      []failedView          `json:"failed" nullable:"false" doc:"Its latest deployments that failed, one for each build that it does not run; 3 at most"`
+	Hold        *holdView             `json:"hold" doc:"Campaigns leave the device out until this ends"`
+	Newer       []newerView           `json:"newer" nullable:"false" doc:"Releases with a matching image that it does not run, regardless of a hold"`
+	RolledBack  []rolledBackView      `json:"rolled_back" nullable:"false" doc:"Newer releases with a matching image that the device installed but rolled back: offer them only as a deliberate second try"`
+	Misfits     []misfitView          `json:"misfits" nullable:"false" doc:"Newer releases with an image for its board that does not fit; at most 3"`
+	Failed      []failedView          `json:"failed" nullable:"false" doc:"Its latest failed deployments, one for each build that it does not run; at most 3"`
 }
 
 // TransformSchema says which objects may be null.
@@ -115,7 +115,7 @@ type misfitView struct {
 	Version      string              `json:"version"`
 	Skip         firmware.SkipReason `json:"skip" doc:"Why, as in a report of which devices fit"`
 	Reason       string              `json:"reason"`
-	ReasonCode   string              `json:"reason_code" doc:"Reason code of reason; empty without one"`
+	ReasonCode   string              `json:"reason_code" doc:"Reason code of reason; empty if there is none"`
 	ReasonParams map[string]any      `json:"reason_params" doc:"Parameters of the code"`
 }
 
@@ -124,7 +124,7 @@ type failedView struct {
 	ToVersion    string                   `json:"to_version"`
 	State        campaign.DeploymentState `json:"state"`
 	Reason       string                   `json:"reason"`
-	ReasonCode   string                   `json:"reason_code" doc:"Reason code of reason; empty without one"`
+	ReasonCode   string                   `json:"reason_code" doc:"Reason code of reason; empty if there is none"`
 	ReasonParams map[string]any           `json:"reason_params" doc:"Parameters of the code"`
 	FinishedAt   *time.Time               `json:"finished_at"`
 }
@@ -161,7 +161,7 @@ type quarantineView struct {
 	ReasonCode   string         `json:"reason_code" doc:"Reason code of reason"`
 	ReasonParams map[string]any `json:"reason_params" doc:"Parameters of the code"`
 	Since        time.Time      `json:"since"`
-	Until        time.Time      `json:"until" doc:"It ends automatically then"`
+	Until        time.Time      `json:"until" doc:"It ends automatically at this time"`
 }
 
 func quarantine(q campaign.Quarantine) quarantineView {

@@ -18,22 +18,22 @@ func (a *api) registerDeployments() {
 	register(a, operation{id: "list-deployments", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}/deployments",
 		role: fleet.RoleViewer, noun: "campaign",
-		summary: "List the devices of a campaign and where each stands"}, a.listDeployments)
+		summary: "List the deployments of a campaign"}, a.listDeployments)
 	register(a, operation{id: "get-deployment", reach: access.Audience, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/campaigns/{id}/deployments/{device}",
 		role: fleet.RoleViewer, noun: "deployment",
-		summary: "Show a device's part in a campaign, with the evidence"}, a.getDeployment)
+		summary: "Show a deployment with its evidence"}, a.getDeployment)
 	register(a, operation{id: "list-device-deployments", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/deployments",
 		role: fleet.RoleViewer, noun: "device",
-		summary: "List a device's parts in campaigns, newest first"}, a.listDeviceDeployments)
+		summary: "List the deployments of a device, newest first"}, a.listDeviceDeployments)
 	register(a, operation{id: "get-outlook", reach: access.Device, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodGet, path: "/devices/{id}/outlook", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show why a device is not updating"}, a.getOutlook)
 	register(a, operation{id: "list-quarantines", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/quarantines", role: fleet.RoleViewer,
-		summary: "List the devices that no campaign touches for a while, since they failed too often"}, a.listQuarantines)
+		summary: "List quarantined devices: campaigns leave them out, because they failed too often"}, a.listQuarantines)
 	register(a, operation{id: "clear-quarantine", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/devices/{id}/quarantine",
 		role: fleet.RoleOperator, noun: "device",
@@ -43,11 +43,11 @@ func (a *api) registerDeployments() {
 type listDeploymentsInput struct {
 	IDPath
 	Paging
-	State  []string              `query:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed" doc:"One or several, with commas"`
+	State  []string              `query:"state" enum:"pending,queued,offered,dispatching,sent,ambiguous,downloading,downloaded,rebooting,booted,verifying,succeeded,failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,skipped,canceled,expired,aborted,removed" doc:"One or several, separated by commas"`
 	Class  campaign.FailureClass `query:"class" enum:"download,timeout,busy,image,rejected,rolled_back,wrong_build,unhealthy"`
 	Skip   firmware.SkipReason   `query:"skip" maxLength:"50" doc:"Why devices were left out"`
 	Board  string                `query:"board" maxLength:"200"`
-	Wave   int                   `query:"wave" minimum:"-1" maximum:"1000" default:"-1" doc:"Counted from 0; -1 is all"`
+	Wave   int                   `query:"wave" minimum:"-1" maximum:"1000" default:"-1" doc:"Counted from 0; -1: all"`
 	Device string                `query:"device" maxLength:"80"`
 }
 

@@ -57,7 +57,7 @@ type holdInput struct {
 	DevicePath
 	Body struct {
 		Reason string     `json:"reason" minLength:"1" maxLength:"300"`
-		Until  *time.Time `json:"until,omitempty" doc:"When the hold ends automatically; without it, the hold lasts until released"`
+		Until  *time.Time `json:"until,omitempty" doc:"When the hold ends automatically; if omitted, it lasts until released"`
 	}
 }
 
@@ -107,7 +107,7 @@ type resolveInput struct {
 	DevicePath
 	Body struct {
 		Act    enrolment.ConflictAct `json:"act" enum:"keep,reenrol,dismiss,accept_hardware,keep_hardware,clear_key"`
-		Client string                `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side that stays"`
+		Client string                `json:"client,omitempty" maxLength:"40" doc:"With keep: the client of the side to keep"`
 	}
 }
 

@@ -24,22 +24,22 @@ type deviceView struct {
 	Language               string          `json:"language"`
 	Presence               fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
 	PresenceSince          *time.Time      `json:"presence_since"`
-	PresenceEvidence       string          `json:"presence_evidence" doc:"What the presence was concluded from"`
-	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty without one" example:"connected"`
+	PresenceEvidence       string          `json:"presence_evidence" doc:"Evidence for the presence"`
+	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty if there is none" example:"connected"`
 	PresenceEvidenceParams map[string]any  `json:"presence_evidence_params" doc:"Parameters of the code"`
 	LastSeen               *time.Time      `json:"last_seen"`
 	LastPoll               *time.Time      `json:"last_poll"`
 	Transport              string          `json:"transport" doc:"Of the latest connection: mqtt, mqtts or ws; empty before the first"`
-	TransportChoice        fleet.Transport `json:"transport_choice" enum:"mqtt,ws" doc:"How it connects from its next start on"`
-	ForConversations       bool            `json:"for_conversations" doc:"As of its latest start it connects for conversations only: while it is offline nothing is wrong with it"`
+	TransportChoice        fleet.Transport `json:"transport_choice" enum:"mqtt,ws" doc:"Transport from its next start"`
+	ForConversations       bool            `json:"for_conversations" doc:"Since its latest start it connects only during conversations, so offline is normal"`
 	RemoteAddr             string          `json:"remote_addr"`
 	Enrolment              fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
 	EnrolledAt             *time.Time      `json:"enrolled_at"`
 	Tags                   []string        `json:"tags" nullable:"false"`
 	Notes                  string          `json:"notes"`
 	Hold                   *holdView       `json:"hold"`
-	Conflict               *idConflictView `json:"conflict" doc:"What shows that two units use this id, while it stands"`
-	Claimed                *claimedView    `json:"claimed" doc:"Another board or chip than is pinned, as it claims since it was let in; it changes nothing until it is accepted"`
+	Conflict               *idConflictView `json:"conflict" doc:"Evidence that two units use this id, while the conflict lasts"`
+	Claimed                *claimedView    `json:"claimed" doc:"Board or chip that the device has reported since it was let in, if different from the pinned one; has no effect until accepted"`
 	InventoryID            string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
 	InventoryAt            *time.Time      `json:"inventory_at"`
 	ToolsCount             int             `json:"tools_count"`
@@ -48,7 +48,7 @@ type deviceView struct {
 	CreatedAt              time.Time       `json:"created_at"`
 	RetiredAt              *time.Time      `json:"retired_at"`
 	ReplacedBy             *fleet.DeviceID `json:"replaced_by"`
-	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it took over from"`
+	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it replaced"`
 }
 
 // TransformSchema says that hold, conflict and claimed may be null.
@@ -58,9 +58,9 @@ func (deviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 
 type holdView struct {
 	Reason string     `json:"reason"`
-	By     string     `json:"by" doc:"Name of who holds the device"`
+	By     string     `json:"by" doc:"Name of the principal that holds the device"`
 	Since  time.Time  `json:"since"`
-	Until  *time.Time `json:"until" doc:"null holds until released"`
+	Until  *time.Time `json:"until" doc:"null: until released"`
 }
 
 // device shows a device that is part of the given campaign, if any.
@@ -96,7 +96,7 @@ type idConflictView struct {
 	Code      fleet.ConflictCode       `json:"code" enum:"duplicate_device_id"`
 	Evidence  []fleet.ConflictEvidence `json:"evidence" nullable:"false" enum:"client_ids_alternate,both_alive,takeovers_alternate,connection_answers,addresses_alternate,device_key_missing,device_key_wrong" doc:"Each kind once"`
 	FirstSeen time.Time                `json:"first_seen"`
-	LastSeen  time.Time                `json:"last_seen" doc:"Of evidence; a day later the conflict is over"`
+	LastSeen  time.Time                `json:"last_seen" doc:"Time of the latest evidence; the conflict ends a day later"`
 	Sides     []conflictSideView       `json:"sides" nullable:"false"`
 }
 

@@ -20,11 +20,11 @@ func (a *api) registerDevices() {
 	register(a, operation{id: "update-device", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
 		noun:    "device",
-		summary: "Change a device's name, notes, tags or time zone", about: "What is left out stays."}, a.updateDevice)
+		summary: "Change a device's name, notes, tags or time zone", about: "Omitted fields stay as they are."}, a.updateDevice)
 	register(a, operation{id: "retire-device", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
 		noun:    "device",
-		summary: "Retire a device", about: "Its credentials end and its connection closes. Its records stay."},
+		summary: "Retire a device", about: "Its credentials are revoked and its connection is closed. Its records stay."},
 		a.retireDevice)
 }
 
@@ -95,9 +95,9 @@ type updateDeviceInput struct {
 	Body struct {
 		Name      *string          `json:"name,omitempty" doc:"Need not be unique; empty shows the MAC address instead"`
 		Notes     *string          `json:"notes,omitempty"`
-		Tags      *[]string        `json:"tags,omitempty" nullable:"false" doc:"Takes the place of all present tags"`
+		Tags      *[]string        `json:"tags,omitempty" nullable:"false" doc:"Replaces all current tags"`
 		Zone      *string          `json:"time_zone,omitempty" maxLength:"100" example:"Europe/Berlin" doc:"IANA name; empty is the server's"`
-		Transport *fleet.Transport `json:"transport_choice,omitempty" enum:"mqtt,ws" doc:"How it connects from its next start on; ws is for conversations only"`
+		Transport *fleet.Transport `json:"transport_choice,omitempty" enum:"mqtt,ws" doc:"Transport from its next start; ws connects only during conversations"`
 	}
 }
 

@@ -23,7 +23,7 @@ func (a *api) registerEnrolment() {
 	register(a, operation{id: "list-enrolment-rules", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path, role: fleet.RoleViewer,
 		summary: "List the rules by which devices join",
-		about:   "In their order: the first that fits decides. In the mode open no rule is asked."}, a.listRules)
+		about:   "In order: the first rule that matches decides. In open mode no rule applies."}, a.listRules)
 	register(a, operation{id: "create-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin,
 		created: true, body: maxRule, heavy: heavy.Upload,
@@ -35,16 +35,16 @@ func (a *api) registerEnrolment() {
 	register(a, operation{id: "update-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule", body: maxRule, heavy: heavy.Upload,
-		summary: "Change an enrolment rule", about: "Fields that are left out stay; position moves the rule."}, a.updateRule)
+		summary: "Change an enrolment rule", about: "Omitted fields stay as they are; position moves the rule."}, a.updateRule)
 	register(a, operation{id: "delete-enrolment-rule", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: path + "/{id}",
 		role: fleet.RoleAdmin, noun: "rule",
-		summary: "Remove an enrolment rule", about: "Devices that it let in stay."}, a.deleteRule)
+		summary: "Remove an enrolment rule", about: "Devices that the rule accepted stay."}, a.deleteRule)
 	register(a, operation{id: "list-waiting-devices", reach: access.List, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/enrolment/waiting",
 		role:    fleet.RoleViewer,
 		summary: "List devices that ask to join",
-		about: "With the rule that would decide about each when it asks again, " +
+		about: "With the rule that would decide on each at its next request, " +
 			"and the networks of which requests were not listed."}, a.listWaiting)
 }
 
@@ -57,14 +57,14 @@ type ruleView struct {
 	Action       enrolment.RuleAction `json:"action" enum:"accept,refuse"`
 	Boards       []string             `json:"boards" nullable:"false"`
 	Networks     []string             `json:"networks" nullable:"false"`
-	Devices      []fleet.DeviceID     `json:"devices,omitempty" doc:"The MAC addresses it lists; left out of lists of rules"`
+	Devices      []fleet.DeviceID     `json:"devices,omitempty" doc:"The MAC addresses it lists; omitted in lists of rules"`
 	DevicesCount int                  `json:"devices_count"`
 	From         *time.Time           `json:"from"`
 	Until        *time.Time           `json:"until"`
-	MaxDevices   int                  `json:"max_devices" doc:"0 is any number"`
-	Tags         []string             `json:"tags" nullable:"false" doc:"Set on devices that it lets in"`
-	Transport    fleet.Transport      `json:"transport" enum:",mqtt,ws" doc:"Chosen for devices that it lets in; empty is mqtt"`
-	Accepted     int                  `json:"accepted" doc:"Devices it has let in"`
+	MaxDevices   int                  `json:"max_devices" doc:"0: any number"`
+	Tags         []string             `json:"tags" nullable:"false" doc:"Set on devices that the rule accepts"`
+	Transport    fleet.Transport      `json:"transport" enum:",mqtt,ws" doc:"Transport of devices that the rule accepts; empty: mqtt"`
+	Accepted     int                  `json:"accepted" doc:"Devices it has accepted"`
 	Refused      int                  `json:"refused" doc:"Polls it has refused since fleetd started"`
 	CreatedBy    string               `json:"created_by"`
 	CreatedAt    time.Time            `json:"created_at"`
@@ -116,7 +116,7 @@ func (a *api) getRule(_ context.Context, _ fleet.Principal, in *IDPath) (*answer
 // RuleFields are the fields of a rule that can be set; nil leaves one as it is.
 type RuleFields struct {
 	Name       *string               `json:"name,omitempty" maxLength:"120"`
-	Enabled    *bool                 `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
+	Enabled    *bool                 `json:"enabled,omitempty" doc:"Default for a new rule: true"`
 	Action     *enrolment.RuleAction `json:"action,omitempty" enum:"accept,refuse"`
 	Boards     *[]string             `json:"boards,omitempty" maxItems:"100" doc:"A * matches any ending" nullable:"false"`
 	Networks   *[]string             `json:"networks,omitempty" maxItems:"200" doc:"Such as 10.1.0.0/16" nullable:"false"`
@@ -125,7 +125,7 @@ type RuleFields struct {
 	Until      *time.Time            `json:"until,omitempty"`
 	MaxDevices *int                  `json:"max_devices,omitempty" minimum:"0" maximum:"1000000"`
 	Tags       *[]string             `json:"tags,omitempty" maxItems:"32" nullable:"false"`
-	Transport  *fleet.Transport      `json:"transport,omitempty" enum:",mqtt,ws" doc:"Chosen for devices that it lets in; empty is mqtt"`
+	Transport  *fleet.Transport      `json:"transport,omitempty" enum:",mqtt,ws" doc:"Transport of devices that the rule accepts; empty: mqtt"`
 	NoFrom     bool                  `json:"clear_from,omitempty" doc:"No start"`
 	NoUntil    bool                  `json:"clear_until,omitempty" doc:"No end"`
 }
@@ -207,11 +207,11 @@ type waitingView struct {
 	Board      string               `json:"board"`
 	Version    string               `json:"version"`
 	RemoteAddr string               `json:"remote_addr"`
-	Again      bool                 `json:"again" doc:"It is enrolled, and asks under another Client-Id"`
+	Again      bool                 `json:"again" doc:"It is enrolled, but asks with another Client-Id"`
 	Since      *time.Time           `json:"since"`
 	LastPoll   *time.Time           `json:"last_poll" doc:"Or its latest connection attempt, if why is not empty"`
-	Why        enrolment.WaitReason `json:"why" enum:",connects,key_not_on_record,serial_not_proved" doc:"Empty for a device that shows its code. Others connect with credentials of this server and are not on record: they show none"`
-	Rule       *ruleMatchView       `json:"rule" doc:"The rule that decides when it asks again; null for none"`
+	Why        enrolment.WaitReason `json:"why" enum:",connects,key_not_on_record,serial_not_proved" doc:"Empty for a device that shows its code. Other devices connect with credentials of this server but are not on record, and show no code"`
+	Rule       *ruleMatchView       `json:"rule" doc:"The rule that decides at its next request; null: none"`
 }
 
 // TransformSchema says that rule may be null.
@@ -227,7 +227,7 @@ type ruleMatchView struct {
 }
 
 type unlistedView struct {
-	Code     string         `json:"code" enum:"network_over_quota,networks_over_quota" doc:"The second counts all others"`
+	Code     string         `json:"code" enum:"network_over_quota,networks_over_quota" doc:"The second one counts all others"`
 	Params   unlistedParams `json:"params"`
 	Since    time.Time      `json:"since"`
 	LastPoll time.Time      `json:"last_poll"`
@@ -235,7 +235,7 @@ type unlistedView struct {
 
 type unlistedParams struct {
 	Network string `json:"network" doc:"Empty for networks that are not named"`
-	N       int    `json:"n" doc:"Requests that were not listed, or lost their place"`
+	N       int    `json:"n" doc:"Requests that were not listed or lost their place"`
 }
 
 type waitingList struct {

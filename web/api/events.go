@@ -19,7 +19,7 @@ func (a *api) registerEvents() {
 	register(a, operation{id: "stream-events", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
 		summary: "Stream what changes in the fleet (server-sent events)",
-		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends when its reader is too slow, and within a second after its token is revoked, expires or gets other rights; " +
+		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends if its reader is too slow, and within a second after its token is revoked, expires or gets other rights; " +
 			"and who connects again reads the present state first.",
 		more: func(h *huma.Operation) {
 			also[eventView](a, h, "200", "The stream; the schema is that of one event's data")
@@ -29,7 +29,7 @@ func (a *api) registerEvents() {
 }
 
 type eventsInput struct {
-	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert" doc:"One or several, with commas; all, if left out"`
+	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert" doc:"One or several, separated by commas. Default: all"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
 }
 
@@ -42,7 +42,7 @@ type eventView struct {
 	Call       *callView       `json:"call,omitempty"`
 	SnapshotID string          `json:"snapshot_id,omitempty"`
 	FanOutID   string          `json:"fanout_id,omitempty"`
-	CampaignID string          `json:"campaign_id,omitempty" doc:"Of a campaign, or of a device's part in it"`
+	CampaignID string          `json:"campaign_id,omitempty" doc:"Of a campaign or a deployment"`
 	ReleaseID  string          `json:"release_id,omitempty"`
 	Image      string          `json:"image,omitempty" doc:"SHA-256 of a firmware image"`
 	JobID      string          `json:"job_id,omitempty"`

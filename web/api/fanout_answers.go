@@ -16,14 +16,14 @@ func (a *api) registerFanOutAnswers() {
 	register(a, operation{id: "list-fanout-answers", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodGet, path: "/fanouts/{id}/answers", role: fleet.RoleViewer,
 		noun:    "fanout",
-		summary: "Group a fan-out's devices by what they answered, largest group first",
-		about: "With by, devices are grouped by one value of their answers, as audio_speaker.volume; fields names those that can be grouped by. " +
+		summary: "Group a fan-out's devices by their answers, largest group first",
+		about: "With by, devices are grouped by one value in their answers, such as audio_speaker.volume; fields lists the possible values of by. " +
 			"While the fan-out runs, groups grow and change places between two pages."}, a.listFanOutAnswers)
 	register(a, operation{id: "export-fanout-answers", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Export,
 		method: http.MethodGet, path: "/fanouts/{id}/answers.csv", role: fleet.RoleViewer,
 		noun:    "fanout",
-		summary: "Export what each device of a fan-out answered, as CSV",
-		about:   "A line for each device that was called: device, name, state, error, answer, call, ended. A cell that a spreadsheet would calculate (it begins with = + - @ | ;) has a ' before it.",
+		summary: "Export the answers of a fan-out's devices as CSV",
+		about:   "A line for each device that was called: device, name, state, error, answer, call, ended. A cell that a spreadsheet would calculate (it begins with = + - @ | ;) is prefixed with '.",
 		more: func(h *huma.Operation) {
 			h.Responses = map[string]*huma.Response{"200": {Description: "The file",
 				Content: map[string]*huma.MediaType{"text/csv; charset=utf-8": {Schema: &huma.Schema{Type: huma.TypeString}}}}}
@@ -31,8 +31,8 @@ func (a *api) registerFanOutAnswers() {
 	register(a, operation{id: "retry-fanout", reach: access.Audience, models: fleet.ModelsMay, heavy: heavy.Preview,
 		method: http.MethodPost, path: "/fanouts/{id}/retry", role: fleet.RoleOperator,
 		noun: "fanout", created: true,
-		summary: "Call the devices of a fan-out again that failed",
-		about: "Makes another fan-out with the same tool and arguments, to the devices whose calls ended without success; its retry_of names the first. " +
+		summary: "Call the failed devices of a fan-out again",
+		about: "Makes another fan-out with the same tool and arguments to the devices whose calls did not succeed; its retry_of names the first one. " +
 			"fanout_open: the first has not ended yet. empty_audience: none of them can be called.",
 		more: func(h *huma.Operation) {
 			also[previewView](a, h, "200", "What it would do (dry_run)")
@@ -43,15 +43,15 @@ func (a *api) registerFanOutAnswers() {
 type listAnswersInput struct {
 	IDPath
 	Paging
-	By string `query:"by" maxLength:"200" doc:"A value within the answers' JSON: names and positions with dots between them. Without it, each answer counts as a whole"`
+	By string `query:"by" maxLength:"200" doc:"Path of a value in the answers' JSON: names and positions separated by dots. Without it, whole answers are compared"`
 }
 
 // fanOutAnswersView is a page of the groups.
 type fanOutAnswersView struct {
 	Items  []fanOutAnswerView `json:"items" nullable:"false"`
-	Next   *string            `json:"next_cursor" doc:"Give it as cursor to get the next page; null on the last"`
-	Total  int                `json:"total" doc:"Groups there are"`
-	Fields []string           `json:"fields" nullable:"false" doc:"What by can be, as a few of the answers have it"`
+	Next   *string            `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
+	Total  int                `json:"total" doc:"Number of groups"`
+	Fields []string           `json:"fields" nullable:"false" doc:"Possible values of by, taken from some of the answers"`
 }
 
 func (a *api) listFanOutAnswers(ctx context.Context, _ fleet.Principal, in *listAnswersInput) (

@@ -19,18 +19,18 @@ type FanOutView struct {
 	Tool        string            `json:"tool"`
 	Arguments   json.RawMessage   `json:"arguments"`
 	MaxInFlight int               `json:"max_in_flight"`
-	TimeoutMs   int64             `json:"timeout_ms" doc:"Of each call; 0 takes what the tool needs"`
-	Offline     string            `json:"offline" enum:"skip,wait" doc:"What becomes of devices that are not connected"`
-	OfflineWait int64             `json:"offline_wait_ms" doc:"How long they are waited for from created_at on, or from its approval; 0 with skip"`
-	Interrupt   bool              `json:"interrupt" doc:"It does not wait for the end of conversations"`
+	TimeoutMs   int64             `json:"timeout_ms" doc:"Timeout of each call; 0: depends on the tool"`
+	Offline     string            `json:"offline" enum:"skip,wait" doc:"Handling of devices that are not connected"`
+	OfflineWait int64             `json:"offline_wait_ms" doc:"How long the fan-out waits for them from created_at, or from its approval; 0 with skip"`
+	Interrupt   bool              `json:"interrupt" doc:"It does not wait for conversations to end"`
 	State       fleet.FanOutState `json:"state" enum:"pending_approval,running,completed,canceled,refused"`
 	ApprovalID  *uuid.UUID        `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that it waits for or was given"`
-	Targets     int               `json:"targets" doc:"Devices that it goes to"`
+	Targets     int               `json:"targets" doc:"Target devices"`
 	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out, or could not be called"`
 	CreatedAt   time.Time         `json:"created_at"`
 	FinishedAt  *time.Time        `json:"finished_at"`
 	CanceledBy  *string           `json:"canceled_by"`
-	Code        string            `json:"code" doc:"Why fleetd canceled it: actor_gone, if the token or operator that made it may not act any more; empty otherwise"`
+	Code        string            `json:"code" doc:"Why fleetd canceled it: actor_gone, if the token or operator that made it is no longer allowed to act; empty otherwise"`
 	RetryOf     *uuid.UUID        `json:"retry_of" format:"uuid" nullable:"true" doc:"The fan-out whose failed devices it calls again"`
 }
 
@@ -58,7 +58,7 @@ func fanOut(f fleet.FanOut) FanOutView {
 // fanOutProgressView is a fan-out with what came of it so far.
 type fanOutProgressView struct {
 	FanOutView
-	Waiting    *fanOutWaitingView `json:"waiting,omitempty" doc:"What keeps the fan-out from going on; absent while it does"`
+	Waiting    *fanOutWaitingView `json:"waiting,omitempty" doc:"What blocks the fan-out; absent if nothing does"`
 	Counts     fanOutCounts       `json:"counts"`
 	Answers    []fanOutAnswerView `json:"answers" nullable:"false" doc:"Devices by the answer they gave, most first; the 50 largest groups"`
 	SkippedFor []reasonView       `json:"skipped_reasons" nullable:"false"`
@@ -67,7 +67,7 @@ type fanOutProgressView struct {
 // fanOutWaitingView says what a fan-out waits for. The fan-out resumes
 // automatically.
 type fanOutWaitingView struct {
-	Code  fleet.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database does not take the records that must precede the calls"`
+	Code  fleet.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database cannot store the records that must precede the calls"`
 	Since time.Time       `json:"since"`
 }
 
@@ -83,7 +83,7 @@ func fanOutWaiting(b *fleet.FanOutBlock) *fanOutWaitingView {
 type fanOutCounts struct {
 	Waiting   int `json:"waiting" doc:"Not yet called"`
 	Awaited   int `json:"awaiting_online" doc:"Of these, not connected: called when they come online"`
-	Talking   int `json:"in_conversation" doc:"Of these, in a conversation: called after its end, or after a bound"`
+	Talking   int `json:"in_conversation" doc:"Of these, in a conversation: called after it ends, or after a time limit"`
 	Done      int `json:"done" doc:"Calls with an outcome"`
 	Pending   int `json:"pending"`
 	Sent      int `json:"sent"`
@@ -110,9 +110,9 @@ func counts(p fleet.FanOutProgress) fanOutCounts {
 type fanOutAnswerView struct {
 	State   fleet.CallState `json:"state"`
 	Text    string          `json:"text" doc:"The answer's text or error, shortened; the device's own words"`
-	NoField bool            `json:"no_field,omitempty" doc:"Of answers grouped by a value: they lack it"`
+	NoField bool            `json:"no_field,omitempty" doc:"With by: these answers lack the value"`
 	Count   int             `json:"count"`
-	Sample  []sampleView    `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Sample  []sampleView    `json:"sample" nullable:"false" doc:"Some of the devices"`
 }
 
 type sampleView struct {
@@ -132,19 +132,19 @@ func fanOutAnswer(g fleet.FanOutAnswer) fanOutAnswerView {
 type reasonView struct {
 	Reason string           `json:"reason" example:"device_held"`
 	Count  int              `json:"count"`
-	Sample []fleet.DeviceID `json:"sample,omitempty" nullable:"false" doc:"A few of the devices"`
+	Sample []fleet.DeviceID `json:"sample,omitempty" nullable:"false" doc:"Some of the devices"`
 }
 
 // previewView says what a fan-out would do.
 type previewView struct {
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets" doc:"Devices that would be called"`
-	Offline  int          `json:"offline" doc:"Of these, not connected now: see offline of the request"`
-	Talking  int          `json:"in_conversation" doc:"Of the targets, in a conversation whose end would be waited for: see interrupt of the request"`
-	Approval int          `json:"need_approval" doc:"Of the targets: if there are any, the fan-out waits for its approval"`
-	UserOnly bool         `json:"user_only" doc:"The tool is one that language models must not call"`
-	Effect   string       `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of each device's connection; empty: nothing"`
-	Confirm  bool         `json:"needs_confirm" doc:"The fan-out needs the number of targets in confirm"`
+	Offline  int          `json:"offline" doc:"Of these, not connected now; see offline in the request"`
+	Talking  int          `json:"in_conversation" doc:"Targets in a conversation whose end the calls would wait for; see interrupt in the request"`
+	Approval int          `json:"need_approval" doc:"Targets that need approval; if there are any, the whole fan-out waits for it"`
+	UserOnly bool         `json:"user_only" doc:"Language models must not call the tool"`
+	Effect   string       `json:"effect" enum:",restarts,leaves_network" doc:"Effect on each device's connection; empty: none"`
+	Confirm  bool         `json:"needs_confirm" doc:"confirm must give the number of targets"`
 	Skipped  []reasonView `json:"skipped" nullable:"false" doc:"Devices that match but would be left out"`
 }
 

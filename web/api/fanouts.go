@@ -19,7 +19,7 @@ func (a *api) registerFanOuts() {
 		method: http.MethodPost, path: "/fanouts", role: fleet.RoleOperator,
 		created: true,
 		summary: "Call a tool of many devices",
-		about: "Give a filter (q; an empty one means every device) or devices. If one of them needs an approval the whole fan-out waits for it, in the state pending_approval. With dry_run nothing is called: the answer, 200, says who would be and who would be left out. " +
+		about: "Give a filter (q; an empty one means every device) or devices. If one of them needs an approval, the whole fan-out waits for it in the state pending_approval. With dry_run nothing is called; the answer, 200, shows which devices would be called and which would be left out. " +
 			"A tool after which a person has to go to each device, such as self.system.reconfigure_wifi, is called only with the number of targets in confirm.",
 		more: func(h *huma.Operation) {
 			also[previewView](a, h, "200", "What the fan-out would do (dry_run)")
@@ -35,7 +35,7 @@ func (a *api) registerFanOuts() {
 	register(a, operation{id: "cancel-fanout", reach: access.Audience, models: fleet.ModelsOwn,
 		method: http.MethodPost, path: "/fanouts/{id}/cancel",
 		role: fleet.RoleOperator, noun: "fanout",
-		summary: "Cancel a fan-out", about: "What was sent runs to its outcome; the rest is not sent."}, a.cancelFanOut)
+		summary: "Cancel a fan-out", about: "Calls already sent run to their outcome; the rest are not sent."}, a.cancelFanOut)
 	a.registerFanOutAnswers()
 }
 
@@ -51,14 +51,14 @@ type createFanOutInput struct {
 
 // FanOutPace is how a fan-out goes about its calls.
 type FanOutPace struct {
-	MaxInFlight int    `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Calls at one time; 0 takes 64, or what a fan-out had whose failed devices are called again"`
-	TimeoutMs   int64  `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Of each call; 0 takes what the tool needs"`
-	Purpose     string `json:"purpose,omitempty" maxLength:"300" doc:"Why, at most 300 bytes: shown to who approves, if the policy asks for that"`
-	Offline     string `json:"offline,omitempty" enum:"skip,wait" doc:"What becomes of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
-	OfflineWait int64  `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now on; 0 takes 15 minutes. Devices that have not come by then end as offline"`
-	Confirm     int    `json:"confirm,omitempty" minimum:"0" doc:"Number of targets, as a dry run says it; needed where that says needs_confirm"`
-	Interrupt   bool   `json:"interrupt,omitempty" doc:"Do not wait for the end of conversations that the calls would interrupt; otherwise these devices are called after it, or after a bound"`
-	DryRun      bool   `json:"dry_run,omitempty" doc:"Only say what would be done"`
+	MaxInFlight int    `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Maximum calls in flight at once; 0: 64, or for a retry the number of the first fan-out"`
+	TimeoutMs   int64  `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Timeout of each call; 0: depends on the tool"`
+	Purpose     string `json:"purpose,omitempty" maxLength:"300" doc:"Reason for the call, at most 300 bytes; shown to approvers if the policy requires approval"`
+	Offline     string `json:"offline,omitempty" enum:"skip,wait" doc:"Handling of devices that are not connected. skip, the default: their calls end as offline at once. wait: they are called when they come online"`
+	OfflineWait int64  `json:"offline_wait_ms,omitempty" minimum:"0" maximum:"86400000" doc:"With wait: how long from now; 0: 15 minutes. Devices not connected by then end as offline"`
+	Confirm     int    `json:"confirm,omitempty" minimum:"0" doc:"Number of targets from a dry run; required if the dry run has needs_confirm"`
+	Interrupt   bool   `json:"interrupt,omitempty" doc:"Do not wait for conversations that the calls would interrupt; otherwise these devices are called after them, or after a time limit"`
+	DryRun      bool   `json:"dry_run,omitempty" doc:"Only report what would be done"`
 }
 
 func (p FanOutPace) apply(r *fleet.FanOutRequest) error {

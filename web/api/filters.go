@@ -20,7 +20,7 @@ func (a *api) registerFilters() {
 		about:   "A device query with a name; MCP clients reach its devices at /mcp/groups/{name}."}, a.createFilter)
 	register(a, operation{id: "update-filter", method: http.MethodPatch, path: "/filters/{id}",
 		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "filter",
-		summary: "Change a saved filter", about: "Fields that are left out stay."}, a.updateFilter)
+		summary: "Change a saved filter", about: "Omitted fields stay as they are."}, a.updateFilter)
 	register(a, operation{id: "delete-filter", method: http.MethodDelete, path: "/filters/{id}",
 		role: fleet.RoleOperator, reach: access.Fleet, models: fleet.ModelsNever, noun: "filter",
 		summary: "Delete a saved filter", about: "The devices stay."}, a.deleteFilter)

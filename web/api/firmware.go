@@ -15,11 +15,11 @@ func (a *api) registerFirmware() {
 	register(a, operation{id: "list-firmware", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/firmware",
 		role: fleet.RoleViewer, noun: "device",
-		summary: "List the builds that a device ran, newest first"}, a.listFirmware)
+		summary: "List the builds that a device has run, newest first"}, a.listFirmware)
 	register(a, operation{id: "get-facts", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/facts", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "Show what a device said of itself at its latest boot"}, a.getFacts)
+		summary: "Show what a device reported at its latest boot"}, a.getFacts)
 }
 
 type firmwareView struct {
@@ -50,19 +50,19 @@ func (a *api) listFirmware(ctx context.Context, _ fleet.Principal, in *DevicePat
 type factsView struct {
 	DeviceID fleet.DeviceID  `json:"device_id"`
 	PolledAt time.Time       `json:"polled_at"`
-	Broken   bool            `json:"broken" doc:"The device's JSON could not be read in full"`
-	Warnings []factsWarning  `json:"warnings" nullable:"false" doc:"What is wrong with the boot poll"`
-	Facts    json.RawMessage `json:"facts" doc:"The device's own JSON, as it came; of broken JSON what could be read of it, null for nothing"`
+	Broken   bool            `json:"broken" doc:"The device's JSON could not be parsed completely"`
+	Warnings []factsWarning  `json:"warnings" nullable:"false" doc:"Problem with the boot poll"`
+	Facts    json.RawMessage `json:"facts" doc:"The device's own JSON, unchanged; of malformed JSON the readable part, or null"`
 }
 
 // A factsWarning is a code with its parameters.
 type factsWarning struct {
-	Code   string             `json:"code" enum:"poll_salvaged,poll_unreadable" doc:"poll_salvaged: read up to where it broke. poll_unreadable: only its headers could be used"`
+	Code   string             `json:"code" enum:"poll_salvaged,poll_unreadable" doc:"poll_salvaged: only the part before the error was used. poll_unreadable: only the headers were used"`
 	Params factsWarningParams `json:"params"`
 }
 
 type factsWarningParams struct {
-	Fields []fleet.PollField `json:"fields" nullable:"false" doc:"What was read: chip, version, build, partitions, slot, board"`
+	Fields []fleet.PollField `json:"fields" nullable:"false" doc:"The fields that were read: chip, version, build, partitions, slot, board"`
 }
 
 func factsWarnings(f fleet.Facts) []factsWarning {

@@ -17,29 +17,29 @@ type imageView struct {
 	SHA256         string                    `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
 	Size           int64                     `json:"size" doc:"Bytes that devices get"`
 	FileName       string                    `json:"file_name"`
-	Board          string                    `json:"board" doc:"The board it was built for, as an operator said; empty fits every board with the chip"`
+	Board          string                    `json:"board" doc:"The board it was built for, as stated by an operator; empty: every board with the chip"`
 	Notes          string                    `json:"notes"`
 	Chip           string                    `json:"chip"`
 	Version        string                    `json:"version" doc:"As devices will report it"`
 	Project        string                    `json:"project"`
 	IDFVersion     string                    `json:"idf_version"`
-	ELFSHA256      string                    `json:"elf_sha256" doc:"What a device reports that runs it"`
+	ELFSHA256      string                    `json:"elf_sha256" doc:"As reported by devices that run it"`
 	CompiledAt     string                    `json:"compiled_at" doc:"As the build wrote it"`
 	SecureVersion  uint32                    `json:"secure_version"`
 	MinChipRev     uint16                    `json:"min_chip_rev" doc:"Oldest silicon that runs it: major * 100 + minor"`
-	MaxChipRev     uint16                    `json:"max_chip_rev" doc:"65535 is no limit"`
+	MaxChipRev     uint16                    `json:"max_chip_rev" doc:"65535: no limit"`
 	FlashSize      int64                     `json:"flash_size" doc:"Bytes, as the header says; 0 if unknown"`
-	MergedBinary   bool                      `json:"merged_binary" doc:"It was cut out of a merged-binary.bin"`
+	MergedBinary   bool                      `json:"merged_binary" doc:"It was extracted from a merged-binary.bin"`
 	Signatures     []firmware.ImageSignature `json:"signatures" nullable:"false" doc:"Secure Boot v2"`
-	Manifest       *manifestView             `json:"manifest" doc:"What the holder of a release key signed; null if unsigned"`
-	NotOfferable   string                    `json:"not_offerable" doc:"Why no boot poll may offer it; it can still be pushed. Empty if it may be offered"`
-	Warnings       []versionWarning          `json:"warnings" nullable:"false" doc:"What stock firmware makes of the version and its author may not have meant"`
-	Withheld       string                    `json:"withheld" doc:"Why no device would get it today: no release, campaign, link or blank board may use it. Empty if they may"`
-	WithheldCode   string                    `json:"withheld_code" doc:"Reason code of withheld; empty without one" example:"unsigned"`
+	Manifest       *manifestView             `json:"manifest" doc:"Manifest signed with a release key; null if unsigned"`
+	NotOfferable   string                    `json:"not_offerable" doc:"Why it cannot be offered at boot polls, only pushed; empty if it can be offered"`
+	Warnings       []versionWarning          `json:"warnings" nullable:"false" doc:"Where stock firmware may read the version differently from what its author meant"`
+	Withheld       string                    `json:"withheld" doc:"Why no release, campaign, link or blank board can use it now; empty if they can"`
+	WithheldCode   string                    `json:"withheld_code" doc:"Reason code of withheld; empty if there is none" example:"unsigned"`
 	WithheldParams map[string]any            `json:"withheld_params" doc:"Parameters of the code"`
 	UploadedBy     actorView                 `json:"uploaded_by"`
 	CreatedAt      time.Time                 `json:"created_at"`
-	RevokedAt      *time.Time                `json:"revoked_at" doc:"From then on it is never served"`
+	RevokedAt      *time.Time                `json:"revoked_at" doc:"It is never served from this time"`
 	RevokedBy      string                    `json:"revoked_by"`
 	RevokeReason   string                    `json:"revoke_reason"`
 }
@@ -51,8 +51,8 @@ type versionWarning struct {
 }
 
 type versionWarningParams struct {
-	Part string `json:"part" doc:"Of the version, between dots; empty if it is about all of it"`
-	Read string `json:"read" doc:"What a board reads instead; empty if that is nothing"`
+	Part string `json:"part" doc:"Part of the version, between dots; empty: the whole version"`
+	Read string `json:"read" doc:"What a board reads instead; empty: nothing"`
 }
 
 func versionWarnings(i firmware.Image) []versionWarning {
@@ -68,7 +68,7 @@ type manifestView struct {
 	Manifest  string `json:"manifest" doc:"The text that was signed"`
 	Signature string `json:"signature" doc:"Ed25519, base64"`
 	Key       string `json:"key" doc:"Public key that verifies the signature, hex; empty if not known"`
-	Checked   bool   `json:"checked" doc:"The key is one that this server was given"`
+	Checked   bool   `json:"checked" doc:"The key is one of those given to this server"`
 }
 
 func manifest(i firmware.Image) *manifestView {
@@ -117,7 +117,7 @@ type releaseView struct {
 	Images    []imageView           `json:"images" nullable:"false" doc:"By board, then chip"`
 	CreatedBy actorView             `json:"created_by"`
 	CreatedAt time.Time             `json:"created_at"`
-	ChangedAt *time.Time            `json:"changed_at" doc:"When the state changed last"`
+	ChangedAt *time.Time            `json:"changed_at" doc:"When the state last changed"`
 	Reason    string                `json:"reason" doc:"Why it was deprecated or revoked"`
 }
 
@@ -139,7 +139,7 @@ func viewed[D, V any](items []D, view func(D) V) []V { return listOf(items, view
 type FitInput struct {
 	Query          string                `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
 	Mode           firmware.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be notified"`
-	AllowDowngrade bool                  `query:"allow_downgrade" doc:"Devices that run something newer fit, too"`
+	AllowDowngrade bool                  `query:"allow_downgrade" doc:"Include devices that run a newer version"`
 }
 
 func (in FitInput) query() firmware.FitQuery {
@@ -150,9 +150,9 @@ func (in FitInput) query() firmware.FitQuery {
 type fitView struct {
 	Matched          int              `json:"matched"`
 	Fit              int              `json:"fit"`
-	Sample           []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices that fit"`
-	RolledBack       int              `json:"rolled_back" doc:"Devices that would fit, too, but took this very build before and did not keep it; fit does not count them, a campaign does not leave them out"`
-	RolledBackSample []fleet.DeviceID `json:"rolled_back_sample" nullable:"false" doc:"A few of these"`
+	Sample           []fleet.DeviceID `json:"sample" nullable:"false" doc:"Some of the devices that fit"`
+	RolledBack       int              `json:"rolled_back" doc:"Devices that fit but have rolled back this build before; fit does not count them, but campaigns include them"`
+	RolledBackSample []fleet.DeviceID `json:"rolled_back_sample" nullable:"false" doc:"Some of these"`
 	Misfits          []misfitsView    `json:"misfits" nullable:"false" doc:"The devices that do not fit, by reason and board; the reason of most of them first"`
 }
 
@@ -163,12 +163,12 @@ func fit(r firmware.FitReport) fitView {
 
 type misfitsView struct {
 	Reason       firmware.SkipReason `json:"reason" example:"too_large"`
-	Board        string              `json:"board" doc:"Of the devices; empty if they name none"`
+	Board        string              `json:"board" doc:"Time zone of the devices; empty if they have none"`
 	Detail       string              `json:"detail" doc:"Of one of them"`
-	DetailCode   string              `json:"detail_code" doc:"Reason code of detail; empty without one" example:"fit_slot"`
+	DetailCode   string              `json:"detail_code" doc:"Reason code of detail; empty if there is none" example:"fit_slot"`
 	DetailParams map[string]any      `json:"detail_params" doc:"Parameters of the code"`
 	Count        int                 `json:"count"`
-	Sample       []fleet.DeviceID    `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Sample       []fleet.DeviceID    `json:"sample" nullable:"false" doc:"Some of the devices"`
 }
 
 func misfits(m firmware.Misfits) misfitsView {

@@ -19,7 +19,7 @@ func (a *api) registerImages() {
 		method: http.MethodPost, path: "/images", role: fleet.RoleOperator,
 		created: true, streams: true,
 		summary: "Upload a firmware image",
-		about: "An app image, or a merged-binary.bin, out of which the app is cut. Send the file as the body, with ?board= and ?notes=, or as multipart/form-data. " +
+		about: "An app image, or a merged-binary.bin, from which the app is extracted. Send the file as the body, with ?board= and ?notes=, or as multipart/form-data. " +
 			"Images are known by their SHA-256: the same one again is answered 200, so a repetition does no harm and needs no Idempotency-Key.",
 		more: func(h *huma.Operation) { describeUpload(a, h) }}, a.uploadImage)
 	describeUploadBody(a.huma.OpenAPI().Paths["/images"].Post)
@@ -33,24 +33,24 @@ func (a *api) registerImages() {
 	register(a, operation{id: "update-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/images/{sha256}", role: fleet.RoleOperator,
 		noun:    "image",
-		summary: "Change an image's board or notes", about: "What is left out stays."}, a.updateImage)
+		summary: "Change an image's board or notes", about: "Omitted fields stay as they are."}, a.updateImage)
 	register(a, operation{id: "sign-image", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Upload,
 		method: http.MethodPut, path: "/images/{sha256}/manifest",
 		role: fleet.RoleOperator, noun: "image",
 		summary: "Give an image its signed manifest",
-		about:   "The body is the .manifest file that `fleetd image sign` wrote. Devices that take only signed images get it with their orders."}, a.signImage)
+		about:   "The body is the .manifest file that `fleetd image sign` wrote. Devices that accept only signed images get it with their orders."}, a.signImage)
 	register(a, operation{id: "delete-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/images/{sha256}",
 		role: fleet.RoleOperator, noun: "image",
-		summary: "Delete an image that no release and no campaign names"}, a.deleteImage)
+		summary: "Delete an image that no release or campaign uses"}, a.deleteImage)
 	register(a, operation{id: "revoke-image", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/images/{sha256}/revoke",
 		role: fleet.RoleAdmin, noun: "image",
-		summary: "Revoke an image", about: "It is never served again, not even to a download under way."}, a.revokeImage)
+		summary: "Revoke an image", about: "The image is never served again; downloads in progress are cut off."}, a.revokeImage)
 	register(a, operation{id: "fit-image", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images/{sha256}/fit", role: fleet.RoleViewer,
 		noun:    "image",
-		summary: "List which devices an image fits, which not, and why"}, a.fitImage)
+		summary: "List the devices that an image fits, and why it does not fit others"}, a.fitImage)
 }
 
 // ImagePath is the input of operations on one image.
@@ -97,7 +97,7 @@ func (a *api) getImage(ctx context.Context, _ fleet.Principal, in *ImagePath) (*
 type updateImageInput struct {
 	ImagePath
 	Body struct {
-		Board *string `json:"board,omitempty" maxLength:"200" doc:"Empty fits every board with the chip"`
+		Board *string `json:"board,omitempty" maxLength:"200" doc:"Empty: every board with the chip"`
 		Notes *string `json:"notes,omitempty" maxLength:"10000"`
 	}
 }
@@ -109,7 +109,7 @@ func (a *api) updateImage(ctx context.Context, by fleet.Principal, in *updateIma
 type signImageInput struct {
 	ImagePath
 	Body struct {
-		Manifest  string `json:"manifest" maxLength:"1024" doc:"The text that was signed, to the letter"`
+		Manifest  string `json:"manifest" maxLength:"1024" doc:"The exact text that was signed"`
 		Signature string `json:"signature" maxLength:"128" doc:"Ed25519, base64"`
 		Key       string `json:"key,omitempty" maxLength:"64" doc:"The public key, hex"`
 	}

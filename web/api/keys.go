@@ -17,7 +17,7 @@ func (a *api) registerKeys() {
 	register(a, operation{id: "list-key-rotation-devices", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/key-rotation/devices",
 		role:    fleet.RoleViewer,
-		summary: "List devices by their place in the rotation"}, a.listRotationDevices)
+		summary: "List devices by their progress in the rotation"}, a.listRotationDevices)
 	act := func(verb, summary, about string) operation {
 		return operation{id: verb + "-key-rotation", reach: access.Fleet, models: fleet.ModelsNever,
 			method: http.MethodPost, path: "/key-rotation/" + verb, role: fleet.RoleAdmin,
@@ -34,12 +34,12 @@ func (a *api) registerKeys() {
 	register(a, operation{id: "restart-key-rotation-devices", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/key-rotation/restart",
 		role:    fleet.RoleAdmin,
-		summary: "Restart the connected devices that are left, a few at a time",
-		about:   "As a fan-out of self.reboot, which is answered."}, a.restartLeft)
+		summary: "Restart the remaining connected devices, a few at a time",
+		about:   "Makes a fan-out of self.reboot and answers with it."}, a.restartLeft)
 }
 
 type rotationView struct {
-	SigningGeneration int32          `json:"signing_generation" doc:"Generation of the key that signs; 0 is derived from the server's secret"`
+	SigningGeneration int32          `json:"signing_generation" doc:"Generation of the signing key; 0: derived from the server's secret"`
 	State             string         `json:"state" enum:"none,running,aborting,finished,aborted"`
 	FromGeneration    int32          `json:"from_generation"`
 	ToGeneration      int32          `json:"to_generation"`
@@ -47,9 +47,9 @@ type rotationView struct {
 	StartedBy         string         `json:"started_by"`
 	EndedAt           *time.Time     `json:"ended_at"`
 	EndedBy           string         `json:"ended_by"`
-	LeftBehind        int64          `json:"left_behind" doc:"Devices that were left when it ended"`
+	LeftBehind        int64          `json:"left_behind" doc:"Remaining devices when it ended"`
 	Devices           rotationCounts `json:"devices"`
-	Left              int64          `json:"left" doc:"Devices that are, or will be, refused until they are restarted"`
+	Left              int64          `json:"left" doc:"Devices that are or will be refused until they restart"`
 }
 
 type rotationCounts struct {
@@ -96,7 +96,7 @@ func (a *api) moveRotation(act func(context.Context, fleet.Principal, string) (e
 
 type rotationDevicesInput struct {
 	Paging
-	Group []string `query:"group" enum:"new,old,not_seen" maxItems:"3" doc:"One or several, with commas"`
+	Group []string `query:"group" enum:"new,old,not_seen" maxItems:"3" doc:"One or several, separated by commas"`
 }
 
 type rotationDeviceView struct {

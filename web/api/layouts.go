@@ -22,11 +22,11 @@ func (a *api) registerLayouts() {
 	register(a, operation{id: "get-image-layout", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/images/{sha256}/layout",
 		role: fleet.RoleViewer, noun: "layout",
-		summary: "Show what a blank board needs in addition to an image"}, a.getLayout)
+		summary: "Show the other parts that a blank board needs"}, a.getLayout)
 	register(a, operation{id: "put-image-layout", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Upload,
 		method: http.MethodPut, path: "/images/{sha256}/layout",
 		role: fleet.RoleOperator, noun: "image", streams: true,
-		summary: "Add what a blank board needs in addition to an image",
+		summary: "Add the other parts that a blank board needs",
 		about: "multipart/form-data with the files of the image's build, each as \"file\": bootloader, partition table, initial otadata, and flasher_args.json if " +
 			"there is one. It takes the place of a layout that is there."}, a.putLayout)
 	form := &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
@@ -40,7 +40,7 @@ func (a *api) registerLayouts() {
 type layoutView struct {
 	FlashSize     int64          `json:"flash_size" doc:"Bytes that the bootloader was built for; 0 if it does not say"`
 	Problem       string         `json:"problem" doc:"Why the parts of a merged binary cannot be used; empty if they can"`
-	ProblemCode   string         `json:"problem_code" doc:"Code of problem; empty without one" example:"image_layout"`
+	ProblemCode   string         `json:"problem_code" doc:"Code of problem; empty if there is none" example:"image_layout"`
 	ProblemParams map[string]any `json:"problem_params" doc:"Parameters of the code"`
 	Parts         []partView     `json:"parts" nullable:"false" doc:"By offset"`
 	AddedBy       actorView      `json:"added_by"`
@@ -49,7 +49,7 @@ type layoutView struct {
 
 type partView struct {
 	Kind   espimage.PartKind `json:"kind" enum:"bootloader,partition_table,otadata,app,data"`
-	Label  string            `json:"label" doc:"Of its partition; empty for what lies before the first"`
+	Label  string            `json:"label" doc:"Label of its partition; empty before the first partition"`
 	Offset int64             `json:"offset" doc:"In flash"`
 	Size   int64             `json:"size"`
 	SHA256 string            `json:"sha256"`

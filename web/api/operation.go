@@ -141,7 +141,7 @@ type empty struct{}
 // list is one page of a list.
 type list[T any] struct {
 	Items []T     `json:"items" nullable:"false"`
-	Next  *string `json:"next_cursor" doc:"Give it as cursor to get the next page; null on the last"`
+	Next  *string `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }
 
 // listOf turns what the domain lists into what the contract shows.
@@ -163,8 +163,8 @@ func pageOf[D, V any](p fleet.Page[D], view func(D) V) *answer[list[V]] {
 
 // Paging is how every paged list is asked for.
 type Paging struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"Most items of a page"`
-	Cursor string `query:"cursor" maxLength:"1024" doc:"next_cursor of the page before"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"Maximum number of items on a page"`
+	Cursor string `query:"cursor" maxLength:"1024" doc:"next_cursor of the previous page"`
 }
 
 // utc is a time as the contract shows it, as precise as the store keeps it.

@@ -23,13 +23,13 @@ func (a *api) registerOperators() {
 	register(a, operation{id: "update-operator", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/operators/{id}", role: fleet.RoleAdmin,
 		noun:    "operator",
-		summary: "Change what an operator may do, lock one out or in, or set the password",
-		about: "What is left out stays. It holds from the operator's next request on. " +
+		summary: "Change an operator's role, scope or password, or disable or enable the operator",
+		about: "Omitted fields stay as they are. Changes apply from the operator's next request. " +
 			"Operators cannot change their own role or scope, and the last admin of the whole fleet stays one."}, a.updateOperator)
 	const sessions = "/operators/{id}/sessions"
 	register(a, operation{id: "list-operator-sessions", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: sessions, role: fleet.RoleAdmin,
-		noun: "operator", summary: "List where an operator is signed in to the console"}, a.listSessions)
+		noun: "operator", summary: "List an operator's sessions in the console"}, a.listSessions)
 	register(a, operation{id: "end-operator-sessions", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: sessions, role: fleet.RoleAdmin,
 		noun: "operator", summary: "Sign an operator out everywhere"}, a.endSessions)
@@ -42,11 +42,11 @@ type operatorView struct {
 	ID          uuid.UUID  `json:"id" format:"uuid"`
 	Name        string     `json:"name"`
 	Role        fleet.Role `json:"role" enum:"viewer,operator,admin"`
-	Scope       string     `json:"scope" doc:"Filter of the devices on which the role holds; empty: all"`
-	ScopeClaims []string   `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rest on what a device said of itself when it was let in; a tag is chosen by people"`
-	Rest        fleet.Role `json:"rest" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: they do not exist for the operator"`
+	Scope       string     `json:"scope" doc:"Filter of the devices to which the role applies; empty: all"`
+	ScopeClaims []string   `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rely on what a device reported about itself when it was let in; tags are chosen by people"`
+	Rest        fleet.Role `json:"rest" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: the operator cannot see them"`
 	CreatedAt   time.Time  `json:"created_at"`
-	DisabledAt  *time.Time `json:"disabled_at" doc:"Since when the operator is locked out"`
+	DisabledAt  *time.Time `json:"disabled_at" doc:"When the operator was disabled"`
 
 	SignedInAt   *time.Time `json:"signed_in_at" doc:"Latest sign-in to the console"`
 	SignedInFrom string     `json:"signed_in_from" doc:"Its address"`
@@ -72,8 +72,8 @@ type createOperatorInput struct {
 	Body struct {
 		Name     string     `json:"name" minLength:"1" maxLength:"200"`
 		Role     fleet.Role `json:"role" enum:"viewer,operator,admin"`
-		Scope    string     `json:"scope,omitempty" maxLength:"1024" doc:"Filter over id, name, board, chip and tag of the devices on which the role holds; empty: all"`
-		Rest     fleet.Role `json:"rest,omitempty" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: they do not exist for the operator"`
+		Scope    string     `json:"scope,omitempty" maxLength:"1024" doc:"Filter of id, name, board, chip and tag for the devices to which the role applies; empty: all"`
+		Rest     fleet.Role `json:"rest,omitempty" enum:",viewer,operator,admin" doc:"Role on all other devices; empty: the operator cannot see them"`
 		Password string     `json:"password" minLength:"10" maxLength:"1000"`
 	}
 }
@@ -92,7 +92,7 @@ type updateOperatorInput struct {
 	IDPath
 	Body struct {
 		Role     *fleet.Role `json:"role,omitempty" enum:"viewer,operator,admin"`
-		Scope    *string     `json:"scope,omitempty" maxLength:"1024" doc:"As of a new operator; empty: all devices"`
+		Scope    *string     `json:"scope,omitempty" maxLength:"1024" doc:"As for a new operator; empty: all devices"`
 		Rest     *fleet.Role `json:"rest,omitempty" enum:",viewer,operator,admin"`
 		Disabled *bool       `json:"disabled,omitempty"`
 		Password *string     `json:"password,omitempty" minLength:"10" maxLength:"1000"`

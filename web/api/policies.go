@@ -20,19 +20,19 @@ func (a *api) registerPolicies() {
 	register(a, operation{id: "list-policies", method: http.MethodGet, path: path, role: fleet.RoleViewer,
 		reach: access.Fleet, models: fleet.ModelsMay,
 		summary: "List the rules that judge calls",
-		about:   "In their order: the first that applies decides. A call that none applies to is allowed."}, a.listPolicies)
+		about:   "In order: the first rule that applies decides. If none applies, the call is allowed."}, a.listPolicies)
 	register(a, operation{id: "create-policy", method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
 		reach: access.Fleet, models: fleet.ModelsNever,
 		summary: "Add a rule to the policy", about: "At position, or at the end."}, a.createPolicy)
 	register(a, operation{id: "update-policy", method: http.MethodPatch, path: path + "/{id}", role: fleet.RoleAdmin,
 		reach: access.Fleet, models: fleet.ModelsNever, noun: "policy", summary: "Change a rule of the policy",
-		about: "Fields that are left out stay; position moves the rule."}, a.updatePolicy)
+		about: "Omitted fields stay as they are; position moves the rule."}, a.updatePolicy)
 	register(a, operation{id: "delete-policy", method: http.MethodDelete, path: path + "/{id}", role: fleet.RoleAdmin,
 		reach: access.Fleet, models: fleet.ModelsNever, noun: "policy", summary: "Remove a rule of the policy"}, a.deletePolicy)
 	register(a, operation{id: "test-policy", method: http.MethodPost, path: path + "/test", role: fleet.RoleViewer,
 		reach: access.Fleet, models: fleet.ModelsMay,
-		noun: "device", summary: "Say what would become of a call",
-		about: "For any caller, of a device or of those of a query: the verdict, the rule it comes from, other refusals, " +
+		noun: "device", summary: "Test how the policy decides on a call",
+		about: "For any caller, on one device or the devices of a query: the verdict, the rule behind it, other refusals, " +
 			"and the bytes that would be sent. Nothing is counted, recorded or sent."}, a.testPolicy)
 }
 
@@ -43,21 +43,21 @@ type PolicyView struct {
 	Name          string                `json:"name"`
 	Enabled       bool                  `json:"enabled"`
 	Fixed         bool                  `json:"fixed" doc:"Cannot be changed, moved, disabled or removed"`
-	Kinds         []fleet.PrincipalKind `json:"kinds" nullable:"false" doc:"Of the caller; an empty list is any"`
-	Roles         []fleet.Role          `json:"roles" nullable:"false" doc:"That the caller has on the device"`
+	Kinds         []fleet.PrincipalKind `json:"kinds" nullable:"false" doc:"Of the caller; an empty list: any"`
+	Roles         []fleet.Role          `json:"roles" nullable:"false" doc:"Role of the caller on the device"`
 	Names         []string              `json:"names" nullable:"false" doc:"Patterns of the caller's name"`
 	Tools         []string              `json:"tools" nullable:"false" doc:"Patterns of the tool's name"`
 	Audience      string                `json:"audience" enum:",model,user" doc:"Of the tool; empty: any"`
-	Effects       []fleet.ToolEffect    `json:"effects" nullable:"false" doc:"Of the tool on the device's connection"`
+	Effects       []fleet.ToolEffect    `json:"effects" nullable:"false" doc:"Effect of the tool on the device's connection"`
 	Devices       string                `json:"devices" doc:"A query; empty: any device"`
-	Arguments     json.RawMessage       `json:"arguments" doc:"JSON schema that the arguments satisfy; null: any"`
+	Arguments     json.RawMessage       `json:"arguments" doc:"JSON schema that the arguments must match; null: any"`
 	Window        *WindowView           `json:"window" doc:"When the rule applies; null: always"`
 	Decision      fleet.Decision        `json:"decision" enum:"allow,deny,require_approval"`
-	Note          string                `json:"note" doc:"For people: why"`
-	ApprovalTTLMs int64                 `json:"approval_ttl_ms" doc:"How long a call waits for its approval; 0: the usual"`
-	RatePerMinute int                   `json:"rate_per_minute" doc:"Most calls of one caller of one tool; 0: any number"`
-	DailyBudget   int                   `json:"daily_budget" doc:"Most calls of one caller of one tool in a day of UTC; 0: any number"`
-	UpdatedBy     string                `json:"updated_by" doc:"Empty for a rule that fleetd came with"`
+	Note          string                `json:"note" doc:"Reason, for people"`
+	ApprovalTTLMs int64                 `json:"approval_ttl_ms" doc:"How long a call waits for its approval; 0: the default"`
+	RatePerMinute int                   `json:"rate_per_minute" doc:"Maximum calls per caller and tool; 0: no limit"`
+	DailyBudget   int                   `json:"daily_budget" doc:"Maximum calls per caller and tool in a UTC day; 0: no limit"`
+	UpdatedBy     string                `json:"updated_by" doc:"Empty for a built-in rule"`
 	CreatedAt     time.Time             `json:"created_at"`
 	UpdatedAt     time.Time             `json:"updated_at"`
 	Warnings      []policyWarningView   `json:"warnings" nullable:"false"`
@@ -96,9 +96,9 @@ func viewPolicy(r policy.Rule, warnings []policy.Warning) PolicyView {
 // PolicyList is the whole table.
 type PolicyList struct {
 	Items     []PolicyView   `json:"items" nullable:"false"`
-	Next      *string        `json:"next_cursor" doc:"Always null: the list is whole"`
-	Version   int64          `json:"version" doc:"Of the policy; each change makes the next"`
-	Otherwise fleet.Decision `json:"otherwise" enum:"allow" doc:"What is decided about a call that no rule applies to"`
+	Next      *string        `json:"next_cursor" doc:"Always null: the list is complete"`
+	Version   int64          `json:"version" doc:"Version of the policy; every change increments it"`
+	Otherwise fleet.Decision `json:"otherwise" enum:"allow" doc:"Decision on calls to which no rule applies"`
 }
 
 func (a *api) listPolicies(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[PolicyList], error) {
@@ -133,7 +133,7 @@ func (v *policySchema) UnmarshalJSON(data []byte) error {
 // PolicyFields are the fields of a rule that can be set; nil leaves one as it is.
 type PolicyFields struct {
 	Name          *string                `json:"name,omitempty" maxLength:"120"`
-	Enabled       *bool                  `json:"enabled,omitempty" doc:"A new rule is, unless this says otherwise"`
+	Enabled       *bool                  `json:"enabled,omitempty" doc:"Default for a new rule: true"`
 	Kinds         *[]fleet.PrincipalKind `json:"kinds,omitempty" maxItems:"6" nullable:"false" enum:"operator,program,model,voice,campaign,system"`
 	Roles         *[]fleet.Role          `json:"roles,omitempty" maxItems:"3" nullable:"false" enum:"viewer,operator,admin"`
 	Names         *[]string              `json:"names,omitempty" maxItems:"100" nullable:"false" doc:"A * at the end matches any ending"`
@@ -150,7 +150,7 @@ type PolicyFields struct {
 	RatePerMinute *int                   `json:"rate_per_minute,omitempty" minimum:"0"`
 	DailyBudget   *int                   `json:"daily_budget,omitempty" minimum:"0"`
 	Position      *int                   `json:"position,omitempty" minimum:"0" doc:"Place in the list, from 0; fixed rules stay before all others"`
-	Version       int64                  `json:"version,omitempty" minimum:"0" doc:"Of the policy that the change was made from: nothing is changed if it has another by now. 0: any"`
+	Version       int64                  `json:"version,omitempty" minimum:"0" doc:"Version of the policy on which the change is based; nothing changes if it differs now. 0: any"`
 }
 
 func (f *PolicyFields) apply(r *policy.Rule) error {
@@ -236,7 +236,7 @@ func (a *api) updatePolicy(ctx context.Context, by fleet.Principal, in *updatePo
 
 type deletePolicyInput struct {
 	IDPath
-	Version int64 `query:"version" minimum:"0" doc:"Of the policy that the change was made from: nothing is removed if it has another by now. 0: any"`
+	Version int64 `query:"version" minimum:"0" doc:"Version of the policy on which the removal is based; nothing is removed if it differs now. 0: any"`
 }
 
 func (a *api) deletePolicy(ctx context.Context, by fleet.Principal, in *deletePolicyInput) (*empty, error) {
@@ -247,7 +247,7 @@ func (a *api) deletePolicy(ctx context.Context, by fleet.Principal, in *deletePo
 type TrialSubject struct {
 	Token    string              `json:"token_id,omitempty" format:"uuid" doc:"A token, or"`
 	Operator string              `json:"operator_id,omitempty" format:"uuid" doc:"an operator, or"`
-	Kind     fleet.PrincipalKind `json:"kind,omitempty" enum:"operator,program,model,voice,campaign,system" doc:"whoever has this kind, and role and name"`
+	Kind     fleet.PrincipalKind `json:"kind,omitempty" enum:"operator,program,model,voice,campaign,system" doc:"any caller with this kind, role and name"`
 	Role     fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
 	Name     string              `json:"name,omitempty" maxLength:"120"`
 }
@@ -256,10 +256,10 @@ type testPolicyInput struct {
 	Body struct {
 		Principal TrialSubject `json:"principal"`
 		Device    string       `json:"device,omitempty" maxLength:"64" doc:"A device, or"`
-		Query     string       `json:"q,omitempty" maxLength:"1024" doc:"the devices of a query; without both: all in service"`
+		Query     string       `json:"q,omitempty" maxLength:"1024" doc:"the devices of a query; without either: all devices in service"`
 		Tool      string       `json:"tool" minLength:"1" maxLength:"200" example:"self.reboot"`
 		Arguments arguments    `json:"arguments,omitempty"`
-		Limit     int          `json:"limit,omitempty" minimum:"1" maximum:"1000" default:"100" doc:"Most devices in the answer"`
+		Limit     int          `json:"limit,omitempty" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of devices in the answer"`
 	}
 }
 
@@ -268,15 +268,15 @@ type TrialView struct {
 	Version   int64              `json:"version" doc:"Of the policy"`
 	Principal trialPrincipalView `json:"principal"`
 	Matched   int                `json:"matched" doc:"Devices of the query"`
-	Tried     int                `json:"tried" doc:"Of these, devices that were looked at: at most 1,000"`
-	Outcomes  map[string]int     `json:"outcomes" doc:"Devices that were looked at, by outcome"`
+	Tried     int                `json:"tried" doc:"Of these, evaluated devices: at most 1,000"`
+	Outcomes  map[string]int     `json:"outcomes" doc:"Evaluated devices, by outcome"`
 	Items     []TrialDeviceView  `json:"items" nullable:"false" doc:"The first of them"`
 }
 
 type trialPrincipalView struct {
 	Kind fleet.PrincipalKind `json:"kind"`
 	Name string              `json:"name"`
-	Role fleet.Role          `json:"role" doc:"The highest it has on any device"`
+	Role fleet.Role          `json:"role" doc:"The highest role on any device"`
 }
 
 // TrialDeviceView says what would become of one call.
@@ -284,9 +284,9 @@ type TrialDeviceView struct {
 	DeviceID fleet.DeviceID  `json:"device_id"`
 	Name     string          `json:"name"`
 	Outcome  policy.Outcome  `json:"outcome" enum:"sent,pending_approval,refused,offline"`
-	Verdict  string          `json:"verdict" enum:",allow,deny,require_approval" doc:"Of the policy; empty where the device does not offer the tool"`
-	Rule     *trialRuleView  `json:"rule" doc:"The rule that the verdict comes from; null: none applies"`
-	Refusals []trialRefusal  `json:"refusals" nullable:"false" doc:"Of the gate, the policy's among them; the call would end with the first"`
+	Verdict  string          `json:"verdict" enum:",allow,deny,require_approval" doc:"Of the policy; empty if the device does not have the tool"`
+	Rule     *trialRuleView  `json:"rule" doc:"The rule behind the verdict; null: none applies"`
+	Refusals []trialRefusal  `json:"refusals" nullable:"false" doc:"Refusals of the gate, including the policy's; the call would end with the first"`
 	Bytes    *trialBytesView `json:"bytes" doc:"What would be sent; null: nothing"`
 }
 
@@ -310,8 +310,8 @@ type trialBytesView struct {
 	Request string `json:"request" doc:"The JSON-RPC request"`
 	Message string `json:"message" doc:"The whole MQTT message: the request in its envelope"`
 	ID      int32  `json:"id" doc:"The request's id"`
-	IDIs    string `json:"id_is" enum:"next,placeholder" doc:"next: what the device's next call gets; placeholder: the device is not connected"`
-	URLIs   string `json:"url_is" enum:",placeholder" doc:"placeholder: the argument url stands here in place of a one-time address"`
+	IDIs    string `json:"id_is" enum:"next,placeholder" doc:"next: the id of the device's next call; placeholder: the device is not connected"`
+	URLIs   string `json:"url_is" enum:",placeholder" doc:"placeholder: the argument url is a placeholder for a one-time address"`
 }
 
 func (a *api) testPolicy(ctx context.Context, by fleet.Principal, in *testPolicyInput) (*answer[TrialView], error) {

@@ -27,7 +27,7 @@ type problem struct {
 	Detail    string         `json:"detail" doc:"What happened, to what, and what to do about it"`
 	Field     string         `json:"field,omitempty" doc:"The field or parameter at fault"`
 	Params    map[string]any `json:"params,omitempty" doc:"Figures and names that belong to the code"`
-	Errors    []fieldProblem `json:"errors,omitempty" nullable:"false" doc:"Every field that does not fit, of an invalid_request"`
+	Errors    []fieldProblem `json:"errors,omitempty" nullable:"false" doc:"All invalid fields, for invalid_request"`
 	RequestID string         `json:"request_id,omitempty" doc:"Names the request in the server's log"`
 
 	retryAfter int // seconds

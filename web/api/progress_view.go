@@ -42,8 +42,8 @@ type progressView struct {
 	ByBoard  []boardView    `json:"by_board" nullable:"false"`
 	Failures []failuresView `json:"failures" nullable:"false" doc:"Devices by how they failed, most first"`
 	Skipped  []skippedView  `json:"skipped" nullable:"false" doc:"Devices that were left out, by reason and board; the reason of most of them first"`
-	Late     int            `json:"late" doc:"Devices that succeeded after they had been given up"`
-	Rate     []callBucket   `json:"rate" nullable:"false" doc:"Outcomes by minute, the last hour"`
+	Late     int            `json:"late" doc:"Devices that succeeded after the campaign had given up on them"`
+	Rate     []callBucket   `json:"rate" nullable:"false" doc:"Outcomes per minute, last hour"`
 }
 
 func progress(p campaign.Progress) progressView {
@@ -94,7 +94,7 @@ type failuresView struct {
 	ReasonCode   string                   `json:"reason_code" doc:"Reason code of reason"`
 	ReasonParams map[string]any           `json:"reason_params" doc:"Parameters of the code"`
 	Count        int                      `json:"count"`
-	Sample       []fleet.DeviceID         `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Sample       []fleet.DeviceID         `json:"sample" nullable:"false" doc:"Some of the devices"`
 }
 
 func failures(g campaign.FailureGroup) failuresView {
@@ -104,7 +104,7 @@ func failures(g campaign.FailureGroup) failuresView {
 
 type skippedView struct {
 	Reason firmware.SkipReason `json:"reason" example:"no_image"`
-	Board  string              `json:"board" doc:"Of the devices; empty if they name none"`
+	Board  string              `json:"board" doc:"Time zone of the devices; empty if they have none"`
 	Count  int                 `json:"count"`
 }
 
@@ -112,7 +112,7 @@ func skipped(m firmware.Misfits) skippedView { return skippedView{m.Reason, m.Bo
 
 // dryRunView says what a campaign would do.
 type dryRunView struct {
-	Within        string             `json:"within" doc:"Your filter, which holds the plan; empty: it is held within nothing"`
+	Within        string             `json:"within" doc:"Your filter, which limits the plan; empty: no limit"`
 	Matched       int                `json:"matched"`
 	Targets       int                `json:"targets" doc:"Devices that would get an image"`
 	Offline       int                `json:"offline" doc:"Of these, not connected now"`
@@ -120,17 +120,17 @@ type dryRunView struct {
 	Images        []plannedImageView `json:"images" nullable:"false"`
 	Skipped       []misfitsView      `json:"skipped" nullable:"false" doc:"Devices that match but would be left out, by reason and board; the reason of most of them first"`
 	Conflicts     []conflictView     `json:"conflicts" nullable:"false" doc:"Other campaigns that have part of the audience"`
-	Warnings      []warningView      `json:"warnings" nullable:"false" doc:"To think of before the start"`
+	Warnings      []warningView      `json:"warnings" nullable:"false" doc:"Warnings to consider before the start"`
 	Digest        string             `json:"digest"`
 	FirstDispatch *time.Time         `json:"first_dispatch" doc:"When the first device could be notified; null if no window opens before the end"`
-	EstimateMs    int64              `json:"estimate_ms" doc:"Of the whole, if every device were online; 0 if unknown"`
+	EstimateMs    int64              `json:"estimate_ms" doc:"Estimate for the whole campaign if every device were online; 0 if unknown"`
 }
 
 type plannedWaveView struct {
 	WavePlanView
 	Size    int              `json:"size"`
 	ByBoard []countView      `json:"by_board" nullable:"false"`
-	Sample  []fleet.DeviceID `json:"sample" nullable:"false" doc:"A few of the devices"`
+	Sample  []fleet.DeviceID `json:"sample" nullable:"false" doc:"Some of the devices"`
 }
 
 type plannedImageView struct {

@@ -14,8 +14,8 @@ func (a *api) registerReleases() {
 	register(a, operation{id: "create-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases", role: fleet.RoleOperator,
 		created: true,
-		summary: "Make a release of images",
-		about:   "One image per board and chip. It is released at once unless it is to be a draft."}, a.createRelease)
+		summary: "Create a release from images",
+		about:   "One image per board and chip. Released at once, unless draft is true."}, a.createRelease)
 	register(a, operation{id: "list-releases", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/releases", role: fleet.RoleViewer,
 		summary: "List releases, newest first"}, a.listReleases)
@@ -26,44 +26,44 @@ func (a *api) registerReleases() {
 	register(a, operation{id: "update-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: "/releases/{id}", role: fleet.RoleOperator,
 		noun:    "release",
-		summary: "Change a draft", about: "What is left out stays."}, a.updateRelease)
+		summary: "Change a draft", about: "Omitted fields stay as they are."}, a.updateRelease)
 	register(a, operation{id: "release-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/release",
 		role: fleet.RoleOperator, noun: "release",
-		summary: "Release a draft: it may go to devices"}, a.releaseRelease)
+		summary: "Release a draft, so that it can go to devices"}, a.releaseRelease)
 	register(a, operation{id: "deprecate-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/deprecate",
 		role: fleet.RoleOperator, noun: "release",
-		summary: "Deprecate a release", about: "No new campaign can start with it; those that run go on."},
+		summary: "Deprecate a release", about: "No new campaign can use it; running campaigns continue."},
 		a.deprecateRelease)
 	register(a, operation{id: "revoke-release", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/releases/{id}/revoke",
 		role: fleet.RoleAdmin, noun: "release",
-		summary: "Revoke a release and its images", about: "They are never served again, not even to a download under way."},
+		summary: "Revoke a release and its images", about: "The images are never served again; downloads in progress are cut off."},
 		a.revokeRelease)
 	register(a, operation{id: "fit-release", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/releases/{id}/fit", role: fleet.RoleViewer,
 		noun:    "release",
-		summary: "List which devices a release fits, which not, and why"}, a.fitRelease)
+		summary: "List the devices that a release fits, and why it does not fit others"}, a.fitRelease)
 }
 
 func (a *api) registerFloors() {
 	register(a, operation{id: "list-floors", reach: access.Shared, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/floors", role: fleet.RoleViewer,
-		summary: "List the least versions of boards"}, a.listFloors)
+		summary: "List the minimum versions of boards"}, a.listFloors)
 	register(a, operation{id: "set-floor", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPut, path: "/floors/{board}", role: fleet.RoleAdmin,
-		summary: "Set the least version that devices with a board may get",
-		about: "Older images are withheld from them: at planning, at dispatch, from a rollback, " +
+		summary: "Set the minimum version of a board",
+		about: "Devices with the board get no older images: at planning, at dispatch, from a rollback, " +
 			"and from a link that was sent already."}, a.setFloor)
 	register(a, operation{id: "clear-floor", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/floors/{board}", role: fleet.RoleAdmin, noun: "floor",
-		summary: "Let devices with a board have any version again"}, a.clearFloor)
+		summary: "Remove the minimum version of a board"}, a.clearFloor)
 }
 
 type floorView struct {
 	Board   string    `json:"board"`
-	Version string    `json:"version" doc:"Devices with the board get none that is older"`
+	Version string    `json:"version" doc:"Devices with the board get no older version"`
 	SetBy   actorView `json:"set_by"`
 	SetAt   time.Time `json:"set_at"`
 }
@@ -108,10 +108,10 @@ func (a *api) clearFloor(ctx context.Context, by fleet.Principal, in *BoardPath)
 
 type createReleaseInput struct {
 	Body struct {
-		Version string   `json:"version,omitempty" maxLength:"100" doc:"The images' own, if left out"`
+		Version string   `json:"version,omitempty" maxLength:"100" doc:"Default: the version of the images"`
 		Notes   string   `json:"notes,omitempty" maxLength:"10000"`
 		Images  []string `json:"images" nullable:"false" maxItems:"500" doc:"SHA-256 of each"`
-		Draft   bool     `json:"draft,omitempty" doc:"Keep it as a draft, which no campaign can start with"`
+		Draft   bool     `json:"draft,omitempty" doc:"Keep it as a draft, which campaigns cannot use"`
 	}
 }
 
@@ -169,9 +169,9 @@ func (a *api) getRelease(ctx context.Context, _ fleet.Principal, in *IDPath) (*a
 type updateReleaseInput struct {
 	IDPath
 	Body struct {
-		Version *string   `json:"version,omitempty" maxLength:"100" doc:"Empty takes the images' own"`
+		Version *string   `json:"version,omitempty" maxLength:"100" doc:"Empty: the version of the images"`
 		Notes   *string   `json:"notes,omitempty" maxLength:"10000"`
-		Images  *[]string `json:"images,omitempty" nullable:"false" maxItems:"500" doc:"Take the place of all present ones"`
+		Images  *[]string `json:"images,omitempty" nullable:"false" maxItems:"500" doc:"Replaces all current ones"`
 	}
 }
 

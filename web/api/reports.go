@@ -13,23 +13,23 @@ func (a *api) registerReports() {
 	register(a, operation{id: "get-vitals", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/vitals", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "Show the vitals that a device reported last",
+		summary: "Show the vitals that a device last reported",
 		about:   "The included firmware reports them when it connects and at every heartbeat. Stock firmware reports none: 404."},
 		a.getVitals)
 	register(a, operation{id: "list-vitals", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/vitals/history",
 		role: fleet.RoleViewer, noun: "device",
-		summary: "List what a device's heartbeats came to over time, oldest first",
-		about:   "A step without a heartbeat is left out."}, a.listVitals)
+		summary: "List a device's heartbeat statistics over time, oldest first",
+		about:   "Steps without a heartbeat are left out."}, a.listVitals)
 	register(a, operation{id: "list-jobs", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/jobs", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "List the jobs that a device reports on, newest first",
-		about:   "Work that goes on after the reply to a call, such as an upgrade. The latest 50 are kept."}, a.listJobs)
+		about:   "A job is work that continues after the answer to a call, such as an upgrade. The latest 50 are kept."}, a.listJobs)
 	register(a, operation{id: "get-config", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/config", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "Show the configuration that a device says it runs with", about: "To change it, call the tool " +
+		summary: "Show the configuration that a device last reported", about: "To change it, call the tool " +
 			fleet.ToolConfigSet + "."}, a.getConfig)
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 type vitalsView struct {
-	At            time.Time        `json:"at" doc:"By the device's clock if that can be right, else when it was received"`
+	At            time.Time        `json:"at" doc:"By the device's clock if plausible, else the time of receipt"`
 	UptimeMS      int64            `json:"uptime_ms"`
 	Version       string           `json:"version"`
 	ResetReason   string           `json:"reset_reason"`
@@ -19,19 +19,19 @@ type vitalsView struct {
 	Crashes       int64            `json:"crashes" doc:"In a row, up to now"`
 	Reconnects    int64            `json:"reconnects" doc:"Since the start"`
 	SafeMode      bool             `json:"safe_mode" doc:"Started with upgrades, logs and core dump only"`
-	CoreDump      bool             `json:"core_dump" doc:"One waits on the device"`
+	CoreDump      bool             `json:"core_dump" doc:"A core dump is waiting on the device"`
 	ConfigVersion int64            `json:"config_version"`
 	Heap          heapView         `json:"heap"`
 	Queue         queueView        `json:"queue"`
 	Network       networkView      `json:"network"`
 	Slot          slotView         `json:"slot"`
 	TemperatureC  *float64         `json:"temperature_c" doc:"null: the device has no sensor"`
-	Stacks        map[string]int64 `json:"stacks,omitempty" doc:"By task: bytes of its stack never used since the start; left out by a device that measures none"`
+	Stacks        map[string]int64 `json:"stacks,omitempty" doc:"By task: stack bytes never used since the start; omitted by devices that do not measure it"`
 }
 
 type heapView struct {
 	Free    int64 `json:"free" doc:"Bytes, as are the others"`
-	Min     int64 `json:"min" doc:"Least free since the start"`
+	Min     int64 `json:"min" doc:"Lowest since the start"`
 	Largest int64 `json:"largest" doc:"Largest free block"`
 }
 
@@ -73,7 +73,7 @@ type vitalsPointView struct {
 	TemperatureC *float64  `json:"temperature_c" doc:"Highest"`
 	Reconnects   int64     `json:"reconnects" doc:"Highest count since the device's start"`
 	UptimeMS     int64     `json:"uptime_ms" doc:"At the end of the step"`
-	Restarted    bool      `json:"restarted" doc:"The device restarted within the step, or since the one before"`
+	Restarted    bool      `json:"restarted" doc:"The device restarted within the step, or since the previous one"`
 }
 
 func vitalsPoint(p telemetry.VitalsPoint) vitalsPointView {
@@ -87,11 +87,11 @@ type jobView struct {
 	Kind       string         `json:"kind" doc:"upgrade, rollback, ..."`
 	State      fleet.JobState `json:"state" enum:"accepted,progress,done,failed"`
 	Percent    int            `json:"percent"`
-	Code       string         `json:"code" doc:"Why it failed, in a word of the device"`
+	Code       string         `json:"code" doc:"Why it failed, as the device's code"`
 	Reason     string         `json:"reason" doc:"Why it failed, in the device's words"`
-	Deployment *uuid.UUID     `json:"deployment_id" format:"uuid" nullable:"true" doc:"The device's part in a campaign that the job belongs to"`
+	Deployment *uuid.UUID     `json:"deployment_id" format:"uuid" nullable:"true" doc:"The deployment to which the job belongs"`
 	StartedAt  time.Time      `json:"started_at"`
-	UpdatedAt  time.Time      `json:"updated_at" doc:"Of the latest report: a job that stalls stays as it was then"`
+	UpdatedAt  time.Time      `json:"updated_at" doc:"Time of the latest report; a stalled job keeps it"`
 	FinishedAt *time.Time     `json:"finished_at"`
 }
 
@@ -106,8 +106,8 @@ func job(j telemetry.Job) jobView {
 
 type configView struct {
 	Version  int64           `json:"version"`
-	OnTrial  bool            `json:"on_trial" doc:"Not confirmed yet: taken back if the device loses fleetd within two minutes"`
-	Reverted int64           `json:"reverted" doc:"The last version that was taken back; 0 for none"`
+	OnTrial  bool            `json:"on_trial" doc:"Not confirmed yet: reverted if the device loses fleetd within two minutes"`
+	Reverted int64           `json:"reverted" doc:"The last version that was reverted; 0: none"`
 	Values   json.RawMessage `json:"values" doc:"An object of booleans, integers and strings"`
 	At       time.Time       `json:"at" doc:"Reported"`
 }

@@ -25,7 +25,7 @@ func (a *api) registerSerials() {
 		method: http.MethodPost, path: "/serials", role: fleet.RoleAdmin,
 		streams: true,
 		summary: "Load serial numbers and their HMAC keys",
-		about: "text/csv: on each line a serial number, a comma and the key as 64 hex digits. All lines are loaded or none; " +
+		about: "text/csv: each line has a serial number, a comma and the key as 64 hex digits. Either all lines are loaded, or none; " +
 			"a problem names the lines at fault in errors. Serial numbers that are loaded already, with the same key, are left as they are.",
 		more: func(h *huma.Operation) { h.Errors = append(h.Errors, http.StatusUnprocessableEntity) }}, a.loadSerials)
 	a.huma.OpenAPI().Paths["/serials"].Post.RequestBody = &huma.RequestBody{Required: true,
@@ -34,7 +34,7 @@ func (a *api) registerSerials() {
 	register(a, operation{id: "release-serial", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/serials/{serial}/release",
 		role: fleet.RoleAdmin, noun: "serial",
-		summary: "End a serial number's binding to a device",
+		summary: "Release a serial number from its device",
 		about:   "The next device that proves it gets it. Enrolled devices stay enrolled."}, a.releaseSerial)
 	register(a, operation{id: "delete-serial", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/serials/{serial}", role: fleet.RoleAdmin,
@@ -44,16 +44,16 @@ func (a *api) registerSerials() {
 
 type serialsInput struct {
 	Paging
-	State  string `query:"state" enum:"unused,bound,conflict,refused" doc:"refused: those that had wrong proofs"`
+	State  string `query:"state" enum:"unused,bound,conflict,refused" doc:"refused: with wrong proofs"`
 	Prefix string `query:"prefix" maxLength:"64"`
 }
 
 type serialView struct {
 	Serial         string                `json:"serial"`
 	State          enrolment.SerialState `json:"state" enum:"unused,bound,conflict"`
-	DeviceID       *fleet.DeviceID       `json:"device_id" doc:"The first device that proved to hold the key"`
+	DeviceID       *fleet.DeviceID       `json:"device_id" doc:"The first device that proved the key"`
 	BoundAt        *time.Time            `json:"bound_at"`
-	ConflictDevice *fleet.DeviceID       `json:"conflict_device_id" doc:"A second device that proved it; it was not let in"`
+	ConflictDevice *fleet.DeviceID       `json:"conflict_device_id" doc:"A second device that proved it and was refused"`
 	ConflictAt     *time.Time            `json:"conflict_at"`
 	WrongProofs    int64                 `json:"wrong_proofs" doc:"Activations with a wrong HMAC"`
 	WrongAt        *time.Time            `json:"wrong_at"`
@@ -98,7 +98,7 @@ func (in *serialListInput) Resolve(ctx huma.Context) []error {
 
 type serialLoadView struct {
 	Added     int `json:"added"`
-	Unchanged int `json:"unchanged" doc:"Loaded before, with the same key"`
+	Unchanged int `json:"unchanged" doc:"Already loaded with the same key"`
 }
 
 func (a *api) loadSerials(ctx context.Context, by fleet.Principal, in *serialListInput) (*answer[serialLoadView],

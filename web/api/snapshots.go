@@ -15,7 +15,7 @@ import (
 func (a *api) registerSnapshots() {
 	register(a, operation{id: "list-snapshots", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
-		summary: "List the pictures that a device sent, newest first", about: "Of its screen and of what its camera saw; or those of one call, oldest first."},
+		summary: "List the pictures that a device sent, newest first", about: "Pictures of its screen and from its camera; or those of one call, oldest first."},
 		a.listSnapshots)
 	register(a, operation{id: "get-snapshot", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
@@ -30,9 +30,9 @@ func (a *api) registerSnapshots() {
 type snapshotView struct {
 	ID        uuid.UUID      `json:"id" format:"uuid"`
 	DeviceID  fleet.DeviceID `json:"device_id"`
-	Kind      string         `json:"kind" enum:"screen,camera" doc:"Of the device's screen, or of what its camera saw"`
-	CallID    *uuid.UUID     `json:"call_id" format:"uuid" doc:"For which it was taken; null if a camera sent it while no call ran"`
-	Question  string         `json:"question" doc:"Of a camera: what the picture is to answer; empty otherwise"`
+	Kind      string         `json:"kind" enum:"screen,camera" doc:"Of the device's screen or from its camera"`
+	CallID    *uuid.UUID     `json:"call_id" format:"uuid" doc:"Call for which it was taken; null if a camera sent it without a call"`
+	Question  string         `json:"question" doc:"Question for a camera picture; otherwise empty"`
 	MediaType string         `json:"media_type" enum:"image/jpeg,image/png"`
 	Width     int            `json:"width"`
 	Height    int            `json:"height"`
@@ -56,7 +56,7 @@ func snapshot(s fleet.Snapshot) snapshotView {
 type listSnapshotsInput struct {
 	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
 	Call   string `query:"call" format:"uuid" doc:"Id of the call that took the picture"`
-	Kind   string `query:"kind" enum:"screen,camera" doc:"Of a device: pictures of this kind alone"`
+	Kind   string `query:"kind" enum:"screen,camera" doc:"Of a device: only pictures of this kind"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 

@@ -22,8 +22,8 @@ const (
 )
 
 type statsInput struct {
-	Since  time.Time `query:"since" doc:"How far calls and presence look back; a day, if left out"`
-	StepMs int64     `query:"step_ms" minimum:"1000" maximum:"604800000" default:"3600000" doc:"Stretch of time that calls are counted by"`
+	Since  time.Time `query:"since" doc:"How far calls and presence look back. Default: a day"`
+	StepMs int64     `query:"step_ms" minimum:"1000" maximum:"604800000" default:"3600000" doc:"Length of the periods by which calls are counted"`
 }
 
 type statsView struct {
@@ -34,7 +34,7 @@ type statsView struct {
 	Chips    []countView    `json:"chips" nullable:"false"`
 	Since    time.Time      `json:"since"`
 	StepMs   int64          `json:"step_ms"`
-	Calls    []callBucket   `json:"calls" nullable:"false" doc:"Over time, oldest first; stretches without calls are left out"`
+	Calls    []callBucket   `json:"calls" nullable:"false" doc:"Over time, oldest first; periods without calls are omitted"`
 	Reached  []sampleCounts `json:"presence_over_time" nullable:"false"`
 }
 
@@ -44,7 +44,7 @@ type PresenceCounts struct {
 	Offline      int `json:"offline"`
 	Pending      int `json:"pending"`
 	// Of samples it is 0.
-	Conversations int `json:"between_conversations" doc:"Offline, and connecting for conversations only; not among offline. 0 in presence_over_time"`
+	Conversations int `json:"between_conversations" doc:"Offline devices that connect only during conversations; not counted in offline. 0 in presence_over_time"`
 }
 
 type sampleCounts struct {

@@ -12,8 +12,8 @@ import (
 func (a *api) registerSystem() {
 	register(a, operation{id: "get-system", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/system", role: fleet.RoleAdmin,
-		summary: "Say how this fleetd runs, and what it is made of",
-		about:   "Figures are of the process that answers, and up to five seconds old. Rows of tables are PostgreSQL's estimates."},
+		summary: "Show the server's status and components",
+		about:   "Figures describe the answering process and are up to five seconds old. Row counts of tables are PostgreSQL's estimates."},
 		a.getSystem)
 }
 
@@ -40,7 +40,7 @@ type databaseView struct {
 	Embedded  bool            `json:"embedded"`
 	Bytes     int64           `json:"bytes"`
 	Migration int64           `json:"migration"`
-	Tables    []tableSizeView `json:"tables" nullable:"false" doc:"The largest of those that grow, with their indexes"`
+	Tables    []tableSizeView `json:"tables" nullable:"false" doc:"The largest tables, with their indexes"`
 	Pool      poolView        `json:"pool"`
 }
 
@@ -75,10 +75,10 @@ type certificateView struct {
 type brokerView struct {
 	Connections int64 `json:"connections"`
 	Sockets     int64 `json:"sockets"`
-	Onboarding  int64 `json:"onboarding" doc:"Devices that are asked for their tools, or wait to be"`
+	Onboarding  int64 `json:"onboarding" doc:"Devices being asked for their tools, or waiting for that"`
 	MessagesIn  int64 `json:"messages_in" doc:"Since the start"`
 	MessagesOut int64 `json:"messages_out" doc:"Since the start"`
-	Dropped     int64 `json:"dropped" doc:"Messages not sent since the start, as the device did not read"`
+	Dropped     int64 `json:"dropped" doc:"Messages not sent since the start because the device did not read"`
 	Refused     int64 `json:"refused" doc:"Connections refused since the start"`
 }
 

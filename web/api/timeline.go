@@ -14,7 +14,7 @@ func (a *api) registerTimeline() {
 		method: http.MethodGet, path: "/devices/{id}/timeline", role: fleet.RoleViewer,
 		noun:    "device",
 		summary: "Show what happened to a device, newest first",
-		about: "One list of everything on record. Presence and restarts are kept as long as calls. An entry of a call " +
+		about: "One list of all records. Presence and restarts are kept as long as calls. An entry of a call " +
 			"or a deployment shows its state now."}, a.listTimeline)
 }
 
@@ -24,7 +24,7 @@ type timelineView struct {
 	Ref    string             `json:"ref,omitempty" doc:"Id of the call, deployment, core dump, snapshot, conversation or audit entry"`
 	Code   string             `json:"code" doc:"What happened: the presence, the state of a call or deployment, the action of an audit entry, or a code of the kind"`
 	Params map[string]any     `json:"params,omitempty" doc:"Parameters of the code"`
-	Actor  *actorView         `json:"actor,omitempty" doc:"Who did it; left out if it was no one's act"`
+	Actor  *actorView         `json:"actor,omitempty" doc:"Who did it; omitted if nobody did"`
 }
 
 func timelineEntry(e fleet.TimelineEntry) timelineView {
@@ -37,8 +37,8 @@ func timelineEntry(e fleet.TimelineEntry) timelineView {
 
 type listTimelineInput struct {
 	DevicePath
-	Kinds  []string  `query:"kinds" maxItems:"20" doc:"Only entries of these kinds; without it, all"`
-	Before time.Time `query:"before" doc:"Only what happened before; without it, up to now"`
+	Kinds  []string  `query:"kinds" maxItems:"20" doc:"Only entries of these kinds. Default: all"`
+	Before time.Time `query:"before" doc:"Only entries before this time. Default: now"`
 	Paging
 }
 

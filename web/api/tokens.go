@@ -20,7 +20,7 @@ func (a *api) registerTokens() {
 	register(a, operation{id: "create-token", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: "/tokens", role: fleet.RoleAdmin,
 		created: true,
-		summary: "Make an API token", about: "Its secret is in this answer alone."}, a.createToken)
+		summary: "Create an API token", about: "Only this answer contains its secret."}, a.createToken)
 	register(a, operation{id: "revoke-token", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/tokens/{id}", role: fleet.RoleAdmin,
 		noun:    "token",
@@ -30,13 +30,13 @@ func (a *api) registerTokens() {
 type TokenView struct {
 	ID          uuid.UUID           `json:"id" format:"uuid"`
 	Name        string              `json:"name"`
-	Kind        fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model never calls user-only tools"`
+	Kind        fleet.PrincipalKind `json:"kind" enum:"program,model" doc:"A model can never call user-only tools"`
 	Role        fleet.Role          `json:"role" enum:"viewer,operator,admin"`
-	Scope       string              `json:"scope" doc:"Filter of the devices that exist for the token; empty: all"`
+	Scope       string              `json:"scope" doc:"Filter of the devices that the token can see; empty: all"`
 	Tools       []string            `json:"tools" nullable:"false" doc:"Patterns of the tools it may call; see tool_access"`
-	ToolAccess  string              `json:"tool_access" enum:"all,some,none" doc:"A program whose list is empty may call all tools, a model none; * is all"`
-	ScopeClaims []string            `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rest on what a device said of itself when it was let in; a tag is chosen by people"`
-	PerMinute   int                 `json:"per_minute" doc:"Most requests a minute; 0: no limit"`
+	ToolAccess  string              `json:"tool_access" enum:"all,some,none" doc:"If empty, a program can call all tools and a model none; * means all"`
+	ScopeClaims []string            `json:"scope_claims" nullable:"false" doc:"Fields of the scope that rely on what a device reported about itself when it was let in; tags are chosen by people"`
+	PerMinute   int                 `json:"per_minute" doc:"Maximum requests a minute; 0: no limit"`
 	Hint        string              `json:"hint" doc:"Last characters of the secret"`
 	CreatedBy   string              `json:"created_by"`
 	CreatedAt   time.Time           `json:"created_at"`
@@ -75,20 +75,20 @@ func (a *api) listTokens(ctx context.Context, _ fleet.Principal, _ *struct{}) (*
 type createTokenInput struct {
 	Body struct {
 		Name      string              `json:"name" minLength:"1" maxLength:"120" doc:"Of the program that will use it"`
-		Kind      fleet.PrincipalKind `json:"kind,omitempty" enum:"program,model" default:"program" doc:"model: a language model decides what it does, and user-only tools are not for it"`
+		Kind      fleet.PrincipalKind `json:"kind,omitempty" enum:"program,model" default:"program" doc:"model: a language model makes the calls, so user-only tools are not allowed"`
 		Role      fleet.Role          `json:"role,omitempty" enum:"viewer,operator,admin" default:"operator"`
-		Scope     string              `json:"scope,omitempty" maxLength:"1024" doc:"Filter over id, name, board, chip and tag; devices that it does not match do not exist for the token"`
-		Tools     []string            `json:"tools,omitempty" nullable:"false" maxItems:"50" doc:"Patterns of the tools it may call; a * at the end matches any ending, and alone all tools. Empty: a program may call all, a model none"`
-		PerMinute int                 `json:"per_minute,omitempty" minimum:"0" maximum:"100000" doc:"Most requests a minute; 0: no limit"`
-		ExpiresAt *time.Time          `json:"expires_at,omitempty" doc:"When the token expires; without it, the token lasts until revoked"`
+		Scope     string              `json:"scope,omitempty" maxLength:"1024" doc:"Filter of id, name, board, chip and tag; the token cannot see other devices"`
+		Tools     []string            `json:"tools,omitempty" nullable:"false" maxItems:"50" doc:"Patterns of the tools it may call; a * at the end matches any ending, a single * all tools. Empty: a program may call all, a model none"`
+		PerMinute int                 `json:"per_minute,omitempty" minimum:"0" maximum:"100000" doc:"Maximum requests a minute; 0: no limit"`
+		ExpiresAt *time.Time          `json:"expires_at,omitempty" doc:"When the token expires; if omitted, it is valid until revoked"`
 	}
 }
 
 // newTokenView is a token with its secret.
 type newTokenView struct {
 	TokenView
-	Secret  string `json:"token" doc:"The secret, flt_...; shown this once"`
-	Warning string `json:"warning,omitempty" doc:"Says that the token may call no tool, and what to name"`
+	Secret  string `json:"token" doc:"The secret, flt_...; shown only once"`
+	Warning string `json:"warning,omitempty" doc:"Warning that the token cannot call any tool, and how to change that"`
 }
 
 func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTokenInput) (*answer[newTokenView],

@@ -15,11 +15,11 @@ func (a *api) registerToolPins() {
 		reach: access.Fleet, models: fleet.ModelsMay, summary: "List pinned tools", about: "By name."}, a.listToolPins)
 	register(a, operation{id: "put-tool-pin", method: http.MethodPut, path: "/tool-pins", role: fleet.RoleAdmin,
 		reach: access.Fleet, models: fleet.ModelsNever, summary: "Pin a tool as a device lists it",
-		about: "Replaces the pin that the tool has. Language models may not call the tool on devices that " +
+		about: "Replaces any existing pin of the tool. Language models may not call the tool on devices that " +
 			"describe it otherwise: such calls are refused with tool_changed."}, a.putToolPin)
 	register(a, operation{id: "delete-tool-pin", method: http.MethodDelete, path: "/tool-pins/{tool}",
 		role: fleet.RoleAdmin, reach: access.Fleet, models: fleet.ModelsNever, noun: "tool_pin",
-		summary: "Remove the pin of a tool", about: "Models may call it as any device lists it."}, a.deleteToolPin)
+		summary: "Remove the pin of a tool", about: "Models can then call the tool however a device describes it."}, a.deleteToolPin)
 }
 
 type toolPinView struct {

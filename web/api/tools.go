@@ -16,11 +16,11 @@ func (a *api) registerTools() {
 	register(a, operation{id: "list-tools", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/tools", role: fleet.RoleViewer,
 		noun:    "device",
-		summary: "List the tools that a device offers"}, a.listTools)
+		summary: "List the tools of a device"}, a.listTools)
 	register(a, operation{id: "list-inventories", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/inventories",
 		role: fleet.RoleViewer, noun: "device",
-		summary: "List which tools a device offered when, newest first"}, a.listInventories)
+		summary: "List the tool inventories of a device, newest first"}, a.listInventories)
 	register(a, operation{id: "diff-inventories", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}/inventories/diff",
 		role: fleet.RoleViewer, noun: "device",
@@ -31,9 +31,9 @@ type toolView struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description" doc:"The device's own words"`
 	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
-	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: never called by a language model"`
-	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"What is suspicious: sentence_name, the name reads like a sentence; hidden_properties, properties whose names have control or direction-changing characters are left out of the schema"`
-	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"What becomes of the device's connection: empty, nothing; restarts, it comes back within a minute or so; leaves_network, it is gone until a person at the device sets up its Wi-Fi"`
+	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: language models cannot call it"`
+	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"Warnings: sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema"`
+	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"Effect on the device's connection: empty: none; restarts: it comes back within about a minute; leaves_network: it is gone until a person at the device sets up its Wi-Fi"`
 }
 
 func tool(t fleet.Tool) toolView {
@@ -64,7 +64,7 @@ func rawOrNull(raw json.RawMessage) json.RawMessage {
 
 type listToolsInput struct {
 	DevicePath
-	Audience string `query:"audience" enum:"model,user,all" default:"all" doc:"For whom the device meant them"`
+	Audience string `query:"audience" enum:"model,user,all" default:"all" doc:"Intended users, as stated by the device"`
 }
 
 func (a *api) listTools(ctx context.Context, by fleet.Principal, in *listToolsInput) (*answer[list[toolView]], error) {

@@ -31,7 +31,7 @@ type uploadInput struct {
 	Board    string `query:"board" maxLength:"200" doc:"Board that the image was built for, as its devices name it; without it, every board with the image's chip"`
 	Notes    string `query:"notes" maxLength:"10000"`
 	FileName string `query:"file_name" maxLength:"300" doc:"Name of the file, of a raw body"`
-	DryRun   bool   `query:"dry_run" doc:"Stores nothing: the answer, 200, is the image that it would be"`
+	DryRun   bool   `query:"dry_run" doc:"Stores nothing; the answer, 200, is the image as it would be stored"`
 
 	r *http.Request
 	w http.ResponseWriter

@@ -17,27 +17,27 @@ func (a *api) registerUpstreams() {
 	const path, one = "/upstreams", "/upstreams/{id}"
 	register(a, operation{id: "list-upstreams", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodGet, path: path,
 		role: fleet.RoleViewer, summary: "List voice servers, without their secrets",
-		about: "In their order: a device talks to the first that is enabled and whose query it fits. " +
+		about: "In order: a device uses the first enabled voice server whose query matches it. " +
 			"One of the kind none leaves its devices without voice, and so does a list of which none fits. " +
 			"The one of --voice-upstream is the last."}, a.listUpstreams)
 	register(a, operation{id: "get-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodGet, path: one,
-		role: fleet.RoleViewer, noun: "upstream", summary: "Read a voice server"}, a.getUpstream)
+		role: fleet.RoleViewer, noun: "upstream", summary: "Get a voice server"}, a.getUpstream)
 	register(a, operation{id: "create-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodPost, path: path,
 		role: fleet.RoleAdmin, created: true, summary: "Add a voice server",
-		about: "At position, or at the end. Devices that fit are there at their next conversation."}, a.createUpstream)
+		about: "At position, or at the end. Devices that match use it from their next conversation."}, a.createUpstream)
 	register(a, operation{id: "update-upstream", reach: access.Fleet, models: fleet.ModelsNever, method: http.MethodPatch, path: one,
 		role: fleet.RoleAdmin, noun: "upstream", summary: "Change a voice server",
-		about: "Fields that are left out stay; position moves it. Conversations that are open go on as they began."},
+		about: "Omitted fields stay as they are; position moves it. Open conversations continue unchanged."},
 		a.updateUpstream)
 	register(a, operation{id: "delete-upstream", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: one, role: fleet.RoleAdmin, noun: "upstream", summary: "Remove a voice server"}, a.deleteUpstream)
 	register(a, operation{id: "check-upstream", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/check",
-		role: fleet.RoleAdmin, noun: "upstream", summary: "Exchange hellos with a voice server now, once",
-		about: "As the device 02:00:00:00:00:01, without tools; within nine seconds. One of the kind ota may list that device, and have a code for it. A failure is an outcome, not a problem."},
+		role: fleet.RoleAdmin, noun: "upstream", summary: "Exchange one hello with a voice server now",
+		about: "Uses the device id 02:00:00:00:00:01, without tools, for at most nine seconds. A voice server of kind ota may list that device and issue a code for it. A failed exchange still answers 200."},
 		a.checkUpstream)
 	register(a, operation{id: "match-upstream", reach: access.Fleet, models: fleet.ModelsNever,
-		method: http.MethodGet, path: path + "/match", role: fleet.RoleViewer, noun: "device", summary: "Say which voice server a device gets, and why"},
+		method: http.MethodGet, path: path + "/match", role: fleet.RoleViewer, noun: "device", summary: "Show which voice server a device uses, and why"},
 		a.matchUpstream)
 }
 
@@ -48,14 +48,14 @@ type UpstreamView struct {
 	Name      string             `json:"name"`
 	Kind      fleet.UpstreamKind `json:"kind" enum:"websocket,ota,none"`
 	URL       string             `json:"url" doc:"Empty for none"`
-	Auth      fleet.UpstreamAuth `json:"auth" enum:"none,secret,token" doc:"secret: tokens for each device are made with it; token: all devices have the same"`
+	Auth      fleet.UpstreamAuth `json:"auth" enum:"none,secret,token" doc:"secret: used to create a token for each device; token: the same for all devices"`
 	SecretSet bool               `json:"secret_set" doc:"The secret, or token, itself is never shown"`
 	Devices   string             `json:"devices" doc:"A query; empty: any device"`
 	Tools     bool               `json:"tools" doc:"Its model may list and call the tools of devices"`
 	Enabled   bool               `json:"enabled"`
-	Fixed     bool               `json:"fixed" doc:"The one of --voice-upstream: it cannot be changed, moved or removed here"`
+	Fixed     bool               `json:"fixed" doc:"Set with --voice-upstream; it cannot be changed, moved or removed here"`
 	UpdatedBy string             `json:"updated_by" doc:"Empty for the one of --voice-upstream"`
-	UpdatedAt *time.Time         `json:"updated_at" doc:"null for the one of --voice-upstream"`
+	UpdatedAt *time.Time         `json:"updated_at" doc:"null for the voice server of --voice-upstream"`
 	Health    upstreamHealthView `json:"health"`
 }
 
@@ -72,8 +72,8 @@ type upstreamHealthView struct {
 	LastFailure   *time.Time `json:"last_failure"`
 	Code          string     `json:"code" example:"upstream_unreachable" doc:"Of the last failure; empty before the first"`
 	Message       string     `json:"message"`
-	Down          bool       `json:"down" doc:"It failed three times in a row or more"`
-	RetryAt       *time.Time `json:"retry_at" doc:"Until then devices are answered without trying it; null: it is tried"`
+	Down          bool       `json:"down" doc:"It failed at least three times in a row"`
+	RetryAt       *time.Time `json:"retry_at" doc:"Until then fleetd answers devices without trying it; null: it is tried"`
 	Conversations int        `json:"conversations" doc:"Open now"`
 }
 
@@ -106,8 +106,8 @@ func viewUpstream(u fleet.UpstreamState) UpstreamView {
 // UpstreamList is the whole table.
 type UpstreamList struct {
 	Items   []UpstreamView `json:"items" nullable:"false"`
-	Next    *string        `json:"next_cursor" doc:"Always null: the list is whole"`
-	Version int64          `json:"version" doc:"Of the table; each change makes the next"`
+	Next    *string        `json:"next_cursor" doc:"Always null: the list is complete"`
+	Version int64          `json:"version" doc:"Version of the table; every change increments it"`
 }
 
 func (a *api) listUpstreams(_ context.Context, by fleet.Principal, _ *struct{}) (*answer[UpstreamList], error) {
@@ -137,15 +137,15 @@ func (a *api) upstream(u fleet.UpstreamState, err error) (*answer[UpstreamView],
 // as it is.
 type UpstreamFields struct {
 	Name     *string             `json:"name,omitempty" maxLength:"120"`
-	Kind     *fleet.UpstreamKind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"websocket, if left out of a new one"`
+	Kind     *fleet.UpstreamKind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"Default for a new one: websocket"`
 	URL      *string             `json:"url,omitempty" maxLength:"500" example:"ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway" doc:"Without credentials"`
-	Auth     *fleet.UpstreamAuth `json:"auth,omitempty" enum:"none,secret,token" doc:"none, if left out of a new one"`
-	Secret   *string             `json:"secret,omitempty" maxLength:"1000" doc:"The secret or token, as auth says. It is written only; without it the one that is set stays"`
+	Auth     *fleet.UpstreamAuth `json:"auth,omitempty" enum:"none,secret,token" doc:"Default for a new one: none"`
+	Secret   *string             `json:"secret,omitempty" maxLength:"1000" doc:"The secret or token, according to auth. Write-only; if omitted, the stored one stays"`
 	Devices  *string             `json:"devices,omitempty" maxLength:"1024" example:"tag:lab"`
-	Tools    *bool               `json:"tools,omitempty" doc:"true, if left out of a new one"`
-	Enabled  *bool               `json:"enabled,omitempty" doc:"true, if left out of a new one"`
+	Tools    *bool               `json:"tools,omitempty" doc:"Default for a new one: true"`
+	Enabled  *bool               `json:"enabled,omitempty" doc:"Default for a new one: true"`
 	Position *int                `json:"position,omitempty" minimum:"0" doc:"Place in the list, from 0"`
-	Version  int64               `json:"version,omitempty" minimum:"0" doc:"Of the table that the change was made from: nothing is changed if it has another by now. 0: any"`
+	Version  int64               `json:"version,omitempty" minimum:"0" doc:"Version of the table on which the change is based; nothing changes if it differs now. 0: any"`
 }
 
 func (f *UpstreamFields) change() fleet.UpstreamChange {
@@ -184,7 +184,7 @@ func (a *api) updateUpstream(ctx context.Context, by fleet.Principal, in *update
 
 type deleteUpstreamInput struct {
 	IDPath
-	Version int64 `query:"version" minimum:"0" doc:"Of the table that the change was made from: nothing is removed if it has another by now. 0: any"`
+	Version int64 `query:"version" minimum:"0" doc:"Version of the table on which the removal is based; nothing is removed if it differs now. 0: any"`
 }
 
 func (a *api) deleteUpstream(ctx context.Context, by fleet.Principal, in *deleteUpstreamInput) (*empty, error) {
@@ -215,10 +215,10 @@ type matchUpstreamInput struct {
 // UpstreamMatchView says which voice server a device gets.
 type UpstreamMatchView struct {
 	DeviceID fleet.DeviceID       `json:"device_id"`
-	Upstream *UpstreamNameView    `json:"upstream" doc:"The one that it talks to at its next conversation; null: none fits"`
-	Account  *upstreamAccountView `json:"account" doc:"At a voice server of the kind ota; null: of another kind, or not asked yet"`
-	Voice    bool                 `json:"voice" doc:"False without a voice server, and with one of the kind none"`
-	Steps    []upstreamStepView   `json:"steps" nullable:"false" doc:"What became of each one in the list"`
+	Upstream *UpstreamNameView    `json:"upstream" doc:"The one that it uses in its next conversation; null: none matches"`
+	Account  *upstreamAccountView `json:"account" doc:"At a voice server of kind ota; null: of another kind, or not asked yet"`
+	Voice    bool                 `json:"voice" doc:"False without a voice server, or with one of kind none"`
+	Steps    []upstreamStepView   `json:"steps" nullable:"false" doc:"Outcome for each one in the list"`
 }
 
 // TransformSchema says that upstream may be null.
@@ -229,7 +229,7 @@ func (UpstreamMatchView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 // upstreamAccountView is what an OTA address answered for a device.
 type upstreamAccountView struct {
 	URL     string    `json:"url" doc:"Of the WebSocket that it hands out; empty: none"`
-	Code    string    `json:"code" doc:"To be entered at the voice server, to bind the device to an account; empty: nothing is to be done"`
+	Code    string    `json:"code" doc:"Code to enter at the voice server, to bind the device to an account; empty: not needed"`
 	Message string    `json:"message"`
 	AskedAt time.Time `json:"asked_at"`
 }
@@ -242,8 +242,8 @@ type UpstreamNameView struct {
 
 type upstreamStepView struct {
 	UpstreamNameView
-	Outcome fleet.UpstreamOutcome `json:"outcome" enum:"chosen,disabled,unfit,later" doc:"unfit: the device does not fit its query; later: one before it is chosen"`
-	Term    string                `json:"term" doc:"Of the query, that the device does not fit"`
+	Outcome fleet.UpstreamOutcome `json:"outcome" enum:"chosen,disabled,unfit,later" doc:"unfit: its query does not match the device; later: an earlier one is chosen"`
+	Term    string                `json:"term" doc:"Term of the query that the device does not match"`
 }
 
 func (a *api) matchUpstream(ctx context.Context, by fleet.Principal, in *matchUpstreamInput) (

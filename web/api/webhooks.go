@@ -21,8 +21,8 @@ func (a *api) registerWebhooks() {
 		summary: "List webhooks, without their secrets and the secret parts of their addresses"}, a.listWebhooks)
 	register(a, operation{id: "create-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: path, role: fleet.RoleAdmin, created: true,
-		summary: "Have events posted to an address",
-		about: "Each delivery is a POST of JSON with event, at, sent_at, delivery_id, url and what the event is about. X-Fleetd-Signature is sha256= and the HMAC-SHA256 of the body with the secret; X-Fleetd-Timestamp is sent_at in Unix seconds. " +
+		summary: "Add a webhook",
+		about: "Each delivery is a POST of JSON with event, at, sent_at, delivery_id, url and the subject of the event. X-Fleetd-Signature is sha256= and the HMAC-SHA256 of the body with the secret; X-Fleetd-Timestamp is sent_at in Unix seconds. " +
 			"An answer below 300 within 10 seconds ends the delivery; redirects are not followed. Others are repeated for some two hours. The secret is in this answer alone."}, a.createWebhook)
 	register(a, operation{id: "update-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPatch, path: one, role: fleet.RoleAdmin,
@@ -32,7 +32,7 @@ func (a *api) registerWebhooks() {
 		noun: "webhook", summary: "Delete a webhook"}, a.deleteWebhook)
 	register(a, operation{id: "test-webhook", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodPost, path: one + "/test", role: fleet.RoleAdmin,
-		noun: "webhook", summary: "Post a test event now, once"}, a.testWebhook)
+		noun: "webhook", summary: "Post one test event now"}, a.testWebhook)
 }
 
 // WebhookView is a webhook without its secret.
@@ -92,16 +92,16 @@ type createWebhookInput struct {
 	Body struct {
 		Name    string              `json:"name" minLength:"1" maxLength:"120"`
 		URL     string              `json:"url" minLength:"1" maxLength:"2000" doc:"http or https"`
-		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended" doc:"All, if left out"`
-		Secret  string              `json:"secret,omitempty" maxLength:"200" doc:"Of 16 bytes or more; one is made if left out"`
-		Enabled *bool               `json:"enabled,omitempty" doc:"true, if left out"`
+		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended" doc:"Default: all"`
+		Secret  string              `json:"secret,omitempty" maxLength:"200" doc:"At least 16 bytes; generated if omitted"`
+		Enabled *bool               `json:"enabled,omitempty" doc:"Default: true"`
 	}
 }
 
 // newWebhookView is a webhook with its secret.
 type newWebhookView struct {
 	WebhookView
-	Secret string `json:"secret" doc:"Shown this once"`
+	Secret string `json:"secret" doc:"Shown only once"`
 }
 
 func (a *api) createWebhook(ctx context.Context, by fleet.Principal, in *createWebhookInput) (
@@ -119,7 +119,7 @@ type updateWebhookInput struct {
 	IDPath
 	Body struct {
 		Name    *string             `json:"name,omitempty" maxLength:"120"`
-		URL     *string             `json:"url,omitempty" maxLength:"2000" doc:"Left out, or as the list shows it: stays as it is"`
+		URL     *string             `json:"url,omitempty" maxLength:"2000" doc:"Omitted, or as shown in the list: stays as it is"`
 		Events  []webhook.EventKind `json:"events,omitempty" nullable:"false" enum:"approval.requested,approval.decided,alert.opened,alert.worsened,alert.acknowledged,alert.ended"`
 		Secret  *string             `json:"secret,omitempty" maxLength:"200"`
 		Enabled *bool               `json:"enabled,omitempty"`
