@@ -51,8 +51,8 @@ func (g *Gateway) asking(req *mcp.CallToolRequest, a answer, approval, subject u
 	}
 	return answer{state: subject.String(), asks: mcp.InputRequestMap{askApproval: &mcp.ElicitParams{Mode: "url",
 		ElicitationID: approval.String(), URL: g.public.JoinPath("approvals", approval.String()).String(),
-		Message: "A person has to approve this in fleetd, and not the one who asks. The page shows what is asked for: " +
-			"approve it there, or send the address to someone who may."}}}
+		Message: "Another person has to approve this in fleetd. The page shows the request: " +
+			"approve it there, or send the address to someone who can."}}}
 }
 
 // asked returns the id of the call or fan-out whose approval the client was asked

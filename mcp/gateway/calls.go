@@ -99,10 +99,10 @@ func (v callOut) text() string {
 	}
 	switch v.State {
 	case fleet.CallPendingApproval:
-		b.WriteString(" It is waiting for approval by a person, in the console at /approvals. Ask get_call with this id what became of it; do not repeat it.")
+		b.WriteString(" It is waiting for a person's approval, in the console at /approvals. Use get_call with this id to see its outcome; do not repeat it.")
 	case fleet.CallPendingDevice:
-		fmt.Fprintf(&b, " It is sent once the device is back, until %s at the latest; cancel_call withdraws it. "+
-			"Ask get_call with this id what became of it; do not repeat it.", v.WaitUntil.Format(time.RFC3339))
+		fmt.Fprintf(&b, " It is sent once the device is back, until %s at the latest; cancel_call cancels it. "+
+			"Use get_call with this id to see its outcome; do not repeat it.", v.WaitUntil.Format(time.RFC3339))
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
@@ -171,11 +171,11 @@ func (g *Gateway) photosOf(ctx context.Context, c fleet.Call) (taken int, images
 
 type callIn struct {
 	Device    string `json:"device" jsonschema:"id of a device"`
-	Tool      string `json:"tool" jsonschema:"name of a tool that the device offers"`
-	Arguments object `json:"arguments,omitempty" jsonschema:"by the tool's schema; see describe_tool"`
-	Purpose   string `json:"purpose,omitempty" jsonschema:"why, in one sentence, for people who approve or review"`
-	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"wait for the device; by default what the tool needs"`
-	Offline   string `json:"offline,omitempty" jsonschema:"wait: sent when a device that is away is back, within 24 h"`
+	Tool      string `json:"tool" jsonschema:"name of a tool of the device"`
+	Arguments object `json:"arguments,omitempty" jsonschema:"according to the tool's schema; see describe_tool"`
+	Purpose   string `json:"purpose,omitempty" jsonschema:"reason in one sentence, for approvers and reviewers"`
+	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"how long to wait for the device; default depends on the tool"`
+	Offline   string `json:"offline,omitempty" jsonschema:"wait: if the device is offline, send the call when it is back, within 24 h"`
 }
 
 // complete reports whether nothing is wrong that the schema would say; most calls
@@ -194,16 +194,16 @@ var callLimits = map[string]func(*jsonschema.Schema){
 }
 
 type getIn struct {
-	ID string `json:"id" jsonschema:"id of a call, or of a fan-out"`
+	ID string `json:"id" jsonschema:"id of a call or a fan-out"`
 }
 
 type listIn struct {
-	Device string   `json:"device,omitempty" jsonschema:"only of this device"`
-	Tool   string   `json:"tool,omitempty" jsonschema:"only of this tool"`
-	Actor  string   `json:"actor,omitempty" jsonschema:"only by the principal of this name"`
+	Device string   `json:"device,omitempty" jsonschema:"only calls of this device"`
+	Tool   string   `json:"tool,omitempty" jsonschema:"only calls of this tool"`
+	Actor  string   `json:"actor,omitempty" jsonschema:"only calls by the principal with this name"`
 	States []string `json:"states,omitempty" jsonschema:"only in one of these states"`
-	Limit  int      `json:"limit,omitempty" jsonschema:"calls in the answer; 20 if left out"`
-	Cursor string   `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before"`
+	Limit  int      `json:"limit,omitempty" jsonschema:"maximum calls in the answer; default 20"`
+	Cursor string   `json:"cursor,omitempty" jsonschema:"next_cursor of the previous answer"`
 }
 
 type listOut struct {
@@ -219,22 +219,22 @@ type getOut struct {
 
 func (g *Gateway) addCallTools(s *mcp.Server) {
 	add[callIn, callOut](g, s, definition{name: "read_device", models: fleet.ModelsMay, title: "Read from a device", effect: reads, open: true,
-		about: "Calls a tool of a device that changes nothing, and waits for its answer: one that search_tools marks read_only, " +
-			"as the last part of its name begins with get, list or read. Others need call_device.", limits: callLimits},
+		about: "Calls a tool that changes nothing on a device, and waits for its answer. search_tools marks these tools read_only, " +
+			"because the last part of their name begins with get, list or read. For other tools use call_device.", limits: callLimits},
 		g.readDevice)
 	add[callIn, callOut](g, s, definition{name: "call_device", models: fleet.ModelsMay, title: "Call a device", effect: acts, open: true,
-		about: "Calls a tool of a device that may change something, and waits for its answer. A call may have to wait for a " +
-			"person's approval: its state is pending_approval then. " +
-			"One that timed out may have run: look before you repeat it.", limits: callLimits},
+		about: "Calls a tool that may change something on a device, and waits for its answer. If the call needs a " +
+			"person's approval, its state is pending_approval. " +
+			"A call that timed out may have run: check before you repeat it.", limits: callLimits},
 		g.callDevice)
 	add[getIn, getOut](g, s, definition{name: "get_call", models: fleet.ModelsMay, title: "Get a call", effect: reads,
 		about:  "Shows a call, or a fan-out with its counts and answers, by id.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.getCall)
 	add[getIn, getOut](g, s, definition{name: "cancel_call", models: fleet.ModelsOwn, title: "Cancel a call", effect: ends,
-		about:  "Cancels a call that waits for its device, which is not sent then, or what a fan-out has not sent yet.",
+		about:  "Cancels a call that waits for its device, or the unsent calls of a fan-out.",
 		limits: map[string]func(*jsonschema.Schema){"id": longest(80)}}, g.cancelCall)
 	add[listIn, listOut](g, s, definition{name: "list_calls", models: fleet.ModelsMay, title: "List calls", effect: reads,
-		about: "Lists calls on record, newest first, also those of people and other programs.",
+		about: "Lists recorded calls, newest first, including those of people and other programs.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80), "tool": longest(200), "actor": longest(200),
 			"limit": between(1, maxFound), "cursor": longest(1000),
 			"states": func(s *jsonschema.Schema) { oneOf(fleet.CallStates...)(s.Items) }}}, g.listCalls)

@@ -60,8 +60,8 @@ func (v campaignOut) line() string {
 
 type listCampaignsIn struct {
 	States []string `json:"states,omitempty" jsonschema:"only in one of these states"`
-	Limit  int      `json:"limit,omitempty" jsonschema:"campaigns in the answer; 20 if left out"`
-	Cursor string   `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before"`
+	Limit  int      `json:"limit,omitempty" jsonschema:"maximum campaigns in the answer; default 20"`
+	Cursor string   `json:"cursor,omitempty" jsonschema:"next_cursor of the previous answer"`
 }
 
 type listCampaignsOut struct {
@@ -70,21 +70,21 @@ type listCampaignsOut struct {
 }
 
 type proposeIn struct {
-	Name         string         `json:"name" jsonschema:"what it is for"`
+	Name         string         `json:"name" jsonschema:"name of the campaign"`
 	Release      string         `json:"release" jsonschema:"id or version of a release"`
-	Query        *string        `json:"q,omitempty" jsonschema:"which devices; as in find_devices"`
+	Query        *string        `json:"q,omitempty" jsonschema:"query for the devices, as in find_devices"`
 	Devices      []string       `json:"devices,omitempty" jsonschema:"ids of devices, instead of q"`
-	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool of the device, pull offers at its next boot; auto, the default, prefers push"`
-	Waves        []waveIn       `json:"waves,omitempty" jsonschema:"steps, each judged before the next; by default canary 1 %, early 10 %, rest"`
-	MaxInFlight  int            `json:"max_in_flight,omitempty" jsonschema:"devices under way at one time; 10 if left out"`
-	HealthChecks []healthCallIn `json:"health_checks,omitempty" jsonschema:"calls that must go well after the update"`
-	DryRun       bool           `json:"dry_run,omitempty" jsonschema:"only say what the campaign would do"`
+	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool of the device, pull offers the image at its next boot; auto, the default, prefers push"`
+	Waves        []waveIn       `json:"waves,omitempty" jsonschema:"steps, each judged before the next; default: canary 1 %, early 10 %, rest"`
+	MaxInFlight  int            `json:"max_in_flight,omitempty" jsonschema:"maximum devices in flight at once; default 10"`
+	HealthChecks []healthCallIn `json:"health_checks,omitempty" jsonschema:"calls that must succeed after the update"`
+	DryRun       bool           `json:"dry_run,omitempty" jsonschema:"only report what the campaign would do"`
 }
 
 type waveIn struct {
 	Name    string  `json:"name,omitempty"`
-	Percent float64 `json:"percent" jsonschema:"of the devices that have had their turn after this wave"`
-	SoakMs  *int64  `json:"soak_ms,omitempty" jsonschema:"how long each device must stay well"`
+	Percent float64 `json:"percent" jsonschema:"share of the devices that have had their turn after this wave"`
+	SoakMs  *int64  `json:"soak_ms,omitempty" jsonschema:"how long each device must stay healthy"`
 	Manual  bool    `json:"manual,omitempty" jsonschema:"a person opens the next wave"`
 }
 
@@ -126,13 +126,13 @@ type warningOut struct {
 func (g *Gateway) addCampaignTools(s *mcp.Server) {
 	add[listCampaignsIn, listCampaignsOut](g, s, definition{name: "list_campaigns", models: fleet.ModelsMay,
 		title: "List campaigns", effect: reads,
-		about: "Lists firmware campaigns, newest first, with how far each is.",
+		about: "Lists firmware campaigns, newest first, with their progress.",
 		limits: map[string]func(*jsonschema.Schema){"limit": between(1, maxFound), "cursor": longest(1000),
 			"states": func(s *jsonschema.Schema) { oneOf(campaign.States...)(s.Items) }}}, g.listCampaigns)
 	add[proposeIn, proposeOut](g, s, definition{name: "propose_campaign", models: fleet.ModelsMay,
 		title: "Propose a campaign", effect: writes, heavy: heavy.Preview,
-		about: "Plans a firmware campaign and keeps it as a draft. It never starts one: a person looks at the draft and " +
-			"starts it. Needs the role operator. Use dry_run first.",
+		about: "Plans a firmware campaign and stores it as a draft. It never starts one: a person reviews the draft and " +
+			"starts it. Requires the role operator. Use dry_run first.",
 		limits: map[string]func(*jsonschema.Schema){"name": longest(200), "release": longest(80), "q": longest(1024),
 			"mode":          oneOf(firmware.ModeAuto, firmware.ModePush, firmware.ModePull),
 			"max_in_flight": between(0, 1_000_000)}}, g.proposeCampaign)
@@ -258,7 +258,7 @@ func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mc
 	}
 	out := proposeOut{Matched: dry.Matched, Targets: dry.Targets, Offline: dry.Offline, Waves: []waveOut{},
 		LeftOut: []misfitsOut{}, Warnings: []warningOut{}}
-	lines := []string{fmt.Sprintf("Dry run, nothing was kept: %s match, %d would get an image, of which %d are not connected.",
+	lines := []string{fmt.Sprintf("Dry run, nothing was stored: %s match, %d would get an image, of which %d are not connected.",
 		count(dry.Matched, "device"), dry.Targets, dry.Offline)}
 	if !in.DryRun {
 		c, err := g.o.Campaigns.Create(context.WithoutCancel(ctx), by, p)
@@ -267,7 +267,7 @@ func (g *Gateway) proposeCampaign(ctx context.Context, by fleet.Principal, _ *mc
 		}
 		v := g.campaign(c)
 		out.Campaign = &v
-		lines[0] = fmt.Sprintf("Draft %s is kept; a person may look at it and start it at %s/campaigns/%s. %s match, %d would "+
+		lines[0] = fmt.Sprintf("Draft %s is stored; a person can review and start it at %s/campaigns/%s. %s match, %d would "+
 			"get an image, of which %d are not connected.", v.ID, g.public, v.ID, count(dry.Matched, "device"), dry.Targets,
 			dry.Offline)
 	}

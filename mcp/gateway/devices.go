@@ -23,12 +23,12 @@ const maxFound = 50
 // queryHelp documents the query language.
 var queryHelp = func() string {
 	var b strings.Builder
-	b.WriteString("Terms separated by blanks, all of which must hold; - before a term negates it. Terms:")
+	b.WriteString("Terms separated by spaces, all of which must match; a leading - negates a term. Terms:")
 	for _, f := range fleet.QueryFields {
 		b.WriteString(" " + f.Example)
 	}
-	b.WriteString(`. A value may be several with commas, end in *, or stand in double quotes. ` +
-		`A word without a field is searched in id, name, board and tags. An empty query is every device in service.`)
+	b.WriteString(`. A value can be several separated by commas, end in *, or be in double quotes. ` +
+		`A word without a field is searched in id, name, board and tags. An empty query matches every device in service.`)
 	return b.String()
 }()
 
@@ -95,9 +95,9 @@ func unknownDevice(name string) error {
 }
 
 type findIn struct {
-	Query  string `json:"q,omitempty" jsonschema:"which devices, by such terms"`
-	Limit  int    `json:"limit,omitempty" jsonschema:"devices in the answer; 20 if left out"`
-	Cursor string `json:"cursor,omitempty" jsonschema:"next_cursor of the answer before"`
+	Query  string `json:"q,omitempty" jsonschema:"query for the devices"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"maximum devices in the answer; default 20"`
+	Cursor string `json:"cursor,omitempty" jsonschema:"next_cursor of the previous answer"`
 }
 
 type findOut struct {
@@ -116,11 +116,11 @@ func (g *Gateway) addDeviceTools(s *mcp.Server) {
 		limits: map[string]func(*jsonschema.Schema){"limit": between(1, maxFound), "q": longest(1024),
 			"cursor": longest(1000)}}, g.findDevices)
 	add[deviceIn, describeOut](g, s, definition{name: "describe_device", models: fleet.ModelsMay, title: "Describe a device", effect: reads,
-		about: "Shows one device: what it runs, its tools, who holds it, the campaign it is part of, and what it last " +
-			"reported of itself.", limits: map[string]func(*jsonschema.Schema){"device": longest(80)}}, g.describeDevice)
+		about: "Shows one device: its firmware, its tools, any hold, its campaign, and what it last " +
+			"reported.", limits: map[string]func(*jsonschema.Schema){"device": longest(80)}}, g.describeDevice)
 	add[deviceIn, explainOut](g, s, definition{name: "explain_device", models: fleet.ModelsMay, title: "Explain a device", effect: reads,
-		about: "Says why a device is as it is: what its presence was concluded from, who holds it and why, why it is not " +
-			"updating, its last restarts, crashes and core dumps, and its last calls that failed.",
+		about: "Explains the state of a device: the evidence for its presence, any hold and its reason, why it is not " +
+			"updating, and its last restarts, crashes, core dumps and failed calls.",
 		limits: map[string]func(*jsonschema.Schema){"device": longest(80)}}, g.explainDevice)
 }
 
@@ -433,10 +433,10 @@ func (out explainOut) text() string {
 	case u.Deployment != "":
 		say("Latest update, to %q in campaign %s: %s", u.ToVersion, u.Campaign, u.Deployment)
 	default:
-		say("No campaign has this device.")
+		say("No campaign includes this device.")
 	}
 	if u.Reason != nil {
-		say("Reason of that: %s", u.Reason.Text)
+		say("Reason: %s", u.Reason.Text)
 	}
 	if len(u.Newer) > 0 {
 		say("Releases that fit and that it does not run: %q", u.Newer)
@@ -445,7 +445,7 @@ func (out explainOut) text() string {
 		say("Vitals: up %v, reset reason %q, %d boots, %d crashes in a row, safe mode %t, %d bytes of heap free",
 			time.Duration(v.UptimeMs)*time.Millisecond, v.ResetReason, v.Boots, v.Crashes, v.SafeMode, v.HeapFree)
 	}
-	say("%s failed lately, %s on record.", count(len(out.Failures), "call"), count(len(out.Dumps), "core dump"))
+	say("%s failed recently, %s recorded.", count(len(out.Failures), "call"), count(len(out.Dumps), "core dump"))
 	for _, c := range out.Failures {
 		say("- %s %s %s: %s", c.CreatedAt.Format(time.RFC3339), c.Tool, c.State, c.Problem)
 	}

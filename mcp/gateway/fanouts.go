@@ -27,16 +27,16 @@ const (
 const maxAnswers = 20
 
 type callManyIn struct {
-	Query       *string  `json:"q,omitempty" jsonschema:"which devices; as in find_devices. Empty is every device"`
+	Query       *string  `json:"q,omitempty" jsonschema:"query for the devices, as in find_devices; empty: every device"`
 	Devices     []string `json:"devices,omitempty" jsonschema:"ids of devices, instead of q"`
-	Tool        string   `json:"tool" jsonschema:"name of a tool that the devices offer"`
-	Arguments   object   `json:"arguments,omitempty" jsonschema:"by the tool's schema; see describe_tool"`
-	Purpose     string   `json:"purpose,omitempty" jsonschema:"why, in one sentence, for people who approve or review"`
-	DryRun      bool     `json:"dry_run,omitempty" jsonschema:"only say who would be called, and who would not and why"`
-	MaxInFlight int      `json:"max_in_flight,omitempty" jsonschema:"calls at one time; 64 if left out"`
-	TimeoutMs   int64    `json:"timeout_ms,omitempty" jsonschema:"wait for each device; by default what the tool needs"`
-	WaitMs      *int64   `json:"wait_ms,omitempty" jsonschema:"wait for the end before answering; 60000 by default"`
-	Confirm     int      `json:"confirm,omitempty" jsonschema:"number of targets of the dry run, where that says needs_confirm"`
+	Tool        string   `json:"tool" jsonschema:"name of a tool of the devices"`
+	Arguments   object   `json:"arguments,omitempty" jsonschema:"according to the tool's schema; see describe_tool"`
+	Purpose     string   `json:"purpose,omitempty" jsonschema:"reason in one sentence, for approvers and reviewers"`
+	DryRun      bool     `json:"dry_run,omitempty" jsonschema:"only report which devices would be called, and why others would not"`
+	MaxInFlight int      `json:"max_in_flight,omitempty" jsonschema:"maximum calls in flight at once; default 64"`
+	TimeoutMs   int64    `json:"timeout_ms,omitempty" jsonschema:"how long to wait for each device; default depends on the tool"`
+	WaitMs      *int64   `json:"wait_ms,omitempty" jsonschema:"how long to wait for the end before answering; default 60000"`
+	Confirm     int      `json:"confirm,omitempty" jsonschema:"number of targets from the dry run, if that has needs_confirm"`
 }
 
 // callManyOut is what a fan-out would do, or how far it is.
@@ -90,9 +90,9 @@ type groupOut struct {
 
 func (g *Gateway) addFanOutTools(s *mcp.Server) {
 	add[callManyIn, callManyOut](g, s, definition{name: "call_devices", models: fleet.ModelsMay, title: "Call many devices", effect: acts, open: true,
-		about: "Makes the same call to many devices: those of a query, or those listed. Each device is called at most once. " +
-			"Use dry_run first. Waits until all is done, or answers with the id of the fan-out after wait_ms; get_call shows " +
-			"it then.",
+		about: "Makes the same call to many devices, given by a query or a list. Each device is called at most once. " +
+			"Use dry_run first. Waits until all calls are done, or answers with the id of the fan-out after wait_ms; then use " +
+			"get_call.",
 		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024), "purpose": longest(fleet.MaxPurposeBytes),
 			"max_in_flight": between(0, fleet.MaxInFlight), "confirm": between(0, fleet.MaxFanOutDevices),
 			"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
@@ -383,7 +383,7 @@ func (v *fanOutOut) text() string {
 	fmt.Fprintf(&b, "Fan-out %s of %s: %s, %d of %s done, %d succeeded.", v.ID, v.Tool, v.State, v.Done,
 		count(v.Targets, "device"), v.Counts[string(fleet.CallSucceeded)])
 	if v.State == string(fleet.FanOutPendingApproval) {
-		b.WriteString(" It is waiting for approval by a person. Ask get_call with this id what became of it; do not repeat it.")
+		b.WriteString(" It is waiting for approval by a person. Use get_call with this id to see its outcome; do not repeat it.")
 	}
 	if v.State == string(fleet.FanOutRunning) {
 		b.WriteString(" Ask get_call with this id how far it is.")

@@ -101,7 +101,7 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 		{"find_devices", nil, string(away) + " pending"},
 		{"find_devices", map[string]any{"q": "tag:lab"}, "1 device match"},
 		{"describe_device", map[string]any{"device": unit}, "self.reboot (for people, not for language models)"},
-		{"explain_device", map[string]any{"device": away}, "No campaign has this device"},
+		{"explain_device", map[string]any{"device": away}, "No campaign includes this device"},
 		{"search_tools", map[string]any{"words": "volume set"}, "self.audio_speaker.set_volume, 3 devices"},
 		{"describe_tool", map[string]any{"tool": "self.reboot"}, "Effect on the device: restarts"},
 		{"read_device", map[string]any{"device": unit, "tool": "self.get_device_status"}, "succeeded"},

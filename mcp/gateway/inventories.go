@@ -220,9 +220,9 @@ func (t *toolOut) pin(pins *fleet.ToolPins, list []*variant) {
 }
 
 type searchIn struct {
-	Words string `json:"words,omitempty" jsonschema:"words, all in a tool's name or description; none lists all"`
-	Query string `json:"q,omitempty" jsonschema:"only tools of devices that this query matches; as in find_devices"`
-	Limit int    `json:"limit,omitempty" jsonschema:"tools in the answer; 20 if left out"`
+	Words string `json:"words,omitempty" jsonschema:"words that must all be in a tool's name or description; none lists all tools"`
+	Query string `json:"q,omitempty" jsonschema:"only tools of devices that this query matches, as in find_devices"`
+	Limit int    `json:"limit,omitempty" jsonschema:"maximum tools in the answer; default 20"`
 }
 
 type searchOut struct {
@@ -276,7 +276,7 @@ func toolOf(list []*variant) toolOut {
 
 type describeToolIn struct {
 	Tool  string `json:"tool" jsonschema:"name of a tool"`
-	Query string `json:"q,omitempty" jsonschema:"only as devices offer it that this query matches; as in find_devices"`
+	Query string `json:"q,omitempty" jsonschema:"only variants of devices that this query matches, as in find_devices"`
 }
 
 type describeToolOut struct {
@@ -314,13 +314,13 @@ func wordsOf(t fleet.Tool) toolWords {
 
 func (g *Gateway) addInventoryTools(s *mcp.Server) {
 	add[searchIn, searchOut](g, s, definition{name: "search_tools", models: fleet.ModelsMay, title: "Search the tools of devices", effect: reads,
-		about: "Finds tools that devices offer, by words in their names and descriptions, with how many devices and which " +
-			"boards have each. Names and descriptions are text of the devices.",
+		about: "Finds tools of devices by words in their names and descriptions, with the number of devices and the " +
+			"boards that have each. Names and descriptions are text from the devices.",
 		limits: map[string]func(*jsonschema.Schema){"words": longest(200), "q": longest(1024),
 			"limit": between(1, maxFound)}}, g.searchTools)
 	add[describeToolIn, describeToolOut](g, s, definition{name: "describe_tool", models: fleet.ModelsMay, title: "Describe a tool of devices",
-		effect: reads, about: "Shows what a tool of devices takes (its JSON schema), for whom it is, what becomes of a " +
-			"device that runs it, and how many devices offer it. Devices may describe a tool differently: each variant is shown.",
+		effect: reads, about: "Shows the JSON schema of a tool's arguments, its intended users, its effect on a " +
+			"device's connection, and how many devices have it. If devices describe a tool differently, each variant is shown.",
 		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024)}}, g.describeTool)
 }
 
@@ -354,7 +354,7 @@ func (g *Gateway) searchTools(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	out := searchOut{Total: len(all), Tools: all[:min(len(all), cmp.Or(in.Limit, 20))]}
 	lines := []string{fmt.Sprintf("%s match, %d shown; %s", count(out.Total, "tool"), len(out.Tools), follows)}
 	if out.Total == 0 {
-		lines = []string{"No tool matches. Try fewer or shorter words; without words, all are listed."}
+		lines = []string{"No tool matches. Try fewer or shorter words; without words, all tools are listed."}
 	}
 	for _, t := range out.Tools {
 		lines = append(lines, fmt.Sprintf("- %s%s%s, %s: %s", t.Name, t.marks(), t.warning(), count(t.Devices, "device"),
@@ -422,7 +422,7 @@ func (g *Gateway) describeTool(ctx context.Context, by fleet.Principal, _ *mcp.C
 	for _, c := range changes[in.Tool][:min(len(changes[in.Tool]), 3)] {
 		one := variantOut{Devices: c.devices, Boards: []boardOut{}, Words: wordsOf(c.before)}
 		out.Changed = append(out.Changed, one)
-		lines = append(lines, fmt.Sprintf("Before, with the same firmware, %s listed it otherwise; %s",
+		lines = append(lines, fmt.Sprintf("Earlier, with the same firmware, %s listed it differently; %s",
 			count(c.devices, "device"), follows), one.Words.Description)
 	}
 	return answer{text: strings.Join(lines, "\n"), out: out}, nil
