@@ -20,10 +20,13 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	}
 	t.used = true
 	c := t.c
+	params, err := c.dialect.Call(inv)
+	if err != nil {
+		return c.outcome(inv.Tool, nil, err)
+	}
+	params.ID, params.OnSent = t.id, inv.OnWritten
 	call := &sentCall{id: t.id, tool: inv.Tool, late: late}
 	c.device.remember(call)
-	params := mcp.CallToolParams{ID: t.id, Name: inv.Tool, Arguments: inv.Arguments, Scope: scopeOf(inv),
-		OnSent: inv.OnWritten}
 	if _, bounded := ctx.Deadline(); !bounded {
 		params.Timeout = forever
 	}
@@ -43,13 +46,6 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrLost, err)
 	}
 	return fleet.Answer{}, err // the caller withdrew
-}
-
-func scopeOf(inv fleet.Invocation) mcp.Scope {
-	if inv.ForOperator {
-		return mcp.ScopeOperator
-	}
-	return mcp.ScopeNone
 }
 
 // gaveUp reports whether the call may have been sent and was not answered.

@@ -1,38 +1,16 @@
 package broker
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"time"
-)
 
-// Boards stay connected between conversations. Programs that play a board
-// connect for a conversation, send hello at once, and leave MQTT with goodbye:
-// ending the conversation at once leaves no time to list their tools, nor to
-// call one. Their channel is kept open, without audio, until they leave.
-//
-// The two are distinguished by how their connections end and, until the first
-// has ended, by whether the boot poll named any hardware.
-
-const (
-	helloAtOnce = 5 * time.Second  // after CONNECT: the connection was made for the conversation
-	leaveWithin = 5 * time.Second  // after goodbye: the connection ended with the conversation
-	idleBoard   = 30 * time.Second // without hello: the connection was not made for a conversation
-)
-
-// A habit is how a device uses its connections.
-type habit int8
-
-const (
-	habitUnknown habit = iota
-	habitStays         // stays connected between conversations
-	habitLeaves        // connects for a conversation and leaves with it
+	"fleetd/broker/dialect"
 )
 
 // learn notes what a connection has shown, unless that is nothing.
-func (d *device) learn(h habit) {
-	if h == habitUnknown {
+func (d *device) learn(h dialect.Habit) {
+	if h == dialect.HabitUnknown {
 		return
 	}
 	d.mu.Lock()
@@ -40,7 +18,7 @@ func (d *device) learn(h habit) {
 	d.habit = h
 }
 
-func (d *device) knownHabit() habit {
+func (d *device) knownHabit() dialect.Habit {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.habit
@@ -48,23 +26,17 @@ func (d *device) knownHabit() habit {
 
 // habitShown is what the connection, which ended at the given time, says about
 // the device.
-func (c *connection) habitShown(end time.Time) habit {
+func (c *connection) habitShown(end time.Time) dialect.Habit {
+	if !c.established {
+		return dialect.HabitUnknown
+	}
 	c.mu.Lock()
 	cause, goodbye := c.cause, c.channel.goodbye
 	c.mu.Unlock()
-	switch {
-	case !c.established, c.socket != nil:
-		return habitUnknown
-	case c.lastHello.IsZero() && end.Sub(c.At) >= idleBoard:
-		return habitStays
-	case goodbye.IsZero(): // it ended before anything could be seen
-		return habitUnknown
-	case end.Sub(goodbye) > leaveWithin:
-		return habitStays
-	case c.helloAtOnce && (c.clean || errors.Is(cause, io.EOF)):
-		return habitLeaves
-	}
-	return habitUnknown
+	return c.dialect.Closed(dialect.Ending{
+		Connected: end.Sub(c.At), Greeted: !c.lastHello.IsZero(), Goodbye: !goodbye.IsZero(), SinceGoodbye: end.Sub(goodbye),
+		ByDevice: c.clean || errors.Is(cause, io.EOF),
+	})
 }
 
 // A channel is the conversation of a connection, if it is kept open.
@@ -85,38 +57,14 @@ func (ch *channel) end() {
 	ch.count(-1)
 }
 
-// keepsChannel decides whether the conversation that the device's hello begins
-// is kept open. It may be called before lastHello is set, on the reader's
-// goroutine.
-func (c *connection) keepsChannel(payload []byte, now time.Time) bool {
-	var hello struct {
-		Features struct {
-			MCP bool `json:"mcp"`
-		} `json:"features"`
-	}
-	if json.Unmarshal(payload, &hello) != nil || !hello.Features.MCP {
-		return false // there is nothing to keep it for
-	}
-	if c.socket != nil {
-		return true // its connection ends with it
-	}
-	if c.channelOpen() {
-		return true // the answer was lost, or the program began again
-	}
-	if !c.lastHello.IsZero() {
-		return false // it stayed after a conversation
-	}
-	c.helloAtOnce = now.Sub(c.At) <= helloAtOnce
-	if !c.helloAtOnce {
-		return false
-	}
-	switch c.device.knownHabit() {
-	case habitStays:
-		return false
-	case habitLeaves:
-		return true
-	}
-	return c.broker.devices.IsSoftware(c.Device)
+// keepsChannel returns for how long the conversation that the device's hello
+// begins is kept open, 0 if it is not. It may be called before lastHello is set, on
+// the reader's goroutine.
+func (c *connection) keepsChannel(g dialect.Greeting, now time.Time) time.Duration {
+	return c.dialect.Keep(g, dialect.History{
+		Connected: now.Sub(c.At), Greeted: !c.lastHello.IsZero(), Kept: c.channelOpen(), Habit: c.device.knownHabit(),
+		Software: c.broker.devices.IsSoftware(c.Device), Timeout: c.broker.o.ChannelTimeout,
+	})
 }
 
 func (c *connection) channelOpen() bool {
@@ -127,7 +75,7 @@ func (c *connection) channelOpen() bool {
 
 // openChannel keeps the conversation open until the device ends it, its time is
 // up, or the connection ends.
-func (c *connection) openChannel(session string) {
+func (c *connection) openChannel(session string, timeout time.Duration) {
 	c.mu.Lock()
 	ch := &c.channel
 	switch {
@@ -137,18 +85,10 @@ func (c *connection) openChannel(session string) {
 	default:
 		ch.session, ch.count = session, c.broker.stats.channels.Add
 		ch.count(1)
-		ch.bound = time.AfterFunc(c.channelTimeout(), c.closeChannel)
+		ch.bound = time.AfterFunc(timeout, c.closeChannel)
 	}
 	c.mu.Unlock()
 	c.startOnboarding(0) // if an earlier try was too early for the program
-}
-
-func (c *connection) channelTimeout() time.Duration {
-	timeout := c.broker.o.ChannelTimeout
-	if c.socket != nil && !c.broker.devices.IsSoftware(c.Device) {
-		return min(timeout, boardChannel)
-	}
-	return timeout
 }
 
 // closeChannel ends the conversation, once the device has answered what it was
@@ -184,9 +124,17 @@ func (c *connection) endChannel() {
 // sayGoodbye ends a conversation.
 func (c *connection) sayGoodbye(session string) {
 	c.endChannel()
-	if c.socket != nil {
-		c.socket.Close()
-		return
+	c.hangUp(session)
+}
+
+// hangUp ends a conversation for the device alone; with session "", one that was
+// not answered.
+func (c *connection) hangUp(session string) {
+	message, closes := c.dialect.Goodbye(session)
+	if message != nil {
+		_ = c.deliver(message) // lost with the connection
 	}
-	_ = c.deliver([]byte(`{"type":"goodbye","session_id":"` + session + `"}`)) // lost with the connection
+	if closes {
+		c.carrier.finish()
+	}
 }

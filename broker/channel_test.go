@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/broker/dialect"
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 )
@@ -127,19 +128,19 @@ func TestWhoseChannelIsKept(t *testing.T) {
 	tests := []struct {
 		name     string
 		software bool
-		habit    habit
+		habit    dialect.Habit
 		idle     time.Duration // since CONNECT
 		hello    string
 		keep     bool
 	}{
-		{"program, first time", true, habitUnknown, 0, programHello, true},
-		{"program without MCP", true, habitUnknown, 0, `{"type":"hello","version":3,"transport":"udp"}`, false},
-		{"board woken while MQTT was lost", false, habitUnknown, 0, boardHello, false},
-		{"idle board", false, habitUnknown, time.Minute, boardHello, false},
-		{"device that named no hardware and stays", true, habitStays, 0, boardHello, false},
-		{"idle device that named no hardware", true, habitUnknown, time.Minute, boardHello, false},
-		{"program that claims hardware, seen before", false, habitLeaves, 0, programHello, true},
-		{"seen leaving, idle now", false, habitLeaves, time.Minute, boardHello, false},
+		{"program, first time", true, dialect.HabitUnknown, 0, programHello, true},
+		{"program without MCP", true, dialect.HabitUnknown, 0, `{"type":"hello","version":3,"transport":"udp"}`, false},
+		{"board woken while MQTT was lost", false, dialect.HabitUnknown, 0, boardHello, false},
+		{"idle board", false, dialect.HabitUnknown, time.Minute, boardHello, false},
+		{"device that named no hardware and stays", true, dialect.HabitStays, 0, boardHello, false},
+		{"idle device that named no hardware", true, dialect.HabitUnknown, time.Minute, boardHello, false},
+		{"program that claims hardware, seen before", false, dialect.HabitLeaves, 0, programHello, true},
+		{"seen leaving, idle now", false, dialect.HabitLeaves, time.Minute, boardHello, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -203,21 +204,24 @@ func TestHabitShown(t *testing.T) {
 		clean          bool
 		cause          error
 		end            time.Time
-		want           habit
+		want           dialect.Habit
 	}{
-		{"no hello, short", time.Time{}, time.Time{}, true, nil, after(3 * time.Second), habitUnknown},
-		{"no hello, long", time.Time{}, time.Time{}, true, nil, after(time.Minute), habitStays},
-		{"left at goodbye", after(1), after(2), true, nil, after(time.Second), habitLeaves},
-		{"stayed after goodbye", after(1), after(2), true, nil, after(time.Minute), habitStays},
-		{"lost amid the conversation", after(1), time.Time{}, false, errNotTaken, after(time.Minute), habitUnknown},
-		{"taken over after goodbye", after(1), after(2), false, errTakenOver, after(time.Second), habitUnknown},
+		{"no hello, short", time.Time{}, time.Time{}, true, nil, after(3 * time.Second), dialect.HabitUnknown},
+		{"no hello, long", time.Time{}, time.Time{}, true, nil, after(time.Minute), dialect.HabitStays},
+		{"left at goodbye", after(1), after(2), true, nil, after(time.Second), dialect.HabitLeaves},
+		{"stayed after goodbye", after(1), after(2), true, nil, after(time.Minute), dialect.HabitStays},
+		{"lost amid the conversation", after(1), time.Time{}, false, errNotTaken, after(time.Minute), dialect.HabitUnknown},
+		{"taken over after goodbye", after(1), after(2), false, errTakenOver, after(time.Second), dialect.HabitUnknown},
 		{"restarted after a later hello", after(time.Minute), after(time.Minute), true, nil,
-			after(time.Minute + time.Second), habitUnknown},
+			after(time.Minute + time.Second), dialect.HabitUnknown},
 	}
 	for _, tt := range tests {
-		c := &connection{established: true, lastHello: tt.hello, clean: tt.clean, cause: tt.cause}
+		speaks := dialect.XiaozhiMQTT(testID(1))
+		c := &connection{established: true, lastHello: tt.hello, clean: tt.clean, cause: tt.cause, dialect: speaks}
 		c.At, c.channel.goodbye = at, tt.goodbye
-		c.helloAtOnce = !tt.hello.IsZero() && tt.hello.Sub(at) <= helloAtOnce
+		if !tt.hello.IsZero() {
+			speaks.Keep(dialect.Greeting{MCP: true}, dialect.History{Connected: tt.hello.Sub(at)})
+		}
 		if got := c.habitShown(tt.end); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}

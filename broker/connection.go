@@ -1,19 +1,16 @@
 package broker
 
 import (
-	"encoding/binary"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
-
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/fleet/redact"
 	"fleetd/mcp"
@@ -48,31 +45,26 @@ const seenEvery = 5 * time.Second
 // A connection is one device's hold on the broker.
 type connection struct {
 	fleet.Connection
-	broker   *Broker
-	device   *device
-	client   *mqtt.Client // nil over a WebSocket
-	socket   *socket      // nil over MQTT
-	session  *mcp.Session
-	up, down string
-	lost     chan struct{} // closed when the connection has ended
-	health   atomic.Int32
+	broker  *Broker
+	device  *device
+	carrier carrier
+	dialect dialect.Dialect
+	session *mcp.Session
+	lost    chan struct{} // closed when the connection has ended
+	health  atomic.Int32
 
 	// These belong to the goroutine that reads.
-	clean        bool // DISCONNECT was received
-	expiryAsked  bool // CONNECT asked for a session that outlives the connection
+	clean        bool // the device sent DISCONNECT, or closed its WebSocket
 	establishing bool // holds device.takeover
 	established  bool
 	lastSeen     time.Time
 	lastHello    time.Time
-	unreleased   map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
-	helloAtOnce  bool                // the first hello came right after CONNECT
-	conversation Conversation        // the latest that is relayed, maybe over; nil before the first
+	conversation Conversation // the latest that is relayed, maybe over; nil before the first
 
 	mu         sync.Mutex
 	channel    channel
 	cause      error // why it ended; nil while it is open
 	line       line
-	outbox     outbox
 	onboarding onboarding
 }
 
@@ -84,12 +76,13 @@ const (
 )
 
 // newConnection makes a connection. The caller adds what carries it.
-func (b *Broker) newConnection(id fleet.DeviceID, clientID, transport, remoteAddr string) *connection {
+func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, clientID, transport,
+	remoteAddr string) *connection {
 	d := b.registry.hold(id)
 	c := &connection{
 		Connection: fleet.Connection{Device: id, Node: b.o.Node, ClientID: clientID, Transport: transport,
 			RemoteAddr: remoteAddr},
-		broker: b, device: d, up: upTopic(id), down: downTopic(id), lost: make(chan struct{}),
+		broker: b, device: d, dialect: speaks, lost: make(chan struct{}),
 	}
 	c.session = mcp.NewSession(c, mcp.SessionOptions{
 		IDs: d.ids, ListTimeout: b.o.RequestTimeout, Logger: b.log,
@@ -112,9 +105,7 @@ func (b *Broker) establish(c *connection) {
 	if old := c.device.connection(); old != nil {
 		b.stats.takeovers.Add(1)
 		c.OverClientID, c.OverRemoteAddr = old.ClientID, old.RemoteAddr
-		if old.v5() {
-			within(takeoverGoodbye, func() { old.say(packets.ErrSessionTakenOver) })
-		}
+		old.carrier.farewell(errTakenOver, takeoverGoodbye)
 		old.stop(errTakenOver)
 	}
 }
@@ -127,7 +118,7 @@ func (b *Broker) established(c *connection) {
 	b.stats.connects.Add(1)
 	b.stats.connections.Add(1)
 	b.devices.Connected(c.Connection)
-	if c.socket == nil { // else the device waits for the answer to its hello first
+	if c.dialect.Opening().AtOnce {
 		c.startOnboarding(0)
 	}
 }
@@ -139,20 +130,6 @@ func (c *connection) endEstablishing() {
 	}
 }
 
-// ended cleans up after a connection, however it came to its end. err is what
-// mochi made of it.
-func (b *Broker) ended(nc *netConn, err error) {
-	c := nc.link
-	if c == nil {
-		b.endedUnknown(err)
-		return
-	}
-	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
-		b.server.Clients.Delete(c.ClientID) // left there after a panic
-	}
-	b.endConnection(c, err)
-}
-
 func (b *Broker) endConnection(c *connection, err error) {
 	c.stop(err)
 	c.endEstablishing()
@@ -161,20 +138,6 @@ func (b *Broker) endConnection(c *connection, err error) {
 	if c.established {
 		b.stats.connections.Add(-1)
 		b.devices.Disconnected(c.Connection, c.clean, c.endCause(err))
-	}
-}
-
-// endedUnknown counts sockets that never became a device's. What the hook
-// refused is counted already.
-func (b *Broker) endedUnknown(err error) {
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.stats.refuse("silent")
-	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength),
-		errors.Is(err, errShortContents), errors.Is(err, errBadFlags), errors.Is(err, errProtocolName):
-		b.stats.refuse("malformed_connect")
-	case errors.Is(err, errProtocolLevel):
-		b.stats.refuse("protocol_level")
 	}
 }
 
@@ -191,15 +154,10 @@ func (c *connection) stop(cause error) {
 		close(c.lost)
 		c.onboarding.stop()
 		c.channel.end()
-		c.outbox.clear()
 	}
 	c.mu.Unlock()
 	if first {
-		if c.socket != nil {
-			c.socket.shut(cause)
-		} else {
-			c.client.Stop(cause)
-		}
+		c.carrier.shut(cause)
 		c.session.Close(cause)
 		c.broker.prober.remove(c)
 	}
@@ -212,15 +170,14 @@ func (c *connection) endCause(err error) fleet.Cause {
 	cause := c.cause
 	c.mu.Unlock()
 	var ours causeError
+	silent, isSilent := c.carrier.silence(cause)
 	switch {
 	case errors.As(cause, &ours):
 		return ours.Cause
 	case c.clean:
 		return fleet.Cause{}
-	case c.socket != nil && isTimeout(cause):
-		return causeOf(fleet.CauseNoPong, "no answer to pings of its WebSocket").Cause
-	case errors.Is(cause, os.ErrDeadlineExceeded):
-		return causeOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive").Cause
+	case isSilent:
+		return silent.Cause
 	case errors.Is(err, errPanic):
 		return causeOf(fleet.CauseInternal, err.Error()).Cause
 	case err == nil, errors.Is(err, io.EOF):
@@ -239,77 +196,54 @@ func (c *connection) seen(now time.Time) {
 	}
 }
 
-// handle receives the messages that b begins with and returns how many bytes they
-// take. The rest is for mochi: it begins with a packet that is not QoS 0 to the
-// device's own topic without properties, or not complete.
-func (c *connection) handle(b []byte) (handled int) {
-	payload, next := c.plainMessage(b)
-	if next == 0 {
-		return 0
-	}
-	now := time.Now()
-	c.seen(now)
-	for ; next > 0 && !c.client.Closed(); payload, next = c.plainMessage(b[handled:]) {
-		handled += next
-		c.receive(payload)
-	}
-	if k := c.client.State.Keepalive; k > 0 { // as mochi does for the packets that it reads
-		_ = c.client.Net.Conn.SetDeadline(now.Add(time.Duration(k+k/2) * time.Second))
-	}
-	return handled
+// Send makes a connection the transport of its MCP session.
+func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
+	return c.carrier.post(c.dialect.Wrap(c.carrier.begin(c.dialect.Address(msg), len(msg)+64), msg, scope))
 }
 
-// plainMessage returns the payload of the packet that b begins with, and its
-// length; 0 if it is a packet that handle leaves to mochi.
-func (c *connection) plainMessage(b []byte) (payload []byte, length int) {
-	if len(b) < 2 || b[0] != packetPublish<<4 {
-		return nil, 0
-	}
-	remaining, n := binary.Uvarint(b[1:])
-	if n <= 0 || remaining > uint64(len(b)-1-n) {
-		return nil, 0
-	}
-	length = 1 + n + int(remaining)
-	body := b[1+n : length]
-	if len(body) < 2+len(c.up) || int(binary.BigEndian.Uint16(body)) != len(c.up) || string(body[2:2+len(c.up)]) != c.up {
-		return nil, 0
-	}
-	payload = body[2+len(c.up):]
-	if !c.v5() {
-		return payload, length
-	}
-	if len(payload) == 0 || payload[0] != 0 {
-		return nil, 0
-	}
-	return payload[1:], length
+// deliver sends a message of a conversation to the device, as it is. See
+// carrier.post.
+func (c *connection) deliver(message []byte) error {
+	return c.carrier.post(append(c.carrier.begin(c.dialect.Address(message), len(message)), message...))
 }
 
-// receive takes what the device published. This is where text of devices comes in:
-// results, errors, notifications, logs and tools. The Client-Id that the device's
-// credentials are bound to goes no further, or whoever reads what devices say could
-// poll with it and be given them.
-func (c *connection) receive(payload []byte) {
+// receive handles what the device published to the topic, or sent over its
+// WebSocket. This is where text of devices comes in: results, errors, notifications,
+// logs and tools. The Client-Id that the device's credentials are bound to goes no
+// further, or whoever reads what devices say could poll with it and be given them.
+func (c *connection) receive(topic string, payload []byte) {
 	c.broker.stats.publishesIn.Add(1)
-	payload = redact.ClientID(payload, uuidOf(c.ClientID))
-	e, err := mcp.ParseEnvelope(payload)
-	switch {
-	case errors.Is(err, mcp.ErrMalformed):
-		// A healthy device sends such texts: stock firmware does not escape error
+	payload = redact.ClientID(payload, dialect.UUIDOf(c.ClientID))
+	m, err := c.dialect.Decode(topic, payload)
+	if err != nil {
+		// A healthy device sends malformed texts: stock firmware does not escape error
 		// messages. The call they answer can often be determined.
-		if !c.session.ReceiveBroken(payload) {
+		if !errors.Is(err, mcp.ErrMalformed) || !c.session.ReceiveBroken(payload) {
 			c.broker.stats.unreadable.Add(1)
 		}
-	case err != nil:
-		c.broker.stats.unreadable.Add(1)
-	case e.Type == mcp.TypeMCP && e.Payload != nil:
-		c.session.Receive(e.Payload)
-	case e.Type == "hello":
-		c.answerHello(payload, time.Now())
-	case c.conversation != nil && e.Type != mcp.TypeMCP:
-		if c.conversation.Receive(e.Type, e.SessionID, payload) {
-			c.endChannel()
-		}
-	case e.Type == "goodbye":
+		return
+	}
+	switch m.Kind {
+	case dialect.RPC:
+		c.session.Receive(m.Payload)
+	case dialect.Ready:
+		c.carrier.greeted(0)
+		c.startOnboarding(0)
+	case dialect.Hello:
+		c.carrier.greeted(m.Greeting.AudioVersion)
+		c.answerHello(m, time.Now())
+	case dialect.Goodbye, dialect.Text:
+		c.converse(m)
+	}
+}
+
+// converse handles a message of the device's conversation.
+func (c *connection) converse(m dialect.Message) {
+	over := m.Kind == dialect.Goodbye
+	if c.conversation != nil {
+		over = c.conversation.Receive(m.Type, m.Session, m.Payload)
+	}
+	if over {
 		c.endChannel()
 	}
 }

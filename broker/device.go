@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/mcp"
 )
@@ -26,7 +27,7 @@ type device struct {
 	holders int         // connections from authentication to their end
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
-	habit   habit
+	habit   dialect.Habit
 
 	listings *rate.Limiter
 	hellos   *rate.Limiter // of conversations that are relayed

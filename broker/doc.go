@@ -7,6 +7,10 @@
 // by topic: a device publishes to the fleet alone, and messages to it are
 // written straight to its connection, so that no SUBSCRIBE is needed.
 //
+// A connection has a carrier, which is MQTT or a WebSocket, and a dialect, which
+// says what the device's messages mean and how it is addressed: see package
+// dialect. Nothing else depends on the kind of a device.
+//
 // The broker knows no SQL and no operators. It queries and notifies the domain
 // through [Devices]; callers reach devices through it as a [fleet.Link].
 //

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/mcp"
 )
@@ -11,15 +12,20 @@ var _ fleet.CallEncoder = (*Broker)(nil)
 // gets, or 1 for a device that has not connected since the start.
 func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
 	w := fleet.WireCall{ID: 1}
+	speaks := dialect.XiaozhiMQTT(id) // as most devices do
 	if c := b.registry.connection(id); c != nil {
 		w.Connected, w.NextID, w.ID = true, true, c.device.ids.Peek()
+		speaks = c.dialect
 	}
-	request, message, err := mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments,
-		Scope: scopeOf(inv)})
+	params, err := speaks.Call(inv)
+	if err == nil {
+		params.ID = w.ID
+		w.Request, err = mcp.EncodeCall(params)
+	}
 	if err != nil {
 		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", fleet.CleanText(inv.Tool, 80),
 			"detail", fleet.CleanText(err.Error(), 300))
 	}
-	w.Request, w.Message = request, message
+	w.Message = speaks.Wrap(nil, w.Request, params.Scope)
 	return w, nil
 }

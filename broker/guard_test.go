@@ -344,7 +344,7 @@ func TestKeepalive(t *testing.T) {
 	b, _ := start(t, nil)
 	for i, tt := range tests {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(i), keepalive: tt.keepalive, version: tt.version})
-		cl := b.registry.connection(d.id).client
+		cl := mqttOf(b.registry.connection(d.id)).client
 		if cl.State.Keepalive != tt.want || cl.State.ServerKeepalive != tt.announced {
 			t.Errorf("keepalive %d, v%d: %d, announced %v", tt.keepalive, tt.version, cl.State.Keepalive, cl.State.ServerKeepalive)
 		}

@@ -8,6 +8,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/redact"
@@ -32,9 +33,9 @@ func (h *hook) Provides(event byte) bool {
 	return false
 }
 
-func linkOf(cl *mqtt.Client) *connection {
+func carrierOf(cl *mqtt.Client) *mqttCarrier {
 	if nc, ok := cl.Net.Conn.(*netConn); ok {
-		return nc.link
+		return nc.carrier
 	}
 	return nil
 }
@@ -42,14 +43,14 @@ func linkOf(cl *mqtt.Client) *connection {
 // OnPacketRead sees each packet before mochi acts on it. [packets.ErrRejectPacket]
 // ends the connection; mochi takes no notice of other errors.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
-	c := linkOf(cl)
+	c := carrierOf(cl)
 	if c == nil {
 		return h.connecting(cl, pk)
 	}
 	c.seen(time.Now())
 	switch pk.FixedHeader.Type {
 	case packets.Publish:
-		if pk.FixedHeader.Qos > 0 || pk.FixedHeader.Retain || pk.TopicName != c.up {
+		if pk.FixedHeader.Qos > 0 || pk.FixedHeader.Retain || !c.dialect.MayPublish(pk.TopicName) {
 			return c.publishing(pk)
 		}
 	case packets.Pubrel:
@@ -64,7 +65,8 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 
 // connecting takes out of a CONNECT what the fleet does not offer. Mochi would
 // publish a will without asking the ACL, so that one device could forge a call
-// to another, and would keep sessions of devices that are gone.
+// to another, and would keep sessions of devices that are gone. The dialect is
+// shown the will.
 func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if pk.FixedHeader.Type != packets.Connect {
 		return pk, nil // mochi ends the connection
@@ -75,9 +77,9 @@ func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, e
 	}
 	if pk.Connect.WillFlag {
 		h.broker.stats.willsRemoved.Add(1)
-	}
-	if nc, ok := cl.Net.Conn.(*netConn); ok {
-		nc.willRetained = pk.Connect.WillRetain && pk.ProtocolVersion >= 5
+		if nc, ok := cl.Net.Conn.(*netConn); ok {
+			nc.will = &dialect.Will{Topic: pk.Connect.WillTopic, Retain: pk.Connect.WillRetain}
+		}
 	}
 	pk.Connect.WillFlag, pk.Connect.WillQos, pk.Connect.WillRetain = false, 0, false
 	pk.Connect.WillTopic, pk.Connect.WillPayload = "", nil
@@ -106,25 +108,42 @@ func malformedConnect(pk *packets.Packet) bool {
 // features that mochi leaves out; mochi itself adds what else differs from the
 // CONNECT. It also runs outside of listener.serve, where a panic would end the
 // process.
-func (h *hook) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
-	if pk.FixedHeader.Type == packets.Connack && pk.ReasonCode == packets.CodeSuccess.Code {
-		p := &pk.Properties
-		p.MaximumPacketSize = maxPacket
-		p.RetainAvailable, p.RetainAvailableFlag = 0, true
-		p.WildcardSubAvailable, p.WildcardSubAvailableFlag = 0, true
-		p.SubIDAvailable, p.SubIDAvailableFlag = 0, true
-		p.SharedSubAvailable, p.SharedSubAvailableFlag = 0, true
+func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
+	if pk.FixedHeader.Type != packets.Connack || pk.ReasonCode != packets.CodeSuccess.Code {
+		return pk
+	}
+	var o dialect.Opening
+	if c := carrierOf(cl); c != nil {
+		o = c.dialect.Opening()
+	}
+	p := &pk.Properties
+	p.MaximumPacketSize = maxPacket
+	p.RetainAvailable, p.RetainAvailableFlag = available(o.Retain), true
+	p.WildcardSubAvailable, p.WildcardSubAvailableFlag = available(o.Wildcards), true
+	p.SubIDAvailable, p.SubIDAvailableFlag = 0, true
+	p.SharedSubAvailable, p.SharedSubAvailableFlag = 0, true
+	for _, property := range o.Properties {
+		p.User = append(p.User, packets.UserProperty{Key: property.Key, Val: property.Value})
 	}
 	return pk
+}
+
+func available(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // OnConnect refuses what cannot be a device of the fleet, and binds the connection to
 // the device that the credentials belong to. Mochi's hook for the latter knows one code of
 // refusal alone.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
-	code, reason := connectRefusal(cl, &pk)
+	said := connectOf(cl, &pk)
+	speaks, id := h.broker.o.overMQTT(said)
+	code, reason := connectRefusal(said, &pk, speaks)
 	if reason == "" {
-		code, reason = h.authenticate(cl, &pk)
+		code, reason = h.authenticate(cl, &pk, speaks, id)
 	}
 	if reason != "" {
 		h.broker.refused(cl, reason)
@@ -135,16 +154,31 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	return nil
 }
 
-func connectRefusal(cl *mqtt.Client, pk *packets.Packet) (code packets.Code, reason string) {
-	nc, _ := cl.Net.Conn.(*netConn)
+// connectOf is what a dialect is recognised by.
+func connectOf(cl *mqtt.Client, pk *packets.Packet) dialect.Connect {
+	c := dialect.Connect{ClientID: cl.ID, Version: pk.ProtocolVersion}
+	if nc, ok := cl.Net.Conn.(*netConn); ok && nc.will != nil {
+		c.Will, nc.will = *nc.will, nil
+	}
+	for _, p := range pk.Properties.User {
+		c.Properties = append(c.Properties, dialect.Property{Key: p.Key, Value: p.Val})
+	}
+	return c
+}
+
+// connectRefusal finds what a CONNECT must not say. speaks is nil if no dialect
+// knows the client.
+func connectRefusal(said dialect.Connect, pk *packets.Packet, speaks dialect.Dialect) (code packets.Code,
+	reason string) {
+	mayRetain := said.Version < 5 || speaks != nil && speaks.Opening().Retain
 	switch {
 	case pk.Properties.AuthenticationMethod != "":
 		return packets.ErrBadAuthenticationMethod, "auth_method"
 	case len(pk.Properties.AuthenticationData) > 0:
 		return packets.ErrProtocolViolation, "malformed_connect"
-	case nc != nil && nc.willRetained:
+	case said.Will.Retain && !mayRetain:
 		return packets.ErrRetainNotSupported, "will_retained"
-	case deviceOfClientID(cl.ID) == "":
+	case speaks == nil:
 		return packets.ErrClientIdentifierNotValid, "client_id"
 	}
 	return packets.CodeSuccess, ""
@@ -173,15 +207,16 @@ func clampKeepalive(cl *mqtt.Client) {
 
 // OnConnectAuthenticate follows OnConnect, which did it.
 func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
-	return linkOf(cl) != nil
+	return carrierOf(cl) != nil
 }
 
 // authenticate binds the connection to the device that the credentials belong to. A
 // device that cannot be let in now is to try again: its credentials are not wrong.
-func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet) (code packets.Code, reason string) {
+func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.Dialect, named fleet.DeviceID) (
+	code packets.Code, reason string) {
 	b := h.broker
 	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password, hostOf(cl.Net.Remote))
-	if err == nil && id != deviceOfClientID(cl.ID) {
+	if err == nil && id != named {
 		err = errors.New("the client id names another device than the credentials")
 	}
 	nc, ok := cl.Net.Conn.(*netConn)
@@ -193,9 +228,9 @@ func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet) (code packets.C
 	case !ok:
 		return packets.ErrUnspecifiedError, "credentials"
 	}
-	nc.link = b.newConnection(id, cl.ID, cl.Net.Listener, hostOf(cl.Net.Remote))
-	nc.link.client = cl
-	nc.link.expiryAsked = pk.Properties.SessionExpiryInterval > 0
+	c := b.newConnection(id, speaks, cl.ID, cl.Net.Listener, hostOf(cl.Net.Remote))
+	nc.carrier = &mqttCarrier{connection: c, client: cl, expiryAsked: pk.Properties.SessionExpiryInterval > 0}
+	c.carrier = nc.carrier
 	return packets.CodeSuccess, ""
 }
 
@@ -211,30 +246,30 @@ func refusal(err error) string {
 // client id. That would write to the old socket, and wait for seconds if it is
 // stuck, so the old connection is stopped first.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
-	h.broker.establish(linkOf(cl))
+	h.broker.establish(carrierOf(cl).connection)
 }
 
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
-	h.broker.established(linkOf(cl))
+	h.broker.established(carrierOf(cl).connection)
 }
 
-// OnACLCheck allows two topics: the one that the device publishes to and, for
-// foreign clients that cannot do without SUBSCRIBE, the one of messages to it.
+// OnACLCheck allows the topics that the device's dialect has.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
-	c := linkOf(cl)
+	c := carrierOf(cl)
 	if c == nil {
 		return false
 	}
 	if write {
-		return topic == c.up
+		return c.dialect.MayPublish(topic)
 	}
-	return topic == c.down
+	return c.dialect.MaySubscribe(topic)
 }
 
 // OnSubscribed runs before mochi sends the codes, and says more exactly why a
 // subscription of MQTT 5 is refused.
 func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
-	if cl.Properties.ProtocolVersion < 5 {
+	c := carrierOf(cl)
+	if c == nil || !c.v5() {
 		return
 	}
 	for i, f := range pk.Filters {
@@ -242,7 +277,8 @@ func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 		case codes[i] < packets.ErrUnspecifiedError.Code:
 		case mqtt.IsSharedFilter(f.Filter):
 			codes[i] = packets.ErrSharedSubscriptionsNotSupported.Code
-		case codes[i] == packets.ErrNotAuthorized.Code && strings.ContainsAny(f.Filter, "+#"):
+		case codes[i] == packets.ErrNotAuthorized.Code && !c.dialect.Opening().Wildcards &&
+			strings.ContainsAny(f.Filter, "+#"):
 			codes[i] = packets.ErrWildcardSubscriptionsNotSupported.Code
 		}
 	}
@@ -250,8 +286,8 @@ func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 
 // OnPublish takes what a device says. It goes nowhere else.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
-	if c := linkOf(cl); c != nil {
-		c.receive(pk.Payload)
+	if c := carrierOf(cl); c != nil {
+		c.receive(pk.TopicName, pk.Payload)
 	}
 	return pk, packets.CodeSuccessIgnore
 }
@@ -260,7 +296,7 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 func (b *Broker) refused(cl *mqtt.Client, reason string) {
 	b.stats.refuse(reason)
 	if ok, skipped := b.refusals.allow(cl.ID+reason, time.Now()); ok {
-		client := redact.Text(fleet.CleanText(cl.ID, 128), fleet.CleanText(uuidOf(cl.ID), 128))
+		client := redact.Text(fleet.CleanText(cl.ID, 128), fleet.CleanText(dialect.UUIDOf(cl.ID), 128))
 		b.log.Warn("connection refused", "client", client, "remote", hostOf(cl.Net.Remote),
 			"reason", reason, "not_logged", skipped)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"fleetd/broker/dialect"
 )
 
 // A netConn is a device's socket as mochi sees it. It refuses bytes that mochi
@@ -22,10 +24,10 @@ type netConn struct {
 	handshake    *handshake // over TLS
 
 	// The rest belongs to the goroutine that reads.
-	guard        frameGuard
-	bad          error       // what is wrong with the bytes after those that were read
-	willRetained bool        // CONNECT has a retained will
-	link         *connection // nil until the device is known
+	guard   frameGuard
+	bad     error         // what is wrong with the bytes after those that were read
+	will    *dialect.Will // of CONNECT, until it is accepted; nil without one
+	carrier *mqttCarrier  // nil until the device is known
 }
 
 // Read gives out whole packets up to a bad one, so that those before it are
@@ -36,12 +38,12 @@ func (c *netConn) Read(p []byte) (int, error) {
 		if c.bad != nil {
 			return 0, c.refuse()
 		}
-		mayHandle := c.guard.betweenPackets() && c.link != nil && c.link.established
+		mayHandle := c.guard.betweenPackets() && c.carrier != nil && c.carrier.established
 		n, err := c.Conn.Read(p)
 		n, c.bad = c.guard.check(p[:n])
 		handled := 0
 		if mayHandle {
-			handled = c.link.handle(p[:n])
+			handled = c.carrier.handle(p[:n])
 			n = copy(p, p[handled:n])
 		}
 		switch {
@@ -56,8 +58,8 @@ func (c *netConn) Read(p []byte) (int, error) {
 // refuse answers a bad packet as MQTT wants it, before the connection ends.
 func (c *netConn) refuse() error {
 	switch {
-	case c.link != nil:
-		c.link.broken(codeOf(c.bad), brokenRules(c.bad.Error()))
+	case c.carrier != nil:
+		c.carrier.broken(codeOf(c.bad), brokenRules(c.bad.Error()))
 	case errors.Is(c.bad, errProtocolLevel):
 		_, _ = c.Write([]byte{packets.Connack << 4, 2, 0, packets.Err3UnsupportedProtocolVersion.Code})
 	}

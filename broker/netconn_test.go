@@ -105,7 +105,7 @@ func TestMessagesToASlowDeviceStayWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := b.registry.connection(d.id)
-	_ = c.client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
 	const messages = 6
 	for n := range messages {
 		if err := c.deliver(bytes.Repeat([]byte{'a' + byte(n)}, 512<<10)); err != nil {

@@ -98,7 +98,7 @@ var errListedOften = errors.New(
 // in between.
 func (c *connection) introduce(ctx context.Context) error {
 	params := c.initializeParams()
-	if params.VisionURL == "" && !c.broker.devices.NeedsListing(c.Device) {
+	if params.VisionURL == "" && !c.dialect.Opening().Initialize && !c.broker.devices.NeedsListing(c.Device) {
 		return nil // nothing to send or ask: a returning fleet is let in without requests
 	}
 	var hello *mcp.InitializeResult

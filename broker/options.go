@@ -10,6 +10,9 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"fleetd/broker/dialect"
+	"fleetd/fleet"
 )
 
 // Options configures a [Broker]. Devices and one address are required.
@@ -59,6 +62,7 @@ type Options struct {
 
 	OnboardingLimit  int // devices being listed at a time. Default: 256
 	onboardingDelays []time.Duration
+	overMQTT         func(dialect.Connect) (dialect.Dialect, fleet.DeviceID)
 }
 
 func (o *Options) setDefaults() error {
@@ -86,6 +90,9 @@ func (o *Options) setDefaults() error {
 	o.OnboardingLimit = cmp.Or(o.OnboardingLimit, 256)
 	if o.onboardingDelays == nil {
 		o.onboardingDelays = []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute}
+	}
+	if o.overMQTT == nil {
+		o.overMQTT = dialect.OverMQTT
 	}
 	return nil
 }

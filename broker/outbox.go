@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -27,49 +25,7 @@ type outbox struct {
 
 func (o *outbox) clear() { o.waiting = nil }
 
-// Send makes a connection the transport of its MCP session.
-func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
-	return c.post(mcp.AppendEnvelope(c.beginPublish(len(msg)+64), msg, scope))
-}
-
-// deliver sends a message to the device. See [connection.post].
-func (c *connection) deliver(payload []byte) error {
-	return c.post(append(c.beginPublish(len(payload)), payload...))
-}
-
-// maxFixedHeader is the longest fixed header of an MQTT packet.
-const maxFixedHeader = 1 + binary.MaxVarintLen32
-
-// beginPublish returns a PUBLISH packet to the device, with room for a payload
-// of so many bytes. The payload is to be appended.
-func (c *connection) beginPublish(size int) []byte {
-	if c.socket != nil { // a message is a frame there
-		return make([]byte, 0, size)
-	}
-	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(c.down)+1+size) // the fixed header comes last
-	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(c.down))), c.down...)
-	if c.v5() {
-		packet = append(packet, 0) // no properties
-	}
-	return packet
-}
-
-// endPublish fills in the fixed header. QoS 0: a device does not distinguish a
-// repeated call from a new one.
-func endPublish(packet []byte) []byte {
-	header := binary.AppendUvarint([]byte{packetPublish << 4}, uint64(len(packet)-maxFixedHeader))
-	start := maxFixedHeader - len(header)
-	copy(packet[start:], header)
-	return packet[start:]
-}
-
-// post sends a packet of beginPublish with its payload, or returns an error if it
-// was not sent. It does not wait for the device. A nil error does not prove
-// delivery: only an answer does.
-func (c *connection) post(packet []byte) error {
-	if c.socket != nil {
-		return c.socket.post(packet, false)
-	}
+func (c *mqttCarrier) post(packet []byte) error {
 	packet = endPublish(packet)
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device takes packets of at most %d bytes", mcp.ErrNotSent, limit)
@@ -83,7 +39,7 @@ func (c *connection) post(packet []byte) error {
 
 // enqueue puts a packet in the outbox, unless it is the first: then the caller
 // has to write it.
-func (c *connection) enqueue(packet []byte) (first bool, err error) {
+func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.outbox
@@ -103,7 +59,7 @@ func (c *connection) enqueue(packet []byte) (first bool, err error) {
 
 // writeNow writes the first packet without waiting for anything, and leaves the
 // rest to a goroutine.
-func (c *connection) writeNow(packet []byte) {
+func (c *mqttCarrier) writeNow(packet []byte) {
 	c.broker.stats.publishesOut.Add(1)
 	nc, ok := c.client.Net.Conn.(*netConn)
 	if !ok || !c.client.TryLock() { // mochi writes
@@ -126,7 +82,7 @@ func (c *connection) writeNow(packet []byte) {
 // write writes a packet, or the rest of one, then what is in the outbox. Packets
 // must not mix with those of mochi: locked means that the caller holds the
 // client's lock.
-func (c *connection) write(packet []byte, locked bool) {
+func (c *mqttCarrier) write(packet []byte, locked bool) {
 	for ok := true; ok; packet, ok = c.nextPacket() {
 		if !locked {
 			c.client.Lock()
@@ -141,7 +97,7 @@ func (c *connection) write(packet []byte, locked bool) {
 }
 
 // written ends the connection if a write failed.
-func (c *connection) written(err error) bool {
+func (c *mqttCarrier) written(err error) bool {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.stop(errNotTaken)
 	}
@@ -151,11 +107,11 @@ func (c *connection) written(err error) bool {
 	return err == nil
 }
 
-func (c *connection) nextPacket() ([]byte, bool) {
+func (c *mqttCarrier) nextPacket() ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.outbox
-	if len(o.waiting) == 0 {
+	if len(o.waiting) == 0 || c.cause != nil {
 		o.writing = false
 		return nil, false
 	}

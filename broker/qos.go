@@ -18,14 +18,14 @@ var ignored = packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puba
 // mochi sends clients of MQTT 3.1.1 a packet that they do not know, or nothing.
 // QoS 2 is handled here alone: mochi counts quotas that version 3.1.1 does not
 // have, and answers a message that comes again with an error.
-func (c *connection) publishing(pk packets.Packet) (packets.Packet, error) {
+func (c *mqttCarrier) publishing(pk packets.Packet) (packets.Packet, error) {
 	qos := pk.FixedHeader.Qos
 	switch {
 	case pk.PublishValidate(0) != packets.CodeSuccess:
 		return pk, nil // mochi ends the connection
-	case pk.FixedHeader.Retain && c.v5():
+	case pk.FixedHeader.Retain && c.v5() && !c.dialect.Opening().Retain:
 		return c.rejected(pk, packets.ErrRetainNotSupported)
-	case pk.TopicName != c.up:
+	case !c.dialect.MayPublish(pk.TopicName):
 		c.broker.stats.foreignTopics.Add(1)
 		c.refuseMessage(qos, pk.PacketID)
 		return ignored, nil
@@ -36,14 +36,14 @@ func (c *connection) publishing(pk packets.Packet) (packets.Packet, error) {
 }
 
 // rejected ends the connection over a packet.
-func (c *connection) rejected(pk packets.Packet, why packets.Code) (packets.Packet, error) {
+func (c *mqttCarrier) rejected(pk packets.Packet, why packets.Code) (packets.Packet, error) {
 	c.broken(why, brokenRules(why.Reason))
 	return pk, packets.ErrRejectPacket
 }
 
 // refuseMessage acknowledges a message that is dropped. Version 3.1.1 has no
 // way to say that.
-func (c *connection) refuseMessage(qos byte, id uint16) {
+func (c *mqttCarrier) refuseMessage(qos byte, id uint16) {
 	code := packets.ErrNotAuthorized
 	if !c.v5() {
 		code = packets.CodeSuccess
@@ -58,7 +58,7 @@ func (c *connection) refuseMessage(qos byte, id uint16) {
 
 // receiveOnce handles a QoS 2 message the first time that it comes, and
 // acknowledges it each time.
-func (c *connection) receiveOnce(pk packets.Packet) (packets.Packet, error) {
+func (c *mqttCarrier) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 	_, again := c.unreleased[pk.PacketID]
 	switch {
 	case again:
@@ -70,7 +70,7 @@ func (c *connection) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 			c.unreleased = make(map[uint16]struct{})
 		}
 		c.unreleased[pk.PacketID] = struct{}{}
-		c.receive(pk.Payload)
+		c.receive(pk.TopicName, pk.Payload)
 	}
 	c.acknowledge(packets.Pubrec, pk.PacketID, packets.CodeSuccess)
 	return ignored, nil
@@ -78,7 +78,7 @@ func (c *connection) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 
 // releasing ends the exchange of a QoS 2 message: its identifier may come with
 // another.
-func (c *connection) releasing(pk packets.Packet) (packets.Packet, error) {
+func (c *mqttCarrier) releasing(pk packets.Packet) (packets.Packet, error) {
 	_, known := c.unreleased[pk.PacketID]
 	code := packets.CodeSuccess
 	if !known && c.v5() {
@@ -93,7 +93,7 @@ func (c *connection) releasing(pk packets.Packet) (packets.Packet, error) {
 
 // acknowledge writes an acknowledgement. If that fails the socket is closed,
 // which its reader finds out.
-func (c *connection) acknowledge(kind byte, id uint16, code packets.Code) {
+func (c *mqttCarrier) acknowledge(kind byte, id uint16, code packets.Code) {
 	_ = c.client.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: kind}, PacketID: id, ReasonCode: code.Code,
 	})
@@ -101,7 +101,7 @@ func (c *connection) acknowledge(kind byte, id uint16, code packets.Code) {
 
 // subscribing refuses subscription identifiers, which mochi would keep although
 // CONNACK says that the server does not support them.
-func (c *connection) subscribing(pk packets.Packet) (packets.Packet, error) {
+func (c *mqttCarrier) subscribing(pk packets.Packet) (packets.Packet, error) {
 	if len(pk.Properties.SubscriptionIdentifier) == 0 || pk.SubscribeValidate() != packets.CodeSuccess {
 		return pk, nil
 	}
@@ -118,7 +118,7 @@ func (c *connection) subscribing(pk packets.Packet) (packets.Packet, error) {
 // disconnecting notes that the device says goodbye. A session that it wants kept
 // only now is against the rules; one that it wanted from the start was refused
 // by CONNACK, and is not asked for again.
-func (c *connection) disconnecting(pk packets.Packet) (packets.Packet, error) {
+func (c *mqttCarrier) disconnecting(pk packets.Packet) (packets.Packet, error) {
 	p := &pk.Properties
 	if p.SessionExpiryInterval > 0 && !c.expiryAsked {
 		return c.rejected(pk, packets.ErrProtocolViolationZeroNonZeroExpiry)

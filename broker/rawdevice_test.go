@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 )
 
@@ -22,6 +23,15 @@ func testClientID(n int) string {
 }
 
 func testID(n int) fleet.DeviceID { return deviceOfClientID(testClientID(n)) }
+
+// The names are written from the protocol, not with the code under test.
+func upTopic(id fleet.DeviceID) string   { return "fleet/" + string(id) + "/up" }
+func downTopic(id fleet.DeviceID) string { return "devices/p2p/" + string(id) }
+
+func deviceOfClientID(clientID string) fleet.DeviceID {
+	_, id := dialect.OverMQTT(dialect.Connect{ClientID: clientID})
+	return id
+}
 
 // A connectPacket is a CONNECT, written byte by byte so that it can be wrong.
 type connectPacket struct {
@@ -107,7 +117,7 @@ func connectRaw(t testing.TB, b *Broker, p connectPacket) *rawDevice {
 	}
 	eventually(t, "the connection is the device's", func() bool {
 		c := b.registry.connection(d.id)
-		return c != nil && c.client.Net.Remote == d.conn.LocalAddr().String()
+		return c != nil && mqttOf(c).client.Net.Remote == d.conn.LocalAddr().String()
 	})
 	return d
 }
@@ -272,3 +282,5 @@ func (d *rawDevice) ended(within time.Duration) error {
 		}
 	}
 }
+
+func mqttOf(c *connection) *mqttCarrier { return c.carrier.(*mqttCarrier) }

@@ -3,7 +3,6 @@ package broker
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 	"golang.org/x/time/rate"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/mcp"
 )
@@ -24,10 +24,6 @@ const (
 	socketSilence = 65 * time.Second // without any frame: the device is gone
 	socketHello   = 30 * time.Second // from the upgrade to hello
 	socketGoodbye = time.Second      // for the close frame: a stuck device takes none
-
-	// boardChannel bounds a conversation without a voice server: a board listens
-	// meanwhile, to a person who gets no answer.
-	boardChannel = time.Minute
 
 	// What waits for a device that reads slowly. Audio that waits for longer than
 	// lateAudio is dropped.
@@ -64,7 +60,7 @@ type socket struct {
 	// These belong to the goroutine that reads.
 	message      []byte
 	extend       time.Time
-	greeted      bool // hello came
+	introduced   bool // it said hello, or need not
 	texts, audio *rate.Limiter
 
 	mu      sync.Mutex
@@ -82,7 +78,8 @@ type outgoing struct {
 }
 
 func newSocket(c *connection, ws *websocket.Conn, version string) *socket {
-	s := &socket{c: c, ws: ws, wake: make(chan struct{}, 1), texts: rate.NewLimiter(textRate, textBurst),
+	s := &socket{c: c, ws: ws, introduced: c.dialect.Opening().AtOnce, wake: make(chan struct{}, 1),
+		texts: rate.NewLimiter(textRate, textBurst),
 		audio: rate.NewLimiter(audioRate, audioBurst)}
 	n, _ := strconv.Atoi(version)
 	s.setVersion(n)
@@ -118,7 +115,7 @@ func (s *socket) read() error {
 		switch {
 		case errors.Is(err, websocket.ErrReadLimit):
 			return s.broken(errLongMessage)
-		case err != nil && !s.greeted && isTimeout(err):
+		case err != nil && !s.introduced && isTimeout(err):
 			return s.broken(errNoHello)
 		case err != nil:
 			return err
@@ -156,7 +153,7 @@ func isTimeout(err error) bool {
 func (s *socket) alive() error {
 	now := time.Now()
 	s.c.seen(now)
-	if !s.greeted || now.Before(s.extend) {
+	if !s.introduced || now.Before(s.extend) {
 		return nil
 	}
 	s.extend = now.Add(time.Second)
@@ -180,21 +177,16 @@ func (s *socket) handle(kind int, message []byte) error {
 	if !s.texts.AllowN(now, 1) {
 		return s.broken(errFlood)
 	}
-	s.c.receive(message)
+	s.c.receive("", message)
 	return nil
 }
 
-// hello notes the device's hello.
-func (s *socket) hello(payload []byte) {
-	var h struct {
-		Version json.Number `json:"version"`
+func (s *socket) greeted(audioVersion int) {
+	if audioVersion != 0 {
+		s.setVersion(audioVersion)
 	}
-	if json.Unmarshal(payload, &h) == nil && h.Version != "" {
-		n, _ := h.Version.Int64()
-		s.setVersion(int(n))
-	}
-	if !s.greeted {
-		s.greeted = true
+	if !s.introduced {
+		s.introduced = true
 		s.extend = time.Time{}
 		_ = s.alive()
 	}
@@ -257,7 +249,7 @@ func (s *socket) SendAudio(frame []byte, timestamp uint32) bool {
 		return false
 	}
 	m := appendAudio(make([]byte, 0, header2+len(frame)), int(s.version.Load()), frame, timestamp)
-	return s.post(m, true) == nil
+	return s.queue(m, true) == nil
 }
 
 // Close implements [Stream].
@@ -268,8 +260,17 @@ func (s *socket) Close() {
 	s.stir()
 }
 
-// post queues a message, or returns an error if it was not. It does not wait.
-func (s *socket) post(m []byte, audio bool) error {
+func (s *socket) stream() Stream    { return s }
+func (s *socket) finish()           { s.Close() }
+func (s *socket) localHost() string { return hostOf(s.ws.LocalAddr().String()) }
+
+// begin returns an empty frame: a message is a frame.
+func (s *socket) begin(_ dialect.Address, size int) []byte { return make([]byte, 0, size) }
+
+func (s *socket) post(message []byte) error { return s.queue(message, false) }
+
+// queue queues a message, or returns an error if it was not. It does not wait.
+func (s *socket) queue(m []byte, audio bool) error {
 	kind, limit := 0, maxSocketTexts
 	if audio {
 		kind, limit = 1, maxSocketAudio
@@ -367,6 +368,13 @@ func (s *socket) writeNow(m outgoing) error {
 	}
 	_ = s.ws.SetWriteDeadline(time.Now().Add(s.c.broker.o.WriteTimeout))
 	return s.ws.WriteMessage(kind, m.data)
+}
+
+// farewell has nothing to do: shut says why.
+func (s *socket) farewell(causeError, time.Duration) {}
+
+func (s *socket) silence(err error) (causeError, bool) {
+	return causeOf(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
 }
 
 // shut closes the socket, and says why if the device listens. It does not wait.

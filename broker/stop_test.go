@@ -141,7 +141,15 @@ func TestHello(t *testing.T) {
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
 	eventually(t, "all are read", func() bool { return dom.count("notified") == 1 })
-	var hello serverHello
+	var hello struct {
+		Type, Transport string
+		SessionID       string `json:"session_id"`
+		UDP             struct {
+			Server     string
+			Port       int
+			Key, Nonce string
+		}
+	}
 	_, text, err := d.message()
 	if err != nil || json.Unmarshal([]byte(text), &hello) != nil {
 		t.Fatalf("%q, %v", text, err)

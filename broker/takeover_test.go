@@ -42,12 +42,12 @@ func TestReconnectWhileStuck(t *testing.T) {
 // stick fills the connection until a write blocks.
 func stick(t *testing.T, c *connection) {
 	t.Helper()
-	_ = c.client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
 	eventually(t, "the socket is full", func() bool {
 		_ = c.deliver(make([]byte, 256<<10))
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.outbox.waiting) >= maxOutbox
+		return len(mqttOf(c).outbox.waiting) >= maxOutbox
 	})
 }
 
@@ -56,7 +56,7 @@ func TestStuckDeviceIsDisconnected(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	c := b.registry.connection(d.id)
-	_ = c.client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
 	for range maxOutbox {
 		_ = c.deliver(make([]byte, 512<<10))
 	}
@@ -97,7 +97,7 @@ func TestDuplicateIDs(t *testing.T) {
 		})
 		open := 0
 		for _, d := range devices {
-			if d.conn.LocalAddr().String() == c.client.Net.Remote {
+			if d.conn.LocalAddr().String() == mqttOf(c).client.Net.Remote {
 				open++
 				d.serve(nil)
 				if _, err := call(b, testID(1), "x", `{}`, deadline, nil); err != nil {

@@ -1,9 +1,9 @@
 package broker
 
 import (
-	"strings"
 	"time"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 )
 
@@ -68,33 +68,27 @@ const (
 
 // beginConversation hands a hello to the voice relay. It reports false if the
 // device has no voice server. It runs on the goroutine that reads.
-func (c *connection) beginConversation(payload []byte, now time.Time) bool {
+func (c *connection) beginConversation(m dialect.Message, now time.Time) bool {
 	voice := c.broker.o.Voice
 	if voice == nil {
 		return false
 	}
 	if !c.device.hellos.AllowN(now, 1) {
-		if c.socket != nil {
-			c.socket.Close() // it would wait for an answer
-		}
+		c.hangUp("")
 		return true
 	}
 	if c.conversation != nil {
 		c.conversation.End(fleet.EndedByNewHello)
 		c.conversation = nil
 	}
-	keep := c.keepsChannel(payload, now)
-	var stream Stream
-	if c.socket != nil {
-		stream = c.socket
-	}
-	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: uuidOf(c.ClientID), RemoteAddr: c.RemoteAddr,
-		Stream: stream, Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
+	keep := c.keepsChannel(m.Greeting, now)
+	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: dialect.UUIDOf(c.ClientID), RemoteAddr: c.RemoteAddr,
+		Stream: c.carrier.stream(), Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
 		Opened: func() {
-			if keep { // a device that is connected for the conversation only
+			if keep > 0 { // a device that is connected for the conversation only
 				c.startOnboarding(0)
 			}
-		}}, payload)
+		}}, m.Payload)
 	if conversation == nil {
 		return false
 	}
@@ -102,14 +96,4 @@ func (c *connection) beginConversation(payload []byte, now time.Time) bool {
 	c.broker.stats.hellos.Add(1)
 	c.conversation = conversation
 	return true
-}
-
-// uuidOf returns the part of an MQTT client id that is the device's Client-Id, ""
-// if it has none.
-func uuidOf(clientID string) string {
-	i := strings.LastIndex(clientID, "@@@")
-	if i < 0 {
-		return ""
-	}
-	return clientID[i+len("@@@"):]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-chi/httprate"
 	"github.com/gorilla/websocket"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 )
@@ -141,7 +142,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		b.refuseSocket(w, r, http.StatusServiceUnavailable, "full", "too many connections")
 		return
 	}
-	c := b.newConnection(id, clientID, "ws", addr)
+	c := b.newConnection(id, dialect.XiaozhiWebSocket(), clientID, "ws", addr)
 	if !c.device.dials.AllowN(time.Now(), 1) {
 		c.device.release(c)
 		b.gate.Release(1)
@@ -156,7 +157,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := newSocket(c, ws, r.Header.Get("Protocol-Version"))
-	c.socket = s
+	c.carrier = s
 	go func() {
 		defer b.gate.Release(1)
 		if !b.sockets.enter(s) {
@@ -165,7 +166,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer b.sockets.leave(s)
-		b.serveSocket(c)
+		b.serveSocket(s)
 	}()
 }
 
@@ -187,8 +188,8 @@ func (b *Broker) refuseSocket(w http.ResponseWriter, r *http.Request, status int
 }
 
 // serveSocket runs one WebSocket to its end.
-func (b *Broker) serveSocket(c *connection) {
-	s := c.socket
+func (b *Broker) serveSocket(s *socket) {
+	c := s.c
 	written := make(chan struct{})
 	go func() { defer close(written); s.write() }()
 	var err error

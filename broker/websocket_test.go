@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"fleetd/broker/dialect"
 	"fleetd/fleet"
 )
 
@@ -47,7 +48,7 @@ func socketServer(t testing.TB, b *Broker) string {
 func socketHeader(n, version int) (fleet.DeviceID, http.Header) {
 	mqttID := testClientID(n)
 	id := deviceOfClientID(mqttID)
-	return id, http.Header{"Device-Id": {id.MAC()}, "Client-Id": {uuidOf(mqttID)}, "Protocol-Version": {fmt.Sprint(version)},
+	return id, http.Header{"Device-Id": {id.MAC()}, "Client-Id": {dialect.UUIDOf(mqttID)}, "Protocol-Version": {fmt.Sprint(version)},
 		"Authorization": {"Bearer " + passwordOf(mqttID)}}
 }
 
@@ -159,7 +160,7 @@ func TestWebSocketServesMCP(t *testing.T) {
 		t.Errorf("hello: %s", got)
 	}
 	c, ok := b.Connection(d.id)
-	if !ok || c.Transport != "ws" || c.RemoteAddr != "127.0.0.1" || !strings.HasSuffix(c.ClientID, uuidOf(testClientID(1))) {
+	if !ok || c.Transport != "ws" || c.RemoteAddr != "127.0.0.1" || !strings.HasSuffix(c.ClientID, dialect.UUIDOf(testClientID(1))) {
 		t.Errorf("%+v", c)
 	}
 	a, err := call(b, d.id, "self.lamp", `{}`, deadline, nil)
@@ -485,7 +486,7 @@ func TestWebSocketWithoutHello(t *testing.T) {
 	b, dom := start(t, nil)
 	d := dialSocket(t, socketServer(t, b), 1, 1, "")
 	eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
-	s := b.registry.connection(d.id).socket
+	s := b.registry.connection(d.id).carrier.(*socket)
 	eventually(t, "its time is up", func() bool {
 		_ = s.ws.SetReadDeadline(time.Now()) // which the test does not wait for
 		return d.over() != nil
@@ -501,7 +502,7 @@ func TestWebSocketHalfOpen(t *testing.T) {
 	b, dom := start(t, nil)
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	eventually(t, "hello", func() bool { return d.got() != "" })
-	s := b.registry.connection(d.id).socket
+	s := b.registry.connection(d.id).carrier.(*socket)
 	eventually(t, "its silence is noticed", func() bool {
 		_ = s.ws.SetReadDeadline(time.Now())
 		return dom.count("disconnected "+string(d.id)+" clean=false: no answer to pings") == 1

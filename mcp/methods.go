@@ -158,15 +158,14 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 }
 
 // EncodeCall returns the request that [Session.Call] writes for p, which needs
-// an ID, and its message: the request in its envelope. The error wraps
-// [ErrInvalid] where Call would refuse p.
-func EncodeCall(p CallToolParams) (request, message []byte, err error) {
+// an ID. The error wraps [ErrInvalid] where Call would refuse p.
+func EncodeCall(p CallToolParams) (request []byte, err error) {
 	s := Session{o: SessionOptions{MaxRequest: defaultMaxRequest}}
 	r, err := s.callRequest(p)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return r.msg, AppendEnvelope(nil, r.msg, r.scope), nil
+	return r.msg, nil
 }
 
 // Ping asks for a sign of life of the tasks that handle messages and calls. A

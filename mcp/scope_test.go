@@ -19,9 +19,9 @@ func TestScopeIsOutsideThePayload(t *testing.T) {
 		if d.sent[0] != want {
 			t.Errorf("scope %q: sent %s, want %s", scope, d.sent[0], want)
 		}
-		_, message, err := mcp.EncodeCall(mcp.CallToolParams{ID: 7, Name: "self.a", Scope: scope})
-		if string(message) != want || err != nil {
-			t.Errorf("scope %q: EncodeCall makes %s, %v, and Call sends %s", scope, message, err, want)
+		request, err := mcp.EncodeCall(mcp.CallToolParams{ID: 7, Name: "self.a", Scope: scope})
+		if message := mcp.AppendEnvelope(nil, request, scope); string(message) != want || err != nil {
+			t.Errorf("scope %q: EncodeCall makes %s, %v, and Call sends %s", scope, request, err, want)
 		}
 		if err := silence(d.sent[0]); err != nil {
 			t.Errorf("scope %q: a stock device drops it: %v", scope, err)

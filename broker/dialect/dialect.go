@@ -1,0 +1,158 @@
+package dialect
+
+import (
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/mcp"
+)
+
+// A Dialect is the language of one connection. Opening, Address, Wrap, Call and
+// Goodbye may be called by any goroutine, at the same time as others; the rest is
+// called by the goroutine that reads the connection. No method waits.
+type Dialect interface {
+	// Opening says how the connection begins. It returns the same each time.
+	Opening() Opening
+
+	// MayPublish reports whether the device may publish to the topic. What it
+	// publishes elsewhere is dropped.
+	MayPublish(topic string) bool
+	// MaySubscribe reports whether the device may subscribe with the filter. What
+	// is sent to the device reaches it without a subscription.
+	MaySubscribe(filter string) bool
+
+	// Decode reads what the device published to a topic that it may publish to, or
+	// sent over a WebSocket; there the topic is "". The message aliases payload. If
+	// the error wraps [mcp.ErrMalformed], the broker searches payload for the call
+	// that it answers; any other error drops it.
+	Decode(topic string, payload []byte) (Message, error)
+
+	// Address returns where a message goes: msg is bare JSON-RPC, or a message of a
+	// conversation.
+	Address(msg []byte) Address
+	// Wrap appends the payload that carries msg, one bare JSON-RPC message, to dst.
+	Wrap(dst, msg []byte, scope mcp.Scope) []byte
+
+	// Call returns the parameters of tools/call for an invocation. The broker adds
+	// the id, the timeout and OnSent. The error wraps [mcp.ErrInvalid] if the device
+	// could not run the call.
+	Call(inv fleet.Invocation) (mcp.CallToolParams, error)
+
+	Conversations
+
+	// Closed returns what the connection, which has ended, shows about the device.
+	Closed(e Ending) Habit
+}
+
+// Conversations says how a device holds a conversation with a person while no
+// voice server relays it. Only a dialect whose Decode returns [Hello] needs it.
+type Conversations interface {
+	// Keep returns for how long the conversation that a hello begins is kept open
+	// for the device's tools; 0 if it is ended at once. The broker may ask twice
+	// about one hello.
+	Keep(g Greeting, h History) time.Duration
+	// Answer returns an answer to hello, and the session that it names. The device
+	// sends its voice to host and port.
+	Answer(host string, port int) (session string, hello []byte)
+	// Goodbye returns the message that ends a conversation, nil for none. closes
+	// means that the connection ends with it. With session "" the conversation ends
+	// before its hello was answered.
+	Goodbye(session string) (message []byte, closes bool)
+}
+
+// Mute is embedded by dialects of devices that hold no conversations.
+type Mute struct{}
+
+// Keep implements [Conversations].
+func (Mute) Keep(Greeting, History) time.Duration { return 0 }
+
+// Answer implements [Conversations].
+func (Mute) Answer(string, int) (session string, hello []byte) { return "", nil }
+
+// Goodbye implements [Conversations].
+func (Mute) Goodbye(string) (message []byte, closes bool) { return nil, false }
+
+// Closed implements [Dialect].
+func (Mute) Closed(Ending) Habit { return HabitUnknown }
+
+// An Opening says how a connection begins.
+type Opening struct {
+	// AtOnce means that fleetd asks the device for its name and tools as soon as it
+	// is connected. Else the device speaks first: see [Hello] and [Ready].
+	AtOnce bool
+	// Initialize means that each connection needs MCP's initialize, also when
+	// fleetd has nothing to ask.
+	Initialize bool
+
+	// The rest is about MQTT 5.
+
+	Retain     bool       // the device may ask to retain a message or will; fleetd retains none
+	Wildcards  bool       // MaySubscribe allows filters with wildcards
+	Properties []Property // added to CONNACK
+}
+
+// A Property is a user property of MQTT 5.
+type Property struct{ Key, Value string }
+
+// An Address is where a message goes over MQTT. WebSockets need none.
+type Address struct {
+	Topic      string
+	Properties []Property // of MQTT 5
+}
+
+// A Kind says what a message is about.
+type Kind int8
+
+const (
+	Ignored Kind = iota // nothing to do
+	RPC                 // Payload is JSON-RPC for the MCP session
+	Ready               // the device can be asked for its name and tools from now on
+	Hello               // a person starts a conversation
+	Goodbye             // the device ends the conversation
+	Text                // anything else that belongs to the conversation
+)
+
+// A Message is what a device sent.
+type Message struct {
+	Kind     Kind
+	Payload  []byte // of RPC the JSON-RPC message, else the whole
+	Type     string // of Goodbye and Text, as the device names it
+	Session  string // of Goodbye and Text: the conversation's; often empty or stale
+	Greeting Greeting
+}
+
+// A Greeting is what a device's hello says.
+type Greeting struct {
+	MCP bool // the device offers tools
+	// AudioVersion is the version of the binary messages that carry audio over a
+	// WebSocket, from 1 to 3; 0 if the hello names none.
+	AudioVersion int
+}
+
+// A History is what came before a hello.
+type History struct {
+	Connected time.Duration // so long
+	Greeted   bool          // an earlier hello on this connection was answered
+	Kept      bool          // a conversation is kept open already
+	Habit     Habit         // that earlier connections have shown
+	Software  bool          // the device's boot poll named no hardware
+	Timeout   time.Duration // the usual bound of a conversation that is kept open
+}
+
+// An Ending is what is known of a connection that has ended.
+type Ending struct {
+	Connected    time.Duration // so long
+	Greeted      bool          // a hello was answered
+	Goodbye      bool          // a conversation ended before the connection
+	SinceGoodbye time.Duration // from the latest goodbye to the end
+	ByDevice     bool          // the device ended the connection
+}
+
+// A Habit is how a device uses its connections.
+type Habit int8
+
+const (
+	HabitUnknown Habit = iota
+	HabitStays         // stays connected between conversations
+	HabitLeaves        // connects for a conversation and leaves with it
+)

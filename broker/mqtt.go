@@ -1,0 +1,216 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"fleetd/broker/dialect"
+	"fleetd/fleet"
+)
+
+// An mqttCarrier is the MQTT side of a connection.
+type mqttCarrier struct {
+	*connection
+	client *mqtt.Client
+	outbox outbox // under connection.mu
+
+	// These belong to the goroutine that reads.
+	topic       string              // of the latest plain message
+	expiryAsked bool                // CONNECT asked for a session that outlives the connection
+	unreleased  map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
+}
+
+// v5 reports whether the device speaks MQTT 5, and so knows a DISCONNECT from
+// the server and reasons in what acknowledges its messages.
+func (c *mqttCarrier) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
+
+func (c *mqttCarrier) greeted(int)       {}
+func (c *mqttCarrier) stream() Stream    { return nil }
+func (c *mqttCarrier) localHost() string { return hostOf(c.client.Net.Conn.LocalAddr().String()) }
+
+// finish drops what waits: no dialect over MQTT ends its connection with a
+// conversation.
+func (c *mqttCarrier) finish() { c.stop(errConversationOver) }
+
+// farewell sends a device of MQTT 5 a DISCONNECT. Earlier versions know none from
+// the server.
+func (c *mqttCarrier) farewell(why causeError, d time.Duration) {
+	if !c.v5() {
+		return
+	}
+	code := packets.ErrServerShuttingDown
+	if why.Reason.Code == fleet.CauseTakenOver {
+		code = packets.ErrSessionTakenOver
+	}
+	within(d, func() { _ = c.say(code) })
+}
+
+func (c *mqttCarrier) shut(cause error) {
+	c.mu.Lock()
+	c.outbox.clear()
+	c.mu.Unlock()
+	c.client.Stop(cause)
+}
+
+func (c *mqttCarrier) silence(err error) (causeError, bool) {
+	return causeOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive"),
+		errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// say sends a device of MQTT 5 a DISCONNECT with the reason.
+func (c *mqttCarrier) say(why packets.Code) error {
+	return c.client.WritePacket(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
+		ReasonCode:  why.Code,
+	})
+}
+
+// broken ends the connection of a device that breaks the rules of MQTT. It runs
+// on the goroutine that reads.
+func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
+	b := c.broker
+	b.stats.protocolErrors.Add(1)
+	if ok, skipped := b.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
+		b.log.Warn("connection ended: the device breaks the rules of MQTT", "device", c.Device, "remote", c.RemoteAddr,
+			"code", how.Code, "reason", cause.Text, "not_logged", skipped)
+	}
+	if c.v5() && c.established {
+		_ = c.say(how)
+	}
+	c.stop(cause)
+}
+
+// ended cleans up after a connection, however it came to its end. err is what
+// mochi made of it.
+func (b *Broker) ended(nc *netConn, err error) {
+	c := nc.carrier
+	if c == nil {
+		b.endedUnknown(err)
+		return
+	}
+	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
+		b.server.Clients.Delete(c.ClientID) // left there after a panic
+	}
+	b.endConnection(c.connection, err)
+}
+
+// endedUnknown counts sockets that never became a device's. What the hook
+// refused is counted already.
+func (b *Broker) endedUnknown(err error) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.stats.refuse("silent")
+	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength),
+		errors.Is(err, errShortContents), errors.Is(err, errBadFlags), errors.Is(err, errProtocolName):
+		b.stats.refuse("malformed_connect")
+	case errors.Is(err, errProtocolLevel):
+		b.stats.refuse("protocol_level")
+	}
+}
+
+// handle receives the messages that b begins with and returns how many bytes they
+// take. The rest is for mochi: it begins with a packet that is not QoS 0 to a topic
+// of the device without properties, or not complete.
+func (c *mqttCarrier) handle(b []byte) (handled int) {
+	payload, next := c.plainMessage(b)
+	if next == 0 {
+		return 0
+	}
+	now := time.Now()
+	c.seen(now)
+	for ; next > 0 && !c.client.Closed(); payload, next = c.plainMessage(b[handled:]) {
+		handled += next
+		c.receive(c.topic, payload)
+	}
+	if k := c.client.State.Keepalive; k > 0 { // as mochi does for the packets that it reads
+		_ = c.client.Net.Conn.SetDeadline(now.Add(time.Duration(k+k/2) * time.Second))
+	}
+	return handled
+}
+
+// plainMessage returns the payload of the packet that b begins with, and its
+// length; 0 if it is a packet that handle leaves to mochi. The topic is c.topic.
+func (c *mqttCarrier) plainMessage(b []byte) (payload []byte, length int) {
+	if len(b) < 2 || b[0] != packetPublish<<4 {
+		return nil, 0
+	}
+	remaining, n := binary.Uvarint(b[1:])
+	if n <= 0 || remaining > uint64(len(b)-1-n) {
+		return nil, 0
+	}
+	length = 1 + n + int(remaining)
+	body := b[1+n : length]
+	if len(body) < 2 {
+		return nil, 0
+	}
+	end := 2 + int(binary.BigEndian.Uint16(body))
+	if end > len(body) || !c.publishesTo(body[2:end]) {
+		return nil, 0
+	}
+	payload = body[end:]
+	if !c.v5() {
+		return payload, length
+	}
+	if len(payload) == 0 || payload[0] != 0 {
+		return nil, 0
+	}
+	return payload[1:], length
+}
+
+// publishesTo reports whether the device may publish to the topic, which becomes
+// c.topic. A device publishes to the same one nearly always: that costs no memory.
+func (c *mqttCarrier) publishesTo(topic []byte) bool {
+	if string(topic) == c.topic {
+		return len(topic) > 0
+	}
+	t := string(topic)
+	if !c.dialect.MayPublish(t) {
+		return false
+	}
+	c.topic = t
+	return true
+}
+
+// maxFixedHeader is the longest fixed header of an MQTT packet.
+const maxFixedHeader = 1 + binary.MaxVarintLen32
+
+// begin returns a PUBLISH packet without its fixed header, which comes last.
+func (c *mqttCarrier) begin(to dialect.Address, size int) []byte {
+	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(to.Topic)+1+size)
+	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(to.Topic))), to.Topic...)
+	if c.v5() {
+		packet = appendProperties(packet, to.Properties)
+	}
+	return packet
+}
+
+// appendProperties appends user properties of MQTT 5.
+func appendProperties(packet []byte, properties []dialect.Property) []byte {
+	size := 0
+	for _, p := range properties {
+		size += 1 + 2 + len(p.Key) + 2 + len(p.Value)
+	}
+	packet = binary.AppendUvarint(packet, uint64(size))
+	for _, p := range properties {
+		packet = append(packet, propertyUser)
+		packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(p.Key))), p.Key...)
+		packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(p.Value))), p.Value...)
+	}
+	return packet
+}
+
+const propertyUser = 0x26
+
+// endPublish fills in the fixed header. QoS 0: a device does not distinguish a
+// repeated call from a new one.
+func endPublish(packet []byte) []byte {
+	header := binary.AppendUvarint([]byte{packetPublish << 4}, uint64(len(packet)-maxFixedHeader))
+	start := maxFixedHeader - len(header)
+	copy(packet[start:], header)
+	return packet[start:]
+}
