@@ -81,7 +81,8 @@ func (d *thirdDialect) Call(inv fleet.Invocation) (mcp.CallToolParams, error) {
 	if string(inv.Arguments) == "{}" {
 		return mcp.CallToolParams{}, fmt.Errorf("%w: this firmware runs no tool without arguments", mcp.ErrInvalid)
 	}
-	return mcp.CallToolParams{Name: inv.Tool, Arguments: slices.Concat([]byte(`{"kwargs":`), inv.Arguments, []byte(`}`))}, nil
+	arguments := slices.Concat([]byte(`{"kwargs":`), inv.Arguments, []byte(`}`))
+	return mcp.CallToolParams{Name: inv.Tool, Arguments: arguments}, nil
 }
 
 // thirdDevices lets in devices whose client id is their own.
@@ -173,7 +174,8 @@ func TestThirdDialect(t *testing.T) {
 	}
 
 	preview, err := w.b.EncodeCall(id, fleet.Invocation{Tool: "lamp", Arguments: json.RawMessage(`{"on":true}`)})
-	if err != nil || string(preview.Message) != string(preview.Request) || !strings.Contains(string(preview.Message), "kwargs") {
+	if err != nil || string(preview.Message) != string(preview.Request) ||
+		!strings.Contains(string(preview.Message), "kwargs") {
 		t.Errorf("%+v, %v", preview, err)
 	}
 	if _, err := call(w.b, id, "lamp", `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {

@@ -178,7 +178,8 @@ func TestHabits(t *testing.T) {
 	const timeout = 10 * time.Minute
 	withTools := dialect.Greeting{MCP: true}
 	left := dialect.Ending{Connected: time.Second, Greeted: true, Goodbye: true, ByDevice: true}
-	stayed := dialect.Ending{Connected: time.Minute, Greeted: true, Goodbye: true, SinceGoodbye: time.Minute, ByDevice: true}
+	stayed := dialect.Ending{Connected: time.Minute, Greeted: true, Goodbye: true,
+		SinceGoodbye: time.Minute, ByDevice: true}
 	tests := []struct {
 		name         string
 		greeting     dialect.Greeting
