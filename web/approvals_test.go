@@ -89,7 +89,7 @@ func TestApprovalPages(t *testing.T) {
 	call = c.asked(loud, `{"volume":81}`)
 	path = "/approvals/" + call.Approval.String()
 	operator.post(path+"/deny", url.Values{"reason": {"too loud"}}).wantRedirect(path)
-	operator.get("/calls/" + call.ID.String()).wantStatus(200).says("denied it: too loud")
+	operator.get("/calls/" + call.ID.String()).wantStatus(200).says("enied by ", ": too loud")
 
 	// A tool that takes the device away is confirmed by typing.
 	call = c.asked(fleet.ToolReboot, `{}`)
@@ -167,7 +167,7 @@ func TestWebhookSettings(t *testing.T) {
 	admin.post("/settings/webhooks/"+hook+"/disable", nil).wantRedirect("/settings/webhooks")
 	to.Close()
 	admin.post("/settings/webhooks/"+hook+"/test", nil).wantRedirect("/settings/webhooks")
-	admin.get("/settings/webhooks").says("The test was not delivered: no answer", "off")
+	admin.get("/settings/webhooks").says("The test was not delivered: no response", "off")
 	admin.post("/settings/webhooks", url.Values{"name": {"x"}, "url": {"ftp://h"}, "events": {"approval.decided"}}).
 		wantStatus(http.StatusUnprocessableEntity).says("must begin with http:// or https://")
 	if p := admin.post("/settings/webhooks", url.Values{"name": {"kept"}, "url": {"ftp://h"}}); !strings.Contains(p.body,

@@ -90,7 +90,7 @@ func TestCampaignWizard(t *testing.T) {
 		plan(release, "release", "x"), plan(release, "do", "start", "seen", "37")} {
 		b.post("/campaigns", bad).wantStatus(422)
 	}
-	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-bar", "By now 4 devices")
+	b.post("/campaigns", plan(release, "do", "start", "seen", "37")).wantText("#plan-bar", "would now update 4 devices")
 	if got, err := c.campaigns.Campaigns(t.Context(), campaign.Filter{}); err != nil || len(got.Items) != 0 {
 		t.Fatalf("what was refused left %d campaigns, %v", len(got.Items), err)
 	}
@@ -228,7 +228,7 @@ func TestCampaignActs(t *testing.T) {
 	one := at + "/devices/" + string(ids[0])
 	b.get(one).wantStatus(200).wantText("#main", "2.4.2 → 2.4.3")
 	b.post(one+"/retry", nil).wantRedirect(one)
-	b.get(one).wantText("#flash", "Spring has no devices to retry")
+	b.get(one).wantText("#flash", "spring has no devices to retry")
 	b.get(at + "/devices/ffffffffffff").wantStatus(404)
 
 	b.post(at+"/rollback", url.Values{"confirm": {"4"}}).wantRedirect(at)

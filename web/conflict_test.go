@@ -49,7 +49,7 @@ func TestConflictPage(t *testing.T) {
 	c.twoUnits("a085e3112233", `box"><b id="foreign">x`)
 	b := c.as(fleet.RoleOperator)
 	b.get("/").wantText("#attention", "1 Device-Id seems to be used by two units")
-	list := b.get("/devices?q=conflict").wantText("#device-a085e3112233", "duplicate id")
+	list := b.get("/devices?q=conflict").wantText("#device-a085e3112233", "duplicate ID")
 	if len(list.find("#device-a085e3112244")) != 0 {
 		t.Error("the filter lists a device without a conflict")
 	}
@@ -80,7 +80,7 @@ func TestConflictPage(t *testing.T) {
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {"none"}}).wantRedirect(dev)
 	b.get(dev).wantText("#flash", "The conflict has no unit")
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"keep"}, "client": {a}}).wantRedirect(dev)
-	if p := b.get(dev).wantText("#flash", "ended"); len(p.find("#conflict")) != 0 {
+	if p := b.get(dev).wantText("#flash", "is resolved"); len(p.find("#conflict")) != 0 {
 		t.Error("the conflict is still shown")
 	}
 	b.post(dev+"/resolve-conflict", url.Values{"act": {"dismiss"}}).wantRedirect(dev)

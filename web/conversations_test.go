@@ -42,7 +42,7 @@ func TestConversationPages(t *testing.T) {
 	c.open.Begin(now)
 
 	b.get("/conversations").wantStatus(200).wantText("#conversation-"+over.ID.String(), "connection to the voice server broke").
-		wantText("#conversation-"+now.ID.String(), "under way")
+		wantText("#conversation-"+now.ID.String(), "in progress")
 	b.get("/conversations?end=failed").wantStatus(200).wantText("#list", "lab <b>")
 	b.get("/conversations?end=device_goodbye").wantStatus(200).wantText("#list", "No conversations")
 	b.get("/conversations/"+over.ID.String()).wantStatus(200).wantText("article", "42 ms").wantText("article", "10%").

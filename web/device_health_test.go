@@ -87,7 +87,7 @@ func TestHealthShowsWhatTheDeviceReported(t *testing.T) {
 		"41.5 °C", "−66 dBm", "fair", "workshop channel 6", "1 waiting, 5 dropped"} {
 		p.wantText("#vitals", want)
 	}
-	p.wantText("#trends", "Memory").wantText("#trends", "In all")
+	p.wantText("#trends", "Memory").wantText("#trends", "Total")
 	b.get("/devices/a085e3112233").wantText("#vitals-line", "148 KiB free")
 	if got := b.get("/devices").text("#device-a085e3112233"); strings.Contains(got, "crash") {
 		t.Errorf("a device that is well has a sign: %s", got)
@@ -267,8 +267,8 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	c.notify("config", usualConfig)
 	tests := []struct{ name, field, value, want string }{
 		{"nothing changed", "base", "4", "Nothing was changed"},
-		{"of another version", "base", "3", "has reported version 4 meanwhile"},
-		{"without a version", "base", "", "has reported version 4 meanwhile"},
+		{"of another version", "base", "3", "has reported version 4 in the meantime"},
+		{"without a version", "base", "", "has reported version 4 in the meantime"},
 		{"out of range", "v.heartbeat_s", "5", "some values are invalid"},
 		{"no choice", "v.log_level", "<script>", "some values are invalid"},
 		{"a key that the device does not have", "v.nope", "1", "Nothing was changed"},

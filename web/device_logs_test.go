@@ -134,7 +134,7 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 	location := b.post("/devices/"+string(logged)+"/core-dumps", url.Values{"erase": {"true"}}).wantRedirect("/devices/" +
 		string(logged) + "/logs")
 	live.want("patch", `id="crashes"`, "task main pc 0x40")
-	p := b.get(location).wantStatus(200).wantText("#flash", "was fetched").wantText("#crashes",
+	p := b.get(location).wantStatus(200).wantText("#flash", "Core dump fetched").wantText("#crashes",
 		"task main pc 0x40 <script>alert(1)</script>")
 	p.wantText("#crashes", "crashed").wantText("#crashes", "2.4.0").wantText("#crashes", "rolled back after the crash")
 	if strings.Contains(p.body, "<script>alert(1)") {

@@ -87,7 +87,7 @@ func TestRulesPage(t *testing.T) {
 	}
 	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"shut"}, "action": {"refuse"}, "boards": {"a*b"}},
 		"").wantStatus(http.StatusUnprocessableEntity).
-		wantText("#main", `"a*b" is not a board`)
+		wantText("#main", `"a*b" is not the name of a board`)
 	admin.postForm(ui.RulePath(shut, "edit"), url.Values{"name": {"box"}, "action": {"refuse"}, "boards": {"esp-box*"}},
 		"").wantRedirect(ui.RulePath(shut))
 	admin.post(ui.RulePath(shut, "delete"), nil).wantRedirect(ui.PathRules)

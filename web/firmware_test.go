@@ -180,7 +180,7 @@ func TestUploadRefuses(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
 	b.upload("", "").wantStatus(422).wantText("#upload", "at least one file")
-	b.post("/firmware/images", url.Values{"file": {"x"}}).wantStatus(422).wantText("#upload", "cannot be read")
+	b.post("/firmware/images", url.Values{"file": {"x"}}).wantStatus(422).wantText("#upload", "not a valid form with files")
 	b.upload("NO BOARD!", "", file{"a.bin", esptest.App{}.Bytes()}).wantStatus(200).wantText("#upload-results",
 		"not a valid board name")
 	b.upload("", "", file{"empty.bin", nil}).wantStatus(200).wantText("#upload-results", "empty.bin")
@@ -380,7 +380,7 @@ func TestManifestOnPages(t *testing.T) {
 	b.get(address).wantText("#manifest", "it then refuses this one")
 	attach := func(f file) *page { return b.attach(address+"/manifest", f) }
 	attach(manifestFile(t, app, private)).wantStatus(422).wantText("#manifest", "belongs to another image")
-	attach(file{"x.manifest", []byte("{}")}).wantStatus(422).wantText("#manifest", "no manifest")
+	attach(file{"x.manifest", []byte("{}")}).wantStatus(422).wantText("#manifest", "not a .manifest file")
 	attach(manifestFile(t, other, private)).wantStatus(http.StatusSeeOther)
 	b.get(address).wantText("#manifest", "not checked")
 }
@@ -407,7 +407,7 @@ func TestUploadOfManyFiles(t *testing.T) {
 		"fields": "Content-Disposition: form-data; name=\"x\"\r\n\r\na\r\n"} {
 		body := strings.Repeat("--x\r\n"+part, 500) + "--x--\r\n"
 		p := b.do(http.MethodPost, "/firmware/images", "multipart/form-data; boundary=x", strings.NewReader(body)).
-			wantText("#upload", "More than 100 files")
+			wantText("#upload", "at most 100 files")
 		if rows := strings.Count(p.body, "a.bin"); rows > 200 {
 			t.Errorf("%s: the answer names %d files", name, rows)
 		}

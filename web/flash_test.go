@@ -174,7 +174,7 @@ func TestFlashRefuses(t *testing.T) {
 		"/firmware/images/")
 	unreleased := built[strings.LastIndex(built, "/")+1:]
 	b.get("/flash/" + unreleased + "/parts/0.bin").wantStatus(http.StatusConflict)
-	b.get("/flash?image="+unreleased).wantStatus(200).wantText("#main", "release it first")
+	b.get("/flash?image="+unreleased).wantStatus(200).wantText("#main", "release one that contains it first")
 	c.as(fleet.RoleAdmin).post("/firmware/images/"+sum+"/revoke", url.Values{"reason": {"burns"},
 		"confirm": {"2.4.3"}}).wantRedirect("/")
 	for _, path := range paths {
@@ -218,10 +218,10 @@ func TestFlashBuildRefuses(t *testing.T) {
 		{"no application", "no application", good[:3]},
 		{"no table", "partition-table.bin", []file{good[0], good[3]}},
 		{"another chip's bootloader", "esp32c3", []file{other[0], good[1], good[3]}},
-		{"two applications", "hold the application twice", append(good, other[3])},
+		{"two applications", "include the application twice", append(good, other[3])},
 		{"something else", "flasher_args.json", append(good, file{"notes.txt", []byte("hello")})},
 		{"damaged arguments", "cannot be read", append(good, args("{"))},
-		{"arguments without an address", "no address", append(good, args(`{"flash_files":{"here":"fleet_unit.bin"}}`))},
+		{"arguments without an address", "is not an address", append(good, args(`{"flash_files":{"here":"fleet_unit.bin"}}`))},
 		{"a file is missing", "not among the files",
 			append(good, args(`{"flash_files":{"0x40000":"fleet_unit.bin","0x200000":"assets.bin"}}`))},
 		{"two builds mixed", "one build", append(good, args(`{"flash_files":{"0x10000":"fleet_unit.bin"}}`))},

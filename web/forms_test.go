@@ -299,7 +299,7 @@ func TestFanOut(t *testing.T) {
 	b.get("/fanouts/new?q=&tool=self.get_device_status&offline_wait=90").wantStatus(200).wantText("#main",
 		"within 1 h 30 min")
 	b.get("/fanouts/new?q=&tool=self.get_device_status&step=preview&offline_wait=60").wantText("#main",
-		"called when it comes online")
+		"will be called if it comes online")
 	waiting := b.post("/fanouts", url.Values{"q": {"id:a085e3112266"}, "tool": {"self.get_device_status"},
 		"offline_wait": {"60"}}).wantRedirect("/fanouts/")
 	live := b.stream("/events?view=fanout&id=" + strings.TrimPrefix(waiting, "/fanouts/"))
@@ -320,7 +320,7 @@ func TestFanOut(t *testing.T) {
 	b.get("/calls?fanout="+strings.TrimPrefix(location, "/fanouts/")).wantStatus(200).wantText("#main",
 		"self.get_device_status")
 	b.post(location+"/cancel", nil).wantRedirect(location)
-	b.get(location).wantText("#flash", "is completed already")
+	b.get(location).wantText("#flash", "is already completed")
 
 	reboot := url.Values{"d": {"a085e3112233", "a085e3112244"}, "tool": {fleet.ToolReboot}}
 	b.post("/fanouts", reboot).wantStatus(422)

@@ -34,7 +34,7 @@ func TestOwnSessions(t *testing.T) {
 	here.headers["User-Agent"], here.headers["X-Forwarded-For"] = firefox, "198.51.100.7"
 	here.post("/sign-in", url.Values{"name": {"ada"}, "password": {password}}).wantRedirect("/")
 	here.get("/settings/account").wantStatus(200).wantText("#sessions", "Firefox · Linux").wantText("#sessions",
-		"198.51.100.7").wantText("#sessions", "this one").wantText("#sessions", "127.0.0.1").wantText("#account",
+		"198.51.100.7").wantText("#sessions", "this session").wantText("#sessions", "127.0.0.1").wantText("#account",
 		"198.51.100.7")
 	if c.logins(ada)[0] == old {
 		t.Error("the session that was used last is not the first")

@@ -40,7 +40,7 @@ func TestPoliciesPage(t *testing.T) {
 		admin.post(ui.PathPolicies, f).wantStatus(http.StatusUnprocessableEntity).wantText("#add", want)
 	}
 	bad("budget", "many", "not a whole number")
-	bad("arguments", `{"$ref":"#"}`, "this JSON schema cannot check")
+	bad("arguments", `{"$ref":"#"}`, "his JSON schema cannot check")
 	bad("zone", "device", "time zone")
 	bad("version", "77", "was changed in the meantime")
 	admin.post(ui.PathPolicies, form).wantRedirect(ui.PathPolicies)

@@ -46,7 +46,7 @@ func TestReplaceADevice(t *testing.T) {
 		}
 	}
 	p := admin.get(page + "?code=" + code)
-	for _, want := range []string{"a0:85:e3:11:22:44", "Front <door>", "lab", "broken screen", "WebSocket", "is let in"} {
+	for _, want := range []string{"a0:85:e3:11:22:44", "Front <door>", "lab", "broken screen", "WebSocket", "will be approved"} {
 		p.wantText("#preview", want)
 	}
 	form := url.Values{"successor": {string(next)}, "code": {code}, "confirm": {"a085e3112299"}}
@@ -64,7 +64,7 @@ func TestReplaceADevice(t *testing.T) {
 		"a0:85:e3:11:22:44")
 
 	admin.get(page+"?successor="+string(third)).wantStatus(http.StatusConflict).wantText("#main",
-		"was replaced by a085e3112244 already")
+		"was already replaced by a085e3112244")
 	onThird := "/devices/" + string(third) + "/replace?successor="
 	admin.get(onThird+string(old)).wantStatus(http.StatusConflict).wantText("#main", "is retired")
 	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).
