@@ -89,7 +89,7 @@ func TestApprovalPages(t *testing.T) {
 	call = c.asked(loud, `{"volume":81}`)
 	path = "/approvals/" + call.Approval.String()
 	operator.post(path+"/deny", url.Values{"reason": {"too loud"}}).wantRedirect(path)
-	operator.get("/calls/" + call.ID.String()).wantStatus(200).says("enied by ", ": too loud")
+	operator.get("/calls/"+call.ID.String()).wantStatus(200).says("enied by ", ": too loud")
 
 	// A tool that takes the device away is confirmed by typing.
 	call = c.asked(fleet.ToolReboot, `{}`)
