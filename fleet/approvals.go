@@ -521,60 +521,54 @@ func (s *Calls) resume(ctx context.Context, c Call, r CallRequest, decide func(*
 	if err := s.enter(); err != nil {
 		return err
 	}
-	a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wasOn: true}
-	err := func() (err error) {
-		if a.target, err = s.o.Targets.Get(ctx, r.Device, r.now); err != nil {
-			return err
-		}
-		if c.State != CallPendingApproval {
-			return Refuse(ErrConflict, "approval_not_waiting", "state", Because("state."+string(c.State)), "actor", "")
-		}
-		c.State = CallPending
-		if no := a.admit(ctx, r); no != nil {
-			if no.err.Code == CodeApprovalStale {
-				return &staleError{no.stale}
-			}
-			a.close(no.state, &no.err)
-		}
-		if c.State == CallPending && r.OfflineWait > 0 {
-			a.untilBack(r, Reason{})
-		}
-		if err := decide(&c); err != nil {
-			if rowRefused(err) || errors.Is(err, ErrNotStored) {
-				return err
-			}
-			if !c.State.Final() { // the decision may be on record: what it allows is not done
-				a.neverSent()
-			}
-			return a.unsettled(err)
-		}
-		if c.State.Final() { // by the gate, and on record
-			return nil
-		}
-		if a.held != nil || a.hold(r) {
-			a.calls.announce(&c)
-			return nil
-		}
-		if err := a.queue(false); err != nil {
-			a.close(CallCanceled, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
-		}
-		return nil
-	}()
-	if err != nil || c.State.Final() && a.turn == nil {
-		defer s.running.Done()
-		if a.held != nil {
-			s.held.remove(a.held)
-		}
-		if err != nil {
-			return err
-		}
-		if err := a.finish(); err != nil { // changes nothing if the gate's refusal is on record
-			s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
-		}
-		s.o.Observe(&c)
-		s.announce(&c)
+	a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: approvalWait}}
+	if err := a.approved(ctx, decide); err != nil {
+		a.leave()
+		s.running.Done()
+		return err
+	}
+	if !c.State.Final() {
+		go a.sendAlone()
 		return nil
 	}
-	go a.sendAlone()
+	defer s.running.Done()
+	if err := a.finish(); err != nil { // changes nothing if the gate's refusal is on record
+		s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
+	}
+	return nil
+}
+
+// approved takes the call through what [Calls.resume] says.
+func (a *attempt) approved(ctx context.Context, decide func(*Call) error) (err error) {
+	r := a.asked
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	if a.call.State != CallPendingApproval {
+		return Refuse(ErrConflict, "approval_not_waiting", "state", Because("state."+string(a.call.State)), "actor", "")
+	}
+	a.call.State = CallPending
+	switch no := a.admit(ctx, r); {
+	case no == nil && r.OfflineWait > 0:
+		a.waitFor(deviceWait, Reason{})
+	case no == nil:
+	case no.err.Code == CodeApprovalStale:
+		return &staleError{no.stale}
+	default:
+		a.close(no.state, &no.err)
+	}
+	if err := decide(a.call); err != nil {
+		if rowRefused(err) || errors.Is(err, ErrNotStored) {
+			return err
+		}
+		if !a.call.State.Final() { // the decision may be on record: what it allows is not done
+			a.neverSent()
+		}
+		return a.unsettled(err)
+	}
+	_ = a.queue(a.calls.o.Interruptions.talk(r, r.now, r.now)) // the call is on record: an error is its outcome
+	if !a.call.Waits.Is("") {
+		a.calls.announce(a.call)
+	}
 	return nil
 }

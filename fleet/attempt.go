@@ -5,28 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
 // An attempt is one call on its path from the request to the outcome.
 type attempt struct {
-	calls       *Calls
-	target      *target
-	asked       CallRequest     // what the call was made for
-	call        *Call           // its record
-	wire        json.RawMessage // the arguments as they go to the device
-	turn        Turn            // nil if the call is not to be sent
-	order       *FirmwareOrder  // of an upgrade; else nil
-	revoke      <-chan struct{} // see [CallRequest.Withdraw]; may be nil
-	asks        *Approval       // the call waits for it; else nil
-	wasOn       bool            // on record before: it waited for its approval, or for the end of a conversation
-	held        *heldCall       // the call waits outside of its device's line; else nil
-	wasAway     bool            // its device was not connected while it was held
-	interrupter Principal       // who did not want to wait for the end of a conversation
-	wrote       bool            // the order was notified that its call was sent
-
-	stalled func(error) // see [CallRequest]; may be nil
+	calls  *Calls
+	asked  CallRequest     // what the call was made for
+	target *target         // its device, as the call was last judged
+	call   *Call           // its record
+	wire   json.RawMessage // the arguments as they go to the device
+	wait   wait            // outside of the device's line
+	turn   Turn            // its place in that line; nil while it has none
 }
 
 // carry moves a call along its path, which is the same for operators, programs,
@@ -34,37 +24,31 @@ type attempt struct {
 //
 //	check  the request is worth a record, and names a device
 //	judge  the actor may make this call to this device, with these arguments,
-//	       or may ask a person for it: then it is put on record, and waits
-//	hold   it waits for the end of a conversation, if it would interrupt one, or
-//	       until its device is back, if it may
-//	queue  the call has its place in the device's line
+//	       or the call waits for the approval of a person
+//	queue  the call has its place in the device's line, or waits: for the end of a
+//	       conversation that it would interrupt, or until its device is back
 //	store  its record is durable: nothing is sent without one
-//	send   its turn comes, its bytes are written, and its outcome is durable
+//	send   its wait is over and its turn comes, its bytes are written, and its
+//	       outcome is durable
 //
 // An error before send means that there is no record, or none that the database
 // confirmed. Neither a refusal nor a device that is offline is an error: judge
 // and queue make it the outcome, store puts it on record, and send has nothing
 // left to do.
 //
-// The caller waits for send only if it asks to.
+// The caller waits for send only if it asks to, and if the call does not wait.
 func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, error) {
 	r.now = s.o.Now()
-	a := &attempt{calls: s, asked: r, order: r.Firmware, stalled: r.stalled, revoke: r.Withdraw}
+	a := &attempt{calls: s, asked: r}
 	if err := s.enter(); err != nil {
 		a.abandon(err)
 		return Call{}, err
 	}
-	err := a.check(ctx, r)
-	if err == nil && r.UnlessTalking {
-		if _, waits := s.o.Interruptions.waits(r, r.now, r.now); waits {
-			err = ErrTalking
-		}
-	}
+	talk := s.o.Interruptions.talk(r, r.now, r.now)
+	err := a.check(ctx, talk)
 	if err == nil {
-		a.judge(ctx, r)
-		if !a.hold(r) {
-			err = a.queue(r.UnlessOffline)
-		}
+		a.judge(ctx)
+		err = a.queue(talk)
 	}
 	if err == nil {
 		err = a.store(ctx)
@@ -74,7 +58,7 @@ func (s *Calls) carry(ctx context.Context, r CallRequest, wait bool) (Call, erro
 		s.running.Done()
 		return Call{}, err
 	}
-	if wait && a.held == nil {
+	if wait && a.wait.kind == noWait {
 		defer s.running.Done()
 		err := a.send()
 		return *a.call, err
@@ -94,22 +78,28 @@ func (a *attempt) sendAlone() {
 
 // abandon ends a call that has no record.
 func (a *attempt) abandon(err error) {
-	if a.held != nil {
-		a.calls.held.remove(a.held)
-	}
-	if a.turn != nil {
-		a.turn.Done()
-	}
-	why := &CallError{Code: CodeNotRecorded}
+	a.leave()
+	code := CodeNotRecorded
 	if errors.Is(err, ErrTalking) {
-		why = NewCallError(CodeTalking)
+		code = CodeTalking
 	}
-	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: why.Code,
+	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: code,
 		Detail: CleanText(err.Error(), maxOrderDetail)})
 }
 
-// check begins the record of a call, in memory, if the request is worth one.
-func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
+// leave gives back the call's place, in the device's line and among the calls that wait.
+func (a *attempt) leave() {
+	if a.turn != nil {
+		a.turn.Done()
+		a.turn = nil
+	}
+	a.calls.waiting.remove(&a.wait)
+}
+
+// check begins the record of a call, in memory, if the request is worth one. A caller
+// that waits for the end of conversations itself has no record while one is under way.
+func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error) {
+	r := a.asked
 	if err := checkRequest(r); err != nil {
 		return err
 	}
@@ -119,9 +109,14 @@ func (a *attempt) check(ctx context.Context, r CallRequest) (err error) {
 	if !r.Actor.Sees(a.target.device) {
 		return fmt.Errorf("device %s: %w", r.Device, ErrNotFound)
 	}
-	a.call, a.wire = a.calls.newCall(r), r.Arguments
-	a.call.Evidence = r.Mandate.evidence(r.now)
-	return a.checkApprover(ctx, r)
+	a.call = newCall(r, a.target)
+	if err := a.checkApprover(ctx, r); err != nil {
+		return err
+	}
+	if talk != nil && r.UnlessTalking {
+		return ErrTalking
+	}
+	return nil
 }
 
 // checkRequest refuses what is not worth a record: it cannot be stored.
@@ -146,14 +141,14 @@ func checkRequest(r CallRequest) error {
 	return checkPurpose(r.Purpose)
 }
 
-func (s *Calls) newCall(r CallRequest) *Call {
-	c := &Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: r.Arguments, Actor: r.Actor,
-		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
-	}
+// newCall is the record of a call that nothing is decided about.
+func newCall(r CallRequest, t *target) *Call {
+	c := &Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments), Actor: r.Actor,
+		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now,
+		Evidence: r.Mandate.evidence(r.now)}
 	if r.Firmware != nil {
-		c.Timeout = r.Firmware.Timeout
+		tool, _ := t.inventory.Tool(r.Tool)
+		c.Arguments, c.Timeout = r.Firmware.arguments(tool.InputSchema, redactToken(r.Firmware.URL)), r.Firmware.Timeout
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout(r.Tool)
@@ -161,131 +156,71 @@ func (s *Calls) newCall(r CallRequest) *Call {
 	return c
 }
 
-// judge closes the call if the gate refuses it, and has it wait if a person can
+// judge closes the call if the gate refuses it, or has it wait if a person can
 // approve it.
-func (a *attempt) judge(ctx context.Context, r CallRequest) {
+func (a *attempt) judge(ctx context.Context) {
 	if a.call.State.Final() {
 		return
 	}
-	switch no := a.admit(ctx, r); {
+	switch no := a.admit(ctx, a.asked); {
 	case no == nil:
 	case no.ask != nil && a.calls.o.Approvals != nil:
-		a.ask(*no.ask, r)
+		a.waitForApproval(*no.ask)
 	default:
 		a.close(no.state, &no.err)
 	}
 }
 
-// ask has the call wait for an approval. Its arguments are those of the request:
-// a url argument is filled in once it is approved.
-func (a *attempt) ask(v Verdict, r CallRequest) {
-	a.asks = newApproval(v, r.Actor, r.Purpose, r.now)
-	a.asks.Subject, a.asks.SubjectID, a.asks.Device, a.asks.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
-	a.asks.Tool, a.asks.Arguments, a.asks.Picture = r.Tool, a.call.Arguments, r.Picture
-	a.asks.Interrupt = r.interrupts()
-	if r.OfflineWait > 0 {
-		a.call.WaitUntil = r.waitUntil()
-		a.asks.WaitUntil = a.call.WaitUntil
+// admit asks the gate, and fills in the arguments of a call that it lets pass.
+func (a *attempt) admit(ctx context.Context, r CallRequest) (no *refusal) {
+	if no = a.calls.gate.check(a.target, r); no == nil {
+		a.wire, a.call.Arguments, no = a.fillArguments(ctx, r)
 	}
-	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
-	a.asks.Builds = countBuilds(named)
-	a.asks.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, a.asks.Interrupt,
-		a.asks.WaitUntil, v.Version)
-	a.call.State, a.call.Approval = CallPendingApproval, a.asks.ID
+	return no
 }
 
-// admit fills in the url argument that fleetd owns and asks the gate.
-func (a *attempt) admit(ctx context.Context, r CallRequest) *refusal {
-	tool, offered := a.target.inventory.Tool(r.Tool)
-	if a.order != nil {
-		r.Arguments = a.fillOrder(tool.InputSchema)
-	}
-	if no := r.placeURL(offered); no != nil {
-		return no
-	}
-	if no := a.calls.gate.check(a.target, r); no != nil {
-		return no
-	}
-	if !OwnsURL(r.Tool) {
-		return nil
-	}
-	if err := a.fillURL(ctx, r); err != nil {
-		a.calls.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
-		return refuse(NewCallError("link_failed"))
-	}
-	return nil
-}
-
-// placeURL puts an address that leads nowhere where the one-time address will
-// be, if the tool has one: the gate judges the arguments with it.
-func (r *CallRequest) placeURL(offered bool) *refusal {
-	if !offered || !OwnsURL(r.Tool) {
-		return nil
-	}
-	given, err := decodeObject(r.Arguments)
-	if err != nil {
-		return invalid(notAnObject(err))
-	}
-	if _, set := given["url"]; set {
-		return invalid(NewCallError("url_is_ours"))
-	}
-	given["url"] = noURL
-	r.Arguments, _ = json.Marshal(given)
-	return nil
-}
-
-// noURL leads nowhere.
-const noURL = "http://fleetd.invalid/"
-
-// fillURL gives the call its one-time address. The record shows the address
-// without its token, which is a secret while the call runs.
-func (a *attempt) fillURL(ctx context.Context, r CallRequest) error {
-	var url string
-	var err error
-	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; LinkOf(r.Tool) {
-	case LinkPreview:
-		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
-	case LinkCoreDump:
-		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
-	default:
-		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)
-	}
-	if err != nil {
-		return err
-	}
-	if a.wire, err = withURL(r.Arguments, url); err != nil {
-		return err
-	}
-	a.call.Arguments, err = withURL(r.Arguments, redactToken(url))
-	return err
-}
-
-// queue joins the device's line. A call that need not wait is put on record as
-// sent straight away: the record must be there before the first byte leaves,
-// and one commit does for both.
-func (a *attempt) queue(unlessOffline bool) error {
-	if a.call.State != CallPending {
-		return nil
-	}
-	turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind)
+// queue joins the device's line, unless the call waits outside of it. A call whose
+// turn it is straight away is put on record as sent: the record must be there before
+// the first byte leaves, and one commit does for both.
+func (a *attempt) queue(talk *ConversationWait) error {
+	r := a.asked
 	switch {
-	case errors.Is(err, ErrOffline) && a.asked.OfflineWait > 0:
-		a.wasAway = true
-		a.untilBack(a.asked, Reason{})
-	case errors.Is(err, ErrOffline) && !unlessOffline && a.target.device.ConnectsForConversations():
+	case a.call.State != CallPending:
+		return nil
+	case r.OfflineWait > 0 && talk != nil:
+		a.waitFor(deviceWait, talk.Reason())
+		return nil
+	case r.OfflineWait > 0 && a.calls.waiting.anyAway(r.Device):
+		a.waitFor(deviceWait, Reason{})
+		return nil
+	case talk != nil:
+		a.waitFor(conversationWait, talk.Reason())
+		return nil
+	}
+	turn, err := a.calls.o.Link.Queue(r.Device, r.Actor.Kind)
+	onRecord := a.wait.kind != noWait
+	switch {
+	case err == nil:
+		a.turn = turn
+		a.call.RPCID = turn.RPCID()
+		if !onRecord && ready(turn) {
+			a.markSent()
+		}
+	case errors.Is(err, ErrOffline) && r.OfflineWait > 0:
+		a.wait.wasAway = true
+		a.waitFor(deviceWait, Reason{})
+	case errors.Is(err, ErrOffline) && r.UnlessOffline && !onRecord:
+		return err
+	case errors.Is(err, ErrOffline) && a.target.device.ConnectsForConversations():
 		a.close(CallOffline, NewCallError(CodeOffline+".conversations"))
-	case errors.Is(err, ErrOffline) && !unlessOffline:
+	case errors.Is(err, ErrOffline):
 		a.close(CallOffline, NewCallError(CodeOffline+".not_connected"))
 	case errors.Is(err, ErrBusy):
 		a.close(CallRefused, NewCallError(CodeBusy))
-	case err != nil:
-		return err
+	case onRecord:
+		a.close(CallCanceled, NewCallError("send_failed", "detail", CleanText(err.Error(), 300)))
 	default:
-		a.turn = turn
-		a.call.RPCID = turn.RPCID()
-		if !a.wasOn && ready(turn) {
-			a.markSent()
-		}
+		return err
 	}
 	return nil
 }
@@ -304,109 +239,95 @@ func (a *attempt) markSent() {
 	a.call.State, a.call.SentAt = CallSent, &now
 }
 
-// store puts the call on record: final if it cannot be made, sent if the device
-// is idle, else pending; or with the approval that it waits for.
-func (a *attempt) store(ctx context.Context) error {
-	if a.asks != nil {
-		return a.storeAsked(context.WithoutCancel(ctx))
+// store puts the call on record: final if it cannot be made, sent if the device is
+// idle, else pending, with what it waits for. The insert may succeed although it
+// returns an error; the settler then stores that the call was not sent.
+func (a *attempt) store(ctx context.Context) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	switch ask := a.wait.approval; a.call.State {
+	case CallPendingApproval:
+		approvals := a.calls.o.Approvals
+		if ask.AskedLine, ask.Person, err = approvals.PrincipalLine(ctx, ask.AskedBy); err != nil {
+			return err
+		}
+		if err = approvals.AskForCall(ctx, a.call, ask); err == nil {
+			a.calls.announce(a.call)
+			a.calls.announceApproval(ask)
+			return nil
+		}
+	case CallPendingDevice:
+		err = a.storeWaiting()
+	default:
+		err = a.calls.o.Store.InsertCall(ctx, a.call)
 	}
-	insert := func() error { return a.calls.o.Store.InsertCall(context.WithoutCancel(ctx), a.call) }
-	if a.call.State == CallPendingDevice {
-		insert = a.storeWaiting
-	}
-	if err := insert(); err != nil {
-		return a.notInserted(err)
-	}
-	a.calls.announce(a.call)
-	return nil
-}
-
-func (a *attempt) storeAsked(ctx context.Context) (err error) {
-	approvals := a.calls.o.Approvals
-	if a.asks.AskedLine, a.asks.Person, err = approvals.PrincipalLine(ctx, a.asks.AskedBy); err != nil {
+	switch {
+	case err == nil:
+		a.calls.announce(a.call)
+		return nil
+	case errors.Is(err, ErrNotStored), errors.Is(err, ErrInvalid):
 		return err
-	}
-	if err := approvals.AskForCall(ctx, a.call, a.asks); err != nil {
-		return a.notInserted(err)
-	}
-	a.calls.announce(a.call)
-	a.calls.announceApproval(a.asks)
-	return nil
-}
-
-// notInserted ends a call whose record the database did not confirm. The record
-// may come to be all the same: then it is brought to this end.
-func (a *attempt) notInserted(err error) error {
-	if errors.Is(err, ErrNotStored) || errors.Is(err, ErrInvalid) {
-		return err
-	}
-	if !a.call.State.Final() {
+	case !a.call.State.Final():
 		a.neverSent()
 	}
 	return a.unsettled(err)
 }
 
-// send sends a call on record, waits for its outcome and stores that.
+// send sends a call on record, waits for its outcome and stores that. Only a call that
+// waits for its device takes more than one turn: if nothing could be written to it.
 func (a *attempt) send() error {
-	if a.held != nil && a.held.durable() {
-		return a.sendWhenBack()
-	}
-	if a.held != nil {
-		if done, err := a.awaitConversation(); done {
-			return err
-		}
-	}
 	defer a.notifyNotSent()
-	if a.call.State == CallPendingApproval {
-		return nil
-	}
-	if a.turn == nil { // refused, invalid or offline
+	if a.call.State.Final() { // refused, invalid or offline
 		a.calls.o.Observe(a.call)
 		return nil
 	}
-	defer a.turn.Done()
-	if a.call.State == CallPending {
-		if err := a.await(); err != nil {
+	defer a.leave()
+	for !a.call.State.Final() {
+		if a.turn == nil && !a.outwait() {
+			return nil // the call goes on from its record
+		}
+		err := a.await()
+		if err == nil && a.call.State == CallSent {
+			a.deliver()
+		}
+		if err = a.waitOn(err); err != nil {
 			return err
 		}
 	}
-	if a.call.State == CallSent {
-		a.deliver()
-	}
-	err := a.finish()
-	a.calls.o.Observe(a.call)
-	a.calls.announce(a.call)
-	return err
+	return a.finish()
 }
 
 // await waits for the device's turn and marks the call sent.
 func (a *attempt) await() error {
-	wait := time.NewTimer(queueTimeout)
-	defer wait.Stop()
-	select {
-	case <-a.turn.Ready():
-		if err := a.judgeAgain(); err != nil {
+	if a.call.State != CallPending && a.call.State != CallPendingDevice {
+		return nil
+	}
+	end := outwait(a, a.turn.Ready(), a.turn.Lost(), a.notAfter(a.calls.o.Now().Add(queueTimeout)))
+	switch {
+	case a.wait.kind == deviceWait && end == waitCame:
+		return a.takeTurn()
+	case a.wait.kind == deviceWait: // waits on
+	case end == waitCame:
+		err := a.judgeAgain()
+		if err == nil && !a.call.State.Final() {
+			a.markSent()
+			err = a.calls.o.Store.MarkSent(context.Background(), a.call)
+		}
+		if err != nil {
 			a.neverSent()
 			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
 		}
-		if a.call.State.Final() {
-			return nil
+		if a.call.State == CallSent {
+			a.calls.announce(a.call)
 		}
-		a.markSent()
-		if err := a.calls.o.Store.MarkSent(context.Background(), a.call); err != nil {
-			a.neverSent()
-			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
-		}
-		a.calls.announce(a.call)
-	case <-a.order.done():
+	case end == waitOverruled:
 		a.close(CallCanceled, NewCallError(codeAttemptOver+".turn"))
-	case <-a.turn.Lost():
+	case end == waitLost:
 		a.close(CallCanceled, NewCallError(CodeOffline+".turn"))
-	case <-a.revoke:
+	case end == waitWithdrawn:
 		a.close(CallCanceled, NewCallError(CodeWithdrawn))
-	case <-wait.C:
+	case end == waitLong:
 		a.close(CallCanceled, NewCallError(CodeQueueTimeout, "timeout_ms", queueTimeout))
-	case <-a.calls.life.Done():
+	case end == waitStopped:
 		a.close(CallCanceled, NewCallError(CodeStopped+".turn"))
 	}
 	return nil
@@ -457,15 +378,13 @@ func (a *attempt) judgeAgain() (err error) {
 		return err
 	}
 	var no *refusal
-	if a.order != nil {
+	switch {
+	case r.Firmware != nil:
 		no = checkStanding(a.target, r)
-	} else if a.held != nil && a.held.durable() {
+	case a.wait.kind == deviceWait: // its link is made only now
 		no = a.admit(ctx, r)
-	} else {
-		_, offered := a.target.inventory.Tool(r.Tool)
-		if no = r.placeURL(offered); no == nil {
-			no = a.calls.gate.check(a.target, r)
-		}
+	default:
+		no = a.calls.gate.check(a.target, r)
 	}
 	if no != nil {
 		a.close(no.state, &no.err)
@@ -507,14 +426,15 @@ func (a *attempt) deliver() {
 	a.calls.inFlight.begin(a.call.Device, RunningCall{ID: a.call.ID, Tool: a.call.Tool, Actor: a.call.Actor,
 		Arguments: a.wire})
 	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
-	if a.order == nil && !ByEvidence(a.call.Tool) {
+	order := a.asked.Firmware
+	if order == nil && !ByEvidence(a.call.Tool) {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
 		a.conclude(answer, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
 	defer cancel()
-	if a.order != nil {
+	if order != nil {
 		a.sendUpgrade(ctx)
 	} else {
 		a.sendAway(ctx, EffectOf(a.call.Tool))
@@ -570,21 +490,20 @@ func (a *attempt) answered(answer Answer) {
 
 func (a *attempt) close(state CallState, err *CallError) {
 	now := a.calls.o.Now()
-	a.call.State, a.call.Error, a.call.FinishedAt = state, err, &now
+	a.call.State, a.call.Error, a.call.FinishedAt, a.call.Waits = state, err, &now, Reason{}
 }
 
-// finish keeps the outcome. The database may be away for a while; the outcome
-// of a call that was made is worth waiting for.
-func (a *attempt) finish() error {
+// finish stores the outcome and announces it. The database may be away for a while;
+// the outcome of a call that was made is worth waiting for.
+func (a *attempt) finish() (err error) {
 	const timeout, longest = 5 * time.Minute, 5 * time.Second
-	var err error
 	stopping := a.calls.life.Done()
 	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < timeout; wait = min(2*wait, longest) {
 		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, ErrInvalid) {
 			break
 		}
-		if a.stalled != nil {
-			a.stalled(err)
+		if a.asked.stalled != nil {
+			a.asked.stalled(err)
 		}
 		select {
 		case <-time.After(wait):
@@ -594,9 +513,11 @@ func (a *attempt) finish() error {
 		}
 	}
 	if err != nil {
-		return a.unsettled(fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err))
+		err = a.unsettled(fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err))
 	}
-	return nil
+	a.calls.o.Observe(a.call)
+	a.calls.announce(a.call)
+	return err
 }
 
 // neverSent closes a call that is not sent for want of its record.
@@ -634,24 +555,4 @@ func (a *attempt) late(answer Answer) {
 	if c, err := a.calls.o.Store.Call(ctx, id); err == nil {
 		a.calls.announce(&c)
 	}
-}
-
-func withURL(arguments json.RawMessage, url string) (json.RawMessage, error) {
-	args, err := decodeObject(arguments)
-	if err != nil {
-		return nil, err
-	}
-	args["url"] = url
-	return json.Marshal(args)
-}
-
-// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
-func redactToken(url string) string {
-	for _, marker := range []string{"/u/", "/d/"} {
-		if i := strings.Index(url, marker); i >= 0 {
-			_, name, _ := strings.Cut(url[i+len(marker):], "/")
-			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
-		}
-	}
-	return url
 }

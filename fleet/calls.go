@@ -122,7 +122,7 @@ type Calls struct {
 	settler   *settler  // completes records whose writes failed
 	deadlines deadlines // of calls that were sent
 	inFlight  runningCalls
-	held      heldCalls
+	waiting   waitingCalls
 
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -177,7 +177,7 @@ func (s *Calls) Start(ctx context.Context, r CallRequest) (Call, error) {
 // Get returns one call, or [ErrNotFound].
 func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) {
 	c, err := s.o.Store.Call(ctx, id)
-	s.held.show(&c)
+	s.waiting.show(&c)
 	return c, err
 }
 
@@ -185,17 +185,17 @@ func (s *Calls) Get(ctx context.Context, id uuid.UUID) (Call, error) {
 func (s *Calls) List(ctx context.Context, f CallFilter) (Page[Call], error) {
 	page, err := s.o.Store.Calls(ctx, f)
 	for i := range page.Items {
-		s.held.show(&page.Items[i])
+		s.waiting.show(&page.Items[i])
 	}
 	return page, err
 }
 
-// Interrupt has a call that waits for the end of a conversation go on at once. The
-// call's record keeps who asked for that. A call that does not wait is
+// Interrupt sends a call that waits for the end of a conversation now. The call's
+// record keeps who asked for that. A call that does not wait is
 // [ErrConflict].
 func (s *Calls) Interrupt(ctx context.Context, by Principal, id uuid.UUID) (Call, error) {
 	c, err := s.mayEndWait(ctx, by, id, "interrupt_call")
-	if err == nil && !s.held.interrupt(id, by) {
+	if err == nil && !s.waiting.interrupt(id, by) {
 		err = doesNotWait(c)
 	}
 	return c, err

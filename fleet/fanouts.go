@@ -398,13 +398,6 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]DeviceID, er
 func (s *FanOuts) reason(t *target, r FanOutRequest) (string, *Verdict) {
 	request := CallRequest{Actor: r.Actor, Device: t.device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
 		now: s.now(), preview: true}
-	if r.Tool == ToolSnapshot {
-		args, err := withURL(r.Arguments, "http://fleetd.invalid/")
-		if err != nil {
-			return "invalid_arguments", nil
-		}
-		request.Arguments = args
-	}
 	no := s.calls.gate.check(t, request)
 	switch {
 	case no == nil:

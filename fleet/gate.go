@@ -41,19 +41,28 @@ var BehalfReasons = map[string][]string{ReasonOnBehalf: {"name"}}
 
 // judged are the principals whose kind, tools and policies decide about the call:
 // whoever makes it, and the author of a health check. The first refusal holds.
-func (r CallRequest) judged() []Principal {
-	if r.Mandate != nil && r.Mandate.Author != nil {
-		return []Principal{r.Actor, *r.Mandate.Author}
+func (r *CallRequest) judged(yield func(Principal) bool) {
+	if yield(r.Actor) && r.Mandate != nil && r.Mandate.Author != nil {
+		yield(*r.Mandate.Author)
 	}
-	return []Principal{r.Actor}
 }
 
-// standing are the principals that need role operator on the device.
-func (r CallRequest) standing() []Principal {
-	if r.Mandate == nil {
-		return []Principal{r.Actor}
+// standing are the principals that need role operator on the device: those judged,
+// and who asked for the campaign.
+func (r *CallRequest) standing(yield func(Principal) bool) {
+	for by := range r.judged {
+		if !yield(by) {
+			return
+		}
 	}
-	return append(r.judged(), r.Mandate.Askers...)
+	if r.Mandate == nil {
+		return
+	}
+	for _, by := range r.Mandate.Askers {
+		if !yield(by) {
+			return
+		}
+	}
 }
 
 // evidence says on the call's record on whose behalf it is made: that of its author,
@@ -90,7 +99,11 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if !ok {
 		return unknownTool(t, r.Tool)
 	}
-	for _, by := range r.judged() {
+	var no *refusal
+	if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+		return no
+	}
+	for by := range r.judged {
 		if no := checkTool(tool, by, r); no != nil {
 			return no
 		}
@@ -101,7 +114,7 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if no := g.checkArguments(t.inventory.ID, tool, r.Arguments); no != nil {
 		return no
 	}
-	for _, by := range r.judged() {
+	for by := range r.judged {
 		if no := g.checkPolicy(t, tool, by, r); no != nil {
 			return no
 		}
@@ -110,7 +123,7 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 }
 
 func checkStanding(t *target, r CallRequest) *refusal {
-	for _, by := range r.standing() {
+	for by := range r.standing {
 		switch role := by.RoleOn(t.device); {
 		case role == "":
 			return refuse(NewCallError(CodeOutOfScope, "actor", by.Name, "device", t.device.Title()))
@@ -118,7 +131,7 @@ func checkStanding(t *target, r CallRequest) *refusal {
 			return refuse(NewCallError("forbidden", "actor", by.Name, "role", role))
 		}
 	}
-	for _, by := range r.judged() {
+	for by := range r.judged {
 		if !by.Scope.AllowsTool(r.Tool) {
 			return refuse(NewCallError("tool_not_allowed", "actor", by.Name, "tool", CleanText(r.Tool, 80)))
 		}

@@ -28,7 +28,7 @@ var WaitReasons = map[string][]string{
 func Interrupts(tool string) bool { return EffectOf(tool) != EffectNone || tool == ToolConfigSet }
 
 // Interruptions decides how long what would interrupt a conversation waits for its
-// end. A nil one has nothing wait.
+// end. With a nil Interruptions nothing waits.
 type Interruptions struct {
 	Open  *OpenConversations
 	Bound time.Duration // 0 takes DefaultConversationWait
@@ -63,8 +63,9 @@ func (i *Interruptions) bound() time.Duration {
 	return DefaultConversationWait
 }
 
-// waits returns what the call has to wait for. A call of the conversation itself
-// does not wait for its end, and a language model cannot ask to interrupt one.
+// talk returns the conversation whose end the call has to wait for, nil if there is
+// none. A call of the conversation itself does not wait for its end, and a language
+// model cannot ask to interrupt one.
 //
 //	tool interrupts | in conversation | asked to interrupt | of the conversation | waited for long enough |
 //	no              |                 |                    |                     |                        | goes
@@ -73,12 +74,15 @@ func (i *Interruptions) bound() time.Duration {
 //	                |                 |                    | yes                 |                        | goes
 //	                |                 |                    |                     | yes                    | goes
 //	yes             | yes             | no, or by a model  | no                  | no                     | waits
-func (i *Interruptions) waits(r CallRequest, began, now time.Time) (ConversationWait, bool) {
+func (i *Interruptions) talk(r CallRequest, began, now time.Time) *ConversationWait {
 	if !Interrupts(r.Tool) || r.interrupts() {
-		return ConversationWait{}, false
+		return nil
 	}
 	w, waits := i.Wait(r.Device, began, now)
-	return w, waits && w.ID != r.Outwaited && !(r.Actor.Kind == KindVoice && r.Actor.ID == w.ID.String())
+	if !waits || w.ID == r.Outwaited || r.Actor.Kind == KindVoice && r.Actor.ID == w.ID.String() {
+		return nil
+	}
+	return &w
 }
 
 // interrupts reports whether the call is to interrupt a conversation. A language

@@ -66,7 +66,8 @@ func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 		p.refuse(unknownTool(t, r.Tool))
 		return p
 	}
-	if no := r.placeURL(offered); no != nil {
+	var no *refusal
+	if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
 		p.refuse(no)
 		return p
 	}

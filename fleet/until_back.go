@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,8 +25,8 @@ const (
 	retryPause = time.Second            // before a call that could not be sent is tried again
 )
 
-// mayWaitForDevice reports whether who makes the call may have it wait until the
-// device is back. A conversation ends with its device's connection, and campaigns
+// mayWaitForDevice reports whether the call of this actor may wait until its device is
+// back. A conversation ends with its device's connection, and campaigns
 // and fan-outs wait on their own.
 func (r CallRequest) mayWaitForDevice() bool {
 	return r.Actor.Kind != KindVoice && r.Actor.Kind != KindCampaign && r.Actor.Kind != KindSystem && !r.isFanOut()
@@ -38,92 +37,24 @@ func (r CallRequest) waitUntil() *time.Time {
 	return new(r.now.Add(r.OfflineWait).Truncate(time.Millisecond))
 }
 
-// untilBack has the call wait until its device is back, or refuses it if too many
-// wait. Its arguments are those of the request: a url argument is filled in when it
-// is sent.
-func (a *attempt) untilBack(r CallRequest, waits Reason) {
-	if a.call.WaitUntil == nil {
-		a.call.WaitUntil = r.waitUntil()
-	}
-	if waits.Is("") {
-		waits = a.deviceAway()
-	}
-	a.call.State, a.call.Waits = CallPendingDevice, waits
-	if r.Arguments != nil {
-		a.call.Arguments = r.Arguments
-	}
-	held, no := a.calls.held.addAway(a.call, a.wasOn)
-	if no != nil {
-		a.call.Waits = Reason{}
-		a.close(CallRefused, no)
-		return
-	}
-	a.held, a.wasOn, a.revoke = held, true, nil // who made the call does not wait for it
-}
-
 func (a *attempt) deviceAway() Reason {
 	return Because(ReasonDeviceAway, "until_at", *a.call.WaitUntil)
 }
 
-// storeWaiting puts on record that the call waits until its device is back.
+// storeWaiting puts on record that the call waits until its device is back. The record
+// says so until the moment before the call's bytes are written, and is at any time what
+// the next process needs to go on.
 func (a *attempt) storeWaiting() error {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	return a.calls.o.Store.WaitForDevice(ctx, a.call, CallWait{a.asked.interrupts(), a.asked.Picture})
 }
 
-// sendWhenBack waits until the device is back, then sends the call and stores its
-// outcome. The record says that the call waits until the moment before its bytes
-// are written, and is at any time what the next process needs to go on:
-//
-//	the device is back, its tools are listed,
-//	  and no earlier call waits for it  judged again, and sent
-//	nothing could be written to it      waits on
-//	the database does not take a write  waits on
-//	its time is over                    canceled
-//	a person cancels it                 canceled
-//	fleetd stops                        waits on in the next process
-func (a *attempt) sendWhenBack() error {
-	defer a.calls.held.remove(a.held)
-	asked, arguments, evidence := a.asked, a.call.Arguments, slices.Clip(a.call.Evidence)
-	for !a.call.State.Final() {
-		a.asked, a.wire, a.call.Arguments, a.call.Evidence = asked, arguments, arguments, evidence
-		switch a.outwaitAway() {
-		case waitStopped:
-			return nil
-		case waitWithdrawn:
-			a.close(CallCanceled, NewCallError(CodeWithdrawn+".by", "by", a.held.withdrawer.Name))
-			continue
-		case waitLong:
-			a.close(CallCanceled, NewCallError(CodeWaitExpired, "until_at", *a.call.WaitUntil))
-			continue
-		}
-		err := a.sendNow()
-		if a.call.State.Final() {
-			continue
-		}
-		a.giveBack()
-		if err != nil {
-			a.calls.o.Log.Warn("a call that waits for its device is not sent yet", "call", a.call.ID, "device", a.call.Device,
-				"err", err)
-		}
-		if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
-			return nil // something else ended it
-		}
-		outwait(a, (<-chan struct{})(nil), nil, a.notAfter(a.calls.o.Now().Add(retryPause)))
-	}
-	a.call.Waits = Reason{}
-	err := a.finish()
-	a.giveBack()
-	a.calls.o.Observe(a.call)
-	a.calls.announce(a.call)
-	return err
-}
-
-// outwaitAway waits until the call has its turn: it is the first of its device, which
-// is connected and in no conversation that the call would interrupt.
+// outwaitAway waits until the call may join the line of its device: no earlier call
+// waits for that, it is connected, its tools are listed, and it is in no conversation
+// that the call would interrupt.
 func (a *attempt) outwaitAway() waitEnd {
-	if end := outwait(a, a.held.first, nil, *a.call.WaitUntil); end != waitCame {
+	if end := outwait(a, a.wait.first, nil, *a.call.WaitUntil); end != waitCame {
 		return end
 	}
 	seen, unwatch := a.calls.o.Watcher.Watch(a.call.Device)
@@ -134,17 +65,18 @@ func (a *attempt) outwaitAway() waitEnd {
 		if !now.Before(*a.call.WaitUntil) {
 			return waitLong
 		}
-		end := waitLost
 		if a.calls.o.Link.Introduced(a.call.Device) {
-			if end = a.outwaitConversation(now); end == waitCame || end == waitInterrupted || end == waitLong {
-				end = a.joinLine()
+			end := a.outwaitConversation(now)
+			if end == waitWithdrawn || end == waitStopped {
+				return end
+			}
+			if turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind); err == nil {
+				a.turn = turn
+				return waitCame
 			}
 		} else {
-			a.wasAway = true
+			a.wait.wasAway = true
 			a.waitsFor(a.deviceAway())
-		}
-		if end != waitLost {
-			return end
 		}
 		pause := awayPause
 		if now.Before(soon) {
@@ -159,83 +91,75 @@ func (a *attempt) outwaitAway() waitEnd {
 	}
 }
 
-// joinLine joins the device's line, and waits for the turn there; waitLost means that
-// the call has none.
-func (a *attempt) joinLine() waitEnd {
-	turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind)
-	if err != nil {
-		return waitLost
-	}
-	a.turn = turn
-	end := outwait(a, turn.Ready(), turn.Lost(), a.notAfter(a.calls.o.Now().Add(queueTimeout)))
-	if end == waitCame {
-		a.call.RPCID = turn.RPCID()
-		return end
-	}
-	a.giveBack()
-	if end == waitLong || end == waitInterrupted {
-		end = waitLost // looks again, also whether its time is over
-	}
-	return end
-}
-
-// sendNow sends the call, in its turn, if it may be sent. It waits on if the call was
-// canceled meanwhile, nothing could be written to the device, or after an error.
-func (a *attempt) sendNow() error {
+// takeTurn marks a call sent that waited for its device, if it may be sent. It waits on
+// if it was canceled meanwhile, or after an error; see [attempt.waitOn].
+func (a *attempt) takeTurn() error {
 	if !a.calls.o.Held() { // another process may send it
 		return Refuse(ErrUnavailable, "stopping")
 	}
+	a.call.RPCID = a.turn.RPCID()
 	a.calls.o.Targets.Forget(a.call.Device) // what it is now decides
 	if err := a.judgeAgain(); err != nil || a.call.State.Final() {
 		return err
 	}
-	if !a.calls.held.goes(a.held) {
+	if !a.calls.waiting.goes(&a.wait) {
 		return nil
 	}
-	defer a.calls.held.stays(a.held)
-	if a.wasAway {
+	if a.wait.wasAway {
 		a.waited(Because(ReasonDeviceBack, "since_at", a.call.CreatedAt))
 	}
 	a.call.Waits = Reason{}
 	a.markSent()
-	if err := a.storeSent(); err != nil {
-		a.unsend()
+	ctx, cancel := context.WithTimeout(a.calls.life, 2*recordTimeout)
+	defer cancel()
+	if err := a.calls.o.Store.SendWaiting(ctx, a.call); err != nil {
 		return err
 	}
 	a.markSent() // however long that took
 	a.calls.announce(a.call)
-	a.deliver()
-	if a.call.State != CallOffline || a.call.SentAt != nil {
-		return nil
-	}
-	a.unsend()
-	a.call.Arguments, a.call.Evidence = a.asked.Arguments, nil
-	if err := a.storeWaiting(); err != nil { // it is on record as sent, which storeSent accepts
-		return err
-	}
-	a.calls.announce(a.call)
 	return nil
 }
 
-func (a *attempt) storeSent() error {
-	ctx, cancel := context.WithTimeout(a.calls.life, 2*recordTimeout)
-	defer cancel()
-	return a.calls.o.Store.SendWaiting(ctx, a.call)
-}
-
-// unsend takes back that the call is sent: certainly nothing was written.
-func (a *attempt) unsend() {
-	a.call.State, a.call.SentAt, a.call.RPCID = CallPendingDevice, nil, 0
-	a.call.Error, a.call.FinishedAt = nil, nil
-	a.call.Waits = a.deviceAway()
-	a.calls.held.setWaits(a.held, a.call.Waits)
-}
-
-func (a *attempt) giveBack() {
-	if a.turn != nil {
-		a.turn.Done()
-		a.turn = nil
+// waitOn keeps a call waiting for its device if certainly nothing was written: it had no
+// turn, err came before, or the device was gone by then. Another error is returned, and
+// so is one that says that something else ended the call.
+func (a *attempt) waitOn(err error) error {
+	gone := a.call.State == CallOffline && a.call.SentAt == nil
+	if a.wait.kind != deviceWait || a.call.State.Final() && !gone {
+		return err
 	}
+	if err != nil || gone {
+		a.unsend()
+	}
+	if gone {
+		if err = a.storeWaiting(); err == nil { // which is on record as sent
+			a.calls.announce(a.call)
+		}
+	}
+	a.calls.waiting.stays(&a.wait)
+	a.turn.Done()
+	a.turn = nil
+	if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err != nil {
+		a.calls.o.Log.Warn("a call that waits for its device is not sent yet", "call", a.call.ID,
+			"device", a.call.Device, "err", err)
+	}
+	if err != nil || gone {
+		outwait(a, (<-chan struct{})(nil), nil, a.notAfter(a.calls.o.Now().Add(retryPause)))
+	}
+	return nil
+}
+
+// unsend takes back all that an attempt at sending the call put into its record.
+func (a *attempt) unsend() {
+	a.asked.Outwaited = uuid.Nil
+	a.call.State, a.call.SentAt, a.call.RPCID = CallPendingDevice, nil, 0
+	a.call.Error, a.call.FinishedAt, a.call.Evidence = nil, nil, nil
+	a.call.Arguments = recorded(a.asked.Arguments)
+	a.call.Waits = a.deviceAway()
+	a.calls.waiting.setReason(&a.wait, a.call.Waits)
 }
 
 // Cancel withdraws a call that waits for its device or for the end of a conversation.
@@ -247,7 +171,7 @@ func (s *Calls) Cancel(ctx context.Context, by Principal, id uuid.UUID) (Call, e
 	if err != nil {
 		return c, err
 	}
-	over := s.held.withdraw(id, by)
+	over := s.waiting.withdraw(id, by)
 	if over != nil {
 		select {
 		case <-over:
@@ -308,8 +232,8 @@ func (s *Calls) Resume(ctx context.Context) error {
 		if err := s.enter(); err != nil {
 			return err
 		}
-		a := &attempt{calls: s, asked: r, call: &c, wasOn: true, wasAway: true}
-		a.untilBack(r, Reason{})
+		a := &attempt{calls: s, asked: r, call: &c, wait: wait{kind: deviceWait, wasAway: true}}
+		a.waitFor(deviceWait, Reason{})
 		go a.sendAlone()
 	}
 	return nil

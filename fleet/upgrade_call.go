@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 )
@@ -19,15 +18,6 @@ const maxEvidence = 64
 
 // maxOrderDetail bounds the detail of evidence that goes to an order, in bytes.
 const maxOrderDetail = 200
-
-// fillOrder gives an upgrade its arguments: the link, and what else of the
-// order the tool accepts. They are returned as the gate shall see them, without
-// the secret.
-func (a *attempt) fillOrder(schema json.RawMessage) json.RawMessage {
-	a.wire = a.order.arguments(schema, a.order.URL)
-	a.call.Arguments = a.order.arguments(schema, redactToken(a.order.URL))
-	return a.order.arguments(schema, "http://fleetd.invalid/")
-}
 
 // sendUpgrade sends self.upgrade_firmware and judges it by evidence: a device
 // that upgrades restarts without a reply, and a reply of true may come before
@@ -51,7 +41,7 @@ func (a *attempt) sendUpgrade(ctx context.Context) {
 			a.upgradeReplied(r)
 		case e := <-seen:
 			a.upgradeSaw(e)
-		case <-a.order.done():
+		case <-a.asked.Firmware.done():
 			a.close(CallUnknown, NewCallError(codeAttemptOver+".judged"))
 		case <-ctx.Done():
 			a.missingUpgrade()
@@ -68,8 +58,7 @@ type upgradeReply struct {
 // refusal, and a call that was not sent, end the call.
 func (a *attempt) upgradeReplied(r upgradeReply) {
 	if errors.Is(r.err, ErrInvalid) || errors.Is(r.err, ErrOffline) {
-		a.wrote = false // whatever the link seemed to say
-		a.conclude(r.answer, r.err)
+		a.conclude(r.answer, r.err) // whatever the link seemed to say
 		return
 	}
 	a.notifySent()
@@ -82,7 +71,7 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 	case r.answer.Failed():
 		a.answered(r.answer)
 		a.notifyRefused()
-	case a.order.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
+	case a.asked.Firmware.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
 		a.call.Result = r.answer.Result
 		a.observed(EvidenceJob, string(JobAccepted))
 	default:
@@ -99,7 +88,7 @@ func (a *attempt) upgradeSaw(e Evidence) {
 	}
 	polled := func(e Evidence) bool { return e.Kind == EvidenceBootPoll && e.ELF != "" }
 	switch {
-	case polled(e) && e.ELF == a.order.ELFSHA256:
+	case polled(e) && e.ELF == a.asked.Firmware.ELFSHA256:
 		a.notifySent() // whether or not the link has said so
 		a.close(CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
@@ -124,24 +113,30 @@ func (a *attempt) missingUpgrade() {
 // observed puts evidence on the call's record and notifies the order.
 func (a *attempt) observed(kind EvidenceKind, detail string) {
 	a.witness(kind, detail)
-	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
+	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
 }
 
+// notifySent notifies the order, once, that its call was sent.
 func (a *attempt) notifySent() {
-	if !a.wrote {
-		a.wrote = true
+	if !a.wrote() {
 		a.observed(EvidenceSent, "")
 	}
 }
 
+// wrote reports whether the order was notified that its call was sent, and that holds.
+func (a *attempt) wrote() bool {
+	sent := func(e Evidence) bool { return e.Kind == EvidenceSent }
+	return a.call.SentAt != nil && slices.ContainsFunc(a.call.Evidence, sent)
+}
+
 func (a *attempt) notifyRefused() {
-	a.order.notify(a.callError(EvidenceRefused))
+	a.asked.Firmware.notify(a.callError(EvidenceRefused))
 }
 
 // notifyNotSent notifies the order of a call that ended before it was sent.
 func (a *attempt) notifyNotSent() {
-	if a.order != nil && !a.wrote {
-		a.order.notify(a.callError(EvidenceNotSent))
+	if a.asked.Firmware != nil && !a.wrote() {
+		a.asked.Firmware.notify(a.callError(EvidenceNotSent))
 	}
 }
 
@@ -150,11 +145,11 @@ func (a *attempt) notifyLate(answer Answer) {
 	if answer.Err != nil {
 		detail = answer.Err.Message
 	}
-	if answer.Err == nil && !answer.IsError && a.order != nil && a.order.accepts(answer.Text) {
-		a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
+	if answer.Err == nil && !answer.IsError && a.asked.Firmware != nil && a.asked.Firmware.accepts(answer.Text) {
+		a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
 		return
 	}
-	a.order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxOrderDetail)})
+	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxOrderDetail)})
 }
 
 // callError is evidence with the error that the call ended with. A call without
