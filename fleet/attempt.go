@@ -93,7 +93,9 @@ func (a *attempt) leave() {
 		a.turn.Done()
 		a.turn = nil
 	}
-	a.calls.waiting.remove(&a.wait)
+	if a.wait.call != nil {
+		a.calls.waiting.remove(&a.wait)
+	}
 }
 
 // check begins the record of a call, in memory, if the request is worth one. A caller
@@ -203,8 +205,12 @@ func (a *attempt) queue(talk *ConversationWait) error {
 	case err == nil:
 		a.turn = turn
 		a.call.RPCID = turn.RPCID()
-		if !onRecord && ready(turn) {
-			a.markSent()
+		select {
+		case <-turn.Ready():
+			if !onRecord {
+				a.markSent()
+			}
+		default:
 		}
 	case errors.Is(err, ErrOffline) && r.OfflineWait > 0:
 		a.wait.wasAway = true
@@ -223,15 +229,6 @@ func (a *attempt) queue(talk *ConversationWait) error {
 		return err
 	}
 	return nil
-}
-
-func ready(t Turn) bool {
-	select {
-	case <-t.Ready():
-		return true
-	default:
-		return false
-	}
 }
 
 func (a *attempt) markSent() {
@@ -275,7 +272,9 @@ func (a *attempt) store(ctx context.Context) (err error) {
 // send sends a call on record, waits for its outcome and stores that. Only a call that
 // waits for its device takes more than one turn: if nothing could be written to it.
 func (a *attempt) send() error {
-	defer a.notifyNotSent()
+	if a.asked.Firmware != nil {
+		defer a.notifyNotSent()
+	}
 	if a.call.State.Final() { // refused, invalid or offline
 		a.calls.o.Observe(a.call)
 		return nil
@@ -285,11 +284,17 @@ func (a *attempt) send() error {
 		if a.turn == nil && !a.outwait() {
 			return nil // the call goes on from its record
 		}
-		err := a.await()
+		var err error
+		if !a.call.State.Final() && a.call.State != CallSent {
+			err = a.await()
+		}
 		if err == nil && a.call.State == CallSent {
 			a.deliver()
 		}
-		if err = a.waitOn(err); err != nil {
+		if a.wait.kind == deviceWait {
+			err = a.waitOn(err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -298,9 +303,6 @@ func (a *attempt) send() error {
 
 // await waits for the device's turn and marks the call sent.
 func (a *attempt) await() error {
-	if a.call.State != CallPending && a.call.State != CallPendingDevice {
-		return nil
-	}
 	end := outwait(a, a.turn.Ready(), a.turn.Lost(), a.notAfter(a.calls.o.Now().Add(queueTimeout)))
 	switch {
 	case a.wait.kind == deviceWait && end == waitCame:

@@ -63,8 +63,7 @@ func (i *Interruptions) bound() time.Duration {
 	return DefaultConversationWait
 }
 
-// talk returns the conversation whose end the call has to wait for, nil if there is
-// none. A call of the conversation itself does not wait for its end, and a language
+// talk returns the conversation whose end the call has to wait for, or nil. A call of the conversation itself does not wait for its end, and a language
 // model cannot ask to interrupt one.
 //
 //	tool interrupts | in conversation | asked to interrupt | of the conversation | waited for long enough |

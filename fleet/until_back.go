@@ -125,7 +125,7 @@ func (a *attempt) takeTurn() error {
 // so is one that says that something else ended the call.
 func (a *attempt) waitOn(err error) error {
 	gone := a.call.State == CallOffline && a.call.SentAt == nil
-	if a.wait.kind != deviceWait || a.call.State.Final() && !gone {
+	if a.call.State.Final() && !gone {
 		return err
 	}
 	if err != nil || gone {

@@ -135,21 +135,22 @@ func (a *attempt) notifyRefused() {
 
 // notifyNotSent notifies the order of a call that ended before it was sent.
 func (a *attempt) notifyNotSent() {
-	if a.asked.Firmware != nil && !a.wrote() {
+	if !a.wrote() {
 		a.asked.Firmware.notify(a.callError(EvidenceNotSent))
 	}
 }
 
 func (a *attempt) notifyLate(answer Answer) {
+	order := a.asked.Firmware
 	detail := answer.Text
 	if answer.Err != nil {
 		detail = answer.Err.Message
 	}
-	if answer.Err == nil && !answer.IsError && a.asked.Firmware != nil && a.asked.Firmware.accepts(answer.Text) {
-		a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
+	if answer.Err == nil && !answer.IsError && order != nil && order.accepts(answer.Text) {
+		order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceJob, Detail: string(JobAccepted)})
 		return
 	}
-	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxOrderDetail)})
+	order.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceLateAnswer, Detail: CleanText(detail, maxOrderDetail)})
 }
 
 // callError is evidence with the error that the call ended with. A call without

@@ -308,15 +308,11 @@ func (c *waitingCalls) anyAway(id DeviceID) bool {
 	return len(c.away[id]) > 0
 }
 
-// remove ends the wait of a call, if it waits; the next one of its device is the first
-// then.
+// remove ends the wait of a call; the next one of its device is the first then.
 func (c *waitingCalls) remove(w *wait) {
-	call := w.call
-	if call == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	call := w.call
 	if c.byID[call.ID] == w {
 		delete(c.byID, call.ID)
 	}
