@@ -87,7 +87,7 @@ type CallsOptions struct {
 	Store   CallStore
 	Targets *Targets
 	Policy  Policy // nil: what role, hold and tool allow is allowed
-	Pins    *ToolPins
+	Pins    Pins
 	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
 	Approvals ApprovalStore
 	Link      Link
@@ -147,6 +147,9 @@ func NewCalls(o CallsOptions) *Calls {
 	}
 	if o.Policy == nil {
 		o.Policy = everything{}
+	}
+	if o.Pins == nil {
+		o.Pins = noPins{}
 	}
 	if o.Held == nil {
 		o.Held = func() bool { return true }
@@ -271,6 +274,18 @@ func (s *Calls) announce(c *Call) {
 	record := *c
 	s.o.Events.Publish(Event{Kind: EventCall, At: s.o.Now(), Device: c.Device, Call: &record})
 }
+
+// Pins know how administrators saw the tools that models call.
+type Pins interface {
+	// Differs reports whether the tool of an inventory is pinned to another
+	// description.
+	Differs(inventory string, tool Tool) bool
+}
+
+// noPins is for a fleet that pins no tool.
+type noPins struct{}
+
+func (noPins) Differs(string, Tool) bool { return false }
 
 // everything is the policy of a fleet without one.
 type everything struct{}

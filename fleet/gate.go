@@ -7,7 +7,7 @@ type gate struct {
 	policy  Policy
 	schemas schemaCache
 	passed  passedCache
-	pins    *ToolPins
+	pins    Pins
 	running func(DeviceID) (elf, version string) // see [CallsOptions]; may be nil
 	digests ToolDigests
 }
