@@ -63,8 +63,9 @@ func (i *Interruptions) bound() time.Duration {
 	return DefaultConversationWait
 }
 
-// talk returns the conversation whose end the call has to wait for, or nil. A call of the conversation itself does not wait for its end, and a language
-// model cannot ask to interrupt one.
+// talk returns the conversation whose end the call has to wait for, or nil. A call of
+// the conversation itself does not wait for its end, and a language model cannot ask to
+// interrupt one.
 //
 //	tool interrupts | in conversation | asked to interrupt | of the conversation | waited for long enough |
 //	no              |                 |                    |                     |                        | goes
