@@ -79,11 +79,11 @@ func (a *attempt) sendAlone() {
 // abandon ends a call that has no record.
 func (a *attempt) abandon(err error) {
 	a.leave()
-	code := CodeNotRecorded
+	why := &CallError{Code: CodeNotRecorded}
 	if errors.Is(err, ErrTalking) {
-		code = CodeTalking
+		why = NewCallError(CodeTalking)
 	}
-	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: code,
+	a.asked.Firmware.notify(Evidence{At: a.calls.o.Now(), Kind: EvidenceNotSent, Code: why.Code,
 		Detail: CleanText(err.Error(), maxOrderDetail)})
 }
 
