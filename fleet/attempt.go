@@ -111,9 +111,11 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 	if !r.Actor.Sees(a.target.device) {
 		return fmt.Errorf("device %s: %w", r.Device, ErrNotFound)
 	}
-	a.call = newCall(r, a.target)
-	if err := a.checkApprover(ctx, r); err != nil {
-		return err
+	a.call, a.wire = newCall(r, a.target), r.Arguments
+	if r.grant != nil {
+		if err := a.checkApprover(ctx, r); err != nil {
+			return err
+		}
 	}
 	if talk != nil && r.UnlessTalking {
 		return ErrTalking
@@ -146,8 +148,10 @@ func checkRequest(r CallRequest) error {
 // newCall is the record of a call that nothing is decided about.
 func newCall(r CallRequest, t *target) *Call {
 	c := &Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments), Actor: r.Actor,
-		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now,
-		Evidence: r.Mandate.evidence(r.now)}
+		FanOut: r.FanOut, Approval: r.approval, State: CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+	if r.Mandate != nil {
+		c.Evidence = r.Mandate.evidence(r.now)
+	}
 	if r.Firmware != nil {
 		tool, _ := t.inventory.Tool(r.Tool)
 		c.Arguments, c.Timeout = r.Firmware.arguments(tool.InputSchema, redactToken(r.Firmware.URL)), r.Firmware.Timeout
@@ -175,7 +179,7 @@ func (a *attempt) judge(ctx context.Context) {
 
 // admit asks the gate, and fills in the arguments of a call that it lets pass.
 func (a *attempt) admit(ctx context.Context, r CallRequest) (no *refusal) {
-	if no = a.calls.gate.check(a.target, r); no == nil {
+	if no = a.calls.gate.check(a.target, r); no == nil && r.hasURL() {
 		a.wire, a.call.Arguments, no = a.fillArguments(ctx, r)
 	}
 	return no
@@ -376,8 +380,10 @@ func (a *attempt) judgeAgain() (err error) {
 		a.close(CallCanceled, NewCallError(CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.device.Title()))
 		return nil
 	}
-	if err := a.checkApprover(ctx, r); err != nil || a.call.State.Final() {
-		return err
+	if r.grant != nil {
+		if err := a.checkApprover(ctx, r); err != nil || a.call.State.Final() {
+			return err
+		}
 	}
 	var no *refusal
 	switch {
@@ -396,7 +402,7 @@ func (a *attempt) judgeAgain() (err error) {
 
 // checkApprover closes the call if whoever approved it may not approve it any more.
 func (a *attempt) checkApprover(ctx context.Context, r CallRequest) error {
-	if r.grant == nil || r.grant.by.Kind == "" {
+	if r.grant.by.Kind == "" {
 		return nil
 	}
 	by, err := a.calls.principalNow(ctx, r.grant.by)

@@ -10,17 +10,19 @@ import (
 // while the gate judges the arguments.
 const noURL = "http://fleetd.invalid/"
 
-// fillArguments returns the arguments as they go to the device, and as the record shows
-// them. They differ if fleetd makes an address for the call: its token is a secret while
-// the call runs.
+// hasURL reports whether fleetd fills in an address: a one-time link, or that of the
+// order of an upgrade.
+func (r *CallRequest) hasURL() bool { return r.Firmware != nil || OwnsURL(r.Tool) }
+
+// fillArguments returns the arguments of a call that has an address of fleetd's, as they
+// go to the device and as the record shows them: the token in the address is a secret
+// while the call runs.
 func (a *attempt) fillArguments(ctx context.Context, r CallRequest) (wire, shown json.RawMessage, no *refusal) {
 	var url string
 	var err error
 	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; {
 	case r.Firmware != nil:
 		url = r.Firmware.URL
-	case !OwnsURL(r.Tool):
-		return r.Arguments, recorded(r.Arguments), nil
 	case ShowsPicture(r.Tool):
 		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
 	case LinkOf(r.Tool) == LinkCoreDump:
@@ -38,13 +40,10 @@ func (a *attempt) fillArguments(ctx context.Context, r CallRequest) (wire, shown
 	return wire, shown, nil
 }
 
-// argumentsWith returns the arguments with url in its place, if fleetd fills that in.
-func (r CallRequest) argumentsWith(url string, tool Tool) (json.RawMessage, *refusal) {
-	switch {
-	case r.Firmware != nil:
+// argumentsWith returns the arguments of such a call with this address.
+func (r *CallRequest) argumentsWith(url string, tool Tool) (json.RawMessage, *refusal) {
+	if r.Firmware != nil {
 		return r.Firmware.arguments(tool.InputSchema, url), nil
-	case !OwnsURL(r.Tool):
-		return r.Arguments, nil
 	}
 	given, err := decodeObject(r.Arguments)
 	if err != nil {

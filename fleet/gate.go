@@ -70,8 +70,6 @@ func (r *CallRequest) standing(yield func(Principal) bool) {
 func (m *Mandate) evidence(now time.Time) []Evidence {
 	var by Principal
 	switch {
-	case m == nil:
-		return nil
 	case m.Author != nil:
 		by = *m.Author
 	case len(m.Askers) > 0:
@@ -99,9 +97,11 @@ func (g *gate) check(t *target, r CallRequest) *refusal {
 	if !ok {
 		return unknownTool(t, r.Tool)
 	}
-	var no *refusal
-	if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
-		return no
+	if r.hasURL() {
+		var no *refusal
+		if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+			return no
+		}
 	}
 	for by := range r.judged {
 		if no := checkTool(tool, by, r); no != nil {

@@ -66,10 +66,12 @@ func (s *Calls) preview(t *target, r CallRequest) CallPreview {
 		p.refuse(unknownTool(t, r.Tool))
 		return p
 	}
-	var no *refusal
-	if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
-		p.refuse(no)
-		return p
+	if r.hasURL() {
+		var no *refusal
+		if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+			p.refuse(no)
+			return p
+		}
 	}
 	p.refuse(checkTool(tool, r.Actor, r))
 	p.refuse(s.gate.checkPin(t.inventory.ID, tool, r.Actor))

@@ -232,7 +232,7 @@ func (s *Calls) Resume(ctx context.Context) error {
 		if err := s.enter(); err != nil {
 			return err
 		}
-		a := &attempt{calls: s, asked: r, call: &c, wait: wait{kind: deviceWait, wasAway: true}}
+		a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: deviceWait, wasAway: true}}
 		a.waitFor(deviceWait, Reason{})
 		go a.sendAlone()
 	}
