@@ -1,16 +1,17 @@
 // Package blobs keeps pictures and firmware images by the SHA-256 of their
-// bytes, in a directory.
+// bytes, in a directory or in a bucket of S3.
 //
-// What is read back is checked against its key: a damaged file is an error,
-// never a wrong picture or image. Equal bytes are kept once. Files that are too
+// What is read back is checked against its key: a damaged blob is an error,
+// never a wrong picture or image. Equal bytes are kept once. Blobs that are too
 // large for memory are checked before their first reading, not at each one.
 //
-// A marker shows whether the directory is still the one that was opened. Where it is
-// not, as while a mount is gone, nothing is stored and no file counts as missing.
+// A marker shows whether the directory or bucket is still the one that was opened.
+// If it is another one, as while a mount is gone, no blob counts as missing, and a
+// directory stores nothing.
 //
 // It does not know what a blob means or who refers to it: retention is the job of
-// the owner. One lock guards the list of files that were found whole; it is not held
-// while a file is read. There is no goroutine.
+// the owner. One lock guards the list of blobs that were found whole; it is not held
+// while a blob is read. The goroutines are those of the HTTP connections to S3.
 package blobs
 
 import (
@@ -18,76 +19,91 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
-
-	"gocloud.dev/blob"
-	"gocloud.dev/blob/fileblob"
 
 	"fleetd/fleet"
 )
 
+// A bucket keeps objects by name: a directory, or a bucket of S3. The names are
+// made here: no name comes from a request. An object that is missing is
+// [fs.ErrNotExist].
+type bucket interface {
+	// put stores data. A reader finds all of it, or the object that was there before.
+	put(ctx context.Context, name string, data []byte) error
+	// receive stores the size bytes of r in constant memory. It asks for the
+	// object's name after the last byte. If r or name fails, it stores nothing.
+	receive(ctx context.Context, r io.Reader, size int64, name func() (string, error)) error
+	// open reads length bytes from offset on; length < 0 reads to the end.
+	open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, stamp, error)
+	// remove deletes an object. Whether a missing one is an error is up to the bucket.
+	remove(ctx context.Context, name string) error
+	// sweep deletes what receive left behind before a time, because its process died.
+	sweep(ctx context.Context, before time.Time) error
+	// there returns an error unless the bucket is the one that was opened.
+	there(ctx context.Context) error
+	close() error
+}
+
+// incoming holds objects whose hash is not known yet. An object that has been there
+// for a day was left by a process that died.
+const (
+	incoming    = "incoming/"
+	incomingTTL = 24 * time.Hour
+)
+
+// marker is an object with a random name for the bucket. A mount that is gone leaves an
+// empty directory behind, in which files would be stored that are hidden once the mount
+// is back.
+const marker = ".store"
+
 // A Store keeps blobs. It is safe for concurrent use, also by several processes.
 type Store struct {
-	bucket *blob.Bucket
-	dir    string
-	mark   string // of the directory
+	bucket bucket
 	checks checks
 }
 
 var _ fleet.Blobs = (*Store)(nil)
 
-// Open opens the store at a URL of the form file:///path, and creates the
-// directory unless it exists.
-func Open(address string) (*Store, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, fmt.Errorf("the blob URL %q cannot be read: write file:///path/to/directory", address)
+// Open opens the store at a URL of the form file:///path or
+// s3://bucket/prefix?endpoint=https://host&region=name. It creates a directory that
+// is missing; a bucket has to exist.
+func Open(ctx context.Context, address string) (*Store, error) {
+	if strings.HasPrefix(address, "s3:") {
+		return openS3(ctx, address, s3Timeout)
 	}
-	switch {
-	case u.Scheme == "s3":
-		return nil, fmt.Errorf("the blob URL %q asks for S3, which this version does not support; use file:///path/to/directory", address)
-	case u.Scheme != "file" || u.Host != "" || !filepath.IsAbs(u.Path):
-		return nil, fmt.Errorf("the blob URL %q is not supported: write file:///path/to/directory", address)
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "file" || u.Host != "" || !filepath.IsAbs(u.Path) {
+		return nil, fmt.Errorf("unknown blob URL%s; use file:///path/to/directory or s3://bucket/prefix", shown(address))
 	}
 	return OpenDir(u.Path)
 }
 
+// shown is an address for an error message, unless it may hold a password.
+func shown(address string) string {
+	if address == "" || strings.Contains(address, "@") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", address)
+}
+
 // OpenDir opens the store in a directory, and creates it unless it exists.
 func OpenDir(dir string) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("the blob directory cannot be made: %w; choose another with --blob-url", err)
-	}
-	probe, err := os.CreateTemp(dir, ".writable-*")
+	d, err := openDirectory(dir)
 	if err != nil {
-		return nil, fmt.Errorf("the blob directory %s cannot be written: %w; give fleetd the right to, or choose another with --blob-url", dir, err)
+		return nil, err
 	}
-	probe.Close()
-	os.Remove(probe.Name())
-	// The temporary file must be in the directory of its blob: only then is the
-	// rename atomic.
-	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
-	if err != nil {
-		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
-	}
-	s := &Store{bucket: bucket, dir: dir}
-	if s.mark, err = markOf(dir); err != nil {
-		return nil, fmt.Errorf("the blob directory %s has no marker that can be read: %w", dir, err)
-	}
-	if err := s.sweep(context.Background(), time.Now().Add(-incomingTTL)); err != nil {
-		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
-	}
-	return s, nil
+	return &Store{bucket: d}, nil
 }
 
 // Put stores data and returns its key. Stored again, a damaged blob is whole again.
 func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
 	key := keyOf(data)
-	err := s.inPlace(func() error { return s.bucket.WriteAll(ctx, path(key), data, nil) })
-	if err != nil {
+	if err := s.bucket.put(ctx, path(key), data); err != nil {
 		return "", notStored(key, err)
 	}
 	return key, nil
@@ -100,10 +116,15 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	if !keyPattern.MatchString(key) {
 		return nil, unknown(key)
 	}
-	data, err := s.bucket.ReadAll(ctx, path(key))
+	r, _, err := s.bucket.open(ctx, path(key), 0, -1)
+	if err != nil {
+		return nil, s.notRead(ctx, key, err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
 	switch {
 	case err != nil:
-		return nil, s.notRead(key, err)
+		return nil, s.notRead(ctx, key, err)
 	case keyOf(data) != key:
 		return nil, damaged(key)
 	}
@@ -111,7 +132,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 }
 
 // Close frees the store.
-func (s *Store) Close() error { return s.bucket.Close() }
+func (s *Store) Close() error { return s.bucket.close() }
 
 func keyOf(data []byte) string {
 	h := sha256.Sum256(data)

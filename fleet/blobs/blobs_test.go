@@ -15,7 +15,7 @@ import (
 func open(t *testing.T) (s *Store, dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "a", "b")
-	s, err := Open("file://" + dir)
+	s, err := Open(t.Context(), "file://"+dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,12 +92,13 @@ func TestSameBlobFromManySides(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	withoutCredentials(t)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for url, want := range map[string]string{
-		"s3://bucket":             "S3",
+		"s3://bucket":             "AWS_ACCESS_KEY_ID",
 		"":                        "file:///",
 		"data/blobs":              "file:///",
 		"file://data/blobs":       "file:///",
@@ -105,7 +106,7 @@ func TestOpenRefuses(t *testing.T) {
 		"file://" + file:          "--blob-url",
 		"file://" + file + "/sub": "--blob-url",
 	} {
-		s, err := Open(url)
+		s, err := Open(t.Context(), url)
 		if err == nil {
 			s.Close()
 			t.Errorf("%q was opened", url)

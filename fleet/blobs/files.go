@@ -3,19 +3,16 @@ package blobs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
-	"os"
-	"strings"
+	"io/fs"
+	"net"
 	"sync"
-	"time"
 
-	"gocloud.dev/blob"
-	"gocloud.dev/gcerrors"
 	"golang.org/x/sync/singleflight"
 
 	"fleetd/fleet"
@@ -23,73 +20,78 @@ import (
 
 var _ fleet.BlobFiles = (*Store)(nil)
 
-// incoming holds files whose hash is not known yet. What lies there for a day
-// was left by a process that died.
-const (
-	incoming    = "incoming/"
-	incomingTTL = 24 * time.Hour
-)
-
 // PutFile stores size bytes of r under their SHA-256, in constant memory. It
 // refuses an r that holds more or fewer.
 func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (key string, err error) {
-	draft := incoming + rand.Text()
-	defer s.bucket.Delete(context.WithoutCancel(ctx), draft) // not there if the writing failed
-	if err := s.there(); err != nil {
-		return "", notStored(draft, err)
+	in := &upload{r: r, size: size, hash: sha256.New()}
+	if size == 0 {
+		_, in.err = in.Read(nil) // a bucket need not read from an empty upload
 	}
-	if key, err = s.receive(ctx, draft, r, size); err != nil {
-		return "", err
-	}
-	if err := s.inPlace(func() error { return s.bucket.Copy(ctx, path(key), draft, nil) }); err != nil {
-		return "", notStored(key, err)
+	err = s.bucket.receive(ctx, in, size, func() (string, error) {
+		if in.err != io.EOF {
+			return "", cmp.Or(in.err, io.ErrUnexpectedEOF)
+		}
+		key = hex.EncodeToString(in.hash.Sum(nil))
+		return path(key), nil
+	})
+	switch {
+	case in.err != nil && in.err != io.EOF:
+		return "", in.err
+	case err != nil:
+		return "", notStored(cmp.Or(key, "incoming"), err)
 	}
 	return key, nil
 }
 
-// receive writes r to the draft, and returns the key of what it read.
-func (s *Store) receive(ctx context.Context, draft string, r io.Reader, size int64) (string, error) {
-	ctx, discard := context.WithCancel(ctx) // before Close, it throws the draft away
-	defer discard()
-	w, err := s.bucket.NewWriter(ctx, draft, nil)
-	if err != nil {
-		return "", notStored(draft, err)
+// An upload reads and hashes size bytes of r. It keeps its error, to distinguish an
+// upload that breaks off from a full disk. It fails before its last bytes if r holds
+// more than size, so that a bucket which counts bytes does not take it for complete.
+type upload struct {
+	r       io.Reader
+	size, n int64
+	hash    hash.Hash
+	err     error // of the upload; io.EOF after the last byte
+}
+
+func (u *upload) Read(p []byte) (n int, err error) {
+	if u.err != nil {
+		return 0, u.err
 	}
-	in := &reading{r: io.LimitReader(r, size+1)}
-	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(hash, w), in)
+	if left := u.size - u.n; left > 0 {
+		if int64(len(p)) > left {
+			p = p[:left]
+		}
+		n, err = u.r.Read(p)
+		u.n += int64(n)
+		u.hash.Write(p[:n])
+	}
+	if err == nil && u.n == u.size {
+		err = u.end()
+	}
 	switch {
-	case in.err != nil:
-		err = fleet.Refuse(fleet.ErrInvalid, "broken_upload.bytes_of", "n", n, "size", size)
-	case err != nil:
-		err = notStored(draft, err)
-	case n != size:
-		err = fleet.Refuse(fleet.ErrInvalid, "wrong_size", "size", size)
+	case err == nil:
+		return n, nil
+	case err == io.EOF && u.n == u.size:
+		u.err = io.EOF
+		return n, io.EOF
+	case err == io.EOF || errors.Is(err, errTooLong):
+		u.err = fleet.Refuse(fleet.ErrInvalid, "wrong_size", "size", u.size)
+	default:
+		u.err = fleet.Refuse(fleet.ErrInvalid, "broken_upload.bytes_of", "n", u.n, "size", u.size)
 	}
-	if err != nil {
-		discard()
-		w.Close()
-		return "", err
-	}
-	if err := w.Close(); err != nil {
-		return "", notStored(draft, err)
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
+	return 0, u.err
 }
 
-// reading records errors of the upload, to distinguish an upload that breaks off
-// from a full disk.
-type reading struct {
-	r   io.Reader
-	err error
-}
+var errTooLong = errors.New("more bytes than announced")
 
-func (r *reading) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	if err != nil && err != io.EOF {
-		r.err = err
+// end returns io.EOF if r is at its end.
+func (u *upload) end() error {
+	var more [1]byte
+	n, err := io.ReadFull(u.r, more[:])
+	if n > 0 {
+		return errTooLong
 	}
-	return n, err
+	return err
 }
 
 func notStored(key string, err error) error {
@@ -98,23 +100,25 @@ func notStored(key string, err error) error {
 
 // OpenRange opens length bytes of a blob from offset on; length < 0 means to
 // its end. The blob as a whole is checked against its key before this process
-// reads from it for the first time, and again when its file was changed.
+// reads from it for the first time, and again when it was changed.
 func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if !keyPattern.MatchString(key) {
 		return nil, unknown(key)
 	}
-	if err := s.check(ctx, key); err != nil {
-		return nil, err
-	}
-	r, err := s.bucket.NewRangeReader(ctx, path(key), offset, length, nil)
-	if err != nil {
-		return nil, s.notRead(key, err)
-	}
-	if err := s.check(ctx, key); err != nil { // the file may have been replaced before it was opened
+	for range maxReopened {
+		if err := s.check(ctx, key); err != nil {
+			return nil, err
+		}
+		r, now, err := s.bucket.open(ctx, path(key), offset, length)
+		if err != nil {
+			return nil, s.notRead(ctx, key, err)
+		}
+		if s.checks.match(key, now) {
+			return r, nil
+		}
 		r.Close()
-		return nil, err
 	}
-	return r, nil
+	return nil, notDone("read", key, errors.New("the blob changes while it is read"))
 }
 
 // DeleteFile forgets a blob.
@@ -122,93 +126,91 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 	if !keyPattern.MatchString(key) {
 		return nil
 	}
-	err := s.bucket.Delete(ctx, path(key))
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		err = s.there()
+	err := s.bucket.remove(ctx, path(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = s.bucket.there(ctx)
 	}
 	if err != nil {
 		return notDone("delete", key, err)
 	}
+	s.checks.forget(key)
 	return nil
 }
 
-// checks are the blobs found to be whole, each as its file was then.
+// checks are the blobs found to be whole, each as its object was then.
 type checks struct {
 	flight singleflight.Group // many devices ask for a new image at once
 	mu     sync.Mutex
 	good   map[string]stamp
 }
 
-// A stamp identifies a file among those of the same name. Who replaces a file
-// can give it any time of modification, but not its inode, nor the time at which
-// the inode was changed.
+// A stamp identifies an object among those of the same name. Somebody who replaces a
+// file can give it any time of modification, but can choose neither its inode nor the
+// time at which the inode was changed. In S3 the server sets the time.
 type stamp struct {
-	modified time.Time
-	size     int64
+	modified int64 // nanoseconds
+	size     int64 // of a file
 	inode    uint64
 	changed  int64 // nanoseconds; 0 where the system does not say
-}
-
-func (s *Store) stamp(ctx context.Context, key string) (stamp, error) {
-	a, err := s.bucket.Attributes(ctx, path(key))
-	if err != nil {
-		return stamp{}, s.notRead(key, err)
-	}
-	now := stamp{modified: a.ModTime, size: a.Size}
-	var info os.FileInfo
-	if a.As(&info) {
-		now.inode, now.changed = inodeOf(info)
-	}
-	return now, nil
+	etag     string
 }
 
 const maxChecks = 10_000
 
+// maxReopened bounds how often a blob may be replaced, as by uploads of equal bytes,
+// between its check and its opening.
+const maxReopened = 20
+
+// check hashes a blob unless it was found whole before.
 func (s *Store) check(ctx context.Context, key string) error {
-	now, err := s.stamp(ctx, key)
-	if err != nil {
-		return err
-	}
-	if s.checks.known(key, now) {
+	if s.checks.has(key) {
 		return nil
 	}
-	_, err, _ = s.checks.flight.Do(key, func() (any, error) {
-		if s.checks.known(key, now) {
+	_, err, _ := s.checks.flight.Do(key, func() (any, error) {
+		if s.checks.has(key) {
 			return nil, nil
 		}
 		// Other callers wait for the result too: it must not depend on this
 		// caller's context.
-		if err := s.checkContent(context.WithoutCancel(ctx), key); err != nil {
-			return nil, err
-		}
-		s.checks.add(key, now)
-		return nil, nil
+		return nil, s.checkContent(context.WithoutCancel(ctx), key)
 	})
 	return err
 }
 
 func (s *Store) checkContent(ctx context.Context, key string) error {
-	r, err := s.bucket.NewReader(ctx, path(key), nil)
+	r, now, err := s.bucket.open(ctx, path(key), 0, -1)
 	if err != nil {
-		return s.notRead(key, err)
+		return s.notRead(ctx, key, err)
 	}
 	defer r.Close()
 	hash := sha256.New()
 	if _, err := io.Copy(hash, r); err != nil {
-		return s.notRead(key, err)
+		return s.notRead(ctx, key, err)
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != key {
 		return damaged(key)
 	}
+	s.checks.add(key, now)
 	return nil
 }
 
-func (c *checks) known(key string, now stamp) bool {
+func (c *checks) has(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.good[key]
+	return ok
+}
+
+// match reports whether an opened blob is the one that was checked. If not, the blob
+// was replaced since, and is checked again.
+func (c *checks) match(key string, now stamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	then, ok := c.good[key]
-	return ok && then.size == now.size && then.modified.Equal(now.modified) && then.inode == now.inode &&
-		then.changed == now.changed
+	if ok && then != now {
+		delete(c.good, key)
+	}
+	return ok && then == now
 }
 
 func (c *checks) add(key string, now stamp) {
@@ -218,6 +220,12 @@ func (c *checks) add(key string, now stamp) {
 		c.good = make(map[string]stamp)
 	}
 	c.good[key] = now
+}
+
+func (c *checks) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.good, key)
 }
 
 func unknown(key string) error {
@@ -233,35 +241,46 @@ func notDone(verb, key string, err error) error {
 	if _, ok := errors.AsType[*fleet.Error](err); ok {
 		return err
 	}
-	detail := cmp.Or(fleet.SystemCause(err), gcerrors.Code(err).String())
 	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "blob_store."+verb, "key", fleet.CleanText(key, 80),
-		"detail", detail), err)
+		"detail", cause(err)), err)
 }
 
-func (s *Store) notRead(key string, err error) error {
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		if err = s.there(); err == nil {
+// cause names the cause of a failure without paths and addresses, which callers
+// must not see.
+func cause(err error) string {
+	if text := cmp.Or(fleet.SystemCause(err), s3Cause(err)); text != "" {
+		return text
+	}
+	timeout, isNet := errors.AsType[net.Error](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded), isNet && timeout.Timeout():
+		return "timed out"
+	case isNet:
+		return "no connection"
+	}
+	return "unknown"
+}
+
+func (s *Store) notRead(ctx context.Context, key string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = s.bucket.there(ctx); err == nil {
 			return unknown(key)
 		}
 	}
 	return notDone("read", key, err)
 }
 
-// sweep deletes what was left behind while it was being received.
-func (s *Store) sweep(ctx context.Context, before time.Time) error {
-	all := s.bucket.List(&blob.ListOptions{Prefix: incoming})
-	for {
-		draft, err := all.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("listing unfinished uploads: %w", err)
-		}
-		if draft.ModTime.Before(before) && strings.HasPrefix(draft.Key, incoming) {
-			if err := s.bucket.Delete(ctx, draft.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-				return fmt.Errorf("deleting an unfinished upload: %w", err)
-			}
-		}
+// A cancelable stops reading once its context ends.
+type cancelable struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c cancelable) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
 	}
+	return c.r.Read(p)
 }

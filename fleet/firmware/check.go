@@ -301,7 +301,7 @@ func (r *blobReader) ReadAt(p []byte, off int64) (n int, err error) {
 
 func (r *blobReader) load(at int64) error {
 	r.at = at - at%blobPage
-	file, err := r.blobs.OpenRange(r.ctx, r.key, r.at, -1)
+	file, err := r.blobs.OpenRange(r.ctx, r.key, r.at, blobPage)
 	if err != nil {
 		return err
 	}

@@ -50,8 +50,10 @@ type Database struct {
 type Config struct {
 	Database
 
-	// BlobURL is where pictures, firmware and core dumps are kept: file:///path. Default: blobs below DataDir.
-	BlobURL string `help:"Where to store pictures and images (file:///path). Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
+	// BlobURL is where pictures, firmware and core dumps are kept: file:///path, or
+	// s3://bucket/prefix?endpoint=https://host&region=name with credentials from the environment. Default: blobs below
+	// DataDir.
+	BlobURL string `help:"Where to store pictures, firmware and core dumps: file:///path or s3://bucket/prefix?endpoint=https://host&region=name. S3 takes its credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
 
 	// HTTPAddr is where the console, REST and the device endpoints listen. Default: :8080.
 	HTTPAddr string `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`

@@ -202,7 +202,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.database = postgres.NewWatch(s.pool, log)
 	s.stages.run("watch over the database", s.database.Run)
 	blobURL := cmp.Or(cfg.BlobURL, "file://"+filepath.ToSlash(filepath.Join(cfg.DataDir, "blobs")))
-	if s.blobs, err = blobs.Open(blobURL); err != nil {
+	if s.blobs, err = blobs.Open(ctx, blobURL); err != nil {
 		return nil, err
 	}
 	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })

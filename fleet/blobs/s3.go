@@ -1,0 +1,325 @@
+package blobs
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"fleetd/fleet"
+)
+
+// s3Timeout bounds a connection to S3 that makes no progress: while it is opened, while
+// fleetd waits for the answer, and between two pieces of a body.
+const s3Timeout = 15 * time.Second
+
+// A request that failed is sent again, up to s3Attempts times in all, if its body can be
+// read again. s3Pauses bounds the pauses between the attempts.
+const (
+	s3Attempts = 3
+	s3Pauses   = 3 * time.Second
+)
+
+// s3Bucket keeps objects in a bucket of S3, below a prefix. An upload goes to a draft in
+// incoming first: its name is its hash, which is known after the last byte. The server
+// copies the draft.
+type s3Bucket struct {
+	core    *minio.Core
+	conns   *http.Transport
+	bucket  string
+	prefix  string // "" or with a slash at its end
+	host    string // for messages
+	timeout time.Duration
+	mark    string // what the marker held when the bucket was opened
+}
+
+// short bounds a request without a large body.
+func (b *s3Bucket) short(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s3Attempts*b.timeout+s3Pauses)
+}
+
+// put sends the hash along: the server refuses other bytes.
+func (b *s3Bucket) put(ctx context.Context, name string, data []byte) error {
+	ctx, cancel := b.short(ctx)
+	defer cancel()
+	sum := sha256.Sum256(data)
+	_, err := b.core.PutObject(ctx, b.bucket, b.prefix+name, bytes.NewReader(data), int64(len(data)), "",
+		hex.EncodeToString(sum[:]), minio.PutObjectOptions{DisableContentSha256: true})
+	return err
+}
+
+func (b *s3Bucket) receive(ctx context.Context, r io.Reader, size int64, name func() (string, error)) error {
+	if size == 0 { // a signed stream cannot be empty
+		to, err := name()
+		if err != nil {
+			return err
+		}
+		return b.put(ctx, to, nil)
+	}
+	draft := b.prefix + incoming + rand.Text()
+	defer func() {
+		ctx, cancel := b.short(context.WithoutCancel(ctx))
+		defer cancel()
+		_ = b.core.RemoveObject(ctx, b.bucket, draft, minio.RemoveObjectOptions{}) // else sweep does it
+	}()
+	body := &lent{r: r}
+	_, err := b.core.PutObject(ctx, b.bucket, draft, body, size, "", "", minio.PutObjectOptions{})
+	body.takeBack()
+	if err != nil {
+		return err
+	}
+	to, err := name()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := b.short(ctx)
+	defer cancel()
+	_, err = b.core.CopyObject(ctx, b.bucket, draft, b.bucket, b.prefix+to, nil, minio.CopySrcOptions{},
+		minio.PutObjectOptions{})
+	return err
+}
+
+// lent is the body of a request. The transport may go on reading it after the answer.
+type lent struct {
+	mu sync.Mutex
+	r  io.Reader
+}
+
+func (l *lent) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.r == nil {
+		return 0, io.ErrClosedPipe
+	}
+	return l.r.Read(p)
+}
+
+// takeBack waits for a read that is under way, and lets no other begin.
+func (l *lent) takeBack() {
+	l.mu.Lock()
+	l.r = nil
+	l.mu.Unlock()
+}
+
+func (b *s3Bucket) open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, stamp, error) {
+	if length == 0 {
+		now, _, err := b.stat(ctx, name)
+		return io.NopCloser(strings.NewReader("")), now, err
+	}
+	r := &s3Reader{ctx: ctx, bucket: b, name: name, at: offset, end: -1}
+	if length > 0 {
+		r.end = offset + length
+	}
+	now, err := r.open()
+	if isS3(err, minio.InvalidRange) {
+		var size int64
+		if now, size, err = b.stat(ctx, name); err == nil && offset < size {
+			err = errRange
+		}
+		r.ReadCloser, r.end = io.NopCloser(strings.NewReader("")), r.at
+	}
+	return r, now, err
+}
+
+var errRange = errors.New("the server does not read ranges")
+
+func (b *s3Bucket) stat(ctx context.Context, name string) (now stamp, size int64, err error) {
+	ctx, cancel := b.short(ctx)
+	defer cancel()
+	info, err := b.core.StatObject(ctx, b.bucket, b.prefix+name, minio.StatObjectOptions{})
+	return s3Stamp(info), info.Size, missing(err)
+}
+
+func s3Stamp(info minio.ObjectInfo) stamp {
+	return stamp{modified: info.LastModified.UnixNano(), etag: info.ETag}
+}
+
+// s3Reader reads an object, and opens it again where its connection breaks. A slow
+// device takes longer over an image than some servers keep a connection.
+type s3Reader struct {
+	ctx    context.Context
+	bucket *s3Bucket
+	name   string
+	at     int64 // of the next byte
+	end    int64 // where to stop; < 0: at the object's end
+	from   int64 // where this connection began
+	etag   string
+
+	io.ReadCloser
+}
+
+func (r *s3Reader) open() (stamp, error) {
+	var o minio.GetObjectOptions
+	ranged := r.at > 0 || r.end >= 0
+	if ranged {
+		to := int64(0) // the object's end, in SetRange
+		if r.end >= 0 {
+			to = r.end - 1
+		}
+		if err := o.SetRange(r.at, to); err != nil {
+			return stamp{}, err
+		}
+	}
+	if r.etag != "" {
+		if err := o.SetMatchETag(r.etag); err != nil {
+			return stamp{}, err
+		}
+	}
+	body, info, header, err := r.bucket.core.GetObject(r.ctx, r.bucket.bucket, r.bucket.prefix+r.name, o)
+	if err != nil {
+		return stamp{}, missing(err)
+	}
+	if ranged && !strings.HasPrefix(header.Get("Content-Range"), fmt.Sprintf("bytes %d-", r.at)) {
+		body.Close()
+		return stamp{}, errRange
+	}
+	if r.etag != "" && r.etag != info.ETag { // some servers ignore If-Match
+		body.Close()
+		return stamp{}, errors.New("the object was replaced while it was read")
+	}
+	r.ReadCloser, r.from, r.etag = body, r.at, info.ETag
+	return s3Stamp(info), nil
+}
+
+func (r *s3Reader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.at += int64(n)
+	if err == nil || err == io.EOF || r.ctx.Err() != nil || r.at == r.from || r.at == r.end {
+		return n, err
+	}
+	r.ReadCloser.Close()
+	if _, again := r.open(); again != nil {
+		r.ReadCloser = io.NopCloser(strings.NewReader(""))
+		return n, errors.Join(err, again)
+	}
+	return n, nil
+}
+
+func (b *s3Bucket) remove(ctx context.Context, name string) error {
+	ctx, cancel := b.short(ctx)
+	defer cancel()
+	return missing(b.core.RemoveObject(ctx, b.bucket, b.prefix+name, minio.RemoveObjectOptions{}))
+}
+
+func (b *s3Bucket) sweep(ctx context.Context, before time.Time) error {
+	ctx, cancel := b.short(ctx)
+	defer cancel() // ends the listing, too
+	for draft := range b.core.Client.ListObjects(ctx, b.bucket,
+		minio.ListObjectsOptions{Prefix: b.prefix + incoming, Recursive: true}) {
+		if draft.Err != nil {
+			return draft.Err
+		}
+		if draft.LastModified.Before(before) && strings.HasPrefix(draft.Key, b.prefix+incoming) {
+			if err := b.core.RemoveObject(ctx, b.bucket, draft.Key, minio.RemoveObjectOptions{}); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// marked returns what the bucket's marker holds.
+func (b *s3Bucket) marked(ctx context.Context) (string, error) {
+	ctx, cancel := b.short(ctx)
+	defer cancel()
+	r, _, err := b.open(ctx, marker, 0, -1)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	mark, err := io.ReadAll(io.LimitReader(r, 100))
+	return string(mark), err
+}
+
+func (b *s3Bucket) there(ctx context.Context) error {
+	mark, err := b.marked(ctx)
+	if err == nil && mark != b.mark || errors.Is(err, fs.ErrNotExist) {
+		return fleet.Refuse(fleet.ErrUnavailable, "blob_store.other_bucket")
+	}
+	return err
+}
+
+func (b *s3Bucket) close() error {
+	b.conns.CloseIdleConnections()
+	return nil
+}
+
+// missing adds [fs.ErrNotExist] to the answer that an object or its bucket is missing.
+func missing(err error) error {
+	if isS3(err, minio.NoSuchKey, minio.NoSuchBucket) {
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return err
+}
+
+func isS3(err error, codes ...string) bool {
+	e, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
+		return false
+	}
+	for _, code := range codes {
+		if e.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// s3Cause is the code of the server's refusal, or "".
+func s3Cause(err error) string {
+	e, _ := errors.AsType[minio.ErrorResponse](err)
+	return fleet.CleanText(e.Code, 80)
+}
+
+// s3Transport opens connections that fail if they make no progress for the timeout.
+func s3Transport(timeout time.Duration) *http.Transport {
+	dialer := net.Dialer{Timeout: timeout}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return progressing{c, timeout}, nil
+		},
+		TLSHandshakeTimeout:   timeout,
+		ResponseHeaderTimeout: timeout,
+		IdleConnTimeout:       timeout / 2, // before a read that waits for the next answer fails
+		MaxIdleConnsPerHost:   64,
+		DisableCompression:    true, // a blob comes as it was stored
+	}
+}
+
+// progressing is a connection whose reads and writes fail once nothing happened for the
+// timeout. A write extends a read that waits for its answer.
+type progressing struct {
+	net.Conn
+	timeout time.Duration
+}
+
+func (c progressing) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+func (c progressing) Write(p []byte) (int, error) {
+	if err := c.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
