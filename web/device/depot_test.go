@@ -71,11 +71,17 @@ type depot struct {
 
 func newDepot(t testing.TB, o firmware.DownloadsOptions) *depot {
 	t.Helper()
-	d := &depot{t: t, links: firmwareLinks{links: map[string]firmware.Link{}}, seen: map[uuid.UUID][]firmware.Transfer{}}
-	var err error
-	if d.blobs, err = blobs.OpenDir(t.TempDir()); err != nil {
+	store, err := blobs.OpenDir(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
+	return newDepotOf(t, store, o)
+}
+
+func newDepotOf(t testing.TB, store *blobs.Store, o firmware.DownloadsOptions) *depot {
+	t.Helper()
+	d := &depot{t: t, links: firmwareLinks{links: map[string]firmware.Link{}}, seen: map[uuid.UUID][]firmware.Transfer{},
+		blobs: store}
 	t.Cleanup(func() { d.blobs.Close() })
 	o.Links, o.Blobs, o.Observe = &d.links, d.blobs, d.observe
 	d.downloads = firmware.NewDownloads(o)
