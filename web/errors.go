@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outcome"
 	"fleetd/web/i18n"
-	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
 

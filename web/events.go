@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
-	"fleetd/web/outcome"
+	"fleetd/fleet/outcome"
 	"fleetd/web/ui"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/outcome"
 	"fleetd/web/access"
-	"fleetd/web/outcome"
 	"fleetd/web/static"
 	"fleetd/web/ui"
 )

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-chi/httprate"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
@@ -69,9 +70,6 @@ type Authority interface {
 // Texts make the text of codes: a package that shows codes to people has the
 // catalogue. All are required.
 type Texts struct {
-	// Refusal returns what is to be shown of an error, and nil if that is nothing:
-	// the error is for the log.
-	Refusal   func(err error) *fleet.Error
 	Error     func(e *fleet.Error) string
 	CallError func(e *fleet.CallError) string
 	Reason    func(r fleet.Reason) string
@@ -92,8 +90,8 @@ type Gateway struct {
 	usual      map[string]callTool
 	models     map[string]fleet.ForModels // what each tool of the fleet's server declares
 	sessions   sessions
-	oldStreams oldStreams // of 2024-11-05
-	failures   failures
+	oldStreams oldStreams            // of 2024-11-05
+	failures   *httprate.RateLimiter // failed authentications by address
 
 	watches  watches
 	updating atomic.Pointer[update] // the change that is being announced
@@ -103,6 +101,10 @@ type Gateway struct {
 	life context.Context // ends with Close
 	end  context.CancelFunc
 }
+
+// failuresPerMinute is how often one address may send a bad token before it is
+// asked to wait. Good tokens from there go on working.
+const failuresPerMinute = 30
 
 // New makes a gateway. It fails if PublicURL is not one.
 func New(o Options) (*Gateway, error) {
@@ -117,7 +119,9 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{o: o, public: public, log: o.Log, now: func() time.Time { return time.Now().UTC() },
-		tools: newToolIndex(o.Devices), models: map[string]fleet.ForModels{}}
+		tools: newToolIndex(o.Devices), models: map[string]fleet.ForModels{},
+		failures: httprate.NewRateLimiter(failuresPerMinute, time.Minute,
+			httprate.WithResponseHeaders(httprate.ResponseHeaders{RetryAfter: "Retry-After"}))}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.usual = map[string]callTool{"call_device": g.callDevice, "read_device": g.readDevice}
 	g.fleet = g.newFleetServer()

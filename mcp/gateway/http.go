@@ -13,9 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-chi/httprate"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outcome"
 )
 
 // Where the gateway is mounted.
@@ -266,11 +268,14 @@ func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (fleet.Pr
 		challenge += `, error="invalid_token"`
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
-	if g.failures.many(r.RemoteAddr, g.now()) {
-		w.Header().Set("Retry-After", "60")
+	host, _, noPort := net.SplitHostPort(r.RemoteAddr)
+	if noPort != nil {
+		host = r.RemoteAddr
+	}
+	if g.failures.OnLimit(w, r, httprate.CanonicalizeIP(host)) {
 		g.refuse(w, http.StatusTooManyRequests, fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.token"))
 	} else {
-		g.refuse(w, http.StatusUnauthorized, g.o.Texts.Refusal(err))
+		g.refuse(w, http.StatusUnauthorized, outcome.Of(err).Refusal)
 	}
 	return fleet.Principal{}, false
 }
@@ -298,24 +303,15 @@ func (g *Gateway) serveMetadata(w http.ResponseWriter, r *http.Request, path str
 
 // fail answers with an error of a service.
 func (g *Gateway) fail(w http.ResponseWriter, err error) {
-	e := g.o.Texts.Refusal(err)
-	switch {
-	case e == nil:
+	o := outcome.Of(err)
+	if o.Refusal == nil {
 		g.log.Error("MCP request failed", "err", err)
-		g.refuse(w, http.StatusInternalServerError, fleet.Refuse(fleet.ErrUnavailable, "unavailable"))
-	case errors.Is(err, fleet.ErrTooMany):
-		w.Header().Set("Retry-After", "60")
-		g.refuse(w, http.StatusTooManyRequests, e)
-	case errors.Is(err, fleet.ErrNotFound):
-		g.refuse(w, http.StatusNotFound, e)
-	case errors.Is(err, fleet.ErrInvalid):
-		g.refuse(w, http.StatusBadRequest, e)
-	case errors.Is(err, fleet.ErrForbidden):
-		g.refuse(w, http.StatusForbidden, e)
-	default:
-		w.Header().Set("Retry-After", "2")
-		g.refuse(w, http.StatusServiceUnavailable, e)
+		o.Refusal = fleet.Refuse(fleet.ErrUnavailable, "unavailable")
 	}
+	if o.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
+	}
+	g.refuse(w, o.Status, o.Refusal)
 }
 
 // refuse answers a request that does not reach the protocol.

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outcome"
 )
 
 // Resources of a device: device://{id}/ and one of these.
@@ -131,7 +132,7 @@ func (g *Gateway) readResource(ctx context.Context, req *mcp.ReadResourceRequest
 
 // protocolError is an error where the protocol has no results that say what is wrong.
 func (g *Gateway) protocolError(err error) error {
-	e := g.o.Texts.Refusal(err)
+	e := outcome.Of(err).Refusal
 	if e == nil {
 		g.log.Error("MCP request failed", "err", err)
 		return errors.New("internal error")

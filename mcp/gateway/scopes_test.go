@@ -97,8 +97,9 @@ func TestDeviceScope(t *testing.T) {
 	if got := names(t, w.client(t, lab, "/mcp/devices/"+string(unit), nil, "")); !slices.Equal(got, before[1:]) {
 		t.Errorf("tools of a token with few: %v", got)
 	}
-	for _, path := range []string{"/mcp/devices/" + string(other), "/mcp/devices/a085e3110000", "/mcp/devices/x%20y"} {
-		if resp := w.post(t, lab, path, listTools); resp.StatusCode != 404 && resp.StatusCode != 400 {
+	for path, want := range map[string]int{"/mcp/devices/" + string(other): 404, "/mcp/devices/a085e3110000": 404,
+		"/mcp/devices/x%20y": 422} {
+		if resp := w.post(t, lab, path, listTools); resp.StatusCode != want {
 			t.Errorf("%s: %s", path, resp.Status)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/outcome"
 )
 
 // newFleetServer makes the server of the whole fleet. Its list of tools never changes.
@@ -220,7 +221,7 @@ func errorMeta(code, field string, params fleet.Params) mcp.Meta {
 
 // failed is the result of a tool that an error ended.
 func (g *Gateway) failed(tool string, err error) *mcp.CallToolResult {
-	e := g.o.Texts.Refusal(err)
+	e := outcome.Of(err).Refusal
 	if e == nil {
 		g.log.Error("MCP tool failed", "tool", tool, "err", err)
 		e = fleet.Refuse(fleet.ErrUnavailable, "unavailable")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -236,29 +235,4 @@ func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller
 		return
 	}
 	g.stateful.ServeHTTP(w, r)
-}
-
-// failures counts requests without a good token by address. The zero value is ready.
-type failures struct {
-	mu    sync.Mutex
-	since time.Time
-	by    map[string]int
-}
-
-// failuresPerMinute is how often one address may send a bad token before it is
-// asked to wait. Good tokens from there go on working.
-const failuresPerMinute = 30
-
-func (f *failures) many(addr string, now time.Time) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		host = addr
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now.Sub(f.since) > time.Minute || len(f.by) > 10_000 {
-		f.since, f.by = now, map[string]int{}
-	}
-	f.by[host]++
-	return f.by[host] > failuresPerMinute
 }

@@ -26,7 +26,6 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/mcp/gateway"
 	"fleetd/web/i18n"
-	"fleetd/web/outcome"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -131,8 +130,7 @@ func newWorld(t testing.TB, change ...func(*gateway.Options)) *world {
 		Firmware:  w.firmware,
 		Reports:   reports, CoreDumps: dumps, Events: w.events, PublicURL: "https://fleet.example.com", Version: "1.2.3",
 		Log: log, Authority: rights,
-		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
-			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
+		Texts: gateway.Texts{Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}}
 	for _, f := range change {
 		f(&o)

@@ -17,8 +17,8 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/outcome"
 	"fleetd/web/access"
-	"fleetd/web/outcome"
 )
 
 // principal is who makes a request. The secret seals what is kept of it.

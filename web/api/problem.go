@@ -14,8 +14,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/outcome"
 	"fleetd/web/i18n"
-	"fleetd/web/outcome"
 )
 
 // A problem is a failure as programs read it (RFC 9457). Status is for HTTP,

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"fleetd/web/outcome"
+	"fleetd/fleet/outcome"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"

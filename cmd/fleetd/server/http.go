@@ -17,7 +17,6 @@ import (
 	"fleetd/web/device"
 	"fleetd/web/i18n"
 	"fleetd/web/intake"
-	"fleetd/web/outcome"
 	"fleetd/web/ui"
 )
 
@@ -112,8 +111,7 @@ func (s *Server) openGateway() (err error) {
 		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events,
 		PublicURL: s.cfg.PublicURL, Authority: s.authority,
 		Version: s.cfg.Version, Log: s.log,
-		Texts: gateway.Texts{Refusal: func(err error) *fleet.Error { return outcome.Of(err).Refusal },
-			Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
+		Texts: gateway.Texts{Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})
 	return err
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"fleetd/web/outcome"
+	"fleetd/fleet/outcome"
 )
 
 // Each 503 says when to try again; what knows better keeps its figure.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
-	"fleetd/web/outcome"
+	"fleetd/fleet/outcome"
 )
 
 func TestOf(t *testing.T) {

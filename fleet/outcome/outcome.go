@@ -1,8 +1,8 @@
-// Package outcome is the table from failures to HTTP, for the console and REST
-// alike: which status a failure has, when to try again, and what to say of a
+// Package outcome is the table from failures to HTTP, for the console, REST and
+// MCP alike: which status a failure has, when to try again, and what to say of a
 // failure that has no code.
 //
-// It writes no page and no problem document: its callers do. It looks at the kind
+// It writes no page, no problem document and no answer of MCP: its callers do. It looks at the kind
 // and the code of an error, never at its text, and has no state.
 package outcome
 
