@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"fleetd/internal/jsonscan"
 )
 
 const (
@@ -62,36 +64,36 @@ func checkArguments(arguments json.RawMessage) (json.RawMessage, error) {
 		return json.RawMessage("{}"), nil
 	}
 	if arguments[0] != '{' {
-		return nil, fmt.Errorf("%w: arguments are %w", ErrInvalid, errNotObject)
+		return nil, fmt.Errorf("%w: arguments are %w", ErrInvalid, jsonscan.ErrNotObject)
 	}
-	if err := checkJSON(arguments, maxArgumentDepth); err != nil {
+	if err := jsonscan.Check(arguments, maxArgumentDepth); err != nil {
 		return nil, fmt.Errorf("%w: arguments (at most %d levels): %w", ErrInvalid, maxArgumentDepth, err)
 	}
 	if err := checkTokens(arguments); err != nil {
 		return nil, err
 	}
-	return arguments, eachMember(arguments, checkURL)
+	return arguments, jsonscan.Members(arguments, checkURL)
 }
 
 // checkTokens refuses strings and numbers that the firmware's parser rejects,
 // and the whole request with them, without an answer.
 func checkTokens(arguments []byte) error {
-	s := scanner{data: arguments}
-	for c := s.peek(); s.pos < len(arguments); c = s.peek() {
-		start := s.pos
+	s := jsonscan.Scanner{Data: arguments}
+	for c := s.Peek(); s.Pos < len(arguments); c = s.Peek() {
+		start := s.Pos
 		switch {
 		case c == '"':
-			_ = s.string() // checked before
-			if err := checkString(arguments[start+1 : s.pos-1]); err != nil {
+			_ = s.StringLit() // checked before
+			if err := checkString(arguments[start+1 : s.Pos-1]); err != nil {
 				return err
 			}
 		case c == '-' || '0' <= c && c <= '9':
-			_ = s.number() // checked before
-			if s.pos-start > maxNumber {
-				return fmt.Errorf("%w: an argument is a number of %d characters", ErrInvalid, s.pos-start)
+			_ = s.Number() // checked before
+			if s.Pos-start > maxNumber {
+				return fmt.Errorf("%w: an argument is a number of %d characters", ErrInvalid, s.Pos-start)
 			}
 		default:
-			s.pos++
+			s.Pos++
 		}
 	}
 	return nil
@@ -111,7 +113,7 @@ func checkString(body []byte) error {
 // checkURL refuses a URL that the firmware could not name in an error. It is
 // one if its argument is called so or if it looks like one.
 func checkURL(key, value []byte) error {
-	if !isString(value) {
+	if !jsonscan.IsString(value) {
 		return nil
 	}
 	text := clean(value[1:len(value)-1], unlimited, func(rune) bool { return true })

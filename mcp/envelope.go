@@ -3,6 +3,8 @@ package mcp
 import (
 	"encoding/json"
 	"fmt"
+
+	"fleetd/internal/jsonscan"
 )
 
 const (
@@ -34,12 +36,12 @@ func ParseEnvelope(raw []byte) (Envelope, error) {
 		return Envelope{}, fmt.Errorf("uplink of %d bytes: %w", len(raw), ErrTooLarge)
 	}
 	var e Envelope
-	err := eachMember(raw, func(key, value []byte) error {
+	err := jsonscan.Members(raw, func(key, value []byte) error {
 		switch string(key) {
 		case "type":
 			e.Type = envelopeType(value)
 		case "session_id":
-			if e.SessionID = ""; isString(value) {
+			if e.SessionID = ""; jsonscan.IsString(value) {
 				e.SessionID = cleanLine(value, maxSession)
 			}
 		case "payload":
@@ -57,7 +59,7 @@ func envelopeType(value []byte) string {
 	switch {
 	case string(value) == `"mcp"`: // spares the hot path a copy
 		return TypeMCP
-	case isString(value):
+	case jsonscan.IsString(value):
 		return cleanLine(value, maxType)
 	}
 	return ""

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"fleetd/internal/jsonscan"
 )
 
 // A message is a JSON-RPC message of a device, cut into the texts of its
@@ -15,7 +17,7 @@ type message struct {
 }
 
 func parseMessage(raw []byte) (m message, err error) {
-	err = eachMember(raw, func(key, value []byte) error {
+	err = jsonscan.Members(raw, func(key, value []byte) error {
 		switch string(key) {
 		case "id":
 			m.id = unlessNull(value)
@@ -61,7 +63,7 @@ func (m message) failure() error {
 	case m.result == nil:
 		return fmt.Errorf("%w: neither result nor error", ErrMalformed)
 	case m.result[0] != '{':
-		return fmt.Errorf("%w: result is %w", ErrMalformed, errNotObject)
+		return fmt.Errorf("%w: result is %w", ErrMalformed, jsonscan.ErrNotObject)
 	}
 	return nil
 }
@@ -70,7 +72,7 @@ func (m message) failure() error {
 // object with a message alone, other firmware adds a code or sends a string.
 func parseError(value []byte) *Error {
 	e := &Error{Code: CodeUnspecified, Message: cleanAny(value)}
-	_ = eachMember(value, func(key, value []byte) error {
+	_ = jsonscan.Members(value, func(key, value []byte) error {
 		switch string(key) {
 		case "message":
 			e.Message = cleanAny(value)
@@ -86,7 +88,7 @@ func parseError(value []byte) *Error {
 
 // cleanAny returns a string's text, or the JSON of any other value.
 func cleanAny(value []byte) string {
-	if !isString(value) {
+	if !jsonscan.IsString(value) {
 		return cleanBody(value)
 	}
 	return cleanText(value, maxErrorText)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"fleetd/internal/jsonscan"
 )
 
 // maxServerText bounds the strings of an InitializeResult.
@@ -58,7 +60,7 @@ func (s *Session) sendInitialized(ctx context.Context) error {
 
 func parseInitialize(result []byte) (*InitializeResult, error) {
 	r := new(InitializeResult)
-	err := eachMember(result, func(key, value []byte) error {
+	err := jsonscan.Members(result, func(key, value []byte) error {
 		switch string(key) {
 		case "protocolVersion":
 			r.ProtocolVersion = serverText(value)
@@ -71,7 +73,7 @@ func parseInitialize(result []byte) (*InitializeResult, error) {
 }
 
 func (r *InitializeResult) setServer(value []byte) error {
-	return eachMember(value, func(key, value []byte) error {
+	return jsonscan.Members(value, func(key, value []byte) error {
 		switch string(key) {
 		case "name":
 			r.ServerName = serverText(value)
@@ -83,7 +85,7 @@ func (r *InitializeResult) setServer(value []byte) error {
 }
 
 func serverText(value []byte) string {
-	if !isString(value) {
+	if !jsonscan.IsString(value) {
 		return ""
 	}
 	return cleanLine(value, maxServerText)

@@ -3,6 +3,8 @@ package mcp
 import (
 	"strconv"
 	"unicode/utf8"
+
+	"fleetd/internal/jsonscan"
 )
 
 const hexDigits = "0123456789abcdef"
@@ -14,7 +16,7 @@ func appendString(dst []byte, s string) []byte {
 	start := 0
 	for i := 0; i < len(s); {
 		if c := s[i]; c < utf8.RuneSelf {
-			if !plain[c] {
+			if !jsonscan.Unescaped[c] {
 				dst = append(dst, s[start:i]...)
 				dst = appendEscape(dst, c)
 				start = i + 1
@@ -51,22 +53,22 @@ func appendEscape(dst []byte, c byte) []byte {
 // each string cleaned, in the order it came. It returns false if raw holds a
 // number that PostgreSQL's jsonb, or a float64, cannot hold.
 func appendClean(dst, raw []byte) ([]byte, bool) {
-	s := scanner{data: raw}
-	for c := s.peek(); s.pos < len(raw); c = s.peek() {
-		start := s.pos
+	s := jsonscan.Scanner{Data: raw}
+	for c := s.Peek(); s.Pos < len(raw); c = s.Peek() {
+		start := s.Pos
 		switch {
 		case c == '"':
-			if s.string() != nil {
+			if s.StringLit() != nil {
 				return dst, false
 			}
-			dst = appendString(dst, cleanText(raw[start:s.pos], unlimited))
+			dst = appendString(dst, cleanText(raw[start:s.Pos], unlimited))
 		case c == '-' || '0' <= c && c <= '9':
-			if s.number() != nil || !storable(raw[start:s.pos]) {
+			if s.Number() != nil || !storable(raw[start:s.Pos]) {
 				return dst, false
 			}
-			dst = append(dst, raw[start:s.pos]...)
+			dst = append(dst, raw[start:s.Pos]...)
 		default:
-			s.pos++
+			s.Pos++
 			dst = append(dst, c)
 		}
 	}

@@ -3,6 +3,8 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
+
+	"fleetd/internal/jsonscan"
 )
 
 // maxMethod bounds the method of a notification.
@@ -25,7 +27,7 @@ func (s *Session) Receive(msg []byte) {
 		}
 	case m.method == nil:
 		s.receiveAnswer(m)
-	case m.id == nil && isString(m.method):
+	case m.id == nil && jsonscan.IsString(m.method):
 		s.receiveNotification(m)
 	default:
 		s.o.Logger.Debug("request of the device dropped")
@@ -70,7 +72,7 @@ func (s *Session) receiveOversize(msg []byte) {
 
 // saysError reads the flag of a result that is not read otherwise.
 func saysError(result []byte) (is bool) {
-	_ = eachMember(result, func(key, value []byte) error {
+	_ = jsonscan.Members(result, func(key, value []byte) error {
 		is = is || string(key) == "isError" && string(value) == "true"
 		return nil
 	})

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"fleetd/internal/jsonscan"
 )
 
 const (
@@ -84,7 +86,7 @@ func parseResult(value []byte) (*CallToolResult, error) {
 		limit *LimitError
 		only  [1]Content
 	})
-	err := eachMember(value, func(key, value []byte) (err error) {
+	err := jsonscan.Members(value, func(key, value []byte) (err error) {
 		switch string(key) {
 		case "content":
 			r.Content, err = parseContents(r.only[:0], value)
@@ -112,7 +114,7 @@ func parseContents(room []Content, value []byte) (contents []Content, err error)
 		return nil, nil
 	}
 	contents = room[:0:cap(room)]
-	err = eachElement(value, func(value []byte) error {
+	err = jsonscan.Elements(value, func(value []byte) error {
 		if len(contents) == maxContent {
 			return &LimitError{Limit: LimitItems, Max: maxContent}
 		}
@@ -128,7 +130,7 @@ type item struct {
 }
 
 func parseItem(value []byte) (it item, err error) {
-	err = eachMember(value, func(key, value []byte) error {
+	err = jsonscan.Members(value, func(key, value []byte) error {
 		switch string(key) {
 		case "type":
 			it.kind = value
@@ -152,7 +154,7 @@ func parseContent(value []byte) Content {
 	it, err := parseItem(value)
 	switch {
 	case err != nil:
-	case string(it.kind) == `"text"` && isString(it.text):
+	case string(it.kind) == `"text"` && jsonscan.IsString(it.text):
 		return Content{Type: "text", Text: cleanText(it.text, unlimited)}
 	case string(it.kind) == `"image"` && it.image != nil:
 		return parseWrappedImage(it.image)
@@ -168,7 +170,7 @@ func parseContent(value []byte) Content {
 // parseWrappedImage reads the image of stock firmware: a standard item, as JSON
 // in a string, under the key "image".
 func parseWrappedImage(value []byte) Content {
-	if isString(value) {
+	if jsonscan.IsString(value) {
 		value = []byte(cleanText(value, unlimited))
 	}
 	it, err := parseItem(value)
@@ -179,7 +181,7 @@ func parseWrappedImage(value []byte) Content {
 }
 
 func (it item) binary(kind string) Content {
-	if !isString(it.data) || !isString(it.mimeType) {
+	if !jsonscan.IsString(it.data) || !jsonscan.IsString(it.mimeType) {
 		return unreadable(kind, "no data or no MIME type")
 	}
 	c := Content{Type: kind, Data: cleanLine(it.data, unlimited), MIMEType: cleanLine(it.mimeType, maxMIMEType)}

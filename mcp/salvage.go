@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"fleetd/internal/jsonscan"
 )
 
 // salvageHead is how far into an unreadable message its id is looked for; stock
@@ -22,17 +24,17 @@ func salvageID(raw []byte) (int64, bool) {
 	if !found {
 		return 0, false
 	}
-	s := scanner{data: rest}
-	if s.peek() != ':' {
+	s := jsonscan.Scanner{Data: rest}
+	if s.Peek() != ':' {
 		return 0, false
 	}
-	s.pos++
-	s.peek()
-	start := s.pos
-	if s.number() != nil {
+	s.Pos++
+	s.Peek()
+	start := s.Pos
+	if s.Number() != nil {
 		return 0, false
 	}
-	n, err := strconv.ParseInt(string(rest[start:s.pos]), 10, 32)
+	n, err := strconv.ParseInt(string(rest[start:s.Pos]), 10, 32)
 	return n, err == nil
 }
 
@@ -43,8 +45,8 @@ func salvageError(raw []byte) error {
 	_, rest, isError := bytes.Cut(raw, []byte(`"error"`))
 	_, text, hasText := bytes.Cut(rest, []byte(`"message":"`))
 	switch {
-	case !isError && errors.Is(checkJSON(raw, maxDepth), errDepth):
-		return &LimitError{Limit: LimitLevels, Max: maxDepth}
+	case !isError && errors.Is(jsonscan.Check(raw, jsonscan.MaxDepth), jsonscan.ErrDepth):
+		return &LimitError{Limit: LimitLevels, Max: jsonscan.MaxDepth}
 	case !isError || !hasText:
 		return fmt.Errorf("%w: not valid JSON", ErrMalformed)
 	}

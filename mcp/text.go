@@ -11,9 +11,6 @@ import (
 // length would not do: cleaning makes three bytes of an invalid one.)
 const unlimited = math.MaxInt
 
-// isString reports whether value, a checked JSON value, is a string.
-func isString(value []byte) bool { return len(value) >= 2 && value[0] == '"' }
-
 // cleanText decodes the string literal lit and cleans it as [keepInText] says.
 // At most limit bytes are kept, in whole characters.
 func cleanText(lit []byte, limit int) string { return clean(lit[1:len(lit)-1], limit, keepInText) }

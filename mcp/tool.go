@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+
+	"fleetd/internal/jsonscan"
 )
 
 const (
@@ -46,10 +48,10 @@ type page struct {
 }
 
 func parsePage(result []byte, log *slog.Logger) (p page, err error) {
-	err = eachMember(result, func(key, value []byte) error {
+	err = jsonscan.Members(result, func(key, value []byte) error {
 		switch string(key) {
 		case "tools":
-			return eachElement(value, func(value []byte) error {
+			return jsonscan.Elements(value, func(value []byte) error {
 				p.add(value, log)
 				return nil
 			})
@@ -82,7 +84,7 @@ func (p *page) setNext(value []byte) error {
 	switch {
 	case unlessNull(value) == nil:
 		p.next = ""
-	case !isString(value) || len(value) > maxCursor:
+	case !jsonscan.IsString(value) || len(value) > maxCursor:
 		return fmt.Errorf("nextCursor is not a string of at most %d bytes", maxCursor)
 	default:
 		p.next = cleanText(value, maxCursor)
@@ -93,12 +95,12 @@ func (p *page) setNext(value []byte) error {
 func parseTool(value []byte) (Tool, error) {
 	t := Tool{InputSchema: json.RawMessage(anyObject)}
 	var name []byte
-	err := eachMember(value, func(key, value []byte) error {
+	err := jsonscan.Members(value, func(key, value []byte) error {
 		switch string(key) {
 		case "name":
 			name = value
 		case "description":
-			if isString(value) {
+			if jsonscan.IsString(value) {
 				t.Description = cleanText(value, maxDescription)
 			}
 		case "inputSchema":
@@ -115,7 +117,7 @@ func parseTool(value []byte) (Tool, error) {
 }
 
 func (t *Tool) setName(lit []byte) error {
-	if !isString(lit) {
+	if !jsonscan.IsString(lit) {
 		return fmt.Errorf("name is not a string")
 	}
 	t.Name = cleanLine(lit, maxToolName)
@@ -123,7 +125,7 @@ func (t *Tool) setName(lit []byte) error {
 }
 
 func parseSchema(value []byte) json.RawMessage {
-	if value[0] != '{' || len(value) > maxSchema || checkJSON(value, maxSchemaDepth) != nil {
+	if value[0] != '{' || len(value) > maxSchema || jsonscan.Check(value, maxSchemaDepth) != nil {
 		return json.RawMessage(anyObject)
 	}
 	// Cleaning can lengthen: an invalid byte becomes three.
@@ -135,12 +137,12 @@ func parseSchema(value []byte) json.RawMessage {
 }
 
 func parseAudience(annotations []byte) (audience []string) {
-	_ = eachMember(annotations, func(key, value []byte) error {
+	_ = jsonscan.Members(annotations, func(key, value []byte) error {
 		if string(key) != "audience" {
 			return nil
 		}
-		return eachElement(value, func(value []byte) error {
-			if isString(value) && len(audience) < maxAudience {
+		return jsonscan.Elements(value, func(value []byte) error {
+			if jsonscan.IsString(value) && len(audience) < maxAudience {
 				audience = append(audience, cleanLine(value, maxType))
 			}
 			return nil

@@ -54,6 +54,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet/redact", "fleetd/", "it works on bytes and knows no fleet"},
 	{"fleetd/mcp", "fleetd/fleet", "mcp is a protocol and knows no fleet"},
 	{"fleetd/mcp", "github.com/", "mcp needs the standard library alone"},
+	{"fleetd/internal/jsonscan", "fleetd/", "a scanner of JSON knows no message"},
+	{"fleetd/internal/jsonscan", "github.com/", "a scanner of JSON needs the standard library alone"},
 	{"fleetd/fleet/outcome", "fleetd/web", "the table is also that of MCP, which has no pages"},
 	{"fleetd/fleet/outcome", "fleetd/mcp", "the table is also that of REST, which has no messages"},
 	{"fleetd/fleet", "fleetd/fleet/outcome", "the core knows kinds of failure, not their status in HTTP"},

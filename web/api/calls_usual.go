@@ -1,12 +1,12 @@
 package api
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/internal/jsonscan"
 )
 
 // usualCall answers calls that come in the usual form: plain JSON, in which all
@@ -67,110 +67,20 @@ func is(header []string, values ...string) bool {
 // once, by its exact name, the tool's without escapes. It must accept nothing
 // that huma refuses, or reads otherwise.
 func (in *makeCallInput) readUsualBody(data []byte) bool {
-	if !json.Valid(data) {
-		return false
-	}
-	t := validJSON{data: data}
-	if t.next() != '{' {
-		return false
-	}
-	t.at++
-	timed := false
-	for t.next() != '}' {
-		key, ok := t.plainString()
-		if !ok {
-			return false
-		}
-		t.next()
-		t.at++ // the colon
-		switch first := t.next(); {
-		case string(key) == "tool" && in.Body.Tool == "" && first == '"':
-			var tool []byte
-			if tool, ok = t.plainString(); !ok || len(tool) == 0 || len(tool) > 200 {
-				return false
-			}
+	return jsonscan.PlainMembers(data, func(key, value []byte) bool {
+		switch string(key) {
+		case "tool":
+			tool, ok := jsonscan.PlainString(value)
 			in.Body.Tool = string(tool)
-		case string(key) == "arguments" && in.Body.Arguments == nil && first == '{':
-			in.Body.Arguments = t.object()
-		case string(key) == "timeout_ms" && !timed && '0' <= first && first <= '9':
-			n, err := strconv.ParseUint(string(t.number()), 10, 32)
-			if err != nil || n > 300_000 {
-				return false
-			}
-			in.Body.TimeoutMs, timed = int64(n), true
-		default:
-			return false
+			return ok && len(tool) <= 200
+		case "arguments":
+			in.Body.Arguments = value[:len(value):len(value)]
+			return value[0] == '{'
+		case "timeout_ms":
+			n, err := strconv.ParseUint(string(value), 10, 32)
+			in.Body.TimeoutMs = int64(n)
+			return err == nil && n <= 300_000
 		}
-		if t.next() == ',' {
-			t.at++
-		}
-	}
-	return in.Body.Tool != ""
-}
-
-// validJSON is walked through from token to token. It is known to be valid, so
-// that every token has its end.
-type validJSON struct {
-	data []byte
-	at   int
-}
-
-// next passes over white space and returns the first byte of what follows.
-func (t *validJSON) next() byte {
-	for {
-		switch c := t.data[t.at]; c {
-		case ' ', '\t', '\n', '\r':
-			t.at++
-		default:
-			return c
-		}
-	}
-}
-
-// plainString passes over a string. ok is false if it has escapes, or other
-// characters than those of ASCII.
-func (t *validJSON) plainString() (s []byte, ok bool) {
-	t.at++
-	for begin := t.at; ; t.at++ {
-		switch c := t.data[t.at]; {
-		case c == '"':
-			t.at++
-			return t.data[begin : t.at-1], true
-		case c == '\\', c >= 0x7f:
-			return nil, false
-		}
-	}
-}
-
-// number passes over a number.
-func (t *validJSON) number() []byte {
-	begin := t.at
-	for {
-		switch t.data[t.at] {
-		case ',', '}', ' ', '\t', '\n', '\r':
-			return t.data[begin:t.at]
-		}
-		t.at++
-	}
-}
-
-// object passes over an object with all that is in it.
-func (t *validJSON) object() []byte {
-	begin := t.at
-	for depth, quoted := 0, false; ; t.at++ {
-		switch c := t.data[t.at]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\': // only strings have them
-			t.at++
-		case quoted:
-		case c == '{':
-			depth++
-		case c == '}':
-			if depth--; depth == 0 {
-				t.at++
-				return t.data[begin:t.at:t.at]
-			}
-		}
-	}
+		return false
+	}) && in.Body.Tool != ""
 }
