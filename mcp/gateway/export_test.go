@@ -1,17 +1,74 @@
 package gateway
 
-import "net/http"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
 
-// ReadUsual reads a body as that of a usual call.
-func ReadUsual(body string) bool {
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// ReadUsual reports whether a request is a usual call.
+func ReadUsual(header http.Header, body string) bool {
 	var u usualCall
-	r := &http.Request{Header: http.Header{"Content-Type": {"application/json"},
-		"Accept": {"application/json, text/event-stream"}}}
-	if !u.read(r, []byte(body)) {
+	if !u.read(&http.Request{Header: header}, []byte(body)) {
 		return false
 	}
 	_, ok := readCallIn(u.arguments)
 	return ok
+}
+
+// CompareUsual says in what a usual call differs from what the SDK and encoding/json
+// read. A body of another kind is for the SDK.
+func CompareUsual(body string) (problems []string) {
+	var u usualCall
+	if !u.readMessage([]byte(body)) {
+		return nil
+	}
+	in, ok := readCallIn(u.arguments)
+	if !ok {
+		return nil
+	}
+	m, err := jsonrpc.DecodeMessage([]byte(body))
+	r, is := m.(*jsonrpc.Request)
+	if err != nil || !is || !r.IsCall() || r.Method != "tools/call" {
+		return []string{fmt.Sprintf("the SDK reads %T %v (%v)", m, m, err)}
+	}
+	same := func(what string, got, want any) {
+		if !reflect.DeepEqual(got, want) {
+			problems = append(problems, fmt.Sprintf("%s %#v, by the SDK %#v", what, got, want))
+		}
+	}
+	var id any
+	if err := json.Unmarshal(u.id, &id); err != nil {
+		return []string{err.Error()}
+	}
+	wantID, err := jsonrpc.MakeID(id)
+	same("id", wantID, r.ID)
+	same("error of the id", err, nil)
+	var params mcp.CallToolParamsRaw
+	if err := json.Unmarshal(r.Params, &params); err != nil {
+		return append(problems, err.Error())
+	}
+	same("name", string(u.name), params.Name)
+	token := params.GetProgressToken()
+	same("progress", u.progress, token != nil)
+	for key := range params.Meta {
+		same("_meta of the protocol", strings.HasPrefix(key, ofProtocol), false)
+	}
+	var want callIn
+	d := json.NewDecoder(bytes.NewReader(params.Arguments)) // as decode does
+	d.DisallowUnknownFields()
+	if err := d.Decode(&want); err != nil {
+		return append(problems, err.Error())
+	}
+	same("arguments", in, want)
+	same("complete", want.complete(), true)
+	return problems
 }
 
 // Sessions is how many sessions are open.

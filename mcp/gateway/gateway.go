@@ -131,7 +131,6 @@ func New(o Options) (*Gateway, error) {
 	}
 	server := func(r *http.Request) *mcp.Server { return callerOf(r.Context()).server }
 	stateful := options
-	stateful.SessionTimeout = o.SessionIdle
 	g.stateful = servedMethods(mcp.NewStreamableHTTPHandler(server, &stateful))
 	options.Stateless, options.PropagateRequestCancellation = true, true
 	g.sse = servedMethods(mcp.NewStreamableHTTPHandler(server, &options))

@@ -89,7 +89,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "mcp_no_session"))
 			return
 		}
-		g.serveSession(w, r, c, id)
+		g.serveSession(w, r, c, id, nil)
 	default:
 		h.Set("Allow", "GET, POST, DELETE")
 		g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method",
@@ -105,15 +105,15 @@ const (
 	versionHeader = "Mcp-Protocol-Version"
 )
 
-// servePost handles messages: those of a session, an initialize that may open one,
-// and all others without a session.
+// servePost handles messages: usual calls, those of a session, an initialize that may
+// open one, and all others without a session.
 func (g *Gateway) servePost(w http.ResponseWriter, r *http.Request, c *caller) {
 	body, status, e := readBody(w, r)
 	if e != nil {
 		g.refuse(w, status, e)
 		return
 	}
-	if len(r.Header[sessionHeader]) == 0 && g.serveUsual(w, r, c, body) {
+	if g.serveUsual(w, r, c, body) {
 		return
 	}
 	if e := oneValue(body); e != nil {
@@ -122,7 +122,7 @@ func (g *Gateway) servePost(w http.ResponseWriter, r *http.Request, c *caller) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if id := r.Header.Get(sessionHeader); id != "" {
-		g.serveSession(w, r, c, id)
+		g.serveSession(w, r, c, id, body)
 		return
 	}
 	version := r.Header.Get(versionHeader)
@@ -179,7 +179,7 @@ func readBody(w http.ResponseWriter, r *http.Request) (data []byte, status int, 
 func oneValue(body []byte) *fleet.Error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	var first json.RawMessage
-	if d.Decode(&first) != nil || len(space(body[d.InputOffset():])) == 0 {
+	if d.Decode(&first) != nil || len(bytes.TrimLeft(body[d.InputOffset():], " \t\r\n")) == 0 {
 		return nil
 	}
 	return fleet.Refuse(fleet.ErrInvalid, "mcp_many_values")

@@ -1,14 +1,18 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
@@ -41,7 +45,14 @@ type slot struct {
 	session *mcp.ServerSession // nil until the client is initialized
 	used    time.Time
 	busy    int // requests under way
+	posts   int // of these, POSTs: a stream that stays open does not keep a session
+	posted  time.Time
 	gone    bool
+
+	// Usual calls under way, which the SDK does not know: how each is canceled, by id.
+	calls   map[string]context.CancelFunc
+	usual   sync.WaitGroup
+	closing bool // a DELETE waits for them
 }
 
 // reserve makes room for a session, nil if all is taken.
@@ -58,7 +69,7 @@ func (s *sessions) reserve(c *caller, path string) *slot {
 	if s.slots == nil {
 		s.byID, s.slots, s.byToken = map[string]*slot{}, map[*slot]struct{}{}, map[string]int{}
 	}
-	t := &slot{all: s, caller: c, path: path, used: now}
+	t := &slot{all: s, caller: c, path: path, used: now, posted: now}
 	s.slots[t] = struct{}{}
 	s.byToken[c.token]++
 	return t
@@ -122,7 +133,7 @@ func (t *slot) settle() {
 
 // enter finds the session for a request of the same token to the same address;
 // leave must be called after it.
-func (s *sessions) enter(id, path string, c *caller) *slot {
+func (s *sessions) enter(id, path string, c *caller, post bool) *slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.byID[id]
@@ -132,14 +143,109 @@ func (s *sessions) enter(id, path string, c *caller) *slot {
 	t.caller.by.Store(c.by.Load())
 	t.busy++
 	t.used = time.Now()
+	if post {
+		t.posts++
+	}
 	return t
 }
 
-func (t *slot) leave() {
+func (t *slot) leave(post bool) {
 	t.all.mu.Lock()
 	defer t.all.mu.Unlock()
 	t.busy--
 	t.used = time.Now()
+	if post {
+		t.posts--
+		t.posted = t.used
+	}
+}
+
+// initialized reports whether the client has said who it is, and opens no addresses
+// for its user: one that does may be asked for an approval, which the SDK does.
+func (t *slot) initialized() bool {
+	p := t.session.InitializeParams()
+	return p != nil && (p.Capabilities == nil || p.Capabilities.Elicitation == nil ||
+		p.Capabilities.Elicitation.URL == nil)
+}
+
+// Whether a usual call began.
+type begun int
+
+const (
+	began     begun = iota
+	twice           // a call under way has its id
+	elsewhere       // the session ends: the SDK answers
+)
+
+// begin notes a usual call, whose context ends when the client cancels it; after
+// began, done must be called. id is JSON.
+func (t *slot) begin(ctx context.Context, id string) (context.Context, begun) {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	if t.gone || t.closing {
+		return ctx, elsewhere
+	}
+	if t.calls[id] != nil {
+		return ctx, twice
+	}
+	if t.calls == nil {
+		t.calls = map[string]context.CancelFunc{}
+	}
+	ctx, t.calls[id] = context.WithCancel(ctx)
+	t.usual.Add(1)
+	return ctx, began
+}
+
+func (t *slot) done(id string) {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	t.calls[id]()
+	delete(t.calls, id)
+	t.usual.Done()
+}
+
+// cancel cancels the usual calls that the body names, if its messages do.
+func (t *slot) cancel(body []byte) {
+	if !bytes.Contains(body, []byte("cancelled")) {
+		return
+	}
+	messages := []json.RawMessage{body}
+	if _ = json.Unmarshal(body, &messages); len(messages) > maxBatch { // 2025-03-26 has batches
+		messages = messages[:maxBatch]
+	}
+	for _, data := range messages {
+		m, err := jsonrpc.DecodeMessage(data)
+		r, is := m.(*jsonrpc.Request)
+		var params map[string]any
+		if err != nil || !is || r.Method != "notifications/cancelled" || json.Unmarshal(r.Params, &params) != nil {
+			continue
+		}
+		switch id := params["requestId"].(type) {
+		case string: // that of a usual call has no escapes
+			t.cancelCall(`"` + id + `"`)
+		case float64:
+			t.cancelCall(strconv.FormatFloat(id, 'f', -1, 64))
+		}
+	}
+}
+
+// maxBatch is how many messages of a batch are looked at.
+const maxBatch = 100
+
+func (t *slot) cancelCall(id string) {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	if cancel := t.calls[id]; cancel != nil {
+		cancel()
+	}
+}
+
+// drain waits for the usual calls under way. No other begins.
+func (t *slot) drain() {
+	t.all.mu.Lock()
+	t.closing = true
+	t.all.mu.Unlock()
+	t.usual.Wait()
 }
 
 func (s *sessions) openStream(token string) bool {
@@ -166,8 +272,9 @@ func (s *sessions) closeStream(token string) {
 // sessionCheck is between two looks at the tokens of sessions.
 const sessionCheck = 500 * time.Millisecond
 
-// endSessions ends the sessions of tokens that may not act any more, until the
-// gateway is closed: a session is sent what its client subscribed to.
+// endSessions ends the sessions of tokens that may not act any more, and those that
+// no message came for, until the gateway is closed: a session is sent what its client
+// subscribed to. The SDK could not end idle ones, as it does not see usual calls.
 func (g *Gateway) endSessions() {
 	defer close(g.ended)
 	tick := time.NewTicker(sessionCheck)
@@ -178,6 +285,7 @@ func (g *Gateway) endSessions() {
 		case <-g.life.Done():
 			return
 		}
+		g.sessions.endIdle(time.Now().Add(-g.o.SessionIdle))
 		for _, by := range g.sessions.principals() {
 			if _, err := g.o.Authority.PrincipalNow(g.life, by); errors.Is(err, fleet.ErrActorGone) {
 				g.sessions.end(by.ID)
@@ -209,6 +317,18 @@ func (s *sessions) end(token string) {
 	}
 }
 
+// endIdle ends the sessions without a message since then.
+func (s *sessions) endIdle(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t := range s.slots {
+		if t.session != nil && t.posts == 0 && t.posted.Before(since) {
+			s.remove(t)
+			go t.session.Close()
+		}
+	}
+}
+
 // closeAll ends every session. Those with a request under way end after it.
 func (s *sessions) closeAll() {
 	s.mu.Lock()
@@ -221,18 +341,24 @@ func (s *sessions) closeAll() {
 }
 
 // serveSession serves a request of a session. A session that another token opened
-// does not exist.
-func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller, id string) {
-	t := g.sessions.enter(id, r.URL.Path, c)
+// does not exist. body is that of a POST.
+func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller, id string, body []byte) {
+	post := r.Method == http.MethodPost
+	t := g.sessions.enter(id, r.URL.Path, c, post)
 	if t == nil {
 		g.refuse(w, http.StatusNotFound, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_session"))
 		return
 	}
-	defer t.leave()
+	defer t.leave(post)
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, t.caller))
-	if r.Method == http.MethodGet {
+	switch r.Method {
+	case http.MethodGet:
 		g.serveStream(w, r, c, g.stateful)
 		return
+	case http.MethodPost:
+		t.cancel(body)
+	case http.MethodDelete:
+		t.drain() // the SDK waits for the others
 	}
 	g.stateful.ServeHTTP(w, r)
 }

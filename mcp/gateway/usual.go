@@ -4,25 +4,34 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/internal/jsonscan"
 )
 
 // A usualCall is a tools/call of call_device or read_device in the form in which
-// most come: without a session, and without anything that the SDK would have to
-// look at. The SDK makes a session and several buffers of 64 KiB for each request,
-// which takes longer than the call itself. All other requests, and so everything
-// that is at fault, go to the SDK.
+// clients send them: with a session or without one, with or without a token for
+// progress, and without anything else that the SDK would have to look at. For a
+// request without a session the SDK makes one and several buffers of 64 KiB, which
+// takes longer than the call itself; for one with a session it hands the message from
+// goroutine to goroutine. All other requests, and so everything that is at fault, go
+// to the SDK.
 type usualCall struct {
 	id, name  []byte // JSON; name without its quotes
 	arguments []byte
-	stateless bool // in a version without sessions, whose results say who made them
+	session   string // its id; empty without one
+	progress  bool   // the client accepts notifications of progress, of which these tools send none
+	stateless bool   // in a version without sessions, whose results say who made them
 }
+
+// streams reports whether the SDK would answer with a stream of events.
+func (u *usualCall) streams() bool { return u.session != "" || u.progress }
 
 // serveUsual answers a usual call, and reports whether it was one.
 func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, body []byte) bool {
@@ -41,7 +50,25 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	by := *c.by.Load()
 	ctx := fleet.WithScope(r.Context(), by)
 	if !u.stateless {
-		ctx = context.WithoutCancel(ctx) // a client cancels with a message, for which it would need a session
+		ctx = context.WithoutCancel(ctx) // a client cancels with a message, for which it needs a session
+	}
+	if u.session != "" {
+		t := g.sessions.enter(u.session, r.URL.Path, c, true)
+		if t == nil {
+			return false
+		}
+		defer t.leave(true)
+		if !t.initialized() {
+			return false
+		}
+		var state begun
+		if ctx, state = t.begin(ctx, string(u.id)); state == elsewhere {
+			return false
+		} else if state == twice {
+			u.refuseTwice(w)
+			return true
+		}
+		defer t.done(string(u.id))
 	}
 	var result *mcp.CallToolResult
 	var a answer
@@ -65,7 +92,7 @@ func is(header []string, value string) bool { return len(header) == 1 && header[
 func (u *usualCall) read(r *http.Request, body []byte) bool {
 	h := r.Header
 	if !is(h["Content-Type"], "application/json") || !is(h["Accept"], "application/json, text/event-stream") ||
-		len(h["Last-Event-Id"]) > 0 || !json.Valid(body) {
+		len(h["Last-Event-Id"]) > 0 {
 		return false
 	}
 	switch version := h[versionHeader]; {
@@ -75,30 +102,43 @@ func (u *usualCall) read(r *http.Request, body []byte) bool {
 	default:
 		return false
 	}
-	var method, params []byte
-	if !members(body, func(name string, value []byte) bool {
-		switch name {
+	if session := h[sessionHeader]; len(session) > 0 {
+		if u.session = session[0]; u.session == "" || len(session) > 1 || u.stateless {
+			return false
+		}
+	}
+	return u.readMessage(body) && (!u.stateless ||
+		is(h["Mcp-Method"], "tools/call") && is(h["Mcp-Name"], string(u.name)))
+}
+
+// readMessage reads the body. It must accept nothing that the SDK refuses, or reads
+// otherwise.
+func (u *usualCall) readMessage(body []byte) bool {
+	var version, method, params, meta []byte
+	if !jsonscan.PlainMembers(body, func(key, value []byte) bool {
+		switch string(key) {
 		case "jsonrpc":
-			return string(value) == `"2.0"`
+			version = value
 		case "id":
 			u.id = value
-			return value[0] == '"' || value[0] >= '0' && value[0] <= '9' && len(value) <= 15 && !bytes.ContainsAny(value, ".eE")
+			_, plain := jsonscan.PlainString(value)
+			return plain || value[0] >= '0' && value[0] <= '9' && len(value) <= 15 && !bytes.ContainsAny(value, ".eE")
 		case "method":
 			method = value
-			return true
 		case "params":
 			params = value
-			return true
+		default:
+			return false
 		}
-		return false
-	}) || u.id == nil || string(method) != `"tools/call"` {
+		return true
+	}) || string(version) != `"2.0"` || u.id == nil || string(method) != `"tools/call"` {
 		return false
 	}
-	var meta, name []byte
-	if !members(params, func(key string, value []byte) bool {
-		switch key {
+	if !jsonscan.PlainMembers(params, func(key, value []byte) (ok bool) {
+		switch string(key) {
 		case "name":
-			name = value
+			u.name, ok = jsonscan.PlainString(value)
+			return ok
 		case "arguments":
 			u.arguments = value
 		case "_meta":
@@ -107,22 +147,24 @@ func (u *usualCall) read(r *http.Request, body []byte) bool {
 			return false
 		}
 		return true
-	}) || len(name) < 2 || name[0] != '"' {
+	}) || len(u.name) == 0 {
 		return false
 	}
-	u.name = name[1 : len(name)-1]
-	if u.stateless {
-		return is(h["Mcp-Method"], "tools/call") && is(h["Mcp-Name"], string(u.name)) && usualMeta(meta)
-	}
-	return meta == nil
+	return meta == nil && !u.stateless || u.readMeta(meta)
 }
 
-// usualMeta reports whether _meta says what the version without sessions requires,
-// and no more.
-func usualMeta(meta []byte) bool {
+// ofProtocol begins the keys of _meta that the protocol defines, but for progressToken.
+const ofProtocol = "io.modelcontextprotocol/"
+
+// readMeta reads _meta. Keys of clients have no effect; of those of the protocol it
+// accepts what the version without sessions requires, and no more.
+func (u *usualCall) readMeta(meta []byte) bool {
 	version, capabilities := false, false
-	return members(meta, func(key string, value []byte) bool {
-		switch key {
+	return jsonscan.PlainMembers(meta, func(key, value []byte) bool {
+		switch string(key) {
+		case "progressToken":
+			u.progress = value[0] == '"' || value[0] == '-' || value[0] >= '0' && value[0] <= '9'
+			return u.progress
 		case mcp.MetaKeyProtocolVersion:
 			version = string(value) == `"`+firstStateless+`"`
 			return version
@@ -131,94 +173,23 @@ func usualMeta(meta []byte) bool {
 			return capabilities && !bytes.Contains(value, []byte("elicitation")) // its user may be asked for an approval
 		case mcp.MetaKeyClientInfo:
 			var info mcp.Implementation
-			return json.Unmarshal(value, &info) == nil
+			return u.stateless && json.Unmarshal(value, &info) == nil
 		}
-		return false
-	}) && version && capabilities
-}
-
-// members calls do with the members of an object, until it returns false. The text
-// is valid JSON. It returns false also for what is no object, a name that comes
-// twice, and one that has escapes.
-func members(object []byte, do func(name string, value []byte) bool) bool {
-	rest := bytes.TrimSpace(object)
-	if len(rest) < 2 || rest[0] != '{' {
-		return false
-	}
-	var seen [8]string
-	n := 0
-	for rest = space(rest[1:]); rest[0] != '}'; n++ {
-		end := valueEnd(rest)
-		name := string(rest[1 : end-1])
-		if n == len(seen) || strings.ContainsRune(name, '\\') {
-			return false
-		}
-		for _, s := range seen[:n] {
-			if s == name {
-				return false
-			}
-		}
-		seen[n] = name
-		rest = space(space(rest[end:])[1:]) // after the colon
-		end = valueEnd(rest)
-		if !do(name, rest[:end]) {
-			return false
-		}
-		if rest = space(rest[end:]); rest[0] == ',' {
-			rest = space(rest[1:])
-		}
-	}
-	return true
-}
-
-func space(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
-
-// valueEnd is where the value at the beginning of valid JSON ends.
-func valueEnd(b []byte) int {
-	depth, quoted := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-			if !quoted && depth == 0 {
-				return i + 1
-			}
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			if depth == 0 {
-				return i
-			}
-			if depth--; depth == 0 {
-				return i + 1
-			}
-		case depth == 0 && (c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n'):
-			return i
-		}
-	}
-	return len(b)
+		return !bytes.HasPrefix(key, []byte(ofProtocol))
+	}) && version == u.stateless && capabilities == u.stateless
 }
 
 // readCallIn reads arguments that need no explanation.
 func readCallIn(arguments []byte) (in callIn, ok bool) {
-	text := func(to *string, value []byte) bool {
-		if value[0] != '"' || bytes.ContainsFunc(value, func(c rune) bool { return c == '\\' || c > '~' }) {
-			return false
-		}
-		*to = string(value[1 : len(value)-1])
-		return true
-	}
-	return in, members(arguments, func(name string, value []byte) bool {
-		switch name {
+	return in, jsonscan.PlainMembers(arguments, func(key, value []byte) bool {
+		text, plain := jsonscan.PlainString(value)
+		switch string(key) {
 		case "device":
-			return text(&in.Device, value)
+			in.Device = string(text)
 		case "tool":
-			return text(&in.Tool, value)
+			in.Tool = string(text)
 		case "purpose":
-			return text(&in.Purpose, value)
+			in.Purpose = string(text)
 		case "arguments":
 			in.Arguments = value
 			return true
@@ -226,9 +197,27 @@ func readCallIn(arguments []byte) (in callIn, ok bool) {
 			n, err := strconv.ParseInt(string(value), 10, 64)
 			in.TimeoutMs = n
 			return err == nil
+		default:
+			return false
 		}
-		return false
+		return plain
 	}) && in.complete()
+}
+
+// refuseTwice answers as the SDK does to an id that a call under way has.
+func (u *usualCall) refuseTwice(w http.ResponseWriter) {
+	var raw any
+	_ = json.Unmarshal(u.id, &raw) // it was checked
+	id, _ := jsonrpc.MakeID(raw)
+	data, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+		Message: fmt.Sprintf("duplicate in-flight request ID %v", id.Raw())}})
+	if err != nil {
+		panic(err) // an id that was read, and our text
+	}
+	h := w.Header()
+	h["Cache-Control"], h["Content-Type"], h["Connection"] = noTransform, jsonType, keepAlive
+	w.WriteHeader(http.StatusBadRequest)
+	_, _ = w.Write(data) // the client may be gone
 }
 
 // writeUsual writes a result as the SDK does.
@@ -245,7 +234,10 @@ func (g *Gateway) writeUsual(w http.ResponseWriter, u *usualCall, result *mcp.Ca
 		g.refuse(w, http.StatusInternalServerError, fleet.Refuse(fleet.ErrUnavailable, "unavailable"))
 		return
 	}
-	b := make([]byte, 0, len(data)+len(u.id)+80)
+	b := make([]byte, 0, len(data)+len(u.id)+120)
+	if u.streams() {
+		b = append(b, "event: message\ndata: "...)
+	}
 	b = append(append(append(b, `{"jsonrpc":"2.0","id":`...), u.id...), `,"result":`...)
 	b = append(b, data...)
 	if u.stateless {
@@ -254,8 +246,15 @@ func (g *Gateway) writeUsual(w http.ResponseWriter, u *usualCall, result *mcp.Ca
 	b = append(b, '}')
 	h := w.Header()
 	h["Cache-Control"], h["Content-Type"] = noTransform, jsonType
+	if u.streams() {
+		b = append(b, "\n\n"...)
+		h["Content-Type"], h["Connection"] = eventStream, keepAlive
+	}
 	h["Content-Length"] = []string{strconv.Itoa(len(b))}
 	_, _ = w.Write(b) // the client may be gone
 }
 
-var noTransform, jsonType = []string{"no-cache, no-transform"}, []string{"application/json"}
+var (
+	noTransform, keepAlive = []string{"no-cache, no-transform"}, []string{"keep-alive"}
+	jsonType, eventStream  = []string{"application/json"}, []string{"text/event-stream"}
+)
