@@ -12,7 +12,7 @@ import (
 // while tuning.
 type callCommand struct {
 	serveOptions
-	Variant  string  `help:"What to measure: rest (fleetd serve), mcp (the same through its MCP server), in-process, fan-out, echo (Mosquitto), http (a bare net/http) or commit." enum:"rest,mcp,in-process,fan-out,echo,http,commit" default:"rest"`
+	Variant  string  `help:"What to measure: rest (fleetd serve), mcp (the same through its MCP server), mcp-session (through it as clients with an SDK do), in-process, fan-out, echo (Mosquitto), http (a bare net/http) or commit." enum:"rest,mcp,mcp-session,in-process,fan-out,echo,http,commit" default:"rest"`
 	InFlight int     `help:"Calls in flight." default:"64"`
 	Devices  int     `help:"Devices connected; 0 is 64, and 10,000 for fan-out."`
 	Seconds  float64 `help:"Length of one measurement." default:"5"`
@@ -34,7 +34,7 @@ func (c *callCommand) Run(ctx context.Context) error {
 	}
 	builds := []string{c.Fleetd}
 	if c.Against != "" {
-		if c.Variant != "rest" && c.Variant != "mcp" && c.Variant != "fan-out" {
+		if c.Variant != "rest" && c.Variant != "mcp" && c.Variant != "mcp-session" && c.Variant != "fan-out" {
 			return fmt.Errorf("--against compares builds of fleetd serve, which has no part in %s", c.Variant)
 		}
 		builds = append(builds, c.Against)
@@ -154,6 +154,14 @@ func (c *callCommand) start(ctx context.Context, dir string, devices *deviceProc
 		v.stop = func() { load.close(); r.stop() }
 	case "mcp":
 		load := r.mcp(c.InFlight)
+		v = r.variant(load.do, devices)
+		v.stop = func() { load.close(); r.stop() }
+	case "mcp-session":
+		load, err := r.mcpSession(c.InFlight)
+		if err != nil {
+			r.stop()
+			return v, err
+		}
 		v = r.variant(load.do, devices)
 		v.stop = func() { load.close(); r.stop() }
 	case "fan-out":

@@ -39,6 +39,8 @@ var targets = []target{
 		func(r round) float64 { return r.at(served, 64).PerSecond / r.at(echo, 64).PerSecond }},
 	{"p50 at 64 in flight, through MCP / through REST", "<=", 1.5,
 		func(r round) float64 { return r.at(servedMCP, 64).P50 / r.at(servedFew, 64).P50 }},
+	{"p50 at 64 in flight, through MCP with a session / through REST", "<=", 1.2,
+		func(r round) float64 { return r.at(servedSDK, 64).P50 / r.at(servedFew, 64).P50 }},
 	{"calls/s at 512 in flight / at 64, in process", ">=", 1,
 		func(r round) float64 { return r.at(processed, 512).PerSecond / r.at(processed, 64).PerSecond }},
 	{"calls/s at 512 in flight / at 64, fleetd serve", ">=", 1,
@@ -122,7 +124,7 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	fmt.Fprint(w, "\n## Medians\n\n"+
 		"Processor time is per call, in µs: of the server, of PostgreSQL, and of the load with the devices. Other work is the\n"+
 		"share of the machine that other processes used, in %. Commits at 64 in flight share 32 connections.\n\n")
-	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew, servedMCP)
+	flightTable(w, rounds, echo, bare, commits, processed, served, servedFew, servedMCP, servedSDK)
 	fmt.Fprintf(w, "\n| Quantity | Median |\n|---|---|\n")
 	for _, q := range quantities {
 		fmt.Fprintf(w, "| %s | %s |\n", q.name, number(medianOf(rounds, q.value)))

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,6 +208,67 @@ func (r *rig) mcp(n int) *httpLoad {
 			"Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2025-11-25")
 	}
 	return newHTTPLoad(r.http, `"state":"succeeded"`, requests)
+}
+
+// benchSessions are shared by the workers: a token may have 32.
+const benchSessions = 16
+
+// mcpSession makes the same calls through the MCP server as clients with an SDK do:
+// in a session, and with a token for progress.
+func (r *rig) mcpSession(n int) (*httpLoad, error) {
+	headers := []string{"Authorization: Bearer " + r.token, "Accept: application/json, text/event-stream",
+		"MCP-Protocol-Version: 2025-11-25"}
+	sessions := make([]string, min(n, benchSessions))
+	for i := range sessions {
+		id, err := r.openSession(headers)
+		if err != nil {
+			return nil, err
+		}
+		sessions[i] = "Mcp-Session-Id: " + id
+	}
+	requests := make([][]byte, n)
+	for i := range requests {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"_meta":{"progressToken":%d},`+
+			`"name":"call_device","arguments":{"device":%q,%s}}`, i+1, i+1, r.ids[i%len(r.ids)], callBody[1:])
+		requests[i] = httpRequest("POST", r.http, "/mcp", body, append(headers, sessions[i%len(sessions)])...)
+	}
+	return newHTTPLoad(r.http, `"state":"succeeded"`, requests), nil
+}
+
+// openSession opens a session of the MCP server, and returns its id.
+func (r *rig) openSession(headers []string) (string, error) {
+	post := func(session, body string) (*http.Response, error) {
+		req, err := http.NewRequest(http.MethodPost, "http://"+r.http+"/mcp", strings.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range append(headers, "Content-Type: application/json", "Mcp-Session-Id: "+session) {
+			if name, value, _ := strings.Cut(h, ": "); value != "" {
+				req.Header.Set(name, value)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err == nil && resp.StatusCode >= 300 {
+			err = fmt.Errorf("%s: %s", body, resp.Status)
+		}
+		return resp, err
+	}
+	resp, err := post("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
+		`"capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
+	if err != nil {
+		return "", err
+	}
+	id := resp.Header.Get("Mcp-Session-Id")
+	if id == "" {
+		return "", errors.New("initialize opened no session")
+	}
+	_, err = post(id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return id, err
 }
 
 // fanOut calls all devices through REST, with the record of each, and returns

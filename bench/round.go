@@ -29,13 +29,14 @@ const (
 	served      = "fleetd serve"
 	servedFew   = "fleetd serve, 64 devices"
 	servedMCP   = "fleetd serve, 64 devices, through MCP"
+	servedSDK   = "fleetd serve, 64 devices, through MCP with a session"
 	servedSmall = "fleetd serve, 64 devices, GOMAXPROCS=1"
 	servedTCP   = "fleetd serve, 64 devices, PostgreSQL over TCP"
 )
 
 // flightNames are in the order of the tables.
-var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedMCP, servedSmall,
-	servedTCP}
+var flightNames = []string{echo, bare, commits, processed, served, servedFew, servedMCP, servedSDK,
+	servedSmall, servedTCP}
 
 var inFlight = []int{1, 64, 512}
 
@@ -157,6 +158,10 @@ func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
 				load = rig.mcp(512)
 				r.Flights[servedMCP] = s.flights(rig.variant(load.do, s.child))
 				load.close()
+				if load, err = rig.mcpSession(512); err == nil {
+					r.Flights[servedSDK] = s.flights(rig.variant(load.do, s.child))
+					load.close()
+				}
 			}
 		}
 		rig.stop()
