@@ -21,6 +21,7 @@ import (
 
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/postgres/embedded"
 )
 
@@ -179,7 +180,7 @@ const callBody = `{"tool":"self.audio_speaker.set_volume","arguments":{"volume":
 
 // call makes one call in process, as the console and fan-outs do.
 func (r *rig) call(worker int) error {
-	c, err := r.server.Calls.Make(context.Background(), fleet.CallRequest{Actor: benchActor,
+	c, err := r.server.Calls.Make(context.Background(), call.Request{Actor: benchActor,
 		Device: r.ids[worker%len(r.ids)], Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
 	if err == nil && c.State != fleet.CallSucceeded {
 		err = fmt.Errorf("call to %s ended %s: %+v", c.Device, c.State, c.Error)
@@ -276,7 +277,7 @@ func (r *rig) openSession(headers []string) (string, error) {
 func (r *rig) fanOut(window int) (time.Duration, error) {
 	type view struct {
 		ID     string
-		State  fleet.FanOutState
+		State  call.FanOutState
 		Counts struct{ Succeeded int }
 	}
 	var made, done view
@@ -285,7 +286,7 @@ func (r *rig) fanOut(window int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	for list := (struct{ Items []view }{}); len(list.Items) == 0 || list.Items[0].State == fleet.FanOutRunning; {
+	for list := (struct{ Items []view }{}); len(list.Items) == 0 || list.Items[0].State == call.FanOutRunning; {
 		time.Sleep(20 * time.Millisecond)
 		if err := r.ask("GET", "/fanouts?limit=1", "", &list); err != nil {
 			return 0, err

@@ -84,7 +84,7 @@ func BenchmarkCall(bench *testing.B) {
 			for w := range inFlight {
 				wg.Go(func() {
 					for next.Add(1) <= int64(bench.N) {
-						if _, err := call(b, ids[w], "self.audio_speaker.set_volume", `{"volume":50}`, deadline, nil); err != nil {
+						if _, err := makeCall(b, ids[w], "self.audio_speaker.set_volume", `{"volume":50}`, deadline, nil); err != nil {
 							bench.Error(err)
 							return
 						}

@@ -28,23 +28,23 @@ func TestCall(t *testing.T) {
 		return textResult("got " + string(r.Params))
 	})
 
-	a, err := call(b, d.id, "self.audio_speaker.set_volume", `{"volume":50}`, deadline, nil)
+	a, err := makeCall(b, d.id, "self.audio_speaker.set_volume", `{"volume":50}`, deadline, nil)
 	if want := `got {"name":"self.audio_speaker.set_volume","arguments":{"volume":50}}`; err != nil || a.Text != want {
 		t.Errorf("answer %q, %v, want %q", a.Text, err, want)
 	}
 	for tool, want := range map[string]string{
 		"refused": "Unknown tool: refused", "unescaped": `no "such" thing`, "garbage": "the answer cannot be read",
 	} {
-		_, err := call(b, d.id, tool, `{}`, deadline, nil)
+		_, err := makeCall(b, d.id, tool, `{}`, deadline, nil)
 		if refused, ok := errors.AsType[*fleet.ToolError](err); !ok || !strings.Contains(refused.Message, want) ||
 			refused.Tool != tool {
 			t.Errorf("%s: %v, want a ToolError with %q", tool, err, want)
 		}
 	}
-	if _, err := call(b, d.id, `quote"`, `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {
+	if _, err := makeCall(b, d.id, `quote"`, `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("a name that no device can report errors about: %v", err)
 	}
-	if _, err := call(b, testID(2), "x", `{}`, deadline, nil); !errors.Is(err, fleet.ErrOffline) {
+	if _, err := makeCall(b, testID(2), "x", `{}`, deadline, nil); !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("unknown device: %v", err)
 	}
 	if dom.count("responded") != 1 {
@@ -136,7 +136,7 @@ func TestLateAnswerAtTheLastMoment(t *testing.T) {
 	came := make(chan fleet.Answer, 1)
 	for i := range 300 {
 		wait := time.Millisecond + time.Duration(i%40)*10*time.Microsecond
-		switch _, err := call(b, d.id, "x", `{}`, wait, func(a fleet.Answer) { came <- a }); {
+		switch _, err := makeCall(b, d.id, "x", `{}`, wait, func(a fleet.Answer) { came <- a }); {
 		case err == nil:
 			inTime++
 		case errors.Is(err, fleet.ErrOffline): // the deadline came before the sending
@@ -170,7 +170,7 @@ func TestLostConnection(t *testing.T) {
 			}
 			return ""
 		})
-		if _, err := call(b, d.id, "x", `{}`, deadline, nil); !errors.Is(err, fleet.ErrLost) {
+		if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); !errors.Is(err, fleet.ErrLost) {
 			t.Errorf("%s: %v, want %v", name, err, fleet.ErrLost)
 		}
 		eventually(t, name, func() bool { return dom.count(fmt.Sprintf("disconnected %s %s", d.id, name)) == 1 })

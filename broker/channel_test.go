@@ -66,7 +66,7 @@ func TestProgramIsListedInItsConversation(t *testing.T) {
 		t.Errorf("inventory %+v", inv)
 	}
 	eventually(t, "the channel is open", func() bool { return p.Talking() && b.Stats().Channels == 1 })
-	a, err := call(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
+	a, err := makeCall(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
 	if err != nil || a.Text != "true" {
 		t.Errorf("%q, %v", a.Text, err)
 	}
@@ -75,7 +75,7 @@ func TestProgramIsListedInItsConversation(t *testing.T) {
 	}
 	p.EndTalk()
 	eventually(t, "the program has left", func() bool { return dom.count("disconnected "+string(id)+" clean=true") == 1 })
-	_, err = call(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
+	_, err = makeCall(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
 	if !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("a call to a program that left: %v", err)
 	}

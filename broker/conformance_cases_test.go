@@ -664,7 +664,7 @@ var conformanceCases = []conformanceCase{
 			h.props = []byte{0x27, 0, 0, 1, 0}
 			w.connectWith(h)
 			w.ping()
-			_, err := call(w.b, w.id, "x", fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 300)), deadline, nil)
+			_, err := makeCall(w.b, w.id, "x", fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 300)), deadline, nil)
 			if err == nil || !strings.Contains(err.Error(), "at most 256 bytes") {
 				w.t.Errorf("error %v", err)
 			}

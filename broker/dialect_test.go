@@ -153,7 +153,7 @@ func TestThirdDialect(t *testing.T) {
 
 	answer := make(chan error, 1)
 	go func() {
-		a, err := call(w.b, id, "lamp", `{"on":true}`, deadline, nil)
+		a, err := makeCall(w.b, id, "lamp", `{"on":true}`, deadline, nil)
 		if err == nil && a.Text != "lit" {
 			err = fmt.Errorf("answer %+v", a)
 		}
@@ -178,7 +178,7 @@ func TestThirdDialect(t *testing.T) {
 		!strings.Contains(string(preview.Message), "kwargs") {
 		t.Errorf("%+v, %v", preview, err)
 	}
-	if _, err := call(w.b, id, "lamp", `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {
+	if _, err := makeCall(w.b, id, "lamp", `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("a call that the dialect refuses: %v", err)
 	}
 

@@ -3,15 +3,16 @@ package broker
 import (
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/mcp"
 )
 
-var _ fleet.CallEncoder = (*Broker)(nil)
+var _ call.Encoder = (*Broker)(nil)
 
 // EncodeCall writes a call as Send does, with the id that the device's next call
 // gets, or 1 for a device that has not connected since the start.
-func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
-	w := fleet.WireCall{ID: 1}
+func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireCall, error) {
+	w := call.WireCall{ID: 1}
 	speaks := dialect.XiaozhiMQTT(id) // as most devices do
 	if c := b.registry.connection(id); c != nil {
 		w.Connected, w.NextID, w.ID = true, true, c.device.ids.Peek()

@@ -31,7 +31,7 @@ func TestEncodedCallIsTheOneThatIsSent(t *testing.T) {
 		if err := json.Unmarshal(w.Request, &request); err != nil {
 			t.Fatal(err)
 		}
-		a, err := call(b, d.id, inv.Tool, string(inv.Arguments), deadline, nil)
+		a, err := makeCall(b, d.id, inv.Tool, string(inv.Arguments), deadline, nil)
 		return err == nil && a.Text == fmt.Sprintf("%d %s", w.ID, request.Params)
 	})
 	w, err := b.EncodeCall(testID(2), inv)

@@ -94,7 +94,7 @@ func setVolumes(t *testing.T, b *Broker, d *sim.Device, n int) {
 		return
 	}
 	for i := range n {
-		a, err := call(b, id, "self.audio_speaker.set_volume", fmt.Sprintf(`{"volume":%d}`, i), deadline, nil)
+		a, err := makeCall(b, id, "self.audio_speaker.set_volume", fmt.Sprintf(`{"volume":%d}`, i), deadline, nil)
 		if err != nil || a.Text != "true" {
 			t.Errorf("device %s: %q, %v", id, a.Text, err)
 		}
@@ -111,12 +111,12 @@ func TestSimulatedReboot(t *testing.T) {
 	f := switchOn(t, b, sim.Options{Devices: 1})
 	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
 	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
-	if _, err := call(b, id, "self.reboot", `{}`, deadline, nil); err == nil {
+	if _, err := makeCall(b, id, "self.reboot", `{}`, deadline, nil); err == nil {
 		t.Error("a reboot was answered")
 	}
 	eventually(t, "DISCONNECT", func() bool { return dom.count("disconnected "+string(id)+" clean=true") == 1 })
 	eventually(t, "the device is back", func() bool { return dom.count("connected") == 2 })
-	if _, err := call(b, id, "self.get_device_status", `{}`, time.Minute, nil); err != nil {
+	if _, err := makeCall(b, id, "self.get_device_status", `{}`, time.Minute, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -131,7 +131,7 @@ func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 		bytes int
 		code  string
 	}{{200_000, ""}, {262_144, "result_too_large"}, {480_000, "result_too_large"}} {
-		a, err := call(b, id, "self.file.read", fmt.Sprintf(`{"bytes":%d}`, tt.bytes), deadline, nil)
+		a, err := makeCall(b, id, "self.file.read", fmt.Sprintf(`{"bytes":%d}`, tt.bytes), deadline, nil)
 		if err != nil {
 			t.Fatalf("%d bytes: %v", tt.bytes, err)
 		}
@@ -157,7 +157,7 @@ func TestSimulatedHello(t *testing.T) {
 	eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
 	eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
 	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
-	if _, err := call(b, id, "self.get_device_status", `{}`, deadline, nil); err != nil {
+	if _, err := makeCall(b, id, "self.get_device_status", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 }

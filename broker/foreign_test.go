@@ -54,7 +54,7 @@ func TestMosquittoDevice(t *testing.T) {
 			late := make(chan fleet.Answer, 1)
 			lost := make(chan error, 1)
 			go func() {
-				_, err := call(b, id, "self.get_device_status", `{}`, deadline, func(a fleet.Answer) { late <- a })
+				_, err := makeCall(b, id, "self.get_device_status", `{}`, deadline, func(a fleet.Answer) { late <- a })
 				lost <- err
 			}()
 			b.registry.connection(id).session.Receive(initAnswer(lines.Text()))
@@ -143,7 +143,7 @@ func TestPahoDevice(t *testing.T) {
 	}
 	for i := range 20 {
 		want := strings.Repeat("x", i*1000)
-		a, err := call(b, id, "echo", fmt.Sprintf(`{"text":%q}`, want[:min(i*100, 2000)]), deadline, nil)
+		a, err := makeCall(b, id, "echo", fmt.Sprintf(`{"text":%q}`, want[:min(i*100, 2000)]), deadline, nil)
 		if err != nil || a.IsError {
 			t.Fatalf("call %d: %v", i, err)
 		}

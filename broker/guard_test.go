@@ -165,7 +165,7 @@ func TestWillForgery(t *testing.T) {
 		})
 		forger.conn.Close()
 		eventually(t, "the forger is gone", func() bool { return b.Stats().Connections == 1 })
-		if _, err := call(b, victim.id, "x", `{}`, deadline, nil); err != nil {
+		if _, err := makeCall(b, victim.id, "x", `{}`, deadline, nil); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-got; r.ID == 666 {
@@ -191,7 +191,7 @@ func TestCrashPacket(t *testing.T) {
 		if err := d.ended(deadline); err != nil {
 			t.Error(err)
 		}
-		if _, err := call(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
+		if _, err := makeCall(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
 			t.Error(err)
 		}
 		if s := b.Stats(); s.Panics != 0 {
@@ -233,7 +233,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 	if b.registry.connection(testID(1)) != nil {
 		t.Error("the registry keeps the connection")
 	}
-	if _, err := call(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
+	if _, err := makeCall(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 }

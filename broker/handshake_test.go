@@ -161,7 +161,7 @@ func TestHalfOpenStorm(t *testing.T) {
 		for n := 0; n < 50 || !until(); n++ {
 			begin := time.Now()
 			id := []*rawDevice{plain, secure}[n%2].id
-			if _, err := call(b, id, "x", `{}`, deadline, nil); err != nil {
+			if _, err := makeCall(b, id, "x", `{}`, deadline, nil); err != nil {
 				t.Fatal(err)
 			}
 			took = append(took, time.Since(begin))

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // records takes every record at once, so that a benchmark measures the way to
 // the device and back.
 type records struct {
-	fleet.CallStore
+	call.Store
 	fleet.DeviceStore
 	fleet.InventoryStore
 }
@@ -38,7 +39,7 @@ func BenchmarkMake(bench *testing.B) {
 	startEchoes(bench, b, devices)
 	var events fleet.Events
 	targets := fleet.NewTargets(records{}, records{})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: records{}, Targets: targets, Link: b, Events: &events})
+	calls := call.New(call.Options{Store: records{}, Targets: targets, Link: b, Events: &events})
 	defer calls.Shutdown()
 	sub := events.Subscribe(1, nil, fleet.EventRelease)
 	defer sub.Close()
@@ -50,7 +51,7 @@ func BenchmarkMake(bench *testing.B) {
 		id := testID(w)
 		wg.Go(func() {
 			for next.Add(1) <= int64(bench.N) {
-				c, err := calls.Make(context.Background(), fleet.CallRequest{Actor: fleet.Principal{Role: fleet.RoleOperator},
+				c, err := calls.Make(context.Background(), call.Request{Actor: fleet.Principal{Role: fleet.RoleOperator},
 					Device: id, Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)})
 				if err != nil || c.State != fleet.CallSucceeded {
 					bench.Error(c.State, c.Error, err)

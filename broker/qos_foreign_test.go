@@ -127,7 +127,7 @@ func TestQoS2Flood(t *testing.T) {
 				flooder.write(batch)
 				batch = batch[:0]
 				begin := time.Now()
-				if _, err := call(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
+				if _, err := makeCall(b, bystander.id, "x", `{}`, deadline, nil); err != nil {
 					t.Error(err)
 				}
 				slowest = max(slowest, time.Since(begin))

@@ -35,7 +35,7 @@ func TestShutdown(t *testing.T) {
 	stuck := connectRaw(t, b, connectPacket{clientID: testClientID(3), version: 5})
 	stick(t, b.registry.connection(stuck.id))
 	waiting := make(chan error, 1)
-	go func() { _, err := call(b, v4.id, "x", `{}`, deadline, nil); waiting <- err }()
+	go func() { _, err := makeCall(b, v4.id, "x", `{}`, deadline, nil); waiting <- err }()
 	eventually(t, "a call is under way", func() bool { return b.Stats().PublishesOut > 3 })
 	cancel()
 	select {
@@ -197,7 +197,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("connection %+v", c.Connection)
 	}
 	d.serve(nil)
-	if _, err := call(b, d.id, "x", `{}`, deadline, nil); err != nil {
+	if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "silent sockets are closed", func() bool { return b.Stats().Sockets == 1 })

@@ -27,7 +27,7 @@ func TestReconnectWhileStuck(t *testing.T) {
 				t.Errorf("CONNACK after %v", waited)
 			}
 			d.serve(nil)
-			if _, err := call(b, d.id, "x", `{}`, deadline, nil); err != nil {
+			if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err != nil {
 				t.Error(err)
 			}
 			want := fmt.Sprintf("disconnected %s clean=false: the device connected again", d.id)
@@ -68,7 +68,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	b, _ := start(t, func(o *Options) { o.WriteTimeout, o.RequestTimeout = deadline, 10*time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	stick(t, b.registry.connection(d.id))
-	if _, err := call(b, d.id, "x", `{}`, deadline, nil); err == nil || !strings.Contains(err.Error(),
+	if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err == nil || !strings.Contains(err.Error(),
 		errOutboxFull.Error()) {
 		t.Errorf("error %v", err)
 	}
@@ -100,7 +100,7 @@ func TestDuplicateIDs(t *testing.T) {
 			if d.conn.LocalAddr().String() == mqttOf(c).client.Net.Remote {
 				open++
 				d.serve(nil)
-				if _, err := call(b, testID(1), "x", `{}`, deadline, nil); err != nil {
+				if _, err := makeCall(b, testID(1), "x", `{}`, deadline, nil); err != nil {
 					t.Fatal(err)
 				}
 			} else if err := d.ended(deadline); err != nil {

@@ -163,7 +163,7 @@ func TestWebSocketServesMCP(t *testing.T) {
 	if !ok || c.Transport != "ws" || c.RemoteAddr != "127.0.0.1" || !strings.HasSuffix(c.ClientID, dialect.UUIDOf(testClientID(1))) {
 		t.Errorf("%+v", c)
 	}
-	a, err := call(b, d.id, "self.lamp", `{}`, deadline, nil)
+	a, err := makeCall(b, d.id, "self.lamp", `{}`, deadline, nil)
 	if err != nil || a.Text != string(d.id) {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -331,7 +331,7 @@ func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "WebSocket", func() bool { c, ok := b.Connection(d.id); return ok && c.Transport == "ws" })
-	if _, err := call(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
+	if _, err := makeCall(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 	if !b.Kick(d.id, causeOf(fleet.CauseRetired, "the device was retired").Cause) {
@@ -477,7 +477,7 @@ func TestWebSocketHostile(t *testing.T) {
 	if well.over() != nil {
 		t.Fatal(well.over())
 	}
-	if _, err := call(b, well.id, "self.lamp", `{}`, deadline, nil); err != nil {
+	if _, err := makeCall(b, well.id, "self.lamp", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 }

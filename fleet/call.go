@@ -17,7 +17,7 @@ import (
 type CallState string
 
 const (
-	// on record, waits for a person's decision (see [Approval]); certainly not sent
+	// on record, waits for a person's decision (see [call.Approval]); certainly not sent
 	CallPendingApproval CallState = "pending_approval"
 
 	// on record, waits until its device is back (see [Call.WaitUntil]); certainly not sent
@@ -68,7 +68,7 @@ type Call struct {
 	// nil for others. It is on record if the call had to wait, or to be approved.
 	WaitUntil *time.Time
 	// Waits says what a pending call waits for other than its turn, a code of
-	// [WaitReasons]; zero for nothing. It is not on record.
+	// [call.WaitReasons]; zero for nothing. It is not on record.
 	Waits Reason
 
 	CreatedAt  time.Time
@@ -137,7 +137,7 @@ const (
 	CodeStayed         = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
 	CodeLost           = "connection_lost"  // unknown: the connection ended after sending
 	CodeOffline        = "device_offline"
-	CodeTalking        = "in_conversation"       // not sent, without a record: see [ErrTalking]
+	CodeTalking        = "in_conversation"       // not sent, without a record: see [call.ErrTalking]
 	CodeBusy           = "device_busy"           // refused: the device's line is full
 	CodeTooManyWaiting = "too_many_calls_wait"   // refused: as many as may wait until devices are back do; limit
 	CodeQueueTimeout   = "queue_timeout"         // canceled: the device's turn did not come in time

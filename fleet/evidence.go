@@ -10,7 +10,7 @@ type Evidence struct {
 	Detail string       `json:"detail,omitempty"`
 	// Reason is the code whose English text is Detail: why a connection ended, of
 	// [CauseReasons], what was uploaded, of [UploadReasons], or why a wait ended, of
-	// [WaitReasons]. Zero if the detail
+	// [call.WaitReasons]. Zero if the detail
 	// is foreign text, and on records of older versions.
 	Reason Reason `json:"reason,omitzero"`
 	ELF    string `json:"elf,omitempty"` // boot_poll: the build that the device names; "" if none
@@ -41,7 +41,7 @@ const (
 	EvidenceUpload         EvidenceKind = "upload"
 	EvidenceJob            EvidenceKind = "job"       // the device's own report on its upgrade
 	EvidenceWaited         EvidenceKind = "waited"    // a call did not wait any more for the end of a conversation
-	EvidenceOnBehalf       EvidenceKind = "on_behalf" // a campaign made the call for whom [BehalfReasons] name
+	EvidenceOnBehalf       EvidenceKind = "on_behalf" // a campaign made the call for whom [call.BehalfReasons] name
 )
 
 // Kinds of evidence about upgrades; those about calls stand in call.go.

@@ -13,7 +13,7 @@
 // Text that came from a device is data: cleaned and bounded where it enters,
 // shown as text and never as markup.
 //
-// [Calls.Run], [FanOuts.Run], [Presences.Run], [Snapshots.Run] and [Targets.Run]
+// [call.Service.Run], [call.FanOuts.Run], [Presences.Run], [picture.Service.Run] and [Targets.Run]
 // are its goroutines; each call whose caller does not wait has one more, and each
 // fan-out. Every service has one lock for its maps, presence has 64.
 package fleet

@@ -176,7 +176,7 @@ func IsSentence(tool string) bool {
 // OwnsURL reports whether the url argument of the tool is made by fleetd.
 func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
 
-// ShowsPicture reports whether a call of the tool needs [CallRequest.Picture].
+// ShowsPicture reports whether a call of the tool needs [call.Request.Picture].
 func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview }
 
 // AccessOf says who may call the tool, beyond its audience.

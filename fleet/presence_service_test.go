@@ -26,6 +26,8 @@ type presenceStore struct {
 	rows    map[fleet.DeviceID]fleet.PresenceChange
 }
 
+const unit = fleet.DeviceID("a085e3112233")
+
 func (s *presenceStore) SavePresence(_ context.Context, changes []fleet.PresenceChange) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 )
 
 // A target is what the gate must know of a device to judge a call.
-type target struct {
-	device    Device
-	inventory *Inventory // shared by equal devices; nil before the first listing
-	offers    ToolSet    // of this device alone: what inventory holds
+type Target struct {
+	Device    Device
+	Inventory *Inventory // shared by equal devices; nil before the first listing
+	Offers    ToolSet    // of this device alone: what inventory holds
 	readAt    time.Time
 }
 
@@ -30,14 +30,14 @@ type Targets struct {
 	inventories InventoryStore
 
 	mu          sync.RWMutex
-	targets     map[DeviceID]*target
+	targets     map[DeviceID]*Target
 	inventoryOf map[string]*Inventory
 }
 
 // NewTargets returns an empty cache over the stores.
 func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
 	return &Targets{devices: devices, inventories: inventories,
-		targets: make(map[DeviceID]*target), inventoryOf: make(map[string]*Inventory)}
+		targets: make(map[DeviceID]*Target), inventoryOf: make(map[string]*Inventory)}
 }
 
 // Forget drops what is known of a device, after it changed.
@@ -49,7 +49,7 @@ func (t *Targets) Forget(id DeviceID) {
 
 // Get returns what is known of the device, and reads it again if that is older than
 // [targetTTL].
-func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*target, error) {
+func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*Target, error) {
 	t.mu.RLock()
 	known := t.targets[id]
 	t.mu.RUnlock()
@@ -66,7 +66,7 @@ func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*target,
 
 // Latest returns the device as it was last read, however long ago; nil if it is
 // not in memory.
-func (t *Targets) Latest(id DeviceID) *target {
+func (t *Targets) Latest(id DeviceID) *Target {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.targets[id]
@@ -79,7 +79,7 @@ func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	return known.device, nil
+	return known.Device, nil
 }
 
 // MayOn returns nil if the principal may do to the device what needs role need;
@@ -94,8 +94,8 @@ const loadTTL = targetTTL / 3
 
 // Load returns many devices at once, for a fan-out: those that are unknown, or
 // were read a while ago, are read.
-func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*target, error) {
-	loaded := make(map[DeviceID]*target, len(ids))
+func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*Target, error) {
+	loaded := make(map[DeviceID]*Target, len(ids))
 	var unknown []DeviceID
 	t.mu.RLock()
 	for _, id := range ids {
@@ -122,13 +122,13 @@ func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[
 	return loaded, nil
 }
 
-func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*target, error) {
+func (t *Targets) add(ctx context.Context, d Device, now time.Time) (*Target, error) {
 	inv, err := t.inventory(ctx, d.InventoryID)
 	if err != nil {
 		return nil, err
 	}
-	tg := &target{device: d, inventory: inv, readAt: now}
-	tg.offers = func(_ Device, tool string) bool { _, ok := inv.Tool(tool); return ok }
+	tg := &Target{Device: d, Inventory: inv, readAt: now}
+	tg.Offers = func(_ Device, tool string) bool { _, ok := inv.Tool(tool); return ok }
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.targets[d.ID] = tg

@@ -29,7 +29,7 @@ func TestTargetsForgetOldInventories(t *testing.T) {
 	for range 3 * maxTargetInventories {
 		targets.Forget("a085e3112233")
 		got, err := targets.Get(t.Context(), "a085e3112233", time.Now())
-		if err != nil || got.inventory == nil || got.inventory.ID != strconv.Itoa(store.n) {
+		if err != nil || got.Inventory == nil || got.Inventory.ID != strconv.Itoa(store.n) {
 			t.Fatalf("get = %+v, %v", got, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/web/access"
 	"fleetd/web/ui"
@@ -39,11 +40,11 @@ const approvalSample = 8
 func (s *Server) listApprovals(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.ApprovalsPage{List: listURL(r, ui.PathApprovals, "state")}
-	f := fleet.ApprovalFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"),
-		States: []fleet.ApprovalState{fleet.ApprovalWaiting}}
+	f := call.ApprovalFilter{Limit: limitOf(page.List), Cursor: page.List.Get("cursor"),
+		States: []call.ApprovalState{call.ApprovalWaiting}}
 	if page.List.Get("state") == "decided" {
-		f.States = []fleet.ApprovalState{fleet.ApprovalApproved, fleet.ApprovalDenied, fleet.ApprovalExpired,
-			fleet.ApprovalWithdrawn}
+		f.States = []call.ApprovalState{call.ApprovalApproved, call.ApprovalDenied, call.ApprovalExpired,
+			call.ApprovalWithdrawn}
 	}
 	found, err := s.Approvals.List(ctx, viewerOf(ctx).actor(), f)
 	if errorCode(err) == "invalid_cursor" {
@@ -75,11 +76,11 @@ func (s *Server) listApprovals(r *http.Request) (answer, error) {
 
 // approvalCard adds what the reader has to know of the devices, and what the
 // reader may do.
-func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.ApprovalCard, error) {
+func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.ApprovalCard, error) {
 	card := ui.ApprovalCard{Approval: a}
 	ids := []fleet.DeviceID{a.Device}
-	waits := a.StateAt(s.now()) == fleet.ApprovalWaiting
-	if a.Subject == fleet.ApprovalOfFanOut {
+	waits := a.StateAt(s.now()) == call.ApprovalWaiting
+	if a.Subject == call.ApprovalOfFanOut {
 		ids = nil
 		if waits {
 			targets, err := s.Approvals.Targets(ctx, a)
@@ -94,7 +95,7 @@ func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.Approva
 		return card, err
 	}
 	for _, d := range devices {
-		if a.Subject == fleet.ApprovalOfCall {
+		if a.Subject == call.ApprovalOfCall {
 			card.DeviceName, card.Presence = d.Name, d.Presence
 		} else {
 			card.Sample = append(card.Sample, d)
@@ -103,7 +104,7 @@ func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.Approva
 	if !waits {
 		return card, nil
 	}
-	if a.Subject == fleet.ApprovalOfCall {
+	if a.Subject == call.ApprovalOfCall {
 		tool, what, stale, err := s.Approvals.Now(ctx, a)
 		if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 			return card, err
@@ -124,10 +125,10 @@ func (s *Server) approvalCard(ctx context.Context, a fleet.Approval) (ui.Approva
 }
 
 // approval reads the approval that the address names.
-func (s *Server) approval(r *http.Request) (fleet.Approval, error) {
+func (s *Server) approval(r *http.Request) (call.Approval, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "approval"))
 	if err != nil {
-		return fleet.Approval{}, errNoPage
+		return call.Approval{}, errNoPage
 	}
 	return s.Approvals.Get(r.Context(), viewerOf(r.Context()).actor(), id)
 }
@@ -147,17 +148,17 @@ func (s *Server) showApproval(r *http.Request) (answer, error) {
 
 // A decision is one way to end an approval, and the message that says so.
 type decision struct {
-	do    func(*fleet.Approvals) func(context.Context, fleet.Principal, uuid.UUID, string) (fleet.Approval, error)
+	do    func(*call.Approvals) func(context.Context, fleet.Principal, uuid.UUID, string) (call.Approval, error)
 	flash string
 	typed bool // a tool after which the device is away has to be confirmed
 }
 
-type decide = func(context.Context, fleet.Principal, uuid.UUID, string) (fleet.Approval, error)
+type decide = func(context.Context, fleet.Principal, uuid.UUID, string) (call.Approval, error)
 
 var (
-	approveIt  = decision{func(s *fleet.Approvals) decide { return s.Approve }, "flash.approval_approved", true}
-	denyIt     = decision{func(s *fleet.Approvals) decide { return s.Deny }, "flash.approval_denied", false}
-	withdrawIt = decision{func(s *fleet.Approvals) decide { return s.Withdraw }, "flash.approval_withdrawn", false}
+	approveIt  = decision{func(s *call.Approvals) decide { return s.Approve }, "flash.approval_approved", true}
+	denyIt     = decision{func(s *call.Approvals) decide { return s.Deny }, "flash.approval_denied", false}
+	withdrawIt = decision{func(s *call.Approvals) decide { return s.Withdraw }, "flash.approval_withdrawn", false}
 )
 
 // decideApproval decides and leads back to the approval's page, or shows there
@@ -199,8 +200,8 @@ func (s *Server) decideApproval(d decision) handler {
 	}
 }
 
-func approvalSubject(a fleet.Approval) string {
-	if a.Subject == fleet.ApprovalOfCall {
+func approvalSubject(a call.Approval) string {
+	if a.Subject == call.ApprovalOfCall {
 		return ui.CallPath(a.SubjectID.String())
 	}
 	return ui.FanOutPath(a.SubjectID.String())
@@ -208,9 +209,9 @@ func approvalSubject(a fleet.Approval) string {
 
 // confirmedApproval holds the approval of a tool that takes devices away to what
 // was typed.
-func (s *Server) confirmedApproval(ctx context.Context, a fleet.Approval, typed string) bool {
+func (s *Server) confirmedApproval(ctx context.Context, a call.Approval, typed string) bool {
 	word := ui.ApprovalCard{Approval: a}.Confirm()
-	if word == "" || a.Subject == fleet.ApprovalOfFanOut {
+	if word == "" || a.Subject == call.ApprovalOfFanOut {
 		return word == "" || strings.ReplaceAll(strings.TrimSpace(typed), ",", "") == word
 	}
 	d, err := s.Devices.Device(ctx, a.Device)
@@ -260,7 +261,7 @@ func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) erro
 	if err != nil {
 		return err
 	}
-	if a.State == fleet.ApprovalWaiting {
+	if a.State == call.ApprovalWaiting {
 		if v.only == uuid.Nil && !a.CreatedAt.Before(v.began) && !v.seen[id] {
 			v.seen[id] = true
 			u.fresh++

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/policy"
 )
 
@@ -21,7 +23,7 @@ func (c *console) askFirst(tools ...string) (remove func()) {
 	c.t.Helper()
 	ctx, by := c.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 	rule, err := c.policies.Create(ctx, by, c.policies.Table().Version, 1, policy.Rule{Name: "ask <first>", Enabled: true,
-		Tools: tools, Decision: fleet.DecisionRequireApproval})
+		Tools: tools, Decision: call.DecisionRequireApproval})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -42,17 +44,17 @@ func (c *console) asked(tool, arguments string) fleet.Call {
 		kind = fleet.KindProgram
 	}
 	token, _, err := c.operators.NewToken(c.t.Context(), fleet.Principal{Kind: fleet.KindSystem,
-		Role: fleet.RoleAdmin}, fleet.TokenRequest{Name: "assistant", Kind: kind,
+		Role: fleet.RoleAdmin}, operator.TokenRequest{Name: "assistant", Kind: kind,
 		Role: fleet.RoleOperator, Tools: []string{"*"}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	call, err := c.calls.Make(c.t.Context(), fleet.CallRequest{Actor: token.Principal(), Device: "a085e3112233", Tool: tool,
+	asked, err := c.calls.Make(c.t.Context(), call.Request{Actor: token.Principal(), Device: "a085e3112233", Tool: tool,
 		Arguments: json.RawMessage(arguments), Purpose: "the <b>room</b> is loud"})
-	if err != nil || call.State != fleet.CallPendingApproval {
-		c.t.Fatalf("the call is %s, %v", call.State, err)
+	if err != nil || asked.State != fleet.CallPendingApproval {
+		c.t.Fatalf("the call is %s, %v", asked.State, err)
 	}
-	return call
+	return asked
 }
 
 func TestApprovalPages(t *testing.T) {
@@ -61,8 +63,8 @@ func TestApprovalPages(t *testing.T) {
 	c.askFirst(loud, fleet.ToolReboot)
 	operator, viewer := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer)
 	operator.get("/approvals").wantStatus(200).says("Nothing is waiting for a decision.")
-	call := c.asked(loud, `{"volume":80}`)
-	path := "/approvals/" + call.Approval.String()
+	asked := c.asked(loud, `{"volume":80}`)
+	path := "/approvals/" + asked.Approval.String()
 
 	p := operator.get("/approvals").wantStatus(200).says(loud, `"volume": 80`, "assistant", "ask <first>",
 		"the <b>room</b> is loud", "expires in")
@@ -75,10 +77,10 @@ func TestApprovalPages(t *testing.T) {
 	if p := viewer.get(path).wantStatus(200); strings.Contains(p.body, path+"/approve") {
 		t.Error("a viewer is shown the buttons")
 	}
-	if p := operator.get("/calls/" + call.ID.String()).wantStatus(200); !strings.Contains(p.body, path) {
+	if p := operator.get("/calls/" + asked.ID.String()).wantStatus(200); !strings.Contains(p.body, path) {
 		t.Error("the call does not lead to its approval")
 	}
-	if p := operator.get(path).wantStatus(200); !strings.Contains(p.body, "/calls/"+call.ID.String()) {
+	if p := operator.get(path).wantStatus(200); !strings.Contains(p.body, "/calls/"+asked.ID.String()) {
 		t.Error("the approval does not lead to its call")
 	}
 	operator.post(path+"/approve", url.Values{"reason": {"fine"}}).wantRedirect(path)
@@ -86,17 +88,17 @@ func TestApprovalPages(t *testing.T) {
 	operator.post(path+"/deny", nil).wantStatus(http.StatusConflict).says("it is approved")
 	operator.get("/approvals?state=decided").wantStatus(200).says(loud, "approved")
 
-	call = c.asked(loud, `{"volume":81}`)
-	path = "/approvals/" + call.Approval.String()
+	asked = c.asked(loud, `{"volume":81}`)
+	path = "/approvals/" + asked.Approval.String()
 	operator.post(path+"/deny", url.Values{"reason": {"too loud"}}).wantRedirect(path)
-	operator.get("/calls/"+call.ID.String()).wantStatus(200).says("enied by ", ": too loud")
+	operator.get("/calls/"+asked.ID.String()).wantStatus(200).says("enied by ", ": too loud")
 
 	// A tool that takes the device away is confirmed by typing.
-	call = c.asked(fleet.ToolReboot, `{}`)
-	path = "/approvals/" + call.Approval.String()
+	asked = c.asked(fleet.ToolReboot, `{}`)
+	path = "/approvals/" + asked.Approval.String()
 	operator.get(path).says("1 device restarts.", "Type reboot to approve")
 	operator.post(path+"/approve", url.Values{"confirm": {"yes"}}).wantStatus(http.StatusUnprocessableEntity)
-	if a, err := c.store.Approval(t.Context(), call.Approval); err != nil || a.State != fleet.ApprovalWaiting {
+	if a, err := c.store.Approval(t.Context(), asked.Approval); err != nil || a.State != call.ApprovalWaiting {
 		t.Errorf("unconfirmed it is %s, %v", a.State, err)
 	}
 	operator.post(path+"/approve", url.Values{"confirm": {"reboot"}}).wantRedirect(path)
@@ -110,7 +112,7 @@ func TestOwnApprovalOnItsPage(t *testing.T) {
 	c.askFirst(loud)
 	operator := c.as(fleet.RoleOperator)
 	operator.post("/devices/a085e3112233/tools/"+loud, url.Values{"arg.volume": {"12"}})
-	page, err := c.store.Approvals(t.Context(), fleet.ApprovalFilter{})
+	page, err := c.store.Approvals(t.Context(), call.ApprovalFilter{})
 	if err != nil || len(page.Items) != 1 {
 		t.Fatalf("%d approvals, %v", len(page.Items), err)
 	}
@@ -128,15 +130,15 @@ func TestInboxIsLive(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
 	c.askFirst(loud)
-	call := c.asked(loud, `{"volume":1}`)
+	asked := c.asked(loud, `{"volume":1}`)
 	s := c.as(fleet.RoleOperator).stream("/events?view=approvals")
 	c.asked(loud, `{"volume":2}`)
 	s.want("new")
 	by := c.operator("bob", fleet.RoleOperator).Principal()
-	if _, err := c.approvals.Approve(t.Context(), by, call.Approval, "ok"); err != nil {
+	if _, err := c.approvals.Approve(t.Context(), by, asked.Approval, "ok"); err != nil {
 		t.Fatal(err)
 	}
-	s.want("patch", `id="approval-`+call.Approval.String())
+	s.want("patch", `id="approval-`+asked.Approval.String())
 	s.want("patch", `id="approvals-badge"`)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/sheet"
 	"fleetd/web/access"
@@ -28,8 +29,8 @@ func (s *Server) auditRoutes() []route {
 }
 
 // auditFilter reads the list's filter. Times are the viewer's, as in [callFilter].
-func auditFilter(l ui.ListURL, zone *time.Location) (f fleet.AuditFilter, err error) {
-	f = fleet.AuditFilter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
+func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) {
+	f = audit.Filter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
 		Cursor: l.Get("cursor")}
 	if f.Since, err = moment(l.Get("since"), zone); err != nil {
 		return f, err
@@ -106,7 +107,7 @@ func (s *Server) cutShort(ctx context.Context, what string, err error) {
 	panic(http.ErrAbortHandler)
 }
 
-func auditRecord(e fleet.AuditEntry) []string {
+func auditRecord(e audit.Entry) []string {
 	detail, _ := json.Marshal(e.Detail) // it was JSON
 	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
 		e.Action, e.Subject, string(detail)}
@@ -122,7 +123,7 @@ const auditSlack = 10 * time.Second
 // An auditView counts the entries that were written after the page. No event announces them: they are looked for.
 type auditView struct {
 	server *Server
-	filter fleet.AuditFilter
+	filter audit.Filter
 	since  time.Time
 	seen   map[uuid.UUID]bool // written since then, shown or counted
 }

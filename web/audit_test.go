@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // What was changed is listed with who did it, found by each filter, and
@@ -69,7 +70,7 @@ func TestAuditNamesWhatWasChanged(t *testing.T) {
 	admin.get("/audit?action=device.hold").wantText("#list", "kitchen")
 
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "test", Role: fleet.RoleAdmin}
-	token, _, err := c.operators.NewToken(t.Context(), by, fleet.TokenRequest{Name: "builder", Role: fleet.RoleViewer})
+	token, _, err := c.operators.NewToken(t.Context(), by, operator.TokenRequest{Name: "builder", Role: fleet.RoleViewer})
 	if err != nil {
 		t.Fatal(err)
 	}

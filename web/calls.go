@@ -12,13 +12,15 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 	"fleetd/web/ui"
 )
 
 // callFilter reads the list's filter. Times are the viewer's, as a browser's
 // date field writes them, or RFC 3339.
-func callFilter(l ui.ListURL, zone *time.Location) (f fleet.CallFilter, err error) {
-	f = fleet.CallFilter{Tool: l.Get("tool"), Actor: l.Get("actor"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
+	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Limit: limitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
 		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
 			return f, err
@@ -192,11 +194,11 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 // callView adds to a call the pictures that were uploaded for it.
 func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
 	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.mayCancel(ctx, c),
-		CanInterrupt: c.Waits.Is(fleet.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}
+		CanInterrupt: c.Waits.Is(call.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}
 	if c.SentAt == nil {
 		return v, nil
 	}
-	shots, err := s.Pictures.SnapshotsOfCall(ctx, c.ID, fleet.MaxCallPictures)
+	shots, err := s.Pictures.SnapshotsOfCall(ctx, c.ID, picture.MaxCallPictures)
 	for _, shot := range shots {
 		v.Pictures = append(v.Pictures, snapshot(shot))
 	}

@@ -25,15 +25,19 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/mail"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/web"
 )
@@ -66,20 +70,20 @@ type console struct {
 	enrolments *enrolment.Service
 	rules      *enrolment.Rules
 	policies   *policy.Service
-	upstreams  *fleet.Upstreams
-	operators  *fleet.Operators
+	upstreams  *upstream.Service
+	operators  *operator.Service
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
 	keys       *enrolment.SigningKeys
-	snapshots  *fleet.Snapshots
+	snapshots  *picture.Service
 	coreDumps  *telemetry.CoreDumps
 	logs       *telemetry.Logs
 	firmware   *firmware.Service
 	campaigns  *campaign.Service
-	calls      *fleet.Calls
+	calls      *call.Service
 	open       *fleet.OpenConversations
-	fanOuts    *fleet.FanOuts
-	approvals  *fleet.Approvals
+	fanOuts    *call.FanOuts
+	approvals  *call.Approvals
 	alerts     *alert.Service // its loop does not run
 	reports    *telemetry.Reports
 	logged     *logBuffer
@@ -149,8 +153,8 @@ func (c *console) services(log *slog.Logger) web.Options {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var calls *fleet.Calls
-	c.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: c.store, Store: c.store, Blobs: bytes,
+	var calls *call.Service
+	c.snapshots = picture.New(picture.Options{Links: c.store, Store: c.store, Blobs: bytes,
 		PublicURL: "http://fleet.test", Presences: c.presences, Events: c.events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return calls.Running(id) }})
 	c.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: c.events})
@@ -158,21 +162,21 @@ func (c *console) services(log *slog.Logger) web.Options {
 	if err := c.policies.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	pins := fleet.NewToolPins(c.store, targets, log)
+	pins := policy.NewToolPins(c.store, targets, log)
 	if err := pins.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	calls = fleet.NewCalls(fleet.CallsOptions{Store: c.store, Targets: targets, Policy: c.policies, Approvals: c.store,
+	calls = call.New(call.Options{Store: c.store, Targets: targets, Policy: c.policies, Approvals: c.store,
 		Pins:          pins,
 		Link:          c.link,
-		Interruptions: &fleet.Interruptions{Open: c.open},
+		Interruptions: &call.Interruptions{Open: c.open},
 		Watcher:       c.presences, URLs: c.snapshots, Events: c.events, Log: log,
 		Observe: func(call *fleet.Call) { c.reports.Called(call) }})
 	c.devices = fleet.NewDevices(fleet.DevicesOptions{Store: c.store, Targets: targets, Presence: c.presences,
 		Events: c.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: c.enrolments.Retired, Log: log, Approve: c.enrolments.Approve,
 		Busy: campaign.PartsOf(c.store)})
-	c.operators = fleet.NewOperators(c.store)
+	c.operators = operator.New(c.store)
 	c.filters = fleet.NewFilters(c.store)
 	c.firmware = firmware.New(firmware.Options{Store: c.store, Blobs: bytes, Devices: c.store,
 		Unavailable: campaign.Unavailable(c.store), RolledBack: c.store.RolledBackBuilds,
@@ -180,18 +184,18 @@ func (c *console) services(log *slog.Logger) web.Options {
 		TempDir: c.t.TempDir()})
 	c.campaigns = campaign.New(campaign.Options{Store: c.store, Firmware: c.store, Devices: c.store, Inventories: c.store,
 		Quarantines: c.store, Requeue: c.store.Requeue, RolledBack: c.store.RolledBackBuilds, Events: c.events, Log: log})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
+	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
 		Presence: c.presences, Events: c.events, Log: log})
 	c.calls, c.fanOuts = calls, fanOuts
-	c.approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: c.store, Calls: calls, FanOuts: fanOuts,
+	c.approvals = call.NewApprovals(call.ApprovalsOptions{Store: c.store, Calls: calls, FanOuts: fanOuts,
 		Events: c.events, Log: log, Sweep: 50 * time.Millisecond})
 	sealer, err := enrolment.NewSealer(make([]byte, 32))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: c.store, Sealer: sealer, Targets: targets,
-		Link: upstreamLink{}, Fixed: &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: "flag.test",
-			URL: "ws://flag.test/xiaozhi/v1/", Auth: fleet.UpstreamAuthNone}}, Log: log})
+	c.upstreams = upstream.New(upstream.Options{Store: c.store, Sealer: sealer, Targets: targets,
+		Link: upstreamLink{}, Fixed: &upstream.Choice{Server: upstream.Server{Name: "flag.test",
+			URL: "ws://flag.test/xiaozhi/v1/", Auth: upstream.AuthNone}}, Log: log})
 	if err := c.upstreams.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
@@ -278,9 +282,9 @@ func (c *console) serve(o web.Options) {
 }
 
 // operator adds a person with the usual password.
-func (c *console) operator(name string, role fleet.Role) fleet.Operator {
+func (c *console) operator(name string, role fleet.Role) operator.Operator {
 	c.t.Helper()
-	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(),
+	o := operator.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(),
 		CreatedAt: time.Now().UTC()}
 	if err := c.store.CreateOperator(c.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin},
 		o); err != nil {

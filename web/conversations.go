@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/ui"
 )
 
@@ -94,7 +95,7 @@ func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.Conve
 		return v, err
 	}
 	v.ConversationRow = rows[0]
-	calls, err := s.Calls.List(ctx, fleet.CallFilter{Conversation: id, Limit: maxConversationCalls})
+	calls, err := s.Calls.List(ctx, call.Filter{Conversation: id, Limit: maxConversationCalls})
 	if err != nil {
 		return v, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/ui"
 )
@@ -33,10 +34,10 @@ func TestConversationPages(t *testing.T) {
 	if err := c.store.SaveConversations(t.Context(), []fleet.Conversation{over, now}); err != nil {
 		t.Fatal(err)
 	}
-	call := fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: id, Tool: "self.say", State: fleet.CallOffline,
+	made := fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: id, Tool: "self.say", State: fleet.CallOffline,
 		Arguments: []byte(`{}`), CreatedAt: end, FinishedAt: &end,
 		Actor: fleet.Principal{Kind: fleet.KindVoice, ID: over.ID.String(), Name: "lab", Role: fleet.RoleOperator}}
-	if err := c.store.InsertCall(t.Context(), &call); err != nil {
+	if err := c.store.InsertCall(t.Context(), &made); err != nil {
 		t.Fatal(err)
 	}
 	c.open.Begin(now)
@@ -47,12 +48,12 @@ func TestConversationPages(t *testing.T) {
 	b.get("/conversations?end=device_goodbye").wantStatus(200).wantText("#list", "No conversations")
 	b.get("/conversations/"+over.ID.String()).wantStatus(200).wantText("article", "42 ms").wantText("article", "10%").
 		wantText("article", "self.say")
-	b.get("/calls/"+call.ID.String()).wantStatus(200).wantText("dl", over.ID.String()[:8])
+	b.get("/calls/"+made.ID.String()).wantStatus(200).wantText("dl", over.ID.String()[:8])
 	b.get("/conversations/" + uuid.NewString()).wantStatus(404)
 	b.get("/devices").wantText("#device-"+string(id), "in conversation")
 	b.get("/devices/"+string(id)).wantText("#main", "in conversation")
 
-	waits, err := c.calls.Make(t.Context(), fleet.CallRequest{Actor: anna, Device: id, Tool: fleet.ToolReboot})
+	waits, err := c.calls.Make(t.Context(), call.Request{Actor: anna, Device: id, Tool: fleet.ToolReboot})
 	if err != nil || waits.State != fleet.CallPending {
 		t.Fatalf("%s %v, %v", waits.State, waits.Error, err)
 	}

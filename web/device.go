@@ -8,6 +8,8 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 	"fleetd/web/ui"
 )
 
@@ -52,7 +54,7 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 		h.HasLogs = ui.NewOffers(inv).Any()
 	}
 	h.Reports, _ = s.reporting(ctx, d.ID) // else the tab is not shown
-	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1); err == nil && len(shots) > 0 {
+	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1); err == nil && len(shots) > 0 {
 		shot := snapshot(shots[0])
 		h.Thumb = &shot
 	}
@@ -95,7 +97,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 
 // recentCalls are the newest calls to a device.
 func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
-	recent, err := s.Calls.List(ctx, fleet.CallFilter{Device: d.ID, Limit: recentOfDevice})
+	recent, err := s.Calls.List(ctx, call.Filter{Device: d.ID, Limit: recentOfDevice})
 	for _, c := range recent.Items {
 		rows = append(rows, s.callRow(ctx, c, d.Name))
 	}

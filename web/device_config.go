@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
@@ -193,7 +194,7 @@ func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, argume
 	}
 	reports := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
 	defer reports.Close()
-	call, err := s.start(r, fleet.CallRequest{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
+	call, err := s.start(r, call.Request{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
 		Arguments: args})
 	if err != nil {
 		return answer{}, err

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/access"
 	"fleetd/web/ui"
@@ -44,10 +45,10 @@ func (s *Server) healthRoutes() []route {
 			page: s.showConfiguration},
 		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, reach: access.Device,
 			page: s.applyConfig,
-			wait: fleet.MaxCallTimeout + 2*time.Minute},
+			wait: call.MaxTimeout + 2*time.Minute},
 		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, reach: access.Device,
 			page: s.readConfig,
-			wait: fleet.MaxCallTimeout + 2*time.Minute},
+			wait: call.MaxTimeout + 2*time.Minute},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/ui"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet
 	}) {
 		return nil, nil
 	}
-	found, err := s.Calls.List(ctx, fleet.CallFilter{Device: id, States: states, Limit: lineLength})
+	found, err := s.Calls.List(ctx, call.Filter{Device: id, States: states, Limit: lineLength})
 	ids := make(map[string]bool)
 	for _, c := range found.Items {
 		ids[c.ID.String()] = s.mayCancel(ctx, c)
@@ -91,7 +92,7 @@ func (s *Server) said(ctx context.Context, a *ui.DeviceActs, volume bool) error 
 		a.Volume = &ui.VolumeAct{Min: 0, Max: 100}
 	}
 	succeeded := []fleet.CallState{fleet.CallSucceeded}
-	status, err := s.Calls.List(ctx, fleet.CallFilter{Device: a.Device, Tool: fleet.ToolDeviceStatus, States: succeeded,
+	status, err := s.Calls.List(ctx, call.Filter{Device: a.Device, Tool: fleet.ToolDeviceStatus, States: succeeded,
 		Limit: 1})
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (s *Server) said(ctx context.Context, a *ui.DeviceActs, volume bool) error 
 	if a.Volume == nil {
 		return nil
 	}
-	set, err := s.Calls.List(ctx, fleet.CallFilter{Device: a.Device, Tool: fleet.ToolSetVolume, States: succeeded,
+	set, err := s.Calls.List(ctx, call.Filter{Device: a.Device, Tool: fleet.ToolSetVolume, States: succeeded,
 		Limit: 1})
 	for _, c := range set.Items {
 		var args struct{ Volume *int64 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/telemetry"
 	"fleetd/web/access"
 	"fleetd/web/forms"
@@ -38,7 +39,7 @@ func (s *Server) logRoutes() []route {
 			wait: 2 * time.Minute},
 		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, reach: access.Device,
 			page: s.fetchCoreDump,
-			wait: fleet.MaxCallTimeout + 2*time.Minute},
+			wait: call.MaxTimeout + 2*time.Minute},
 		{method: http.MethodGet, pattern: dump + "/content", role: operator, reach: access.Record,
 			raw: s.sendCoreDump},
 		{method: http.MethodPost, pattern: dump + "/delete", role: operator, reach: access.Record,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/telemetry"
 )
@@ -165,7 +166,7 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 	b.post(at+"/delete", nil).wantRedirect("/devices/" + string(logged) + "/logs")
 	b.get(at + "/content").wantStatus(404)
 	b.post(at+"/delete", nil).wantStatus(404)
-	log, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "core_dump.delete"})
+	log, err := c.store.AuditEntries(t.Context(), audit.Filter{Action: "core_dump.delete"})
 	if err != nil || len(log.Items) != 1 || log.Items[0].Actor.Name != "operator-1" ||
 		log.Items[0].Detail["device"] != string(logged) {
 		t.Errorf("audit %+v: %v", log.Items, err)

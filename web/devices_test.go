@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web"
 )
 
@@ -150,7 +151,7 @@ func TestCompleteTheFilter(t *testing.T) {
 // Who sees some devices completes and counts by those.
 func TestCompletionStaysInScope(t *testing.T) {
 	b := newScopeBench(t)
-	v := b.person("walker", fleet.Access{Role: fleet.RoleOperator, Scope: "tag:in"})
+	v := b.person("walker", operator.Access{Role: fleet.RoleOperator, Scope: "tag:in"})
 	root := b.signIn("root")
 	for _, text := range []string{"", "tag:", "board:", "version:", "presence:", "tool:", "chip:", marker[:3], "tag:" + marker} {
 		for option, count := range v.proposals(text) {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/ui"
 )
 
@@ -120,7 +121,7 @@ func (v *listView) count(d fleet.Device, u *updates) {
 // many more there have been.
 type callsView struct {
 	server *Server
-	filter fleet.CallFilter
+	filter call.Filter
 	fresh  newCalls
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -157,7 +159,7 @@ func (v overviewView) fanOut(ctx context.Context, subject string) (templ.Compone
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.server.fanOutRows(ctx, []fleet.FanOut{f})
+	rows, err := v.server.fanOutRows(ctx, []call.FanOut{f})
 	if err != nil {
 		return nil, err
 	}
@@ -314,7 +316,7 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 	if err != nil {
 		return err
 	}
-	if shot.Kind == fleet.SnapshotScreen {
+	if shot.Kind == picture.SnapshotScreen {
 		u.patches = append(u.patches, snapshot(shot).View())
 	}
 	if shot.Call == uuid.Nil {
@@ -378,7 +380,7 @@ func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
 type fanOutView struct {
 	server *Server
 	id     uuid.UUID
-	by     fleet.AnswerGrouping
+	by     call.AnswerGrouping
 	last   ui.FanOutProgress
 }
 
@@ -406,7 +408,7 @@ const pageRead = 3 * time.Second
 // withoutDatabase shows the progress as last known, and that the fan-out waits.
 func (v *fanOutView) withoutDatabase(err error) (updates, error) {
 	block := v.server.FanOuts.Blocked(v.id)
-	if block == nil && statusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == fleet.FanOutRunning {
+	if block == nil && statusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == call.FanOutRunning {
 		return updates{later: true}, nil // it will notice in a moment
 	}
 	if block == nil || v.last.FanOut.ID == uuid.Nil {

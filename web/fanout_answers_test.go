@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/ui"
 )
@@ -41,7 +42,7 @@ func TestFanOutAnswers(t *testing.T) {
 	}
 	b := c.as(fleet.RoleOperator)
 	actor := fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "x", Role: fleet.RoleOperator}
-	f, err := c.fanOuts.Create(t.Context(), fleet.FanOutRequest{Actor: actor, Devices: ids, Tool: "self.status",
+	f, err := c.fanOuts.Create(t.Context(), call.FanOutRequest{Actor: actor, Devices: ids, Tool: "self.status",
 		Arguments: json.RawMessage(`{"n":3}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +82,7 @@ func TestFanOutAnswers(t *testing.T) {
 }
 
 // ended waits until a fan-out has called everybody.
-func (c *console) ended(f fleet.FanOut) {
+func (c *console) ended(f call.FanOut) {
 	c.t.Helper()
 	sub := c.events.Subscribe(1024, nil, fleet.EventFanOut)
 	defer sub.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -113,7 +114,7 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 			page.Devices = append(page.Devices, id)
 		}
 	}
-	var first fleet.FanOut
+	var first call.FanOut
 	if form.Has("retry") {
 		id, err := uuid.Parse(form.Get("retry"))
 		if err != nil {
@@ -169,7 +170,7 @@ func offlineWait(text string) (time.Duration, error) {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
-	if most := int(fleet.MaxOfflineWait / time.Minute); err != nil || n < 0 || n > most {
+	if most := int(call.MaxOfflineWait / time.Minute); err != nil || n < 0 || n > most {
 		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_offline_wait.minutes", "minutes", most)
 	}
 	return time.Duration(n) * time.Minute, nil
@@ -226,15 +227,15 @@ func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.T
 }
 
 // previewFanOut says on the page what the filled-in form would do.
-func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (fleet.FanOutRequest,
+func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (call.FanOutRequest,
 	error) {
 	args, shown, ok := forms.Arguments(page.Form.Fields, form)
 	page.Form.Fields = shown
 	if !ok {
 		page.Problem = text(ctx, "tools.check_fields")
-		return fleet.FanOutRequest{}, nil
+		return call.FanOutRequest{}, nil
 	}
-	request := fleet.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
+	request := call.FanOutRequest{Actor: viewerOf(ctx).actor(), Tool: page.Form.Tool.Name, Arguments: args,
 		MaxInFlight: page.MaxInFlight, OfflineWait: page.OfflineWait, Interrupt: page.Interrupt}
 	if page.Retry != uuid.Nil {
 		request.RetryOf = page.Retry

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/ui"
 )
 
@@ -19,8 +20,8 @@ const maxAnswers = 20
 
 // answerGrouping reads from an address how answers are grouped, and which groups
 // are shown.
-func answerGrouping(q url.Values) fleet.AnswerGrouping {
-	by := fleet.AnswerGrouping{Field: fleet.CleanText(strings.TrimSpace(q.Get("by")), 200), Limit: maxAnswers}
+func answerGrouping(q url.Values) call.AnswerGrouping {
+	by := call.AnswerGrouping{Field: fleet.CleanText(strings.TrimSpace(q.Get("by")), 200), Limit: maxAnswers}
 	by.Offset, _ = strconv.Atoi(q.Get("from"))
 	by.Offset = max(by.Offset, 0)
 	return by
@@ -44,11 +45,11 @@ func (s *Server) listFanOuts(r *http.Request) (answer, error) {
 
 // fanOutRows shows fan-outs with how far they are. One that is complete has
 // called everybody; counting its calls would take long for nothing.
-func (s *Server) fanOutRows(ctx context.Context, all []fleet.FanOut) ([]ui.FanOutRow, error) {
+func (s *Server) fanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOutRow, error) {
 	var rows []ui.FanOutRow
 	for _, f := range all {
-		row := ui.NewFanOutRow(f, fleet.FanOutProgress{})
-		if row.Done = f.Targets; f.State != fleet.FanOutCompleted {
+		row := ui.NewFanOutRow(f, call.FanOutProgress{})
+		if row.Done = f.Targets; f.State != call.FanOutCompleted {
 			p, err := s.FanOuts.Progress(ctx, f.ID)
 			if err != nil {
 				return nil, err
@@ -85,7 +86,7 @@ func fanOutID(r *http.Request) (uuid.UUID, error) {
 }
 
 // fanOutProgress is the moving part of a fan-out's page.
-func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by fleet.AnswerGrouping) (p ui.FanOutProgress,
+func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by call.AnswerGrouping) (p ui.FanOutProgress,
 	err error) {
 	p.CanAct = mayAct(ctx)
 	if p.FanOut, err = s.FanOuts.Get(ctx, id); err != nil {

@@ -14,8 +14,10 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/picture"
 	"fleetd/web/ui"
 )
 
@@ -85,7 +87,7 @@ func TestRebootNeedsTheTypedWord(t *testing.T) {
 	for _, typed := range []string{"", "yes", "a085e3112244"} {
 		b.post(tool, url.Values{"confirm": {typed}}).wantStatus(422)
 	}
-	if got, err := c.store.Calls(t.Context(), fleet.CallFilter{Device: "a085e3112233"}); err != nil ||
+	if got, err := c.store.Calls(t.Context(), call.Filter{Device: "a085e3112233"}); err != nil ||
 		len(got.Items) != 0 {
 		t.Fatalf("calls on record: %v, %v; want none", got.Items, err)
 	}
@@ -109,7 +111,7 @@ func TestReconfigureWiFiNeedsTheTypedWord(t *testing.T) {
 		many.Set("confirm", typed)
 		b.post("/fanouts", many).wantStatus(422)
 	}
-	if got, err := c.store.Calls(t.Context(), fleet.CallFilter{}); err != nil || len(got.Items) != 0 {
+	if got, err := c.store.Calls(t.Context(), call.Filter{}); err != nil || len(got.Items) != 0 {
 		t.Fatalf("calls on record: %v, %v; want none", got.Items, err)
 	}
 	b.post(tool, url.Values{"confirm": {"leave"}}).wantRedirect(tool + "?call=")
@@ -137,7 +139,7 @@ func TestPreviewImageTakesAPicture(t *testing.T) {
 	post([]byte("<svg/onload=alert(1)>")).wantStatus(422)
 	location := post(testPNG(t)).wantRedirect(tool + "?call=")
 	b.get(location).wantText("#result", "true")
-	post(make([]byte, fleet.MaxSnapshotBytes+128<<10)).wantStatus(http.StatusRequestEntityTooLarge)
+	post(make([]byte, picture.MaxSnapshotBytes+128<<10)).wantStatus(http.StatusRequestEntityTooLarge)
 }
 
 func TestDeviceActs(t *testing.T) {

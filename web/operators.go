@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -43,30 +44,30 @@ func (s *Server) operatorRoutes() []route {
 }
 
 // operator is the one that the address names: the viewer, if it names none.
-func (s *Server) operator(r *http.Request) (fleet.Operator, error) {
+func (s *Server) operator(r *http.Request) (operator.Operator, error) {
 	text := chi.URLParam(r, "operator")
 	if text == "" {
 		return *viewerOf(r.Context()).operator, nil
 	}
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return fleet.Operator{}, errNoPage
+		return operator.Operator{}, errNoPage
 	}
 	return s.Operators.Operator(r.Context(), id)
 }
 
-func operatorRow(o fleet.Operator, viewer fleet.Principal) ui.OperatorRow {
+func operatorRow(o operator.Operator, viewer fleet.Principal) ui.OperatorRow {
 	return ui.OperatorRow{ID: o.ID.String(), Name: o.Name, Role: o.Role, Created: o.CreatedAt,
 		Disabled: o.DisabledAt != nil, Self: o.ID.String() == viewer.ID, Scope: scopeRow(o.Scope),
 		SignedIn: o.SignedInAt, SignedInFrom: o.SignedInFrom}
 }
 
-func (s *Server) operatorPage(ctx context.Context, o fleet.Operator) (ui.OperatorPage, error) {
+func (s *Server) operatorPage(ctx context.Context, o operator.Operator) (ui.OperatorPage, error) {
 	v := viewerOf(ctx)
 	page := ui.OperatorPage{Row: operatorRow(o, v.actor()), Fleet: v.actor().FleetRole() != ""}
 	logins, err := s.Operators.Logins(ctx, v.actor(), o.ID)
 	for _, l := range logins {
-		page.Sessions = append(page.Sessions, ui.SessionRow{ID: l.ID.String(), Browser: fleet.BrowserName(l.Agent),
+		page.Sessions = append(page.Sessions, ui.SessionRow{ID: l.ID.String(), Browser: operator.BrowserName(l.Agent),
 			Since: l.CreatedAt, Seen: l.SeenAt, Address: l.Address, Here: l.ID == v.login.ID,
 			Ends: s.Operators.EndOf(l)})
 	}
@@ -92,7 +93,7 @@ func (s *Server) showOperator(r *http.Request) (answer, error) {
 
 // operatorChanged leads back to the operator's page after a change, or shows why
 // there was none.
-func (s *Server) operatorChanged(r *http.Request, o fleet.Operator, key string, err error) (answer, error) {
+func (s *Server) operatorChanged(r *http.Request, o operator.Operator, key string, err error) (answer, error) {
 	ctx := r.Context()
 	if err != nil && statusOf(err) >= http.StatusInternalServerError {
 		return answer{}, err
@@ -180,7 +181,7 @@ func (s *Server) keepSession(r *http.Request, id uuid.UUID) error {
 }
 
 func (s *Server) createOperator(r *http.Request) (answer, error) {
-	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), fleet.OperatorRequest{
+	_, err := s.Operators.Create(r.Context(), viewerOf(r.Context()).actor(), operator.Request{
 		Name: r.PostFormValue("name"), Password: r.PostFormValue("password"), Access: postedAccess(r)})
 	return s.changed(r, "flash.operator_created", err)
 }

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/operator"
 )
 
 const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 // logins are the ids of the operator's sessions, the latest used first.
-func (c *console) logins(o fleet.Operator) (ids []string) {
+func (c *console) logins(o operator.Operator) (ids []string) {
 	c.t.Helper()
 	by := o.Principal()
 	list, err := c.operators.Logins(c.t.Context(), by, o.ID)
@@ -65,7 +67,7 @@ func TestOwnSessions(t *testing.T) {
 	if n := len(c.logins(eve)); n != 1 {
 		t.Errorf("%d sessions of another operator are left, want 1", n)
 	}
-	entries, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "operator.end_session"})
+	entries, err := c.store.AuditEntries(t.Context(), audit.Filter{Action: "operator.end_session"})
 	if err != nil || len(entries.Items) != 2 || entries.Items[0].Subject != ada.ID.String() ||
 		entries.Items[0].Actor.Name != "ada" {
 		t.Errorf("audit: %+v, %v", entries, err)

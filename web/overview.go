@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/web/ui"
 )
@@ -142,15 +143,15 @@ func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
 
 // fillGaps adds the stretches in which nothing was called: zero is shown. A
 // day without a single call is left empty.
-func fillGaps(buckets []fleet.CallBucket, first, now time.Time) []fleet.CallBucket {
+func fillGaps(buckets []call.Bucket, first, now time.Time) []call.Bucket {
 	if len(buckets) == 0 {
 		return nil
 	}
-	known := make(map[int64]fleet.CallBucket, len(buckets))
+	known := make(map[int64]call.Bucket, len(buckets))
 	for _, b := range buckets {
 		known[b.At.Unix()] = b
 	}
-	var all []fleet.CallBucket
+	var all []call.Bucket
 	for at := first; !at.After(now); at = at.Add(overviewStep) {
 		b := known[at.Unix()]
 		b.At = at

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 	"fleetd/web/ui"
 )
 
@@ -19,10 +20,10 @@ import (
 // could run in the browser as if they were ours.
 var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
 
-func snapshot(s fleet.Snapshot) ui.Snapshot {
+func snapshot(s picture.Snapshot) ui.Snapshot {
 	view := ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
 		Height: s.Height,
-		Bytes:  s.Size, Camera: s.Kind == fleet.SnapshotCamera, Question: s.Question}
+		Bytes:  s.Size, Camera: s.Kind == picture.SnapshotCamera, Question: s.Question}
 	if s.Call != uuid.Nil {
 		view.CallID = s.Call.String()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/picture"
 	"fleetd/web/ui"
 )
 
@@ -39,7 +40,7 @@ func (c *console) upload(ctx context.Context, url string, picture []byte) error 
 func TestPhotoOnTheCallsPage(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
-	var photo fleet.Photo
+	var photo picture.Photo
 	c.connect("a085e3112233", func(ctx context.Context, _ string, _ json.RawMessage) (fleet.Answer, error) {
 		var err error
 		photo, err = c.snapshots.Photo(ctx, "a085e3112233", "What is <i>this</i>?", bytes.NewReader(testPNG(t)))

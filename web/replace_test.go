@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 )
 
 func TestReplaceADevice(t *testing.T) {
@@ -69,7 +70,7 @@ func TestReplaceADevice(t *testing.T) {
 	admin.get(onThird+string(old)).wantStatus(http.StatusConflict).wantText("#main", "is retired")
 	admin.get(onThird+string(next)).wantStatus(http.StatusConflict).
 		wantText("#main", "has already taken over from a085e3112233")
-	entries, err := c.store.AuditEntries(t.Context(), fleet.AuditFilter{Action: "device.replace"})
+	entries, err := c.store.AuditEntries(t.Context(), audit.Filter{Action: "device.replace"})
 	if err != nil || len(entries.Items) != 1 || entries.Items[0].Subject != string(old) {
 		t.Errorf("audit: %+v, %v", entries, err)
 	}

@@ -11,8 +11,10 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/outcome"
+	"fleetd/fleet/picture"
 	"fleetd/web/access"
 	"fleetd/web/static"
 	"fleetd/web/ui"
@@ -21,14 +23,14 @@ import (
 // Bounds of a request's body.
 const (
 	formBytes   = 64 << 10
-	uploadBytes = fleet.MaxSnapshotBytes + formBytes
+	uploadBytes = picture.MaxSnapshotBytes + formBytes
 )
 
 // Bounds of a request's time, unless its routes have their own. The answer to a
 // request of the API waits for a device.
 const (
 	arrivalTimeout = 30 * time.Second
-	answerTimeout  = fleet.MaxCallTimeout + 2*time.Minute
+	answerTimeout  = call.MaxTimeout + 2*time.Minute
 )
 
 // A route is one address of the console: who may ask, about what, and who
@@ -55,7 +57,7 @@ func (s *Server) table() []route {
 	const anyone, viewer, operator, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
 	device := ui.PathDevices + "/{device}"
-	call := ui.PathCalls + "/{call}"
+	aCall := ui.PathCalls + "/{call}"
 	fanOut := ui.PathFanOuts + "/{fanout}"
 	return slices.Concat(s.firmwareRoutes(), s.flashRoutes(), s.campaignRoutes(), s.healthRoutes(), s.logRoutes(),
 		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
@@ -77,7 +79,7 @@ func (s *Server) table() []route {
 			{method: get, pattern: device + "/tools/{tool}", role: viewer, reach: access.Device, page: s.showTools},
 			{method: post, pattern: device + "/tools/{tool}", role: operator, reach: access.Device,
 				page: s.callTool, body: uploadBytes,
-				wait: fleet.MaxCallTimeout + 2*time.Minute},
+				wait: call.MaxTimeout + 2*time.Minute},
 			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
 				confirm: true},
 			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
@@ -99,13 +101,13 @@ func (s *Server) table() []route {
 			{method: post, pattern: ui.PathClaim, role: operator, reach: access.Record, page: s.claimDevice},
 
 			{method: get, pattern: ui.PathCalls, role: viewer, reach: access.List, page: s.listCalls},
-			{method: get, pattern: call, role: viewer, reach: access.Record, page: s.showCall},
-			{method: post, pattern: call + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
-			{method: post, pattern: call + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
+			{method: get, pattern: aCall, role: viewer, reach: access.Record, page: s.showCall},
+			{method: post, pattern: aCall + "/interrupt", role: operator, reach: access.Record, page: s.interruptCall},
+			{method: post, pattern: aCall + "/cancel", role: operator, reach: access.Record, page: s.cancelCall},
 			{method: get, pattern: ui.PathConversations, role: viewer, reach: access.List, page: s.listConversations},
 			{method: get, pattern: ui.PathConversations + "/{conversation}", role: viewer, reach: access.Record,
 				page: s.showConversation},
-			{method: get, pattern: call + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
+			{method: get, pattern: aCall + "/images/{n}", role: viewer, reach: access.Record, raw: s.sendCallImage},
 			{method: get, pattern: "/snapshots/{snapshot}", role: viewer, reach: access.Record, raw: s.sendSnapshot},
 
 			{method: get, pattern: ui.PathFanOuts, role: viewer, reach: access.List, page: s.listFanOuts},

@@ -17,9 +17,11 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/web"
 	"fleetd/web/access"
 )
@@ -89,21 +91,21 @@ func newScopeBench(t *testing.T) *scopeBench {
 		check(err)
 		_, err = b.devices.Release(ctx, anna, id)
 		check(err)
-		call, err := b.o.Calls.Make(ctx, fleet.CallRequest{Actor: anna, Device: id, Tool: "self.say",
+		made, err := b.o.Calls.Make(ctx, call.Request{Actor: anna, Device: id, Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
 		check(err)
-		s.call = call.ID
+		s.call = made.ID
 		if _, err := b.o.Logs.Fetch(ctx, anna, id); err != nil || len(b.o.Logs.View(id, 0).Lines) != 1 {
 			t.Fatalf("the log of %s: %v %v", id, b.o.Logs.View(id, 0), err)
 		}
-		link, err := b.snapshots.UploadURL(ctx, id, call.ID, time.Hour)
+		link, err := b.snapshots.UploadURL(ctx, id, made.ID, time.Hour)
 		check(err)
 		shot, err := b.snapshots.Receive(ctx, path.Base(link), func() (io.Reader, error) {
 			return bytes.NewReader(testPNG(t)), nil
 		})
 		check(err)
 		s.snapshot = shot.ID
-		link, err = b.snapshots.CoreDumpURL(ctx, id, call.ID, time.Hour)
+		link, err = b.snapshots.CoreDumpURL(ctx, id, made.ID, time.Hour)
 		check(err)
 		dump, err := b.coreDumps.Receive(ctx, path.Base(link), func() (io.Reader, error) {
 			return strings.NewReader("dump of " + s.name), nil
@@ -114,13 +116,13 @@ func newScopeBench(t *testing.T) *scopeBench {
 			Query: "id:" + string(id)})
 		check(err)
 		s.campaign = c.ID
-		f, err := b.o.FanOuts.Create(ctx, fleet.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
+		f, err := b.o.FanOuts.Create(ctx, call.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
 		check(err)
 		b.ended(f) // its calls are not asked about
 		s.fanOut = f.ID
 		remove := b.askFirst("self.say")
-		asked, err := b.o.Calls.Make(ctx, fleet.CallRequest{Actor: anna, Device: id, Tool: "self.say",
+		asked, err := b.o.Calls.Make(ctx, call.Request{Actor: anna, Device: id, Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`), Purpose: s.name})
 		check(err)
 		s.approval = asked.Approval
@@ -137,10 +139,10 @@ func newScopeBench(t *testing.T) *scopeBench {
 }
 
 // person adds an operator with a scope and signs them in.
-func (b *scopeBench) person(name string, a fleet.Access) *browser {
+func (b *scopeBench) person(name string, a operator.Access) *browser {
 	b.t.Helper()
 	_, err := b.operators.Create(b.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin},
-		fleet.OperatorRequest{Name: name, Password: password, Access: a})
+		operator.Request{Name: name, Password: password, Access: a})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -162,12 +164,12 @@ func (b *scopeBench) address(pattern string, of fleet.DeviceID) string {
 func TestScopeMatrix(t *testing.T) {
 	b := newScopeBench(t)
 	type viewer struct {
-		access fleet.Access
+		access operator.Access
 		b      *browser
 	}
 	var viewers []viewer
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
-		for _, a := range []fleet.Access{{Role: role, Scope: "tag:in", Rest: fleet.RoleViewer},
+		for _, a := range []operator.Access{{Role: role, Scope: "tag:in", Rest: fleet.RoleViewer},
 			{Role: role, Scope: "tag:in"}, {Role: role}} {
 			name := strings.Join([]string{"v", string(role), strings.TrimPrefix(a.Scope, "tag:"), string(a.Rest)}, "-")
 			viewers = append(viewers, viewer{a, b.person(strings.TrimRight(name, "-"), a)})
@@ -218,7 +220,7 @@ func TestScopeMatrix(t *testing.T) {
 }
 
 // wantAccess is the status of a refusal, or 0.
-func wantAccess(route web.Route, a fleet.Access, hidden bool) int {
+func wantAccess(route web.Route, a operator.Access, hidden bool) int {
 	role := a.Role
 	switch {
 	case !role.Allows(route.Role):
@@ -250,7 +252,7 @@ func harm(r web.Route) int {
 // What belongs to a device outside of the scope is on no page and in no stream.
 func TestScopeLeaksNothing(t *testing.T) {
 	b := newScopeBench(t)
-	b.person("walker", fleet.Access{Role: fleet.RoleAdmin, Scope: "tag:in"})
+	b.person("walker", operator.Access{Role: fleet.RoleAdmin, Scope: "tag:in"})
 	v := b.signIn("walker")
 	check := func(p *page, foreign ...string) {
 		t.Helper()
@@ -295,13 +297,13 @@ func TestScopeLeaksNothing(t *testing.T) {
 	for _, id := range []fleet.DeviceID{outside, inside} {
 		s := b.sides[id]
 		for range 2 {
-			if _, err := b.o.Calls.Make(ctx, fleet.CallRequest{Actor: anna, Device: id, Tool: "self.say",
+			if _, err := b.o.Calls.Make(ctx, call.Request{Actor: anna, Device: id, Tool: "self.say",
 				Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		_, _ = b.devices.Hold(ctx, anna, id, s.hold, nil)
-		if _, err := b.o.FanOuts.Create(ctx, fleet.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
+		if _, err := b.o.FanOuts.Create(ctx, call.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)}); err == nil {
 			t.Error("a held device was called by a fan-out")
 		}
@@ -327,7 +329,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 // shows what they may see now.
 func TestAccessChangesAtOnce(t *testing.T) {
 	b := newScopeBench(t)
-	b.person("vera", fleet.Access{Role: fleet.RoleOperator})
+	b.person("vera", operator.Access{Role: fleet.RoleOperator})
 	v := b.signIn("vera")
 	v.get("/devices/" + string(outside)).wantStatus(200)
 	live := v.stream("/events?view=overview")
@@ -402,7 +404,7 @@ func TestScopeOfActs(t *testing.T) {
 			t.Errorf("%s, on its own device: %v", by, err)
 		}
 	}
-	all := fleet.FanOutRequest{Actor: viewer, Tool: "self.say", Query: "id:a085e31122*"}
+	all := call.FanOutRequest{Actor: viewer, Tool: "self.say", Query: "id:a085e31122*"}
 	p, err := b.o.FanOuts.Preview(ctx, all)
 	if err != nil || p.Matched != 2 || p.Targets != 1 || len(p.Skipped) != 1 || p.Skipped[0].Reason != "forbidden" {
 		t.Errorf("a fan-out of a viewer of the rest would do %+v %v", p, err)

@@ -16,6 +16,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/operator"
 	"fleetd/web/ui"
 )
 
@@ -49,10 +50,10 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 // signedIn returns the operator of the session, or nil without one, and the login.
 // A session ends when its login does, when the password that opened it changes, or
 // its operator is disabled.
-func (s *Server) signedIn(ctx context.Context) (*fleet.Operator, fleet.Login, error) {
+func (s *Server) signedIn(ctx context.Context) (*operator.Operator, operator.Login, error) {
 	id := s.loginID(ctx)
 	if id == uuid.Nil {
-		return nil, fleet.Login{}, nil
+		return nil, operator.Login{}, nil
 	}
 	l, o, err := s.Operators.LoggedIn(ctx, id)
 	switch {
@@ -74,7 +75,7 @@ func (s *Server) loginID(ctx context.Context) uuid.UUID {
 
 // openSession signs the operator in, under a new session id: one that was
 // planted before must not become theirs.
-func (s *Server) openSession(r *http.Request, o fleet.Operator) error {
+func (s *Server) openSession(r *http.Request, o operator.Operator) error {
 	ctx := r.Context()
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (s *Server) openSession(r *http.Request, o fleet.Operator) error {
 	if err := s.closeLogin(ctx); err != nil { // of who was signed in here before
 		return err
 	}
-	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, fleet.SignedIn{Address: clientIP(r),
+	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, operator.SignedIn{Address: clientIP(r),
 		Agent: r.UserAgent(), Browser: cookie(r, s.browserCookie())})
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (s *Server) browserCookie() string {
 func (s *Server) keepBrowser(w http.ResponseWriter, r *http.Request) {
 	if secret := viewerOf(r.Context()).newBrowser; secret != "" {
 		http.SetCookie(w, &http.Cookie{Name: s.browserCookie(), Value: secret, Path: "/", HttpOnly: true,
-			MaxAge: int(fleet.BrowserLifetime / time.Second), SameSite: http.SameSiteStrictMode,
+			MaxAge: int(operator.BrowserLifetime / time.Second), SameSite: http.SameSiteStrictMode,
 			Secure: s.sessions.Cookie.Secure})
 	}
 }
@@ -118,7 +119,7 @@ func (s *Server) closeLogin(ctx context.Context) error {
 }
 
 // credential identifies a password without disclosing anything of it.
-func credential(o fleet.Operator) string {
+func credential(o operator.Operator) string {
 	sum := sha256.Sum256([]byte(o.PasswordHash))
 	return hex.EncodeToString(sum[:8])
 }

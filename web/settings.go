@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
@@ -97,8 +98,8 @@ func (s *Server) changed(r *http.Request, key string, err error) (answer, error)
 	return a, nil
 }
 
-func postedAccess(r *http.Request) fleet.Access {
-	a := fleet.Access{Role: fleet.Role(r.PostFormValue("role")), Scope: r.PostFormValue("scope")}
+func postedAccess(r *http.Request) operator.Access {
+	a := operator.Access{Role: fleet.Role(r.PostFormValue("role")), Scope: r.PostFormValue("scope")}
 	if strings.TrimSpace(a.Scope) != "" {
 		a.Rest = fleet.Role(r.PostFormValue("rest"))
 	}
@@ -117,7 +118,7 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	if err != nil {
 		return s.changed(r, "", err)
 	}
-	made, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), fleet.TokenRequest{Name: r.PostFormValue("name"),
+	made, secret, err := s.Operators.NewToken(ctx, viewerOf(ctx).actor(), operator.TokenRequest{Name: r.PostFormValue("name"),
 		Role: fleet.Role(r.PostFormValue("role")), Kind: fleet.PrincipalKind(r.PostFormValue("kind")),
 		Scope: r.PostFormValue("scope"), Tools: strings.FieldsFunc(r.PostFormValue("tools"), betweenTools),
 		PerMinute: perMinute, ExpiresAt: expires})
@@ -143,7 +144,7 @@ func postedRate(r *http.Request) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_per_minute", "limit", fleet.MaxTokenPerMinute).At("per_minute")
+		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_per_minute", "limit", operator.MaxTokenPerMinute).At("per_minute")
 	}
 	return n, nil
 }

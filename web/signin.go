@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/access"
 	"fleetd/web/attempts"
 	"fleetd/web/ui"
@@ -96,7 +97,7 @@ func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
 
 // passwordTry is a try to enter the password within a session: others cannot use
 // it up.
-func passwordTry(o fleet.Operator) attempts.Try {
+func passwordTry(o operator.Operator) attempts.Try {
 	return attempts.Try{Browser: "session of " + o.ID.String()}
 }
 

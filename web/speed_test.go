@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/telemetry"
 )
 
@@ -62,7 +63,7 @@ func (c *console) fillColumns(ids []fleet.DeviceID) {
 	check(c.store.SaveVitals(c.t.Context(), vitals))
 	for i, id := range ids[:1000] {
 		for range 3 {
-			check(c.store.CreateSnapshot(c.t.Context(), fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: fleet.SnapshotScreen,
+			check(c.store.CreateSnapshot(c.t.Context(), picture.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: picture.SnapshotScreen,
 				Device: id, Call: uuid.New(), Blob: strings.Repeat("ab", 32), MediaType: "image/jpeg", Width: 320, Height: 240,
 				Size: 20_000, CreatedAt: now}))
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/forms"
 	"fleetd/web/ui"
 )
@@ -44,7 +45,7 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	page.Form = toolForm(tool, last, d)
-	page.Form.Talking = fleet.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	page.Form.CanPin = mayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
 		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
@@ -161,7 +162,7 @@ func (s *Server) callTool(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	form := toolForm(tool, nil, d)
-	form.Talking = fleet.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
 	request, problem, err := s.readToolForm(r, form, d)
 	if err != nil {
 		return answer{}, err
@@ -193,7 +194,7 @@ func parseUpload(r *http.Request) error {
 }
 
 // readToolForm turns the form into a request, or says why it cannot be one.
-func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request fleet.CallRequest,
+func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request call.Request,
 	problem string, err error) {
 	ctx := r.Context()
 	args, shown, ok := forms.Arguments(form.Fields, r.PostForm)
@@ -204,10 +205,10 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
 		return request, explain(ctx, errNotConfirmed), nil
 	}
-	request = fleet.CallRequest{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
+	request = call.Request{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
 		Interrupt: r.PostFormValue("interrupt") != ""}
 	if r.PostFormValue("offline") == "wait" {
-		request.OfflineWait = fleet.DefaultCallOfflineWait
+		request.OfflineWait = call.DefaultCallOfflineWait
 	}
 	if fleet.ShowsPicture(form.Tool.Name) {
 		request.Picture, err = s.receivePicture(r, d)
@@ -242,7 +243,7 @@ func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error)
 
 // start makes the call and waits for its outcome: a page without script for as
 // long as the call may take, one with script for a moment.
-func (s *Server) start(r *http.Request, request fleet.CallRequest) (fleet.Call, error) {
+func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error) {
 	outcomes := s.Events.Subscribe(256, func(e *fleet.Event) bool {
 		return e.Kind == fleet.EventCall && e.Device == request.Device && e.Call.State.Final()
 	})

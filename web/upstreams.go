@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 	"fleetd/web/ui"
@@ -33,8 +34,8 @@ func (s *Server) upstreamRoutes() []route {
 
 func (s *Server) upstreamsPage(r *http.Request) (ui.UpstreamsPage, error) {
 	ctx := r.Context()
-	page := ui.UpstreamsPage{Admin: mayAdmin(ctx), Form: ui.UpstreamForm{Kind: string(fleet.UpstreamWebSocket),
-		Auth: string(fleet.UpstreamAuthSecret), Tools: true, Enabled: true}}
+	page := ui.UpstreamsPage{Admin: mayAdmin(ctx), Form: ui.UpstreamForm{Kind: string(upstream.WebSocket),
+		Auth: string(upstream.AuthSecret), Tools: true, Enabled: true}}
 	var err error
 	if page.Rows, page.Version, err = s.Upstreams.List(viewerOf(ctx).actor()); err != nil {
 		return page, err
@@ -44,7 +45,7 @@ func (s *Server) upstreamsPage(r *http.Request) (ui.UpstreamsPage, error) {
 		return page, nil
 	}
 	id, err := fleet.ParseDeviceID(page.Match.Device)
-	var m fleet.UpstreamMatch
+	var m upstream.Match
 	if err == nil {
 		m, err = s.Upstreams.Match(ctx, viewerOf(ctx).actor(), id)
 	}
@@ -68,18 +69,18 @@ func (s *Server) listUpstreams(r *http.Request) (answer, error) {
 }
 
 // readUpstream reads the form. An empty secret leaves the one that is set.
-func readUpstream(r *http.Request) (f ui.UpstreamForm, c fleet.UpstreamChange, err error) {
+func readUpstream(r *http.Request) (f ui.UpstreamForm, c upstream.Change, err error) {
 	if err := r.ParseForm(); err != nil {
 		return f, c, formError(err)
 	}
 	get := r.PostFormValue
 	f = ui.UpstreamForm{Name: get("name"), Kind: get("kind"), URL: get("url"), Auth: get("auth"),
 		Devices: get("devices"), Tools: get("tools") != "", Enabled: get("enabled") != ""}
-	kind, auth, secret := fleet.UpstreamKind(f.Kind), fleet.UpstreamAuth(f.Auth), get("secret")
-	if kind != fleet.UpstreamWebSocket { // whatever the form shows
-		auth, secret = fleet.UpstreamAuthNone, ""
+	kind, auth, secret := upstream.Kind(f.Kind), upstream.Auth(f.Auth), get("secret")
+	if kind != upstream.WebSocket { // whatever the form shows
+		auth, secret = upstream.AuthNone, ""
 	}
-	return f, fleet.UpstreamChange{Name: &f.Name, Kind: &kind, URL: &f.URL, Auth: &auth, Secret: &secret,
+	return f, upstream.Change{Name: &f.Name, Kind: &kind, URL: &f.URL, Auth: &auth, Secret: &secret,
 		Devices: &f.Devices, Tools: &f.Tools, Enabled: &f.Enabled}, nil
 }
 
@@ -115,7 +116,7 @@ func (s *Server) upstreamPage(r *http.Request) (ui.UpstreamPage, error) {
 	u, err := s.Upstreams.Upstream(viewerOf(ctx).actor(), id)
 	return ui.UpstreamPage{Row: u, Version: version, Admin: mayAdmin(ctx), Form: ui.UpstreamForm{Name: u.Name,
 		Kind: string(u.Kind), URL: u.URL, Auth: string(u.Auth), Devices: u.Devices,
-		SecretSet: u.Auth != fleet.UpstreamAuthNone, Tools: u.Tools, Enabled: u.Enabled}}, err
+		SecretSet: u.Auth != upstream.AuthNone, Tools: u.Tools, Enabled: u.Enabled}}, err
 }
 
 func (s *Server) showUpstream(r *http.Request) (answer, error) {
@@ -153,7 +154,7 @@ func (s *Server) switchUpstream(on bool) handler {
 		page, err := s.upstreamPage(r)
 		if err == nil {
 			_, err = s.Upstreams.Update(r.Context(), viewerOf(r.Context()).actor(), policyVersion(r), page.Row.ID,
-				fleet.UpstreamChange{Enabled: &on})
+				upstream.Change{Enabled: &on})
 		}
 		return s.upstreamsChanged(r, err)
 	}

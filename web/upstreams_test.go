@@ -12,25 +12,26 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 	"fleetd/web/ui"
 )
 
 // upstreamLink is a relay of which the voice server of the command line failed.
 type upstreamLink struct{}
 
-func (upstreamLink) UpstreamHealth(id uuid.UUID, _ time.Time) (h fleet.UpstreamHealth) {
-	if id == fleet.FixedUpstreamID {
+func (upstreamLink) UpstreamHealth(id uuid.UUID, _ time.Time) (h upstream.Health) {
+	if id == upstream.FixedID {
 		at := time.Now()
 		h.Failures, h.LastFailure, h.LastError = 3, &at, fleet.EndedUnreachable
 	}
 	return h
 }
 
-func (upstreamLink) CheckUpstream(_ context.Context, c fleet.UpstreamChoice) fleet.UpstreamCheck {
+func (upstreamLink) CheckUpstream(_ context.Context, c upstream.Choice) upstream.Check {
 	if c.Fixed {
-		return fleet.UpstreamCheck{Error: fleet.EndedUnreachable}
+		return upstream.Check{Error: fleet.EndedUnreachable}
 	}
-	return fleet.UpstreamCheck{OK: true, Took: 20 * time.Millisecond}
+	return upstream.Check{OK: true, Took: 20 * time.Millisecond}
 }
 
 func TestUpstreamsPage(t *testing.T) {
@@ -64,7 +65,7 @@ func TestUpstreamsPage(t *testing.T) {
 	bad("version", "77", "were changed in the meantime")
 	admin.post(ui.PathUpstreams, form).wantRedirect(ui.PathUpstreams)
 	lab := c.upstreams.States()[0]
-	if lab.Name != "lab <b>" || lab.Auth != fleet.UpstreamAuthSecret || !lab.Tools || lab.Devices != "tag:lab" {
+	if lab.Name != "lab <b>" || lab.Auth != upstream.AuthSecret || !lab.Tools || lab.Devices != "tag:lab" {
 		t.Fatalf("the form made %+v", lab)
 	}
 	admin.post(ui.PathUpstreams, url.Values{"name": {"mute"}, "kind": {"none"}, "auth": {"secret"}, "enabled": {"1"}}).
@@ -88,7 +89,7 @@ func TestUpstreamsPage(t *testing.T) {
 	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "responded: hello took") {
 		t.Error("the outcome of the check is not shown")
 	}
-	admin.post(ui.UpstreamPath(fleet.FixedUpstreamID, "check"), nil).wantRedirect(ui.PathUpstreams)
+	admin.post(ui.UpstreamPath(upstream.FixedID, "check"), nil).wantRedirect(ui.PathUpstreams)
 	if body := admin.get(ui.PathUpstreams).body; !strings.Contains(body, "flag.test failed: it is unreachable") {
 		t.Error("the failure of the check is not shown")
 	}
@@ -105,7 +106,7 @@ func TestUpstreamsPage(t *testing.T) {
 	}
 	viewer.get(ui.DevicePath("a085e3112233", "facts")).wantText("main", "Voice server").wantText("main", "lab <b>")
 	viewer.stream("/events?view=device&id=a085e3112233&tab=facts").want("patch", "Voice server", "lab &lt;b&gt;")
-	admin.post(ui.UpstreamPath(fleet.FixedUpstreamID, "delete"), nil).wantStatus(http.StatusConflict)
+	admin.post(ui.UpstreamPath(upstream.FixedID, "delete"), nil).wantStatus(http.StatusConflict)
 	admin.post(ui.UpstreamPath(lab.ID, "delete"), url.Values{"version": {version()}}).wantRedirect(ui.PathUpstreams)
 	if n := len(c.upstreams.States()); n != 2 {
 		t.Errorf("%d are left", n)

@@ -9,6 +9,7 @@ import (
 	_ "time/tzdata" // small containers have none
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/i18n"
 )
 
@@ -23,8 +24,8 @@ const (
 
 // A viewer is who reads the page, and how they like it.
 type viewer struct {
-	operator *fleet.Operator // nil before sign-in
-	login    fleet.Login     // of the operator in this browser
+	operator *operator.Operator // nil before sign-in
+	login    operator.Login     // of the operator in this browser
 	lang     i18n.Lang
 	theme    string
 	zone     *time.Location
@@ -72,7 +73,7 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 
 // language is the one asked for in the address, then the browser's earlier
 // choice, then the operator's, then what the browser asks for.
-func language(w http.ResponseWriter, r *http.Request, operator *fleet.Operator) i18n.Lang {
+func language(w http.ResponseWriter, r *http.Request, operator *operator.Operator) i18n.Lang {
 	if asked := r.URL.Query().Get("lang"); known(asked) {
 		setPreference(w, r, cookieLang, asked)
 		return i18n.Lang(asked)

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 )
 
 // A call that waits for its device is shown, followed and canceled in each list, by
@@ -40,21 +41,21 @@ func TestWaitingCallsInRows(t *testing.T) {
 		}
 	}
 
-	person := func(name string, a fleet.Access) *browser {
-		if _, err := fleet.NewOperators(c.store).Create(t.Context(), anna, fleet.OperatorRequest{Name: name,
+	person := func(name string, a operator.Access) *browser {
+		if _, err := operator.New(c.store).Create(t.Context(), anna, operator.Request{Name: name,
 			Password: password, Access: a}); err != nil {
 			t.Fatal(err)
 		}
 		return c.signIn(name)
 	}
 	for name, tt := range map[string]struct {
-		access fleet.Access
+		access operator.Access
 		status int
 	}{
-		"reads":               {fleet.Access{Role: fleet.RoleViewer}, http.StatusForbidden},
-		"reads-here":          {fleet.Access{Role: fleet.RoleOperator, Scope: "tag:in", Rest: fleet.RoleViewer}, http.StatusForbidden},
-		"has-other-devices":   {fleet.Access{Role: fleet.RoleOperator, Scope: "tag:in"}, http.StatusNotFound},
-		"admin-of-other-ones": {fleet.Access{Role: fleet.RoleAdmin, Scope: "tag:in"}, http.StatusNotFound},
+		"reads":               {operator.Access{Role: fleet.RoleViewer}, http.StatusForbidden},
+		"reads-here":          {operator.Access{Role: fleet.RoleOperator, Scope: "tag:in", Rest: fleet.RoleViewer}, http.StatusForbidden},
+		"has-other-devices":   {operator.Access{Role: fleet.RoleOperator, Scope: "tag:in"}, http.StatusNotFound},
+		"admin-of-other-ones": {operator.Access{Role: fleet.RoleAdmin, Scope: "tag:in"}, http.StatusNotFound},
 	} {
 		v := person(name, tt.access)
 		v.post("/calls/"+stays+"/cancel", nil).wantStatus(tt.status)

@@ -29,12 +29,17 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/web/ui"
 )
@@ -43,34 +48,34 @@ import (
 // Version, System, Log and Now are required.
 type Options struct {
 	Devices   *fleet.Devices
-	Calls     *fleet.Calls
-	FanOuts   *fleet.FanOuts
+	Calls     *call.Service
+	FanOuts   *call.FanOuts
 	Firmware  *firmware.Service
 	Campaigns *campaign.Service
-	Approvals *fleet.Approvals
+	Approvals *call.Approvals
 	Webhooks  *webhook.Service
-	Upstreams *fleet.Upstreams
+	Upstreams *upstream.Service
 	Alerts    *alert.Service
 	// DatabaseAway is since when the database has not answered; zero while it does. nil: it always does.
 	DatabaseAway func() time.Time
 	Enrolments   *enrolment.Service
 	Rules        *enrolment.Rules
 	Presences    *fleet.Presences
-	Operators    *fleet.Operators
+	Operators    *operator.Service
 	Filters      *fleet.Filters
-	ToolPins     *fleet.ToolPins
+	ToolPins     *policy.ToolPins
 	Policies     *policy.Service
 	Tester       *policy.Tester
 	Serials      *enrolment.Serials
 	Keys         *enrolment.SigningKeys
-	Snapshots    *fleet.Snapshots
-	Pictures     fleet.SnapshotStore // what is known of the pictures
-	Stats        fleet.StatsStore
+	Snapshots    *picture.Service
+	Pictures     picture.Store // what is known of the pictures
+	Stats        call.StatsStore
 	Samples      fleet.PresenceStore // the console only reads its samples
 	Reports      Reports             // what devices report about themselves
 	CoreDumps    *telemetry.CoreDumps
 	Logs         *telemetry.Logs
-	Audit        fleet.AuditStore
+	Audit        audit.Store
 	Events       *fleet.Events
 
 	Conversations fleet.ConversationStore

@@ -18,6 +18,7 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -34,7 +35,7 @@ type delivery struct {
 	enrolments *enrolment.Service
 	presences  *fleet.Presences
 	devices    fleettest.Devices
-	calls      *fleet.Calls
+	calls      *call.Service
 	downloads  *firmware.Downloads
 	device     *Device
 	deployment campaign.Deployment
@@ -110,7 +111,7 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 		options.BytesPerSecond = 100_000
 	}
 	d.downloads = firmware.NewDownloads(options)
-	d.calls = fleet.NewCalls(fleet.CallsOptions{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices,
+	d.calls = call.New(call.Options{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices,
 		&d.devices),
 		Link: d.broker, Watcher: d.presences, Events: &fleet.Events{}})
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
@@ -285,9 +286,9 @@ func TestPushedUpgrade(t *testing.T) {
 			d.story = nil // boot and first connection
 			d.mu.Unlock()
 			over := make(chan struct{})
-			c, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolUpgradeFirmware,
+			c, err := d.calls.Start(t.Context(), call.Request{Device: d.id(), Tool: fleet.ToolUpgradeFirmware,
 				Actor: fleet.Principal{Kind: fleet.KindCampaign, ID: "c", Name: "2.9", Role: fleet.RoleOperator},
-				Firmware: &fleet.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Timeout: time.Minute, Done: over,
+				Firmware: &call.FirmwareOrder{URL: d.newLink(), ELFSHA256: elf, Timeout: time.Minute, Done: over,
 					Notify: func(e fleet.Evidence) { d.note(e.Kind) }}})
 			if err != nil {
 				t.Fatal(err)
@@ -340,7 +341,7 @@ func TestOfferedDelivery(t *testing.T) {
 				return &fleet.FirmwareOffer{Version: "2.9.0", URL: d.newLink()}
 			}
 			d.mu.Unlock()
-			if _, err := d.calls.Start(t.Context(), fleet.CallRequest{Device: d.id(), Tool: fleet.ToolReboot,
+			if _, err := d.calls.Start(t.Context(), call.Request{Device: d.id(), Tool: fleet.ToolReboot,
 				Actor: fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ann", Role: fleet.RoleOperator}}); err != nil {
 				t.Fatal(err)
 			}

@@ -20,6 +20,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/upstream"
 )
 
 // Limits of what an upstream's OTA address answers.
@@ -53,9 +54,9 @@ type Sealer interface {
 
 // AccountsOptions configures [Accounts]. Store, Sealer and Choose are required.
 type AccountsOptions struct {
-	Store  fleet.UpstreamAccountStore
+	Store  upstream.AccountStore
 	Sealer Sealer
-	Choose func(ctx context.Context, id fleet.DeviceID) (fleet.UpstreamChoice, bool)
+	Choose func(ctx context.Context, id fleet.DeviceID) (upstream.Choice, bool)
 	Guard  *outbound.Guard // default: one without options
 	Log    *slog.Logger
 	Now    func() time.Time // default: time.Now, in UTC
@@ -84,9 +85,9 @@ type accountKey struct {
 	device   fleet.DeviceID
 }
 
-// An account is a [fleet.UpstreamAccount] with its token open.
+// An account is a [upstream.Account] with its token open.
 type account struct {
-	fleet.UpstreamAccount
+	upstream.Account
 	token string
 }
 
@@ -145,7 +146,7 @@ func (a *Accounts) Polled(p Poll) {
 
 func (a *Accounts) repeat(ctx context.Context, p Poll) {
 	u, ok := a.o.Choose(ctx, p.Device)
-	if !ok || u.Kind != fleet.UpstreamOTA {
+	if !ok || u.Kind != upstream.OTA {
 		a.bind(p.Device, "", "")
 		return
 	}
@@ -161,7 +162,7 @@ func (a *Accounts) repeat(ctx context.Context, p Poll) {
 
 // latest returns what is known of a device at an upstream, if it was asked for the
 // device as it is now.
-func (a *Accounts) latest(ctx context.Context, u fleet.UpstreamChoice, p Poll) (account, bool) {
+func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (account, bool) {
 	key := accountKey{u.ID, p.Device}
 	a.mu.Lock()
 	known, ok := a.known[key]
@@ -171,7 +172,7 @@ func (a *Accounts) latest(ctx context.Context, u fleet.UpstreamChoice, p Poll) (
 		if err != nil {
 			return account{}, false // none, or the store is away: then it is asked for
 		}
-		known = account{UpstreamAccount: stored}
+		known = account{Account: stored}
 		if stored.Token != nil {
 			token, err := a.o.Sealer.Open(sealedAccount(key), stored.Token)
 			if err != nil {
@@ -186,7 +187,7 @@ func (a *Accounts) latest(ctx context.Context, u fleet.UpstreamChoice, p Poll) (
 
 // answers reports whether the account is of the upstream's address and of the client
 // that polls.
-func (a account) answers(u fleet.UpstreamChoice, p Poll) bool {
+func (a account) answers(u upstream.Choice, p Poll) bool {
 	return a.OTAURL == u.URL && (p.ClientID == "" || a.ClientID == p.ClientID)
 }
 
@@ -206,7 +207,7 @@ func sealedAccount(k accountKey) string {
 // ask asks the OTA address for a device now. Calls for the same device meanwhile
 // return the same answer, and so does one whose caller saw an older account, because
 // the answer came between its look and its call.
-func (a *Accounts) ask(ctx context.Context, u fleet.UpstreamChoice, p Poll, seen account) (account, error) {
+func (a *Accounts) ask(ctx context.Context, u upstream.Choice, p Poll, seen account) (account, error) {
 	key := accountKey{u.ID, p.Device}
 	a.mu.Lock()
 	if newest := a.known[key]; newest.AskedAt.After(seen.AskedAt) && newest.answers(u, p) {
@@ -228,7 +229,7 @@ func (a *Accounts) ask(ctx context.Context, u fleet.UpstreamChoice, p Poll, seen
 	}
 }
 
-func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u fleet.UpstreamChoice, p Poll) {
+func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u upstream.Choice, p Poll) {
 	defer func() {
 		a.mu.Lock()
 		delete(a.flights, key)
@@ -246,7 +247,7 @@ func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u fleet.U
 		f.account.Token = a.o.Sealer.Seal(sealedAccount(key), []byte(f.account.token))
 	}
 	a.keep(key, f.account)
-	if err := a.o.Store.SaveUpstreamAccount(ctx, f.account.UpstreamAccount); err != nil {
+	if err := a.o.Store.SaveUpstreamAccount(ctx, f.account.Account); err != nil {
 		a.o.Log.Warn("answer of a voice server's OTA address not stored", "device", p.Device, "upstream", u.Name, "err", err)
 	}
 }
@@ -323,7 +324,7 @@ func parseOTAAnswer(text []byte) (account, error) {
 	}
 	var known account
 	if w := b.WebSocket; w != nil && w.URL != "" {
-		if err := fleet.CheckUpstreamURL(w.URL, "ws", "wss"); err != nil {
+		if err := upstream.CheckURL(w.URL, "ws", "wss"); err != nil {
 			return account{}, fmt.Errorf("the WebSocket address that it hands out: %w", err)
 		}
 		if !plainToken(w.Token, maxAccountToken) {
@@ -344,10 +345,10 @@ func parseOTAAnswer(text []byte) (account, error) {
 }
 
 // Account returns what is known of a device at its upstream, without asking it.
-func (a *Accounts) Account(ctx context.Context, u fleet.UpstreamChoice, id fleet.DeviceID) (fleet.UpstreamAccount,
+func (a *Accounts) Account(ctx context.Context, u upstream.Choice, id fleet.DeviceID) (upstream.Account,
 	bool) {
 	known, ok := a.latest(ctx, u, Poll{Device: id})
-	return known.UpstreamAccount, ok
+	return known.Account, ok
 }
 
 var errNoAddress = errors.New("the voice server's OTA address hands out no WebSocket address")
@@ -355,7 +356,7 @@ var errNoAddress = errors.New("the voice server's OTA address hands out no WebSo
 // address returns where a device connects to its upstream, and with which token:
 // as it is known, or as the OTA address says now if nothing is known, or if the
 // token was refused.
-func (a *Accounts) address(ctx context.Context, u fleet.UpstreamChoice, p Poll, refused string) (url, token string,
+func (a *Accounts) address(ctx context.Context, u upstream.Choice, p Poll, refused string) (url, token string,
 	err error) {
 	known, ok := a.latest(ctx, u, p)
 	if !ok || known.URL == "" || refused != "" && known.token == refused {
@@ -372,7 +373,7 @@ func (a *Accounts) address(ctx context.Context, u fleet.UpstreamChoice, p Poll, 
 }
 
 // Of makes the upstream of a device that finds its address by these accounts.
-func (a *Accounts) Of(c fleet.UpstreamChoice) Upstream {
+func (a *Accounts) Of(c upstream.Choice) Upstream {
 	return Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, NoTools: !c.Tools, URL: c.URL,
 		Guard: a.o.Guard,
 		find: func(ctx context.Context, p Poll, refused string) (string, string, error) {

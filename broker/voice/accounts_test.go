@@ -16,6 +16,7 @@ import (
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/upstream"
 )
 
 // sealing marks what is sealed.
@@ -34,10 +35,10 @@ func (sealing) Open(name string, sealed []byte) ([]byte, error) {
 
 type accountStore struct {
 	mu    sync.Mutex
-	saved map[accountKey]fleet.UpstreamAccount
+	saved map[accountKey]upstream.Account
 }
 
-func (s *accountStore) UpstreamAccount(_ context.Context, u uuid.UUID, d fleet.DeviceID) (fleet.UpstreamAccount,
+func (s *accountStore) UpstreamAccount(_ context.Context, u uuid.UUID, d fleet.DeviceID) (upstream.Account,
 	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +49,7 @@ func (s *accountStore) UpstreamAccount(_ context.Context, u uuid.UUID, d fleet.D
 	return a, nil
 }
 
-func (s *accountStore) SaveUpstreamAccount(_ context.Context, a fleet.UpstreamAccount) error {
+func (s *accountStore) SaveUpstreamAccount(_ context.Context, a upstream.Account) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.saved[accountKey{a.Upstream, a.Device}] = a
@@ -59,7 +60,7 @@ func (s *accountStore) SaveUpstreamAccount(_ context.Context, a fleet.UpstreamAc
 type accountWorld struct {
 	*Accounts
 	store  *accountStore
-	choice fleet.UpstreamChoice
+	choice upstream.Choice
 	mu     sync.Mutex
 	ahead  time.Duration
 }
@@ -67,12 +68,12 @@ type accountWorld struct {
 // newAccountWorld has accounts whose addresses may lead to allow, too.
 func newAccountWorld(t *testing.T, address string, allow ...string) *accountWorld {
 	t.Helper()
-	w := &accountWorld{store: &accountStore{saved: make(map[accountKey]fleet.UpstreamAccount)}}
-	w.choice = fleet.UpstreamChoice{Upstream: fleet.Upstream{ID: uuid.New(), Name: "ota", Kind: fleet.UpstreamOTA,
+	w := &accountWorld{store: &accountStore{saved: make(map[accountKey]upstream.Account)}}
+	w.choice = upstream.Choice{Server: upstream.Server{ID: uuid.New(), Name: "ota", Kind: upstream.OTA,
 		URL: address, Tools: true}}
 	w.Accounts = NewAccounts(AccountsOptions{Store: w.store, Sealer: sealing{}, Now: w.now,
 		Guard:  outbound.New(outbound.Options{Allow: allow}),
-		Choose: func(context.Context, fleet.DeviceID) (fleet.UpstreamChoice, bool) { return w.choice, true }})
+		Choose: func(context.Context, fleet.DeviceID) (upstream.Choice, bool) { return w.choice, true }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()

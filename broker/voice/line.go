@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 )
 
 // lines are the upstreams that conversations were begun with.
@@ -25,7 +26,7 @@ type line struct {
 	open    atomic.Int64 // conversations
 
 	mu     sync.Mutex
-	health fleet.UpstreamHealth
+	health upstream.Health
 }
 
 // of returns the line of an upstream. One that was changed begins with another.
@@ -63,12 +64,12 @@ func (l *line) note(how fleet.ConversationEnd, took time.Duration, now time.Time
 
 // Health returns how the upstream is doing; the zero value before the first
 // conversation, and after it was changed.
-func (r *Relay) Health(id uuid.UUID, changed time.Time) fleet.UpstreamHealth {
+func (r *Relay) Health(id uuid.UUID, changed time.Time) upstream.Health {
 	r.lines.mu.Lock()
 	l := r.lines.byID[id]
 	r.lines.mu.Unlock()
 	if l == nil || l.changed.Before(changed) {
-		return fleet.UpstreamHealth{}
+		return upstream.Health{}
 	}
 	retry := l.breaker.closedUntil(time.Now())
 	l.mu.Lock()
@@ -96,12 +97,12 @@ const (
 )
 
 // Check exchanges hellos with an upstream now, as a device without tools.
-func Check(ctx context.Context, u Upstream, timeout time.Duration) fleet.UpstreamCheck {
+func Check(ctx context.Context, u Upstream, timeout time.Duration) upstream.Check {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := u.check(ctx, begin.Add(timeout))
-	c := fleet.UpstreamCheck{OK: err == nil, Error: openEnd(err), Took: time.Since(begin)}
+	c := upstream.Check{OK: err == nil, Error: openEnd(err), Took: time.Since(begin)}
 	if errors.Is(err, context.DeadlineExceeded) && c.Error == fleet.EndedLost {
 		c.Error = fleet.EndedNoHello
 	}
@@ -130,7 +131,7 @@ func (u *Upstream) check(ctx context.Context, until time.Time) error {
 }
 
 // Check is [Check] by a relay: conversations and [Relay.Health] know the outcome.
-func (r *Relay) Check(ctx context.Context, u Upstream) fleet.UpstreamCheck {
+func (r *Relay) Check(ctx context.Context, u Upstream) upstream.Check {
 	c := Check(ctx, u, r.o.HelloTimeout)
 	if ctx.Err() == nil {
 		r.lines.of(&u).note(c.Error, c.Took, time.Now())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/shown"
 )
 
@@ -239,7 +240,7 @@ func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcEr
 	made := make(chan outcome, 1)
 	ctx := context.WithoutCancel(c.life)
 	go func() {
-		call, err := c.relay.o.Calls.Make(ctx, fleet.CallRequest{Actor: c.principal(), Device: c.device.ID, Tool: p.Name,
+		call, err := c.relay.o.Calls.Make(ctx, call.Request{Actor: c.principal(), Device: c.device.ID, Tool: p.Name,
 			Arguments: p.Arguments})
 		made <- outcome{call, err}
 	}()

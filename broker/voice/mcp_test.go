@@ -12,6 +12,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/outbound"
 )
 
@@ -107,19 +108,19 @@ func TestUpstreamCallThatFails(t *testing.T) {
 	tests := []struct {
 		name    string
 		timeout time.Duration // of the upstream
-		make    func(context.Context, fleet.CallRequest) (fleet.Call, error)
+		make    func(context.Context, call.Request) (fleet.Call, error)
 		want    string
 	}{
-		{"refused", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"refused", deadline, func(context.Context, call.Request) (fleet.Call, error) {
 			return fleet.Call{State: fleet.CallRefused, Error: refusal}, nil
 		}, "call user_only"},
-		{"no record", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"no record", deadline, func(context.Context, call.Request) (fleet.Call, error) {
 			return fleet.Call{}, errors.New("stopping")
 		}, "error stopping"},
-		{"error of the device", deadline, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"error of the device", deadline, func(context.Context, call.Request) (fleet.Call, error) {
 			return fleet.Call{State: fleet.CallToolError, Error: &fleet.CallError{Code: fleet.CodeToolError}}, nil
 		}, "call tool_error"},
-		{"no answer in the upstream's time", 200 * time.Millisecond, func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		{"no answer in the upstream's time", 200 * time.Millisecond, func(context.Context, call.Request) (fleet.Call, error) {
 			<-over
 			return fleet.Call{State: fleet.CallSucceeded}, nil
 		}, "call no_answer"},
@@ -154,7 +155,7 @@ func TestToolErrorReachesTheModel(t *testing.T) {
 	} {
 		w, _, s := mcpWorld(t, voicetest.Options{Client: tt.client}, someTools(1, 10), nil)
 		w.calls.mu.Lock()
-		w.calls.make = func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+		w.calls.make = func(context.Context, call.Request) (fleet.Call, error) {
 			return fleet.Call{State: fleet.CallToolError, Result: tt.result,
 				Error: &fleet.CallError{Code: fleet.CodeToolError, Message: "the door is open"}}, nil
 		}
@@ -176,7 +177,7 @@ func TestUpstreamFloodsWithCalls(t *testing.T) {
 	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), nil)
 	release := make(chan struct{})
 	w.calls.mu.Lock()
-	w.calls.make = func(context.Context, fleet.CallRequest) (fleet.Call, error) {
+	w.calls.make = func(context.Context, call.Request) (fleet.Call, error) {
 		<-release
 		return fleet.Call{State: fleet.CallSucceeded}, nil
 	}

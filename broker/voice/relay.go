@@ -17,6 +17,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // Options configures a [Relay]. Upstream or Choose, Endpoint, Calls and Texts are
@@ -64,9 +65,9 @@ type OpenConversations interface {
 	End(device fleet.DeviceID, id uuid.UUID)
 }
 
-// A Caller makes calls: a [fleet.Calls].
+// A Caller makes calls: a [call.Service].
 type Caller interface {
-	Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	Make(ctx context.Context, r call.Request) (fleet.Call, error)
 	Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error)
 }
 

@@ -24,6 +24,7 @@ import (
 	"fleetd/broker"
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -183,14 +184,14 @@ func (b *board) decrypt(packet []byte) (string, uint32) {
 // calls is the way of calls, which makes none.
 type calls struct {
 	mu    sync.Mutex
-	made  []fleet.CallRequest
+	made  []call.Request
 	tools []fleet.Tool
 	// unlisted is how many times the device is not on record yet.
 	unlisted int
-	make     func(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	make     func(ctx context.Context, r call.Request) (fleet.Call, error)
 }
 
-func (c *calls) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (c *calls) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	c.mu.Lock()
 	c.made = append(c.made, r)
 	do := c.make

@@ -6,6 +6,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/upstream"
 )
 
 // A Vision is where an upstream answers questions about pictures.
@@ -21,7 +22,7 @@ const maxVisionToken = 4000
 
 // check returns nil if pictures can go there.
 func (v *Vision) check() error {
-	if err := fleet.CheckUpstreamURL(v.URL, "http", "https"); err != nil {
+	if err := upstream.CheckURL(v.URL, "http", "https"); err != nil {
 		return err
 	}
 	if !plainToken(v.Token, maxVisionToken) {

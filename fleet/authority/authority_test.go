@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/authority"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -23,8 +24,8 @@ var admin = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.
 // first.
 type world struct {
 	store     *postgres.Store
-	ours      *fleet.Operators
-	others    *fleet.Operators
+	ours      *operator.Service
+	others    *operator.Service
 	authority *authority.Service
 	reads     atomic.Int64
 	broken    atomic.Bool
@@ -42,14 +43,14 @@ func (w *world) PrincipalNow(ctx context.Context, p fleet.Principal, now time.Ti
 
 func newWorld(t *testing.T, maxAge time.Duration) *world {
 	w := &world{store: postgres.New(pgtest.New(t), postgres.Options{})}
-	w.ours, w.others = fleet.NewOperators(w.store), fleet.NewOperators(w.store)
+	w.ours, w.others = operator.New(w.store), operator.New(w.store)
 	w.authority = authority.New(authority.Options{Store: w, Changes: w.ours.Changes, MaxAge: maxAge})
 	return w
 }
 
-func (w *world) token(t *testing.T, scope string) (fleet.Token, fleet.Principal) {
+func (w *world) token(t *testing.T, scope string) (operator.Token, fleet.Principal) {
 	t.Helper()
-	made, _, err := w.ours.NewToken(t.Context(), admin, fleet.TokenRequest{Name: "script", Role: fleet.RoleOperator,
+	made, _, err := w.ours.NewToken(t.Context(), admin, operator.TokenRequest{Name: "script", Role: fleet.RoleOperator,
 		Scope: scope})
 	if err != nil {
 		t.Fatal(err)
@@ -110,16 +111,16 @@ func TestPrincipalsWithoutRowStay(t *testing.T) {
 func TestFollowEnds(t *testing.T) {
 	tests := []struct {
 		name   string
-		change func(t *testing.T, w *world, o fleet.Operator)
+		change func(t *testing.T, w *world, o operator.Operator)
 		cause  error
 	}{
-		{"disabled", func(t *testing.T, w *world, o fleet.Operator) {
+		{"disabled", func(t *testing.T, w *world, o operator.Operator) {
 			if err := w.others.SetDisabled(t.Context(), admin, o.ID, true); err != nil {
 				t.Fatal(err)
 			}
 		}, fleet.ErrActorGone},
-		{"narrowed", func(t *testing.T, w *world, o fleet.Operator) {
-			access := fleet.Access{Role: fleet.RoleOperator, Scope: "tag:lab"}
+		{"narrowed", func(t *testing.T, w *world, o operator.Operator) {
+			access := operator.Access{Role: fleet.RoleOperator, Scope: "tag:lab"}
 			if err := w.others.SetAccess(t.Context(), admin, o.ID, access); err != nil {
 				t.Fatal(err)
 			}
@@ -128,8 +129,8 @@ func TestFollowEnds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, 10*time.Millisecond)
-			o, err := w.ours.Create(t.Context(), admin, fleet.OperatorRequest{Name: "bob", Password: "long enough, surely",
-				Access: fleet.Access{Role: fleet.RoleOperator}})
+			o, err := w.ours.Create(t.Context(), admin, operator.Request{Name: "bob", Password: "long enough, surely",
+				Access: operator.Access{Role: fleet.RoleOperator}})
 			if err != nil {
 				t.Fatal(err)
 			}

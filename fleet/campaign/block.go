@@ -29,7 +29,7 @@ const (
 	BlockUnderWay     BlockReason = "under_way"        // an attempt is
 	BlockUnresponsive BlockReason = "unresponsive"     // connected, and does not answer
 	BlockOldPresence  BlockReason = "presence_unknown" // fleetd has just started
-	// in one that is not to be interrupted yet; see [fleet.Interruptions]
+	// in one that is not to be interrupted yet; see [call.Interruptions]
 	BlockConversation BlockReason = "in_conversation"
 )
 

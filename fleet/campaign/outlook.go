@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/firmware"
 	"slices"
 	"time"
@@ -179,7 +180,7 @@ func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) err
 		Mode: c.Plan.Mode, PullNow: c.Plan.PullNow, WindowOpen: WindowOpen(c.Plan.Windows, zone, now, need),
 		Presence:   d.Presence,
 		OffersTool: offers, Confirmed: d.LastPoll != nil,
-		Talking: dep.Reason.Is(fleet.ReasonInConversation), Busy: activeElsewhere(conflicts), InFlight: inFlight,
+		Talking: dep.Reason.Is(call.ReasonInConversation), Busy: activeElsewhere(conflicts), InFlight: inFlight,
 		MaxInFlight: c.Plan.MaxInFlight, PaceLeft: true, Room: true, Now: now})
 	out.Until = s.until(c, dep, out.BlockReason, zone, need, now)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // Maker is in whose name the plan is carried out: health checks are judged as its
@@ -82,13 +83,13 @@ func (r Rights) Outside(d fleet.Device) fleet.Reason {
 }
 
 // Mandate is on whose behalf the campaign makes its own calls.
-func (r Rights) Mandate() *fleet.Mandate {
-	return &fleet.Mandate{Askers: []fleet.Principal{r.Maker, r.Starter}}
+func (r Rights) Mandate() *call.Mandate {
+	return &call.Mandate{Askers: []fleet.Principal{r.Maker, r.Starter}}
 }
 
 // CheckMandate is on whose behalf it makes the calls of health checks: they are the
 // maker's, who wrote them.
-func (r Rights) CheckMandate() *fleet.Mandate {
+func (r Rights) CheckMandate() *call.Mandate {
 	m := r.Mandate()
 	m.Author = &r.Maker
 	return m

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/internal/writebehind"
 	"fmt"
 	"log/slog"
@@ -491,32 +492,32 @@ func (k *SigningKeys) Devices(ctx context.Context, f RotationFilter) (fleet.Page
 // Restart asks, for a fan-out, which connected devices a restart would bring to
 // the key that signs.
 func (k *SigningKeys) Restart(ctx context.Context, by fleet.Principal, connected func(fleet.DeviceID) bool) (
-	fleet.FanOutRequest, error) {
+	call.FanOutRequest, error) {
 	if err := by.May(fleet.RoleAdmin, "restart_devices_for_key"); err != nil {
-		return fleet.FanOutRequest{}, err
+		return call.FanOutRequest{}, err
 	}
 	r := k.Rotation()
 	if r.ID == 0 {
-		return fleet.FanOutRequest{}, errNoRotation()
+		return call.FanOutRequest{}, errNoRotation()
 	}
 	f := RotationFilter{Groups: r.LeftGroups(), Limit: fleet.MaxLimit}
-	req := fleet.FanOutRequest{Actor: by, Tool: fleet.ToolReboot, MaxInFlight: restartsInFlight}
+	req := call.FanOutRequest{Actor: by, Tool: fleet.ToolReboot, MaxInFlight: restartsInFlight}
 	for {
 		page, err := k.store.RotationDevices(ctx, r, f)
 		if err != nil {
-			return fleet.FanOutRequest{}, err
+			return call.FanOutRequest{}, err
 		}
 		for _, d := range page.Items {
 			if connected(d.Device) {
 				req.Devices = append(req.Devices, d.Device)
 			}
 		}
-		if f.Cursor = page.Next; f.Cursor == "" || len(req.Devices)+fleet.MaxLimit > fleet.MaxFanOutDevices {
+		if f.Cursor = page.Next; f.Cursor == "" || len(req.Devices)+fleet.MaxLimit > call.MaxFanOutDevices {
 			break
 		}
 	}
 	if len(req.Devices) == 0 {
-		return fleet.FanOutRequest{}, fleet.Refuse(fleet.ErrInvalid, "empty_audience.key")
+		return call.FanOutRequest{}, fleet.Refuse(fleet.ErrInvalid, "empty_audience.key")
 	}
 	return req, nil
 }

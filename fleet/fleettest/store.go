@@ -8,18 +8,19 @@ import (
 	"sync"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 
 	"github.com/google/uuid"
 )
 
 // A CallStore keeps calls in memory. Fail, if set, is asked before each write.
 type CallStore struct {
-	fleet.CallStore // what tests do not use panics
-	Fail            func(op string) error
+	call.Store // what tests do not use panics
+	Fail       func(op string) error
 
 	mu    sync.Mutex
 	calls map[uuid.UUID]fleet.Call
-	waits map[uuid.UUID]fleet.CallWait
+	waits map[uuid.UUID]call.Wait
 }
 
 func (s *CallStore) write(op string, c *fleet.Call) error {
@@ -49,14 +50,14 @@ func (s *CallStore) MarkSent(_ context.Context, c *fleet.Call) error { return s.
 func (s *CallStore) FinishCall(_ context.Context, c *fleet.Call) error { return s.write("finish", c) }
 
 // WaitForDevice keeps a call that waits for its device.
-func (s *CallStore) WaitForDevice(_ context.Context, c *fleet.Call, w fleet.CallWait) error {
+func (s *CallStore) WaitForDevice(_ context.Context, c *fleet.Call, w call.Wait) error {
 	if err := s.write("wait", c); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waits == nil {
-		s.waits = make(map[uuid.UUID]fleet.CallWait)
+		s.waits = make(map[uuid.UUID]call.Wait)
 	}
 	s.waits[c.ID] = w
 	return nil
@@ -71,10 +72,10 @@ func (s *CallStore) SendWaiting(ctx context.Context, c *fleet.Call) error {
 }
 
 // WaitingCalls returns the calls that wait for their devices.
-func (s *CallStore) WaitingCalls(context.Context) (waiting []fleet.WaitingCall, err error) {
+func (s *CallStore) WaitingCalls(context.Context) (waiting []call.WaitingCall, err error) {
 	for _, c := range s.All() {
 		if c.State == fleet.CallPendingDevice {
-			waiting = append(waiting, fleet.WaitingCall{Call: c, CallWait: s.waits[c.ID]})
+			waiting = append(waiting, call.WaitingCall{Call: c, Wait: s.waits[c.ID]})
 		}
 	}
 	return waiting, nil
@@ -94,7 +95,7 @@ func (s *CallStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error 
 }
 
 // Calls lists the calls of a device in a fan-out, newest first.
-func (s *CallStore) Calls(_ context.Context, f fleet.CallFilter) (fleet.Page[fleet.Call], error) {
+func (s *CallStore) Calls(_ context.Context, f call.Filter) (fleet.Page[fleet.Call], error) {
 	var page fleet.Page[fleet.Call]
 	for _, c := range slices.Backward(s.All()) {
 		if c.Device == f.Device && c.FanOut == f.FanOut {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // Codes of warnings. The first five are of rules that can never decide: they are
@@ -145,8 +146,8 @@ func isOpen(pattern string) bool { return strings.HasSuffix(pattern, "*") }
 func locksOut(before []Rule, r *Rule) bool {
 	everyone := Rule{Kinds: []fleet.PrincipalKind{fleet.KindOperator}, Roles: []fleet.Role{fleet.RoleOperator,
 		fleet.RoleAdmin}}
-	return r.Decision == fleet.DecisionDeny && r.covers(&everyone) && !slices.ContainsFunc(before, func(b Rule) bool {
-		return b.Decision != fleet.DecisionDeny && (len(b.Kinds) == 0 || slices.Contains(b.Kinds, fleet.KindOperator)) &&
+	return r.Decision == call.DecisionDeny && r.covers(&everyone) && !slices.ContainsFunc(before, func(b Rule) bool {
+		return b.Decision != call.DecisionDeny && (len(b.Kinds) == 0 || slices.Contains(b.Kinds, fleet.KindOperator)) &&
 			(len(b.Roles) == 0 || slices.Contains(b.Roles, fleet.RoleOperator) || slices.Contains(b.Roles, fleet.RoleAdmin))
 	})
 }

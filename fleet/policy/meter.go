@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A Use is how often a caller has called a tool.
@@ -58,7 +59,7 @@ const (
 	maxUses    = 100_000
 )
 
-func keyOf(p *fleet.Proposal) useKey {
+func keyOf(p *call.Proposal) useKey {
 	k := useKey{p.Principal.Kind, p.Principal.ID, p.Tool.Name}
 	if k.id == "" {
 		k.id = p.Principal.Name
@@ -68,7 +69,7 @@ func keyOf(p *fleet.Proposal) useKey {
 
 // pass counts the call, unless it is a preview or judged again, or returns why it passes a limit
 // of the rule; r is nil for a call that no rule applies to.
-func (m *meter) pass(r *Rule, p *fleet.Proposal) *fleet.CallError {
+func (m *meter) pass(r *Rule, p *call.Proposal) *fleet.CallError {
 	if p.Again {
 		return nil
 	}
@@ -105,7 +106,7 @@ func (m *meter) pass(r *Rule, p *fleet.Proposal) *fleet.CallError {
 
 // takeFrom takes a call from a bucket, or returns how long it takes until there
 // is one.
-func (m *meter) takeFrom(key rateKey, perMinute int, p *fleet.Proposal) (wait time.Duration) {
+func (m *meter) takeFrom(key rateKey, perMinute int, p *call.Proposal) (wait time.Duration) {
 	if m.rates == nil {
 		m.rates = make(map[rateKey]bucket)
 	}

@@ -8,16 +8,17 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestRateIsPerCallerAndTool(t *testing.T) {
-	r := Rule{ID: uuid.New(), Name: "slow", Enabled: true, Decision: fleet.DecisionAllow, RatePerMinute: 2}
+	r := Rule{ID: uuid.New(), Name: "slow", Enabled: true, Decision: call.DecisionAllow, RatePerMinute: 2}
 	s := service(t, r)
 	p := proposal(fleet.KindProgram, "self.a")
-	judge := func(want string) fleet.Verdict {
+	judge := func(want string) call.Verdict {
 		t.Helper()
 		v := s.Judge(p)
-		if v.Reason.Code != want || (v.Decision == fleet.DecisionAllow) != (want == "") {
+		if v.Reason.Code != want || (v.Decision == call.DecisionAllow) != (want == "") {
 			t.Fatalf("%s %v, want %q", v.Decision, v.Reason, want)
 		}
 		return v
@@ -52,24 +53,24 @@ func TestRateIsPerCallerAndTool(t *testing.T) {
 }
 
 func TestBudgetEndsWithTheDay(t *testing.T) {
-	r := Rule{ID: uuid.New(), Name: "few", Enabled: true, Decision: fleet.DecisionRequireApproval, DailyBudget: 3}
+	r := Rule{ID: uuid.New(), Name: "few", Enabled: true, Decision: call.DecisionRequireApproval, DailyBudget: 3}
 	s := service(t, r)
 	p := proposal(fleet.KindModel, "self.a")
 	p.At = time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC)
 	s.meter.follow(true, p.At)
 	s.meter.add(dayOf(p.At), []Use{{fleet.KindModel, "7", "self.a", 2}, {fleet.KindModel, "7", "self.b", 9},
 		{fleet.KindProgram, "7", "self.a", 9}})
-	if v := s.Judge(p); v.Decision != fleet.DecisionRequireApproval {
+	if v := s.Judge(p); v.Decision != call.DecisionRequireApproval {
 		t.Fatal(v)
 	}
 	v := s.Judge(p)
-	if v.Decision != fleet.DecisionDeny || !v.Reason.Is("budget_spent") ||
+	if v.Decision != call.DecisionDeny || !v.Reason.Is("budget_spent") ||
 		v.Reason.Params["resets_at"] != "2026-11-23T00:00:00Z" || v.Reason.Params["limit"] != int64(3) {
 		t.Fatalf("%s %v", v.Decision, v.Reason)
 	}
 	p.At = p.At.Add(time.Minute)
 	for i := range 4 {
-		if v := s.Judge(p); (v.Decision == fleet.DecisionDeny) != (i == 3) {
+		if v := s.Judge(p); (v.Decision == call.DecisionDeny) != (i == 3) {
 			t.Errorf("call %d of the next day: %s %v", i+1, v.Decision, v.Reason)
 		}
 	}
@@ -77,7 +78,7 @@ func TestBudgetEndsWithTheDay(t *testing.T) {
 
 // A device that offers ever new tools makes the meter remember no more.
 func TestMeterIsBounded(t *testing.T) {
-	r := Rule{ID: uuid.New(), Name: "few", Enabled: true, Decision: fleet.DecisionAllow, DailyBudget: MaxBudget,
+	r := Rule{ID: uuid.New(), Name: "few", Enabled: true, Decision: call.DecisionAllow, DailyBudget: MaxBudget,
 		RatePerMinute: MaxRate}
 	s := service(t, r)
 	s.meter.follow(true, start)
@@ -85,7 +86,7 @@ func TestMeterIsBounded(t *testing.T) {
 	for i := range maxUses + 100 {
 		p.Tool.Name = strconv.Itoa(i)
 		p.At = p.At.Add(2 * time.Millisecond)
-		if v := s.Judge(p); v.Decision != fleet.DecisionAllow {
+		if v := s.Judge(p); v.Decision != call.DecisionAllow {
 			t.Fatalf("call %d: %v", i, v)
 		}
 	}

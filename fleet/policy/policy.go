@@ -3,7 +3,7 @@
 // approval. A call that no rule applies to is allowed.
 //
 // The table is compiled to a [Set] whenever it changes; a [Service] implements
-// [fleet.Policy] with the current one and counts calls for rates and budgets. It
+// [call.Policy] with the current one and counts calls for rates and budgets. It
 // judges tool calls alone: signing in and changing the table are not calls.
 //
 // [Service.Run] is its goroutine. Changes of the table are made one at a time; a
@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A Rule is one line of the policy. All of its conditions must hold; an empty
@@ -42,7 +43,7 @@ type Rule struct {
 	Arguments json.RawMessage    // JSON schema that the arguments satisfy; nil: any
 	Window    *fleet.Window      // when it applies; nil: always
 
-	Decision    fleet.Decision
+	Decision    call.Decision
 	Note        string        // for people: why; shown with a denial and an approval
 	ApprovalTTL time.Duration // of require_approval; 0: the usual
 	// Most calls of one caller of one tool; 0: any number. A call beyond is denied,
@@ -72,7 +73,7 @@ var Effects = []fleet.ToolEffect{fleet.EffectRestarts, fleet.EffectLeaves}
 
 var (
 	roles     = []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin}
-	decisions = []fleet.Decision{fleet.DecisionAllow, fleet.DecisionDeny, fleet.DecisionRequireApproval}
+	decisions = []call.Decision{call.DecisionAllow, call.DecisionDeny, call.DecisionRequireApproval}
 	audiences = []fleet.Audience{"", fleet.AudienceModel, fleet.AudienceUser}
 )
 
@@ -99,7 +100,7 @@ func (r *Rule) Clean() (err error) {
 	if _, err = choose("audience", []fleet.Audience{r.Audience}, audiences); err != nil {
 		return err
 	}
-	if _, err = choose("decision", []fleet.Decision{r.Decision}, decisions); err != nil {
+	if _, err = choose("decision", []call.Decision{r.Decision}, decisions); err != nil {
 		return err
 	}
 	if r.Names, err = cleanPatterns("names", r.Names); err != nil {
@@ -148,14 +149,14 @@ func (r *Rule) checkNumbers() error {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_rate", "most", MaxRate).At("rate_per_minute")
 	case r.DailyBudget < 0 || r.DailyBudget > MaxBudget:
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_budget", "most", MaxBudget).At("daily_budget")
-	case r.Decision == fleet.DecisionDeny && r.RatePerMinute > 0:
+	case r.Decision == call.DecisionDeny && r.RatePerMinute > 0:
 		return fleet.Refuse(fleet.ErrInvalid, "limit_on_deny").At("rate_per_minute")
-	case r.Decision == fleet.DecisionDeny && r.DailyBudget > 0:
+	case r.Decision == call.DecisionDeny && r.DailyBudget > 0:
 		return fleet.Refuse(fleet.ErrInvalid, "limit_on_deny").At("daily_budget")
-	case r.Decision != fleet.DecisionRequireApproval && r.ApprovalTTL != 0,
-		r.ApprovalTTL != 0 && (r.ApprovalTTL < MinApprovalTTL || r.ApprovalTTL > fleet.MaxApprovalTTL):
+	case r.Decision != call.DecisionRequireApproval && r.ApprovalTTL != 0,
+		r.ApprovalTTL != 0 && (r.ApprovalTTL < MinApprovalTTL || r.ApprovalTTL > call.MaxApprovalTTL):
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_approval_ttl", "least_ms", MinApprovalTTL, "most_ms",
-			fleet.MaxApprovalTTL).At("approval_ttl_ms")
+			call.MaxApprovalTTL).At("approval_ttl_ms")
 	}
 	return nil
 }
@@ -214,7 +215,7 @@ func cleanSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) > maxSchema {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_schema.long", "limit", maxSchema).At("arguments")
 	}
-	if d.Decode(&members) != nil || d.More() || members == nil || fleet.CompileSchema(raw) == nil {
+	if d.Decode(&members) != nil || d.More() || members == nil || call.CompileSchema(raw) == nil {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_schema.rejected").At("arguments")
 	}
 	if len(members) == 0 {

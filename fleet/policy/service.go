@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A Store keeps the table. Each change names the version that it was made from,
@@ -62,7 +63,7 @@ func (t *Table) Rule(id uuid.UUID) (Rule, bool) {
 	return t.Rules[i], true
 }
 
-var _ fleet.Policy = (*Service)(nil)
+var _ call.Policy = (*Service)(nil)
 
 // New makes the service. Load it before the first call; until then every call is
 // denied.
@@ -130,13 +131,13 @@ func (s *Service) Table() *Table {
 	return &Table{}
 }
 
-// Judge implements [fleet.Policy].
-func (s *Service) Judge(p *fleet.Proposal) fleet.Verdict {
+// Judge implements [call.Policy].
+func (s *Service) Judge(p *call.Proposal) call.Verdict {
 	set := s.Table().set
 	if set == nil {
-		return fleet.Verdict{Decision: fleet.DecisionDeny}
+		return call.Verdict{Decision: call.DecisionDeny}
 	}
-	v := fleet.Verdict{Decision: fleet.DecisionAllow, Version: set.Version}
+	v := call.Verdict{Decision: call.DecisionAllow, Version: set.Version}
 	c, err := set.decide(p)
 	var rule *Rule
 	if c != nil {
@@ -145,14 +146,14 @@ func (s *Service) Judge(p *fleet.Proposal) fleet.Verdict {
 	}
 	switch {
 	case err != nil:
-		v.Decision = fleet.DecisionDeny
+		v.Decision = call.DecisionDeny
 		v.Reason = fleet.NewCallError("ambiguous_arguments", "rule", c.Name).Reason()
-	case v.Decision != fleet.DecisionDeny:
+	case v.Decision != call.DecisionDeny:
 		if passed := s.meter.pass(rule, p); passed != nil {
-			v.Decision, v.Reason = fleet.DecisionDeny, passed.Reason()
+			v.Decision, v.Reason = call.DecisionDeny, passed.Reason()
 		}
 	case rule.Fixed:
-		v.Reason = fleet.UserOnlyError(p.Tool.Name).Reason()
+		v.Reason = call.UserOnlyError(p.Tool.Name).Reason()
 	case rule.Note != "":
 		v.Reason = fleet.NewCallError("policy_denied.note", "rule", c.Name, "note", c.Note).Reason()
 	}

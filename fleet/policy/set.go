@@ -14,6 +14,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A Set is a table of rules, compiled. It never changes.
@@ -115,7 +116,7 @@ func (s *Set) compile(r Rule) error {
 	}
 	c.asks = !c.query.Empty()
 	if len(r.Arguments) > 0 {
-		c.schema = fleet.CompileSchema(r.Arguments)
+		c.schema = call.CompileSchema(r.Arguments)
 	}
 	s.rules = append(s.rules, c)
 	index(s.kinds, &s.noKind, r.Kinds, i)
@@ -163,7 +164,7 @@ func plainValues(q fleet.Query, field string) []string {
 // Decide returns the first rule that applies to the call, nil if none does. The
 // error is that of arguments which a device may read in another way than the
 // rules that ask about them.
-func (s *Set) Decide(p *fleet.Proposal) (*Rule, error) {
+func (s *Set) Decide(p *call.Proposal) (*Rule, error) {
 	c, err := s.decide(p)
 	if c == nil {
 		return nil, err
@@ -171,7 +172,7 @@ func (s *Set) Decide(p *fleet.Proposal) (*Rule, error) {
 	return &c.Rule, err
 }
 
-func (s *Set) decide(p *fleet.Proposal) (*compiled, error) {
+func (s *Set) decide(p *call.Proposal) (*compiled, error) {
 	candidates := s.ofTool(p.Tool.Name)
 	candidates.keep(orFree(s.kinds, &s.noKind, string(p.Principal.Kind)))
 	candidates.keep(orFree(s.roles, &s.noRole, string(p.Principal.RoleOn(*p.Device))))
@@ -250,7 +251,7 @@ func (r *Rule) meetsTool(tool string) bool {
 }
 
 // applies looks at what the indexes leave open.
-func (s *Set) applies(i int, p *fleet.Proposal) (bool, error) {
+func (s *Set) applies(i int, p *call.Proposal) (bool, error) {
 	c := s.rules[i]
 	switch {
 	case len(c.Names) > 0 && !fleet.MatchTool(c.Names, p.Principal.Name),
@@ -340,7 +341,7 @@ type knownAnswers struct {
 
 type answers struct{ yes, no ruleSet }
 
-// maxAnswers bounds the memory of a set: with [fleet.MaxArgumentBytes], to 4 MB.
+// maxAnswers bounds the memory of a set: with [call.MaxArgumentBytes], to 4 MB.
 const maxAnswers = 1000
 
 func (k *knownAnswers) get(text string) (answers, bool) {

@@ -13,10 +13,11 @@ import (
 	"pgregory.net/rapid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // decideNaively asks every rule about everything, in order.
-func decideNaively(rules []Rule, p *fleet.Proposal) *Rule {
+func decideNaively(rules []Rule, p *call.Proposal) *Rule {
 	matches := func(patterns []string, s string) bool {
 		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
 			return p == s || strings.HasSuffix(p, "*") && strings.HasPrefix(s, p[:len(p)-1])
@@ -44,7 +45,7 @@ func decideNaively(rules []Rule, p *fleet.Proposal) *Rule {
 			r.Audience != "" && r.Audience != audience,
 			len(r.Effects) > 0 && !slices.Contains(r.Effects, fleet.EffectOf(p.Tool.Name)),
 			r.Devices != "" && !selected,
-			len(r.Arguments) > 0 && fleet.CompileSchema(r.Arguments).Validate(arguments) != nil,
+			len(r.Arguments) > 0 && call.CompileSchema(r.Arguments).Validate(arguments) != nil,
 			r.Window != nil && !fleet.WindowOpen([]fleet.Window{*r.Window}, time.UTC, p.At, 0):
 		default:
 			return &rules[i]
@@ -98,7 +99,7 @@ func drawRule(t *rapid.T) Rule {
 	return r
 }
 
-func drawProposal(t *rapid.T) *fleet.Proposal {
+func drawProposal(t *rapid.T) *call.Proposal {
 	d := fleet.Device{ID: rapid.SampledFrom([]fleet.DeviceID{"a085e3112233", "a085e3112244"}).Draw(t, "id"),
 		Name:    rapid.SampledFrom([]string{"", "Kitchen", "KÜCHE"}).Draw(t, "name"),
 		Board:   rapid.SampledFrom([]string{"", "AtomS3R", "esp-box-3"}).Draw(t, "board"),
@@ -110,7 +111,7 @@ func drawProposal(t *rapid.T) *fleet.Proposal {
 	if rapid.IntRange(0, 5).Draw(t, "retired") == 0 {
 		d.RetiredAt = &start
 	}
-	p := &fleet.Proposal{Device: &d, Principal: fleet.Principal{
+	p := &call.Proposal{Device: &d, Principal: fleet.Principal{
 		Kind: rapid.SampledFrom(fleet.PrincipalKinds).Draw(t, "kind"),
 		Name: rapid.SampledFrom([]string{"bot", "bot-2", "anna"}).Draw(t, "caller"),
 		Role: rapid.SampledFrom(roles).Draw(t, "role")},
@@ -180,7 +181,7 @@ func TestLintIsRight(t *testing.T) {
 }
 
 func TestAmbiguousArgumentsAreDenied(t *testing.T) {
-	loud := Rule{ID: uuid.New(), Name: "loud", Enabled: true, Decision: fleet.DecisionDeny, Tools: []string{"self.a"},
+	loud := Rule{ID: uuid.New(), Name: "loud", Enabled: true, Decision: call.DecisionDeny, Tools: []string{"self.a"},
 		Arguments: json.RawMessage(`{"properties":{"volume":{"minimum":50}},"required":["volume"]}`)}
 	s := service(t, loud)
 	for arguments, want := range map[string]string{
@@ -191,13 +192,13 @@ func TestAmbiguousArgumentsAreDenied(t *testing.T) {
 		p := proposal(fleet.KindProgram, "self.a")
 		p.Arguments = json.RawMessage(arguments)
 		v := s.Judge(p)
-		if code := v.Reason.Code; want == "policy_denied" && (v.Decision != fleet.DecisionDeny || code != "") ||
+		if code := v.Reason.Code; want == "policy_denied" && (v.Decision != call.DecisionDeny || code != "") ||
 			want != "policy_denied" && code != want {
 			t.Errorf("%s: %s %s, want %q", arguments, v.Decision, code, want)
 		}
 		// A rule about another tool is no reason to look at the arguments.
 		p.Tool.Name = "self.b"
-		if v := s.Judge(p); v.Decision != fleet.DecisionAllow {
+		if v := s.Judge(p); v.Decision != call.DecisionAllow {
 			t.Errorf("%s of another tool: %s %v", arguments, v.Decision, v.Reason)
 		}
 	}
@@ -206,7 +207,7 @@ func TestAmbiguousArgumentsAreDenied(t *testing.T) {
 func TestCompileRefusesHostileSchemas(t *testing.T) {
 	for _, schema := range []string{`{"$ref":"#"}`, `{"properties":{"a":{"pattern":"` + strings.Repeat("(a|b)*", 100) + `"}}}`,
 		`[]`, `7`, `{"type":7}`, strings.Repeat(`{"not":`, 3000) + "{}" + strings.Repeat("}", 3000)} {
-		r := Rule{Name: "x", Enabled: true, Decision: fleet.DecisionDeny, Arguments: json.RawMessage(schema)}
+		r := Rule{Name: "x", Enabled: true, Decision: call.DecisionDeny, Arguments: json.RawMessage(schema)}
 		if err := new(r).Clean(); err == nil {
 			t.Errorf("the schema %.60s is accepted", schema)
 		}
@@ -220,7 +221,7 @@ func TestCompileRefusesHostileSchemas(t *testing.T) {
 func officeRules(n int) []Rule {
 	var all []Rule
 	for i := range n {
-		r := Rule{ID: uuid.New(), Name: fmt.Sprint("rule ", i), Enabled: true, Decision: fleet.DecisionDeny}
+		r := Rule{ID: uuid.New(), Name: fmt.Sprint("rule ", i), Enabled: true, Decision: call.DecisionDeny}
 		switch i % 5 {
 		case 0: // a caller that is another one
 			r.Kinds, r.Names = []fleet.PrincipalKind{fleet.KindModel}, []string{fmt.Sprint("bot-", i)}
@@ -238,7 +239,7 @@ func officeRules(n int) []Rule {
 		}
 		all = append(all, r)
 	}
-	return append(all, Rule{ID: uuid.New(), Name: "volume", Enabled: true, Decision: fleet.DecisionAllow,
+	return append(all, Rule{ID: uuid.New(), Name: "volume", Enabled: true, Decision: call.DecisionAllow,
 		Tools: []string{"self.audio_speaker.set_volume"}})
 }
 
@@ -250,7 +251,7 @@ func siteRules(n int) []Rule {
 		if i%10 == 0 {
 			query = fmt.Sprintf("version<2.%d presence:offline", i)
 		}
-		all = slices.Insert(all, 0, Rule{ID: uuid.New(), Name: query, Enabled: true, Decision: fleet.DecisionDeny,
+		all = slices.Insert(all, 0, Rule{ID: uuid.New(), Name: query, Enabled: true, Decision: call.DecisionDeny,
 			Devices: query})
 	}
 	return all
@@ -266,8 +267,8 @@ func service(t testing.TB, rules ...Rule) *Service {
 	return s
 }
 
-func proposal(kind fleet.PrincipalKind, tool string) *fleet.Proposal {
-	return &fleet.Proposal{Principal: fleet.Principal{Kind: kind, ID: "7", Name: "script", Role: fleet.RoleOperator},
+func proposal(kind fleet.PrincipalKind, tool string) *call.Proposal {
+	return &call.Proposal{Principal: fleet.Principal{Kind: kind, ID: "7", Name: "script", Role: fleet.RoleOperator},
 		Device: &fleet.Device{ID: "a085e3112233", Name: "Kitchen", Board: "AtomS3R", Version: "2.4", Tags: []string{"site-x",
 			"Lab"}}, Tool: fleet.Tool{Name: tool, Audience: fleet.AudienceModel}, At: start,
 		Arguments: json.RawMessage(`{"volume":40}`)}
@@ -279,7 +280,7 @@ func TestJudgeAllocatesTheSameWithMoreRules(t *testing.T) {
 		allocations := func(n int) float64 {
 			s, p := service(t, rules(n)...), proposal(fleet.KindProgram, "self.audio_speaker.set_volume")
 			return testing.AllocsPerRun(100, func() {
-				if v := s.Judge(p); v.Decision != fleet.DecisionAllow || v.RuleName != "volume" {
+				if v := s.Judge(p); v.Decision != call.DecisionAllow || v.RuleName != "volume" {
 					t.Fatalf("%+v", v)
 				}
 			})
@@ -297,7 +298,7 @@ func BenchmarkJudge(b *testing.B) {
 			s, p := service(b, rules...), proposal(fleet.KindProgram, "self.audio_speaker.set_volume")
 			b.ReportAllocs()
 			for b.Loop() {
-				if v := s.Judge(p); v.Decision != fleet.DecisionAllow {
+				if v := s.Judge(p); v.Decision != call.DecisionAllow {
 					b.Fatal(v)
 				}
 			}
@@ -316,7 +317,7 @@ func BenchmarkJudge(b *testing.B) {
 }
 
 func TestSchemaKeepsItsMeaning(t *testing.T) {
-	r := Rule{Name: "x", Decision: fleet.DecisionAllow, Arguments: json.RawMessage(` {"required":["b"], "maxProperties": 3 } `)}
+	r := Rule{Name: "x", Decision: call.DecisionAllow, Arguments: json.RawMessage(` {"required":["b"], "maxProperties": 3 } `)}
 	if err := r.Clean(); err != nil || !bytes.Equal(r.Arguments, []byte(`{"maxProperties":3,"required":["b"]}`)) {
 		t.Errorf("%s, %v", r.Arguments, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 )
 
 // MaxTried bounds the devices that one trial asks about.
@@ -36,15 +38,15 @@ type TrialResult struct {
 	Version   int64 // of the policy
 	Principal fleet.Principal
 	Matched   int // devices of the query; of those beyond [MaxTried] nothing was asked
-	Devices   []fleet.CallPreview
+	Devices   []call.Preview
 }
 
 // A Tester tries calls on behalf of others.
 type Tester struct {
 	Policy    *Service
-	Calls     *fleet.Calls
-	Devices   fleet.FanOutDevices
-	Operators *fleet.Operators
+	Calls     *call.Service
+	Devices   call.FanOutDevices
+	Operators *operator.Service
 }
 
 // Test tries calls. by sees only the devices that ctx shows; of those that the
@@ -69,7 +71,7 @@ func (t *Tester) Test(ctx context.Context, by fleet.Principal, trial Trial) (Tri
 		}
 		result.Matched = len(ids)
 	}
-	previews, err := t.Calls.Preview(ctx, fleet.CallRequest{Actor: subject, Tool: trial.Tool,
+	previews, err := t.Calls.Preview(ctx, call.Request{Actor: subject, Tool: trial.Tool,
 		Arguments: trial.Arguments}, ids[:min(len(ids), MaxTried)])
 	if err != nil {
 		return TrialResult{}, err
@@ -132,11 +134,11 @@ const (
 )
 
 // OutcomeOf is what the call of a preview would come to.
-func OutcomeOf(p fleet.CallPreview) Outcome {
+func OutcomeOf(p call.Preview) Outcome {
 	switch {
 	case len(p.Refusals) > 0:
 		return OutcomeRefused
-	case p.Verdict.Decision == fleet.DecisionRequireApproval:
+	case p.Verdict.Decision == call.DecisionRequireApproval:
 		return OutcomeWaits
 	case p.Wire != nil && !p.Wire.Connected:
 		return OutcomeOffline

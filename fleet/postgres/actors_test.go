@@ -9,7 +9,9 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 )
 
 // Work that goes on after its request was answered: who asked is gone by then, or
@@ -17,20 +19,20 @@ import (
 
 func (b *approvalBench) revoke(p fleet.Principal) {
 	b.t.Helper()
-	check(b.t, fleet.NewOperators(b.store).Revoke(b.t.Context(), admin, uuid.MustParse(p.ID)))
+	check(b.t, operator.New(b.store).Revoke(b.t.Context(), admin, uuid.MustParse(p.ID)))
 }
 
 // waitingFanOut calls d0, and waits for d1 and d2.
-func (b *approvalBench) waitingFanOut(by fleet.Principal) fleet.FanOut {
+func (b *approvalBench) waitingFanOut(by fleet.Principal) call.FanOut {
 	b.t.Helper()
 	b.leave("d1")
 	b.leave("d2")
-	f, err := b.fanOuts.Create(b.t.Context(), fleet.FanOutRequest{Actor: by, Tool: quietTool,
+	f, err := b.fanOuts.Create(b.t.Context(), call.FanOutRequest{Actor: by, Tool: quietTool,
 		Devices: []fleet.DeviceID{"d0", "d1", "d2"}, OfflineWait: time.Hour})
 	check(b.t, err)
 	<-b.sent
 	b.until("the call to d0 is on record", func() bool {
-		page, err := b.calls.List(b.t.Context(), fleet.CallFilter{FanOut: f.ID,
+		page, err := b.calls.List(b.t.Context(), call.Filter{FanOut: f.ID,
 			States: []fleet.CallState{fleet.CallSucceeded}})
 		return err == nil && len(page.Items) == 1
 	})
@@ -56,7 +58,7 @@ func (b *approvalBench) wantSkipped(id uuid.UUID, want ...fleet.DeviceCount) {
 
 func (b *approvalBench) wantActorGone(id uuid.UUID) {
 	b.t.Helper()
-	b.ends(id, fleet.FanOutCanceled)
+	b.ends(id, call.FanOutCanceled)
 	b.connect("d1")
 	b.connect("d2")
 	b.notSent()
@@ -101,9 +103,9 @@ func TestFanOutKeepsItsScopeAfterAStart(t *testing.T) {
 	if got := <-b.sent; got != quietTool+"{}" {
 		t.Errorf("sent %s", got)
 	}
-	b.ends(f.ID, fleet.FanOutCompleted)
+	b.ends(f.ID, call.FanOutCompleted)
 	b.notSent()
-	page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID, Device: "d1"})
+	page, err := b.calls.List(t.Context(), call.Filter{FanOut: f.ID, Device: "d1"})
 	check(t, err)
 	if len(page.Items) != 0 {
 		t.Errorf("the device that left the scope was called: %+v", page.Items)
@@ -118,9 +120,9 @@ func TestFanOutLosesItsTools(t *testing.T) {
 	b.sql(`UPDATE tokens SET tools = '{self.other}' WHERE id::text = $1`, by.ID)
 	b.connect("d1")
 	b.connect("d2")
-	b.ends(f.ID, fleet.FanOutCompleted)
+	b.ends(f.ID, call.FanOutCompleted)
 	b.notSent()
-	page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID, States: []fleet.CallState{fleet.CallRefused}})
+	page, err := b.calls.List(t.Context(), call.Filter{FanOut: f.ID, States: []fleet.CallState{fleet.CallRefused}})
 	check(t, err)
 	if len(page.Items) != 2 || page.Items[0].Error.Code != "tool_not_allowed" {
 		t.Errorf("refused calls: %+v", page.Items)
@@ -161,10 +163,10 @@ func TestCallInLineIsJudgedAgain(t *testing.T) {
 				<-block
 				return fleettest.Text("true"), nil
 			})
-			first, err := b.calls.Start(t.Context(), fleet.CallRequest{Actor: b.bob, Device: "d0", Tool: quietTool})
+			first, err := b.calls.Start(t.Context(), call.Request{Actor: b.bob, Device: "d0", Tool: quietTool})
 			check(t, err)
 			<-b.sent
-			second, err := b.calls.Start(t.Context(), fleet.CallRequest{Actor: by, Device: "d0", Tool: quietTool})
+			second, err := b.calls.Start(t.Context(), call.Request{Actor: by, Device: "d0", Tool: quietTool})
 			check(t, err)
 			if second.State != fleet.CallPending {
 				t.Fatalf("the second call is %s, %v", second.State, second.Error)
@@ -191,7 +193,7 @@ func TestApprovedCallInLineNeedsTheSameTool(t *testing.T) {
 		<-block
 		return fleettest.Text("true"), nil
 	})
-	_, err := b.calls.Start(t.Context(), fleet.CallRequest{Actor: b.bob, Device: "d0", Tool: quietTool})
+	_, err := b.calls.Start(t.Context(), call.Request{Actor: b.bob, Device: "d0", Tool: quietTool})
 	check(t, err)
 	<-b.sent
 	c, a := b.ask(b.model)
@@ -202,7 +204,7 @@ func TestApprovedCallInLineNeedsTheSameTool(t *testing.T) {
 	check(t, err)
 	b.lists("d0", "0 OPENS the door", "2.4.2", "e0")
 	close(block)
-	b.wantRefused(c.ID, fleet.CodeApprovalStale)
+	b.wantRefused(c.ID, call.CodeApprovalStale)
 }
 
 // Each device of an approved fan-out has to be as it was when that was asked for.
@@ -212,8 +214,8 @@ func TestApprovedFanOutNeedsTheSameFirmware(t *testing.T) {
 		b.lists(id, "0 closes the door", "2.4.2", "e0")
 	}
 	b.leave("d1")
-	ask := func() fleet.FanOut {
-		f, err := b.fanOuts.Create(t.Context(), fleet.FanOutRequest{Actor: b.model, Tool: askedTool,
+	ask := func() call.FanOut {
+		f, err := b.fanOuts.Create(t.Context(), call.FanOutRequest{Actor: b.model, Tool: askedTool,
 			Devices: []fleet.DeviceID{"d0", "d1", "d2"}, OfflineWait: time.Hour})
 		check(t, err)
 		return f
@@ -228,12 +230,12 @@ func TestApprovedFanOutNeedsTheSameFirmware(t *testing.T) {
 	<-b.sent
 	b.lists("d1", "0 closes the door", "9.9.9", "e9")
 	b.connect("d1")
-	b.ends(f.ID, fleet.FanOutCompleted)
+	b.ends(f.ID, call.FanOutCompleted)
 	b.notSent()
-	page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID, Device: "d1"})
+	page, err := b.calls.List(t.Context(), call.Filter{FanOut: f.ID, Device: "d1"})
 	check(t, err)
 	if len(page.Items) != 1 || page.Items[0].State != fleet.CallRefused ||
-		page.Items[0].Error.Code != fleet.CodeApprovalStale || page.Items[0].Error.Params.Case() != "firmware" {
+		page.Items[0].Error.Code != call.CodeApprovalStale || page.Items[0].Error.Params.Case() != "firmware" {
 		t.Errorf("the call to the device with other firmware: %+v", page.Items)
 	}
 
@@ -241,9 +243,9 @@ func TestApprovedFanOutNeedsTheSameFirmware(t *testing.T) {
 	f = ask()
 	b.lists("d2", "0 OPENS the door", "2.4.2", "e0")
 	_, err = b.svc.Approve(t.Context(), b.bob, f.Approval, "")
-	wantRefusal(t, err, fleet.ErrConflict, fleet.CodeApprovalStale)
-	b.ends(f.ID, fleet.FanOutRefused)
-	if a, err := b.store.Approval(t.Context(), f.Approval); err != nil || a.Stale != fleet.StaleTool {
+	wantRefusal(t, err, fleet.ErrConflict, call.CodeApprovalStale)
+	b.ends(f.ID, call.FanOutRefused)
+	if a, err := b.store.Approval(t.Context(), f.Approval); err != nil || a.Stale != call.StaleTool {
 		t.Errorf("the approval ended %+v, %v", a, err)
 	}
 	b.notSent()

@@ -164,7 +164,7 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 		if err := s.recordAlert(ctx, tx, c); err != nil || c.Event != alert.Acked {
 			return err
 		}
-		return audit(ctx, tx, c.By, "alert.acknowledge", a.ID.String(), map[string]any{"kind": a.Kind,
+		return writeAudit(ctx, tx, c.By, "alert.acknowledge", a.ID.String(), map[string]any{"kind": a.Kind,
 			"subject": a.Subject, "devices": a.Devices, "note": a.Note})
 	})
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/webhook"
 )
 
-var _ fleet.ApprovalStore = (*Store)(nil)
+var _ call.ApprovalStore = (*Store)(nil)
 
 // AskForCall puts a call and the approval that it waits for on record, in one
 // transaction.
-func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *fleet.Approval) error {
+func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *call.Approval) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
 		return err
@@ -32,12 +33,12 @@ func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *fleet.Approval
 
 // AskForFanOut puts a fan-out and the approval that it waits for on record, in
 // one transaction.
-func (s *Store) AskForFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget,
-	a *fleet.Approval) error {
+func (s *Store) AskForFanOut(ctx context.Context, f *call.FanOut, targets []call.FanOutTarget,
+	a *call.Approval) error {
 	return s.ask(ctx, a, func(tx pgx.Tx) error { return insertFanOut(ctx, tx, f, targets) })
 }
 
-func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx) error) error {
+func (s *Store) ask(ctx context.Context, a *call.Approval, subject func(pgx.Tx) error) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		if err := subject(tx); err != nil {
 			return err
@@ -58,7 +59,7 @@ func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx)
 		}
 		detail := approvalDetail(*a)
 		detail["purpose"], detail["expires_at"] = a.Purpose, a.ExpiresAt
-		if err := audit(ctx, tx, a.AskedBy, "approval.request", a.ID.String(), detail); err != nil {
+		if err := writeAudit(ctx, tx, a.AskedBy, "approval.request", a.ID.String(), detail); err != nil {
 			return err
 		}
 		return s.publish(ctx, tx, webhook.ApprovalRequested, a.CreatedAt, *a)
@@ -73,7 +74,7 @@ func (s *Store) ask(ctx context.Context, a *fleet.Approval, subject func(pgx.Tx)
 }
 
 // approvalDetail is what audit entries say of an approval.
-func approvalDetail(a fleet.Approval) map[string]any {
+func approvalDetail(a call.Approval) map[string]any {
 	d := map[string]any{"subject": a.Subject, "subject_id": a.SubjectID, "tool": a.Tool, "targets": a.Targets,
 		"asked_by": a.AskedBy.Name, "rule": a.RuleName, "policy_version": a.PolicyVersion,
 		"digest": hex.EncodeToString(a.Digest[:])}
@@ -102,19 +103,19 @@ type buildRow struct {
 	Devices int    `json:"devices"`
 }
 
-func newBuildRow(b fleet.BuildCount) buildRow {
+func newBuildRow(b call.BuildCount) buildRow {
 	return buildRow{hex.EncodeToString(b.Tool[:]), cleanText(b.ELF), cleanText(b.Version), b.Devices}
 }
 
-func (r buildRow) count() fleet.BuildCount {
-	b := fleet.BuildCount{ToolBuild: fleet.ToolBuild{ELF: r.ELF, Version: r.Version}, Devices: r.Devices}
+func (r buildRow) count() call.BuildCount {
+	b := call.BuildCount{ToolBuild: call.ToolBuild{ELF: r.ELF, Version: r.Version}, Devices: r.Devices}
 	_, _ = hex.Decode(b.Tool[:], []byte(r.Tool)) // what is no digest names nothing
 	return b
 }
 
 type approvalRow struct {
 	ID             uuid.UUID
-	Subject        fleet.ApprovalSubject
+	Subject        call.ApprovalSubject
 	SubjectID      uuid.UUID
 	Digest         []byte
 	AskedKind      fleet.PrincipalKind
@@ -135,7 +136,7 @@ type approvalRow struct {
 	Picture        string
 	CreatedAt      time.Time
 	ExpiresAt      time.Time
-	State          fleet.ApprovalState
+	State          call.ApprovalState
 	DecidedKind    fleet.PrincipalKind
 	DecidedID      string
 	DecidedName    string
@@ -145,12 +146,12 @@ type approvalRow struct {
 	Code           string
 	Interrupt      bool
 	Builds         []buildRow
-	Stale          fleet.Stale
+	Stale          call.Stale
 	WaitUntil      *time.Time
 }
 
-func (r approvalRow) approval() fleet.Approval {
-	return fleet.Approval{ID: r.ID, Subject: r.Subject, SubjectID: r.SubjectID, Digest: [32]byte(r.Digest),
+func (r approvalRow) approval() call.Approval {
+	return call.Approval{ID: r.ID, Subject: r.Subject, SubjectID: r.SubjectID, Digest: [32]byte(r.Digest),
 		AskedBy:   fleet.Principal{Kind: r.AskedKind, ID: r.AskedID, Name: r.AskedName, Role: r.AskedRole},
 		AskedLine: r.AskedLine, Person: r.Person, Purpose: r.Purpose, Rule: r.Rule, RuleName: r.RuleName,
 		PolicyVersion: r.PolicyVersion, Device: r.DeviceID, Query: r.Query, Targets: r.Targets, Tool: r.Tool,
@@ -160,10 +161,10 @@ func (r approvalRow) approval() fleet.Approval {
 		Builds: collect(r.Builds, buildRow.count), Stale: r.Stale, WaitUntil: r.WaitUntil}
 }
 
-func toApproval(row pgx.CollectableRow) (fleet.Approval, error) {
+func toApproval(row pgx.CollectableRow) (call.Approval, error) {
 	r, err := pgx.RowToStructByName[approvalRow](row)
 	if err != nil {
-		return fleet.Approval{}, err
+		return call.Approval{}, err
 	}
 	return r.approval(), nil
 }
@@ -177,7 +178,7 @@ func (w *where) approvalScope(ctx context.Context) {
 }
 
 // Approval returns one approval, or [fleet.ErrNotFound].
-func (s *Store) Approval(ctx context.Context, id uuid.UUID) (fleet.Approval, error) {
+func (s *Store) Approval(ctx context.Context, id uuid.UUID) (call.Approval, error) {
 	scoped, args := scopedBy([]any{id}, func(w *where) { w.approvalScope(ctx) })
 	rows, _ := s.db.Query(ctx, `SELECT `+approvalColumns+` FROM approvals WHERE id = $1`+scoped, args...)
 	a, err := pgx.CollectExactlyOneRow(rows, toApproval)
@@ -188,8 +189,8 @@ func (s *Store) Approval(ctx context.Context, id uuid.UUID) (fleet.Approval, err
 }
 
 // Approvals lists approvals, newest first.
-func (s *Store) Approvals(ctx context.Context, f fleet.ApprovalFilter) (fleet.Page[fleet.Approval], error) {
-	none := fleet.Page[fleet.Approval]{}
+func (s *Store) Approvals(ctx context.Context, f call.ApprovalFilter) (fleet.Page[call.Approval], error) {
+	none := fleet.Page[call.Approval]{}
 	at, err := parseCursor(f.Cursor, "approvals")
 	if err != nil {
 		return none, err
@@ -211,7 +212,7 @@ func (s *Store) Approvals(ctx context.Context, f fleet.ApprovalFilter) (fleet.Pa
 	if err != nil {
 		return none, fmt.Errorf("approvals: %w", domainError(err))
 	}
-	return makePage(list, limit, at, func(a fleet.Approval) cursor {
+	return makePage(list, limit, at, func(a call.Approval) cursor {
 		return cursor{List: "approvals", ID: a.ID.String()}
 	}), nil
 }
@@ -227,12 +228,12 @@ func (s *Store) WaitingApprovals(ctx context.Context, now time.Time) (n int, err
 
 // ApprovalTargets lists the devices that a fan-out goes to, with what its approval
 // names of each.
-func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]fleet.ApprovalTarget, error) {
+func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]call.ApprovalTarget, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id, tool_digest, coalesce(elf_sha256, ''), coalesce(version, '')
 		FROM fanout_targets WHERE fanout_id = $1 AND reason = '' ORDER BY device_id LIMIT $2`,
-		fanOut, fleet.MaxFanOutDevices)
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t fleet.ApprovalTarget, err error) {
+		fanOut, call.MaxFanOutDevices)
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t call.ApprovalTarget, err error) {
 		var digest []byte
 		err = row.Scan(&t.Device, &digest, &t.Build.ELF, &t.Build.Version)
 		copy(t.Build.Tool[:], digest)
@@ -246,7 +247,7 @@ func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]fleet.
 
 // Decide ends an approval that waits, and the waiting of its subject. Of several
 // at once the first one wins; the others find that it waits no more.
-func (s *Store) Decide(ctx context.Context, d fleet.ApprovalDecision) error {
+func (s *Store) Decide(ctx context.Context, d call.ApprovalDecision) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		a, err := endApproval(ctx, tx, d)
 		if err != nil {
@@ -264,7 +265,7 @@ func (s *Store) Decide(ctx context.Context, d fleet.ApprovalDecision) error {
 }
 
 // endApproval changes the approval itself.
-func endApproval(ctx context.Context, tx pgx.Tx, d fleet.ApprovalDecision) (fleet.Approval, error) {
+func endApproval(ctx context.Context, tx pgx.Tx, d call.ApprovalDecision) (call.Approval, error) {
 	rows, _ := tx.Query(ctx, `
 		UPDATE approvals SET state = $2, decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
 			decided_at = $7, decision_reason = $8, code = $9, stale = $10
@@ -286,23 +287,23 @@ func endApproval(ctx context.Context, tx pgx.Tx, d fleet.ApprovalDecision) (flee
 
 // afterEnd changes what waited for an approval that was ended, and records who
 // did it.
-func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a fleet.Approval, d fleet.ApprovalDecision) error {
+func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call.ApprovalDecision) error {
 	var err error
 	switch {
-	case a.Subject == fleet.ApprovalOfCall && d.State == fleet.ApprovalApproved:
+	case a.Subject == call.ApprovalOfCall && d.State == call.ApprovalApproved:
 		err = releaseCall(ctx, tx, a, d.Call)
-	case a.Subject == fleet.ApprovalOfCall:
+	case a.Subject == call.ApprovalOfCall:
 		e := a.Refusal()
 		_, err = tx.Exec(ctx, `
 			UPDATE calls SET state = 'refused', failure = 'refused', error_code = $3, error_message = '',
 				error_params = $4::json, finished_at = $5
 			WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
 			a.SubjectID, a.CreatedAt, e.Code, marshalled(e.Params), d.At)
-	case d.State == fleet.ApprovalApproved:
+	case d.State == call.ApprovalApproved:
 		err = changeOne(ctx, tx, `
 			UPDATE fanouts SET state = 'running', started_at = $2 WHERE id = $1 AND state = 'pending_approval'`,
 			a.SubjectID, d.At)
-	case d.State == fleet.ApprovalWithdrawn:
+	case d.State == call.ApprovalWithdrawn:
 		_, err = tx.Exec(ctx, `
 			UPDATE fanouts SET state = 'canceled', finished_at = $2, canceled_by = $3
 			WHERE id = $1 AND state = 'pending_approval'`, a.SubjectID, d.At, cleanText(d.By.Name))
@@ -322,19 +323,19 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a fleet.Approval, d fle
 	if a.Stale != "" {
 		detail["stale"] = a.Stale
 	}
-	if err := audit(ctx, tx, d.By, "approval."+verbs[d.State], a.ID.String(), detail); err != nil {
+	if err := writeAudit(ctx, tx, d.By, "approval."+verbs[d.State], a.ID.String(), detail); err != nil {
 		return err
 	}
 	return s.publish(ctx, tx, webhook.ApprovalDecided, d.At, a)
 }
 
 // verbs are the actions of audit entries.
-var verbs = map[fleet.ApprovalState]string{fleet.ApprovalApproved: "approve", fleet.ApprovalDenied: "deny",
-	fleet.ApprovalExpired: "expire", fleet.ApprovalWithdrawn: "withdraw"}
+var verbs = map[call.ApprovalState]string{call.ApprovalApproved: "approve", call.ApprovalDenied: "deny",
+	call.ApprovalExpired: "expire", call.ApprovalWithdrawn: "withdraw"}
 
 // releaseCall stores how an approved call goes on: it is pending, waits for its
 // device, or the gate has refused it meanwhile.
-func releaseCall(ctx context.Context, tx pgx.Tx, a fleet.Approval, c *fleet.Call) error {
+func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
 		return err
@@ -349,19 +350,19 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a fleet.Approval, c *fleet.Call
 		return fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state", fleet.Because("state.canceled"), "actor", "")
 	}
 	if err == nil && c.State == fleet.CallPendingDevice {
-		return keepWait(ctx, tx, c, fleet.CallWait{Interrupt: a.Interrupt, Picture: a.Picture})
+		return keepWait(ctx, tx, c, call.Wait{Interrupt: a.Interrupt, Picture: a.Picture})
 	}
 	return err
 }
 
 // withdrawApprovalOf ends the approval of what was canceled, if it waits.
-func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subject fleet.ApprovalSubject, id uuid.UUID,
+func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subject call.ApprovalSubject, id uuid.UUID,
 	at time.Time) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE approvals SET state = 'withdrawn', decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
 			decided_at = $7, code = $8
 		WHERE subject = $1 AND subject_id = $2 AND state = 'waiting'`,
-		subject, id, by.Kind, by.ID, cleanText(by.Name), by.Role, at, fleet.CodeApprovalWithdrawn)
+		subject, id, by.Kind, by.ID, cleanText(by.Name), by.Role, at, call.CodeApprovalWithdrawn)
 	return err
 }
 
@@ -369,8 +370,8 @@ func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subj
 const expireAtOnce = 200
 
 // ExpireApprovals ends those whose time is over.
-func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]fleet.Approval, error) {
-	var ended []fleet.Approval
+func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]call.Approval, error) {
+	var ended []call.Approval
 	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
@@ -381,8 +382,8 @@ func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]fleet.App
 			return err
 		}
 		for _, id := range due {
-			d := fleet.ApprovalDecision{ID: id, State: fleet.ApprovalExpired, By: system, At: now,
-				Code: fleet.CodeApprovalExpired}
+			d := call.ApprovalDecision{ID: id, State: call.ApprovalExpired, By: system, At: now,
+				Code: call.CodeApprovalExpired}
 			a, err := endApproval(ctx, tx, d)
 			if err != nil {
 				return err

@@ -15,8 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/authority"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/webhook"
 )
@@ -30,16 +33,16 @@ type askPolicy struct {
 	ttl     time.Duration
 }
 
-func (p *askPolicy) Judge(q *fleet.Proposal) fleet.Verdict {
+func (p *askPolicy) Judge(q *call.Proposal) call.Verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := fleet.Verdict{Decision: fleet.DecisionAllow, Version: p.version, Rule: "r1", RuleName: "ask first",
+	v := call.Verdict{Decision: call.DecisionAllow, Version: p.version, Rule: "r1", RuleName: "ask first",
 		ApprovalTTL: p.ttl}
 	if slices.Contains(p.tools, q.Tool.Name) {
-		v.Decision = fleet.DecisionRequireApproval
+		v.Decision = call.DecisionRequireApproval
 	}
 	if p.deny {
-		v.Decision = fleet.DecisionDeny
+		v.Decision = call.DecisionDeny
 	}
 	return v
 }
@@ -59,9 +62,9 @@ type approvalBench struct {
 	link    *fleettest.Link
 	events  *fleet.Events
 	targets *fleet.Targets
-	calls   *fleet.Calls
-	fanOuts *fleet.FanOuts
-	svc     *fleet.Approvals
+	calls   *call.Service
+	fanOuts *call.FanOuts
+	svc     *call.Approvals
 	sent    chan string
 	now     func() time.Time
 	away    *awayDevices
@@ -172,7 +175,7 @@ func newApprovalBench(t *testing.T) *approvalBench {
 		})
 	}
 	b.link.Sending = func(i fleet.Invocation) { b.sent <- i.Tool + string(i.Arguments) }
-	people := fleet.NewOperators(b.store)
+	people := operator.New(b.store)
 	b.alice, b.bob, b.carol = b.person(people, "alice", fleet.RoleAdmin), b.person(people, "bob", fleet.RoleOperator),
 		b.person(people, "carol", fleet.RoleViewer)
 	b.model = b.token(b.alice, "assistant", fleet.KindModel, "")
@@ -187,13 +190,13 @@ func newApprovalBench(t *testing.T) *approvalBench {
 // start makes the services, as a start of fleetd does.
 func (b *approvalBench) start() {
 	b.targets = fleet.NewTargets(b.store, b.store)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Policy: b.policy, Approvals: b.store,
+	calls := call.New(call.Options{Store: b.store, Targets: b.targets, Policy: b.policy, Approvals: b.store,
 		Link: b.link, Watcher: b.seen, URLs: noURLs{}, Events: b.events,
 		Authority: authority.New(authority.Options{Store: b.store, MaxAge: time.Nanosecond})})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: b.store, Devices: b.store, Calls: calls,
+	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: b.store, Devices: b.store, Calls: calls,
 		Approvals: b.store, Presence: b.away, Events: b.events, Grace: time.Nanosecond})
 	b.calls, b.fanOuts = calls, fanOuts
-	b.svc = fleet.NewApprovals(fleet.ApprovalsOptions{Store: b.store, Calls: calls, FanOuts: fanOuts, Events: b.events,
+	b.svc = call.NewApprovals(call.ApprovalsOptions{Store: b.store, Calls: calls, FanOuts: fanOuts, Events: b.events,
 		Now: func() time.Time { return b.now() }})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -214,9 +217,9 @@ func (b *approvalBench) sql(text string, args ...any) {
 	check(b.t, err)
 }
 
-func (b *approvalBench) person(people *fleet.Operators, name string, role fleet.Role) fleet.Principal {
+func (b *approvalBench) person(people *operator.Service, name string, role fleet.Role) fleet.Principal {
 	b.t.Helper()
-	o, err := people.Create(b.t.Context(), admin, fleet.OperatorRequest{Name: name, Access: fleet.Access{Role: role},
+	o, err := people.Create(b.t.Context(), admin, operator.Request{Name: name, Access: operator.Access{Role: role},
 		Password: "correct horse"})
 	check(b.t, err)
 	return o.Principal()
@@ -224,16 +227,16 @@ func (b *approvalBench) person(people *fleet.Operators, name string, role fleet.
 
 func (b *approvalBench) token(by fleet.Principal, name string, kind fleet.PrincipalKind, scope string) fleet.Principal {
 	b.t.Helper()
-	t, _, err := fleet.NewOperators(b.store).NewToken(b.t.Context(), by, fleet.TokenRequest{Name: name, Kind: kind,
+	t, _, err := operator.New(b.store).NewToken(b.t.Context(), by, operator.TokenRequest{Name: name, Kind: kind,
 		Role: fleet.RoleAdmin, Scope: scope, Tools: map[bool][]string{true: {"*"}}[kind == fleet.KindModel]})
 	check(b.t, err)
 	return t.Principal()
 }
 
 // ask makes a call that needs an approval.
-func (b *approvalBench) ask(by fleet.Principal) (fleet.Call, fleet.Approval) {
+func (b *approvalBench) ask(by fleet.Principal) (fleet.Call, call.Approval) {
 	b.t.Helper()
-	c, err := b.calls.Make(b.t.Context(), fleet.CallRequest{Actor: by, Device: "d0", Tool: askedTool,
+	c, err := b.calls.Make(b.t.Context(), call.Request{Actor: by, Device: "d0", Tool: askedTool,
 		Arguments: json.RawMessage(`{"volume": 30}`), Purpose: "too quiet"})
 	check(b.t, err)
 	if c.State != fleet.CallPendingApproval || c.Approval == uuid.Nil {
@@ -291,18 +294,18 @@ func TestCallWaitsForItsApproval(t *testing.T) {
 	same(t, a.AskedBy, fleet.Principal{Kind: fleet.KindModel, ID: b.model.ID, Name: "assistant", Role: fleet.RoleAdmin})
 	same(t, a.AskedLine, []string{b.model.ID, b.alice.ID})
 	if a.Person != "alice" || a.Purpose != "too quiet" || a.Tool != askedTool || a.Device != "d0" ||
-		a.RuleName != "ask first" || a.PolicyVersion != 7 || !a.ExpiresAt.Equal(a.CreatedAt.Add(fleet.DefaultApprovalTTL)) ||
+		a.RuleName != "ask first" || a.PolicyVersion != 7 || !a.ExpiresAt.Equal(a.CreatedAt.Add(call.DefaultApprovalTTL)) ||
 		string(a.Arguments) != `{"volume": 30}` {
 		t.Errorf("the approval is %+v", a)
 	}
-	page, err := b.calls.List(t.Context(), fleet.CallFilter{States: []fleet.CallState{fleet.CallPendingApproval}})
+	page, err := b.calls.List(t.Context(), call.Filter{States: []fleet.CallState{fleet.CallPendingApproval}})
 	check(t, err)
 	if len(page.Items) != 1 || page.Items[0].ID != c.ID {
 		t.Errorf("%d calls are listed as waiting", len(page.Items))
 	}
 	done, err := b.svc.Approve(t.Context(), b.bob, a.ID, "go on")
 	check(t, err)
-	if done.State != fleet.ApprovalApproved || done.DecidedBy.Name != "bob" || done.Reason != "go on" {
+	if done.State != call.ApprovalApproved || done.DecidedBy.Name != "bob" || done.Reason != "go on" {
 		t.Errorf("decided: %+v", done)
 	}
 	if c := b.outcome(c.ID); c.State != fleet.CallSucceeded || c.Approval != a.ID || c.Actor.Name != "assistant" {
@@ -319,7 +322,7 @@ func TestCallWaitsForItsApproval(t *testing.T) {
 		wantRefusal(t, again(), fleet.ErrConflict, "approval_not_waiting")
 	}
 	b.notSent()
-	entries, err := b.store.AuditEntries(t.Context(), fleet.AuditFilter{Subject: a.ID.String()})
+	entries, err := b.store.AuditEntries(t.Context(), audit.Filter{Subject: a.ID.String()})
 	check(t, err)
 	if len(entries.Items) != 2 || entries.Items[0].Action != "approval.approve" || entries.Items[0].Actor.Name != "bob" ||
 		entries.Items[1].Action != "approval.request" {
@@ -329,7 +332,7 @@ func TestCallWaitsForItsApproval(t *testing.T) {
 
 func TestURLArgumentIsFilledInOnceApproved(t *testing.T) {
 	b := newApprovalBench(t)
-	c, err := b.calls.Make(t.Context(), fleet.CallRequest{Actor: b.alice, Device: "d0", Tool: fleet.ToolSnapshot})
+	c, err := b.calls.Make(t.Context(), call.Request{Actor: b.alice, Device: "d0", Tool: fleet.ToolSnapshot})
 	check(t, err)
 	if c.State != fleet.CallPendingApproval || string(c.Arguments) != "{}" {
 		t.Fatalf("%s %s", c.State, c.Arguments)
@@ -355,7 +358,7 @@ func TestWhoMayApprove(t *testing.T) {
 		fleet.KindProgram, "")
 	modelOfBob := b.token(asAdmin(b.bob), "model of bob", fleet.KindModel, "")
 	elsewhere := b.token(asAdmin(b.bob), "elsewhere", fleet.KindProgram, "id:d1")
-	limited, _, err := fleet.NewOperators(b.store).NewToken(t.Context(), asAdmin(b.bob), fleet.TokenRequest{
+	limited, _, err := operator.New(b.store).NewToken(t.Context(), asAdmin(b.bob), operator.TokenRequest{
 		Name: "reads", Role: fleet.RoleAdmin, Tools: []string{"self.get_*"}})
 	check(t, err)
 	_, asked := b.ask(b.alice)
@@ -395,7 +398,7 @@ func TestWhoMayApprove(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b.t = t
 			c, a := b.ask(tt.asker)
-			for _, decide := range []func(context.Context, fleet.Principal, uuid.UUID, string) (fleet.Approval, error){
+			for _, decide := range []func(context.Context, fleet.Principal, uuid.UUID, string) (call.Approval, error){
 				b.svc.Deny, b.svc.Approve} {
 				_, err := decide(t.Context(), tt.decider, a.ID, "")
 				switch tt.code {
@@ -408,7 +411,7 @@ func TestWhoMayApprove(t *testing.T) {
 				default:
 					wantRefusal(t, err, fleet.ErrForbidden, tt.code)
 				}
-				if now, err := b.store.Approval(t.Context(), a.ID); err != nil || now.State != fleet.ApprovalWaiting {
+				if now, err := b.store.Approval(t.Context(), a.ID); err != nil || now.State != call.ApprovalWaiting {
 					t.Errorf("afterwards it is %s, %v", now.State, err)
 				}
 			}
@@ -495,7 +498,7 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 		_, err := b.svc.Approve(t.Context(), b.bob, a.ID, "")
 		wantRefusal(t, err, fleet.ErrConflict, "approval_not_waiting")
 		// Whatever the service thinks of the time, the statement has its own.
-		err = b.store.Decide(t.Context(), fleet.ApprovalDecision{ID: a.ID, State: fleet.ApprovalApproved, By: b.bob,
+		err = b.store.Decide(t.Context(), call.ApprovalDecision{ID: a.ID, State: call.ApprovalApproved, By: b.bob,
 			At: a.ExpiresAt, Call: &c})
 		wantRefusal(t, err, fleet.ErrConflict, "approval_not_waiting")
 		ctx, stop := context.WithCancel(t.Context())
@@ -506,7 +509,7 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 		check(t, <-done)
 		b.now = func() time.Time { return time.Now().UTC() }
 	})
-	stale := func(name string, change func(a fleet.Approval)) {
+	stale := func(name string, change func(a call.Approval)) {
 		t.Run(name, func(t *testing.T) {
 			b.t = t
 			c, a := b.ask(b.model)
@@ -518,33 +521,33 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 			wantRefusal(t, err, fleet.ErrConflict, "approval_not_waiting")
 		})
 	}
-	stale("the policy changed", func(fleet.Approval) { b.policy.change(func() { b.policy.version++ }) })
-	stale("the call changed", func(a fleet.Approval) {
+	stale("the policy changed", func(call.Approval) { b.policy.change(func() { b.policy.version++ }) })
+	stale("the call changed", func(a call.Approval) {
 		b.sql(`UPDATE calls SET arguments = '{"volume":100}' WHERE id = $1`, a.SubjectID)
 	})
-	stale("what the approver saw changed", func(a fleet.Approval) {
+	stale("what the approver saw changed", func(a call.Approval) {
 		b.sql(`UPDATE approvals SET arguments = '{"volume":1}' WHERE id = $1`, a.ID)
 	})
-	stale("the device changed", func(a fleet.Approval) {
+	stale("the device changed", func(a call.Approval) {
 		b.sql(`UPDATE calls SET device_id = 'd1' WHERE id = $1`, a.SubjectID)
 	})
-	stale("the device describes the tool otherwise", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "", "") })
-	stale("the device runs another build", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "", "e1") })
-	stale("the device runs another version", func(fleet.Approval) { b.lists("d0", "0 OPENS the door", "9.9.9", "e1") })
-	stale("the device does not offer the tool", func(fleet.Approval) {
+	stale("the device describes the tool otherwise", func(call.Approval) { b.lists("d0", "0 OPENS the door", "", "") })
+	stale("the device runs another build", func(call.Approval) { b.lists("d0", "0 OPENS the door", "", "e1") })
+	stale("the device runs another version", func(call.Approval) { b.lists("d0", "0 OPENS the door", "9.9.9", "e1") })
+	stale("the device does not offer the tool", func(call.Approval) {
 		check(b.t, b.store.SaveListing(b.t.Context(), fleet.ToolListing{Device: "d0", At: now(),
 			Inventory: fleet.Inventory{ID: "none"}}))
 		b.targets.Forget("d0")
 	})
 	b.t = t
 	b.lists("d0", "0 closes the door", "2.4.2", "e0")
-	stale("what the approver saw of the firmware changed", func(a fleet.Approval) {
+	stale("what the approver saw of the firmware changed", func(a call.Approval) {
 		b.sql(`UPDATE approvals SET builds = replace(builds::text, '2.4.2', '2.4.3')::json WHERE id = $1`, a.ID)
 	})
-	stale("it was asked for before an update of fleetd", func(a fleet.Approval) {
+	stale("it was asked for before an update of fleetd", func(a call.Approval) {
 		b.sql(`UPDATE approvals SET builds = NULL WHERE id = $1`, a.ID)
 	})
-	stale("the asking token was revoked", func(a fleet.Approval) {
+	stale("the asking token was revoked", func(a call.Approval) {
 		b.sql(`UPDATE tokens SET revoked_at = now() WHERE id::text = $1`, b.model.ID)
 	})
 }
@@ -595,11 +598,11 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 	// The process dies right after its decision is on record, an hour and more after the call was made.
 	for _, x := range []struct {
 		c fleet.Call
-		a fleet.Approval
+		a call.Approval
 	}{{approved, a}, {sent, a2}} {
 		c := x.c
 		c.State = fleet.CallPending
-		check(t, b.store.Decide(t.Context(), fleet.ApprovalDecision{ID: x.a.ID, State: fleet.ApprovalApproved, By: b.bob,
+		check(t, b.store.Decide(t.Context(), call.ApprovalDecision{ID: x.a.ID, State: call.ApprovalApproved, By: b.bob,
 			At: now(), Call: &c}))
 		if c.ID == sent.ID {
 			c.State, c.SentAt = fleet.CallSent, ptr(now())
@@ -632,7 +635,7 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 
 func TestFanOutWaitsForItsApproval(t *testing.T) {
 	b := newApprovalBench(t)
-	r := fleet.FanOutRequest{Actor: b.model, Devices: []fleet.DeviceID{"d2", "d0", "d1"}, Tool: askedTool,
+	r := call.FanOutRequest{Actor: b.model, Devices: []fleet.DeviceID{"d2", "d0", "d1"}, Tool: askedTool,
 		Arguments: json.RawMessage(`{"volume":5}`), Purpose: "night"}
 	p, err := b.fanOuts.Preview(t.Context(), r)
 	if err != nil || p.NeedApproval != 3 || p.Targets != 3 {
@@ -640,7 +643,7 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 	}
 	f, err := b.fanOuts.Create(t.Context(), r)
 	check(t, err)
-	if f.State != fleet.FanOutPendingApproval || f.Approval == uuid.Nil {
+	if f.State != call.FanOutPendingApproval || f.Approval == uuid.Nil {
 		t.Fatalf("the fan-out is %+v", f)
 	}
 	b.notSent()
@@ -651,8 +654,8 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 	wantRefusal(t, err, fleet.ErrForbidden, "own_approval")
 	_, err = b.svc.Approve(t.Context(), b.bob, f.Approval, "")
 	check(t, err)
-	b.ends(f.ID, fleet.FanOutCompleted)
-	page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID})
+	b.ends(f.ID, call.FanOutCompleted)
+	page, err := b.calls.List(t.Context(), call.Filter{FanOut: f.ID})
 	check(t, err)
 	if len(page.Items) != 3 {
 		t.Errorf("%d calls", len(page.Items))
@@ -665,9 +668,9 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 	}
 
 	// Not given.
-	for state, end := range map[fleet.FanOutState]func(id uuid.UUID) error{
-		fleet.FanOutRefused: func(id uuid.UUID) error { _, err := b.svc.Deny(t.Context(), b.bob, id, "no"); return err },
-		fleet.FanOutCanceled: func(id uuid.UUID) error {
+	for state, end := range map[call.FanOutState]func(id uuid.UUID) error{
+		call.FanOutRefused: func(id uuid.UUID) error { _, err := b.svc.Deny(t.Context(), b.bob, id, "no"); return err },
+		call.FanOutCanceled: func(id uuid.UUID) error {
 			_, err := b.svc.Withdraw(t.Context(), b.model, id, "")
 			return err
 		},
@@ -680,8 +683,8 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 	f, err = b.fanOuts.Create(t.Context(), r)
 	check(t, err)
 	check(t, b.fanOuts.Cancel(t.Context(), b.model, f.ID))
-	b.ends(f.ID, fleet.FanOutCanceled)
-	if a, err := b.store.Approval(t.Context(), f.Approval); err != nil || a.State != fleet.ApprovalWithdrawn {
+	b.ends(f.ID, call.FanOutCanceled)
+	if a, err := b.store.Approval(t.Context(), f.Approval); err != nil || a.State != call.ApprovalWithdrawn {
 		t.Errorf("the approval is %s, %v", a.State, err)
 	}
 	f, err = b.fanOuts.Create(t.Context(), r)
@@ -689,11 +692,11 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 	b.policy.change(func() { b.policy.version++ })
 	_, err = b.svc.Approve(t.Context(), b.bob, f.Approval, "")
 	wantRefusal(t, err, fleet.ErrConflict, "approval_stale")
-	b.ends(f.ID, fleet.FanOutRefused)
+	b.ends(f.ID, call.FanOutRefused)
 	b.notSent()
 }
 
-func (b *approvalBench) ends(id uuid.UUID, state fleet.FanOutState) {
+func (b *approvalBench) ends(id uuid.UUID, state call.FanOutState) {
 	b.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		f, err := b.store.FanOut(b.t.Context(), id)

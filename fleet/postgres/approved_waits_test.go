@@ -10,14 +10,15 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // askLate makes a call to a device that is away, which needs an approval and then waits
 // until the device is back.
-func (b *approvalBench) askLate(wait time.Duration) (fleet.Call, fleet.Approval) {
+func (b *approvalBench) askLate(wait time.Duration) (fleet.Call, call.Approval) {
 	b.t.Helper()
 	b.leave("d0")
-	c, err := b.calls.Make(b.t.Context(), fleet.CallRequest{Actor: b.model, Device: "d0", Tool: askedTool,
+	c, err := b.calls.Make(b.t.Context(), call.Request{Actor: b.model, Device: "d0", Tool: askedTool,
 		Arguments: json.RawMessage(`{"volume": 30}`), Purpose: "too quiet", OfflineWait: wait})
 	check(b.t, err)
 	a, err := b.store.Approval(b.t.Context(), c.Approval)
@@ -59,25 +60,25 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 			b.sql(`UPDATE tokens SET tools = '{self.get_*}' WHERE id::text = $1`, b.model.ID)
 		}, fleet.CallRefused, "tool_not_allowed"},
 		"who approved is disabled": {func(b *approvalBench, _ uuid.UUID) { b.sql(disable, "bob") },
-			fleet.CallRefused, fleet.CodeApprovalStale + ".approver"},
+			fleet.CallRefused, call.CodeApprovalStale + ".approver"},
 		"who approved reads only": {func(b *approvalBench, _ uuid.UUID) { b.sql(role, "bob") },
-			fleet.CallRefused, fleet.CodeApprovalStale + ".approver"},
+			fleet.CallRefused, call.CodeApprovalStale + ".approver"},
 		"who approved has other devices": {func(b *approvalBench, _ uuid.UUID) { b.sql(scope, "bob") },
-			fleet.CallRefused, fleet.CodeApprovalStale + ".approver"},
+			fleet.CallRefused, call.CodeApprovalStale + ".approver"},
 		"who approved is disabled while fleetd restarts": {func(b *approvalBench, _ uuid.UUID) {
 			b.sql(disable, "bob")
 			b.restart()
-		}, fleet.CallRefused, fleet.CodeApprovalStale + ".approver"},
+		}, fleet.CallRefused, call.CodeApprovalStale + ".approver"},
 		"another policy": {func(b *approvalBench, _ uuid.UUID) { b.policy.change(func() { b.policy.version++ }) },
-			fleet.CallRefused, fleet.CodeApprovalStale},
+			fleet.CallRefused, call.CodeApprovalStale},
 		"the policy denies": {func(b *approvalBench, _ uuid.UUID) { b.policy.change(func() { b.policy.deny = true }) },
 			fleet.CallRefused, "policy_denied"},
 		"another tool": {func(b *approvalBench, _ uuid.UUID) { b.lists("d0", "rings a bell", "2.0.3", "") },
-			fleet.CallRefused, fleet.CodeApprovalStale + ".tool"},
+			fleet.CallRefused, call.CodeApprovalStale + ".tool"},
 		"other firmware, after a restart": {func(b *approvalBench, _ uuid.UUID) {
 			b.sql(`UPDATE devices SET version = '9.9' WHERE id = 'd0'`)
 			b.restart()
-		}, fleet.CallRefused, fleet.CodeApprovalStale + ".firmware"},
+		}, fleet.CallRefused, call.CodeApprovalStale + ".firmware"},
 		"held": {func(b *approvalBench, _ uuid.UUID) {
 			b.sql(`UPDATE devices SET hold_reason = 'bench', hold_since = now(), hold_name = 'x', hold_kind = 'operator',
 				hold_id = 'x', hold_role = 'admin' WHERE id = 'd0'`)
@@ -97,7 +98,7 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 			_, err = b.svc.Approve(t.Context(), b.bob, a.ID, "")
 			check(t, err)
 			if c, err := b.calls.Get(t.Context(), c.ID); err != nil || c.State != fleet.CallPendingDevice ||
-				!c.WaitUntil.Equal(*a.WaitUntil) || !c.Waits.Is(fleet.ReasonDeviceAway) {
+				!c.WaitUntil.Equal(*a.WaitUntil) || !c.Waits.Is(call.ReasonDeviceAway) {
 				t.Fatalf("approved, it is %s until %v for %v, %v", c.State, c.WaitUntil, c.Waits, err)
 			}
 			if tt.meanwhile != nil {
@@ -111,14 +112,14 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 					t.Errorf("sent %s", sent)
 				}
 				tt.want = fleet.CallSucceeded
-				if len(got.Evidence) != 1 || !got.Evidence[0].Reason.Is(fleet.ReasonDeviceBack) {
+				if len(got.Evidence) != 1 || !got.Evidence[0].Reason.Is(call.ReasonDeviceBack) {
 					t.Errorf("evidence %+v", got.Evidence)
 				}
 			}
 			code := ""
 			if got.Error != nil {
 				code = got.Error.Code
-				if of, is := got.Error.Params["case"].(string); is && code == fleet.CodeApprovalStale {
+				if of, is := got.Error.Params["case"].(string); is && code == call.CodeApprovalStale {
 					code += "." + of
 				}
 			}
@@ -148,14 +149,14 @@ func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 				b := newApprovalBench(t)
 				b.leave("d1")
 				b.leave("d2")
-				f, err := b.fanOuts.Create(t.Context(), fleet.FanOutRequest{Actor: b.model, Tool: askedTool,
+				f, err := b.fanOuts.Create(t.Context(), call.FanOutRequest{Actor: b.model, Tool: askedTool,
 					Devices: []fleet.DeviceID{"d0", "d1", "d2"}, Arguments: json.RawMessage(`{"volume":5}`), OfflineWait: time.Hour})
 				check(t, err)
 				_, err = b.svc.Approve(t.Context(), b.bob, f.Approval, "")
 				check(t, err)
 				<-b.sent
 				ended := func(state fleet.CallState) []fleet.Call {
-					page, err := b.calls.List(t.Context(), fleet.CallFilter{FanOut: f.ID, States: []fleet.CallState{state}})
+					page, err := b.calls.List(t.Context(), call.Filter{FanOut: f.ID, States: []fleet.CallState{state}})
 					check(t, err)
 					return page.Items
 				}
@@ -166,7 +167,7 @@ func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 				}
 				b.connect("d1")
 				b.connect("d2")
-				b.ends(f.ID, fleet.FanOutCompleted)
+				b.ends(f.ID, call.FanOutCompleted)
 				for range 2 - len(tt.refused) {
 					<-b.sent
 				}
@@ -175,7 +176,7 @@ func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 				for _, c := range ended(fleet.CallRefused) {
 					refused = append(refused, c.Device)
 					why := c.Error.Params
-					if c.Error.Code != fleet.CodeApprovalStale || why["case"] != "approver" || why["by"] != "bob" {
+					if c.Error.Code != call.CodeApprovalStale || why["case"] != "approver" || why["by"] != "bob" {
 						t.Errorf("%s is refused with %+v", c.Device, c.Error)
 					}
 				}

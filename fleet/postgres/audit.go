@@ -12,9 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 )
 
-var _ fleet.AuditStore = (*Store)(nil)
+var _ audit.Store = (*Store)(nil)
 
 // audited makes a change and its audit entry in one transaction.
 func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject string, detail map[string]any,
@@ -23,7 +24,7 @@ func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject
 		if err := change(tx); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, action, subject, detail)
+		return writeAudit(ctx, tx, by, action, subject, detail)
 	})
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", action, subject, domainError(err))
@@ -31,7 +32,7 @@ func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject
 	return nil
 }
 
-func audit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string, detail map[string]any) error {
+func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string, detail map[string]any) error {
 	if detail == nil {
 		detail = map[string]any{}
 	}
@@ -81,8 +82,8 @@ type auditRow struct {
 	Detail    map[string]any
 }
 
-func (r auditRow) entry() fleet.AuditEntry {
-	return fleet.AuditEntry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
+func (r auditRow) entry() audit.Entry {
+	return audit.Entry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
 		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
 }
 
@@ -98,8 +99,8 @@ func (w *where) auditScope(ctx context.Context) {
 }
 
 // AuditEntries lists audit entries, newest first.
-func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {
-	none := fleet.Page[fleet.AuditEntry]{}
+func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[audit.Entry], error) {
+	none := fleet.Page[audit.Entry]{}
 	at, err := parseCursor(f.Cursor, "audit")
 	if err != nil {
 		return none, err
@@ -138,7 +139,7 @@ func (s *Store) AuditEntries(ctx context.Context, f fleet.AuditFilter) (fleet.Pa
 // nameSubjects adds the names of what was changed. A device has its present name. What is named by a UUID has the name
 // that an entry recorded last, which stays when the thing is gone; where entries are not kept as long as things, the
 // thing itself is asked.
-func (s *Store) nameSubjects(ctx context.Context, entries []fleet.AuditEntry) error {
+func (s *Store) nameSubjects(ctx context.Context, entries []audit.Entry) error {
 	var ids []string
 	var uuids []pgtype.UUID // of ids; null for a device's
 	for _, e := range entries {

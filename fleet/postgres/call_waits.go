@@ -7,11 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // WaitForDevice puts a call on record as one that waits until its device is back. A
 // call that has its outcome stays as it is: that is [fleet.ErrConflict].
-func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait fleet.CallWait) error {
+func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait call.Wait) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait fleet.Cal
 	return waitError(c, "not put on record as waiting", err)
 }
 
-func keepWait(ctx context.Context, db execer, c *fleet.Call, wait fleet.CallWait) error {
+func keepWait(ctx context.Context, db execer, c *fleet.Call, wait call.Wait) error {
 	_, err := db.Exec(ctx, `
 		INSERT INTO call_waits (call_id, created_at, interrupt, picture) VALUES ($1, $2, $3, $4)
 		ON CONFLICT DO NOTHING`, c.ID, c.CreatedAt, wait.Interrupt, wait.Picture)
@@ -65,7 +66,7 @@ func (s *Store) SendWaiting(ctx context.Context, c *fleet.Call) error {
 }
 
 // WaitingCalls lists the calls that wait for their devices, oldest first.
-func (s *Store) WaitingCalls(ctx context.Context) ([]fleet.WaitingCall, error) {
+func (s *Store) WaitingCalls(ctx context.Context) ([]call.WaitingCall, error) {
 	_, err := s.db.Exec(ctx, `
 		DELETE FROM call_waits w WHERE NOT EXISTS (
 			SELECT FROM calls c
@@ -84,13 +85,13 @@ func (s *Store) WaitingCalls(ctx context.Context) ([]fleet.WaitingCall, error) {
 			SELECT `+callColumnList+` FROM calls
 			WHERE calls.id = w.call_id AND calls.created_at = w.created_at AND state = 'pending_device') AS c ON true
 		ORDER BY w.call_id`)
-	waiting, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (fleet.WaitingCall, error) {
+	waiting, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (call.WaitingCall, error) {
 		r, err := pgx.RowToStructByName[waitingRow](row)
 		if err != nil {
-			return fleet.WaitingCall{}, err
+			return call.WaitingCall{}, err
 		}
 		c, err := r.call()
-		return fleet.WaitingCall{Call: c, CallWait: fleet.CallWait{Interrupt: r.Interrupt, Picture: r.Picture}}, err
+		return call.WaitingCall{Call: c, Wait: call.Wait{Interrupt: r.Interrupt, Picture: r.Picture}}, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("calls that wait for their devices: %w", domainError(err))

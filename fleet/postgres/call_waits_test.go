@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // What is on record of a call that waits until its device is back, from its request
@@ -41,7 +42,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 	}
 	wait := func(c *fleet.Call) {
 		t.Helper()
-		check(t, s.WaitForDevice(ctx, c, fleet.CallWait{Interrupt: true, Picture: "blob"}))
+		check(t, s.WaitForDevice(ctx, c, call.Wait{Interrupt: true, Picture: "blob"}))
 	}
 	now := time.Now().UTC()
 	sent := func(c *fleet.Call) {
@@ -67,7 +68,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 		t.Errorf("waits again as %+v", got)
 	}
 	waits(first, second)
-	page, err := s.Calls(ctx, fleet.CallFilter{States: []fleet.CallState{fleet.CallPendingDevice}})
+	page, err := s.Calls(ctx, call.Filter{States: []fleet.CallState{fleet.CallPendingDevice}})
 	check(t, err)
 	if len(page.Items) != 2 {
 		t.Errorf("%d listed", len(page.Items))
@@ -90,7 +91,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 	late.State, late.SentAt, late.FinishedAt = fleet.CallSent, &now, nil
 	wantKind(t, s.SendWaiting(ctx, &late), fleet.ErrConflict)
 	late.State, late.SentAt = fleet.CallPendingDevice, nil
-	wantKind(t, s.WaitForDevice(ctx, &late, fleet.CallWait{}), fleet.ErrConflict)
+	wantKind(t, s.WaitForDevice(ctx, &late, call.Wait{}), fleet.ErrConflict)
 	state(second, fleet.CallCanceled)
 	waits()
 }

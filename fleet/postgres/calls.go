@@ -13,9 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
-var _ fleet.CallStore = (*Store)(nil)
+var _ call.Store = (*Store)(nil)
 
 // maxPageBytes ends a page of calls early: results may be large, and a page
 // has to fit into memory many times over.
@@ -198,7 +199,7 @@ func (s *Store) Call(ctx context.Context, id uuid.UUID) (fleet.Call, error) {
 }
 
 // Calls lists calls, newest first. A page ends early when its results are large.
-func (s *Store) Calls(ctx context.Context, f fleet.CallFilter) (fleet.Page[fleet.Call], error) {
+func (s *Store) Calls(ctx context.Context, f call.Filter) (fleet.Page[fleet.Call], error) {
 	none := fleet.Page[fleet.Call]{}
 	at, err := parseCursor(f.Cursor, "calls")
 	if err != nil {
@@ -249,7 +250,7 @@ func collectCalls(ctx context.Context, db *pgxpool.Pool, sql string, args []any)
 	return list, false, rows.Err()
 }
 
-func whereCalls(f fleet.CallFilter) *where {
+func whereCalls(f call.Filter) *where {
 	var w where
 	w.andText("device_id = ?", string(f.Device))
 	w.andText("tool = ?", f.Tool)
@@ -288,7 +289,7 @@ func (w *where) states(states []fleet.CallState) {
 	case slices.Equal(states, []fleet.CallState{fleet.CallPendingDevice}):
 		w.and("id IN (SELECT call_id FROM call_waits)")
 	case slices.Contains(states, fleet.CallPendingApproval) && !slices.ContainsFunc(states, fleet.CallState.Final):
-		w.and(openSince, idFloor(time.Now().Add(-openFor-fleet.MaxApprovalTTL)))
+		w.and(openSince, idFloor(time.Now().Add(-openFor-call.MaxApprovalTTL)))
 	case !slices.ContainsFunc(states, fleet.CallState.Final):
 		w.and(openSince, idFloor(time.Now().Add(-openFor)))
 	case len(states) == 1 && states[0].Failed():
@@ -303,7 +304,7 @@ func (w *where) states(states []fleet.CallState) {
 const openSince = "id >= least(?, (SELECT call_id FROM call_waits ORDER BY call_id LIMIT 1))"
 
 // openFor is longer than any call stays open but for those of call_waits: it waits for its turn at most a
-// minute, for its answer at most [fleet.MaxCallTimeout], and for the database
+// minute, for its answer at most [call.MaxTimeout], and for the database
 // to take its outcome some minutes more. What is open is therefore looked for
 // among the newest calls only, and needs no index that every outcome would
 // have to change.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestCallRoundTrip(t *testing.T) {
@@ -75,7 +76,7 @@ func TestCallsUnknown(t *testing.T) {
 	c = newCall("d", fleet.CallPending)
 	c.CreatedAt = c.CreatedAt.Add(-48 * time.Hour)
 	wantKind(t, s.InsertCall(ctx, c), fleet.ErrInvalid)
-	_, err := s.Calls(ctx, fleet.CallFilter{Cursor: "x"})
+	_, err := s.Calls(ctx, call.Filter{Cursor: "x"})
 	wantKind(t, err, fleet.ErrInvalid)
 }
 
@@ -120,7 +121,7 @@ func TestGroupCommitBadNeighbour(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	page, err := s.Calls(ctx, fleet.CallFilter{Limit: 500})
+	page, err := s.Calls(ctx, call.Filter{Limit: 500})
 	if err != nil || len(page.Items) != 196 {
 		t.Errorf("%d calls stored, %v; want 196", len(page.Items), err)
 	}
@@ -143,7 +144,7 @@ func TestCallsFilterAndPage(t *testing.T) {
 		all = append([]uuid.UUID{c.ID}, all...)
 	}
 	var seen []uuid.UUID
-	f := fleet.CallFilter{Limit: 10}
+	f := call.Filter{Limit: 10}
 	var cursors []string
 	for {
 		page, err := s.Calls(ctx, f)
@@ -171,7 +172,7 @@ func TestCallsFilterAndPage(t *testing.T) {
 		t.Errorf("the page before the last: %d items, next %q, prev %q", len(page.Items), page.Next, page.Prev)
 	}
 
-	count := func(f fleet.CallFilter) int {
+	count := func(f call.Filter) int {
 		t.Helper()
 		p, err := s.Calls(ctx, f)
 		if err != nil {
@@ -180,19 +181,19 @@ func TestCallsFilterAndPage(t *testing.T) {
 		return len(p.Items)
 	}
 	for name, tt := range map[string]struct {
-		f    fleet.CallFilter
+		f    call.Filter
 		want int
 	}{
-		"device":  {fleet.CallFilter{Device: "d1"}, 12},
-		"tool":    {fleet.CallFilter{Tool: "self.odd"}, 3},
-		"actor":   {fleet.CallFilter{Actor: "ada"}, 25},
-		"nobody":  {fleet.CallFilter{Actor: "eve"}, 0},
-		"open":    {fleet.CallFilter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}}, 6},
-		"failed":  {fleet.CallFilter{States: []fleet.CallState{fleet.CallTimedOut}}, 3},
-		"several": {fleet.CallFilter{States: []fleet.CallState{fleet.CallTimedOut, fleet.CallOffline}}, 5},
-		"mixed":   {fleet.CallFilter{States: []fleet.CallState{fleet.CallSucceeded, fleet.CallOffline}}, 5},
-		"since":   {fleet.CallFilter{Since: now().Add(-time.Hour)}, 25},
-		"until":   {fleet.CallFilter{Until: now().Add(-time.Hour)}, 0},
+		"device":  {call.Filter{Device: "d1"}, 12},
+		"tool":    {call.Filter{Tool: "self.odd"}, 3},
+		"actor":   {call.Filter{Actor: "ada"}, 25},
+		"nobody":  {call.Filter{Actor: "eve"}, 0},
+		"open":    {call.Filter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}}, 6},
+		"failed":  {call.Filter{States: []fleet.CallState{fleet.CallTimedOut}}, 3},
+		"several": {call.Filter{States: []fleet.CallState{fleet.CallTimedOut, fleet.CallOffline}}, 5},
+		"mixed":   {call.Filter{States: []fleet.CallState{fleet.CallSucceeded, fleet.CallOffline}}, 5},
+		"since":   {call.Filter{Since: now().Add(-time.Hour)}, 25},
+		"until":   {call.Filter{Until: now().Add(-time.Hour)}, 0},
 	} {
 		if got := count(tt.f); got != tt.want {
 			t.Errorf("%s: %d calls, want %d", name, got, tt.want)
@@ -209,7 +210,7 @@ func TestCallsLargePage(t *testing.T) {
 		}
 	}
 	seen := 0
-	f := fleet.CallFilter{Limit: 500}
+	f := call.Filter{Limit: 500}
 	for {
 		page, err := s.Calls(ctx, f)
 		if err != nil {
@@ -252,7 +253,7 @@ func TestRecoverCalls(t *testing.T) {
 			t.Errorf("call of %s: error %v", c.Device, got.Error)
 		}
 	}
-	page, _ := s.Calls(ctx, fleet.CallFilter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}})
+	page, _ := s.Calls(ctx, call.Filter{States: []fleet.CallState{fleet.CallPending, fleet.CallSent}})
 	if len(page.Items) != 0 {
 		t.Errorf("%d calls still open", len(page.Items))
 	}

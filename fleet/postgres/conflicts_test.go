@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
@@ -160,7 +161,7 @@ func TestConflictIsResolved(t *testing.T) {
 			if (e.Conflict(id) != nil) != c.again {
 				t.Errorf("afterwards the conflict is %+v", e.Conflict(id))
 			}
-			page, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Limit: 1})
+			page, err := s.AuditEntries(t.Context(), audit.Filter{Limit: 1})
 			check(t, err)
 			if c.r.Act == enrolment.ConflictKeep {
 				e, _ = enrolments(t, s, func(o *enrolment.Options) { o.Mode = fleet.EnrolOpen })

@@ -8,7 +8,9 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/telemetry"
 )
 
@@ -53,7 +55,7 @@ func TestCoreDumps(t *testing.T) {
 	}
 	_, err = s.DeleteCoreDump(ctx, admin, again.ID)
 	wantKind(t, err, fleet.ErrNotFound)
-	entries, err := s.AuditEntries(ctx, fleet.AuditFilter{Action: "core_dump.delete"})
+	entries, err := s.AuditEntries(ctx, audit.Filter{Action: "core_dump.delete"})
 	check(t, err)
 	if len(entries.Items) != 2 || entries.Items[0].Subject != again.ID.String() ||
 		entries.Items[0].Detail["device"] != string(unit) {
@@ -82,7 +84,7 @@ func TestOldCoreDumps(t *testing.T) {
 // A link of this purpose can be stored, and is good for nothing else.
 func TestCoreDumpLink(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	l := fleet.URLLink{TokenHash: make([]byte, 32), Purpose: fleet.LinkCoreDump, Device: unit, Call: uuid.New(),
+	l := picture.URLLink{TokenHash: make([]byte, 32), Purpose: fleet.LinkCoreDump, Device: unit, Call: uuid.New(),
 		ExpiresAt: now().Add(time.Minute)}
 	check(t, s.CreateURLLink(ctx, l))
 	_, err := s.UseURLLink(ctx, l.TokenHash, fleet.LinkUpload, now())

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
@@ -196,11 +197,11 @@ func TestChangesAreAudited(t *testing.T) {
 		}
 		want = append([]string{step.action}, want...)
 	}
-	page, err := s.AuditEntries(ctx, fleet.AuditFilter{Subject: string(unit), Limit: 4})
+	page, err := s.AuditEntries(ctx, audit.Filter{Subject: string(unit), Limit: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest, err := s.AuditEntries(ctx, fleet.AuditFilter{Subject: string(unit), Cursor: page.Next})
+	rest, err := s.AuditEntries(ctx, audit.Filter{Subject: string(unit), Cursor: page.Next})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestChangesAreAudited(t *testing.T) {
 		same(t, e.Actor, admin)
 	}
 	same(t, got, want)
-	if none, _ := s.AuditEntries(ctx, fleet.AuditFilter{Subject: "nobody"}); len(none.Items) != 0 {
+	if none, _ := s.AuditEntries(ctx, audit.Filter{Subject: "nobody"}); len(none.Items) != 0 {
 		t.Errorf("refused changes left %d audit entries", len(none.Items))
 	}
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 )
@@ -123,7 +124,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 	want := map[string]int{"enrolment_rule.create": 2, "enrolment_rule.move": 1, "enrolment_rule.delete": 1,
 		"device.accept": 2}
 	for action, n := range want {
-		page, err := s.AuditEntries(ctx, fleet.AuditFilter{Action: action})
+		page, err := s.AuditEntries(ctx, audit.Filter{Action: action})
 		if err != nil || len(page.Items) != n {
 			t.Errorf("%s: %d entries, want %d: %v", action, len(page.Items), n, err)
 		}
@@ -150,7 +151,7 @@ func TestAcceptanceIsStoredOnce(t *testing.T) {
 	for range 2 {
 		ok(t, s.SavePolls(t.Context(), []enrolment.PollRecord{record}))
 	}
-	page, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Action: "device.accept"})
+	page, err := s.AuditEntries(t.Context(), audit.Filter{Action: "device.accept"})
 	list, err2 := s.EnrolmentRules(t.Context())
 	if err != nil || err2 != nil || len(page.Items) != 1 || list[0].Accepted != 1 {
 		t.Errorf("%d entries, rules %+v; %v %v", len(page.Items), list, err, err2)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // Bounds of what a fan-out's page shows.
@@ -76,7 +77,7 @@ func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.Devic
 
 // SkipTarget notes why a target cannot be called. A second reason changes
 // nothing.
-func (s *Store) SkipTarget(ctx context.Context, id uuid.UUID, t fleet.FanOutTarget) error {
+func (s *Store) SkipTarget(ctx context.Context, id uuid.UUID, t call.FanOutTarget) error {
 	_, err := s.db.Exec(ctx, `
 		WITH skipped AS (
 			UPDATE fanout_targets SET reason = $3 WHERE fanout_id = $1 AND device_id = $2 AND reason = '' RETURNING device_id)
@@ -101,8 +102,8 @@ func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, err
 }
 
 // Progress counts the fan-out's calls.
-func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgress, error) {
-	p := fleet.FanOutProgress{ByState: map[fleet.CallState]int{}}
+func (s *Store) Progress(ctx context.Context, id uuid.UUID) (call.FanOutProgress, error) {
+	p := call.FanOutProgress{ByState: map[fleet.CallState]int{}}
 	var b pgx.Batch
 	scoped, args := scopedWithinFanOut(ctx, id)
 	b.Queue(`SELECT targets FROM fanouts WHERE id = $1`+scoped, args...).QueryRow(
@@ -119,7 +120,7 @@ func (s *Store) Progress(ctx context.Context, id uuid.UUID) (fleet.FanOutProgres
 		return err
 	})
 	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
-		return fleet.FanOutProgress{}, fmt.Errorf("progress of fan-out %s: %w", id, domainError(err))
+		return call.FanOutProgress{}, fmt.Errorf("progress of fan-out %s: %w", id, domainError(err))
 	}
 	p.Waiting = max(p.Waiting, 0)
 	return p, nil
@@ -138,13 +139,13 @@ type answerRow struct {
 }
 
 // Answers groups the devices that gave the same answer, largest group first.
-func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]fleet.FanOutAnswer, error) {
+func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]call.FanOutAnswer, error) {
 	answers, _, err := s.AnswerPage(ctx, id, 0, limit)
 	return answers, err
 }
 
 // AnswerPage is a stretch of those groups, and how many there are.
-func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) ([]fleet.FanOutAnswer, int, error) {
+func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) ([]call.FanOutAnswer, int, error) {
 	scoped, args := scopedWithinFanOut(ctx, id, min(max(limit, 1), maxAnswers),
 		answerSample, max(offset, 0))
 	rows, _ := s.db.Query(ctx, `
@@ -163,7 +164,7 @@ func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int)
 	if err != nil {
 		return nil, 0, fmt.Errorf("answers to fan-out %s: %w", id, domainError(err))
 	}
-	answers, total := make([]fleet.FanOutAnswer, len(list)), 0
+	answers, total := make([]call.FanOutAnswer, len(list)), 0
 	for i, r := range list {
 		total = r.Total
 		if answers[i], err = r.answer(); err != nil {
@@ -174,7 +175,7 @@ func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int)
 }
 
 // EachOutcome reads what each device answered, without keeping it.
-func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.FanOutOutcome) bool) error {
+func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(call.FanOutOutcome) bool) error {
 	scoped, args := scopedWithinFanOut(ctx, id)
 	rows, _ := s.db.Query(ctx, `
 		SELECT f.device_id, d.name, f.id, f.state, c.result, c.error_code, c.error_message, c.error_params, c.finished_at
@@ -183,7 +184,7 @@ func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.F
 		WHERE f.state NOT IN ('pending', 'sent')`+scoped+` ORDER BY f.device_id`, args...)
 	defer rows.Close()
 	for rows.Next() {
-		var o fleet.FanOutOutcome
+		var o call.FanOutOutcome
 		var r answerRow
 		err := rows.Scan(&o.Device, &o.Name, &o.Call, &o.State, &r.Result, &r.ErrorCode, &r.ErrorMessage, &r.ErrorParams,
 			&o.FinishedAt)
@@ -204,8 +205,8 @@ func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(fleet.F
 	return nil
 }
 
-func (r answerRow) answer() (fleet.FanOutAnswer, error) {
-	a := fleet.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls,
+func (r answerRow) answer() (call.FanOutAnswer, error) {
+	a := call.FanOutAnswer{State: r.State, Count: r.Count, Sample: r.Devices, CallIDs: r.Calls,
 		Text: resultText(r.Result)}
 	var err error
 	if a.Text == "" {

@@ -9,12 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
-var _ fleet.FanOutStore = (*Store)(nil)
+var _ call.FanOutStore = (*Store)(nil)
 
 // CreateFanOut puts a fan-out and its targets on record.
-func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
+func (s *Store) CreateFanOut(ctx context.Context, f *call.FanOut, targets []call.FanOutTarget) error {
 	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
 	err := s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
 		return insertFanOut(ctx, tx, f, targets)
@@ -25,7 +26,7 @@ func (s *Store) CreateFanOut(ctx context.Context, f *fleet.FanOut, targets []fle
 	return err
 }
 
-func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fleet.FanOutTarget) error {
+func insertFanOut(ctx context.Context, tx pgx.Tx, f *call.FanOut, targets []call.FanOutTarget) error {
 	_, err := tx.Exec(ctx, `
 			INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight,
 				timeout_ms,
@@ -40,8 +41,8 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 	if err != nil {
 		return err
 	}
-	devices := collect(targets, func(t fleet.FanOutTarget) string { return string(t.Device) })
-	reasons := collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Reason) })
+	devices := collect(targets, func(t call.FanOutTarget) string { return string(t.Device) })
+	reasons := collect(targets, func(t call.FanOutTarget) string { return cleanText(t.Reason) })
 	if f.Approval == uuid.Nil {
 		_, err = tx.Exec(ctx, `
 			INSERT INTO fanout_targets (fanout_id, device_id, reason) SELECT $1, * FROM unnest($2::text[], $3::text[])`,
@@ -51,9 +52,9 @@ func insertFanOut(ctx context.Context, tx pgx.Tx, f *fleet.FanOut, targets []fle
 	_, err = tx.Exec(ctx, `
 		INSERT INTO fanout_targets (fanout_id, device_id, reason, tool_digest, elf_sha256, version)
 		SELECT $1, * FROM unnest($2::text[], $3::text[], $4::bytea[], $5::text[], $6::text[])`,
-		f.ID, devices, reasons, collect(targets, func(t fleet.FanOutTarget) []byte { return t.Build.Tool[:] }),
-		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Build.ELF) }),
-		collect(targets, func(t fleet.FanOutTarget) string { return cleanText(t.Build.Version) }))
+		f.ID, devices, reasons, collect(targets, func(t call.FanOutTarget) []byte { return t.Build.Tool[:] }),
+		collect(targets, func(t call.FanOutTarget) string { return cleanText(t.Build.ELF) }),
+		collect(targets, func(t call.FanOutTarget) string { return cleanText(t.Build.Version) }))
 	return err
 }
 
@@ -72,7 +73,7 @@ type fanOutRow struct {
 	Arguments   []byte
 	MaxInFlight int
 	TimeoutMs   int64
-	State       fleet.FanOutState
+	State       call.FanOutState
 	Targets     int
 	Skipped     int
 	CreatedAt   time.Time
@@ -88,8 +89,8 @@ type fanOutRow struct {
 	Code          string
 }
 
-func (r fanOutRow) fanOut() fleet.FanOut {
-	return fleet.FanOut{ID: r.ID, Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName,
+func (r fanOutRow) fanOut() call.FanOut {
+	return call.FanOut{ID: r.ID, Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName,
 		Role: r.ActorRole},
 		Query: r.Query, Tool: r.Tool, Arguments: r.Arguments, MaxInFlight: r.MaxInFlight,
 		Timeout: time.Duration(r.TimeoutMs) * time.Millisecond, State: r.State, Targets: r.Targets, Skipped: r.Skipped,
@@ -114,19 +115,19 @@ func scopedWithinFanOut(ctx context.Context, args ...any) (string, []any) {
 }
 
 // FanOut returns one fan-out, or [fleet.ErrNotFound].
-func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (fleet.FanOut, error) {
+func (s *Store) FanOut(ctx context.Context, id uuid.UUID) (call.FanOut, error) {
 	scoped, args := scopedToFanOuts(ctx, id)
 	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE id = $1`+scoped, args...)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fanOutRow])
 	if err != nil {
-		return fleet.FanOut{}, fmt.Errorf("fan-out %s: %w", id, domainError(err))
+		return call.FanOut{}, fmt.Errorf("fan-out %s: %w", id, domainError(err))
 	}
 	return r.fanOut(), nil
 }
 
 // FanOuts lists fan-outs, newest first.
-func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[fleet.FanOut], error) {
-	none := fleet.Page[fleet.FanOut]{}
+func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[call.FanOut], error) {
+	none := fleet.Page[call.FanOut]{}
 	from, err := parseCursor(at, "fanouts")
 	if err != nil {
 		return none, err
@@ -149,7 +150,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[f
 }
 
 // RunningFanOuts lists the fan-outs to be carried on, oldest first.
-func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
+func (s *Store) RunningFanOuts(ctx context.Context) ([]call.FanOut, error) {
 	scoped, args := scopedToFanOuts(ctx)
 	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running'`+scoped+` ORDER BY id`,
 		args...)
@@ -162,18 +163,18 @@ func (s *Store) RunningFanOuts(ctx context.Context) ([]fleet.FanOut, error) {
 
 // FinishFanOut ends a running fan-out, or cancels one that waits for its approval;
 // one that has ended is [fleet.ErrConflict].
-func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, state fleet.FanOutState,
+func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, state call.FanOutState,
 	at time.Time) error {
 	who := ""
-	if state == fleet.FanOutCanceled {
+	if state == call.FanOutCanceled {
 		who = cleanText(by.Name)
 	}
 	return s.audited(ctx, by, "fanout."+string(state), id.String(), nil, func(tx pgx.Tx) error {
 		err := changeOne(ctx, tx, `
 			UPDATE fanouts SET state = $2, finished_at = $3, canceled_by = $4
 			WHERE id = $1 AND (state = 'running' OR state = 'pending_approval' AND $2 = 'canceled')`, id, state, at, who)
-		if err == nil && state == fleet.FanOutCanceled {
-			err = withdrawApprovalOf(ctx, tx, by, fleet.ApprovalOfFanOut, id, at)
+		if err == nil && state == call.FanOutCanceled {
+			err = withdrawApprovalOf(ctx, tx, by, call.ApprovalOfFanOut, id, at)
 		}
 		if !isNotFound(err) {
 			return err

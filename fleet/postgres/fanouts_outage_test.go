@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
@@ -76,7 +77,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: []fleet.Tool{freezeTool}})
 	var mu sync.Mutex
 	ran := make(map[fleet.DeviceID]int)
-	r := fleet.FanOutRequest{Actor: admin, Tool: freezeTool.Name, MaxInFlight: 64}
+	r := call.FanOutRequest{Actor: admin, Tool: freezeTool.Name, MaxInFlight: 64}
 	for i := range n {
 		id := fleet.DeviceID(fmt.Sprintf("d%05d", i))
 		devices.Put(fleet.Device{ID: id, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
@@ -96,9 +97,9 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	}
 	events := &fleet.Events{}
 	targets := fleet.NewTargets(devices, devices)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: events})
+	calls := call.New(call.Options{Store: store, Targets: targets, Link: link, Events: events})
 	t.Cleanup(calls.Shutdown)
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: store, Devices: devices, Calls: calls,
+	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: store, Devices: devices, Calls: calls,
 		Presence: everywhere{}, Events: events, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	var service sync.WaitGroup
@@ -116,7 +117,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	pg.stop()
 	eventually(t, "while the database is away the fan-out is blocked by it", func() bool {
 		blocked := fanOuts.Blocked(f.ID)
-		return blocked != nil && blocked.Code == fleet.BlockDatabase && !blocked.Since.Before(stopping)
+		return blocked != nil && blocked.Code == call.BlockDatabase && !blocked.Since.Before(stopping)
 	})
 	before := total()
 	pg.start()
@@ -125,7 +126,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	}
 	eventually(t, "completed", func() bool {
 		f, err := fanOuts.Get(t.Context(), f.ID)
-		return err == nil && f.State == fleet.FanOutCompleted
+		return err == nil && f.State == call.FanOutCompleted
 	})
 	p, err := fanOuts.Progress(t.Context(), f.ID)
 	check(t, err)
@@ -157,9 +158,9 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 // wait is over.
 func TestFanOutCountsOffline(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", MaxInFlight: 2,
-		OfflineWait: 1500 * time.Millisecond, State: fleet.FanOutRunning, Targets: 3, CreatedAt: now()}
-	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}, {Device: "d1"}, {Device: "d2"}}))
+	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", MaxInFlight: 2,
+		OfflineWait: 1500 * time.Millisecond, State: call.FanOutRunning, Targets: 3, CreatedAt: now()}
+	check(t, s.CreateFanOut(ctx, &f, []call.FanOutTarget{{Device: "d0"}, {Device: "d1"}, {Device: "d2"}}))
 	got, err := s.FanOut(ctx, f.ID)
 	check(t, err)
 	same(t, got, f)
@@ -194,7 +195,7 @@ func TestFanOutCountsOffline(t *testing.T) {
 	if n := pending(); n != 1 {
 		t.Errorf("%d targets are pending after the wait, want the one whose call was not recorded", n)
 	}
-	check(t, s.FinishFanOut(ctx, admin, f.ID, fleet.FanOutCanceled, now()))
+	check(t, s.FinishFanOut(ctx, admin, f.ID, call.FanOutCanceled, now()))
 	if list, err := s.PendingTargets(ctx, f.ID, "", 10); err != nil || len(list) != 0 {
 		t.Errorf("of a canceled fan-out %v are pending, %v", list, err)
 	}

@@ -9,15 +9,16 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A clock that is set back during a fan-out gives its calls times before its
 // own: they count all the same, and no device is called again.
 func TestFanOutCallsFromAClockSetBack(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
-		State: fleet.FanOutRunning, Targets: 1, CreatedAt: now().Add(3 * time.Hour)} // by a clock that was right again later
-	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}}))
+	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: call.FanOutRunning, Targets: 1, CreatedAt: now().Add(3 * time.Hour)} // by a clock that was right again later
+	check(t, s.CreateFanOut(ctx, &f, []call.FanOutTarget{{Device: "d0"}}))
 	c := newCall("d0", fleet.CallSent)
 	c.FanOut = f.ID
 	check(t, s.InsertCall(ctx, c))
@@ -37,11 +38,11 @@ func TestFanOutCallsFromAClockSetBack(t *testing.T) {
 // A target that cannot be called is counted once, with its first reason.
 func TestFanOutSkipTarget(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
-		State: fleet.FanOutRunning, Targets: 2, CreatedAt: now()}
-	check(t, s.CreateFanOut(ctx, &f, []fleet.FanOutTarget{{Device: "d0"}, {Device: "d1"}}))
+	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: call.FanOutRunning, Targets: 2, CreatedAt: now()}
+	check(t, s.CreateFanOut(ctx, &f, []call.FanOutTarget{{Device: "d0"}, {Device: "d1"}}))
 	for _, reason := range []string{"record_refused", "device_unknown"} {
-		check(t, s.SkipTarget(ctx, f.ID, fleet.FanOutTarget{Device: "d0", Reason: reason}))
+		check(t, s.SkipTarget(ctx, f.ID, call.FanOutTarget{Device: "d0", Reason: reason}))
 	}
 	f.Targets, f.Skipped = 1, 1
 	got, err := s.FanOut(ctx, f.ID)
@@ -55,17 +56,17 @@ func TestFanOutSkipTarget(t *testing.T) {
 	same(t, pending, []fleet.DeviceID{"d1"})
 	p, err := s.Progress(ctx, f.ID)
 	check(t, err)
-	same(t, p, fleet.FanOutProgress{Waiting: 1, ByState: map[fleet.CallState]int{}})
+	same(t, p, call.FanOutProgress{Waiting: 1, ByState: map[fleet.CallState]int{}})
 }
 
 func TestFanOut(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	f := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t",
+	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Query: "lab", Tool: "t",
 		Arguments:   []byte(`{"b":1, "a":2}`),
-		MaxInFlight: 2, State: fleet.FanOutRunning, Targets: 6, Skipped: 2, CreatedAt: now()}
-	var targets []fleet.FanOutTarget
+		MaxInFlight: 2, State: call.FanOutRunning, Targets: 6, Skipped: 2, CreatedAt: now()}
+	var targets []call.FanOutTarget
 	for i := range 8 {
-		target := fleet.FanOutTarget{Device: fleet.DeviceID(fmt.Sprintf("d%d", i))}
+		target := call.FanOutTarget{Device: fleet.DeviceID(fmt.Sprintf("d%d", i))}
 		if i >= 6 {
 			target.Reason = "device_held"
 		}
@@ -110,7 +111,7 @@ func TestFanOut(t *testing.T) {
 
 	p, err := s.Progress(ctx, f.ID)
 	check(t, err)
-	same(t, p, fleet.FanOutProgress{Waiting: 2, ByState: map[fleet.CallState]int{fleet.CallSucceeded: 2,
+	same(t, p, call.FanOutProgress{Waiting: 2, ByState: map[fleet.CallState]int{fleet.CallSucceeded: 2,
 		fleet.CallOffline: 1, fleet.CallPending: 1}})
 	answers, err := s.Answers(ctx, f.ID, 10)
 	check(t, err)
@@ -125,12 +126,12 @@ func TestFanOut(t *testing.T) {
 	if len(running) != 1 {
 		t.Errorf("%d fan-outs running", len(running))
 	}
-	check(t, s.FinishFanOut(ctx, admin, f.ID, fleet.FanOutCanceled, now()))
-	wantKind(t, s.FinishFanOut(ctx, admin, f.ID, fleet.FanOutCompleted, now()), fleet.ErrConflict)
-	wantKind(t, s.FinishFanOut(ctx, admin, uuid.New(), fleet.FanOutCompleted, now()), fleet.ErrNotFound)
+	check(t, s.FinishFanOut(ctx, admin, f.ID, call.FanOutCanceled, now()))
+	wantKind(t, s.FinishFanOut(ctx, admin, f.ID, call.FanOutCompleted, now()), fleet.ErrConflict)
+	wantKind(t, s.FinishFanOut(ctx, admin, uuid.New(), call.FanOutCompleted, now()), fleet.ErrNotFound)
 	page, err := s.FanOuts(ctx, 10, "")
 	check(t, err)
-	if len(page.Items) != 1 || page.Items[0].State != fleet.FanOutCanceled || page.Items[0].CanceledBy != "ada" {
+	if len(page.Items) != 1 || page.Items[0].State != call.FanOutCanceled || page.Items[0].CanceledBy != "ada" {
 		t.Errorf("fan-outs: %+v", page.Items)
 	}
 	_, err = s.Progress(ctx, uuid.New())

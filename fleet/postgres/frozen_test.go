@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 )
@@ -25,7 +26,7 @@ type frozen struct {
 	t       *testing.T
 	store   *postgres.Store
 	link    *fleettest.Link
-	calls   *fleet.Calls
+	calls   *call.Service
 	sent    atomic.Int32
 	writers []int // processes of the server that write call records
 	control *pgx.Conn
@@ -111,12 +112,12 @@ func (f *frozen) openSessions(url string) {
 	})
 }
 
-func newCalls(t *testing.T, store fleet.CallStore, link fleet.Link, clock func() time.Time) *fleet.Calls {
+func newCalls(t *testing.T, store call.Store, link fleet.Link, clock func() time.Time) *call.Service {
 	devices := &fleettest.Devices{}
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: []fleet.Tool{freezeTool}})
 	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
 	targets := fleet.NewTargets(devices, devices)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: targets, Link: link, Events: &fleet.Events{},
+	calls := call.New(call.Options{Store: store, Targets: targets, Link: link, Events: &fleet.Events{},
 		Now: clock})
 	t.Cleanup(calls.Shutdown)
 	return calls
@@ -158,8 +159,8 @@ func (f *frozen) thawAtLast() {
 	time.Sleep(300 * time.Millisecond)
 }
 
-func (f *frozen) request() fleet.CallRequest {
-	return fleet.CallRequest{Actor: admin, Device: unit, Tool: freezeTool.Name}
+func (f *frozen) request() call.Request {
+	return call.Request{Actor: admin, Device: unit, Tool: freezeTool.Name}
 }
 
 // recorded waits until every call of the device has an outcome.
@@ -170,7 +171,7 @@ func (f *frozen) recorded(n int) []fleet.Call {
 		// A session of the pool may be one that hangs, and idle.
 		ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
 		defer cancel()
-		page, err := f.store.Calls(ctx, fleet.CallFilter{Device: unit, Limit: 500})
+		page, err := f.store.Calls(ctx, call.Filter{Device: unit, Limit: 500})
 		calls = page.Items
 		open := func(c fleet.Call) bool { return !c.State.Final() }
 		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, open)

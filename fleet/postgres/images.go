@@ -169,7 +169,7 @@ func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Principal, sha256 []s
 		return err
 	}
 	for _, sha := range revoked {
-		if err := audit(ctx, tx, by, "image.revoke", sha, map[string]any{"reason": reason}); err != nil {
+		if err := writeAudit(ctx, tx, by, "image.revoke", sha, map[string]any{"reason": reason}); err != nil {
 			return err
 		}
 	}

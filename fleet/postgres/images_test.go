@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/postgres"
@@ -60,7 +61,7 @@ func addRelease(t testing.TB, s *postgres.Store, images ...firmware.Image) firmw
 
 func wantAudit(t testing.TB, s *postgres.Store, subject string, actions ...string) {
 	t.Helper()
-	p, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Subject: subject})
+	p, err := s.AuditEntries(t.Context(), audit.Filter{Subject: subject})
 	check(t, err)
 	var got []string
 	for i := range p.Items {

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 )
 
-var _ fleet.URLLinkStore = (*Store)(nil)
+var _ picture.URLLinkStore = (*Store)(nil)
 
 // CreateURLLink stores a one-time link.
-func (s *Store) CreateURLLink(ctx context.Context, l fleet.URLLink) error {
+func (s *Store) CreateURLLink(ctx context.Context, l picture.URLLink) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO url_links (token_hash, purpose, device_id, call_id, blob, media_type, expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7)`, l.TokenHash, l.Purpose, l.Device, l.Call, l.Blob, l.MediaType, l.ExpiresAt)
@@ -26,15 +27,15 @@ func (s *Store) CreateURLLink(ctx context.Context, l fleet.URLLink) error {
 // UseURLLink marks the link used and returns it; of two who use it at once, one
 // gets it.
 func (s *Store) UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.LinkPurpose, now time.Time) (
-	fleet.URLLink, error) {
+	picture.URLLink, error) {
 	rows, _ := s.db.Query(ctx, `
 		UPDATE url_links SET used_at = $3
 		WHERE token_hash = $1 AND purpose = $2 AND used_at IS NULL AND expires_at > $3
 		RETURNING token_hash, purpose, device_id AS device, call_id AS call, blob, media_type, expires_at`, tokenHash,
 		purpose, now)
-	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.URLLink])
+	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[picture.URLLink])
 	if err != nil {
-		return fleet.URLLink{}, fmt.Errorf("one-time link: %w", domainError(err))
+		return picture.URLLink{}, fmt.Errorf("one-time link: %w", domainError(err))
 	}
 	return l, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // maxLogins bounds the list of one operator's logins.
@@ -18,14 +19,14 @@ const maxLogins = 200
 const loginColumns = `id, operator_id, created_at, seen_at, expires_at, address, agent, confirmed_at,
 	coalesce(browser_id, '00000000-0000-0000-0000-000000000000')`
 
-func toLogin(row pgx.CollectableRow) (l fleet.Login, err error) {
+func toLogin(row pgx.CollectableRow) (l operator.Login, err error) {
 	err = row.Scan(&l.ID, &l.Operator, &l.CreatedAt, &l.SeenAt, &l.ExpiresAt, &l.Address, &l.Agent,
 		&l.ConfirmedAt, &l.Browser)
 	return l, err
 }
 
 // AddLogin stores a login, that it is the operator's latest, and its browser.
-func (s *Store) AddLogin(ctx context.Context, l fleet.Login, b fleet.KnownBrowser) error {
+func (s *Store) AddLogin(ctx context.Context, l operator.Login, b operator.KnownBrowser) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		if err := changeOne(ctx, tx, `UPDATE operators SET signed_in_at = $2, signed_in_from = $3 WHERE id = $1`,
 			l.Operator, l.CreatedAt, cleanText(l.Address)); err != nil {
@@ -52,7 +53,7 @@ func (s *Store) AddLogin(ctx context.Context, l fleet.Login, b fleet.KnownBrowse
 }
 
 // Login returns a login that has not ended, or [fleet.ErrNotFound].
-func (s *Store) Login(ctx context.Context, id uuid.UUID, now time.Time) (fleet.Login, error) {
+func (s *Store) Login(ctx context.Context, id uuid.UUID, now time.Time) (operator.Login, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+loginColumns+` FROM logins WHERE id = $1 AND expires_at > $2`, id, now)
 	l, err := pgx.CollectExactlyOneRow(rows, toLogin)
 	if err != nil {
@@ -62,7 +63,7 @@ func (s *Store) Login(ctx context.Context, id uuid.UUID, now time.Time) (fleet.L
 }
 
 // Logins lists an operator's logins that have not ended, the latest used first.
-func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]fleet.Login, error) {
+func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]operator.Login, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+loginColumns+` FROM logins WHERE operator_id = $1 AND expires_at > $2
 		ORDER BY seen_at DESC, id DESC LIMIT $3`, operator, now, maxLogins)
 	list, err := pgx.CollectRows(rows, toLogin)
@@ -73,11 +74,11 @@ func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) (
 }
 
 // KnownBrowser finds a browser by its hash, or fails with [fleet.ErrNotFound].
-func (s *Store) KnownBrowser(ctx context.Context, hash []byte, now time.Time) (fleet.KnownBrowser, error) {
+func (s *Store) KnownBrowser(ctx context.Context, hash []byte, now time.Time) (operator.KnownBrowser, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id, operator_id AS operator, hash, expires_at FROM known_browsers
 		WHERE hash = $1 AND expires_at > $2`, hash, now)
-	b, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.KnownBrowser])
+	b, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[operator.KnownBrowser])
 	if err != nil {
 		return b, fmt.Errorf("known browser: %w", domainError(err))
 	}
@@ -149,7 +150,7 @@ func (s *Store) EndLogins(ctx context.Context, by fleet.Principal, operator, exc
 		if n = int(tag.RowsAffected()); err != nil || n == 0 {
 			return err
 		}
-		return audit(ctx, tx, by, "operator.end_session", operator.String(), map[string]any{"sessions": n})
+		return writeAudit(ctx, tx, by, "operator.end_session", operator.String(), map[string]any{"sessions": n})
 	})
 	if err != nil {
 		return 0, fmt.Errorf("logins of operator %s: %w", operator, domainError(err))

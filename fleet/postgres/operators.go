@@ -10,15 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
-var _ fleet.OperatorStore = (*Store)(nil)
+var _ operator.Store = (*Store)(nil)
 
 // maxPeople bounds the lists that are not paged: operators and tokens.
 const maxPeople = 10_000
 
 // CreateOperator adds an operator; the name is taken whatever its case.
-func (s *Store) CreateOperator(ctx context.Context, by fleet.Principal, o fleet.Operator) error {
+func (s *Store) CreateOperator(ctx context.Context, by fleet.Principal, o operator.Operator) error {
 	filter, rest, _ := scopeColumns(o.Scope)
 	detail := map[string]any{"name": o.Name, "role": o.Role, "scope": filter, "rest": rest}
 	return s.audited(ctx, by, "operator.create", o.ID.String(), detail, func(tx pgx.Tx) error {
@@ -52,22 +53,22 @@ type operatorRow struct {
 
 // toOperator fails for a scope that this version cannot read: without it the
 // operator would reach every device.
-func toOperator(row pgx.CollectableRow) (fleet.Operator, error) {
+func toOperator(row pgx.CollectableRow) (operator.Operator, error) {
 	r, err := pgx.RowToStructByName[operatorRow](row)
 	if err != nil {
-		return fleet.Operator{}, err
+		return operator.Operator{}, err
 	}
 	scope, err := fleet.NewScope(r.Scope, r.Rest, nil)
 	if err != nil {
-		return fleet.Operator{}, fmt.Errorf("scope of operator %s: %w", r.ID, err)
+		return operator.Operator{}, fmt.Errorf("scope of operator %s: %w", r.ID, err)
 	}
-	return fleet.Operator{ID: r.ID, Name: r.Name, Role: r.Role, Scope: scope, PasswordHash: r.PasswordHash,
+	return operator.Operator{ID: r.ID, Name: r.Name, Role: r.Role, Scope: scope, PasswordHash: r.PasswordHash,
 		Locale:    r.Locale,
 		CreatedAt: r.CreatedAt, DisabledAt: r.DisabledAt, SignedInAt: r.SignedInAt, SignedInFrom: r.SignedInFrom}, nil
 }
 
 // Operators lists all operators by name.
-func (s *Store) Operators(ctx context.Context) ([]fleet.Operator, error) {
+func (s *Store) Operators(ctx context.Context) ([]operator.Operator, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators ORDER BY name_key LIMIT $1`, maxPeople)
 	list, err := pgx.CollectRows(rows, toOperator)
 	if err != nil {
@@ -77,22 +78,22 @@ func (s *Store) Operators(ctx context.Context) ([]fleet.Operator, error) {
 }
 
 // Operator returns one operator, or [fleet.ErrNotFound].
-func (s *Store) Operator(ctx context.Context, id uuid.UUID) (fleet.Operator, error) {
+func (s *Store) Operator(ctx context.Context, id uuid.UUID) (operator.Operator, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE id = $1`, id)
 	return oneOperator(rows, id)
 }
 
 // OperatorByName finds an operator by name in any case.
-func (s *Store) OperatorByName(ctx context.Context, name string) (fleet.Operator, error) {
+func (s *Store) OperatorByName(ctx context.Context, name string) (operator.Operator, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+operatorColumns+` FROM operators WHERE name_key = $1`,
 		strings.ToLower(cleanText(name)))
 	return oneOperator(rows, name)
 }
 
-func oneOperator(rows pgx.Rows, who any) (fleet.Operator, error) {
+func oneOperator(rows pgx.Rows, who any) (operator.Operator, error) {
 	o, err := pgx.CollectExactlyOneRow(rows, toOperator)
 	if err != nil {
-		return fleet.Operator{}, fmt.Errorf("operator %v: %w", who, domainError(err))
+		return operator.Operator{}, fmt.Errorf("operator %v: %w", who, domainError(err))
 	}
 	return o, nil
 }
@@ -169,7 +170,7 @@ func withAdmin(ctx context.Context, tx pgx.Tx, id uuid.UUID, change func() error
 	var name string
 	err := tx.QueryRow(ctx, `SELECT name, (`+admins+`) FROM operators WHERE id = $1`, id).Scan(&name, &after)
 	if err == nil && before > 0 && after == 0 {
-		err = fleet.ErrLastAdmin(name)
+		err = operator.ErrLastAdmin(name)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/policy"
 )
 
@@ -32,7 +33,7 @@ type policyRow struct {
 	WindowCron    *string
 	WindowMs      *int64
 	WindowZone    *string
-	Decision      fleet.Decision
+	Decision      call.Decision
 	Note          string
 	ApprovalTTLMs int64 `db:"approval_ttl_ms"`
 	RatePerMinute int

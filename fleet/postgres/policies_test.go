@@ -11,6 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 )
@@ -35,7 +38,7 @@ func TestPoliciesAreStoredWhole(t *testing.T) {
 		Audience: fleet.AudienceModel, Effects: []fleet.ToolEffect{fleet.EffectRestarts}, Devices: "tag:lab version<2.4",
 		Arguments: json.RawMessage(`{"properties":{"text":{"const":"a\u0000\"b"}}}`),
 		Window:    &fleet.Window{Cron: "0 2 * * *", Duration: time.Hour, TimeZone: "Europe/Berlin"},
-		Decision:  fleet.DecisionRequireApproval, Note: "neighbours", ApprovalTTL: time.Hour, RatePerMinute: 3, DailyBudget: 50}
+		Decision:  call.DecisionRequireApproval, Note: "neighbours", ApprovalTTL: time.Hour, RatePerMinute: 3, DailyBudget: 50}
 	made, err := p.Create(t.Context(), ada, 1, -1, full)
 	check(t, err)
 	full.ID, full.Position, full.UpdatedBy = made.ID, 2, "ada"
@@ -45,7 +48,7 @@ func TestPoliciesAreStoredWhole(t *testing.T) {
 	if v := p.Table().Version; v != 2 {
 		t.Errorf("version %d after the first change", v)
 	}
-	first, err := p.Create(t.Context(), ada, 2, 0, policy.Rule{Name: "first", Enabled: true, Decision: fleet.DecisionAllow})
+	first, err := p.Create(t.Context(), ada, 2, 0, policy.Rule{Name: "first", Enabled: true, Decision: call.DecisionAllow})
 	check(t, err)
 	if first.Position != 1 {
 		t.Errorf("a rule is at %d, before the fixed one or behind others", first.Position)
@@ -62,7 +65,7 @@ func TestPoliciesAreStoredWhole(t *testing.T) {
 	if diff := cmp.Diff([]string{"Models never call user-only tools", "nights", "Restarts need an operator"}, names); diff != "" {
 		t.Error(diff)
 	}
-	entries, err := s.AuditEntries(t.Context(), fleet.AuditFilter{Subject: made.ID.String()})
+	entries, err := s.AuditEntries(t.Context(), audit.Filter{Subject: made.ID.String()})
 	check(t, err)
 	if len(entries.Items) != 2 || entries.Items[0].Action != "policy.move" || entries.Items[1].Action != "policy.create" ||
 		entries.Items[1].Detail["version"] != 2.0 || entries.Items[1].Actor.Name != "ada" {
@@ -88,7 +91,7 @@ func TestFixedPolicyStays(t *testing.T) {
 	}
 	for _, who := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator} {
 		_, err := p.Create(t.Context(), fleet.Principal{Kind: fleet.KindProgram, Role: who}, 0, -1, policy.Rule{Name: "x",
-			Decision: fleet.DecisionAllow})
+			Decision: call.DecisionAllow})
 		wantKind(t, err, fleet.ErrForbidden)
 	}
 }
@@ -124,11 +127,11 @@ func TestPolicyIsReadAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- b.Run(ctx) }()
-	_, err := a.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "all", Enabled: true, Decision: fleet.DecisionDeny})
+	_, err := a.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "all", Enabled: true, Decision: call.DecisionDeny})
 	check(t, err)
-	proposal := &fleet.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"},
+	proposal := &call.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"},
 		At: time.Now()}
-	for end := time.Now().Add(time.Minute); b.Judge(proposal).Decision != fleet.DecisionDeny; {
+	for end := time.Now().Add(time.Minute); b.Judge(proposal).Decision != call.DecisionDeny; {
 		if time.Sleep(50 * time.Millisecond); time.Now().After(end) {
 			t.Fatal("another process does not judge by the change")
 		}
@@ -144,7 +147,7 @@ func TestPolicyIsReadAgain(t *testing.T) {
 func TestPolicyLocksNoAdminOut(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	p := policyService(t, s)
-	r, err := p.Create(t.Context(), ada, 0, 0, policy.Rule{Name: "nothing", Enabled: true, Decision: fleet.DecisionDeny})
+	r, err := p.Create(t.Context(), ada, 0, 0, policy.Rule{Name: "nothing", Enabled: true, Decision: call.DecisionDeny})
 	check(t, err)
 	warnings, err := p.Warnings(t.Context())
 	check(t, err)
@@ -155,10 +158,10 @@ func TestPolicyLocksNoAdminOut(t *testing.T) {
 	if codes[policy.WarnLockedOut] != r.ID || codes[policy.WarnShadowed] != p.Table().Rules[2].ID {
 		t.Errorf("warnings %+v", warnings)
 	}
-	operators := fleet.NewOperators(s)
+	operators := operator.New(s)
 	root := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	_, err = operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "eve", Password: "correct horse",
-		Access: fleet.Access{Role: fleet.RoleAdmin}})
+	_, err = operators.Create(t.Context(), root, operator.Request{Name: "eve", Password: "correct horse",
+		Access: operator.Access{Role: fleet.RoleAdmin}})
 	check(t, err)
 	eve, err := operators.SignIn(t.Context(), "eve", "correct horse")
 	check(t, err)
@@ -196,11 +199,11 @@ func TestBudgetOutlivesARestart(t *testing.T) {
 	call("self.a", fleet.CallRefused, now.Add(-3*time.Second))
 	call("self.a", fleet.CallInvalid, now.Add(-3*time.Second))
 	call("self.b", fleet.CallSucceeded, now.Add(-3*time.Second))
-	_, err := p.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "few", Enabled: true, Decision: fleet.DecisionAllow,
+	_, err := p.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "few", Enabled: true, Decision: call.DecisionAllow,
 		DailyBudget: 3})
 	check(t, err)
-	proposal := &fleet.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"}, At: now}
-	if v := p.Judge(proposal); v.Decision != fleet.DecisionAllow {
+	proposal := &call.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"}, At: now}
+	if v := p.Judge(proposal); v.Decision != call.DecisionAllow {
 		t.Errorf("the third call: %+v", v)
 	}
 	call("self.a", fleet.CallSucceeded, now.Add(-time.Second)) // that one

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
 )
 
 func listing(id fleet.DeviceID, inventory string, tools ...string) fleet.ToolListing {
@@ -57,7 +59,7 @@ func TestInventories(t *testing.T) {
 
 func TestOperatorsAndTokens(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
-	o := fleet.Operator{ID: uuid.Must(uuid.NewV7()), Name: "Änne", Role: fleet.RoleOperator, PasswordHash: "h",
+	o := operator.Operator{ID: uuid.Must(uuid.NewV7()), Name: "Änne", Role: fleet.RoleOperator, PasswordHash: "h",
 		CreatedAt: now()}
 	check(t, s.CreateOperator(ctx, admin, o))
 	again := o
@@ -77,7 +79,7 @@ func TestOperatorsAndTokens(t *testing.T) {
 	wantKind(t, s.SetOperatorPassword(ctx, admin, uuid.New(), "h"), fleet.ErrNotFound)
 
 	hash := sha256.Sum256([]byte("flt_x"))
-	tok := fleet.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Kind: fleet.KindProgram, Role: fleet.RoleAdmin,
+	tok := operator.Token{ID: uuid.Must(uuid.NewV7()), Name: "ci", Kind: fleet.KindProgram, Role: fleet.RoleAdmin,
 		Hash: hash[:], Hint: "x",
 		CreatedBy: "ada", CreatedAt: now()}
 	check(t, s.CreateToken(ctx, admin, tok))
@@ -166,7 +168,7 @@ func TestSettings(t *testing.T) {
 func TestLinksAndSnapshots(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	hash := sha256.Sum256([]byte("t"))
-	l := fleet.URLLink{TokenHash: hash[:], Purpose: fleet.LinkUpload, Device: unit, Call: uuid.Must(uuid.NewV7()),
+	l := picture.URLLink{TokenHash: hash[:], Purpose: fleet.LinkUpload, Device: unit, Call: uuid.Must(uuid.NewV7()),
 		ExpiresAt: now().Add(time.Minute)}
 	check(t, s.CreateURLLink(ctx, l))
 	_, err := s.UseURLLink(ctx, hash[:], fleet.LinkPreview, now())
@@ -179,13 +181,13 @@ func TestLinksAndSnapshots(t *testing.T) {
 	_, err = s.UseURLLink(ctx, hash[:], fleet.LinkUpload, now())
 	wantKind(t, err, fleet.ErrNotFound)
 
-	n := fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: fleet.SnapshotScreen, Device: unit, Call: l.Call, Blob: "b",
+	n := picture.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: picture.SnapshotScreen, Device: unit, Call: l.Call, Blob: "b",
 		MediaType: "image/png", Width: 1, Height: 2, Size: 3, CreatedAt: now()}
 	check(t, s.CreateSnapshot(ctx, n))
-	for _, find := range []func() (fleet.Snapshot, error){
-		func() (fleet.Snapshot, error) { return s.Snapshot(ctx, n.ID) },
-		func() (fleet.Snapshot, error) { return s.SnapshotOfCall(ctx, n.Call) },
-		func() (fleet.Snapshot, error) {
+	for _, find := range []func() (picture.Snapshot, error){
+		func() (picture.Snapshot, error) { return s.Snapshot(ctx, n.ID) },
+		func() (picture.Snapshot, error) { return s.SnapshotOfCall(ctx, n.Call) },
+		func() (picture.Snapshot, error) {
 			list, err := s.Snapshots(ctx, unit, 1)
 			return list[0], err
 		},

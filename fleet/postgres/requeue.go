@@ -58,7 +58,7 @@ func (s *Store) Requeue(ctx context.Context, by fleet.Principal, campaign uuid.U
 		if err != nil || n == 0 {
 			return err
 		}
-		return audit(ctx, tx, by, "campaign.retry", campaign.String(), map[string]any{"states": from, "devices": n})
+		return writeAudit(ctx, tx, by, "campaign.retry", campaign.String(), map[string]any{"states": from, "devices": n})
 	}
 	err = again(func() error { return pgx.BeginFunc(ctx, s.db, change) })
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/call"
 	"fleetd/fleet/postgres"
 )
 
@@ -82,7 +84,7 @@ func TestRetain(t *testing.T) {
 	}
 	_, err := s.Call(ctx, kept.ID)
 	check(t, err)
-	if page, _ := s.AuditEntries(ctx, fleet.AuditFilter{}); len(page.Items) != 1 {
+	if page, _ := s.AuditEntries(ctx, audit.Filter{}); len(page.Items) != 1 {
 		t.Errorf("%d audit entries; those are kept for ever", len(page.Items))
 	}
 }
@@ -117,14 +119,14 @@ func TestOutcomeIsUpdateInPlace(t *testing.T) {
 func TestRetainFanOutTargets(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
-	old := fleet.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
-		State: fleet.FanOutRunning, Targets: 1, CreatedAt: now()}
+	old := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,
+		State: call.FanOutRunning, Targets: 1, CreatedAt: now()}
 	young := old
 	young.ID = uuid.Must(uuid.NewV7())
-	for _, f := range []*fleet.FanOut{&old, &young} {
-		check(t, s.CreateFanOut(ctx, f, []fleet.FanOutTarget{{Device: "d0"}}))
+	for _, f := range []*call.FanOut{&old, &young} {
+		check(t, s.CreateFanOut(ctx, f, []call.FanOutTarget{{Device: "d0"}}))
 	}
-	check(t, s.FinishFanOut(ctx, admin, old.ID, fleet.FanOutCompleted, now().AddDate(0, -2, 0)))
+	check(t, s.FinishFanOut(ctx, admin, old.ID, call.FanOutCompleted, now().AddDate(0, -2, 0)))
 	if removed, err := s.Retain(ctx, postgres.Retention{Calls: 30 * 24 * time.Hour}, now()); removed < 1 || err != nil {
 		t.Fatalf("removed %d, %v", removed, err)
 	}

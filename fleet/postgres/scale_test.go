@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/postgres"
 )
 
@@ -54,9 +55,9 @@ func TestScale(t *testing.T) {
 		_, err := s.CountBy(ctx, query(t, ""), "version")
 		return err
 	})
-	page, err := s.Calls(ctx, fleet.CallFilter{})
+	page, err := s.Calls(ctx, call.Filter{})
 	check(t, err)
-	for name, f := range map[string]fleet.CallFilter{
+	for name, f := range map[string]call.Filter{
 		"newest":         {},
 		"second page":    {Cursor: page.Next},
 		"device":         {Device: "d00077"},

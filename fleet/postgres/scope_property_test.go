@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -40,7 +41,7 @@ func (w *witness) CreateCampaign(_ context.Context, _ fleet.Principal, _ *campai
 	return errSeen
 }
 
-func (w *witness) CreateFanOut(_ context.Context, _ *fleet.FanOut, targets []fleet.FanOutTarget) error {
+func (w *witness) CreateFanOut(_ context.Context, _ *call.FanOut, targets []call.FanOutTarget) error {
 	for _, t := range targets {
 		if t.Reason == "" {
 			w.devices = append(w.devices, t.Device)
@@ -66,8 +67,8 @@ func TestNoQueryLeavesTheMakersFilter(t *testing.T) {
 	}))
 	w := &witness{Store: s}
 	campaigns := campaign.New(campaign.Options{Store: w, Firmware: s, Devices: s, Inventories: s, Quarantines: s})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: s, Targets: fleet.NewTargets(s, s), Link: &fleettest.Link{}})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w, Devices: s, Calls: calls, Presence: noneConnected{},
+	calls := call.New(call.Options{Store: s, Targets: fleet.NewTargets(s, s), Link: &fleettest.Link{}})
+	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: w, Devices: s, Calls: calls, Presence: noneConnected{},
 		Events: new(fleet.Events)})
 	end := time.Now().Add(time.Hour)
 	reached := map[string]int{}
@@ -123,7 +124,7 @@ func TestNoQueryLeavesTheMakersFilter(t *testing.T) {
 		}
 		within("growth", ids, nil)
 		w.devices, w.named = nil, nil
-		_, err = fanOuts.Create(context.Background(), fleet.FanOutRequest{Actor: by, Query: query, Tool: "self.x"})
+		_, err = fanOuts.Create(context.Background(), call.FanOutRequest{Actor: by, Query: query, Tool: "self.x"})
 		refused("fan-out", err)
 		within("fan-out", w.devices, w.named)
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/campaign"
 )
 
@@ -35,12 +36,12 @@ func TestScope(t *testing.T) {
 	n, err := s.CountDevices(ctx, fleet.Query{})
 	check(t, err)
 	same(t, n, 2)
-	page, err := s.AuditEntries(ctx, fleet.AuditFilter{})
+	page, err := s.AuditEntries(ctx, audit.Filter{})
 	check(t, err)
 	if len(page.Items) != 0 {
 		t.Errorf("an entry names the hidden successor: %+v", page.Items)
 	}
-	if page, err = s.AuditEntries(fleet.WithoutScope(ctx), fleet.AuditFilter{}); err != nil || len(page.Items) == 0 {
+	if page, err = s.AuditEntries(fleet.WithoutScope(ctx), audit.Filter{}); err != nil || len(page.Items) == 0 {
 		t.Errorf("without a scope there are %d entries (%v)", len(page.Items), err)
 	}
 	facts, err := s.Facts(ctx, "e1")

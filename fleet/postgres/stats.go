@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
-var _ fleet.StatsStore = (*Store)(nil)
+var _ call.StatsStore = (*Store)(nil)
 
 // Bounds of the overview's questions.
 const (
@@ -20,7 +21,7 @@ const (
 
 // CallBuckets counts the calls created since then, in stretches of step,
 // oldest first. Stretches without a call are left out.
-func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]fleet.CallBucket, error) {
+func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]call.Bucket, error) {
 	if step < minStep {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_step", "least_ms", minStep, "given_ms", step)
 	}
@@ -31,7 +32,7 @@ func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Dura
 			count(failure) AS failed
 		FROM calls WHERE created_at >= $1 AND id >= $3`+scoped+`
 		GROUP BY 1 ORDER BY 1 LIMIT $4`, args...)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.CallBucket])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[call.Bucket])
 	if err != nil {
 		return nil, fmt.Errorf("calls over time: %w", domainError(err))
 	}

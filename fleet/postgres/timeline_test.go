@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/telemetry"
 )
@@ -49,7 +50,7 @@ func eventful(t *testing.T, s *postgres.Store, id fleet.DeviceID) {
 	c := newCall(id, fleet.CallSent)
 	check(t, s.InsertCall(ctx, c))
 	check(t, s.FinishCall(ctx, finish(c, fleet.CallSucceeded, `{"content":[]}`)))
-	check(t, s.CreateSnapshot(ctx, fleet.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: fleet.SnapshotScreen, Device: id,
+	check(t, s.CreateSnapshot(ctx, picture.Snapshot{ID: uuid.Must(uuid.NewV7()), Kind: picture.SnapshotScreen, Device: id,
 		Call: c.ID, Blob: "ab", MediaType: "image/png", Width: 1, Height: 1, Size: 9, CreatedAt: now()}))
 	check(t, s.CreateCoreDump(ctx, telemetry.CoreDump{ID: uuid.Must(uuid.NewV7()), Device: id, Call: c.ID, Blob: "cd",
 		Size: 9, Summary: "task main", CreatedAt: now()}))

@@ -9,10 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // CreateToken adds an API token.
-func (s *Store) CreateToken(ctx context.Context, by fleet.Principal, t fleet.Token) error {
+func (s *Store) CreateToken(ctx context.Context, by fleet.Principal, t operator.Token) error {
 	filter, _, tools := scopeColumns(t.Scope)
 	detail := map[string]any{"name": t.Name, "kind": t.Kind, "role": t.Role, "scope": filter, "tools": tools,
 		"per_minute": t.PerMinute, "expires_at": t.ExpiresAt}
@@ -56,27 +57,27 @@ type tokenRow struct {
 
 // token fails for a scope that this version cannot read: without it the token
 // would reach every device.
-func (r tokenRow) token() (fleet.Token, error) {
+func (r tokenRow) token() (operator.Token, error) {
 	scope, err := fleet.NewTokenScope(r.Kind, r.Scope, r.Tools)
 	if err != nil {
-		return fleet.Token{}, fmt.Errorf("scope of token %s: %w", r.ID, err)
+		return operator.Token{}, fmt.Errorf("scope of token %s: %w", r.ID, err)
 	}
-	return fleet.Token{ID: r.ID, Name: r.Name, Kind: r.Kind, Role: r.Role, Scope: scope, PerMinute: r.PerMinute,
+	return operator.Token{ID: r.ID, Name: r.Name, Kind: r.Kind, Role: r.Role, Scope: scope, PerMinute: r.PerMinute,
 		Hash: r.Hash,
 		Hint: r.Hint, CreatedBy: r.CreatedBy, CreatedAt: r.CreatedAt, LastUsedAt: r.LastUsedAt, ExpiresAt: r.ExpiresAt,
 		RevokedAt: r.RevokedAt}, nil
 }
 
-func toToken(row pgx.CollectableRow) (fleet.Token, error) {
+func toToken(row pgx.CollectableRow) (operator.Token, error) {
 	r, err := pgx.RowToStructByName[tokenRow](row)
 	if err != nil {
-		return fleet.Token{}, err
+		return operator.Token{}, err
 	}
 	return r.token()
 }
 
 // Tokens lists API tokens, newest first, revoked ones included.
-func (s *Store) Tokens(ctx context.Context) ([]fleet.Token, error) {
+func (s *Store) Tokens(ctx context.Context) ([]operator.Token, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+tokenColumns+` FROM tokens ORDER BY created_at DESC, id DESC LIMIT $1`, maxPeople)
 	list, err := pgx.CollectRows(rows, toToken)
 	if err != nil {
@@ -87,11 +88,11 @@ func (s *Store) Tokens(ctx context.Context) ([]fleet.Token, error) {
 
 // TokenByHash finds a token by the SHA-256 of its secret, also a revoked or
 // expired one.
-func (s *Store) TokenByHash(ctx context.Context, hash []byte) (fleet.Token, error) {
+func (s *Store) TokenByHash(ctx context.Context, hash []byte) (operator.Token, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = $1`, hash)
 	t, err := pgx.CollectExactlyOneRow(rows, toToken)
 	if err != nil {
-		return fleet.Token{}, fmt.Errorf("token: %w", domainError(err))
+		return operator.Token{}, fmt.Errorf("token: %w", domainError(err))
 	}
 	return t, nil
 }

@@ -8,14 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/policy"
 )
 
-var _ fleet.ToolPinStore = (*Store)(nil)
+var _ policy.ToolPinStore = (*Store)(nil)
 
 // ToolPins lists the pins by tool.
-func (s *Store) ToolPins(ctx context.Context) ([]fleet.ToolPin, error) {
+func (s *Store) ToolPins(ctx context.Context) ([]policy.ToolPin, error) {
 	rows, _ := s.db.Query(ctx, `SELECT tool, digest, pinned_by, pinned_at FROM tool_pins ORDER BY tool`)
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p fleet.ToolPin, err error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p policy.ToolPin, err error) {
 		var digest []byte
 		err = row.Scan(&p.Tool, &digest, &p.PinnedBy, &p.PinnedAt)
 		copy(p.Digest[:], digest)
@@ -28,7 +29,7 @@ func (s *Store) ToolPins(ctx context.Context) ([]fleet.ToolPin, error) {
 }
 
 // SaveToolPin stores a pin, in place of one that the tool has.
-func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p fleet.ToolPin, device fleet.DeviceID) error {
+func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.ToolPin, device fleet.DeviceID) error {
 	detail := map[string]any{"digest": hex.EncodeToString(p.Digest[:]), "device": device}
 	return s.audited(ctx, by, "tool_pin.save", p.Tool, detail, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `

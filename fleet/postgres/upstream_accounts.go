@@ -8,27 +8,28 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 )
 
-var _ fleet.UpstreamAccountStore = (*Store)(nil)
+var _ upstream.AccountStore = (*Store)(nil)
 
 // UpstreamAccount returns what a voice server's OTA address answered for a device,
 // or [fleet.ErrNotFound].
-func (s *Store) UpstreamAccount(ctx context.Context, upstream uuid.UUID, device fleet.DeviceID) (fleet.UpstreamAccount,
+func (s *Store) UpstreamAccount(ctx context.Context, server uuid.UUID, device fleet.DeviceID) (upstream.Account,
 	error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT upstream_id AS upstream, device_id AS device, ota_url, client_id, url, token, code, message, challenge,
 			asked_at
-		FROM upstream_accounts WHERE upstream_id = $1 AND device_id = $2`, upstream, device)
-	a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[fleet.UpstreamAccount])
+		FROM upstream_accounts WHERE upstream_id = $1 AND device_id = $2`, server, device)
+	a, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[upstream.Account])
 	if err != nil {
-		return a, fmt.Errorf("account of %s at voice server %s: %w", device, upstream, domainError(err))
+		return a, fmt.Errorf("account of %s at voice server %s: %w", device, server, domainError(err))
 	}
 	return a, nil
 }
 
 // SaveUpstreamAccount stores what a voice server's OTA address answered.
-func (s *Store) SaveUpstreamAccount(ctx context.Context, a fleet.UpstreamAccount) error {
+func (s *Store) SaveUpstreamAccount(ctx context.Context, a upstream.Account) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO upstream_accounts (upstream_id, device_id, ota_url, client_id, url, token, code, message, challenge,
 			asked_at)

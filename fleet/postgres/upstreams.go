@@ -9,17 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 )
 
-var _ fleet.UpstreamStore = (*Store)(nil)
+var _ upstream.Store = (*Store)(nil)
 
 type upstreamRow struct {
 	ID        uuid.UUID
 	Position  int
 	Name      string
-	Kind      fleet.UpstreamKind
+	Kind      upstream.Kind
 	URL       string
-	Auth      fleet.UpstreamAuth
+	Auth      upstream.Auth
 	Secret    []byte
 	Devices   string
 	Tools     bool
@@ -29,15 +30,15 @@ type upstreamRow struct {
 	UpdatedAt time.Time
 }
 
-func (r upstreamRow) upstream() fleet.Upstream {
-	return fleet.Upstream{ID: r.ID, Position: r.Position, Name: r.Name, Kind: r.Kind, URL: r.URL, Auth: r.Auth,
+func (r upstreamRow) upstream() upstream.Server {
+	return upstream.Server{ID: r.ID, Position: r.Position, Name: r.Name, Kind: r.Kind, URL: r.URL, Auth: r.Auth,
 		Secret: r.Secret, Devices: r.Devices, Tools: r.Tools, Enabled: r.Enabled, UpdatedBy: r.UpdatedBy,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
 }
 
 // Upstreams returns the voice servers in their order, and the version of the
 // table, as of one moment.
-func (s *Store) Upstreams(ctx context.Context) (list []fleet.Upstream, version int64, err error) {
+func (s *Store) Upstreams(ctx context.Context) (list []upstream.Server, version int64, err error) {
 	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
 			if err := tx.QueryRow(ctx, `SELECT version FROM upstream_version`).Scan(&version); err != nil {
@@ -67,7 +68,7 @@ func (s *Store) UpstreamVersion(ctx context.Context) (version int64, err error) 
 // changeUpstreams makes a change of the table and its next version, if it has the
 // version that the change was made from.
 func (s *Store) changeUpstreams(ctx context.Context, by fleet.Principal, version int64, action string,
-	u fleet.Upstream, change func(pgx.Tx) error) error {
+	u upstream.Server, change func(pgx.Tx) error) error {
 	return s.audited(ctx, by, action, u.ID.String(), u.Detail(), func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `UPDATE upstream_version SET version = version + 1 WHERE version = $1`, version)
 		switch {
@@ -81,7 +82,7 @@ func (s *Store) changeUpstreams(ctx context.Context, by fleet.Principal, version
 }
 
 // CreateUpstream adds a voice server at its position.
-func (s *Store) CreateUpstream(ctx context.Context, by fleet.Principal, version int64, u fleet.Upstream) error {
+func (s *Store) CreateUpstream(ctx context.Context, by fleet.Principal, version int64, u upstream.Server) error {
 	return s.changeUpstreams(ctx, by, version, "upstream.create", u, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE upstreams SET position = position + 1 WHERE position >= $1`,
 			u.Position); err != nil {
@@ -97,7 +98,7 @@ func (s *Store) CreateUpstream(ctx context.Context, by fleet.Principal, version 
 }
 
 // UpdateUpstream stores a changed voice server.
-func (s *Store) UpdateUpstream(ctx context.Context, by fleet.Principal, version int64, u fleet.Upstream) error {
+func (s *Store) UpdateUpstream(ctx context.Context, by fleet.Principal, version int64, u upstream.Server) error {
 	return s.changeUpstreams(ctx, by, version, "upstream.update", u, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
 			UPDATE upstreams SET name = $2, kind = $3, url = $4, auth = $5, secret = $6, devices = $7, tools = $8, enabled = $9,
@@ -106,13 +107,13 @@ func (s *Store) UpdateUpstream(ctx context.Context, by fleet.Principal, version 
 	})
 }
 
-func upstreamColumns(u fleet.Upstream) []any {
+func upstreamColumns(u upstream.Server) []any {
 	return []any{u.ID, cleanText(u.Name), string(u.Kind), cleanText(u.URL), string(u.Auth), u.Secret,
 		cleanText(u.Devices), u.Tools, u.Enabled, cleanText(u.UpdatedBy), u.UpdatedAt}
 }
 
 // DeleteUpstream removes a voice server.
-func (s *Store) DeleteUpstream(ctx context.Context, by fleet.Principal, version int64, u fleet.Upstream) error {
+func (s *Store) DeleteUpstream(ctx context.Context, by fleet.Principal, version int64, u upstream.Server) error {
 	return s.changeUpstreams(ctx, by, version, "upstream.delete", u, func(tx pgx.Tx) error {
 		if err := changeOne(ctx, tx, `DELETE FROM upstreams WHERE id = $1`, u.ID); err != nil {
 			return err
@@ -124,7 +125,7 @@ func (s *Store) DeleteUpstream(ctx context.Context, by fleet.Principal, version 
 
 // OrderUpstreams gives the voice servers their positions.
 func (s *Store) OrderUpstreams(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID,
-	moved fleet.Upstream) error {
+	moved upstream.Server) error {
 	return s.changeUpstreams(ctx, by, version, "upstream.move", moved, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE upstreams u SET position = o.position - 1

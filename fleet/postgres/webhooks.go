@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/webhook"
 )
 
@@ -24,7 +25,7 @@ type Outbox func(ctx context.Context, tx pgx.Tx, jobs []webhook.Job) error
 func (s *Store) SetOutbox(o Outbox) { s.outbox = o }
 
 // publish queues an event about an approval for each webhook that wants it.
-func (s *Store) publish(ctx context.Context, tx pgx.Tx, kind webhook.EventKind, at time.Time, a fleet.Approval) error {
+func (s *Store) publish(ctx context.Context, tx pgx.Tx, kind webhook.EventKind, at time.Time, a call.Approval) error {
 	return s.publishTo(ctx, tx, kind, func(hook uuid.UUID) webhook.Job {
 		return webhook.NewApprovalJob(hook, kind, at, a)
 	})

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
 )
 
-// Calls makes tool calls; [fleet.Calls] does.
+// Calls makes tool calls; [call.Service] does.
 type Calls interface {
-	Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error)
+	Make(ctx context.Context, r call.Request) (fleet.Call, error)
 }
 
 // Link asks devices for a sign of life; the broker does.
@@ -32,9 +33,9 @@ type Presence interface {
 }
 
 // Conversations knows which devices are in a conversation that is not to be
-// interrupted yet; a [fleet.Interruptions] does.
+// interrupted yet; a [call.Interruptions] does.
 type Conversations interface {
-	Wait(device fleet.DeviceID, began, now time.Time) (fleet.ConversationWait, bool)
+	Wait(device fleet.DeviceID, began, now time.Time) (call.ConversationWait, bool)
 }
 
 // Downloads hands images out; [firmware.Downloads] does.
@@ -166,7 +167,7 @@ func New(o Options) *Engine {
 const leadAgain = time.Second
 
 // Run waits until this process may carry campaigns out, and does until ctx
-// ends. Calls that are under way then end with [fleet.Calls.Shutdown].
+// ends. Calls that are under way then end with [call.Service.Shutdown].
 func (e *Engine) Run(ctx context.Context) error {
 	defer e.followReleases(ctx)()
 	for ctx.Err() == nil {

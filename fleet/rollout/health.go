@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 )
 
@@ -84,7 +85,7 @@ func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 }
 
 func (c checker) runCheck(ctx context.Context, device fleet.DeviceID, check campaign.HealthCheck) (string, error) {
-	call, err := c.call(ctx, fleet.CallRequest{Device: device, Tool: check.Tool, Arguments: check.Arguments})
+	call, err := c.call(ctx, call.Request{Device: device, Tool: check.Tool, Arguments: check.Arguments})
 	if err != nil {
 		return "", c.e.unasked(device, fmt.Errorf("health check with %s: %w", check.Tool, err))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -157,7 +158,7 @@ func (f *pgFleet) current() *rollout.Engine {
 }
 
 // Call makes the device install its image, within milliseconds.
-func (f *pgFleet) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (f *pgFleet) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	f.work.Add(1)
 	defer f.work.Done()
 	if r.Tool != fleet.ToolUpgradeFirmware {

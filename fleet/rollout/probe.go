@@ -7,6 +7,7 @@ import (
 	"regexp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 )
 
@@ -53,14 +54,14 @@ func (l *loop) notProbed(d *deployment, attempt int) {
 }
 
 // question is the call that asks a device what it runs, but for the device.
-func (c *openCampaign) question() fleet.CallRequest {
-	return fleet.CallRequest{Actor: c.actor(), Mandate: c.mandate(), Tool: toolSystemInfo}
+func (c *openCampaign) question() call.Request {
+	return call.Request{Actor: c.actor(), Mandate: c.mandate(), Tool: toolSystemInfo}
 }
 
 // askBuild returns the build that the device says it runs, "" if it does not say, and has
 // the register know it.
 // The error is [errAbsent] or [errUnasked].
-func (e *Engine) askBuild(ctx context.Context, ask fleet.CallRequest, device fleet.DeviceID) (string, error) {
+func (e *Engine) askBuild(ctx context.Context, ask call.Request, device fleet.DeviceID) (string, error) {
 	ask.Device = device
 	call, err := e.o.Calls.Make(ctx, ask)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 )
@@ -50,7 +51,7 @@ func (l *loop) checkRights(ctx context.Context, c *openCampaign) error {
 
 // mandate is on whose behalf the campaign makes its own calls. Of those about attempts
 // under way it is what was known last: these run to their end.
-func (c *openCampaign) mandate() *fleet.Mandate {
+func (c *openCampaign) mandate() *call.Mandate {
 	if c.rights.Maker.Kind == "" { // not read since the start of this engine
 		return (campaign.Rights{Maker: c.Maker(), Starter: c.Starter()}).Mandate()
 	}
@@ -111,7 +112,7 @@ func (c *openCampaign) checker(e *Engine) checker { return checker{e, c.Campaign
 
 // call makes the call of a check. While the maker is gone it is not made, and the
 // device counts as one that cannot be asked.
-func (c checker) call(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (c checker) call(ctx context.Context, r call.Request) (fleet.Call, error) {
 	rights, gone, err := c.campaign.Rights(ctx, c.e.o.Authority)
 	if err == nil && !gone.Is("") {
 		err = errStandsStill

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
@@ -152,7 +153,7 @@ func continuousWithin(t *testing.T, filter, query string) (updated int, bad []st
 				}
 			})
 		}
-		w.watch = func(r fleet.CallRequest) {
+		w.watch = func(r call.Request) {
 			w.store.mu.Lock()
 			defer w.store.mu.Unlock()
 			if d := w.store.devices[r.Device]; !within.Covers(d) {

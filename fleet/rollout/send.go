@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
@@ -16,7 +17,7 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	d, e := t.d, l.e
 	d.attemptEnd = make(chan struct{})
 	id, attempt := d.ID, d.Attempt
-	order := &fleet.FirmwareOrder{
+	order := &call.FirmwareOrder{
 		URL: t.url, ELFSHA256: d.TargetELF, Timeout: l.attemptTimeout(d), Done: d.attemptEnd,
 		SHA256: d.Image, Size: d.ImageSize, Job: fleet.UpgradeJobName(id, attempt), Manifest: t.image.Manifest,
 		Signature: t.image.ManifestSignature,
@@ -24,7 +25,7 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 			e.accept(ofCall(id, attempt, seen))
 		},
 	}
-	request := fleet.CallRequest{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
+	request := call.Request{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
 		Tool: fleet.ToolUpgradeFirmware, Firmware: order, UnlessTalking: true, Outwaited: l.outwaited(d)}
 	go func() {
 		if _, err := e.o.Calls.Make(context.WithoutCancel(ctx), request); err != nil {
@@ -58,7 +59,7 @@ const actRestart campaign.Act = "restart"
 
 func (l *loop) orderRestart(ctx context.Context, d *deployment) {
 	e, id := l.e, d.ID
-	request := fleet.CallRequest{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
+	request := call.Request{Actor: d.camp.actor(), Mandate: d.camp.mandate(), Device: d.Device,
 		Tool: fleet.ToolReboot, UnlessTalking: true, Outwaited: l.outwaited(d)}
 	go func() {
 		call, err := e.o.Calls.Make(context.WithoutCancel(ctx), request)

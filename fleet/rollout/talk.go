@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 
 	"github.com/google/uuid"
@@ -15,9 +16,9 @@ import (
 // conversation returns the conversation that the device of a deployment is in, and
 // whether its end has to be waited for. A conversation that follows another one is
 // waited for as long.
-func (l *loop) conversation(d *deployment) (fleet.ConversationWait, bool) {
+func (l *loop) conversation(d *deployment) (call.ConversationWait, bool) {
 	if l.o.Conversations == nil {
-		return fleet.ConversationWait{}, false
+		return call.ConversationWait{}, false
 	}
 	w, waits := l.o.Conversations.Wait(d.Device, d.talk, l.now)
 	if d.talk.IsZero() || w.ID != d.talkID {
@@ -58,7 +59,7 @@ func (l *loop) conversationEnded(id fleet.DeviceID) {
 
 // talked removes from the record that the end of a conversation is waited for.
 func (l *loop) talked(d *deployment) {
-	if d.Reason.Is(fleet.ReasonInConversation) {
+	if d.Reason.Is(call.ReasonInConversation) {
 		d.Reason = fleet.Reason{}
 		l.mark(d)
 	}

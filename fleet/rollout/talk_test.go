@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 
@@ -40,7 +41,7 @@ func TestConversationsAreNotInterrupted(t *testing.T) {
 				stop := w.start()
 				sleep(30 * time.Second)
 				d := w.deployment(c.ID, "device01")
-				want := fleet.Because(fleet.ReasonInConversation, "since_at", begin, "until_at", begin.Add(w.talks.Bound))
+				want := fleet.Because(call.ReasonInConversation, "since_at", begin, "until_at", begin.Add(w.talks.Bound))
 				if d.State != campaign.DeploymentQueued || !d.Reason.Equal(want) {
 					t.Errorf("a device in conversation is %s for %v, want %v", d.State, d.Reason, want)
 				}
@@ -48,7 +49,7 @@ func TestConversationsAreNotInterrupted(t *testing.T) {
 					!other.Reason.Is(campaign.ReasonAwaitsPollAfter) {
 					t.Errorf("another device is %s: %v", other.State, other.Reason)
 				}
-				for w.deployment(c.ID, "device01").Reason.Is(fleet.ReasonInConversation) {
+				for w.deployment(c.ID, "device01").Reason.Is(call.ReasonInConversation) {
 					time.Sleep(time.Second)
 				}
 				if waited := time.Since(begin); waited < tt.least || waited > tt.most {

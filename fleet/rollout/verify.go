@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 )
 
@@ -106,7 +107,7 @@ func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64,
 // confirmBuild asks the device what it runs. The answer is evidence, looked at
 // before the verdict. A device that cannot say is taken at its last boot poll;
 // one that is not connected is [errAbsent].
-func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, ask fleet.CallRequest) error {
+func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, ask call.Request) error {
 	elf, err := e.askBuild(ctx, ask, d.Device)
 	if elf != "" {
 		e.accept(Evidence{Deployment: d.ID, Observation: campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe,

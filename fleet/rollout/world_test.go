@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/rollout"
@@ -53,11 +54,11 @@ type world struct {
 	ordered fleet.FirmwareOffer // the last order, but for its link and version
 	rolled  []uuid.UUID
 
-	rights register                // of who asks
-	watch  func(fleet.CallRequest) // sees every call; may be nil
+	rights register           // of who asks
+	watch  func(call.Request) // sees every call; may be nil
 
 	open  *fleet.OpenConversations
-	talks *fleet.Interruptions // how long they are waited for
+	talks *call.Interruptions // how long they are waited for
 }
 
 func newWorld(t testing.TB) *world {
@@ -69,7 +70,7 @@ func newWorld(t testing.TB) *world {
 			e.ConversationEnded(id)
 		}
 	}})
-	w.talks = &fleet.Interruptions{Open: w.open, Bound: 2 * time.Minute}
+	w.talks = &call.Interruptions{Open: w.open, Bound: 2 * time.Minute}
 	w.store.images[imageSHA] = firmware.Image{SHA256: imageSHA, Size: imageSize, Chip: "esp32s3", Version: "2.0.1",
 		Project:   "demo",
 		ELFSHA256: newELF, MaxChipRev: 65535}
@@ -288,7 +289,7 @@ func (w *world) deployment(campaignID uuid.UUID, id fleet.DeviceID) campaign.Dep
 }
 
 // Call is the path of calls.
-func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, error) {
+func (w *world) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	w.mu.Lock()
 	d := w.devices[r.Device]
 	if w.watch != nil {
@@ -301,8 +302,8 @@ func (w *world) Make(ctx context.Context, r fleet.CallRequest) (fleet.Call, erro
 	}
 	now := time.Now().UTC()
 	c := fleet.Call{ID: uuid.New(), Device: r.Device, Tool: r.Tool, State: fleet.CallSucceeded, SentAt: &now}
-	if fleet.Interrupts(r.Tool) && w.refusesToInterrupt(r) {
-		return fleet.Call{}, fleet.ErrTalking
+	if call.Interrupts(r.Tool) && w.refusesToInterrupt(r) {
+		return fleet.Call{}, call.ErrTalking
 	}
 	if r.Tool == fleet.ToolUpgradeFirmware {
 		return w.upgrade(d, r, c)
@@ -341,9 +342,9 @@ func (w *world) talk(id fleet.DeviceID, length time.Duration) {
 	time.AfterFunc(length, func() { w.open.End(id, c.ID) })
 }
 
-// refusesToInterrupt is what [fleet.Calls] does with a call that would interrupt a
+// refusesToInterrupt is what [call.Service] does with a call that would interrupt a
 // conversation. The engine may do so only after it has waited.
-func (w *world) refusesToInterrupt(r fleet.CallRequest) bool {
+func (w *world) refusesToInterrupt(r call.Request) bool {
 	c, talks := w.open.Of(r.Device)
 	switch {
 	case r.Interrupt || !r.UnlessTalking:
@@ -365,7 +366,7 @@ func text(s string) json.RawMessage {
 	return raw
 }
 
-func (w *world) upgrade(d *device, r fleet.CallRequest, c fleet.Call) (fleet.Call, error) {
+func (w *world) upgrade(d *device, r call.Request, c fleet.Call) (fleet.Call, error) {
 	failed := func(kind fleet.EvidenceKind, code, detail string) {
 		r.Firmware.Notify(fleet.Evidence{At: time.Now().UTC(), Kind: kind, Code: code, Detail: detail})
 	}

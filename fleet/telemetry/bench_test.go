@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 )
 
@@ -19,7 +20,7 @@ var (
 // bench is a call service over scripted devices. Its calls own no addresses
 // and watch nothing, unless a test replaces them.
 type bench struct {
-	*fleet.Calls
+	*call.Service
 	store   *fleettest.CallStore
 	devices *fleettest.Devices
 	targets *fleet.Targets
@@ -32,7 +33,7 @@ func newBench(t *testing.T) *bench {
 		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Audience: fleet.AudienceModel}}})
 	b.devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
 	b.targets = fleet.NewTargets(b.devices, b.devices)
-	b.Calls = fleet.NewCalls(fleet.CallsOptions{Store: b.store, Targets: b.targets, Link: b.link, Watcher: unseen{},
+	b.Service = call.New(call.Options{Store: b.store, Targets: b.targets, Link: b.link, Watcher: unseen{},
 		Events: &fleet.Events{}})
 	t.Cleanup(b.Shutdown)
 	return b

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,10 +25,10 @@ type VitalsReader interface {
 // CoreDumpsOptions configures [CoreDumps]. Links, Store, Blobs, Calls, Devices
 // and Inventories are required.
 type CoreDumpsOptions struct {
-	Links       fleet.URLLinkStore
+	Links       picture.URLLinkStore
 	Store       CoreDumpStore
 	Blobs       CoreDumpBlobs
-	Calls       *fleet.Calls
+	Calls       *call.Service
 	Devices     fleet.DeviceStore
 	Inventories fleet.InventoryStore
 	Vitals      VitalsReader     // nil: no device reports any, and fleetd asks none unprompted
@@ -48,7 +50,7 @@ type CoreDumpBlobs interface {
 // automatically once per crash ([CoreDumps.Run]).
 type CoreDumps struct {
 	o     CoreDumpsOptions
-	links *fleet.URLLinks
+	links *picture.URLLinks
 
 	mu    sync.Mutex
 	tries map[fleet.DeviceID]*coreDumpTry
@@ -65,7 +67,7 @@ func NewCoreDumps(o CoreDumpsOptions) *CoreDumps {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &CoreDumps{o: o, links: fleet.NewURLLinks(o.Links, "", o.Now),
+	return &CoreDumps{o: o, links: picture.NewURLLinks(o.Links, "", o.Now),
 		tries: make(map[fleet.DeviceID]*coreDumpTry)}
 }
 
@@ -92,7 +94,7 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Principal, device fleet
 	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
 		return err
 	}
-	c, err := s.o.Calls.Make(ctx, fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpInfo})
+	c, err := s.o.Calls.Make(ctx, call.Request{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpInfo})
 	if err != nil {
 		return err
 	}
@@ -103,8 +105,8 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Principal, device fleet
 }
 
 // UploadRequest is the call that makes the device send its core dump.
-func (s *CoreDumps) UploadRequest(actor fleet.Principal, device fleet.DeviceID, erase bool) fleet.CallRequest {
-	return fleet.CallRequest{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpUpload,
+func (s *CoreDumps) UploadRequest(actor fleet.Principal, device fleet.DeviceID, erase bool) call.Request {
+	return call.Request{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpUpload,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"erase":%t}`, erase))}
 }
 
@@ -165,7 +167,7 @@ func readCoreDump(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-func (s *CoreDumps) keep(ctx context.Context, l fleet.URLLink, data []byte) (CoreDump, error) {
+func (s *CoreDumps) keep(ctx context.Context, l picture.URLLink, data []byte) (CoreDump, error) {
 	key, err := s.o.Blobs.Put(ctx, data)
 	if err != nil {
 		return CoreDump{}, fmt.Errorf("core dump of device %s: %w", l.Device, err)
@@ -210,7 +212,7 @@ func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) erro
 const summaryTTL = 15 * time.Minute
 
 func (s *CoreDumps) describeSummary(ctx context.Context, c *CoreDump) error {
-	asked, err := s.o.Calls.List(ctx, fleet.CallFilter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
+	asked, err := s.o.Calls.List(ctx, call.Filter{Device: c.Device, Tool: fleet.ToolCoreDumpInfo,
 		States: []fleet.CallState{fleet.CallSucceeded},
 		Since:  c.CreatedAt.Add(-summaryTTL), Limit: 1})
 	if err != nil {

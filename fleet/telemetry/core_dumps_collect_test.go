@@ -16,17 +16,19 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/telemetry"
 )
 
 // crashStore keeps core dumps, links and bytes in memory.
 type crashStore struct {
 	telemetry.CoreDumpStore
-	fleet.URLLinkStore
+	picture.URLLinkStore
 	mu    sync.Mutex
 	dumps []telemetry.CoreDump
-	links map[string]fleet.URLLink
+	links map[string]picture.URLLink
 }
 
 func (s *crashStore) CreateCoreDump(_ context.Context, c telemetry.CoreDump) error {
@@ -47,7 +49,7 @@ func (s *crashStore) CoreDumps(_ context.Context, id fleet.DeviceID, _ int) (fou
 	return found, nil
 }
 
-func (s *crashStore) CreateURLLink(_ context.Context, l fleet.URLLink) error {
+func (s *crashStore) CreateURLLink(_ context.Context, l picture.URLLink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.links[string(l.TokenHash)] = l
@@ -55,7 +57,7 @@ func (s *crashStore) CreateURLLink(_ context.Context, l fleet.URLLink) error {
 }
 
 func (s *crashStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.LinkPurpose, now time.Time) (
-	fleet.URLLink, error) {
+	picture.URLLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, ok := s.links[string(hash)]
@@ -76,7 +78,7 @@ func (s *crashStore) DeleteFile(context.Context, string) error    { return nil }
 // looked for in.
 type callList struct{ *fleettest.CallStore }
 
-func (s callList) Calls(_ context.Context, f fleet.CallFilter) (page fleet.Page[fleet.Call], err error) {
+func (s callList) Calls(_ context.Context, f call.Filter) (page fleet.Page[fleet.Call], err error) {
 	for _, c := range s.All() {
 		if c.Tool == f.Tool && c.State == fleet.CallSucceeded && !c.CreatedAt.Before(f.Since) {
 			page.Items = []fleet.Call{c} // the newest stays
@@ -114,7 +116,7 @@ type crashBench struct {
 }
 
 func newCrashBench(t *testing.T) *crashBench {
-	b := &crashBench{bench: newBench(t), kept: &crashStore{links: map[string]fleet.URLLink{}},
+	b := &crashBench{bench: newBench(t), kept: &crashStore{links: map[string]picture.URLLink{}},
 		vitals: &vitalsOf{v: telemetry.Vitals{Boots: 3, CoreDump: true, ResetReason: "panic"}}}
 	b.devices.PutInventory(fleet.Inventory{ID: "dumps", Tools: []fleet.Tool{
 		{Name: fleet.ToolCoreDumpInfo, Audience: fleet.AudienceUser, InputSchema: json.RawMessage(
@@ -123,10 +125,10 @@ func newCrashBench(t *testing.T) *crashBench {
 			InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"erase":{"type":"boolean"}},"required":["url"]}`)}}})
 	b.put(func(d *fleet.Device) { d.InventoryID, d.ELFSHA256, d.Version = "dumps", "9f2c", "1.2.0" })
 	store := callList{b.store}
-	b.Calls = fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: b.targets, Link: b.link, Watcher: unseen{},
-		URLs: fleet.NewURLLinks(b.kept, "http://h", time.Now), Events: &fleet.Events{}})
+	b.Service = call.New(call.Options{Store: store, Targets: b.targets, Link: b.link, Watcher: unseen{},
+		URLs: picture.NewURLLinks(b.kept, "http://h", time.Now), Events: &fleet.Events{}})
 	b.dumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: b.kept, Store: b.kept, Blobs: b.kept,
-		Calls: b.Calls, Devices: b.devices,
+		Calls: b.Service, Devices: b.devices,
 		Inventories: b.devices, Vitals: b.vitals, Collect: true})
 	b.link.Connect(unit, b.device)
 	ctx, stop := context.WithCancel(t.Context())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // Times and bounds of following a log.
@@ -24,7 +25,7 @@ const (
 
 // LogsOptions configures [Logs]. Calls is required.
 type LogsOptions struct {
-	Calls  *fleet.Calls
+	Calls  *call.Service
 	Events *fleet.Events // nil: no events are published
 	Log    *slog.Logger
 	Now    func() time.Time // default: time.Now
@@ -106,7 +107,7 @@ func (s *Logs) Fetch(ctx context.Context, actor fleet.Principal, id fleet.Device
 	var lines []LogLine
 	var from uint32
 	for range maxTailCalls {
-		last, err = s.o.Calls.Make(ctx, fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsTail,
+		last, err = s.o.Calls.Make(ctx, call.Request{Actor: actor, Device: id, Tool: fleet.ToolLogsTail,
 			Arguments: json.RawMessage(fmt.Sprintf(`{"from":%d,"lines":%d}`, from, tailLines))})
 		if err != nil || last.State != fleet.CallSucceeded {
 			break
@@ -131,16 +132,16 @@ func (s *Logs) Fetch(ctx context.Context, actor fleet.Principal, id fleet.Device
 // followRequest is the call that makes the device stream its log for step; 0
 // stops it.
 func (s *Logs) followRequest(actor fleet.Principal, id fleet.DeviceID, level string,
-	step time.Duration) fleet.CallRequest {
-	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsStream,
+	step time.Duration) call.Request {
+	return call.Request{Actor: actor, Device: id, Tool: fleet.ToolLogsStream,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step.Round(time.Second)/time.Second), level))}
 }
 
 // LevelRequest is the call that sets how much the device logs, of one part or
 // ("") of all.
-func (s *Logs) LevelRequest(actor fleet.Principal, id fleet.DeviceID, level, tag string) fleet.CallRequest {
+func (s *Logs) LevelRequest(actor fleet.Principal, id fleet.DeviceID, level, tag string) call.Request {
 	args, _ := json.Marshal(map[string]string{"level": level, "tag": tag}) // strings marshal
-	return fleet.CallRequest{Actor: actor, Device: id, Tool: fleet.ToolLogsLevel, Arguments: args}
+	return call.Request{Actor: actor, Device: id, Tool: fleet.ToolLogsLevel, Arguments: args}
 }
 
 // Follow makes the device stream its log for [FollowStep]. While somebody

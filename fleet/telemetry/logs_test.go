@@ -46,7 +46,7 @@ func newLogBench(t *testing.T) *logBench {
 		b.asked = append(b.asked, fmt.Sprint(args.Seconds))
 		return fleettest.Text(fmt.Sprint(!b.fails)), nil
 	})
-	b.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: b.Calls})
+	b.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: b.Service})
 	return b
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/call"
 
 	"github.com/google/uuid"
 )
@@ -72,7 +73,7 @@ type Job struct {
 }
 
 // NewApprovalJob makes the delivery of an event about an approval.
-func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a fleet.Approval) Job {
+func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a call.Approval) Job {
 	body, _ := json.Marshal(viewApproval(a)) // of strings, numbers and JSON that was checked
 	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: kind, At: at, Subject: "approval",
 		Path: "/approvals/" + a.ID.String(), Body: body}
@@ -103,27 +104,27 @@ type Store interface {
 
 // approvalView is an approval as receivers get it.
 type approvalView struct {
-	ID        uuid.UUID             `json:"id"`
-	State     fleet.ApprovalState   `json:"state"`
-	Subject   fleet.ApprovalSubject `json:"subject"`
-	SubjectID uuid.UUID             `json:"subject_id"`
-	DeviceID  fleet.DeviceID        `json:"device_id,omitempty"`
-	Query     string                `json:"query,omitempty"`
-	Targets   int                   `json:"targets"`
-	Tool      string                `json:"tool"`
-	Arguments json.RawMessage       `json:"arguments"`
-	Interrupt bool                  `json:"interrupt,omitempty"`
-	Builds    []buildView           `json:"builds"`
-	AskedBy   actorView             `json:"asked_by"`
-	Person    string                `json:"person,omitempty"`
-	Purpose   string                `json:"purpose,omitempty"`
-	Rule      string                `json:"rule"`
-	RuleName  string                `json:"rule_name"`
-	CreatedAt time.Time             `json:"created_at"`
-	ExpiresAt time.Time             `json:"expires_at"`
-	DecidedBy *actorView            `json:"decided_by"`
-	DecidedAt *time.Time            `json:"decided_at"`
-	Reason    string                `json:"reason,omitempty"`
+	ID        uuid.UUID            `json:"id"`
+	State     call.ApprovalState   `json:"state"`
+	Subject   call.ApprovalSubject `json:"subject"`
+	SubjectID uuid.UUID            `json:"subject_id"`
+	DeviceID  fleet.DeviceID       `json:"device_id,omitempty"`
+	Query     string               `json:"query,omitempty"`
+	Targets   int                  `json:"targets"`
+	Tool      string               `json:"tool"`
+	Arguments json.RawMessage      `json:"arguments"`
+	Interrupt bool                 `json:"interrupt,omitempty"`
+	Builds    []buildView          `json:"builds"`
+	AskedBy   actorView            `json:"asked_by"`
+	Person    string               `json:"person,omitempty"`
+	Purpose   string               `json:"purpose,omitempty"`
+	Rule      string               `json:"rule"`
+	RuleName  string               `json:"rule_name"`
+	CreatedAt time.Time            `json:"created_at"`
+	ExpiresAt time.Time            `json:"expires_at"`
+	DecidedBy *actorView           `json:"decided_by"`
+	DecidedAt *time.Time           `json:"decided_at"`
+	Reason    string               `json:"reason,omitempty"`
 }
 
 // buildView is what an approval names of some devices that are alike.
@@ -164,7 +165,7 @@ type actorView struct {
 	Name string              `json:"name"`
 }
 
-func viewApproval(a fleet.Approval) approvalView {
+func viewApproval(a call.Approval) approvalView {
 	v := approvalView{ID: a.ID, State: a.State, Subject: a.Subject, SubjectID: a.SubjectID, DeviceID: a.Device,
 		Query: a.Query, Targets: a.Targets, Tool: a.Tool, Arguments: a.Arguments, Interrupt: a.Interrupt,
 		AskedBy: actorView{a.AskedBy.Kind, a.AskedBy.Name}, Person: a.Person, Purpose: a.Purpose, Rule: a.Rule,

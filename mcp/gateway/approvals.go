@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A call that needs an approval asks for it by way of the client, if the client can
@@ -89,14 +90,14 @@ func (g *Gateway) askedCall(ctx context.Context, by fleet.Principal, id uuid.UUI
 
 // askedFanOut returns a fan-out whose approval the client was asked for, decided if
 // its user wanted to wait.
-func (g *Gateway) askedFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, wait bool) (f fleet.FanOut,
+func (g *Gateway) askedFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, wait bool) (f call.FanOut,
 	err error) {
 	waiting := func(ctx context.Context) (_ bool, err error) {
 		f, err = g.o.FanOuts.Get(ctx, id)
 		if errors.Is(err, fleet.ErrNotFound) || err == nil && !f.Actor.Same(by) {
 			err = unknownCall(id.String())
 		}
-		return f.State == fleet.FanOutPendingApproval, err
+		return f.State == call.FanOutPendingApproval, err
 	}
 	if _, err = waiting(ctx); err == nil && wait {
 		err = g.decided(ctx, id, waiting)

@@ -13,6 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 )
 
 // callOut is a call.
@@ -106,7 +108,7 @@ func (v callOut) text() string {
 	case fleet.CallTimedOut, fleet.CallUnknown:
 		b.WriteString(" The device may have run it; find out before you repeat it.")
 	case fleet.CallPending, fleet.CallSent:
-		if v.Waits == fleet.ReasonInConversation {
+		if v.Waits == call.ReasonInConversation {
 			b.WriteString(" The device is in a conversation that it would interrupt: it is sent after that.")
 		}
 		b.WriteString(" Ask get_call with this id what became of it.")
@@ -146,13 +148,13 @@ func (g *Gateway) photosOf(ctx context.Context, c fleet.Call) (taken int, images
 	if !fleet.UsesCamera(c.Tool) || c.SentAt == nil {
 		return 0, nil
 	}
-	shots, err := g.o.Pictures.SnapshotsOfCall(ctx, c.ID, fleet.MaxCallPictures)
+	shots, err := g.o.Pictures.SnapshotsOfCall(ctx, c.ID, picture.MaxCallPictures)
 	if err != nil {
 		g.log.Warn("pictures of a call not read", "call", c.ID, "err", err)
 		return 0, nil
 	}
 	for _, shot := range shots {
-		if shot.Kind != fleet.SnapshotCamera {
+		if shot.Kind != picture.SnapshotCamera {
 			continue
 		}
 		taken++
@@ -181,16 +183,16 @@ type callIn struct {
 // complete reports whether nothing is wrong that the schema would say; most calls
 // need not be held against it.
 func (in *callIn) complete() bool {
-	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= fleet.MaxPurposeBytes &&
-		in.TimeoutMs >= 0 && in.TimeoutMs <= fleet.MaxCallTimeout.Milliseconds() &&
+	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= call.MaxPurposeBytes &&
+		in.TimeoutMs >= 0 && in.TimeoutMs <= call.MaxTimeout.Milliseconds() &&
 		(in.Offline == "" || in.Offline == "refuse" || in.Offline == "wait") &&
 		(len(in.Arguments) == 0 || in.Arguments[0] == '{')
 }
 
 var callLimits = map[string]func(*jsonschema.Schema){
-	"device": longest(80), "tool": longest(200), "purpose": longest(fleet.MaxPurposeBytes),
+	"device": longest(80), "tool": longest(200), "purpose": longest(call.MaxPurposeBytes),
 	"offline":    oneOf("refuse", "wait"),
-	"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
+	"timeout_ms": between(0, float64(call.MaxTimeout.Milliseconds())),
 }
 
 type getIn struct {
@@ -263,9 +265,9 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	// The call goes on without its client; only what was not sent is withdrawn.
 	var wait time.Duration
 	if in.Offline == "wait" {
-		wait = fleet.DefaultCallOfflineWait
+		wait = call.DefaultCallOfflineWait
 	}
-	c, err := g.o.Calls.Make(context.WithoutCancel(ctx), fleet.CallRequest{Actor: by, Device: id, Tool: in.Tool,
+	c, err := g.o.Calls.Make(context.WithoutCancel(ctx), call.Request{Actor: by, Device: id, Tool: in.Tool,
 		Arguments: in.Arguments, Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Purpose: in.Purpose,
 		OfflineWait: wait, Withdraw: ctx.Done()})
 	if errors.Is(err, fleet.ErrNotFound) {
@@ -363,7 +365,7 @@ func notMissing(err error) error {
 
 func (g *Gateway) listCalls(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest,
 	in listIn) (answer, error) {
-	f := fleet.CallFilter{Tool: in.Tool, Actor: in.Actor, Limit: cmp.Or(in.Limit, 20), Cursor: in.Cursor}
+	f := call.Filter{Tool: in.Tool, Actor: in.Actor, Limit: cmp.Or(in.Limit, 20), Cursor: in.Cursor}
 	if in.Device != "" {
 		d, err := g.find(ctx, by, in.Device)
 		if err != nil {

@@ -9,15 +9,16 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 )
 
 // A call that waits for its device is canceled by whoever made it or may make it, and
 // by no one else: what was not canceled is sent when the device is back.
 func TestCancelWaitingCall(t *testing.T) {
 	w := newWorld(t)
-	model := w.client(t, w.token(t, fleet.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")
+	model := w.client(t, w.token(t, operator.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")
 	wait := func(volume int) string {
-		r := call(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",
+		r := invoke(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",
 			"arguments": map[string]any{"volume": volume}, "offline": "wait"})
 		c := into[struct {
 			ID, State, Waits string
@@ -31,32 +32,32 @@ func TestCancelWaitingCall(t *testing.T) {
 	}
 	stays, own, others := wait(11), wait(12), wait(13)
 	for name, tt := range map[string]struct {
-		token fleet.TokenRequest
+		token operator.TokenRequest
 		code  string
 	}{
-		"another model":    {fleet.TokenRequest{Kind: fleet.KindModel}, "person_needed"},
-		"a viewer":         {fleet.TokenRequest{Role: fleet.RoleViewer}, "forbidden"},
-		"other devices":    {fleet.TokenRequest{Scope: "tag:lab"}, "unknown_call"},
-		"other tools":      {fleet.TokenRequest{Tools: []string{"self.get_*"}}, "tool_not_allowed"},
-		"model, no tool":   {fleet.TokenRequest{Kind: fleet.KindModel, Tools: []string{"self.get_*"}}, "unknown_call"},
-		"viewer elsewhere": {fleet.TokenRequest{Scope: "tag:lab", Role: fleet.RoleViewer}, "forbidden"},
+		"another model":    {operator.TokenRequest{Kind: fleet.KindModel}, "person_needed"},
+		"a viewer":         {operator.TokenRequest{Role: fleet.RoleViewer}, "forbidden"},
+		"other devices":    {operator.TokenRequest{Scope: "tag:lab"}, "unknown_call"},
+		"other tools":      {operator.TokenRequest{Tools: []string{"self.get_*"}}, "tool_not_allowed"},
+		"model, no tool":   {operator.TokenRequest{Kind: fleet.KindModel, Tools: []string{"self.get_*"}}, "unknown_call"},
+		"viewer elsewhere": {operator.TokenRequest{Scope: "tag:lab", Role: fleet.RoleViewer}, "forbidden"},
 	} {
 		tt.token.Name = name
 		s := w.client(t, w.token(t, tt.token), "/mcp", nil, "")
-		if r := call(t, s, "cancel_call", map[string]any{"id": stays}); !r.IsError || !strings.HasPrefix(r.text, tt.code) {
+		if r := invoke(t, s, "cancel_call", map[string]any{"id": stays}); !r.IsError || !strings.HasPrefix(r.text, tt.code) {
 			t.Errorf("%s: %s, want %s", name, r.text, tt.code)
 		}
 	}
-	program := w.client(t, w.token(t, fleet.TokenRequest{Name: "program"}), "/mcp", nil, "")
-	r := call(t, program, "cancel_call", map[string]any{"id": others})
+	program := w.client(t, w.token(t, operator.TokenRequest{Name: "program"}), "/mcp", nil, "")
+	r := invoke(t, program, "cancel_call", map[string]any{"id": others})
 	if r.IsError || !strings.Contains(r.text, "canceled by program before it was sent") {
 		t.Errorf("a program: %s", r.text)
 	}
-	r = call(t, model, "cancel_call", map[string]any{"id": own})
+	r = invoke(t, model, "cancel_call", map[string]any{"id": own})
 	if c := into[struct{ Call struct{ ID, State string } }](t, r).Call; r.IsError || c.ID != own || c.State != "canceled" {
 		t.Errorf("whoever made it: %s %s", r.text, r.data)
 	}
-	if r := call(t, model, "cancel_call", map[string]any{"id": own}); !r.IsError ||
+	if r := invoke(t, model, "cancel_call", map[string]any{"id": own}); !r.IsError ||
 		!strings.HasPrefix(r.text, "call_not_waiting") {
 		t.Errorf("a second time: %s", r.text)
 	}
@@ -68,9 +69,9 @@ func TestCancelWaitingCall(t *testing.T) {
 	})
 	w.presence.Connected(fleet.Connection{Device: away, Node: "test", Epoch: 1, Transport: "mqtt", At: time.Now().UTC()})
 	eventually(t, func() bool {
-		return strings.Contains(call(t, model, "get_call", map[string]any{"id": stays}).text, "succeeded")
+		return strings.Contains(invoke(t, model, "get_call", map[string]any{"id": stays}).text, "succeeded")
 	})
-	call(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",
+	invoke(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 14}}) // nothing that waited comes after it
 	for _, want := range []string{`{"volume":11}`, `{"volume":14}`} {
 		if got := <-sent; got != want {
@@ -82,18 +83,18 @@ func TestCancelWaitingCall(t *testing.T) {
 // A fan-out is canceled by its id, as get_call shows it.
 func TestCancelFanOut(t *testing.T) {
 	w := newWorld(t)
-	model := w.client(t, w.token(t, fleet.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")
-	other := w.client(t, w.token(t, fleet.TokenRequest{Name: "other", Kind: fleet.KindModel}), "/mcp", nil, "")
-	r := call(t, model, "call_devices", map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
+	model := w.client(t, w.token(t, operator.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")
+	other := w.client(t, w.token(t, operator.TokenRequest{Name: "other", Kind: fleet.KindModel}), "/mcp", nil, "")
+	r := invoke(t, model, "call_devices", map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 99}}) // waits for an approval
 	id := map[string]any{"id": into[struct{ FanOut struct{ ID string } }](t, r).FanOut.ID}
-	if r := call(t, other, "cancel_call", id); !r.IsError || !strings.HasPrefix(r.text, "person_needed") {
+	if r := invoke(t, other, "cancel_call", id); !r.IsError || !strings.HasPrefix(r.text, "person_needed") {
 		t.Errorf("another model: %s", r.text)
 	}
-	if r := call(t, other, "get_call", id); !strings.Contains(r.text, "pending_approval") {
+	if r := invoke(t, other, "get_call", id); !strings.Contains(r.text, "pending_approval") {
 		t.Errorf("after another model: %s", r.text)
 	}
-	if r := call(t, model, "cancel_call", id); r.IsError || !strings.Contains(r.text, ": canceled, 0 of 2 devices done") {
+	if r := invoke(t, model, "cancel_call", id); r.IsError || !strings.Contains(r.text, ": canceled, 0 of 2 devices done") {
 		t.Errorf("whoever made it: %s", r.text)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/mcp/gateway"
 )
 
@@ -26,7 +26,7 @@ func TestServeConformance(t *testing.T) {
 	w.gateway.AddFixtures(unit)
 	go func() { _ = w.Config.Serve(address) }() // ends with the server
 	door, _ := json.Marshal(map[string]string{"url": "http://" + address.Addr().String(),
-		"token": w.token(t, fleet.TokenRequest{})})
+		"token": w.token(t, operator.TokenRequest{})})
 	fmt.Printf("%s\n", door)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	address.Close()

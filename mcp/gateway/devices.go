@@ -11,8 +11,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/shown"
+
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/google/uuid"
 )
@@ -382,7 +384,7 @@ func (g *Gateway) explainDevice(ctx context.Context, by fleet.Principal, _ *mcp.
 		out.Dumps = append(out.Dumps, dumpOut{c.ID.String(), *utc(&c.CreatedAt), fleet.CleanText(c.Version, maxShort),
 			cleanLines(c.Summary, 1<<10)})
 	}
-	calls, err := g.o.Calls.List(ctx, fleet.CallFilter{Device: d.ID, Limit: 5, States: []fleet.CallState{
+	calls, err := g.o.Calls.List(ctx, call.Filter{Device: d.ID, Limit: 5, States: []fleet.CallState{
 		fleet.CallToolError, fleet.CallTimedOut, fleet.CallUnknown, fleet.CallRefused, fleet.CallOffline}})
 	if err != nil {
 		return answer{}, err

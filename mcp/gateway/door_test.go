@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/outcome"
 	"fleetd/mcp/gateway"
 )
@@ -31,7 +32,7 @@ func (f *failingFilters) FilterByName(context.Context, string) (fleet.Filter, er
 func TestFailuresAreThoseOfREST(t *testing.T) {
 	store := &failingFilters{}
 	w := newWorld(t, func(o *gateway.Options) { o.Filters = fleet.NewFilters(store) })
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	for _, tt := range []struct {
 		err    error
 		status int
@@ -73,7 +74,7 @@ func TestFailuresAreThoseOfREST(t *testing.T) {
 // them. A good token from there goes on working.
 func TestBadTokens(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	post := func(token, address string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(listTools))
 		r.RemoteAddr = address

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
 )
 
@@ -93,9 +94,9 @@ func (g *Gateway) addFanOutTools(s *mcp.Server) {
 		about: "Makes the same call to many devices, given by a query or a list. Each device is called at most once. " +
 			"Use dry_run first. Waits until all calls are done, or answers with the id of the fan-out after wait_ms; then use " +
 			"get_call.",
-		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024), "purpose": longest(fleet.MaxPurposeBytes),
-			"max_in_flight": between(0, fleet.MaxInFlight), "confirm": between(0, fleet.MaxFanOutDevices),
-			"timeout_ms": between(0, float64(fleet.MaxCallTimeout.Milliseconds())),
+		limits: map[string]func(*jsonschema.Schema){"tool": longest(200), "q": longest(1024), "purpose": longest(call.MaxPurposeBytes),
+			"max_in_flight": between(0, call.MaxInFlight), "confirm": between(0, call.MaxFanOutDevices),
+			"timeout_ms": between(0, float64(call.MaxTimeout.Milliseconds())),
 			"wait_ms":    between(0, float64(maxWait.Milliseconds())),
 			"devices": func(s *jsonschema.Schema) {
 				most := 1000
@@ -103,8 +104,8 @@ func (g *Gateway) addFanOutTools(s *mcp.Server) {
 			}}}, g.callDevices)
 }
 
-func (in callManyIn) request(by fleet.Principal) (fleet.FanOutRequest, error) {
-	r := fleet.FanOutRequest{Actor: by, Tool: in.Tool, Arguments: in.Arguments, MaxInFlight: in.MaxInFlight,
+func (in callManyIn) request(by fleet.Principal) (call.FanOutRequest, error) {
+	r := call.FanOutRequest{Actor: by, Tool: in.Tool, Arguments: in.Arguments, MaxInFlight: in.MaxInFlight,
 		Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Confirm: in.Confirm,
 		Purpose: in.Purpose}
 	if (in.Query == nil) == (len(in.Devices) == 0) {
@@ -139,7 +140,7 @@ func (g *Gateway) seen(ctx context.Context, by fleet.Principal, ids []fleet.Devi
 
 func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest,
 	in callManyIn) (answer, error) {
-	var f fleet.FanOut
+	var f call.FanOut
 	if id, wait, ok := asked(req); ok {
 		var err error
 		if f, err = g.askedFanOut(ctx, by, id, wait); err != nil {
@@ -169,7 +170,7 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 	}
 	v, _ := a.out.(getOut)
 	a.out = callManyOut{FanOut: v.FanOut}
-	if _, _, again := asked(req); !again && f.State == fleet.FanOutPendingApproval {
+	if _, _, again := asked(req); !again && f.State == call.FanOutPendingApproval {
 		return g.asking(req, a, f.Approval, f.ID), nil
 	}
 	return a, nil
@@ -178,7 +179,7 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 // start previews or makes a fan-out. One that the client's user has to confirm first
 // is previewed. Its wait is not part of the heavy work.
 func (g *Gateway) start(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in callManyIn) (p *planOut,
-	f fleet.FanOut, err error) {
+	f call.FanOut, err error) {
 	done, err := g.o.Heavy.Begin(ctx, by, heavy.Preview)
 	if err != nil {
 		return nil, f, err
@@ -248,7 +249,7 @@ func confirmed(r *mcp.ElicitResult, targets int) (int, error) {
 
 // await waits until the fan-out ends, the client does not want its answer any more,
 // or the time is over, and reports progress meanwhile. The fan-out goes on.
-func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f fleet.FanOut, wait time.Duration) {
+func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f call.FanOut, wait time.Duration) {
 	token := req.Params.GetProgressToken()
 	quiet := token == nil && !g.logs(req)
 	sub := g.o.Events.Subscribe(64, func(e *fleet.Event) bool { return e.Subject == f.ID.String() }, fleet.EventFanOut)
@@ -259,13 +260,13 @@ func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f fleet.F
 	defer tick.Stop()
 	for said := -1; wait > 0; {
 		now, err := g.o.FanOuts.Get(ctx, f.ID)
-		if err == nil && !quiet && now.State != fleet.FanOutPendingApproval {
+		if err == nil && !quiet && now.State != call.FanOutPendingApproval {
 			if p, err := g.o.FanOuts.Progress(ctx, f.ID); err == nil && p.Done() > said {
 				said = p.Done()
 				reportFanOut(ctx, req, token, now, said)
 			}
 		}
-		if err != nil || now.State != fleet.FanOutRunning {
+		if err != nil || now.State != call.FanOutRunning {
 			return
 		}
 		select {
@@ -287,7 +288,7 @@ func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f fleet.F
 
 // reportFanOut sends how far a fan-out is, with the answer to the request that waits
 // for it: as progress, if the client gave a token, and to its log.
-func reportFanOut(ctx context.Context, req *mcp.CallToolRequest, token any, f fleet.FanOut, done int) {
+func reportFanOut(ctx context.Context, req *mcp.CallToolRequest, token any, f call.FanOut, done int) {
 	text := fmt.Sprintf("%d of %s called", done, count(f.Targets, "device"))
 	say(ctx, req.Session, levelInfo, logLine{Event: "fanout", FanOut: f.ID.String(), State: string(f.State), Done: done,
 		Targets: f.Targets, Text: text})
@@ -297,7 +298,7 @@ func reportFanOut(ctx context.Context, req *mcp.CallToolRequest, token any, f fl
 	}
 }
 
-func plan(p fleet.FanOutPreview) *planOut {
+func plan(p call.FanOutPreview) *planOut {
 	v := &planOut{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, Effect: p.Effect, Confirm: p.NeedsConfirm(),
 		UserOnly: p.UserOnly, LeftOut: []leftOut{}}
 	for _, s := range p.Skipped {
@@ -374,7 +375,7 @@ func (g *Gateway) fanOut(ctx context.Context, id uuid.UUID) (answer, error) {
 		}
 		v.Answers = append(v.Answers, one)
 	}
-	failed := v.Counts[string(fleet.CallSucceeded)] == 0 && v.Done > 0 && f.State != fleet.FanOutRunning
+	failed := v.Counts[string(fleet.CallSucceeded)] == 0 && v.Done > 0 && f.State != call.FanOutRunning
 	return answer{text: v.text(), out: getOut{FanOut: v}, failed: failed}, nil
 }
 
@@ -382,10 +383,10 @@ func (v *fanOutOut) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Fan-out %s of %s: %s, %d of %s done, %d succeeded.", v.ID, v.Tool, v.State, v.Done,
 		count(v.Targets, "device"), v.Counts[string(fleet.CallSucceeded)])
-	if v.State == string(fleet.FanOutPendingApproval) {
+	if v.State == string(call.FanOutPendingApproval) {
 		b.WriteString(" It is waiting for approval by a person. Use get_call with this id to see its outcome; do not repeat it.")
 	}
-	if v.State == string(fleet.FanOutRunning) {
+	if v.State == string(call.FanOutRunning) {
 		b.WriteString(" Ask get_call with this id how far it is.")
 	}
 	for _, s := range v.LeftOut {

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // AddFixtures adds the tools, resources and prompts that the conformance suite asks
@@ -29,7 +30,7 @@ const (
 	png     = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 )
 
-func picture() *mcp.ImageContent {
+func pictureOf() *mcp.ImageContent {
 	data, err := base64.StdEncoding.DecodeString(png)
 	if err != nil {
 		panic(err)
@@ -57,10 +58,10 @@ func (g *Gateway) addFixtureTools() {
 		fixture(name, func(context.Context, *mcp.CallToolRequest) (answer, error) { return a, nil })
 	}
 	gives("test_simple_text", answer{text: "This is a simple text response for testing."})
-	gives("test_image_content", answer{text: "a picture", more: []mcp.Content{picture()}})
+	gives("test_image_content", answer{text: "a picture", more: []mcp.Content{pictureOf()}})
 	gives("test_embedded_resource", answer{text: "a resource", more: []mcp.Content{embedded(inlined)}})
 	gives("test_multiple_content_types", answer{text: "three of them",
-		more: []mcp.Content{picture(), embedded("test://mixed-content-resource")}})
+		more: []mcp.Content{pictureOf(), embedded("test://mixed-content-resource")}})
 	fixture("test_error_handling", func(context.Context, *mcp.CallToolRequest) (answer, error) {
 		return answer{}, fleet.Refuse(fleet.ErrNotFound, "mcp_no_snapshot", "device", "any device")
 	})
@@ -73,7 +74,7 @@ func (g *Gateway) addFixtureTools() {
 	})
 	fixture("test_tool_with_progress", func(ctx context.Context, req *mcp.CallToolRequest) (answer, error) {
 		for _, done := range []int{0, 50, 100} {
-			reportFanOut(ctx, req, req.Params.GetProgressToken(), fleet.FanOut{Targets: 100}, done)
+			reportFanOut(ctx, req, req.Params.GetProgressToken(), call.FanOut{Targets: 100}, done)
 			time.Sleep(20 * time.Millisecond) // as above
 		}
 		return answer{text: "done"}, nil
@@ -132,7 +133,7 @@ func (g *Gateway) addFixtureResources(watched fleet.DeviceID) {
 	s.AddResource(&mcp.Resource{URI: "test://static-text", Name: "text"},
 		read(mcp.ResourceContents{MIMEType: "text/plain", Text: "This is the content of the static text resource."}))
 	s.AddResource(&mcp.Resource{URI: "test://static-binary", Name: "binary"},
-		read(mcp.ResourceContents{MIMEType: "image/png", Blob: picture().Data}))
+		read(mcp.ResourceContents{MIMEType: "image/png", Blob: pictureOf().Data}))
 	s.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "test://template/{id}/data", Name: "template"},
 		read(mcp.ResourceContents{MIMEType: "application/json", Text: `{"id":"123","templateTest":true,"data":"Data for ID: 123"}`}))
 	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -164,5 +165,5 @@ func (g *Gateway) addFixturePrompts() {
 		})
 	says("test_prompt_with_embedded_resource", []*mcp.PromptArgument{{Name: "resourceUri", Required: true}},
 		func(args map[string]string) mcp.Content { return embedded(args["resourceUri"]) })
-	says("test_prompt_with_image", nil, func(map[string]string) mcp.Content { return picture() })
+	says("test_prompt_with_image", nil, func(map[string]string) mcp.Content { return pictureOf() })
 }

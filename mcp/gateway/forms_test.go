@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // The user of a client with forms enters on how many devices a tool runs that is for
@@ -15,7 +16,7 @@ import (
 func TestNumberOfDevicesAskedOfTheUser(t *testing.T) {
 	w := newWorld(t)
 	w.listSiren(t, unit, other)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	siren := map[string]any{"q": "presence:online", "tool": "self.siren"}
 	fanOuts := func() int {
 		page, err := w.fanOuts.List(t.Context(), 100, "")
@@ -58,7 +59,7 @@ func TestNumberOfDevicesAskedOfTheUser(t *testing.T) {
 					}
 					return &mcp.ElicitResult{Action: tt.action, Content: map[string]any{"devices": tt.number}}, nil
 				}}, version)
-			r := call(t, s, "call_devices", tt.args)
+			r := invoke(t, s, "call_devices", tt.args)
 			if made := fanOuts() - before; !strings.Contains(r.text, tt.want) || asked != tt.asked || made != tt.made {
 				t.Errorf("%s, %s: %q after %d questions, %d fan-outs; want %q, %d, %d", version, tt.name, r.text, asked, made,
 					tt.want, tt.asked, tt.made)
@@ -70,7 +71,7 @@ func TestNumberOfDevicesAskedOfTheUser(t *testing.T) {
 func TestFormIsNoApproval(t *testing.T) {
 	w := newWorld(t)
 	w.listSiren(t, unit)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	for version, want := range map[string][]string{"2026-07-28": {"form", "url"}, "2025-11-25": {"form"}} {
 		var asked []string
 		s := w.client(t, token, "/mcp", &mcp.ClientOptions{
@@ -83,7 +84,7 @@ func TestFormIsNoApproval(t *testing.T) {
 				}
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"devices": 1}}, nil
 			}}, version)
-		r := call(t, s, "call_devices", map[string]any{"devices": []any{unit}, "tool": "self.siren",
+		r := invoke(t, s, "call_devices", map[string]any{"devices": []any{unit}, "tool": "self.siren",
 			"arguments": map[string]any{"volume": 99}})
 		if r.IsError || !strings.Contains(r.text, "waiting for approval") || strings.Join(asked, " ") != strings.Join(want, " ") {
 			t.Errorf("%s: asked %q, want %q: %s", version, asked, want, r.text)

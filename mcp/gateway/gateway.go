@@ -25,23 +25,27 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
 )
 
 // Options configures a [Gateway]. Those without a default are required.
 type Options struct {
 	Devices   *fleet.Devices
-	Calls     *fleet.Calls
-	FanOuts   *fleet.FanOuts
-	Approvals *fleet.Approvals
-	Snapshots *fleet.Snapshots
-	Pictures  fleet.SnapshotStore // what is known of the pictures
-	Operators *fleet.Operators
+	Calls     *call.Service
+	FanOuts   *call.FanOuts
+	Approvals *call.Approvals
+	Snapshots *picture.Service
+	Pictures  picture.Store // what is known of the pictures
+	Operators *operator.Service
 	Filters   *fleet.Filters
-	Pins      *fleet.ToolPins // nil: no tool is pinned
+	Pins      *policy.ToolPins // nil: no tool is pinned
 	Campaigns *campaign.Service
 	Firmware  *firmware.Service
 	Reports   *telemetry.Reports

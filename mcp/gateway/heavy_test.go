@@ -6,19 +6,20 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/operator"
 )
 
 // What looks at every device of a query is bounded for each principal, and waiting for
 // a fan-out is not part of it.
 func TestHeavyToolsAreBounded(t *testing.T) {
 	w := newWorld(t)
-	secret := w.token(t, fleet.TokenRequest{Name: "m", Kind: fleet.KindModel})
+	secret := w.token(t, operator.TokenRequest{Name: "m", Kind: fleet.KindModel})
 	by, err := w.operators.Authenticate(t.Context(), secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	model := w.client(t, secret, "/mcp", nil, "")
-	other := w.client(t, w.token(t, fleet.TokenRequest{Name: "n", Kind: fleet.KindModel}), "/mcp", nil, "")
+	other := w.client(t, w.token(t, operator.TokenRequest{Name: "n", Kind: fleet.KindModel}), "/mcp", nil, "")
 	dry := map[string]any{"q": "", "tool": "self.get_device_status", "dry_run": true}
 	propose := map[string]any{"name": "x", "release": "9.9", "q": ""}
 	for range 8 {
@@ -29,14 +30,14 @@ func TestHeavyToolsAreBounded(t *testing.T) {
 		t.Cleanup(done)
 	}
 	for name, args := range map[string]map[string]any{"call_devices": dry, "propose_campaign": propose} {
-		if r := call(t, model, name, args); !r.IsError || !strings.Contains(r.text, "heavy_at_once") {
+		if r := invoke(t, model, name, args); !r.IsError || !strings.Contains(r.text, "heavy_at_once") {
 			t.Errorf("%s beyond the bound: %s", name, r.data)
 		}
-		if r := call(t, other, name, args); strings.Contains(r.text, "heavy_at_once") {
+		if r := invoke(t, other, name, args); strings.Contains(r.text, "heavy_at_once") {
 			t.Errorf("%s of another principal: %s", name, r.data)
 		}
 	}
-	if r := call(t, model, "find_devices", map[string]any{"q": ""}); r.IsError {
+	if r := invoke(t, model, "find_devices", map[string]any{"q": ""}); r.IsError {
 		t.Errorf("a list: %s", r.data)
 	}
 }

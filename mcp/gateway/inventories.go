@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/shown"
 )
 
@@ -206,7 +207,7 @@ func (t *toolOut) flag(changes []change) {
 }
 
 // pin shows the pin of the tool, and how many devices it keeps from models.
-func (t *toolOut) pin(pins *fleet.ToolPins, list []*variant) {
+func (t *toolOut) pin(pins *policy.ToolPins, list []*variant) {
 	p, pinned := pins.Pin(t.Name)
 	if !pinned {
 		return

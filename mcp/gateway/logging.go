@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // A logLine is a message of logging. The SDK leaves out what is below the level of
@@ -85,7 +86,7 @@ func (g *Gateway) logApproval(ctx context.Context, e fleet.Event) {
 			continue
 		}
 		line := logLine{Event: "approval", Approval: a.ID.String(), State: string(a.StateAt(g.now())), Device: a.Device}
-		if a.Subject == fleet.ApprovalOfFanOut {
+		if a.Subject == call.ApprovalOfFanOut {
 			line.FanOut = a.SubjectID.String()
 		} else {
 			line.Call = a.SubjectID.String()

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // logged is a client whose log lines go to a channel.
@@ -56,10 +57,10 @@ func wantLine(t *testing.T, lines <-chan string, parts ...string) {
 // own token asked for.
 func TestLogging(t *testing.T) {
 	w := newWorld(t)
-	model := fleet.TokenRequest{Name: "m", Kind: fleet.KindModel}
+	model := operator.TokenRequest{Name: "m", Kind: fleet.KindModel}
 	token := w.token(t, model)
 	s, lines := w.logged(t, token, "2025-11-25", "info")
-	lab, labLines := w.logged(t, w.token(t, fleet.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"}),
+	lab, labLines := w.logged(t, w.token(t, operator.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"}),
 		"2025-11-25", "debug")
 	warned, warnings := w.logged(t, token, "2025-11-25", "warning")
 	silent, none := w.logged(t, token, "2025-11-25", "")
@@ -67,7 +68,7 @@ func TestLogging(t *testing.T) {
 	many := map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 5}}
 	for _, one := range []*mcp.ClientSession{s, warned, silent} {
-		call(t, one, "call_devices", many)
+		invoke(t, one, "call_devices", many)
 	}
 	wantLine(t, lines, "info ", `"event":"fanout"`, `"done":2`, `"state":"completed"`)
 
@@ -88,7 +89,7 @@ func TestLogging(t *testing.T) {
 	wantLine(t, lines, "notice ", `"event":"device_released"`, string(unit))
 	wantLine(t, labLines, "notice ", `"event":"device_released"`, string(unit))
 
-	asked := call(t, s, "call_device", map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume",
+	asked := invoke(t, s, "call_device", map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 99}})
 	c := into[struct{ ID, Approval string }](t, asked)
 	wantLine(t, lines, "notice ", `"event":"approval"`, c.ID, `"state":"waiting"`)
@@ -97,7 +98,7 @@ func TestLogging(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLine(t, lines, "notice ", c.Approval, `"state":"denied"`, `"by":"ada"`, "too loud")
-	call(t, lab, "find_devices", nil) // what was sent to the others before has arrived
+	invoke(t, lab, "find_devices", nil) // what was sent to the others before has arrived
 	for what, lines := range map[string]<-chan string{"of another token": labLines, "of the level warning": warnings,
 		"without a level": none} {
 		select {
@@ -111,7 +112,7 @@ func TestLogging(t *testing.T) {
 // Since 2026-07-28 a request names the level of what is sent with its answer.
 func TestLoggingOfARequest(t *testing.T) {
 	w := newWorld(t)
-	s, lines := w.logged(t, w.token(t, fleet.TokenRequest{}), "2026-07-28", "")
+	s, lines := w.logged(t, w.token(t, operator.TokenRequest{}), "2026-07-28", "")
 	for _, level := range []string{"warning", "info"} {
 		p := &mcp.CallToolParams{Name: "call_devices", Arguments: map[string]any{"q": "presence:online",
 			"tool": "self.get_device_status"}, Meta: mcp.Meta{mcp.MetaKeyLogLevel: level}}
@@ -127,7 +128,7 @@ func TestLoggingOfARequest(t *testing.T) {
 
 func TestDeviceServersDoNotAdvertiseLogging(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	for path, want := range map[string]bool{"/mcp": true, "/mcp/devices/" + string(unit): false} {
 		s := w.client(t, token, path, nil, "2025-11-25")
 		if got := s.InitializeResult().Capabilities.Logging != nil; got != want {

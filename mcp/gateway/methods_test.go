@@ -3,11 +3,10 @@ package gateway_test
 import (
 	"bufio"
 	"encoding/json"
+	"fleetd/fleet/operator"
 	"io"
 	"strings"
 	"testing"
-
-	"fleetd/fleet"
 )
 
 const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
@@ -17,7 +16,7 @@ const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-
 // and an unknown notification has no effect: plain text would end the connection.
 func TestUnknownMethods(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	session := w.post(t, token, "/mcp", initialize).Header.Get("Mcp-Session-Id")
 	const unknown = `{"jsonrpc":"2.0","id":"a","method":"tasks/list","params":{` + statelessMeta + `}}`
 	for _, tt := range []struct {
@@ -59,7 +58,7 @@ func TestUnknownMethods(t *testing.T) {
 
 func TestUnknownMethodOfAnOldStream(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	stream := w.open(t, token, "/mcp/sse")
 	defer stream.Body.Close()
 	lines := bufio.NewScanner(stream.Body)

@@ -14,11 +14,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 )
 
 // picture is a PNG of noise, which takes 4 bytes for a pixel.
-func picture(t testing.TB, width, height int) []byte {
+func pictureOf(t testing.TB, width, height int) []byte {
 	t.Helper()
 	img := image.NewNRGBA(image.Rect(0, 0, width, height))
 	for i := range img.Pix {
@@ -47,7 +49,7 @@ func TestPhotosOfACall(t *testing.T) {
 		Audience: fleet.AudienceModel, InputSchema: json.RawMessage(
 			`{"type":"object","properties":{"question":{"type":"string"}},"required":["question"]}`)})
 	w.listing(t, unit, "ee", camera)
-	large, first, second, third := picture(t, 700, 500), picture(t, 9, 9), picture(t, 8, 8), picture(t, 7, 7)
+	large, first, second, third := pictureOf(t, 700, 500), pictureOf(t, 9, 9), pictureOf(t, 8, 8), pictureOf(t, 7, 7)
 	var sends [][]byte
 	w.link.Connect(unit, func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error) {
 		var in struct{ Question string }
@@ -63,7 +65,7 @@ func TestPhotosOfACall(t *testing.T) {
 	})
 	question := map[string]any{"question": "What is this?"}
 	inFleet := map[string]any{"device": unit, "tool": fleet.ToolTakePhoto, "arguments": question}
-	token := w.token(t, fleet.TokenRequest{Kind: fleet.KindModel})
+	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
 	for _, version := range versions {
 		for _, tt := range []struct {
 			path, tool  string
@@ -80,7 +82,7 @@ func TestPhotosOfACall(t *testing.T) {
 		} {
 			s := w.client(t, token, tt.path, nil, version)
 			sends = tt.sends
-			r := call(t, s, tt.tool, tt.args)
+			r := invoke(t, s, tt.tool, tt.args)
 			made := into[struct {
 				ID     string
 				Photos int
@@ -92,18 +94,18 @@ func TestPhotosOfACall(t *testing.T) {
 				!strings.Contains(ours, tt.says) {
 				t.Errorf("%s %s: %q, want %q", version, tt.path, r.text, tt.says)
 			}
-			later := call(t, w.client(t, token, "/mcp", nil, version), "get_call", map[string]any{"id": made.ID})
+			later := invoke(t, w.client(t, token, "/mcp", nil, version), "get_call", map[string]any{"id": made.ID})
 			if got := images(later); !slices.EqualFunc(got, tt.want, bytes.Equal) || !strings.Contains(later.text, tt.says) {
 				t.Errorf("%s get_call: %d images; %s", version, len(got), later.text)
 			}
 		}
 	}
-	outside := w.client(t, w.token(t, fleet.TokenRequest{Name: "outside", Scope: "tag:none"}), "/mcp", nil, "")
-	calls, err := w.calls.List(t.Context(), fleet.CallFilter{Tool: fleet.ToolTakePhoto, Limit: 1})
+	outside := w.client(t, w.token(t, operator.TokenRequest{Name: "outside", Scope: "tag:none"}), "/mcp", nil, "")
+	calls, err := w.calls.List(t.Context(), call.Filter{Tool: fleet.ToolTakePhoto, Limit: 1})
 	if err != nil || len(calls.Items) != 1 {
 		t.Fatal(err)
 	}
-	if r := call(t, outside, "get_call", map[string]any{"id": calls.Items[0].ID}); !r.IsError || len(images(r)) > 0 {
+	if r := invoke(t, outside, "get_call", map[string]any{"id": calls.Items[0].ID}); !r.IsError || len(images(r)) > 0 {
 		t.Errorf("get_call outside of the scope: %s", r.text)
 	}
 }

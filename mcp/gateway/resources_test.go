@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // The list has the status of devices that are online and in the scope, in pages, and
@@ -18,7 +19,7 @@ func TestListOfResources(t *testing.T) {
 	if _, err := w.devices.Update(t.Context(), root, unit, fleet.DevicePatch{Name: &name}); err != nil {
 		t.Fatal(err)
 	}
-	token := w.token(t, fleet.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"})
+	token := w.token(t, operator.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"})
 	lab := w.client(t, token, "/mcp", nil, "")
 	list, err := lab.ListResources(t.Context(), nil)
 	if err != nil || len(list.Resources) != 1 || list.NextCursor != "" {
@@ -31,7 +32,7 @@ func TestListOfResources(t *testing.T) {
 		!strings.Contains(r.Contents[0].Text, `"presence":"online"`) {
 		t.Errorf("read as %+v, %v", r, err)
 	}
-	all := w.token(t, fleet.TokenRequest{Name: "all"})
+	all := w.token(t, operator.TokenRequest{Name: "all"})
 	resp := w.post(t, all, "/mcp", `{"jsonrpc":"2.0","id":2,"method":"resources/list","params":{`+statelessMeta+`}}`,
 		"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "resources/list")
 	if body, _ := io.ReadAll(resp.Body); !strings.Contains(string(body), `"cacheScope":"private"`) ||

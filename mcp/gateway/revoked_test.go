@@ -8,13 +8,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // What is open ends with its token, also if another process revoked it: the streams
 // of sessions, those of old clients, and sessions without a stream.
 func TestStreamsEndWithTheToken(t *testing.T) {
 	w := newWorld(t)
-	made, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "short", Kind: fleet.KindModel,
+	made, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "short", Kind: fleet.KindModel,
 		Role: fleet.RoleOperator})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,7 @@ func TestStreamsEndWithTheToken(t *testing.T) {
 	if n := w.gateway.Sessions(); n != 2 {
 		t.Errorf("%d sessions are open, want 2", n)
 	}
-	if err := fleet.NewOperators(w.store).Revoke(t.Context(), root, made.ID); err != nil {
+	if err := operator.New(w.store).Revoke(t.Context(), root, made.ID); err != nil {
 		t.Fatal(err)
 	}
 	for name, stream := range map[string]io.Reader{"of a session": ofSession.Body, "of an old client": old.Body} {

@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // Schemas and names of devices' tools are text of the devices, wherever a model
@@ -21,20 +22,20 @@ func TestSchemasAndNamesStayData(t *testing.T) {
 		{Name: "self.lamp.set", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object","title":"a\u202eb",` +
 			`"properties":{"mode":{"type":"string","description":"one\u202etwo","enum":["x\u2066"]},"evil\u202ename":{"type":"string"}}}`)},
 	}, tools...))
-	s := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel, Role: fleet.RoleOperator}), "/mcp", nil, "")
-	described := call(t, s, "describe_tool", map[string]any{"tool": "self.lamp.set"})
+	s := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel, Role: fleet.RoleOperator}), "/mcp", nil, "")
+	described := invoke(t, s, "describe_tool", map[string]any{"tool": "self.lamp.set"})
 	if described.IsError || !strings.Contains(described.text, "onetwo") {
 		t.Errorf("described as %s", described.text)
 	}
-	named := call(t, s, "search_tools", map[string]any{"words": "ignore"})
+	named := invoke(t, s, "search_tools", map[string]any{"words": "ignore"})
 	if !strings.Contains(named.text, "reads like a sentence") {
 		t.Errorf("not flagged: %s", named.text)
 	}
-	if r := call(t, s, "read_device", map[string]any{"device": unit, "tool": sentence}); !r.IsError ||
+	if r := invoke(t, s, "read_device", map[string]any{"device": unit, "tool": sentence}); !r.IsError ||
 		!strings.Contains(string(r.data)+r.text, "mcp_not_read_only") {
 		t.Errorf("read_device calls it: %s", r.text)
 	}
-	device := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel, Role: fleet.RoleOperator}),
+	device := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel, Role: fleet.RoleOperator}),
 		"/mcp/devices/"+string(unit), nil, "")
 	list, err := device.ListTools(t.Context(), nil)
 	if err != nil {
@@ -64,7 +65,7 @@ func TestSchemasAndNamesStayData(t *testing.T) {
 // true; and each client's model pays for the list in every conversation.
 func TestListOfToolsIsSmallAndPortable(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	for _, tt := range []struct {
 		params string
 		header []string

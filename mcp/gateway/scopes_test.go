@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 func names(t testing.TB, s *mcp.ClientSession) []string {
@@ -30,7 +31,7 @@ var pushVersions = []string{"2026-07-28", "2025-11-25"}
 // A device's tools for models are there under their names, and follow its inventory.
 func TestDeviceScope(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{Kind: fleet.KindModel})
+	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
 	before := []string{"self.audio_speaker.set_volume", "self.get_device_status"}
 	type listener struct {
 		s       *mcp.ClientSession
@@ -45,11 +46,11 @@ func TestDeviceScope(t *testing.T) {
 		if got := names(t, l.s); !slices.Equal(got, before) {
 			t.Errorf("%s: tools %v", version, got)
 		}
-		r := call(t, l.s, "self.audio_speaker.set_volume", map[string]any{"volume": 8})
+		r := invoke(t, l.s, "self.audio_speaker.set_volume", map[string]any{"volume": 8})
 		if r.IsError || !strings.Contains(r.text, `got {"volume":8}`) {
 			t.Errorf("%s: %s", version, r.text)
 		}
-		if r := call(t, l.s, "self.audio_speaker.set_volume", map[string]any{"volume": 800}); !r.IsError ||
+		if r := invoke(t, l.s, "self.audio_speaker.set_volume", map[string]any{"volume": 800}); !r.IsError ||
 			!strings.Contains(r.text, "from 0 to 100") {
 			t.Errorf("%s: out of range: %s", version, r.text)
 		}
@@ -88,12 +89,12 @@ func TestDeviceScope(t *testing.T) {
 				t.Errorf("a name that clients do not accept: %q", name)
 			}
 		}
-		r := call(t, l.s, "self.gr_xC3_xB6_xC3_x9Fe_x20_xC3_xA4ndern", nil)
+		r := invoke(t, l.s, "self.gr_xC3_xB6_xC3_x9Fe_x20_xC3_xA4ndern", nil)
 		if !strings.Contains(r.text, "self.größe ändern") {
 			t.Errorf("%s: a mapped name calls %s", pushVersions[i], r.text)
 		}
 	}
-	lab := w.token(t, fleet.TokenRequest{Name: "lab", Scope: "tag:lab", Tools: []string{"self.get_*"}})
+	lab := w.token(t, operator.TokenRequest{Name: "lab", Scope: "tag:lab", Tools: []string{"self.get_*"}})
 	if got := names(t, w.client(t, lab, "/mcp/devices/"+string(unit), nil, "")); !slices.Equal(got, before[1:]) {
 		t.Errorf("tools of a token with few: %v", got)
 	}
@@ -117,31 +118,31 @@ func TestGroupScope(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	token := w.token(t, fleet.TokenRequest{Kind: fleet.KindModel})
+	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
 	s := w.client(t, token, "/mcp/groups/boards", nil, "2025-11-25")
 	if got := names(t, s); !slices.Equal(got, []string{"self.audio_speaker.set_volume", "self.get_device_status"}) {
 		t.Errorf("shared tools: %v", got)
 	}
-	r := call(t, s, "self.audio_speaker.set_volume", map[string]any{"device": other, "volume": 4})
+	r := invoke(t, s, "self.audio_speaker.set_volume", map[string]any{"device": other, "volume": 4})
 	if r.IsError || !strings.Contains(r.text, `of a085e3112244 got {"volume":4}`) {
 		t.Errorf("a call to a member: %s", r.text)
 	}
 	for args, code := range map[string]string{`{"volume":4}`: "mcp_device_missing", `{"device":"a085e3110000","volume":4}`: "mcp_unknown_device"} {
-		if r := call(t, s, "self.audio_speaker.set_volume", json.RawMessage(args)); !r.IsError ||
+		if r := invoke(t, s, "self.audio_speaker.set_volume", json.RawMessage(args)); !r.IsError ||
 			!strings.HasPrefix(r.text, code) {
 			t.Errorf("%s: %s, want %s", args, r.text, code)
 		}
 	}
 	s = w.client(t, token, "/mcp/groups/one", nil, "")
-	if r := call(t, s, "self.get_device_status", map[string]any{"device": unit}); !r.IsError ||
+	if r := invoke(t, s, "self.get_device_status", map[string]any{"device": unit}); !r.IsError ||
 		!strings.HasPrefix(r.text, "mcp_not_in_group") {
 		t.Errorf("a device that is not in the group: %s", r.text)
 	}
-	if r := call(t, s, "self.move", map[string]any{"fleet_device": other, "device": "left"}); !strings.Contains(r.text,
+	if r := invoke(t, s, "self.move", map[string]any{"fleet_device": other, "device": "left"}); !strings.Contains(r.text,
 		`got {"device":"left"}`) {
 		t.Errorf("a tool with an argument device: %s", r.text)
 	}
-	lab := w.token(t, fleet.TokenRequest{Name: "lab", Scope: "tag:lab"})
+	lab := w.token(t, operator.TokenRequest{Name: "lab", Scope: "tag:lab"})
 	if resp := w.post(t, lab, "/mcp/groups/one", listTools); resp.StatusCode != 404 {
 		t.Errorf("a group that names devices outside of the scope: %s", resp.Status)
 	}
@@ -155,7 +156,7 @@ func TestGroupScope(t *testing.T) {
 
 func TestResources(t *testing.T) {
 	w := newWorld(t)
-	lab := w.token(t, fleet.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"})
+	lab := w.token(t, operator.TokenRequest{Name: "lab", Kind: fleet.KindModel, Scope: "tag:lab"})
 	for _, version := range pushVersions {
 		updated := make(chan string, 10)
 		o := &mcp.ClientOptions{ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
@@ -191,7 +192,7 @@ func TestResources(t *testing.T) {
 			t.Error("subscribed to a device outside of the scope")
 		}
 		eventually(t, func() bool {
-			call(t, s, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
+			invoke(t, s, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
 			select {
 			case got := <-updated:
 				return got == uri
@@ -204,16 +205,16 @@ func TestResources(t *testing.T) {
 		if _, err := w.devices.Update(t.Context(), root, unit, fleet.DevicePatch{Tags: &tags}); err != nil {
 			t.Fatal(err)
 		}
-		all := w.client(t, w.token(t, fleet.TokenRequest{Name: "all"}), "/mcp", o, version)
+		all := w.client(t, w.token(t, operator.TokenRequest{Name: "all"}), "/mcp", o, version)
 		if err := all.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "device://" + string(other) + "/calls"}); err != nil {
 			t.Fatal(err)
 		}
-		call(t, all, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
+		invoke(t, all, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
 		for len(updated) > 0 {
 			<-updated
 		}
-		call(t, all, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
-		call(t, all, "read_device", map[string]any{"device": other, "tool": "self.get_device_status"})
+		invoke(t, all, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
+		invoke(t, all, "read_device", map[string]any{"device": other, "tool": "self.get_device_status"})
 		if got := <-updated; got != "device://"+string(other)+"/calls" {
 			t.Errorf("an update of %s for a token that does not see it", got)
 		}
@@ -222,7 +223,7 @@ func TestResources(t *testing.T) {
 
 func TestPromptsAndCompletion(t *testing.T) {
 	w := newWorld(t)
-	s := w.client(t, w.token(t, fleet.TokenRequest{Kind: fleet.KindModel, Scope: "tag:lab"}), "/mcp", nil, "2025-11-25")
+	s := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel, Scope: "tag:lab"}), "/mcp", nil, "2025-11-25")
 	list, err := s.ListPrompts(t.Context(), nil)
 	if err != nil || len(list.Prompts) != 3 {
 		t.Fatalf("%v, %v", list, err)

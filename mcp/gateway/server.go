@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/outcome"
 )
@@ -177,7 +178,7 @@ func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.Raw
 		d := json.NewDecoder(bytes.NewReader(arguments))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&in); err != nil {
-			if wrong = fleet.CheckArguments(tool, schema, arguments); wrong == nil {
+			if wrong = call.CheckArguments(tool, schema, arguments); wrong == nil {
 				wrong = fleet.NewCallError("invalid_arguments.schema", "detail", fleet.CleanText(err.Error(), 300))
 			}
 			return in, wrong
@@ -186,7 +187,7 @@ func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.Raw
 	if quick, ok := any(&in).(interface{ complete() bool }); ok && quick.complete() {
 		return in, nil
 	}
-	return in, fleet.CheckArguments(tool, schema, arguments)
+	return in, call.CheckArguments(tool, schema, arguments)
 }
 
 func (a answer) result() (*mcp.CallToolResult, error) {

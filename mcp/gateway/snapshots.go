@@ -9,6 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 )
 
 type snapshotIn struct {
@@ -38,9 +40,9 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	if err != nil {
 		return answer{}, err
 	}
-	var shot fleet.Snapshot
+	var shot picture.Snapshot
 	if in.Take {
-		c, err := g.o.Calls.Make(context.WithoutCancel(ctx), fleet.CallRequest{Actor: by, Device: d.ID,
+		c, err := g.o.Calls.Make(context.WithoutCancel(ctx), call.Request{Actor: by, Device: d.ID,
 			Tool: fleet.ToolSnapshot, Withdraw: ctx.Done()})
 		if err != nil {
 			return answer{}, err
@@ -54,7 +56,7 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 			return answer{}, err
 		}
 	} else {
-		shots, err := g.o.Pictures.SnapshotsOfKind(ctx, d.ID, fleet.SnapshotScreen, 1)
+		shots, err := g.o.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1)
 		if err != nil {
 			return answer{}, err
 		}

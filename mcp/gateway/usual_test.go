@@ -16,7 +16,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/mcp/gateway"
 )
 
@@ -24,11 +26,11 @@ import (
 // session, in one, and with what clients add in _meta.
 func TestUsualCallsAreAnsweredAsTheSDKDoes(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{Kind: fleet.KindModel})
+	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
 	session := w.session(t, token)
 	asks := w.post(t, token, "/mcp", strings.Replace(initialize, `"capabilities":{}`,
 		`"capabilities":{"elicitation":{"form":{}}}`, 1)).Header.Get("Mcp-Session-Id")
-	foreign := w.session(t, w.token(t, fleet.TokenRequest{Name: "foreign"}))
+	foreign := w.session(t, w.token(t, operator.TokenRequest{Name: "foreign"}))
 	varies := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.]+Z|"duration_ms":\d+|after \d+ ms`)
 	const stateless = `"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
@@ -129,7 +131,7 @@ func TestUsualCallsOfASession(t *testing.T) {
 	for name, accept := range bothWays {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			token := w.token(t, fleet.TokenRequest{})
+			token := w.token(t, operator.TokenRequest{})
 			session := w.session(t, token)
 			hold, sent := make(chan struct{}), make(chan struct{}, 9)
 			w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
@@ -152,7 +154,7 @@ func TestUsualCallsOfASession(t *testing.T) {
 				}()
 			}
 			counted := func(state fleet.CallState) int {
-				page, err := w.calls.List(t.Context(), fleet.CallFilter{Device: unit, States: []fleet.CallState{state}})
+				page, err := w.calls.List(t.Context(), call.Filter{Device: unit, States: []fleet.CallState{state}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -207,7 +209,7 @@ func TestUsualCallsOfASession(t *testing.T) {
 // that is open does not keep it.
 func TestIdleSession(t *testing.T) {
 	w := newWorld(t, func(o *gateway.Options) { o.SessionIdle = 2 * time.Second })
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	used, left := w.session(t, token), w.session(t, token)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL+"/mcp", nil)
 	if err != nil {
@@ -241,7 +243,7 @@ func TestIdleSession(t *testing.T) {
 // What clients with an SDK send is read without the SDK.
 func TestClientsMakeUsualCalls(t *testing.T) {
 	w := newWorld(t)
-	token := w.token(t, fleet.TokenRequest{})
+	token := w.token(t, operator.TokenRequest{})
 	for _, version := range versions[:4] {
 		for _, progress := range []any{nil, "token", 7} {
 			seen := &recorder{next: bearer{token}}

@@ -17,15 +17,20 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
 	"fleetd/mcp/gateway"
 	"fleetd/web/i18n"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -61,13 +66,13 @@ type world struct {
 	events    *fleet.Events
 	presence  *fleet.Presences
 	devices   *fleet.Devices
-	calls     *fleet.Calls
-	fanOuts   *fleet.FanOuts
-	approvals *fleet.Approvals
-	operators *fleet.Operators
+	calls     *call.Service
+	fanOuts   *call.FanOuts
+	approvals *call.Approvals
+	operators *operator.Service
 	filters   *fleet.Filters
-	pins      *fleet.ToolPins
-	snapshots *fleet.Snapshots
+	pins      *policy.ToolPins
+	snapshots *picture.Service
 	firmware  *firmware.Service
 	gateway   *gateway.Gateway
 	heavy     heavy.Limits
@@ -91,17 +96,17 @@ func newWorld(t testing.TB, change ...func(*gateway.Options)) *world {
 	targets := fleet.NewTargets(w.store, w.store)
 	w.devices = fleet.NewDevices(fleet.DevicesOptions{Store: w.store, Targets: targets, Presence: w.presence,
 		Events: w.events, Kick: func(fleet.DeviceID, fleet.Cause) {}, Retiring: func(fleet.DeviceID) {}})
-	w.operators = fleet.NewOperators(w.store)
+	w.operators = operator.New(w.store)
 	w.filters = fleet.NewFilters(w.store)
-	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
+	w.snapshots = picture.New(picture.Options{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return w.calls.Running(id) }})
-	w.pins = fleet.NewToolPins(w.store, targets, log)
+	w.pins = policy.NewToolPins(w.store, targets, log)
 	if err := w.pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rights := authority.New(authority.Options{Store: w.store, Changes: w.operators.Changes})
-	w.calls = fleet.NewCalls(fleet.CallsOptions{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link,
+	w.calls = call.New(call.Options{Pins: w.pins, Store: w.store, Targets: targets, Link: w.link,
 		Watcher: w.presence,
 		URLs:    w.snapshots, Events: w.events, Log: log, Policy: loud{},
 		Approvals: w.store, Authority: rights})
@@ -114,9 +119,9 @@ func newWorld(t testing.TB, change ...func(*gateway.Options)) *world {
 	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: w.store, Store: w.store, Blobs: dir, Calls: w.calls,
 		Devices: w.store, Inventories: w.store, Events: w.events, Log: log})
 	reports := telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log})
-	w.fanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
+	w.fanOuts = call.NewFanOuts(call.FanOutsOptions{Store: w.store, Devices: w.store, Calls: w.calls,
 		Presence: w.presence, Events: w.events, Log: log, Approvals: w.store})
-	w.approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
+	w.approvals = call.NewApprovals(call.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
 		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
 	w.run(t, w.approvals.Run, reports.Run, w.presence.Run, w.fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
@@ -149,11 +154,11 @@ func newWorld(t testing.TB, change ...func(*gateway.Options)) *world {
 // loud is a policy: a person approves the volume 99.
 type loud struct{}
 
-func (loud) Judge(p *fleet.Proposal) fleet.Verdict {
+func (loud) Judge(p *call.Proposal) call.Verdict {
 	if strings.Contains(string(p.Arguments), "99") {
-		return fleet.Verdict{Decision: fleet.DecisionRequireApproval, Rule: "r1", RuleName: "loud"}
+		return call.Verdict{Decision: call.DecisionRequireApproval, Rule: "r1", RuleName: "loud"}
 	}
-	return fleet.Verdict{Decision: fleet.DecisionAllow}
+	return call.Verdict{Decision: call.DecisionAllow}
 }
 
 func (w *world) run(t testing.TB, services ...func(context.Context) error) {
@@ -232,7 +237,7 @@ func (w *world) connect(id fleet.DeviceID) {
 }
 
 // token makes a token and returns its secret.
-func (w *world) token(t testing.TB, r fleet.TokenRequest) string {
+func (w *world) token(t testing.TB, r operator.TokenRequest) string {
 	t.Helper()
 	if r.Name == "" {
 		r.Name = t.Name()
@@ -279,7 +284,7 @@ type reply struct {
 	data []byte // structured content
 }
 
-func call(t testing.TB, s *mcp.ClientSession, tool string, arguments any) reply {
+func invoke(t testing.TB, s *mcp.ClientSession, tool string, arguments any) reply {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
 	if err != nil {

@@ -26,12 +26,17 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 )
 
@@ -42,32 +47,32 @@ const prefix = "/api/v1"
 // required.
 type Options struct {
 	Devices       *fleet.Devices
-	Calls         *fleet.Calls
-	FanOuts       *fleet.FanOuts
+	Calls         *call.Service
+	FanOuts       *call.FanOuts
 	Enrolment     *enrolment.Service
 	Rules         *enrolment.Rules
 	Serials       *enrolment.Serials
 	Keys          *enrolment.SigningKeys
 	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
-	Operators     *fleet.Operators
+	Operators     *operator.Service
 	Filters       *fleet.Filters
-	ToolPins      *fleet.ToolPins
+	ToolPins      *policy.ToolPins
 	Policies      *policy.Service
 	Tester        *policy.Tester
-	Snapshots     *fleet.Snapshots
+	Snapshots     *picture.Service
 	Firmware      *firmware.Service
 	Campaigns     *campaign.Service
-	Approvals     *fleet.Approvals
+	Approvals     *call.Approvals
 	Webhooks      *webhook.Service
-	Upstreams     *fleet.Upstreams
+	Upstreams     *upstream.Service
 	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationStore
-	SnapshotStore fleet.SnapshotStore
-	Stats         fleet.StatsStore
+	SnapshotStore picture.Store
+	Stats         call.StatsStore
 	Samples       PresenceSampler
 	Reports       *telemetry.Reports
-	Audit         fleet.AuditStore
+	Audit         audit.Store
 	Idempotency   fleet.IdempotencyStore
 	Heavy         *heavy.Limits // default: some that no other part shares
 	Events        *fleet.Events

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/access"
 )
 
@@ -40,33 +41,33 @@ func (a *api) registerApprovals() {
 
 // CallApprovalView is the approval of a call or a fan-out.
 type CallApprovalView struct {
-	ID            uuid.UUID             `json:"id" format:"uuid"`
-	State         fleet.ApprovalState   `json:"state" enum:"waiting,approved,denied,expired,withdrawn"`
-	Subject       fleet.ApprovalSubject `json:"subject" enum:"call,fanout"`
-	CallID        *uuid.UUID            `json:"call_id" format:"uuid" nullable:"true"`
-	FanOutID      *uuid.UUID            `json:"fanout_id" format:"uuid" nullable:"true"`
-	DeviceID      *fleet.DeviceID       `json:"device_id" nullable:"true" doc:"Of a call"`
-	Query         string                `json:"q" doc:"Filter of a fan-out; empty when the devices were named"`
-	Targets       int                   `json:"targets" doc:"Devices"`
-	Tool          string                `json:"tool"`
-	Arguments     json.RawMessage       `json:"arguments"`
-	Interrupt     bool                  `json:"interrupt" doc:"It interrupts the devices' conversations"`
-	WaitUntil     *time.Time            `json:"wait_until,omitempty" doc:"Latest time until which the call waits for its device to come back; omitted if it does not wait"`
-	AskedBy       actorView             `json:"asked_by"`
-	Person        string                `json:"person" doc:"Operator who created the requesting token; empty if an operator made the request"`
-	Purpose       string                `json:"purpose" doc:"Reason given by the requester; untrusted text"`
-	Rule          string                `json:"rule" doc:"Id of the rule that requires approval"`
-	RuleName      string                `json:"rule_name"`
-	PolicyVersion int64                 `json:"policy_version"`
-	Builds        []approvalBuildView   `json:"builds" nullable:"false" doc:"The devices' firmware and descriptions of the tool, by groups of identical devices, largest first, at most 50. If these change, the call is not made. Empty: requested before fleetd recorded this, so it cannot be approved"`
-	Digest        string                `json:"digest" doc:"SHA-256 of requester, devices with their builds, tool, arguments, interrupt, wait_until and policy version, to which the approval applies"`
-	CreatedAt     time.Time             `json:"created_at"`
-	ExpiresAt     time.Time             `json:"expires_at"`
-	DecidedBy     *actorView            `json:"decided_by" doc:"null while it waits"`
-	DecidedAt     *time.Time            `json:"decided_at"`
-	Reason        string                `json:"reason" doc:"Given with the decision"`
-	Code          string                `json:"code" doc:"Code of its refusal: approval_denied, approval_expired, approval_stale or approval_withdrawn; otherwise empty"`
-	Stale         fleet.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"For approval_stale, what has changed: the requester is no longer allowed to act, the tool's description, or the device's firmware; empty: the policy or the call"`
+	ID            uuid.UUID            `json:"id" format:"uuid"`
+	State         call.ApprovalState   `json:"state" enum:"waiting,approved,denied,expired,withdrawn"`
+	Subject       call.ApprovalSubject `json:"subject" enum:"call,fanout"`
+	CallID        *uuid.UUID           `json:"call_id" format:"uuid" nullable:"true"`
+	FanOutID      *uuid.UUID           `json:"fanout_id" format:"uuid" nullable:"true"`
+	DeviceID      *fleet.DeviceID      `json:"device_id" nullable:"true" doc:"Of a call"`
+	Query         string               `json:"q" doc:"Filter of a fan-out; empty when the devices were named"`
+	Targets       int                  `json:"targets" doc:"Devices"`
+	Tool          string               `json:"tool"`
+	Arguments     json.RawMessage      `json:"arguments"`
+	Interrupt     bool                 `json:"interrupt" doc:"It interrupts the devices' conversations"`
+	WaitUntil     *time.Time           `json:"wait_until,omitempty" doc:"Latest time until which the call waits for its device to come back; omitted if it does not wait"`
+	AskedBy       actorView            `json:"asked_by"`
+	Person        string               `json:"person" doc:"Operator who created the requesting token; empty if an operator made the request"`
+	Purpose       string               `json:"purpose" doc:"Reason given by the requester; untrusted text"`
+	Rule          string               `json:"rule" doc:"Id of the rule that requires approval"`
+	RuleName      string               `json:"rule_name"`
+	PolicyVersion int64                `json:"policy_version"`
+	Builds        []approvalBuildView  `json:"builds" nullable:"false" doc:"The devices' firmware and descriptions of the tool, by groups of identical devices, largest first, at most 50. If these change, the call is not made. Empty: requested before fleetd recorded this, so it cannot be approved"`
+	Digest        string               `json:"digest" doc:"SHA-256 of requester, devices with their builds, tool, arguments, interrupt, wait_until and policy version, to which the approval applies"`
+	CreatedAt     time.Time            `json:"created_at"`
+	ExpiresAt     time.Time            `json:"expires_at"`
+	DecidedBy     *actorView           `json:"decided_by" doc:"null while it waits"`
+	DecidedAt     *time.Time           `json:"decided_at"`
+	Reason        string               `json:"reason" doc:"Given with the decision"`
+	Code          string               `json:"code" doc:"Code of its refusal: approval_denied, approval_expired, approval_stale or approval_withdrawn; otherwise empty"`
+	Stale         call.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"For approval_stale, what has changed: the requester is no longer allowed to act, the tool's description, or the device's firmware; empty: the policy or the call"`
 }
 
 // approvalBuildView is what an approval names of some devices.
@@ -77,7 +78,7 @@ type approvalBuildView struct {
 	Devices int    `json:"devices"`
 }
 
-func approvalBuild(b fleet.BuildCount) approvalBuildView {
+func approvalBuild(b call.BuildCount) approvalBuildView {
 	return approvalBuildView{hex.EncodeToString(b.Tool[:]), b.ELF, b.Version, b.Devices}
 }
 
@@ -86,7 +87,7 @@ func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 	return orNull(s, "decided_by")
 }
 
-func callApproval(a fleet.Approval) CallApprovalView {
+func callApproval(a call.Approval) CallApprovalView {
 	v := CallApprovalView{ID: a.ID, State: a.StateAt(time.Now()), Subject: a.Subject, Query: a.Query, Targets: a.Targets,
 		Tool: a.Tool, Arguments: rawOrNull(a.Arguments), Interrupt: a.Interrupt, WaitUntil: utcOrNil(a.WaitUntil),
 		AskedBy: actor(a.AskedBy),
@@ -94,7 +95,7 @@ func callApproval(a fleet.Approval) CallApprovalView {
 		Digest: hex.EncodeToString(a.Digest[:]), Stale: a.Stale, Builds: listOf(a.Builds, approvalBuild).Body.Items,
 		CreatedAt: utc(a.CreatedAt), ExpiresAt: utc(a.ExpiresAt), DecidedAt: utcOrNil(a.DecidedAt), Reason: a.Reason,
 		Code: a.Code}
-	if a.Subject == fleet.ApprovalOfCall {
+	if a.Subject == call.ApprovalOfCall {
 		v.CallID, v.DeviceID = ptr(a.SubjectID), ptr(a.Device)
 	} else {
 		v.FanOutID = ptr(a.SubjectID)
@@ -113,13 +114,13 @@ type listApprovalsInput struct {
 
 func (a *api) listApprovals(ctx context.Context, by fleet.Principal, in *listApprovalsInput) (
 	*answer[list[CallApprovalView]], error) {
-	f := fleet.ApprovalFilter{Limit: in.Limit, Cursor: in.Cursor}
+	f := call.ApprovalFilter{Limit: in.Limit, Cursor: in.Cursor}
 	var err error
 	if f.Device, err = deviceParam(in.Device); err != nil {
 		return nil, err
 	}
 	for _, s := range in.State {
-		f.States = append(f.States, fleet.ApprovalState(s))
+		f.States = append(f.States, call.ApprovalState(s))
 	}
 	page, err := a.Approvals.List(ctx, by, f)
 	if err != nil {
@@ -132,7 +133,7 @@ func (a *api) getApproval(ctx context.Context, by fleet.Principal, in *IDPath) (
 	return approved(a.Approvals.Get(ctx, by, in.uuid()))
 }
 
-func approved(v fleet.Approval, err error) (*answer[CallApprovalView], error) {
+func approved(v call.Approval, err error) (*answer[CallApprovalView], error) {
 	if err != nil {
 		return nil, err
 	}

@@ -17,8 +17,10 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/webhook"
 )
@@ -29,7 +31,7 @@ func (w *world) askFirst(t testing.TB, tools ...string) (remove func()) {
 	t.Helper()
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 	rule, err := w.policies.Create(t.Context(), by, w.policies.Table().Version, 1, policy.Rule{Name: "ask first",
-		Enabled: true, Tools: tools, Decision: fleet.DecisionRequireApproval})
+		Enabled: true, Tools: tools, Decision: call.DecisionRequireApproval})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +58,7 @@ func TestCallsWaitForApprovals(t *testing.T) {
 	c := ask()
 	path := "/approvals/" + c.ApprovalID.String()
 	a := decode[CallApprovalView](t, w.get(t, path), 200)
-	if a.State != fleet.ApprovalWaiting || *a.CallID != c.ID || *a.DeviceID != unit || a.Purpose != "party" ||
+	if a.State != call.ApprovalWaiting || *a.CallID != c.ID || *a.DeviceID != unit || a.Purpose != "party" ||
 		a.RuleName != "ask first" || a.PolicyVersion != w.policies.Table().Version || string(a.Arguments) != `{"volume":80}` || a.DecidedBy != nil ||
 		a.AskedBy.Name != "admin-script" || len(a.Digest) != 64 {
 		t.Errorf("the approval is %+v", a)
@@ -75,7 +77,7 @@ func TestCallsWaitForApprovals(t *testing.T) {
 		t.Errorf("a viewer is answered %+v", p)
 	}
 	done := decode[CallApprovalView](t, w.as(t, fleet.RoleOperator, "POST", path+"/approve", `{"reason":"once"}`), 200)
-	if done.State != fleet.ApprovalApproved || done.DecidedBy.Name != "operator-script" || done.Reason != "once" {
+	if done.State != call.ApprovalApproved || done.DecidedBy.Name != "operator-script" || done.Reason != "once" {
 		t.Errorf("approved it is %+v", done)
 	}
 	eventually(t, func() bool {
@@ -115,11 +117,11 @@ func TestFanOutsWaitForApprovals(t *testing.T) {
 		t.Errorf("preview %+v", p)
 	}
 	f := decode[FanOutView](t, w.post(t, "/fanouts", body+`,"purpose":"night"}`), 201)
-	if f.State != fleet.FanOutPendingApproval || f.ApprovalID == nil {
+	if f.State != call.FanOutPendingApproval || f.ApprovalID == nil {
 		t.Fatalf("the fan-out is %+v", f)
 	}
 	path := "/approvals/" + f.ApprovalID.String()
-	if a := decode[CallApprovalView](t, w.get(t, path), 200); a.Subject != fleet.ApprovalOfFanOut || *a.FanOutID != f.ID ||
+	if a := decode[CallApprovalView](t, w.get(t, path), 200); a.Subject != call.ApprovalOfFanOut || *a.FanOutID != f.ID ||
 		a.Targets != 2 || a.DeviceID != nil {
 		t.Errorf("the approval is %+v", a)
 	}
@@ -134,13 +136,13 @@ func TestFanOutsWaitForApprovals(t *testing.T) {
 // What a model starts waits for a person who is not behind its token.
 func TestCampaignStartedByAModelWaits(t *testing.T) {
 	w := newWorld(t)
-	alice, err := w.operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "alice",
-		Access: fleet.Access{Role: fleet.RoleAdmin}, Password: "correct horse"})
+	alice, err := w.operators.Create(t.Context(), root, operator.Request{Name: "alice",
+		Access: operator.Access{Role: fleet.RoleAdmin}, Password: "correct horse"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	token := func(name string, kind fleet.PrincipalKind) fleet.Principal {
-		made, _, err := w.operators.NewToken(t.Context(), alice.Principal(), fleet.TokenRequest{Name: name, Kind: kind,
+		made, _, err := w.operators.NewToken(t.Context(), alice.Principal(), operator.TokenRequest{Name: name, Kind: kind,
 			Role: fleet.RoleOperator})
 		if err != nil {
 			t.Fatal(err)
@@ -384,7 +386,7 @@ func TestApprovalsCoverInterruptions(t *testing.T) {
 			}
 			r := w.as(t, fleet.RoleOperator, "POST", "/approvals/"+waiting[0].ID.String()+"/approve", "")
 			if tt.tamper {
-				if p := r.problem(t); p.Status != 409 || p.Code != fleet.CodeApprovalStale {
+				if p := r.problem(t); p.Status != 409 || p.Code != call.CodeApprovalStale {
 					t.Errorf("approving what was changed is answered %s", r.body)
 				}
 			} else if r.status != 200 {

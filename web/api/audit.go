@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/web/access"
 )
 
@@ -39,7 +40,7 @@ type auditView struct {
 	Detail  map[string]any `json:"detail"`
 }
 
-func auditEntry(e fleet.AuditEntry) auditView {
+func auditEntry(e audit.Entry) auditView {
 	if e.Detail == nil {
 		e.Detail = map[string]any{}
 	}
@@ -61,7 +62,7 @@ func withReason(detail map[string]any, code string) map[string]any {
 }
 
 func (a *api) listAudit(ctx context.Context, _ fleet.Principal, in *auditInput) (*answer[list[auditView]], error) {
-	f := fleet.AuditFilter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Since: in.Since, Until: in.Until,
+	f := audit.Filter{Subject: in.Subject, Action: in.Action, Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Limit: in.Limit, Cursor: in.Cursor}
 	page, err := a.Audit.AuditEntries(ctx, f)
 	if err != nil {

@@ -114,7 +114,7 @@ func evidence(e fleet.Evidence) evidenceView {
 		ELF: e.ELF}
 }
 
-func call(c fleet.Call) callView {
+func viewOfCall(c fleet.Call) callView {
 	v := callView{ID: c.ID, DeviceID: c.Device, Tool: c.Tool, Arguments: rawOrNull(c.Arguments), Actor: actor(c.Actor),
 		State: c.State, WaitUntil: utcOrNil(c.WaitUntil),
 		Waits: waits(c.Waits), Result: rawOrNull(c.Result), Error: callErrorOf(c.Error),

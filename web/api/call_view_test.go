@@ -44,7 +44,7 @@ func TestUsualCallIsWrittenAsJSON(t *testing.T) {
 	for _, tt := range tests {
 		c := usual
 		tt.change(&c)
-		v := call(c)
+		v := viewOfCall(c)
 		var got, want bytes.Buffer
 		if ok := v.writeUsual(&got); ok != tt.usual {
 			t.Errorf("%s: written without encoding/json: %t", tt.name, ok)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/access"
 )
 
@@ -94,16 +95,16 @@ type makeCallOutput struct {
 }
 
 // request is the call without its picture.
-func (in *makeCallInput) request(by fleet.Principal) (fleet.CallRequest, error) {
+func (in *makeCallInput) request(by fleet.Principal) (call.Request, error) {
 	id, err := in.device()
 	var wait time.Duration
 	switch {
 	case in.Body.Offline == "wait":
-		wait = cmp.Or(time.Duration(in.Body.OfflineWait)*time.Millisecond, fleet.DefaultCallOfflineWait)
+		wait = cmp.Or(time.Duration(in.Body.OfflineWait)*time.Millisecond, call.DefaultCallOfflineWait)
 	case in.Body.OfflineWait != 0 && err == nil:
 		err = fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
 	}
-	return fleet.CallRequest{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
+	return call.Request{Actor: by, Device: id, Tool: in.Body.Tool, Arguments: json.RawMessage(in.Body.Arguments),
 		Timeout: time.Duration(in.Body.TimeoutMs) * time.Millisecond, Purpose: in.Body.Purpose,
 		Interrupt: in.Body.Interrupt, OfflineWait: wait}, err
 }
@@ -118,10 +119,10 @@ func (a *api) makeCall(ctx context.Context, by fleet.Principal, in *makeCallInpu
 	}
 	if prefersAsync(in.Prefer) {
 		c, err := a.Calls.Start(ctx, r)
-		return &makeCallOutput{http.StatusAccepted, prefix + "/calls/" + c.ID.String(), "respond-async", call(c)}, err
+		return &makeCallOutput{http.StatusAccepted, prefix + "/calls/" + c.ID.String(), "respond-async", viewOfCall(c)}, err
 	}
 	c, err := a.Calls.Make(ctx, r)
-	return &makeCallOutput{Status: http.StatusOK, Body: call(c)}, err
+	return &makeCallOutput{Status: http.StatusOK, Body: viewOfCall(c)}, err
 }
 
 // prefersAsync reads the Prefer header (RFC 7240).
@@ -147,8 +148,8 @@ type CallFilter struct {
 	Until  time.Time `query:"until" doc:"Created before this time"`
 }
 
-func (in CallFilter) filter() fleet.CallFilter {
-	f := fleet.CallFilter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit,
+func (in CallFilter) filter() call.Filter {
+	f := call.Filter{Tool: in.Tool, Actor: in.Actor, Since: in.Since, Until: in.Until, Limit: in.Limit,
 		Cursor: in.Cursor}
 	for _, s := range in.State {
 		f.States = append(f.States, fleet.CallState(s))
@@ -197,12 +198,12 @@ func deviceParam(s string) (fleet.DeviceID, error) {
 	return fleet.ParseDeviceID(s)
 }
 
-func (a *api) calls(ctx context.Context, f fleet.CallFilter) (*answer[list[callView]], error) {
+func (a *api) calls(ctx context.Context, f call.Filter) (*answer[list[callView]], error) {
 	page, err := a.Calls.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(page, call), nil
+	return pageOf(page, viewOfCall), nil
 }
 
 // IDPath is the input of operations on one thing with a UUID.
@@ -223,7 +224,7 @@ func (a *api) getCall(ctx context.Context, _ fleet.Principal, in *IDPath) (*answ
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(call(c)), nil
+	return answerWith(viewOfCall(c)), nil
 }
 
 func (a *api) interruptCall(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[callView], error) {
@@ -231,7 +232,7 @@ func (a *api) interruptCall(ctx context.Context, by fleet.Principal, in *IDPath)
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(call(c)), nil
+	return answerWith(viewOfCall(c)), nil
 }
 
 func (a *api) cancelCall(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[callView], error) {
@@ -239,5 +240,5 @@ func (a *api) cancelCall(ctx context.Context, by fleet.Principal, in *IDPath) (*
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(call(c)), nil
+	return answerWith(viewOfCall(c)), nil
 }

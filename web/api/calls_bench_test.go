@@ -22,7 +22,9 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/web"
 	"fleetd/web/device"
 )
@@ -64,34 +66,34 @@ func (noURLs) PreviewURL(context.Context, fleet.DeviceID, uuid.UUID, string, tim
 }
 
 // tokenStore knows one token.
-type tokenStore struct{ fleet.OperatorStore }
+type tokenStore struct{ operator.Store }
 
-func (tokenStore) TokenByHash(context.Context, []byte) (fleet.Token, error) {
-	return fleet.Token{ID: uuid.Max, Name: "bench", Role: fleet.RoleOperator}, nil
+func (tokenStore) TokenByHash(context.Context, []byte) (operator.Token, error) {
+	return operator.Token{ID: uuid.Max, Name: "bench", Role: fleet.RoleOperator}, nil
 }
 func (tokenStore) TouchToken(context.Context, uuid.UUID, time.Time) error { return nil }
 
 // benchAPI is the API over calls that cost nothing but themselves.
-func benchAPI(b *testing.B, store fleet.CallStore) *api {
+func benchAPI(b *testing.B, store call.Store) *api {
 	devices := &fleettest.Devices{}
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: tools})
 	devices.Put(fleet.Device{ID: unit, Enrolment: fleet.EnrolmentEnrolled, InventoryID: "inv"})
 	presence := fleet.NewPresences(fleet.PresenceOptions{})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: store, Targets: fleet.NewTargets(devices, devices),
+	calls := call.New(call.Options{Store: store, Targets: fleet.NewTargets(devices, devices),
 		Link:    &instantLink{},
 		Watcher: presence, URLs: noURLs{}, Events: &fleet.Events{}})
 	b.Cleanup(calls.Shutdown)
-	return newAPI(Options{Calls: calls, Operators: fleet.NewOperators(tokenStore{}), Events: &fleet.Events{}})
+	return newAPI(Options{Calls: calls, Operators: operator.New(tokenStore{}), Events: &fleet.Events{}})
 }
 
 // forgetfulStore keeps nothing, as fast as can be.
-type forgetfulStore struct{ fleet.CallStore }
+type forgetfulStore struct{ call.Store }
 
 func (forgetfulStore) InsertCall(context.Context, *fleet.Call) error { return nil }
 func (forgetfulStore) FinishCall(context.Context, *fleet.Call) error { return nil }
 
 func callInProcess(b *testing.B, a *api) {
-	r := fleet.CallRequest{Actor: fleet.Principal{Kind: fleet.KindProgram, Name: "bench", Role: fleet.RoleOperator},
+	r := call.Request{Actor: fleet.Principal{Kind: fleet.KindProgram, Name: "bench", Role: fleet.RoleOperator},
 		Device: unit,
 		Tool:   "self.audio_speaker.set_volume", Arguments: json.RawMessage(`{"volume":50}`)}
 	if c, err := a.Calls.Make(context.Background(), r); err != nil || c.State != fleet.CallSucceeded {

@@ -34,7 +34,7 @@ func (a *api) usualCall(next guarded) guarded {
 			writeJSON(w, p.Status, p.ContentType(""), p)
 			return
 		}
-		view := call(c)
+		view := viewOfCall(c)
 		writeJSON(w, http.StatusOK, "application/json", &view)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 )
 
@@ -104,7 +105,7 @@ func TestCallsWaitForConversations(t *testing.T) {
 		c = decode[callView](t, w.get(t, "/calls/"+c.ID.String()), 200)
 	}
 	if c.State != fleet.CallSucceeded || c.Waits != nil || len(c.Evidence) != 1 ||
-		c.Evidence[0].DetailCode != fleet.ReasonInterruptedBy {
+		c.Evidence[0].DetailCode != call.ReasonInterruptedBy {
 		t.Errorf("%+v", c)
 	}
 	if p := w.post(t, "/calls/"+c.ID.String()+"/interrupt", "").problem(t); p.Status != 409 || p.Code != "call_not_waiting" {

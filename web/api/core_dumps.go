@@ -103,7 +103,7 @@ func (a *api) fetchCoreDump(ctx context.Context, by fleet.Principal, in *fetchCo
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(call(c)), nil
+	return answerWith(viewOfCall(c)), nil
 }
 
 func (a *api) getCoreDump(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[coreDumpView], error) {

@@ -54,7 +54,7 @@ type eventView struct {
 func event(e fleet.Event) eventView {
 	v := eventView{Kind: e.Kind, At: utc(e.At), DeviceID: e.Device, Presence: e.Presence}
 	if e.Call != nil {
-		v.Call = ptr(call(*e.Call))
+		v.Call = ptr(viewOfCall(*e.Call))
 	}
 	switch e.Kind {
 	case fleet.EventSnapshot:

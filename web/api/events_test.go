@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 )
 
 // listen opens a stream of events. Its lines are read until the stream ends.
@@ -105,14 +106,14 @@ func TestFirmwareEvents(t *testing.T) {
 // A stream ends when its token does, also if another process ended it, and sends no
 // event after that.
 func TestEventsEndWithTheToken(t *testing.T) {
-	for name, revoke := range map[string]func(w *world) *fleet.Operators{
-		"revoked here":      func(w *world) *fleet.Operators { return w.operators },
-		"revoked elsewhere": func(w *world) *fleet.Operators { return fleet.NewOperators(w.store) },
+	for name, revoke := range map[string]func(w *world) *operator.Service{
+		"revoked here":      func(w *world) *operator.Service { return w.operators },
+		"revoked elsewhere": func(w *world) *operator.Service { return operator.New(w.store) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.api.Heartbeat = time.Hour
-			made, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "short",
+			made, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "short",
 				Role: fleet.RoleViewer})
 			if err != nil {
 				t.Fatal(err)

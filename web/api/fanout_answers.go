@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
@@ -56,7 +57,7 @@ type fanOutAnswersView struct {
 
 func (a *api) listFanOutAnswers(ctx context.Context, _ fleet.Principal, in *listAnswersInput) (
 	*answer[fanOutAnswersView], error) {
-	by := fleet.AnswerGrouping{Field: in.By, Limit: in.Limit}
+	by := call.AnswerGrouping{Field: in.By, Limit: in.Limit}
 	if in.Cursor != "" {
 		var err error
 		if by.Offset, err = strconv.Atoi(in.Cursor); err != nil || by.Offset < 0 {
@@ -107,7 +108,7 @@ func (a *api) retryFanOut(ctx context.Context, by fleet.Principal, in *retryFanO
 	if in.Body != nil {
 		pace = *in.Body
 	}
-	r := fleet.FanOutRequest{Actor: by, RetryOf: first.ID, Tool: first.Tool, Arguments: first.Arguments}
+	r := call.FanOutRequest{Actor: by, RetryOf: first.ID, Tool: first.Tool, Arguments: first.Arguments}
 	if err := pace.apply(&r); err != nil {
 		return nil, err
 	}

@@ -8,33 +8,34 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/i18n"
 )
 
 // FanOutView is a fan-out as lists show it.
 type FanOutView struct {
-	ID          uuid.UUID         `json:"id" format:"uuid"`
-	Actor       actorView         `json:"actor"`
-	Query       string            `json:"q" doc:"The filter as written; empty when the devices were named"`
-	Tool        string            `json:"tool"`
-	Arguments   json.RawMessage   `json:"arguments"`
-	MaxInFlight int               `json:"max_in_flight"`
-	TimeoutMs   int64             `json:"timeout_ms" doc:"Timeout of each call; 0: depends on the tool"`
-	Offline     string            `json:"offline" enum:"skip,wait" doc:"Handling of devices that are not connected"`
-	OfflineWait int64             `json:"offline_wait_ms" doc:"How long the fan-out waits for them from created_at, or from its approval; 0 with skip"`
-	Interrupt   bool              `json:"interrupt" doc:"It does not wait for conversations to end"`
-	State       fleet.FanOutState `json:"state" enum:"pending_approval,running,completed,canceled,refused"`
-	ApprovalID  *uuid.UUID        `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that it waits for or was given"`
-	Targets     int               `json:"targets" doc:"Target devices"`
-	Skipped     int               `json:"skipped" doc:"Devices that matched but were left out, or could not be called"`
-	CreatedAt   time.Time         `json:"created_at"`
-	FinishedAt  *time.Time        `json:"finished_at"`
-	CanceledBy  *string           `json:"canceled_by"`
-	Code        string            `json:"code" doc:"Why fleetd canceled it: actor_gone, if the token or operator that made it is no longer allowed to act; empty otherwise"`
-	RetryOf     *uuid.UUID        `json:"retry_of" format:"uuid" nullable:"true" doc:"The fan-out whose failed devices it calls again"`
+	ID          uuid.UUID        `json:"id" format:"uuid"`
+	Actor       actorView        `json:"actor"`
+	Query       string           `json:"q" doc:"The filter as written; empty when the devices were named"`
+	Tool        string           `json:"tool"`
+	Arguments   json.RawMessage  `json:"arguments"`
+	MaxInFlight int              `json:"max_in_flight"`
+	TimeoutMs   int64            `json:"timeout_ms" doc:"Timeout of each call; 0: depends on the tool"`
+	Offline     string           `json:"offline" enum:"skip,wait" doc:"Handling of devices that are not connected"`
+	OfflineWait int64            `json:"offline_wait_ms" doc:"How long the fan-out waits for them from created_at, or from its approval; 0 with skip"`
+	Interrupt   bool             `json:"interrupt" doc:"It does not wait for conversations to end"`
+	State       call.FanOutState `json:"state" enum:"pending_approval,running,completed,canceled,refused"`
+	ApprovalID  *uuid.UUID       `json:"approval_id" format:"uuid" nullable:"true" doc:"The approval that it waits for or was given"`
+	Targets     int              `json:"targets" doc:"Target devices"`
+	Skipped     int              `json:"skipped" doc:"Devices that matched but were left out, or could not be called"`
+	CreatedAt   time.Time        `json:"created_at"`
+	FinishedAt  *time.Time       `json:"finished_at"`
+	CanceledBy  *string          `json:"canceled_by"`
+	Code        string           `json:"code" doc:"Why fleetd canceled it: actor_gone, if the token or operator that made it is no longer allowed to act; empty otherwise"`
+	RetryOf     *uuid.UUID       `json:"retry_of" format:"uuid" nullable:"true" doc:"The fan-out whose failed devices it calls again"`
 }
 
-func fanOut(f fleet.FanOut) FanOutView {
+func fanOut(f call.FanOut) FanOutView {
 	v := FanOutView{ID: f.ID, Actor: actor(f.Actor), Query: f.Query, Tool: f.Tool, Arguments: rawOrNull(f.Arguments),
 		MaxInFlight: f.MaxInFlight, TimeoutMs: f.Timeout.Milliseconds(), Offline: "skip",
 		OfflineWait: f.OfflineWait.Milliseconds(), Interrupt: f.Interrupt,
@@ -67,11 +68,11 @@ type fanOutProgressView struct {
 // fanOutWaitingView says what a fan-out waits for. The fan-out resumes
 // automatically.
 type fanOutWaitingView struct {
-	Code  fleet.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database cannot store the records that must precede the calls"`
-	Since time.Time       `json:"since"`
+	Code  call.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database cannot store the records that must precede the calls"`
+	Since time.Time      `json:"since"`
 }
 
-func fanOutWaiting(b *fleet.FanOutBlock) *fanOutWaitingView {
+func fanOutWaiting(b *call.FanOutBlock) *fanOutWaitingView {
 	if b == nil {
 		return nil
 	}
@@ -97,7 +98,7 @@ type fanOutCounts struct {
 	Canceled  int `json:"canceled"`
 }
 
-func counts(p fleet.FanOutProgress) fanOutCounts {
+func counts(p call.FanOutProgress) fanOutCounts {
 	n := p.ByState
 	return fanOutCounts{Waiting: p.Waiting, Awaited: p.AwaitOnline, Talking: p.InConversation, Done: p.Done(),
 		Pending:   n[fleet.CallPending],
@@ -120,7 +121,7 @@ type sampleView struct {
 	CallID   uuid.UUID      `json:"call_id" format:"uuid"`
 }
 
-func fanOutAnswer(g fleet.FanOutAnswer) fanOutAnswerView {
+func fanOutAnswer(g call.FanOutAnswer) fanOutAnswerView {
 	v := fanOutAnswerView{State: g.State, Text: cmp.Or(g.Text, i18n.CallErrorDetail(g.Error)),
 		NoField: g.NoField, Count: g.Count, Sample: []sampleView{}}
 	for i := range min(len(g.Sample), len(g.CallIDs)) {
@@ -148,7 +149,7 @@ type previewView struct {
 	Skipped  []reasonView `json:"skipped" nullable:"false" doc:"Devices that match but would be left out"`
 }
 
-func preview(p fleet.FanOutPreview) previewView {
+func preview(p call.FanOutPreview) previewView {
 	v := previewView{Matched: p.Matched, Targets: p.Targets, Offline: p.Offline, Talking: p.Talking,
 		Approval: p.NeedApproval,
 		UserOnly: p.UserOnly,

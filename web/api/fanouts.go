@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
 	"fleetd/web/access"
 )
@@ -61,12 +62,12 @@ type FanOutPace struct {
 	DryRun      bool   `json:"dry_run,omitempty" doc:"Only report what would be done"`
 }
 
-func (p FanOutPace) apply(r *fleet.FanOutRequest) error {
+func (p FanOutPace) apply(r *call.FanOutRequest) error {
 	r.MaxInFlight, r.Timeout = p.MaxInFlight, time.Duration(p.TimeoutMs)*time.Millisecond
 	r.Purpose, r.Confirm, r.Interrupt = p.Purpose, p.Confirm, p.Interrupt
 	switch {
 	case p.Offline == "wait":
-		r.OfflineWait = cmp.Or(time.Duration(p.OfflineWait)*time.Millisecond, fleet.DefaultOfflineWait)
+		r.OfflineWait = cmp.Or(time.Duration(p.OfflineWait)*time.Millisecond, call.DefaultOfflineWait)
 	case p.OfflineWait != 0:
 		return fleet.Refuse(fleet.ErrInvalid, "offline_wait_without_wait").At("offline_wait_ms")
 	}
@@ -82,7 +83,7 @@ type createFanOutOutput struct {
 func (a *api) createFanOut(ctx context.Context, by fleet.Principal, in *createFanOutInput) (*createFanOutOutput,
 	error) {
 	b := in.Body
-	r := fleet.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments)}
+	r := call.FanOutRequest{Actor: by, Tool: b.Tool, Arguments: json.RawMessage(b.Arguments)}
 	if err := b.apply(&r); err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (a *api) createFanOut(ctx context.Context, by fleet.Principal, in *createFa
 	return a.makeFanOut(ctx, r, b.DryRun)
 }
 
-func (a *api) makeFanOut(ctx context.Context, r fleet.FanOutRequest, dryRun bool) (*createFanOutOutput, error) {
+func (a *api) makeFanOut(ctx context.Context, r call.FanOutRequest, dryRun bool) (*createFanOutOutput, error) {
 	if dryRun {
 		p, err := a.FanOuts.Preview(ctx, r)
 		return &createFanOutOutput{Status: http.StatusOK, Body: preview(p)}, err

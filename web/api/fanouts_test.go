@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestFanOut(t *testing.T) {
@@ -29,7 +30,7 @@ func TestFanOut(t *testing.T) {
 	}
 	path := strings.TrimPrefix(r.header.Get("Location"), prefix)
 	done := w.await(t, path)
-	if done.State != fleet.FanOutCompleted || done.Counts.Succeeded != 1 || done.Counts.Offline != 1 ||
+	if done.State != call.FanOutCompleted || done.Counts.Succeeded != 1 || done.Counts.Offline != 1 ||
 		done.Counts.Done != 2 || len(done.Answers) != 2 ||
 		len(done.SkippedFor) != 1 || done.SkippedFor[0].Reason != "device_not_enrolled" {
 		t.Errorf("ended %+v", done)
@@ -63,27 +64,27 @@ func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 		f, path := start(more)
 		eventually(t, func() bool {
 			p := decode[fanOutProgressView](t, w.get(t, path), 200)
-			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == fleet.FanOutRunning &&
+			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == call.FanOutRunning &&
 				p.Waiting == nil
 		})
 		return f, path
 	}
 	f, path := ask(``)
-	if f.Offline != "wait" || f.OfflineWait != fleet.DefaultOfflineWait.Milliseconds() {
+	if f.Offline != "wait" || f.OfflineWait != call.DefaultOfflineWait.Milliseconds() {
 		t.Errorf("answered %+v", f)
 	}
-	if p := decode[fanOutProgressView](t, w.post(t, path+"/cancel", ""), 200); p.State != fleet.FanOutCanceled {
+	if p := decode[fanOutProgressView](t, w.post(t, path+"/cancel", ""), 200); p.State != call.FanOutCanceled {
 		t.Errorf("after canceling it: %+v", p)
 	}
 	if f, path = ask(`,"offline_wait_ms":3600000`); f.OfflineWait != 3_600_000 {
 		t.Errorf("answered %+v", f)
 	}
 	_, soon := start(`,"offline_wait_ms":1000`)
-	if p := w.await(t, soon); p.State != fleet.FanOutCompleted || p.Counts.Offline != 1 || p.Counts.Succeeded != 1 {
+	if p := w.await(t, soon); p.State != call.FanOutCompleted || p.Counts.Offline != 1 || p.Counts.Succeeded != 1 {
 		t.Errorf("after the wait: %+v", p)
 	}
 	w.connect(other)
-	if p := w.await(t, path); p.State != fleet.FanOutCompleted || p.Counts.Succeeded != 2 || p.Counts.Awaited != 0 {
+	if p := w.await(t, path); p.State != call.FanOutCompleted || p.Counts.Succeeded != 2 || p.Counts.Awaited != 0 {
 		t.Errorf("after the device came: %+v", p)
 	}
 }
@@ -92,7 +93,7 @@ func (w *world) await(t *testing.T, path string) fanOutProgressView {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		f := decode[fanOutProgressView](t, w.get(t, path), 200)
-		if f.State != fleet.FanOutRunning {
+		if f.State != call.FanOutRunning {
 			return f
 		}
 		if time.Now().After(deadline) {
@@ -141,7 +142,7 @@ func TestCancelFanOut(t *testing.T) {
 	}
 	f := decode[FanOutView](t, w.post(t, "/fanouts", `{"q":"id:a085e3112233","tool":"self.get_device_status"}`), 201)
 	got := decode[fanOutProgressView](t, w.post(t, "/fanouts/"+f.ID.String()+"/cancel", ""), 200)
-	if got.State != fleet.FanOutCanceled || got.CanceledBy == nil || *got.CanceledBy != "admin-script" {
+	if got.State != call.FanOutCanceled || got.CanceledBy == nil || *got.CanceledBy != "admin-script" {
 		t.Errorf("answered %+v", got)
 	}
 	turn.Done()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 )
 
 func TestFilters(t *testing.T) {
@@ -61,7 +62,7 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%q by name: %v", name, err)
 		}
 	}
-	entries, err := w.store.AuditEntries(t.Context(), fleet.AuditFilter{Subject: lab.ID.String()})
+	entries, err := w.store.AuditEntries(t.Context(), audit.Filter{Subject: lab.ID.String()})
 	if err != nil || len(entries.Items) != 3 || entries.Items[0].Action != "filter.delete" {
 		t.Errorf("audited: %+v, %v", entries.Items, err)
 	}

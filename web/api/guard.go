@@ -18,6 +18,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/outcome"
+	"fleetd/fleet/picture"
 	"fleetd/web/access"
 )
 
@@ -76,8 +77,8 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	}
 	limit := op.MaxBodyBytes - 1
 	form := int64(0)
-	if picture, _ := op.Metadata[pictureKey].(bool); picture {
-		next, form = openForm(limit, next), limit+fleet.MaxSnapshotBytes+formExtra
+	if takesPicture, _ := op.Metadata[pictureKey].(bool); takesPicture {
+		next, form = openForm(limit, next), limit+picture.MaxSnapshotBytes+formExtra
 	}
 	act := knowing(next)
 	if usual, _ := op.Metadata[usualKey].(func(guarded) guarded); usual != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/go-chi/httprate"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/operator"
 )
 
 type route struct{ method, path, id string }
@@ -38,11 +40,11 @@ var pathParam = regexp.MustCompile(`\{[^}]*\}`)
 func TestAuthentication(t *testing.T) {
 	w := newWorld(t)
 	past := time.Now().Add(-time.Second)
-	_, expired, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "expired", Role: fleet.RoleAdmin, ExpiresAt: &past})
+	_, expired, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "expired", Role: fleet.RoleAdmin, ExpiresAt: &past})
 	if err != nil {
 		t.Fatal(err)
 	}
-	revokedToken, revoked, _ := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "revoked", Role: fleet.RoleAdmin})
+	revokedToken, revoked, _ := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "revoked", Role: fleet.RoleAdmin})
 	if err := w.operators.Revoke(t.Context(), root, revokedToken.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -94,11 +96,11 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 // brokenAudit fails as any dependency may.
 type brokenAudit struct{ err error }
 
-func (b brokenAudit) AuditEntries(context.Context, fleet.AuditFilter) (fleet.Page[fleet.AuditEntry], error) {
+func (b brokenAudit) AuditEntries(context.Context, audit.Filter) (fleet.Page[audit.Entry], error) {
 	if b.err == nil {
 		panic("a bug")
 	}
-	return fleet.Page[fleet.AuditEntry]{}, b.err
+	return fleet.Page[audit.Entry]{}, b.err
 }
 
 func TestFailures(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // state is what a model must not change, as the database has it.
@@ -54,14 +55,14 @@ func TestModelsDecideNothing(t *testing.T) {
 	approval := w.planned(t, `,"approval_required":true`)
 	w.act(t, at, "start", "")
 	w.act(t, approval, "start", "")
-	program, _, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "victim", Role: fleet.RoleAdmin})
+	program, _, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "victim", Role: fleet.RoleAdmin})
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := w.state(t)
 
 	for _, role := range []fleet.Role{fleet.RoleOperator, fleet.RoleAdmin} {
-		token := w.model(t, fleet.TokenRequest{Name: "model " + string(role), Role: role, Tools: []string{"*"}})
+		token := w.model(t, operator.TokenRequest{Name: "model " + string(role), Role: role, Tools: []string{"*"}})
 		before["tokens"] = w.state(t)["tokens"]
 		try := func(method, path, body string) reply {
 			return w.as(t, "", method, path, body, "Authorization", "Bearer "+token)
@@ -136,7 +137,7 @@ func TestModelsDecideNothingInTheDomain(t *testing.T) {
 			"release": func() error { _, err := w.devices.Release(t.Context(), by, other); return err },
 			"hold":    func() error { _, err := w.devices.Hold(t.Context(), by, unit, "x", nil); return err },
 			"token": func() error {
-				_, _, err := w.operators.NewToken(t.Context(), by, fleet.TokenRequest{Name: "x", Role: fleet.RoleViewer})
+				_, _, err := w.operators.NewToken(t.Context(), by, operator.TokenRequest{Name: "x", Role: fleet.RoleViewer})
 				return err
 			},
 			"revoke": func() error { return w.operators.Revoke(t.Context(), by, uuid.New()) },
@@ -203,8 +204,8 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	w.await(t, "/fanouts/"+fan.ID.String())
 	w.listing(t, unit, tools) // an update took the tool away; its results stay
 
-	see := w.model(t, fleet.TokenRequest{Name: "reader", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
-	all := w.model(t, fleet.TokenRequest{Name: "all", Role: fleet.RoleOperator, Tools: []string{"*"}})
+	see := w.model(t, operator.TokenRequest{Name: "reader", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
+	all := w.model(t, operator.TokenRequest{Name: "all", Role: fleet.RoleOperator, Tools: []string{"*"}})
 	get := func(token, path string) reply {
 		return w.as(t, "", "GET", path, "", "Authorization", "Bearer "+token)
 	}

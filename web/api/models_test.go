@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // forModels is what language models may do, kept separately from the
@@ -41,7 +42,7 @@ func init() {
 func TestModelsReachOnlyWhatDeclaresIt(t *testing.T) {
 	w := newWorld(t)
 	w.api.failures = unlimited()
-	token := w.model(t, fleet.TokenRequest{Name: "model", Role: fleet.RoleAdmin})
+	token := w.model(t, operator.TokenRequest{Name: "model", Role: fleet.RoleAdmin})
 	var ids []string
 	for _, op := range w.routes() {
 		ids = append(ids, op.id)
@@ -72,7 +73,7 @@ func TestModelsReachOnlyWhatDeclaresIt(t *testing.T) {
 }
 
 // model makes a token of a language model.
-func (w *world) model(t testing.TB, r fleet.TokenRequest) string {
+func (w *world) model(t testing.TB, r operator.TokenRequest) string {
 	t.Helper()
 	r.Kind = fleet.KindModel
 	_, secret, err := w.operators.NewToken(t.Context(), root, r)

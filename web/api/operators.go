@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/access"
 )
 
@@ -52,7 +53,7 @@ type operatorView struct {
 	SignedInFrom string     `json:"signed_in_from" doc:"Its address"`
 }
 
-func operator(o fleet.Operator) operatorView {
+func viewOfOperator(o operator.Operator) operatorView {
 	scope := cmp.Or(o.Scope, &fleet.Scope{})
 	return operatorView{ID: o.ID, Name: o.Name, Role: o.Role, Scope: scope.Filter.Text, Rest: scope.Rest,
 		ScopeClaims: orEmpty(scope.Filter.Claims()),
@@ -65,7 +66,7 @@ func (a *api) listOperators(ctx context.Context, _ fleet.Principal, _ *struct{})
 	if err != nil {
 		return nil, err
 	}
-	return listOf(operators, operator), nil
+	return listOf(operators, viewOfOperator), nil
 }
 
 type createOperatorInput struct {
@@ -80,12 +81,12 @@ type createOperatorInput struct {
 
 func (a *api) createOperator(ctx context.Context, by fleet.Principal, in *createOperatorInput) (*answer[operatorView],
 	error) {
-	o, err := a.Operators.Create(ctx, by, fleet.OperatorRequest{Name: in.Body.Name, Password: in.Body.Password,
-		Access: fleet.Access{Role: in.Body.Role, Scope: in.Body.Scope, Rest: in.Body.Rest}})
+	o, err := a.Operators.Create(ctx, by, operator.Request{Name: in.Body.Name, Password: in.Body.Password,
+		Access: operator.Access{Role: in.Body.Role, Scope: in.Body.Scope, Rest: in.Body.Rest}})
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(operator(o)), nil
+	return answerWith(viewOfOperator(o)), nil
 }
 
 type updateOperatorInput struct {
@@ -107,8 +108,8 @@ func (a *api) updateOperator(ctx context.Context, by fleet.Principal, in *update
 		if err != nil {
 			return nil, err
 		}
-		now := operator(o)
-		to := fleet.Access{Role: now.Role, Scope: now.Scope, Rest: now.Rest}
+		now := viewOfOperator(o)
+		to := operator.Access{Role: now.Role, Scope: now.Scope, Rest: now.Rest}
 		set(&to.Role, b.Role)
 		set(&to.Scope, b.Scope)
 		set(&to.Rest, b.Rest)
@@ -130,7 +131,7 @@ func (a *api) updateOperator(ctx context.Context, by fleet.Principal, in *update
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(operator(o)), nil
+	return answerWith(viewOfOperator(o)), nil
 }
 
 type sessionView struct {
@@ -143,8 +144,8 @@ type sessionView struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-func session(l fleet.Login) sessionView {
-	return sessionView{ID: l.ID, Browser: fleet.BrowserName(l.Agent), UserAgent: l.Agent, Address: l.Address,
+func session(l operator.Login) sessionView {
+	return sessionView{ID: l.ID, Browser: operator.BrowserName(l.Agent), UserAgent: l.Agent, Address: l.Address,
 		CreatedAt: utc(l.CreatedAt), SeenAt: utc(l.SeenAt), ExpiresAt: utc(l.ExpiresAt)}
 }
 

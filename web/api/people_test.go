@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 func TestTokens(t *testing.T) {
@@ -69,14 +70,14 @@ func TestOperators(t *testing.T) {
 
 func TestOperatorSessions(t *testing.T) {
 	w := newWorld(t)
-	o, err := w.operators.Create(t.Context(), root, fleet.OperatorRequest{Name: "ann", Password: "correct horse",
-		Access: fleet.Access{Role: fleet.RoleViewer}})
+	o, err := w.operators.Create(t.Context(), root, operator.Request{Name: "ann", Password: "correct horse",
+		Access: operator.Access{Role: fleet.RoleViewer}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
-	open := func(address string) fleet.Login {
-		l, _, err := w.operators.OpenLogin(t.Context(), o, time.Hour, fleet.SignedIn{Address: address, Agent: firefox})
+	open := func(address string) operator.Login {
+		l, _, err := w.operators.OpenLogin(t.Context(), o, time.Hour, operator.SignedIn{Address: address, Agent: firefox})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 )
 
 // pictureRef names a picture that fleetd has already.
@@ -42,14 +43,14 @@ func openForm(limit int64, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		call, picture, p := readForm(r, limit)
+		call, file, p := readForm(r, limit)
 		if p != nil {
 			p.write(w)
 			return
 		}
 		body := &bufferedBody{data: call}
 		body.Reset(call)
-		r = r.WithContext(context.WithValue(r.Context(), pictureKeyType{}, picture))
+		r = r.WithContext(context.WithValue(r.Context(), pictureKeyType{}, file))
 		r.Body, r.ContentLength = body, int64(len(call))
 		r.Header = r.Header.Clone()
 		r.Header.Set("Content-Type", "application/json")
@@ -57,7 +58,7 @@ func openForm(limit int64, next http.Handler) http.Handler {
 	})
 }
 
-func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
+func readForm(r *http.Request, limit int64) (call, file []byte, p *problem) {
 	broken := refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.picture_form"))
 	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
@@ -66,8 +67,8 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 	for form := multipart.NewReader(r.Body, params["boundary"]); ; {
 		part, err := form.NextPart()
 		switch {
-		case errors.Is(err, io.EOF) && call != nil && picture != nil:
-			return call, picture, nil
+		case errors.Is(err, io.EOF) && call != nil && file != nil:
+			return call, file, nil
 		case errors.Is(err, io.EOF):
 			return nil, nil, refused(http.StatusUnprocessableEntity, fleet.Refuse(fleet.ErrInvalid, "part_missing"))
 		case err != nil:
@@ -77,7 +78,7 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 		switch part.FormName() {
 		case "call":
 		case "picture":
-			to, most = &picture, fleet.MaxSnapshotBytes
+			to, most = &file, picture.MaxSnapshotBytes
 		default:
 			return nil, nil, refused(http.StatusUnprocessableEntity, fleet.Refuse(fleet.ErrInvalid, "unknown_part"))
 		}
@@ -87,7 +88,7 @@ func readForm(r *http.Request, limit int64) (call, picture []byte, p *problem) {
 			return nil, nil, broken
 		case int64(len(data)) > most:
 			return nil, nil, refused(http.StatusRequestEntityTooLarge, fleet.Refuse(fleet.ErrInvalid, "body_too_large.picture",
-				"picture_mib", fleet.MaxSnapshotBytes>>20, "limit", limit>>10).At(part.FormName()))
+				"picture_mib", picture.MaxSnapshotBytes>>20, "limit", limit>>10).At(part.FormName()))
 		}
 		*to = append([]byte{}, data...)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/policy"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
@@ -52,7 +53,7 @@ type PolicyView struct {
 	Devices       string                `json:"devices" doc:"A query; empty: any device"`
 	Arguments     json.RawMessage       `json:"arguments" doc:"JSON schema that the arguments must match; null: any"`
 	Window        *WindowView           `json:"window" doc:"When the rule applies; null: always"`
-	Decision      fleet.Decision        `json:"decision" enum:"allow,deny,require_approval"`
+	Decision      call.Decision         `json:"decision" enum:"allow,deny,require_approval"`
 	Note          string                `json:"note" doc:"Reason, for people"`
 	ApprovalTTLMs int64                 `json:"approval_ttl_ms" doc:"How long a call waits for its approval; 0: the default"`
 	RatePerMinute int                   `json:"rate_per_minute" doc:"Maximum calls per caller and tool; 0: no limit"`
@@ -95,10 +96,10 @@ func viewPolicy(r policy.Rule, warnings []policy.Warning) PolicyView {
 
 // PolicyList is the whole table.
 type PolicyList struct {
-	Items     []PolicyView   `json:"items" nullable:"false"`
-	Next      *string        `json:"next_cursor" doc:"Always null: the list is complete"`
-	Version   int64          `json:"version" doc:"Version of the policy; every change increments it"`
-	Otherwise fleet.Decision `json:"otherwise" enum:"allow" doc:"Decision on calls to which no rule applies"`
+	Items     []PolicyView  `json:"items" nullable:"false"`
+	Next      *string       `json:"next_cursor" doc:"Always null: the list is complete"`
+	Version   int64         `json:"version" doc:"Version of the policy; every change increments it"`
+	Otherwise call.Decision `json:"otherwise" enum:"allow" doc:"Decision on calls to which no rule applies"`
 }
 
 func (a *api) listPolicies(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[PolicyList], error) {
@@ -110,7 +111,7 @@ func (a *api) listPolicies(ctx context.Context, by fleet.Principal, _ *struct{})
 		return nil, err
 	}
 	t := a.Policies.Table()
-	l := PolicyList{Items: make([]PolicyView, len(t.Rules)), Version: t.Version, Otherwise: fleet.DecisionAllow}
+	l := PolicyList{Items: make([]PolicyView, len(t.Rules)), Version: t.Version, Otherwise: call.DecisionAllow}
 	for i, r := range t.Rules {
 		l.Items[i] = viewPolicy(r, warnings)
 	}
@@ -144,7 +145,7 @@ type PolicyFields struct {
 	Arguments     policySchema           `json:"arguments,omitempty"`
 	Window        *WindowView            `json:"window,omitempty"`
 	NoWindow      bool                   `json:"clear_window,omitempty" doc:"At any time"`
-	Decision      *fleet.Decision        `json:"decision,omitempty" enum:"allow,deny,require_approval"`
+	Decision      *call.Decision         `json:"decision,omitempty" enum:"allow,deny,require_approval"`
 	Note          *string                `json:"note,omitempty" maxLength:"500"`
 	ApprovalTTLMs *int64                 `json:"approval_ttl_ms,omitempty" minimum:"0"`
 	RatePerMinute *int                   `json:"rate_per_minute,omitempty" minimum:"0"`
@@ -347,7 +348,7 @@ func (a *api) testPolicy(ctx context.Context, by fleet.Principal, in *testPolicy
 	return answerWith(v), nil
 }
 
-func viewTrial(p fleet.CallPreview) TrialDeviceView {
+func viewTrial(p call.Preview) TrialDeviceView {
 	v := TrialDeviceView{DeviceID: p.Device.ID, Name: p.Device.Name, Outcome: policy.OutcomeOf(p),
 		Verdict: string(p.Verdict.Decision), Refusals: []trialRefusal{}}
 	if p.Verdict.Rule != "" {

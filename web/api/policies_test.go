@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 )
 
 func TestPolicies(t *testing.T) {
 	w := newWorld(t)
 	all := decode[PolicyList](t, w.get(t, "/policies"), 200)
-	if len(all.Items) != 2 || all.Version != 1 || !all.Items[0].Fixed || all.Items[0].Decision != fleet.DecisionDeny ||
-		all.Otherwise != fleet.DecisionAllow {
+	if len(all.Items) != 2 || all.Version != 1 || !all.Items[0].Fixed || all.Items[0].Decision != call.DecisionDeny ||
+		all.Otherwise != call.DecisionAllow {
 		t.Fatalf("a new policy is %+v", all)
 	}
 	made := decode[PolicyView](t, w.post(t, "/policies", `{"name":"loud","tools":["self.audio_speaker.*"],
@@ -108,7 +110,7 @@ func TestPolicyTrial(t *testing.T) {
 		t.Errorf("tried %+v", v)
 	}
 	// A token is tried as what it is: here a model that sees one device.
-	token, _, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: "bot", Kind: fleet.KindModel,
+	token, _, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "bot", Kind: fleet.KindModel,
 		Role: fleet.RoleOperator, Scope: "id:" + string(other), Tools: []string{"self.get_*"}})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // Three heartbeats, a job and a configuration, as the included firmware sends them.
@@ -125,7 +126,7 @@ func TestModelsSeeNoReportsOfOtherTools(t *testing.T) {
 	tokens := map[string]string{"program": w.tokens[fleet.RoleViewer]}
 	for name, tools := range map[string][]string{"none": {"self.nothing"}, "all": {"*"},
 		"dumps": {fleet.ToolCoreDumpInfo}, "configs": {"self.config.*"}} {
-		tokens[name] = w.model(t, fleet.TokenRequest{Name: name, Role: fleet.RoleOperator, Tools: tools})
+		tokens[name] = w.model(t, operator.TokenRequest{Name: name, Role: fleet.RoleOperator, Tools: tools})
 	}
 	streams := map[string]*bufio.Scanner{}
 	for name, token := range tokens {

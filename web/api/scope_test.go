@@ -16,6 +16,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/telemetry"
 )
 
@@ -146,7 +148,7 @@ func (b *belongings) address(of string) string {
 // scoped makes a token for the devices inside, or with "" for all.
 func (w *world) scoped(t *testing.T, role fleet.Role, scope string) string {
 	t.Helper()
-	_, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: string(role) + " of " + scope,
+	_, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: string(role) + " of " + scope,
 		Role: role, Scope: scope})
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +180,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 	// A campaign over both devices, and a call that it made to the one inside.
 	both := decode[CampaignView](t, w.post(t, "/campaigns", fmt.Sprintf(
 		`{"name":"both-%s","release_id":%q,"q":"chip:esp32s3"}`, marker, w.release(t).ID)), 201)
-	call, err := w.api.Calls.Make(t.Context(), fleet.CallRequest{Device: unit, Tool: "self.get_device_status",
+	call, err := w.api.Calls.Make(t.Context(), call.Request{Device: unit, Tool: "self.get_device_status",
 		Actor: fleet.Principal{Kind: fleet.KindCampaign, ID: both.ID.String(), Name: both.Name, Role: fleet.RoleOperator}})
 	if err != nil || call.State != fleet.CallSucceeded {
 		t.Fatalf("%+v %v", call, err)
@@ -327,7 +329,7 @@ func TestTokenRate(t *testing.T) {
 // A principal cannot make another that may do more.
 func TestNoWiderPrincipals(t *testing.T) {
 	w := newWorld(t)
-	for _, r := range []fleet.TokenRequest{
+	for _, r := range []operator.TokenRequest{
 		{Name: "some devices", Role: fleet.RoleAdmin, Scope: "tag:in"},
 		{Name: "some tools", Role: fleet.RoleAdmin, Tools: []string{"self.get_*"}},
 		{Name: "model", Role: fleet.RoleAdmin, Kind: fleet.KindModel},
@@ -369,7 +371,7 @@ func TestAccessOfOperators(t *testing.T) {
 	}
 	decode[operatorView](t, patch(ann.ID.String(), `{"role":"viewer"}`), 200) // bob is the last one now
 	err := w.operators.SetAccess(t.Context(), fleet.Principal{Kind: fleet.KindOperator, ID: bob.ID.String(), Name: "bob",
-		Role: fleet.RoleAdmin}, bob.ID, fleet.Access{Role: fleet.RoleViewer})
+		Role: fleet.RoleAdmin}, bob.ID, operator.Access{Role: fleet.RoleViewer})
 	if e, ok := err.(*fleet.Error); !ok || e.Code != "self_access" {
 		t.Errorf("changing oneself is answered %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 	"fleetd/web/access"
 )
 
@@ -42,7 +43,7 @@ type snapshotView struct {
 	URL       string         `json:"url" doc:"Where the picture is"`
 }
 
-func snapshot(s fleet.Snapshot) snapshotView {
+func snapshot(s picture.Snapshot) snapshotView {
 	v := snapshotView{ID: s.ID, Kind: string(s.Kind), Question: s.Question,
 		DeviceID: s.Device, MediaType: s.MediaType, Width: s.Width,
 		Height: s.Height,
@@ -78,11 +79,11 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 	if err != nil {
 		return nil, err
 	}
-	var shots []fleet.Snapshot
+	var shots []picture.Snapshot
 	if in.Kind == "" {
 		shots, err = a.SnapshotStore.Snapshots(ctx, id, in.Limit)
 	} else {
-		shots, err = a.SnapshotStore.SnapshotsOfKind(ctx, id, fleet.SnapshotKind(in.Kind), in.Limit)
+		shots, err = a.SnapshotStore.SnapshotsOfKind(ctx, id, picture.SnapshotKind(in.Kind), in.Limit)
 	}
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/access"
 )
 
@@ -76,7 +77,7 @@ func (a *api) getStats(ctx context.Context, _ fleet.Principal, in *statsInput) (
 	if err != nil {
 		return nil, err
 	}
-	v.Calls = listOf(buckets, func(b fleet.CallBucket) callBucket {
+	v.Calls = listOf(buckets, func(b call.Bucket) callBucket {
 		return callBucket{utc(b.At), b.Succeeded,
 			b.Failed}
 	}).Body.Items

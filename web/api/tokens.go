@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
@@ -45,7 +46,7 @@ type TokenView struct {
 	RevokedAt   *time.Time          `json:"revoked_at"`
 }
 
-func token(t fleet.Token) TokenView {
+func token(t operator.Token) TokenView {
 	scope := cmp.Or(t.Scope, &fleet.Scope{})
 	return TokenView{ID: t.ID, Name: t.Name, Kind: t.Kind, Role: t.Role, Scope: scope.Filter.Text,
 		ScopeClaims: orEmpty(scope.Filter.Claims()),
@@ -97,7 +98,7 @@ func (a *api) createToken(ctx context.Context, by fleet.Principal, in *createTok
 	if expires != nil && !expires.After(time.Now()) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_expires_at").At("expires_at")
 	}
-	t, secret, err := a.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: in.Body.Name, Kind: in.Body.Kind,
+	t, secret, err := a.Operators.NewToken(ctx, by, operator.TokenRequest{Name: in.Body.Name, Kind: in.Body.Kind,
 		Role: in.Body.Role, Scope: in.Body.Scope, Tools: in.Body.Tools, PerMinute: in.Body.PerMinute, ExpiresAt: expires})
 	if err != nil {
 		return nil, err

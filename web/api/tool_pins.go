@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/policy"
 	"fleetd/web/access"
 )
 
@@ -29,7 +30,7 @@ type toolPinView struct {
 	PinnedAt time.Time `json:"pinned_at"`
 }
 
-func toolPin(p fleet.ToolPin) toolPinView {
+func toolPin(p policy.ToolPin) toolPinView {
 	return toolPinView{Tool: p.Tool, Digest: hex.EncodeToString(p.Digest[:]),
 		PinnedBy: p.PinnedBy, PinnedAt: utc(p.PinnedAt)}
 }

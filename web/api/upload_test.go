@@ -20,6 +20,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/espimage/esptest"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/operator"
 )
 
 // upload sends a body as it is.
@@ -210,7 +211,7 @@ func TestUploadStreamsTooMuch(t *testing.T) {
 // No upload is held in memory. The test does not run in parallel with others,
 // whose memory it would count.
 func TestUploadMemory(t *testing.T) {
-	a := newAPI(Options{Operators: fleet.NewOperators(tokenStore{}), Firmware: firmware.New(firmware.Options{})})
+	a := newAPI(Options{Operators: operator.New(tokenStore{}), Firmware: firmware.New(firmware.Options{})})
 	server := httptest.NewServer(mounted(a))
 	defer server.Close()
 	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"

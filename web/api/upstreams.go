@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/upstream"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
 )
@@ -46,9 +47,9 @@ type UpstreamView struct {
 	ID        uuid.UUID          `json:"id" format:"uuid"`
 	Position  int                `json:"position" doc:"Place in the list, from 0"`
 	Name      string             `json:"name"`
-	Kind      fleet.UpstreamKind `json:"kind" enum:"websocket,ota,none"`
+	Kind      upstream.Kind      `json:"kind" enum:"websocket,ota,none"`
 	URL       string             `json:"url" doc:"Empty for none"`
-	Auth      fleet.UpstreamAuth `json:"auth" enum:"none,secret,token" doc:"secret: used to create a token for each device; token: the same for all devices"`
+	Auth      upstream.Auth      `json:"auth" enum:"none,secret,token" doc:"secret: used to create a token for each device; token: the same for all devices"`
 	SecretSet bool               `json:"secret_set" doc:"The secret, or token, itself is never shown"`
 	Devices   string             `json:"devices" doc:"A query; empty: any device"`
 	Tools     bool               `json:"tools" doc:"Its model may list and call the tools of devices"`
@@ -89,10 +90,10 @@ func upstreamError(code fleet.ConversationEnd) string {
 	return i18n.Text(i18n.English, "upstream.error."+string(code))
 }
 
-func viewUpstream(u fleet.UpstreamState) UpstreamView {
+func viewUpstream(u upstream.State) UpstreamView {
 	h := u.Health
 	v := UpstreamView{ID: u.ID, Position: u.Position, Name: u.Name, Kind: u.Kind, URL: u.URL, Auth: u.Auth,
-		SecretSet: u.Auth != fleet.UpstreamAuthNone, Devices: u.Devices, Tools: u.Tools, Enabled: u.Enabled, Fixed: u.Fixed,
+		SecretSet: u.Auth != upstream.AuthNone, Devices: u.Devices, Tools: u.Tools, Enabled: u.Enabled, Fixed: u.Fixed,
 		UpdatedBy: u.UpdatedBy,
 		Health: upstreamHealthView{LastSuccess: utcOrNil(h.LastSuccess), HelloMs: h.HelloIn.Milliseconds(),
 			Failures: h.Failures, LastFailure: utcOrNil(h.LastFailure), Code: string(h.LastError),
@@ -126,7 +127,7 @@ func (a *api) getUpstream(_ context.Context, by fleet.Principal, in *IDPath) (*a
 	return a.upstream(a.Upstreams.Upstream(by, in.uuid()))
 }
 
-func (a *api) upstream(u fleet.UpstreamState, err error) (*answer[UpstreamView], error) {
+func (a *api) upstream(u upstream.State, err error) (*answer[UpstreamView], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -136,20 +137,20 @@ func (a *api) upstream(u fleet.UpstreamState, err error) (*answer[UpstreamView],
 // UpstreamFields are the fields of a voice server that can be set; nil leaves one
 // as it is.
 type UpstreamFields struct {
-	Name     *string             `json:"name,omitempty" maxLength:"120"`
-	Kind     *fleet.UpstreamKind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"Default for a new one: websocket"`
-	URL      *string             `json:"url,omitempty" maxLength:"500" example:"ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway" doc:"Without credentials"`
-	Auth     *fleet.UpstreamAuth `json:"auth,omitempty" enum:"none,secret,token" doc:"Default for a new one: none"`
-	Secret   *string             `json:"secret,omitempty" maxLength:"1000" doc:"The secret or token, according to auth. Write-only; if omitted, the stored one stays"`
-	Devices  *string             `json:"devices,omitempty" maxLength:"1024" example:"tag:lab"`
-	Tools    *bool               `json:"tools,omitempty" doc:"Default for a new one: true"`
-	Enabled  *bool               `json:"enabled,omitempty" doc:"Default for a new one: true"`
-	Position *int                `json:"position,omitempty" minimum:"0" doc:"Place in the list, from 0"`
-	Version  int64               `json:"version,omitempty" minimum:"0" doc:"Version of the table on which the change is based; nothing changes if it differs now. 0: any"`
+	Name     *string        `json:"name,omitempty" maxLength:"120"`
+	Kind     *upstream.Kind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"Default for a new one: websocket"`
+	URL      *string        `json:"url,omitempty" maxLength:"500" example:"ws://voice.example.org:8000/xiaozhi/v1/?from=mqtt_gateway" doc:"Without credentials"`
+	Auth     *upstream.Auth `json:"auth,omitempty" enum:"none,secret,token" doc:"Default for a new one: none"`
+	Secret   *string        `json:"secret,omitempty" maxLength:"1000" doc:"The secret or token, according to auth. Write-only; if omitted, the stored one stays"`
+	Devices  *string        `json:"devices,omitempty" maxLength:"1024" example:"tag:lab"`
+	Tools    *bool          `json:"tools,omitempty" doc:"Default for a new one: true"`
+	Enabled  *bool          `json:"enabled,omitempty" doc:"Default for a new one: true"`
+	Position *int           `json:"position,omitempty" minimum:"0" doc:"Place in the list, from 0"`
+	Version  int64          `json:"version,omitempty" minimum:"0" doc:"Version of the table on which the change is based; nothing changes if it differs now. 0: any"`
 }
 
-func (f *UpstreamFields) change() fleet.UpstreamChange {
-	return fleet.UpstreamChange{Name: f.Name, Kind: f.Kind, URL: f.URL, Auth: f.Auth, Secret: f.Secret,
+func (f *UpstreamFields) change() upstream.Change {
+	return upstream.Change{Name: f.Name, Kind: f.Kind, URL: f.URL, Auth: f.Auth, Secret: f.Secret,
 		Devices: f.Devices, Tools: f.Tools, Enabled: f.Enabled}
 }
 
@@ -170,9 +171,9 @@ type updateUpstreamInput struct {
 func (a *api) updateUpstream(ctx context.Context, by fleet.Principal, in *updateUpstreamInput) (
 	*answer[UpstreamView], error) {
 	id, version, change := in.uuid(), in.Body.Version, in.Body.change()
-	var u fleet.UpstreamState
+	var u upstream.State
 	var err error
-	if change != (fleet.UpstreamChange{}) || in.Body.Position == nil {
+	if change != (upstream.Change{}) || in.Body.Position == nil {
 		u, err = a.Upstreams.Update(ctx, by, version, id, change)
 		version = 0 // which it was
 	}
@@ -242,8 +243,8 @@ type UpstreamNameView struct {
 
 type upstreamStepView struct {
 	UpstreamNameView
-	Outcome fleet.UpstreamOutcome `json:"outcome" enum:"chosen,disabled,unfit,later" doc:"unfit: its query does not match the device; later: an earlier one is chosen"`
-	Term    string                `json:"term" doc:"Term of the query that the device does not match"`
+	Outcome upstream.Outcome `json:"outcome" enum:"chosen,disabled,unfit,later" doc:"unfit: its query does not match the device; later: an earlier one is chosen"`
+	Term    string           `json:"term" doc:"Term of the query that the device does not match"`
 }
 
 func (a *api) matchUpstream(ctx context.Context, by fleet.Principal, in *matchUpstreamInput) (
@@ -258,7 +259,7 @@ func (a *api) matchUpstream(ctx context.Context, by fleet.Principal, in *matchUp
 	}
 	v := UpstreamMatchView{DeviceID: id, Steps: []upstreamStepView{}}
 	if u := m.Upstream; u != nil {
-		v.Upstream, v.Voice = &UpstreamNameView{u.ID, u.Name}, u.Kind != fleet.UpstreamNone
+		v.Upstream, v.Voice = &UpstreamNameView{u.ID, u.Name}, u.Kind != upstream.None
 	}
 	if c := m.Account; c != nil {
 		v.Account = &upstreamAccountView{URL: c.URL, Code: c.Code, Message: c.Message, AskedAt: utc(c.AskedAt)}

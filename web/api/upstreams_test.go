@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/upstream"
 )
 
 func (w *world) upstreamNames(t *testing.T) (names []string) {
@@ -107,7 +108,7 @@ func TestUpstreams(t *testing.T) {
 	if p := patch(`{"enabled":false,"version":1}`).problem(t); p.Status != 409 || p.Code != "upstreams_changed" {
 		t.Errorf("a stale change is answered %+v", p)
 	}
-	flag := "/upstreams/" + fleet.FixedUpstreamID.String()
+	flag := "/upstreams/" + upstream.FixedID.String()
 	for _, method := range []string{"PATCH", "DELETE"} {
 		if p := w.as(t, fleet.RoleAdmin, method, flag, `{}`).problem(t); p.Status != 409 || p.Code != "upstream_fixed" {
 			t.Errorf("%s of the flag's is answered %+v", method, p)
@@ -116,9 +117,9 @@ func TestUpstreams(t *testing.T) {
 
 	at := time.Now()
 	w.upstreamLink.mu.Lock()
-	w.upstreamLink.health = fleet.UpstreamHealth{Failures: 3, LastFailure: &at, LastError: fleet.EndedUnreachable,
+	w.upstreamLink.health = upstream.Health{Failures: 3, LastFailure: &at, LastError: fleet.EndedUnreachable,
 		RetryAt: &at, Open: 2}
-	w.upstreamLink.outcome = fleet.UpstreamCheck{Error: fleet.EndedRefused, Took: time.Second}
+	w.upstreamLink.outcome = upstream.Check{Error: fleet.EndedRefused, Took: time.Second}
 	w.upstreamLink.mu.Unlock()
 	if h := decode[UpstreamView](t, w.as(t, fleet.RoleAdmin, "GET", flag, ""), 200).Health; !h.Down || h.Failures != 3 || h.Conversations != 2 ||
 		h.Code != "upstream_unreachable" || h.Message != "it is unreachable" || h.LastSuccess != nil {
@@ -193,14 +194,14 @@ func TestUpstreamHealthBeforeARestart(t *testing.T) {
 	if r := w.as(t, fleet.RoleAdmin, "PATCH", "/upstreams/"+changed.ID.String(), `{"url":"ws://other.test/"}`); r.status != 200 {
 		t.Fatalf("%s", r.body)
 	}
-	if got := w.upstream(t, "failing").Health; got != (fleet.UpstreamHealth{}) {
+	if got := w.upstream(t, "failing").Health; got != (upstream.Health{}) {
 		t.Errorf("the process that saw them all says %+v", got)
 	}
 
 	w.restartUpstreams(t)
 	success := begun.Add(120 * time.Millisecond)
 	earlier := begun.Add(80 * time.Millisecond)
-	for name, want := range map[string]fleet.UpstreamHealth{
+	for name, want := range map[string]upstream.Health{
 		"well": {LastSuccess: &success, HelloIn: 120 * time.Millisecond},
 		"failing": {LastSuccess: &earlier, HelloIn: 80 * time.Millisecond, Failures: 3, LastFailure: &ended,
 			LastError: fleet.EndedRefused},
@@ -216,11 +217,11 @@ func TestUpstreamHealthBeforeARestart(t *testing.T) {
 
 	// What happens from now on counts more.
 	now := ended.Add(time.Minute)
-	w.upstreamLink.set(fleet.UpstreamHealth{Failures: 1, LastFailure: &now, LastError: fleet.EndedNoHello})
+	w.upstreamLink.set(upstream.Health{Failures: 1, LastFailure: &now, LastError: fleet.EndedNoHello})
 	if h := w.upstream(t, "failing").Health; h.Failures != 4 || h.LastError != fleet.EndedNoHello || *h.LastSuccess != earlier {
 		t.Errorf("after another failure: %+v", h)
 	}
-	w.upstreamLink.set(fleet.UpstreamHealth{LastSuccess: &now, HelloIn: time.Second})
+	w.upstreamLink.set(upstream.Health{LastSuccess: &now, HelloIn: time.Second})
 	if h := w.upstream(t, "failing").Health; h.Failures != 0 || h.LastFailure != nil || h.HelloIn != time.Second {
 		t.Errorf("after a success: %+v", h)
 	}
@@ -233,23 +234,23 @@ func (w *world) restartUpstreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: w.store, Sealer: sealer, Link: &w.upstreamLink})
+	w.upstreams = upstream.New(upstream.Options{Store: w.store, Sealer: sealer, Link: &w.upstreamLink})
 	if err := w.upstreams.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (w *world) upstream(t *testing.T, name string) fleet.UpstreamState {
+func (w *world) upstream(t *testing.T, name string) upstream.State {
 	t.Helper()
 	all := w.upstreams.States()
-	i := slices.IndexFunc(all, func(u fleet.UpstreamState) bool { return u.Name == name })
+	i := slices.IndexFunc(all, func(u upstream.State) bool { return u.Name == name })
 	if i < 0 {
 		t.Fatalf("no voice server %s", name)
 	}
 	return all[i]
 }
 
-func (l *upstreamLink) set(h fleet.UpstreamHealth) {
+func (l *upstreamLink) set(h upstream.Health) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.health = h

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // A call that waits for its device, from its beginning to each of its ends: sent once
@@ -19,7 +20,7 @@ func TestWaitingCallOverREST(t *testing.T) {
 	var mu sync.Mutex
 	var sent []string
 	w.link.Sending = func(i fleet.Invocation) { mu.Lock(); defer mu.Unlock(); sent = append(sent, string(i.Arguments)) }
-	token := func(r fleet.TokenRequest) (uuid.UUID, string) {
+	token := func(r operator.TokenRequest) (uuid.UUID, string) {
 		if r.Name = t.Name() + r.Name; r.Role == "" {
 			r.Role = fleet.RoleOperator
 		}
@@ -43,29 +44,29 @@ func TestWaitingCallOverREST(t *testing.T) {
 	}
 	state := func(id uuid.UUID) callView { return decode[callView](t, w.get(t, at(id)), 200) }
 
-	_, model := token(fleet.TokenRequest{Name: "model", Kind: fleet.KindModel, Tools: []string{"*"}})
-	makerID, maker := token(fleet.TokenRequest{Name: "maker"})
+	_, model := token(operator.TokenRequest{Name: "model", Kind: fleet.KindModel, Tools: []string{"*"}})
+	makerID, maker := token(operator.TokenRequest{Name: "maker"})
 	stays, own, others := wait(11), wait(12, "Authorization", model), wait(13)
 	orphan := wait(14, "Authorization", maker)
-	revokedID, revoked := token(fleet.TokenRequest{Name: "revoked", Role: fleet.RoleAdmin})
+	revokedID, revoked := token(operator.TokenRequest{Name: "revoked", Role: fleet.RoleAdmin})
 	if err := w.operators.Revoke(t.Context(), root, revokedID); err != nil {
 		t.Fatal(err)
 	}
-	bearer := func(r fleet.TokenRequest) string { _, secret := token(r); return secret }
+	bearer := func(r operator.TokenRequest) string { _, secret := token(r); return secret }
 	for _, tt := range []struct {
 		authorization string
 		status        int
 		code          string
 	}{
-		{bearer(fleet.TokenRequest{Name: "reads", Role: fleet.RoleViewer}), 403, "forbidden"},
-		{bearer(fleet.TokenRequest{Name: "elsewhere", Scope: "id:" + string(unit)}), 404, "unknown_call"},
-		{bearer(fleet.TokenRequest{Name: "reads elsewhere", Scope: "id:" + string(unit), Role: fleet.RoleViewer}), 403,
+		{bearer(operator.TokenRequest{Name: "reads", Role: fleet.RoleViewer}), 403, "forbidden"},
+		{bearer(operator.TokenRequest{Name: "elsewhere", Scope: "id:" + string(unit)}), 404, "unknown_call"},
+		{bearer(operator.TokenRequest{Name: "reads elsewhere", Scope: "id:" + string(unit), Role: fleet.RoleViewer}), 403,
 			"forbidden"},
-		{bearer(fleet.TokenRequest{Name: "other tools", Tools: []string{"self.get_*"}}), 403, "tool_not_allowed"},
-		{bearer(fleet.TokenRequest{Name: "no tools", Role: fleet.RoleAdmin, Tools: []string{"self.none"}}), 403,
+		{bearer(operator.TokenRequest{Name: "other tools", Tools: []string{"self.get_*"}}), 403, "tool_not_allowed"},
+		{bearer(operator.TokenRequest{Name: "no tools", Role: fleet.RoleAdmin, Tools: []string{"self.none"}}), 403,
 			"tool_not_allowed"},
 		{model, 403, "person_needed"},
-		{bearer(fleet.TokenRequest{Name: "tools", Kind: fleet.KindModel, Tools: []string{"self.get_*"}}), 404, "unknown_call"},
+		{bearer(operator.TokenRequest{Name: "tools", Kind: fleet.KindModel, Tools: []string{"self.get_*"}}), 404, "unknown_call"},
 		{revoked, 401, "invalid_token"},
 		{"Bearer x", 401, "invalid_token"},
 	} {

@@ -22,16 +22,20 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/mail"
+	"fleetd/fleet/operator"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 )
 
@@ -67,11 +71,11 @@ type world struct {
 	enrolment *enrolment.Service
 	rules     *enrolment.Rules
 	devices   *fleet.Devices
-	operators *fleet.Operators
+	operators *operator.Service
 	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
-	snapshots *fleet.Snapshots
+	snapshots *picture.Service
 	coreDumps *telemetry.CoreDumps
 	reports   *telemetry.Reports
 	firmware  *firmware.Service
@@ -81,25 +85,25 @@ type world struct {
 	policies  *policy.Service
 	alerts    *alert.Service // its loop does not run
 
-	upstreams    *fleet.Upstreams
+	upstreams    *upstream.Service
 	upstreamLink upstreamLink
 }
 
 // upstreamLink is a relay that knows what a test says.
 type upstreamLink struct {
 	mu      sync.Mutex
-	health  fleet.UpstreamHealth
-	outcome fleet.UpstreamCheck
-	checked []fleet.UpstreamChoice
+	health  upstream.Health
+	outcome upstream.Check
+	checked []upstream.Choice
 }
 
-func (l *upstreamLink) UpstreamHealth(uuid.UUID, time.Time) fleet.UpstreamHealth {
+func (l *upstreamLink) UpstreamHealth(uuid.UUID, time.Time) upstream.Health {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.health
 }
 
-func (l *upstreamLink) CheckUpstream(_ context.Context, c fleet.UpstreamChoice) fleet.UpstreamCheck {
+func (l *upstreamLink) CheckUpstream(_ context.Context, c upstream.Choice) upstream.Check {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.checked = append(l.checked, c)
@@ -109,9 +113,9 @@ func (l *upstreamLink) CheckUpstream(_ context.Context, c fleet.UpstreamChoice) 
 // encoder writes calls for previews; how devices get them is the broker's.
 type encoder struct{}
 
-func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (fleet.WireCall, error) {
+func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (call.WireCall, error) {
 	request := fmt.Sprintf(`{"id":41,"name":%q,"arguments":%s}`, inv.Tool, inv.Arguments)
-	return fleet.WireCall{ID: 41, NextID: true, Connected: true, Request: []byte(request),
+	return call.WireCall{ID: 41, NextID: true, Connected: true, Request: []byte(request),
 		Message: []byte(`{"payload":` + request + `}`)}, nil
 }
 
@@ -171,23 +175,23 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Events: w.events,
 		Kick:   func(fleet.DeviceID, fleet.Cause) {}, Retiring: w.enrolment.Retired, Approve: w.enrolment.Approve,
 		Busy: campaign.PartsOf(w.store)})
-	w.operators = fleet.NewOperators(w.store)
+	w.operators = operator.New(w.store)
 	w.filters = fleet.NewFilters(w.store)
-	w.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: w.store, Store: w.store, Blobs: dir,
+	w.snapshots = picture.New(picture.Options{Links: w.store, Store: w.store, Blobs: dir,
 		PublicURL: "http://h", Events: w.events})
 	w.policies = policy.New(w.store, log)
 	if err := w.policies.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pins := fleet.NewToolPins(w.store, targets, log)
+	pins := policy.NewToolPins(w.store, targets, log)
 	if err := pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rights := authority.New(authority.Options{Store: w.store, Changes: w.operators.Changes})
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
+	calls := call.New(call.Options{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
 		Pins:          pins,
 		Link:          w.link,
-		Interruptions: &fleet.Interruptions{Open: w.open},
+		Interruptions: &call.Interruptions{Open: w.open},
 		Watcher:       w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log,
 		Authority: rights})
 	t.Cleanup(calls.Shutdown)
@@ -198,9 +202,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Inventories: w.store, Events: w.events, Log: log})
 	w.reports = telemetry.NewReports(telemetry.ReportsOptions{Store: w.store, Events: w.events, Log: log,
 		WriteEvery: 10 * time.Millisecond})
-	fanOuts := fleet.NewFanOuts(fleet.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Approvals: w.store,
+	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: w.store, Devices: w.store, Calls: calls, Approvals: w.store,
 		Presence: w.presence, Events: w.events, Log: log})
-	approvals := fleet.NewApprovals(fleet.ApprovalsOptions{Store: w.store, Calls: calls, FanOuts: fanOuts,
+	approvals := call.NewApprovals(call.ApprovalsOptions{Store: w.store, Calls: calls, FanOuts: fanOuts,
 		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
 	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	if err != nil {
@@ -217,9 +221,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }})
 	w.run(t, approvals.Run, w.reports.Run, w.presence.Run, w.enrolment.Run, fanOuts.Run, w.store.Run,
 		func(ctx context.Context) error { return targets.Run(ctx, w.events) })
-	w.upstreams = fleet.NewUpstreams(fleet.UpstreamsOptions{Store: w.store, Sealer: sealer, Targets: targets,
-		Link: &w.upstreamLink, Fixed: &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: "flag.test",
-			URL: "ws://flag.test/xiaozhi/v1/", Auth: fleet.UpstreamAuthSecret}, Key: "of-the-flag"}, Log: log})
+	w.upstreams = upstream.New(upstream.Options{Store: w.store, Sealer: sealer, Targets: targets,
+		Link: &w.upstreamLink, Fixed: &upstream.Choice{Server: upstream.Server{Name: "flag.test",
+			URL: "ws://flag.test/xiaozhi/v1/", Auth: upstream.AuthSecret}, Key: "of-the-flag"}, Log: log})
 	if err := w.upstreams.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +282,7 @@ func (w *world) run(t testing.TB, services ...func(context.Context) error) {
 func (w *world) settle(t testing.TB) {
 	t.Helper()
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
-		_, secret, err := w.operators.NewToken(t.Context(), root, fleet.TokenRequest{Name: string(role) + "-script",
+		_, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: string(role) + "-script",
 			Role: role})
 		if err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -185,7 +186,7 @@ func TestRightProofLetsTheDeviceIn(t *testing.T) {
 	if k.Device != unit || k.WrongProofs != 1 || k.State() != enrolment.SerialBound {
 		t.Errorf("%+v", k)
 	}
-	entries, err := s.store.AuditEntries(t.Context(), fleet.AuditFilter{Limit: 10})
+	entries, err := s.store.AuditEntries(t.Context(), audit.Filter{Limit: 10})
 	if err != nil || len(entries.Items) != 3 || entries.Items[0].Action != "device.prove" ||
 		entries.Items[1].Action != "serial.bind" {
 		t.Errorf("%+v: %v", entries.Items, err)

@@ -14,7 +14,9 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/telemetry"
@@ -26,9 +28,9 @@ type dumpSite struct {
 	*httptest.Server
 	store     *postgres.Store
 	blobs     *blobs.Store
-	links     *fleet.URLLinks
+	links     *picture.URLLinks
 	dumps     *telemetry.CoreDumps
-	snapshots *fleet.Snapshots
+	snapshots *picture.Service
 }
 
 func newDumpSite(t *testing.T) *dumpSite {
@@ -48,12 +50,12 @@ func newDumpSite(t *testing.T) *dumpSite {
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
 	t.Cleanup(s.Close)
-	s.links = fleet.NewURLLinks(s.store, s.URL, nil)
-	calls := fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: fleet.NewTargets(s.store, s.store), URLs: s.links,
+	s.links = picture.NewURLLinks(s.store, s.URL, nil)
+	calls := call.New(call.Options{Store: s.store, Targets: fleet.NewTargets(s.store, s.store), URLs: s.links,
 		Events: &fleet.Events{}})
 	s.dumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: calls, Devices: s.store, Inventories: s.store})
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+	s.snapshots = picture.New(picture.Options{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.URL})
 	device.New(device.Options{Snapshots: s.snapshots, CoreDumps: s.dumps}).Routes(router)
 	return s

@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/telemetry"
 )
 
@@ -43,11 +44,11 @@ type BootPolls interface {
 	Answer(ctx context.Context, p enrolment.BootPoll) (body []byte, err error)
 }
 
-// Snapshots is what is needed of [fleet.Snapshots].
+// Snapshots is what is needed of [picture.Service].
 type Snapshots interface {
-	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (fleet.Snapshot, error)
+	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (picture.Snapshot, error)
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
-	Photo(ctx context.Context, device fleet.DeviceID, question string, picture io.Reader) (fleet.Photo, error)
+	Photo(ctx context.Context, device fleet.DeviceID, question string, picture io.Reader) (picture.Photo, error)
 }
 
 // CoreDumps is what is needed of [telemetry.CoreDumps].
@@ -139,7 +140,7 @@ func (h *Handler) routes(r chi.Router) {
 	r.Post("/xiaozhi/ota/activate", h.soon(h.activate))
 	r.Post("/u/{token}", h.steady(h.receiveUpload))
 	if h.o.VisionTokens != nil {
-		r.Post(fleet.VisionPath, h.steady(h.explain))
+		r.Post(picture.VisionPath, h.steady(h.explain))
 	}
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)

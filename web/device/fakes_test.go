@@ -19,6 +19,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/web/device"
 )
 
@@ -60,27 +61,27 @@ func (s *pollStore) SaveAdmission(context.Context, fleet.Principal, string, enro
 // pictureStore keeps links and snapshots as the database does.
 type pictureStore struct {
 	mu    sync.Mutex
-	links map[string]fleet.URLLink
-	shots []fleet.Snapshot
+	links map[string]picture.URLLink
+	shots []picture.Snapshot
 }
 
-func (s *pictureStore) CreateURLLink(_ context.Context, l fleet.URLLink) error {
+func (s *pictureStore) CreateURLLink(_ context.Context, l picture.URLLink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.links == nil {
-		s.links = make(map[string]fleet.URLLink)
+		s.links = make(map[string]picture.URLLink)
 	}
 	s.links[string(l.TokenHash)] = l
 	return nil
 }
 
 func (s *pictureStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.LinkPurpose, now time.Time) (
-	fleet.URLLink, error) {
+	picture.URLLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, ok := s.links[string(hash)]
 	if !ok || l.Purpose != purpose || !now.Before(l.ExpiresAt) {
-		return fleet.URLLink{}, fleet.ErrNotFound
+		return picture.URLLink{}, fleet.ErrNotFound
 	}
 	delete(s.links, string(hash))
 	return l, nil
@@ -88,14 +89,14 @@ func (s *pictureStore) UseURLLink(_ context.Context, hash []byte, purpose fleet.
 
 func (s *pictureStore) DeleteExpiredURLLinks(context.Context, time.Time) error { return nil }
 
-func (s *pictureStore) CreateSnapshot(_ context.Context, shot fleet.Snapshot) error {
+func (s *pictureStore) CreateSnapshot(_ context.Context, shot picture.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shots = append(s.shots, shot)
 	return nil
 }
 
-func (s *pictureStore) Snapshot(_ context.Context, id uuid.UUID) (fleet.Snapshot, error) {
+func (s *pictureStore) Snapshot(_ context.Context, id uuid.UUID) (picture.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, shot := range s.shots {
@@ -103,14 +104,14 @@ func (s *pictureStore) Snapshot(_ context.Context, id uuid.UUID) (fleet.Snapshot
 			return shot, nil
 		}
 	}
-	return fleet.Snapshot{}, fleet.ErrNotFound
+	return picture.Snapshot{}, fleet.ErrNotFound
 }
 
-func (s *pictureStore) SnapshotOfCall(context.Context, uuid.UUID) (fleet.Snapshot, error) {
-	return fleet.Snapshot{}, fleet.ErrNotFound
+func (s *pictureStore) SnapshotOfCall(context.Context, uuid.UUID) (picture.Snapshot, error) {
+	return picture.Snapshot{}, fleet.ErrNotFound
 }
 
-func (s *pictureStore) SnapshotsOfCall(_ context.Context, call uuid.UUID, _ int) (list []fleet.Snapshot, err error) {
+func (s *pictureStore) SnapshotsOfCall(_ context.Context, call uuid.UUID, _ int) (list []picture.Snapshot, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, shot := range s.shots {
@@ -121,16 +122,16 @@ func (s *pictureStore) SnapshotsOfCall(_ context.Context, call uuid.UUID, _ int)
 	return list, nil
 }
 
-func (s *pictureStore) SnapshotsOfKind(context.Context, fleet.DeviceID, fleet.SnapshotKind, int) ([]fleet.Snapshot,
+func (s *pictureStore) SnapshotsOfKind(context.Context, fleet.DeviceID, picture.SnapshotKind, int) ([]picture.Snapshot,
 	error) {
 	return nil, nil
 }
 
-func (s *pictureStore) LatestSnapshots(context.Context, []fleet.DeviceID) (map[fleet.DeviceID]fleet.Snapshot, error) {
+func (s *pictureStore) LatestSnapshots(context.Context, []fleet.DeviceID) (map[fleet.DeviceID]picture.Snapshot, error) {
 	return nil, nil
 }
 
-func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]fleet.Snapshot, error) {
+func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]picture.Snapshot, error) {
 	return nil, nil
 }
 
@@ -160,7 +161,7 @@ type site struct {
 	events     fleet.Events
 	enrolments *enrolment.Service
 	presences  *fleet.Presences
-	snapshots  *fleet.Snapshots
+	snapshots  *picture.Service
 	blobs      *blobs.Store
 	blobDir    string
 }
@@ -186,7 +187,7 @@ func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
 	t.Cleanup(s.Close)
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: &s.pictures, Store: &s.pictures, Blobs: s.blobs,
+	s.snapshots = picture.New(picture.Options{Links: &s.pictures, Store: &s.pictures, Blobs: s.blobs,
 		PublicURL: s.URL, Presences: s.presences, Events: &s.events})
 	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
 		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)

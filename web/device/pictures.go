@@ -9,18 +9,19 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 	"fleetd/web/i18n"
 )
 
 // maxUpload is a picture and the multipart form around it.
-const maxUpload = fleet.MaxSnapshotBytes + 64<<10
+const maxUpload = picture.MaxSnapshotBytes + 64<<10
 
 // receiveUpload handles what a device posts for a call: a picture or a core dump,
 // as its link says. The device reads the answer to its end and throws it away;
 // only 200 is success.
 func (h *Handler) receiveUpload(w http.ResponseWriter, r *http.Request) {
 	err := h.receiveSnapshot(w, r)
-	if fleet.DeadLink(err) && h.o.CoreDumps != nil {
+	if picture.DeadLink(err) && h.o.CoreDumps != nil {
 		err = h.receiveCoreDump(w, r)
 	}
 	if err != nil {

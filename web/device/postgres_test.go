@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/web/device"
@@ -48,7 +49,7 @@ func newStoredSite(t testing.TB, store *postgres.Store, mode fleet.EnrolmentMode
 	check(err)
 	router := chi.NewRouter()
 	s.Server = httptest.NewServer(router)
-	s.snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: store, Store: store, Blobs: s.blobs, PublicURL: s.URL,
+	s.snapshots = picture.New(picture.Options{Links: store, Store: store, Blobs: s.blobs, PublicURL: s.URL,
 		Events: &s.events})
 	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots,
 		BootPolls: bootPolls(s.enrolments, s.presences, answers, nil)}).Routes(router)

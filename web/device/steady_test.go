@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"fleetd/fleet"
+	"fleetd/fleet/picture"
 	"fleetd/web/device"
 )
 
@@ -20,7 +20,7 @@ func TestUploadsArriveSteadily(t *testing.T) {
 	s := newDumpSite(t)
 	router := chi.NewRouter()
 	device.New(device.Options{Snapshots: s.snapshots, CoreDumps: s.dumps,
-		VisionTokens: fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: make([]byte, 32), PublicURL: s.URL}),
+		VisionTokens: picture.NewVisionTokens(picture.VisionTokensOptions{Secret: make([]byte, 32), PublicURL: s.URL}),
 		UploadPace:   device.Pace{Stall: 200 * time.Millisecond, Rate: 20_000, Whole: 5 * time.Second}}).Routes(router)
 	server := httptest.NewServer(router)
 	t.Cleanup(server.Close)
@@ -50,7 +50,7 @@ func TestUploadsArriveSteadily(t *testing.T) {
 		return time.Since(began)
 	}
 	path := func() string { return s.url(t, time.Minute)[len(s.URL):] }
-	for _, p := range []string{path(), "/u/nobody", fleet.VisionPath} {
+	for _, p := range []string{path(), "/u/nobody", picture.VisionPath} {
 		if took := send(p, 50_000, 100); took > 4*time.Second {
 			t.Errorf("%s: held for %s", p, took)
 		}

@@ -14,13 +14,14 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/redact"
 	"fleetd/web/i18n"
 )
 
 // Limits of pictures that cameras send.
 const (
-	maxVisionUpload = fleet.MaxPhotoBytes + fleet.MaxQuestionBytes + 64<<10 // with the form around them
+	maxVisionUpload = picture.MaxPhotoBytes + picture.MaxQuestionBytes + 64<<10 // with the form around them
 	maxVisionParts  = 8
 	photosPerMinute = 20 // of one device
 	photosAtOnce    = 64 // each is held in memory, twice if it is passed on
@@ -31,7 +32,7 @@ const (
 	maxVisionAnswer = 7 << 10
 )
 
-// VisionTokens is what is needed of [fleet.VisionTokens].
+// VisionTokens is what is needed of [picture.VisionTokens].
 type VisionTokens interface {
 	Check(device fleet.DeviceID, token string) error
 }
@@ -41,7 +42,7 @@ type Explainer interface {
 	// Explain returns the JSON for the device, unchanged: an object with success,
 	// action and response, or success and message; nil without an error: there is
 	// no one to ask. clientID is the device's own.
-	Explain(ctx context.Context, p fleet.Photo, clientID string) (answer []byte, err error)
+	Explain(ctx context.Context, p picture.Photo, clientID string) (answer []byte, err error)
 }
 
 // A visionAnswer is what a device's camera tool returns as its text.
@@ -108,45 +109,45 @@ func (h *Handler) admitCamera(w http.ResponseWriter, r *http.Request, id fleet.D
 }
 
 // readPhoto reads the form and keeps its picture.
-func (h *Handler) readPhoto(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) (fleet.Photo, error) {
+func (h *Handler) readPhoto(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) (picture.Photo, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxVisionUpload)
 	form, err := r.MultipartReader()
 	if err != nil {
-		return fleet.Photo{}, fleet.Refuse(fleet.ErrInvalid, "not_multipart")
+		return picture.Photo{}, fleet.Refuse(fleet.ErrInvalid, "not_multipart")
 	}
 	question := ""
 	for range maxVisionParts {
 		part, err := form.NextPart()
 		if err != nil {
-			return fleet.Photo{}, partError(err)
+			return picture.Photo{}, partError(err)
 		}
 		switch part.FormName() {
 		case "question": // boards send it first
 			if question, err = readQuestion(part); err != nil {
-				return fleet.Photo{}, err
+				return picture.Photo{}, err
 			}
 			question = redact.Text(question, strings.TrimSpace(r.Header.Get("Client-Id")))
 		case "file":
 			return h.o.Snapshots.Photo(r.Context(), id, question, uploadPart{part})
 		}
 	}
-	return fleet.Photo{}, partError(io.EOF)
+	return picture.Photo{}, partError(io.EOF)
 }
 
 func readQuestion(part *multipart.Part) (string, error) {
-	text, err := io.ReadAll(io.LimitReader(uploadPart{part}, fleet.MaxQuestionBytes+1))
+	text, err := io.ReadAll(io.LimitReader(uploadPart{part}, picture.MaxQuestionBytes+1))
 	if err != nil {
 		return "", err
 	}
-	if len(text) > fleet.MaxQuestionBytes {
-		return "", fleet.Refuse(fleet.ErrInvalid, "too_large.question", "limit", fleet.MaxQuestionBytes)
+	if len(text) > picture.MaxQuestionBytes {
+		return "", fleet.Refuse(fleet.ErrInvalid, "too_large.question", "limit", picture.MaxQuestionBytes)
 	}
 	return string(text), nil
 }
 
 // answerPhoto asks who is configured to answer. Where there is no one, the
 // caller gets the picture and looks at it.
-func (h *Handler) answerPhoto(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+func (h *Handler) answerPhoto(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
 	if h.o.Explainer != nil {
 		answer, err := h.o.Explainer.Explain(ctx, p, fleet.CleanText(clientID, 100))
 		if err != nil || answer != nil {

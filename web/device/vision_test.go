@@ -17,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/web/device"
 )
 
@@ -29,7 +30,7 @@ const (
 // cameraSite takes the pictures of cameras.
 type cameraSite struct {
 	*site
-	tokens *fleet.VisionTokens
+	tokens *picture.VisionTokens
 	camera string // its address
 }
 
@@ -44,24 +45,24 @@ func newCameraSite(t *testing.T, explainer device.Explainer) *cameraSite {
 	router := chi.NewRouter()
 	server := httptest.NewServer(router)
 	t.Cleanup(server.Close)
-	s.tokens = fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: make([]byte, 32), PublicURL: server.URL,
+	s.tokens = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: make([]byte, 32), PublicURL: server.URL,
 		Connection: func(fleet.DeviceID) (fleet.Connection, bool) { return fleet.Connection{}, false }})
 	device.New(device.Options{Enrolments: s.enrolments, Snapshots: s.snapshots, VisionTokens: s.tokens,
 		Explainer: explainer}).Routes(router)
-	s.camera = server.URL + fleet.VisionPath
+	s.camera = server.URL + picture.VisionPath
 	return s
 }
 
 // photoForm is the form of a camera as the stock device writes it.
-func photoForm(question string, picture []byte) []byte {
+func photoForm(question string, photo []byte) []byte {
 	var b bytes.Buffer
 	if question != "" {
 		fmt.Fprintf(&b, "--%s\r\nContent-Disposition: form-data; name=\"question\"\r\n\r\n%s\r\n", cameraBoundary, question)
 	}
-	if picture != nil {
+	if photo != nil {
 		fmt.Fprintf(&b, "--%s\r\nContent-Disposition: form-data; name=\"file\"; filename=\"camera.jpg\"\r\n"+
 			"Content-Type: image/jpeg\r\n\r\n", cameraBoundary)
-		b.Write(picture)
+		b.Write(photo)
 		b.WriteString("\r\n")
 	}
 	b.WriteString("--" + cameraBoundary + "--\r\n")
@@ -108,23 +109,23 @@ func (s *cameraSite) bearer(id fleet.DeviceID) string {
 	return "Bearer " + token
 }
 
-func (s *cameraSite) shots() []fleet.Snapshot {
+func (s *cameraSite) shots() []picture.Snapshot {
 	s.pictures.mu.Lock()
 	defer s.pictures.mu.Unlock()
-	return append([]fleet.Snapshot(nil), s.pictures.shots...)
+	return append([]picture.Snapshot(nil), s.pictures.shots...)
 }
 
 func TestPhotoIsKept(t *testing.T) {
 	s := newCameraSite(t, nil)
-	picture := jpegOf(drawing(320, 240))
-	got := s.post(t, unit, s.bearer(unit), photoForm("What is\x07 this?", picture))
+	photo := jpegOf(drawing(320, 240))
+	got := s.post(t, unit, s.bearer(unit), photoForm("What is\x07 this?", photo))
 	shots := s.shots()
 	if got.status != 200 || !got.Success || got.Action != "RESPONSE" || len(shots) != 1 ||
 		!strings.Contains(got.Response, shots[0].ID.String()) {
 		t.Fatalf("answered %+v, kept %+v", got, shots)
 	}
 	shot, data, err := s.snapshots.Picture(t.Context(), shots[0].ID)
-	if err != nil || !bytes.Equal(data, picture) || shot.Kind != fleet.SnapshotCamera || shot.Device != unit ||
+	if err != nil || !bytes.Equal(data, photo) || shot.Kind != picture.SnapshotCamera || shot.Device != unit ||
 		shot.Call != uuid.Nil || shot.Question != "What is this?" || shot.Width != 320 || shot.MediaType != "image/jpeg" {
 		t.Errorf("kept %d bytes as %+v: %v", len(data), shot, err)
 	}
@@ -133,7 +134,7 @@ func TestPhotoIsKept(t *testing.T) {
 func TestBadPhotos(t *testing.T) {
 	s := newCameraSite(t, nil)
 	good := photoForm("What is this?", jpegOf(drawing(32, 24)))
-	huge := append(jpegOf(drawing(32, 24)), make([]byte, fleet.MaxPhotoBytes)...)
+	huge := append(jpegOf(drawing(32, 24)), make([]byte, picture.MaxPhotoBytes)...)
 	ours := s.bearer(unit)
 	tests := []struct {
 		name, authorization string
@@ -190,7 +191,7 @@ func TestManyPhotosOfOneDevice(t *testing.T) {
 }
 
 func TestVisionUpstream(t *testing.T) {
-	picture := jpegOf(drawing(64, 48))
+	photo := jpegOf(drawing(64, 48))
 	var answer atomic.Value
 	answer.Store(func(http.ResponseWriter) {})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -211,7 +212,7 @@ func TestVisionUpstream(t *testing.T) {
 			contents[part.FormName()] = string(data)
 		}
 		if fmt.Sprint(names) != "[question  file camera.jpg]" || contents["question"] != "What is \"this\"?" ||
-			contents["file"] != string(picture) || r.Header.Get("Device-Id") != unit.MAC() ||
+			contents["file"] != string(photo) || r.Header.Get("Device-Id") != unit.MAC() ||
 			r.Header.Get("Client-Id") != uuid1 || r.Header.Get("Authorization") != "Bearer up" || r.ContentLength <= 0 {
 			t.Errorf("passed on %q with %v", names, r.Header)
 		}
@@ -219,7 +220,7 @@ func TestVisionUpstream(t *testing.T) {
 	}))
 	defer upstream.Close()
 	s := newCameraSite(t, device.NewVisionUpstream(upstream.URL+"/explain", "up", nil))
-	post := func() explained { return s.post(t, unit, s.bearer(unit), photoForm("What is \"this\"?", picture)) }
+	post := func() explained { return s.post(t, unit, s.bearer(unit), photoForm("What is \"this\"?", photo)) }
 
 	for _, body := range []string{`{"success":true,"action":"RESPONSE","response":"A <b>cup</b>.", "extra":[1]}`,
 		` {"success":false,"message":"too dark"}`} {

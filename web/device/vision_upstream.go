@@ -16,6 +16,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/picture"
 )
 
 // explainTimeout bounds the answer to one picture: a board waits for 30 s, too.
@@ -47,7 +48,7 @@ func (u *VisionUpstream) DialBy(dial func(ctx context.Context, network, addr str
 }
 
 // Explain posts picture and question, and returns the answer unchanged.
-func (u *VisionUpstream) Explain(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+func (u *VisionUpstream) Explain(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
 	body, contentType, err := photoForm(p)
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func unreachable(err error) error {
 }
 
 // photoForm is the form that a board sends, in one piece and with its length.
-func photoForm(p fleet.Photo) (body *bytes.Buffer, contentType string, err error) {
+func photoForm(p picture.Photo) (body *bytes.Buffer, contentType string, err error) {
 	body = &bytes.Buffer{}
 	form := multipart.NewWriter(body)
 	if err := form.WriteField("question", p.Question); err != nil {

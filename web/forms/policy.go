@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/policy"
 )
 
@@ -45,7 +46,7 @@ func (f Policy) Read() (r policy.Rule, err error) {
 	r = policy.Rule{Name: f.Name, Enabled: f.Enabled, Kinds: typed[fleet.PrincipalKind](f.Kinds),
 		Roles: typed[fleet.Role](f.Roles), Effects: typed[fleet.ToolEffect](f.Effects), Names: splitLines(f.Names),
 		Tools: splitList(f.Tools), Audience: fleet.Audience(f.Audience), Devices: f.Devices,
-		Arguments: json.RawMessage(f.Arguments), Decision: fleet.Decision(f.Decision), Note: f.Note}
+		Arguments: json.RawMessage(f.Arguments), Decision: call.Decision(f.Decision), Note: f.Note}
 	for field, to := range map[string]*int{"rate": &r.RatePerMinute, "budget": &r.DailyBudget} {
 		if *to, err = wholeNumber(map[string]string{"rate": f.Rate, "budget": f.Budget}[field], field); err != nil {
 			return r, err

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/policy"
 )
 
@@ -17,9 +18,9 @@ func TestPolicySurvivesItsForm(t *testing.T) {
 		Roles: []fleet.Role{fleet.RoleOperator}, Names: []string{"bot 7", "ci-*"}, Tools: []string{"self.a", "self.b.*"},
 		Audience: fleet.AudienceModel, Effects: []fleet.ToolEffect{fleet.EffectLeaves}, Devices: `tag:lab name:"front door"`,
 		Arguments: json.RawMessage(`{"required":["volume"]}`), Window: &fleet.Window{Cron: "0 2 * * *", Duration: 90 * time.Minute,
-			TimeZone: "Asia/Shanghai"}, Decision: fleet.DecisionRequireApproval, Note: "why", ApprovalTTL: time.Hour,
+			TimeZone: "Asia/Shanghai"}, Decision: call.DecisionRequireApproval, Note: "why", ApprovalTTL: time.Hour,
 		RatePerMinute: 3, DailyBudget: 40}
-	for _, rule := range []policy.Rule{full, {Name: "bare", Decision: fleet.DecisionDeny}} {
+	for _, rule := range []policy.Rule{full, {Name: "bare", Decision: call.DecisionDeny}} {
 		got, err := FillPolicy(rule).Read()
 		if err == nil {
 			err = got.Clean()

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
@@ -23,7 +24,7 @@ import (
 func reasonParams(t *testing.T) map[string][]string {
 	all := make(map[string][]string)
 	for _, table := range []map[string][]string{fleet.PresenceReasons, fleet.CauseReasons, fleet.UploadReasons,
-		fleet.WaitReasons, fleet.BehalfReasons,
+		call.WaitReasons, call.BehalfReasons,
 		firmware.Reasons, campaign.Reasons} {
 		for code, names := range table {
 			if _, twice := all[code]; twice {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 
 	"github.com/a-h/templ"
 )
@@ -45,7 +46,7 @@ type ApprovalPage struct {
 // An ApprovalCard is an approval with what its reader may do about it. A live
 // stream sends it as a patch.
 type ApprovalCard struct {
-	Approval   fleet.Approval
+	Approval   call.Approval
 	DeviceName string
 	Presence   fleet.Presence // of a call's device
 	Sample     []fleet.Device // of a fan-out's devices
@@ -57,19 +58,19 @@ type ApprovalCard struct {
 	// Description is how the device of a call describes the tool. Stale is set instead
 	// if that, or its firmware, is not what the approval names any more.
 	Description string
-	Stale       *fleet.Stale
+	Stale       *call.Stale
 	Problem     string // why the last act was not done, in the page's language
 }
 
 func (v ApprovalCard) id() string { return v.Approval.ID.String() }
 
-func (v ApprovalCard) state(ctx context.Context) fleet.ApprovalState {
+func (v ApprovalCard) state(ctx context.Context) call.ApprovalState {
 	return v.Approval.StateAt(page(ctx).Now)
 }
 
-func (v ApprovalCard) waits(ctx context.Context) bool { return v.state(ctx) == fleet.ApprovalWaiting }
+func (v ApprovalCard) waits(ctx context.Context) bool { return v.state(ctx) == call.ApprovalWaiting }
 
-func (v ApprovalCard) isCall() bool { return v.Approval.Subject == fleet.ApprovalOfCall }
+func (v ApprovalCard) isCall() bool { return v.Approval.Subject == call.ApprovalOfCall }
 
 // subjectPath is the page of what waits.
 func (v ApprovalCard) subjectPath() string {
@@ -81,18 +82,18 @@ func (v ApprovalCard) subjectPath() string {
 
 func (v ApprovalCard) digest() string { return hex.EncodeToString(v.Approval.Digest[:]) }
 
-func toolDigest(b fleet.BuildCount) string { return hex.EncodeToString(b.Tool[:]) }
+func toolDigest(b call.BuildCount) string { return hex.EncodeToString(b.Tool[:]) }
 
 // staleText says why an approval was good for nothing any more.
 func (v ApprovalCard) staleText(ctx context.Context) string {
 	switch v.Approval.Stale {
-	case fleet.StaleAsker:
+	case call.StaleAsker:
 		return t(ctx, "approval.code.approval_stale.asker")
-	case fleet.StaleTool:
+	case call.StaleTool:
 		return t(ctx, "approval.code.approval_stale.tool")
-	case fleet.StaleFirmware:
+	case call.StaleFirmware:
 		return t(ctx, "approval.code.approval_stale.firmware")
-	case fleet.StaleUpdate:
+	case call.StaleUpdate:
 		return t(ctx, "approval.code.approval_stale.before_update")
 	}
 	return t(ctx, "approval.code.approval_stale")
@@ -101,9 +102,9 @@ func (v ApprovalCard) staleText(ctx context.Context) string {
 // nowText says why approving would be refused as the device is now.
 func (v ApprovalCard) nowText(ctx context.Context) string {
 	switch *v.Stale {
-	case fleet.StaleTool:
+	case call.StaleTool:
 		return t(ctx, "approval.now.tool")
-	case fleet.StaleFirmware:
+	case call.StaleFirmware:
 		return t(ctx, "approval.now.firmware")
 	}
 	return t(ctx, "approval.now.before_update")
@@ -139,8 +140,8 @@ func (v ApprovalCard) effect() string {
 }
 
 // approvalTones says what each state means to a person on call.
-var approvalTones = map[fleet.ApprovalState]tone{fleet.ApprovalWaiting: toneBusy, fleet.ApprovalApproved: toneGood,
-	fleet.ApprovalDenied: toneWarn, fleet.ApprovalExpired: toneNone, fleet.ApprovalWithdrawn: toneNone}
+var approvalTones = map[call.ApprovalState]tone{call.ApprovalWaiting: toneBusy, call.ApprovalApproved: toneGood,
+	call.ApprovalDenied: toneWarn, call.ApprovalExpired: toneNone, call.ApprovalWithdrawn: toneNone}
 
 // ApprovalBadge is the count in the navigation as a live stream sends it.
 func ApprovalBadge(n int) templ.Component { return approvalBadge(n) }

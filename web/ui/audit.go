@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/web/i18n"
 )
 
@@ -19,7 +20,7 @@ const (
 // An AuditPage lists who changed what: GET [PathAudit].
 type AuditPage struct {
 	List       ListURL
-	Rows       []fleet.AuditEntry
+	Rows       []audit.Entry
 	Prev, Next string
 	Bad        string // why the filter cannot be read; "" if it can
 }
@@ -57,7 +58,7 @@ func orCode(ctx context.Context, key, code string) string {
 }
 
 // auditURL is the page of what was changed; "" if it has none.
-func auditURL(e fleet.AuditEntry) string {
+func auditURL(e audit.Entry) string {
 	kind, verb, _ := strings.Cut(e.Action, ".")
 	switch {
 	case e.Subject == "" || verb == "delete":
@@ -89,7 +90,7 @@ func auditURL(e fleet.AuditEntry) string {
 
 // auditSubject is how the entry names what was changed: by a name on record
 // with it, by its name now, or by its id.
-func auditSubject(ctx context.Context, e fleet.AuditEntry) string {
+func auditSubject(ctx context.Context, e audit.Entry) string {
 	kind, _, _ := strings.Cut(e.Action, ".")
 	for _, key := range []string{"name", "version", "tool"} {
 		if name, ok := e.Detail[key].(string); ok && name != "" {
@@ -113,7 +114,7 @@ func auditSubject(ctx context.Context, e fleet.AuditEntry) string {
 	return e.Subject
 }
 
-func auditDetail(e fleet.AuditEntry) string {
+func auditDetail(e audit.Entry) string {
 	if len(e.Detail) == 0 {
 		return ""
 	}

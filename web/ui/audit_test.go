@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
 )
@@ -42,8 +42,8 @@ func TestAuditActionsHaveWords(t *testing.T) {
 	if seen < 60 {
 		t.Errorf("only %d actions found", seen)
 	}
-	for _, s := range []fleet.FanOutState{fleet.FanOutRunning, fleet.FanOutCompleted, fleet.FanOutCanceled,
-		fleet.FanOutRefused} {
+	for _, s := range []call.FanOutState{call.FanOutRunning, call.FanOutCompleted, call.FanOutCanceled,
+		call.FanOutRefused} {
 		has("a fan-out's state", "fanout", string(s))
 	}
 	for _, s := range []firmware.ReleaseState{firmware.ReleaseReleased, firmware.ReleaseDeprecated,

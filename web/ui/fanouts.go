@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/forms"
 	"fleetd/web/i18n"
 )
@@ -31,13 +32,13 @@ type FanOutRow struct {
 	Tool      string
 	Arguments string
 	Query     string // "" if devices were ticked
-	State     fleet.FanOutState
+	State     call.FanOutState
 	Done      int
 	Targets   int
 }
 
 // NewFanOutRow shows a fan-out as a row.
-func NewFanOutRow(f fleet.FanOut, p fleet.FanOutProgress) FanOutRow {
+func NewFanOutRow(f call.FanOut, p call.FanOutProgress) FanOutRow {
 	return FanOutRow{
 		ID: f.ID.String(), At: f.CreatedAt, Actor: f.Actor, Tool: f.Tool, Arguments: arguments(f.Arguments),
 		Query: f.Query, State: f.State, Done: p.Done(), Targets: f.Targets,
@@ -58,11 +59,11 @@ type FanOutNewPage struct {
 	Tools       []fleet.Tool // that the audience's devices offer
 	Form        *ToolForm    // nil until a tool is chosen
 	MaxInFlight int
-	OfflineWait time.Duration        // 0: offline devices are not waited for
-	Interrupt   bool                 // conversations are not waited for
-	Preview     *fleet.FanOutPreview // nil until the form was filled in
-	Arguments   json.RawMessage      // with Preview: as they would be sent
-	Problem     string               // why it cannot be done, in the page's language
+	OfflineWait time.Duration       // 0: offline devices are not waited for
+	Interrupt   bool                // conversations are not waited for
+	Preview     *call.FanOutPreview // nil until the form was filled in
+	Arguments   json.RawMessage     // with Preview: as they would be sent
+	Problem     string              // why it cannot be done, in the page's language
 	CanAct      bool
 }
 
@@ -125,12 +126,12 @@ func (v FanOutNewPage) inFlight() string {
 	if v.MaxInFlight > 0 {
 		return strconv.Itoa(v.MaxInFlight)
 	}
-	return strconv.Itoa(fleet.DefaultInFlight)
+	return strconv.Itoa(call.DefaultInFlight)
 }
 
 // A FanOutPage is one fan-out: GET [FanOutPath]. POST its "cancel" ends it.
 type FanOutPage struct {
-	FanOut   fleet.FanOut
+	FanOut   call.FanOut
 	Progress FanOutProgress
 	Skipped  []fleet.DeviceCount // Value is the reason
 	CanAct   bool
@@ -139,10 +140,10 @@ type FanOutPage struct {
 // A FanOutProgress is the moving part of a fan-out's page; a live stream
 // sends it as a patch.
 type FanOutProgress struct {
-	FanOut  fleet.FanOut
-	Counts  fleet.FanOutProgress
-	Answers fleet.AnswerGroups
-	By      fleet.AnswerGrouping
+	FanOut  call.FanOut
+	Counts  call.FanOutProgress
+	Answers call.AnswerGroups
+	By      call.AnswerGrouping
 	CanAct  bool
 }
 
@@ -256,7 +257,7 @@ func reason(ctx context.Context, code string) string {
 }
 
 // answerText is what devices answered, or why they did not.
-func answerText(ctx context.Context, a fleet.FanOutAnswer) (text string, foreign bool) {
+func answerText(ctx context.Context, a call.FanOutAnswer) (text string, foreign bool) {
 	if a.Text != "" || a.Error == nil {
 		return a.Text, true
 	}

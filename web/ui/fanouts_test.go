@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestProgressParts(t *testing.T) {
-	p := FanOutProgress{Counts: fleet.FanOutProgress{ByState: map[fleet.CallState]int{
+	p := FanOutProgress{Counts: call.FanOutProgress{ByState: map[fleet.CallState]int{
 		fleet.CallSucceeded: 5, fleet.CallToolError: 2, fleet.CallTimedOut: 1, fleet.CallOffline: 3, fleet.CallSent: 4,
 		fleet.CallPending: 9,
 	}}}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/html"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
 	"fleetd/web/i18n"
 	"fleetd/web/static"
@@ -92,10 +93,10 @@ var samples = []sample{
 	{"call-reboot", "/calls/x", ui.CallPage{Call: rebootView()}.Page(), false},
 	{"fanouts-0", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true}.Page(), false},
 	{"fanouts", "/fanouts", ui.FanOutsPage{List: list("/fanouts", ""), CanAct: true,
-		Rows: []ui.FanOutRow{fanOutRow(fleet.FanOutRunning), fanOutRow(fleet.FanOutCompleted),
-			fanOutRow(fleet.FanOutCanceled)}}.Page(), false},
-	{"fanout", "/fanouts/x", fanOutPage(fleet.FanOutRunning), false},
-	{"fanout-canceled", "/fanouts/x", fanOutPage(fleet.FanOutCanceled), false},
+		Rows: []ui.FanOutRow{fanOutRow(call.FanOutRunning), fanOutRow(call.FanOutCompleted),
+			fanOutRow(call.FanOutCanceled)}}.Page(), false},
+	{"fanout", "/fanouts/x", fanOutPage(call.FanOutRunning), false},
+	{"fanout-canceled", "/fanouts/x", fanOutPage(call.FanOutCanceled), false},
 	{"fanout-new", "/fanouts/new", fanOutNew(0), false},
 	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
 	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},

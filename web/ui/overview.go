@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 )
 
@@ -19,7 +20,7 @@ type Overview struct {
 	Alerts    AlertsNow
 	Now       PresenceNow
 	Presence  []fleet.PresenceSample // the last 24 h, oldest first
-	Calls     []fleet.CallBucket     // the last 24 h, oldest first
+	Calls     []call.Bucket          // the last 24 h, oldest first
 	Step      time.Duration          // width of a bucket
 	From, To  time.Time              // what the charts show, with data or without
 	Versions  []fleet.DeviceCount    // largest first
@@ -192,7 +193,7 @@ func (v Overview) begin() time.Time {
 	if len(v.Presence) > 0 && v.Presence[0].At.Before(begin) {
 		begin = v.Presence[0].At
 	}
-	if i := slices.IndexFunc(v.Calls, func(b fleet.CallBucket) bool { return b.Succeeded+b.Failed > 0 }); i >= 0 &&
+	if i := slices.IndexFunc(v.Calls, func(b call.Bucket) bool { return b.Succeeded+b.Failed > 0 }); i >= 0 &&
 		v.Calls[i].At.Before(begin) {
 		begin = v.Calls[i].At
 	}
@@ -243,7 +244,7 @@ func (v Overview) callChart(ctx context.Context) chart {
 
 // bucketURL lists the calls of a bucket; times are the viewer's, as the list's
 // filter has them.
-func (v Overview) bucketURL(ctx context.Context, b fleet.CallBucket) string {
+func (v Overview) bucketURL(ctx context.Context, b call.Bucket) string {
 	const local = "2006-01-02T15:04"
 	zone := page(ctx).Zone
 	q := url.Values{"since": {b.At.In(zone).Format(local)}, "until": {b.At.Add(v.Step).In(zone).Format(local)}}

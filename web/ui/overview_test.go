@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 func TestPresenceChartKeepsTheColourOfAnOutage(t *testing.T) {
@@ -42,7 +43,7 @@ func TestPresenceChartKeepsTheColourOfAnOutage(t *testing.T) {
 
 func TestCallChartEndsNow(t *testing.T) {
 	now := time.Date(2026, 11, 24, 15, 32, 0, 0, time.UTC)
-	v := Overview{From: now.Add(-24 * time.Hour), To: now, Step: 30 * time.Minute, Calls: []fleet.CallBucket{
+	v := Overview{From: now.Add(-24 * time.Hour), To: now, Step: 30 * time.Minute, Calls: []call.Bucket{
 		{At: now.Add(-32 * time.Minute), Succeeded: 2}, {At: now.Add(-2 * time.Minute), Succeeded: 1}}}
 	c := v.callChart(context.Background())
 	if c.To != now.Unix() || c.Step != 1800 || !slices.Equal(c.X, []int64{now.Unix() - 1920, now.Unix() - 120}) {

@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/policy"
 	"fleetd/web/i18n"
 )
 
 // The sentence of a rule is true alone: it names the roles, and announces what else must hold.
 func TestRuleSentences(t *testing.T) {
-	deny := policy.Rule{Decision: fleet.DecisionDeny, Kinds: []fleet.PrincipalKind{fleet.KindOperator, fleet.KindProgram},
+	deny := policy.Rule{Decision: call.DecisionDeny, Kinds: []fleet.PrincipalKind{fleet.KindOperator, fleet.KindProgram},
 		Roles: []fleet.Role{fleet.RoleViewer}, Tools: []string{"self.reboot"}}
 	everybody, named := deny, deny
 	everybody.Kinds, everybody.Roles = nil, []fleet.Role{fleet.RoleViewer, fleet.RoleOperator}
@@ -24,7 +25,7 @@ func TestRuleSentences(t *testing.T) {
 		{deny, i18n.Chinese, "角色为查看者的人员和程序不得调用 self.reboot"},
 		{everybody, i18n.English, "Callers with the role Viewer or Operator may not call self.reboot"},
 		{named, i18n.English, "People and programs may not call self.reboot, if all of these conditions hold:"},
-		{policy.Rule{Decision: fleet.DecisionAllow}, i18n.English, "Every caller may call any tool"},
+		{policy.Rule{Decision: call.DecisionAllow}, i18n.English, "Every caller may call any tool"},
 	}
 	for _, tt := range tests {
 		if got := saying(WithPage(t.Context(), Page{Lang: tt.lang}), tt.rule); got != tt.want {

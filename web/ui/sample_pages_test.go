@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/web/ui"
@@ -57,7 +58,7 @@ var picture = &ui.Snapshot{ID: "s1", URL: "/snapshots/s1.png", At: now.Add(-3 * 
 	Bytes: 18234, CallID: "c1", Actor: anna}
 
 func callView(i int, result string) ui.CallView {
-	c := call(i)
+	c := sampleCall(i)
 	if result != "" {
 		c.State, c.Error, c.Result = fleet.CallSucceeded, nil, textResult(result)
 	}
@@ -65,7 +66,7 @@ func callView(i int, result string) ui.CallView {
 }
 
 func rebootView() ui.CallView {
-	c := call(0)
+	c := sampleCall(0)
 	sent := now.Add(-40 * time.Second)
 	finished := now.Add(-22 * time.Second)
 	c.Tool, c.Arguments, c.State, c.CreatedAt, c.SentAt, c.FinishedAt, c.Timeout = fleet.ToolReboot, schema("{}"),
@@ -145,7 +146,7 @@ func overview(n int) templ.Component {
 			i%13})
 	}
 	for i := range 24 {
-		v.Calls = append(v.Calls, fleet.CallBucket{At: now.Truncate(time.Hour).Add(time.Duration(i-24) * time.Hour),
+		v.Calls = append(v.Calls, call.Bucket{At: now.Truncate(time.Hour).Add(time.Duration(i-24) * time.Hour),
 			Succeeded: 40 + i*i%37, Failed: i * 7 % 11})
 	}
 	v.Versions = []fleet.DeviceCount{{Value: "2.4.2", Count: n - 60}, {Value: "2.4.1", Count: 41},
@@ -154,7 +155,7 @@ func overview(n int) templ.Component {
 		{Value: boards[2], Count: n / 6}}
 	v.Needs = ui.Attention{Claims: 1, Approvals: 3, Holds: 2}
 	v.Failures = callRows(6)[1:]
-	v.Running = []ui.FanOutRow{fanOutRow(fleet.FanOutRunning)}
+	v.Running = []ui.FanOutRow{fanOutRow(call.FanOutRunning)}
 	running, gated := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412), sampleBoard(campaign.Paused,
 		hostile[2], 43)
 	for _, b := range []ui.CampaignBoard{running, gated} {
@@ -168,37 +169,37 @@ func overview(n int) templ.Component {
 	return v.Page()
 }
 
-func fanOut(state fleet.FanOutState) (fleet.FanOut, fleet.FanOutProgress) {
-	f := fleet.FanOut{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Actor: anna, Query: "board:esp-box-3 -hold",
+func fanOut(state call.FanOutState) (call.FanOut, call.FanOutProgress) {
+	f := call.FanOut{ID: uuid.NewSHA1(uuid.Nil, []byte(state)), Actor: anna, Query: "board:esp-box-3 -hold",
 		Tool:      "self.audio_speaker.set_volume",
 		Arguments: schema(`{"volume":40}`), MaxInFlight: 64, State: state, Targets: 4312, Skipped: 41,
 		CreatedAt: now.Add(-75 * time.Second)}
-	p := fleet.FanOutProgress{Waiting: 1206, ByState: map[fleet.CallState]int{fleet.CallSent: 64,
+	p := call.FanOutProgress{Waiting: 1206, ByState: map[fleet.CallState]int{fleet.CallSent: 64,
 		fleet.CallSucceeded: 2941, fleet.CallTimedOut: 30, fleet.CallOffline: 71}}
-	if state == fleet.FanOutRunning {
+	if state == call.FanOutRunning {
 		f.OfflineWait, p.AwaitOnline = 6*time.Hour, 120
-		p.Blocked = &fleet.FanOutBlock{Code: fleet.BlockDatabase, Since: now.Add(-20 * time.Second)}
+		p.Blocked = &call.FanOutBlock{Code: call.BlockDatabase, Since: now.Add(-20 * time.Second)}
 	}
-	if state == fleet.FanOutCanceled {
+	if state == call.FanOutCanceled {
 		f.FinishedAt, f.CanceledBy = &now, "anna"
 	}
 	return f, p
 }
 
-func fanOutRow(state fleet.FanOutState) ui.FanOutRow {
+func fanOutRow(state call.FanOutState) ui.FanOutRow {
 	f, p := fanOut(state)
 	return ui.NewFanOutRow(f, p)
 }
 
-func fanOutPage(state fleet.FanOutState) templ.Component {
+func fanOutPage(state call.FanOutState) templ.Component {
 	f, p := fanOut(state)
 	ids := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
 	calls := []uuid.UUID{uuid.Max, uuid.Max, uuid.Max}
 	return ui.FanOutPage{FanOut: f, CanAct: true, Skipped: []fleet.DeviceCount{{Value: "device_held", Count: 38},
 		{Value: "unknown_tool", Count: 3}},
 		Progress: ui.FanOutProgress{FanOut: f, Counts: p, CanAct: true,
-			By: fleet.AnswerGrouping{Limit: 20}, Answers: fleet.AnswerGroups{Total: 43, Fields: []string{"audio_speaker.volume"},
-				Groups: []fleet.FanOutAnswer{{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},
+			By: call.AnswerGrouping{Limit: 20}, Answers: call.AnswerGroups{Total: 43, Fields: []string{"audio_speaker.volume"},
+				Groups: []call.FanOutAnswer{{State: fleet.CallSucceeded, Text: "true", Count: 2941, Sample: ids, CallIDs: calls},
 					{State: fleet.CallOffline, Text: "The device is not connected. Nothing was sent.", Count: 71, Sample: ids,
 						CallIDs: calls},
 					{State: fleet.CallToolError, Text: hostile[2], Count: 1, Sample: ids[:1], CallIDs: calls[:1]},
@@ -226,7 +227,7 @@ func fanOutNew(step int) templ.Component {
 	if step > 1 {
 		v.Form = ui.NewToolForm(tools[5], nil)
 		v.Arguments = schema(`{}`)
-		v.Preview = &fleet.FanOutPreview{Matched: 4353, Targets: 4312, Offline: 120, UserOnly: true,
+		v.Preview = &call.FanOutPreview{Matched: 4353, Targets: 4312, Offline: 120, UserOnly: true,
 			Skipped: []fleet.SkippedDevices{
 				{Reason: "device_held", Count: 38, Sample: []fleet.DeviceID{device(1).ID, device(2).ID}}, {Reason: "unknown_tool",
 					Count: 3}}}

@@ -67,7 +67,7 @@ var (
 	model  = fleet.Principal{Kind: fleet.KindModel, Name: "assistant"}
 )
 
-func call(i int) fleet.Call {
+func sampleCall(i int) fleet.Call {
 	tools := []string{"self.audio_speaker.set_volume", "self.get_device_status", "self.screen.set_theme", "self.reboot",
 		"self.demo." + hostile[i%len(hostile)]}
 	args := []string{`{"volume":60}`, `{}`, `{"theme":"dark"}`, `{}`, `{"text":"` + strings.Repeat("long ", 40) + `"}`}
@@ -105,7 +105,7 @@ func deviceRows(n int) []ui.DeviceRow {
 func callRows(n int) []ui.CallRow {
 	rows := make([]ui.CallRow, n)
 	for i := range rows {
-		rows[i] = ui.NewCallRow(call(i), device(i).Name, "")
+		rows[i] = ui.NewCallRow(sampleCall(i), device(i).Name, "")
 	}
 	return rows
 }

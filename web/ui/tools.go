@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/shown"
 	"fleetd/web/forms"
 )
@@ -32,8 +33,8 @@ type ToolForm struct {
 	Offline bool   // the call would end offline
 	Talking bool   // the call would interrupt a conversation
 
-	Pin     *fleet.ToolPin // nil: the tool is not pinned
-	Differs bool           // the device lists it otherwise than pinned
+	Pin     *policy.ToolPin // nil: the tool is not pinned
+	Differs bool            // the device lists it otherwise than pinned
 	CanPin  bool
 }
 

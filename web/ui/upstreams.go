@@ -2,12 +2,11 @@ package ui
 
 import (
 	"context"
+	"fleetd/fleet/upstream"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-
-	"fleetd/fleet"
 )
 
 // PathUpstreams is the list of voice servers: GET list, with the field device also
@@ -24,7 +23,7 @@ func UpstreamPath(id uuid.UUID, parts ...string) string {
 // An UpstreamsPage shows the voice servers in their order, and which one a device
 // gets.
 type UpstreamsPage struct {
-	Rows    []fleet.UpstreamState
+	Rows    []upstream.State
 	Version int64
 	Admin   bool
 	Form    UpstreamForm // for the one to be added
@@ -34,7 +33,7 @@ type UpstreamsPage struct {
 
 // An UpstreamPage shows one voice server: GET [UpstreamPath].
 type UpstreamPage struct {
-	Row     fleet.UpstreamState
+	Row     upstream.State
 	Version int64
 	Admin   bool
 	Form    UpstreamForm
@@ -51,7 +50,7 @@ type UpstreamForm struct {
 type UpstreamTrial struct {
 	Device  string // as typed
 	Problem string // in the page's language
-	Result  *fleet.UpstreamMatch
+	Result  *upstream.Match
 }
 
 // A DeviceVoice is a device's voice server. The zero value: it has none.
@@ -64,10 +63,10 @@ type DeviceVoice struct {
 }
 
 // health is how a voice server is doing, as a tone and words.
-func health(ctx context.Context, u fleet.UpstreamState) (tone, string) {
+func health(ctx context.Context, u upstream.State) (tone, string) {
 	h := u.Health
 	switch {
-	case u.Kind == fleet.UpstreamNone:
+	case u.Kind == upstream.None:
 		return toneNone, t(ctx, "upstreams.no_voice")
 	case h.Down():
 		return toneBad, t(ctx, "upstreams.down")
@@ -79,8 +78,8 @@ func health(ctx context.Context, u fleet.UpstreamState) (tone, string) {
 	return toneNone, t(ctx, "upstreams.untried")
 }
 
-func upstreamOutcomeTone(o fleet.UpstreamOutcome) tone {
-	if o == fleet.UpstreamChosen {
+func upstreamOutcomeTone(o upstream.Outcome) tone {
+	if o == upstream.Chosen {
 		return toneGood
 	}
 	return toneNone

@@ -28,8 +28,8 @@ func testCampaignsThatWait(t *testing.T, restart bool) {
 	w := newWorld(t)
 	image := w.must("POST", "/images?board="+liveBoard, w.appImage(version)).str("sha256")
 	w.release = w.must("POST", "/releases", obj{"images": []string{image}}).str("id")
-	scoped := w.token(&principal{kind: fleet.KindProgram, role: operator, scoped: true, tools: allTools})
-	gone := w.token(&principal{kind: fleet.KindProgram, role: operator, tools: allTools})
+	scoped := w.token(&principal{kind: fleet.KindProgram, role: asOperator, scoped: true, tools: allTools})
+	gone := w.token(&principal{kind: fleet.KindProgram, role: asOperator, tools: allTools})
 
 	first, escape, late := w.fresh(liveBoard).id, w.fresh(liveBoard).id, w.fresh(liveBoard).id
 	w.change(first, obj{"tags": []string{scopeTag}})

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // byPage is the method of acts that the console offers to operators.
@@ -16,7 +17,7 @@ const byPage = "PAGE"
 // operators are people of each role, everywhere, in a scope, and in a scope with a
 // lesser role on the rest.
 func operators() (all []*principal) {
-	for _, role := range []fleet.Role{viewer, operator, admin} {
+	for _, role := range []fleet.Role{viewer, asOperator, admin} {
 		all = append(all, &principal{kind: fleet.KindOperator, role: role, tools: allTools},
 			&principal{kind: fleet.KindOperator, role: role, scoped: true, tools: allTools},
 			&principal{kind: fleet.KindOperator, role: role, scoped: true, rest: viewer, tools: allTools})
@@ -27,13 +28,13 @@ func operators() (all []*principal) {
 // signIn adds the operator and signs them in: the session is the secret.
 func (w *world) signIn(p *principal) {
 	w.t.Helper()
-	access := fleet.Access{Role: p.role, Rest: p.rest}
+	access := operator.Access{Role: p.role, Rest: p.rest}
 	if p.scoped {
 		access.Scope = "tag:" + scopeTag
 	}
 	name := w.name(inside)
 	o, err := w.srv.Operators.Create(w.t.Context(), w.people[0],
-		fleet.OperatorRequest{Name: name, Password: goodPassword, Access: access})
+		operator.Request{Name: name, Password: goodPassword, Access: access})
 	if err != nil {
 		w.t.Fatal(err)
 	}

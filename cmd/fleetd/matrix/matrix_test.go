@@ -292,7 +292,7 @@ func (w *world) judge(v *verdict) {
 		id := w.live[s]
 		calls := w.sims[id].Calls()
 		for _, c := range calls[min(w.ran[id], len(calls)):] {
-			if !v.may || cmp.Or(v.row.runs, v.row.tool) != c.Tool || !allows(v.p.on(s), operator) {
+			if !v.may || cmp.Or(v.row.runs, v.row.tool) != c.Tool || !allows(v.p.on(s), asOperator) {
 				v.errorf("%s ran on the device %s", c.Tool, s)
 			}
 		}

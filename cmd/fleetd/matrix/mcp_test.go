@@ -71,18 +71,18 @@ var mcpRows = map[string]row{
 	"mcp call_device/user":     mcpCall("self.get_system_info", obj{}),
 	"mcp call_devices":         mcpCalls("self.get_device_status", obj{}),
 	"mcp call_devices/changes": mcpCalls("self.audio_speaker.set_volume", obj{"volume": 34}),
-	"mcp cancel_call": {need: operator, reach: onDevice, tool: late, writes: list("calls", "call_waits"),
+	"mcp cancel_call": {need: asOperator, reach: onDevice, tool: late, writes: list("calls", "call_waits"),
 		ask: func(w *world, _ *principal, s side) request { return request{body: obj{"id": w.lateCall(s)["id"]}} }},
-	"mcp cancel_call/own": {need: operator, reach: onDevice, models: too, tool: late, writes: list("calls", "call_waits"),
+	"mcp cancel_call/own": {need: asOperator, reach: onDevice, models: too, tool: late, writes: list("calls", "call_waits"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{body: obj{"id": w.ownLateCall(p, s)["id"]}}
 		}},
-	"mcp cancel_call/fan-out": {need: operator, reach: onDevice, models: own, writes: list("fanouts", "calls", "fanout_targets"),
+	"mcp cancel_call/fan-out": {need: asOperator, reach: onDevice, models: own, writes: list("fanouts", "calls", "fanout_targets"),
 		ask: func(w *world, _ *principal, s side) request {
 			t := w.keep("waiting fan-out", s, func() thing { return thing{"id": w.waitingFanOut(w.root, s)} })
 			return request{body: obj{"id": t["id"]}}
 		}},
-	"mcp propose_campaign": {need: operator, reach: onDevice, models: too,
+	"mcp propose_campaign": {need: asOperator, reach: onDevice, models: too,
 		writes: list("campaigns", "campaign_images", "waves", "deployments", "deployment_events"),
 		ask: func(w *world, _ *principal, s side) request {
 			p := w.plan(s, "plan")
@@ -114,14 +114,14 @@ func mcpRecord(tool string, arguments func(*world, side) obj) row {
 }
 
 func mcpCall(tool string, arguments obj) row {
-	return row{need: operator, reach: onDevice, models: too, tool: tool, writes: list("calls"),
+	return row{need: asOperator, reach: onDevice, models: too, tool: tool, writes: list("calls"),
 		ask: func(w *world, _ *principal, s side) request {
 			return request{body: obj{"device": w.live[s], "tool": tool, "arguments": arguments}}
 		}}
 }
 
 func mcpCalls(tool string, arguments obj) row {
-	return row{need: operator, reach: onDevice, models: too, tool: tool, writes: list("calls", "fanouts", "fanout_targets"),
+	return row{need: asOperator, reach: onDevice, models: too, tool: tool, writes: list("calls", "fanouts", "fanout_targets"),
 		ask: func(w *world, _ *principal, s side) request {
 			return request{body: obj{"devices": []fleet.DeviceID{w.live[s]}, "tool": tool, "arguments": arguments, "confirm": 1}}
 		}, undo: (*world).fanOutEnds}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // A principal acts with the rights of its token or operator.
@@ -91,7 +92,7 @@ func allows(role, need fleet.Role) bool {
 // token makes the principal's token.
 func (w *world) token(p *principal) *principal {
 	w.t.Helper()
-	ask := fleet.TokenRequest{Name: w.name(inside), Kind: p.kind, Role: p.role, Tools: toolPatterns[p.tools]}
+	ask := operator.TokenRequest{Name: w.name(inside), Kind: p.kind, Role: p.role, Tools: toolPatterns[p.tools]}
 	if p.tools == allTools && !p.isModel() {
 		ask.Tools = nil // a list, even of *, would be a limit
 	}

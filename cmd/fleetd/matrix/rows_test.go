@@ -62,9 +62,9 @@ const (
 )
 
 const (
-	viewer   = fleet.RoleViewer
-	operator = fleet.RoleOperator
-	admin    = fleet.RoleAdmin
+	viewer     = fleet.RoleViewer
+	asOperator = fleet.RoleOperator
+	admin      = fleet.RoleAdmin
 )
 
 // keep sets a thing up once, and again after it was acted on.
@@ -167,7 +167,7 @@ var rows = map[string]row{
 	"list-deployments": reads(onDevice, viewer), "get-deployment": reads(onDevice, viewer),
 	"list-device-deployments": reads(onDevice, viewer), "get-outlook": reads(onDevice, viewer),
 	"list-core-dumps": reads(onDevice, viewer), "get-core-dump": record(fleet.ToolCoreDumpInfo),
-	"get-core-dump-content": people(absent(reads(onDevice, operator))), "get-vitals": absent(reads(onDevice, viewer)),
+	"get-core-dump-content": people(absent(reads(onDevice, asOperator))), "get-vitals": absent(reads(onDevice, viewer)),
 	"list-vitals": absent(reads(onDevice, viewer)), "list-jobs": reads(onDevice, viewer),
 	"get-config": absent(reads(onDevice, viewer)), "get-approval": record(asked),
 	"list-tokens": people(reads(onFleet, viewer)), "list-operators": people(reads(onFleet, viewer)), "list-tool-pins": reads(onFleet, viewer),
@@ -179,12 +179,12 @@ var rows = map[string]row{
 	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
-	"update-device": {need: operator, reach: onDevice, writes: list("devices"), ask: device("update", func(w *world) any {
+	"update-device": {need: asOperator, reach: onDevice, writes: list("devices"), ask: device("update", func(w *world) any {
 		return obj{"notes": w.name(inside)}
 	})},
-	"hold-device": {need: operator, reach: onDevice, writes: list("devices"),
+	"hold-device": {need: asOperator, reach: onDevice, writes: list("devices"),
 		ask: device("hold", func(*world) any { return obj{"reason": "hands in machine"} })},
-	"release-device": {need: operator, reach: onDevice, writes: list("devices"),
+	"release-device": {need: asOperator, reach: onDevice, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request {
 			id := w.keep("held", s, func() thing {
 				id := string(w.enrolled(s, "held"))
@@ -199,16 +199,16 @@ var rows = map[string]row{
 			return request{args: map[string]string{"id": string(w.spare(s, "replaced"))},
 				body: obj{"successor": w.spare(s, "successor")}}
 		}},
-	"reject-device": {need: operator, reach: onDevice, writes: list("devices"), ask: device("reject", nil)},
-	"approve-device": {need: operator, reach: onDevice, writes: list("devices"),
+	"reject-device": {need: asOperator, reach: onDevice, writes: list("devices"), ask: device("reject", nil)},
+	"approve-device": {need: asOperator, reach: onDevice, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request { return request{args: w.waiting(s, "approve")} }},
-	"claim-device": {need: operator, reach: onDevice, writes: list("devices"),
+	"claim-device": {need: asOperator, reach: onDevice, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{body: obj{"code": w.waiting(s, "claim")["code"]}}
 		}},
-	"resolve-conflict-device": {need: operator, reach: onDevice, inert: "no device has a conflict", writes: list("devices"),
+	"resolve-conflict-device": {need: asOperator, reach: onDevice, inert: "no device has a conflict", writes: list("devices"),
 		ask: device("conflict", func(*world) any { return obj{"act": "dismiss"} })},
-	"clear-quarantine": {need: operator, reach: onDevice, writes: list("quarantines"),
+	"clear-quarantine": {need: asOperator, reach: onDevice, writes: list("quarantines"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("quarantined", s, func() thing {
 				id := w.enrolled(s, "quarantined")
@@ -218,12 +218,12 @@ var rows = map[string]row{
 				return thing{"id": string(id)}
 			})}
 		}},
-	"bulk-devices": {need: operator, reach: onDevice, writes: list("devices"),
+	"bulk-devices": {need: asOperator, reach: onDevice, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{body: obj{"act": "tag", "tags": []string{"more"}, "devices": []fleet.DeviceID{w.spare(s, "bulk")},
 				"confirm": 1}}
 		}},
-	"import-devices": {need: operator, reach: onDevice, partly: true, writes: list("devices"),
+	"import-devices": {need: asOperator, reach: onDevice, partly: true, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request {
 			id := w.spare(s, "import")
 			csv := "id,notes\n" + string(id) + ",imported " + w.name(s) + "\n"
@@ -232,27 +232,27 @@ var rows = map[string]row{
 		}},
 
 	// Calls.
-	"make-call": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status", writes: list("calls"),
+	"make-call": {need: asOperator, reach: onDevice, models: too, tool: "self.get_device_status", writes: list("calls"),
 		ask: callOf("self.get_device_status", obj{})},
-	"make-call/changing": {need: operator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
+	"make-call/changing": {need: asOperator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
 		writes: list("calls"), ask: callOf("self.audio_speaker.set_volume", obj{"volume": 31})},
-	"make-call/user-only": {need: operator, reach: onDevice, models: too, tool: "self.get_system_info",
+	"make-call/user-only": {need: asOperator, reach: onDevice, models: too, tool: "self.get_system_info",
 		writes: list("calls"), ask: callOf("self.get_system_info", obj{})},
-	"create-fanout": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status",
+	"create-fanout": {need: asOperator, reach: onDevice, models: too, tool: "self.get_device_status",
 		writes: list("calls", "fanouts", "fanout_targets"), ask: fanOutOf("self.get_device_status", obj{}),
 		undo: (*world).fanOutEnds},
-	"create-fanout/changing": {need: operator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
+	"create-fanout/changing": {need: asOperator, reach: onDevice, models: too, tool: "self.audio_speaker.set_volume",
 		writes: list("calls", "fanouts", "fanout_targets"),
 		ask:    fanOutOf("self.audio_speaker.set_volume", obj{"volume": 32}), undo: (*world).fanOutEnds},
-	"cancel-fanout": {need: operator, reach: onDevice, models: own, writes: list("fanouts", "calls", "fanout_targets"),
+	"cancel-fanout": {need: asOperator, reach: onDevice, models: own, writes: list("fanouts", "calls", "fanout_targets"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("waiting fan-out", s, func() thing { return thing{"id": w.waitingFanOut(w.root, s)} })}
 		}},
-	"cancel-fanout/own": {need: operator, reach: onDevice, models: too, writes: list("fanouts", "calls", "fanout_targets"),
+	"cancel-fanout/own": {need: asOperator, reach: onDevice, models: too, writes: list("fanouts", "calls", "fanout_targets"),
 		tool: "self.get_device_status", ask: func(w *world, p *principal, s side) request {
 			return request{args: thing{"id": w.waitingFanOut(p.secret, s)}}
 		}},
-	"retry-fanout": {need: operator, reach: onDevice, models: too, tool: "self.get_device_status",
+	"retry-fanout": {need: asOperator, reach: onDevice, models: too, tool: "self.get_device_status",
 		writes: list("fanouts", "calls", "fanout_targets"), ask: func(w *world, p *principal, s side) request {
 			t := w.keep("failed fan-out", s, func() thing {
 				f := w.must("POST", "/fanouts", obj{"devices": []fleet.DeviceID{w.live[s]}, "tool": "self.get_device_status",
@@ -265,22 +265,22 @@ var rows = map[string]row{
 			})
 			return request{args: t, body: obj{"confirm": 1}}
 		}, undo: (*world).fanOutEnds},
-	"interrupt-call": {need: operator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
+	"interrupt-call": {need: asOperator, reach: onDevice, inert: "the call has ended", writes: list("calls"),
 		ask: func(w *world, p *principal, s side) request { return request{args: thing{"id": w.fixture[s]["call"]}} }},
-	"cancel-call": {need: operator, reach: onDevice, tool: late, writes: list("calls", "call_waits"),
+	"cancel-call": {need: asOperator, reach: onDevice, tool: late, writes: list("calls", "call_waits"),
 		ask: func(w *world, p *principal, s side) request { return request{args: w.lateCall(s)} }},
-	"cancel-call/own": {need: operator, reach: onDevice, models: too, tool: late, writes: list("calls", "call_waits"),
+	"cancel-call/own": {need: asOperator, reach: onDevice, models: too, tool: late, writes: list("calls", "call_waits"),
 		ask: func(w *world, p *principal, s side) request { return request{args: w.ownLateCall(p, s)} }},
-	"fetch-core-dump": {need: operator, reach: onDevice, inert: "the board has no tool for it", writes: list("calls"),
+	"fetch-core-dump": {need: asOperator, reach: onDevice, inert: "the board has no tool for it", writes: list("calls"),
 		ask: device("core dump", func(*world) any { return obj{} })},
-	"delete-core-dump": {need: operator, reach: onDevice, writes: list("core_dumps"),
+	"delete-core-dump": {need: asOperator, reach: onDevice, writes: list("core_dumps"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("core dump", s, func() thing { return thing{"id": w.coreDump(s)} })}
 		}},
-	"approve-call": {need: operator, reach: onDevice, tool: asked, runs: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
-	"deny-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"),
+	"approve-call": {need: asOperator, reach: onDevice, tool: asked, runs: asked, writes: list("approvals", "calls"), ask: approvalOf(nil)},
+	"deny-call": {need: asOperator, reach: onDevice, writes: list("approvals", "calls"),
 		ask: approvalOf(obj{"reason": "too bright"})},
-	"withdraw-call/own": {need: operator, reach: onDevice, models: too, tool: asked, writes: list("approvals", "calls"),
+	"withdraw-call/own": {need: asOperator, reach: onDevice, models: too, tool: asked, writes: list("approvals", "calls"),
 		ask: func(w *world, p *principal, s side) request {
 			c := w.rest(p.secret, "POST", "/devices/"+string(w.live[s])+"/calls", obj{"tool": asked,
 				"arguments": obj{"theme": "dark"}, "purpose": w.name(s)})
@@ -288,66 +288,66 @@ var rows = map[string]row{
 			w.owner[id] = s
 			return request{args: thing{"id": id}}
 		}},
-	"withdraw-call": {need: operator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
+	"withdraw-call": {need: asOperator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
 		ask: approvalOf(nil)},
 
 	// Campaigns.
-	"create-campaign": {need: operator, reach: onDevice, models: too,
+	"create-campaign": {need: asOperator, reach: onDevice, models: too,
 		writes: list("campaigns", "campaign_images", "waves", "deployments", "deployment_events"), ask: planOf},
 	"dry-run-campaign": {need: viewer, reach: onDevice, models: too, inert: "nothing is kept", ask: planOf},
-	"update-campaign": {need: operator, reach: onDevice, models: own,
+	"update-campaign": {need: asOperator, reach: onDevice, models: own,
 		writes: list("campaigns", "campaign_images", "waves", "deployments", "deployment_events"),
 		ask:    draftOf(func(w *world, s side) any { return obj{"name": w.name(s)} })},
-	"discard-campaign": {need: operator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil)},
-	"update-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables,
+	"discard-campaign": {need: asOperator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil)},
+	"update-campaign/own": {need: asOperator, reach: onDevice, models: too, writes: campaignTables,
 		ask: ownDraft(func(w *world, s side) any { return obj{"name": w.name(s)} })},
-	"discard-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil)},
-	"start-campaign/own": {need: operator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil),
+	"discard-campaign/own": {need: asOperator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil)},
+	"start-campaign/own": {need: asOperator, reach: onDevice, models: too, writes: campaignTables, ask: ownDraft(nil),
 		undo: (*world).endCampaign},
-	"start-campaign": {need: operator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil), undo: (*world).endCampaign},
-	"approve-campaign": {need: operator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
+	"start-campaign": {need: asOperator, reach: onDevice, models: own, writes: campaignTables, ask: draftOf(nil), undo: (*world).endCampaign},
+	"approve-campaign": {need: asOperator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
 		t := w.awaiting(s)
 		return request{args: t, body: obj{"digest": t["digest"]}}
 	}, undo: (*world).endCampaign},
-	"deny-campaign": {need: operator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
+	"deny-campaign": {need: asOperator, reach: onDevice, writes: campaignTables, ask: func(w *world, p *principal, s side) request {
 		return request{args: w.awaiting(s), body: obj{"reason": "too early"}}
 	}},
-	"pause-campaign":    {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("pause", false), undo: (*world).endCampaign},
-	"resume-campaign":   {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("resume", true), undo: (*world).endCampaign},
-	"advance-campaign":  {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("advance", false), undo: (*world).endCampaign},
-	"pull-now-campaign": {need: operator, reach: onDevice, writes: campaignTables, inert: "no device is connected", ask: runningOf("pull", false), undo: (*world).endCampaign},
-	"abort-campaign":    {need: operator, reach: onDevice, writes: campaignTables, ask: runningOf("abort", false)},
-	"abort-campaign/rollback": {need: operator, reach: onDevice, writes: campaignTables,
+	"pause-campaign":    {need: asOperator, reach: onDevice, writes: campaignTables, ask: runningOf("pause", false), undo: (*world).endCampaign},
+	"resume-campaign":   {need: asOperator, reach: onDevice, writes: campaignTables, ask: runningOf("resume", true), undo: (*world).endCampaign},
+	"advance-campaign":  {need: asOperator, reach: onDevice, writes: campaignTables, ask: runningOf("advance", false), undo: (*world).endCampaign},
+	"pull-now-campaign": {need: asOperator, reach: onDevice, writes: campaignTables, inert: "no device is connected", ask: runningOf("pull", false), undo: (*world).endCampaign},
+	"abort-campaign":    {need: asOperator, reach: onDevice, writes: campaignTables, ask: runningOf("abort", false)},
+	"abort-campaign/rollback": {need: asOperator, reach: onDevice, writes: campaignTables,
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.running("roll back", s, false), body: obj{"rollback": true}}
 		}},
-	"retry-campaign": {need: operator, reach: onDevice, inert: "no device has failed", writes: campaignTables,
+	"retry-campaign": {need: asOperator, reach: onDevice, inert: "no device has failed", writes: campaignTables,
 		ask: runningOf("retry", false)},
-	"rollback-campaign": {need: operator, reach: onDevice, inert: "no device was updated", writes: campaignTables,
+	"rollback-campaign": {need: asOperator, reach: onDevice, inert: "no device was updated", writes: campaignTables,
 		ask: runningOf("back", false)},
 
 	// Firmware.
-	"upload-image": {need: operator, reach: onFleet, writes: list("images", "image_parts"),
+	"upload-image": {need: asOperator, reach: onFleet, writes: list("images", "image_parts"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{query: "?board=" + liveBoard, body: w.appImage(fmt.Sprintf("3.0.%d", w.count()))}
 		}},
-	"update-image": {need: operator, reach: onFleet, writes: list("images"),
+	"update-image": {need: asOperator, reach: onFleet, writes: list("images"),
 		ask: imageOf("notes", func(w *world) any { return obj{"notes": w.name(inside)} })},
-	"delete-image": {need: operator, reach: onFleet, writes: list("images", "image_parts"), ask: imageOf("delete", nil)},
+	"delete-image": {need: asOperator, reach: onFleet, writes: list("images", "image_parts"), ask: imageOf("delete", nil)},
 	"revoke-image": {need: admin, reach: onFleet, writes: list("images"),
 		ask: imageOf("revoke", func(*world) any { return obj{"reason": "bad"} })},
-	"put-image-layout": {need: operator, reach: onFleet, writes: list("image_layouts", "image_parts"), inert: "no merged binary",
+	"put-image-layout": {need: asOperator, reach: onFleet, writes: list("image_layouts", "image_parts"), inert: "no merged binary",
 		ask: imageOf("layout", func(w *world) any { return []byte("not a merged binary") })},
-	"sign-image": {need: operator, reach: onFleet, writes: list("images"), ask: imageOf("sign", nil), inert: "no signature"},
-	"create-release": {need: operator, reach: onFleet, writes: list("releases", "release_images"),
+	"sign-image": {need: asOperator, reach: onFleet, writes: list("images"), ask: imageOf("sign", nil), inert: "no signature"},
+	"create-release": {need: asOperator, reach: onFleet, writes: list("releases", "release_images"),
 		ask: just(func(w *world, s side) any {
 			return obj{"images": []string{w.image}, "version": w.newVersion(), "draft": true}
 		})},
-	"update-release": {need: operator, reach: onFleet, writes: list("releases", "release_images"),
+	"update-release": {need: asOperator, reach: onFleet, writes: list("releases", "release_images"),
 		ask: made("draft", "/releases", draftRelease, func(w *world, s side) any { return obj{"notes": w.name(s)} })},
-	"release-release": {need: operator, reach: onFleet, writes: list("releases"),
+	"release-release": {need: asOperator, reach: onFleet, writes: list("releases"),
 		ask: made("draft", "/releases", draftRelease, nil)},
-	"deprecate-release": {need: operator, reach: onFleet, writes: list("releases"),
+	"deprecate-release": {need: asOperator, reach: onFleet, writes: list("releases"),
 		ask: made("release", "/releases", release, func(*world, side) any { return obj{"reason": "old"} })},
 	"revoke-release": {need: admin, reach: onFleet, writes: list("releases", "images"),
 		ask: made("release", "/releases", release, func(*world, side) any { return obj{"reason": "bad"} })},
@@ -365,11 +365,11 @@ var rows = map[string]row{
 		}},
 
 	// Settings and people.
-	"create-filter": {need: operator, reach: onFleet, writes: list("filters"),
+	"create-filter": {need: asOperator, reach: onFleet, writes: list("filters"),
 		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "q": "board:x"} })},
-	"update-filter": {need: operator, reach: onFleet, writes: list("filters"),
+	"update-filter": {need: asOperator, reach: onFleet, writes: list("filters"),
 		ask: made("filter", "/filters", savedFilter, func(w *world, s side) any { return obj{"name": w.name(s)} })},
-	"delete-filter": {need: operator, reach: onFleet, writes: list("filters"), ask: made("filter", "/filters", savedFilter, nil)},
+	"delete-filter": {need: asOperator, reach: onFleet, writes: list("filters"), ask: made("filter", "/filters", savedFilter, nil)},
 	"create-token": {need: admin, reach: onFleet, manage: true, writes: list("tokens"),
 		ask: just(func(w *world, s side) any { return obj{"name": w.name(s), "role": "admin"} })},
 	"revoke-token": {need: admin, reach: onFleet, writes: list("tokens"),
@@ -425,7 +425,7 @@ var rows = map[string]row{
 	})},
 	"test-alert-mail": {need: admin, reach: onFleet, inert: "no mail server is set",
 		ask: just(func(*world, side) any { return obj{} })},
-	"acknowledge-alert": {need: operator, reach: onFleet, writes: list("alerts", "alert_events"),
+	"acknowledge-alert": {need: asOperator, reach: onFleet, writes: list("alerts", "alert_events"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("alert", s, func() thing { return thing{"id": w.alert()} }), body: obj{"note": "seen"}}
 		}},

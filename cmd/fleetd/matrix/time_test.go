@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/operator"
 )
 
 // An asker asks for work that waits, and then may not do it any more.
@@ -29,8 +31,8 @@ type asker struct {
 func (w *world) askers() []asker {
 	w.t.Helper()
 	ctx, by := w.t.Context(), w.people[0]
-	token := func(name string, r fleet.TokenRequest) asker {
-		r.Name, r.Role = w.name(inside), operator
+	token := func(name string, r operator.TokenRequest) asker {
+		r.Name, r.Role = w.name(inside), asOperator
 		made, secret, err := w.srv.Operators.NewToken(ctx, w.people[1], r)
 		if err != nil {
 			w.t.Fatal(err)
@@ -46,8 +48,8 @@ func (w *world) askers() []asker {
 		}}
 	}
 	person := func(name string, strike func(id uuid.UUID) error) asker {
-		o, err := w.srv.Operators.Create(ctx, by, fleet.OperatorRequest{Name: w.name(inside), Password: goodPassword,
-			Access: fleet.Access{Role: operator, Scope: "tag:" + scopeTag}})
+		o, err := w.srv.Operators.Create(ctx, by, operator.Request{Name: w.name(inside), Password: goodPassword,
+			Access: operator.Access{Role: asOperator, Scope: "tag:" + scopeTag}})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -57,33 +59,33 @@ func (w *world) askers() []asker {
 			}
 		}}
 	}
-	access := func(a fleet.Access) func(uuid.UUID) error {
+	access := func(a operator.Access) func(uuid.UUID) error {
 		return func(id uuid.UUID) error { return w.srv.Operators.SetAccess(ctx, by, id, a) }
 	}
 	later := time.Now().Add(time.Hour)
-	expires := token("a token that expires", fleet.TokenRequest{ExpiresAt: &later})
+	expires := token("a token that expires", operator.TokenRequest{ExpiresAt: &later})
 	expires.strike = func() { // at a moment that the test chooses
 		if _, err := w.db.Exec(ctx, `UPDATE tokens SET expires_at = now() WHERE id = $1`, expires.actor.ID); err != nil {
 			w.t.Fatal(err)
 		}
 		w.eventually("the token to expire", func() bool { return w.rest(expires.secret, "GET", "/devices", nil).status == 401 })
 	}
-	moved := token("a token whose devices leave its scope", fleet.TokenRequest{Scope: "tag:" + scopeTag})
+	moved := token("a token whose devices leave its scope", operator.TokenRequest{Scope: "tag:" + scopeTag})
 	moved.strike = func() {
 		for _, devices := range []map[side]fleet.DeviceID{w.live, w.asleep} {
 			w.must("PATCH", "/devices/"+string(devices[inside]), obj{"tags": []string{"elsewhere"}})
 		}
 	}
 	return []asker{
-		token("a program that is revoked", fleet.TokenRequest{}),
-		token("a model that is revoked", fleet.TokenRequest{Kind: fleet.KindModel, Tools: []string{"*"}}),
+		token("a program that is revoked", operator.TokenRequest{}),
+		token("a model that is revoked", operator.TokenRequest{Kind: fleet.KindModel, Tools: []string{"*"}}),
 		expires, moved,
 		person("an operator who is disabled", func(id uuid.UUID) error {
 			return w.srv.Operators.SetDisabled(ctx, by, id, true)
 		}),
-		person("an operator who becomes a viewer", access(fleet.Access{Role: viewer, Scope: "tag:" + scopeTag})),
-		person("an operator whose scope changes", access(fleet.Access{Role: operator, Scope: "tag:other"})),
-		person("an operator who keeps to reading there", access(fleet.Access{Role: operator, Scope: "tag:other", Rest: viewer})),
+		person("an operator who becomes a viewer", access(operator.Access{Role: viewer, Scope: "tag:" + scopeTag})),
+		person("an operator whose scope changes", access(operator.Access{Role: asOperator, Scope: "tag:other"})),
+		person("an operator who keeps to reading there", access(operator.Access{Role: asOperator, Scope: "tag:other", Rest: viewer})),
 	}
 }
 
@@ -162,7 +164,7 @@ func testWorkThatWaits(t *testing.T, restart bool) {
 // waitForWakeUp calls a device when it wakes up.
 func (w *world) waitForWakeUp(actor fleet.Principal, purpose string) {
 	w.t.Helper()
-	_, err := w.srv.FanOuts.Create(w.t.Context(), fleet.FanOutRequest{Actor: actor,
+	_, err := w.srv.FanOuts.Create(w.t.Context(), call.FanOutRequest{Actor: actor,
 		Devices: []fleet.DeviceID{w.asleep[inside]}, Tool: "self.get_device_status", OfflineWait: time.Hour, Purpose: purpose})
 	if err != nil {
 		w.t.Fatalf("%s: %v", purpose, err)
@@ -172,7 +174,7 @@ func (w *world) waitForWakeUp(actor fleet.Principal, purpose string) {
 // waitForApproval makes a call that somebody has to approve.
 func (w *world) waitForApproval(actor fleet.Principal, purpose string) string {
 	w.t.Helper()
-	c, err := w.srv.Calls.Make(w.t.Context(), fleet.CallRequest{Actor: actor, Device: w.live[inside], Tool: asked,
+	c, err := w.srv.Calls.Make(w.t.Context(), call.Request{Actor: actor, Device: w.live[inside], Tool: asked,
 		Arguments: json.RawMessage(`{"theme":"dark"}`), Purpose: purpose})
 	if err != nil || c.Approval == uuid.Nil {
 		w.t.Fatalf("%s: %+v, %v", purpose, c, err)

@@ -13,6 +13,7 @@ import (
 	"fleetd/broker/voice/voicetest"
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 )
 
 // talkingWorld is a world whose devices talk to a voice server.
@@ -23,7 +24,7 @@ func talkingWorld(t *testing.T) (*world, *voicetest.Server) {
 	w := newWorld(t, func(c *server.Config) {
 		c.VoiceUpstream, c.VoiceSecret = up.URL(true), "s3cret"
 		c.VoiceUDPAddr, c.VoiceUDPEndpoint = "127.0.0.1:0", "127.0.0.1:0"
-		c.ConversationWait = fleet.DefaultConversationWait
+		c.ConversationWait = call.DefaultConversationWait
 	})
 	return w, up
 }
@@ -184,9 +185,9 @@ func TestCallsThatWaitForAConversation(t *testing.T) {
 	var held []uuid.UUID
 	hold := func(actor fleet.Principal, name string) string {
 		t.Helper()
-		c, err := w.srv.Calls.Make(t.Context(), fleet.CallRequest{Actor: actor, Device: w.live[inside], Tool: "self.reboot",
+		c, err := w.srv.Calls.Make(t.Context(), call.Request{Actor: actor, Device: w.live[inside], Tool: "self.reboot",
 			Arguments: json.RawMessage(`{}`), Purpose: name})
-		if err != nil || c.Waits.Code != fleet.ReasonInConversation {
+		if err != nil || c.Waits.Code != call.ReasonInConversation {
 			t.Fatalf("the call of %s does not wait: %+v, %v", name, c, err)
 		}
 		held = append(held, c.ID)

@@ -21,6 +21,7 @@ import (
 	"fleetd/cmd/fleetd/server"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -114,7 +115,7 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	t.Cleanup(func() { w.srv.Close() })
 	w.http, w.mqtt, w.admin = w.srv.HTTPAddr().String(), w.srv.MQTTAddr().String(), w.srv.AdminAddr().String()
 	w.people = [2]fleet.Principal{w.person("anna"), w.person("bob")}
-	token, secret, err := w.srv.Operators.NewToken(t.Context(), w.people[0], fleet.TokenRequest{Name: "root",
+	token, secret, err := w.srv.Operators.NewToken(t.Context(), w.people[0], operator.TokenRequest{Name: "root",
 		Role: fleet.RoleAdmin})
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +146,8 @@ func (w *world) restart() {
 func (w *world) person(name string) fleet.Principal {
 	w.t.Helper()
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	o, err := w.srv.Operators.Create(w.t.Context(), by, fleet.OperatorRequest{Name: name, Password: goodPassword,
-		Access: fleet.Access{Role: fleet.RoleAdmin}})
+	o, err := w.srv.Operators.Create(w.t.Context(), by, operator.Request{Name: name, Password: goodPassword,
+		Access: operator.Access{Role: fleet.RoleAdmin}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

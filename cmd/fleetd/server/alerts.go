@@ -10,10 +10,10 @@ import (
 	"syscall"
 	"time"
 
-	"fleetd/fleet"
 	"fleetd/fleet/alert"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/upstream"
 	"fleetd/web/i18n"
 
 	"github.com/google/uuid"
@@ -75,7 +75,7 @@ func (s *Server) disks() (all []alert.Disk) {
 // upstreamProbe finds out which voice servers cannot be reached: it opens a
 // connection to each and closes it, and asks how their conversations began.
 type upstreamProbe struct {
-	states func() []fleet.UpstreamState
+	states func() []upstream.State
 	dial   outbound.DialFunc
 
 	mu   sync.Mutex
@@ -96,7 +96,7 @@ func (p *upstreamProbe) look(ctx context.Context) (all []alert.Upstream) {
 	known := make(map[uuid.UUID]bool)
 	var wait sync.WaitGroup
 	for _, u := range p.states() {
-		if !u.Enabled || u.Kind == fleet.UpstreamNone {
+		if !u.Enabled || u.Kind == upstream.None {
 			continue
 		}
 		known[u.ID] = true

@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/operator"
 
 	"github.com/google/uuid"
 )
@@ -44,7 +45,7 @@ func TestTheWayBackWithDevices(t *testing.T) {
 		}
 	}
 
-	_, secret, err := b.Operators.NewToken(ctx, testOperator, fleet.TokenRequest{Name: "model", Kind: fleet.KindModel,
+	_, secret, err := b.Operators.NewToken(ctx, testOperator, operator.TokenRequest{Name: "model", Kind: fleet.KindModel,
 		Role: fleet.RoleOperator, Tools: []string{"*"}})
 	if err != nil {
 		t.Fatal(err)
@@ -117,12 +118,12 @@ func TestHealthChecksKeepToTheToolsOfTheMaker(t *testing.T) {
 		return n
 	}
 	var c struct{ ID, State, Code string }
-	s.actsAs(fleet.TokenRequest{Name: "narrow", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
+	s.actsAs(operator.TokenRequest{Name: "narrow", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
 	if status := s.rest("POST", "/campaigns", plan("narrow"), &c); status != 403 {
 		t.Errorf("a plan with a check that its maker may not make is answered %d, %+v", status, c)
 	}
 
-	maker := s.actsAs(fleet.TokenRequest{Name: "wide", Role: fleet.RoleOperator, Tools: []string{"self.*"}})
+	maker := s.actsAs(operator.TokenRequest{Name: "wide", Role: fleet.RoleOperator, Tools: []string{"self.*"}})
 	if status := s.rest("POST", "/campaigns", plan("wide"), &c); status != 201 {
 		t.Fatalf("planning is answered %d, %+v", status, c)
 	}

@@ -8,7 +8,9 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/operator"
 
 	"github.com/google/uuid"
 )
@@ -49,7 +51,7 @@ func newRightsWorld(t *testing.T) *rightsWorld {
 }
 
 // actsAs lets the requests that follow be those of a new token, and returns its principal.
-func (d *rightsWorld) actsAs(r fleet.TokenRequest) fleet.Principal {
+func (d *rightsWorld) actsAs(r operator.TokenRequest) fleet.Principal {
 	d.t.Helper()
 	made, secret, err := d.Operators.NewToken(d.t.Context(), testOperator, r)
 	if err != nil {
@@ -67,7 +69,7 @@ func (d *rightsWorld) touched(among []fleet.DeviceID) (touched []fleet.DeviceID)
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		calls, err := d.Calls.List(d.t.Context(), fleet.CallFilter{Device: id})
+		calls, err := d.Calls.List(d.t.Context(), call.Filter{Device: id})
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -92,7 +94,7 @@ func TestContinuousCampaignStaysWithinItsMakersFilter(t *testing.T) {
 	lab, others := s.lab, s.others
 	release := releaseForSim(t, s.testServer, "2.5.0")
 	before := s.versions(others)
-	s.actsAs(fleet.TokenRequest{Name: "lab", Role: fleet.RoleOperator, Scope: "tag:lab"})
+	s.actsAs(operator.TokenRequest{Name: "lab", Role: fleet.RoleOperator, Scope: "tag:lab"})
 
 	var c struct{ ID, Q, Within, State string }
 	if status := s.rest("POST", "/campaigns", map[string]any{"name": "escape", "release_id": release.ID,
@@ -133,7 +135,7 @@ func TestADeviceThatLeavesTheScopeGetsNothing(t *testing.T) {
 	s := newRightsWorld(t)
 	release := releaseForSim(t, s.testServer, "2.5.0")
 	admin := s.token
-	s.actsAs(fleet.TokenRequest{Name: "lab", Role: fleet.RoleOperator, Scope: "tag:lab"})
+	s.actsAs(operator.TokenRequest{Name: "lab", Role: fleet.RoleOperator, Scope: "tag:lab"})
 	var c struct {
 		ID, State string
 		Waves     []struct{ State string }

@@ -16,6 +16,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +50,7 @@ func (w *chaosWorld) makeAsker() (token string, err error) {
 		return "", err
 	}
 	_, err = w.rest("POST", "/policies", map[string]any{"name": "chaos", "names": []string{chaosAsker},
-		"tools": []string{chaosTool}, "decision": fleet.DecisionRequireApproval}, &struct{}{})
+		"tools": []string{chaosTool}, "decision": call.DecisionRequireApproval}, &struct{}{})
 	return token, err
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // spellings are the ways in which a Client-Id may be written.
@@ -38,7 +39,7 @@ func TestViewersSeeNoClientID(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_, viewer, err := d.Operators.NewToken(t.Context(), testOperator, fleet.TokenRequest{Name: "v", Role: fleet.RoleViewer})
+	_, viewer, err := d.Operators.NewToken(t.Context(), testOperator, operator.TokenRequest{Name: "v", Role: fleet.RoleViewer})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/mail"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/telemetry"
 	"fleetd/web"
@@ -332,8 +333,8 @@ func (c *Config) check() error {
 	if c.RequireManifest && len(c.ManifestKeys) == 0 {
 		return errors.New("--require-manifest needs to know whose manifests: give --manifest-key")
 	}
-	if c.AdminPassword != "" && len(c.AdminPassword) < fleet.MinPassword {
-		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", fleet.MinPassword)
+	if c.AdminPassword != "" && len(c.AdminPassword) < operator.MinPassword {
+		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", operator.MinPassword)
 	}
 	if err := c.checkProxies(); err != nil {
 		return err

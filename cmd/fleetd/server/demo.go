@@ -12,6 +12,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/operator"
 )
 
 // demoVersions are the releases of a demo fleet: one that some of its devices
@@ -59,7 +60,7 @@ func (s *Server) demoModel(ctx context.Context) error {
 			}
 		}
 	}
-	_, s.modelToken, err = s.Operators.NewToken(ctx, by, fleet.TokenRequest{Name: name, Kind: fleet.KindModel,
+	_, s.modelToken, err = s.Operators.NewToken(ctx, by, operator.TokenRequest{Name: name, Kind: fleet.KindModel,
 		Role: fleet.RoleOperator, Tools: []string{"*"}})
 	return err
 }

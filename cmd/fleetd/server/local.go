@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
+	"fleetd/fleet/operator"
 
 	"fleetd/fleet"
 
@@ -22,13 +23,13 @@ import (
 var localActor = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: fleet.RoleAdmin}
 
 // withOperators opens the server's database, running or not, for one command.
-func (f *Database) withOperators(ctx context.Context, do func(*fleet.Operators) error) error {
+func (f *Database) withOperators(ctx context.Context, do func(*operator.Service) error) error {
 	db, err := openDatabase(ctx, f, quietLogger())
 	if err != nil {
 		return err
 	}
 	defer db.close()
-	return do(fleet.NewOperators(db.store))
+	return do(operator.New(db.store))
 }
 
 type UserCommand struct {
@@ -54,9 +55,9 @@ func (c *userAdd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
-		o, err := s.Create(ctx, localActor, fleet.OperatorRequest{Name: c.Name, Password: password,
-			Access: fleet.Access{Role: fleet.Role(c.Role), Scope: c.Scope, Rest: fleet.Role(c.Rest)}})
+	return c.withOperators(ctx, func(s *operator.Service) error {
+		o, err := s.Create(ctx, localActor, operator.Request{Name: c.Name, Password: password,
+			Access: operator.Access{Role: fleet.Role(c.Role), Scope: c.Scope, Rest: fleet.Role(c.Rest)}})
 		if err != nil {
 			return err
 		}
@@ -75,7 +76,7 @@ type userList struct {
 }
 
 func (c *userList) Run(ctx context.Context) error {
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
+	return c.withOperators(ctx, func(s *operator.Service) error {
 		operators, err := s.Operators(ctx)
 		if err != nil {
 			return err
@@ -116,7 +117,7 @@ func (c *userPasswd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
+	return c.withOperators(ctx, func(s *operator.Service) error {
 		o, err := operatorNamed(ctx, s, c.Name)
 		if err != nil {
 			return err
@@ -132,7 +133,7 @@ func (c *userPasswd) Run(ctx context.Context) error {
 	})
 }
 
-func operatorNamed(ctx context.Context, s *fleet.Operators, name string) (fleet.Operator, error) {
+func operatorNamed(ctx context.Context, s *operator.Service, name string) (operator.Operator, error) {
 	o, err := s.ByName(ctx, name)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return o, fmt.Errorf("there is no operator %q; see fleetd user list", name)
@@ -147,7 +148,7 @@ type userDisable struct {
 }
 
 func (c *userDisable) Run(ctx context.Context) error {
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
+	return c.withOperators(ctx, func(s *operator.Service) error {
 		o, err := operatorNamed(ctx, s, c.Name)
 		if err != nil {
 			return err
@@ -180,8 +181,8 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 		t := time.Now().UTC().Add(c.Expires)
 		expires = &t
 	}
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
-		t, secret, err := s.NewToken(ctx, localActor, fleet.TokenRequest{Name: c.Name, Role: fleet.Role(c.Role),
+	return c.withOperators(ctx, func(s *operator.Service) error {
+		t, secret, err := s.NewToken(ctx, localActor, operator.TokenRequest{Name: c.Name, Role: fleet.Role(c.Role),
 			Kind: fleet.PrincipalKind(c.Kind), Scope: c.Scope, Tools: c.Tools, PerMinute: c.PerMin, ExpiresAt: expires})
 		if err != nil {
 			return err
@@ -218,7 +219,7 @@ type tokenList struct {
 }
 
 func (c *tokenList) Run(ctx context.Context) error {
-	return c.withOperators(ctx, func(s *fleet.Operators) error {
+	return c.withOperators(ctx, func(s *operator.Service) error {
 		tokens, err := s.Tokens(ctx)
 		if err != nil {
 			return err
@@ -264,7 +265,7 @@ func (c *tokenRevoke) Run(ctx context.Context) error {
 	if err != nil {
 		return UsageError{fmt.Errorf("%q is not a token id; see fleetd token list", c.ID)}
 	}
-	return c.withOperators(ctx, func(s *fleet.Operators) error { return s.Revoke(ctx, localActor, id) })
+	return c.withOperators(ctx, func(s *operator.Service) error { return s.Revoke(ctx, localActor, id) })
 }
 
 // choosePassword takes the password given, asks for one on a terminal, or

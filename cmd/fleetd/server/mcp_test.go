@@ -12,6 +12,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // bearerTransport adds a token to requests.
@@ -32,7 +33,7 @@ func TestModelThroughMCP(t *testing.T) {
 	})
 	d.simulate(sim.Options{Devices: 2, Boards: []string{"esp-box-3"}, Seed: 7, TimeScale: 0.1})
 	device := d.listed(2)[0].ID
-	_, model, err := d.Operators.NewToken(t.Context(), testOperator, fleet.TokenRequest{Name: "model",
+	_, model, err := d.Operators.NewToken(t.Context(), testOperator, operator.TokenRequest{Name: "model",
 		Kind: fleet.KindModel, Role: fleet.RoleOperator, Tools: []string{"*"}})
 	if err != nil {
 		t.Fatal(err)

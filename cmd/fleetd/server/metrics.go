@@ -2,6 +2,7 @@ package server
 
 import (
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/web/device"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ type metrics struct {
 	calls    map[fleet.CallState]prometheus.Counter // by outcome
 	duration prometheus.Histogram
 
-	approvals map[fleet.ApprovalState]prometheus.Counter // by how they ended
+	approvals map[call.ApprovalState]prometheus.Counter // by how they ended
 }
 
 func newMetrics() *metrics {
@@ -34,9 +35,9 @@ func newMetrics() *metrics {
 	}
 	approvals := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fleetd_approvals_total", Help: "Approvals by how they ended."}, []string{"state"})
-	m.approvals = make(map[fleet.ApprovalState]prometheus.Counter)
-	for _, s := range fleet.ApprovalStates {
-		if s != fleet.ApprovalWaiting {
+	m.approvals = make(map[call.ApprovalState]prometheus.Counter)
+	for _, s := range call.ApprovalStates {
+		if s != call.ApprovalWaiting {
 			m.approvals[s] = approvals.WithLabelValues(string(s))
 		}
 	}
@@ -56,7 +57,7 @@ func (m *metrics) observe(c *fleet.Call) {
 }
 
 // observeApproval counts the end of an approval.
-func (m *metrics) observeApproval(s fleet.ApprovalState) {
+func (m *metrics) observeApproval(s call.ApprovalState) {
 	if n, ok := m.approvals[s]; ok {
 		n.Inc()
 	}

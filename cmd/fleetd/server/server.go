@@ -29,18 +29,22 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/lease"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
+	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/mcp/gateway"
 	"fleetd/web/device"
@@ -53,13 +57,13 @@ import (
 // does. They are set when Start returns, and not to be changed.
 type Server struct {
 	Devices    *fleet.Devices
-	Calls      *fleet.Calls
-	FanOuts    *fleet.FanOuts
+	Calls      *call.Service
+	FanOuts    *call.FanOuts
 	Presences  *fleet.Presences
-	Snapshots  *fleet.Snapshots
-	Operators  *fleet.Operators
+	Snapshots  *picture.Service
+	Operators  *operator.Service
 	Filters    *fleet.Filters
-	ToolPins   *fleet.ToolPins
+	ToolPins   *policy.ToolPins
 	Enrolments *enrolment.Service
 	Rules      *enrolment.Rules
 	Serials    *enrolment.Serials
@@ -67,10 +71,10 @@ type Server struct {
 	Reports    *telemetry.Reports
 	Firmware   *firmware.Service
 	Campaigns  *campaign.Service
-	Approvals  *fleet.Approvals
+	Approvals  *call.Approvals
 	Webhooks   *webhook.Service
 	Policies   *policy.Service
-	Upstreams  *fleet.Upstreams
+	Upstreams  *upstream.Service
 	Alerts     *alert.Service
 	Events     *fleet.Events
 
@@ -107,7 +111,7 @@ type Server struct {
 	reporter      *systemReporter
 	zone          *time.Location // of devices that have none set
 	accounts      *voice.Accounts
-	vision        *fleet.VisionTokens
+	vision        *picture.VisionTokens
 	cameras       cameras
 	virtual       *virtualFleet // nil without DemoVirtual
 	firstPassword string        // of the operator made at the first start; "" later
@@ -239,7 +243,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if s.Keys, err = openKeys(ctx, s.store, secret, log); err != nil {
 		return nil, err
 	}
-	s.Operators = fleet.NewOperators(s.store)
+	s.Operators = operator.New(s.store)
 	s.Operators.EndIdle(cfg.SessionIdle)
 	s.authority = authority.New(authority.Options{Store: s.store, Changes: s.Operators.Changes})
 	s.Filters = fleet.NewFilters(s.store)
@@ -282,7 +286,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 
-	s.vision = fleet.NewVisionTokens(fleet.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
+	s.vision = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
 		Connection: s.connection})
 
 	// Devices connect from here on.
@@ -302,11 +306,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			engine.ConversationEnded(id)
 		}
 	}})
-	var interruptions *fleet.Interruptions // nil: nothing waits
+	var interruptions *call.Interruptions // nil: nothing waits
 	if cfg.ConversationWait > 0 {
-		interruptions = &fleet.Interruptions{Open: s.open, Bound: cfg.ConversationWait}
+		interruptions = &call.Interruptions{Open: s.open, Bound: cfg.ConversationWait}
 	}
-	s.Snapshots = fleet.NewSnapshots(fleet.SnapshotsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+	s.Snapshots = picture.New(picture.Options{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return s.Calls.Running(id) }})
 	s.stages.run("one-time links", s.Snapshots.Run)
@@ -315,12 +319,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.run("policy", s.Policies.Run)
-	s.ToolPins = fleet.NewToolPins(s.store, s.targets, log)
+	s.ToolPins = policy.NewToolPins(s.store, s.targets, log)
 	if err := s.ToolPins.Load(ctx); err != nil {
 		return nil, err
 	}
 	s.stages.run("tool pins", s.ToolPins.Run)
-	s.Calls = fleet.NewCalls(fleet.CallsOptions{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
+	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		Running: func(id fleet.DeviceID) (elf, version string) {
@@ -340,10 +344,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.logs.Store(logs)
 	s.stages.run("logs of devices", logs.Run)
 	s.stages.onStop("calls", s.Calls.Shutdown)
-	s.FanOuts = fleet.NewFanOuts(fleet.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
+	s.FanOuts = call.NewFanOuts(call.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
 		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.run("fan-outs", s.FanOuts.Run)
-	s.Approvals = fleet.NewApprovals(fleet.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
+	s.Approvals = call.NewApprovals(call.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
 		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
 	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
 		func() float64 { return float64(s.Approvals.Waiting()) })
@@ -497,8 +501,8 @@ func (s *Server) firstOperator(ctx context.Context) error {
 	}
 	password := cmp.Or(s.cfg.AdminPassword, newPassword())
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
-	if _, err := s.Operators.Create(ctx, by, fleet.OperatorRequest{Name: "admin", Password: password,
-		Access: fleet.Access{Role: fleet.RoleAdmin}}); err != nil {
+	if _, err := s.Operators.Create(ctx, by, operator.Request{Name: "admin", Password: password,
+		Access: operator.Access{Role: fleet.RoleAdmin}}); err != nil {
 		return fmt.Errorf("--admin-password: %w", err)
 	}
 	s.firstPassword = password

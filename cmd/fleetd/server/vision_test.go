@@ -17,6 +17,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/picture"
 )
 
 type pictureJSON struct {
@@ -119,7 +120,7 @@ func TestPhotoOfNoCall(t *testing.T) {
 	device := d.listed(1)[0].ID
 	_, token := d.vision.Address(fleet.DeviceID(device))
 	body, contentType := formOf(t, "Who rang?", testPicture(t))
-	req, err := http.NewRequest("POST", "http://"+d.http+fleet.VisionPath, body)
+	req, err := http.NewRequest("POST", "http://"+d.http+picture.VisionPath, body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,9 @@ import (
 	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/picture"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/upstream"
 	"fleetd/web/device"
 	"fleetd/web/i18n"
 
@@ -21,9 +23,9 @@ import (
 
 // openUpstreams reads the voice servers: those on record, and behind them the one
 // that the command line names.
-func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
+func (s *Server) openUpstreams(ctx context.Context, sealer upstream.Sealer) error {
 	s.voiceWanted = make(chan struct{}, 1)
-	o := fleet.UpstreamsOptions{Store: s.store, Sealer: sealer, Targets: s.targets, Link: upstreamLink{s}, Log: s.log,
+	o := upstream.Options{Store: s.store, Sealer: sealer, Targets: s.targets, Link: upstreamLink{s}, Log: s.log,
 		Changed: func() {
 			select {
 			case s.voiceWanted <- struct{}{}:
@@ -35,13 +37,13 @@ func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
 		if err := u.Check(); err != nil {
 			return err
 		}
-		o.Fixed = &fleet.UpstreamChoice{Upstream: fleet.Upstream{Name: u.Name, URL: u.URL, Auth: fleet.UpstreamAuthNone},
+		o.Fixed = &upstream.Choice{Server: upstream.Server{Name: u.Name, URL: u.URL, Auth: upstream.AuthNone},
 			Key: s.cfg.VoiceSecret}
 		if s.cfg.VoiceSecret != "" {
-			o.Fixed.Auth = fleet.UpstreamAuthSecret
+			o.Fixed.Auth = upstream.AuthSecret
 		}
 	}
-	s.Upstreams = fleet.NewUpstreams(o)
+	s.Upstreams = upstream.New(o)
 	if err := s.Upstreams.Load(ctx); err != nil {
 		return err
 	}
@@ -55,17 +57,17 @@ func (s *Server) openUpstreams(ctx context.Context, sealer fleet.Sealer) error {
 // upstreamLink is what the relay knows of voice servers. There may be none yet.
 type upstreamLink struct{ *Server }
 
-func (l upstreamLink) UpstreamHealth(id uuid.UUID, changed time.Time) fleet.UpstreamHealth {
+func (l upstreamLink) UpstreamHealth(id uuid.UUID, changed time.Time) upstream.Health {
 	if relay := l.voice.Load(); relay != nil {
 		return relay.Health(id, changed)
 	}
-	return fleet.UpstreamHealth{}
+	return upstream.Health{}
 }
 
 // checkUpstreamTimeout bounds a check without a relay.
 const checkUpstreamTimeout = 9 * time.Second
 
-func (l upstreamLink) CheckUpstream(ctx context.Context, c fleet.UpstreamChoice) fleet.UpstreamCheck {
+func (l upstreamLink) CheckUpstream(ctx context.Context, c upstream.Choice) upstream.Check {
 	if relay := l.voice.Load(); relay != nil {
 		return relay.Check(ctx, l.voiceUpstream(c))
 	}
@@ -90,16 +92,16 @@ func (v voicePolls) Code(id fleet.DeviceID) *enrolment.Activation {
 }
 
 // voiceUpstream is a voice server as the relay wants it.
-func (s *Server) voiceUpstream(c fleet.UpstreamChoice) voice.Upstream {
-	if c.Kind == fleet.UpstreamOTA {
+func (s *Server) voiceUpstream(c upstream.Choice) voice.Upstream {
+	if c.Kind == upstream.OTA {
 		return s.accounts.Of(c)
 	}
 	u := voice.Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, URL: c.URL, NoTools: !c.Tools,
 		Guard: s.outbound}
 	switch c.Auth {
-	case fleet.UpstreamAuthSecret:
+	case upstream.AuthSecret:
 		u.Secret = c.Key
-	case fleet.UpstreamAuthToken:
+	case upstream.AuthToken:
 		u.Token = c.Key
 	}
 	return u
@@ -187,7 +189,7 @@ type voiceExplainer struct {
 	other  device.Explainer // nil without one
 }
 
-func (e voiceExplainer) Explain(ctx context.Context, p fleet.Photo, clientID string) ([]byte, error) {
+func (e voiceExplainer) Explain(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
 	if relay := e.server.voice.Load(); relay != nil && p.AskedBy.Kind == fleet.KindVoice {
 		if v, ok := relay.Vision(p.AskedBy.ID, p.Device); ok {
 			return device.NewVisionUpstream(v.URL, v.Token, e.server.outbound).DialBy(v.Dial).Explain(ctx, p, clientID)
@@ -248,7 +250,7 @@ func (l voiceTexts) Error(err error) string {
 // voiceMetrics shows the relay's numbers, all from one reading.
 type voiceMetrics struct {
 	relay     *voice.Relay
-	upstreams *fleet.Upstreams
+	upstreams *upstream.Service
 }
 
 // A voiceMetric is one number of the relay under the name it is shown by.
@@ -338,7 +340,7 @@ func (v voiceMetrics) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.read(&s)))
 	}
 	for _, u := range v.upstreams.States() {
-		if u.Kind == fleet.UpstreamNone {
+		if u.Kind == upstream.None {
 			continue
 		}
 		show := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64) {

@@ -14,6 +14,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 )
 
@@ -48,7 +49,7 @@ func TestSpokenCallAmongOthers(t *testing.T) {
 	for range callers {
 		others.Go(func() {
 			for ctx.Err() == nil {
-				c, _ := d.Calls.Make(ctx, fleet.CallRequest{Actor: program, Device: id, Tool: "self.get_device_status"})
+				c, _ := d.Calls.Make(ctx, call.Request{Actor: program, Device: id, Tool: "self.get_device_status"})
 				if c.State != fleet.CallSucceeded {
 					time.Sleep(10 * time.Millisecond)
 					continue
@@ -106,7 +107,7 @@ func TestCallsDuringFlood(t *testing.T) {
 		var took []time.Duration
 		for end := time.Now().Add(time.Second); time.Now().Before(end); {
 			begin := time.Now()
-			c, err := d.Calls.Make(t.Context(), fleet.CallRequest{Actor: fleet.Principal{Kind: fleet.KindProgram, Name: "p",
+			c, err := d.Calls.Make(t.Context(), call.Request{Actor: fleet.Principal{Kind: fleet.KindProgram, Name: "p",
 				Role: fleet.RoleAdmin}, Device: ids[len(took)%devices], Tool: "self.get_device_status",
 				Arguments: json.RawMessage(`{}`)})
 			if err != nil || c.State != fleet.CallSucceeded {

@@ -15,6 +15,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/operator"
 	"fleetd/fleet/postgres/pgtest"
 )
 
@@ -52,7 +53,7 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	t.Cleanup(func() { d.Close() })
 	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()
 	var err error
-	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, fleet.TokenRequest{Name: "e2e",
+	if _, d.token, err = d.Operators.NewToken(t.Context(), testOperator, operator.TokenRequest{Name: "e2e",
 		Role: fleet.RoleAdmin}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,567 @@
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fleetd/fleet"
+	"fmt"
+	"time"
+)
+
+// An attempt is one call on its path from the request to the outcome.
+type attempt struct {
+	calls  *Service
+	asked  Request         // what the call was made for
+	target *fleet.Target   // its device, as the call was last judged
+	call   *fleet.Call     // its record
+	wire   json.RawMessage // the arguments as they go to the device
+	wait   wait            // outside of the device's line
+	turn   fleet.Turn      // its place in that line; nil while it has none
+}
+
+// carry moves a call along its path, which is the same for operators, programs,
+// models and campaigns:
+//
+//	check  the request is worth a record, and names a device
+//	judge  the actor may make this call to this device, with these arguments,
+//	       or the call waits for the approval of a person
+//	queue  the call has its place in the device's line, or waits: for the end of a
+//	       conversation that it would interrupt, or until its device is back
+//	store  its record is durable: nothing is sent without one
+//	send   its wait is over and its turn comes, its bytes are written, and its
+//	       outcome is durable
+//
+// An error before send means that there is no record, or none that the database
+// confirmed. Neither a refusal nor a device that is offline is an error: judge
+// and queue make it the outcome, store puts it on record, and send has nothing
+// left to do.
+//
+// The caller waits for send only if it asks to, and if the call does not wait.
+func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, error) {
+	r.now = s.o.Now()
+	a := &attempt{calls: s, asked: r}
+	if err := s.enter(); err != nil {
+		a.abandon(err)
+		return fleet.Call{}, err
+	}
+	talk := s.o.Interruptions.talk(r, r.now, r.now)
+	err := a.check(ctx, talk)
+	if err == nil {
+		a.judge(ctx)
+		err = a.queue(talk)
+	}
+	if err == nil {
+		err = a.store(ctx)
+	}
+	if err != nil {
+		a.abandon(err)
+		s.running.Done()
+		return fleet.Call{}, err
+	}
+	if wait && a.wait.kind == noWait {
+		defer s.running.Done()
+		err := a.send()
+		return *a.call, err
+	}
+	record := *a.call
+	go a.sendAlone()
+	return record, nil
+}
+
+// sendAlone is [attempt.send] with no one to return to.
+func (a *attempt) sendAlone() {
+	defer a.calls.running.Done()
+	if err := a.send(); err != nil {
+		a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
+	}
+}
+
+// abandon ends a call that has no record.
+func (a *attempt) abandon(err error) {
+	a.leave()
+	why := &fleet.CallError{Code: fleet.CodeNotRecorded}
+	if errors.Is(err, ErrTalking) {
+		why = fleet.NewCallError(fleet.CodeTalking)
+	}
+	a.asked.Firmware.notify(fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceNotSent, Code: why.Code,
+		Detail: fleet.CleanText(err.Error(), maxOrderDetail)})
+}
+
+// leave gives back the call's place, in the device's line and among the calls that wait.
+func (a *attempt) leave() {
+	if a.turn != nil {
+		a.turn.Done()
+		a.turn = nil
+	}
+	if a.wait.call != nil {
+		a.calls.waiting.remove(&a.wait)
+	}
+}
+
+// check begins the record of a call, in memory, if the request is worth one. A caller
+// that waits for the end of conversations itself has no record while one is under way.
+func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error) {
+	r := a.asked
+	if err := checkRequest(r); err != nil {
+		return err
+	}
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	if !r.Actor.Sees(a.target.Device) {
+		return fmt.Errorf("device %s: %w", r.Device, fleet.ErrNotFound)
+	}
+	a.call, a.wire = newCall(r, a.target), r.Arguments
+	if r.grant != nil {
+		if err := a.checkApprover(ctx, r); err != nil {
+			return err
+		}
+	}
+	if talk != nil && r.UnlessTalking {
+		return ErrTalking
+	}
+	return nil
+}
+
+// checkRequest refuses what is not worth a record: it cannot be stored.
+func checkRequest(r Request) error {
+	switch {
+	case r.Tool == "" || len(r.Tool) > 200:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.length", "limit", 200)
+	case len(r.Arguments) > MaxArgumentBytes:
+		return fleet.Refuse(fleet.ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
+	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.not_json")
+	case r.Firmware != nil && (r.Tool != fleet.ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Timeout <= 0):
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_order", "tool", fleet.ToolUpgradeFirmware)
+	case r.OfflineWait < 0 || r.OfflineWait > MaxCallOfflineWait:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_offline_wait", "limit", MaxCallOfflineWait.Milliseconds(),
+			"limit_ms", MaxCallOfflineWait).At("offline_wait_ms")
+	case r.OfflineWait > 0 && !r.mayWaitForDevice():
+		return fleet.Refuse(fleet.ErrForbidden, "wait_not_for_actor", "actor", r.Actor.Name)
+	case r.Timeout < 0 || r.Timeout > MaxTimeout:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_timeout", "limit_ms", MaxTimeout)
+	}
+	return checkPurpose(r.Purpose)
+}
+
+// newCall is the record of a call that nothing is decided about.
+func newCall(r Request, t *fleet.Target) *fleet.Call {
+	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments), Actor: r.Actor,
+		FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+	if r.Mandate != nil {
+		c.Evidence = r.Mandate.evidence(r.now)
+	}
+	if r.Firmware != nil {
+		tool, _ := t.Inventory.Tool(r.Tool)
+		c.Arguments, c.Timeout = r.Firmware.arguments(tool.InputSchema, redactToken(r.Firmware.URL)), r.Firmware.Timeout
+	}
+	if c.Timeout == 0 {
+		c.Timeout = fleet.DefaultTimeout(r.Tool)
+	}
+	return c
+}
+
+// judge closes the call if the gate refuses it, or has it wait if a person can
+// approve it.
+func (a *attempt) judge(ctx context.Context) {
+	if a.call.State.Final() {
+		return
+	}
+	switch no := a.admit(ctx, a.asked); {
+	case no == nil:
+	case no.ask != nil && a.calls.o.Approvals != nil:
+		a.waitForApproval(*no.ask)
+	default:
+		a.close(no.state, &no.err)
+	}
+}
+
+// admit asks the gate, and fills in the arguments of a call that it lets pass.
+func (a *attempt) admit(ctx context.Context, r Request) (no *refusal) {
+	if no = a.calls.gate.check(a.target, r); no == nil && r.hasURL() {
+		a.wire, a.call.Arguments, no = a.fillArguments(ctx, r)
+	}
+	return no
+}
+
+// queue joins the device's line, unless the call waits outside of it. A call whose
+// turn it is straight away is put on record as sent: the record must be there before
+// the first byte leaves, and one commit does for both.
+func (a *attempt) queue(talk *ConversationWait) error {
+	r := a.asked
+	switch {
+	case a.call.State != fleet.CallPending:
+		return nil
+	case r.OfflineWait > 0 && talk != nil:
+		a.waitFor(deviceWait, talk.Reason())
+		return nil
+	case r.OfflineWait > 0 && a.calls.waiting.anyAway(r.Device):
+		a.waitFor(deviceWait, fleet.Reason{})
+		return nil
+	case talk != nil:
+		a.waitFor(conversationWait, talk.Reason())
+		return nil
+	}
+	turn, err := a.calls.o.Link.Queue(r.Device, r.Actor.Kind)
+	onRecord := a.wait.kind != noWait
+	switch {
+	case err == nil:
+		a.turn = turn
+		a.call.RPCID = turn.RPCID()
+		select {
+		case <-turn.Ready():
+			if !onRecord {
+				a.markSent()
+			}
+		default:
+		}
+	case errors.Is(err, fleet.ErrOffline) && r.OfflineWait > 0:
+		a.wait.wasAway = true
+		a.waitFor(deviceWait, fleet.Reason{})
+	case errors.Is(err, fleet.ErrOffline) && r.UnlessOffline && !onRecord:
+		return err
+	case errors.Is(err, fleet.ErrOffline) && a.target.Device.ConnectsForConversations():
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".conversations"))
+	case errors.Is(err, fleet.ErrOffline):
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".not_connected"))
+	case errors.Is(err, fleet.ErrBusy):
+		a.close(fleet.CallRefused, fleet.NewCallError(fleet.CodeBusy))
+	case onRecord:
+		a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", fleet.CleanText(err.Error(), 300)))
+	default:
+		return err
+	}
+	return nil
+}
+
+func (a *attempt) markSent() {
+	now := a.calls.o.Now()
+	a.call.State, a.call.SentAt = fleet.CallSent, &now
+}
+
+// store puts the call on record: final if it cannot be made, sent if the device is
+// idle, else pending, with what it waits for. The insert may succeed although it
+// returns an error; the settler then stores that the call was not sent.
+func (a *attempt) store(ctx context.Context) (err error) {
+	ctx = context.WithoutCancel(ctx)
+	switch ask := a.wait.approval; a.call.State {
+	case fleet.CallPendingApproval:
+		approvals := a.calls.o.Approvals
+		if ask.AskedLine, ask.Person, err = approvals.PrincipalLine(ctx, ask.AskedBy); err != nil {
+			return err
+		}
+		if err = approvals.AskForCall(ctx, a.call, ask); err == nil {
+			a.calls.announce(a.call)
+			a.calls.announceApproval(ask)
+			return nil
+		}
+	case fleet.CallPendingDevice:
+		err = a.storeWaiting()
+	default:
+		err = a.calls.o.Store.InsertCall(ctx, a.call)
+	}
+	switch {
+	case err == nil:
+		a.calls.announce(a.call)
+		return nil
+	case errors.Is(err, fleet.ErrNotStored), errors.Is(err, fleet.ErrInvalid):
+		return err
+	case !a.call.State.Final():
+		a.neverSent()
+	}
+	return a.unsettled(err)
+}
+
+// send sends a call on record, waits for its outcome and stores that. Only a call that
+// waits for its device takes more than one turn: if nothing could be written to it.
+func (a *attempt) send() error {
+	if a.asked.Firmware != nil {
+		defer a.notifyNotSent()
+	}
+	if a.call.State.Final() { // refused, invalid or offline
+		a.calls.o.Observe(a.call)
+		return nil
+	}
+	defer a.leave()
+	for !a.call.State.Final() {
+		if a.turn == nil && !a.outwait() {
+			return nil // the call goes on from its record
+		}
+		var err error
+		if !a.call.State.Final() && a.call.State != fleet.CallSent {
+			err = a.await()
+		}
+		if err == nil && a.call.State == fleet.CallSent {
+			a.deliver()
+		}
+		if a.wait.kind == deviceWait {
+			err = a.waitOn(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.finish()
+}
+
+// await waits for the device's turn and marks the call sent.
+func (a *attempt) await() error {
+	end := outwait(a, a.turn.Ready(), a.turn.Lost(), a.notAfter(a.calls.o.Now().Add(queueTimeout)))
+	switch {
+	case a.wait.kind == deviceWait && end == waitCame:
+		return a.takeTurn()
+	case a.wait.kind == deviceWait: // waits on
+	case end == waitCame:
+		err := a.judgeAgain()
+		if err == nil && !a.call.State.Final() {
+			a.markSent()
+			err = a.calls.o.Store.MarkSent(context.Background(), a.call)
+		}
+		if err != nil {
+			a.neverSent()
+			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
+		}
+		if a.call.State == fleet.CallSent {
+			a.calls.announce(a.call)
+		}
+	case end == waitOverruled:
+		a.close(fleet.CallCanceled, fleet.NewCallError(codeAttemptOver+".turn"))
+	case end == waitLost:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeOffline+".turn"))
+	case end == waitWithdrawn:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeWithdrawn))
+	case end == waitLong:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeQueueTimeout, "timeout_ms", queueTimeout))
+	case end == waitStopped:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeStopped+".turn"))
+	}
+	return nil
+}
+
+// judgeAgain closes a call that has waited if it may not be made any more: it reads
+// the rights of who asked and the device again, and the gate judges the call once
+// more. After an error it is not known whether the call may be made.
+//
+//	who asked is gone            canceled
+//	the device left their scope  canceled
+//	who approved it may not      refused
+//	the gate refuses             refused, as it would be now
+//
+// The engine judges the calls of campaigns; of these only the device is looked at.
+func (a *attempt) judgeAgain() (err error) {
+	ctx, cancel := context.WithTimeout(a.calls.life, recordTimeout)
+	defer cancel()
+	r := a.asked
+	r.now, r.again = a.calls.o.Now(), true
+	r.Actor, err = a.calls.principalNow(ctx, r.Actor)
+	if errors.Is(err, fleet.ErrActorGone) {
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeActorGone, "actor", a.asked.Actor.Name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if m := r.Mandate; m != nil && m.Author != nil { // a health check is its author's call
+		author, err := a.calls.principalNow(ctx, *m.Author)
+		if errors.Is(err, fleet.ErrActorGone) {
+			a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeActorGone, "actor", m.Author.Name))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.Mandate = &Mandate{Askers: m.Askers, Author: &author}
+	}
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	if !r.Actor.Sees(a.target.Device) {
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.Device.Title()))
+		return nil
+	}
+	if r.grant != nil {
+		if err := a.checkApprover(ctx, r); err != nil || a.call.State.Final() {
+			return err
+		}
+	}
+	var no *refusal
+	switch {
+	case r.Firmware != nil:
+		no = checkStanding(a.target, r)
+	case a.wait.kind == deviceWait: // its link is made only now
+		no = a.admit(ctx, r)
+	default:
+		no = a.calls.gate.check(a.target, r)
+	}
+	if no != nil {
+		a.close(no.state, &no.err)
+	}
+	return nil
+}
+
+// checkApprover closes the call if whoever approved it may not approve it any more.
+func (a *attempt) checkApprover(ctx context.Context, r Request) error {
+	if r.grant.by.Kind == "" {
+		return nil
+	}
+	by, err := a.calls.principalNow(ctx, r.grant.by)
+	gone := errors.Is(err, fleet.ErrActorGone)
+	if err != nil && !gone {
+		return err
+	}
+	if gone || !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.Device).Allows(fleet.RoleOperator) {
+		a.close(fleet.CallRefused, fleet.NewCallError(CodeApprovalStale+".approver", "tool", fleet.CleanText(r.Tool, 80),
+			"by", r.grant.by.Name))
+	}
+	return nil
+}
+
+// deliver writes the call and waits for its answer, or for what proves its effect.
+func (a *attempt) deliver() {
+	now := a.calls.o.Now()
+	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
+		a.call.SentAt = nil
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeRecordLate, "waited_ms", waited.Round(time.Second)))
+		return
+	}
+	if !a.calls.o.Held() {
+		a.call.SentAt = nil
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeNotRecorded+".lease"))
+		return
+	}
+	a.call.SentAt = &now
+	a.calls.inFlight.begin(a.call.Device, fleet.RunningCall{ID: a.call.ID, Tool: a.call.Tool, Actor: a.call.Actor,
+		Arguments: a.wire})
+	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
+	order := a.asked.Firmware
+	if order == nil && !fleet.ByEvidence(a.call.Tool) {
+		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
+		a.conclude(answer, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.calls.life, a.call.Timeout)
+	defer cancel()
+	if order != nil {
+		a.sendUpgrade(ctx)
+	} else {
+		a.sendAway(ctx, fleet.EffectOf(a.call.Tool))
+	}
+}
+
+func (a *attempt) invocation() fleet.Invocation {
+	return fleet.Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: !a.call.Actor.Kind.IsModel()}
+}
+
+// conclude turns what came back into an outcome.
+func (a *attempt) conclude(answer fleet.Answer, err error) {
+	var refused *fleet.ToolError
+	switch {
+	case err == nil:
+		a.answered(answer)
+	case errors.As(err, &refused):
+		a.close(fleet.CallToolError, fleet.DeviceError(refused.Message))
+	case errors.Is(err, fleet.ErrInvalid):
+		a.call.SentAt = nil
+		a.close(fleet.CallInvalid, fleet.NewCallError("unsendable.cause", "cause", fleet.CauseOf(err)))
+	case errors.Is(err, fleet.ErrOffline):
+		a.call.SentAt = nil
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".disconnected"))
+	case a.calls.life.Err() != nil:
+		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeStopped+".answer"))
+	case errors.Is(err, fleet.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
+		a.close(fleet.CallTimedOut, fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", a.call.Timeout))
+	case errors.Is(err, fleet.ErrLost):
+		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeLost+".answer"))
+	default:
+		a.close(fleet.CallUnknown, fleet.NewCallError("send_failed", "detail", fleet.CleanText(err.Error(), 300)))
+	}
+}
+
+// answered records the device's result. Stock firmware reports a failure as the text
+// "false" without the error flag (protocol 8, trap 5).
+func (a *attempt) answered(answer fleet.Answer) {
+	a.call.Result = answer.Result
+	switch {
+	case answer.Omitted != nil && answer.IsError:
+		a.close(fleet.CallToolError, answer.Omitted)
+	case answer.Omitted != nil:
+		a.close(fleet.CallSucceeded, answer.Omitted)
+	case answer.IsError:
+		a.close(fleet.CallToolError, fleet.DeviceError(answer.Text))
+	case answer.Text == "false":
+		a.close(fleet.CallToolError, fleet.NewCallError("answered_false"))
+	default:
+		a.close(fleet.CallSucceeded, nil)
+	}
+}
+
+func (a *attempt) close(state fleet.CallState, err *fleet.CallError) {
+	now := a.calls.o.Now()
+	a.call.State, a.call.Error, a.call.FinishedAt, a.call.Waits = state, err, &now, fleet.Reason{}
+}
+
+// finish stores the outcome and announces it. The database may be away for a while;
+// the outcome of a call that was made is worth waiting for.
+func (a *attempt) finish() (err error) {
+	const timeout, longest = 5 * time.Minute, 5 * time.Second
+	stopping := a.calls.life.Done()
+	for wait, waited := 100*time.Millisecond, time.Duration(0); waited < timeout; wait = min(2*wait, longest) {
+		if err = a.calls.o.Store.FinishCall(context.Background(), a.call); err == nil || errors.Is(err, fleet.ErrInvalid) {
+			break
+		}
+		if a.asked.stalled != nil {
+			a.asked.stalled(err)
+		}
+		select {
+		case <-time.After(wait):
+			waited += wait
+		case <-stopping:
+			waited, stopping = timeout-longest, nil // one try more, or two
+		}
+	}
+	if err != nil {
+		err = a.unsettled(fmt.Errorf("call %s ended %s, which could not be stored: %w", a.call.ID, a.call.State, err))
+	}
+	a.calls.o.Observe(a.call)
+	a.calls.announce(a.call)
+	return err
+}
+
+// neverSent closes a call that is not sent for want of its record.
+func (a *attempt) neverSent() {
+	a.call.SentAt = nil
+	a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeNotRecorded))
+}
+
+// unsettled has the call's outcome stored as soon as the database allows.
+func (a *attempt) unsettled(err error) error {
+	if errors.Is(err, fleet.ErrInvalid) {
+		return err // no database would accept it
+	}
+	why := fleet.Refuse(fleet.ErrUnavailable, "outcome_not_recorded")
+	if a.call.SentAt == nil {
+		why = fleet.Refuse(fleet.ErrUnavailable, "not_recorded")
+	}
+	return &unsettledError{err: fmt.Errorf("%w: %w", why, err), settled: a.calls.settler.add(a.call)}
+}
+
+// late keeps an answer that came after the call was given up.
+func (a *attempt) late(answer fleet.Answer) {
+	a.notifyLate(answer)
+	l := fleet.LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
+	if answer.Err != nil {
+		l.Error = fleet.DeviceError(answer.Err.Message)
+	}
+	ctx, cancel := context.WithTimeout(a.calls.life, fleet.DefaultCallTimeout)
+	defer cancel()
+	id, device := a.call.ID, a.call.Device
+	if err := a.calls.o.Store.AddLateAnswer(ctx, id, l); err != nil {
+		a.calls.o.Log.Warn("late answer not stored", "call", id, "device", device, "err", err)
+		return
+	}
+	if c, err := a.calls.o.Store.Call(ctx, id); err == nil {
+		a.calls.announce(&c)
+	}
+}

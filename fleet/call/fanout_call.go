@@ -1,0 +1,179 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"slices"
+	"time"
+)
+
+// What a worker of a fan-out does with one device.
+
+const fanOutCallsLimit = 50 // calls of one device in one fan-out that are looked at
+
+// call makes one call, and waits as long as the database is away. After an
+// error the record decides whether the device has had its call: first that has
+// to be settled. A device whose call is refused, as against not recorded yet,
+// leaves the fan-out with the reason.
+func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
+	result := fanOutResult{device: o.device}
+	again, conflicts := false, 0
+	var open *unsettledError
+	try := func(stalled func(error)) error {
+		if err := r.awaitSettled(&open); err != nil {
+			return err
+		}
+		if again {
+			ctx, cancel := context.WithTimeout(r.ctx, fanOutDBTimeout)
+			defer cancel()
+			if due, err := r.due(ctx, o.device); err != nil || !due {
+				return err
+			}
+		}
+		again = true
+		c, err := r.makeCall(o, stalled)
+		switch {
+		case errors.As(err, &open): // shown as waiting first
+			if conflicts++; conflicts == 1 { // whatever the record was in conflict with: the settled one decides
+				err = fleet.Refuse(fleet.ErrUnavailable, "not_recorded.conflict", "detail", err)
+			}
+		case err == nil && withoutRecord(c):
+			err = &fleet.Error{Kind: fleet.ErrUnavailable, Code: c.Error.Code, Params: c.Error.Params}
+		case err == nil:
+			result.offline = r.retriesOffline(c)
+		}
+		return err
+	}
+	err := r.showStuck(func(stalled func(error)) error {
+		return r.s.untilDone(r.ctx, func() error { return try(stalled) }, stalled)
+	})
+	switch {
+	case err == nil, r.ctx.Err() != nil:
+	case errors.Is(err, fleet.ErrActorGone):
+		result.gone = true
+	case errors.Is(err, fleet.ErrOffline):
+		result.offline = true
+	case errors.Is(err, ErrTalking):
+		result.talking = true
+	default:
+		result.err = r.skip(o.device, err, open)
+	}
+	return result
+}
+
+// makeCall makes a call and waits for its outcome. If the run ends meanwhile the
+// call goes on, and its outcome no longer matters here: a call that waits for its
+// turn, or for an answer, does not hold up a stop.
+func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (fleet.Call, error) {
+	if r.ctx.Err() != nil {
+		return fleet.Call{}, r.ctx.Err()
+	}
+	actor, err := r.actorFor(o.device)
+	if err != nil {
+		return fleet.Call{}, err
+	}
+	r.acting.RUnlock()
+	c, err := r.s.calls.Make(context.Background(), Request{Actor: actor, Device: o.device, Tool: r.f.Tool,
+		Arguments: r.f.Arguments, Timeout: r.f.Timeout, FanOut: r.f.ID, UnlessOffline: o.unlessOffline,
+		Interrupt: r.f.Interrupt, UnlessTalking: true, Outwaited: o.outwaited,
+		stalled: stalled, grant: o.grant, approval: r.f.Approval})
+	r.acting.RLock()
+	if r.over {
+		return fleet.Call{}, r.ctx.Err()
+	}
+	return c, err
+}
+
+// actorFor returns who made the fan-out as it may act now, or an error if it may
+// not act any more, or not on this device. The fan-out on record has neither its
+// scope nor its tools.
+func (r *fanOutRun) actorFor(id fleet.DeviceID) (fleet.Principal, error) {
+	if r.s.calls.o.Authority == nil {
+		return r.f.Actor, nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, fanOutDBTimeout)
+	defer cancel()
+	actor, err := r.s.calls.principalNow(ctx, r.f.Actor)
+	if err != nil || !actor.Hides() {
+		return actor, err
+	}
+	t, err := r.s.calls.o.Targets.Get(ctx, id, r.s.now())
+	if err == nil && !actor.Sees(t.Device) {
+		err = fleet.Refuse(fleet.ErrNotFound, fleet.CodeOutOfScope, "actor", actor.Name, "device", t.Device.Title())
+	}
+	return actor, err
+}
+
+// awaitSettled returns when the record of an earlier call is true.
+func (r *fanOutRun) awaitSettled(open **unsettledError) error {
+	if *open == nil {
+		return nil
+	}
+	select {
+	case <-(*open).settled:
+		*open = nil
+		return nil
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+}
+
+// skip removes a device from the fan-out that cannot be called, unless the
+// record says that it has had its call.
+func (r *fanOutRun) skip(id fleet.DeviceID, why error, open *unsettledError) error {
+	target := FanOutTarget{Device: id, Reason: skipReason(why)}
+	r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", id, "reason", target.Reason, "err",
+		why)
+	if err := r.awaitSettled(&open); err != nil {
+		return err
+	}
+	return r.persist(func(ctx context.Context) error {
+		if due, err := r.due(ctx, id); err != nil || !due {
+			return err
+		}
+		return r.s.store.SkipTarget(ctx, r.f.ID, target)
+	})
+}
+
+// Reasons of a [FanOutTarget] that could not be called.
+const (
+	reasonDeviceUnknown = "device_unknown"
+	reasonRecordRefused = "record_refused" // the database does not take the record of its call
+)
+
+// skipReason is the code of an error, or one for its kind.
+func skipReason(err error) string {
+	var known *fleet.Error
+	switch {
+	case errors.As(err, &known) && known.Code != "":
+		return known.Code
+	case errors.Is(err, fleet.ErrNotFound):
+		return reasonDeviceUnknown
+	}
+	return reasonRecordRefused
+}
+
+// due reports whether the record says that the device has yet to be called.
+func (r *fanOutRun) due(ctx context.Context, id fleet.DeviceID) (bool, error) {
+	made, err := r.s.calls.List(ctx, Filter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-24 * time.Hour),
+		Limit: fanOutCallsLimit})
+	counts := func(c fleet.Call) bool {
+		stopped := c.State == fleet.CallCanceled && c.Error != nil && c.Error.Code == fleet.CodeStopped
+		return !stopped && !withoutRecord(c) && !r.retriesOffline(c)
+	}
+	return !slices.ContainsFunc(made.Items, counts), err
+}
+
+// withoutRecord reports whether the call was not sent for want of its record.
+func withoutRecord(c fleet.Call) bool {
+	return c.State == fleet.CallCanceled && c.Error != nil && (c.Error.Code == fleet.CodeNotRecorded || c.Error.Code == fleet.CodeRecordLate)
+}
+
+// retriesOffline reports whether the call does not count because its device was
+// offline, and is waited for.
+func (r *fanOutRun) retriesOffline(c fleet.Call) bool {
+	until := r.f.WaitsUntil()
+	return until != nil && r.s.now().Before(*until) &&
+		(c.State == fleet.CallOffline || c.State == fleet.CallCanceled) && c.Error != nil && c.Error.Code == fleet.CodeOffline
+}

@@ -1,0 +1,371 @@
+package call
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A fanOutRun carries one fan-out out: workers make the calls, as many at a
+// time as may be in flight, and one coordinator hands them the devices. Devices
+// that are not connected and are waited for take up no worker; they are called
+// when their presence changes, or when the wait for them ends.
+//
+// No error of the database ends it. It waits, asks the record which devices
+// have had their call, and goes on.
+type fanOutRun struct {
+	s      *FanOuts
+	f      FanOut
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	orders  chan fanOutOrder
+	results chan fanOutResult // with room for all that is in flight
+	acting  sync.RWMutex      // held for reading by workers but while they wait for a call
+	over    bool              // under acting: workers touch the record no more
+
+	// The coordinator's own.
+	ready    []fleet.DeviceID
+	parked   map[fleet.DeviceID]time.Time // not connected: when they are looked at again at the latest
+	talks    map[fleet.DeviceID]talkWait  // conversations whose ends are or were waited for
+	inTalk   map[fleet.DeviceID]bool      // parked for that
+	absent   map[fleet.DeviceID]bool      // not connected before the start of fleetd either: no grace for them
+	wake     time.Time                    // no later than the first of parked; zero: none
+	inFlight int                          // orders without a result
+	named    map[fleet.DeviceID]ToolBuild // by the approval; nil: none was needed, or it is not read yet
+	approver fleet.Principal              // zero: no approval was needed
+	targets  []fleet.DeviceID             // of a new fan-out, until they are ready: none has had its call
+	after    fleet.DeviceID               // the last target read
+	allRead  bool
+	failed   error               // of a device about which nothing is on record: the fan-out must not complete
+	stopped  error               // [fleet.ErrActorGone]: no further device is called
+	gone     chan struct{}       // closed when who made the fan-out may not act any more
+	presence *fleet.Subscription // nil if no device can be waited for
+
+	changed     atomic.Bool // since the last announcement
+	awaitOnline atomic.Int64
+	awaitTalk   atomic.Int64
+	mu          sync.Mutex
+	stuck       int       // workers and reads that wait for the database
+	stuckSince  time.Time // of the first of them
+}
+
+// A fanOutOrder asks a worker for a call.
+type fanOutOrder struct {
+	device        fleet.DeviceID
+	unlessOffline bool
+	outwaited     uuid.UUID // conversation whose end is waited for no longer; or zero
+	grant         *grant    // nil: no approval was needed
+}
+
+// A fanOutResult says whether the device was found offline, or in a conversation,
+// so that it may be tried again, or whether nothing about it is on record.
+type fanOutResult struct {
+	device  fleet.DeviceID
+	offline bool
+	talking bool
+	gone    bool  // who made the fan-out may not act any more
+	err     error // the device has neither a call nor a reason on record
+}
+
+// launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
+// find it on record) or is stopping. Targets of nil are read from the record.
+func (s *FanOuts) launch(f FanOut, targets []fleet.DeviceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life == nil || s.life.Err() != nil || s.runs[f.ID] != nil {
+		return
+	}
+	workers := min(f.MaxInFlight, f.Targets)
+	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[fleet.DeviceID]time.Time), absent: make(map[fleet.DeviceID]bool),
+		gone:  make(chan struct{}),
+		talks: make(map[fleet.DeviceID]talkWait), inTalk: make(map[fleet.DeviceID]bool),
+		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
+	r.ctx, r.cancel = context.WithCancel(s.life)
+	s.runs[f.ID] = r
+	s.running.Go(func() {
+		defer r.cancel()
+		r.carryOut(workers)
+		s.mu.Lock()
+		delete(s.runs, f.ID)
+		s.mu.Unlock()
+		s.announce(f.ID)
+	})
+}
+
+// carryOut calls every waiting target and closes the fan-out. When the run is
+// canceled it stops sending and leaves the record as it is.
+func (r *fanOutRun) carryOut(workers int) {
+	live, stopLive := context.WithCancel(r.ctx)
+	defer stopLive()
+	go r.announceWhile(live)
+	go r.watchActor(live)
+	for range workers {
+		go r.work()
+	}
+	err := r.callAll()
+	stopping := r.ctx.Err() != nil
+	actorGone := errors.Is(err, fleet.ErrActorGone)
+	if err != nil && !actorGone {
+		r.cancel()
+	}
+	r.release()
+	if err != nil && !actorGone {
+		if !stopping {
+			r.s.log.Error("fan-out stopped; it goes on at the next start", "fanout", r.f.ID, "err", err)
+		}
+		return
+	}
+	err = r.persist(func(ctx context.Context) error {
+		// All is done: that goes on record even while fleetd stops.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
+		defer cancel()
+		if actorGone {
+			return r.s.store.StopFanOut(ctx, r.f.ID, fleet.CodeActorGone, r.s.now())
+		}
+		return r.s.store.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
+	})
+	if err != nil && !errors.Is(err, fleet.ErrConflict) && r.ctx.Err() == nil { // a conflict: it ended already
+		r.s.log.Error("end of fan-out not stored", "fanout", r.f.ID, "err", err)
+	}
+}
+
+// callAll returns when every target has had its call or a reason for having
+// none, or the run is canceled.
+func (r *fanOutRun) callAll() error {
+	if err := r.readNamed(); err != nil {
+		return err
+	}
+	if r.f.OfflineWait > 0 || r.s.now().Before(r.graceEnd()) || r.waitsForTalks() {
+		r.follow()
+		defer func() { r.presence.Close() }()
+	}
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	gone := r.gone
+	for {
+		if err := r.fill(cap(r.orders)); err != nil {
+			return err
+		}
+		for len(r.results) > 0 {
+			r.handle(<-r.results)
+		}
+		for len(r.ready) > 0 && len(r.orders) < cap(r.orders) && r.inFlight < cap(r.results) {
+			r.orders <- r.order(r.ready[0])
+			r.ready = r.ready[1:]
+			r.inFlight++
+			r.changed.Store(true)
+		}
+		if r.allRead && len(r.ready) == 0 && r.inFlight == 0 && len(r.parked) == 0 {
+			return cmp.Or(r.stopped, r.failed)
+		}
+		r.awaitOnline.Store(int64(len(r.parked) - len(r.inTalk)))
+		r.awaitTalk.Store(int64(len(r.inTalk)))
+		if !r.wake.IsZero() {
+			alarm.Reset(max(r.wake.Sub(r.s.now()), time.Millisecond))
+		}
+		select {
+		case result := <-r.results:
+			r.handle(result)
+		case e, ok := <-r.seen():
+			r.online(e, ok)
+		case <-gone:
+			if gone = nil; !r.allRead || len(r.ready)+len(r.parked) > 0 { // else those in flight are the last
+				r.stop()
+			}
+		case <-alarm.C:
+			r.wakeUp()
+		case <-r.ctx.Done():
+			return r.ctx.Err()
+		}
+	}
+}
+
+// fill adds targets while the workers could soon be without.
+func (r *fanOutRun) fill(workers int) error {
+	for !r.allRead && len(r.ready) <= workers {
+		page, err := r.nextTargets()
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			r.allRead = true
+			return nil
+		}
+		if err := r.sortOut(page); err != nil {
+			return err
+		}
+		// All at once: otherwise each call reads its device. After an error it does.
+		_, _ = r.s.calls.o.Targets.Load(r.ctx, r.ready, r.s.now())
+	}
+	return nil
+}
+
+// nextTargets returns some targets that have not had their call, none at the end.
+func (r *fanOutRun) nextTargets() (page []fleet.DeviceID, err error) {
+	if r.targets != nil {
+		n := min(fanOutPage, len(r.targets))
+		page, r.targets = r.targets[:n], r.targets[n:]
+		return page, nil
+	}
+	err = r.persist(func(ctx context.Context) (err error) {
+		page, err = r.s.store.PendingTargets(ctx, r.f.ID, r.after, fanOutPage)
+		return err
+	})
+	if len(page) > 0 {
+		r.after = page[len(page)-1]
+	}
+	return page, err
+}
+
+// order says how the device is to be called now.
+func (r *fanOutRun) order(id fleet.DeviceID) fanOutOrder {
+	o := fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
+	if r.f.Approval != uuid.Nil {
+		o.grant = &grant{policy: r.f.PolicyVersion, build: r.named[id], by: r.approver}
+	}
+	return o
+}
+
+// readNamed reads who approved and what the approval names of each device, if there is one.
+func (r *fanOutRun) readNamed() error {
+	if r.f.Approval == uuid.Nil {
+		return nil
+	}
+	return r.persist(func(ctx context.Context) error {
+		a, err := r.s.approvals.Approval(ctx, r.f.Approval)
+		if err != nil {
+			return err
+		}
+		r.approver = a.DecidedBy
+		targets, err := r.s.approvals.ApprovalTargets(ctx, r.f.ID)
+		r.named = make(map[fleet.DeviceID]ToolBuild, len(targets))
+		for _, t := range targets {
+			r.named[t.Device] = t.Build
+		}
+		return err
+	})
+}
+
+// handle looks at what came of a call. A device is tried again only if it was not
+// connected and is still waited for.
+func (r *fanOutRun) handle(result fanOutResult) {
+	r.changed.Store(true)
+	r.inFlight--
+	switch {
+	case result.gone:
+		r.stop()
+	case r.stopped != nil:
+	case result.offline:
+		r.parkOrCall(result.device)
+	case result.talking:
+		r.parkTalking(result.device)
+	}
+	if r.failed == nil {
+		r.failed = result.err
+	}
+}
+
+// stop calls no further device: who made the fan-out may not act any more. Calls
+// that were made run to their outcomes.
+func (r *fanOutRun) stop() {
+	r.stopped, r.allRead, r.ready, r.targets = fleet.ErrActorGone, true, nil, nil
+	clear(r.parked)
+	clear(r.inTalk)
+	r.changed.Store(true)
+}
+
+// actorPeriod is between two looks at who made a fan-out, while it waits.
+const actorPeriod = time.Second
+
+// watchActor closes gone when who made the fan-out may not act any more. What is
+// about to be called asks for itself.
+func (r *fanOutRun) watchActor(ctx context.Context) {
+	if r.s.calls.o.Authority == nil {
+		return
+	}
+	tick := time.NewTicker(actorPeriod)
+	defer tick.Stop()
+	for {
+		if _, err := r.s.calls.principalNow(ctx, r.f.Actor); errors.Is(err, fleet.ErrActorGone) {
+			close(r.gone)
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// work makes calls until there are no more orders.
+func (r *fanOutRun) work() {
+	r.acting.RLock()
+	for o := range r.orders {
+		r.results <- r.call(o)
+	}
+	r.acting.RUnlock()
+}
+
+// release ends the workers. It does not wait for those that wait for a call:
+// they will find that the run is over.
+func (r *fanOutRun) release() {
+	close(r.orders)
+	r.acting.Lock()
+	r.over = true
+	r.acting.Unlock()
+}
+
+// halt ends carrying a fan-out out: what is not sent is not sent any more.
+func (s *FanOuts) halt(id uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[id]; r != nil {
+		r.cancel()
+	}
+}
+
+// Progress counts the fan-out's calls, and says what it waits for.
+func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error) {
+	p, err := s.store.Progress(ctx, id)
+	if err != nil {
+		return p, err
+	}
+	s.mu.Lock()
+	r := s.runs[id]
+	s.mu.Unlock()
+	if r != nil {
+		p.AwaitOnline = min(int(r.awaitOnline.Load()), p.Waiting)
+		p.InConversation = min(int(r.awaitTalk.Load()), p.Waiting-p.AwaitOnline)
+		p.Blocked = r.blocked()
+	}
+	return p, nil
+}
+
+// announce hints at the progress to live views.
+func (s *FanOuts) announce(id uuid.UUID) {
+	s.events.Publish(fleet.Event{Kind: fleet.EventFanOut, At: s.now(), Subject: id.String()})
+}
+
+// announceWhile announces what changed a few times a second.
+func (r *fanOutRun) announceWhile(ctx context.Context) {
+	tick := time.NewTicker(fanOutAnnounce)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if r.changed.Swap(false) {
+				r.s.announce(r.f.ID)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

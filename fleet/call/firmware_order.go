@@ -1,0 +1,90 @@
+package call
+
+import (
+	"encoding/json"
+	"fleetd/fleet"
+	"time"
+)
+
+// A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
+// that of the attempt, by evidence: succeeded when a boot poll names the build,
+// tool_error when the device refused or came back without it.
+type FirmwareOrder struct {
+	URL       string // one-time link of the attempt
+	ELFSHA256 string // of the image
+	// What follows goes to devices whose tool has a property of that name.
+	SHA256    string // of the bytes, hex
+	Size      int64  // bytes
+	Job       string // as [fleet.UpgradeJobName] names it; the device reports on it
+	Manifest  string // signed statement about the image; "" without one
+	Signature string // of the manifest, base64
+	// Notify is called when the call was sent, answered or not sent, as it
+	// happens; it must not block, and may be nil. Kinds: sent, answer, job (the
+	// device accepted the named job), refused, late_answer, not_sent. Every order
+	// gets sent or not_sent, also if [Service.Make] fails; Code and Detail of
+	// not_sent and refused are those of the call's error.
+	Notify func(fleet.Evidence)
+	// Timeout is how long the call waits for its evidence; it must be above 0.
+	Timeout time.Duration
+	// Done ends the call when the attempt was judged otherwise; may be nil.
+	Done <-chan struct{}
+}
+
+// done is nil, which never ends, for a call that is no upgrade.
+func (o *FirmwareOrder) done() <-chan struct{} {
+	if o == nil {
+		return nil
+	}
+	return o.Done
+}
+
+func (o *FirmwareOrder) notify(e fleet.Evidence) {
+	if o != nil && o.Notify != nil {
+		o.Notify(e)
+	}
+}
+
+// arguments are those of the order that the tool offers: stock firmware knows
+// the url alone, and gets nothing else.
+func (o *FirmwareOrder) arguments(schema json.RawMessage, url string) json.RawMessage {
+	args := map[string]any{"url": url}
+	types := propertyTypes(schema)
+	for name, text := range map[string]string{"sha256": o.SHA256, "job": o.Job, "manifest": o.Manifest,
+		"signature": o.Signature} {
+		if text != "" && types[name] == "string" {
+			args[name] = text
+		}
+	}
+	if o.Size > 0 && types["size"] == "integer" {
+		args["size"] = o.Size
+	}
+	wire, _ := json.Marshal(args) // strings and a number
+	return wire
+}
+
+// propertyTypes are the properties of an input schema with their types; none
+// of a schema that cannot be read.
+func propertyTypes(schema json.RawMessage) map[string]string {
+	var s struct {
+		Properties map[string]struct {
+			Type any `json:"type"`
+		} `json:"properties"`
+	}
+	_ = json.Unmarshal(schema, &s) // a member of another shape leaves the rest
+	types := make(map[string]string, len(s.Properties))
+	for name, p := range s.Properties {
+		types[name], _ = p.Type.(string)
+	}
+	return types
+}
+
+// accepts reports whether an answer says that the job was begun: the upgrade
+// goes on after it, and reports itself.
+func (o *FirmwareOrder) accepts(text string) bool {
+	var answer struct {
+		Job   string         `json:"job"`
+		State fleet.JobState `json:"state"`
+	}
+	return o.Job != "" && json.Unmarshal([]byte(text), &answer) == nil && answer.Job == o.Job &&
+		answer.State == fleet.JobAccepted
+}

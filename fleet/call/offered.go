@@ -1,0 +1,88 @@
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"fleetd/fleet"
+	"fmt"
+)
+
+// Offered returns a device and, of the tools on record for it, those that the
+// principal could call now: what is for people is hidden from language models,
+// and what scope or policy denies from everyone. A hold hides nothing, since it
+// ends. The tools are in the device's order; they are shared, not to be changed.
+func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error) {
+	r := Request{Actor: p, Device: id, now: s.o.Now(), preview: true}
+	t, err := s.o.Targets.Get(ctx, id, r.now)
+	if err != nil {
+		return fleet.Device{}, nil, err
+	}
+	if !p.Sees(t.Device) {
+		return fleet.Device{}, nil, fmt.Errorf("device %s: %w", id, fleet.ErrNotFound)
+	}
+	if t.Inventory == nil || !p.RoleOn(t.Device).Allows(fleet.RoleOperator) {
+		return t.Device, nil, nil
+	}
+	var offered []fleet.Tool
+	for _, tool := range t.Inventory.Tools {
+		if tool.UserOnly() && p.Kind.IsModel() || fleet.AccessOf(tool.Name) != fleet.AccessAudience ||
+			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.Device.InventoryID, tool, r.Actor) != nil {
+			continue
+		}
+		if s.gate.deniesAlways(t, tool, r) {
+			continue
+		}
+		offered = append(offered, tool)
+	}
+	return t.Device, offered, nil
+}
+
+// deniesAlways reports whether the policy denies the tool with every arguments
+// that are tried: none, and the least and the greatest that its schema allows. A
+// rule may deny some arguments only, and then the tool is not hidden.
+func (g *gate) deniesAlways(t *fleet.Target, tool fleet.Tool, r Request) bool {
+	for _, arguments := range append([]json.RawMessage{nil}, sampleArguments(tool.InputSchema)...) {
+		r.Arguments = arguments
+		if g.policy.Judge(proposal(t, tool, r.Actor, r)).Decision != DecisionDeny {
+			return false
+		}
+	}
+	return true
+}
+
+// sampleArguments are two arguments for the kinds of parameters that stock
+// firmware has; none for a tool without parameters.
+func sampleArguments(schema json.RawMessage) []json.RawMessage {
+	var s struct {
+		Properties map[string]struct {
+			Type             string
+			Default          any
+			Minimum, Maximum *json.Number
+		}
+	}
+	if json.Unmarshal(schema, &s) != nil || len(s.Properties) == 0 {
+		return nil
+	}
+	least, greatest := make(map[string]any, len(s.Properties)), make(map[string]any, len(s.Properties))
+	for name, p := range s.Properties {
+		switch {
+		case p.Type == "boolean":
+			least[name], greatest[name] = false, true
+		case p.Minimum != nil && p.Maximum != nil:
+			least[name], greatest[name] = *p.Minimum, *p.Maximum
+		case p.Default != nil:
+			least[name], greatest[name] = p.Default, p.Default
+		case p.Type == "integer":
+			least[name], greatest[name] = 0, 1
+		default:
+			least[name], greatest[name] = "", "a"
+		}
+	}
+	var samples []json.RawMessage
+	for _, sample := range []map[string]any{least, greatest} {
+		if text, err := json.Marshal(sample); err == nil {
+			samples = append(samples, text)
+		}
+	}
+	return samples
+}

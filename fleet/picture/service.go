@@ -1,0 +1,219 @@
+package picture
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"fmt"
+	"image"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// SnapshotsOptions configures [Service]. Links, Store, Blobs and PublicURL
+// are required.
+type Options struct {
+	Links     URLLinkStore
+	Store     Store
+	Blobs     fleet.Blobs
+	PublicURL string           // http://host:port, as devices reach fleetd
+	Presences *fleet.Presences // receives uploads as evidence; may be nil
+	// Running is the call that runs on a device, [call.Service.Running]. nil: the pictures of
+	// cameras are kept with the device alone.
+	Running func(fleet.DeviceID) (fleet.RunningCall, bool)
+	Events  *fleet.Events // nil: no events are published
+	Log     *slog.Logger
+	Now     func() time.Time // default: time.Now
+}
+
+// Snapshots exchanges pictures with devices over one-time links: the screen a
+// device uploads for a call, and the picture it fetches to show.
+type Service struct {
+	*URLLinks
+	o        Options
+	decoding chan struct{} // one picture at a time: a large one takes 100 MB to decode
+}
+
+// NewSnapshots makes the service.
+func New(o Options) *Service {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Events == nil {
+		o.Events = new(fleet.Events)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{URLLinks: NewURLLinks(o.Links, o.PublicURL, o.Now), o: o, decoding: make(chan struct{}, 1)}
+}
+
+// Receive stores the picture that a device uploads under the token. body is
+// asked for the bytes only after the token was found good, which uses it up: a
+// device whose upload breaks does not retry it.
+func (s *Service) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (Snapshot, error) {
+	l, err := s.Use(ctx, token, fleet.LinkUpload)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	r, err := body()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	data, err := readPicture(r, MaxSnapshotBytes)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	img, mediaType, err := s.decode(ctx, data)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return s.keep(ctx, l, Snapshot{Kind: SnapshotScreen}, data, mediaType, img.Bounds().Size())
+}
+
+// keep stores the picture as shot, of which it fills in all but kind and question.
+func (s *Service) keep(ctx context.Context, l URLLink, shot Snapshot, data []byte, mediaType string,
+	size image.Point) (Snapshot, error) {
+	key, err := s.o.Blobs.Put(ctx, data)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
+	}
+	shot.ID, shot.Device, shot.Call, shot.Blob, shot.MediaType = uuid.Must(uuid.NewV7()), l.Device, l.Call, key, mediaType
+	shot.Width, shot.Height, shot.Size, shot.CreatedAt = size.X, size.Y, int64(len(data)), s.o.Now().UTC()
+	if err := s.o.Store.CreateSnapshot(ctx, shot); err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot of device %s: %w", l.Device, err)
+	}
+	if s.o.Presences != nil {
+		s.o.Presences.Observed(l.Device, fleet.Evidence{At: shot.CreatedAt, Kind: fleet.EvidenceUpload,
+			Detail: fmt.Sprintf("%s, %d bytes", mediaType, len(data)),
+			Reason: fleet.Because(fleet.ReasonPictureUploaded, "media_type", mediaType, "size_bytes", len(data))})
+	}
+	s.o.Events.Publish(fleet.Event{Kind: fleet.EventSnapshot, At: shot.CreatedAt, Device: l.Device, Subject: shot.ID.String()})
+	return shot, nil
+}
+
+// Picture returns a stored snapshot with its bytes.
+func (s *Service) Picture(ctx context.Context, id uuid.UUID) (Snapshot, []byte, error) {
+	shot, err := s.o.Store.Snapshot(ctx, id)
+	if err != nil {
+		return Snapshot{}, nil, err
+	}
+	data, err := s.o.Blobs.Get(ctx, shot.Blob)
+	return shot, data, err
+}
+
+// FetchPreview returns the JPEG that the token gives a device, once.
+func (s *Service) FetchPreview(ctx context.Context, token string) ([]byte, error) {
+	l, err := s.Use(ctx, token, fleet.LinkPreview)
+	if err != nil {
+		return nil, err
+	}
+	return s.o.Blobs.Get(ctx, l.Blob)
+}
+
+// Preview makes an operator's picture fit for a device's screen and stores it.
+// The key it returns is good for [Service.PreviewURL], also of many devices.
+func (s *Service) Preview(ctx context.Context, r io.Reader, screen image.Point) (picture string, err error) {
+	data, err := readPicture(r, MaxSnapshotBytes)
+	if err != nil {
+		return "", err
+	}
+	img, _, err := s.decode(ctx, data)
+	if err != nil {
+		return "", err
+	}
+	if data, err = encodePreview(img, screen); err != nil {
+		return "", err
+	}
+	return s.o.Blobs.Put(ctx, data)
+}
+
+// PreviewFor is [Service.Preview] for the screen of a device, as far as a
+// snapshot of it says how large that is.
+func (s *Service) PreviewFor(ctx context.Context, device fleet.DeviceID, r io.Reader) (picture string, err error) {
+	var screen image.Point
+	if shots, err := s.o.Store.SnapshotsOfKind(ctx, device, SnapshotScreen, 1); err == nil && len(shots) > 0 {
+		screen = image.Pt(shots[0].Width, shots[0].Height)
+	}
+	return s.Preview(ctx, r, screen)
+}
+
+// PreviewOf makes a preview of a snapshot of the same device. Another device's
+// is refused: who may call the one need not see the other.
+func (s *Service) PreviewOf(ctx context.Context, device fleet.DeviceID, snapshot uuid.UUID) (picture string, err error) {
+	shot, data, err := s.Picture(ctx, snapshot)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return "", fleet.Refuse(fleet.ErrInvalid, "unknown_snapshot", "snapshot", snapshot).At("picture")
+	case err != nil:
+		return "", err
+	case shot.Device != device:
+		return "", fleet.Refuse(fleet.ErrInvalid, "snapshot_of_other_device").At("picture")
+	}
+	return s.PreviewFor(ctx, device, bytes.NewReader(data))
+}
+
+// Run deletes expired links until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := s.o.Links.DeleteExpiredURLLinks(ctx, s.o.Now().UTC()); err != nil && ctx.Err() == nil {
+				s.o.Log.Warn("expired links not deleted", "err", err)
+			}
+		}
+	}
+}
+
+// decode decodes the picture, when its turn has come.
+func (s *Service) decode(ctx context.Context, data []byte) (image.Image, string, error) {
+	select {
+	case s.decoding <- struct{}{}:
+		defer func() { <-s.decoding }()
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	}
+	return decodePicture(data)
+}
+
+// SnapshotKind says what a picture shows.
+type SnapshotKind string
+
+const (
+	SnapshotScreen SnapshotKind = "screen" // the device's screen
+	SnapshotCamera SnapshotKind = "camera" // what its camera saw, to answer a question
+)
+
+// A Snapshot is a picture a device uploaded.
+type Snapshot struct {
+	ID            uuid.UUID
+	Kind          SnapshotKind
+	Device        fleet.DeviceID
+	Call          uuid.UUID // for which it was taken; zero if a camera sent it while none ran
+	Question      string    // of a camera's picture; foreign text
+	Blob          string    // SHA-256 of the bytes, hex
+	MediaType     string    // "image/jpeg" or "image/png", by content
+	Width, Height int
+	Size          int64
+	CreatedAt     time.Time
+}
+
+// SnapshotStore keeps what is known of uploaded pictures; the bytes are in the
+// blob store.
+type Store interface {
+	CreateSnapshot(ctx context.Context, s Snapshot) error
+	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
+	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
+	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error)  // oldest first
+	Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]Snapshot, error) // newest first
+	SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
+	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot, error) // of those that have one
+}

@@ -1,0 +1,591 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fleetd/fleet"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Sealer encrypts secrets that are kept in the database.
+type Sealer interface {
+	Seal(name string, key []byte) []byte
+	Open(name string, sealed []byte) ([]byte, error)
+}
+
+// An UpstreamLink is what knows how voice servers are doing.
+type Link interface {
+	// UpstreamHealth is of the time since changed.
+	UpstreamHealth(id uuid.UUID, changed time.Time) Health
+	// CheckUpstream exchanges hellos with a voice server now, within some seconds.
+	CheckUpstream(ctx context.Context, c Choice) Check
+}
+
+// UpstreamsOptions configures [Service]. Store, Sealer, Targets and Link are
+// required.
+type Options struct {
+	Store   Store
+	Sealer  Sealer
+	Targets *fleet.Targets
+	Link    Link
+
+	// Fixed is the voice server that the command line names, with its secret;
+	// nil: it names none. It is the last one.
+	Fixed *Choice
+	// Changed is called, if set, after the table changed.
+	Changed func()
+
+	Log *slog.Logger
+	Now func() time.Time // default: time.Now, in UTC
+}
+
+// Upstreams are the voice servers of the fleet in their order. They are kept in
+// memory, so that which one a device gets costs no read but the device's.
+type Service struct {
+	o Options
+
+	changing sync.Mutex // one change, or one reading, of the table at a time
+	current  atomic.Pointer[table]
+}
+
+type table struct {
+	version int64
+	stored  int // the first of entries
+	entries []entry
+	queries bool // an enabled one asks about devices
+}
+
+type entry struct {
+	Choice
+	query fleet.Query
+	bad   bool   // its query cannot be read: it fits no device
+	past  Health // before fleetd started
+}
+
+// An UpstreamChoice is the voice server of a device.
+type Choice struct {
+	Server
+	Key string // the secret, open; "" without one
+}
+
+// NewUpstreams makes the service. Load it before it is used.
+func New(o Options) *Service {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = func() time.Time { return time.Now().UTC() }
+	}
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	if o.Fixed != nil {
+		fixed := *o.Fixed
+		fixed.ID, fixed.Fixed, fixed.Enabled, fixed.Kind, fixed.Tools = FixedID, true, true, WebSocket, true
+		o.Fixed = &fixed
+	}
+	return &Service{o: o}
+}
+
+// Load reads the table.
+func (s *Service) Load(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.load(ctx)
+}
+
+func (s *Service) load(ctx context.Context) error {
+	list, version, err := s.o.Store.Upstreams(ctx)
+	if err != nil {
+		return err
+	}
+	t := &table{version: version, stored: len(list)}
+	for _, u := range list {
+		e := entry{Choice: Choice{Server: u}}
+		if u.Secret != nil {
+			key, err := s.o.Sealer.Open(sealedUpstream(u.ID), u.Secret)
+			if err != nil {
+				s.o.Log.Error("secret of a voice server was sealed with another secret key of the server; set it again",
+					"upstream", u.Name)
+			}
+			e.Key = string(key)
+		}
+		if e.query, err = fleet.ParseQuery(u.Devices); err != nil {
+			s.o.Log.Error("device query of a voice server cannot be read", "upstream", u.Name, "err", err)
+			e.bad = true
+		}
+		t.queries = t.queries || u.Enabled && !e.query.Empty()
+		t.entries = append(t.entries, e)
+	}
+	if f := s.o.Fixed; f != nil {
+		last := entry{Choice: *f}
+		last.Position = len(t.entries)
+		t.entries = append(t.entries, last)
+	}
+	if err := s.recall(ctx, t); err != nil {
+		return err
+	}
+	s.current.Store(t)
+	s.o.Changed()
+	return nil
+}
+
+// recall gives the table what is known of the time before fleetd started: the
+// first one from the record of conversations, others from the one before.
+func (s *Service) recall(ctx context.Context, t *table) error {
+	known := s.current.Load()
+	for i := range t.entries {
+		e := &t.entries[i]
+		switch {
+		case e.Kind == None:
+		case known == nil:
+			page, err := s.o.Store.Conversations(ctx, fleet.ConversationFilter{Upstream: e.Name, Since: e.UpdatedAt, Limit: fleet.MaxLimit})
+			if err != nil {
+				return err
+			}
+			e.past = healthFrom(page.Items)
+		default:
+			if old := known.entry(e.ID); old != nil && old.UpdatedAt.Equal(e.UpdatedAt) {
+				e.past = old.past
+			}
+		}
+	}
+	return nil
+}
+
+func sealedUpstream(id uuid.UUID) string { return "upstream/" + id.String() }
+
+// upstreamRefresh is how long a change by another process goes unnoticed.
+const upstreamRefresh = 2 * time.Second
+
+// Run reads the table again when another process changed it, until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(upstreamRefresh):
+		}
+		version, err := s.o.Store.UpstreamVersion(ctx)
+		if err == nil && version != s.table().version {
+			err = s.Load(ctx)
+		}
+		if err != nil && !failing && ctx.Err() == nil {
+			s.o.Log.Error("voice servers not read; going on with those that are known", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (s *Service) table() *table {
+	if t := s.current.Load(); t != nil {
+		return t
+	}
+	return &table{}
+}
+
+// Any reports whether a device could have a voice server.
+func (s *Service) Any() bool {
+	return slices.ContainsFunc(s.table().entries, func(e entry) bool {
+		return e.Enabled && e.Kind != None
+	})
+}
+
+// States returns all voice servers in their order, with their health. It reads
+// memory only.
+func (s *Service) States() []State {
+	t := s.table()
+	all := make([]State, len(t.entries))
+	for i := range t.entries {
+		all[i] = s.state(&t.entries[i])
+	}
+	return all
+}
+
+func (s *Service) state(e *entry) State {
+	return State{e.Server, s.o.Link.UpstreamHealth(e.ID, e.UpdatedAt).after(e.past)}
+}
+
+// Version is that of the table.
+func (s *Service) Version() int64 { return s.table().version }
+
+// Choose returns the voice server of a device; false: it has none. While the
+// store is away the device counts as it was last known.
+func (s *Service) Choose(ctx context.Context, id fleet.DeviceID) (Choice, bool) {
+	t := s.table()
+	subject := &subject{device: fleet.Device{ID: id}}
+	if t.queries {
+		subject = s.subject(ctx, id)
+	}
+	now := s.o.Now()
+	for i := range t.entries {
+		if e := &t.entries[i]; e.fits(subject, now) {
+			return e.Choice, e.Kind != None
+		}
+	}
+	return Choice{}, false
+}
+
+// An upstreamSubject is a device that gets a voice server.
+type subject struct {
+	device fleet.Device
+	offers fleet.ToolSet
+}
+
+func (s *Service) subject(ctx context.Context, id fleet.DeviceID) *subject {
+	known, err := s.o.Targets.Get(ctx, id, s.o.Now())
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		known = s.o.Targets.Latest(id)
+	}
+	if known == nil { // not on record yet
+		return &subject{device: fleet.Device{ID: id}}
+	}
+	return &subject{known.Device, known.Offers}
+}
+
+func (e *entry) fits(s *subject, now time.Time) bool {
+	return e.Enabled && !e.bad && (e.query.Empty() || e.query.Selects(&s.device, s.offers, now))
+}
+
+// An UpstreamStep is what choosing a device's voice server made of one of them.
+type Step struct {
+	Upstream Server
+	Outcome  Outcome
+	Term     string // of the query, that the device does not fit
+}
+
+// An UpstreamOutcome is why a voice server is, or is not, that of a device.
+type Outcome string
+
+const (
+	Chosen   Outcome = "chosen"
+	Disabled Outcome = "disabled"
+	Unfit    Outcome = "unfit" // the device does not fit its query
+	Later    Outcome = "later" // one before it is chosen
+)
+
+// UpstreamOutcomes lists every outcome.
+var Outcomes = []Outcome{Chosen, Disabled, Unfit, Later}
+
+// An UpstreamMatch says which voice server a device gets at its next
+// conversation, and why.
+type Match struct {
+	Device   fleet.Device
+	Upstream *Server  // nil: none fits
+	Account  *Account // at a voice server that is found by its OTA address; nil: it was not asked yet
+	Steps    []Step
+}
+
+// Match says which voice server a device gets, and why.
+func (s *Service) Match(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (Match, error) {
+	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
+		return Match{}, err
+	}
+	known, err := s.o.Targets.Get(ctx, id, s.o.Now())
+	if errors.Is(err, fleet.ErrNotFound) || err == nil && !by.Sees(known.Device) {
+		return Match{}, fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
+	}
+	if err != nil {
+		return Match{}, err
+	}
+	m, now := Match{Device: known.Device}, s.o.Now()
+	subject := &subject{known.Device, known.Offers}
+	t := s.table()
+	for i := range t.entries {
+		e := &t.entries[i]
+		step := Step{Upstream: e.Server, Outcome: Later}
+		switch {
+		case !e.Enabled:
+			step.Outcome = Disabled
+		case m.Upstream != nil:
+		case e.fits(subject, now):
+			step.Outcome, m.Upstream = Chosen, &e.Server
+		default:
+			step.Outcome = Unfit
+			step.Term, _ = e.query.Match(known.Device, known.Offers, now)
+		}
+		m.Steps = append(m.Steps, step)
+	}
+	m.Account, err = s.account(ctx, m.Upstream, id)
+	return m, err
+}
+
+// OfDevice returns the voice server of a device, which the caller may see, and its
+// account there; nil: it has none. The one of the kind none counts as none.
+func (s *Service) OfDevice(ctx context.Context, id fleet.DeviceID) (*Server, *Account, error) {
+	c, ok := s.Choose(ctx, id)
+	if !ok {
+		return nil, nil, nil
+	}
+	a, err := s.account(ctx, &c.Server, id)
+	return &c.Server, a, err
+}
+
+func (s *Service) account(ctx context.Context, u *Server, id fleet.DeviceID) (*Account, error) {
+	if u == nil || u.Kind != OTA {
+		return nil, nil
+	}
+	a, err := s.o.Store.UpstreamAccount(ctx, u.ID, id)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound), err == nil && a.OTAURL != u.URL:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	a.URL = withoutValues(a.URL)
+	return &a, nil
+}
+
+// List returns all voice servers in their order, and the version of the table. The
+// values in the queries of their addresses are for administrators.
+func (s *Service) List(by fleet.Principal) ([]State, int64, error) {
+	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
+		return nil, 0, err
+	}
+	states := s.States()
+	for i := range states {
+		states[i].shownTo(by)
+	}
+	return states, s.Version(), nil
+}
+
+func (s *State) shownTo(by fleet.Principal) {
+	if !by.FleetRole().Allows(fleet.RoleAdmin) {
+		s.URL = withoutValues(s.URL)
+	}
+}
+
+// Upstream returns one voice server, as List does.
+func (s *Service) Upstream(by fleet.Principal, id uuid.UUID) (State, error) {
+	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
+		return State{}, err
+	}
+	e := s.table().entry(id)
+	if e == nil {
+		return State{}, errUnknownUpstream(id)
+	}
+	state := s.state(e)
+	state.shownTo(by)
+	return state, nil
+}
+
+// Check tries a voice server now. A failure is an outcome, not an error.
+func (s *Service) Check(ctx context.Context, by fleet.Principal, id uuid.UUID) (Check, error) {
+	if err := by.May(fleet.RoleAdmin, "manage_upstreams"); err != nil {
+		return Check{}, err
+	}
+	e := s.table().entry(id)
+	switch {
+	case e == nil:
+		return Check{}, errUnknownUpstream(id)
+	case e.Kind == None:
+		return Check{}, fleet.Refuse(fleet.ErrInvalid, "upstream_is_none", "name", e.Name)
+	}
+	return s.o.Link.CheckUpstream(ctx, e.Choice), nil
+}
+
+func (t *table) entry(id uuid.UUID) *entry {
+	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return &t.entries[i]
+}
+
+func errUnknownUpstream(id uuid.UUID) error {
+	return fleet.Refuse(fleet.ErrNotFound, "unknown_upstream.id", "id", id)
+}
+
+// An UpstreamChange says what a voice server becomes; nil leaves a field as it
+// is.
+type Change struct {
+	Name    *string
+	Kind    *Kind
+	URL     *string
+	Auth    *Auth
+	Secret  *string // "" leaves it as it is
+	Devices *string
+	Tools   *bool
+	Enabled *bool
+}
+
+// apply changes the fields. A token goes to no other server than the one that it
+// was entered for.
+func (s *Service) apply(u *Server, c Change) error {
+	origin, auth := u.origin(), u.Auth
+	for to, from := range map[*string]*string{&u.Name: c.Name, &u.URL: c.URL, &u.Devices: c.Devices} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	if c.Kind != nil {
+		u.Kind = *c.Kind
+	}
+	if c.Auth != nil {
+		u.Auth = *c.Auth
+	}
+	for to, from := range map[*bool]*bool{&u.Tools: c.Tools, &u.Enabled: c.Enabled} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	if err := u.clean(); err != nil {
+		return err
+	}
+	secret := ""
+	if c.Secret != nil {
+		secret = *c.Secret
+	}
+	switch {
+	case u.Auth == AuthNone:
+		if u.Secret = nil; secret != "" {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_secret.unused").At("secret")
+		}
+	case secret != "":
+		if len(secret) > MaxUpstreamKeyBytes || fleet.CleanText(secret, MaxUpstreamKeyBytes) != secret {
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_secret.form", "limit", MaxUpstreamKeyBytes).At("secret")
+		}
+		u.Secret = s.o.Sealer.Seal(sealedUpstream(u.ID), []byte(secret))
+	case u.Secret == nil:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_secret.missing").At("secret")
+	case u.Auth != auth, u.Auth == AuthToken && u.origin() != origin:
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_secret.again").At("secret")
+	}
+	return nil
+}
+
+// Create adds a voice server at the given place, counted from 0, or at the end if
+// place is negative. version is that of the table which the editor saw; 0: any.
+func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64, place int, c Change) (
+	State, error) {
+	now := s.o.Now()
+	u := Server{ID: uuid.Must(uuid.NewV7()), Kind: WebSocket, Auth: AuthNone, Tools: true, Enabled: true,
+		UpdatedBy: by.Name, CreatedAt: now, UpdatedAt: now}
+	err := s.change(ctx, by, version, func(t *table) error {
+		if t.stored >= MaxUpstreams {
+			return fleet.Refuse(fleet.ErrConflict, "too_many_upstreams", "limit", MaxUpstreams)
+		}
+		if err := s.apply(&u, c); err != nil {
+			return err
+		}
+		u.Position = t.clamp(place, t.stored)
+		return s.o.Store.CreateUpstream(ctx, by, t.version, u)
+	})
+	return s.changed(u.ID, err)
+}
+
+// Update changes a voice server; its place stays.
+func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, c Change) (
+	State, error) {
+	err := s.change(ctx, by, version, func(t *table) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		if err := s.apply(&u, c); err != nil {
+			return err
+		}
+		u.UpdatedBy, u.UpdatedAt = by.Name, s.o.Now()
+		return s.o.Store.UpdateUpstream(ctx, by, t.version, u)
+	})
+	return s.changed(id, err)
+}
+
+// Delete removes a voice server. Conversations that are open go on.
+func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID) error {
+	return s.change(ctx, by, version, func(t *table) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		return s.o.Store.DeleteUpstream(ctx, by, t.version, u)
+	})
+}
+
+// Move puts a voice server to another place, counted from 0; beyond the end is the
+// end, before the one of the command line.
+func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, place int) (State,
+	error) {
+	err := s.change(ctx, by, version, func(t *table) error {
+		u, err := t.open(id)
+		if err != nil {
+			return err
+		}
+		ids := make([]uuid.UUID, 0, t.stored)
+		for _, other := range t.entries[:t.stored] {
+			if other.ID != id {
+				ids = append(ids, other.ID)
+			}
+		}
+		u.Position = t.clamp(place, len(ids))
+		return s.o.Store.OrderUpstreams(ctx, by, t.version, slices.Insert(ids, u.Position, id), u)
+	})
+	return s.changed(id, err)
+}
+
+// change makes a change of the table. Who did not say which version they saw
+// meant the voice server, whatever others changed meanwhile.
+func (s *Service) change(ctx context.Context, by fleet.Principal, version int64, do func(*table) error) error {
+	if err := by.May(fleet.RoleAdmin, "manage_upstreams"); err != nil {
+		return err
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for try := 0; ; try++ {
+		t := s.table()
+		var err error
+		if version != 0 && version != t.version {
+			err = fleet.Refuse(fleet.ErrConflict, "upstreams_changed", "version", version).At("version")
+		} else {
+			err = do(t)
+		}
+		if err != nil && !errors.Is(err, fleet.ErrConflict) {
+			return err
+		}
+		failed := s.load(ctx)
+		switch {
+		case err == nil:
+			return failed
+		case failed != nil || s.table().version == t.version || try > 2:
+			return err
+		}
+	}
+}
+
+// open returns a voice server that may be changed.
+func (t *table) open(id uuid.UUID) (Server, error) {
+	e := t.entry(id)
+	switch {
+	case e == nil:
+		return Server{}, errUnknownUpstream(id)
+	case e.Fixed:
+		return Server{}, fleet.Refuse(fleet.ErrConflict, "upstream_fixed", "name", e.Name)
+	}
+	return e.Server, nil
+}
+
+// clamp is the place that a voice server gets among n others.
+func (t *table) clamp(place, n int) int {
+	if place < 0 {
+		return n
+	}
+	return min(place, n)
+}
+
+func (s *Service) changed(id uuid.UUID, err error) (State, error) {
+	if err != nil {
+		return State{}, err
+	}
+	e := s.table().entry(id)
+	if e == nil { // another process removed it at once
+		return State{}, errUnknownUpstream(id)
+	}
+	return s.state(e), nil
+}
