@@ -182,7 +182,7 @@ func TestBudgetOutlivesARestart(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	p := policyService(t, s)
 	now := time.Now().UTC()
-	call := func(tool string, state fleet.CallState, at time.Time) {
+	made := func(tool string, state fleet.CallState, at time.Time) {
 		c := newCall("d", state)
 		if state.Final() {
 			c = finish(newCall("d", fleet.CallPending), state, `{}`)
@@ -191,14 +191,14 @@ func TestBudgetOutlivesARestart(t *testing.T) {
 		check(t, s.InsertCall(t.Context(), c))
 	}
 	if now.Truncate(24 * time.Hour).Equal(now.Add(-10 * time.Second).Truncate(24 * time.Hour)) {
-		call("self.a", fleet.CallSucceeded, now.Add(-5*time.Second))
-		call("self.a", fleet.CallOffline, now.Add(-4*time.Second))
+		made("self.a", fleet.CallSucceeded, now.Add(-5*time.Second))
+		made("self.a", fleet.CallOffline, now.Add(-4*time.Second))
 	} else {
 		t.Skip("the day has just begun")
 	}
-	call("self.a", fleet.CallRefused, now.Add(-3*time.Second))
-	call("self.a", fleet.CallInvalid, now.Add(-3*time.Second))
-	call("self.b", fleet.CallSucceeded, now.Add(-3*time.Second))
+	made("self.a", fleet.CallRefused, now.Add(-3*time.Second))
+	made("self.a", fleet.CallInvalid, now.Add(-3*time.Second))
+	made("self.b", fleet.CallSucceeded, now.Add(-3*time.Second))
 	_, err := p.Create(t.Context(), ada, 0, -1, policy.Rule{Name: "few", Enabled: true, Decision: call.DecisionAllow,
 		DailyBudget: 3})
 	check(t, err)
@@ -206,7 +206,7 @@ func TestBudgetOutlivesARestart(t *testing.T) {
 	if v := p.Judge(proposal); v.Decision != call.DecisionAllow {
 		t.Errorf("the third call: %+v", v)
 	}
-	call("self.a", fleet.CallSucceeded, now.Add(-time.Second)) // that one
+	made("self.a", fleet.CallSucceeded, now.Add(-time.Second)) // that one
 	for name, of := range map[string]*policy.Service{"this": p, "the next": policyService(t, s)} {
 		if v := of.Judge(proposal); !v.Reason.Is("budget_spent") {
 			t.Errorf("the fourth call in %s process: %+v", name, v)
