@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -70,7 +71,7 @@ var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims"
 // claim lets in the device that shows the code. A code has six digits: guessing
 // is slowed down here by address, and in enrolment by operator.
 func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
-	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(clientIP(r))) {
+	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
 		return "", errTooManyClaims
 	}
 	return s.Enrolments.Claim(r.Context(), viewerOf(r.Context()).actor(), code)

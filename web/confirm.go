@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -58,7 +59,7 @@ func (s *Server) confirm(r *http.Request, password string) error {
 	}
 	_, err := s.Operators.SignIn(r.Context(), v.operator.Name, password)
 	if errors.Is(err, fleet.ErrForbidden) {
-		s.Log.Warn("password not confirmed", "operator", v.operator.Name, "from", clientIP(r))
+		s.Log.Warn("password not confirmed", "operator", v.operator.Name, "from", request.ClientIP(r))
 		return errOldPassword
 	}
 	if err != nil {

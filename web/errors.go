@@ -10,6 +10,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/outcome"
 	"fleetd/web/i18n"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -22,7 +23,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	status := o.Status
 	if status >= 500 && r.Context().Err() == nil {
-		s.Log.Error("request failed", "method", r.Method, "path", redact(r.URL.Path), "request", requestID(w),
+		s.Log.Error("request failed", "method", r.Method, "path", request.Redact(r.URL.Path), "request", request.ID(w),
 			"err", err)
 	}
 	if o.RetryAfter > 0 {
@@ -41,7 +42,7 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 	case status == http.StatusForbidden:
 		return ui.Forbidden(ctx, explain(r.Context(), err))
 	case status >= 500:
-		return ui.Failure(ctx, status, requestID(w), explain(r.Context(), err))
+		return ui.Failure(ctx, status, request.ID(w), explain(r.Context(), err))
 	}
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
 }
@@ -49,7 +50,7 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 // noSuchAddress answers a program that asked for an address without a page. OAuth
 // clients show their user error_description.
 func noSuchAddress(w http.ResponseWriter, r *http.Request) {
-	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", fleet.CleanText(redact(r.URL.Path), 100))
+	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", fleet.CleanText(request.Redact(r.URL.Path), 100))
 	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
 	if forOAuth(r.URL.Path) {
 		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")

@@ -17,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outcome"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -119,7 +120,7 @@ func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 		s.fail(w, r, err)
 		return
 	}
-	s.Log.Debug("stream not started", "request", requestID(w), "err", err)
+	s.Log.Debug("stream not started", "request", request.ID(w), "err", err)
 	w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
 	http.Error(w, http.StatusText(o.Status), o.Status)
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/request"
 )
 
 // A Route is a row of the table of routes, for the test of who may do what.
@@ -23,5 +24,5 @@ func Routes() (all []Route) {
 
 var (
 	LocalPath = localPath
-	Redact    = redact
+	Redact    = request.Redact
 )

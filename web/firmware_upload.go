@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -46,7 +47,7 @@ func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	r.Body = uploadBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
 	a, err := s.takeImages(r)
-	extend(w, time.Minute, time.Minute)
+	request.Extend(w, time.Minute, time.Minute)
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -130,7 +131,7 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, s
 	}
 	if err := write(w); err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Warn("firmware not sent whole", "path", redact(r.URL.Path), "request", requestID(w), "err", err)
+			s.Log.Warn("firmware not sent whole", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
 		}
 		panic(http.ErrAbortHandler) // half a file must not look like a whole one
 	}

@@ -3,41 +3,15 @@ package web
 import (
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5/middleware"
 
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
-
-const requestIDHeader = "X-Request-Id"
-
-// withRequestID numbers the request, so that an error page can be found in the log.
-func withRequestID(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header()[requestIDHeader] = []string{newRequestID()}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// newRequestID returns 60 random bits in base32. They name a request in the log
-// and are no secret.
-func newRequestID() string {
-	const digits = "abcdefghijklmnopqrstuvwxyz234567"
-	var id [12]byte
-	for i, bits := 0, rand.Uint64(); i < len(id); i, bits = i+1, bits>>5 {
-		id[i] = digits[bits&31]
-	}
-	return string(id[:])
-}
-
-// requestID is the number of the request that w answers. It is kept in the
-// header alone: a context would cost each request a copy of itself.
-func requestID(w http.ResponseWriter) string { return w.Header().Get(requestIDHeader) }
 
 // logAccess notes every request, if the log is that detailed. Queries are left
 // out, and paths that are secrets are shortened.
@@ -50,22 +24,11 @@ func (s *Server) logAccess(next http.Handler) http.Handler {
 		began := time.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		defer func() {
-			s.Log.Debug("request", "method", r.Method, "path", redact(r.URL.Path), "status", ww.Status(), "bytes",
-				ww.BytesWritten(), "took", time.Since(began), "from", clientIP(r), "request", requestID(w))
+			s.Log.Debug("request", "method", r.Method, "path", request.Redact(r.URL.Path), "status", ww.Status(), "bytes",
+				ww.BytesWritten(), "took", time.Since(began), "from", request.ClientIP(r), "request", request.ID(w))
 		}()
 		next.ServeHTTP(ww, r)
 	})
-}
-
-// redact hides the one-time token of an address made for a device.
-func redact(path string) string {
-	for _, prefix := range []string{"/u/", "/d/"} {
-		if rest, ok := strings.CutPrefix(path, prefix); ok {
-			_, name, _ := strings.Cut(rest, "/")
-			return strings.TrimSuffix(prefix+"…/"+name, "/")
-		}
-	}
-	return path
 }
 
 // recoverPanics turns a mistake of ours into an error page and a log line.
@@ -79,32 +42,12 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.Log.Error("panic", "path", redact(r.URL.Path), "request", requestID(w), "panic", v, "stack",
+			s.Log.Error("panic", "path", request.Redact(r.URL.Path), "request", request.ID(w), "panic", v, "stack",
 				string(debug.Stack()))
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}()
 		next.ServeHTTP(w, r)
 	})
-}
-
-// deadlines bounds how long a request may take to arrive and its answer to
-// leave. Each group of routes has its own; the connection is shared by them all.
-func deadlines(read, write time.Duration) func(http.Handler) http.Handler {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			extend(w, read, write)
-			next.ServeHTTP(w, r)
-		})
-	}
-}
-
-// extend gives the request more time from now on. A writer without deadlines
-// is a test's.
-func extend(w http.ResponseWriter, read, write time.Duration) {
-	c := http.NewResponseController(w)
-	now := time.Now()
-	_ = c.SetReadDeadline(now.Add(read))
-	_ = c.SetWriteDeadline(now.Add(write))
 }
 
 // restTimeout is how long the part of a body may take that the handler did not read.

@@ -8,6 +8,7 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -59,7 +60,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 	var b bytes.Buffer
 	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("page not rendered", "path", redact(r.URL.Path), "request", requestID(w), "err", err)
+			s.Log.Error("page not rendered", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
 		}
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return

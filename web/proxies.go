@@ -1,7 +1,6 @@
 package web
 
 import (
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -54,13 +53,4 @@ func parseHop(hop string) (netip.Addr, bool) {
 	}
 	ip, err := netip.ParseAddr(strings.Trim(hop, "[]"))
 	return ip.Unmap().WithZone(""), err == nil
-}
-
-// clientIP is who asks.
-func clientIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

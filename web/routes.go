@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet/outcome"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/request"
 	"fleetd/web/static"
 	"fleetd/web/ui"
 )
@@ -133,12 +134,12 @@ func (s *Server) table() []route {
 // console's alone.
 func (s *Server) routes(public *url.URL) http.Handler {
 	r := chi.NewRouter()
-	r.Use(outcome.RetryLater, hurryRest, s.behindProxies, middleware.GetHead, withRequestID, s.logAccess, s.recoverPanics)
-	page := deadlines(arrivalTimeout, time.Minute)
+	r.Use(outcome.RetryLater, hurryRest, s.behindProxies, middleware.GetHead, request.WithID, s.logAccess, s.recoverPanics)
+	page := request.Deadlines(arrivalTimeout, time.Minute)
 	r.With(page, protectBrowsers).Handle(static.Prefix+"*", static.Handler())
 	if s.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
-			r.Use(deadlines(arrivalTimeout, 10*time.Minute)) // Wi-Fi at the far end of a building; uploads have their own pace
+			r.Use(request.Deadlines(arrivalTimeout, 10*time.Minute)) // Wi-Fi at the far end of a building; uploads have their own pace
 			s.DeviceRoutes(r)
 		})
 	}
@@ -209,7 +210,7 @@ func bounded(t route, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, limit)
 		if t.wait > 0 {
-			extend(w, time.Minute, t.wait)
+			request.Extend(w, time.Minute, t.wait)
 		}
 		next(w, r)
 	}

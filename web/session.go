@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/operator"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -83,7 +84,7 @@ func (s *Server) openSession(r *http.Request, o operator.Operator) error {
 	if err := s.closeLogin(ctx); err != nil { // of who was signed in here before
 		return err
 	}
-	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, operator.SignedIn{Address: clientIP(r),
+	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, operator.SignedIn{Address: request.ClientIP(r),
 		Agent: r.UserAgent(), Browser: cookie(r, s.browserCookie())})
 	if err != nil {
 		return err

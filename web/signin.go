@@ -18,6 +18,7 @@ import (
 	"fleetd/fleet/operator"
 	"fleetd/web/access"
 	"fleetd/web/attempts"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
 
@@ -56,7 +57,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	o, err := s.Operators.SignIn(r.Context(), name, r.PostFormValue("password"))
 	if errors.Is(err, fleet.ErrForbidden) {
-		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", clientIP(r))
+		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", request.ClientIP(r))
 		page.Failed = true
 		s.render(w, r, answer{status: http.StatusUnprocessableEntity, page: page.Page(), whole: true})
 		return
@@ -70,14 +71,14 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.keepBrowser(w, r)
-	s.Log.Info("signed in", "operator", o.Name, "from", clientIP(r))
+	s.Log.Info("signed in", "operator", o.Name, "from", request.ClientIP(r))
 	http.Redirect(w, r, page.Next, http.StatusSeeOther)
 }
 
 // signInTry is a try to sign in. A browser counts as known for the operator whom
 // it names alone.
 func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
-	try := attempts.Try{Name: name, Address: clientIP(r)}
+	try := attempts.Try{Name: name, Address: request.ClientIP(r)}
 	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
 	if errors.Is(err, fleet.ErrNotFound) {
 		return try, nil

@@ -11,6 +11,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
 	"fleetd/web/i18n"
+	"fleetd/web/request"
 )
 
 // Cookies that hold a browser's preferences. The script writes the zone.
@@ -58,7 +59,7 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		operator, login, err := s.signedIn(r.Context())
 		// An open live page alone does not use the session.
 		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
-			err = s.Operators.Seen(r.Context(), login, clientIP(r))
+			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
 		}
 		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
 			theme: cookie(r, cookieTheme), zone: zone(r)}

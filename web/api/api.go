@@ -38,6 +38,7 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
+	"fleetd/web/request"
 )
 
 // prefix is where package web mounts the handler; links in answers carry it.
@@ -187,7 +188,7 @@ func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
 	if v == http.ErrAbortHandler {
 		panic(v)
 	}
-	p := internalProblem(w.Header().Get(requestHeader))
+	p := internalProblem(request.ID(w))
 	a.Log.Error("panic in a request", "request", p.RequestID, "method", r.Method, "path", r.URL.Path, "err", v, "stack",
 		string(debug.Stack()))
 	p.write(w)

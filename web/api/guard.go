@@ -20,6 +20,7 @@ import (
 	"fleetd/fleet/outcome"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
+	"fleetd/web/request"
 )
 
 // principal is who makes a request. The secret seals what is kept of it.
@@ -28,9 +29,6 @@ type principal struct {
 	secret  string
 	request string // id of the request, as package web names it; "" if it does not
 }
-
-// requestHeader is where the id of a request is found, in its answer.
-const requestHeader = "X-Request-Id"
 
 type principalKey struct{}
 
@@ -147,7 +145,7 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 		if ctx := fleet.WithScope(r.Context(), actor); ctx != r.Context() {
 			r = r.WithContext(ctx)
 		}
-		next(w, r, principal{actor, secret, w.Header().Get(requestHeader)})
+		next(w, r, principal{actor, secret, request.ID(w)})
 	})
 }
 

@@ -22,10 +22,6 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 )
 
-// A UsageError is a mistake on the command line that only the command itself
-// could find.
-type UsageError struct{ error }
-
 // clientFlags say which server a client command talks to.
 type clientFlags struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`

@@ -1,0 +1,5 @@
+package client
+
+// A UsageError is a mistake on the command line that only the command itself
+// could find.
+type UsageError struct{ error }

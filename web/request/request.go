@@ -1,0 +1,76 @@
+// Package request knows what every HTTP request has: an id, the address of its client,
+// deadlines, and a path that may hold a secret. It knows no page and no operation.
+package request
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Header carries the id of a request in its answer.
+const Header = "X-Request-Id"
+
+// WithID gives each request an id, so that an error page can be found in the log.
+func WithID(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header()[Header] = []string{newID()}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// newID returns 60 random bits in base32. They name a request in the log and are no
+// secret.
+func newID() string {
+	const digits = "abcdefghijklmnopqrstuvwxyz234567"
+	var id [12]byte
+	for i, bits := 0, rand.Uint64(); i < len(id); i, bits = i+1, bits>>5 {
+		id[i] = digits[bits&31]
+	}
+	return string(id[:])
+}
+
+// ID returns the id of the request that w answers. Only the header holds it: a context
+// would cost each request a copy of itself.
+func ID(w http.ResponseWriter) string { return w.Header().Get(Header) }
+
+// Redact removes the one-time token from a path that was made for a device.
+func Redact(path string) string {
+	for _, prefix := range []string{"/u/", "/d/"} {
+		if rest, ok := strings.CutPrefix(path, prefix); ok {
+			_, name, _ := strings.Cut(rest, "/")
+			return strings.TrimSuffix(prefix+"…/"+name, "/")
+		}
+	}
+	return path
+}
+
+// ClientIP returns the address of the client, without its port.
+func ClientIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// Extend gives a request more time from now on. A writer without deadlines is a test's.
+func Extend(w http.ResponseWriter, read, write time.Duration) {
+	c := http.NewResponseController(w)
+	now := time.Now()
+	_ = c.SetReadDeadline(now.Add(read))
+	_ = c.SetWriteDeadline(now.Add(write))
+}
+
+// Deadlines bounds how long a request may take to arrive and its answer to leave. Each
+// group of routes has its own; the connection is shared by them all.
+func Deadlines(read, write time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			Extend(w, read, write)
+			next.ServeHTTP(w, r)
+		})
+	}
+}
