@@ -160,7 +160,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // call calls a tool as the domain does.
-func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration, late func(fleet.Answer)) (fleet.Answer,
+func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration,
+	late func(fleet.Answer)) (fleet.Answer,
 	error) {
 	turn, err := b.Queue(id, fleet.KindOperator)
 	if err != nil {

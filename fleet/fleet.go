@@ -1,8 +1,9 @@
 // Package fleet is the domain of the system: devices, the tools they offer, the
-// calls made to them, and the people and programs that make those calls.
+// record of calls made to them, and what a principal may see and do.
 //
-// It is the core that all subjects share: enrolment, firmware, campaign and
-// telemetry are packages below it, which it does not import.
+// It is the core that all subjects share. Each subject has a package below it, which the
+// core does not import: making calls (fleet/call), operators, enrolment, firmware,
+// campaigns and others.
 //
 // It imports neither the broker nor SQL nor HTTP; they import it. What fleet
 // needs from the outside it states as small interfaces where they are used: a
@@ -13,7 +14,6 @@
 // Text that came from a device is data: cleaned and bounded where it enters,
 // shown as text and never as markup.
 //
-// [call.Service.Run], [call.FanOuts.Run], [Presences.Run], [picture.Service.Run] and [Targets.Run]
-// are its goroutines; each call whose caller does not wait has one more, and each
-// fan-out. Every service has one lock for its maps, presence has 64.
+// [Presences.Run] and [Targets.Run] are its goroutines. Every service has one lock for
+// its maps, presence has 64.
 package fleet

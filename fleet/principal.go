@@ -23,7 +23,7 @@ func (r Role) Allows(need Role) bool { return rank(r) >= rank(need) && rank(need
 // Valid reports whether r is one of the three roles.
 func (r Role) Valid() bool { return rank(r) > 0 }
 
-// ErrUnknownRole says that a role is none that an operator can have.
+// ErrUnknownRole says that no operator can have the role.
 func ErrUnknownRole(r Role) *Error {
 	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
 }

@@ -10,21 +10,20 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"fleetd/web/request"
-	"fleetd/web/ui"
 )
 
 // logAccess notes every request, if the log is that detailed. Queries are left
 // out, and paths that are secrets are shortened.
 func (s *Server) logAccess(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.Log.Enabled(r.Context(), slog.LevelDebug) {
+		if !s.o.Log.Enabled(r.Context(), slog.LevelDebug) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		began := time.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		defer func() {
-			s.Log.Debug("request", "method", r.Method, "path", request.Redact(r.URL.Path), "status", ww.Status(), "bytes",
+			s.o.Log.Debug("request", "method", r.Method, "path", request.Redact(r.URL.Path), "status", ww.Status(), "bytes",
 				ww.BytesWritten(), "took", time.Since(began), "from", request.ClientIP(r), "request", request.ID(w))
 		}()
 		next.ServeHTTP(ww, r)
@@ -42,7 +41,7 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.Log.Error("panic", "path", request.Redact(r.URL.Path), "request", request.ID(w), "panic", v, "stack",
+			s.o.Log.Error("panic", "path", request.Redact(r.URL.Path), "request", request.ID(w), "panic", v, "stack",
 				string(debug.Stack()))
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}()
@@ -61,20 +60,5 @@ func hurryRest(next http.Handler) http.Handler {
 		if r.ContentLength != 0 {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))
 		}
-	})
-}
-
-// protectBrowsers sets what keeps a page from being used against its reader.
-func protectBrowsers(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", ui.CSP)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), serial=()")
-		next.ServeHTTP(w, r)
 	})
 }

@@ -26,7 +26,7 @@ func (s *Server) behindProxies(next http.Handler) http.Handler {
 // one on this machine, or one of [Options].TrustedProxies.
 func (s *Server) trusts(proxy netip.Addr) bool {
 	listed := func(p netip.Prefix) bool { return p.Contains(proxy) }
-	return proxy.IsLoopback() || slices.ContainsFunc(s.TrustedProxies, listed)
+	return proxy.IsLoopback() || slices.ContainsFunc(s.o.TrustedProxies, listed)
 }
 
 // clientOf goes back from proxy to proxy, each of which appended who asked it,

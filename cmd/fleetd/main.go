@@ -18,8 +18,10 @@ import (
 	"syscall"
 
 	"fleetd/broker/sim"
+	"fleetd/cmd/fleetd/bridge"
 	"fleetd/cmd/fleetd/client"
 	"fleetd/cmd/fleetd/server"
+	"fleetd/cmd/fleetd/terminal"
 
 	"github.com/alecthomas/kong"
 
@@ -52,7 +54,7 @@ type cli struct {
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
 	Upstream client.UpstreamCommand `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
 	Policy   client.PolicyCommand   `cmd:"" help:"List policy rules and test calls against them over REST."`
-	MCP      client.MCPCommand      `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
+	MCP      bridge.Command         `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`
@@ -95,7 +97,7 @@ func exitCode(err error) int {
 	}
 	fmt.Fprintln(os.Stderr, "fleetd:", sentence(err))
 	var ofServer server.UsageError
-	var ofClient client.UsageError
+	var ofClient terminal.UsageError
 	if errors.As(err, &ofServer) || errors.As(err, &ofClient) {
 		return exitUsage
 	}

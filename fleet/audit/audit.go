@@ -1,3 +1,8 @@
+// Package audit is the record of what people and programs changed: who did what to which,
+// and when. The store writes an entry in the transaction of the change that it records.
+//
+// Tool calls have records of their own ([fleet.Call]) and are not repeated here. The package
+// holds no state.
 package audit
 
 import (
@@ -9,8 +14,7 @@ import (
 )
 
 // An AuditEntry says who did what to which, when. It is written in the
-// transaction of the change it records; tool calls have records of their own
-// (see [fleet.Call]) and are not repeated here.
+// transaction of the change it records.
 type Entry struct {
 	ID      uuid.UUID
 	At      time.Time

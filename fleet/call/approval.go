@@ -221,7 +221,8 @@ func (a Approval) Refusal() *fleet.CallError {
 // describes the tool and what firmware it runs, the tool with its arguments,
 // whether it interrupts conversations, until when it may wait for its device, under which version of the policy.
 // Arguments count by their value: spaces, and the order of members, do not.
-func ApprovalDigest(asker fleet.Principal, targets []ApprovalTarget, tool string, arguments json.RawMessage, picture string,
+func ApprovalDigest(asker fleet.Principal, targets []ApprovalTarget, tool string, arguments json.RawMessage,
+	picture string,
 	interrupt bool, waitUntil *time.Time, policy int64) [32]byte {
 	type device struct {
 		ID      fleet.DeviceID `json:"id"`

@@ -148,7 +148,8 @@ func checkRequest(r Request) error {
 
 // newCall is the record of a call that nothing is decided about.
 func newCall(r Request, t *fleet.Target) *fleet.Call {
-	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments), Actor: r.Actor,
+	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
+		Actor:  r.Actor,
 		FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout, CreatedAt: r.now}
 	if r.Mandate != nil {
 		c.Evidence = r.Mandate.evidence(r.now)

@@ -167,7 +167,8 @@ func (r *fanOutRun) due(ctx context.Context, id fleet.DeviceID) (bool, error) {
 
 // withoutRecord reports whether the call was not sent for want of its record.
 func withoutRecord(c fleet.Call) bool {
-	return c.State == fleet.CallCanceled && c.Error != nil && (c.Error.Code == fleet.CodeNotRecorded || c.Error.Code == fleet.CodeRecordLate)
+	return c.State == fleet.CallCanceled && c.Error != nil && (c.Error.Code == fleet.CodeNotRecorded ||
+		c.Error.Code == fleet.CodeRecordLate)
 }
 
 // retriesOffline reports whether the call does not count because its device was

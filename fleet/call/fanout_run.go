@@ -83,9 +83,10 @@ func (s *FanOuts) launch(f FanOut, targets []fleet.DeviceID) {
 		return
 	}
 	workers := min(f.MaxInFlight, f.Targets)
-	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[fleet.DeviceID]time.Time), absent: make(map[fleet.DeviceID]bool),
-		gone:  make(chan struct{}),
-		talks: make(map[fleet.DeviceID]talkWait), inTalk: make(map[fleet.DeviceID]bool),
+	r := &fanOutRun{s: s, f: f, targets: targets, parked: make(map[fleet.DeviceID]time.Time),
+		absent: make(map[fleet.DeviceID]bool),
+		gone:   make(chan struct{}),
+		talks:  make(map[fleet.DeviceID]talkWait), inTalk: make(map[fleet.DeviceID]bool),
 		orders: make(chan fanOutOrder, workers), results: make(chan fanOutResult, 2*workers)}
 	r.ctx, r.cancel = context.WithCancel(s.life)
 	s.runs[f.ID] = r

@@ -155,7 +155,8 @@ func (r *fanOutRun) follow() {
 		kinds = append(kinds, fleet.EventConversation)
 	}
 	r.presence = r.s.events.Subscribe(presenceBuffer, func(e *fleet.Event) bool {
-		return e.Kind == fleet.EventConversation || e.Presence == fleet.PresenceOnline || e.Presence == fleet.PresenceUnresponsive
+		return e.Kind == fleet.EventConversation || e.Presence == fleet.PresenceOnline ||
+			e.Presence == fleet.PresenceUnresponsive
 	}, kinds...)
 }
 

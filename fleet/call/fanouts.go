@@ -409,7 +409,8 @@ func (s *FanOuts) reason(t *fleet.Target, r FanOutRequest) (string, *Verdict) {
 	return no.err.Code, nil
 }
 
-func (p *FanOutPreview) count(t *fleet.Target, reason string, connected bool, skipped *fleet.SkippedTally, tool string) {
+func (p *FanOutPreview) count(t *fleet.Target, reason string, connected bool, skipped *fleet.SkippedTally,
+	tool string) {
 	p.Matched++
 	if listed, ok := t.Inventory.Tool(tool); ok && listed.UserOnly() {
 		p.UserOnly = true

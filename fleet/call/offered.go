@@ -11,7 +11,8 @@ import (
 // principal could call now: what is for people is hidden from language models,
 // and what scope or policy denies from everyone. A hold hides nothing, since it
 // ends. The tools are in the device's order; they are shared, not to be changed.
-func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error) {
+func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool,
+	error) {
 	r := Request{Actor: p, Device: id, now: s.o.Now(), preview: true}
 	t, err := s.o.Targets.Get(ctx, id, r.now)
 	if err != nil {

@@ -73,7 +73,8 @@ func (r Request) mayAsk() bool {
 // URLMaker makes one-time addresses for the url arguments of calls.
 type URLMaker interface {
 	UploadURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
-	PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string, error)
+	PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string,
+		error)
 	CoreDumpURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
 }
 

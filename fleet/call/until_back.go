@@ -30,7 +30,8 @@ const (
 // back. A conversation ends with its device's connection, and campaigns
 // and fan-outs wait on their own.
 func (r Request) mayWaitForDevice() bool {
-	return r.Actor.Kind != fleet.KindVoice && r.Actor.Kind != fleet.KindCampaign && r.Actor.Kind != fleet.KindSystem && !r.isFanOut()
+	return r.Actor.Kind != fleet.KindVoice && r.Actor.Kind != fleet.KindCampaign && r.Actor.Kind != fleet.KindSystem &&
+		!r.isFanOut()
 }
 
 // waitUntil is rounded as the store keeps it.

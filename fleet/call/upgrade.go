@@ -151,7 +151,8 @@ func (a *attempt) notifyLate(answer fleet.Answer) {
 		order.notify(fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceJob, Detail: string(fleet.JobAccepted)})
 		return
 	}
-	order.notify(fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceLateAnswer, Detail: fleet.CleanText(detail, maxOrderDetail)})
+	order.notify(fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceLateAnswer, Detail: fleet.CleanText(detail,
+		maxOrderDetail)})
 }
 
 // callError is evidence with the error that the call ended with. A call without

@@ -248,7 +248,8 @@ func (a *attempt) waitsFor(what fleet.Reason) {
 
 // waited notes as evidence what the call waited for.
 func (a *attempt) waited(what fleet.Reason) {
-	a.call.Evidence = append(a.call.Evidence, fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceWaited, Detail: what.String(),
+	a.call.Evidence = append(a.call.Evidence, fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceWaited,
+		Detail: what.String(),
 		Reason: what})
 }
 

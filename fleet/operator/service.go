@@ -74,7 +74,8 @@ func (t Token) Principal() fleet.Principal {
 // OperatorStore keeps operators and API tokens.
 type Store interface {
 	LoginStore
-	CreateOperator(ctx context.Context, by fleet.Principal, o Operator) error // ErrConflict if the name is taken (any case)
+	CreateOperator(ctx context.Context, by fleet.Principal,
+		o Operator) error // ErrConflict if the name is taken (any case)
 	Operators(ctx context.Context) ([]Operator, error)
 	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
 	OperatorByName(ctx context.Context, name string) (Operator, error) // any case

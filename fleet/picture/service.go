@@ -92,7 +92,8 @@ func (s *Service) keep(ctx context.Context, l URLLink, shot Snapshot, data []byt
 			Detail: fmt.Sprintf("%s, %d bytes", mediaType, len(data)),
 			Reason: fleet.Because(fleet.ReasonPictureUploaded, "media_type", mediaType, "size_bytes", len(data))})
 	}
-	s.o.Events.Publish(fleet.Event{Kind: fleet.EventSnapshot, At: shot.CreatedAt, Device: l.Device, Subject: shot.ID.String()})
+	s.o.Events.Publish(fleet.Event{Kind: fleet.EventSnapshot, At: shot.CreatedAt, Device: l.Device,
+		Subject: shot.ID.String()})
 	return shot, nil
 }
 
@@ -144,7 +145,8 @@ func (s *Service) PreviewFor(ctx context.Context, device fleet.DeviceID, r io.Re
 
 // PreviewOf makes a preview of a snapshot of the same device. Another device's
 // is refused: who may call the one need not see the other.
-func (s *Service) PreviewOf(ctx context.Context, device fleet.DeviceID, snapshot uuid.UUID) (picture string, err error) {
+func (s *Service) PreviewOf(ctx context.Context, device fleet.DeviceID, snapshot uuid.UUID) (picture string,
+	err error) {
 	shot, data, err := s.Picture(ctx, snapshot)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
@@ -215,5 +217,6 @@ type Store interface {
 	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error)  // oldest first
 	Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]Snapshot, error) // newest first
 	SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
-	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot, error) // of those that have one
+	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot,
+		error) // of those that have one
 }

@@ -33,14 +33,16 @@ func NewURLLinks(store URLLinkStore, publicURL string, now func() time.Time) *UR
 }
 
 // UploadURL makes an address to which the device can post one picture for the call.
-func (u *URLLinks) UploadURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string, error) {
+func (u *URLLinks) UploadURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string,
+	error) {
 	token, err := u.link(ctx, URLLink{Purpose: fleet.LinkUpload, Device: device, Call: call}, ttl)
 	return u.publicURL + "/u/" + token, err
 }
 
 // PreviewURL makes an address from which the device can fetch the picture once,
 // which [Service.Preview] stored.
-func (u *URLLinks) PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string, ttl time.Duration) (
+func (u *URLLinks) PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string,
+	ttl time.Duration) (
 	string, error) {
 	token, err := u.link(ctx, URLLink{Purpose: fleet.LinkPreview, Device: device, Call: call, Blob: picture,
 		MediaType: "image/jpeg"}, ttl)

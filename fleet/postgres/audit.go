@@ -32,7 +32,8 @@ func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject
 	return nil
 }
 
-func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string, detail map[string]any) error {
+func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string,
+	detail map[string]any) error {
 	if detail == nil {
 		detail = map[string]any{}
 	}

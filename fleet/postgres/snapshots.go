@@ -92,7 +92,8 @@ func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int)
 }
 
 // LatestSnapshots returns the newest picture of those among the devices that have one.
-func (s *Store) LatestSnapshots(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]picture.Snapshot, error) {
+func (s *Store) LatestSnapshots(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]picture.Snapshot,
+	error) {
 	scoped, args := scopedToPictures(ctx,
 		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))
 	rows, _ := s.db.Query(ctx, `

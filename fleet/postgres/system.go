@@ -2,11 +2,10 @@ package postgres
 
 import (
 	"context"
+	"fleetd/fleet/system"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"fleetd/fleet"
 )
 
 // grownTables are those that grow with the fleet and with time. Only their sizes
@@ -21,7 +20,7 @@ var grownTables = []string{"audit_entries", "alerts", "alert_events", "calls", "
 const largestTables = 10
 
 // DatabaseReport says how large the database is, and how its connections are used.
-func (s *Store) DatabaseReport(ctx context.Context) (r fleet.DatabaseReport, err error) {
+func (s *Store) DatabaseReport(ctx context.Context) (r system.Database, err error) {
 	err = s.db.QueryRow(ctx, `
 		SELECT current_setting('server_version'), pg_database_size(current_database()),
 			(SELECT max(version_id) FROM goose_db_version WHERE is_applied)`).Scan(&r.Server, &r.Bytes, &r.Migration)
@@ -35,7 +34,7 @@ func (s *Store) DatabaseReport(ctx context.Context) (r fleet.DatabaseReport, err
 			SELECT to_regclass(t.name) AS relid UNION SELECT relid FROM pg_partition_tree(to_regclass(t.name))) p, pg_class c
 		WHERE c.oid = p.relid AND c.relkind = 'r'
 		GROUP BY t.name ORDER BY bytes DESC, t.name LIMIT $2`, grownTables, largestTables)
-	if r.Tables, err = pgx.CollectRows(rows, pgx.RowToStructByName[fleet.TableSize]); err != nil {
+	if r.Tables, err = pgx.CollectRows(rows, pgx.RowToStructByName[system.TableSize]); err != nil {
 		return r, fmt.Errorf("sizes of tables: %w", domainError(err))
 	}
 	pool := s.db.Stat()
@@ -44,7 +43,7 @@ func (s *Store) DatabaseReport(ctx context.Context) (r fleet.DatabaseReport, err
 }
 
 // StoredImages counts the firmware images.
-func (s *Store) StoredImages(ctx context.Context) (r fleet.StoredImages, err error) {
+func (s *Store) StoredImages(ctx context.Context) (r system.StoredImages, err error) {
 	err = s.db.QueryRow(ctx, `SELECT count(*), coalesce(sum(size), 0)::bigint FROM images`).Scan(&r.Count, &r.Bytes)
 	if err != nil {
 		return r, fmt.Errorf("images: %w", domainError(err))

@@ -145,7 +145,8 @@ func (s *Service) recall(ctx context.Context, t *table) error {
 		switch {
 		case e.Kind == None:
 		case known == nil:
-			page, err := s.o.Store.Conversations(ctx, fleet.ConversationFilter{Upstream: e.Name, Since: e.UpdatedAt, Limit: fleet.MaxLimit})
+			page, err := s.o.Store.Conversations(ctx, fleet.ConversationFilter{Upstream: e.Name, Since: e.UpdatedAt,
+				Limit: fleet.MaxLimit})
 			if err != nil {
 				return err
 			}

@@ -187,7 +187,8 @@ func TestBadInput(t *testing.T) {
 // A model neither sees nor calls what is for people; a program sees it marked.
 func TestUserOnlyTools(t *testing.T) {
 	w := newWorld(t)
-	model := w.client(t, w.token(t, operator.TokenRequest{Name: "m", Kind: fleet.KindModel, Role: fleet.RoleAdmin}), "/mcp",
+	model := w.client(t, w.token(t, operator.TokenRequest{Name: "m", Kind: fleet.KindModel, Role: fleet.RoleAdmin}),
+		"/mcp",
 		nil, "")
 	program := w.client(t, w.token(t, operator.TokenRequest{Name: "p"}), "/mcp", nil, "")
 	for _, tool := range []string{"search_tools", "describe_device"} {

@@ -35,6 +35,7 @@ import (
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
@@ -77,7 +78,7 @@ type Options struct {
 	Idempotency   fleet.IdempotencyStore
 	Heavy         *heavy.Limits // default: some that no other part shares
 	Events        *fleet.Events
-	Report        func(ctx context.Context) (fleet.SystemReport, error) // how this fleetd runs
+	Report        func(ctx context.Context) (system.Report, error) // how this fleetd runs
 	Authority     Follower
 
 	Version   string        // of fleetd, for the OpenAPI document

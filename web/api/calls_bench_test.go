@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -222,12 +223,9 @@ func callServed(b *testing.B, serve func(context.Context, net.Listener) error) {
 
 // serveConsole serves the API as cmd/fleetd/server does.
 func serveConsole(ctx context.Context, h http.Handler, ln net.Listener) error {
-	console, err := web.New(web.Options{API: h, PublicURL: "http://h", DeviceRoutes: func(chi.Router) {},
-		ConnContext: device.WithConn})
-	if err != nil {
-		return err
-	}
-	return console.Run(ctx, device.NewLingerer(device.LingerOptions{}).Listener(ln))
+	s := web.New(web.Options{API: h, Console: func(chi.Router) {}, DeviceRoutes: func(chi.Router) {},
+		ConnContext: device.WithConn, Log: slog.New(slog.DiscardHandler)})
+	return s.Run(ctx, device.NewLingerer(device.LingerOptions{}).Listener(ln))
 }
 
 // serveAlone is net/http with a handler that does nothing: what no framework

@@ -34,6 +34,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
@@ -234,7 +235,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Alerts: w.alerts,
 		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
-		Report: func(ctx context.Context) (r fleet.SystemReport, err error) {
+		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = w.store.DatabaseReport(ctx)
 			return r, err

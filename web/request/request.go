@@ -1,5 +1,7 @@
 // Package request knows what every HTTP request has: an id, the address of its client,
-// deadlines, and a path that may hold a secret. It knows no page and no operation.
+// deadlines, and a path that may hold a secret.
+//
+// It knows no page and no operation, and holds no state.
 package request
 
 import (

@@ -1,15 +1,15 @@
 package ui
 
-import "fleetd/fleet"
+import "fleetd/fleet/system"
 
 // PathSystem is the page about this fleetd, for admins: GET.
 const PathSystem = "/settings/system"
 
 // A SystemPage shows how this fleetd runs, and what it is made of.
-type SystemPage struct{ Report fleet.SystemReport }
+type SystemPage struct{ Report system.Report }
 
 // freePercent is how much of a disk is free.
-func freePercent(d fleet.DiskReport) int {
+func freePercent(d system.Disk) int {
 	if d.Total <= 0 {
 		return 0
 	}
@@ -17,7 +17,7 @@ func freePercent(d fleet.DiskReport) int {
 }
 
 // diskTone marks a disk that is nearly full, as the alert about it does.
-func diskTone(d fleet.DiskReport) tone {
+func diskTone(d system.Disk) tone {
 	switch p := freePercent(d); {
 	case p < 5:
 		return toneBad

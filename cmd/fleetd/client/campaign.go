@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fleetd/cmd/fleetd/terminal"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -141,7 +142,7 @@ type campaignCreate struct {
 func (c *campaignCreate) Run(ctx context.Context) error {
 	plan, err := c.body()
 	if err != nil {
-		return UsageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	if c.DryRun {
 		answer, err := c.do(ctx, http.MethodPost, "/campaigns/dry-run", plan)

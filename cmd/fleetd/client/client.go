@@ -64,10 +64,10 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 func (c *clientFlags) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
 	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--token", Value: &c.Token,
 		File: c.TokenFile}); err != nil {
-		return nil, UsageError{err}
+		return nil, terminal.UsageError{Err: err}
 	}
 	if c.Token == "" {
-		return nil, UsageError{errors.New(
+		return nil, terminal.UsageError{Err: errors.New(
 			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
 	}
 	var r io.Reader
@@ -80,7 +80,7 @@ func (c *clientFlags) request(ctx context.Context, method, path string, body any
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+"/api/v1"+path, r)
 	if err != nil {
-		return nil, UsageError{fmt.Errorf("--url: %w", err)}
+		return nil, terminal.UsageError{Err: fmt.Errorf("--url: %w", err)}
 	}
 	req.Header.Set("Authorization", "Bearer "+c.Token)
 	if body != nil {

@@ -120,7 +120,7 @@ func (c *deviceCall) post(ctx context.Context, call MakeCallInputBody) (json.Raw
 	}
 	picture, err := os.ReadFile(c.Picture)
 	if err != nil {
-		return nil, UsageError{err}
+		return nil, terminal.UsageError{Err: err}
 	}
 	text, err := json.Marshal(call)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *deviceCall) post(ctx context.Context, call MakeCallInputBody) (json.Raw
 // Run prints the call and fails unless it succeeded.
 func (c *deviceCall) Run(ctx context.Context) error {
 	if !json.Valid([]byte(c.Arguments)) {
-		return UsageError{fmt.Errorf("the arguments %q are not JSON; write for example '{\"volume\":50}'", c.Arguments)}
+		return terminal.UsageError{Err: fmt.Errorf("the arguments %q are not JSON; write for example '{\"volume\":50}'", c.Arguments)}
 	}
 	body := MakeCallInputBody{Tool: c.Tool, Arguments: new(json.RawMessage(c.Arguments))}
 	if c.Timeout > 0 {

@@ -103,7 +103,7 @@ type devicesRetire struct{ bulkFlags }
 
 func (c *devicesRetire) Run(ctx context.Context) error {
 	if c.Confirm == 0 && !c.DryRun {
-		return UsageError{errors.New(
+		return terminal.UsageError{Err: errors.New(
 			"there is no way back: see with --dry-run how many devices it would be, then give that number as --confirm")}
 	}
 	return c.act(ctx, BulkInputBody{Act: "retire"})

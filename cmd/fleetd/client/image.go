@@ -62,11 +62,11 @@ type imagePush struct {
 func (c *imagePush) Run(ctx context.Context) error {
 	files, err := c.buildFiles()
 	if err != nil {
-		return UsageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	file, err := os.Open(c.File)
 	if err != nil {
-		return UsageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	defer file.Close()
 	info, err := file.Stat()
@@ -238,7 +238,7 @@ type imageRevoke struct {
 
 func (c *imageRevoke) Run(ctx context.Context) error {
 	if c.Reason == "" {
-		return UsageError{errors.New("give a reason: fleetd image revoke SHA256 REASON")}
+		return terminal.UsageError{Err: errors.New("give a reason: fleetd image revoke SHA256 REASON")}
 	}
 	answer, err := c.do(ctx, http.MethodPost, "/images/"+url.PathEscape(c.SHA256)+"/revoke",
 		RevokeImageInputBody{Reason: c.Reason})

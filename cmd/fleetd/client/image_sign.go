@@ -36,7 +36,7 @@ type imageSign struct {
 func (c *imageSign) Run(context.Context) error {
 	text, err := readSmall(c.Key)
 	if err != nil {
-		return UsageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	key, err := espimage.ParseReleaseSecret(text)
 	if err != nil {

@@ -69,7 +69,7 @@ type policyTest struct {
 func (c *policyTest) Run(ctx context.Context) error {
 	arguments := json.RawMessage(c.Arguments)
 	if !json.Valid(arguments) {
-		return UsageError{fmt.Errorf("arguments are not JSON: %s", c.Arguments)}
+		return terminal.UsageError{Err: fmt.Errorf("arguments are not JSON: %s", c.Arguments)}
 	}
 	principal := map[string]string{"kind": c.Kind, "role": c.Role, "name": c.Name}
 	if c.TokenID != "" {

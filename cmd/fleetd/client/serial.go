@@ -33,7 +33,7 @@ func (c *serialLoad) Run(ctx context.Context) error {
 	if c.File != "-" {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return UsageError{err}
+			return terminal.UsageError{Err: err}
 		}
 		defer file.Close()
 		in = file

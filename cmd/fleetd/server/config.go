@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fleetd/cmd/fleetd/terminal"
+	"fleetd/web/console"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
@@ -22,7 +23,6 @@ import (
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/telemetry"
-	"fleetd/web"
 )
 
 // A UsageError is a mistake in the configuration, or on the command line of a
@@ -363,7 +363,7 @@ func (c *Config) publicHostname() string {
 // networkURL is where others would reach the server if it listened to them; "" if
 // they can reach PublicURL, or if this machine has no network.
 func (c *Config) networkURL() string {
-	if !web.LocalOnly(c.PublicURL) {
+	if !console.LocalOnly(c.PublicURL) {
 		return ""
 	}
 	host := reachableHost("")

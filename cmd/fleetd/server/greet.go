@@ -1,10 +1,9 @@
 package server
 
 import (
+	"fleetd/web/console"
 	"fmt"
 	"io"
-
-	"fleetd/web"
 )
 
 // Greet says where people and devices reach the server. A generated password is
@@ -22,7 +21,7 @@ func (s *Server) Greet(w io.Writer) {
 			s.firstPassword)
 	}
 	fmt.Fprintf(w, "  OTA URL    %s/xiaozhi/ota/   (for the Wi-Fi page of a xiaozhi-esp32 board)\n", s.cfg.PublicURL)
-	if web.LocalOnly(s.cfg.PublicURL) {
+	if console.LocalOnly(s.cfg.PublicURL) {
 		fmt.Fprintf(w, "             Boards cannot reach it: it is the address of this machine for itself. Start with %s", s.openToNetwork())
 	}
 	fmt.Fprintf(w, "  MQTT       %s\n", s.cfg.MQTTEndpoint)

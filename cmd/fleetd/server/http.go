@@ -14,14 +14,15 @@ import (
 	"fleetd/mcp/gateway"
 	"fleetd/web"
 	"fleetd/web/api"
+	"fleetd/web/console"
 	"fleetd/web/device"
 	"fleetd/web/i18n"
 	"fleetd/web/intake"
 	"fleetd/web/ui"
 )
 
-// console makes the HTTP server: pages, REST and the device endpoints.
-func (s *Server) console(ctx context.Context) (*web.Server, error) {
+// openHTTP makes the HTTP server: pages, REST, MCP and the device endpoints.
+func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone,
 		PublicURL: s.cfg.PublicURL})
 	if err != nil {
@@ -39,7 +40,7 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 	o.Explainer = explainer
 	devices := device.New(o)
 	s.metrics.countPolls(devices.Stats)
-	return web.New(web.Options{
+	pages, err := console.New(console.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
 		Presences: s.Presences, DatabaseAway: s.database.Away,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
@@ -50,13 +51,17 @@ func (s *Server) console(ctx context.Context) (*web.Server, error) {
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
-		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy, API: s.rest(), MCP: s.gateway,
-		DeviceRoutes: devices.Routes,
-		ConnContext:  device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
-		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), TrustedProxies: s.cfg.trustedProxies,
-		EnrolmentMode: s.cfg.enrolmentMode(), Version: s.cfg.Version, System: s.systemFacts(ctx),
+		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy,
+		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), EnrolmentMode: s.cfg.enrolmentMode(),
+		Version: s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Log: s.log,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return web.New(web.Options{Console: pages.Routes, CloseStreams: pages.CloseStreams, API: s.rest(), MCP: s.gateway,
+		DeviceRoutes: devices.Routes, ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
+		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
 }
 
 // boundHTTPConnections makes the bound of the HTTP listener.

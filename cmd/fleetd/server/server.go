@@ -389,7 +389,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.reporter = &systemReporter{server: s, cert: cert, started: started}
-	console, err := s.console(ctx)
+	console, err := s.openHTTP(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"fleetd/fleet/system"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"fleetd/fleet"
 )
 
 // licences is the output of scripts/licences: name, kind, licence and version.
@@ -35,23 +34,23 @@ type systemReporter struct {
 
 	mu   sync.Mutex
 	at   time.Time
-	last fleet.SystemReport
+	last system.Report
 }
 
-func (r *systemReporter) report(ctx context.Context) (fleet.SystemReport, error) {
+func (r *systemReporter) report(ctx context.Context) (system.Report, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.at) > reportFresh {
 		made, err := r.read(ctx)
 		if err != nil {
-			return fleet.SystemReport{}, err
+			return system.Report{}, err
 		}
 		r.at, r.last = now, made
 	}
 	return r.last, nil
 }
 
-func (r *systemReporter) read(ctx context.Context) (v fleet.SystemReport, err error) {
+func (r *systemReporter) read(ctx context.Context) (v system.Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	s := r.server
@@ -68,13 +67,13 @@ func (r *systemReporter) read(ctx context.Context) (v fleet.SystemReport, err er
 	runtime.ReadMemStats(&memory)
 	v.Memory = int64(memory.Sys)
 	for _, d := range s.disks() {
-		v.Disks = append(v.Disks, fleet.DiskReport{Name: d.Name, Free: d.Free, Total: d.Total})
+		v.Disks = append(v.Disks, system.Disk{Name: d.Name, Free: d.Free, Total: d.Total})
 	}
 	if r.cert != nil {
-		v.Certificates = []fleet.CertificateReport{{Name: filepath.Base(r.cert.certFile), Ends: r.cert.expiry().UTC()}}
+		v.Certificates = []system.Certificate{{Name: filepath.Base(r.cert.certFile), Ends: r.cert.expiry().UTC()}}
 	}
 	b := s.broker.Stats()
-	v.Broker = fleet.BrokerReport{Connections: b.Connections, Sockets: b.Sockets, Onboarding: b.Onboarding,
+	v.Broker = system.Broker{Connections: b.Connections, Sockets: b.Sockets, Onboarding: b.Onboarding,
 		MessagesIn: b.PublishesIn, MessagesOut: b.PublishesOut, Dropped: b.OutboxFull}
 	for _, n := range b.Refused {
 		v.Broker.Refused += n
@@ -85,25 +84,25 @@ func (r *systemReporter) read(ctx context.Context) (v fleet.SystemReport, err er
 
 // parts lists the modules that are linked, and what the console ships. It also
 // sets the commit that was built.
-func parts(v *fleet.SystemReport) (all []fleet.SystemPart) {
+func parts(v *system.Report) (all []system.Part) {
 	known := make(map[string]string) // licences of modules
 	for line := range strings.Lines(licences) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		p := fleet.SystemPart{Name: f[0], Kind: fleet.SystemPartKind(f[1]), Licence: f[2], Version: f[3]}
-		if p.Kind == fleet.PartModule {
+		p := system.Part{Name: f[0], Kind: system.PartKind(f[1]), Licence: f[2], Version: f[3]}
+		if p.Kind == system.PartModule {
 			known[p.Name] = p.Licence
 		} else {
 			all = append(all, p)
 		}
 	}
-	all = append(all, fleet.SystemPart{Name: "std", Kind: fleet.PartModule, Version: runtime.Version(),
+	all = append(all, system.Part{Name: "std", Kind: system.PartModule, Version: runtime.Version(),
 		Licence: known["std"]})
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return all
 	}
 	for _, m := range info.Deps {
-		all = append(all, fleet.SystemPart{Name: m.Path, Kind: fleet.PartModule, Licence: known[m.Path],
+		all = append(all, system.Part{Name: m.Path, Kind: system.PartModule, Licence: known[m.Path],
 			Version: cmp.Or(m.Replace, m).Version})
 	}
 	for _, s := range info.Settings {
@@ -114,7 +113,7 @@ func parts(v *fleet.SystemReport) (all []fleet.SystemPart) {
 			v.Modified = s.Value == "true"
 		}
 	}
-	slices.SortFunc(all, func(a, b fleet.SystemPart) int {
+	slices.SortFunc(all, func(a, b system.Part) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})
 	return all

@@ -1,0 +1,9 @@
+package terminal
+
+// A UsageError is a mistake on the command line that only the command itself can find.
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the mistake.
+func (e UsageError) Unwrap() error { return e.Err }

@@ -1,0 +1,169 @@
+package console
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/heavy"
+	"fleetd/fleet/sheet"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// maxAuditExport bounds the entries of one file; a longer record is asked for by time.
+const maxAuditExport = 100_000
+
+func (s *Server) auditRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathAudit, role: fleet.RoleViewer, reach: access.List, page: s.listAudit},
+		{method: http.MethodGet, pattern: ui.PathAuditExport, role: fleet.RoleViewer, reach: access.List,
+			raw: s.exportAudit, wait: 2 * time.Minute, heavy: heavy.Export},
+	}
+}
+
+// auditFilter reads the list's filter. Times are the viewer's, as in [callFilter].
+func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) {
+	f = audit.Filter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
+		Cursor: l.Get("cursor")}
+	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+		return f, err
+	}
+	f.Until, err = moment(l.Get("until"), zone)
+	return f, err
+}
+
+func auditList(r *http.Request) ui.ListURL {
+	return listURL(r, ui.PathAudit, "subject", "action", "actor", "since", "until")
+}
+
+func (s *Server) listAudit(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.AuditPage{List: auditList(r)}
+	f, err := auditFilter(page.List, viewerOf(ctx).zone)
+	if err != nil {
+		page.Bad = explain(ctx, err)
+		return show(page.Page())
+	}
+	found, err := s.Audit.AuditEntries(ctx, f)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Prev, page.Next, page.Rows = found.Prev, found.Next, found.Items
+	return show(page.Page())
+}
+
+// exportAudit writes the entries of the list's filter as CSV, a page of the
+// store at a time. What the file holds is for programs: codes, and times in UTC.
+func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	f, err := auditFilter(auditList(r), viewerOf(ctx).zone)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	f.Cursor, f.Limit = "", fleet.MaxLimit
+	found, err := s.Audit.AuditEntries(ctx, f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="audit.csv"`)
+	w.Header().Set("Cache-Control", "no-store")
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{"at", "actor_kind", "actor", "role", "action", "subject", "detail"})
+	for n := 0; ; {
+		for _, e := range found.Items {
+			_ = out.Write(auditRecord(e))
+		}
+		n += len(found.Items)
+		if found.Next == "" || n >= maxAuditExport {
+			break
+		}
+		f.Cursor = found.Next
+		if found, err = s.Audit.AuditEntries(ctx, f); err != nil {
+			s.cutShort(ctx, "audit export", err)
+		}
+	}
+	out.Flush() // an error means that the reader has gone
+}
+
+// cutShort ends an answer of which a part has been sent already, so that its
+// reader does not take the part for the whole.
+func (s *Server) cutShort(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		s.Log.Error("answer cut short", "what", what, "err", err)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+func auditRecord(e audit.Entry) []string {
+	detail, _ := json.Marshal(e.Detail) // it was JSON
+	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
+		e.Action, e.Subject, string(detail)}
+	for i := range record {
+		record[i] = sheet.Shield(record[i])
+	}
+	return record
+}
+
+// auditSlack is how much earlier than others an entry may be dated that shows after them: its change took that long.
+const auditSlack = 10 * time.Second
+
+// An auditView counts the entries that were written after the page. No event announces them: they are looked for.
+type auditView struct {
+	server *Server
+	filter audit.Filter
+	since  time.Time
+	seen   map[uuid.UUID]bool // written since then, shown or counted
+}
+
+func (s *Server) newAuditView(r *http.Request) (view, error) {
+	f, err := auditFilter(auditList(r), viewerOf(r.Context()).zone)
+	f.Cursor, f.Limit = "", fleet.MaxLimit
+	return &auditView{server: s, filter: f, since: s.now()}, err
+}
+
+func (v *auditView) pace() time.Duration { return 2 * paceCounts }
+
+func (v *auditView) wants(*fleet.Event) bool { return false }
+
+func (v *auditView) render(context.Context, []fleet.Event) (updates, error) { return updates{}, nil }
+
+// begin takes what is written so far as shown.
+func (v *auditView) begin(ctx context.Context) (updates, error) {
+	_, err := v.look(ctx)
+	return updates{}, err
+}
+
+func (v *auditView) look(ctx context.Context) (u updates, err error) {
+	f := v.filter
+	if from := v.since.Add(-auditSlack); from.After(f.Since) {
+		f.Since = from
+	}
+	found, err := v.server.Audit.AuditEntries(ctx, f)
+	if err != nil {
+		return u, err
+	}
+	before := v.seen
+	v.seen = make(map[uuid.UUID]bool, len(found.Items))
+	for i, e := range found.Items {
+		if v.seen[e.ID] = true; !before[e.ID] {
+			u.fresh++
+		}
+		if i == 0 && e.At.After(v.since) {
+			v.since = e.At
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,200 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/heavy"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// bulkBytes is room for the ids of as many devices as one act may have.
+const bulkBytes = 2 << 20
+
+// maxAddress bounds an address that a form is turned into: proxies take 8 KB.
+const maxAddress = 6 << 10
+
+func (s *Server) bulkRoutes() []route {
+	return []route{
+		{method: http.MethodGet, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.planBulk,
+			heavy: heavy.Preview},
+		{method: http.MethodPost, pattern: ui.PathBulk, role: fleet.RoleOperator, reach: access.Audience, page: s.doBulk,
+			body: bulkBytes, wait: time.Minute, heavy: heavy.Preview},
+	}
+}
+
+// planBulk shows what an act would do. Without an act there is nothing to show: it is
+// chosen on the list.
+func (s *Server) planBulk(r *http.Request) (answer, error) {
+	if r.URL.Query().Get("act") == "" {
+		return goTo(ui.PathDevices)
+	}
+	return s.bulkPlanned(r.Context(), r.URL.Query())
+}
+
+// doBulk carries out what the page showed. From a list it leads to the page; a
+// choice that is too long for an address is shown at once.
+func (s *Server) doBulk(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	form := r.PostForm
+	if form.Get("step") == "apply" {
+		return s.applyBulk(r)
+	}
+	form.Del("step")
+	chosen := audienceForm(form)
+	if len(chosen["d"]) == 0 && !chosen.Has("all") {
+		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), errNothingTicked)})
+		return goTo(backToList(form))
+	}
+	switch act := form.Get("act"); act {
+	case "call", "update":
+		if len(chosen["d"]) > fleet.MaxLimit {
+			return answer{}, fleet.Refuse(fleet.ErrInvalid, "audience_too_large.ticked", "limit", fleet.MaxLimit)
+		}
+		chosen.Del("all")
+		path := map[string]string{"call": ui.PathFanOutNew, "update": ui.PathCampaignNew}[act]
+		return goTo(path + "?" + chosen.Encode())
+	}
+	for _, name := range []string{"act", "tags", "reason", "hours", "next"} {
+		if v := form.Get(name); v != "" {
+			chosen.Set(name, v)
+		}
+	}
+	if to := ui.PathBulk + "?" + chosen.Encode(); len(to) < maxAddress {
+		return goTo(to)
+	}
+	return s.bulkPlanned(r.Context(), chosen)
+}
+
+// audienceForm is what a form says of its devices: all of a query, or those that
+// were ticked. ids are ticked ones, also of pages that were left.
+func audienceForm(form url.Values) url.Values {
+	if form.Has("all") {
+		return url.Values{"all": {"1"}, "q": {form.Get("q")}}
+	}
+	ids := form["d"]
+	if more := form.Get("ids"); more != "" {
+		ids = append(ids, strings.Split(more, ",")...)
+	}
+	return url.Values{"d": ids}
+}
+
+// bulkRequest reads a form, with what is wrong in it.
+func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.BulkRequest, err error) {
+	r = fleet.BulkRequest{Actor: viewerOf(ctx).actor(), Query: form.Get("q"), Act: fleet.BulkAct(form.Get("act")),
+		Tags: splitTags(form.Get("tags")), Reason: form.Get("reason")}
+	for _, text := range audienceForm(form)["d"] {
+		id, err := fleet.ParseDeviceID(text)
+		if err != nil {
+			return r, err
+		}
+		r.Devices = append(r.Devices, id)
+	}
+	if len(r.Devices) == 0 && !form.Has("all") {
+		return r, errNothingTicked
+	}
+	if hours := form.Get("hours"); hours != "" && hours != "0" {
+		n, err := strconv.Atoi(hours)
+		if err != nil || n < 0 || n > maxHold {
+			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
+		}
+		r.Until = new(s.now().Add(time.Duration(n) * time.Hour))
+	}
+	return r, nil
+}
+
+var errNothingTicked = fleet.Refuse(fleet.ErrInvalid, "nothing_ticked")
+
+// backToList is the list from which the devices were chosen.
+func backToList(form url.Values) string {
+	if next := localPath(form.Get("next")); next != ui.PathHome {
+		return next
+	}
+	return ui.PathDevices
+}
+
+// bulkPlanned shows what an act would do, or asks for what it needs.
+func (s *Server) bulkPlanned(ctx context.Context, form url.Values) (answer, error) {
+	page, r, err := s.bulkPage(ctx, form)
+	if err != nil {
+		return answer{}, err
+	}
+	if page.Wants() {
+		count, err := s.countChosen(ctx, r)
+		if err != nil {
+			return answer{}, err
+		}
+		page.Matched = count
+		return show(page.Page())
+	}
+	return s.showBulk(ctx, page, r)
+}
+
+func (s *Server) countChosen(ctx context.Context, r fleet.BulkRequest) (int, error) {
+	if len(r.Devices) > 0 {
+		return len(r.Devices), nil
+	}
+	q, err := fleet.ParseQuery(r.Query)
+	if err != nil {
+		return 0, err
+	}
+	return s.Devices.CountDevices(ctx, q)
+}
+
+func (s *Server) bulkPage(ctx context.Context, form url.Values) (ui.BulkPage, fleet.BulkRequest, error) {
+	r, err := s.bulkRequest(ctx, form)
+	if err == nil && r.Act.Role() == "" {
+		err = fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 40))
+	}
+	page := ui.BulkPage{Act: r.Act, Query: r.Query, Devices: r.Devices, Tags: form.Get("tags"), Reason: r.Reason,
+		Hours: form.Get("hours"), Next: backToList(form)}
+	return page, r, err
+}
+
+// showBulk shows the preview; what the operator can mend stands on the page.
+func (s *Server) showBulk(ctx context.Context, page ui.BulkPage, r fleet.BulkRequest) (answer, error) {
+	preview, err := s.Devices.PreviewBulk(ctx, r)
+	switch {
+	case errors.Is(err, fleet.ErrInvalid) && page.Takes():
+		page.Problem, page.Asking = explain(ctx, err), true
+		if page.Matched, err = s.countChosen(ctx, r); err != nil {
+			return answer{}, err
+		}
+		return showAgain(page.Page())
+	case err != nil:
+		return answer{}, err
+	}
+	page.Preview, page.Matched = &preview, preview.Matched
+	if page.Problem != "" {
+		return showAgain(page.Page())
+	}
+	return show(page.Page())
+}
+
+func (s *Server) applyBulk(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page, request, err := s.bulkPage(ctx, r.PostForm)
+	if err != nil {
+		return answer{}, err
+	}
+	request.Confirm, _ = strconv.Atoi(strings.TrimSpace(r.PostForm.Get("confirm")))
+	done, err := s.Devices.Bulk(ctx, request)
+	if errors.Is(err, fleet.ErrInvalid) || errorCode(err) == "bulk_count_differs" {
+		page.Problem = explain(ctx, err)
+		return s.showBulk(ctx, page, request)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	s.flash(ctx, ui.Flash{Text: ui.BulkDone(inLanguage(ctx), request, done)})
+	return goTo(page.Next)
+}

@@ -1,0 +1,221 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
+	"fleetd/web/ui"
+)
+
+// callFilter reads the list's filter. Times are the viewer's, as a browser's
+// date field writes them, or RFC 3339.
+func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
+	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	if text := l.Get("device"); text != "" {
+		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
+			return f, err
+		}
+	}
+	if text := l.Get("fanout"); text != "" {
+		if f.FanOut, err = uuid.Parse(text); err != nil {
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_fanout", "value", fleet.CleanText(text, 40))
+		}
+	}
+	if text := l.Get("conversation"); text != "" {
+		if f.Conversation, err = uuid.Parse(text); err != nil {
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_conversation", "value", fleet.CleanText(text, 40))
+		}
+	}
+	if f.States, err = callStates(l.Get("state")); err != nil {
+		return f, err
+	}
+	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+		return f, err
+	}
+	f.Until, err = moment(l.Get("until"), zone)
+	return f, err
+}
+
+func callStates(list string) ([]fleet.CallState, error) {
+	var states []fleet.CallState
+	for word := range strings.SplitSeq(list, ",") {
+		state := fleet.CallState(strings.TrimSpace(word))
+		switch {
+		case state == "":
+		case !slices.Contains(fleet.CallStates, state):
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_state.call", "value", fleet.CleanText(word, 40))
+		default:
+			states = append(states, state)
+		}
+	}
+	return states, nil
+}
+
+func moment(s string, zone *time.Location) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02", time.RFC3339Nano} {
+		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", fleet.CleanText(s, 40))
+}
+
+func (s *Server) listCalls(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.CallsPage{List: listURL(r, ui.PathCalls, "device", "tool", "actor", "state", "since", "until", "fanout",
+		"conversation")}
+	f, err := callFilter(page.List, viewerOf(ctx).zone)
+	if err != nil {
+		page.Bad = explain(ctx, err)
+		return show(page.Page())
+	}
+	found, err := s.Calls.List(ctx, f)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Prev, page.Next = found.Prev, found.Next
+	page.Rows, err = s.callRows(ctx, found.Items)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// callRows shows calls with the names of their devices.
+func (s *Server) callRows(ctx context.Context, calls []fleet.Call) ([]ui.CallRow, error) {
+	names, err := s.names(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]ui.CallRow, len(calls))
+	for i, c := range calls {
+		rows[i] = s.callRow(ctx, c, names[c.Device])
+	}
+	return rows, nil
+}
+
+func (s *Server) names(ctx context.Context, calls []fleet.Call) (map[fleet.DeviceID]string, error) {
+	var ids []fleet.DeviceID
+	for _, c := range calls {
+		ids = append(ids, c.Device)
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); len(ids) == 0 {
+		return nil, nil
+	}
+	devices, err := s.Devices.DevicesByID(ctx, ids)
+	names := make(map[fleet.DeviceID]string, len(devices))
+	for _, d := range devices {
+		names[d.ID] = d.Name
+	}
+	return names, err
+}
+
+func (s *Server) callRow(ctx context.Context, c fleet.Call, device string) ui.CallRow {
+	detail := ""
+	if c.Error == nil {
+		detail = firstText(c.Result)
+	}
+	row := ui.NewCallRow(c, device, detail)
+	row.CanCancel = s.mayCancel(ctx, c)
+	return row
+}
+
+// mayCancel reports whether the call waits, and the viewer may cancel it.
+func (s *Server) mayCancel(ctx context.Context, c fleet.Call) bool {
+	return s.mayEndWait(ctx, c, "cancel_call")
+}
+
+func (s *Server) mayEndWait(ctx context.Context, c fleet.Call, act string) bool {
+	if c.Waits.Is("") || !mayAct(ctx) {
+		return false
+	}
+	d, err := s.Devices.Known(ctx, c.Device)
+	return err == nil && viewerOf(ctx).actor().MayEndWait(c, d, act) == nil
+}
+
+// firstText is the first text of an answer, as much of it as a row can show.
+func firstText(result json.RawMessage) string {
+	var r struct {
+		Content []struct{ Text string }
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return ""
+	}
+	for _, c := range r.Content {
+		if c.Text != "" {
+			return fleet.CleanText(c.Text, 400)
+		}
+	}
+	return ""
+}
+
+func (s *Server) showCall(r *http.Request) (answer, error) {
+	c, err := s.call(r)
+	if err != nil {
+		return answer{}, err
+	}
+	names, err := s.names(r.Context(), []fleet.Call{c})
+	if err != nil {
+		return answer{}, err
+	}
+	v, err := s.callView(r.Context(), c, names[c.Device])
+	if err != nil {
+		return answer{}, err
+	}
+	return show(ui.CallPage{Call: v}.Page())
+}
+
+// call reads the call that the address names.
+func (s *Server) call(r *http.Request) (fleet.Call, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "call"))
+	if err != nil {
+		return fleet.Call{}, errNoPage
+	}
+	return s.Calls.Get(r.Context(), id)
+}
+
+// callView adds to a call the pictures that were uploaded for it.
+func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
+	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.mayCancel(ctx, c),
+		CanInterrupt: c.Waits.Is(call.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}
+	if c.SentAt == nil {
+		return v, nil
+	}
+	shots, err := s.Pictures.SnapshotsOfCall(ctx, c.ID, picture.MaxCallPictures)
+	for _, shot := range shots {
+		v.Pictures = append(v.Pictures, snapshot(shot))
+	}
+	return v, err
+}
+
+// sendCallImage serves an image that is part of a call's result.
+func (s *Server) sendCallImage(w http.ResponseWriter, r *http.Request) {
+	c, err := s.call(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	data, ok := callImage(c, chi.URLParam(r, "n"))
+	if !ok {
+		s.fail(w, r, errNoPage)
+		return
+	}
+	sendPicture(w, r, http.DetectContentType(data), data, c.ID.String())
+}

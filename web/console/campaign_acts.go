@@ -1,0 +1,152 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/web/ui"
+)
+
+// A campaignDo is one thing that an operator does to a campaign. It returns
+// the campaign to look at next.
+type campaignDo func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
+	campaign.Campaign, error)
+
+// campaignActs are the acts by the last part of their address.
+func (s *Server) campaignActs() map[string]campaignDo {
+	return map[string]campaignDo{
+		"start":    s.simple(func(f *campaign.Service) simpleAct { return f.Start }),
+		"discard":  s.simple(func(f *campaign.Service) simpleAct { return f.Discard }),
+		"resume":   s.simple(func(f *campaign.Service) simpleAct { return f.Resume }),
+		"advance":  s.simple(func(f *campaign.Service) simpleAct { return f.Advance }),
+		"pull-now": s.simple(func(f *campaign.Service) simpleAct { return f.PullNow }),
+		"pause": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+			error) {
+			return s.Campaigns.Pause(ctx, by, c.ID, form("reason"))
+		},
+		"approve": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
+			campaign.Campaign, error) {
+			return s.Campaigns.Approve(ctx, by, c.ID, form("digest"))
+		},
+		"deny": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (campaign.Campaign,
+			error) {
+			return s.Campaigns.Deny(ctx, by, c.ID, form("reason"))
+		},
+		"retry": func(ctx context.Context, by fleet.Principal, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+			error) {
+			c, _, err := s.Campaigns.Retry(ctx, by, c.ID, nil, nil)
+			return c, err
+		},
+		"abort":    s.abortCampaign,
+		"rollback": s.rollBackCampaign,
+	}
+}
+
+type simpleAct func(ctx context.Context, by fleet.Principal, id uuid.UUID) (campaign.Campaign, error)
+
+// simple returns an act without parameters. It looks up the service when the act
+// is done: the table of routes is also read without a service.
+func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
+	return func(ctx context.Context, by fleet.Principal, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
+		error) {
+		return act(s.Campaigns)(ctx, by, c.ID)
+	}
+}
+
+// typedCount holds a dangerous act to the number of devices in the campaign.
+func typedCount(c campaign.Campaign, form func(string) string) error {
+	if typed := strings.ReplaceAll(strings.TrimSpace(form("confirm")), ",", ""); typed != strconv.Itoa(c.Targets) {
+		return errNotConfirmed
+	}
+	return nil
+}
+
+func (s *Server) abortCampaign(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
+	campaign.Campaign, error) {
+	if err := typedCount(c, form); err != nil {
+		return c, err
+	}
+	return s.Campaigns.Abort(ctx, by, c.ID, form("rollback") != "")
+}
+
+func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Principal, c campaign.Campaign,
+	form func(string) string) (
+	campaign.Campaign, error) {
+	if err := typedCount(c, form); err != nil {
+		return c, err
+	}
+	return s.Campaigns.Rollback(ctx, by, c.ID)
+}
+
+// campaignAct does something to a campaign and leads back to its board, which
+// says what came of it.
+func (s *Server) campaignAct(name string, do campaignDo) handler {
+	return func(r *http.Request) (answer, error) {
+		id, err := campaignID(r)
+		if err != nil {
+			return answer{}, err
+		}
+		if err := r.ParseForm(); err != nil {
+			return answer{}, formError(err)
+		}
+		ctx := r.Context()
+		c, err := s.Campaigns.Campaign(ctx, id)
+		if err != nil {
+			return answer{}, err
+		}
+		after, err := do(ctx, viewerOf(ctx).actor(), c, r.PostForm.Get)
+		if err == nil {
+			s.flash(ctx, ui.Flash{Text: text(ctx, flashKey(name, after))})
+			return goTo(ui.CampaignPath(after.ID.String()))
+		}
+		return s.actFailed(ctx, err, ui.CampaignPath(id.String()))
+	}
+}
+
+// flashKey is the message of an act. A start is of three kinds.
+func flashKey(act string, after campaign.Campaign) string {
+	if act == "start" {
+		return "campaign.flash.start." + string(after.State)
+	}
+	return "campaign.flash." + act
+}
+
+// actFailed shows why an act was refused on the page where the reader was; the
+// campaign may have changed state before the button was pressed.
+func (s *Server) actFailed(ctx context.Context, err error, location string) (answer, error) {
+	for _, kind := range []error{fleet.ErrConflict, fleet.ErrInvalid, fleet.ErrForbidden} {
+		if errors.Is(err, kind) && !errors.Is(err, errNotConfirmed) {
+			s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+			return goTo(location)
+		}
+	}
+	return answer{}, err
+}
+
+func (s *Server) retryDeployment(r *http.Request) (answer, error) {
+	id, err := campaignID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	device, err := deviceID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	if _, err := s.Campaigns.Deployment(ctx, id, device); err != nil {
+		return answer{}, err
+	}
+	back := ui.CampaignPath(id.String(), "devices", string(device))
+	if _, _, err := s.Campaigns.Retry(ctx, viewerOf(ctx).actor(), id, nil, []fleet.DeviceID{device}); err != nil {
+		return s.actFailed(ctx, err, back)
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.retry_one")})
+	return goTo(back)
+}

@@ -1,0 +1,292 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/web/ui"
+)
+
+// newCampaignView finds what a page of campaigns follows.
+func (s *Server) newCampaignView(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	if q.Get("view") == ui.ViewCampaigns {
+		return &campaignListView{server: s, began: s.now(), filter: campaignFilter(listURL(r, ui.PathCampaigns, "state")),
+			rows: map[string]bool{}, seen: map[string]bool{}}, nil
+	}
+	id, err := uuid.Parse(q.Get("id"))
+	if err != nil {
+		return nil, errNoPage
+	}
+	switch q.Get("view") {
+	case ui.ViewCampaign:
+		return &campaignView{server: s, id: id, sent: sent{}}, nil
+	case ui.ViewDeployments:
+		return &deploymentsView{server: s, id: id, filter: deploymentFilter(deploymentsURL(r, id), id), sent: sent{}}, nil
+	case ui.ViewDeployment:
+		device, err := fleet.ParseDeviceID(q.Get("device"))
+		if err != nil {
+			return nil, errNoPage
+		}
+		return deploymentPageView{s, id, device}, nil
+	}
+	return nil, errNoPage
+}
+
+// ofCampaign reports whether an event is about a campaign or its devices.
+func ofCampaign(e *fleet.Event) bool {
+	return e.Kind == fleet.EventCampaign || e.Kind == fleet.EventDeployed
+}
+
+// sent remembers what a page was sent, so that only what changed is sent again.
+type sent map[string]string
+
+// changed renders a part and returns it, or nil if the page has it already.
+func (s sent) changed(ctx context.Context, part string, c templ.Component) (templ.Component, error) {
+	var b strings.Builder
+	if err := c.Render(ctx, &b); err != nil {
+		return nil, err
+	}
+	if s[part] == b.String() {
+		return nil, nil
+	}
+	s[part] = b.String()
+	return templ.Raw(b.String()), nil
+}
+
+// A campaignView follows the board of a campaign.
+type campaignView struct {
+	server *Server
+	id     uuid.UUID
+	sent   sent
+	shape  string // of the page: parts come and go as the campaign starts
+}
+
+// pace bounds what a browser spends on the board of a large campaign, of which
+// nearly every part changes all the time.
+func (v *campaignView) pace() time.Duration { return 2 * paceCounts }
+
+func (v *campaignView) wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
+
+func (v *campaignView) begin(ctx context.Context) (updates, error) { return v.show(ctx) }
+
+func (v *campaignView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+	u, err := v.show(ctx)
+	u.later = true // the numbers may be a moment old
+	return u, err
+}
+
+func (v *campaignView) show(ctx context.Context) (u updates, err error) {
+	board, err := v.server.campaignBoard(ctx, v.id)
+	if err != nil {
+		return u, err
+	}
+	if shape := board.Shape(); shape != v.shape {
+		before := v.shape
+		if v.shape = shape; before != "" {
+			clear(v.sent)
+			u.patches = append(u.patches, board.Body())
+		}
+	}
+	for name, part := range board.Parts() {
+		c, err := v.sent.changed(ctx, name, part)
+		if err != nil {
+			return u, err
+		}
+		if c != nil {
+			u.patches = append(u.patches, c)
+		}
+	}
+	return u, nil
+}
+
+// A campaignListView follows the list of campaigns.
+type campaignListView struct {
+	server *Server
+	filter campaign.Filter
+	rows   map[string]bool // on the page
+	seen   map[string]bool // already considered as new
+	began  time.Time
+}
+
+func (v *campaignListView) pace() time.Duration { return paceCounts }
+
+func (v *campaignListView) wants(e *fleet.Event) bool { return ofCampaign(e) }
+
+func (v *campaignListView) begin(ctx context.Context) (u updates, err error) {
+	found, err := v.server.Campaigns.Campaigns(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	for _, c := range found.Items {
+		v.rows[c.ID.String()] = true
+	}
+	return u, nil
+}
+
+func (v *campaignListView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	u.later = true
+	for subject := range subjects(events) {
+		if err := v.show(ctx, subject, &u); err != nil {
+			return u, err
+		}
+	}
+	return u, nil
+}
+
+// subjects are the campaigns that events are about.
+func subjects(events []fleet.Event) map[string]bool {
+	all := make(map[string]bool)
+	for _, e := range events {
+		if ofCampaign(&e) {
+			all[e.Subject] = true
+		}
+	}
+	return all
+}
+
+func (v *campaignListView) show(ctx context.Context, subject string, u *updates) error {
+	if !v.rows[subject] && v.seen[subject] {
+		return nil
+	}
+	c, err := v.server.campaignOf(ctx, subject)
+	if err != nil {
+		return err
+	}
+	if !v.rows[subject] {
+		v.seen[subject] = true
+		if c.CreatedAt.After(v.began) {
+			u.fresh++
+		}
+		return nil
+	}
+	row, err := v.server.campaignRow(ctx, c)
+	u.patches = append(u.patches, row.Row())
+	return err
+}
+
+func (s *Server) campaignOf(ctx context.Context, subject string) (campaign.Campaign, error) {
+	id, err := uuid.Parse(subject)
+	if err != nil {
+		return campaign.Campaign{}, err
+	}
+	return s.Campaigns.Campaign(ctx, id)
+}
+
+// A deploymentsView follows a page of a campaign's devices: its rows, and no
+// others.
+type deploymentsView struct {
+	server *Server
+	id     uuid.UUID
+	filter campaign.DeploymentFilter
+	rows   []fleet.DeviceID
+	sent   sent
+}
+
+func (v *deploymentsView) pace() time.Duration { return paceCounts }
+
+func (v *deploymentsView) wants(e *fleet.Event) bool {
+	return ofCampaign(e) && e.Subject == v.id.String()
+}
+
+func (v *deploymentsView) begin(ctx context.Context) (u updates, err error) {
+	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	for _, d := range found.Items {
+		v.rows = append(v.rows, d.Device)
+	}
+	return u, v.show(ctx, found.Items, &u)
+}
+
+// render queries the page again. Devices that have left it by their state stay
+// in sight until the page is reloaded.
+func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u updates, err error) {
+	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
+	if err != nil {
+		return u, err
+	}
+	gone := make(map[fleet.DeviceID]bool, len(v.rows))
+	for _, device := range v.rows {
+		gone[device] = true
+	}
+	var all []campaign.Deployment
+	for _, d := range found.Items {
+		if gone[d.Device] {
+			all = append(all, d)
+			delete(gone, d.Device)
+		}
+	}
+	left, err := v.left(ctx, gone)
+	if err != nil {
+		return u, err
+	}
+	return u, v.show(ctx, append(all, left...), &u)
+}
+
+// left looks at rows that the filter does not find any more, some at a time.
+// One that is over will not change again and is let go.
+func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool) (all []campaign.Deployment,
+	err error) {
+	for device := range gone {
+		if len(all) == maxRows {
+			break
+		}
+		d, err := v.server.Campaigns.Deployment(ctx, v.id, device)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, d); d.State.Final() {
+			v.rows = slices.DeleteFunc(v.rows, func(id fleet.DeviceID) bool { return id == device })
+		}
+	}
+	return all, nil
+}
+
+func (v *deploymentsView) show(ctx context.Context, all []campaign.Deployment, u *updates) error {
+	rows, err := v.server.deploymentRows(ctx, all)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		c, err := v.sent.changed(ctx, string(row.Deployment.Device), row.Row())
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			u.patches = append(u.patches, c)
+		}
+	}
+	return nil
+}
+
+// A deploymentPageView follows one device's part in a campaign.
+type deploymentPageView struct {
+	server *Server
+	id     uuid.UUID
+	device fleet.DeviceID
+}
+
+func (v deploymentPageView) pace() time.Duration { return paceCounts / 2 }
+
+func (v deploymentPageView) wants(e *fleet.Event) bool {
+	return ofCampaign(e) && e.Subject == v.id.String() && (e.Device == "" || e.Device == v.device)
+}
+
+func (v deploymentPageView) begin(ctx context.Context) (updates, error) {
+	page, err := v.server.deploymentView(ctx, v.id, v.device)
+	return updates{patches: []templ.Component{page.View()}}, err
+}
+
+func (v deploymentPageView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+	return v.begin(ctx)
+}

@@ -1,0 +1,265 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/web/forms"
+	"fleetd/web/ui"
+)
+
+const (
+	releasesOffered = 100
+	maxPlanFields   = 2000 // values of one form
+)
+
+// zonesOffered are the time zones that a window can be in, in addition to the
+// devices' own and the viewer's.
+var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin",
+	"America/New_York", "America/Los_Angeles", "Australia/Sydney"}
+
+// planCampaign shows the wizard. The plan is the address: whatever changes it
+// leads to another address.
+func (s *Server) planCampaign(r *http.Request) (answer, error) {
+	return s.showWizard(r, ui.CampaignNewPage{}, ui.PathCampaignNew)
+}
+
+func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path string) (answer, error) {
+	ctx := r.Context()
+	asked := r.URL.Query()
+	if tooMany(asked) {
+		return answer{}, errPlanTooLarge
+	}
+	if page.Form.Values == nil || asked.Get("f") != "" {
+		page.Form = forms.NewPlan(asked, viewerOf(ctx).zone)
+	}
+	if page.Form.Command() {
+		return goTo(path + "?" + page.Form.Values.Encode())
+	}
+	if _, err := s.lookAtPlan(ctx, &page); err != nil {
+		return answer{}, err
+	}
+	// The page itself shows what is wrong: the answer to a form half filled in is no error.
+	return show(page.Page())
+}
+
+var errPlanTooLarge = fleet.Refuse(fleet.ErrInvalid, "plan_too_large")
+
+func tooMany(form url.Values) bool {
+	n := 0
+	for _, values := range form {
+		n += len(values)
+	}
+	return n > maxPlanFields
+}
+
+// lookAtPlan fills the page in: what can be chosen, and what would happen. A
+// plan that makes no sense is a problem on the page, no error.
+func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
+	plan, err := s.readPlan(ctx, page)
+	if err != nil {
+		return plan, err
+	}
+	page.Plan = plan
+	if err := s.offerChoices(ctx, page, plan); err != nil {
+		return plan, err
+	}
+	switch {
+	case len(page.Form.Problems) > 0:
+		page.Problem = text(ctx, "campaign.bad.fields")
+		return plan, nil
+	case plan.Release == uuid.Nil, page.Steers():
+		return plan, nil
+	}
+	run, err := s.Campaigns.DryRun(ctx, viewerOf(ctx).actor(), plan)
+	if problem(err) {
+		page.Problem = explain(ctx, err)
+		return plan, nil
+	}
+	page.Run = &run
+	return plan, err
+}
+
+// problem reports whether an error is about the plan.
+func problem(err error) bool {
+	return errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound)
+}
+
+// readPlan reads the form; of a campaign that runs, only what steers it.
+func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
+	if page.Steers() {
+		plan := page.Campaign.Plan
+		page.Form.Steer(&plan)
+		return plan, nil
+	}
+	plan := page.Form.Read()
+	if plan.Name == "" && plan.Release != uuid.Nil {
+		release, err := s.Firmware.Release(ctx, plan.Release)
+		if errors.Is(err, fleet.ErrNotFound) {
+			return plan, nil
+		}
+		if err != nil {
+			return plan, err
+		}
+		plan.Name = text(ctx, "campaign.default_name", "version", release.Version)
+	}
+	return plan, nil
+}
+
+// offerChoices finds what the form offers: releases, tools, time zones.
+func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, plan campaign.Plan) error {
+	page.Zones = slices.Clone(zonesOffered)
+	if zone := viewerOf(ctx).zone.String(); !slices.Contains(page.Zones, zone) {
+		page.Zones = append([]string{zone}, page.Zones...)
+	}
+	if page.Steers() {
+		return nil
+	}
+	found, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseReleased, Limit: releasesOffered})
+	if err != nil {
+		return err
+	}
+	page.Releases = found.Items
+	if err := s.addChosen(ctx, page, plan.Release); err != nil {
+		return err
+	}
+	q, err := fleet.ParseQuery(plan.Query)
+	if err != nil {
+		return nil // the dry run says so
+	}
+	devices, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
+	if err != nil {
+		return err
+	}
+	page.Tools, err = s.toolsOf(ctx, devices.Items)
+	return err
+}
+
+// addChosen lets a release be seen that could not be chosen any more.
+func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uuid.UUID) error {
+	if id == uuid.Nil || slices.ContainsFunc(page.Releases, func(r firmware.Release) bool { return r.ID == id }) {
+		return nil
+	}
+	r, err := s.Firmware.Release(ctx, id)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	page.Releases = append(page.Releases, r)
+	return err
+}
+
+// formPlan reads the form that was sent off.
+func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.Plan, error) {
+	if err := r.ParseForm(); err != nil {
+		return campaign.Plan{}, formError(err)
+	}
+	if tooMany(r.PostForm) {
+		return campaign.Plan{}, errPlanTooLarge
+	}
+	ctx := r.Context()
+	page.Form = forms.NewPlan(maps.Clone(r.PostForm), viewerOf(ctx).zone)
+	return s.lookAtPlan(ctx, page)
+}
+
+// createCampaign keeps a plan, and starts it if that was asked for. It starts
+// only what the reader was shown: a fleet changes while a form is filled in.
+func (s *Server) createCampaign(r *http.Request) (answer, error) {
+	var page ui.CampaignNewPage
+	plan, err := s.formPlan(r, &page)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	if page.Problem == "" && plan.Release == uuid.Nil {
+		page.Problem = text(ctx, "campaign.choose_release")
+	}
+	if page.Problem != "" {
+		return showAgain(page.Page())
+	}
+	start := r.PostForm.Get("do") == "start"
+	if seen := r.PostForm.Get("seen"); start && seen != "" && seen != strconv.Itoa(page.Run.Targets) {
+		page.Problem = text(ctx, "campaign.changed", "n", page.Run.Targets)
+		return showAgain(page.Page())
+	}
+	c, err := s.Campaigns.Create(ctx, viewerOf(ctx).actor(), plan)
+	if problem(err) {
+		page.Problem = explain(ctx, err)
+		return showAgain(page.Page())
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return s.startNew(ctx, c, start)
+}
+
+func (s *Server) startNew(ctx context.Context, c campaign.Campaign, start bool) (answer, error) {
+	board := ui.CampaignPath(c.ID.String())
+	if !start {
+		s.flash(ctx, ui.Flash{Text: text(ctx, "campaign.flash.draft")})
+		return goTo(board)
+	}
+	c, err := s.Campaigns.Start(ctx, viewerOf(ctx).actor(), c.ID)
+	if err != nil {
+		return s.actFailed(ctx, err, board) // it is a draft now
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, flashKey("start", c))})
+	return goTo(board)
+}
+
+// editedCampaign is the wizard of a campaign that is there.
+func (s *Server) editedCampaign(r *http.Request) (page ui.CampaignNewPage, err error) {
+	id, err := campaignID(r)
+	if err != nil {
+		return page, err
+	}
+	c, err := s.Campaigns.Campaign(r.Context(), id)
+	if err != nil {
+		return page, err
+	}
+	page.Campaign = &c
+	page.Form = forms.FillPlan(c.Plan, viewerOf(r.Context()).zone)
+	return page, nil
+}
+
+func (s *Server) replanCampaign(r *http.Request) (answer, error) {
+	page, err := s.editedCampaign(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return s.showWizard(r, page, r.URL.Path)
+}
+
+func (s *Server) editCampaign(r *http.Request) (answer, error) {
+	page, err := s.editedCampaign(r)
+	if err != nil {
+		return answer{}, err
+	}
+	plan, err := s.formPlan(r, &page)
+	if err != nil {
+		return answer{}, err
+	}
+	if page.Problem != "" {
+		return showAgain(page.Page())
+	}
+	ctx := r.Context()
+	_, err = s.Campaigns.Edit(ctx, viewerOf(ctx).actor(), page.Campaign.ID, plan)
+	if problem(err) {
+		page.Problem = explain(ctx, err)
+		return showAgain(page.Page())
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+	return goTo(ui.CampaignPath(page.Campaign.ID.String()))
+}

@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/web/ui"
+)
+
+// How old the numbers of a campaign may be. Counting 50,000 deployments takes
+// the database a moment; everybody who watches a campaign shares it.
+const (
+	progressAge     = 700 * time.Millisecond // shorter than resendAfter: what is rendered again is counted again
+	progressAgeOver = 10 * time.Second       // of a campaign that is over
+	maxProgresses   = 200                    // campaigns that are remembered
+	boardDownloads  = 8                      // transfers that a board shows
+)
+
+// A campaignProgress is what has to be counted of a campaign.
+type campaignProgress struct {
+	counts    campaign.Progress
+	downloads []ui.Download
+}
+
+// progresses remembers the numbers of campaigns for a moment.
+type progresses struct {
+	mu  sync.Mutex
+	all map[uuid.UUID]*progressEntry
+}
+
+type progressEntry struct {
+	mu       sync.Mutex // held while counting: others wait for the same numbers
+	at       time.Time
+	revision int64
+	last     campaignProgress
+}
+
+func (p *progresses) entry(id uuid.UUID) *progressEntry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.all[id]
+	if e == nil {
+		if p.all == nil || len(p.all) >= maxProgresses {
+			p.all = make(map[uuid.UUID]*progressEntry) // they are counted again in a moment
+		}
+		e = new(progressEntry)
+		p.all[id] = e
+	}
+	return e
+}
+
+func (p *progresses) get(ctx context.Context, s *Server, c campaign.Campaign) (campaignProgress, error) {
+	e := p.entry(c.ID)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	limit := progressAge
+	if c.State.Final() {
+		limit = progressAgeOver
+	}
+	now := s.now()
+	if age := now.Sub(e.at); !e.at.IsZero() && age >= 0 && age < limit && e.revision == c.Revision {
+		return e.last, nil
+	}
+	last, err := s.countCampaign(fleet.WithoutScope(ctx), c)
+	if err == nil {
+		e.at, e.revision, e.last = now, c.Revision, last
+	}
+	return last, err
+}
+
+func (s *Server) countCampaign(ctx context.Context, c campaign.Campaign) (p campaignProgress, err error) {
+	if p.counts, err = s.Campaigns.CampaignProgress(ctx, c.ID); err != nil {
+		return p, err
+	}
+	if p.counts.ByState[campaign.DeploymentDownloading] == 0 {
+		return p, nil
+	}
+	found, err := s.Campaigns.Deployments(ctx, campaign.DeploymentFilter{Campaign: c.ID,
+		States: []campaign.DeploymentState{campaign.DeploymentDownloading}, Limit: boardDownloads})
+	for _, d := range found.Items {
+		p.downloads = append(p.downloads, ui.Download{Device: d.Device, Sent: d.BytesSent, Total: d.ImageSize,
+			Percent: d.Percent, Since: d.SentAt})
+	}
+	return p, err
+}

@@ -1,0 +1,163 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
+	"fleetd/fleet/heavy"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// campaignRoutes are the addresses of campaigns.
+func (s *Server) campaignRoutes() []route {
+	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
+	const get, post = http.MethodGet, http.MethodPost
+	campaign := ui.PathCampaigns + "/{campaign}"
+	device := campaign + "/devices/{device}"
+	routes := []route{
+		{method: get, pattern: ui.PathCampaigns, role: viewer, reach: access.List, page: s.listCampaigns},
+		{method: get, pattern: ui.PathCampaignNew, role: operator, reach: access.Audience, page: s.planCampaign,
+			heavy: heavy.Preview},
+		{method: post, pattern: ui.PathCampaigns, role: operator, reach: access.Audience, page: s.createCampaign,
+			heavy: heavy.Preview},
+		{method: get, pattern: campaign, role: viewer, reach: access.Audience, page: s.showCampaign},
+		{method: get, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.replanCampaign,
+			heavy: heavy.Preview},
+		{method: post, pattern: campaign + "/edit", role: operator, reach: access.Audience, page: s.editCampaign,
+			heavy: heavy.Preview},
+		{method: get, pattern: campaign + "/devices", role: viewer, reach: access.Audience, page: s.listDeployments},
+		{method: get, pattern: device, role: viewer, reach: access.Audience, page: s.showDeployment},
+		{method: post, pattern: device + "/retry", role: operator, reach: access.Audience, page: s.retryDeployment},
+	}
+	for name, act := range s.campaignActs() {
+		routes = append(routes, route{method: post, pattern: campaign + "/" + name, role: operator, reach: access.Audience,
+			page: s.campaignAct(name,
+				act)})
+	}
+	return routes
+}
+
+func (s *Server) listCampaigns(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.CampaignsPage{List: listURL(r, ui.PathCampaigns, "state"), CanAct: mayAct(ctx)}
+	found, err := s.Campaigns.Campaigns(ctx, campaignFilter(page.List))
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Next = found.Next
+	if page.Rows, err = s.campaignRows(ctx, found.Items); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func campaignFilter(l ui.ListURL) campaign.Filter {
+	return campaign.Filter{States: ui.CampaignStates(l.Get("state")), Limit: limitOf(l), Cursor: l.Get("cursor")}
+}
+
+// rowsAtOnce bounds the queries that one list runs concurrently.
+const rowsAtOnce = 4
+
+// campaignRows shows campaigns with how far they are.
+func (s *Server) campaignRows(ctx context.Context, all []campaign.Campaign) ([]ui.CampaignRow, error) {
+	rows := make([]ui.CampaignRow, len(all))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(rowsAtOnce)
+	for i, c := range all {
+		g.Go(func() (err error) {
+			rows[i], err = s.campaignRow(ctx, c)
+			return err
+		})
+	}
+	return rows, g.Wait()
+}
+
+func (s *Server) campaignRow(ctx context.Context, c campaign.Campaign) (row ui.CampaignRow, err error) {
+	row = ui.CampaignRow{Campaign: c, Waves: len(c.Plan.Waves)}
+	if release, err := s.releaseOf(ctx, c); err != nil {
+		return row, err
+	} else if release != nil {
+		row.Version = release.Version
+	}
+	if c.StartedAt == nil {
+		return row, nil
+	}
+	p, err := s.progress.get(ctx, s, c)
+	row.Tally = ui.NewCampaignTally(p.counts.ByState)
+	return row, err
+}
+
+// releaseOf is what the campaign brings; nil for a rollback.
+func (s *Server) releaseOf(ctx context.Context, c campaign.Campaign) (*firmware.Release, error) {
+	if c.Plan.Release == uuid.Nil {
+		return nil, nil
+	}
+	r, err := s.Firmware.Release(ctx, c.Plan.Release)
+	return &r, err
+}
+
+func campaignID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "campaign"))
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}
+
+func (s *Server) showCampaign(r *http.Request) (answer, error) {
+	id, err := campaignID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	board, err := s.campaignBoard(r.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(board.Page())
+}
+
+// rateSpan is what the chart of a board looks back on.
+const rateSpan = time.Hour
+
+// campaignBoard returns the present state of a campaign. Its row and its waves
+// are read each time, so that an act shows at once; counts may be a moment old.
+func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.CampaignBoard, err error) {
+	if b.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
+		return b, err
+	}
+	if b.Waves, err = s.Campaigns.Waves(ctx, id); err != nil {
+		return b, err
+	}
+	if with := b.Campaign.RollbackWith; with != uuid.Nil {
+		rollback, err := s.Campaigns.Campaign(ctx, with)
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) { // hidden from this reader
+			return b, err
+		}
+		b.Rollback = rollback.State
+	}
+	if b.Release, err = s.releaseOf(ctx, b.Campaign); err != nil {
+		return b, err
+	}
+	p, err := s.progress.get(ctx, s, b.Campaign)
+	if err != nil {
+		return b, err
+	}
+	b.Progress, b.Downloads = p.counts, p.downloads
+	b.Viewer, b.CanAct = viewerOf(ctx).actor(), mayAct(ctx)
+	b.To = s.now().Truncate(time.Minute).Add(time.Minute)
+	b.From = b.To.Add(-rateSpan)
+	return b, nil
+}

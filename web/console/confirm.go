@@ -1,0 +1,83 @@
+package console
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+
+	"fleetd/fleet"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+// confirming asks for the password before an act that a browser left open must not
+// do, unless it was entered a short while ago. The page that asks holds what was
+// sent, and sends it again, to the same address, with the password.
+func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
+	if !t.confirm {
+		return next
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		v := viewerOf(ctx)
+		if s.Operators.Confirmed(v.login) {
+			next(w, r)
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			s.fail(w, r, formError(err))
+			return
+		}
+		page := ui.ConfirmPage{Path: r.URL.RequestURI(), Name: v.operator.Name, Fields: fieldsOf(r)}
+		status := http.StatusForbidden
+		if r.PostForm.Has(ui.ConfirmField) {
+			err := s.confirm(r, r.PostFormValue(ui.ConfirmField))
+			if err == nil {
+				r.PostForm.Del(ui.ConfirmField)
+				r.Form.Del(ui.ConfirmField)
+				next(w, r)
+				return
+			}
+			if status = statusOf(err); status >= http.StatusInternalServerError {
+				s.fail(w, r, err)
+				return
+			}
+			page.Problem = explain(ctx, err)
+		}
+		s.render(w, r, answer{status: status, page: page.Page(), whole: true})
+	}
+}
+
+// confirm checks the viewer's password, and notes in the session that it was
+// entered.
+func (s *Server) confirm(r *http.Request, password string) error {
+	v := viewerOf(r.Context())
+	try := passwordTry(*v.operator)
+	if !s.limits.passwords.Begin(try) {
+		return errTooManyPasswords
+	}
+	_, err := s.Operators.SignIn(r.Context(), v.operator.Name, password)
+	if errors.Is(err, fleet.ErrForbidden) {
+		s.Log.Warn("password not confirmed", "operator", v.operator.Name, "from", request.ClientIP(r))
+		return errOldPassword
+	}
+	if err != nil {
+		return err
+	}
+	s.limits.passwords.Succeeded(try)
+	return s.Operators.ConfirmLogin(r.Context(), v.login.ID)
+}
+
+// fieldsOf are the fields of the form that was sent, but for the password of
+// [Server.confirming], in a fixed order.
+func fieldsOf(r *http.Request) (fields []ui.ConfirmedField) {
+	for _, name := range slices.Sorted(maps.Keys(r.PostForm)) {
+		for _, value := range r.PostForm[name] {
+			if name != ui.ConfirmField {
+				fields = append(fields, ui.ConfirmedField{Name: name, Value: value})
+			}
+		}
+	}
+	return fields
+}

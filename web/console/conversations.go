@@ -1,0 +1,218 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/web/ui"
+)
+
+// maxConversationCalls is how many calls the page of a conversation shows.
+const maxConversationCalls = 100
+
+func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.ConversationFilter, err error) {
+	f = fleet.ConversationFilter{Upstream: l.Get("upstream"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	if text := l.Get("device"); text != "" {
+		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
+			return f, err
+		}
+	}
+	if f.Ends, err = fleet.ParseConversationEnds(l.Get("end")); err != nil {
+		return f, err
+	}
+	if f.Since, err = moment(l.Get("since"), zone); err != nil {
+		return f, err
+	}
+	f.Until, err = moment(l.Get("until"), zone)
+	return f, err
+}
+
+func conversationList(r *http.Request) ui.ListURL {
+	return listURL(r, ui.PathConversations, "device", "upstream", "end", "since", "until")
+}
+
+func (s *Server) listConversations(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.ConversationsPage{List: conversationList(r)}
+	f, err := conversationFilter(page.List, viewerOf(ctx).zone)
+	if err != nil {
+		page.Bad = explain(ctx, err)
+		return show(page.Page())
+	}
+	found, err := s.Conversations.Conversations(ctx, f)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Prev, page.Next = found.Prev, found.Next
+	if page.Rows, err = s.conversationRows(ctx, found.Items); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) conversationRows(ctx context.Context, list []fleet.Conversation) ([]ui.ConversationRow, error) {
+	ids := make([]fleet.DeviceID, len(list))
+	for i, c := range list {
+		ids[i] = c.Device
+	}
+	names, err := s.deviceNames(ctx, ids)
+	rows := make([]ui.ConversationRow, len(list))
+	for i, c := range list {
+		rows[i] = ui.ConversationRow{Conversation: c, DeviceName: names[c.Device]}
+	}
+	return rows, err
+}
+
+func (s *Server) showConversation(r *http.Request) (answer, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "conversation"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	v, err := s.conversationView(r.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(ui.ConversationPage{View: v}.Page())
+}
+
+func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.ConversationView, err error) {
+	c, err := s.Conversations.Conversation(ctx, id)
+	if err != nil {
+		return v, err
+	}
+	rows, err := s.conversationRows(ctx, []fleet.Conversation{c})
+	if err != nil {
+		return v, err
+	}
+	v.ConversationRow = rows[0]
+	calls, err := s.Calls.List(ctx, call.Filter{Conversation: id, Limit: maxConversationCalls})
+	if err != nil {
+		return v, err
+	}
+	v.More = calls.Next != ""
+	v.Calls, err = s.callRows(ctx, calls.Items)
+	return v, err
+}
+
+// talking is the conversation that the device is in now, as an id; "" if it is in
+// none.
+func (s *Server) talking(id fleet.DeviceID) string {
+	if c, talks := s.Talking.Of(id); talks {
+		return c.ID.String()
+	}
+	return ""
+}
+
+// interruptCall has a call go on that waits for the end of a conversation.
+func (s *Server) interruptCall(r *http.Request) (answer, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "call"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	ctx := r.Context()
+	_, err = s.Calls.Interrupt(ctx, viewerOf(ctx).actor(), id)
+	switch {
+	case errorCode(err) == "call_not_waiting": // it went while the button was pressed
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	}
+	return goTo(ui.CallPath(id.String()))
+}
+
+// cancelCall withdraws a call that waits for its device, or for the end of a
+// conversation.
+func (s *Server) cancelCall(r *http.Request) (answer, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "call"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	ctx := r.Context()
+	_, err = s.Calls.Cancel(ctx, viewerOf(ctx).actor(), id)
+	switch {
+	case errorCode(err) == "call_not_waiting": // it went while the button was pressed
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.call_canceled")})
+	}
+	return goTo(ui.CallPath(id.String()))
+}
+
+// A conversationsView follows the list of conversations: those it shows, and how
+// many more have begun.
+type conversationsView struct {
+	server *Server
+	filter fleet.ConversationFilter
+	began  time.Time
+	seen   map[string]bool
+}
+
+func (v *conversationsView) pace() time.Duration { return paceRows }
+
+func (v *conversationsView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventConversation && (v.filter.Device == "" || v.filter.Device == e.Device)
+}
+
+func (v *conversationsView) begin(context.Context) (updates, error) { return updates{}, nil }
+
+func (v *conversationsView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
+	f := v.filter
+	f.Cursor, f.Limit = "", maxRows
+	found, err := v.server.Conversations.Conversations(ctx, f)
+	if err != nil {
+		return u, err
+	}
+	changed := make(map[string]bool, len(events))
+	for _, e := range events {
+		changed[e.Subject] = true
+	}
+	var list []fleet.Conversation
+	for _, c := range found.Items {
+		id := c.ID.String()
+		if !changed[id] {
+			continue
+		}
+		list = append(list, c)
+		if !v.seen[id] && c.Begin.After(v.began) {
+			v.seen[id] = true
+			u.fresh++
+		}
+	}
+	rows, err := v.server.conversationRows(ctx, list)
+	for _, row := range rows {
+		u.patches = append(u.patches, row.Row())
+	}
+	return u, err
+}
+
+// A conversationPageView follows one conversation's page.
+type conversationPageView struct {
+	server *Server
+	id     uuid.UUID
+}
+
+func (v conversationPageView) pace() time.Duration { return paceRows }
+
+func (v conversationPageView) wants(e *fleet.Event) bool {
+	return e.Kind == fleet.EventConversation && e.Subject == v.id.String() ||
+		e.Kind == fleet.EventCall && e.Call.Actor.ID == v.id.String()
+}
+
+func (v conversationPageView) begin(ctx context.Context) (updates, error) { return v.render(ctx, nil) }
+
+func (v conversationPageView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
+	page, err := v.server.conversationView(ctx, v.id)
+	return updates{patches: []templ.Component{page.View()}}, err
+}

@@ -1,0 +1,182 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
+	"fleetd/web/ui"
+)
+
+// Lengths of what a device's pages show.
+const (
+	recentOfDevice = 8
+	pictures       = 24
+	maxFactsShown  = 64 << 10
+)
+
+// deviceID is the device that the address names. What cannot be an id names
+// nothing.
+func deviceID(r *http.Request) (fleet.DeviceID, error) {
+	id, err := fleet.ParseDeviceID(chi.URLParam(r, "device"))
+	if err != nil {
+		return "", errNoPage
+	}
+	return id, nil
+}
+
+func (s *Server) device(r *http.Request) (fleet.Device, error) {
+	id, err := deviceID(r)
+	if err != nil {
+		return fleet.Device{}, err
+	}
+	return s.Devices.Device(r.Context(), id)
+}
+
+// head is the device's head on one of its tabs.
+func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
+	return s.headOf(r.Context(), d, tab)
+}
+
+func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
+	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
+	h.Talking = s.talking(d.ID)
+	if d.InventoryID == "" {
+		return h
+	}
+	if inv, err := s.Devices.Inventory(ctx, d.InventoryID); err == nil {
+		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
+		h.HasLogs = ui.NewOffers(inv).Any()
+	}
+	h.Reports, _ = s.reporting(ctx, d.ID) // else the tab is not shown
+	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1); err == nil && len(shots) > 0 {
+		shot := snapshot(shots[0])
+		h.Thumb = &shot
+	}
+	return h
+}
+
+func (s *Server) showDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.devicePage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage, err error) {
+	ctx := r.Context()
+	page.Head = s.head(r, d, "")
+	page.Latest = page.Head.Thumb
+	page.About = ui.NewDeviceFacts(d)
+	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
+		return page, err
+	}
+	page.Head.Live = page.Line.List.Values
+	if page.Acts, err = s.deviceActs(ctx, d); err != nil {
+		return page, err
+	}
+	if page.Acts.Last, err = s.lastCall(r, d); err != nil {
+		return page, err
+	}
+	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
+		return page, err
+	}
+	page.Sparks, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange("", s.now().Sub(d.CreatedAt)))
+	return page, err
+}
+
+// recentCalls are the newest calls to a device.
+func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
+	recent, err := s.Calls.List(ctx, call.Filter{Device: d.ID, Limit: recentOfDevice})
+	for _, c := range recent.Items {
+		rows = append(rows, s.callRow(ctx, c, d.Name))
+	}
+	return rows, err
+}
+
+// showActivity leads to what took its place.
+func (s *Server) showActivity(r *http.Request) (answer, error) {
+	id, err := deviceID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return goTo(ui.DevicePath(id) + "?show=calls")
+}
+
+func (s *Server) showFirmware(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
+	if page.Updates, err = s.deviceUpdates(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if page.Jobs, err = s.deviceJobs(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if page.Firmware, err = s.Devices.FirmwareHistory(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if page.Inventories, err = s.Devices.DeviceInventories(ctx, d.ID); err != nil {
+		return answer{}, err
+	}
+	if from, to := r.URL.Query().Get("from"), r.URL.Query().Get("to"); from != "" && to != "" {
+		diff, err := s.Devices.Diff(ctx, from, to)
+		if err != nil {
+			return answer{}, err
+		}
+		page.Diff = &diff
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showScreen(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	shots, err := s.Pictures.Snapshots(r.Context(), d.ID, pictures)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
+	if page.Last, err = s.lastCall(r, d); err != nil {
+		return answer{}, err
+	}
+	for _, shot := range shots {
+		page.Snapshots = append(page.Snapshots, snapshot(shot))
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showFacts(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	facts, err := s.Devices.Facts(r.Context(), d.ID)
+	if err != nil && statusOf(err) != http.StatusNotFound { // a device that has not polled yet
+		return answer{}, err
+	}
+	body := facts.Body
+	if len(body) > maxFactsShown {
+		body = json.RawMessage(`"…"`)
+	}
+	about := ui.NewDeviceFacts(d)
+	if about.Voice, err = s.deviceVoice(r.Context(), d.ID); err != nil {
+		return answer{}, err
+	}
+	return show(ui.FactsPage{Head: s.head(r, d, "facts"), About: about, PolledAt: facts.PolledAt, Body: body,
+		Problem: facts.Problem(), Salvaged: facts.Salvaged}.Page())
+}

@@ -1,0 +1,177 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/web/ui"
+)
+
+// maxHold bounds the expiry of a hold, in hours: what is longer has no end.
+const maxHold = 24 * 365
+
+// editDevice takes what operators say about a device. What cannot be taken is
+// shown again as it was typed.
+func (s *Server) editDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	var patch fleet.DevicePatch
+	if r.PostForm.Has("name") {
+		patch.Name = new(r.PostFormValue("name"))
+	}
+	if r.PostForm.Has("notes") {
+		patch.Notes = new(strings.ReplaceAll(r.PostFormValue("notes"), "\r\n", "\n"))
+	}
+	if r.PostForm.Has("tags") {
+		patch.Tags = new(splitTags(r.PostFormValue("tags")))
+	}
+	if r.PostForm.Has("time_zone") {
+		patch.TimeZone = new(strings.TrimSpace(r.PostFormValue("time_zone")))
+	}
+	if r.PostForm.Has("transport") {
+		patch.Transport = new(fleet.Transport(r.PostFormValue("transport")))
+	}
+	_, err = s.Devices.Update(r.Context(), viewerOf(r.Context()).actor(), d.ID, patch)
+	if errors.Is(err, fleet.ErrInvalid) {
+		return s.editAgain(r, d, patch, err)
+	}
+	return s.acted(r, d, "flash.saved", err)
+}
+
+func (s *Server) editAgain(r *http.Request, d fleet.Device, p fleet.DevicePatch, problem error) (answer, error) {
+	if p.Name != nil {
+		d.Name = *p.Name
+	}
+	if p.Notes != nil {
+		d.Notes = *p.Notes
+	}
+	if p.Tags != nil {
+		d.Tags = *p.Tags
+	}
+	if p.TimeZone != nil {
+		d.TimeZone = *p.TimeZone
+	}
+	if p.Transport != nil {
+		d.TransportChoice = *p.Transport
+	}
+	page, err := s.configurationPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Problem = explain(r.Context(), problem)
+	return showAgain(page.Page())
+}
+
+func splitTags(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == ',' || r == '，' || r == '、' })
+}
+
+func (s *Server) holdDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	hours, err := strconv.Atoi(r.PostFormValue("hours"))
+	if err != nil || hours < 0 || hours > maxHold {
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_until.hours")
+	}
+	var until *time.Time
+	if hours > 0 {
+		until = new(s.now().Add(time.Duration(hours) * time.Hour))
+	}
+	_, err = s.Devices.Hold(r.Context(), viewerOf(r.Context()).actor(), d.ID, r.PostFormValue("reason"), until)
+	return s.acted(r, d, "flash.held", err)
+}
+
+func (s *Server) releaseDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	_, err = s.Devices.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID)
+	return s.acted(r, d, "flash.released", err)
+}
+
+func (s *Server) approveDevice(r *http.Request) (answer, error) {
+	code := r.PostFormValue("code") // as the page showed it
+	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
+		return s.Enrolments.Approve(ctx, by, id, code)
+	})
+}
+
+func (s *Server) rejectDevice(r *http.Request) (answer, error) {
+	return s.decide(r, "flash.rejected", s.Enrolments.Reject)
+}
+
+// decide asks enrolment alone: it knows a device that has just asked to join
+// before the store does.
+func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Principal, fleet.DeviceID) error) (
+	answer, error) {
+	id, err := deviceID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = do(r.Context(), viewerOf(r.Context()).actor(), id)
+	return s.acted(r, fleet.Device{ID: id}, key, err)
+}
+
+// resolveConflict ends the conflict of two units that use one id.
+func (s *Server) resolveConflict(r *http.Request) (answer, error) {
+	act := enrolment.ConflictAct(r.PostFormValue("act"))
+	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
+		return s.Enrolments.ResolveConflict(ctx, by, id, enrolment.ConflictResolution{Act: act, Client: r.PostFormValue(
+			"client")})
+	})
+}
+
+// retireDevice wants the device's id typed: there is no way back.
+func (s *Server) retireDevice(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if typed, err := fleet.ParseDeviceID(r.PostFormValue("confirm")); err != nil || typed != d.ID {
+		return answer{}, errNotConfirmed
+	}
+	return s.acted(r, d, "flash.retired", s.Devices.Retire(r.Context(), viewerOf(r.Context()).actor(), d.ID))
+}
+
+var errNotConfirmed = fleet.Refuse(fleet.ErrInvalid, "not_confirmed.typed")
+
+// acted leads back to where the act was asked for, and says there that it was
+// done, or why not.
+func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (answer, error) {
+	switch {
+	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
+		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(r.Context(), ui.Flash{Text: text(r.Context(), key, "device", d.Title())})
+	}
+	if next := localPath(r.PostFormValue("next")); next != ui.PathHome {
+		return goTo(next)
+	}
+	return goTo(ui.DevicePath(d.ID))
+}
+
+// formError says what is wrong with a body that is no form.
+func formError(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return err
+	}
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_form.unreadable", "detail", fleet.CleanText(err.Error(), 300))
+}

@@ -1,0 +1,206 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/telemetry"
+	"fleetd/web/forms"
+	"fleetd/web/ui"
+)
+
+// tabConfiguration is the tab of what can be set of a device.
+const tabConfiguration = "configuration"
+
+func (s *Server) showConfiguration(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.configurationPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.ConfigurationPage, error) {
+	ctx := r.Context()
+	page := ui.NewConfigurationPage(d, s.head(r, d, tabConfiguration))
+	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
+	var err error
+	if page.Config, err = s.deviceConfig(ctx, d); err != nil {
+		return page, err
+	}
+	page.Config.Last, err = s.configCall(r, d)
+	return page, err
+}
+
+// defaultHeartbeat is the included firmware's, where its configuration does not
+// set another.
+const defaultHeartbeat = time.Minute
+
+// reportWait is longer than a report takes to be written.
+const reportWait = 2 * time.Second
+
+// heartbeatOf reads what the configuration says of heartbeats.
+func heartbeatOf(c telemetry.Config) (every time.Duration, muted bool) {
+	values := struct {
+		Seconds   int64 `json:"heartbeat_s"`
+		Telemetry *bool `json:"telemetry"`
+	}{}
+	_ = json.Unmarshal(c.Values, &values) // what is not as it should be says nothing
+	every = time.Duration(values.Seconds) * time.Second
+	if values.Seconds <= 0 || values.Seconds > 24*3600 {
+		every = defaultHeartbeat
+	}
+	return every, values.Telemetry != nil && !*values.Telemetry
+}
+
+// deviceConfig is the configuration as the device reported it, and the form to
+// change it.
+func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceConfigView, error) {
+	v := ui.DeviceConfigView{Device: d.ID, CanAct: s.mayCall(ctx, d.ID),
+		Offline: d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive}
+	if inv, err := s.Devices.Tools(ctx, d.ID); err == nil {
+		v.Offers = offers(inv, fleet.ToolConfigGet) && offers(inv, fleet.ToolConfigSet)
+	}
+	c, err := s.Reports.DeviceConfig(ctx, d.ID)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return v, nil
+	case err != nil:
+		return v, err
+	}
+	v.Config, v.Fields = &c, forms.ConfigFields(c.Values)
+	vitals, err := s.Reports.Vitals(ctx, d.ID)
+	if err == nil && vitals.At.After(c.At) && vitals.ConfigVersion != c.Version {
+		v.Running = &vitals.ConfigVersion // it was restarted on trial, or configured by others
+	}
+	return v, unless(err, fleet.ErrNotFound)
+}
+
+// configCall is the call that the page just made, if the address names one.
+func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, error) {
+	id, err := uuid.Parse(r.URL.Query().Get("call"))
+	if err != nil {
+		return nil, nil
+	}
+	c, err := s.Calls.Get(r.Context(), id)
+	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || (c.Tool != fleet.ToolConfigGet &&
+		c.Tool != fleet.ToolConfigSet))) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ui.ConfigCall{Call: c}, nil
+}
+
+// readConfig asks the device for its configuration.
+func (s *Server) readConfig(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return s.callConfig(r, d, fleet.ToolConfigGet, struct{}{})
+}
+
+// applyConfig sends what the form changes, as the version after the one that
+// the device has: it refuses what is not newer.
+func (s *Server) applyConfig(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	view, err := s.deviceConfig(r.Context(), d)
+	if err != nil {
+		return answer{}, err
+	}
+	if view.Config == nil {
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "config_unknown")
+	}
+	changed, typed, ok := forms.ReadConfig(view.Fields, r.PostForm)
+	if problem := s.configProblem(r, view, changed, ok); problem != "" {
+		return s.configAgain(r, d, typed, problem)
+	}
+	document, err := json.Marshal(struct {
+		Version int64          `json:"version"`
+		Values  map[string]any `json:"values"`
+	}{max(view.Config.Version, view.Config.Reverted) + 1, changed})
+	if err != nil {
+		return answer{}, err
+	}
+	return s.callConfig(r, d, fleet.ToolConfigSet, map[string]string{"document": string(document)})
+}
+
+// configProblem says why the form is not sent; "" if it is.
+func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed map[string]any, ok bool) string {
+	ctx := r.Context()
+	base, err := strconv.ParseInt(r.PostFormValue("base"), 10, 64)
+	switch {
+	case !ok:
+		return text(ctx, "config.check_fields")
+	case err != nil || base != v.Config.Version:
+		return text(ctx, "config.newer", "version", v.Config.Version)
+	case v.Running != nil:
+		return text(ctx, "config.stale", "version", *v.Running)
+	case len(changed) == 0:
+		return text(ctx, "config.unchanged")
+	}
+	return ""
+}
+
+// configAgain shows the page with what was typed and what is wrong with it.
+func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (answer,
+	error) {
+	page, err := s.configurationPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Config.Fields, page.Config.Problem = typed, problem
+	return showAgain(page.Page())
+}
+
+// awaitReport waits a moment until what the device answered is stored: the page
+// that follows shows it, also without script.
+func awaitReport(ctx context.Context, reports *fleet.Subscription) {
+	ctx, cancel := context.WithTimeout(ctx, reportWait)
+	defer cancel()
+	select {
+	case <-reports.C:
+	case <-ctx.Done():
+	}
+}
+
+// callConfig makes an ordinary call, on record like any other, and leads to
+// its outcome.
+func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (answer, error) {
+	args, err := json.Marshal(arguments)
+	if err != nil {
+		return answer{}, err
+	}
+	reports := s.Events.Subscribe(8, func(e *fleet.Event) bool { return e.Kind == fleet.EventConfig && e.Device == d.ID })
+	defer reports.Close()
+	call, err := s.start(r, call.Request{Actor: viewerOf(r.Context()).actor(), Device: d.ID, Tool: tool,
+		Arguments: args})
+	if err != nil {
+		return answer{}, err
+	}
+	if c, err := s.Calls.Get(r.Context(), call.ID); err == nil && c.State == fleet.CallSucceeded {
+		awaitReport(r.Context(), reports)
+	}
+	return goTo(ui.DevicePath(d.ID, tabConfiguration) + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+}

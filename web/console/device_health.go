@@ -1,0 +1,260 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/telemetry"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// Lengths of what the health page shows.
+const (
+	shownJobs  = 8
+	campaigned = 50 // deployments among which a job's campaign is looked for
+)
+
+// Reports reads what devices with the included firmware reported. For a device
+// that never reported it returns [fleet.ErrNotFound], or no points.
+type Reports interface {
+	Vitals(ctx context.Context, device fleet.DeviceID) (telemetry.Vitals, error)
+	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) (
+		[]telemetry.VitalsPoint, error)
+	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]telemetry.Job, error)
+	DeviceConfig(ctx context.Context, device fleet.DeviceID) (telemetry.Config, error)
+	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error)
+	LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]telemetry.Vitals) (
+		map[fleet.DeviceID]time.Time, error)
+}
+
+func (s *Server) healthRoutes() []route {
+	const device = ui.PathDevices + "/{device}"
+	return []route{
+		{method: http.MethodGet, pattern: device + "/health", role: fleet.RoleViewer, reach: access.Device,
+			page: s.showHealth},
+		{method: http.MethodGet, pattern: device + "/configuration", role: fleet.RoleViewer, reach: access.Device,
+			page: s.showConfiguration},
+		{method: http.MethodPost, pattern: device + "/config", role: fleet.RoleOperator, reach: access.Device,
+			page: s.applyConfig,
+			wait: call.MaxTimeout + 2*time.Minute},
+		{method: http.MethodPost, pattern: device + "/config/read", role: fleet.RoleOperator, reach: access.Device,
+			page: s.readConfig,
+			wait: call.MaxTimeout + 2*time.Minute},
+	}
+}
+
+func (s *Server) showHealth(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.healthPage(r, d)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage, err error) {
+	ctx := r.Context()
+	page.Head = s.head(r, d, "health")
+	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
+		return page, err
+	}
+	if page.Jobs, err = s.deviceJobs(ctx, d.ID); err != nil {
+		return page, err
+	}
+	page.Jobs.Always = page.Vitals.Reports
+	page.Trends, err = s.healthTrends(ctx, d, page.Vitals, ui.ParseHealthRange(r.URL.Query().Get("range"),
+		s.now().Sub(d.CreatedAt)))
+	return page, err
+}
+
+// deviceVitals returns what the device reported last.
+func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVitals, error) {
+	v := ui.DeviceVitals{Device: d.ID, Online: d.Presence == fleet.PresenceOnline, Heartbeat: defaultHeartbeat}
+	vitals, err := s.Reports.Vitals(ctx, d.ID)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		v.Reports, err = s.reporting(ctx, d.ID)
+		return v, err
+	case err != nil:
+		return v, err
+	}
+	v.Vitals, v.Reports = &vitals, true
+	if vitals.CoreDump {
+		dumps, err := s.CoreDumps.CoreDumps(ctx, d.ID, 1)
+		if err != nil {
+			return v, err
+		}
+		v.Collected = collected(dumps, vitals)
+	}
+	config, err := s.Reports.DeviceConfig(ctx, d.ID)
+	if err == nil {
+		v.Heartbeat, v.Muted = heartbeatOf(config)
+		if config.At.After(vitals.At) {
+			vitals.ConfigVersion = config.Version
+		}
+	}
+	return v, unless(err, fleet.ErrNotFound)
+}
+
+// reporting reports whether the device's firmware is one that reports: it has,
+// or it offers the tools that come with it.
+func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error) {
+	_, err := s.Reports.Vitals(ctx, id)
+	if err == nil {
+		return true, nil
+	}
+	inv, failed := s.Devices.Tools(ctx, id)
+	if err := cmp.Or(unless(err, fleet.ErrNotFound), unless(failed, fleet.ErrNotFound)); err != nil {
+		return false, err
+	}
+	return offers(inv, fleet.ToolConfigGet), nil
+}
+
+// unless passes over an error that is no failure here.
+func unless(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}
+
+func offers(inv *fleet.Inventory, tool string) bool {
+	if inv == nil {
+		return false
+	}
+	_, ok := inv.Tool(tool)
+	return ok
+}
+
+// healthTrends returns the vitals over time, up to what the device reported last.
+func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVitals, shown ui.HealthRange) (
+	ui.HealthTrends, error) {
+	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.now(),
+		Heartbeat: v.Heartbeat}
+	if !v.Reports {
+		return trends, nil
+	}
+	since := trends.To.Add(-shown.Span)
+	points, err := s.Reports.VitalsHistory(ctx, v.Device, since, trends.To, shown.Step)
+	if err != nil {
+		return trends, err
+	}
+	trends.Points = withLatest(points, v.Vitals, since, shown.Step)
+	return trends, nil
+}
+
+// withLatest adds what was reported last: a step is stored a little later, under
+// the time at which it began.
+func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since time.Time,
+	step time.Duration) []telemetry.VitalsPoint {
+	if latest == nil || latest.At.Before(since) {
+		return points
+	}
+	p := telemetry.VitalsPoint{At: latest.At, Beats: 1, HeapFree: latest.HeapFree, HeapMin: latest.HeapMin,
+		HeapLargest: latest.HeapLargest, RSSI: latest.RSSI, Temperature: latest.Temperature,
+		Reconnects: latest.Reconnects, Uptime: latest.Uptime, Boots: latest.Boots}
+	if n := len(points); n > 0 {
+		last := points[n-1]
+		if !latest.At.After(last.At) {
+			return points
+		}
+		p.Restarted = latest.Boots > last.Boots && last.Boots > 0 ||
+			latest.At.Add(-latest.Uptime).After(last.At.Add(step))
+	}
+	return append(points, p)
+}
+
+// deviceRows shows devices in a list with the columns, and with a sign on those that do
+// not stay up. What is not kept with a device is read of these alone.
+func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns ui.Columns) ([]ui.DeviceRow, error) {
+	ids := make([]fleet.DeviceID, len(devices))
+	for i, d := range devices {
+		ids[i] = d.ID
+	}
+	details, err := s.deviceDetails(ctx, ids, columns)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]ui.DeviceRow, len(devices))
+	for i, d := range devices {
+		rows[i] = ui.NewDeviceRow(d, s.now(), mayActOn(ctx, d))
+		rows[i].Talking = s.talking(d.ID)
+		rows[i].Columns = columns
+		rows[i].DeviceDetails = details[d.ID]
+		if v := rows[i].Vitals; v != nil && (v.SafeMode || v.Crashes > 0) {
+			rows[i].Unsteady = v
+		}
+	}
+	return rows, nil
+}
+
+func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, columns ui.Columns) (
+	map[fleet.DeviceID]ui.DeviceDetails, error) {
+	read := s.Reports.UnsteadyVitals
+	if columns.Has("signal", "heap", "crash", "ip") {
+		read = s.Reports.VitalsOf
+	}
+	details := make(map[fleet.DeviceID]ui.DeviceDetails, len(ids))
+	vitals, err := read(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for id, v := range vitals {
+		details[id] = ui.DeviceDetails{Vitals: &v}
+	}
+	if columns.Has("crash") {
+		crashes, err := s.Reports.LastCrashes(ctx, ids, vitals)
+		if err != nil {
+			return nil, err
+		}
+		for id, at := range crashes {
+			d := details[id]
+			d.LastCrash = &at
+			details[id] = d
+		}
+	}
+	if !columns.Has("picture") {
+		return details, nil
+	}
+	shots, err := s.Pictures.LatestSnapshots(ctx, ids)
+	for id, shot := range shots {
+		d, picture := details[id], snapshot(shot)
+		d.Picture = &picture
+		details[id] = d
+	}
+	return details, err
+}
+
+// deviceJobs are the newest jobs, with the campaigns that they belong to.
+func (s *Server) deviceJobs(ctx context.Context, id fleet.DeviceID) (ui.DeviceJobs, error) {
+	v := ui.DeviceJobs{Device: id}
+	var err error
+	if v.Jobs, err = s.Reports.DeviceJobs(ctx, id, shownJobs); err != nil {
+		return v, err
+	}
+	wanted := false
+	for _, j := range v.Jobs {
+		wanted = wanted || j.Deployment != uuid.Nil
+	}
+	if !wanted {
+		return v, nil
+	}
+	parts, err := s.Campaigns.DeviceDeployments(ctx, id, campaigned)
+	v.Campaigns = make(map[uuid.UUID]uuid.UUID, len(parts))
+	for _, d := range parts {
+		v.Campaigns[d.ID] = d.Campaign
+	}
+	return v, err
+}

@@ -1,0 +1,244 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/telemetry"
+	"fleetd/web/access"
+	"fleetd/web/forms"
+	"fleetd/web/ui"
+)
+
+// tabLogs is the tab of logs and crashes.
+const tabLogs = "logs"
+
+// logRoutes are the pages of logs and core dumps.
+func (s *Server) logRoutes() []route {
+	const device, dump = ui.PathDevices + "/{device}", "/core-dumps/{dump}"
+	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
+	return []route{
+		{method: http.MethodGet, pattern: device + "/logs", role: viewer, reach: access.Device, page: s.showLogs},
+		{method: http.MethodGet, pattern: device + "/logs.txt", role: viewer, reach: access.Device, raw: s.sendLog},
+		{method: http.MethodPost, pattern: device + "/logs/fetch", role: operator, reach: access.Device,
+			page: s.fetchLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/follow", role: operator, reach: access.Device,
+			page: s.followLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/stop", role: operator, reach: access.Device,
+			page: s.stopLog, wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/logs/level", role: operator, reach: access.Device,
+			page: s.setLogLevel,
+			wait: 2 * time.Minute},
+		{method: http.MethodPost, pattern: device + "/core-dumps", role: operator, reach: access.Device,
+			page: s.fetchCoreDump,
+			wait: call.MaxTimeout + 2*time.Minute},
+		{method: http.MethodGet, pattern: dump + "/content", role: operator, reach: access.Record,
+			raw: s.sendCoreDump},
+		{method: http.MethodPost, pattern: dump + "/delete", role: operator, reach: access.Record,
+			page: s.deleteCoreDump},
+	}
+}
+
+func (s *Server) showLogs(r *http.Request) (answer, error) {
+	d, inv, err := s.deviceTools(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	page := ui.LogsPage{Head: s.head(r, d, tabLogs)}
+	filter := forms.NewLogFilter(r.URL.Query())
+	page.Head.Live = filter.Values()
+	page.Log = ui.NewDeviceLog(d.ID, s.Logs.View(d.ID, 0), filter, ui.NewOffers(inv), mayActOn(ctx, d), s.now())
+	if page.Crashes, err = s.deviceCrashes(ctx, d.ID, inv); err != nil {
+		return answer{}, err
+	}
+	if page.Last, err = s.coreDumpCall(r, d); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// coreDumpCall is the call that the form just made, while it has no outcome or
+// a bad one: a core dump that came shows itself.
+func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, error) {
+	v, err := s.callOfForm(r, d, fleet.ToolCoreDumpUpload)
+	if v == nil || v.Call.State == fleet.CallSucceeded {
+		return nil, err
+	}
+	return v, err
+}
+
+// sendLog serves the lines that the page shows as a file.
+func (s *Server) sendLog(w http.ResponseWriter, r *http.Request) {
+	d, err := s.device(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Disposition", `attachment; filename="log-`+string(d.ID)+`.txt"`)
+	h.Set("Cache-Control", "no-store")
+	var text strings.Builder
+	for _, l := range forms.NewLogFilter(r.URL.Query()).Pick(s.Logs.View(d.ID, 0).Lines) {
+		text.WriteString(ui.LogText(l))
+	}
+	_, _ = w.Write([]byte(text.String())) // an error means that the reader has gone
+}
+
+func (s *Server) fetchLog(r *http.Request) (answer, error) {
+	return s.actOnLog(r, "logs.flash.fetched", s.Logs.Fetch)
+}
+
+func (s *Server) stopLog(r *http.Request) (answer, error) {
+	return s.actOnLog(r, "logs.flash.stopped", s.Logs.Stop)
+}
+
+func (s *Server) followLog(r *http.Request) (answer, error) {
+	level := r.PostFormValue("to")
+	if !slices.Contains(telemetry.LogLevels, level) {
+		return answer{}, errLogLevel
+	}
+	return s.actOnLog(r, "logs.flash.followed", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (fleet.Call,
+		error) {
+		return s.Logs.Follow(ctx, by, id, level)
+	})
+}
+
+var errLogLevel = fleet.Refuse(fleet.ErrInvalid, "invalid_level")
+
+func (s *Server) setLogLevel(r *http.Request) (answer, error) {
+	level, tag := r.PostFormValue("to"), strings.TrimSpace(r.PostFormValue("tag"))
+	if level != telemetry.LogSilent && !slices.Contains(telemetry.LogLevels, level) {
+		return answer{}, errLogLevel
+	}
+	return s.actOnLog(r, "logs.flash.level", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (fleet.Call,
+		error) {
+		return s.Calls.Make(ctx, s.Logs.LevelRequest(by, id, level, tag))
+	})
+}
+
+// actOnLog makes a call and leads back to the log with what came of it.
+func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Principal, fleet.DeviceID) (
+	fleet.Call, error)) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	call, err := act(ctx, viewerOf(ctx).actor(), d.ID)
+	if err != nil {
+		return answer{}, err
+	}
+	s.flashOutcome(ctx, call, done)
+	to := ui.DevicePath(d.ID, "logs")
+	if q := forms.NewLogFilter(url.Values{"level": {r.PostFormValue("level")},
+		"q": {r.PostFormValue("q")}}).Values().Encode(); q != "" {
+		to += "?" + q
+	}
+	return goTo(to)
+}
+
+// flashOutcome says what came of a call, with its record.
+func (s *Server) flashOutcome(ctx context.Context, c fleet.Call, done string) {
+	f := ui.Flash{Text: text(ctx, done), Link: ui.CallPath(c.ID.String())}
+	if c.State.Failed() {
+		why := text(ctx, "state."+string(c.State))
+		if c.Error != nil {
+			why = callError(ctx, c.Error)
+		}
+		f = ui.Flash{Bad: true, Text: text(ctx, "logs.flash.failed", "why", why), Link: f.Link}
+	}
+	s.flash(ctx, f)
+}
+
+// watchLog begins to show a log: whoever follows it need not ask again while
+// the page is open.
+func (v *deviceView) watchLog(ctx context.Context, u *updates) error {
+	v.server.Logs.Watch(ctx, v.id)
+	return v.wholeLog(ctx, u)
+}
+
+func (v *deviceView) wholeLog(ctx context.Context, u *updates) error {
+	inv, err := v.server.Devices.Tools(ctx, v.id)
+	if err != nil {
+		return err
+	}
+	view := v.server.Logs.View(v.id, 0)
+	v.log.shown(view)
+	log := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), v.server.mayCall(ctx, v.id), v.server.now())
+	u.patches = append(u.patches, log.State(), log.List())
+	return nil
+}
+
+// shownLog is how far a live page has shown a log.
+type shownLog struct {
+	filter     forms.LogFilter
+	generation uint64
+	seq        uint64
+	until      time.Time // of the following
+}
+
+func (l *shownLog) shown(v telemetry.LogView) {
+	l.generation, l.seq, l.until = v.Generation, v.Last, v.Following.Until
+}
+
+// logged shows a log or a crash that arrived, on the tab about them.
+func (v *deviceView) logged(ctx context.Context, kind fleet.EventKind, u *updates) error {
+	switch {
+	case v.tab != tabLogs:
+		return nil
+	case kind == fleet.EventLog:
+		return v.logNews(ctx, u)
+	}
+	return v.crashes(ctx, u)
+}
+
+// logNews adds the lines that came, or shows all again when that is not enough.
+func (v *deviceView) logNews(ctx context.Context, u *updates) error {
+	view := v.server.Logs.View(v.id, v.log.seq)
+	if view.Generation != v.log.generation || v.log.seq == 0 {
+		return v.wholeLog(ctx, u)
+	}
+	if !view.Following.Until.Equal(v.log.until) {
+		inv, err := v.server.Devices.Tools(ctx, v.id)
+		if err != nil {
+			return err
+		}
+		state := ui.NewDeviceLog(v.id, view, v.log.filter, ui.NewOffers(inv), v.server.mayCall(ctx, v.id), v.server.now())
+		u.patches = append(u.patches, state.State())
+	}
+	v.log.shown(view)
+	if lines := v.log.filter.Pick(view.Lines); len(lines) > 0 {
+		u.patches = append(u.patches, ui.LogNews(lines).View())
+	}
+	return nil
+}
+
+// crashes shows a core dump that came or went.
+func (v *deviceView) crashes(ctx context.Context, u *updates) error {
+	inv, err := v.server.Devices.Tools(ctx, v.id)
+	if err != nil {
+		return err
+	}
+	shown, err := v.server.deviceCrashes(ctx, v.id, inv)
+	u.patches = append(u.patches, shown.View())
+	return err
+}
+
+// dumpID is the core dump that the address names.
+func dumpID(s string) (uuid.UUID, error) {
+	id, err := uuid.Parse(s)
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}

@@ -1,0 +1,210 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// paramColumns names the columns of a device list in its address, and noColumns that
+// none was chosen: an empty value is as if it were not there.
+const (
+	paramColumns = "columns"
+	noColumns    = "-"
+)
+
+var deviceListParams = []string{"q", "sort", "desc", "view", paramColumns}
+
+// listURL is the address of a list with the parameters that are its own.
+func listURL(r *http.Request, path string, names ...string) ui.ListURL {
+	asked, kept := r.URL.Query(), url.Values{}
+	for _, name := range slices.Concat(names, []string{"limit", "cursor"}) {
+		if v := asked.Get(name); v != "" {
+			kept.Set(name, v)
+		}
+	}
+	return ui.ListURL{Path: path, Values: kept}
+}
+
+func limitOf(l ui.ListURL) int {
+	n, _ := strconv.Atoi(l.Get("limit"))
+	return fleet.ClampLimit(n)
+}
+
+// deviceFilter reads the list's filter from its address.
+func deviceFilter(l ui.ListURL) (fleet.DeviceFilter, error) {
+	q, err := fleet.ParseQuery(l.Get("q"))
+	f := fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Desc: l.Get("desc") != "", Limit: limitOf(l),
+		Cursor: l.Get("cursor")}
+	switch sort := fleet.DeviceSort(l.Get("sort")); sort {
+	case fleet.SortName, fleet.SortBoard, fleet.SortVersion, fleet.SortPresence, fleet.SortLastSeen, fleet.SortCreated:
+		f.Sort = sort
+	}
+	return f, err
+}
+
+func (s *Server) listDevices(r *http.Request) (answer, error) {
+	if asked := r.URL.Query()[paramColumns]; len(asked) > 1 { // as a form sends its boxes
+		l := listURL(r, ui.PathDevices, deviceListParams...)
+		columns := ui.ReadColumns(strings.Join(asked, ","))
+		return answer{location: l.With(paramColumns, cmp.Or(columns.String(), noColumns))}, nil
+	}
+	page, err := s.devicesPage(r)
+	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{page: page.Page()}
+	if page.List.Get(paramColumns) != "" {
+		a.cookie, a.value = cookieColumns, cmp.Or(page.Columns.String(), noColumns)
+	}
+	return a, nil
+}
+
+// deviceColumns are those named in the address, or else those that the browser was
+// shown last.
+func deviceColumns(r *http.Request) ui.Columns {
+	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns))
+	if names == "" {
+		return ui.DefaultColumns
+	}
+	return ui.ReadColumns(names)
+}
+
+func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
+	ctx := r.Context()
+	page := ui.DevicesPage{List: listURL(r, ui.PathDevices, deviceListParams...), CanAct: mayAct(ctx), Setup: s.setup(ctx),
+		Columns: deviceColumns(r)}
+	page.Wall = page.List.Get("view") == ui.ViewWall
+	page.Query = page.List.Get("q")
+	page.CanRetire = viewerOf(ctx).actor().Role.Allows(fleet.RoleAdmin)
+	summary, err := s.summary(ctx)
+	if err != nil {
+		return page, err
+	}
+	page.Fleet, page.Boards = summary.fleet, summary.boards
+	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
+		return page, err
+	}
+	if page.Saved.Counts, err = s.countFilters(ctx, page.Saved.Filters); err != nil {
+		return page, err
+	}
+	page.Saved.CanSave = viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+	f, err := deviceFilter(page.List)
+	if err != nil {
+		page.BadQuery = explain(ctx, err)
+		return page, nil
+	}
+	f.Pictured = page.Wall
+	found, total, err := s.pageAndCount(ctx, f, page.Fleet)
+	if err != nil {
+		return page, err
+	}
+	page.Total = total
+	page.Prev, page.Next = found.Prev, found.Next
+	columns := page.Columns
+	if page.Wall {
+		columns = ui.Columns{"picture"}
+		pictured, err := s.Devices.CountPictured(ctx, f.Query)
+		if err != nil {
+			return page, err
+		}
+		page.Unpictured = max(total-pictured, 0)
+	}
+	page.Rows, err = s.deviceRows(ctx, found.Items, columns)
+	return page, err
+}
+
+// pageAndCount asks for both at once: in a fleet of 100,000 a search reads every
+// device for either.
+func (s *Server) pageAndCount(ctx context.Context, f fleet.DeviceFilter, all int) (found fleet.Page[fleet.Device],
+	total int, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		found, err = s.Devices.Devices(ctx, f)
+		return err
+	})
+	g.Go(func() (err error) {
+		total, err = s.countDevices(ctx, f.Query, all)
+		return err
+	})
+	return found, total, g.Wait()
+}
+
+func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int, error) {
+	if q.Empty() {
+		return all, nil
+	}
+	return s.Devices.CountDevices(ctx, q)
+}
+
+func (s *Server) setup(ctx context.Context) ui.Setup {
+	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx),
+		CanFlash: mayKeepFirmware(ctx), Local: LocalOnly(s.OTAURL)}
+	if s.NetworkURL != "" {
+		setup.NetworkOTAURL = otaURL(s.NetworkURL)
+	}
+	return setup
+}
+
+// A fleetSummary is what every device list shows in addition to the list. It may
+// be a moment old: at 100,000 devices it costs more than the list.
+type fleetSummary struct {
+	at     time.Time
+	fleet  int
+	boards []string
+}
+
+type summaryCache struct {
+	mu   sync.Mutex
+	last fleetSummary
+}
+
+const (
+	summaryAge    = 2 * time.Second
+	summaryBoards = 6
+)
+
+func (s *Server) summary(ctx context.Context) (fleetSummary, error) {
+	if _, narrow := fleet.ScopeOf(ctx); narrow {
+		return s.countFleet(ctx) // of this viewer's devices only
+	}
+	s.summaries.mu.Lock()
+	defer s.summaries.mu.Unlock()
+	if age := s.now().Sub(s.summaries.last.at); s.summaries.last.fleet > 0 && age >= 0 && age < summaryAge {
+		return s.summaries.last, nil
+	}
+	g, err := s.countFleet(ctx)
+	if err == nil {
+		s.summaries.last = g
+	}
+	return g, err
+}
+
+func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
+	g := fleetSummary{at: s.now()}
+	boards, err := s.Devices.CountBy(ctx, fleet.Query{}, "board")
+	if err != nil {
+		return fleetSummary{}, err
+	}
+	for i, b := range boards {
+		g.fleet += b.Count
+		if i < summaryBoards && b.Value != "" {
+			g.boards = append(g.boards, b.Value)
+		}
+	}
+	return g, nil
+}

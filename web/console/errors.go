@@ -1,0 +1,97 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"fleetd/fleet"
+	"fleetd/fleet/outcome"
+	"fleetd/web/i18n"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+var errNoPage = fleet.Refuse(fleet.ErrNotFound, "no_page")
+
+var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
+
+// fail answers with the page of an error. Internal errors are logged, once, here.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	o := outcome.Of(err)
+	status := o.Status
+	if status >= 500 && r.Context().Err() == nil {
+		s.Log.Error("request failed", "method", r.Method, "path", request.Redact(r.URL.Path), "request", request.ID(w),
+			"err", err)
+	}
+	if o.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
+	}
+	s.render(w, r, answer{status: status, page: s.errorPage(w, r, status, err).Page(), whole: true})
+}
+
+// errorPage says what went wrong. The details of an internal error stay in the
+// log, under the request's id.
+func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, err error) ui.ErrorPage {
+	ctx := inLanguage(r.Context())
+	switch {
+	case status == http.StatusNotFound:
+		return ui.NotFound(ctx)
+	case status == http.StatusForbidden:
+		return ui.Forbidden(ctx, explain(r.Context(), err))
+	case status >= 500:
+		return ui.Failure(ctx, status, request.ID(w), explain(r.Context(), err))
+	}
+	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
+}
+
+// noSuchAddress answers a program that asked for an address without a page. OAuth
+// clients show their user error_description.
+func noSuchAddress(w http.ResponseWriter, r *http.Request) {
+	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", fleet.CleanText(request.Redact(r.URL.Path), 100))
+	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
+	if forOAuth(r.URL.Path) {
+		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")
+		body["error"], body["error_description"] = "invalid_request", i18n.ErrorDetail(e)
+	}
+	body["code"], body["detail"] = e.Code, i18n.ErrorDetail(e)
+	data, _ := json.Marshal(body) // texts and a number
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write(data) // the client may be gone
+}
+
+func statusOf(err error) int { return outcome.Of(err).Status }
+
+func errorCode(err error) string {
+	if e, ok := errors.AsType[*fleet.Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// explain says in the viewer's language what went wrong. Other errors than
+// those with a code are not meant for people. Foreign parts are marked, as
+// web/ui shows them.
+func explain(ctx context.Context, err error) string {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		err = outcome.Of(tooLarge).Refusal
+	}
+	if e, ok := errors.AsType[*fleet.Error](err); ok {
+		v := viewerOf(ctx)
+		return i18n.ErrorMarked(v.lang, v.zone, e)
+	}
+	return ""
+}
+
+// callError says in the viewer's language why a call failed.
+func callError(ctx context.Context, e *fleet.CallError) string {
+	v := viewerOf(ctx)
+	text, foreign := i18n.CallErrorMarked(v.lang, v.zone, e)
+	if foreign {
+		return i18n.Mark(fleet.CleanText(text, 300))
+	}
+	return text
+}

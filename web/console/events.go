@@ -1,0 +1,415 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/outcome"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+// Times of a live stream.
+const (
+	heartbeat   = 20 * time.Second // so that proxies and we notice a dead reader
+	streamWrite = 10 * time.Second // a reader that takes longer is dropped, and comes back
+	streamBegin = 10 * time.Second // a page waits 15 s for its stream, then opens another
+	resendAfter = time.Second
+	eventBuffer = 4096 // a fleet that reconnects at once, between two flushes
+)
+
+// beat is the event that shows a page that its stream is alive.
+const beat = "event: beat\ndata:\n\n"
+
+// A view is what one live page follows.
+type view interface {
+	// wants picks the events that the page shows; it is called for every event
+	// of the fleet and must be quick.
+	wants(e *fleet.Event) bool
+	// pace is the interval between two updates of the page: bursts become one update.
+	pace() time.Duration
+	// begin brings the page up to date with what happened while it loaded.
+	begin(ctx context.Context) (updates, error)
+	// render turns what happened since the last time into updates. At most one
+	// event per subject is handed over, the newest.
+	render(ctx context.Context, events []fleet.Event) (updates, error)
+}
+
+// A lookingView follows what no event announces: it looks for it at its pace.
+type lookingView interface {
+	view
+	look(ctx context.Context) (updates, error)
+}
+
+// updates are what a live page is sent: components that replace those with the
+// same id, and how many things are new that its list does not show.
+type updates struct {
+	patches []templ.Component
+	fresh   int
+	again   []templ.Component // patches to repeat in a moment: the page may not have had the element yet
+	later   bool              // render the same events again in a moment: the store lags behind the event
+}
+
+// errSlow ends the stream of a reader that takes too long.
+var errSlow = errors.New("stream: the reader is too slow")
+
+// streamEvents serves the live stream of one page.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
+	ctx, done, err := s.streams.add(r.Context(), s.sessions.Token(r.Context()))
+	switch {
+	case errors.Is(err, errTooManyStreams):
+		refuseStream(w)
+		return
+	case err != nil:
+		s.failStream(w, r, err)
+		return
+	}
+	defer done()
+	ctx, stop := s.Authority.Follow(ctx, viewerOf(ctx).actor())
+	defer stop()
+	r = r.WithContext(ctx)
+	beginning, cancel := context.WithTimeout(ctx, streamBegin)
+	defer cancel()
+	v, err := s.newView(r.WithContext(beginning))
+	if err != nil {
+		s.failStream(w, r, err)
+		return
+	}
+	wants := func(e *fleet.Event) bool { return e.Kind == fleet.EventAlert || v.wants(e) }
+	events := s.Events.Subscribe(eventBuffer, wants)
+	defer events.Close()
+	st := &stream{server: s, view: v, w: w, control: http.NewResponseController(w),
+		changes: s.Operators.Changes(), filter: s.eventSources().FilterFor(viewerOf(ctx).actor()),
+		pending: map[string]fleet.Event{}}
+	first, err := v.begin(st.page(beginning))
+	if err != nil {
+		s.failStream(w, r, err)
+		return
+	}
+	startStream(w)
+	_ = st.control.SetReadDeadline(time.Time{})
+	if err := st.run(r, first, events); err != nil && ctx.Err() == nil {
+		s.Log.Debug("stream ended", "operator", viewerOf(ctx).actor().Name, "err", err)
+	}
+}
+
+func startStream(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+}
+
+// failStream answers like [Server.fail], but does not log a 503 as an error: while the
+// database is away, each page asks again every few seconds.
+func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
+	o := outcome.Of(err)
+	if o.Status != http.StatusServiceUnavailable {
+		s.fail(w, r, err)
+		return
+	}
+	s.Log.Debug("stream not started", "request", request.ID(w), "err", err)
+	w.Header().Set("Retry-After", strconv.Itoa(o.RetryAfter))
+	http.Error(w, http.StatusText(o.Status), o.Status)
+}
+
+// refuseStream has the page say why it is not live. A status would not do: a script
+// does not see that of a stream.
+func refuseStream(w http.ResponseWriter) {
+	startStream(w)
+	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
+}
+
+// eventSources say what events are about, for viewers who do not see every device.
+func (s *Server) eventSources() *fleet.EventSources {
+	return &fleet.EventSources{Device: s.Devices.Known,
+		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := s.FanOuts.Get(ctx, id); return err },
+		Campaign: func(ctx context.Context, id uuid.UUID) error { _, err := s.Campaigns.Campaign(ctx, id); return err }}
+}
+
+// A stream is one live page's connection.
+type stream struct {
+	server  *Server
+	view    view
+	w       http.ResponseWriter
+	control *http.ResponseController
+	filter  fleet.EventFilter
+	changes int64 // of operators' access, when it was last looked at
+
+	pending map[string]fleet.Event // newest event by subject
+	alerts  bool                   // some changed
+	away    bool                   // the page says that the database does not answer
+	resend  []byte
+	redo    map[string]fleet.Event // to be rendered again: newest by subject
+	due     time.Time              // of resend and redo
+}
+
+// run sends the first updates of the page, then those that events cause.
+func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription) (err error) {
+	ctx := r.Context()
+	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has this misses no event
+		return err
+	}
+	if err := st.send(ctx, first); err != nil {
+		return err
+	}
+	flush, beat := time.NewTicker(st.view.pace()), time.NewTicker(heartbeat)
+	defer flush.Stop()
+	defer beat.Stop()
+	for {
+		select {
+		case e, ok := <-events.C:
+			if !ok {
+				return errSlow
+			}
+			if !st.filter.Pass(ctx, &e) {
+				continue
+			}
+			if e.Kind == fleet.EventAlert { // the frame of every page counts them
+				st.alerts = true
+			}
+			if st.view.wants(&e) {
+				st.pending[subject(e)] = e
+			}
+		case <-flush.C:
+			if err = st.followDatabase(); err != nil || st.away {
+				break // what happened meanwhile is shown once it can be read
+			}
+			if err = st.accessStays(r); err == nil {
+				err = st.flush(ctx)
+			}
+		case <-beat.C:
+			err = st.beat(r)
+		case <-ctx.Done():
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// subject is what an event is about: of several events about one, the newest
+// counts.
+func subject(e fleet.Event) string {
+	switch {
+	case e.Call != nil:
+		return "call " + e.Call.ID.String()
+	case e.Subject != "":
+		return string(e.Kind) + " " + e.Subject
+	}
+	if e.Kind == fleet.EventVitals || e.Kind == fleet.EventConfig {
+		return string(e.Kind) + " " + string(e.Device) // says nothing of the device's presence
+	}
+	return "device " + string(e.Device)
+}
+
+func (st *stream) flush(ctx context.Context) error {
+	if st.alerts {
+		st.alerts = false
+		badge := ui.AlertBadge(st.server.Alerts.Summary(viewerOf(ctx).actor()))
+		if err := st.send(ctx, updates{patches: []templ.Component{badge}}); err != nil {
+			return err
+		}
+	}
+	var redo map[string]fleet.Event
+	if !st.due.IsZero() && !time.Now().Before(st.due) {
+		resend := st.resend
+		st.due, st.resend, redo, st.redo = time.Time{}, nil, st.redo, nil
+		if len(resend) > 0 {
+			if err := st.write(resend); err != nil {
+				return err
+			}
+		}
+	}
+	if v, ok := st.view.(lookingView); ok {
+		return st.look(ctx, v)
+	}
+	return st.update(ctx, redo)
+}
+
+// look looks for what is new. A database that is away, or hangs, has nothing new.
+func (st *stream) look(ctx context.Context, v lookingView) error {
+	limited, cancel := context.WithTimeout(st.page(ctx), pageRead)
+	defer cancel()
+	u, err := v.look(limited)
+	switch {
+	case err == nil:
+		return st.send(ctx, u)
+	case statusOf(err) == http.StatusServiceUnavailable:
+		return nil
+	}
+	return err
+}
+
+// followDatabase says on the page when the database does not answer, and since how
+// many seconds, and when it does again.
+func (st *stream) followDatabase() error {
+	var since time.Time
+	if st.server.DatabaseAway != nil {
+		since = st.server.DatabaseAway()
+	}
+	if st.away == !since.IsZero() {
+		return nil
+	}
+	st.away = !since.IsZero()
+	says := "back"
+	if st.away {
+		says = strconv.Itoa(int(time.Since(since).Seconds()))
+	}
+	return st.write([]byte("event: database\ndata: " + says + "\n\n"))
+}
+
+// remember that something is to be sent again in a moment.
+func (st *stream) remember() {
+	if st.due.IsZero() {
+		st.due = time.Now().Add(resendAfter)
+	}
+}
+
+// update renders what is new together with what is to be rendered again: an
+// element is sent at most once between two flushes.
+func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error {
+	fresh := st.pending
+	st.pending = make(map[string]fleet.Event)
+	batch := maps.Clone(fresh)
+	for subject, e := range redo {
+		if _, newer := fresh[subject]; !newer {
+			batch[subject] = e
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, pageRead)
+	defer cancel()
+	u, err := st.view.render(st.page(within), slices.Collect(maps.Values(batch)))
+	switch {
+	case err != nil && ctx.Err() == nil && (within.Err() != nil || statusOf(err) == http.StatusServiceUnavailable):
+		st.pending = batch // the database is away; that is no reason to end the stream
+		return nil
+	case err != nil:
+		return err
+	}
+	if u.later && len(fresh) > 0 {
+		if st.redo == nil {
+			st.redo = make(map[string]fleet.Event)
+		}
+		maps.Copy(st.redo, fresh)
+		st.remember()
+	}
+	return st.send(ctx, u)
+}
+
+func (st *stream) send(ctx context.Context, u updates) error {
+	var b, again bytes.Buffer
+	page := st.page(ctx)
+	for _, c := range u.patches {
+		if err := writePatch(page, &b, c); err != nil {
+			return err
+		}
+	}
+	for _, c := range u.again {
+		if err := writePatch(page, &again, c); err != nil {
+			return err
+		}
+	}
+	if u.fresh > 0 {
+		b.WriteString("event: new\ndata: " + strconv.Itoa(u.fresh) + "\n\n")
+	}
+	if again.Len() > 0 {
+		b.Write(again.Bytes())
+		st.resend = append(st.resend, again.Bytes()...)
+		st.remember()
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return st.write(b.Bytes())
+}
+
+// page is the context that components are rendered with: as the page's own,
+// at this moment.
+func (st *stream) page(ctx context.Context) context.Context {
+	v := viewerOf(ctx)
+	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: st.server.now(),
+		Operator: &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}})
+}
+
+var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")
+
+// writePatch writes a component as one event. Line ends within it would end
+// the event's field, so each line gets a separate field.
+func writePatch(ctx context.Context, b *bytes.Buffer, c templ.Component) error {
+	var html strings.Builder
+	if err := c.Render(ctx, &html); err != nil {
+		return err
+	}
+	b.WriteString("event: patch\ndata: ")
+	_, _ = sseLines.WriteString(b, html.String()) // a buffer takes everything
+	b.WriteString("\n\n")
+	return nil
+}
+
+func (st *stream) write(b []byte) error {
+	if err := st.control.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := st.w.Write(b); err != nil {
+		return err
+	}
+	return st.control.Flush()
+}
+
+// accessStays ends the stream when what its reader may see was changed. The
+// browser opens another.
+func (st *stream) accessStays(r *http.Request) error {
+	changes := st.server.Operators.Changes()
+	if changes == st.changes {
+		return nil
+	}
+	st.changes = changes
+	return st.readerStays(r)
+}
+
+// readerStays looks whether the reader may still read what the stream sends: who
+// was disabled, signed out in another tab, or given other access is cut off.
+func (st *stream) readerStays(r *http.Request) error {
+	// Not the request's context: its session data is what was read at the start.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	ctx, err := st.server.sessions.Load(ctx, cookie(r, st.server.sessions.Cookie.Name))
+	if err != nil {
+		return nil // the database is away; that is no reason to end it
+	}
+	o, _, err := st.server.signedIn(ctx)
+	switch {
+	case err == nil && o == nil:
+		return errors.New("stream: signed out")
+	case err == nil && !o.Principal().SameAccess(viewerOf(r.Context()).actor()):
+		return errors.New("stream: the reader's access changed")
+	}
+	return nil
+}
+
+func (st *stream) beat(r *http.Request) error {
+	if !st.away {
+		if err := st.readerStays(r); err != nil {
+			return err
+		}
+	}
+	return st.write([]byte(beat))
+}

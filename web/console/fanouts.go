@@ -1,0 +1,139 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/web/ui"
+)
+
+// maxAnswers is how many groups of answers a fan-out's page shows at a time.
+const maxAnswers = 20
+
+// answerGrouping reads from an address how answers are grouped, and which groups
+// are shown.
+func answerGrouping(q url.Values) call.AnswerGrouping {
+	by := call.AnswerGrouping{Field: fleet.CleanText(strings.TrimSpace(q.Get("by")), 200), Limit: maxAnswers}
+	by.Offset, _ = strconv.Atoi(q.Get("from"))
+	by.Offset = max(by.Offset, 0)
+	return by
+}
+
+func (s *Server) listFanOuts(r *http.Request) (answer, error) {
+	page := ui.FanOutsPage{List: listURL(r, ui.PathFanOuts), CanAct: mayAct(r.Context())}
+	found, err := s.FanOuts.List(r.Context(), limitOf(page.List), page.List.Get("cursor"))
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(page.List.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page.Next = found.Next
+	if page.Rows, err = s.fanOutRows(r.Context(), found.Items); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// fanOutRows shows fan-outs with how far they are. One that is complete has
+// called everybody; counting its calls would take long for nothing.
+func (s *Server) fanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOutRow, error) {
+	var rows []ui.FanOutRow
+	for _, f := range all {
+		row := ui.NewFanOutRow(f, call.FanOutProgress{})
+		if row.Done = f.Targets; f.State != call.FanOutCompleted {
+			p, err := s.FanOuts.Progress(ctx, f.ID)
+			if err != nil {
+				return nil, err
+			}
+			row.Done = p.Done()
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (s *Server) showFanOut(r *http.Request) (answer, error) {
+	id, err := fanOutID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	progress, err := s.fanOutProgress(r.Context(), id, answerGrouping(r.URL.Query()))
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.FanOutPage{FanOut: progress.FanOut, Progress: progress, CanAct: progress.CanAct}
+	if page.Skipped, err = s.FanOuts.Skipped(r.Context(), id); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func fanOutID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "fanout"))
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}
+
+// fanOutProgress is the moving part of a fan-out's page.
+func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by call.AnswerGrouping) (p ui.FanOutProgress,
+	err error) {
+	p.CanAct = mayAct(ctx)
+	if p.FanOut, err = s.FanOuts.Get(ctx, id); err != nil {
+		return p, err
+	}
+	if p.Counts, err = s.FanOuts.Progress(ctx, id); err != nil {
+		return p, err
+	}
+	p.By = by
+	p.Answers, err = s.FanOuts.AnswerGroups(ctx, id, by)
+	return p, err
+}
+
+func (s *Server) cancelFanOut(r *http.Request) (answer, error) {
+	id, err := fanOutID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	err = s.FanOuts.Cancel(ctx, viewerOf(ctx).actor(), id)
+	switch {
+	case errorCode(err) == "not_running": // it ended while the button was pressed
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.fanout_canceled")})
+	}
+	return goTo(ui.FanOutPath(id.String()))
+}
+
+// sendAnswers sends what each device answered, as a file.
+func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	id, err := fanOutID(r)
+	if err == nil {
+		_, err = s.FanOuts.Get(ctx, id)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/csv; charset=utf-8")
+	h.Set("Content-Disposition", `attachment; filename="answers-`+id.String()+`.csv"`)
+	h.Set("Cache-Control", "no-store")
+	if err := s.FanOuts.Export(ctx, w, id); err != nil {
+		panic(http.ErrAbortHandler) // or the file would seem whole
+	}
+}

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+func (s *Server) filterRoutes() []route {
+	return []route{
+		{method: http.MethodPost, pattern: ui.PathFilters, role: fleet.RoleOperator, reach: access.Fleet,
+			page: s.saveFilter},
+		{method: http.MethodPost, pattern: ui.PathFilters + "/{filter}/delete", role: fleet.RoleOperator,
+			reach: access.Fleet, page: s.deleteFilter},
+		{method: http.MethodPost, pattern: ui.PathFilters + "/{filter}/rename", role: fleet.RoleOperator,
+			reach: access.Fleet, page: s.renameFilter},
+	}
+}
+
+// saveFilter gives the query of a device list a name.
+func (s *Server) saveFilter(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	f := fleet.Filter{Name: r.PostFormValue("name"), Title: r.PostFormValue("title"), Query: r.URL.Query().Get("q")}
+	saved, err := s.Filters.Create(ctx, viewerOf(ctx).actor(), f)
+	if err != nil {
+		return s.refuseFilter(r, f, err)
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+	return goTo(ui.QueryPath(saved.Query))
+}
+
+// refuseFilter shows the list with what was typed, and why it was refused.
+func (s *Server) refuseFilter(r *http.Request, typed fleet.Filter, why error) (answer, error) {
+	if status := statusOf(why); status != http.StatusUnprocessableEntity && status != http.StatusConflict {
+		return answer{}, why
+	}
+	page, err := s.devicesPage(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Saved.Change, page.Saved.Name, page.Saved.Title = typed.ID, typed.Name, typed.Title
+	page.Saved.Problem = explain(r.Context(), why)
+	return showAgain(page.Page())
+}
+
+func (s *Server) deleteFilter(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	id, err := uuid.Parse(chi.URLParam(r, "filter"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	if err := s.Filters.Delete(ctx, viewerOf(ctx).actor(), id); err != nil {
+		return answer{}, err
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+	return goTo(ui.PathDevices)
+}
+
+func (s *Server) renameFilter(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	id, err := uuid.Parse(chi.URLParam(r, "filter"))
+	if err != nil {
+		return answer{}, errNoPage
+	}
+	name, title := r.PostFormValue("name"), r.PostFormValue("title")
+	f, err := s.Filters.Update(ctx, viewerOf(ctx).actor(), id, fleet.FilterChange{Name: &name, Title: &title})
+	if err != nil {
+		return s.refuseFilter(r, fleet.Filter{ID: id, Name: name, Title: title}, err)
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
+	return goTo(ui.QueryPath(f.Query))
+}
+
+// Counts of saved filters may be a moment old: with many filters they cost more than
+// the list. After freshCounts they are counted again while the page shows the ones
+// before, after keptCounts before it is shown.
+const (
+	freshCounts   = 2 * time.Second
+	keptCounts    = time.Minute
+	countedScopes = 100 // at most so many kinds of viewers are remembered
+	countTimeout  = 10 * time.Second
+)
+
+type filterCounts struct {
+	mu     sync.Mutex
+	scopes map[string]*countedFilters // by the text of the viewer's scope
+}
+
+type countedFilters struct {
+	at       time.Time
+	queries  string // those that were counted
+	counts   []int
+	counting bool
+}
+
+// countFilters counts the viewer's devices by filter.
+func (s *Server) countFilters(ctx context.Context, filters []fleet.Filter) ([]int, error) {
+	queries, key := make([]fleet.Query, 0, len(filters)), new(strings.Builder)
+	for _, f := range filters {
+		q, err := fleet.ParseQuery(f.Query)
+		if err != nil {
+			return nil, err
+		}
+		queries = append(queries, q)
+		key.WriteString(f.Query + "\n")
+	}
+	scope, _ := fleet.ScopeOf(ctx)
+	c := &s.filterCounts
+	c.mu.Lock()
+	known, ok := c.scopes[scope.Text]
+	age := time.Duration(0)
+	if ok = ok && known.queries == key.String(); ok {
+		age = s.now().Sub(known.at)
+		ok = age >= 0 && age < keptCounts
+	}
+	if !ok {
+		c.mu.Unlock()
+		return s.countNow(ctx, scope.Text, key.String(), queries)
+	}
+	counts, again := known.counts, age > freshCounts && !known.counting
+	known.counting = known.counting || again
+	c.mu.Unlock()
+	if again {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
+			defer cancel()
+			if _, err := s.countNow(ctx, scope.Text, key.String(), queries); err != nil {
+				c.mu.Lock()
+				known.counting = false
+				c.mu.Unlock()
+			}
+		}()
+	}
+	return counts, nil
+}
+
+func (s *Server) countNow(ctx context.Context, scope, key string, queries []fleet.Query) ([]int, error) {
+	counts, err := s.Devices.CountEach(ctx, queries)
+	if err != nil {
+		return nil, err
+	}
+	c := &s.filterCounts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.scopes == nil || len(c.scopes) >= countedScopes {
+		c.scopes = make(map[string]*countedFilters)
+	}
+	c.scopes[scope] = &countedFilters{at: s.now(), queries: key, counts: counts}
+	return counts, nil
+}

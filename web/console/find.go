@@ -1,0 +1,122 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// Bounds of what one search shows and reads.
+const (
+	foundDevices   = 8
+	foundCampaigns = 5
+	searchedPlans  = 200 // campaigns, newest first, whose names are compared
+	maxFindRunes   = 120
+)
+
+func (s *Server) findRoutes() []route {
+	return []route{{method: http.MethodGet, pattern: ui.PathFind, role: fleet.RoleViewer, reach: access.List,
+		page: s.find}}
+}
+
+// find looks a text up among pages, devices, campaigns and calls. What the
+// viewer may not see is not found.
+func (s *Server) find(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.FindPage{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
+	if utf8.RuneCountInString(page.Query) > maxFindRunes {
+		page.Query = string([]rune(page.Query)[:maxFindRunes])
+	}
+	page.Pages = ui.FindPages(inLanguage(ctx), page.Query)
+	if page.Query == "" {
+		return show(page.Page())
+	}
+	var err error
+	if page.Devices, page.More, err = s.findDevices(ctx, page.Query); err != nil {
+		return answer{}, err
+	}
+	if page.Campaigns, err = s.findCampaigns(ctx, page.Query); err != nil {
+		return answer{}, err
+	}
+	if page.Records, err = s.findRecord(ctx, page.Query); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// findDevices reads the text as a query of devices. What cannot be read as one,
+// such as half a term, finds nothing.
+func (s *Server) findDevices(ctx context.Context, text string) (found []fleet.Device, more bool, err error) {
+	q, err := fleet.ParseQuery(text)
+	if err != nil {
+		return nil, false, nil
+	}
+	p, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Sort: fleet.SortName, Limit: foundDevices + 1})
+	if err != nil {
+		return nil, false, err
+	}
+	found = p.Items
+	if len(found) > foundDevices {
+		return found[:foundDevices], true, nil
+	}
+	return found, false, nil
+}
+
+func (s *Server) findCampaigns(ctx context.Context, text string) ([]campaign.Campaign, error) {
+	all, err := s.Campaigns.Campaigns(ctx, campaign.Filter{Limit: searchedPlans})
+	if err != nil {
+		return nil, err
+	}
+	var found []campaign.Campaign
+	text = strings.ToLower(text)
+	for _, c := range all.Items {
+		if len(found) < foundCampaigns && strings.Contains(strings.ToLower(c.Plan.Name), text) {
+			found = append(found, c)
+		}
+	}
+	return found, nil
+}
+
+// findRecord looks up what has a UUID: a call, a bulk call, a campaign.
+func (s *Server) findRecord(ctx context.Context, text string) ([]ui.FoundRecord, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return nil, nil
+	}
+	lookups := []struct {
+		kind string
+		look func() (title string, err error)
+	}{
+		{ui.FoundCall, func() (string, error) {
+			c, err := s.Calls.Get(ctx, id)
+			return c.Tool, err
+		}},
+		{ui.FoundFanOut, func() (string, error) {
+			f, err := s.FanOuts.Get(ctx, id)
+			return f.Tool, err
+		}},
+		{ui.FoundCampaign, func() (string, error) {
+			c, err := s.Campaigns.Campaign(ctx, id)
+			return c.Plan.Name, err
+		}},
+	}
+	for _, l := range lookups {
+		title, err := l.look()
+		switch {
+		case err == nil:
+			return []ui.FoundRecord{{Kind: l.kind, ID: id.String(), Title: title}}, nil
+		case !errors.Is(err, fleet.ErrNotFound):
+			return nil, err
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,52 @@
+package console
+
+import (
+	"context"
+	"net/http"
+
+	"fleetd/fleet"
+	"fleetd/web/ui"
+)
+
+// shownDeployments is how many of a device's deployments its page shows.
+const shownDeployments = 10
+
+// deviceUpdates says why a device is, or is not, being updated.
+func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.DeviceUpdates, error) {
+	v := ui.DeviceUpdates{Device: id, CanAct: s.mayCall(ctx, id)}
+	d, err := s.Devices.Device(ctx, id)
+	if err != nil {
+		return v, err
+	}
+	v.Title = d.Title()
+	if v.Outlook, err = s.Campaigns.Outlook(ctx, id); err != nil {
+		return v, err
+	}
+	all, err := s.Campaigns.DeviceDeployments(ctx, id, shownDeployments+1)
+	if err != nil {
+		return v, err
+	}
+	v.More = len(all) > shownDeployments
+	for _, d := range all[:min(len(all), shownDeployments)] {
+		one := ui.DeploymentView{Deployment: d, CanAct: v.CanAct}
+		if one.Campaign, err = s.Campaigns.Campaign(ctx, d.Campaign); err != nil {
+			return v, err
+		}
+		if one.Events, err = s.Campaigns.DeploymentEvents(ctx, d.ID); err != nil {
+			return v, err
+		}
+		v.Deployments = append(v.Deployments, one)
+	}
+	return v, nil
+}
+
+// clearQuarantine lets a device that failed too often back into campaigns.
+func (s *Server) clearQuarantine(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	err = s.Campaigns.ClearQuarantine(ctx, viewerOf(ctx).actor(), d.ID)
+	return s.done(ctx, ui.DevicePath(d.ID, "firmware"), err, "firmware.flash.quarantine", "device", d.Title())
+}

@@ -1,0 +1,198 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+func (s *Server) showImage(r *http.Request) (answer, error) {
+	image, err := s.image(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := s.firmwareImagePage(r, image)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.FirmwareImagePage, error) {
+	ctx := r.Context()
+	page := ui.FirmwareImagePage{Image: image, CanAct: mayKeepFirmware(ctx), CanRevoke: mayRevoke(ctx)}
+	why, err := s.Firmware.Check(ctx, image, "")
+	if err != nil {
+		return page, err
+	}
+	page.Withheld = whyWithheld(ctx, why)
+	if page.Releases, err = s.releasesWith(ctx, image.SHA256); err != nil {
+		return page, err
+	}
+	ofChip, err := fleet.ParseQuery(ui.Term("chip", image.Chip))
+	if err != nil {
+		return page, err
+	}
+	if page.Boards, err = s.boardsOf(ctx, ofChip); err != nil {
+		return page, err
+	}
+	page.Fit, err = s.fit(r, firmware.FitQuery{Image: image.SHA256})
+	page.Fit.Path, page.Fit.Chip, page.Fit.ELF = ui.ImagePath(image.SHA256), image.Chip, []string{image.ELFSHA256}
+	page.Adoption = adoption(page.Fit)
+	if err != nil {
+		return page, err
+	}
+	page.Blank, err = s.layoutCard(ctx, image, page.Releases)
+	return page, err
+}
+
+// releasesWith are the releases that hold an image.
+func (s *Server) releasesWith(ctx context.Context, sha256 string) (refs []ui.ReleaseRef, err error) {
+	found, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{Limit: searchedReleases})
+	for _, r := range found.Items {
+		for _, i := range r.Images {
+			if i.SHA256 == sha256 {
+				refs = append(refs, ui.ReleaseRef{ID: r.ID.String(), Version: r.Version, State: r.State})
+			}
+		}
+	}
+	return refs, err
+}
+
+// fit answers the question in the address: which of these devices does it fit?
+func (s *Server) fit(r *http.Request, q firmware.FitQuery) (ui.FitView, error) {
+	ctx, asked := r.Context(), r.URL.Query()
+	v := ui.FitView{Query: asked.Get("q"), Mode: firmware.ModeAuto, Downgrade: asked.Get("downgrade") != ""}
+	switch mode := firmware.DispatchMode(asked.Get("mode")); mode {
+	case firmware.ModePush, firmware.ModePull:
+		v.Mode = mode
+	}
+	if _, err := fleet.ParseQuery(v.Query); err != nil {
+		v.BadQuery = explain(ctx, err)
+		return v, nil
+	}
+	q.Query, q.Options = v.Query, firmware.FitOptions{Mode: v.Mode, AllowDowngrade: v.Downgrade}
+	report, err := s.Firmware.Fit(ctx, q)
+	if errors.Is(err, fleet.ErrInvalid) {
+		v.BadQuery = explain(ctx, err)
+		return v, nil
+	}
+	v.Report = &report
+	return v, err
+}
+
+func adoption(v ui.FitView) ui.Adoption {
+	if v.Report == nil {
+		return ui.Adoption{}
+	}
+	a := ui.Adoption{Running: v.Installed(), Fit: v.Report.Fit + v.Report.RolledBack}
+	for _, m := range v.Report.Misfits {
+		if m.Reason.Passes() {
+			a.Fit += m.Count
+		}
+	}
+	return a
+}
+
+func (s *Server) editImage(r *http.Request) (answer, error) {
+	image, err := s.image(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx := r.Context()
+	board, notes := strings.TrimSpace(r.PostFormValue("board")), plainLines(r.PostFormValue("notes"))
+	_, err = s.Firmware.Update(ctx, viewerOf(ctx).actor(), image.SHA256, &board, &notes)
+	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
+		image.Board, image.Notes = board, notes
+		page, readErr := s.firmwareImagePage(r, image)
+		if readErr != nil {
+			return answer{}, readErr
+		}
+		page.Fault = fault(ctx, err)
+		return showAgain(page.Page())
+	}
+	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flash.saved")
+}
+
+func plainLines(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
+
+// revokeImage wants the version typed: there is no way back.
+func (s *Server) revokeImage(r *http.Request) (answer, error) {
+	image, err := s.image(r)
+	if err != nil {
+		return answer{}, err
+	}
+	reason, err := revocation(r, image.Version)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	_, err = s.Firmware.Revoke(ctx, viewerOf(ctx).actor(), image.SHA256, reason)
+	return s.done(ctx, ui.ImagePath(image.SHA256), err, "firmware.flash.revoked", "version", image.Version)
+}
+
+func (s *Server) deleteImage(r *http.Request) (answer, error) {
+	image, err := s.image(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	err = s.Firmware.Delete(ctx, viewerOf(ctx).actor(), image.SHA256)
+	if errors.Is(err, fleet.ErrConflict) {
+		return s.done(ctx, ui.ImagePath(image.SHA256), err, "")
+	}
+	return s.done(ctx, ui.PathImages, err, "firmware.flash.deleted", "version", image.Version)
+}
+
+// done leads to a page and says there that it was done, or why not.
+func (s *Server) done(ctx context.Context, to string, err error, key string, args ...any) (answer, error) {
+	switch {
+	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
+		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(ctx, ui.Flash{Text: text(ctx, key, args...)})
+	}
+	return goTo(to)
+}
+
+// revocation reads a form that takes firmware back for good: why, and the
+// version, typed.
+func revocation(r *http.Request, version string) (reason string, err error) {
+	reason = strings.TrimSpace(r.PostFormValue("reason"))
+	switch {
+	case strings.TrimSpace(r.PostFormValue("confirm")) != version:
+		return "", errNotConfirmed
+	case reason == "":
+		return "", fleet.Refuse(fleet.ErrInvalid, "revoke_reason")
+	}
+	return reason, nil
+}
+
+func mayRevoke(ctx context.Context) bool {
+	return mayAdmin(ctx)
+}
+
+// fault says in the page's language why something was not accepted: the kind of
+// fault, and which one it is.
+func fault(ctx context.Context, err error) ui.Fault {
+	var e *fleet.Error
+	if !errors.As(err, &e) {
+		return ui.Fault{Title: explain(ctx, err)}
+	}
+	title := ""
+	if key := "firmware.fault." + e.Code; i18n.Has(key) {
+		title = text(ctx, key)
+	}
+	return ui.Fault{Title: title, Detail: explain(ctx, err)}
+}

@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"strings"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"fleetd/web/ui"
+)
+
+// manifestFormBytes bounds the form with a .manifest file: the file, and what
+// the form wraps around it.
+const manifestFormBytes = firmware.MaxManifestBytes + 4<<10
+
+// signImage gives an image the signed manifest in the file of the form.
+func (s *Server) signImage(r *http.Request) (answer, error) {
+	image, err := s.image(r)
+	if err != nil {
+		return answer{}, err
+	}
+	file, err := formFile(r, "manifest")
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	_, err = s.Firmware.SetManifest(ctx, viewerOf(ctx).actor(), image.SHA256, file)
+	if errors.Is(err, fleet.ErrInvalid) {
+		page, readErr := s.firmwareImagePage(r, image)
+		if readErr != nil {
+			return answer{}, readErr
+		}
+		page.ManifestFault = fault(ctx, err)
+		return showAgain(page.Page())
+	}
+	return s.done(ctx, ui.ImagePath(image.SHA256), err, "manifest.kept")
+}
+
+// formFile is the content of a small file in a form; nothing if none was chosen.
+func formFile(r *http.Request, name string) ([]byte, error) {
+	if err := r.ParseMultipartForm(manifestFormBytes); err != nil {
+		return nil, formError(err)
+	}
+	defer func() { _ = r.MultipartForm.RemoveAll() }()
+	file, _, err := r.FormFile(name)
+	if errors.Is(err, http.ErrMissingFile) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, formError(err)
+	}
+	defer file.Close()
+	return readManifest(file)
+}
+
+func readManifest(r io.Reader) ([]byte, error) {
+	return io.ReadAll(io.LimitReader(r, firmware.MaxManifestBytes+1))
+}
+
+// isManifest reports whether the part is the .manifest file of an image, among
+// files that come together.
+func isManifest(part *multipart.Part) bool { return strings.HasSuffix(part.FileName(), ".manifest") }
+
+// takeManifest gives the image that a file is about its manifest, or says what
+// is wrong with it.
+func (s *Server) takeManifest(ctx context.Context, part *multipart.Part) (ui.UploadResult, error) {
+	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200), Manifest: true}
+	file, err := readManifest(part)
+	if err != nil {
+		return result, formError(err)
+	}
+	if staged, ok, err := s.Firmware.StageManifest(viewerOf(ctx).actor(), file); ok && err == nil {
+		result.Staged = &staged
+		return result, nil
+	}
+	image, err := s.Firmware.AttachManifest(ctx, viewerOf(ctx).actor(), file)
+	switch {
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
+		result.Fault = fault(ctx, err)
+		return result, nil
+	case err != nil:
+		return result, err
+	}
+	result.Image = &image
+	return result, nil
+}

@@ -1,0 +1,243 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+// uploadsBytes bounds one request with files. It is far more than they may
+// have: a browser shows an answer only after it has sent everything, so what
+// is too large is read to its end and thrown away.
+const uploadsBytes = 4 << 30
+
+// uploadIdleTimeout is how long a browser may send nothing, and uploadLimit how
+// long it may take for everything.
+const (
+	uploadIdleTimeout = time.Minute
+	uploadLimit       = 30 * time.Minute
+)
+
+// maxUploads bounds the files of one request: each is stored, parsed and listed in the
+// answer. The other parts are a few fields.
+const (
+	maxUploads     = 100
+	maxUploadParts = maxUploads + 20
+)
+
+// fieldBytes bounds a text field of a form with files.
+const fieldBytes = 16 << 10
+
+// uploadImages reads files as they arrive; none is in memory as a whole. The
+// answer is the list of images with what was read from each file, for their
+// uploader to confirm: that one is refused does not make the request a failure.
+func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	r.Body = uploadBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
+	a, err := s.takeImages(r)
+	request.Extend(w, time.Minute, time.Minute)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.render(w, r, a)
+}
+
+// An uploadBody extends the read deadline with every read: an upload over a slow
+// network continues, and one over a dead network ends.
+type uploadBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	until   time.Time
+}
+
+func (b uploadBody) Read(p []byte) (int, error) {
+	deadline := time.Now().Add(uploadIdleTimeout)
+	if deadline.After(b.until) {
+		deadline = b.until
+	}
+	_ = b.control.SetReadDeadline(deadline) // a writer without deadlines is a test's
+	return b.ReadCloser.Read(p)
+}
+
+func (s *Server) takeImages(r *http.Request) (answer, error) {
+	var sent ui.UploadBox
+	if err := s.readImages(r, &sent); err != nil {
+		return answer{}, err
+	}
+	page, err := s.imagesPage(r.Context(), ui.ListURL{Path: ui.PathImages})
+	if err != nil {
+		return answer{}, err
+	}
+	sent.Boards, sent.Drafts = page.Upload.Boards, page.Upload.Drafts
+	page.Upload, page.Empty = sent, false
+	if sent.Problem != "" {
+		return showAgain(page.Page())
+	}
+	return show(page.Page())
+}
+
+// readImages reads the form's parts in turn. The fields stand before the
+// files, as the form has them.
+func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		box.Problem = text(r.Context(), "firmware.upload.no_form")
+		return nil
+	}
+	for n := 0; ; n++ {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return formError(err)
+		}
+		if n == maxUploadParts || len(box.Results) == maxUploads {
+			box.Problem = text(r.Context(), "firmware.upload.too_many", "n", maxUploads)
+			_, err := io.Copy(io.Discard, r.Body)
+			return err
+		}
+		if err := s.readPart(r.Context(), part, box); err != nil {
+			return err
+		}
+	}
+	if len(box.Results) == 0 {
+		box.Problem = text(r.Context(), "firmware.upload.none")
+	}
+	return nil
+}
+
+func (s *Server) readPart(ctx context.Context, part *multipart.Part, box *ui.UploadBox) error {
+	switch part.FormName() {
+	case "board":
+		return readField(part, &box.Board)
+	case "notes":
+		return readField(part, &box.Notes)
+	case "file":
+		if part.FileName() == "" { // no file was chosen
+			return nil
+		}
+		take := func() (ui.UploadResult, error) { return s.takeImage(ctx, part, *box) }
+		if isManifest(part) {
+			take = func() (ui.UploadResult, error) { return s.takeManifest(ctx, part) }
+		}
+		result, err := take()
+		if err != nil {
+			return err
+		}
+		box.Results = append(box.Results, result)
+	}
+	return nil
+}
+
+func readField(part *multipart.Part, into *string) error {
+	b, err := io.ReadAll(io.LimitReader(part, fieldBytes))
+	if err != nil {
+		return formError(err)
+	}
+	*into = string(b)
+	return nil
+}
+
+// takeImage reads one file and keeps it for its uploader to confirm, or says what
+// is wrong with it.
+func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
+	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
+	staged, err := s.Firmware.Stage(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
+		FileName: part.FileName(), Board: box.Board, Notes: box.Notes})
+	switch {
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
+		result.Fault = fault(ctx, err)
+		return result, nil
+	case err != nil:
+		return result, err
+	}
+	result.Staged = &staged
+	return result, nil
+}
+
+// confirmImages makes images of the uploads that were chosen, each for its
+// board, and goes on to the release that they are for.
+func (s *Server) confirmImages(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx, by := r.Context(), viewerOf(r.Context()).actor()
+	box := ui.UploadBox{Notes: plainLines(r.PostFormValue("notes")), Then: r.PostFormValue("then")}
+	var sums []string
+	refused := len(r.PostForm["staged"]) == 0
+	for _, value := range r.PostForm["staged"] {
+		id, _ := uuid.Parse(value)
+		board := strings.TrimSpace(r.PostFormValue("board-" + id.String()))
+		staged, _ := s.Firmware.StagedUpload(by, id)
+		image, _, err := s.Firmware.Confirm(ctx, by, id, board, box.Notes)
+		result := ui.UploadResult{FileName: staged.Image.FileName}
+		switch {
+		case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrConflict):
+			refused = true
+			result.Fault = fault(ctx, err)
+			if staged.ID != uuid.Nil {
+				staged.Image.Board, result.Staged = board, &staged
+			}
+		case err != nil:
+			return answer{}, err
+		default:
+			result.Image = &image
+			sums = append(sums, image.SHA256)
+		}
+		box.Results = append(box.Results, result)
+	}
+	if !refused {
+		return s.afterUpload(ctx, box.Then, sums)
+	}
+	page, err := s.imagesPage(ctx, ui.ListURL{Path: ui.PathImages})
+	if err != nil {
+		return answer{}, err
+	}
+	if len(box.Results) == 0 {
+		box.Problem = text(ctx, "firmware.upload.none")
+	}
+	box.Boards, box.Drafts = page.Upload.Boards, page.Upload.Drafts
+	page.Upload, page.Empty = box, false
+	return showAgain(page.Page())
+}
+
+// afterUpload goes where the images are for: to a new release, or to a draft,
+// which gets them.
+func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (answer, error) {
+	if then == ui.UploadThenRelease {
+		return goTo(ui.NewReleasePath(sums))
+	}
+	id, err := uuid.Parse(then)
+	if err != nil {
+		return s.done(ctx, ui.PathImages, nil, "firmware.flash.stored", "n", len(sums))
+	}
+	draft, err := s.Firmware.Release(ctx, id)
+	if err != nil {
+		return answer{}, err
+	}
+	req := firmware.ReleaseRequest{Version: draft.Version, Notes: draft.Notes, Images: sums}
+	for _, image := range draft.Images {
+		if !slices.Contains(sums, image.SHA256) {
+			req.Images = append(req.Images, image.SHA256)
+		}
+	}
+	_, err = s.Firmware.Edit(ctx, viewerOf(ctx).actor(), id, req)
+	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) { // the images are stored; the draft stays
+		return s.done(ctx, ui.PathImages, err, "firmware.flash.stored", "n", len(sums))
+	}
+	return s.done(ctx, ui.ReleasePath(id.String()), err, "firmware.flash.stored", "n", len(sums))
+}

@@ -1,0 +1,138 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/heavy"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// flashRoutes are the page that puts firmware on blank boards, and what it
+// sends them. All of it is for operators: the parts are firmware.
+func (s *Server) flashRoutes() []route {
+	const operator = fleet.RoleOperator
+	image := ui.PathFlash + "/{image}"
+	return []route{
+		{method: "GET", pattern: ui.PathFlash, role: operator, reach: access.Fleet, raw: s.withSerial(s.showFlash)},
+		{method: "POST", pattern: ui.FlashPath("claim"), role: operator, reach: access.Fleet,
+			raw: s.withSerial(s.claimFlashed)},
+		{method: "POST", pattern: ui.FlashPath("build"), role: operator, reach: access.Fleet,
+			raw:  slowUpload(s.withSerial(s.uploadBuild)),
+			body: uploadsBytes, heavy: heavy.Upload},
+		{method: "POST", pattern: image + "/layout", role: operator, reach: access.Fleet,
+			raw:  slowUpload(s.serve(s.uploadLayout)),
+			body: uploadsBytes, heavy: heavy.Upload},
+		{method: "GET", pattern: image + "/manifest.json", role: operator, reach: access.Fleet, raw: s.sendManifest},
+		{method: "GET", pattern: image + "/parts/{n}.bin", role: operator, reach: access.Fleet,
+			raw: s.sendPart, wait: downloadWait},
+		{method: "GET", pattern: image + "/parts.zip", role: operator, reach: access.Fleet,
+			raw: s.sendParts, wait: downloadWait},
+		{method: "GET", pattern: image + "/merged.bin", role: operator, reach: access.Fleet,
+			raw: s.sendMerged, wait: downloadWait},
+	}
+}
+
+// withSerial serves a page that may open serial ports. See [ui.FlashCSP] for
+// the one thing that its policy allows beyond the others'.
+func (s *Server) withSerial(h handler) http.HandlerFunc {
+	page := s.serve(h)
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", ui.FlashCSP)
+		w.Header().Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), serial=(self)")
+		page(w, r)
+	}
+}
+
+func (s *Server) showFlash(r *http.Request) (answer, error) {
+	page, err := s.flashPage(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) flashPage(r *http.Request) (page ui.FlashPage, err error) {
+	ctx, q := r.Context(), r.URL.Query()
+	page = ui.FlashPage{Chip: fleet.CleanText(q.Get("chip"), 20), Setup: s.setup(ctx)}
+	all, err := s.Firmware.Installable(ctx, viewerOf(ctx).actor(), "")
+	if err != nil {
+		return page, err
+	}
+	for _, i := range all {
+		page.Chips = append(page.Chips, i.Image.Chip)
+		switch {
+		case !i.Ready():
+			page.Missing = append(page.Missing, ui.NewFlashChoice(i))
+		case page.Chip == "" || i.Image.Chip == page.Chip:
+			page.Choices = append(page.Choices, ui.NewFlashChoice(i))
+		}
+	}
+	slices.Sort(page.Chips)
+	page.Chips = slices.Compact(page.Chips)
+	if err := s.choose(ctx, &page, q.Get("image")); err != nil {
+		return page, err
+	}
+	page.Joining, err = s.joining(ctx, s.since(r), page.Chosen)
+	return page, err
+}
+
+// choose takes the image in the address, or the only one there is.
+func (s *Server) choose(ctx context.Context, page *ui.FlashPage, asked string) error {
+	if asked == "" && len(page.Choices) == 1 {
+		asked = page.Choices[0].Ref.SHA256
+	}
+	if !isSHA256(asked) {
+		return nil
+	}
+	found, err := s.Firmware.Install(ctx, viewerOf(ctx).actor(), asked)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound), errors.Is(err, fleet.ErrConflict):
+		page.Why = explain(ctx, err)
+		return nil
+	case err != nil:
+		return err
+	}
+	page.Chosen = &ui.FlashTarget{Installable: found, Browser: chipFamilies[found.Image.Chip] != ""}
+	return nil
+}
+
+// since is the moment from which devices count as new: when the page was first
+// opened, which its address carries on.
+func (s *Server) since(r *http.Request) time.Time {
+	now := s.now()
+	ms, err := strconv.ParseInt(r.FormValue("since"), 10, 64)
+	at := time.UnixMilli(ms).UTC()
+	if err != nil || at.After(now) || now.Sub(at) > 24*time.Hour {
+		return now.Truncate(time.Millisecond)
+	}
+	return at
+}
+
+// claimFlashed lets in the device that shows the code, and stays on the page.
+func (s *Server) claimFlashed(r *http.Request) (answer, error) {
+	ctx, code := r.Context(), r.PostFormValue("code")
+	id, err := s.claim(r, code)
+	if err != nil && statusOf(err) < http.StatusInternalServerError {
+		page, readErr := s.flashPage(withQuery(r, r.PostFormValue("next")))
+		if readErr != nil {
+			return answer{}, readErr
+		}
+		page.Code, page.Problem = fleet.CleanText(code, 12), explain(ctx, err)
+		a, _ := showAgain(page.Page())
+		a.status = statusOf(err)
+		return a, nil
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	s.flash(ctx, ui.Flash{Text: text(ctx, "flasher.claimed", "device", fleet.Device{ID: id}.Title()),
+		Link: ui.DevicePath(id)})
+	return goTo(flashAgain(r.PostFormValue("next")))
+}

@@ -1,0 +1,187 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fleet"
+	"fleetd/fleet/alert"
+	"fleetd/fleet/call"
+	"fleetd/fleet/campaign"
+	"fleetd/web/ui"
+)
+
+// What the overview looks back on.
+const (
+	overviewSpan = 24 * time.Hour
+	overviewStep = 30 * time.Minute
+	overviewRows = 8
+	maxSamples   = 480 // points that a chart can show
+)
+
+func (s *Server) showOverview(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	page := ui.Overview{Step: overviewStep, To: s.now(), From: s.now().Add(-overviewSpan), Setup: s.setup(ctx)}
+	page.Alerts = s.alertsNow(ctx)
+	// Each part counts the whole fleet for itself: together they take as long as the dearest.
+	parts, partsCtx := errgroup.WithContext(ctx)
+	parts.Go(func() (err error) {
+		page.Now, page.Needs, err = s.fleetNow(partsCtx)
+		return err
+	})
+	parts.Go(func() error { return s.fleetHistory(partsCtx, &page) })
+	parts.Go(func() (err error) {
+		page.Versions, err = s.breakdown(partsCtx, "version")
+		return err
+	})
+	parts.Go(func() (err error) {
+		page.Boards, err = s.breakdown(partsCtx, "board")
+		return err
+	})
+	parts.Go(func() (err error) {
+		page.Running, err = s.runningFanOuts(partsCtx)
+		return err
+	})
+	parts.Go(func() (err error) {
+		page.Campaigns, err = s.openCampaigns(partsCtx)
+		return err
+	})
+	if err := parts.Wait(); err != nil {
+		return answer{}, err
+	}
+	page.Fleet = page.Now.Online + page.Now.Unresponsive + page.Now.Offline + page.Now.Pending
+	return show(page.Page())
+}
+
+// fleetNow is what the overview's live part shows.
+func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Attention, err error) {
+	counts, err := s.Devices.CountPresence(ctx)
+	if err != nil {
+		return now, needs, err
+	}
+	now = ui.PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive, Offline: counts.Offline,
+		Pending: counts.Pending, Conversations: counts.Between}
+	waiting, err := s.Enrolments.WaitingInScope(ctx)
+	if err != nil {
+		return now, needs, err
+	}
+	for _, w := range waiting {
+		if s.EnrolmentMode == fleet.EnrolByCode && !w.Again {
+			needs.Claims++
+		} else {
+			needs.Approvals++
+		}
+	}
+	needs.Calls = s.Approvals.WaitingFor(ctx, viewerOf(ctx).actor())
+	held, err := fleet.ParseQuery("hold")
+	if err == nil {
+		needs.Holds, err = s.Devices.CountDevices(ctx, held)
+	}
+	if err == nil {
+		var q fleet.Query
+		if q, err = fleet.ParseQuery("conflict"); err == nil {
+			needs.Conflicts, err = s.Devices.CountDevices(ctx, q)
+		}
+	}
+	if err == nil {
+		needs.Campaigns, err = s.campaignNeeds(ctx)
+	}
+	return now, needs, err
+}
+
+// campaignNeeds are the campaigns that wait for a person, without those that an
+// alert names already.
+func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
+	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Paused,
+		campaign.AwaitingApproval}, Limit: 2 * overviewRows})
+	alerts := s.Alerts.Current(viewerOf(ctx).actor())
+	for _, c := range found.Items {
+		named := slices.ContainsFunc(alerts, func(a alert.Alert) bool {
+			return a.Kind == alert.CampaignStopped && a.Subject == c.ID.String()
+		})
+		if n, ok := ui.NewCampaignNeed(c); ok && !named && len(needs) < overviewRows {
+			needs = append(needs, n)
+		}
+	}
+	return needs, err
+}
+
+// openCampaigns are those under way, the newest first.
+func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
+	open, err := s.Campaigns.OpenCampaigns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(open)
+	return s.campaignRows(ctx, open[:min(len(open), overviewRows)])
+}
+
+func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
+	since := s.now().Add(-overviewSpan)
+	samples, err := s.Samples.PresenceSamples(ctx, since)
+	if err != nil {
+		return err
+	}
+	page.Presence = thin(samples)
+	first := since.Truncate(overviewStep)
+	buckets, err := s.Stats.CallBuckets(ctx, first, overviewStep)
+	if err != nil {
+		return err
+	}
+	page.Calls = fillGaps(buckets, first, s.now())
+	failures, err := s.Stats.RecentFailures(ctx, since, overviewRows)
+	if err != nil {
+		return err
+	}
+	page.Failures, err = s.callRows(ctx, failures)
+	return err
+}
+
+// fillGaps adds the stretches in which nothing was called: zero is shown. A
+// day without a single call is left empty.
+func fillGaps(buckets []call.Bucket, first, now time.Time) []call.Bucket {
+	if len(buckets) == 0 {
+		return nil
+	}
+	known := make(map[int64]call.Bucket, len(buckets))
+	for _, b := range buckets {
+		known[b.At.Unix()] = b
+	}
+	var all []call.Bucket
+	for at := first; !at.After(now); at = at.Add(overviewStep) {
+		b := known[at.Unix()]
+		b.At = at
+		all = append(all, b)
+	}
+	return all
+}
+
+// thin limits a chart's points to a number that can be distinguished.
+func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
+	step := len(samples)/maxSamples + 1
+	if step == 1 {
+		return samples
+	}
+	kept := samples[:0:0]
+	for i := (len(samples) - 1) % step; i < len(samples); i += step { // the newest stays
+		kept = append(kept, samples[i])
+	}
+	return kept
+}
+
+func (s *Server) breakdown(ctx context.Context, field string) ([]fleet.DeviceCount, error) {
+	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, field)
+	return counts[:min(len(counts), overviewRows)], err
+}
+
+func (s *Server) runningFanOuts(ctx context.Context) ([]ui.FanOutRow, error) {
+	running, err := s.FanOuts.Running(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.fanOutRows(ctx, running[:min(len(running), overviewRows)])
+}

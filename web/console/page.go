@@ -1,0 +1,139 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+
+	"github.com/a-h/templ"
+
+	"fleetd/fleet"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+// A handler reads a request, asks the services, and says what to answer.
+type handler func(r *http.Request) (answer, error)
+
+// An answer is a page, or where to go.
+type answer struct {
+	status   int // default: 200
+	page     templ.Component
+	location string // goes there with 303 See Other
+	cookie   string // a preference that the browser is to keep; "" for none
+	value    string
+	whole    bool // the page replaces all of what htmx shows, not only the part it asked for
+}
+
+func show(c templ.Component) (answer, error) { return answer{page: c}, nil }
+
+// showAgain answers a form that was not accepted: the page with what was
+// typed and what is wrong with it.
+func showAgain(c templ.Component) (answer, error) {
+	return answer{status: http.StatusUnprocessableEntity, page: c, whole: true}, nil
+}
+
+func goTo(location string) (answer, error) { return answer{location: location}, nil }
+
+// serve is the one adapter between handlers and HTTP.
+func (s *Server) serve(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a, err := h(r)
+		if err == nil && a.cookie != "" {
+			setPreference(w, r, a.cookie, a.value)
+		}
+		s.keepBrowser(w, r)
+		switch {
+		case err != nil:
+			s.fail(w, r, err)
+		case a.location != "":
+			http.Redirect(w, r, a.location, http.StatusSeeOther)
+		default:
+			s.render(w, r, a)
+		}
+	}
+}
+
+// render writes a page in one piece: a component that fails half-way must not
+// leave half a page with status 200.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
+	var b bytes.Buffer
+	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
+		if r.Context().Err() == nil {
+			s.Log.Error("page not rendered", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
+		}
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	if a.whole && fromHTMX(r) {
+		// htmx would look for the part that the form asked for; show the page instead.
+		h.Set("HX-Retarget", "#main")
+		h.Set("HX-Reselect", "#main")
+		h.Set("HX-Reswap", "outerHTML")
+	}
+	if a.status != 0 {
+		w.WriteHeader(a.status)
+	}
+	_, _ = w.Write(b.Bytes()) // an error means that the reader has gone
+}
+
+func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
+
+// page is what every component may know of the request.
+func (s *Server) page(r *http.Request) ui.Page {
+	v := viewerOf(r.Context())
+	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL,
+		Open: s.EnrolmentMode == fleet.EnrolOpen}
+	if v.operator == nil {
+		p.Open = false // not shown to visitors who are not signed in
+		return p
+	}
+	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
+	p.Admin = mayAdmin(r.Context())
+	p.Waiting = s.waitingFor(r.Context(), p.Now)
+	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
+	p.Alerts = s.Alerts.Summary(v.actor())
+	p.Flash = s.takeFlash(r.Context())
+	return p
+}
+
+// inLanguage lets components and messages be made outside of a page.
+func inLanguage(ctx context.Context) context.Context {
+	v := viewerOf(ctx)
+	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone, Admin: mayAdmin(ctx)})
+}
+
+// text is a message in the language of the request.
+func text(ctx context.Context, key string, args ...any) string {
+	return ui.T(inLanguage(ctx), key, args...)
+}
+
+// mayAct reports whether the viewer may change and call devices, or some of them.
+func mayAct(ctx context.Context) bool { return viewerOf(ctx).actor().Role.Allows(fleet.RoleOperator) }
+
+// mayActOn reports whether the viewer may change and call the device.
+func mayActOn(ctx context.Context, d fleet.Device) bool {
+	return viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleOperator)
+}
+
+// mayCall is mayActOn for a device of which only the id is at hand.
+func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
+	if viewerOf(ctx).actor().Scope == nil {
+		return mayAct(ctx)
+	}
+	d, err := s.Devices.Known(ctx, id)
+	return err == nil && mayActOn(ctx, d)
+}
+
+// mayKeepFirmware reports whether the viewer may change images and releases.
+func mayKeepFirmware(ctx context.Context) bool {
+	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
+}
+
+// mayAdmin reports whether the viewer may do what concerns the fleet as a whole.
+func mayAdmin(ctx context.Context) bool {
+	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
+}

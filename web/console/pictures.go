@@ -1,0 +1,76 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/picture"
+	"fleetd/web/ui"
+)
+
+// pictureTypes are what may be served as a picture. Others (SVG above all)
+// could run in the browser as if they were ours.
+var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
+
+func snapshot(s picture.Snapshot) ui.Snapshot {
+	view := ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
+		Height: s.Height,
+		Bytes:  s.Size, Camera: s.Kind == picture.SnapshotCamera, Question: s.Question}
+	if s.Call != uuid.Nil {
+		view.CallID = s.Call.String()
+	}
+	return view
+}
+
+func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request) {
+	id, err := uuid.Parse(chi.URLParam(r, "snapshot"))
+	if err != nil {
+		s.fail(w, r, errNoPage)
+		return
+	}
+	shot, data, err := s.Snapshots.Picture(r.Context(), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	sendPicture(w, r, shot.MediaType, data, shot.Blob)
+}
+
+// callImage decodes the n-th piece of a result, if it is a picture.
+func callImage(c fleet.Call, n string) ([]byte, bool) {
+	result := c.Result
+	if len(result) == 0 && c.Late != nil {
+		result = c.Late.Result
+	}
+	var r struct {
+		Content []struct {
+			Type string
+			Data []byte // encoding/json decodes the base64
+		}
+	}
+	i, err := strconv.Atoi(n)
+	if err != nil || json.Unmarshal(result, &r) != nil || i < 0 || i >= len(r.Content) || r.Content[i].Type != "image" {
+		return nil, false
+	}
+	data := r.Content[i].Data
+	return data, slices.Contains(pictureTypes, http.DetectContentType(data))
+}
+
+// sendPicture serves foreign bytes: as the picture they are, and as nothing else.
+func sendPicture(w http.ResponseWriter, r *http.Request, mediaType string, data []byte, tag string) {
+	h := w.Header()
+	h.Set("Content-Type", mediaType)
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Content-Disposition", "inline")
+	h.Set("Cache-Control", "private, max-age=86400, immutable")
+	h.Set("ETag", `"`+tag+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+}

@@ -1,0 +1,36 @@
+package console
+
+import (
+	"net/http"
+
+	"fleetd/web/ui"
+)
+
+// setPreferences takes language and theme from the forms in the frame of every
+// page, and leads back to that page.
+func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
+	if lang := r.PostFormValue("lang"); known(lang) {
+		setPreference(w, r, cookieLang, lang)
+		if o := viewerOf(r.Context()).operator; o != nil {
+			if err := s.Operators.SetLocale(r.Context(), o.Principal(), o.ID, lang); err != nil {
+				s.fail(w, r, err)
+				return
+			}
+		}
+	}
+	switch theme := r.PostFormValue("theme"); theme {
+	case "auto", "light", "dark":
+		setPreference(w, r, cookieTheme, theme)
+	}
+	http.Redirect(w, r, localNext(r.PostFormValue("next")), http.StatusSeeOther)
+}
+
+// localNext is localPath for pages that the reader sees now: the sign-in page too.
+func localNext(path string) string {
+	if path == ui.PathSignIn {
+		return path
+	}
+	return localPath(path)
+}
+
+func (s *Server) showHelp(*http.Request) (answer, error) { return show(ui.HelpPage{}.Page()) }

@@ -1,0 +1,218 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/httprate"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/operator"
+	"fleetd/web/access"
+	"fleetd/web/attempts"
+	"fleetd/web/request"
+	"fleetd/web/ui"
+)
+
+// limits bound how often what can be guessed may be tried, a minute.
+type limits struct {
+	passwords *attempts.Limiter
+	claim     *httprate.RateLimiter
+}
+
+func newLimits(now func() time.Time) limits {
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{})
+	return limits{passwords: attempts.New(now), claim: httprate.NewRateLimiter(20, time.Minute, quiet)}
+}
+
+func (s *Server) showSignIn(r *http.Request) (answer, error) {
+	next := localPath(r.URL.Query().Get("next"))
+	if viewerOf(r.Context()).operator != nil {
+		return goTo(next)
+	}
+	return show(ui.SignInPage{Next: next}.Page())
+}
+
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimSpace(r.PostFormValue("name"))
+	page := ui.SignInPage{Next: localPath(r.PostFormValue("next")), Name: name}
+	try, err := s.signInTry(r, name)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if !s.limits.passwords.Begin(try) {
+		page.Slow = true
+		w.Header().Set("Retry-After", "60")
+		s.render(w, r, answer{status: http.StatusTooManyRequests, page: page.Page(), whole: true})
+		return
+	}
+	o, err := s.Operators.SignIn(r.Context(), name, r.PostFormValue("password"))
+	if errors.Is(err, fleet.ErrForbidden) {
+		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", request.ClientIP(r))
+		page.Failed = true
+		s.render(w, r, answer{status: http.StatusUnprocessableEntity, page: page.Page(), whole: true})
+		return
+	}
+	if err == nil {
+		s.limits.passwords.Succeeded(try)
+		err = s.openSession(r, o)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.keepBrowser(w, r)
+	s.Log.Info("signed in", "operator", o.Name, "from", request.ClientIP(r))
+	http.Redirect(w, r, page.Next, http.StatusSeeOther)
+}
+
+// signInTry is a try to sign in. A browser counts as known for the operator whom
+// it names alone.
+func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
+	try := attempts.Try{Name: name, Address: request.ClientIP(r)}
+	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
+	if errors.Is(err, fleet.ErrNotFound) {
+		return try, nil
+	}
+	if err != nil {
+		return try, err
+	}
+	o, err := s.Operators.ByName(r.Context(), name)
+	if err == nil && o.ID == known.Operator {
+		try.Browser = known.ID.String()
+	}
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = nil
+	}
+	return try, err
+}
+
+// passwordTry is a try to enter the password within a session: others cannot use
+// it up.
+func passwordTry(o operator.Operator) attempts.Try {
+	return attempts.Try{Browser: "session of " + o.ID.String()}
+}
+
+func (s *Server) signOut(r *http.Request) (answer, error) {
+	session := s.sessions.Token(r.Context())
+	if err := s.closeLogin(r.Context()); err != nil {
+		return answer{}, err
+	}
+	if err := s.sessions.Destroy(r.Context()); err != nil {
+		return answer{}, err
+	}
+	if session != "" {
+		s.streams.end(session)
+	}
+	return goTo(ui.PathSignIn)
+}
+
+// admit refuses requests without the role that the route asks for. A visitor who is not signed in
+// is asked to sign in and comes back to the page; what they sent with a POST is
+// lost, and the answer does not disclose whether the page exists.
+func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := viewerOf(r.Context())
+		if t.role == "" {
+			next(w, r)
+			return
+		}
+		if v.operator == nil {
+			askToSignIn(w, r)
+			return
+		}
+		role, err := s.roleFor(r, t, v.actor())
+		if err == nil && !role.Allows(t.role) {
+			err = fleet.Refuse(fleet.ErrForbidden, "forbidden.request", "request", r.Method+" "+r.URL.Path,
+				"need", t.role, "actor", v.operator.Name, "role", cmp.Or(role, fleet.RoleViewer))
+		}
+		if err == nil {
+			err = consoleModels.Admit(v.actor(), r.Method+" "+r.URL.Path)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next(w, r)
+	}
+}
+
+// roleFor is the viewer's role on what the route reaches: on the device or the
+// devices that the address names. What does not exist for the viewer is not found.
+func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Role, error) {
+	role := t.reach.RoleOf(p)
+	if p.Scope == nil || !role.Allows(t.role) {
+		return role, nil
+	}
+	ctx := r.Context()
+	switch campaign, fanOut := chi.URLParam(r, "campaign"), chi.URLParam(r, "fanout"); {
+	case t.reach == access.Device:
+		id, err := deviceID(r)
+		if err != nil {
+			return "", err
+		}
+		d, err := s.Devices.Known(ctx, id)
+		if err == nil && !p.Sees(d) {
+			err = fleet.ErrNotFound
+		}
+		return p.RoleOn(d), err
+	case t.reach == access.Audience && campaign+fanOut != "":
+		find := s.eventSources().FanOut
+		if campaign != "" {
+			find = s.eventSources().Campaign
+		}
+		id, err := uuid.Parse(campaign + fanOut)
+		if err != nil {
+			return "", errNoPage
+		}
+		return p.RoleOnAll(ctx, func(ctx context.Context) error { return find(ctx, id) })
+	}
+	return role, nil
+}
+
+func askToSignIn(w http.ResponseWriter, r *http.Request) {
+	back := r.URL.RequestURI()
+	if fromHTMX(r) {
+		if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
+			back = u.RequestURI()
+		}
+	} else if r.Method != http.MethodGet {
+		back = ""
+	}
+	location := ui.PathSignIn
+	if back = localPath(back); back != ui.PathHome {
+		location += "?" + url.Values{"next": {back}}.Encode()
+	}
+	switch {
+	case r.Header.Get("Accept") == "text/event-stream":
+		http.Error(w, "sign in first", http.StatusUnauthorized)
+	case fromHTMX(r):
+		w.Header().Set("HX-Redirect", location)
+		w.WriteHeader(http.StatusUnauthorized)
+	default:
+		http.Redirect(w, r, location, http.StatusSeeOther)
+	}
+}
+
+// localPath returns the path if it leads to a page of ours, else the first
+// page: a link that signs people in must not lead them elsewhere.
+func localPath(path string) string {
+	u, err := url.Parse(path)
+	switch {
+	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
+		!strings.HasPrefix(path, "/"), strings.HasPrefix(path, "//"),
+		strings.ContainsRune(path, '\\'), strings.ContainsFunc(path, unicode.IsControl),
+		strings.HasPrefix(u.Path, "//"), strings.HasPrefix(u.Path, ui.PathSignIn), strings.HasPrefix(u.Path, ui.PathSignOut):
+		return ui.PathHome
+	}
+	return path
+}

@@ -1,0 +1,89 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Bounds of live streams: each holds a connection and a buffer of events. A
+// browser opens six connections to us at most, and its tabs share them: a
+// stream in each of six tabs would leave none for their pages.
+const (
+	maxStreams           = 512
+	maxStreamsPerSession = 5
+)
+
+// streams counts the live streams that are open, and ends them all at once.
+type streams struct {
+	mu        sync.Mutex
+	closed    bool
+	next      int
+	open      map[int]openStream
+	bySession map[string]int
+}
+
+type openStream struct {
+	session string
+	end     context.CancelFunc
+}
+
+func newStreams() *streams {
+	return &streams{open: make(map[int]openStream), bySession: make(map[string]int)}
+}
+
+var (
+	errTooManyStreams = errors.New("too many live pages are open")
+	errServerStops    = fmt.Errorf("%w: the server stops", context.Canceled)
+)
+
+// add admits a stream. It ends with ctx; done must be called after it.
+func (s *streams) add(ctx context.Context, session string) (_ context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, nil, errServerStops
+	case len(s.open) >= maxStreams, s.bySession[session] >= maxStreamsPerSession:
+		return nil, nil, errTooManyStreams
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.next++
+	n := s.next
+	s.open[n] = openStream{session, cancel}
+	s.bySession[session]++
+	return ctx, func() { s.remove(n, session) }, nil
+}
+
+func (s *streams) remove(n int, session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[n].end()
+	delete(s.open, n)
+	if s.bySession[session]--; s.bySession[session] == 0 {
+		delete(s.bySession, session)
+	}
+}
+
+// end ends the streams of a session, or of all: those that may read on come
+// back by themselves, and are looked at again.
+func (s *streams) end(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.open {
+		if session == allSessions || o.session == session {
+			o.end()
+		}
+	}
+}
+
+const allSessions = ""
+
+// close ends every stream and lets no more begin.
+func (s *streams) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end(allSessions)
+}

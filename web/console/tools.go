@@ -1,0 +1,287 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/web/forms"
+	"fleetd/web/ui"
+)
+
+// scriptedWait is what a page with script waits for an outcome before it shows
+// the call as it stands: the live stream brings the rest.
+const scriptedWait = 2 * time.Second
+
+func (s *Server) showTools(r *http.Request) (answer, error) {
+	d, inv, err := s.deviceTools(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page := s.toolsPage(r, d, inv)
+	name := toolName(r)
+	if name == "" {
+		if page.Recent, err = s.recentCalls(r.Context(), d); err != nil {
+			return answer{}, err
+		}
+		return show(page.Page())
+	}
+	tool, ok := inv.Tool(name)
+	if !ok {
+		return answer{}, errNoPage
+	}
+	last, err := s.lastArguments(r.Context(), tool)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Form = toolForm(tool, last, d)
+	page.Form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	page.Form.CanPin = mayAdmin(r.Context())
+	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
+		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
+	}
+	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// deviceTools reads the device and what it offers; nil before the first listing.
+func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return d, nil, err
+	}
+	inv, err := s.Devices.Tools(r.Context(), d.ID)
+	return d, inv, err
+}
+
+// toolName is the tool in the address. A name may hold a slash, escaped.
+func toolName(r *http.Request) string {
+	name := chi.URLParam(r, "tool")
+	if r.URL.RawPath != "" {
+		if plain, err := url.PathUnescape(name); err == nil {
+			return plain
+		}
+	}
+	return name
+}
+
+func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory) ui.ToolsPage {
+	page := ui.ToolsPage{Head: s.head(r, d, "tools")}
+	if inv != nil {
+		page.Tools = inv.Tools
+	}
+	return page
+}
+
+func (s *Server) pinTool(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	_, err = s.ToolPins.Save(r.Context(), viewerOf(r.Context()).actor(), d.ID, toolName(r))
+	return s.pinned(r, d, "flash.tool_pinned", err)
+}
+
+func (s *Server) unpinTool(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.ToolPins.Delete(r.Context(), viewerOf(r.Context()).actor(), toolName(r))
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = nil // someone else was quicker
+	}
+	return s.pinned(r, d, "flash.tool_unpinned", err)
+}
+
+// pinned leads back to the tool.
+func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error) (answer, error) {
+	name := toolName(r)
+	switch {
+	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
+		s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+	case err != nil:
+		return answer{}, err
+	default:
+		s.flash(r.Context(), ui.Flash{Text: text(r.Context(), done, "tool", fleet.CleanText(name, 80))})
+	}
+	return goTo(ui.ToolPath(d.ID, name))
+}
+
+func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolForm {
+	f := ui.NewToolForm(tool, last)
+	f.Offline = d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive
+	return f
+}
+
+func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMessage, error) {
+	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
+}
+
+// callOfForm returns the call that the form just made, if the address names one.
+func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
+	id, err := uuid.Parse(r.URL.Query().Get("call"))
+	if err != nil {
+		return nil, nil
+	}
+	c, err := s.Calls.Get(r.Context(), id)
+	if errors.Is(err, fleet.ErrNotFound) || (err == nil && (c.Device != d.ID || c.Tool != tool)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.callView(r.Context(), c, d.Name)
+	v.Compact = true
+	return &v, err
+}
+
+// callTool makes the call that the form asks for and leads to its outcome.
+func (s *Server) callTool(r *http.Request) (answer, error) {
+	d, inv, err := s.deviceTools(r)
+	if err != nil {
+		return answer{}, err
+	}
+	tool, ok := inv.Tool(toolName(r))
+	if !ok {
+		return answer{}, errNoPage
+	}
+	if err := parseUpload(r); err != nil {
+		return answer{}, err
+	}
+	form := toolForm(tool, nil, d)
+	form.Talking = call.Interrupts(tool.Name) && s.talking(d.ID) != ""
+	request, problem, err := s.readToolForm(r, form, d)
+	if err != nil {
+		return answer{}, err
+	}
+	if problem != "" {
+		page := s.toolsPage(r, d, inv)
+		page.Form, form.Problem = form, problem
+		return showAgain(page.Page())
+	}
+	call, err := s.start(r, request)
+	if err != nil {
+		return answer{}, err
+	}
+	back := cmp.Or(backFrom(r, d.ID), ui.ToolPath(d.ID, tool.Name))
+	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
+}
+
+// parseUpload reads the form; what is larger than a moment's worth of memory
+// lies in a file meanwhile.
+func parseUpload(r *http.Request) error {
+	parse := r.ParseForm // ParseMultipartForm would swallow its error
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
+		parse = func() error { return r.ParseMultipartForm(formBytes) }
+	}
+	if err := parse(); err != nil {
+		return formError(err)
+	}
+	return nil
+}
+
+// readToolForm turns the form into a request, or says why it cannot be one.
+func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request call.Request,
+	problem string, err error) {
+	ctx := r.Context()
+	args, shown, ok := forms.Arguments(form.Fields, r.PostForm)
+	form.Fields = shown
+	switch {
+	case !ok:
+		return request, text(ctx, "tools.check_fields"), nil
+	case !confirmed(form.Confirm(), r.PostFormValue("confirm"), d):
+		return request, explain(ctx, errNotConfirmed), nil
+	}
+	request = call.Request{Actor: viewerOf(ctx).actor(), Device: d.ID, Tool: form.Tool.Name, Arguments: args,
+		Interrupt: r.PostFormValue("interrupt") != ""}
+	if r.PostFormValue("offline") == "wait" {
+		request.OfflineWait = call.DefaultCallOfflineWait
+	}
+	if fleet.ShowsPicture(form.Tool.Name) {
+		request.Picture, err = s.receivePicture(r, d)
+		if errors.Is(err, fleet.ErrInvalid) {
+			return request, explain(ctx, err), nil
+		}
+	}
+	return request, "", err
+}
+
+// confirmed holds a dangerous act to what was typed: the word asked for, or
+// what the device is called.
+func confirmed(word, typed string, d fleet.Device) bool {
+	typed = strings.TrimSpace(typed)
+	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
+		return true
+	}
+	id, err := fleet.ParseDeviceID(typed)
+	return err == nil && id == d.ID
+}
+
+// receivePicture stores the picture to be shown by the device, made to fit the
+// screen if a photograph of the screen has shown its size.
+func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
+	file, _, err := r.FormFile("picture")
+	if err != nil {
+		return "", fleet.Refuse(fleet.ErrInvalid, "picture_missing")
+	}
+	defer file.Close()
+	return s.Snapshots.PreviewFor(r.Context(), d.ID, file)
+}
+
+// start makes the call and waits for its outcome: a page without script for as
+// long as the call may take, one with script for a moment.
+func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error) {
+	outcomes := s.Events.Subscribe(256, func(e *fleet.Event) bool {
+		return e.Kind == fleet.EventCall && e.Device == request.Device && e.Call.State.Final()
+	})
+	defer outcomes.Close()
+	call, err := s.Calls.Start(r.Context(), request)
+	if err != nil || call.State.Final() || call.State == fleet.CallPendingApproval || !call.Waits.Is("") {
+		return call, err // a person's decision may take hours, and a conversation minutes
+	}
+	wait := call.Timeout + time.Minute // its turn may have to come first
+	if fromHTMX(r) {
+		wait = scriptedWait
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	s.await(ctx, outcomes, call.ID)
+	return call, nil
+}
+
+// await waits until the call has its outcome. The events are a hint that may
+// get lost; the record does not.
+func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uuid.UUID) {
+	look := time.NewTicker(2 * time.Second)
+	defer look.Stop()
+	events := outcomes.C
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				events = nil
+			} else if e.Call.ID == id {
+				return
+			}
+		case <-look.C:
+			if c, err := s.Calls.Get(ctx, id); err != nil || c.State.Final() {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

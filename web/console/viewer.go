@@ -1,0 +1,129 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+	_ "time/tzdata" // small containers have none
+
+	"fleetd/fleet"
+	"fleetd/fleet/operator"
+	"fleetd/web/i18n"
+	"fleetd/web/request"
+)
+
+// Cookies that hold a browser's preferences. The script writes the zone.
+const (
+	cookieLang  = "fleetd_lang"
+	cookieTheme = "fleetd_theme"
+	cookieZone  = "fleetd_zone"
+
+	cookieColumns = "fleetd_columns"
+)
+
+// A viewer is who reads the page, and how they like it.
+type viewer struct {
+	operator *operator.Operator // nil before sign-in
+	login    operator.Login     // of the operator in this browser
+	lang     i18n.Lang
+	theme    string
+	zone     *time.Location
+
+	newBrowser string // set at a sign-in: the secret that the browser gets
+}
+
+// actor is the viewer as the subject of calls and audit entries.
+func (v *viewer) actor() fleet.Principal {
+	if v.operator == nil {
+		return fleet.Principal{}
+	}
+	return v.operator.Principal()
+}
+
+type viewerKey struct{}
+
+func viewerOf(ctx context.Context) *viewer {
+	if v, ok := ctx.Value(viewerKey{}).(*viewer); ok {
+		return v
+	}
+	return &viewer{lang: i18n.English, zone: time.UTC}
+}
+
+// withViewer finds out who asks. An operator who was disabled, whose password
+// has changed since, or whose session was ended, is signed out from the next
+// request on.
+func (s *Server) withViewer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		operator, login, err := s.signedIn(r.Context())
+		// An open live page alone does not use the session.
+		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
+			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
+		}
+		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
+			theme: cookie(r, cookieTheme), zone: zone(r)}
+		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// language is the one asked for in the address, then the browser's earlier
+// choice, then the operator's, then what the browser asks for.
+func language(w http.ResponseWriter, r *http.Request, operator *operator.Operator) i18n.Lang {
+	if asked := r.URL.Query().Get("lang"); known(asked) {
+		setPreference(w, r, cookieLang, asked)
+		return i18n.Lang(asked)
+	}
+	choice := cookie(r, cookieLang)
+	if operator != nil && !known(choice) {
+		choice = operator.Locale
+	}
+	return i18n.Match(choice, r)
+}
+
+func known(lang string) bool {
+	for _, l := range i18n.Langs {
+		if lang == string(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// zones are those that browsers named so far: reading one takes a file.
+var zones sync.Map
+
+// zone is the browser's time zone; the first page of all is in UTC.
+func zone(r *http.Request) *time.Location {
+	name, err := url.QueryUnescape(cookie(r, cookieZone))
+	if err != nil || len(name) > 64 || name == "Local" {
+		return time.UTC
+	}
+	if z, ok := zones.Load(name); ok {
+		return z.(*time.Location)
+	}
+	z, err := time.LoadLocation(name)
+	if err != nil {
+		return time.UTC
+	}
+	zones.Store(name, z) // only names that exist: some hundreds
+	return z
+}
+
+func cookie(r *http.Request, name string) string {
+	c, err := r.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+func setPreference(w http.ResponseWriter, r *http.Request, name, value string) {
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: 365 * 24 * 3600,
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil})
+}

@@ -1,0 +1,142 @@
+package console
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/webhook"
+	"fleetd/web/access"
+	"fleetd/web/i18n"
+	"fleetd/web/ui"
+)
+
+// webhookRoutes are the settings of webhooks.
+func (s *Server) webhookRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	hook := ui.PathWebhooks + "/{webhook}"
+	return []route{
+		{method: get, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.listWebhooks},
+		{method: post, pattern: ui.PathWebhooks, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createWebhook},
+		{method: post, pattern: hook + "/test", role: fleet.RoleAdmin, reach: access.Fleet, page: s.testWebhook},
+		{method: post, pattern: hook + "/enable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(true)},
+		{method: post, pattern: hook + "/disable", role: fleet.RoleAdmin, reach: access.Fleet, page: s.switchWebhook(false)},
+		{method: post, pattern: hook + "/delete", role: fleet.RoleAdmin, reach: access.Fleet, page: s.deleteWebhook},
+	}
+}
+
+func (s *Server) webhooksPage(ctx context.Context) (page ui.WebhooksPage, err error) {
+	v := viewerOf(ctx)
+	hooks, err := s.Webhooks.List(ctx, v.actor())
+	for _, w := range hooks {
+		row := ui.WebhookRow{ID: w.ID.String(), Name: w.Name, URL: w.Shown, Enabled: w.Enabled, At: w.Last.At,
+			OK: w.Last.Reason.Code == "", Status: w.Last.Status}
+		for _, e := range w.Events {
+			row.Events = append(row.Events, string(e))
+		}
+		if !row.OK {
+			row.Why = i18n.BecauseMarked(v.lang, v.zone, "webhook.failure.", w.Last.Reason)
+		}
+		page.Rows = append(page.Rows, row)
+	}
+	return page, err
+}
+
+func (s *Server) listWebhooks(r *http.Request) (answer, error) {
+	page, err := s.webhooksPage(r.Context())
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// webhookChanged leads back to the list after a change.
+func (s *Server) webhookChanged(r *http.Request, key string, err error) (answer, error) {
+	if err != nil {
+		return answer{}, err
+	}
+	s.flash(r.Context(), ui.Flash{Text: text(r.Context(), key)})
+	return goTo(ui.PathWebhooks)
+}
+
+// createWebhook answers with the page itself: the secret is shown this once.
+func (s *Server) createWebhook(r *http.Request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, formError(err)
+	}
+	ctx := r.Context()
+	name, url := r.PostFormValue("name"), r.PostFormValue("url")
+	events := []webhook.EventKind{}
+	for _, e := range r.PostForm["events"] {
+		events = append(events, webhook.EventKind(e))
+	}
+	_, secret, err := s.Webhooks.Create(ctx, viewerOf(ctx).actor(), webhook.Request{Name: &name, URL: &url,
+		Events: events})
+	if err != nil && statusOf(err) >= http.StatusInternalServerError {
+		return answer{}, err
+	}
+	page, failed := s.webhooksPage(ctx)
+	switch {
+	case failed != nil:
+		return answer{}, failed
+	case err != nil:
+		page.Name, page.URL, page.Events = name, url, r.PostForm["events"]
+		page.Problem = explain(ctx, err)
+		a, _ := showAgain(page.Page())
+		a.status = statusOf(err)
+		return a, nil
+	}
+	page.Secret = secret
+	return show(page.Page())
+}
+
+// webhookID reads the webhook that the address names.
+func webhookID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "webhook"))
+	if err != nil {
+		return id, errNoPage
+	}
+	return id, nil
+}
+
+func (s *Server) testWebhook(r *http.Request) (answer, error) {
+	id, err := webhookID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx := r.Context()
+	v := viewerOf(ctx)
+	d, err := s.Webhooks.Test(ctx, v.actor(), id)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case d.Reason.Code != "":
+		why := i18n.Because(v.lang, v.zone, "webhook.failure.", d.Reason)
+		s.flash(ctx, ui.Flash{Bad: true, Text: text(ctx, "flash.webhook_test_failed", "why", why)})
+		return goTo(ui.PathWebhooks)
+	}
+	return s.webhookChanged(r, "flash.webhook_tested", nil)
+}
+
+func (s *Server) switchWebhook(on bool) handler {
+	return func(r *http.Request) (answer, error) {
+		id, err := webhookID(r)
+		if err != nil {
+			return answer{}, err
+		}
+		_, err = s.Webhooks.Update(r.Context(), viewerOf(r.Context()).actor(), id, webhook.Request{Enabled: &on})
+		return s.webhookChanged(r, "flash.webhook_saved", err)
+	}
+}
+
+func (s *Server) deleteWebhook(r *http.Request) (answer, error) {
+	id, err := webhookID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.Webhooks.Delete(r.Context(), viewerOf(r.Context()).actor(), id)
+	return s.webhookChanged(r, "flash.webhook_deleted", err)
+}
