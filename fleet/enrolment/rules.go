@@ -3,8 +3,8 @@ package enrolment
 import (
 	"context"
 	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +18,7 @@ type Rules struct {
 	store RuleStore
 	now   func() time.Time
 
-	changing sync.Mutex // one change at a time: the order of rules is read and written
-	active   atomic.Pointer[[]*activeRule]
+	table *table.Table[[]*activeRule]
 }
 
 // An activeRule is a rule as boot polls meet it.
@@ -35,30 +34,34 @@ func NewRules(store RuleStore, now func() time.Time) *Rules {
 		now = time.Now
 	}
 	s := &Rules{store: store, now: now}
-	s.active.Store(new([]*activeRule))
+	s.table = table.New(table.Options[[]*activeRule]{Read: s.read, What: "enrolment rules"})
 	return s
 }
 
 // Load reads the rules into memory.
-func (s *Rules) Load(ctx context.Context) error {
+func (s *Rules) Load(ctx context.Context) error { return s.table.Load(ctx) }
+
+func (s *Rules) read(ctx context.Context, before *[]*activeRule) (*[]*activeRule, error) {
 	rules, err := s.store.EnrolmentRules(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	before := *s.active.Load()
+	var known []*activeRule
+	if before != nil {
+		known = *before
+	}
 	active := make([]*activeRule, len(rules))
 	for i, r := range rules {
 		a := &activeRule{Rule: r}
-		if at := slices.IndexFunc(before, func(b *activeRule) bool { return b.ID == r.ID }); at >= 0 {
-			a.accepted, a.refused = before[at].accepted, before[at].refused
+		if at := slices.IndexFunc(known, func(b *activeRule) bool { return b.ID == r.ID }); at >= 0 {
+			a.accepted, a.refused = known[at].accepted, known[at].refused
 		} else {
 			a.accepted, a.refused = new(atomic.Int64), new(atomic.Int64)
 			a.accepted.Store(int64(r.Accepted)) // what memory counts may not be stored yet
 		}
 		active[i] = a
 	}
-	s.active.Store(&active)
-	return nil
+	return &active, nil
 }
 
 // match returns the rule that decides about a device, nil if none does. Of a
@@ -67,7 +70,7 @@ func (s *Rules) match(p BootPoll) *activeRule {
 	if s == nil {
 		return nil
 	}
-	for _, r := range *s.active.Load() {
+	for _, r := range *s.table.State() {
 		switch {
 		case !r.Enabled || !r.Matches(p):
 		case r.Action == RuleRefuse:
@@ -100,7 +103,7 @@ type RuleRow struct {
 
 // Rules returns the rules in their order.
 func (s *Rules) Rules() []RuleRow {
-	active := *s.active.Load()
+	active := *s.table.State()
 	rows := make([]RuleRow, len(active))
 	for i, r := range active {
 		rows[i] = r.row()
@@ -116,7 +119,7 @@ func (r *activeRule) row() RuleRow {
 
 // Rule returns the rule with the given id, or [fleet.ErrNotFound].
 func (s *Rules) Rule(id uuid.UUID) (RuleRow, error) {
-	for _, r := range *s.active.Load() {
+	for _, r := range *s.table.State() {
 		if r.ID == id {
 			return r.row(), nil
 		}
@@ -132,19 +135,18 @@ func (s *Rules) Create(ctx context.Context, by fleet.Principal, r Rule) (RuleRow
 	if err := r.clean(); err != nil {
 		return RuleRow{}, err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	rules := *s.active.Load()
-	if len(rules) >= MaxEnrolmentRules {
-		return RuleRow{}, fleet.Refuse(fleet.ErrConflict, "too_many_rules.enrolment", "n", len(rules))
-	}
 	now := s.now().UTC()
 	r.ID, r.CreatedBy, r.CreatedAt, r.UpdatedAt = uuid.Must(uuid.NewV7()), by.Name, now, now
-	r.Position = 0
-	if len(rules) > 0 {
-		r.Position = rules[len(rules)-1].Position + 1
-	}
-	return s.changed(ctx, r.ID, s.store.CreateEnrolmentRule(ctx, by, r))
+	return s.change(ctx, r.ID, func(rules *[]*activeRule) error {
+		n := len(*rules)
+		if n >= MaxEnrolmentRules {
+			return fleet.Refuse(fleet.ErrConflict, "too_many_rules.enrolment", "n", n)
+		}
+		if r.Position = 0; n > 0 {
+			r.Position = (*rules)[n-1].Position + 1
+		}
+		return s.store.CreateEnrolmentRule(ctx, by, r)
+	})
 }
 
 // Update changes a rule; its order and its counts stay.
@@ -153,23 +155,23 @@ func (s *Rules) Update(ctx context.Context, by fleet.Principal, id uuid.UUID,
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	row, err := s.Rule(id)
-	if err != nil {
-		return RuleRow{}, err
-	}
-	r := row.Rule
-	r.Devices = slices.Clone(r.Devices) // polls are matched with the rule as it is
-	r.Networks = slices.Clone(r.Networks)
-	if err := change(&r); err != nil {
-		return RuleRow{}, err
-	}
-	if err := r.clean(); err != nil {
-		return RuleRow{}, err
-	}
-	r.ID, r.UpdatedAt = id, s.now().UTC()
-	return s.changed(ctx, id, s.store.UpdateEnrolmentRule(ctx, by, r))
+	return s.change(ctx, id, func(*[]*activeRule) error {
+		row, err := s.Rule(id)
+		if err != nil {
+			return err
+		}
+		r := row.Rule
+		r.Devices = slices.Clone(r.Devices) // polls are matched with the rule as it is
+		r.Networks = slices.Clone(r.Networks)
+		if err := change(&r); err != nil {
+			return err
+		}
+		if err := r.clean(); err != nil {
+			return err
+		}
+		r.ID, r.UpdatedAt = id, s.now().UTC()
+		return s.store.UpdateEnrolmentRule(ctx, by, r)
+	})
 }
 
 // Delete removes a rule. Devices that it let in stay.
@@ -177,15 +179,12 @@ func (s *Rules) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) er
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	if _, err := s.Rule(id); err != nil {
-		return err
-	}
-	if err := s.store.DeleteEnrolmentRule(ctx, by, id); err != nil {
-		return err
-	}
-	return s.Load(ctx)
+	return s.table.Change(ctx, 0, func(*[]*activeRule) error {
+		if _, err := s.Rule(id); err != nil {
+			return err
+		}
+		return s.store.DeleteEnrolmentRule(ctx, by, id)
+	})
 }
 
 // Move puts a rule to another place, counted from 0; beyond the end is the end.
@@ -193,26 +192,18 @@ func (s *Rules) Move(ctx context.Context, by fleet.Principal, id uuid.UUID, plac
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	if _, err := s.Rule(id); err != nil {
-		return RuleRow{}, err
-	}
-	var ids []uuid.UUID
-	for _, r := range *s.active.Load() {
-		if r.ID != id {
-			ids = append(ids, r.ID)
+	return s.change(ctx, id, func(rules *[]*activeRule) error {
+		if _, err := s.Rule(id); err != nil {
+			return err
 		}
-	}
-	ids = slices.Insert(ids, min(max(place, 0), len(ids)), id)
-	return s.changed(ctx, id, s.store.OrderEnrolmentRules(ctx, by, ids, id))
+		order, _ := table.Move(*rules, func(r *activeRule) uuid.UUID { return r.ID }, id, max(place, 0), 0)
+		return s.store.OrderEnrolmentRules(ctx, by, order, id)
+	})
 }
 
-func (s *Rules) changed(ctx context.Context, id uuid.UUID, err error) (RuleRow, error) {
-	if err == nil {
-		err = s.Load(ctx)
-	}
-	if err != nil {
+// change makes a change and returns the rule as it is then.
+func (s *Rules) change(ctx context.Context, id uuid.UUID, do func(*[]*activeRule) error) (RuleRow, error) {
+	if err := s.table.Change(ctx, 0, do); err != nil {
 		return RuleRow{}, err
 	}
 	return s.Rule(id)
@@ -232,7 +223,7 @@ type RuleMatch struct {
 // enabled is reported where no enabled one fits.
 func (s *Rules) Preview(waiting []WaitingDevice) []RuleMatch {
 	var all []RuleMatch
-	rules, now := *s.active.Load(), s.now()
+	rules, now := *s.table.State(), s.now()
 	for _, w := range waiting {
 		if w.Again {
 			continue // a known device: never a rule's to decide

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/internal/table"
 	"fleetd/fleet/internal/writebehind"
 	"fmt"
 	"log/slog"
@@ -304,20 +305,9 @@ func (k *SigningKeys) Run(ctx context.Context) error {
 		defer close(done)
 		k.uses.Run(ctx)
 	}()
-	failing := false
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(keysRefresh):
-			err := k.Load(ctx)
-			if err != nil && !failing && ctx.Err() == nil {
-				k.log.Error("signing keys not read; going on with those known", "err", err)
-			}
-			failing = err != nil
-		}
-	}
+	err := table.Follow(ctx, keysRefresh, "signing keys", k.log, k.Load)
 	<-done
-	return nil
+	return err
 }
 
 // used notes the generation that a device connected with.

@@ -57,6 +57,7 @@ func TestBudgetEndsWithTheDay(t *testing.T) {
 	s := service(t, r)
 	p := proposal(fleet.KindModel, "self.a")
 	p.At = time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC)
+	s.meter.follow(false, p.At) // forgets the day of the loading
 	s.meter.follow(true, p.At)
 	s.meter.add(dayOf(p.At), []Use{{fleet.KindModel, "7", "self.a", 2}, {fleet.KindModel, "7", "self.b", 9},
 		{fleet.KindProgram, "7", "self.a", 9}})

@@ -2,10 +2,8 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/internal/table"
 )
 
 // A Store keeps the table. Each change names the version that it was made from,
@@ -32,19 +31,14 @@ type Store interface {
 	ToolNames(ctx context.Context) ([]string, error)
 }
 
-// refresh is how long a change by another process goes unnoticed.
-const refresh = 2 * time.Second
-
 // A Service is the policy of this fleetd: it judges calls, and changes the table.
 type Service struct {
 	store Store
-	log   *slog.Logger
 	now   func() time.Time
 
-	changing sync.Mutex // one change, or one reading, of the table at a time
-	current  atomic.Pointer[Table]
-	meter    meter
-	names    atomic.Pointer[nameList]
+	table *table.Table[Table]
+	meter meter
+	names atomic.Pointer[nameList]
 }
 
 // A Table is all rules in their order, the disabled ones included.
@@ -71,64 +65,40 @@ func New(store Store, log *slog.Logger) *Service {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{store: store, log: log, now: func() time.Time { return time.Now().UTC() }}
+	s := &Service{store: store, now: func() time.Time { return time.Now().UTC() }}
+	s.table = table.New(table.Options[Table]{Read: s.read, Version: store.PolicyVersion, Stale: stale,
+		VersionOf: func(t *Table) int64 { return t.Version }, What: "policy", Log: log})
+	return s
 }
 
 // Load reads and compiles the table.
-func (s *Service) Load(ctx context.Context) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	return s.load(ctx)
-}
+func (s *Service) Load(ctx context.Context) error { return s.table.Load(ctx) }
 
-func (s *Service) load(ctx context.Context) error {
+// Run reads the table again when another process changed it, until ctx ends.
+func (s *Service) Run(ctx context.Context) error { return s.table.Run(ctx) }
+
+// Table returns the table as calls are judged by it.
+func (s *Service) Table() *Table { return s.table.State() }
+
+func (s *Service) read(ctx context.Context, _ *Table) (*Table, error) {
 	rules, version, err := s.store.Policies(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	set, err := Compile(rules, version)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	budget := slices.ContainsFunc(set.rules, func(c *compiled) bool { return c.DailyBudget > 0 })
 	if now := s.now(); s.meter.follow(budget, now) {
 		uses, err := s.store.CallUses(ctx, now.Truncate(24*time.Hour), now)
 		if err != nil {
 			s.meter.follow(false, now)
-			return err
+			return nil, err
 		}
 		s.meter.add(dayOf(now), uses)
 	}
-	s.current.Store(&Table{Version: version, Rules: rules, set: set})
-	return nil
-}
-
-// Run reads the table again when another process changed it, until ctx ends.
-func (s *Service) Run(ctx context.Context) error {
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(refresh):
-		}
-		version, err := s.store.PolicyVersion(ctx)
-		if err == nil && version != s.Table().Version {
-			err = s.Load(ctx)
-		}
-		if err != nil && !failing && ctx.Err() == nil {
-			s.log.Error("policy not read; going on with the one that is known", "version", s.Table().Version, "err", err)
-		}
-		failing = err != nil
-	}
-}
-
-// Table returns the table as calls are judged by it.
-func (s *Service) Table() *Table {
-	if t := s.current.Load(); t != nil {
-		return t
-	}
-	return &Table{}
+	return &Table{Version: version, Rules: rules, set: set}, nil
 }
 
 // Judge implements [call.Policy].
@@ -172,7 +142,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64,
 		if len(t.Rules) >= MaxRules {
 			return fleet.Refuse(fleet.ErrConflict, "too_many_rules.policy", "n", len(t.Rules))
 		}
-		r.Position = t.clamp(place, len(t.Rules))
+		r.Position = table.Place(place, t.fixed(), len(t.Rules))
 		return s.store.CreatePolicy(ctx, by, t.Version, r)
 	})
 	return s.changed(r.ID, err)
@@ -218,49 +188,21 @@ func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, i
 		if err != nil {
 			return err
 		}
-		ids := make([]uuid.UUID, 0, len(t.Rules))
-		for _, other := range t.Rules {
-			if other.ID != id {
-				ids = append(ids, other.ID)
-			}
-		}
-		r.Position = t.clamp(place, len(ids))
-		return s.store.OrderPolicies(ctx, by, t.Version, slices.Insert(ids, r.Position, id), r)
+		var order []uuid.UUID
+		order, r.Position = table.Move(t.Rules, func(r Rule) uuid.UUID { return r.ID }, id, place, t.fixed())
+		return s.store.OrderPolicies(ctx, by, t.Version, order, r)
 	})
 	return s.changed(id, err)
 }
 
-// change makes a change of the table. Who did not say which version they saw
-// meant the rule, whatever others changed meanwhile.
 func (s *Service) change(ctx context.Context, by fleet.Principal, version int64, do func(*Table) error) error {
 	if err := by.May(fleet.RoleAdmin, "change_policies"); err != nil {
 		return err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	for try := 0; ; try++ {
-		t := s.Table()
-		err := stale(version, t.Version)
-		if err == nil {
-			err = do(t)
-		}
-		if err != nil && !errors.Is(err, fleet.ErrConflict) {
-			return err
-		}
-		failed := s.load(ctx)
-		switch {
-		case err == nil:
-			return failed
-		case failed != nil || s.Table().Version == t.Version || try > 2:
-			return err
-		}
-	}
+	return s.table.Change(ctx, version, do)
 }
 
-func stale(seen, version int64) error {
-	if seen == 0 || seen == version {
-		return nil
-	}
+func stale(version int64) error {
 	return fleet.Refuse(fleet.ErrConflict, "policy_changed", "version", version).At("version")
 }
 
@@ -276,16 +218,13 @@ func (t *Table) open(id uuid.UUID) (Rule, error) {
 	return r, nil
 }
 
-// clamp is the place that a rule gets among n others.
-func (t *Table) clamp(place, n int) int {
-	fixed := 0
-	for fixed < len(t.Rules) && t.Rules[fixed].Fixed {
-		fixed++
+// fixed counts the rules at the beginning that cannot be moved.
+func (t *Table) fixed() int {
+	n := 0
+	for n < len(t.Rules) && t.Rules[n].Fixed {
+		n++
 	}
-	if place < 0 {
-		return n
-	}
-	return min(max(place, fixed), n)
+	return n
 }
 
 func (s *Service) changed(id uuid.UUID, err error) (Rule, error) {

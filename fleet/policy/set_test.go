@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -257,13 +258,22 @@ func siteRules(n int) []Rule {
 	return all
 }
 
+// storedRules is a store that holds rules and counts nothing.
+type storedRules struct {
+	Store
+	rules []Rule
+}
+
+func (s storedRules) Policies(context.Context) ([]Rule, int64, error)           { return s.rules, 1, nil }
+func (s storedRules) PolicyVersion(context.Context) (int64, error)              { return 1, nil }
+func (s storedRules) CallUses(_ context.Context, _, _ time.Time) ([]Use, error) { return nil, nil }
+
 func service(t testing.TB, rules ...Rule) *Service {
-	set, err := Compile(rules, 1)
-	if err != nil {
+	s := New(storedRules{rules: rules}, nil)
+	s.now = func() time.Time { return start }
+	if err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := New(nil, nil)
-	s.current.Store(&Table{Version: 1, Rules: rules, set: set})
 	return s
 }
 

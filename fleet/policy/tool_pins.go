@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -35,56 +34,36 @@ type ToolPinStore interface {
 type ToolPins struct {
 	store   ToolPinStore
 	targets *fleet.Targets
-	log     *slog.Logger
-
-	changing sync.Mutex // one change, or one reading, of the table at a time
-	current  atomic.Pointer[map[string]ToolPin]
-	digests  fleet.ToolDigests // of pinned tools
+	pins    *table.Table[map[string]ToolPin]
+	digests fleet.ToolDigests // of pinned tools
 }
 
 // NewToolPins makes the service. Load it before the first call.
 func NewToolPins(store ToolPinStore, targets *fleet.Targets, log *slog.Logger) *ToolPins {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &ToolPins{store: store, targets: targets, log: log}
-}
-
-// Load reads the pins.
-func (s *ToolPins) Load(ctx context.Context) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	return s.load(ctx)
-}
-
-func (s *ToolPins) load(ctx context.Context) error {
-	all, err := s.store.ToolPins(ctx)
-	if err != nil {
-		return err
-	}
-	pins := make(map[string]ToolPin, len(all))
-	for _, p := range all {
-		pins[p.Tool] = p
-	}
-	s.current.Store(&pins)
-	return nil
+	s := &ToolPins{store: store, targets: targets}
+	s.pins = table.New(table.Options[map[string]ToolPin]{Read: s.read, Every: pinsRefresh, What: "tool pins", Log: log})
+	return s
 }
 
 // pinsRefresh is how long a change by another process goes unnoticed.
 const pinsRefresh = 5 * time.Second
 
+// Load reads the pins.
+func (s *ToolPins) Load(ctx context.Context) error { return s.pins.Load(ctx) }
+
 // Run reads the pins again and again, until ctx ends: another process may change them.
-func (s *ToolPins) Run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pinsRefresh):
-		}
-		if err := s.Load(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("tool pins not read; going on with those that are known", "err", err)
-		}
+func (s *ToolPins) Run(ctx context.Context) error { return s.pins.Run(ctx) }
+
+func (s *ToolPins) read(ctx context.Context, _ *map[string]ToolPin) (*map[string]ToolPin, error) {
+	all, err := s.store.ToolPins(ctx)
+	if err != nil {
+		return nil, err
 	}
+	pins := make(map[string]ToolPin, len(all))
+	for _, p := range all {
+		pins[p.Tool] = p
+	}
+	return &pins, nil
 }
 
 // ToolPins returns all pins, by tool.
@@ -95,11 +74,7 @@ func (s *ToolPins) Pin(tool string) (ToolPin, bool) {
 	if s == nil {
 		return ToolPin{}, false
 	}
-	pins := s.current.Load()
-	if pins == nil {
-		return ToolPin{}, false
-	}
-	p, ok := (*pins)[tool]
+	p, ok := (*s.pins.State())[tool]
 	return p, ok
 }
 
@@ -122,20 +97,21 @@ func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.De
 		return ToolPin{}, fleet.Refuse(fleet.ErrInvalid, "tool_not_listed", "device", t.Device.Title(), "tool", fleet.CleanText(tool, 80)).
 			At("tool")
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	all, err := s.store.ToolPins(ctx)
+	p := ToolPin{Tool: tool, Digest: listed.Digest(), PinnedBy: by.Name, PinnedAt: now.Truncate(time.Microsecond)}
+	err = s.pins.Change(ctx, 0, func(*map[string]ToolPin) error {
+		all, err := s.store.ToolPins(ctx)
+		if err != nil {
+			return err
+		}
+		if _, pinned := s.Pin(tool); !pinned && len(all) >= MaxToolPins {
+			return fleet.Refuse(fleet.ErrConflict, "too_many_tool_pins", "limit", MaxToolPins)
+		}
+		return s.store.SaveToolPin(ctx, by, p, device)
+	})
 	if err != nil {
 		return ToolPin{}, err
 	}
-	if _, pinned := s.Pin(tool); !pinned && len(all) >= MaxToolPins {
-		return ToolPin{}, fleet.Refuse(fleet.ErrConflict, "too_many_tool_pins", "limit", MaxToolPins)
-	}
-	p := ToolPin{Tool: tool, Digest: listed.Digest(), PinnedBy: by.Name, PinnedAt: now.Truncate(time.Microsecond)}
-	if err := s.store.SaveToolPin(ctx, by, p, device); err != nil {
-		return ToolPin{}, err
-	}
-	return p, s.load(ctx)
+	return p, nil
 }
 
 // Delete removes the pin of a tool. It takes an administrator of the whole fleet.
@@ -143,16 +119,13 @@ func (s *ToolPins) Delete(ctx context.Context, by fleet.Principal, tool string) 
 	if err := by.May(fleet.RoleAdmin, "pin_tool"); err != nil {
 		return err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	err := s.store.DeleteToolPin(ctx, by, tool)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return fleet.Refuse(fleet.ErrNotFound, "unknown_tool_pin", "tool", fleet.CleanText(tool, 80))
-	}
-	if err != nil {
+	return s.pins.Change(ctx, 0, func(*map[string]ToolPin) error {
+		err := s.store.DeleteToolPin(ctx, by, tool)
+		if errors.Is(err, fleet.ErrNotFound) {
+			return fleet.Refuse(fleet.ErrNotFound, "unknown_tool_pin", "tool", fleet.CleanText(tool, 80))
+		}
 		return err
-	}
-	return s.load(ctx)
+	})
 }
 
 // Differs reports whether the tool is pinned to another digest than an inventory has.

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,11 +49,11 @@ type Options struct {
 type Service struct {
 	o Options
 
-	changing sync.Mutex // one change, or one reading, of the table at a time
-	current  atomic.Pointer[table]
+	table *table.Table[servers]
 }
 
-type table struct {
+// servers are the entries of the table in their order.
+type servers struct {
 	version int64
 	stored  int // the first of entries
 	entries []entry
@@ -82,30 +81,30 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	if o.Changed == nil {
-		o.Changed = func() {}
-	}
 	if o.Fixed != nil {
 		fixed := *o.Fixed
 		fixed.ID, fixed.Fixed, fixed.Enabled, fixed.Kind, fixed.Tools = FixedID, true, true, WebSocket, true
 		o.Fixed = &fixed
 	}
-	return &Service{o: o}
+	s := &Service{o: o}
+	s.table = table.New(table.Options[servers]{Read: s.read, Version: o.Store.UpstreamVersion, Stale: stale,
+		Changed:   o.Changed,
+		VersionOf: func(t *servers) int64 { return t.version }, What: "voice servers", Log: o.Log})
+	return s
 }
 
 // Load reads the table.
-func (s *Service) Load(ctx context.Context) error {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	return s.load(ctx)
-}
+func (s *Service) Load(ctx context.Context) error { return s.table.Load(ctx) }
 
-func (s *Service) load(ctx context.Context) error {
+// Run reads the table again when another process changed it, until ctx ends.
+func (s *Service) Run(ctx context.Context) error { return s.table.Run(ctx) }
+
+func (s *Service) read(ctx context.Context, before *servers) (*servers, error) {
 	list, version, err := s.o.Store.Upstreams(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t := &table{version: version, stored: len(list)}
+	t := &servers{version: version, stored: len(list)}
 	for _, u := range list {
 		e := entry{Choice: Choice{Server: u}}
 		if u.Secret != nil {
@@ -128,18 +127,12 @@ func (s *Service) load(ctx context.Context) error {
 		last.Position = len(t.entries)
 		t.entries = append(t.entries, last)
 	}
-	if err := s.recall(ctx, t); err != nil {
-		return err
-	}
-	s.current.Store(t)
-	s.o.Changed()
-	return nil
+	return t, s.recall(ctx, t, before)
 }
 
 // recall gives the table what is known of the time before fleetd started: the
 // first one from the record of conversations, others from the one before.
-func (s *Service) recall(ctx context.Context, t *table) error {
-	known := s.current.Load()
+func (s *Service) recall(ctx context.Context, t, known *servers) error {
 	for i := range t.entries {
 		e := &t.entries[i]
 		switch {
@@ -162,39 +155,9 @@ func (s *Service) recall(ctx context.Context, t *table) error {
 
 func sealedUpstream(id uuid.UUID) string { return "upstream/" + id.String() }
 
-// upstreamRefresh is how long a change by another process goes unnoticed.
-const upstreamRefresh = 2 * time.Second
-
-// Run reads the table again when another process changed it, until ctx ends.
-func (s *Service) Run(ctx context.Context) error {
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(upstreamRefresh):
-		}
-		version, err := s.o.Store.UpstreamVersion(ctx)
-		if err == nil && version != s.table().version {
-			err = s.Load(ctx)
-		}
-		if err != nil && !failing && ctx.Err() == nil {
-			s.o.Log.Error("voice servers not read; going on with those that are known", "err", err)
-		}
-		failing = err != nil
-	}
-}
-
-func (s *Service) table() *table {
-	if t := s.current.Load(); t != nil {
-		return t
-	}
-	return &table{}
-}
-
 // Any reports whether a device could have a voice server.
 func (s *Service) Any() bool {
-	return slices.ContainsFunc(s.table().entries, func(e entry) bool {
+	return slices.ContainsFunc(s.table.State().entries, func(e entry) bool {
 		return e.Enabled && e.Kind != None
 	})
 }
@@ -202,7 +165,7 @@ func (s *Service) Any() bool {
 // States returns all voice servers in their order, with their health. It reads
 // memory only.
 func (s *Service) States() []State {
-	t := s.table()
+	t := s.table.State()
 	all := make([]State, len(t.entries))
 	for i := range t.entries {
 		all[i] = s.state(&t.entries[i])
@@ -215,12 +178,12 @@ func (s *Service) state(e *entry) State {
 }
 
 // Version is that of the table.
-func (s *Service) Version() int64 { return s.table().version }
+func (s *Service) Version() int64 { return s.table.State().version }
 
 // Choose returns the voice server of a device; false: it has none. While the
 // store is away the device counts as it was last known.
 func (s *Service) Choose(ctx context.Context, id fleet.DeviceID) (Choice, bool) {
-	t := s.table()
+	t := s.table.State()
 	subject := &subject{device: fleet.Device{ID: id}}
 	if t.queries {
 		subject = s.subject(ctx, id)
@@ -298,7 +261,7 @@ func (s *Service) Match(ctx context.Context, by fleet.Principal, id fleet.Device
 	}
 	m, now := Match{Device: known.Device}, s.o.Now()
 	subject := &subject{known.Device, known.Offers}
-	t := s.table()
+	t := s.table.State()
 	for i := range t.entries {
 		e := &t.entries[i]
 		step := Step{Upstream: e.Server, Outcome: Later}
@@ -368,7 +331,7 @@ func (s *Service) Upstream(by fleet.Principal, id uuid.UUID) (State, error) {
 	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
 		return State{}, err
 	}
-	e := s.table().entry(id)
+	e := s.table.State().entry(id)
 	if e == nil {
 		return State{}, errUnknownUpstream(id)
 	}
@@ -382,7 +345,7 @@ func (s *Service) Check(ctx context.Context, by fleet.Principal, id uuid.UUID) (
 	if err := by.May(fleet.RoleAdmin, "manage_upstreams"); err != nil {
 		return Check{}, err
 	}
-	e := s.table().entry(id)
+	e := s.table.State().entry(id)
 	switch {
 	case e == nil:
 		return Check{}, errUnknownUpstream(id)
@@ -392,7 +355,7 @@ func (s *Service) Check(ctx context.Context, by fleet.Principal, id uuid.UUID) (
 	return s.o.Link.CheckUpstream(ctx, e.Choice), nil
 }
 
-func (t *table) entry(id uuid.UUID) *entry {
+func (t *servers) entry(id uuid.UUID) *entry {
 	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.ID == id })
 	if i < 0 {
 		return nil
@@ -469,14 +432,14 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64,
 	now := s.o.Now()
 	u := Server{ID: uuid.Must(uuid.NewV7()), Kind: WebSocket, Auth: AuthNone, Tools: true, Enabled: true,
 		UpdatedBy: by.Name, CreatedAt: now, UpdatedAt: now}
-	err := s.change(ctx, by, version, func(t *table) error {
+	err := s.change(ctx, by, version, func(t *servers) error {
 		if t.stored >= MaxUpstreams {
 			return fleet.Refuse(fleet.ErrConflict, "too_many_upstreams", "limit", MaxUpstreams)
 		}
 		if err := s.apply(&u, c); err != nil {
 			return err
 		}
-		u.Position = t.clamp(place, t.stored)
+		u.Position = table.Place(place, 0, t.stored)
 		return s.o.Store.CreateUpstream(ctx, by, t.version, u)
 	})
 	return s.changed(u.ID, err)
@@ -485,7 +448,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64,
 // Update changes a voice server; its place stays.
 func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, c Change) (
 	State, error) {
-	err := s.change(ctx, by, version, func(t *table) error {
+	err := s.change(ctx, by, version, func(t *servers) error {
 		u, err := t.open(id)
 		if err != nil {
 			return err
@@ -501,7 +464,7 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64,
 
 // Delete removes a voice server. Conversations that are open go on.
 func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID) error {
-	return s.change(ctx, by, version, func(t *table) error {
+	return s.change(ctx, by, version, func(t *servers) error {
 		u, err := t.open(id)
 		if err != nil {
 			return err
@@ -514,54 +477,31 @@ func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64,
 // end, before the one of the command line.
 func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, place int) (State,
 	error) {
-	err := s.change(ctx, by, version, func(t *table) error {
+	err := s.change(ctx, by, version, func(t *servers) error {
 		u, err := t.open(id)
 		if err != nil {
 			return err
 		}
-		ids := make([]uuid.UUID, 0, t.stored)
-		for _, other := range t.entries[:t.stored] {
-			if other.ID != id {
-				ids = append(ids, other.ID)
-			}
-		}
-		u.Position = t.clamp(place, len(ids))
-		return s.o.Store.OrderUpstreams(ctx, by, t.version, slices.Insert(ids, u.Position, id), u)
+		var order []uuid.UUID
+		order, u.Position = table.Move(t.entries[:t.stored], func(e entry) uuid.UUID { return e.ID }, id, place, 0)
+		return s.o.Store.OrderUpstreams(ctx, by, t.version, order, u)
 	})
 	return s.changed(id, err)
 }
 
-// change makes a change of the table. Who did not say which version they saw
-// meant the voice server, whatever others changed meanwhile.
-func (s *Service) change(ctx context.Context, by fleet.Principal, version int64, do func(*table) error) error {
+func (s *Service) change(ctx context.Context, by fleet.Principal, version int64, do func(*servers) error) error {
 	if err := by.May(fleet.RoleAdmin, "manage_upstreams"); err != nil {
 		return err
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	for try := 0; ; try++ {
-		t := s.table()
-		var err error
-		if version != 0 && version != t.version {
-			err = fleet.Refuse(fleet.ErrConflict, "upstreams_changed", "version", version).At("version")
-		} else {
-			err = do(t)
-		}
-		if err != nil && !errors.Is(err, fleet.ErrConflict) {
-			return err
-		}
-		failed := s.load(ctx)
-		switch {
-		case err == nil:
-			return failed
-		case failed != nil || s.table().version == t.version || try > 2:
-			return err
-		}
-	}
+	return s.table.Change(ctx, version, do)
+}
+
+func stale(version int64) error {
+	return fleet.Refuse(fleet.ErrConflict, "upstreams_changed", "version", version).At("version")
 }
 
 // open returns a voice server that may be changed.
-func (t *table) open(id uuid.UUID) (Server, error) {
+func (t *servers) open(id uuid.UUID) (Server, error) {
 	e := t.entry(id)
 	switch {
 	case e == nil:
@@ -572,19 +512,11 @@ func (t *table) open(id uuid.UUID) (Server, error) {
 	return e.Server, nil
 }
 
-// clamp is the place that a voice server gets among n others.
-func (t *table) clamp(place, n int) int {
-	if place < 0 {
-		return n
-	}
-	return min(place, n)
-}
-
 func (s *Service) changed(id uuid.UUID, err error) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	e := s.table().entry(id)
+	e := s.table.State().entry(id)
 	if e == nil { // another process removed it at once
 		return State{}, errUnknownUpstream(id)
 	}
