@@ -32,22 +32,50 @@ func (s *Store) audited(ctx context.Context, by fleet.Principal, action, subject
 	return nil
 }
 
+// An auditNote is one entry of an act that may have several.
+type auditNote struct {
+	subject string
+	detail  map[string]any
+}
+
+// writeAudit adds one entry to the record.
 func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subject string,
 	detail map[string]any) error {
-	if detail == nil {
-		detail = map[string]any{}
-	}
-	// jsonb takes no \u0000, and the detail may quote a device.
-	text, err := json.Marshal(detail)
+	return writeAudits(ctx, tx, by, action, []auditNote{{subject, detail}})
+}
+
+// writeAudits adds an entry for each row.
+func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string, rows []auditNote) error {
+	args, err := auditArgs(by, action, rows)
 	if err != nil {
-		return fmt.Errorf("audit entry %s: %w", action, err)
+		return err
 	}
-	id := uuid.Must(uuid.NewV7())
-	_, err = tx.Exec(ctx, `
-		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		id, time.Now(), by.Kind, by.ID, cleanText(by.Name), by.Role, action, cleanText(subject), withoutNUL(string(text)))
+	_, err = tx.Exec(ctx, insertAudit, args...)
 	return err
+}
+
+// insertAudit is the only statement that adds to the record; see [auditArgs].
+const insertAudit = `
+	INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
+	SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
+	FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)`
+
+// auditArgs are the arguments of [insertAudit].
+func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, error) {
+	ids, subjects, details := make([]uuid.UUID, len(rows)), make([]string, len(rows)), make([]string, len(rows))
+	for i, r := range rows {
+		if r.detail == nil {
+			r.detail = map[string]any{}
+		}
+		text, err := json.Marshal(r.detail)
+		if err != nil {
+			return nil, fmt.Errorf("audit entry %s: %w", action, err)
+		}
+		// jsonb takes no \u0000, and the detail may quote a device.
+		ids[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(r.subject), withoutNUL(string(text))
+	}
+	return []any{time.Now(), string(by.Kind), by.ID, cleanText(by.Name), string(by.Role), action, ids, subjects,
+		details}, nil
 }
 
 // withoutNUL drops escaped NULs from marshalled JSON, minding that the

@@ -2,13 +2,11 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"fleetd/fleet"
@@ -118,12 +116,11 @@ func patchDevices(ctx context.Context, tx pgx.Tx, ids []string, changes []fleet.
 // and what the device itself became.
 func auditMany(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string, changes []fleet.DeviceChange,
 	shared map[string]any) error {
-	entries, subjects, details := make([]uuid.UUID, len(changes)), make([]string, len(changes)),
-		make([]string, len(changes))
+	rows := make([]auditNote, len(changes))
 	for i, c := range changes {
-		detail := map[string]any{}
-		for k, v := range shared {
-			detail[k] = v
+		detail := maps.Clone(shared)
+		if detail == nil {
+			detail = map[string]any{}
 		}
 		if c.Patch.Name != nil {
 			detail["name"] = *c.Patch.Name
@@ -134,16 +131,7 @@ func auditMany(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string
 		if c.Patch.Tags != nil {
 			detail["tags"] = *c.Patch.Tags
 		}
-		text, err := json.Marshal(detail)
-		if err != nil {
-			return fmt.Errorf("audit entry %s: %w", action, err)
-		}
-		entries[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(string(c.ID)), withoutNUL(string(text))
+		rows[i] = auditNote{string(c.ID), detail}
 	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-		SELECT e.id, $1, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
-		FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)`,
-		time.Now(), by.Kind, by.ID, cleanText(by.Name), by.Role, action, entries, subjects, details)
-	return err
+	return writeAudits(ctx, tx, by, action, rows)
 }

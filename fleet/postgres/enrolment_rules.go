@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -98,23 +97,21 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 		}
 		by := enrolment.RuleActor(*a)
 		tags := cleanTexts(a.Tags)
+		args, _ := auditArgs(by, "device.accept", []auditNote{{string(p.Poll.Device), // of texts: it can be marshalled
+			map[string]any{"rule": by.ID, "rule_name": cleanText(a.Name), "tags": tags}}})
+		b.Queue(insertAudit+` WHERE NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $10)`,
+			append(args, a.ID)...)
 		b.Queue(`
 			WITH new AS (
 				INSERT INTO enrolment_acceptances (id, rule_id, device_id, at) VALUES ($1, $2, $3, $4)
 				ON CONFLICT (id) DO NOTHING RETURNING device_id
-			), entry AS (
-				INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-				SELECT $5::uuid, $6::timestamptz, $7::text, $8::text, $9::text, $10::text, 'device.accept', device_id,
-					jsonb_build_object('rule', $8::text, 'rule_name', $11::text, 'tags', to_jsonb($12::text[])) FROM new
 			)
-			UPDATE devices d SET tags = t.tags, transport_choice = coalesce(nullif($14::text, ''), d.transport_choice),
-				tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $13::text || lower(array_to_string(t.tags,
-					$13::text)) || $13::text END
+			UPDATE devices d SET tags = t.tags, transport_choice = coalesce(nullif($7::text, ''), d.transport_choice),
+				tags_key = CASE WHEN t.tags = '{}' THEN '' ELSE $6::text || lower(array_to_string(t.tags,
+					$6::text)) || $6::text END
 			FROM new, LATERAL (SELECT ARRAY(SELECT DISTINCT tag COLLATE "C" FROM unnest(
-				(SELECT o.tags FROM devices o WHERE o.id = new.device_id) || $12::text[]) AS tag ORDER BY 1) AS tags) t
+				(SELECT o.tags FROM devices o WHERE o.id = new.device_id) || $5::text[]) AS tag ORDER BY 1) AS tags) t
 			WHERE d.id = new.device_id`,
-			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, uuid.Must(uuid.NewV7()), time.Now(), string(by.Kind), by.ID,
-			cleanText(by.Name),
-			string(by.Role), cleanText(a.Name), tags, tagMark, string(a.Transport))
+			a.ID, a.Rule, cleanText(string(p.Poll.Device)), a.At, tags, tagMark, string(a.Transport))
 	}
 }
