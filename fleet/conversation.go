@@ -112,10 +112,15 @@ func ParseConversationEnds(s string) ([]ConversationEnd, error) {
 
 // ConversationStore keeps the record of conversations.
 type ConversationStore interface {
+	ConversationRecords
 	// SaveConversations stores conversations, or what became of them.
 	SaveConversations(ctx context.Context, list []Conversation) error
-	Conversation(ctx context.Context, id uuid.UUID) (Conversation, error)
-	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first
 	// RecoverConversations ends what a dead process left open.
 	RecoverConversations(ctx context.Context, at time.Time) (int64, error)
+}
+
+// ConversationRecords are the conversations on record.
+type ConversationRecords interface {
+	Conversation(ctx context.Context, id uuid.UUID) (Conversation, error)
+	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first
 }

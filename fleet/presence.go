@@ -138,5 +138,10 @@ type PresenceStore interface {
 	// exist yet. The node of a process may change with each start.
 	ResetPresence(ctx context.Context, node string, evidence Reason, at time.Time) (int64, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
+	PresenceSampleRecords
+}
+
+// PresenceSampleRecords are the samples on record.
+type PresenceSampleRecords interface {
 	PresenceSamples(ctx context.Context, since time.Time) ([]PresenceSample, error)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"image"
 	"io"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // SnapshotsOptions configures [Service]. Links, Store, Blobs and PublicURL
@@ -208,10 +209,8 @@ type Snapshot struct {
 	CreatedAt     time.Time
 }
 
-// SnapshotStore keeps what is known of uploaded pictures; the bytes are in the
-// blob store.
-type Store interface {
-	CreateSnapshot(ctx context.Context, s Snapshot) error
+// Records are the snapshots on record.
+type Records interface {
 	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
 	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
 	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error)  // oldest first
@@ -219,4 +218,10 @@ type Store interface {
 	SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
 	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot,
 		error) // of those that have one
+}
+
+// Store keeps snapshots.
+type Store interface {
+	Records
+	CreateSnapshot(ctx context.Context, s Snapshot) error
 }

@@ -68,19 +68,19 @@ type Broker struct {
 	MessagesIn, MessagesOut, Refused, Dropped int64 // dropped: the device did not read
 }
 
-// SystemPartKind says what a part of the program is.
-type PartKind string
+// ComponentKind says what a part of the program is.
+type ComponentKind string
 
 // A part is a Go module, a font or a script.
 const (
-	PartModule PartKind = "module"
-	PartFont   PartKind = "font"
-	PartScript PartKind = "script"
+	PartModule ComponentKind = "module"
+	PartFont   ComponentKind = "font"
+	PartScript ComponentKind = "script"
 )
 
 // A SystemPart is something that others made, and that fleetd is built from.
 type Part struct {
 	Name, Version string
-	Kind          PartKind
+	Kind          ComponentKind
 	Licence       string // SPDX identifier; "" if it is not known
 }

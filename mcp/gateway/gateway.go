@@ -42,7 +42,7 @@ type Options struct {
 	FanOuts   *call.FanOuts
 	Approvals *call.Approvals
 	Snapshots *picture.Service
-	Pictures  picture.Store // what is known of the pictures
+	Pictures  picture.Records
 	Operators *operator.Service
 	Filters   *fleet.Filters
 	Pins      *policy.ToolPins // nil: no tool is pinned

@@ -69,10 +69,10 @@ type Options struct {
 	Upstreams     *upstream.Service
 	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
-	Conversations fleet.ConversationStore
-	SnapshotStore picture.Store
+	Conversations fleet.ConversationRecords
+	Pictures      picture.Records
 	Stats         call.StatsStore
-	Samples       PresenceSampler
+	Samples       fleet.PresenceSampleRecords
 	Reports       *telemetry.Reports
 	Audit         audit.Store
 	Idempotency   fleet.IdempotencyStore
@@ -90,11 +90,6 @@ type Options struct {
 // more, or may do something else than p. Package authority has one.
 type Follower interface {
 	Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
-}
-
-// A PresenceSampler knows how many devices were reachable when.
-type PresenceSampler interface {
-	PresenceSamples(ctx context.Context, since time.Time) ([]fleet.PresenceSample, error)
 }
 
 type api struct {

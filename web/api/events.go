@@ -158,7 +158,7 @@ func (a *api) eventSources() *fleet.EventSources {
 		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := a.FanOuts.Get(ctx, id); return err },
 		Campaign: func(ctx context.Context, id uuid.UUID) error { _, err := a.Campaigns.Campaign(ctx, id); return err },
 		Call:     func(ctx context.Context, id uuid.UUID) error { _, err := a.Calls.Get(ctx, id); return err },
-		Picture:  func(ctx context.Context, id uuid.UUID) error { _, err := a.SnapshotStore.Snapshot(ctx, id); return err },
+		Picture:  func(ctx context.Context, id uuid.UUID) error { _, err := a.Pictures.Snapshot(ctx, id); return err },
 		Approval: func(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 			_, err := a.Approvals.Get(ctx, by, id)
 			return err

@@ -69,7 +69,7 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 	}
 	if in.Call != "" {
 		id, _ := uuid.Parse(in.Call) // the document asks for a UUID
-		shots, err := a.SnapshotStore.SnapshotsOfCall(ctx, id, in.Limit)
+		shots, err := a.Pictures.SnapshotsOfCall(ctx, id, in.Limit)
 		if err != nil {
 			return nil, err
 		}
@@ -81,9 +81,9 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 	}
 	var shots []picture.Snapshot
 	if in.Kind == "" {
-		shots, err = a.SnapshotStore.Snapshots(ctx, id, in.Limit)
+		shots, err = a.Pictures.Snapshots(ctx, id, in.Limit)
 	} else {
-		shots, err = a.SnapshotStore.SnapshotsOfKind(ctx, id, picture.SnapshotKind(in.Kind), in.Limit)
+		shots, err = a.Pictures.SnapshotsOfKind(ctx, id, picture.SnapshotKind(in.Kind), in.Limit)
 	}
 	if err != nil {
 		return nil, err

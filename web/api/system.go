@@ -84,10 +84,10 @@ type brokerView struct {
 }
 
 type systemPartView struct {
-	Name    string          `json:"name"`
-	Version string          `json:"version"`
-	Kind    system.PartKind `json:"kind" enum:"module,font,script"`
-	Licence string          `json:"licence" doc:"SPDX identifier; empty if it is not known"`
+	Name    string               `json:"name"`
+	Version string               `json:"version"`
+	Kind    system.ComponentKind `json:"kind" enum:"module,font,script"`
+	Licence string               `json:"licence" doc:"SPDX identifier; empty if it is not known"`
 }
 
 func (a *api) getSystem(ctx context.Context, _ fleet.Principal, _ *struct{}) (*answer[systemView], error) {

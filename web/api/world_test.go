@@ -234,7 +234,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Alerts: w.alerts,
-		SnapshotStore: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = w.store.DatabaseReport(ctx)

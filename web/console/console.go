@@ -64,16 +64,16 @@ type Options struct {
 	Serials      *enrolment.Serials
 	Keys         *enrolment.SigningKeys
 	Snapshots    *picture.Service
-	Pictures     picture.Store // what is known of the pictures
+	Pictures     picture.Records
 	Stats        call.StatsStore
-	Samples      fleet.PresenceStore // the console only reads its samples
-	Reports      Reports             // what devices report about themselves
+	Samples      fleet.PresenceSampleRecords
+	Reports      Reports // what devices report about themselves
 	CoreDumps    *telemetry.CoreDumps
 	Logs         *telemetry.Logs
 	Audit        audit.Store
 	Events       *fleet.Events
 
-	Conversations fleet.ConversationStore
+	Conversations fleet.ConversationRecords
 	Talking       *fleet.OpenConversations // nil: no device is shown in conversation
 
 	Sessions scs.CtxStore // of signed-in operators

@@ -72,9 +72,7 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 		d.cameras.note(l.ELFSHA256, l.Inventory.Tools)
 		d.Enrolments.Listed(l.Device, l.ELFSHA256, l.At)
 	}
-	if engine := d.engine.Load(); engine != nil {
-		engine.Observe(rollout.OfListing(l.Device, l))
-	}
+	d.engine.Observe(rollout.OfListing(l.Device, l))
 	return nil
 }
 
@@ -84,51 +82,36 @@ func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.Ra
 	d.Reports.Notified(id, method, params)
 }
 
-// kick ends a device's connection. The broker starts after those who ask.
+// kick ends a device's connection.
 func (s *Server) kick(id fleet.DeviceID, cause fleet.Cause) {
 	s.targets.Forget(id)
-	if s.broker != nil {
-		s.broker.Kick(id, cause)
-	}
+	s.broker.Kick(id, cause)
 }
 
 // connection is the one that the device has now.
 func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
-	if s.broker == nil {
-		return fleet.Connection{}, false
-	}
 	return s.broker.Connection(id)
 }
 
 // ping asks the device's connection for a sign of life, for enrolment.
 func (s *Server) ping(ctx context.Context, id fleet.DeviceID) (fleet.Connection, bool) {
-	if s.broker == nil {
-		return fleet.Connection{}, false
-	}
 	epoch, err := s.broker.Ping(ctx, id)
 	c, ok := s.broker.Connection(id)
 	return c, ok && err == nil && c.Epoch == epoch
 }
 
-// evidence passes what is observed of devices to the campaigns. The engine starts
-// after the broker, whose first connections it finds in the records.
+// evidence passes what is observed of devices to the campaigns.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
-	if engine := s.engine.Load(); engine != nil {
-		engine.Observe(rollout.OfDevice(id, e))
-	}
+	s.engine.Observe(rollout.OfDevice(id, e))
 }
 
 func (s *Server) retiring(id fleet.DeviceID) {
 	s.Enrolments.Retired(id)
-	if engine := s.engine.Load(); engine != nil {
-		engine.Observe(rollout.OfRetirement(id))
-	}
+	s.engine.Observe(rollout.OfRetirement(id))
 }
 
 func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, attempt int, j telemetry.Job) {
-	if engine := s.engine.Load(); engine != nil {
-		engine.Observe(rollout.OfJob(device, deployment, attempt, j))
-	}
+	s.engine.Observe(rollout.OfJob(device, deployment, attempt, j))
 }
 
 // register has what devices said stored for campaigns.
@@ -166,14 +149,10 @@ func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]te
 	if err := w.ReportStore.SaveVitals(ctx, latest); err != nil {
 		return err
 	}
-	if dumps := w.server.coreDumps.Load(); dumps != nil {
-		dumps.Observe(latest)
-	}
+	w.server.coreDumps.Observe(latest)
 	return nil
 }
 
 func (s *Server) logged(id fleet.DeviceID, params json.RawMessage) {
-	if logs := s.logs.Load(); logs != nil {
-		logs.OnLog(id, params)
-	}
+	s.logs.OnLog(id, params)
 }

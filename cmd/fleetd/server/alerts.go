@@ -10,14 +10,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"fleetd/fleet/alert"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/upstream"
 	"fleetd/web/i18n"
-
-	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // watchAlerts starts the loop that looks whether the fleet is well.
@@ -48,8 +48,8 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 		s.metrics.gauge("fleetd_alerts", "Alerts that have not ended, by kind.", prometheus.Labels{"kind": string(k)},
 			func() float64 { return float64(s.Alerts.Count(k)) })
 	}
-	s.stages.run("alerts", s.Alerts.Run)
-	s.stages.run("mails about alerts", s.Alerts.RunMail)
+	s.stages.add("alerts", s.Alerts.Run)
+	s.stages.add("mails about alerts", s.Alerts.RunMail)
 	return nil
 }
 

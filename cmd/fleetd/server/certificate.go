@@ -121,7 +121,7 @@ func (s *Server) followCertificate(cert *certificate) *tls.Config {
 	if cert == nil {
 		return nil
 	}
-	s.stages.run("certificate", cert.run)
+	s.stages.add("certificate", cert.run)
 	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
 		"When the certificate in use expires, in seconds since 1970.",
 		nil, func() float64 { return float64(cert.expiry().Unix()) })

@@ -29,9 +29,9 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		return nil, err
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
-		Offers: s.engine.Load(), Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
+		Offers: s.engine, Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
 	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps.Load(), Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
+		CoreDumps: s.coreDumps, Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
 		WebSocket: s.broker.ServeWebSocket, Log: s.log}
 	explainer := voiceExplainer{server: s}
 	if s.cfg.VisionURL != "" {
@@ -50,7 +50,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Approvals: s.Approvals, Webhooks: s.Webhooks, Alerts: s.Alerts, Upstreams: s.Upstreams,
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
-		CoreDumps: s.coreDumps.Load(), Logs: s.logs.Load(), Events: s.Events,
+		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
 		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy,
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), EnrolmentMode: s.cfg.enrolmentMode(),
 		Version: s.cfg.Version, System: s.systemFacts(ctx),
@@ -96,7 +96,7 @@ func (s *Server) rest() http.Handler {
 		Snapshots: s.Snapshots,
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
 		Upstreams: s.Upstreams, Alerts: s.Alerts,
-		CoreDumps: s.coreDumps.Load(), SnapshotStore: s.store, Conversations: s.store, Stats: s.store,
+		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority,
 		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
@@ -113,7 +113,7 @@ func (s *Server) openGateway() (err error) {
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Approvals: s.Approvals,
 		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Pins: s.ToolPins,
 		Campaigns: s.Campaigns,
-		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps.Load(), Events: s.Events,
+		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps, Events: s.Events,
 		PublicURL: s.cfg.PublicURL, Authority: s.authority,
 		Version: s.cfg.Version, Log: s.log,
 		Texts: gateway.Texts{Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,

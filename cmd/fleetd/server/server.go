@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"fleetd/broker"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
@@ -48,8 +50,6 @@ import (
 	"fleetd/fleet/webhook"
 	"fleetd/mcp/gateway"
 	"fleetd/web/device"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A Server is fleetd's parts, running. Its exported fields are the services of
@@ -101,11 +101,10 @@ type Server struct {
 	heavy      heavy.Limits
 	downloads  *firmware.Downloads
 
-	// These start after the broker, whose connections use them.
-	voice     atomic.Pointer[voice.Relay] // nil before there is a voice server
-	engine    atomic.Pointer[rollout.Engine]
-	coreDumps atomic.Pointer[telemetry.CoreDumps]
-	logs      atomic.Pointer[telemetry.Logs]
+	voice     atomic.Pointer[voice.Relay] // opened with the first voice server; nil before
+	engine    *rollout.Engine
+	coreDumps *telemetry.CoreDumps
+	logs      *telemetry.Logs
 
 	voiceWanted   chan struct{} // the voice servers changed
 	reporter      *systemReporter
@@ -123,8 +122,9 @@ type Server struct {
 // is left running. If the error is a [UsageError], or about a file or an address
 // that the configuration names, nothing was changed on disk.
 //
-// The parts start in the order in which they are written here, and stop in the
-// opposite order, each before the next: what a part needs outlives it.
+// The database and what keeps records run first. All other parts are put together, so
+// that each has the others, and only then start, in the order in which they are written
+// here. They stop in the opposite order: what a part needs outlives it.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	tone, err := cfg.toneServer()
 	if err != nil {
@@ -273,14 +273,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Events: s.Events, Kick: s.kick, Retiring: s.retiring, Transport: s.Enrolments.ChooseTransport,
 		Log: log, Approve: s.Enrolments.Approve,
 		Busy: campaign.PartsOf(s.store)})
-	s.stages.run("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.Events) })
-	s.stages.run("presence", s.Presences.Run)
-	s.stages.run("serial numbers", s.Serials.Run)
-	s.stages.run("signing keys", s.Keys.Run)
-	s.stages.run("enrolment", s.Enrolments.Run)
+	s.stages.add("call targets", func(ctx context.Context) error { return s.targets.Run(ctx, s.Events) })
+	s.stages.add("presence", s.Presences.Run)
+	s.stages.add("serial numbers", s.Serials.Run)
+	s.stages.add("signing keys", s.Keys.Run)
+	s.stages.add("enrolment", s.Enrolments.Run)
 	s.Reports = telemetry.NewReports(telemetry.ReportsOptions{Store: crashWatch{s.store, s}, Events: s.Events,
 		OnLog: s.logged, OnUpgradeJob: s.upgradeReported, Log: log})
-	s.stages.run("reports of devices", s.Reports.Run)
+	s.stages.add("reports of devices", s.Reports.Run)
 
 	if err := s.openUpstreams(ctx, sealer); err != nil {
 		return nil, err
@@ -289,7 +289,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.vision = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
 		Connection: s.connection})
 
-	// Devices connect from here on.
+	// How they connect.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
 		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Node: cfg.NodeName,
@@ -297,15 +297,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.stages.run("broker", s.broker.Run)
+	s.stages.add("broker", s.broker.Run)
 	s.cfg.boundMQTT(s.broker.Addr())
 
 	// What calls them.
-	s.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: s.Events, Free: func(id fleet.DeviceID) {
-		if engine := s.engine.Load(); engine != nil {
-			engine.ConversationEnded(id)
-		}
-	}})
+	s.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: s.Events,
+		Free: func(id fleet.DeviceID) { s.engine.ConversationEnded(id) }})
 	var interruptions *call.Interruptions // nil: nothing waits
 	if cfg.ConversationWait > 0 {
 		interruptions = &call.Interruptions{Open: s.open, Bound: cfg.ConversationWait}
@@ -313,17 +310,17 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Snapshots = picture.New(picture.Options{Links: s.store, Store: s.store, Blobs: s.blobs,
 		PublicURL: s.cfg.PublicURL, Presences: s.Presences, Events: s.Events, Log: log,
 		Running: func(id fleet.DeviceID) (fleet.RunningCall, bool) { return s.Calls.Running(id) }})
-	s.stages.run("one-time links", s.Snapshots.Run)
+	s.stages.add("one-time links", s.Snapshots.Run)
 	s.Policies = policy.New(s.store, log)
 	if err := s.Policies.Load(ctx); err != nil {
 		return nil, err
 	}
-	s.stages.run("policy", s.Policies.Run)
+	s.stages.add("policy", s.Policies.Run)
 	s.ToolPins = policy.NewToolPins(s.store, s.targets, log)
 	if err := s.ToolPins.Load(ctx); err != nil {
 		return nil, err
 	}
-	s.stages.run("tool pins", s.ToolPins.Run)
+	s.stages.add("tool pins", s.ToolPins.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
 		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
@@ -331,27 +328,22 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			running := s.Enrolments.Running(id)
 			return running.ELFSHA256, running.Version
 		}})
-	if err := s.Calls.Resume(ctx); err != nil {
-		return nil, err
-	}
 	// These two stop after the calls: they wait for those that they make.
-	dumps := telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
+	s.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
 		Events: s.Events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
-	s.coreDumps.Store(dumps)
-	s.stages.run("core dumps", dumps.Run)
-	logs := telemetry.NewLogs(telemetry.LogsOptions{Calls: s.Calls, Events: s.Events, Log: log})
-	s.logs.Store(logs)
-	s.stages.run("logs of devices", logs.Run)
+	s.stages.add("core dumps", s.coreDumps.Run)
+	s.logs = telemetry.NewLogs(telemetry.LogsOptions{Calls: s.Calls, Events: s.Events, Log: log})
+	s.stages.add("logs of devices", s.logs.Run)
 	s.stages.onStop("calls", s.Calls.Shutdown)
 	s.FanOuts = call.NewFanOuts(call.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
 		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
-	s.stages.run("fan-outs", s.FanOuts.Run)
+	s.stages.add("fan-outs", s.FanOuts.Run)
 	s.Approvals = call.NewApprovals(call.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
 		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
 	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,
 		func() float64 { return float64(s.Approvals.Waiting()) })
-	s.stages.run("approvals", s.Approvals.Run)
+	s.stages.add("approvals", s.Approvals.Run)
 
 	if err := s.startVoice(ctx); err != nil {
 		return nil, err
@@ -364,17 +356,16 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Revoked: func(sha256 []string) { s.downloads.RevokeImages(sha256) }, Log: log})
 	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log, Check: s.Firmware.CheckStored,
-		Observe: func(t firmware.Transfer) { s.engine.Load().Observe(rollout.OfTransfer(t)) }})
-	engine := rollout.New(rollout.Options{Leader: s.lease, Store: s.store, Inventories: s.store, Quarantines: s.store,
+		Observe: func(t firmware.Transfer) { s.engine.Observe(rollout.OfTransfer(t)) }})
+	s.engine = rollout.New(rollout.Options{Leader: s.lease, Store: s.store, Inventories: s.store, Quarantines: s.store,
 		Calls: s.Calls, Link: s.broker, Presence: s.Presences, Downloads: s.downloads, Conversations: interruptions,
 		Register: register{s.Enrolments, s.Reports}, Limits: s.Firmware.Limits, Authority: s.authority, Rollback: s.rollBack,
 		PublicURL: s.cfg.PublicURL, Events: s.Events, Log: log, Zone: s.zone, Timers: cfg.timers, Tick: cfg.engineTick})
 	s.Campaigns = campaign.New(campaign.Options{Store: s.store, Firmware: s.store, Devices: s.store, Inventories: s.store,
 		Quarantines: s.store, Requeue: s.store.Requeue, RolledBack: s.store.RolledBackBuilds, Signed: len(imageKeys) > 0,
 		RequireApproval: cfg.RequireApproval, Linked: s.store.Linked, Authority: s.authority, Events: s.Events,
-		Wake: engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
-	s.engine.Store(engine)
-	s.stages.run("campaigns", engine.Run)
+		Wake: s.engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
+	s.stages.add("campaigns", s.engine.Run)
 
 	if err := s.watchAlerts(ctx, cert); err != nil {
 		return nil, err
@@ -396,11 +387,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	lingerer := device.NewLingerer(device.LingerOptions{})
 	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
 		func() float64 { return float64(lingerer.Waiting()) })
-	s.stages.run("http", func(ctx context.Context) error {
+	s.stages.add("http", func(ctx context.Context) error {
 		context.AfterFunc(ctx, lingerer.Stop)
 		context.AfterFunc(ctx, s.gateway.Close)
 		return console.Run(ctx, lingerer.Listener(s.httpListener))
 	})
+	if err := s.Calls.Resume(ctx); err != nil {
+		return nil, err
+	}
+	s.stages.start()
 	s.admin.ready.Store(true)
 	if err := s.startDemo(ctx); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stages are the parts of the server in the order they were started. They stop
+// stages are the parts of the server in the order in which they start. They stop
 // in the opposite order, each before the next: what a part needs outlives it.
 type stages struct {
 	log   *slog.Logger
@@ -17,8 +17,9 @@ type stages struct {
 }
 
 type stage struct {
-	name string
-	stop func()
+	name  string
+	start func(ctx context.Context) (stop func()) // nil once it was called
+	stop  func()
 }
 
 // stageTimeout bounds how long one part may take to stop, closeTimeout how long
@@ -32,7 +33,28 @@ func newStages(log *slog.Logger) *stages { return &stages{log: log, died: make(c
 
 // run starts a part that runs until its context ends.
 func (s *stages) run(name string, run func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
+	s.onStop(name, s.launch(context.Background(), name, run))
+}
+
+// add registers a part that [stages.start] starts: until then the parts that it needs,
+// and those that need it, are put together.
+func (s *stages) add(name string, run func(context.Context) error) {
+	s.parts = append(s.parts, stage{name: name, start: func(ctx context.Context) func() {
+		return s.launch(ctx, name, run)
+	}})
+}
+
+// start starts the parts that were added, in their order.
+func (s *stages) start() {
+	for i := range s.parts {
+		if p := &s.parts[i]; p.start != nil {
+			p.stop, p.start = p.start(context.Background()), nil
+		}
+	}
+}
+
+func (s *stages) launch(ctx context.Context, name string, run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -43,14 +65,16 @@ func (s *stages) run(name string, run func(context.Context) error) {
 			s.log.Error("part stopped with an error", "part", name, "err", err)
 		}
 	}()
-	s.onStop(name, func() {
+	return func() {
 		cancel()
 		<-done
-	})
+	}
 }
 
 // onStop registers what ends a part that has been started otherwise.
-func (s *stages) onStop(name string, stop func()) { s.parts = append(s.parts, stage{name, stop}) }
+func (s *stages) onStop(name string, stop func()) {
+	s.parts = append(s.parts, stage{name: name, stop: stop})
+}
 
 func (s *stages) fail(err error) {
 	select {
@@ -69,12 +93,18 @@ func (s *stages) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends all parts, the latest first. One that takes too long is left behind.
+// stop ends all parts, the latest first. One that takes too long is left behind. A part
+// that never started runs with a context that has ended, to close what it has open.
 func (s *stages) stop() {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
 	all, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for i := len(s.parts) - 1; i >= 0; i-- {
 		p := s.parts[i]
+		if p.start != nil {
+			p.stop = p.start(over)
+		}
 		begin := time.Now()
 		done := make(chan struct{})
 		go func() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"fleetd/fleet/system"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"fleetd/fleet/system"
 )
 
 // licences is the output of scripts/licences: name, kind, licence and version.
@@ -88,7 +89,7 @@ func parts(v *system.Report) (all []system.Part) {
 	known := make(map[string]string) // licences of modules
 	for line := range strings.Lines(licences) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		p := system.Part{Name: f[0], Kind: system.PartKind(f[1]), Licence: f[2], Version: f[3]}
+		p := system.Part{Name: f[0], Kind: system.ComponentKind(f[1]), Licence: f[2], Version: f[3]}
 		if p.Kind == system.PartModule {
 			known[p.Name] = p.Licence
 		} else {

@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"fleetd/broker"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
@@ -16,9 +19,6 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/web/device"
 	"fleetd/web/i18n"
-
-	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // openUpstreams reads the voice servers: those on record, and behind them the one
@@ -47,10 +47,10 @@ func (s *Server) openUpstreams(ctx context.Context, sealer upstream.Sealer) erro
 	if err := s.Upstreams.Load(ctx); err != nil {
 		return err
 	}
-	s.stages.run("voice servers", s.Upstreams.Run)
+	s.stages.add("voice servers", s.Upstreams.Run)
 	s.accounts = voice.NewAccounts(voice.AccountsOptions{Store: s.store, Sealer: sealer, Choose: s.Upstreams.Choose,
 		Guard: s.outbound, Log: s.log})
-	s.stages.run("accounts at voice servers", s.accounts.Run)
+	s.stages.add("accounts at voice servers", s.accounts.Run)
 	return nil
 }
 
@@ -122,7 +122,7 @@ func (s *Server) startVoice(ctx context.Context) error {
 			return err
 		}
 	}
-	s.stages.run("voice", func(ctx context.Context) error {
+	s.stages.add("voice", func(ctx context.Context) error {
 		for relay == nil {
 			select {
 			case <-ctx.Done():
