@@ -156,9 +156,9 @@ func TestLateAnswerAtTheLastMoment(t *testing.T) {
 func TestLostConnection(t *testing.T) {
 	b, dom := start(t, nil)
 	for name, end := range map[string]func(*rawDevice){
-		"clean=false: the device closed the socket": func(d *rawDevice) { d.conn.Close() },
+		"clean=false: " + fleet.CauseSocketClosed: func(d *rawDevice) { d.conn.Close() },
 		"clean=true: ": func(d *rawDevice) { d.write([]byte{0xe0, 0}) },
-		"clean=false: revoked": func(d *rawDevice) {
+		"clean=false: " + fleet.CauseRevoked: func(d *rawDevice) {
 			b.Kick(d.id, fleet.Cause{Reason: fleet.Because(fleet.CauseRevoked), Text: "revoked"})
 		},
 	} {

@@ -199,7 +199,7 @@ func TestCrashPacket(t *testing.T) {
 		}
 		eventually(t, "the end is told", func() bool {
 			return dom.count("disconnected "+string(d.id)+
-				" clean=false: malformed SUBSCRIBE") == 1
+				" clean=false: "+fleet.CauseViolation+" malformed SUBSCRIBE") == 1
 		})
 	}
 }
@@ -222,7 +222,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 		eventually(t, "the end", func() bool { return b.Stats().Connections == 1 })
 	}
 	eventually(t, "the ends are told", func() bool {
-		return dom.count("disconnected "+string(testID(1))+" clean=false: internal error") == 3
+		return dom.count("disconnected "+string(testID(1))+" clean=false: "+fleet.CauseInternal) == 3
 	})
 	if n := b.Stats().Panics; n != 3 {
 		t.Errorf("%d panics counted", n)

@@ -64,7 +64,7 @@ func (d *domain) AuthenticateToken(id fleet.DeviceID, clientID, token, _ string)
 
 func (d *domain) Connected(c fleet.Connection) { d.note("connected %s", c.Device) }
 func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
-	d.note("disconnected %s clean=%v: %s", c.Device, clean, cause.Text)
+	d.note("disconnected %s clean=%v: %s %s", c.Device, clean, cause.Reason.Code, cause.Text)
 }
 func (d *domain) Seen(fleet.DeviceID)         {}
 func (d *domain) Responded(id fleet.DeviceID) { d.note("responded %s", id) }

@@ -30,7 +30,7 @@ func TestReconnectWhileStuck(t *testing.T) {
 			if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err != nil {
 				t.Error(err)
 			}
-			want := fmt.Sprintf("disconnected %s clean=false: the device connected again", d.id)
+			want := fmt.Sprintf("disconnected %s clean=false: %s", d.id, fleet.CauseTakenOver)
 			eventually(t, want, func() bool { return dom.count(want) == 1 })
 			if b.registry.connection(d.id) == nil {
 				t.Error("the old connection's end took the new one's place")
@@ -60,7 +60,7 @@ func TestStuckDeviceIsDisconnected(t *testing.T) {
 	for range maxOutbox {
 		_ = c.deliver(make([]byte, 512<<10))
 	}
-	want := fmt.Sprintf("disconnected %s clean=false: the device stopped accepting data", d.id)
+	want := fmt.Sprintf("disconnected %s clean=false: %s", d.id, fleet.CauseNotTaken)
 	eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 

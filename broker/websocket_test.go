@@ -185,7 +185,7 @@ func TestWebSocketChannelEndsInTime(t *testing.T) {
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	eventually(t, "the socket is closed", func() bool { return websocket.IsCloseError(d.over(), websocket.CloseNormalClosure) })
 	eventually(t, "it is noted", func() bool {
-		return dom.count("disconnected "+string(d.id)+" clean=false: the conversation is over") == 1
+		return dom.count("disconnected "+string(d.id)+" clean=false: "+fleet.CauseConversationOver) == 1
 	})
 }
 
@@ -505,7 +505,7 @@ func TestWebSocketHalfOpen(t *testing.T) {
 	s := b.registry.connection(d.id).carrier.(*socket)
 	eventually(t, "its silence is noticed", func() bool {
 		_ = s.ws.SetReadDeadline(time.Now())
-		return dom.count("disconnected "+string(d.id)+" clean=false: no answer to pings") == 1
+		return dom.count("disconnected "+string(d.id)+" clean=false: "+fleet.CauseNoPong) == 1
 	})
 }
 

@@ -176,8 +176,8 @@ type callIn struct {
 	Tool      string `json:"tool" jsonschema:"name of a tool of the device"`
 	Arguments object `json:"arguments,omitempty" jsonschema:"according to the tool's schema; see describe_tool"`
 	Purpose   string `json:"purpose,omitempty" jsonschema:"reason in one sentence, for approvers and reviewers"`
-	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"how long to wait for the device; default depends on the tool"`
-	Offline   string `json:"offline,omitempty" jsonschema:"wait: if the device is offline, send the call when it is back, within 24 h"`
+	TimeoutMs int64  `json:"timeout_ms,omitempty" jsonschema:"maximum wait for the device; default depends on the tool"`
+	Offline   string `json:"offline,omitempty" jsonschema:"wait: send the call to an offline device when it is back, within 24 h"`
 }
 
 // complete reports whether nothing is wrong that the schema would say; most calls
@@ -221,8 +221,8 @@ type getOut struct {
 
 func (g *Gateway) addCallTools(s *mcp.Server) {
 	add[callIn, callOut](g, s, definition{name: "read_device", models: fleet.ModelsMay, title: "Read from a device", effect: reads, open: true,
-		about: "Calls a tool that changes nothing on a device, and waits for its answer. search_tools marks these tools read_only, " +
-			"because the last part of their name begins with get, list or read. For other tools use call_device.", limits: callLimits},
+		about: "Calls a tool that changes nothing on a device, and waits for its answer. search_tools marks such tools read_only: " +
+			"the last part of the name begins with get, list or read. For others use call_device.", limits: callLimits},
 		g.readDevice)
 	add[callIn, callOut](g, s, definition{name: "call_device", models: fleet.ModelsMay, title: "Call a device", effect: acts, open: true,
 		about: "Calls a tool that may change something on a device, and waits for its answer. If the call needs a " +

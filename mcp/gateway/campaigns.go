@@ -74,7 +74,7 @@ type proposeIn struct {
 	Release      string         `json:"release" jsonschema:"id or version of a release"`
 	Query        *string        `json:"q,omitempty" jsonschema:"query for the devices, as in find_devices"`
 	Devices      []string       `json:"devices,omitempty" jsonschema:"ids of devices, instead of q"`
-	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool of the device, pull offers the image at its next boot; auto, the default, prefers push"`
+	Mode         string         `json:"mode,omitempty" jsonschema:"push calls a tool, pull offers the image at the next boot; auto, the default, prefers push"`
 	Waves        []waveIn       `json:"waves,omitempty" jsonschema:"steps, each judged before the next; default: canary 1 %, early 10 %, rest"`
 	MaxInFlight  int            `json:"max_in_flight,omitempty" jsonschema:"maximum devices in flight at once; default 10"`
 	HealthChecks []healthCallIn `json:"health_checks,omitempty" jsonschema:"calls that must succeed after the update"`

@@ -109,7 +109,7 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 		{"read_device", map[string]any{"device": unit, "tool": "self.get_device_status"}, "succeeded"},
 		{"call_device", map[string]any{"device": away, "tool": "self.get_device_status"}, "device_offline"},
 		{"call_device", map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume",
-			"arguments": map[string]any{"volume": 300}}, "volume must be an integer from 0 to 100; 300 was given"},
+			"arguments": map[string]any{"volume": 300}}, "volume must be an integer from 0 to 100, not 300"},
 		{"call_devices", map[string]any{"q": "", "tool": "self.audio_speaker.set_volume", "arguments": volume,
 			"dry_run": true}, "3 devices match; 3 would be called, of which 1 are not connected"},
 		{"call_devices", map[string]any{"devices": []any{unit, other}, "tool": "self.audio_speaker.set_volume",
@@ -144,7 +144,7 @@ func TestBadInput(t *testing.T) {
 		{"describe_device", map[string]any{"device": "a085e3119999"}, "mcp_unknown_device", "find_devices"},
 		{"describe_device", map[string]any{"device": "no such!"}, "invalid_device_id", ""},
 		{"find_devices", map[string]any{"q": "colour:red"}, "unknown_field", "board"},
-		{"find_devices", map[string]any{"limit": 51}, "invalid_arguments", "an integer from 1 to 50; 51 was given"},
+		{"find_devices", map[string]any{"limit": 51}, "invalid_arguments", "an integer from 1 to 50, not 51"},
 		{"find_devices", map[string]any{"query": "x"}, "invalid_arguments", "it has: cursor, limit, q"},
 		{"find_devices", map[string]any{"cursor": "nonsense"}, "invalid_cursor", ""},
 		{"call_device", map[string]any{"device": unit, "tool": "self.get_device_status", "arguments": "x"},
@@ -377,7 +377,7 @@ func TestPendingApproval(t *testing.T) {
 	r := invoke(t, s, "call_device", args)
 	c := into[struct{ ID, State, Approval string }](t, r)
 	if r.IsError || c.State != "pending_approval" || c.Approval == "" ||
-		!strings.Contains(r.text, "waiting for approval") || !strings.Contains(r.text, c.ID) {
+		!strings.Contains(r.text, "pending_approval") || !strings.Contains(r.text, c.ID) {
 		t.Errorf("%t %s %s", r.IsError, r.text, r.data)
 	}
 	if r := invoke(t, s, "get_call", map[string]any{"id": c.ID}); !strings.Contains(r.text, "pending_approval") {
@@ -385,7 +385,7 @@ func TestPendingApproval(t *testing.T) {
 	}
 	delete(args, "device")
 	args["q"] = "presence:online"
-	if r := invoke(t, s, "call_devices", args); r.IsError || !strings.Contains(r.text, "waiting for approval") {
+	if r := invoke(t, s, "call_devices", args); r.IsError || !strings.Contains(r.text, "pending_approval") {
 		t.Errorf("a fan-out: %s", r.text)
 	}
 }
@@ -737,7 +737,7 @@ func TestApprovalAskedOfTheUser(t *testing.T) {
 			t.Errorf("%s: denied: %s", version, r.text)
 		}
 		action = "decline"
-		if r := invoke(t, s, "call_device", deviceCall); r.IsError || !strings.Contains(r.text, "waiting for approval") {
+		if r := invoke(t, s, "call_device", deviceCall); r.IsError || !strings.Contains(r.text, "pending_approval") {
 			t.Errorf("%s: the user did not open the page: %s", version, r.text)
 		}
 	}

@@ -92,7 +92,7 @@ func TestCallsWaitForApprovals(t *testing.T) {
 	w.as(t, fleet.RoleOperator, "POST", "/approvals/"+c.ApprovalID.String()+"/deny", `{"reason":"too loud"}`)
 	c = decode[callView](t, w.get(t, "/calls/"+c.ID.String()), 200)
 	if c.State != fleet.CallRefused || c.Error == nil || c.Error.Code != "approval_denied" ||
-		c.Error.Params["reason"] != "too loud" || c.Error.Message != "operator-script denied it: too loud" {
+		c.Error.Params["reason"] != "too loud" || c.Error.Message != "denied by operator-script: too loud" {
 		t.Errorf("denied it is %+v", c)
 	}
 	c = ask()

@@ -91,7 +91,7 @@ func TestApprovalPages(t *testing.T) {
 	asked = c.asked(loud, `{"volume":81}`)
 	path = "/approvals/" + asked.Approval.String()
 	operator.post(path+"/deny", url.Values{"reason": {"too loud"}}).wantRedirect(path)
-	operator.get("/calls/"+asked.ID.String()).wantStatus(200).says("enied by ", ": too loud")
+	operator.get("/calls/" + asked.ID.String()).wantStatus(200).says("Denied by operator-1: too loud")
 
 	// A tool that takes the device away is confirmed by typing.
 	asked = c.asked(fleet.ToolReboot, `{}`)

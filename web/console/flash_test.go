@@ -24,7 +24,7 @@ import (
 // where they lie.
 func aBuild(t testing.TB, app esptest.App, tableAt uint32) []file {
 	t.Helper()
-	csv, err := os.ReadFile("../firmware/partitions/4mb.csv")
+	csv, err := os.ReadFile("../../firmware/partitions/4mb.csv")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestSignIn(t *testing.T) {
 	b := c.browser()
 	b.get("/sign-in?next=/calls").wantStatus(200)
 	b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}}).wantStatus(422).wantText("form",
-		"wrong")
+		"Wrong name or password.")
 	b.post("/sign-in", url.Values{"name": {"nobody"}, "password": {password}}).wantStatus(422)
 	b.post("/sign-in", url.Values{"name": {"ADA"}, "password": {password}, "next": {"/calls?tool=x"}}).wantRedirect(
 		"/calls?tool=x")

@@ -58,7 +58,7 @@ func TestUpstreamsPage(t *testing.T) {
 			t.Error("the secret is shown again")
 		}
 	}
-	bad("url", "http://lab.test/", "begins with one of: ws, wss")
+	bad("url", "http://lab.test/", "must begin with one of: ws, wss")
 	bad("url", "ws://a:b@lab.test/", "must not contain a user name or password")
 	bad("secret", "", "Enter the secret or token")
 	bad("devices", "colour:red", "unknown field")
@@ -72,7 +72,7 @@ func TestUpstreamsPage(t *testing.T) {
 		wantRedirect(ui.PathUpstreams)
 	mute := c.upstreams.States()[1]
 	admin.get(ui.PathUpstreams+"?device=a0:85:e3:11:22:33").wantText("#match", `has no voice, because of "mute"`).
-		wantText("#match", "does not fit").wantText("#match", "comes later")
+		wantText("#match", "does not match tag:lab").wantText("#match", "comes later")
 	admin.get(ui.PathUpstreams+"?device=a085e3119999").wantText("#match", "There is no device")
 
 	stale := version()

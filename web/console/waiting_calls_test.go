@@ -83,7 +83,7 @@ func TestWaitingCallsInRows(t *testing.T) {
 		}
 	}
 	b.post("/calls/"+goes+"/cancel", nil).wantRedirect("/calls/" + goes)
-	b.get("/calls/"+goes).wantText("#flash", "does not wait")
+	b.get("/calls/"+goes).wantText("#flash", "The call is not waiting; it is canceled.")
 
 	sent := make(chan string, 9)
 	c.connect(unit, func(_ context.Context, _ string, arguments json.RawMessage) (fleet.Answer, error) {

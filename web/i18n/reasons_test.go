@@ -76,7 +76,7 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 		made[code] = true
 	}
 	codes := reasonParams(t)
-	for _, dir := range []string{"fleet", "fleet/firmware", "fleet/campaign", "fleet/rollout", "fleet/enrolment", "fleet/telemetry",
+	for _, dir := range []string{"fleet", "fleet/call", "fleet/picture", "fleet/firmware", "fleet/campaign", "fleet/rollout", "fleet/enrolment", "fleet/telemetry",
 		"broker"} {
 		files := parse(t, filepath.Join("../..", dir))
 		for _, f := range files {
@@ -116,7 +116,7 @@ var constants = make(map[string]string)
 func parse(t *testing.T, dir string) (files []*ast.File) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil || len(names) < 10 {
+	if err != nil || len(names) < 5 {
 		t.Fatalf("found %d files in %s: %v", len(names), dir, err)
 	}
 	for _, name := range names {

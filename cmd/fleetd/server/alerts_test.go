@@ -71,7 +71,7 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	d.eventually("4 devices online again", online(4))
 	d.simulate(quick(20, 2))
 	d.eventually("24 devices online again", online(24))
-	over := regexp.MustCompile(`^20 devices were offline \d\d:\d\d(:\d\d)? to \d\d:\d\d(:\d\d)?; all are back$`)
+	over := regexp.MustCompile(`^20 devices were offline from \d\d:\d\d(:\d\d)? to \d\d:\d\d(:\d\d)?; all are back$`)
 	d.eventually("the alert says that all are back", func() bool {
 		_, says = d.open(alert.OnlineDropped)
 		return over.MatchString(says)

@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/operator"
-
-	"github.com/google/uuid"
 )
 
 // A language model changes no firmware without an approval: it passes no gate and takes

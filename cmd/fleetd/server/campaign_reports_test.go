@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // reported are the verdicts on devices that report on their upgrades, and the

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/operator"
-
-	"github.com/google/uuid"
 )
 
 // A rightsWorld is a server with six devices, of which three have the tag lab.

@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
-
-	"golang.org/x/sys/unix"
 )
 
 // Clients that do more than call: one whose calls wait for approvals, and the person

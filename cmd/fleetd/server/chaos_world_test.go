@@ -20,14 +20,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/embedded"
-
-	"github.com/alecthomas/kong"
-	"golang.org/x/sys/unix"
 )
 
 // beFleetd makes the test binary a fleetd that serves with chaosTimers, or runs

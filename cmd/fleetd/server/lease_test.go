@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A leaseProcess is a fleetd on a database that others use, too.

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/cmd/fleetd/terminal"
-	"fleetd/fleet/operator"
-
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
 	"golang.org/x/term"
+
+	"fleetd/cmd/fleetd/terminal"
+	"fleetd/fleet"
+	"fleetd/fleet/operator"
 )
 
 // localActor is whoever may run commands on the server's own machine.
@@ -208,8 +207,8 @@ func warnOfClaims(s *fleet.Scope) {
 		return
 	}
 	if fields := s.Filter.Claims(); len(fields) > 0 {
-		fmt.Fprintf(os.Stderr, "Warning: the scope rests on what devices say of themselves: %s. Board and chip are pinned when a "+
-			"device is let in, and are its word until then. A tag is chosen by people.\n", strings.Join(fields, ", "))
+		fmt.Fprintf(os.Stderr, "Warning: the scope relies on what devices report about themselves: %s. Board and chip are not "+
+			"checked until a device is accepted, and are pinned from then on. To be safe, scope by tags: people set them.\n", strings.Join(fields, ", "))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // one over tags.
 func TestCommandsWarnOfClaims(t *testing.T) {
 	db := Database{DataDir: t.TempDir(), DatabaseURL: pgtest.URL(t)}
-	for scope, want := range map[string]string{"tag:lab": "", "tag:lab board:lock": "of themselves: board.", "": ""} {
+	for scope, want := range map[string]string{"tag:lab": "", "tag:lab board:lock": "report about themselves: board.", "": ""} {
 		stderr := errorsOf(t, func() error {
 			return (&tokenCreate{Database: db, Name: "t", Role: "viewer", Kind: "program", Scope: scope}).Run(t.Context())
 		})
@@ -25,7 +25,7 @@ func TestCommandsWarnOfClaims(t *testing.T) {
 		return (&userAdd{Database: db, Name: "eve", Role: "operator", Scope: "chip:esp32s3",
 			Password: "purple-otter-lamp-33"}).Run(t.Context())
 	})
-	if !strings.Contains(stderr, "of themselves: chip.") {
+	if !strings.Contains(stderr, "report about themselves: chip.") {
 		t.Errorf("an operator: %s", stderr)
 	}
 }

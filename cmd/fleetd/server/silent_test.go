@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"fleetd/broker/sim"
 	"fleetd/fleet/postgres"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // throughProxy puts a proxy between a server and its database.

@@ -86,7 +86,7 @@ test('Start is in sight wherever the page is scrolled to, and says what happens'
       const box = await page.locator('.plan-do .btn-primary').boundingBox();
       assert.ok(box.y >= 0 && box.y + box.height <= viewport.height, `${to}: ${JSON.stringify(box)}`);
     }
-    assert.match(await page.locator('.plan-say').innerText(), /devices? get.* in 2 waves, from now on/);
+    assert.match(await page.locator('.plan-say').innerText(), /devices? get.* in 2 waves, starting now/);
   }
   await page.setViewportSize({ width: 1440, height: 900 });
 });

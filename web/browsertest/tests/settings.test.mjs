@@ -56,7 +56,7 @@ test('a session that was ended leads to the sign-in, and back', async () => {
   await page.goto('/settings/account');
   const rows = page.locator('#sessions li');
   assert.ok(await rows.count() >= 2);
-  assert.equal(await rows.filter({ hasText: 'this one' }).count(), 1);
+  assert.equal(await rows.filter({ hasText: 'this session' }).count(), 1);
   await page.click('#sessions form[action$="/sessions/end"] button');
   await page.waitForSelector('#flash >> text=/have ended/');
   assert.equal(await rows.count(), 1);
