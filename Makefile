@@ -50,7 +50,8 @@ lint: ## the part of test that needs no database: format, generated code, vet, s
 
 .PHONY: format
 format: ## format Go and templ files
-	@git ls-files -co --exclude-standard -- '*.go' | xargs gofmt -w
+	@git ls-files -co --exclude-standard -- '*.go' ':!*_templ.go' ':!*.gen.go' | \
+		xargs go tool goimports -format-only -local fleetd -w
 	@go tool templ fmt -log-level error .
 
 .PHONY: generate

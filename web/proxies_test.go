@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"fleetd/web"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/go-chi/chi/v5"
+
+	"fleetd/web"
 )
 
 // All parts see one address: that of who asked the nearest proxy that is not

@@ -17,14 +17,13 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/alecthomas/kong"
+
 	"fleetd/broker/sim"
 	"fleetd/cmd/fleetd/bridge"
 	"fleetd/cmd/fleetd/client"
 	"fleetd/cmd/fleetd/server"
 	"fleetd/cmd/fleetd/terminal"
-
-	"github.com/alecthomas/kong"
-
 	"fleetd/fleet"
 	"fleetd/web/i18n"
 )

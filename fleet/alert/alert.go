@@ -14,9 +14,9 @@ import (
 	"context"
 	"time"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // A Severity says how bad an alert is.

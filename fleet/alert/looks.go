@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Facts are what the records say about the fleet as a whole: each condition asks

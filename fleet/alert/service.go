@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Options configures a [Service]. Store and Facts are required.

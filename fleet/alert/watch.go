@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // lookTimeout bounds one look at one condition.

@@ -7,10 +7,11 @@ package audit
 
 import (
 	"context"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // An AuditEntry says who did what to which, when. It is written in the

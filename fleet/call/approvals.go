@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // ApprovalsOptions configures [Approvals]. Those without a default are required.

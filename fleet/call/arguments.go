@@ -3,8 +3,9 @@ package call
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"strings"
+
+	"fleetd/fleet"
 )
 
 // noURL leads nowhere. It is in the place of the address that fleetd makes for a call

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // An attempt is one call on its path from the request to the outcome.

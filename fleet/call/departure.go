@@ -3,9 +3,10 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"slices"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // returnGrace is how long a device whose connection broke may take to connect

@@ -3,10 +3,11 @@ package call
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // FanOutState is where a fan-out stands.

@@ -3,9 +3,10 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"slices"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // What a worker of a fan-out does with one device.

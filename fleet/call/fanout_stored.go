@@ -3,10 +3,11 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // How a fan-out goes on without a database: it waits, and shows that it does.

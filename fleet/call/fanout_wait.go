@@ -2,10 +2,11 @@ package call
 
 import (
 	"context"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Which devices a fan-out waits for, and for how long: those that are not connected,

@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fleetd/fleet"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Limits of a fan-out.

@@ -2,8 +2,9 @@ package call
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is

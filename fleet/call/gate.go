@@ -1,8 +1,9 @@
 package call
 
 import (
-	"fleetd/fleet"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // A gate decides whether a call may be made. It knows nothing of connections.

@@ -2,7 +2,6 @@ package call
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"fleetd/fleet"
 )
 
 // checkArguments holds the arguments against the tool's own schema, and against

@@ -2,10 +2,11 @@ package call
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // A device chooses its schemas, and a stack that overflows cannot be recovered

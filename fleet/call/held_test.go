@@ -7,11 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
-
-	"github.com/google/uuid"
 )
 
 // talks is a bench whose device can be in conversation.

@@ -1,8 +1,9 @@
 package call
 
 import (
-	"fleetd/fleet"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // DefaultConversationWait is how long what would interrupt a conversation waits

@@ -3,8 +3,9 @@ package call
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"fmt"
+
+	"fleetd/fleet"
 )
 
 // Offered returns a device and, of the tools on record for it, those that the

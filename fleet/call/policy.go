@@ -2,8 +2,9 @@ package call
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // A Policy judges calls that role, hold and tool allow. It has no side effects

@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+
 	"fleetd/fleet"
 )
 

@@ -1,10 +1,11 @@
 package call
 
 import (
-	"fleetd/fleet"
 	"sync"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // runningCalls are the calls that devices work on, one per device at most.

@@ -5,12 +5,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fleetd/fleet"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Limits of a call.

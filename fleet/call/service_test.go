@@ -11,12 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
 	"fleetd/web/i18n"
-
-	"github.com/google/uuid"
 )
 
 const unit = fleet.DeviceID("a085e3112233")

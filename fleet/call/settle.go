@@ -3,11 +3,12 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // Limits of calls whose records are to be settled.

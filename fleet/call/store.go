@@ -3,10 +3,11 @@ package call
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // A CallWait is what must be known to send a call that waits until its device is

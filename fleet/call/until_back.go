@@ -3,10 +3,11 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Limits of calls that wait until their devices are back.

@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/fleettest"
-
-	"github.com/google/uuid"
 )
 
 // away is a bench whose device may be away and whose process may die.

@@ -3,8 +3,9 @@ package call
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"slices"
+
+	"fleetd/fleet"
 )
 
 // Codes of [fleet.CallError] for upgrades.

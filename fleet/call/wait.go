@@ -2,12 +2,13 @@ package call
 
 import (
 	"errors"
-	"fleetd/fleet"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // ErrTalking means that a device is in a conversation that the call would have to

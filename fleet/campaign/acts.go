@@ -3,10 +3,11 @@ package campaign
 import (
 	"cmp"
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // Start starts a draft, or asks for its approval if it needs one.

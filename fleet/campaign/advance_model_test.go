@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"fleetd/fleet"
-	"fleetd/fleet/campaign"
-	"fleetd/fleet/firmware"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
+	"fleetd/fleet/firmware"
 )
 
 // everyKind is every kind of evidence that there is, known to Advance or not.

@@ -2,11 +2,12 @@ package campaign
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // State is where a campaign stands.

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // Options configures [Service]. Store, Firmware, Devices,

@@ -1,11 +1,12 @@
 package campaign
 
 import (
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"slices"
 	"testing"
 	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // A device whose own version cannot be compared never sees an image as newer.

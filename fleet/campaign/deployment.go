@@ -1,11 +1,12 @@
 package campaign
 
 import (
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // DeploymentState is where one device's part in a campaign stands.

@@ -3,13 +3,14 @@ package campaign
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/call"
-	"fleetd/fleet/firmware"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/firmware"
 )
 
 // A Outlook answers "why is this device not updating?".

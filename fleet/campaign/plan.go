@@ -3,13 +3,14 @@ package campaign
 import (
 	"cmp"
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // A DryRun says what a campaign would do, before it does.

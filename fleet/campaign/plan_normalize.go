@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ohler55/ojg/jp"
+
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-
-	"github.com/ohler55/ojg/jp"
 )
 
 // Limits of a [Plan].

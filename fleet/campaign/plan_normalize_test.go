@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 )
 
 func TestNormalizeDefaults(t *testing.T) {

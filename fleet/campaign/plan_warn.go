@@ -1,9 +1,10 @@
 package campaign
 
 import (
-	"fleetd/fleet/firmware"
 	"fmt"
 	"time"
+
+	"fleetd/fleet/firmware"
 )
 
 // Codes of [PlanWarning].

@@ -4,10 +4,10 @@ import (
 	"context"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // A register says what principals may do now, by id; those it does not know keep their

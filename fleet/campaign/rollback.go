@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 const rollbackSoak = 2 * time.Minute

@@ -2,11 +2,12 @@ package campaign
 
 import (
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/firmware"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/firmware"
 )
 
 // A Filter narrows a list of campaigns. Zero fields do not filter.

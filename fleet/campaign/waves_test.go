@@ -6,12 +6,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/web/i18n"
-
-	"github.com/google/uuid"
-	"pgregory.net/rapid"
 )
 
 func TestPlanWaves(t *testing.T) {

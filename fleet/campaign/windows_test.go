@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"fleetd/fleet"
-	"fleetd/fleet/campaign"
-
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 func zone(t *testing.T, name string) *time.Location {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"fleetd/fleet"
 	"fmt"
 	"math/big"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"fleetd/fleet"
 )
 
 // claimCodes are the six-digit codes shown by waiting devices. They are kept

@@ -2,10 +2,11 @@ package enrolment
 
 import (
 	"context"
-	"fleetd/fleet"
 	"fmt"
 	"slices"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // unboundClientID is the Client-Id of an enrolled device that no unit is bound

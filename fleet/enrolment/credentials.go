@@ -6,11 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"fleetd/fleet"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"strings"
+
+	"fleetd/fleet"
 )
 
 // A CredentialsError says why credentials were refused. Its text is short and

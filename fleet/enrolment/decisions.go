@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"slices"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // Claim lets in the device that shows the code, and returns it.

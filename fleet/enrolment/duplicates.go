@@ -2,12 +2,13 @@ package enrolment
 
 import (
 	"container/list"
-	"fleetd/fleet"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (

@@ -1,13 +1,14 @@
 package enrolment
 
 import (
-	"fleetd/fleet"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fleet"
 )
 
 // A sign is what one unit does: "poll A 10.0.0.1", "connect A 10.0.0.1",

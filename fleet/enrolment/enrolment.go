@@ -3,8 +3,9 @@ package enrolment
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // A PollKind is what a poll is worth.

@@ -2,9 +2,10 @@ package enrolment
 
 import (
 	"context"
-	"fleetd/fleet"
 	"slices"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (

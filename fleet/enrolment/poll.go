@@ -5,13 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"fleetd/fleet"
-	"fleetd/fleet/redact"
 	"strings"
 	"time"
 	"unique"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/redact"
 )
 
 // keptFacts is how many polls are kept with their bodies while the store is

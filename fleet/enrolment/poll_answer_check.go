@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"io"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"fleetd/fleet"
 )
 
 // Limits of an answer to a boot poll (protocol 1.6 and 2).

@@ -4,9 +4,10 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
-	"fleetd/fleet"
 	"strings"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (

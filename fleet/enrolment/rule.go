@@ -2,13 +2,14 @@ package enrolment
 
 import (
 	"context"
-	"fleetd/fleet"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // An Rule lets unknown devices in, or keeps them out, without an

@@ -2,13 +2,14 @@ package enrolment
 
 import (
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/table"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 )
 
 // Rules are the rules by which devices join without an operator, in

@@ -5,8 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/writebehind"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/writebehind"
 )
 
 // A SerialKey is a serial number that is on record, with the HMAC key in the

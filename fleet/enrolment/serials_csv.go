@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"encoding/hex"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"io"
 	"regexp"
 	"strings"
+
+	"fleetd/fleet"
 )
 
 // Bounds of a list of serial numbers.

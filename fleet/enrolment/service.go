@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"container/list"
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/writebehind"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -13,6 +11,9 @@ import (
 	"sync"
 	"time"
 	"unique"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/writebehind"
 )
 
 // Options configures [Service]. Store, Mode, and Key or Keys, are

@@ -3,16 +3,17 @@ package enrolment
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/call"
-	"fleetd/fleet/internal/table"
-	"fleetd/fleet/internal/writebehind"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/internal/table"
+	"fleetd/fleet/internal/writebehind"
 )
 
 // A RotationState is how far a change of the key that signs device credentials

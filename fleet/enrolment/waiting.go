@@ -3,12 +3,13 @@ package enrolment
 import (
 	"cmp"
 	"container/list"
-	"fleetd/fleet"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (

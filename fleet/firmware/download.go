@@ -3,12 +3,13 @@ package firmware
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"io"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet"
 )
 
 const (

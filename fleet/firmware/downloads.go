@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/token"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +13,9 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/token"
 )
 
 // DownloadsOptions configures [Downloads]. Links and Blobs are required.

@@ -3,11 +3,12 @@ package firmware
 import (
 	"cmp"
 	"context"
-	"fleetd/fleet"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 const (

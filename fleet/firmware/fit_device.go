@@ -1,11 +1,12 @@
 package firmware
 
 import (
-	"fleetd/fleet"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // FitDevice says which image of the release a device gets, or why it gets

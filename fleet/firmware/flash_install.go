@@ -3,8 +3,9 @@ package firmware
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"io"
+
+	"fleetd/fleet"
 )
 
 // maxInstallable bounds the list that a page offers.

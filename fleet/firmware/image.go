@@ -2,10 +2,11 @@ package firmware
 
 import (
 	"context"
-	"fleetd/fleet"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // An Image is the firmware for one kind of board: the app image that a device

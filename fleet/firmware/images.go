@@ -2,8 +2,9 @@ package firmware
 
 import (
 	"context"
-	"fleetd/fleet"
 	"slices"
+
+	"fleetd/fleet"
 )
 
 // Image returns one image, or [fleet.ErrNotFound].

@@ -2,12 +2,13 @@ package firmware
 
 import (
 	"context"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/token"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/token"
 )
 
 // A Link is the one-time address of an attempt's image. It is good for

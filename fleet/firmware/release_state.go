@@ -2,10 +2,11 @@ package firmware
 
 import (
 	"context"
-	"fleetd/fleet"
 	"slices"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // releaseMoves says where a release can go from where. What was revoked stays so.

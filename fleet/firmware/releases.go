@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // A ReleaseRequest asks for a release.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
-
-	"github.com/google/uuid"
 )
 
 // A CallStore keeps calls in memory. Fail, if set, is asked before each write.

@@ -1,8 +1,9 @@
 package operator_test
 
 import (
-	"fleetd/fleet/operator"
 	"testing"
+
+	"fleetd/fleet/operator"
 )
 
 func TestBrowserName(t *testing.T) {

@@ -4,11 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fleetd/fleet"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // A Login is a browser in which an operator is signed in.

@@ -3,7 +3,6 @@ package picture
 import (
 	"bytes"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"image"
 	"image/color"
@@ -12,6 +11,8 @@ import (
 	"image/png"
 	"io"
 	"net/http"
+
+	"fleetd/fleet"
 )
 
 // Limits of pictures, from devices and operators alike.

@@ -3,13 +3,14 @@ package picture
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/token"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/token"
 )
 
 // URLLinks makes one-time addresses for the url arguments of calls, and

@@ -7,12 +7,13 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"fleetd/fleet"
 	"io"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Limits of what a camera sends.

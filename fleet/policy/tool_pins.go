@@ -3,10 +3,11 @@ package policy
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/table"
 	"log/slog"
 	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 )
 
 // MaxToolPins bounds the pins of a fleet.

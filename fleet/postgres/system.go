@@ -2,10 +2,11 @@ package postgres
 
 import (
 	"context"
-	"fleetd/fleet/system"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet/system"
 )
 
 // grownTables are those that grow with the fleet and with time. Only their sizes

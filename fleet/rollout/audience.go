@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
-
-	"github.com/google/uuid"
 )
 
 // growEvery is how often a continuous campaign looks for devices that have come

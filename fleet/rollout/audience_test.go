@@ -4,12 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/rollout"
-
-	"github.com/google/uuid"
 )
 
 func TestContinuousCampaignTakesNewDevicesUpToItsCap(t *testing.T) {

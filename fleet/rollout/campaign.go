@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"fleetd/fleet"
-	"fleetd/fleet/campaign"
-
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
+
+	"fleetd/fleet"
+	"fleetd/fleet/campaign"
 )
 
 // A campaign is an open one in memory, or one that ended a while ago whose

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // A deployment is one that the engine holds in memory: queued, active, or given

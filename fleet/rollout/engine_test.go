@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // inWorld runs a test in a world with fake time, and holds it against what must

@@ -1,12 +1,12 @@
 package rollout
 
 import (
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/telemetry"
-
-	"github.com/google/uuid"
 )
 
 // Evidence is one observation on its way to the engine.

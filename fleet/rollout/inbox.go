@@ -3,10 +3,10 @@ package rollout
 import (
 	"sync"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // An input is one thing for the loop to look at: an observation about a device

@@ -3,9 +3,9 @@ package rollout
 import (
 	"sync"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // index is what senders of evidence may know of the loop: which devices it

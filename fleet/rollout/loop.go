@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-
-	"github.com/google/uuid"
 )
 
 const (

@@ -3,9 +3,9 @@ package rollout_test
 import (
 	"testing"
 
-	"fleetd/fleet/postgres/pgtest"
-
 	"go.uber.org/goleak"
+
+	"fleetd/fleet/postgres/pgtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
-
-	"github.com/google/uuid"
 )
 
 // memStore is a rollout store in memory with the promises of the real one:

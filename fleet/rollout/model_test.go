@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
-
-	"github.com/google/uuid"
-	"pgregory.net/rapid"
 )
 
 // A scenario is a campaign over devices with faults, and what befalls them and

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
@@ -21,9 +24,6 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/rollout"
-
-	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 )
 
 // pgFleet is a fleet of quick devices around an engine on a real database.

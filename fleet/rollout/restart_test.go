@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // An engine that dies at any moment is followed by one that reads the rows, and

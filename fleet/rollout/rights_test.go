@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
-
-	"github.com/google/uuid"
-	"pgregory.net/rapid"
 )
 
 // A register says what principals may do now, by name; those it does not know keep

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // notifyByCall has the device called. The call lasts as long as the attempt; what

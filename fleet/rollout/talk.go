@@ -1,11 +1,11 @@
 package rollout
 
 import (
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 // A device in conversation is not notified, nor restarted so that it polls, before

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
-
-	"github.com/google/uuid"
 )
 
 const (

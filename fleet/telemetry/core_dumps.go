@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/call"
-	"fleetd/fleet/picture"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +12,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/picture"
 )
 
 // VitalsReader returns the vitals that devices last reported.

@@ -3,10 +3,11 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
 	"fmt"
 	"sync"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // How core dumps are collected. Uploads are few and small, but a bad release

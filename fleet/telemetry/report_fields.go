@@ -2,10 +2,11 @@ package telemetry
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"math"
 	"strconv"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // reportFields are the members of an object that a device sent. Each is read

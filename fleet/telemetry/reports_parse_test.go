@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 var reportedAt = time.Date(2026, 11, 21, 12, 2, 3, 0, time.UTC)

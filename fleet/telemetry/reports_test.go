@@ -3,7 +3,6 @@ package telemetry
 import (
 	"context"
 	"encoding/json"
-	"fleetd/fleet"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // reportRows keeps what is written, as it is written. What PostgreSQL makes of

@@ -2,13 +2,14 @@ package telemetry
 
 import (
 	"encoding/json"
-	"fleetd/fleet"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // One table judges both ends: the firmware's own tests hold it to these bytes.

@@ -2,13 +2,14 @@ package upstream
 
 import (
 	"context"
-	"fleetd/fleet"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // Limits of voice servers.

@@ -3,13 +3,14 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fleetd/fleet"
-	"fleetd/fleet/internal/table"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/internal/table"
 )
 
 // A Sealer encrypts secrets that are kept in the database.

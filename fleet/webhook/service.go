@@ -19,10 +19,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
-
-	"github.com/google/uuid"
 )
 
 // Limits of webhooks.

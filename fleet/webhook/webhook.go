@@ -13,11 +13,11 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
 	"fleetd/fleet/call"
-
-	"github.com/google/uuid"
 )
 
 // EventKind names what a webhook is sent for.

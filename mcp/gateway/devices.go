@@ -8,15 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/shown"
-
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/google/uuid"
 )
 
 // maxFound is how many devices a page has at most.

@@ -3,10 +3,11 @@ package gateway_test
 import (
 	"bufio"
 	"encoding/json"
-	"fleetd/fleet/operator"
 	"io"
 	"strings"
 	"testing"
+
+	"fleetd/fleet/operator"
 )
 
 const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
@@ -30,8 +31,6 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/mcp/gateway"
 	"fleetd/web/i18n"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (

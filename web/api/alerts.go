@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
 	"fleetd/web/access"
 	"fleetd/web/i18n"
-
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/google/uuid"
 )
 
 func (a *api) registerAlerts() {

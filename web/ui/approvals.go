@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
-
-	"github.com/a-h/templ"
 )
 
 // Addresses of approvals.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"fleetd/fleet"
 	"fleetd/web/i18n"
-
-	"github.com/a-h/templ"
 )
 
 // A DeviceHead stands on every page of a device: who it is, how it is, and

@@ -2,9 +2,10 @@ package ui
 
 import (
 	"context"
+	"slices"
+
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
-	"slices"
 )
 
 // A FitView says which devices an image or a release fits, which it does not,

@@ -2,11 +2,12 @@ package ui
 
 import (
 	"context"
-	"fleetd/fleet/upstream"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet/upstream"
 )
 
 // PathUpstreams is the list of voice servers: GET list, with the field device also

@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fleetd/cmd/fleetd/terminal"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
+
+	"fleetd/cmd/fleetd/terminal"
 )
 
 type CampaignCommand struct {

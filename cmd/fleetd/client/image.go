@@ -15,12 +15,11 @@ import (
 	"sync"
 	"time"
 
-	"fleetd/cmd/fleetd/terminal"
+	"golang.org/x/term"
 
+	"fleetd/cmd/fleetd/terminal"
 	"fleetd/fleet/firmware"
 	"fleetd/web/i18n"
-
-	"golang.org/x/term"
 )
 
 type ImageCommand struct {

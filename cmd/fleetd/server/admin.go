@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"fleetd/fleet/outcome"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"fleetd/fleet/outcome"
 )
 
 // An adminServer answers those who watch the process: it listens on loopback

@@ -4,13 +4,13 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"fleetd/cmd/fleetd/terminal"
 	"fleetd/fleet/lease"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/migrations"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A database is the store of one short command.

@@ -1,9 +1,10 @@
 package server
 
 import (
-	"fleetd/web/console"
 	"fmt"
 	"io"
+
+	"fleetd/web/console"
 )
 
 // Greet says where people and devices reach the server. A generated password is

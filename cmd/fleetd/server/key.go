@@ -11,12 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"fleetd/cmd/fleetd/terminal"
+	"golang.org/x/term"
 
+	"fleetd/cmd/fleetd/terminal"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
-
-	"golang.org/x/term"
 )
 
 // openKeys loads the keys that sign device credentials.

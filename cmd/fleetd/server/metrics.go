@@ -1,12 +1,12 @@
 package server
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/web/device"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // metrics are what fleetd counts of its work.

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/telemetry"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // watchParts shows the numbers that the parts keep themselves. They are read

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"fleetd/fleet"
-
 	"github.com/google/uuid"
+
+	"fleetd/fleet"
 )
 
 // refresh is how long a change by another process goes unnoticed.

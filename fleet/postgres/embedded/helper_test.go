@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"fleetd/fleet/postgres/pgtest/scratch"
-
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"fleetd/fleet/postgres/pgtest/scratch"
 )
 
 // asHelper makes the test binary a fleetd in small: it starts the server in

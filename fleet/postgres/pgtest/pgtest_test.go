@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"fleetd/fleet/postgres/embedded"
-	"fleetd/fleet/postgres/pgtest"
-
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"fleetd/fleet/postgres/embedded"
+	"fleetd/fleet/postgres/pgtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/pgtest/scratch"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // serverVariable names a server to use instead of a private one.

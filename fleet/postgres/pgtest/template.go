@@ -3,10 +3,10 @@ package pgtest
 import (
 	"context"
 
-	"fleetd/migrations"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"fleetd/migrations"
 )
 
 // templateLock makes test binaries on one server take turns at the template.
