@@ -23,6 +23,9 @@ func (l *loop) conversation(d *deployment) (call.ConversationWait, bool) {
 	w, waits := l.o.Conversations.Wait(d.Device, d.talk, l.now)
 	if d.talk.IsZero() || w.ID != d.talkID {
 		d.talk, d.talkID = l.now, w.ID
+		if w.Since.After(d.talk) { // it began during this turn of the loop, which may be a long one
+			d.talk = w.Since
+		}
 		w, waits = l.o.Conversations.Wait(d.Device, d.talk, l.now)
 	}
 	return w, waits && w.ID == d.talkID

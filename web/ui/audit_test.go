@@ -23,7 +23,7 @@ func TestAuditActionsHaveWords(t *testing.T) {
 			t.Errorf("%s: no audit.verb.%s in the catalogue", where, verb)
 		}
 	}
-	action := regexp.MustCompile(`"(campaign|device|keys)\.([a-z_]+)"|audit(?:ed)?\([^"]*"([a-z_]+)\.([a-z_]*)"`)
+	action := regexp.MustCompile(`"(campaign|device|keys)\.([a-z_]+)"|(?:audit(?:ed)?|auditArgs)\([^"]*"([a-z_]+)\.([a-z_]*)"`)
 	seen := 0
 	err := filepath.WalkDir("../../fleet", func(file string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
