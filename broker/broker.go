@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // drainTimeout bounds a shutdown.
@@ -50,7 +51,8 @@ func New(o Options) (*Broker, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: semaphore.NewWeighted(int64(o.MaxConnections))}
+	b := &Broker{o: o, log: o.Logger, devices: o.Devices, gate: semaphore.NewWeighted(int64(o.MaxConnections)),
+		inventories: inventories{bounded.New[string, fleet.Inventory](maxInventories)}}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.registry.init()
 	b.sockets.init()

@@ -64,7 +64,7 @@ func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error)
 	switch {
 	case errors.Is(err, mcp.ErrInvalid):
 		return fleet.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", tool,
-			"detail", fleet.CleanText(err.Error(), 300))
+			"detail", err.Error())
 	case errors.Is(err, mcp.ErrNotSent):
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrOffline, err)
 	}

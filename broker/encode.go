@@ -24,8 +24,8 @@ func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireC
 		w.Request, err = mcp.EncodeCall(params)
 	}
 	if err != nil {
-		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", fleet.CleanText(inv.Tool, 80),
-			"detail", fleet.CleanText(err.Error(), 300))
+		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", inv.Tool,
+			"detail", err.Error())
 	}
 	w.Message = speaks.Wrap(nil, w.Request, params.Scope)
 	return w, nil

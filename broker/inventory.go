@@ -5,10 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"sync"
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // maxInventories is how many different inventories are kept to be shared. A
@@ -18,22 +18,16 @@ const maxInventories = 256
 // inventories gives equal lists of tools one memory: ten thousand devices with
 // the same firmware hold the list once.
 type inventories struct {
-	mu    sync.Mutex
-	known map[string]fleet.Inventory
+	known *bounded.Cache[string, fleet.Inventory]
 }
 
 func (all *inventories) of(tools []fleet.Tool) fleet.Inventory {
 	id := inventoryID(tools)
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if inv, ok := all.known[id]; ok {
-		return inv
-	}
-	if all.known == nil || len(all.known) >= maxInventories {
-		all.known = make(map[string]fleet.Inventory)
-	}
 	inv := fleet.Inventory{ID: id, Tools: tools, CreatedAt: time.Now().UTC()}
-	all.known[id] = inv
+	if first, known, _ := all.known.PeekOrAdd(id, inv); known {
+		all.known.Get(id) // it is in use
+		return first
+	}
 	return inv
 }
 

@@ -166,7 +166,7 @@ func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 func (s *Devices) prepareBulk(ctx context.Context, r *BulkRequest) ([]DeviceID, error) {
 	act, ok := bulkActs[r.Act]
 	if !ok {
-		return nil, Refuse(ErrInvalid, "invalid_act", "value", CleanText(string(r.Act), 40)).At("act")
+		return nil, Refuse(ErrInvalid, "invalid_act", "value", string(r.Act)).At("act")
 	}
 	if err := r.Actor.MaySomewhere(act.need, act.act); err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func ParseConversationEnds(s string) ([]ConversationEnd, error) {
 	case slices.Contains(ConversationEnds, ConversationEnd(s)):
 		return []ConversationEnd{ConversationEnd(s)}, nil
 	}
-	return nil, Refuse(ErrInvalid, "invalid_end", "value", CleanText(s, 40)).At("end")
+	return nil, Refuse(ErrInvalid, "invalid_end", "value", s).At("end")
 }
 
 // ConversationStore keeps the record of conversations.

@@ -31,7 +31,7 @@ func ParseDeviceID(s string) (DeviceID, error) {
 		return DeviceID(id[0:2] + id[3:5] + id[6:8] + id[9:11] + id[12:14] + id[15:17]), nil
 	}
 	if !deviceIDPattern.MatchString(id) {
-		return "", Refuse(ErrInvalid, "invalid_device_id", "value", CleanText(s, 80))
+		return "", Refuse(ErrInvalid, "invalid_device_id", "value", s)
 	}
 	return DeviceID(id), nil
 }

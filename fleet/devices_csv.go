@@ -64,7 +64,7 @@ func WriteDeviceFile(w io.Writer, columns []string, next func() ([]Device, error
 func checkColumns(columns []string) error {
 	for _, c := range columns {
 		if !slices.Contains(DeviceColumns, c) {
-			return Refuse(ErrInvalid, "invalid_column", "value", CleanText(c, 40)).At("columns")
+			return Refuse(ErrInvalid, "invalid_column", "value", c).At("columns")
 		}
 	}
 	return nil

@@ -338,7 +338,7 @@ func (p *DevicePatch) clean() (err error) {
 		}
 	}
 	if p.Transport != nil && *p.Transport != TransportMQTT && *p.Transport != TransportWebSocket {
-		return Refuse(ErrInvalid, "invalid_transport", "value", CleanText(string(*p.Transport), 20)).At("transport")
+		return Refuse(ErrInvalid, "invalid_transport", "value", string(*p.Transport)).At("transport")
 	}
 	if p.TimeZone != nil {
 		*p.TimeZone, err = cleanZone(*p.TimeZone)

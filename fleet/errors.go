@@ -82,5 +82,5 @@ func CauseOf(err error) Reason {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason()
 	}
-	return Because("detail", "detail", CleanText(err.Error(), 300))
+	return Because("detail", "detail", err.Error())
 }

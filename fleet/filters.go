@@ -88,7 +88,7 @@ func (s *Filters) FilterByName(ctx context.Context, name string) (Filter, error)
 }
 
 func errUnknownFilter(name string) error {
-	return Refuse(ErrNotFound, "unknown_filter", "name", CleanText(name, 60))
+	return Refuse(ErrNotFound, "unknown_filter", "name", name)
 }
 
 // A FilterChange says what a filter becomes; nil leaves a field as it is.
@@ -180,7 +180,7 @@ func latinName(text string) string {
 
 func (f *Filter) clean() (err error) {
 	if !filterName.MatchString(f.Name) {
-		return Refuse(ErrInvalid, "invalid_name.filter", "value", CleanText(f.Name, 60)).At("name")
+		return Refuse(ErrInvalid, "invalid_name.filter", "value", f.Name).At("name")
 	}
 	if f.Title, err = CleanLine("title", f.Title, MaxNameLength); err != nil {
 		return err

@@ -25,7 +25,7 @@ func (r Role) Valid() bool { return rank(r) > 0 }
 
 // ErrUnknownRole says that no operator can have the role.
 func ErrUnknownRole(r Role) *Error {
-	return Refuse(ErrInvalid, "invalid_role", "value", CleanText(string(r), 20)).At("role")
+	return Refuse(ErrInvalid, "invalid_role", "value", string(r)).At("role")
 }
 
 func rank(r Role) int {
@@ -237,7 +237,7 @@ func (p Principal) MayEndWait(c Call, d Device, act string) error {
 	}
 	if !p.Scope.AllowsTool(c.Tool) {
 		return Refuse(ErrForbidden, "tool_not_allowed.act", "act", Because("act."+act), "actor", p.Name,
-			"tool", CleanText(c.Tool, 80))
+			"tool", c.Tool)
 	}
 	return p.MayOn(d, RoleOperator, act)
 }

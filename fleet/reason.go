@@ -50,15 +50,22 @@ func Because(code string, params ...any) Reason {
 	return r
 }
 
-// With returns the reason with one more parameter. A value of another
-// type becomes one of those that [Params] holds: a duration milliseconds, a time text.
+// maxParamBytes bounds the text of a parameter, of which a device or client may have
+// chosen all.
+const maxParamBytes = 500
+
+// With returns the reason with one more parameter. [CleanText] makes text fit to store
+// and show. A value of another type becomes one of those that [Params] holds: a duration
+// becomes milliseconds, a time becomes text.
 func (r Reason) With(name string, value any) Reason {
 	all := make(Params, len(r.Params)+1)
 	for k, v := range r.Params {
 		all[k] = v
 	}
 	switch v := value.(type) {
-	case string, int64, Reason:
+	case string:
+		value = CleanText(v, maxParamBytes)
+	case int64, Reason:
 	case time.Duration:
 		value = v.Milliseconds()
 	case time.Time:
@@ -68,9 +75,9 @@ func (r Reason) With(name string, value any) Reason {
 		case v.CanInt():
 			value = v.Int()
 		case v.Kind() == reflect.String:
-			value = v.String()
+			value = CleanText(v.String(), maxParamBytes)
 		default:
-			value = fmt.Sprint(value)
+			value = CleanText(fmt.Sprint(value), maxParamBytes)
 		}
 	}
 	all[name] = value

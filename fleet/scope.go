@@ -57,7 +57,7 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 	}
 	for _, p := range tools {
 		if p == "" || len(p) > 200 || CleanText(p, 200) != p {
-			return nil, Refuse(ErrInvalid, "invalid_tools.pattern", "value", CleanText(p, 60)).At("tools")
+			return nil, Refuse(ErrInvalid, "invalid_tools.pattern", "value", p).At("tools")
 		}
 	}
 	if q.Empty() && len(tools) == 0 {

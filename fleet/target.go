@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"fleetd/internal/bounded"
 )
 
 // A target is what the gate must know of a device to judge a call.
@@ -31,13 +33,13 @@ type Targets struct {
 
 	mu          sync.RWMutex
 	targets     map[DeviceID]*Target
-	inventoryOf map[string]*Inventory
+	inventoryOf *bounded.Cache[string, *Inventory]
 }
 
 // NewTargets returns an empty cache over the stores.
 func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
 	return &Targets{devices: devices, inventories: inventories,
-		targets: make(map[DeviceID]*Target), inventoryOf: make(map[string]*Inventory)}
+		targets: make(map[DeviceID]*Target), inventoryOf: bounded.New[string, *Inventory](maxTargetInventories)}
 }
 
 // Forget drops what is known of a device, after it changed.
@@ -139,22 +141,14 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 	if id == "" {
 		return nil, nil
 	}
-	t.mu.RLock()
-	inv := t.inventoryOf[id]
-	t.mu.RUnlock()
-	if inv != nil {
+	if inv, ok := t.inventoryOf.Get(id); ok {
 		return inv, nil
 	}
 	inv, err := t.inventories.Inventory(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.inventoryOf) >= maxTargetInventories {
-		clear(t.inventoryOf)
-	}
-	t.inventoryOf[id] = inv
+	t.inventoryOf.Add(id, inv)
 	return inv, nil
 }
 

@@ -33,7 +33,7 @@ func TestTargetsForgetOldInventories(t *testing.T) {
 			t.Fatalf("get = %+v, %v", got, err)
 		}
 	}
-	if n := len(targets.inventoryOf); n > maxTargetInventories {
+	if n := targets.inventoryOf.Len(); n > maxTargetInventories {
 		t.Errorf("%d inventories are kept", n)
 	}
 }

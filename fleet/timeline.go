@@ -81,7 +81,7 @@ type TimelineStore interface {
 func (s *Devices) Timeline(ctx context.Context, f TimelineFilter) (Page[TimelineEntry], error) {
 	for _, k := range f.Kinds {
 		if !slices.Contains(TimelineKinds, k) {
-			return Page[TimelineEntry]{}, Refuse(ErrInvalid, "invalid_timeline_kind", "value", CleanText(string(k), 40)).
+			return Page[TimelineEntry]{}, Refuse(ErrInvalid, "invalid_timeline_kind", "value", string(k)).
 				At("kinds")
 		}
 	}

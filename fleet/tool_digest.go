@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"sync"
+
+	"fleetd/internal/bounded"
 )
 
 // A ToolDigest is the SHA-256 of the JSON {"description":...,"input_schema":...} of
@@ -31,25 +32,21 @@ const maxToolDigests = 10_000
 
 // ToolDigests keeps the digests of tools by their inventory.
 type ToolDigests struct {
-	mu    sync.RWMutex
-	known map[inventoryTool]ToolDigest
+	known *bounded.Cache[inventoryTool, ToolDigest]
+}
+
+// NewToolDigests returns an empty cache.
+func NewToolDigests() *ToolDigests {
+	return &ToolDigests{bounded.New[inventoryTool, ToolDigest](maxToolDigests)}
 }
 
 // Of returns the digest of the tool of an inventory.
 func (c *ToolDigests) Of(inventory string, tool Tool) ToolDigest {
 	key := inventoryTool{inventory, tool.Name}
-	c.mu.RLock()
-	digest, known := c.known[key]
-	c.mu.RUnlock()
-	if known {
-		return digest
+	digest, known := c.known.Get(key)
+	if !known {
+		digest = tool.Digest()
+		c.known.Add(key, digest)
 	}
-	digest = tool.Digest()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxToolDigests {
-		c.known = make(map[inventoryTool]ToolDigest)
-	}
-	c.known[key] = digest
 	return digest
 }

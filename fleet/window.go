@@ -32,11 +32,11 @@ const (
 func (w *Window) CheckTimes(field string) error {
 	w.Cron = strings.Join(strings.Fields(w.Cron), " ")
 	if len(w.Cron) > maxCronText || len(strings.Fields(w.Cron)) != 5 {
-		return Refuse(ErrInvalid, "invalid_cron.fields", "value", CleanText(w.Cron, 100)).At(field + ".cron")
+		return Refuse(ErrInvalid, "invalid_cron.fields", "value", w.Cron).At(field + ".cron")
 	}
 	if _, err := parseCron(w.Cron); err != nil {
-		return Refuse(ErrInvalid, "invalid_cron.syntax", "value", CleanText(w.Cron, 100),
-			"detail", CleanText(err.Error(), 300)).At(field + ".cron")
+		return Refuse(ErrInvalid, "invalid_cron.syntax", "value", w.Cron,
+			"detail", err.Error()).At(field + ".cron")
 	}
 	if w.TimeZone == DeviceZone {
 		return nil

@@ -21,6 +21,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/upstream"
+	"fleetd/internal/bounded"
 )
 
 // Limits of what an upstream's OTA address answers.
@@ -76,8 +77,8 @@ type Accounts struct {
 
 	mu      sync.Mutex
 	flights map[accountKey]*flight
-	known   map[accountKey]account // the latest of some; all are stored
-	codes   map[fleet.DeviceID]*binding
+	known   *bounded.Cache[accountKey, account] // the latest of some; all are stored
+	codes   *bounded.Cache[fleet.DeviceID, *binding]
 }
 
 type accountKey struct {
@@ -109,7 +110,7 @@ func NewAccounts(o AccountsOptions) *Accounts {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
 	return &Accounts{o: o, polls: make(chan Poll, maxAsks), flights: make(map[accountKey]*flight),
-		known: make(map[accountKey]account), codes: make(map[fleet.DeviceID]*binding),
+		known: bounded.New[accountKey, account](maxKnown), codes: bounded.New[fleet.DeviceID, *binding](maxKnown),
 		client: o.Guard.Client(askTimeout, &http.Transport{
 			DisableCompression: true, MaxResponseHeaderBytes: maxOTAAnswer, MaxIdleConnsPerHost: askers,
 			IdleConnTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment})}
@@ -164,9 +165,7 @@ func (a *Accounts) repeat(ctx context.Context, p Poll) {
 // device as it is now.
 func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (account, bool) {
 	key := accountKey{u.ID, p.Device}
-	a.mu.Lock()
-	known, ok := a.known[key]
-	a.mu.Unlock()
+	known, ok := a.known.Get(key)
 	if !ok {
 		stored, err := a.o.Store.UpstreamAccount(ctx, u.ID, p.Device)
 		if err != nil {
@@ -180,7 +179,7 @@ func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (accou
 			}
 			known.token = string(token)
 		}
-		a.keep(key, known)
+		a.known.Add(key, known)
 	}
 	return known, known.answers(u, p)
 }
@@ -189,15 +188,6 @@ func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (accou
 // that polls.
 func (a account) answers(u upstream.Choice, p Poll) bool {
 	return a.OTAURL == u.URL && (p.ClientID == "" || a.ClientID == p.ClientID)
-}
-
-func (a *Accounts) keep(key accountKey, known account) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.known) >= maxKnown {
-		clear(a.known)
-	}
-	a.known[key] = known
 }
 
 func sealedAccount(k accountKey) string {
@@ -210,7 +200,7 @@ func sealedAccount(k accountKey) string {
 func (a *Accounts) ask(ctx context.Context, u upstream.Choice, p Poll, seen account) (account, error) {
 	key := accountKey{u.ID, p.Device}
 	a.mu.Lock()
-	if newest := a.known[key]; newest.AskedAt.After(seen.AskedAt) && newest.answers(u, p) {
+	if newest, _ := a.known.Get(key); newest.AskedAt.After(seen.AskedAt) && newest.answers(u, p) {
 		a.mu.Unlock()
 		return newest, nil
 	}
@@ -246,7 +236,7 @@ func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u upstrea
 	if f.account.token != "" {
 		f.account.Token = a.o.Sealer.Seal(sealedAccount(key), []byte(f.account.token))
 	}
-	a.keep(key, f.account)
+	a.known.Add(key, f.account)
 	if err := a.o.Store.SaveUpstreamAccount(ctx, f.account.Account); err != nil {
 		a.o.Log.Warn("answer of a voice server's OTA address not stored", "device", p.Device, "upstream", u.Name, "err", err)
 	}
@@ -408,7 +398,7 @@ var spokenCode = regexp.MustCompile(`^[0-9]{1,10}$`) // what devices have sounds
 func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b := a.codes[id]
+	b, _ := a.codes.Get(id)
 	switch {
 	case !spokenCode.MatchString(code) && b == nil:
 	case !spokenCode.MatchString(code):
@@ -416,10 +406,7 @@ func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 	case b != nil:
 		b.code, b.message = code, cmp.Or(message, code)
 	default:
-		if len(a.codes) >= maxKnown {
-			clear(a.codes)
-		}
-		a.codes[id] = &binding{code: code, message: cmp.Or(message, code)}
+		a.codes.Add(id, &binding{code: code, message: cmp.Or(message, code)})
 	}
 }
 
@@ -428,7 +415,8 @@ func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, b := a.o.Now(), a.codes[id]
+	now := a.o.Now()
+	b, _ := a.codes.Get(id)
 	if b == nil || b.code == "" || now.Sub(b.shown) < showAgain {
 		return "", "", false
 	}
@@ -441,7 +429,7 @@ func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
 func (a *Accounts) Shown(id fleet.DeviceID) (shown, showing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b := a.codes[id]
+	b, _ := a.codes.Get(id)
 	if b == nil {
 		return false, false
 	}

@@ -173,7 +173,7 @@ func (s Settings) check() error {
 	for _, k := range slices.Sorted(maps.Keys(s.Thresholds)) {
 		c, ok := conditionOf(k)
 		if !ok {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_kind", "value", fleet.CleanText(string(k), 40)).At("kind")
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_alert_kind", "value", string(k)).At("kind")
 		}
 		t := s.Thresholds[k]
 		if c.Most.Percent == 0 && t.Percent != 0 || t.Percent < c.Least.Percent || t.Percent > c.Most.Percent {

@@ -73,11 +73,11 @@ func (s *Service) checkMail(settings Settings) error {
 	}
 	for _, a := range settings.Recipients {
 		if s.o.CheckAddress == nil || s.o.CheckAddress(a) != nil {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_recipients", "value", fleet.CleanText(a, 80)).At("recipients")
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_recipients", "value", a).At("recipients")
 		}
 	}
 	if !slices.Contains(MailLangs, settings.MailLang) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_mail_language", "value", fleet.CleanText(settings.MailLang, 20)).
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_mail_language", "value", settings.MailLang).
 			At("language")
 	}
 	return nil

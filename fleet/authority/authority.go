@@ -16,12 +16,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // A Store reads the rights of operators and tokens.
@@ -50,8 +50,7 @@ type Service struct {
 	o       Options
 	reading singleflight.Group
 
-	mu    sync.Mutex
-	known map[id]answer
+	known *bounded.Cache[id, answer]
 }
 
 // An id names a principal that has a row.
@@ -78,7 +77,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Service{o: o, known: make(map[id]answer)}
+	return &Service{o: o, known: bounded.New[id, answer](maxKept)}
 }
 
 // PrincipalNow returns the principal as it may act now, or an error that matches
@@ -90,9 +89,7 @@ func (s *Service) PrincipalNow(ctx context.Context, p fleet.Principal) (fleet.Pr
 	}
 	changes := s.o.Changes()
 	key, now := id{p.Kind, p.ID}, s.o.Now()
-	s.mu.Lock()
-	known, ok := s.known[key]
-	s.mu.Unlock()
+	known, ok := s.known.Get(key)
 	if !ok || known.changes != changes || now.Sub(known.readAt) >= s.o.MaxAge || now.Before(known.readAt) {
 		var err error
 		if known, err = s.read(ctx, key, p, changes, now); err != nil {
@@ -118,12 +115,7 @@ func (s *Service) read(ctx context.Context, key id, p fleet.Principal, changes i
 				return nil, fmt.Errorf("rights of %s %q: %w", p.Kind, p.Name, err)
 			}
 			a := answer{current, gone, changes, now}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if len(s.known) >= maxKept {
-				clear(s.known)
-			}
-			s.known[key] = a
+			s.known.Add(key, a)
 			return a, nil
 		})
 		if err == nil {

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // A bucket keeps objects by name: a directory, or a bucket of S3. The names are
@@ -67,6 +68,10 @@ type Store struct {
 	checks checks
 }
 
+func newStore(b bucket) *Store {
+	return &Store{bucket: b, checks: checks{good: bounded.New[string, stamp](maxChecks)}}
+}
+
 var _ fleet.Blobs = (*Store)(nil)
 
 // Open opens the store at a URL of the form file:///path or
@@ -97,7 +102,7 @@ func OpenDir(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{bucket: d}, nil
+	return newStore(d), nil
 }
 
 // Put stores data and returns its key. Stored again, a damaged blob is whole again.

@@ -11,11 +11,11 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"sync"
 
 	"golang.org/x/sync/singleflight"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 var _ fleet.BlobFiles = (*Store)(nil)
@@ -140,8 +140,7 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 // checks are the blobs found to be whole, each as its object was then.
 type checks struct {
 	flight singleflight.Group // many devices ask for a new image at once
-	mu     sync.Mutex
-	good   map[string]stamp
+	good   *bounded.Cache[string, stamp]
 }
 
 // A stamp identifies an object among those of the same name. Somebody who replaces a
@@ -195,41 +194,29 @@ func (s *Store) checkContent(ctx context.Context, key string) error {
 }
 
 func (c *checks) has(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.good[key]
-	return ok
+	return c.good.Contains(key)
 }
 
 // match reports whether an opened blob is the one that was checked. If not, the blob
 // was replaced since, and is checked again.
 func (c *checks) match(key string, now stamp) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	then, ok := c.good[key]
+	then, ok := c.good.Get(key)
 	if ok && then != now {
-		delete(c.good, key)
+		c.good.Remove(key)
 	}
 	return ok && then == now
 }
 
 func (c *checks) add(key string, now stamp) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.good == nil || len(c.good) >= maxChecks {
-		c.good = make(map[string]stamp)
-	}
-	c.good[key] = now
+	c.good.Add(key, now)
 }
 
 func (c *checks) forget(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.good, key)
+	c.good.Remove(key)
 }
 
 func unknown(key string) error {
-	return fleet.Refuse(fleet.ErrNotFound, "unknown_blob", "key", fleet.CleanText(key, 80))
+	return fleet.Refuse(fleet.ErrNotFound, "unknown_blob", "key", key)
 }
 
 func damaged(key string) error {
@@ -241,7 +228,7 @@ func notDone(verb, key string, err error) error {
 	if _, ok := errors.AsType[*fleet.Error](err); ok {
 		return err
 	}
-	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "blob_store."+verb, "key", fleet.CleanText(key, 80),
+	return fmt.Errorf("%w: %w", fleet.Refuse(fleet.ErrUnavailable, "blob_store."+verb, "key", key,
 		"detail", cause(err)), err)
 }
 

@@ -100,7 +100,7 @@ func openS3(ctx context.Context, address string, timeout time.Duration) (*Store,
 		b.close()
 		return nil, err
 	}
-	return &Store{bucket: b}, nil
+	return newStore(b), nil
 }
 
 func (b *s3Bucket) begin(ctx context.Context) error {

@@ -192,7 +192,7 @@ func (s *Approvals) May(ctx context.Context, by fleet.Principal, a Approval) err
 // itself.
 func (s *Approvals) mayApprove(ctx context.Context, by fleet.Principal, a Approval) error {
 	if !by.Scope.AllowsTool(a.Tool) {
-		return fleet.Refuse(fleet.ErrForbidden, "tool_not_allowed", "actor", by.Name, "tool", fleet.CleanText(a.Tool, 80))
+		return fleet.Refuse(fleet.ErrForbidden, "tool_not_allowed", "actor", by.Name, "tool", a.Tool)
 	}
 	return s.May(ctx, by, a)
 }

@@ -231,7 +231,7 @@ func (a *attempt) queue(talk *ConversationWait) error {
 	case errors.Is(err, fleet.ErrBusy):
 		a.close(fleet.CallRefused, fleet.NewCallError(fleet.CodeBusy))
 	case onRecord:
-		a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", fleet.CleanText(err.Error(), 300)))
+		a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", err.Error()))
 	default:
 		return err
 	}
@@ -414,7 +414,7 @@ func (a *attempt) checkApprover(ctx context.Context, r Request) error {
 		return err
 	}
 	if gone || !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.Device).Allows(fleet.RoleOperator) {
-		a.close(fleet.CallRefused, fleet.NewCallError(CodeApprovalStale+".approver", "tool", fleet.CleanText(r.Tool, 80),
+		a.close(fleet.CallRefused, fleet.NewCallError(CodeApprovalStale+".approver", "tool", r.Tool,
 			"by", r.grant.by.Name))
 	}
 	return nil
@@ -477,7 +477,7 @@ func (a *attempt) conclude(answer fleet.Answer, err error) {
 	case errors.Is(err, fleet.ErrLost):
 		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeLost+".answer"))
 	default:
-		a.close(fleet.CallUnknown, fleet.NewCallError("send_failed", "detail", fleet.CleanText(err.Error(), 300)))
+		a.close(fleet.CallUnknown, fleet.NewCallError("send_failed", "detail", err.Error()))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"fleetd/internal/bounded"
 )
 
 // deadlineShare is the part of a timeout by which a call may wait longer.
@@ -16,7 +18,7 @@ type deadlines struct {
 	life context.Context // ends all
 
 	mu     sync.Mutex
-	latest map[time.Duration]deadline // by timeout
+	latest *bounded.Cache[time.Duration, deadline] // by timeout
 }
 
 type deadline struct {
@@ -34,14 +36,11 @@ func (d *deadlines) after(timeout time.Duration) context.Context {
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if same, ok := d.latest[timeout]; ok && now.Before(same.until) {
+	if same, ok := d.latest.Get(timeout); ok && now.Before(same.until) {
 		return same.ctx
-	}
-	if d.latest == nil || len(d.latest) >= maxDeadlines {
-		d.latest = make(map[time.Duration]deadline)
 	}
 	until := now.Add(timeout / deadlineShare)
 	ctx, end := context.WithDeadline(d.life, until.Add(timeout))
-	d.latest[timeout] = deadline{ctx, end, until}
+	d.latest.Add(timeout, deadline{ctx, end, until})
 	return ctx
 }

@@ -3,17 +3,20 @@ package call
 import (
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
+
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // A gate decides whether a call may be made. It knows nothing of connections.
 type gate struct {
 	policy  Policy
-	schemas schemaCache
-	passed  passedCache
+	schemas *bounded.Cache[schemaKey, *jsonschema.Resolved]
+	passed  *bounded.Cache[passed, struct{}]
 	pins    Pins
 	running func(fleet.DeviceID) (elf, version string) // see [Options]; may be nil
-	digests fleet.ToolDigests
+	digests *fleet.ToolDigests
 }
 
 // A refusal is the gate's no, as the outcome of a call.
@@ -137,7 +140,7 @@ func checkStanding(t *fleet.Target, r Request) *refusal {
 	}
 	for by := range r.judged {
 		if !by.Scope.AllowsTool(r.Tool) {
-			return refuse(fleet.NewCallError("tool_not_allowed", "actor", by.Name, "tool", fleet.CleanText(r.Tool, 80)))
+			return refuse(fleet.NewCallError("tool_not_allowed", "actor", by.Name, "tool", r.Tool))
 		}
 	}
 	switch {
@@ -156,7 +159,7 @@ func checkStanding(t *fleet.Target, r Request) *refusal {
 // it was when an administrator pinned it: what the model knows of it may be wrong.
 func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
 	if by.Kind.IsModel() && g.pins.Differs(inventory, tool) {
-		return refuse(fleet.NewCallError("tool_changed", "tool", fleet.CleanText(tool.Name, 80)))
+		return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
 	}
 	return nil
 }
@@ -212,13 +215,13 @@ func unknownTool(t *fleet.Target, name string) *refusal {
 	if t.Inventory == nil {
 		return invalid(fleet.NewCallError("no_inventory", "device", t.Device.Title()))
 	}
-	return invalid(fleet.NewCallError("unknown_tool", "device", t.Device.Title(), "tool", fleet.CleanText(name, 80)))
+	return invalid(fleet.NewCallError("unknown_tool", "device", t.Device.Title(), "tool", name))
 }
 
 // UserOnlyError is the refusal of a call that a language model may never make,
 // whether the gate or the first rule of the policy makes it.
 func UserOnlyError(tool string) *fleet.CallError {
-	return fleet.NewCallError("user_only", "tool", fleet.CleanText(tool, 80))
+	return fleet.NewCallError("user_only", "tool", tool)
 }
 
 func checkTool(tool fleet.Tool, by fleet.Principal, r Request) *refusal {

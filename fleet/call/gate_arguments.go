@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -17,26 +16,26 @@ import (
 // typing errors: a stock device ignores an argument it does not know.
 func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.RawMessage) *refusal {
 	same := passed{inventory, tool.Name, string(arguments)}
-	if g.passed.has(same) {
+	if g.passed.Contains(same) {
 		return nil
 	}
 	args, err := decodeObject(arguments)
 	if err != nil {
 		return invalid(notAnObject(err))
 	}
-	schema := g.schemas.of(inventory, tool)
+	schema := g.schema(inventory, tool)
 	if schema == nil {
 		return nil // the device sent an invalid schema; it validates the arguments
 	}
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if _, known := schema.Schema().Properties[name]; !known {
-			return invalid(fleet.NewCallError("invalid_arguments.unknown", "tool", tool.Name, "argument", fleet.CleanText(name, 60)))
+			return invalid(fleet.NewCallError("invalid_arguments.unknown", "tool", tool.Name, "argument", name))
 		}
 	}
 	if err := schema.Validate(args); err != nil {
 		return invalid(explainArguments(schema.Schema(), args, err))
 	}
-	g.passed.add(same)
+	g.passed.Add(same, struct{}{})
 	return nil
 }
 
@@ -49,7 +48,7 @@ func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.Raw
 	}
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if _, known := schema.Schema().Properties[name]; !known {
-			return fleet.NewCallError("invalid_arguments.not_among", "tool", tool, "argument", fleet.CleanText(name, 60), "arguments",
+			return fleet.NewCallError("invalid_arguments.not_among", "tool", tool, "argument", name, "arguments",
 				strings.Join(slices.Sorted(maps.Keys(schema.Schema().Properties)), ", "))
 		}
 	}
@@ -71,33 +70,20 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	return args, err
 }
 
-// A schemaCache keeps compiled schemas by inventory and tool. Inventories are
-// few, since equal devices share one; the bound is for hostile ones.
-type schemaCache struct {
-	mu sync.RWMutex
-	m  map[schemaKey]*jsonschema.Resolved
-}
+// maxSchemas bounds the compiled schemas that are cached. Inventories never change and
+// are few, since equal devices share one; the limit is for hostile devices.
+const maxSchemas = 20_000
 
 type schemaKey struct{ inventory, tool string }
 
-const maxSchemas = 20_000
-
-// of returns the compiled schema of the tool, nil if it is not a valid one.
-func (c *schemaCache) of(inventory string, tool fleet.Tool) *jsonschema.Resolved {
+// schema returns the compiled schema of the tool, nil if the schema is not valid.
+func (g *gate) schema(inventory string, tool fleet.Tool) *jsonschema.Resolved {
 	key := schemaKey{inventory, tool.Name}
-	c.mu.RLock()
-	s, ok := c.m[key]
-	c.mu.RUnlock()
-	if ok {
-		return s
+	s, ok := g.schemas.Get(key)
+	if !ok {
+		s = CompileSchema(tool.InputSchema)
+		g.schemas.Add(key, s)
 	}
-	s = CompileSchema(tool.InputSchema)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.m == nil || len(c.m) >= maxSchemas {
-		c.m = make(map[schemaKey]*jsonschema.Resolved)
-	}
-	c.m[key] = s
 	return s
 }
 
@@ -118,36 +104,15 @@ func CompileSchema(raw json.RawMessage) *jsonschema.Resolved {
 	return resolved
 }
 
-// A passedCache remembers arguments that fitted their schema: a fan-out and a
-// script make the same call many times over.
-type passedCache struct {
-	mu sync.RWMutex
-	m  map[passed]struct{}
-}
-
+// A passed names arguments that fitted the schema of their tool. The gate caches some,
+// because a fan-out or a script makes the same call many times over.
 type passed struct{ inventory, tool, arguments string }
 
-// maxPassed bounds the cache; with [MaxArgumentBytes] it takes 6 MB at most.
+// maxPassed bounds that cache; with [MaxArgumentBytes] it takes 6 MB at most.
 const maxPassed = 2000
 
-func (c *passedCache) has(p passed) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	_, ok := c.m[p]
-	return ok
-}
-
-func (c *passedCache) add(p passed) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.m == nil || len(c.m) >= maxPassed {
-		c.m = make(map[passed]struct{})
-	}
-	c.m[p] = struct{}{}
-}
-
 func notAnObject(err error) *fleet.CallError {
-	return fleet.NewCallError("invalid_arguments.object", "detail", fleet.CleanText(err.Error(), 300))
+	return fleet.NewCallError("invalid_arguments.object", "detail", err.Error())
 }
 
 // explainArguments says which argument breaks the schema. The schemas of
@@ -157,16 +122,16 @@ func explainArguments(schema *jsonschema.Schema, args map[string]any, err error)
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		value, given := args[name]
 		if !given && slices.Contains(schema.Required, name) {
-			return fleet.NewCallError("invalid_arguments.missing", "argument", fleet.CleanText(name, 60),
+			return fleet.NewCallError("invalid_arguments.missing", "argument", name,
 				"wanted", wanted(schema.Properties[name]))
 		}
 		if given && breaks(schema.Properties[name], value) {
 			text, _ := json.Marshal(value)
-			return fleet.NewCallError("invalid_arguments.value", "argument", fleet.CleanText(name, 60),
-				"wanted", wanted(schema.Properties[name]), "given", fleet.CleanText(string(text), 60))
+			return fleet.NewCallError("invalid_arguments.value", "argument", name,
+				"wanted", wanted(schema.Properties[name]), "given", string(text))
 		}
 	}
-	return fleet.NewCallError("invalid_arguments.schema", "detail", fleet.CleanText(plainSchemaError(err), 310))
+	return fleet.NewCallError("invalid_arguments.schema", "detail", plainSchemaError(err))
 }
 
 func breaks(property *jsonschema.Schema, value any) bool {
@@ -179,7 +144,7 @@ func breaks(property *jsonschema.Schema, value any) bool {
 func wanted(p *jsonschema.Schema) fleet.Reason {
 	if len(p.Enum) > 0 {
 		values, _ := json.Marshal(p.Enum)
-		return fleet.Because("wanted.one_of", "values", fleet.CleanText(strings.Trim(string(values), "[]"), 300))
+		return fleet.Because("wanted.one_of", "values", strings.Trim(string(values), "[]"))
 	}
 	switch p.Type {
 	case "integer", "number", "string", "boolean":

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // Limits of a call.
@@ -160,8 +162,9 @@ func New(o Options) *Service {
 	life, stop := context.WithCancelCause(context.Background())
 	s := &Service{o: o, life: life, stop: stop, quit: make(chan struct{})}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
-	s.deadlines.life = life
-	s.gate.policy, s.gate.pins, s.gate.running = o.Policy, o.Pins, o.Running
+	s.deadlines.life, s.deadlines.latest = life, bounded.New[time.Duration, deadline](maxDeadlines)
+	s.gate = gate{policy: o.Policy, pins: o.Pins, running: o.Running, digests: fleet.NewToolDigests(),
+		schemas: bounded.New[schemaKey, *jsonschema.Resolved](maxSchemas), passed: bounded.New[passed, struct{}](maxPassed)}
 	return s
 }
 

@@ -136,7 +136,7 @@ func (a *attempt) outwait() (goes bool) {
 		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeStopped+".turn"))
 	default:
 		if err := a.judgeAgain(); err != nil {
-			a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", fleet.CleanText(err.Error(), 300)))
+			a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", err.Error()))
 		}
 		_ = a.queue(nil) // the call is on record: an error is its outcome
 		if a.turn != nil {

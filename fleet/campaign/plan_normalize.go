@@ -121,7 +121,7 @@ func (p *Plan) normalizeMode() error {
 	}
 	if !slices.Contains([]firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}, p.Mode) {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_mode.campaign",
-			"value", fleet.CleanText(string(p.Mode), 40)).At("mode")
+			"value", string(p.Mode)).At("mode")
 	}
 	if p.PullNow && p.Mode == firmware.ModePush {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_pull_now").At("pull_now")
@@ -185,7 +185,7 @@ func (w *WavePlan) normalize(number int) error {
 	}
 	if w.Gate != GateAuto && w.Gate != GateManual {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_gate",
-			"value", fleet.CleanText(string(w.Gate), 40)).At(field + ".gate")
+			"value", string(w.Gate)).At(field + ".gate")
 	}
 	if err := w.normalizeSize(field); err != nil {
 		return err
@@ -297,23 +297,23 @@ func (r *AbortRule) normalize(field string, waves int) error {
 	r.Class, r.Scope, r.Action = cmp.Or(r.Class, ClassAny), AbortScope(cmp.Or(string(r.Scope), string(ScopeCampaign))),
 		AbortAction(cmp.Or(string(r.Action), string(AbortPause)))
 	if !slices.Contains(AbortClasses, r.Class) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_class", "value", fleet.CleanText(string(r.Class), 40),
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_class", "value", string(r.Class),
 			"choices", AbortClasses).At(field + ".class")
 	}
 	if !slices.Contains([]AbortScope{ScopeWave, ScopeCampaign, ScopeBoard}, r.Scope) {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_scope",
-			"value", fleet.CleanText(string(r.Scope), 40)).At(field + ".scope")
+			"value", string(r.Scope)).At(field + ".scope")
 	}
 	if r.Measure == MeasureBound {
 		r.Measure = ""
 	}
 	if r.Measure != "" && r.Measure != MeasureShare {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_measure",
-			"value", fleet.CleanText(string(r.Measure), 40)).At(field + ".measure")
+			"value", string(r.Measure)).At(field + ".measure")
 	}
 	if severity(r.Action) < 0 {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_action",
-			"value", fleet.CleanText(string(r.Action), 40)).At(field + ".action")
+			"value", string(r.Action)).At(field + ".action")
 	}
 	if err := checkPercent(field+".percent", r.Percent); err != nil {
 		return err
@@ -337,7 +337,7 @@ func (p *Plan) normalizeTimes(now time.Time) error {
 	p.StartAt, p.EndAt = inUTC(p.StartAt), inUTC(p.EndAt)
 	p.EndBehavior = EndBehavior(cmp.Or(string(p.EndBehavior), string(EndStopRollout)))
 	if !slices.Contains(endBehaviors, p.EndBehavior) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_end_behavior", "value", fleet.CleanText(string(p.EndBehavior), 40),
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_end_behavior", "value", string(p.EndBehavior),
 			"choices", endBehaviors).At("end_behavior")
 	}
 	start, end := p.span(now)
@@ -504,7 +504,7 @@ func (c *HealthCheck) normalize(field string) error {
 
 func (a Assertion) validate(field string) error {
 	if !slices.Contains(AssertionOps, a.Op) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_op", "value", fleet.CleanText(string(a.Op), 40),
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_op", "value", string(a.Op),
 			"choices", AssertionOps).At(field + ".op")
 	}
 	if err := checkPath(field+".path", a.Path); err != nil {
@@ -524,11 +524,11 @@ func checkPath(field, path string) error {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.length", "field", field, "limit", maxPath).At(field)
 	}
 	if _, err := jp.ParseString(path); err != nil {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.syntax", "value", fleet.CleanText(path, 80),
-			"detail", fleet.CleanText(err.Error(), 300)).At(field)
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.syntax", "value", path,
+			"detail", err.Error()).At(field)
 	}
 	if strings.Count(path, "..") > maxDescents {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.descents", "value", fleet.CleanText(path, 80),
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_path.descents", "value", path,
 			"limit", maxDescents).At(field)
 	}
 	return nil
@@ -547,12 +547,12 @@ func (a Assertion) validateValue(field string) error {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern.large", "limit", maxPatternSteps).At(field)
 		}
 		if err != nil || !ok {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern", "value", fleet.CleanText(string(a.Value), 80)).At(field)
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_pattern", "value", string(a.Value)).At(field)
 		}
 	case "lt", "le", "gt", "ge":
 		if _, ok := v.(float64); !ok {
 			return fleet.Refuse(fleet.ErrInvalid, "invalid_value", "op", a.Op,
-				"value", fleet.CleanText(string(a.Value), 80)).At(field)
+				"value", string(a.Value)).At(field)
 		}
 	}
 	return nil

@@ -149,13 +149,13 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) error {
 		return nil
 	case ConflictKeep:
 	default:
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_act.conflict", "value", fleet.CleanText(string(r.Act), 20)).At("act")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_act.conflict", "value", string(r.Act)).At("act")
 	}
 	known := append(e.duplicates.clientIDs(a.Device), a.ClientID, a.NewClientID)
 	c, _ := e.duplicates.conflict(a.Device)
 	i := slices.IndexFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client == r.Client })
 	if i < 0 {
-		return fleet.Refuse(fleet.ErrInvalid, "unknown_side", "value", fleet.CleanText(r.Client, 20)).At("client")
+		return fleet.Refuse(fleet.ErrInvalid, "unknown_side", "value", r.Client).At("client")
 	}
 	if !slices.ContainsFunc(c.Sides, func(s fleet.ConflictSide) bool { return s.Client != r.Client }) {
 		return fleet.Refuse(fleet.ErrConflict, "sides_share_client")

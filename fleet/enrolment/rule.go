@@ -97,7 +97,7 @@ func (r *Rule) clean() (err error) {
 	case "", fleet.TransportMQTT, fleet.TransportWebSocket:
 	default:
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_transport", "value",
-			fleet.CleanText(string(r.Transport), 20)).At("transport")
+			string(r.Transport)).At("transport")
 	}
 	if r.Tags, err = fleet.CleanTags(r.Tags); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *Rule) cleanBoards() error {
 		}
 		if _, err := fleet.CleanLine("board", b, fleet.MaxNameLength); err != nil ||
 			strings.Contains(strings.TrimSuffix(b, "*"), "*") {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_board.rule", "value", fleet.CleanText(b, 80)).At("boards")
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_board.rule", "value", b).At("boards")
 		}
 		boards = append(boards, b)
 	}

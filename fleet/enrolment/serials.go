@@ -415,7 +415,7 @@ func (s *Serials) decide(by fleet.Principal, serial string, do func() error) err
 	s.loading.Lock()
 	defer s.loading.Unlock()
 	if !s.Known(serial) {
-		return fleet.Refuse(fleet.ErrNotFound, "unknown_serial", "serial", fleet.CleanText(serial, 64))
+		return fleet.Refuse(fleet.ErrNotFound, "unknown_serial", "serial", serial)
 	}
 	return do()
 }

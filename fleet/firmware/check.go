@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/espimage"
+	"fleetd/internal/bounded"
 )
 
 // CheckerOptions configures [Checker]. Blobs is required.
@@ -43,8 +44,7 @@ type Checker struct {
 	o      CheckerOptions
 	flight singleflight.Group // a new image is asked about from many sides at once
 
-	mu       sync.Mutex
-	contents map[string]content // by SHA-256
+	contents *bounded.Cache[string, content] // by SHA-256
 
 	floorsMu sync.Mutex
 	floors   map[string]string
@@ -70,7 +70,7 @@ func NewChecker(o CheckerOptions) *Checker {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Checker{o: o, contents: make(map[string]content)}
+	return &Checker{o: o, contents: bounded.New[string, content](maxContents)}
 }
 
 // Limits are what [Checker] says of some images, for [FitDevice].
@@ -167,10 +167,7 @@ func (c *Checker) content(ctx context.Context, sha256 string) (content, error) {
 		return notOpened(err)
 	}
 	file.Close()
-	c.mu.Lock()
-	known, ok := c.contents[sha256]
-	c.mu.Unlock()
-	if ok {
+	if known, ok := c.contents.Get(sha256); ok {
 		return known, nil
 	}
 	// Other callers wait for the result too: it must not depend on this caller's
@@ -214,12 +211,7 @@ func (c *Checker) read(ctx context.Context, sha256 string) (content, error) {
 }
 
 func (c *Checker) keep(sha256 string, held content) content {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.contents) >= maxContents {
-		clear(c.contents)
-	}
-	c.contents[sha256] = held
+	c.contents.Add(sha256, held)
 	return held
 }
 
@@ -234,7 +226,7 @@ func (c *Checker) unsigned(all []espimage.Signature) fleet.Reason {
 		case s.Trusted:
 			return fleet.Reason{}
 		case s.Valid:
-			why = fleet.Because("unsigned.key", "key", fleet.CleanText(s.KeyDigest, 16), "keys", len(c.o.Keys))
+			why = fleet.Because("unsigned.key", "key", s.KeyDigest, "keys", len(c.o.Keys))
 		default:
 			why = fleet.Because("unsigned." + string(s.Problem))
 		}

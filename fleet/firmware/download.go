@@ -100,18 +100,15 @@ func (t *Download) reached() int64 {
 	d := t.downloads
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := d.reached[t.key]
+	n, _ := d.reached.Get(t.key)
 	if t.offset <= n {
 		n = max(n, t.sent.Load())
 	}
 	if n >= t.Link.Size {
-		delete(d.reached, t.key)
+		d.reached.Remove(t.key)
 		return n
 	}
-	if len(d.reached) >= maxReached {
-		clear(d.reached) // whoever resumes then starts over, or is believed at its boot poll
-	}
-	d.reached[t.key] = n
+	d.reached.Add(t.key, n)
 	return n
 }
 

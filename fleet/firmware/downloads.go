@@ -16,6 +16,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/internal/token"
+	"fleetd/internal/bounded"
 )
 
 // DownloadsOptions configures [Downloads]. Links and Blobs are required.
@@ -50,7 +51,7 @@ type Downloads struct {
 	active map[linkKey]*Download
 	// reached is how much of its image each unfinished link has sent without a
 	// gap. A device may fetch in pieces; the last one alone is no download.
-	reached map[linkKey]int64
+	reached *bounded.Cache[linkKey, int64]
 }
 
 // linkKey is the SHA-256 of a link's token.
@@ -70,7 +71,7 @@ func NewDownloads(o DownloadsOptions) *Downloads {
 	}
 	d := &Downloads{o: o, places: make(chan struct{}, o.MaxConcurrent), chunk: downloadBuffer,
 		active:  make(map[linkKey]*Download),
-		reached: make(map[linkKey]int64)}
+		reached: bounded.New[linkKey, int64](maxReached)}
 	if o.BytesPerSecond > 0 {
 		d.chunk = pacedChunk(o.BytesPerSecond, o.MaxConcurrent)
 		d.pace = rate.NewLimiter(rate.Limit(o.BytesPerSecond), d.chunk)

@@ -119,7 +119,7 @@ var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 func cleanBoard(board string) (string, error) {
 	board = strings.TrimSpace(board)
 	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
-		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_board.firmware", "value", fleet.CleanText(board, 60)).At("board")
+		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_board.firmware", "value", board).At("board")
 	}
 	return board, nil
 }

@@ -143,7 +143,7 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 	switch q.Options.Mode {
 	case "", ModeAuto, ModePush, ModePull:
 	default:
-		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_mode", "value", fleet.CleanText(string(q.Options.Mode), 20))
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_mode", "value", string(q.Options.Mode))
 	}
 	if (q.Image == "") == (q.Release == uuid.Nil) {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_fit")

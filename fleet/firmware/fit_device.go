@@ -153,7 +153,7 @@ func fitLimits(d fleet.Device, img Image, l Limits) (SkipReason, fleet.Reason) {
 	}
 	for _, board := range []string{img.Board, d.Board} {
 		if why := l.belowFloor(board, img.Version); !why.Is("") {
-			return SkipFloor, fleet.Because(FitFloor, "version", fleet.CleanText(img.Version, 40), "board", board,
+			return SkipFloor, fleet.Because(FitFloor, "version", img.Version, "board", board,
 				"least", l.Floors[board])
 		}
 	}
@@ -166,7 +166,7 @@ func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reas
 	if o.Mode == ModePull {
 		for _, v := range []string{img.Version, d.Version} {
 			if !fleet.ComparableVersion(v) {
-				return SkipVersion, fleet.Because(FitIncomparable, "version", fleet.CleanText(v, 40))
+				return SkipVersion, fleet.Because(FitIncomparable, "version", v)
 			}
 		}
 	}

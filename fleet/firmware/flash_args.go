@@ -31,7 +31,7 @@ func parseFlasherArgs(text []byte) (*flasherArgs, error) {
 	for offset, name := range a.Files {
 		if _, err := strconv.ParseUint(offset, 0, 32); err != nil {
 			return nil, fleet.Refuse(fleet.ErrInvalid, "flasher_args.no_address", "file", flasherArgsName,
-				"name", fleet.CleanText(name, 60), "offset", fleet.CleanText(offset, 20)).At("file")
+				"name", name, "offset", offset).At("file")
 		}
 	}
 	return &a, nil
@@ -75,7 +75,7 @@ func (a *flasherArgs) complete(files []buildFile) error {
 		there := slices.ContainsFunc(files, func(f buildFile) bool { return samePath(named, f.name) })
 		if !there && named != a.App.File {
 			return fleet.Refuse(fleet.ErrInvalid, "file_missing.named", "file", flasherArgsName,
-				"name", fleet.CleanText(named, 60)).At("file")
+				"name", named).At("file")
 		}
 	}
 	return nil
@@ -91,7 +91,7 @@ func (a *flasherArgs) check(l *espimage.Layout) error {
 		at, _ := strconv.ParseUint(offset, 0, 32) // parsed before
 		if !slices.ContainsFunc(l.Parts, func(p espimage.Part) bool { return p.Offset == int64(at) }) {
 			return fleet.Refuse(fleet.ErrInvalid, "flasher_args.nothing_begins", "file", flasherArgsName,
-				"name", fleet.CleanText(name, 60), "offset", "0x"+strconv.FormatUint(at, 16)).At("file")
+				"name", name, "offset", "0x"+strconv.FormatUint(at, 16)).At("file")
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 		return b.placeImage(p, f, data)
 	}
 	if !placed {
-		return fleet.Refuse(fleet.ErrInvalid, "unknown_file", "name", fleet.CleanText(f.name, 60)).At("file")
+		return fleet.Refuse(fleet.ErrInvalid, "unknown_file", "name", f.name).At("file")
 	}
 	p.Data = append(p.Data, espimage.Piece{Offset: offset, Data: data})
 	return nil
@@ -66,7 +66,7 @@ func (b *Build) place(p *buildPieces, f buildFile) error {
 func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) error {
 	img, err := espimage.Parse(f.file, f.size, b.firmware.o.Keys...)
 	if err == nil && img.Merged != nil {
-		return fleet.Refuse(fleet.ErrInvalid, "merged_binary", "name", fleet.CleanText(f.name, 60)).At("file")
+		return fleet.Refuse(fleet.ErrInvalid, "merged_binary", "name", f.name).At("file")
 	}
 	if err == nil {
 		p.app, p.appName, p.Chip = img, path.Base(f.name), img.Chip
@@ -137,7 +137,7 @@ func (b *Build) isImage(p *buildPieces, img Image) error {
 		return fmt.Errorf("the upload cannot be read back from disk: %w", err)
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != img.SHA256 {
-		return fleet.Refuse(fleet.ErrInvalid, "other_application", "name", fleet.CleanText(p.appName, 60),
+		return fleet.Refuse(fleet.ErrInvalid, "other_application", "name", p.appName,
 			"image", short(img.SHA256)).At("file")
 	}
 	return nil

@@ -137,10 +137,10 @@ func (l Limits) belowFloor(board, version string) fleet.Reason {
 	key := fleet.VersionKey(version)
 	switch {
 	case key == nil:
-		return fleet.Because("below_floor.incomparable", "board", board, "version", fleet.CleanText(version, 40),
+		return fleet.Because("below_floor.incomparable", "board", board, "version", version,
 			"least", least)
 	case slices.Compare(key, fleet.VersionKey(least)) < 0:
-		return fleet.Because("below_floor.older", "board", board, "version", fleet.CleanText(version, 40), "least", least)
+		return fleet.Because("below_floor.older", "board", board, "version", version, "least", least)
 	}
 	return fleet.Reason{}
 }

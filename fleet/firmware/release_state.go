@@ -60,7 +60,7 @@ func mayMove(by fleet.Principal, to ReleaseState, reason string) (string, error)
 		}
 		return fleet.CleanLine("reason", reason, maxFirmwareReason)
 	}
-	return "", fleet.Refuse(fleet.ErrInvalid, "invalid_state.release", "value", fleet.CleanText(string(to), 20))
+	return "", fleet.Refuse(fleet.ErrInvalid, "invalid_state.release", "value", string(to))
 }
 
 func (r Release) checkMove(to ReleaseState) error {

@@ -199,7 +199,7 @@ func (a Access) scope() (*fleet.Scope, error) {
 	case !a.Role.Valid():
 		return nil, fleet.ErrUnknownRole(a.Role)
 	case a.Rest != "" && !a.Rest.Valid():
-		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_role", "value", fleet.CleanText(string(a.Rest), 20)).At("rest")
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_role", "value", string(a.Rest)).At("rest")
 	case a.Rest != "" && !a.Role.Allows(a.Rest):
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_rest", "rest", a.Rest, "role", a.Role).At("rest")
 	}
@@ -375,7 +375,7 @@ func (r TokenRequest) token() (Token, error) {
 	kind := cmp.Or(r.Kind, fleet.KindProgram)
 	switch {
 	case kind != fleet.KindProgram && kind != fleet.KindModel:
-		return Token{}, fleet.Refuse(fleet.ErrInvalid, "invalid_token_kind", "value", fleet.CleanText(string(kind), 20)).At("kind")
+		return Token{}, fleet.Refuse(fleet.ErrInvalid, "invalid_token_kind", "value", string(kind)).At("kind")
 	case !r.Role.Valid():
 		return Token{}, fleet.ErrUnknownRole(r.Role)
 	case r.PerMinute < 0 || r.PerMinute > MaxTokenPerMinute:

@@ -89,12 +89,12 @@ func (m *meter) pass(r *Rule, p *call.Proposal) *fleet.CallError {
 		use.tool = ""
 	}
 	if limited && r.DailyBudget > 0 && m.spent[use] >= int64(r.DailyBudget) {
-		return fleet.NewCallError("budget_spent", "rule", r.Name, "tool", fleet.CleanText(p.Tool.Name, 80),
+		return fleet.NewCallError("budget_spent", "rule", r.Name, "tool", p.Tool.Name,
 			"limit", r.DailyBudget, "resets_at", time.Unix((m.day+1)*secondsOfDay, 0))
 	}
 	if limited && r.RatePerMinute > 0 {
 		if wait := m.takeFrom(rateKey{r.ID, key}, r.RatePerMinute, p); wait > 0 {
-			return fleet.NewCallError("rate_exceeded", "rule", r.Name, "tool", fleet.CleanText(p.Tool.Name, 80),
+			return fleet.NewCallError("rate_exceeded", "rule", r.Name, "tool", p.Tool.Name,
 				"limit", r.RatePerMinute, "retry_after_ms", wait)
 		}
 	}

@@ -171,7 +171,7 @@ func choose[S ~string](field string, values, all []S) ([]S, error) {
 					names = append(names, string(name))
 				}
 			}
-			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_choice", "value", fleet.CleanText(string(v), 60),
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_choice", "value", string(v),
 				"choices", strings.Join(names, ", ")).At(field)
 		}
 	}
@@ -192,7 +192,7 @@ func cleanPatterns(field string, patterns []string) ([]string, error) {
 			continue
 		}
 		if len(p) > maxPattern || fleet.CleanText(p, maxPattern) != p || strings.Contains(strings.TrimSuffix(p, "*"), "*") {
-			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_name_pattern", "value", fleet.CleanText(p, 60)).At(field)
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_name_pattern", "value", p).At(field)
 		}
 		clean = append(clean, p)
 	}

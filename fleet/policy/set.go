@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/internal/bounded"
 )
 
 // A Set is a table of rules, compiled. It never changes.
@@ -85,7 +85,9 @@ type phase struct {
 // Compile makes a set of rules, which are in order. Rules of a store that this
 // version cannot read are an error: leaving one out could allow what it denies.
 func Compile(rules []Rule, version int64) (*Set, error) {
-	s := &Set{Version: version, kinds: map[string]ruleSet{}, roles: map[string]ruleSet{}}
+	s := &Set{Version: version, kinds: map[string]ruleSet{}, roles: map[string]ruleSet{},
+		tools:     knownAnswers{bounded.New[string, answers](maxAnswers)},
+		arguments: knownAnswers{bounded.New[string, answers](maxAnswers)}}
 	for f := range s.terms {
 		s.terms[f].of = map[string]ruleSet{}
 	}
@@ -221,7 +223,7 @@ func (s *Set) keepTerms(candidates *ruleSet, d *fleet.Device) {
 
 // ofTool returns the rules whose patterns and effects the tool meets.
 func (s *Set) ofTool(tool string) ruleSet {
-	known, ok := s.tools.get(tool)
+	known, ok := s.tools.Get(tool)
 	if ok {
 		return known.yes
 	}
@@ -261,7 +263,7 @@ func (s *Set) applies(i int, p *call.Proposal) (bool, error) {
 	case c.schema == nil:
 		return true, nil
 	}
-	known := s.arguments.of(p.Arguments)
+	known, _ := s.arguments.Get(string(p.Arguments))
 	if known.yes.has(i) || known.no.has(i) {
 		return known.yes.has(i), nil
 	}
@@ -333,39 +335,22 @@ func repeats(d *json.Decoder) bool {
 	}
 }
 
-// knownAnswers remembers which rules a text met, and which not.
+// knownAnswers caches which rules a text met, and which not.
 type knownAnswers struct {
-	mu sync.RWMutex
-	m  map[string]answers
+	*bounded.Cache[string, answers]
 }
 
+// answers are the rules that a text met, and those that it did not meet.
 type answers struct{ yes, no ruleSet }
 
 // maxAnswers bounds the memory of a set: with [call.MaxArgumentBytes], to 4 MB.
 const maxAnswers = 1000
 
-func (k *knownAnswers) get(text string) (answers, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	a, ok := k.m[text]
-	return a, ok
-}
-
-// of is get without a copy of the text.
-func (k *knownAnswers) of(text []byte) answers {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return k.m[string(text)]
-}
-
-func (k *knownAnswers) put(text string, a answers) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.m == nil || len(k.m) >= maxAnswers {
-		k.m = make(map[string]answers)
-	}
-	had := k.m[text]
+// put adds to the answers. If two calls add to the same text at once, the answers of one
+// may be lost, and are found again.
+func (k knownAnswers) put(text string, a answers) {
+	had, _ := k.Get(text)
 	a.yes.join(&had.yes)
 	a.no.join(&had.no)
-	k.m[strings.Clone(text)] = a
+	k.Add(strings.Clone(text), a)
 }

@@ -36,12 +36,12 @@ type ToolPins struct {
 	store   ToolPinStore
 	targets *fleet.Targets
 	pins    *table.Table[map[string]ToolPin]
-	digests fleet.ToolDigests // of pinned tools
+	digests *fleet.ToolDigests // of pinned tools
 }
 
 // NewToolPins makes the service. Load it before the first call.
 func NewToolPins(store ToolPinStore, targets *fleet.Targets, log *slog.Logger) *ToolPins {
-	s := &ToolPins{store: store, targets: targets}
+	s := &ToolPins{store: store, targets: targets, digests: fleet.NewToolDigests()}
 	s.pins = table.New(table.Options[map[string]ToolPin]{Read: s.read, Every: pinsRefresh, What: "tool pins", Log: log})
 	return s
 }
@@ -95,7 +95,7 @@ func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.De
 	}
 	listed, ok := t.Inventory.Tool(tool)
 	if !ok {
-		return ToolPin{}, fleet.Refuse(fleet.ErrInvalid, "tool_not_listed", "device", t.Device.Title(), "tool", fleet.CleanText(tool, 80)).
+		return ToolPin{}, fleet.Refuse(fleet.ErrInvalid, "tool_not_listed", "device", t.Device.Title(), "tool", tool).
 			At("tool")
 	}
 	p := ToolPin{Tool: tool, Digest: listed.Digest(), PinnedBy: by.Name, PinnedAt: now.Truncate(time.Microsecond)}
@@ -123,7 +123,7 @@ func (s *ToolPins) Delete(ctx context.Context, by fleet.Principal, tool string) 
 	return s.pins.Change(ctx, 0, func(*map[string]ToolPin) error {
 		err := s.store.DeleteToolPin(ctx, by, tool)
 		if errors.Is(err, fleet.ErrNotFound) {
-			return fleet.Refuse(fleet.ErrNotFound, "unknown_tool_pin", "tool", fleet.CleanText(tool, 80))
+			return fleet.Refuse(fleet.ErrNotFound, "unknown_tool_pin", "tool", tool)
 		}
 		return err
 	})

@@ -134,7 +134,7 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	}
 	key, ok := deviceOrders[f.Sort]
 	if !ok {
-		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_sort", "value", fleet.CleanText(string(f.Sort), 40))
+		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_sort", "value", string(f.Sort))
 	}
 	if f.Sort == fleet.SortName && !f.Query.Empty() {
 		// Walking the index by name until enough rows fit takes for ever when
@@ -216,7 +216,7 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 	switch field {
 	case "board", "version", "presence", "chip":
 	default:
-		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", fleet.CleanText(field, 40))
+		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
 	}
 	if field == "presence" { // one that connects for conversations is not lost
 		field = `CASE WHEN presence = 'offline' AND transport_given = 'ws' THEN '` + string(fleet.CountedBetween) + `' ELSE presence END`

@@ -75,7 +75,7 @@ func (u *Server) clean() (err error) {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_name.upstream").At("name")
 	}
 	if !slices.Contains(Kinds, u.Kind) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_kind", "value", fleet.CleanText(string(u.Kind), 40)).At("kind")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_kind", "value", string(u.Kind)).At("kind")
 	}
 	switch u.URL = strings.TrimSpace(u.URL); u.Kind {
 	case None:
@@ -89,7 +89,7 @@ func (u *Server) clean() (err error) {
 		}
 	}
 	if !slices.Contains(Auths, u.Auth) {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_auth", "value", fleet.CleanText(string(u.Auth), 40)).At("auth")
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_auth", "value", string(u.Auth)).At("auth")
 	}
 	u.Devices = strings.TrimSpace(u.Devices)
 	if _, err := fleet.ParseQuery(u.Devices); err != nil {

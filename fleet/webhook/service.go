@@ -157,7 +157,7 @@ func (s *Service) apply(w *Webhook, r Request) error {
 	}
 	for _, e := range w.Events {
 		if !slices.Contains(EventKinds, e) {
-			return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_events.unknown", "value", fleet.CleanText(string(e), 40)).
+			return fleet.Refuse(fleet.ErrInvalid, "invalid_webhook_events.unknown", "value", string(e)).
 				At("events")
 		}
 	}
@@ -282,7 +282,7 @@ func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
 	}
 	body, err := json.Marshal(message)
 	if err != nil {
-		d.Reason = fleet.Because("webhook_failed", "detail", fleet.CleanText(err.Error(), 200))
+		d.Reason = fleet.Because("webhook_failed", "detail", err.Error())
 		return d
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(address), bytes.NewReader(body))
@@ -318,7 +318,7 @@ func failure(err error) fleet.Reason {
 		}
 		err = at.Err
 	}
-	return fleet.Because("webhook_failed", "detail", fleet.CleanText(err.Error(), 200))
+	return fleet.Because("webhook_failed", "detail", err.Error())
 }
 
 // Sign returns the signature of a body.

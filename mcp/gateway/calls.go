@@ -248,7 +248,7 @@ type callTool func(ctx context.Context, by fleet.Principal, _ *mcp.CallToolReque
 func (g *Gateway) readDevice(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest,
 	in callIn) (answer, error) {
 	if !fleet.ReadsOnly(in.Tool) {
-		return answer{}, fleet.Refuse(fleet.ErrInvalid, "mcp_not_read_only", "tool", fleet.CleanText(in.Tool, 80)).At("tool")
+		return answer{}, fleet.Refuse(fleet.ErrInvalid, "mcp_not_read_only", "tool", in.Tool).At("tool")
 	}
 	return g.callDevice(ctx, by, req, in)
 }
@@ -307,7 +307,7 @@ func (g *Gateway) similarTools(ctx context.Context, by fleet.Principal, id fleet
 }
 
 func unknownCall(id string) error {
-	return fleet.Refuse(fleet.ErrNotFound, "unknown_call.id", "id", fleet.CleanText(id, 80)).At("id")
+	return fleet.Refuse(fleet.ErrNotFound, "unknown_call.id", "id", id).At("id")
 }
 
 func (g *Gateway) getCall(ctx context.Context, by fleet.Principal, _ *mcp.CallToolRequest, in getIn) (answer, error) {

@@ -188,7 +188,7 @@ func (g *Gateway) release(ctx context.Context, name string) (firmware.Release, e
 		versions = append(versions, r.Version)
 	}
 	return firmware.Release{}, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_release", "release",
-		fleet.CleanText(name, 80), "versions", fleet.CleanText(strings.Join(versions[:min(10, len(versions))], ", "), 200)).
+		name, "versions", strings.Join(versions[:min(10, len(versions))], ", ")).
 		At("release")
 }
 

@@ -92,7 +92,7 @@ func (g *Gateway) find(ctx context.Context, by fleet.Principal, name string) (fl
 }
 
 func unknownDevice(name string) error {
-	return fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_device", "device", fleet.CleanText(name, 80)).At("device")
+	return fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_device", "device", name).At("device")
 }
 
 type findIn struct {

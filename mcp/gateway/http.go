@@ -93,7 +93,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		h.Set("Allow", "GET, POST, DELETE")
 		g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method",
-			fleet.CleanText(r.Method, 20)))
+			r.Method))
 	}
 }
 
@@ -231,12 +231,12 @@ func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // it, or the public URL's host, for which a proxy on this machine passes it on.
 func (g *Gateway) checkSource(r *http.Request) *fleet.Error {
 	if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(origin, g.public.Scheme+"://"+g.public.Host) {
-		return fleet.Refuse(fleet.ErrForbidden, "mcp_origin", "origin", fleet.CleanText(origin, 100), "want",
+		return fleet.Refuse(fleet.ErrForbidden, "mcp_origin", "origin", origin, "want",
 			g.public.Scheme+"://"+g.public.Host)
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if local != nil && local.IP.IsLoopback() && !isLoopback(r.Host) && !strings.EqualFold(r.Host, g.public.Host) {
-		return fleet.Refuse(fleet.ErrForbidden, "mcp_host", "host", fleet.CleanText(r.Host, 100), "want", g.public.Host)
+		return fleet.Refuse(fleet.ErrForbidden, "mcp_host", "host", r.Host, "want", g.public.Host)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (g *Gateway) serveMetadata(w http.ResponseWriter, r *http.Request, path str
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET")
 		g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method",
-			fleet.CleanText(r.Method, 20)))
+			r.Method))
 		return
 	}
 	if path != prefix && !strings.HasPrefix(path, prefix+"/") || len(path) > 200 {

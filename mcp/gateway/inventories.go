@@ -18,6 +18,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/shown"
+	"fleetd/internal/bounded"
 )
 
 // A toolIndex keeps the inventories of the fleet in memory, with the words of
@@ -26,10 +27,11 @@ import (
 type toolIndex struct {
 	devices *fleet.Devices
 
-	mu      sync.RWMutex
-	by      map[string]*indexed
-	changed map[string]knownChanges // by the text of the scope
-	epoch   int                     // grows when a device lists its tools
+	by      *bounded.Cache[string, *indexed]
+	changed *bounded.Cache[string, knownChanges] // by the text of the scope
+
+	mu    sync.Mutex
+	epoch int // grows when a device lists its tools
 }
 
 // knownChanges are changes as they were read, for the time of a conversation's turn.
@@ -45,16 +47,17 @@ const changesTTL = 10 * time.Second
 func (x *toolIndex) listed() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.changed = nil
+	x.changed.Purge()
 	x.epoch++
 }
 
 func (x *toolIndex) changePairs(ctx context.Context) ([]fleet.InventoryChange, error) {
 	scope, _ := fleet.ScopeOf(ctx)
 	now := time.Now()
-	x.mu.RLock()
-	known, epoch := x.changed[scope.Text], x.epoch
-	x.mu.RUnlock()
+	x.mu.Lock()
+	epoch := x.epoch
+	x.mu.Unlock()
+	known, _ := x.changed.Get(scope.Text)
 	if now.Sub(known.at) < changesTTL {
 		return known.pairs, nil
 	}
@@ -65,10 +68,7 @@ func (x *toolIndex) changePairs(ctx context.Context) ([]fleet.InventoryChange, e
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.epoch == epoch {
-		if x.changed == nil || len(x.changed) >= 100 {
-			x.changed = map[string]knownChanges{}
-		}
-		x.changed[scope.Text] = knownChanges{pairs, now}
+		x.changed.Add(scope.Text, knownChanges{pairs, now})
 	}
 	return pairs, nil
 }
@@ -82,31 +82,27 @@ type indexed struct {
 // is for hostile ones.
 const maxIndexed = 5000
 
+// maxScopes bounds the scopes whose changes are in memory.
+const maxScopes = 100
+
 func newToolIndex(devices *fleet.Devices) *toolIndex {
-	return &toolIndex{devices: devices, by: map[string]*indexed{}}
+	return &toolIndex{devices: devices, by: bounded.New[string, *indexed](maxIndexed),
+		changed: bounded.New[string, knownChanges](maxScopes)}
 }
 
 func (x *toolIndex) get(ctx context.Context, id string) (*indexed, error) {
-	x.mu.RLock()
-	known := x.by[id]
-	x.mu.RUnlock()
-	if known != nil {
+	if known, ok := x.by.Get(id); ok {
 		return known, nil
 	}
 	inv, err := x.devices.Inventory(fleet.WithoutScope(ctx), id) // all share it; who asks has it from a device
 	if err != nil {
 		return nil, err
 	}
-	known = &indexed{inventory: inv}
+	known := &indexed{inventory: inv}
 	for _, t := range inv.Tools {
 		known.words = append(known.words, strings.ToLower(t.Name+" "+t.Description))
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.by) >= maxIndexed {
-		clear(x.by)
-	}
-	x.by[id] = known
+	x.by.Add(id, known)
 	return known, nil
 }
 
@@ -398,7 +394,7 @@ func (g *Gateway) describeTool(ctx context.Context, by fleet.Principal, _ *mcp.C
 	list := found[in.Tool]
 	if len(list) == 0 {
 		near := closest(in.Tool, slices.Sorted(maps.Keys(names)))
-		return answer{}, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_tool", "tool", fleet.CleanText(in.Tool, 80), "near",
+		return answer{}, fleet.Refuse(fleet.ErrNotFound, "mcp_unknown_tool", "tool", in.Tool, "near",
 			strings.Join(near, ", ")).At("tool")
 	}
 	out := describeToolOut{Tool: toolOf(list), Variants: []variantOut{}}

@@ -84,7 +84,7 @@ func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 	default:
 		w.Header().Set("Allow", "GET, POST")
 		g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "method_not_allowed", "method",
-			fleet.CleanText(r.Method, 20)))
+			r.Method))
 	}
 }
 

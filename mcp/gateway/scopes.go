@@ -130,7 +130,7 @@ func (g *Gateway) serverFor(ctx context.Context, by fleet.Principal, rest string
 		scope, _ := fleet.ScopeOf(ctx)
 		t = g.scopes.get("group "+name+" "+scope.Text, func() *toolServer { return g.newGroupServer(by, f.Name) })
 	default:
-		return nil, fleet.Refuse(fleet.ErrNotFound, "mcp_no_server", "path", fleet.CleanText(rest, 100))
+		return nil, fleet.Refuse(fleet.ErrNotFound, "mcp_no_server", "path", rest)
 	}
 	return t.server, t.refresh(ctx, false)
 }

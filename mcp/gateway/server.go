@@ -179,7 +179,7 @@ func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.Raw
 		d.DisallowUnknownFields()
 		if err := d.Decode(&in); err != nil {
 			if wrong = call.CheckArguments(tool, schema, arguments); wrong == nil {
-				wrong = fleet.NewCallError("invalid_arguments.schema", "detail", fleet.CleanText(err.Error(), 300))
+				wrong = fleet.NewCallError("invalid_arguments.schema", "detail", err.Error())
 			}
 			return in, wrong
 		}

@@ -148,7 +148,7 @@ func (a *api) problemOf(ctx context.Context, err error, noun, id string) *proble
 		return p
 	}
 	if p.Code == "not_found" && id != "" {
-		p = refused(p.Status, fleet.Refuse(fleet.ErrNotFound, "unknown_"+noun+".id", "id", fleet.CleanText(id, 100)))
+		p = refused(p.Status, fleet.Refuse(fleet.ErrNotFound, "unknown_"+noun+".id", "id", id))
 	}
 	if p.Code == "unavailable" && ctx.Err() == nil {
 		a.Log.Warn("request not served", "err", err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"fleetd/internal/bounded"
 )
 
 // A bound allows so many tries at once, and one more each time that passed.
@@ -28,8 +30,8 @@ var (
 	perBrowser = bound{10, time.Minute}     // of a browser that was signed in before
 )
 
-// maxKept bounds the counts that are kept. One that has recovered is forgotten
-// first.
+// maxKept bounds the counts. If a caller with 100,000 networks at hand pushes older
+// counts out, argon2id still slows it down: two passwords are checked at a time.
 const maxKept = 100_000
 
 // A Try is one attempt to sign in.
@@ -44,7 +46,7 @@ type Limiter struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	counts map[key]count
+	counts *bounded.Cache[key, count]
 }
 
 type key struct {
@@ -59,7 +61,9 @@ type count struct {
 }
 
 // New returns a limiter that reads the time from now.
-func New(now func() time.Time) *Limiter { return &Limiter{now: now, counts: make(map[key]count)} }
+func New(now func() time.Time) *Limiter {
+	return &Limiter{now: now, counts: bounded.New[key, count](maxKept)}
+}
 
 // Begin counts a try, before it is known how it ends: many at one time must not
 // pass together. It reports false, and counts nothing, if there were too many.
@@ -73,11 +77,8 @@ func (l *Limiter) Begin(t Try) bool {
 			return false
 		}
 	}
-	if len(l.counts) >= maxKept {
-		l.forget(now)
-	}
 	for _, k := range keys {
-		l.counts[k] = count{l.current(k, now) + 1, now}
+		l.counts.Add(k, count{l.current(k, now) + 1, now})
 	}
 	return true
 }
@@ -88,28 +89,14 @@ func (l *Limiter) Succeeded(t Try) {
 	defer l.mu.Unlock()
 	now := l.now()
 	for _, k := range t.keys() {
-		l.counts[k] = count{max(0, l.current(k, now)-1), now}
+		l.counts.Add(k, count{max(0, l.current(k, now)-1), now})
 	}
 }
 
 // current is the count of a key by now.
 func (l *Limiter) current(k key, now time.Time) float64 {
-	c := l.counts[k]
+	c, _ := l.counts.Peek(k)
 	return max(0, c.tries-float64(now.Sub(c.at))/float64(k.bound.each))
-}
-
-// forget drops counts that have recovered; if there are still too many, all: who
-// has 100,000 networks at hand is slowed by argon2id, of which two run at a time.
-func (l *Limiter) forget(now time.Time) {
-	for k := range l.counts {
-		if l.current(k, now) == 0 {
-			delete(l.counts, k)
-		}
-	}
-	if len(l.counts) < maxKept {
-		return
-	}
-	clear(l.counts)
 }
 
 func (t Try) keys() []key {

@@ -153,7 +153,7 @@ func (s *Server) countChosen(ctx context.Context, r fleet.BulkRequest) (int, err
 func (s *Server) bulkPage(ctx context.Context, form url.Values) (ui.BulkPage, fleet.BulkRequest, error) {
 	r, err := s.bulkRequest(ctx, form)
 	if err == nil && r.Act.Role() == "" {
-		err = fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", fleet.CleanText(string(r.Act), 40))
+		err = fleet.Refuse(fleet.ErrInvalid, "invalid_act", "value", string(r.Act))
 	}
 	page := ui.BulkPage{Act: r.Act, Query: r.Query, Devices: r.Devices, Tags: form.Get("tags"), Reason: r.Reason,
 		Hours: form.Get("hours"), Next: backToList(form)}

@@ -28,12 +28,12 @@ func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
 	}
 	if text := l.Get("fanout"); text != "" {
 		if f.FanOut, err = uuid.Parse(text); err != nil {
-			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_fanout", "value", fleet.CleanText(text, 40))
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_fanout", "value", text)
 		}
 	}
 	if text := l.Get("conversation"); text != "" {
 		if f.Conversation, err = uuid.Parse(text); err != nil {
-			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_conversation", "value", fleet.CleanText(text, 40))
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_conversation", "value", text)
 		}
 	}
 	if f.States, err = callStates(l.Get("state")); err != nil {
@@ -53,7 +53,7 @@ func callStates(list string) ([]fleet.CallState, error) {
 		switch {
 		case state == "":
 		case !slices.Contains(fleet.CallStates, state):
-			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_state.call", "value", fleet.CleanText(word, 40))
+			return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_state.call", "value", word)
 		default:
 			states = append(states, state)
 		}
@@ -70,7 +70,7 @@ func moment(s string, zone *time.Location) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", fleet.CleanText(s, 40))
+	return time.Time{}, fleet.Refuse(fleet.ErrInvalid, "invalid_time", "value", s)
 }
 
 func (s *Server) listCalls(r *http.Request) (answer, error) {

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/internal/bounded"
 	"fleetd/web/ui"
 )
 
@@ -30,7 +31,7 @@ type campaignProgress struct {
 // progresses remembers the numbers of campaigns for a moment.
 type progresses struct {
 	mu  sync.Mutex
-	all map[uuid.UUID]*progressEntry
+	all *bounded.Cache[uuid.UUID, *progressEntry]
 }
 
 type progressEntry struct {
@@ -43,13 +44,10 @@ type progressEntry struct {
 func (p *progresses) entry(id uuid.UUID) *progressEntry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.all[id]
-	if e == nil {
-		if p.all == nil || len(p.all) >= maxProgresses {
-			p.all = make(map[uuid.UUID]*progressEntry) // they are counted again in a moment
-		}
+	e, ok := p.all.Get(id)
+	if !ok {
 		e = new(progressEntry)
-		p.all[id] = e
+		p.all.Add(id, e)
 	}
 	return e
 }

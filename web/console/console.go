@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -37,6 +38,7 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
+	"fleetd/internal/bounded"
 	"fleetd/web/ui"
 )
 
@@ -133,7 +135,9 @@ func New(o Options) (*Server, error) {
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(), limits: newLimits(o.Now), started: o.Now().UTC()}
+	s := &Server{Options: o, public: public, streams: newStreams(), limits: newLimits(o.Now), started: o.Now().UTC(),
+		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
+		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)}}
 	s.sessions = s.newSessions(public.Scheme == "https")
 	return s, nil
 }

@@ -173,5 +173,5 @@ func formError(err error) error {
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	return fleet.Refuse(fleet.ErrInvalid, "invalid_form.unreadable", "detail", fleet.CleanText(err.Error(), 300))
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_form.unreadable", "detail", err.Error())
 }

@@ -50,7 +50,7 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 // noSuchAddress answers a program that asked for an address without a page. OAuth
 // clients show their user error_description.
 func noSuchAddress(w http.ResponseWriter, r *http.Request) {
-	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", fleet.CleanText(request.Redact(r.URL.Path), 100))
+	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", request.Redact(r.URL.Path))
 	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
 	if forOAuth(r.URL.Path) {
 		e = fleet.Refuse(fleet.ErrNotFound, "no_authorization_server")

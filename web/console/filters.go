@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 	"fleetd/web/access"
 	"fleetd/web/ui"
 )
@@ -92,7 +93,7 @@ const (
 
 type filterCounts struct {
 	mu     sync.Mutex
-	scopes map[string]*countedFilters // by the text of the viewer's scope
+	scopes *bounded.Cache[string, *countedFilters] // by the text of the viewer's scope
 }
 
 type countedFilters struct {
@@ -116,7 +117,7 @@ func (s *Server) countFilters(ctx context.Context, filters []fleet.Filter) ([]in
 	scope, _ := fleet.ScopeOf(ctx)
 	c := &s.filterCounts
 	c.mu.Lock()
-	known, ok := c.scopes[scope.Text]
+	known, ok := c.scopes.Get(scope.Text)
 	age := time.Duration(0)
 	if ok = ok && known.queries == key.String(); ok {
 		age = s.now().Sub(known.at)
@@ -151,9 +152,6 @@ func (s *Server) countNow(ctx context.Context, scope, key string, queries []flee
 	c := &s.filterCounts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.scopes == nil || len(c.scopes) >= countedScopes {
-		c.scopes = make(map[string]*countedFilters)
-	}
-	c.scopes[scope] = &countedFilters{at: s.now(), queries: key, counts: counts}
+	c.scopes.Add(scope, &countedFilters{at: s.now(), queries: key, counts: counts})
 	return counts, nil
 }

@@ -139,7 +139,7 @@ func (s *Server) pages(r chi.Router) {
 		if !t.reach.Valid() {
 			panic("the route " + t.method + " " + t.pattern + " declares no reach")
 		}
-		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, bounded(t, s.confirming(t, s.answerer(t))))))
+		r.Method(t.method, t.pattern, s.admit(t, s.paced(t, limited(t, s.confirming(t, s.answerer(t))))))
 	}
 	s.leadToForms(r, table)
 	r.NotFound(s.notFound)
@@ -173,8 +173,8 @@ func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// bounded holds a request to the size and time of its route.
-func bounded(t route, next http.HandlerFunc) http.HandlerFunc {
+// limited holds a request to the size and time of its route.
+func limited(t route, next http.HandlerFunc) http.HandlerFunc {
 	limit := t.body
 	if limit == 0 {
 		limit = formBytes

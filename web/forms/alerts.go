@@ -125,5 +125,5 @@ func readSpan(text, field string) (time.Duration, error) {
 			}
 		}
 	}
-	return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_span", "value", fleet.CleanText(text, 20)).At(field)
+	return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_span", "value", text).At(field)
 }

@@ -73,7 +73,7 @@ func wholeNumber(text, field string) (int, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_form.number", "value", fleet.CleanText(text, 40)).At(field)
+		return 0, fleet.Refuse(fleet.ErrInvalid, "invalid_form.number", "value", text).At(field)
 	}
 	return int(n), nil
 }

@@ -56,7 +56,7 @@ func (f Rule) Read(zone *time.Location) (r enrolment.Rule, err error) {
 	}
 	for text, to := range map[string]**time.Time{f.From: &r.From, f.Until: &r.Until} {
 		if *to, err = parseTime(text, zone); err != nil {
-			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.time", "value", fleet.CleanText(text, 40))
+			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_window.time", "value", text)
 		}
 	}
 	if f.From != "" && f.From == f.Until {
@@ -64,7 +64,7 @@ func (f Rule) Read(zone *time.Location) (r enrolment.Rule, err error) {
 	}
 	if f.Max != "" {
 		if r.MaxDevices, err = strconv.Atoi(f.Max); err != nil {
-			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.number", "value", fleet.CleanText(f.Max, 40))
+			return r, fleet.Refuse(fleet.ErrInvalid, "invalid_max_devices.number", "value", f.Max)
 		}
 	}
 	return r, nil

@@ -3,10 +3,10 @@ package server
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 // maxCameraBuilds bounds the builds that are remembered; a device can claim another at each boot.
@@ -16,8 +16,7 @@ const maxCameraBuilds = 4096
 // same build have the same tools, so a fleet that reconnects costs one read per
 // build, and devices without a camera get no request.
 type cameras struct {
-	mu     sync.Mutex
-	builds map[string]bool // by the SHA-256 of the ELF
+	builds *bounded.Cache[string, bool] // by the SHA-256 of the ELF
 }
 
 func (c *cameras) note(elf string, tools []fleet.Tool) bool {
@@ -25,20 +24,12 @@ func (c *cameras) note(elf string, tools []fleet.Tool) bool {
 	if elf == "" {
 		return has
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.builds == nil || len(c.builds) >= maxCameraBuilds {
-		c.builds = make(map[string]bool)
-	}
-	c.builds[elf] = has
+	c.builds.Add(elf, has)
 	return has
 }
 
 func (c *cameras) known(elf string) (has, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	has, known = c.builds[elf]
-	return has, known
+	return c.builds.Get(elf)
 }
 
 // visionURL is where a device's camera is to send pictures; "" for a device

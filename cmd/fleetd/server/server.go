@@ -48,6 +48,7 @@ import (
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
+	"fleetd/internal/bounded"
 	"fleetd/mcp/gateway"
 	"fleetd/web/device"
 )
@@ -135,6 +136,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	log, started := cfg.logger(), time.Now().UTC()
 	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{},
+		cameras:  cameras{bounded.New[string, bool](maxCameraBuilds)},
 		outbound: outbound.New(outbound.Options{Allow: cfg.AllowOutbound})}
 	defer func() {
 		if err != nil {
