@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 )
 
 func toolJSON(name, annotations string) string {
@@ -247,7 +248,7 @@ func TestInventoryID(t *testing.T) {
 			t.Errorf("%s: same id %v, want %v", tt.name, got, tt.same)
 		}
 	}
-	var all inventories
+	all := inventories{bounded.New[string, fleet.Inventory](maxInventories)}
 	if x, y := all.of(a), all.of(tests[0].tools); &x.Tools[0] != &y.Tools[0] {
 		t.Error("equal inventories are held twice")
 	}

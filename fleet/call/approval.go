@@ -102,25 +102,6 @@ func (s Stale) refused(tool string) error {
 	return fleet.Refuse(fleet.ErrConflict, CodeApprovalStale, "tool", tool)
 }
 
-// A ToolBuild is what an approval names of a device: how it describes the tool,
-// and the firmware that it runs. The zero value names nothing.
-type ToolBuild struct {
-	Tool    fleet.ToolDigest
-	ELF     string // SHA-256 of the running build; "" if the device does not report it
-	Version string
-}
-
-// differs reports whether a device that was to be as b says is different now, and in what.
-func (b ToolBuild) differs(now ToolBuild) (Stale, bool) {
-	switch {
-	case b.Tool == fleet.ToolDigest{}:
-		return StaleUpdate, true
-	case b.Tool != now.Tool:
-		return StaleTool, true
-	}
-	return StaleFirmware, b != now
-}
-
 // An ApprovalTarget is a device that an approval names.
 type ApprovalTarget struct {
 	Device fleet.DeviceID
@@ -341,10 +322,22 @@ func newApproval(v Verdict, asker fleet.Principal, purpose string, now time.Time
 		ExpiresAt: now.Add(min(ttl, MaxApprovalTTL)), State: ApprovalWaiting}
 }
 
-// checkPurpose holds the asker's reason to its limit.
-func checkPurpose(purpose string) error {
-	if len(purpose) > MaxPurposeBytes {
-		return fleet.Refuse(fleet.ErrInvalid, "invalid_purpose", "limit", MaxPurposeBytes).At("purpose")
+// waitForApproval has the call wait for a person. Its arguments are those of the
+// request: what fleetd fills in comes once it is approved.
+func (a *attempt) waitForApproval(v Verdict) {
+	r := a.asked
+	ask := newApproval(v, r.Actor, r.Purpose, r.now)
+	ask.Subject, ask.SubjectID, ask.Device, ask.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
+	ask.Tool, ask.Arguments, ask.Picture = r.Tool, a.call.Arguments, r.Picture
+	ask.Interrupt = r.interrupts()
+	if r.OfflineWait > 0 {
+		a.call.WaitUntil = r.waitUntil()
+		ask.WaitUntil = a.call.WaitUntil
 	}
-	return nil
+	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
+	ask.Builds = countBuilds(named)
+	ask.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, ask.Interrupt, ask.WaitUntil,
+		v.Version)
+	a.call.State, a.call.Approval = fleet.CallPendingApproval, ask.ID
+	a.wait = wait{kind: approvalWait, approval: ask}
 }

@@ -90,9 +90,3 @@ func (i *Interruptions) talk(r Request, began, now time.Time) *ConversationWait 
 	}
 	return &w
 }
-
-// interrupts reports whether the call is to interrupt a conversation. A language
-// model cannot ask for that.
-func (r Request) interrupts() bool {
-	return r.Interrupt && Interrupts(r.Tool) && !r.Actor.Kind.IsModel()
-}

@@ -2,14 +2,12 @@ package call
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
@@ -24,54 +22,6 @@ const (
 	recordTimeout    = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
 	stopGrace        = 2 * time.Second
 )
-
-// A CallRequest asks for one tool call.
-type Request struct {
-	Actor     fleet.Principal
-	Device    fleet.DeviceID
-	Tool      string
-	Arguments json.RawMessage // a JSON object; nil is {}
-	Timeout   time.Duration   // 0 takes the tool's default
-	FanOut    uuid.UUID
-	// UnlessOffline makes the request fail with [fleet.ErrOffline], and leave no
-	// record, while the device is not connected.
-	UnlessOffline bool
-	// OfflineWait is how long the call may wait until its device is back, if that is not
-	// connected. 0: not at all. See [fleet.CallPendingDevice].
-	OfflineWait time.Duration
-	// Interrupt does not wait for the end of a conversation; see [Interruptions].
-	Interrupt bool
-	// UnlessTalking makes the request fail with [ErrTalking], and leave no record,
-	// while it would have to wait for the end of a conversation: the caller does.
-	// Outwaited is the conversation for which it has waited long enough.
-	UnlessTalking bool
-	Outwaited     uuid.UUID
-	// Withdraw, once closed, withdraws a call that was not sent; one that was sent
-	// goes on. May be nil.
-	Withdraw <-chan struct{}
-	Purpose  string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
-	Picture  string         // [fleet.ToolPreviewImage]: blob key of the picture to show
-	Firmware *FirmwareOrder // [fleet.ToolUpgradeFirmware]: only campaigns have one
-	Mandate  *Mandate       // of a campaign: on whose behalf it calls
-
-	now     time.Time
-	preview bool // nothing is to be called
-	again   bool // judged before, and counted
-	grant   *grant
-	// approval of the fan-out, or of the call itself
-	approval uuid.UUID
-	// stalled, if set, sees each failure to store the outcome that is tried again.
-	stalled func(error)
-}
-
-func (r Request) isFanOut() bool { return r.FanOut != uuid.Nil }
-
-// mayAsk reports whether the call can wait for a person: one of a campaign or of
-// fleetd cannot, and one of a fan-out is part of what was asked for, or not.
-func (r Request) mayAsk() bool {
-	return r.Firmware == nil && r.Actor.Kind != fleet.KindCampaign && r.Actor.Kind != fleet.KindSystem &&
-		(r.preview || !r.isFanOut())
-}
 
 // URLMaker makes one-time addresses for the url arguments of calls.
 type URLMaker interface {
@@ -163,8 +113,7 @@ func New(o Options) *Service {
 	s := &Service{o: o, life: life, stop: stop, quit: make(chan struct{})}
 	s.settler = newSettler(o.Store, o.Log, s.announce)
 	s.deadlines.life, s.deadlines.latest = life, bounded.New[time.Duration, deadline](maxDeadlines)
-	s.gate = gate{policy: o.Policy, pins: o.Pins, running: o.Running, digests: fleet.NewToolDigests(),
-		schemas: bounded.New[schemaKey, *jsonschema.Resolved](maxSchemas), passed: bounded.New[passed, struct{}](maxPassed)}
+	s.gate = newGate(o)
 	return s
 }
 
@@ -257,22 +206,6 @@ func (s *Service) enter() error {
 	return nil
 }
 
-// callIDSlack is how far the time in a call's id may lie from its creation.
-const callIDSlack = time.Minute
-
-// newCallID makes the id of a call made now. [uuid.NewV7] never goes back: once
-// the clock was set back, its ids carry a time that lies ahead, for as long as
-// the clock was wrong, and the store finds a call's partition by that time.
-func newCallID(now time.Time) uuid.UUID {
-	id := uuid.Must(uuid.NewV7())
-	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
-		var at [8]byte
-		binary.BigEndian.PutUint64(at[:], uint64(now.UnixMilli())<<16)
-		copy(id[:6], at[:])
-	}
-	return id
-}
-
 // announce publishes an event about a call. The record is copied: views read it
 // while the call goes on.
 func (s *Service) announce(c *fleet.Call) {
@@ -299,3 +232,80 @@ func (noPins) Differs(string, fleet.Tool) bool { return false }
 type everything struct{}
 
 func (everything) Judge(*Proposal) Verdict { return Verdict{Decision: DecisionAllow} }
+
+// Cancel withdraws a call that waits for its device or for the end of a conversation.
+// The principal must have made the call, or be an operator who may call its tool.
+// Cancel returns the call with its outcome; [fleet.ErrConflict] means that the call does not
+// wait, or was sent already.
+func (s *Service) Cancel(ctx context.Context, by fleet.Principal, id uuid.UUID) (fleet.Call, error) {
+	c, err := s.mayEndWait(ctx, by, id, "cancel_call")
+	if err != nil {
+		return c, err
+	}
+	over := s.waiting.withdraw(id, by)
+	if over != nil {
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return c, ctx.Err()
+		}
+		if c, err = s.Get(ctx, id); err != nil {
+			return c, err
+		}
+	}
+	if over == nil || c.State != fleet.CallCanceled {
+		return c, doesNotWait(c)
+	}
+	return c, nil
+}
+
+// mayEndWait reads a call that is to wait no longer, if the principal may do that.
+func (s *Service) mayEndWait(ctx context.Context, by fleet.Principal, id uuid.UUID, act string) (fleet.Call, error) {
+	if err := by.MaySomewhere(fleet.RoleOperator, act); err != nil {
+		return fleet.Call{}, err
+	}
+	c, err := s.Get(ctx, id)
+	if err != nil {
+		return c, err
+	}
+	t, err := s.o.Targets.Get(ctx, c.Device, s.o.Now())
+	if err != nil {
+		return c, err
+	}
+	return c, by.MayEndWait(c, t.Device, act)
+}
+
+func doesNotWait(c fleet.Call) error {
+	if c.State == fleet.CallPendingApproval {
+		return fleet.Refuse(fleet.ErrConflict, "call_not_waiting.approval", "call", c.ID, "approval", c.Approval)
+	}
+	return fleet.Refuse(fleet.ErrConflict, "call_not_waiting", "call", c.ID, "state", fleet.Because("state."+string(c.State)))
+}
+
+// Resume goes on with the calls that waited for their devices in an earlier process.
+// Call it before the first call is made.
+func (s *Service) Resume(ctx context.Context) error {
+	waiting, err := s.o.Store.WaitingCalls(fleet.WithoutScope(ctx))
+	if err != nil {
+		return err
+	}
+	for _, w := range waiting {
+		c := w.Call
+		r := Request{Actor: c.Actor, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments, Timeout: c.Timeout,
+			Interrupt: w.Interrupt, Picture: w.Picture, OfflineWait: c.WaitUntil.Sub(c.CreatedAt), now: c.CreatedAt}
+		if c.Approval != uuid.Nil && s.o.Approvals != nil {
+			approved, err := s.o.Approvals.Approval(fleet.WithoutScope(ctx), c.Approval)
+			if err != nil {
+				return err
+			}
+			r.grant = &grant{approved.PolicyVersion, approved.build(), approved.DecidedBy}
+		}
+		if err := s.enter(); err != nil {
+			return err
+		}
+		a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: deviceWait, wasAway: true}}
+		a.waitFor(deviceWait, fleet.Reason{})
+		go a.sendAlone()
+	}
+	return nil
+}

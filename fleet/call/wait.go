@@ -1,7 +1,9 @@
 package call
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -62,26 +64,6 @@ func (w *wait) withdrawn() bool {
 	default:
 		return false
 	}
-}
-
-// waitForApproval has the call wait for a person. Its arguments are those of the
-// request: what fleetd fills in comes once it is approved.
-func (a *attempt) waitForApproval(v Verdict) {
-	r := a.asked
-	ask := newApproval(v, r.Actor, r.Purpose, r.now)
-	ask.Subject, ask.SubjectID, ask.Device, ask.Targets = ApprovalOfCall, a.call.ID, r.Device, 1
-	ask.Tool, ask.Arguments, ask.Picture = r.Tool, a.call.Arguments, r.Picture
-	ask.Interrupt = r.interrupts()
-	if r.OfflineWait > 0 {
-		a.call.WaitUntil = r.waitUntil()
-		ask.WaitUntil = a.call.WaitUntil
-	}
-	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
-	ask.Builds = countBuilds(named)
-	ask.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, ask.Interrupt, ask.WaitUntil,
-		v.Version)
-	a.call.State, a.call.Approval = fleet.CallPendingApproval, ask.ID
-	a.wait = wait{kind: approvalWait, approval: ask}
 }
 
 // waitFor has the call wait for a conversation or its device, or refuses it if too many
@@ -404,3 +386,229 @@ func (c *waitingCalls) stays(w *wait) {
 	defer c.mu.Unlock()
 	w.going = false
 }
+
+// queue joins the device's line, unless the call waits outside of it. A call whose
+// turn it is straight away is put on record as sent: the record must be there before
+// the first byte leaves, and one commit does for both.
+func (a *attempt) queue(talk *ConversationWait) error {
+	r := a.asked
+	switch {
+	case a.call.State != fleet.CallPending:
+		return nil
+	case r.OfflineWait > 0 && talk != nil:
+		a.waitFor(deviceWait, talk.Reason())
+		return nil
+	case r.OfflineWait > 0 && a.calls.waiting.anyAway(r.Device):
+		a.waitFor(deviceWait, fleet.Reason{})
+		return nil
+	case talk != nil:
+		a.waitFor(conversationWait, talk.Reason())
+		return nil
+	}
+	turn, err := a.calls.o.Link.Queue(r.Device, r.Actor.Kind)
+	onRecord := a.wait.kind != noWait
+	switch {
+	case err == nil:
+		a.turn = turn
+		a.call.RPCID = turn.RPCID()
+		select {
+		case <-turn.Ready():
+			if !onRecord {
+				a.markSent()
+			}
+		default:
+		}
+	case errors.Is(err, fleet.ErrOffline) && r.OfflineWait > 0:
+		a.wait.wasAway = true
+		a.waitFor(deviceWait, fleet.Reason{})
+	case errors.Is(err, fleet.ErrOffline) && r.UnlessOffline && !onRecord:
+		return err
+	case errors.Is(err, fleet.ErrOffline) && a.target.Device.ConnectsForConversations():
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".conversations"))
+	case errors.Is(err, fleet.ErrOffline):
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".not_connected"))
+	case errors.Is(err, fleet.ErrBusy):
+		a.close(fleet.CallRefused, fleet.NewCallError(fleet.CodeBusy))
+	case onRecord:
+		a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", err.Error()))
+	default:
+		return err
+	}
+	return nil
+}
+
+// await waits for the device's turn and marks the call sent.
+func (a *attempt) await() error {
+	end := outwait(a, a.turn.Ready(), a.turn.Lost(), a.notAfter(a.calls.o.Now().Add(queueTimeout)))
+	switch {
+	case a.wait.kind == deviceWait && end == waitCame:
+		return a.takeTurn()
+	case a.wait.kind == deviceWait: // waits on
+	case end == waitCame:
+		err := a.judgeAgain()
+		if err == nil && !a.call.State.Final() {
+			a.markSent()
+			err = a.calls.o.Store.MarkSent(context.Background(), a.call)
+		}
+		if err != nil {
+			a.neverSent()
+			return a.unsettled(fmt.Errorf("call %s was not sent: %w", a.call.ID, err))
+		}
+		if a.call.State == fleet.CallSent {
+			a.calls.announce(a.call)
+		}
+	case end == waitOverruled:
+		a.close(fleet.CallCanceled, fleet.NewCallError(codeAttemptOver+".turn"))
+	case end == waitLost:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeOffline+".turn"))
+	case end == waitWithdrawn:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeWithdrawn))
+	case end == waitLong:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeQueueTimeout, "timeout_ms", queueTimeout))
+	case end == waitStopped:
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeStopped+".turn"))
+	}
+	return nil
+}
+
+func (a *attempt) deviceAway() fleet.Reason {
+	return fleet.Because(ReasonDeviceAway, "until_at", *a.call.WaitUntil)
+}
+
+// storeWaiting puts on record that the call waits until its device is back. The record
+// says so until the moment before the call's bytes are written, and is at any time what
+// the next process needs to go on.
+func (a *attempt) storeWaiting() error {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
+	defer cancel()
+	return a.calls.o.Store.WaitForDevice(ctx, a.call, Wait{a.asked.interrupts(), a.asked.Picture})
+}
+
+// outwaitAway waits until the call may join the line of its device: no earlier call
+// waits for that, it is connected, its tools are listed, and it is in no conversation
+// that the call would interrupt.
+func (a *attempt) outwaitAway() waitEnd {
+	if end := outwait(a, a.wait.first, nil, *a.call.WaitUntil); end != waitCame {
+		return end
+	}
+	seen, unwatch := a.calls.o.Watcher.Watch(a.call.Device)
+	defer unwatch()
+	var soon time.Time // until when something that was seen may be the device's return
+	for {
+		now := a.calls.o.Now()
+		if !now.Before(*a.call.WaitUntil) {
+			return waitLong
+		}
+		if a.calls.o.Link.Introduced(a.call.Device) {
+			end := a.outwaitConversation(now)
+			if end == waitWithdrawn || end == waitStopped {
+				return end
+			}
+			if turn, err := a.calls.o.Link.Queue(a.call.Device, a.call.Actor.Kind); err == nil {
+				a.turn = turn
+				return waitCame
+			}
+		} else {
+			a.wait.wasAway = true
+			a.waitsFor(a.deviceAway())
+		}
+		pause := awayPause
+		if now.Before(soon) {
+			pause = soonPause
+		}
+		switch end := outwait(a, seen, nil, a.notAfter(now.Add(pause))); end {
+		case waitCame:
+			soon = now.Add(soonFor)
+		case waitWithdrawn, waitStopped:
+			return end
+		}
+	}
+}
+
+// takeTurn marks a call sent that waited for its device, if it may be sent. It waits on
+// if it was canceled meanwhile, or after an error; see [attempt.waitOn].
+func (a *attempt) takeTurn() error {
+	if !a.calls.o.Held() { // another process may send it
+		return fleet.Refuse(fleet.ErrUnavailable, "stopping")
+	}
+	a.call.RPCID = a.turn.RPCID()
+	a.calls.o.Targets.Forget(a.call.Device) // what it is now decides
+	if err := a.judgeAgain(); err != nil || a.call.State.Final() {
+		return err
+	}
+	if !a.calls.waiting.goes(&a.wait) {
+		return nil
+	}
+	if a.wait.wasAway {
+		a.waited(fleet.Because(ReasonDeviceBack, "since_at", a.call.CreatedAt))
+	}
+	a.call.Waits = fleet.Reason{}
+	a.markSent()
+	ctx, cancel := context.WithTimeout(a.calls.life, 2*recordTimeout)
+	defer cancel()
+	if err := a.calls.o.Store.SendWaiting(ctx, a.call); err != nil {
+		return err
+	}
+	a.markSent() // however long that took
+	a.calls.announce(a.call)
+	return nil
+}
+
+// waitOn keeps a call waiting for its device if certainly nothing was written: it had no
+// turn, err came before, or the device was gone by then. Another error is returned, and
+// so is one that says that something else ended the call.
+func (a *attempt) waitOn(err error) error {
+	gone := a.call.State == fleet.CallOffline && a.call.SentAt == nil
+	if a.call.State.Final() && !gone {
+		return err
+	}
+	if err != nil || gone {
+		a.unsend()
+	}
+	if gone {
+		if err = a.storeWaiting(); err == nil { // which is on record as sent
+			a.calls.announce(a.call)
+		}
+	}
+	a.calls.waiting.stays(&a.wait)
+	a.turn.Done()
+	a.turn = nil
+	if errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound) {
+		return err
+	}
+	if err != nil {
+		a.calls.o.Log.Warn("a call that waits for its device is not sent yet", "call", a.call.ID,
+			"device", a.call.Device, "err", err)
+	}
+	if err != nil || gone {
+		outwait(a, (<-chan struct{})(nil), nil, a.notAfter(a.calls.o.Now().Add(retryPause)))
+	}
+	return nil
+}
+
+// unsend takes back all that an attempt at sending the call put into its record.
+func (a *attempt) unsend() {
+	a.asked.Outwaited = uuid.Nil
+	a.call.State, a.call.SentAt, a.call.RPCID = fleet.CallPendingDevice, nil, 0
+	a.call.Error, a.call.FinishedAt, a.call.Evidence = nil, nil, nil
+	a.call.Arguments = recorded(a.asked.Arguments)
+	a.call.Waits = a.deviceAway()
+	a.calls.waiting.setReason(&a.wait, a.call.Waits)
+}
+
+// Limits of calls that wait until their devices are back.
+const (
+	DefaultCallOfflineWait = 24 * time.Hour // where a request asks to wait, and not how long
+	MaxCallOfflineWait     = 7 * 24 * time.Hour
+	MaxWaitingOfDevice     = 20
+	MaxWaitingOfPrincipal  = 500
+	MaxWaitingCalls        = 5000
+)
+
+// Pauses of calls that wait until their devices are back.
+const (
+	awayPause  = 5 * time.Second        // between two looks at a device of which nothing was seen
+	soonPause  = 100 * time.Millisecond // between two looks at one that may be back
+	soonFor    = 20 * time.Second       // how long a device takes to be introduced
+	retryPause = time.Second            // before a call that could not be sent is tried again
+)

@@ -33,7 +33,7 @@ func TestHostileSchemas(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var g gate
+			g := newGate(Options{})
 			began := time.Now()
 			arguments := json.RawMessage(`{"a":"` + strings.Repeat("a", 2000) + `"}`)
 			g.checkArguments("inventory", fleet.Tool{Name: "self.evil", InputSchema: json.RawMessage(tt.schema)}, arguments)
@@ -45,7 +45,7 @@ func TestHostileSchemas(t *testing.T) {
 }
 
 func TestBoundedSchemaKeepsChecking(t *testing.T) {
-	var g gate
+	g := newGate(Options{})
 	tool := fleet.Tool{Name: "self.t", InputSchema: json.RawMessage(
 		`{"type":"object","properties":{"a":{"type":"string","pattern":"^[a-z]+$"}}}`)}
 	if g.checkArguments("inventory", tool, json.RawMessage(`{"a":"9"}`)) == nil {

@@ -2,7 +2,6 @@ package call
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,33 +10,6 @@ import (
 
 	"fleetd/fleet"
 )
-
-// checkArguments holds the arguments against the tool's own schema, and against
-// typing errors: a stock device ignores an argument it does not know.
-func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.RawMessage) *refusal {
-	same := passed{inventory, tool.Name, string(arguments)}
-	if g.passed.Contains(same) {
-		return nil
-	}
-	args, err := decodeObject(arguments)
-	if err != nil {
-		return invalid(notAnObject(err))
-	}
-	schema := g.schema(inventory, tool)
-	if schema == nil {
-		return nil // the device sent an invalid schema; it validates the arguments
-	}
-	for _, name := range slices.Sorted(maps.Keys(args)) {
-		if _, known := schema.Schema().Properties[name]; !known {
-			return invalid(fleet.NewCallError("invalid_arguments.unknown", "tool", tool.Name, "argument", name))
-		}
-	}
-	if err := schema.Validate(args); err != nil {
-		return invalid(explainArguments(schema.Schema(), args, err))
-	}
-	g.passed.Add(same, struct{}{})
-	return nil
-}
 
 // CheckArguments holds arguments against the schema of a tool of fleetd itself, in
 // the words that devices' tools have. A nil error means that they fit.
@@ -56,18 +28,6 @@ func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.Raw
 		return explainArguments(schema.Schema(), args, err)
 	}
 	return nil
-}
-
-func decodeObject(raw json.RawMessage) (map[string]any, error) {
-	args := map[string]any{}
-	if len(raw) == 0 {
-		return args, nil
-	}
-	err := json.Unmarshal(raw, &args)
-	if err == nil && args == nil {
-		err = fmt.Errorf("null is none")
-	}
-	return args, err
 }
 
 // maxSchemas bounds the compiled schemas that are cached. Inventories never change and

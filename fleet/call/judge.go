@@ -1,0 +1,409 @@
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"fleetd/fleet"
+	"fleetd/internal/bounded"
+)
+
+// judge closes the call if its approver or the gate refuses it. The call waits instead
+// if a person can approve it.
+func (a *attempt) judge(ctx context.Context) error {
+	no, err := a.checkApprover(ctx, a.asked)
+	if err == nil && no == nil {
+		no = a.admit(ctx, a.asked)
+	}
+	switch {
+	case err != nil || no == nil:
+	case no.ask != nil && a.calls.o.Approvals != nil:
+		a.waitForApproval(*no.ask)
+	default:
+		a.close(no.state, &no.err)
+	}
+	return err
+}
+
+// admit asks the gate, and fills in the arguments of a call that it lets pass.
+func (a *attempt) admit(ctx context.Context, r Request) (no *refusal) {
+	if no = a.calls.gate.check(a.target, r); no == nil && r.hasURL() {
+		a.wire, a.call.Arguments, no = a.fillArguments(ctx, r)
+	}
+	return no
+}
+
+// judgeAgain closes a call that has waited if it may not be made any more: it reads
+// the rights of who asked and the device again, and the gate judges the call once
+// more. After an error it is not known whether the call may be made.
+//
+//	who asked is gone            canceled
+//	the device left their scope  canceled
+//	who approved it may not      refused
+//	the gate refuses             refused, as it would be now
+//
+// The engine judges the calls of campaigns; of these only the device is looked at.
+func (a *attempt) judgeAgain() (err error) {
+	ctx, cancel := context.WithTimeout(a.calls.life, recordTimeout)
+	defer cancel()
+	r := a.asked
+	r.now, r.again = a.calls.o.Now(), true
+	r.Actor, err = a.calls.principalNow(ctx, r.Actor)
+	if errors.Is(err, fleet.ErrActorGone) {
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeActorGone, "actor", a.asked.Actor.Name))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if m := r.Mandate; m != nil && m.Author != nil { // a health check is its author's call
+		author, err := a.calls.principalNow(ctx, *m.Author)
+		if errors.Is(err, fleet.ErrActorGone) {
+			a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeActorGone, "actor", m.Author.Name))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.Mandate = &Mandate{Askers: m.Askers, Author: &author}
+	}
+	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+		return err
+	}
+	if !r.Actor.Sees(a.target.Device) {
+		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeOutOfScope, "actor", r.Actor.Name, "device", a.target.Device.Title()))
+		return nil
+	}
+	no, err := a.checkApprover(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case no != nil:
+	case r.Firmware != nil:
+		no = checkStanding(a.target, r)
+	case a.wait.kind == deviceWait: // its link is made only now
+		no = a.admit(ctx, r)
+	default:
+		no = a.calls.gate.check(a.target, r)
+	}
+	if no != nil {
+		a.close(no.state, &no.err)
+	}
+	return nil
+}
+
+// A gate decides whether a call may be made. It knows nothing of connections.
+type gate struct {
+	policy  Policy
+	schemas *bounded.Cache[schemaKey, *jsonschema.Resolved]
+	passed  *bounded.Cache[passed, struct{}]
+	pins    Pins
+	running func(fleet.DeviceID) (elf, version string) // see [Options]; may be nil
+	digests *fleet.ToolDigests
+}
+
+func newGate(o Options) gate {
+	return gate{policy: o.Policy, pins: o.Pins, running: o.Running, digests: fleet.NewToolDigests(),
+		schemas: bounded.New[schemaKey, *jsonschema.Resolved](maxSchemas), passed: bounded.New[passed, struct{}](maxPassed)}
+}
+
+// A refusal is the gate's no, as the outcome of a call.
+type refusal struct {
+	state fleet.CallState
+	err   fleet.CallError
+	ask   *Verdict // not nil: the call may be made once a person approves it
+	stale Stale    // of [CodeApprovalStale]
+}
+
+func refuse(e *fleet.CallError) *refusal { return &refusal{state: fleet.CallRefused, err: *e} }
+
+func invalid(e *fleet.CallError) *refusal { return &refusal{state: fleet.CallInvalid, err: *e} }
+
+// check returns nil if the actor may make this call to this device.
+func (g *gate) check(t *fleet.Target, r Request) *refusal {
+	if no := checkStanding(t, r); no != nil {
+		return no
+	}
+	tool, ok := t.Inventory.Tool(r.Tool)
+	if r.grant != nil {
+		if what, differs := r.grant.build.differs(g.build(t, r.Tool)); differs {
+			no := refuse(what.refusal(r.Tool))
+			no.stale = what
+			return no
+		}
+	}
+	if !ok {
+		return unknownTool(t, r.Tool)
+	}
+	if r.hasURL() {
+		var no *refusal
+		if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+			return no
+		}
+	}
+	for by := range r.judged {
+		if no := checkTool(tool, by, r); no != nil {
+			return no
+		}
+		if no := g.checkPin(t.Inventory.ID, tool, by); no != nil {
+			return no
+		}
+	}
+	if no := g.checkArguments(t.Inventory.ID, tool, r.Arguments); no != nil {
+		return no
+	}
+	for by := range r.judged {
+		if no := g.checkPolicy(t, tool, by, r); no != nil {
+			return no
+		}
+	}
+	return nil
+}
+
+func checkStanding(t *fleet.Target, r Request) *refusal {
+	for by := range r.standing {
+		switch role := by.RoleOn(t.Device); {
+		case role == "":
+			return refuse(fleet.NewCallError(fleet.CodeOutOfScope, "actor", by.Name, "device", t.Device.Title()))
+		case !role.Allows(fleet.RoleOperator):
+			return refuse(fleet.NewCallError("forbidden", "actor", by.Name, "role", role))
+		}
+	}
+	for by := range r.judged {
+		if !by.Scope.AllowsTool(r.Tool) {
+			return refuse(fleet.NewCallError("tool_not_allowed", "actor", by.Name, "tool", r.Tool))
+		}
+	}
+	switch {
+	case t.Device.RetiredAt != nil:
+		return refuse(fleet.NewCallError("device_retired", "device", t.Device.Title()))
+	case t.Device.Enrolment != fleet.EnrolmentEnrolled:
+		return refuse(fleet.NewCallError("device_not_enrolled", "device", t.Device.Title()))
+	case t.Device.Hold.Active(r.now) && (r.isFanOut() || !t.Device.Hold.By.Same(r.Actor)):
+		return refuse(fleet.NewCallError("device_held", "device", t.Device.Title(), "actor", t.Device.Hold.By.Name,
+			"reason", t.Device.Hold.Reason))
+	}
+	return nil
+}
+
+func unknownTool(t *fleet.Target, name string) *refusal {
+	if t.Inventory == nil {
+		return invalid(fleet.NewCallError("no_inventory", "device", t.Device.Title()))
+	}
+	return invalid(fleet.NewCallError("unknown_tool", "device", t.Device.Title(), "tool", name))
+}
+
+// checkPin refuses a model's call of a tool that the device describes otherwise than
+// it was when an administrator pinned it: what the model knows of it may be wrong.
+func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
+	if by.Kind.IsModel() && g.pins.Differs(inventory, tool) {
+		return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
+	}
+	return nil
+}
+
+// build is how the device describes the tool now, and the firmware it runs. Its
+// latest boot poll may not be on record yet.
+func (g *gate) build(t *fleet.Target, name string) ToolBuild {
+	b := ToolBuild{ELF: t.Device.ELFSHA256, Version: t.Device.Version}
+	if tool, offered := t.Inventory.Tool(name); offered {
+		b.Tool = g.digests.Of(t.Inventory.ID, tool)
+	}
+	if g.running != nil {
+		if elf, version := g.running(t.Device.ID); elf != "" || version != "" {
+			b.ELF, b.Version = elf, version
+		}
+	}
+	return b
+}
+
+func checkTool(tool fleet.Tool, by fleet.Principal, r Request) *refusal {
+	switch access := fleet.AccessOf(tool.Name); {
+	case tool.UserOnly() && by.Kind.IsModel():
+		return refuse(UserOnlyError(tool.Name))
+	case access == fleet.AccessCampaigns && (r.Actor.Kind != fleet.KindCampaign || r.Firmware == nil):
+		return refuse(fleet.NewCallError("use_campaign"))
+	case access == fleet.AccessNone:
+		return refuse(fleet.NewCallError("url_not_served"))
+	case fleet.ShowsPicture(tool.Name) && r.Picture == "":
+		return invalid(fleet.NewCallError("picture_missing"))
+	}
+	return nil
+}
+
+// UserOnlyError is the refusal of a call that a language model may never make,
+// whether the gate or the first rule of the policy makes it.
+func UserOnlyError(tool string) *fleet.CallError {
+	return fleet.NewCallError("user_only", "tool", tool)
+}
+
+func (g *gate) checkPolicy(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *refusal {
+	p := proposal(t, tool, by, r)
+	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
+	v := g.policy.Judge(p)
+	switch {
+	case r.grant != nil && r.grant.policy != v.Version:
+		return refuse(StaleCall.refusal(r.Tool))
+	case v.Decision == DecisionAllow, v.Decision == DecisionRequireApproval && r.grant != nil:
+		return nil
+	case v.Decision == DecisionRequireApproval:
+		no := refuse(fleet.NewCallError("approval_required", "rule", v.RuleName))
+		if r.mayAsk() {
+			no.ask = &v
+		}
+		return no
+	}
+	return denial(v)
+}
+
+func proposal(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *Proposal {
+	return &Proposal{Principal: by, Device: &t.Device, Offers: t.Offers, Tool: tool, Arguments: r.Arguments,
+		At: r.now, Preview: r.preview}
+}
+
+// denial is the refusal of a call that the policy denies.
+func denial(v Verdict) *refusal {
+	if v.Reason.Code == "" {
+		return refuse(fleet.NewCallError("policy_denied", "rule", v.RuleName))
+	}
+	return refuse(&fleet.CallError{Code: v.Reason.Code, Params: v.Reason.Params})
+}
+
+// A ToolBuild is what an approval names of a device: how it describes the tool,
+// and the firmware that it runs. The zero value names nothing.
+type ToolBuild struct {
+	Tool    fleet.ToolDigest
+	ELF     string // SHA-256 of the running build; "" if the device does not report it
+	Version string
+}
+
+// differs reports whether a device that was to be as b says is different now, and in what.
+func (b ToolBuild) differs(now ToolBuild) (Stale, bool) {
+	switch {
+	case b.Tool == fleet.ToolDigest{}:
+		return StaleUpdate, true
+	case b.Tool != now.Tool:
+		return StaleTool, true
+	}
+	return StaleFirmware, b != now
+}
+
+// checkArguments holds the arguments against the tool's own schema, and against
+// typing errors: a stock device ignores an argument it does not know.
+func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.RawMessage) *refusal {
+	same := passed{inventory, tool.Name, string(arguments)}
+	if g.passed.Contains(same) {
+		return nil
+	}
+	args, err := decodeObject(arguments)
+	if err != nil {
+		return invalid(notAnObject(err))
+	}
+	schema := g.schema(inventory, tool)
+	if schema == nil {
+		return nil // the device sent an invalid schema; it validates the arguments
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if _, known := schema.Schema().Properties[name]; !known {
+			return invalid(fleet.NewCallError("invalid_arguments.unknown", "tool", tool.Name, "argument", name))
+		}
+	}
+	if err := schema.Validate(args); err != nil {
+		return invalid(explainArguments(schema.Schema(), args, err))
+	}
+	g.passed.Add(same, struct{}{})
+	return nil
+}
+
+// fillArguments returns the arguments of a call that has an address of fleetd's, as they
+// go to the device and as the record shows them: the token in the address is a secret
+// while the call runs.
+func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown json.RawMessage, no *refusal) {
+	var url string
+	var err error
+	switch urls, ttl := a.calls.o.URLs, a.call.Timeout+queueTimeout; {
+	case r.Firmware != nil:
+		url = r.Firmware.URL
+	case fleet.ShowsPicture(r.Tool):
+		url, err = urls.PreviewURL(ctx, r.Device, a.call.ID, r.Picture, ttl)
+	case fleet.LinkOf(r.Tool) == fleet.LinkCoreDump:
+		url, err = urls.CoreDumpURL(ctx, r.Device, a.call.ID, ttl)
+	default:
+		url, err = urls.UploadURL(ctx, r.Device, a.call.ID, ttl)
+	}
+	if err != nil {
+		a.calls.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
+		return a.wire, a.call.Arguments, refuse(fleet.NewCallError("link_failed"))
+	}
+	tool, _ := a.target.Inventory.Tool(r.Tool)
+	wire, _ = r.argumentsWith(url, tool) // as the gate let them pass
+	shown, _ = r.argumentsWith(redactToken(url), tool)
+	return wire, shown, nil
+}
+
+// noURL leads nowhere. It is in the place of the address that fleetd makes for a call
+// while the gate judges the arguments.
+const noURL = "http://fleetd.invalid/"
+
+// argumentsWith returns the arguments of such a call with this address.
+func (r *Request) argumentsWith(url string, tool fleet.Tool) (json.RawMessage, *refusal) {
+	if r.Firmware != nil {
+		return r.Firmware.arguments(tool.InputSchema, url), nil
+	}
+	given, err := decodeObject(r.Arguments)
+	if err != nil {
+		return nil, invalid(notAnObject(err))
+	}
+	if _, set := given["url"]; set {
+		return nil, invalid(fleet.NewCallError("url_is_ours"))
+	}
+	given["url"] = url
+	filled, _ := json.Marshal(given) // it was JSON
+	return filled, nil
+}
+
+func decodeObject(raw json.RawMessage) (map[string]any, error) {
+	args := map[string]any{}
+	if len(raw) == 0 {
+		return args, nil
+	}
+	err := json.Unmarshal(raw, &args)
+	if err == nil && args == nil {
+		err = fmt.Errorf("null is none")
+	}
+	return args, err
+}
+
+// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
+func redactToken(url string) string {
+	for _, marker := range []string{"/u/", "/d/"} {
+		if i := strings.Index(url, marker); i >= 0 {
+			_, name, _ := strings.Cut(url[i+len(marker):], "/")
+			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
+		}
+	}
+	return url
+}
+
+// checkApprover refuses an approved call if its approver may not approve it any more.
+func (a *attempt) checkApprover(ctx context.Context, r Request) (*refusal, error) {
+	if r.grant == nil || r.grant.by.Kind == "" {
+		return nil, nil
+	}
+	by, err := a.calls.principalNow(ctx, r.grant.by)
+	gone := errors.Is(err, fleet.ErrActorGone)
+	if err != nil && !gone {
+		return nil, err
+	}
+	if gone || !by.Scope.AllowsTool(r.Tool) || !by.RoleOn(a.target.Device).Allows(fleet.RoleOperator) {
+		return refuse(fleet.NewCallError(CodeApprovalStale+".approver", "tool", r.Tool, "by", r.grant.by.Name)), nil
+	}
+	return nil, nil
+}
