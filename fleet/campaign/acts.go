@@ -106,7 +106,7 @@ func (s *Service) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID,
 			}
 		}
 		if digest != c.Digest {
-			return fleet.Refuse(fleet.ErrConflict, "approval_is_stale", "digest", digest)
+			return fleet.Refuse(fleet.ErrConflict, "approval_is_stale", "digest", fleet.CleanText(digest, 12))
 		}
 		c.Approval = &Approval{By: by, At: s.o.Now(), Digest: digest, Rollback: c.Plan.rollsBack()}
 		if c.State == Draft {

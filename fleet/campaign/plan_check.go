@@ -54,7 +54,7 @@ func (c *Campaign) PlanDiffers(targets []PlannedTarget) fleet.Reason {
 	}
 	for _, t := range targets {
 		if _, planned := unused[t.Image]; !planned {
-			return fleet.Because(ReasonPlanDiffersImage, "device", string(t.Device), "image", t.Image)
+			return fleet.Because(ReasonPlanDiffersImage, "device", string(t.Device), "image", fleet.CleanText(t.Image, 12))
 		}
 		if t.Joined && !plan.Continuous {
 			return fleet.Because(ReasonPlanDiffersDevice, "device", string(t.Device))
@@ -67,7 +67,7 @@ func (c *Campaign) PlanDiffers(targets []PlannedTarget) fleet.Reason {
 	if !plan.Continuous {
 		for image, is := range unused {
 			if is {
-				return fleet.Because(ReasonPlanDiffersImages, "image", image)
+				return fleet.Because(ReasonPlanDiffersImages, "image", fleet.CleanText(image, 12))
 			}
 		}
 	}

@@ -307,7 +307,7 @@ func (a *advance) failedBuild() bool {
 		a.finish(DeploymentRolledBack, FailureRolledBack, a.whyRolledBack())
 	case a.build() == buildOther:
 		a.finish(DeploymentWrongBuild, FailureWrongBuild,
-			fleet.Because(ReasonOtherBuild, "build", a.o.ELF))
+			fleet.Because(ReasonOtherBuild, "build", fleet.CleanText(a.o.ELF, 12)))
 	default:
 		return false
 	}

@@ -226,7 +226,7 @@ func (c *Checker) unsigned(all []espimage.Signature) fleet.Reason {
 		case s.Trusted:
 			return fleet.Reason{}
 		case s.Valid:
-			why = fleet.Because("unsigned.key", "key", s.KeyDigest, "keys", len(c.o.Keys))
+			why = fleet.Because("unsigned.key", "key", fleet.CleanText(s.KeyDigest, 16), "keys", len(c.o.Keys))
 		default:
 			why = fleet.Because("unsigned." + string(s.Problem))
 		}

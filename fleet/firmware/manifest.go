@@ -40,7 +40,7 @@ func (f *Service) AttachManifest(ctx context.Context, by fleet.Principal, file [
 	}
 	img, err := f.SetManifest(ctx, by, m.SHA256, file)
 	if errors.Is(err, fleet.ErrNotFound) {
-		err = fleet.Refuse(fleet.ErrInvalid, "manifest_image", "image", m.SHA256).At("manifest")
+		err = fleet.Refuse(fleet.ErrInvalid, "manifest_image", "image", fleet.CleanText(m.SHA256, 16)).At("manifest")
 	}
 	return img, err
 }
@@ -93,8 +93,8 @@ func (img Image) differsFrom(m espimage.Manifest) fleet.Reason {
 	chip, known := espimage.ChipID(img.Chip)
 	switch {
 	case m.SHA256 != img.SHA256:
-		return fleet.Because("differs.sha256", "manifest", m.SHA256,
-			"image", img.SHA256)
+		return fleet.Because("differs.sha256", "manifest", fleet.CleanText(m.SHA256, 16),
+			"image", fleet.CleanText(img.SHA256, 16))
 	case m.Size != img.Size:
 		return fleet.Because("differs.size", "manifest", m.Size, "image", img.Size)
 	case !known || m.Chip != int64(chip):

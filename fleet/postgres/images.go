@@ -184,7 +184,7 @@ func (s *Store) DeleteImage(ctx context.Context, by fleet.Principal, sha256 stri
 		}
 		err := changeOne(ctx, tx, `DELETE FROM images WHERE sha256 = $1`, cleanText(sha256))
 		if hasCode(err, "23503") { // foreign_key_violation: named by somebody just now
-			return fleet.Refuse(fleet.ErrConflict, "image_in_use.now", "image", sha256)
+			return fleet.Refuse(fleet.ErrConflict, "image_in_use.now", "image", fleet.CleanText(sha256, 12))
 		}
 		return err
 	})
@@ -203,5 +203,5 @@ func imageUnused(ctx context.Context, tx pgx.Tx, sha256 string) error {
 	if err != nil {
 		return err
 	}
-	return fleet.Refuse(fleet.ErrConflict, "image_in_use."+use, "image", sha256, "name", name)
+	return fleet.Refuse(fleet.ErrConflict, "image_in_use."+use, "image", fleet.CleanText(sha256, 12), "name", name)
 }

@@ -34,6 +34,9 @@ test('a device is updated with two clicks from its page', async () => {
   await page.waitForURL(/\/devices\/[0-9a-f]{12}/);
   await page.click('a[href^="/campaigns/new?"]');
   await page.waitForSelector('.plan-say >> text=/1 device gets .* in 1 wave/');
+  await page.click('.plan-how > summary');
+  await page.fill('input[name="wave.soak"]', '10m'); // the next campaigns find the device taken
+  await eventually('the address holds the soak', () => new URL(page.url()).searchParams.get('wave.soak') === '10m');
   await page.click('.plan-do .btn-primary');
   await page.waitForSelector('#campaign-head >> text=running');
 });
