@@ -12,8 +12,8 @@ import (
 	"fleetd/web/request"
 )
 
-// logAccess notes every request, if the log is that detailed. Queries are left
-// out, and paths that are secrets are shortened.
+// logAccess logs every request at debug level. It omits queries and shortens paths that contain
+// secrets.
 func (s *Server) logAccess(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.o.Log.Enabled(r.Context(), slog.LevelDebug) {
@@ -30,7 +30,7 @@ func (s *Server) logAccess(next http.Handler) http.Handler {
 	})
 }
 
-// recoverPanics turns a mistake of ours into an error page and a log line.
+// recoverPanics turns a panic of a handler into an error page and a log entry.
 func (s *Server) recoverPanics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -49,11 +49,11 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 	})
 }
 
-// restTimeout is how long the part of a body may take that the handler did not read.
+// restTimeout bounds how long the unread rest of a request body may take to arrive.
 const restTimeout = 5 * time.Second
 
-// hurryRest bounds how long net/http waits for what a handler did not read of a body:
-// it reads up to 256 KiB before it uses the connection again.
+// hurryRest bounds how long net/http waits for the part of a body that the handler did not read:
+// net/http reads up to 256 KiB of it before it reuses the connection.
 func hurryRest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r)

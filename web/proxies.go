@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// behindProxies makes RemoteAddr the address of who asks, also when proxies pass
-// the request on. What logs it, limits by it or keeps it in a device's record
-// need know nothing of proxies.
+// behindProxies sets RemoteAddr to the client's address, also if proxies forwarded the request.
+// Code that logs the address, limits by it or records it needs no knowledge of proxies.
 func (s *Server) behindProxies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwarded := r.Header.Values("X-Forwarded-For"); len(forwarded) > 0 {
@@ -22,15 +21,15 @@ func (s *Server) behindProxies(next http.Handler) http.Handler {
 	})
 }
 
-// trusts reports whether a proxy at this address is believed about who asked it:
-// one on this machine, or one of [Options].TrustedProxies.
+// trusts reports whether the server believes the X-Forwarded-For of a proxy at this address: a
+// proxy on this machine, or one of [Options].TrustedProxies.
 func (s *Server) trusts(proxy netip.Addr) bool {
 	listed := func(p netip.Prefix) bool { return p.Contains(proxy) }
 	return proxy.IsLoopback() || slices.ContainsFunc(s.o.TrustedProxies, listed)
 }
 
-// clientOf goes back from proxy to proxy, each of which appended who asked it,
-// for as long as they are trusted. What stands before is anybody's claim.
+// clientOf follows the proxies backwards for as long as they are trusted; each of them appended the
+// address of its client. Earlier addresses in the header may be forged.
 func clientOf(peer netip.Addr, forwarded string, trusts func(netip.Addr) bool) netip.Addr {
 	hops := strings.Split(forwarded, ",")
 	for _, hop := range slices.Backward(hops) {
@@ -46,7 +45,7 @@ func clientOf(peer netip.Addr, forwarded string, trusts func(netip.Addr) bool) n
 	return peer
 }
 
-// parseHop reads an address with or without a port, which some proxies add.
+// parseHop parses an address with or without a port; some proxies append one.
 func parseHop(hop string) (netip.Addr, bool) {
 	if withPort, err := netip.ParseAddrPort(hop); err == nil {
 		return withPort.Addr().Unmap(), true

@@ -12,8 +12,8 @@ import (
 	"fleetd/web"
 )
 
-// All parts see one address: that of who asked the nearest proxy that is not
-// trusted, or, without proxies, the socket's.
+// Every part of the server sees the same address: the client of the nearest untrusted proxy or,
+// without proxies, the peer of the socket.
 func TestClientAddress(t *testing.T) {
 	tests := []struct {
 		name, peer string

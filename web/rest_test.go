@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The rest of a body that no handler wants holds its connection for seconds, also
-// where the handler had lifted the deadline.
+// The unread rest of a body occupies its connection for seconds only, even if the handler lifted
+// the deadline.
 func TestRestOfABody(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(hurryRest(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,9 +1,8 @@
-// Package web serves everything that shares fleetd's HTTP address: it mounts the console,
-// REST, the MCP server and what devices ask for, and puts the same middleware before
-// them all.
+// Package web serves everything that shares fleetd's HTTP address: it mounts the console, REST, the
+// MCP server and the routes of devices, with the same middleware for all of them.
 //
-// It knows neither pages nor operations, and no rule of the fleet. Each request has its
-// own goroutine; the package holds no lock.
+// It contains no pages, no operations and no rules of the fleet. Each request has its own
+// goroutine; the package holds no lock.
 package web
 
 import (
@@ -26,49 +25,50 @@ import (
 
 // Options configures a [Server]. Console and Log are required.
 type Options struct {
-	Console      func(chi.Router) // pages, and the answer for unknown addresses
+	Console      func(chi.Router) // pages, and the response for unknown addresses
 	CloseStreams func()           // ends the live streams of pages, which never finish. May be nil
-	API          http.Handler     // mounted at /api/v1; it authenticates for itself. May be nil
-	MCP          http.Handler     // mounted at /mcp; it authenticates for itself. nil: fleetd has no MCP server
-	DeviceRoutes func(chi.Router) // what devices ask for: no sign-in, no browser's rules. May be nil
+	API          http.Handler     // mounted at /api/v1; authenticates its own requests. May be nil
+	MCP          http.Handler     // mounted at /mcp; authenticates its own requests. nil: fleetd has no MCP server
+	DeviceRoutes func(chi.Router) // routes of devices: no sign-in, no browser rules. May be nil
 
-	// ConnContext is that of the HTTP server; what devices ask for may want the connection. May be nil.
+	// ConnContext is the ConnContext of the HTTP server; routes of devices may need the connection.
+	// May be nil.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
-	// ConnState is that of the HTTP server. May be nil.
+	// ConnState is the ConnState of the HTTP server. May be nil.
 	ConnState func(c net.Conn, state http.ConnState)
 
-	// TrustedProxies lists from where X-Forwarded-For is believed, besides from this machine.
+	// TrustedProxies lists the networks whose X-Forwarded-For is believed, besides this machine.
 	TrustedProxies []netip.Prefix
 
 	Log *slog.Logger
 }
 
-// Bounds of a request's time, unless its routes have their own. The answer to a
-// request of the API waits for a device.
+// Time limits of a request, unless its routes set their own. A response of the API waits for a
+// device.
 const (
 	arrivalTimeout = 30 * time.Second
 	answerTimeout  = call.MaxTimeout + 2*time.Minute
 )
 
-// drainTimeout is what requests in flight get when the server stops: a call
-// that a page waits for is on record and goes on without its page.
+// drainTimeout is how long requests in flight may take when the server stops. A call that a page
+// waits for is recorded and continues without its page.
 const drainTimeout = 5 * time.Second
 
-// A Server answers all requests to one address.
+// A Server serves all requests to one address.
 type Server struct {
 	o       Options
 	handler http.Handler
 }
 
-// New makes a server.
+// New returns a server.
 func New(o Options) *Server {
 	s := &Server{o: o}
 	s.handler = s.mount()
 	return s
 }
 
-// mount puts together everything that shares the address. Devices and programs come
-// without a browser's cookies and headers, so its rules are the console's alone.
+// mount combines everything that shares the address. Devices and programs send no browser cookies
+// or headers, so the rules for browsers apply to the console alone.
 func (s *Server) mount() http.Handler {
 	r := chi.NewRouter()
 	r.Use(outcome.RetryLater, hurryRest, s.behindProxies, middleware.GetHead, request.WithID, s.logAccess,
@@ -81,9 +81,9 @@ func (s *Server) mount() http.Handler {
 		})
 	}
 	if s.o.API != nil {
-		r.Mount("/api/v1", s.o.API) // with the deadlines of Run
+		r.Mount("/api/v1", s.o.API) // uses the deadlines of Run
 	}
-	if s.o.MCP != nil { // with the deadlines of Run; streams lift them
+	if s.o.MCP != nil { // uses the deadlines of Run; streams lift them
 		for _, pattern := range []string{"/mcp", "/mcp/*", "/.well-known/oauth-protected-resource",
 			"/.well-known/oauth-protected-resource/*"} {
 			r.Handle(pattern, s.o.MCP)
@@ -93,7 +93,6 @@ func (s *Server) mount() http.Handler {
 	return r
 }
 
-// ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // Run serves on ln until ctx is cancelled, then gives requests in flight
@@ -126,7 +125,7 @@ func drain(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := srv.Shutdown(ctx); err != nil {
-		srv.Close() // those that are still waiting have had their time
+		srv.Close() // requests that are still waiting have had their time
 	}
 	return nil
 }

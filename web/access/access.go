@@ -1,32 +1,31 @@
-// Package access says what the routes of the console and the operations of REST
-// reach. Each declares it, so that one that is added cannot forget whose scope
-// it is held to. Whether a language model may ask for it is declared with it:
-// see [fleet.ForModels].
+// Package access defines what the routes of the console and the operations of REST reach. Each of
+// them declares its reach, so a new one cannot omit the scope that it is checked against. Each also
+// declares whether a language model may use it: see [fleet.ForModels].
 package access
 
 import "fleetd/fleet"
 
-// A Reach is what a request may concern.
+// A Reach is the kind of thing that a request may concern.
 type Reach string
 
 const (
-	// Device: the device in the address. The door finds it, and asks for the
-	// principal's role on it.
+	// Device is the device in the address. The router looks it up, and requires the principal's
+	// role on it.
 	Device Reach = "device"
-	// Record: something of one device that the address does not name, such as a
-	// call. It is read within the scope; an act asks for the role on its device.
+	// Record is something that belongs to one device but does not name it in its address, such as a
+	// call. Reads are limited to the scope; a change requires the role on its device.
 	Record Reach = "record"
-	// Audience: many devices as one thing, a campaign or a fan-out. It is read
-	// within the scope; an act asks for the role on every device of it.
+	// Audience is something that concerns many devices, such as a campaign or a fan-out. Reads are
+	// limited to the scope; a change requires the role on every device.
 	Audience Reach = "audience"
-	// List: what is read of many devices, within the scope.
+	// List is a read of many devices, limited to the scope.
 	List Reach = "list"
-	// Shared: images and releases, which belong to no device, to be read.
+	// Shared is a read of images and releases, which belong to no device.
 	Shared Reach = "shared"
-	// Fleet: what concerns the fleet and no single device. It asks for the role on
-	// the fleet, which a principal that does not see every device lacks.
+	// Fleet is what concerns the fleet and no single device. It requires the role on the fleet,
+	// which a principal with access to only some devices lacks.
 	Fleet Reach = "fleet"
-	// Own: the principal's own session, password or preferences.
+	// Own is the principal's own session, password or preferences.
 	Own Reach = "own"
 )
 
@@ -39,8 +38,7 @@ func (r Reach) Valid() bool {
 	return false
 }
 
-// RoleOf is the role that counts for a request before it is known which device
-// it concerns.
+// RoleOf returns the role that a request is checked against while its device is still unknown.
 func (r Reach) RoleOf(p fleet.Principal) fleet.Role {
 	if r == Fleet {
 		return p.FleetRole()

@@ -1,10 +1,10 @@
 // Package attempts bounds how often passwords are guessed.
 //
-// It counts the tries that did not succeed: of a name from a network, of a network
-// for all names, and, more slowly, of a name from everywhere. So whoever guesses at
-// one operator's password from elsewhere does not lock that operator out. A browser
-// in which the operator was signed in before is counted alone: it gets in however
-// many others guess. The package knows no password, no cookie and no HTTP.
+// It counts failed tries: of a name from one network, of all names from one network and, more
+// slowly, of a name from all networks. Someone who guesses an operator's password from elsewhere
+// therefore does not lock out that operator. A browser in which the operator has signed in before
+// is counted separately: it gets in no matter how many others guess. The package handles no
+// passwords, no cookies and no HTTP.
 package attempts
 
 import (
@@ -16,29 +16,29 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A bound allows so many tries at once, and one more each time that passed.
+// A bound allows a number of tries at once, and one more after each interval.
 type bound struct {
 	burst int
 	each  time.Duration
 }
 
-// Bounds of tries that did not succeed.
+// Bounds of failed tries.
 var (
-	perPair    = bound{10, time.Minute}     // of a name from a network
-	perNetwork = bound{20, 3 * time.Second} // for all names
-	perName    = bound{60, 3 * time.Second} // from all networks: slows many of them down
-	perBrowser = bound{10, time.Minute}     // of a browser that was signed in before
+	perPair    = bound{10, time.Minute}     // of a name from one network
+	perNetwork = bound{20, 3 * time.Second} // of all names from one network
+	perName    = bound{60, 3 * time.Second} // of a name from all networks: slows many networks down
+	perBrowser = bound{10, time.Minute}     // of a browser that has signed in before
 )
 
 // maxKept bounds the counts. If a caller with 100,000 networks at hand pushes older
 // counts out, argon2id still slows it down: two passwords are checked at a time.
 const maxKept = 100_000
 
-// A Try is one attempt to sign in.
+// A Try is one try to sign in.
 type Try struct {
 	Name    string
 	Address string
-	Browser string // of one that was signed in before, as this operator; "" for others
+	Browser string // a browser in which this operator has signed in before; "" for others
 }
 
 // A Limiter counts tries. It is safe for concurrent use.
@@ -54,7 +54,7 @@ type key struct {
 	name, network string
 }
 
-// A count is the tries that have not been made up for, at the time of the latest.
+// A count is the number of tries that have not recovered, as of the latest try.
 type count struct {
 	tries float64
 	at    time.Time
@@ -65,8 +65,8 @@ func New(now func() time.Time) *Limiter {
 	return &Limiter{now: now, counts: bounded.New[key, count](maxKept)}
 }
 
-// Begin counts a try, before it is known how it ends: many at one time must not
-// pass together. It reports false, and counts nothing, if there were too many.
+// Begin counts a try before its outcome is known, because many concurrent tries must not pass
+// together. It returns false, and counts nothing, if there were too many.
 func (l *Limiter) Begin(t Try) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Limiter) Begin(t Try) bool {
 	return true
 }
 
-// Succeeded takes back what Begin counted.
+// Succeeded undoes the count of Begin.
 func (l *Limiter) Succeeded(t Try) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *Limiter) Succeeded(t Try) {
 	}
 }
 
-// current is the count of a key by now.
+// current returns the present count of a key.
 func (l *Limiter) current(k key, now time.Time) float64 {
 	c, _ := l.counts.Peek(k)
 	return max(0, c.tries-float64(now.Sub(c.at))/float64(k.bound.each))
@@ -104,14 +104,14 @@ func (t Try) keys() []key {
 		return []key{{&perBrowser, t.Browser, ""}}
 	}
 	name, network := strings.ToLower(strings.TrimSpace(t.Name)), Network(t.Address)
-	if len(name) > 100 { // longer than any operator's
+	if len(name) > 100 { // longer than the name of any operator
 		name = name[:100]
 	}
 	return []key{{&perPair, name, network}, {&perNetwork, "", network}, {&perName, name, ""}}
 }
 
-// Network is the network of an address: 24 bits of IPv4, 64 of IPv6, which one
-// customer has. What is no address is its own network.
+// Network returns the network of an address: 24 bits of IPv4 or 64 bits of IPv6, which is what one
+// customer has. A string that is not an address is its own network.
 func Network(address string) string {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -122,6 +122,6 @@ func Network(address string) string {
 	if ip.Is4() {
 		bits = 24
 	}
-	p, _ := ip.Prefix(bits) // of an address without a zone, and fewer bits than it has
+	p, _ := ip.Prefix(bits) // cannot fail: the address has no zone, and more bits than this
 	return p.String()
 }

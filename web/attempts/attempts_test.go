@@ -49,7 +49,7 @@ func TestLimiter(t *testing.T) {
 		t.Errorf("%d names passed from one network, want 20", names)
 	}
 
-	// Many networks, one name: slowed, and the known browser gets in.
+	// Many networks, one name: slowed, but the known browser gets in.
 	now = now.Add(time.Hour)
 	everywhere := func(i int) string { return fmt.Sprintf("10.%d.%d.1", i/250, i%250) }
 	if n := count(1000, "admin", everywhere); n != 60 {

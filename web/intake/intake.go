@@ -1,9 +1,8 @@
-// Package intake bounds the HTTP connections that are open at a time, in all and
-// for each address, so that no address can hold them all. A connection beyond a
-// bound is closed before a byte of it is read.
+// Package intake bounds the number of open HTTP connections, in total and for each address, so that
+// one address cannot use them all. It closes a connection beyond a bound before it reads a byte.
 //
-// It looks at connections only, through [http.Server.ConnState]; those that become
-// WebSockets leave it, as the broker counts them. One lock guards the counts.
+// It sees only connections, through [http.Server.ConnState]. A connection that becomes a WebSocket
+// is no longer counted here, because the broker counts it. One lock guards the counts.
 package intake
 
 import (
@@ -17,14 +16,13 @@ import (
 
 // Options configures a [Bound]. The zero value is ready to use.
 type Options struct {
-	// Max bounds all connections. Default: a tenth of the process's descriptors, at
-	// least 256.
+	// Max bounds all connections. Default: a tenth of the process's file descriptors, at least 256.
 	Max int
-	// MaxPerAddress bounds those of one address, or /64 of IPv6. Default: a quarter of
-	// Max.
+	// MaxPerAddress bounds the connections of one IPv4 address or one /64 of IPv6. Default: a
+	// quarter of Max.
 	MaxPerAddress int
-	// Shared reports whether an address speaks for many others, as a proxy does; its
-	// connections count for Max alone. Loopback is shared in any case.
+	// Shared reports whether many clients share an address, as behind a proxy; its connections
+	// count only against Max. Loopback is always shared.
 	Shared func(netip.Addr) bool
 }
 
@@ -38,7 +36,7 @@ type Bound struct {
 	refused int64
 }
 
-// New makes a bound.
+// New returns a bound.
 func New(o Options) *Bound {
 	o.Max = cmp.Or(o.Max, room())
 	o.MaxPerAddress = cmp.Or(o.MaxPerAddress, max(1, o.Max/4))
@@ -53,7 +51,7 @@ func room() int {
 	return max(256, int(limit.Cur/10))
 }
 
-// ConnState is that of an [http.Server].
+// ConnState is the ConnState of an [http.Server].
 func (b *Bound) ConnState(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -65,7 +63,7 @@ func (b *Bound) ConnState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// Refused is how many connections were closed because of a bound.
+// Refused returns how many connections were closed because of a bound.
 func (b *Bound) Refused() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"fleetd/web/intake"
 )
 
-// from is a connection that seems to come from another address.
+// from is a connection with a fake remote address.
 type from struct {
 	net.Conn
 	addr string
@@ -47,7 +47,7 @@ func TestBoundOfAnAddress(t *testing.T) {
 	}
 }
 
-// A server over its bound closes further connections, and accepts again when some
+// A server over its bound closes further connections. It accepts connections again after others
 // have ended or have become WebSockets.
 func TestBoundOfAServer(t *testing.T) {
 	left := make(chan struct{}, 1)

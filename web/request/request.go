@@ -1,7 +1,7 @@
-// Package request knows what every HTTP request has: an id, the address of its client,
-// deadlines, and a path that may hold a secret.
+// Package request holds what every HTTP request has: an id, the address of its client, deadlines,
+// and a path that may contain a secret.
 //
-// It knows no page and no operation, and holds no state.
+// It depends on no page and no operation, and holds no state.
 package request
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Header carries the id of a request in its answer.
+// Header is the response header that carries the id of the request.
 const Header = "X-Request-Id"
 
 // WithID gives each request an id, so that an error page can be found in the log.
@@ -23,7 +23,7 @@ func WithID(next http.Handler) http.Handler {
 	})
 }
 
-// newID returns 60 random bits in base32. They name a request in the log and are no
+// newID returns 60 random bits in base32. An id identifies a request in the log and is not a
 // secret.
 func newID() string {
 	const digits = "abcdefghijklmnopqrstuvwxyz234567"
@@ -34,11 +34,11 @@ func newID() string {
 	return string(id[:])
 }
 
-// ID returns the id of the request that w answers. Only the header holds it: a context
-// would cost each request a copy of itself.
+// ID returns the id of the request that w responds to. Only the header stores it: a context would
+// cost each request a copy of itself.
 func ID(w http.ResponseWriter) string { return w.Header().Get(Header) }
 
-// Redact removes the one-time token from a path that was made for a device.
+// Redact removes the one-time token from a path that was issued to a device.
 func Redact(path string) string {
 	for _, prefix := range []string{"/u/", "/d/"} {
 		if rest, ok := strings.CutPrefix(path, prefix); ok {
@@ -58,7 +58,8 @@ func ClientIP(r *http.Request) string {
 	return host
 }
 
-// Extend gives a request more time from now on. A writer without deadlines is a test's.
+// Extend sets new deadlines for a request, counted from now. Only writers of tests have no
+// deadlines.
 func Extend(w http.ResponseWriter, read, write time.Duration) {
 	c := http.NewResponseController(w)
 	now := time.Now()
@@ -66,8 +67,8 @@ func Extend(w http.ResponseWriter, read, write time.Duration) {
 	_ = c.SetWriteDeadline(now.Add(write))
 }
 
-// Deadlines bounds how long a request may take to arrive and its answer to leave. Each
-// group of routes has its own; the connection is shared by them all.
+// Deadlines bounds how long a request may take to arrive and its response to leave. Each group of
+// routes has its own deadlines; all groups share the connection.
 func Deadlines(read, write time.Duration) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

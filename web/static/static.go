@@ -1,9 +1,9 @@
-// Package static serves the console's style sheets, scripts and icons from
-// within the program. A file's public name carries a hash of its content, so
-// that browsers keep it for a year and never see a stale one.
+// Package static serves the console's style sheets, scripts and icons, which are embedded in the
+// program. A file's public name contains a hash of its content, so browsers can cache it for a year
+// and never use an outdated one.
 //
-// All files are hashed and compressed when the program starts, and never change:
-// there is no lock and no goroutine. It knows no page and no session.
+// All files are hashed and compressed when the program starts, and never change: there is no lock
+// and no goroutine. The package depends on no page and no session.
 package static
 
 import (
@@ -26,12 +26,12 @@ import (
 //go:embed vendor/*.js vendor/*.css vendor/esp-web-tools/*.js vendor/fonts/*.woff2
 var files embed.FS
 
-// Prefix is where [Handler] expects to be mounted.
+// Prefix is the path that [Handler] must be mounted at.
 const Prefix = "/static/"
 
 type asset struct {
 	contentType string
-	plain, gzip []byte // gzip is nil for what is compressed already
+	plain, gzip []byte // gzip is nil for files that are already compressed
 }
 
 var (
@@ -47,13 +47,13 @@ func init() {
 	}
 	addFolder("vendor/esp-web-tools")
 	addFolder("vendor/fonts")
-	// The sheets are written apart and served as one; their layers, not their
-	// order, decide who wins.
+	// The sheets are separate files in the source and one file for browsers. Their layers, not
+	// their order, decide which rule wins.
 	var sheet []byte
 	for _, name := range glob("assets/css/*.css") {
 		sheet = append(sheet, read(name)...)
 	}
-	// url(fonts/NAME) of a sheet is the public address of the file.
+	// url(fonts/NAME) in a sheet becomes the public address of the file.
 	sheet = fontAddress.ReplaceAllFunc(sheet, func(m []byte) []byte {
 		return []byte("url(" + Path(string(m[len("url("):len(m)-1])) + ")")
 	})
@@ -86,8 +86,8 @@ func add(base string, b []byte) {
 	assets[public] = newAsset(ext, b)
 }
 
-// addFolder serves modules that import each other by their plain names: those
-// stay, and the folder's name carries the hash of them all.
+// addFolder adds modules that import each other by their plain names. The names stay unchanged, and
+// the name of the folder contains the hash of all its files.
 func addFolder(folder string) {
 	sum := sha256.New()
 	files := glob(folder + "/*")
@@ -102,8 +102,8 @@ func addFolder(folder string) {
 	}
 }
 
-// newAsset compresses what is not compressed yet, as fonts are. Their type is
-// not in every system's table.
+// newAsset compresses a file unless it is already compressed, as fonts are. It sets the type of
+// fonts, which some systems lack in their tables.
 func newAsset(ext string, b []byte) asset {
 	if ext == ".woff2" {
 		return asset{contentType: "font/woff2", plain: b}
@@ -114,13 +114,13 @@ func newAsset(ext string, b []byte) asset {
 func compress(b []byte) []byte {
 	var buf bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&buf, gzip.BestCompression) // the level is valid
-	_, _ = w.Write(b)                                       // a bytes.Buffer takes everything
+	_, _ = w.Write(b)                                       // a bytes.Buffer never fails
 	_ = w.Close()
 	return buf.Bytes()
 }
 
-// Path returns the address of a file by its plain name, such as "app.css". A
-// name that does not exist is a mistake in the program.
+// Path returns the address of a file by its plain name, such as "app.css". It panics for an unknown
+// name.
 func Path(name string) string {
 	public, ok := names[name]
 	if !ok {

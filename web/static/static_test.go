@@ -48,8 +48,7 @@ func TestVendorSums(t *testing.T) {
 	}
 }
 
-// Modules of a folder import each other from the same folder, under names that
-// change with any of them.
+// Modules of a folder import each other from the same folder, whose name changes with any of them.
 func TestFolderOfModules(t *testing.T) {
 	seen := 0
 	for name, public := range names {
@@ -119,8 +118,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// A font is named in the sheet by its public address, and is not compressed a
-// second time.
+// The sheet refers to a font by its public address, and the font is not compressed a second time.
 func TestFonts(t *testing.T) {
 	sheet := string(assets[strings.TrimPrefix(Path("app.css"), Prefix)].plain)
 	named := regexp.MustCompile(`url\((/static/[^)]+\.woff2)\)`).FindAllStringSubmatch(sheet, -1)
