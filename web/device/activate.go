@@ -14,10 +14,9 @@ import (
 // maxActivation bounds the body of an activation. A stock device sends 250 bytes.
 const maxActivation = 4 << 10
 
-// activate answers a device that shows a code: 200 once it is let in, 202 while
-// it waits. A device with a serial number in its fuses sends the HMAC of its
-// challenge too; every other status makes it try again ten seconds later
-// (protocol 1.5).
+// activate serves a device that shows a code: it responds with 200 after the device is admitted,
+// and with 202 while it waits. A device with a serial number in its fuses also sends the HMAC of
+// its challenge. After any other status the device tries again ten seconds later (protocol 1.5).
 func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
 	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
 	if err != nil {
@@ -25,8 +24,8 @@ func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if v := h.o.VoiceCodes; v != nil {
-		// The code that the device shows is not ours: no proof is due, and for some
-		// time the device is to go on showing it.
+		// The code on the device's display belongs to a voice server: no proof is due, and the
+		// device may show the code for some time.
 		client := strings.TrimSpace(r.Header.Get("Client-Id"))
 		if shown, showing := v.Shown(id); shown && h.o.Enrolments.Activate(id, client) {
 			h.sendActivated(w, !showing)
@@ -72,13 +71,13 @@ func (h *Handler) sendActivated(w http.ResponseWriter, activated bool) {
 type proofKind int
 
 const (
-	proofNone proofKind = iota // as devices without a serial number send
+	proofNone proofKind = iota // devices without a serial number send none
 	proofMalformed
 	proofGiven
 )
 
-// readProof reads the body of an activation. One without an HMAC is no proof,
-// whatever else it holds.
+// readProof reads the body of an activation. A body without an HMAC carries no proof, whatever else
+// it contains.
 func readProof(body io.Reader) (enrolment.SerialProof, proofKind) {
 	raw, err := io.ReadAll(io.LimitReader(body, maxActivation+1))
 	if err != nil || len(raw) > maxActivation {
@@ -106,9 +105,9 @@ func readProof(body io.Reader) (enrolment.SerialProof, proofKind) {
 	return enrolment.SerialProof{Serial: b.Serial, Challenge: b.Challenge, MAC: mac}, proofGiven
 }
 
-// VoiceCodes knows which devices show a code of their voice server.
+// VoiceCodes reports which devices show a code of their voice server.
 type VoiceCodes interface {
-	// Shown reports whether a device was sent such a code since it started, and
-	// whether it is to go on showing it.
+	// Shown reports whether a device has received such a code since it started, and whether it
+	// should still show the code.
 	Shown(id fleet.DeviceID) (shown, showing bool)
 }

@@ -27,14 +27,14 @@ import (
 	"fleetd/web/device"
 )
 
-// fuseKey is the made-up key of the vectors.
+// fuseKey is the invented key of the test vectors.
 var fuseKey = bytes.Repeat([]byte{0x11}, 32)
 
 const fuseSerial = "SN-0123456789ABCDEF0123456789AB-"
 
 var admin = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
 
-// provingSite is a site over a real database where serial numbers can be proved.
+// provingSite is a site over a real database in which devices can prove serial numbers.
 type provingSite struct {
 	*site
 	store   *postgres.Store
@@ -98,7 +98,7 @@ func (s *provingSite) load(t testing.TB, serial string, key []byte) {
 	}
 }
 
-// A board is a device with a serial number, as the vectors have it.
+// A board is a device with a serial number, as in the test vectors.
 type board struct{ id, client, serial string }
 
 var genuine = board{"a0:85:e3:11:22:33", uuid1, fuseSerial}
@@ -112,7 +112,7 @@ func (b board) headers() map[string]string {
 	return h
 }
 
-// challenge polls and returns the challenge; "" if the device is let in.
+// challenge polls and returns the challenge, or "" if the device is admitted.
 func (s *provingSite) challenge(t testing.TB, b board) string {
 	t.Helper()
 	resp, body := s.send(t, "POST", "/xiaozhi/ota/", b.headers(), strings.NewReader(`{"mac_address":"`+b.id+`"}`))
@@ -152,7 +152,7 @@ func (s *provingSite) serial(t testing.TB, serial string) enrolment.SerialKey {
 	return k
 }
 
-// The test's HMAC is the vectors'.
+// The HMAC that the tests compute equals the HMAC of the vectors.
 func TestActivationVector(t *testing.T) {
 	var file struct {
 		Activate []struct{ Name, Body string }
@@ -192,7 +192,7 @@ func TestRightProofLetsTheDeviceIn(t *testing.T) {
 		t.Errorf("%+v: %v", entries.Items, err)
 	}
 	s.stop()
-	// All of it is on record.
+	// All of it is recorded.
 	again := newProvingSite(t, s.store, nil)
 	if k := again.serial(t, fuseSerial); k.Device != unit || k.WrongProofs != 1 || k.BoundAt == nil {
 		t.Errorf("after a restart: %+v", k)
@@ -200,7 +200,7 @@ func TestRightProofLetsTheDeviceIn(t *testing.T) {
 	if again.challenge(t, genuine) != "" {
 		t.Error("after a restart the device has to prove itself again")
 	}
-	// A unit whose memory was erased has a new Client-Id, and its fuses still.
+	// A unit whose memory was erased has a new Client-Id, but the same fuses.
 	erased := board{genuine.id, "00000000-6f0a-4c7e-9d0e-2d6f1f7a9b10", fuseSerial}
 	if got := again.activate(t, erased, proofOf(fuseSerial, again.challenge(t, erased), fuseKey)); got != 200 ||
 		again.challenge(t, erased) != "" {
@@ -321,8 +321,8 @@ func TestProofCanBeAMarkAlone(t *testing.T) {
 	}
 }
 
-// In open mode a device joins at once, but one that claims a serial number on
-// record has to prove it.
+// In open mode a device joins at once, but a device that claims a recorded serial number has to
+// prove it.
 func TestOpenModeWantsTheProof(t *testing.T) {
 	s := newProvingSite(t, postgres.New(pgtest.New(t), postgres.Options{}),
 		func(o *enrolment.Options) { o.Mode = fleet.EnrolOpen })
@@ -364,26 +364,26 @@ func TestManyWrongProofs(t *testing.T) {
 	if k := s.serial(t, fuseSerial); k.WrongProofs > 20 || k.WrongProofs < 10 {
 		t.Errorf("%d wrong proofs were looked at", k.WrongProofs)
 	}
-	// The limit is the flooding device's, not the serial number's.
+	// The limit applies to the flooding device, not to the serial number.
 	from := board{"a0:85:e3:11:22:44", uuid1, fuseSerial}
 	if got := s.activate(t, from, proofOf(fuseSerial, s.challenge(t, from), fuseKey)); got != 200 {
 		t.Errorf("the genuine device: %d", got)
 	}
-	// And it ends.
+	// The limit expires.
 	s.ahead.Store(int64(3 * time.Minute))
 	if got := s.activate(t, genuine, proofOf(fuseSerial, s.challenge(t, genuine), fuseKey)); got != 409 {
 		t.Errorf("after three minutes: %d", got)
 	}
 }
 
-// TestProofWithoutDatabase: polls are answered, wrong proofs refused, and a
-// right one is asked for again until it can be stored.
+// TestProofWithoutDatabase: while the database is unavailable, polls get responses, wrong proofs
+// are refused, and the server requests a right proof again until it can store it.
 func TestProofWithoutDatabase(t *testing.T) {
 	db := pgtest.New(t)
 	s := newProvingSite(t, postgres.New(db, postgres.Options{}), nil)
 	s.load(t, fuseSerial, fuseKey)
 	ch := s.challenge(t, genuine)
-	lock, err := db.Begin(t.Context()) // a database that hangs is one that is away
+	lock, err := db.Begin(t.Context()) // a database that hangs counts as unavailable
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,8 +412,7 @@ func TestProofWithoutDatabase(t *testing.T) {
 	}
 }
 
-// TestSimulatedBoardProvesItsSerial has a peer that was written from the
-// protocol alone.
+// TestSimulatedBoardProvesItsSerial uses a peer that was written from the protocol alone.
 func TestSimulatedBoardProvesItsSerial(t *testing.T) {
 	s := newProvingSite(t, postgres.New(pgtest.New(t), postgres.Options{}), nil)
 	f, err := sim.New(sim.Options{OTAURL: s.URL + "/xiaozhi/ota/", Devices: 2, Boards: []string{"esp-box-3"},
@@ -427,7 +426,7 @@ func TestSimulatedBoardProvesItsSerial(t *testing.T) {
 	}
 	s.load(t, serial, key)
 	second, _ := f.Device(1).FuseKey()
-	s.load(t, second, make([]byte, 32)) // not its key
+	s.load(t, second, make([]byte, 32)) // a different key
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
@@ -447,8 +446,8 @@ func TestSimulatedBoardProvesItsSerial(t *testing.T) {
 	}
 }
 
-// FuzzActivate: no body lets a device in that has no key, and each gets a
-// status that a device can act on.
+// FuzzActivate: no body admits a device that has no key, and each body gets a status that a device
+// understands.
 func FuzzActivate(f *testing.F) {
 	f.Add("{}")
 	f.Add(proofOf(fuseSerial, "f3b0c2d4e5", fuseKey))

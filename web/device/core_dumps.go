@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// maxCoreDump is a core dump and the multipart form around it.
+// maxCoreDump bounds a core dump and the multipart form around it.
 const maxCoreDump = telemetry.MaxCoreDumpBytes + 16<<10
 
 func (h *Handler) receiveCoreDump(w http.ResponseWriter, r *http.Request) error {
@@ -25,8 +25,8 @@ func (h *Handler) receiveCoreDump(w http.ResponseWriter, r *http.Request) error 
 	return err
 }
 
-// onlyFile reads a form of one part, named file. The bytes do not show whether
-// they are a core dump, so an upload of any other form is refused.
+// onlyFile reads a form of one part, named file. It refuses any other form, because the bytes
+// themselves do not show whether they are a core dump.
 func onlyFile(r *http.Request) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {
@@ -42,7 +42,7 @@ func onlyFile(r *http.Request) (io.Reader, error) {
 	return &lastPart{form, uploadPart{part}}, nil
 }
 
-// lastPart ends only where the form does.
+// lastPart ends with the form: a further part is an error.
 type lastPart struct {
 	form *multipart.Reader
 	uploadPart

@@ -100,7 +100,7 @@ func TestCoreDumpUpload(t *testing.T) {
 		c.BuildFrom != telemetry.BuildFromDevice {
 		t.Errorf("%+v, %d bytes: %v", c, len(data), err)
 	}
-	// The same bytes again are the same core dump, which the device did not erase.
+	// The same bytes again are the same core dump, which the device has not erased.
 	if status, text := upload(t, s.url(t, time.Minute), form("file", dump)); status != 200 || len(s.kept(t)) != 1 {
 		t.Errorf("again: status %d: %s; %d kept", status, text, len(s.kept(t)))
 	}
@@ -148,8 +148,8 @@ func TestHostileCoreDumps(t *testing.T) {
 	}
 }
 
-// A link is for one thing: a picture's accepts no core dump, and the other way
-// round.
+// A link serves one purpose: a picture's link accepts no core dump, and a core dump's link no
+// picture.
 func TestCoreDumpLinks(t *testing.T) {
 	s := newDumpSite(t)
 	picture, err := s.links.UploadURL(t.Context(), unit, uuid.New(), time.Minute)

@@ -22,7 +22,7 @@ import (
 	"fleetd/web/device"
 )
 
-// firmwareLinks keeps links as the database does.
+// firmwareLinks stores links in the same way as the database.
 type firmwareLinks struct {
 	mu    sync.Mutex
 	links map[string]firmware.Link
@@ -39,7 +39,7 @@ func (s *firmwareLinks) FirmwareLink(_ context.Context, hash []byte, now time.Ti
 }
 
 func (s *firmwareLinks) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Time) error {
-	time.Sleep(20 * time.Millisecond) // a database takes its time
+	time.Sleep(20 * time.Millisecond) // simulates the latency of a database
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.links, string(hash))
@@ -101,7 +101,7 @@ func (d *depot) observe(t firmware.Transfer) {
 	d.seen[t.Deployment] = append(d.seen[t.Deployment], t)
 }
 
-// story is what was observed, as kind@bytes, without progress.
+// story returns the observed events as kind@bytes, without progress.
 func (d *depot) story(deployment uuid.UUID) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,8 +114,8 @@ func (d *depot) story(deployment uuid.UUID) []string {
 	return all
 }
 
-// downloaded waits until the device has the image, and returns the story. The
-// device has its last byte a moment before that is observed.
+// downloaded waits until the device has the image, and returns the story. The device receives its
+// last byte a moment before the event.
 func (d *depot) downloaded(deployment uuid.UUID) []string {
 	d.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -126,7 +126,7 @@ func (d *depot) downloaded(deployment uuid.UUID) []string {
 	}
 }
 
-// image stores size bytes that no compression makes smaller.
+// image stores size incompressible bytes.
 func (d *depot) image(size int) (content []byte, key string) {
 	d.t.Helper()
 	content = make([]byte, size)
@@ -138,7 +138,7 @@ func (d *depot) image(size int) (content []byte, key string) {
 	return content, key
 }
 
-// link makes a link to the image for a new deployment.
+// link creates a link to the image for a new deployment.
 func (d *depot) link(key string, size int, ttl time.Duration) (firmware.Link, string) {
 	l, address := firmware.NewLink(d.URL+"/", firmware.Link{Deployment: uuid.Must(uuid.NewV7()), Device: unit, Attempt: 2,
 		Image: key, Size: int64(size)}, ttl, time.Now())

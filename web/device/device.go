@@ -1,14 +1,13 @@
-// Package device serves what devices ask for over HTTP: the boot poll, the
-// question whether they were let in, firmware, the exchange of pictures and core
-// dumps for a call, and the questions of cameras.
+// Package device serves the HTTP requests of devices: the boot poll, the activation check,
+// firmware, the exchange of pictures and core dumps for a call, and the questions of cameras.
 //
-// Devices are crude clients: they want exactly status 200, an explicit
-// Content-Length and short bodies, and no redirects. All that they send is
-// foreign text; it is cleaned and bounded here.
+// Devices are simple clients: they need exactly status 200, an explicit Content-Length and short
+// bodies, and follow no redirects. All text that they send is untrusted; this package cleans and
+// bounds it.
 //
-// It does not decide who may join or what is installed: packages enrolment and
-// firmware do. A request runs on its own goroutine; one more looks at connections
-// that devices are given time to close ([Lingerer]). Its lock guards their queue.
+// It does not decide which devices may join or what they install: packages enrolment and firmware
+// do. A request runs on its own goroutine; one more checks the connections that devices are given
+// time to close ([Lingerer]). Its lock guards their queue.
 package device
 
 import (
@@ -32,26 +31,26 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Enrolments is what is needed of [enrolment.Service].
+// Enrolments is the part of [enrolment.Service] that the handler uses.
 type Enrolments interface {
 	Known(id fleet.DeviceID) bool
 	Activate(id fleet.DeviceID, clientID string) bool
 	Prove(ctx context.Context, p enrolment.SerialProof) enrolment.ProofOutcome
 }
 
-// BootPolls is what is needed of [enrolment.BootPolls].
+// BootPolls is the part of [enrolment.BootPolls] that the handler uses.
 type BootPolls interface {
 	Answer(ctx context.Context, p enrolment.BootPoll) (body []byte, err error)
 }
 
-// Snapshots is what is needed of [picture.Service].
+// Snapshots is the part of [picture.Service] that the handler uses.
 type Snapshots interface {
 	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (picture.Snapshot, error)
 	FetchPreview(ctx context.Context, token string) ([]byte, error)
 	Photo(ctx context.Context, device fleet.DeviceID, question string, picture io.Reader) (picture.Photo, error)
 }
 
-// CoreDumps is what is needed of [telemetry.CoreDumps].
+// CoreDumps is the part of [telemetry.CoreDumps] that the handler uses.
 type CoreDumps interface {
 	Receive(ctx context.Context, token string, body func() (io.Reader, error)) (telemetry.CoreDump, error)
 }
@@ -61,26 +60,26 @@ type Options struct {
 	Enrolments Enrolments
 	BootPolls  BootPolls
 	Snapshots  Snapshots
-	CoreDumps  CoreDumps           // nil: none is accepted
+	CoreDumps  CoreDumps           // nil: core dumps are not accepted
 	Downloads  *firmware.Downloads // nil: no firmware is served
-	// VisionTokens authenticate cameras. nil: their pictures are not accepted.
+	// VisionTokens authenticates cameras. With nil, their pictures are not accepted.
 	VisionTokens VisionTokens
 	VoiceCodes   VoiceCodes       // nil: devices show no codes of voice servers
-	WebSocket    http.HandlerFunc // of devices that talk over it; nil: none do
-	Explainer    Explainer        // answers questions about pictures; nil: they are kept, and the caller looks at them
+	WebSocket    http.HandlerFunc // serves devices that use WebSocket; nil: none do
+	Explainer    Explainer        // answers questions about pictures; nil: pictures are only stored for the caller
 	Log          *slog.Logger
 	Now          func() time.Time // default: time.Now
 
-	// UnknownPerMinute bounds the polls of devices that are not enrolled, per
-	// address, or /64 of IPv6; a whole site can share one. Loopback is not bounded: it is where
-	// a reverse proxy or a simulator speaks from. Default: 1,200.
+	// UnknownPerMinute bounds the polls of devices that are not enrolled, per IPv4 address or /64
+	// of IPv6; a whole site can share one address. Loopback is not bounded, because reverse proxies
+	// and simulators connect from it. Default: 1,200.
 	UnknownPerMinute int
 
-	// BodyTimeout bounds how long the body of a boot poll or an activation takes to
-	// arrive: it has some kilobytes, and its sender has proved nothing. Default: 10s.
+	// BodyTimeout bounds how long the body of a boot poll or an activation may take to arrive: it
+	// is a few kilobytes from an unauthenticated sender. Default: 10s.
 	BodyTimeout time.Duration
 
-	// UploadPace is how fast pictures and core dumps have to arrive.
+	// UploadPace is the pace at which pictures and core dumps have to arrive.
 	UploadPace Pace
 }
 
@@ -91,12 +90,12 @@ type Handler struct {
 	stats   stats
 
 	badTokens, cameras *httprate.RateLimiter
-	photos             chan struct{} // places of pictures that are being handled
+	photos             chan struct{} // slots for pictures in progress
 
 	placeTimeout, stallTimeout time.Duration // of downloads
 }
 
-// New makes a handler; mount it with [Handler.Routes].
+// New returns a handler; mount it with [Handler.Routes].
 func New(o Options) *Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -111,7 +110,7 @@ func New(o Options) *Handler {
 	if o.UnknownPerMinute == 0 {
 		o.UnknownPerMinute = 1200
 	}
-	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices do not read the headers
 	return &Handler{o: o,
 		unknown:   httprate.NewRateLimiter(o.UnknownPerMinute, time.Minute, quiet),
 		badTokens: httprate.NewRateLimiter(badTokensPerMinute, time.Minute, quiet),
@@ -121,8 +120,8 @@ func New(o Options) *Handler {
 		placeTimeout: placeTimeout, stallTimeout: stallTimeout}
 }
 
-// Routes adds the handler's routes to r. They must stand outside of all that
-// expects a browser or a token.
+// Routes adds the handler's routes to r. Mount them outside of middleware that expects a browser or
+// a token.
 func (h *Handler) Routes(r chi.Router) {
 	r.Group(h.routes)
 	if h.o.WebSocket != nil {
@@ -147,17 +146,17 @@ func (h *Handler) routes(r chi.Router) {
 	r.Head("/d/{token}/firmware.bin", h.describeFirmware)
 }
 
-// soon gives the body of a request little time to arrive.
+// soon sets a short deadline for the body of a request.
 func (h *Handler) soon(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		until := time.Now().Add(h.o.BodyTimeout)
-		_ = http.NewResponseController(w).SetReadDeadline(until) // not every writer is a connection's
+		_ = http.NewResponseController(w).SetReadDeadline(until) // some writers have no connection
 		next(w, r)
 	}
 }
 
-// send writes a short answer in one piece, with its length: devices read no
-// chunked answers reliably.
+// send writes a short response in one piece, with its length, because devices do not read chunked
+// responses reliably.
 func send(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	header := w.Header()
 	header.Set("Content-Type", mediaType)
@@ -176,8 +175,7 @@ func remoteAddr(r *http.Request) string {
 	return host
 }
 
-// limited reports whether an unknown device has to wait, and if so answers it
-// with 429.
+// limited reports whether an unknown device has to wait. If so, it responds with 429.
 func (h *Handler) limited(w http.ResponseWriter, r *http.Request, addr string) bool {
 	if ip, err := netip.ParseAddr(addr); err == nil && ip.IsLoopback() {
 		return false

@@ -7,20 +7,19 @@ import (
 	"time"
 )
 
-// sendBuffer bounds what the kernel holds of a download: it counts as sent, and
-// five hundred devices at the far end of a Wi-Fi shall not fill the memory.
+// sendBuffer bounds the part of a download in the kernel's buffer: the buffer counts as sent, and
+// five hundred devices with weak Wi-Fi must not fill the memory.
 const sendBuffer = 64 << 10
 
 type connKey struct{}
 
-// WithConn makes the connection known to its requests; it is meant for
-// ConnContext of [http.Server]. Without it downloads are served all the same,
-// with as much of them in the kernel's buffers as it sees fit.
+// WithConn makes the connection available to its requests; use it as ConnContext of [http.Server].
+// Without it downloads still work, but the kernel chooses the size of its buffers.
 func WithConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// A socket is what is set of a TCP connection.
+// A socket is the part of a TCP connection that a deviceWriter configures.
 type socket interface {
 	SetWriteBuffer(bytes int) error
 	SetLinger(seconds int) error
@@ -35,24 +34,24 @@ func socketOf(ctx context.Context) socket {
 	return s
 }
 
-// A deviceWriter writes to a device for as long as that makes progress, and
-// until life ends. What a Write accepted has gone to the kernel.
+// A deviceWriter writes to a device while the transfer makes progress, until life ends. The bytes
+// that Write accepts have reached the kernel.
 type deviceWriter struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
-	socket socket // nil if not known
+	socket socket // nil if unknown
 	life   context.Context
 	stall  time.Duration
 	stop   func() bool
 	ended  chan struct{}
 }
 
-// newDeviceWriter returns a writer, which is to be released.
+// newDeviceWriter returns a writer; the caller must release it.
 func newDeviceWriter(life context.Context, w http.ResponseWriter, r *http.Request, stall time.Duration) *deviceWriter {
 	d := &deviceWriter{w: w, rc: http.NewResponseController(w), socket: socketOf(r.Context()), life: life, stall: stall,
 		ended: make(chan struct{})}
 	if d.socket != nil {
-		d.socket.SetWriteBuffer(sendBuffer) // an error leaves the kernel's own size
+		d.socket.SetWriteBuffer(sendBuffer) // on an error the kernel's own size applies
 	}
 	d.stop = context.AfterFunc(life, func() {
 		defer close(d.ended)
@@ -65,7 +64,7 @@ func (d *deviceWriter) Write(p []byte) (int, error) {
 	if err := d.rc.SetWriteDeadline(time.Now().Add(d.stall)); err != nil {
 		return 0, err
 	}
-	if err := d.life.Err(); err != nil { // after the deadline, which its end sets too
+	if err := d.life.Err(); err != nil { // checked after the deadline, because the end of life sets the deadline too
 		return 0, err
 	}
 	n, err := d.w.Write(p)
@@ -75,15 +74,14 @@ func (d *deviceWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// release lets go of the connection, which its handler is about to leave.
+// release detaches the writer from the connection before the handler returns.
 func (d *deviceWriter) release() {
 	if !d.stop() {
 		<-d.ended
 	}
 }
 
-// discard has the kernel throw away what was not sent yet, once the connection
-// is closed.
+// discard makes the kernel drop unsent bytes when the connection is closed.
 func (d *deviceWriter) discard() {
 	if d.socket != nil {
 		d.socket.SetLinger(0)

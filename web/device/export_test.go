@@ -2,7 +2,7 @@ package device
 
 import "time"
 
-// SetTimeouts shortens how long downloads wait.
+// SetTimeouts shortens the timeouts of downloads.
 func (h *Handler) SetTimeouts(place, stall time.Duration) {
 	h.placeTimeout, h.stallTimeout = place, stall
 }

@@ -28,7 +28,7 @@ const (
 	uuid1 = "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10"
 )
 
-// pollStore keeps what was last written of each poll.
+// pollStore stores the last write of each poll.
 type pollStore struct {
 	mu      sync.Mutex
 	records map[fleet.DeviceID]enrolment.PollRecord
@@ -58,7 +58,7 @@ func (s *pollStore) SaveAdmission(context.Context, fleet.Principal, string, enro
 	return nil
 }
 
-// pictureStore keeps links and snapshots as the database does.
+// pictureStore stores links and snapshots in the same way as the database.
 type pictureStore struct {
 	mu    sync.Mutex
 	links map[string]picture.URLLink
@@ -146,14 +146,14 @@ func (noPresences) PresenceSamples(context.Context, time.Time) ([]fleet.Presence
 	return nil, nil
 }
 
-// bootPolls answers boot polls with what a site has.
+// bootPolls assembles the boot polls from the parts of a site.
 func bootPolls(e *enrolment.Service, p *fleet.Presences, answers *enrolment.PollAnswers,
 	offers enrolment.Offers) *enrolment.BootPolls {
 	return enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: e, Presences: p, Answers: answers,
 		Offers: offers})
 }
 
-// site is the whole device-facing side over stores in memory, on a real server.
+// site is the whole HTTP side for devices over stores in memory, on a real server.
 type site struct {
 	*httptest.Server
 	polls      pollStore
@@ -194,7 +194,7 @@ func newSite(t testing.TB, mode fleet.EnrolmentMode) *site {
 	return s
 }
 
-// flush writes the polls that wait to be written.
+// flush writes the queued polls.
 func (s *site) flush(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,9 +210,9 @@ func (s *site) stored(id fleet.DeviceID) enrolment.PollRecord {
 	return s.polls.records[id]
 }
 
-// client is as crude as a device: no redirects, no compression, no keep-alive.
+// client is as simple as a device: no redirects, no compression, no keep-alive.
 var client = &http.Client{
-	Timeout:       5 * time.Minute, // for a server that hangs
+	Timeout:       5 * time.Minute, // in case the server hangs
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
 }

@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// placeTimeout bounds how long a GET waits for a place among the downloads: a
-	// stock device waits 30 seconds for the headers.
+	// placeTimeout bounds how long a GET waits for a slot among the downloads: a stock device waits
+	// 30 seconds for the headers.
 	placeTimeout = 20 * time.Second
 	// stallTimeout bounds how long a device may take to receive 32 KiB. A stock
 	// device gives up after 30 seconds without a byte.
 	stallTimeout = 30 * time.Second
 )
 
-// sendFirmware streams the image of a one-time link. Stock devices identify
-// themselves by nothing but the link, and want status 200 with a length; other
-// clients can resume.
+// sendFirmware streams the image of a one-time link. Stock devices identify themselves by the link
+// alone, and need status 200 with a length; other clients can resume.
 func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 	if h.o.Downloads == nil {
 		http.NotFound(w, r)
 		return
 	}
-	// The deadline it has would end the request's context during the download. A body,
-	// which no device sends here, keeps it: net/http waits for it.
+	// The request's deadline would end its context during the download. If there is a body, which
+	// devices never send here, the deadline remains: net/http waits for the body.
 	if r.ContentLength == 0 {
 		http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
@@ -65,8 +64,8 @@ func (h *Handler) beginDownload(r *http.Request) (*firmware.Download, error) {
 	return h.o.Downloads.Begin(ctx, chi.URLParam(r, "token"))
 }
 
-// streamFirmware breaks the connection if the transfer did not complete: a
-// short image is no image, and the device shall know at once.
+// streamFirmware breaks the connection if the transfer was incomplete: a truncated image is
+// useless, and the device must notice at once.
 func (h *Handler) streamFirmware(w *deviceWriter, t *firmware.Download, image io.Reader) {
 	err := t.Send(w, image)
 	w.release()
@@ -77,7 +76,7 @@ func (h *Handler) streamFirmware(w *deviceWriter, t *firmware.Download, image io
 	}
 }
 
-// describeFirmware answers a HEAD, which is no use of the link.
+// describeFirmware responds to a HEAD request, which does not use up the link.
 func (h *Handler) describeFirmware(w http.ResponseWriter, r *http.Request) {
 	if h.o.Downloads == nil {
 		http.NotFound(w, r)
@@ -91,8 +90,7 @@ func (h *Handler) describeFirmware(w http.ResponseWriter, r *http.Request) {
 	whole(l).announce(w, l)
 }
 
-// refuseFirmware gives the same answer for unknown, used, expired and revoked
-// links.
+// refuseFirmware sends the same response for unknown, used, expired and revoked links.
 func (h *Handler) refuseFirmware(w http.ResponseWriter, err error) {
 	if errors.Is(err, fleet.ErrNotFound) {
 		sendText(w, http.StatusNotFound, "this link is not good, or not any more")

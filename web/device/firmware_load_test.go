@@ -49,8 +49,8 @@ func TestBandwidthIsShared(t *testing.T) {
 	}
 }
 
-// TestDownloadOutlivesTheDeadlinesOfRequests: what bounds other requests must
-// not break a download that goes on and on.
+// TestDownloadOutlivesTheDeadlinesOfRequests: the deadlines of other requests must not break a long
+// download.
 func TestDownloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	const size = 200_000
 	d := newDepot(t, firmware.DownloadsOptions{BytesPerSecond: 80_000, MaxConcurrent: 8})
@@ -58,7 +58,7 @@ func TestDownloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	d.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Now().Add(time.Second)),
-			rc.SetWriteDeadline(time.Now())); err != nil { // over before the first byte
+			rc.SetWriteDeadline(time.Now())); err != nil { // expired before the first byte
 			t.Error(err)
 		}
 		inner.ServeHTTP(w, r)
@@ -105,7 +105,7 @@ func TestManyDownloadsTakeLittleMemory(t *testing.T) {
 	}
 }
 
-// download reads the image once all others have begun.
+// download starts to read the image after all others have begun.
 func download(address string, size int64, reading *sync.WaitGroup) error {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -125,8 +125,8 @@ func download(address string, size int64, reading *sync.WaitGroup) error {
 	return err
 }
 
-// watchMemory returns the growth of heap and resident memory since now, at its
-// highest, with the collector as fleetd runs by default.
+// watchMemory returns the peak growth of heap and resident memory since the call, with the default
+// settings of the collector in fleetd.
 func watchMemory(t *testing.T) func() (heap, rss int64) {
 	percent := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(percent) })

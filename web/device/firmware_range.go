@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A part is the stretch of an image that a request asks for.
+// A part is the range of an image that a request wants.
 type part struct {
 	offset, length int64
 	status         int
@@ -16,10 +16,9 @@ type part struct {
 
 func whole(l firmware.Link) part { return part{0, l.Size, http.StatusOK} }
 
-// partOf reads the request's Range: one range of bytes, of the image that the
-// client began with. What cannot be read, and several ranges at once, are
-// ignored, as RFC 9110 allows: the whole image is the answer. ok is false if
-// the range lies behind the image's end.
+// partOf reads the request's Range header: one range of bytes, of the image that the client began
+// with. It ignores an unreadable header and multiple ranges, as RFC 9110 allows; the response is
+// then the whole image. ok is false if the range begins after the end of the image.
 func partOf(r *http.Request, l firmware.Link) (p part, ok bool) {
 	if condition := r.Header.Get("If-Range"); condition != "" && condition != etag(l) {
 		return whole(l), true
@@ -46,7 +45,7 @@ func partOf(r *http.Request, l firmware.Link) (p part, ok bool) {
 	return part{from, min(to, l.Size-1) - from + 1, http.StatusPartialContent}, true
 }
 
-// suffix is the last n bytes.
+// suffix returns the last n bytes.
 func suffix(l firmware.Link, n string) (part, bool) {
 	length, ok := position(n)
 	switch {
@@ -60,14 +59,14 @@ func suffix(l firmware.Link, n string) (part, bool) {
 }
 
 func position(s string) (int64, bool) {
-	n, err := strconv.ParseUint(s, 10, 63) // takes no sign
+	n, err := strconv.ParseUint(s, 10, 63) // accepts no sign
 	return int64(n), err == nil
 }
 
 func etag(l firmware.Link) string { return `"` + l.Image + `"` }
 
-// announce writes the headers. The length is always among them: devices treat a
-// body without one as an empty body.
+// announce writes the headers. The length is always present: devices treat a body without one as
+// empty.
 func (p part) announce(w http.ResponseWriter, l firmware.Link) {
 	format := func(n int64) string { return strconv.FormatInt(n, 10) }
 	header := w.Header()

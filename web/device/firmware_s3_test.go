@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Devices get images from S3 as they get them from a directory: whole, with their
-// length, and in ranges.
+// Devices get images from S3 in the same way as from a directory: whole, with their length, and in
+// ranges.
 func TestDownloadFromS3(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "fleetd-test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")

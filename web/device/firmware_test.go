@@ -24,8 +24,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// TestStockDownload asks as a stock device does, with Host and Connection alone,
-// and looks at the answer byte by byte.
+// TestStockDownload sends a stock device's request, with only Host and Connection, and compares the
+// response byte by byte.
 func TestStockDownload(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{})
 	content, key := d.image(300_000)
@@ -125,8 +125,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestPieces: a link is used up when its image was sent without a gap, in
-// whatever pieces; the last bytes alone are no download.
+// TestPieces: a link is used up after its image was sent without a gap, in any number of pieces;
+// sending only the last bytes does not count as a download.
 func TestPieces(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{})
 	_, key := d.image(1000)
@@ -145,7 +145,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// FuzzRange holds our reading of Range against that of net/http.
+// FuzzRange compares partOf with the Range parser of net/http.
 func FuzzRange(f *testing.F) {
 	for _, s := range []string{"bytes=0-", "bytes=5-7", "bytes=-3", "bytes=9-", "bytes=1-2,3-4", "bytes= 1-2",
 		"bytes=a-b"} {
@@ -208,7 +208,7 @@ func TestDeadFirmwareLinks(t *testing.T) {
 	}
 }
 
-// slow begins a download and reads its headers, but no more than that.
+// slow begins a download and reads only its headers.
 func slow(t *testing.T, address string) *http.Response {
 	t.Helper()
 	resp, err := client.Get(address)
@@ -219,8 +219,7 @@ func slow(t *testing.T, address string) *http.Response {
 	return resp
 }
 
-// TestCutAtOnce revokes what is being downloaded by devices that read nothing:
-// the server must not wait for them.
+// TestCutAtOnce revokes downloads of devices that read nothing: the server must not wait for them.
 func TestCutAtOnce(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{})
 	const size = 16 << 20
@@ -260,7 +259,7 @@ func TestCutAtOnce(t *testing.T) {
 	}
 }
 
-// TestDeviceLeaves closes the socket in the middle, and resumes from there.
+// TestDeviceLeavesAndResumes closes the socket in the middle, and resumes from there.
 func TestDeviceLeavesAndResumes(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{})
 	const size = 16 << 20
@@ -284,8 +283,8 @@ func TestDeviceLeavesAndResumes(t *testing.T) {
 	}
 }
 
-// TestNewestGetWins: a device that restarts asks again while its old connection
-// still seems to stand. The old one's end is no evidence of anything.
+// TestNewestGetWins: a device that restarts sends a new request while its old connection still
+// seems open. The end of the old connection proves nothing.
 func TestNewestGetWins(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
@@ -343,7 +342,8 @@ func TestNoPlaceInTime(t *testing.T) {
 	}
 }
 
-// TestStalledDeviceLosesItsPlace has a device that reads nothing, and says so.
+// TestStalledDeviceLosesItsPlace: a device that reads nothing loses its slot, and the stall is
+// recorded.
 func TestStalledDeviceLosesItsPlace(t *testing.T) {
 	d := newDepot(t, firmware.DownloadsOptions{MaxConcurrent: 1})
 	const size = 16 << 20
@@ -369,7 +369,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 		t.Errorf("an image that is gone: %s, observed %v", resp.Status, d.story(l.Deployment))
 	}
 	content, key := d.image(1000)
-	l, address = d.link(key, len(content)+5, time.Minute) // the record says more than there is
+	l, address = d.link(key, len(content)+5, time.Minute) // the record states more bytes than the image has
 	u, _ := url.Parse(address)
 	resp, err := client.Get(u.String())
 	if err != nil {

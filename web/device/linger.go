@@ -12,28 +12,27 @@ import (
 
 // LingerOptions configures a [Lingerer]. The zero value is ready to use.
 type LingerOptions struct {
-	// For is how long a connection stays open after an answer to a device,
-	// unless the device closes it first. Default: 2s.
+	// For is how long a connection stays open after a response to a device, unless the device
+	// closes it first. Default: 2s.
 	For time.Duration
-	// Max bounds the connections that stay open so; for a further one the oldest
-	// is closed. Default: 4,096, at most a 32nd of the process's descriptors.
+	// Max bounds the lingering connections; a further one closes the oldest. Default: 4,096, at
+	// most a 32nd of the process's file descriptors.
 	Max int
 }
 
-// A Lingerer lets devices close their connections first. The HTTP client of
-// stock boards uses memory it has freed if the server's FIN arrives while the
-// request object is destroyed, and the board restarts: it asks for the
-// connection to be closed and destroys the object as soon as it has the answer,
-// so a server that closes at once hits that moment often.
+// A Lingerer lets devices close their connections first. The HTTP client of stock boards uses freed
+// memory if the server's FIN arrives while the board destroys the request object, and the board
+// restarts. The board requests that the connection be closed and destroys the object as soon as it
+// has the response, so a server that closes at once often hits that moment.
 //
-// What waits is the socket alone: net/http is done with it, and has taken back
-// goroutine and buffers. One goroutine looks at all of them now and then.
+// Only the socket waits: net/http has finished with it, and has released its goroutine and buffers.
+// One goroutine checks all sockets at intervals.
 type Lingerer struct {
 	o LingerOptions
 
 	mu      sync.Mutex
-	queue   []lingering // by deadline, which is the order of their coming
-	working bool        // a goroutine looks at the queue
+	queue   []lingering // by deadline, which is also the order of arrival
+	working bool        // a goroutine checks the queue
 	stopped bool
 }
 
@@ -42,10 +41,10 @@ type lingering struct {
 	until time.Time
 }
 
-// lookEvery is how often it is looked whether devices have closed.
+// lookEvery is the interval of the check whether devices have closed.
 const lookEvery = 100 * time.Millisecond
 
-// NewLingerer makes a Lingerer; [Lingerer.Listener] puts it to use.
+// NewLingerer returns a Lingerer; [Lingerer.Listener] activates it.
 func NewLingerer(o LingerOptions) *Lingerer {
 	o.For = cmp.Or(o.For, 2*time.Second)
 	if o.Max == 0 {
@@ -58,11 +57,11 @@ func NewLingerer(o LingerOptions) *Lingerer {
 	return &Lingerer{o: o}
 }
 
-// Listener returns ln with connections that linger after answers to devices,
-// for an [http.Server] with [WithConn].
+// Listener returns ln with connections that linger after responses to devices, for an [http.Server]
+// with [WithConn].
 func (l *Lingerer) Listener(ln net.Listener) net.Listener { return lingerListener{ln, l} }
 
-// Stop closes all that linger. From now on connections are closed at once.
+// Stop closes all lingering connections. Later connections are closed at once.
 func (l *Lingerer) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +79,7 @@ func (l *Lingerer) Waiting() int {
 	return len(l.queue)
 }
 
-// add queues c, which its device closes, or the Lingerer later.
+// add queues c until the device closes it or its time is over.
 func (l *Lingerer) add(c *net.TCPConn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +98,7 @@ func (l *Lingerer) add(c *net.TCPConn) error {
 	return nil
 }
 
-// work closes connections until none is left.
+// work closes connections until the queue is empty.
 func (l *Lingerer) work() {
 	buf := make([]byte, 16<<10)
 	tick := time.NewTicker(lookEvery)
@@ -111,8 +110,8 @@ func (l *Lingerer) work() {
 	}
 }
 
-// look closes what is due or closed by its device, and reports whether any
-// connection is left. The lock is held for a system call per connection.
+// look closes the connections that are due or closed by their device, and reports whether any
+// connection remains. The lock is held for one system call per connection.
 func (l *Lingerer) look(buf []byte, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,9 +131,8 @@ func (l *Lingerer) look(buf []byte, now time.Time) bool {
 	return l.working
 }
 
-// ended reports whether the device has closed the connection. What it sends
-// instead, such as the rest of a refused upload, is thrown away: closing a
-// socket with unread bytes would reset it.
+// ended reports whether the device has closed the connection. It discards other bytes from the
+// device, such as the rest of a refused upload: closing a socket with unread bytes would reset it.
 func ended(c *net.TCPConn, buf []byte) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -142,7 +140,7 @@ func ended(c *net.TCPConn, buf []byte) bool {
 	}
 	over := false
 	err = raw.Control(func(fd uintptr) {
-		for range 16 { // the rest at the next look
+		for range 16 { // the next look reads the rest
 			n, _, err := syscall.Recvfrom(int(fd), buf, syscall.MSG_DONTWAIT)
 			switch {
 			case err == syscall.EINTR:
@@ -173,14 +171,14 @@ func (ln lingerListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// A lingerConn is what net/http serves.
+// A lingerConn is the connection that net/http serves.
 type lingerConn struct {
 	*net.TCPConn
 	lingerer *Lingerer
-	waits    atomic.Bool // for the device to close
+	waits    atomic.Bool // until the device closes
 }
 
-// Close hands the socket over, if it has an answer to a device in it.
+// Close hands the socket to the Lingerer if the connection carried a response to a device.
 func (c *lingerConn) Close() error {
 	if !c.waits.Swap(false) {
 		return c.TCPConn.Close()
@@ -188,7 +186,7 @@ func (c *lingerConn) Close() error {
 	return c.lingerer.add(c.TCPConn)
 }
 
-// CloseWrite is how net/http sends the FIN first when a body was not read.
+// CloseWrite is called by net/http, which sends the FIN first if a body was not read.
 func (c *lingerConn) CloseWrite() error {
 	if c.waits.Load() {
 		return nil
@@ -196,8 +194,7 @@ func (c *lingerConn) CloseWrite() error {
 	return c.TCPConn.CloseWrite()
 }
 
-// lingers lets devices close first after what next answers, unless it breaks
-// the connection.
+// lingers lets devices close first after a response of next, unless next breaks the connection.
 func lingers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := r.Context().Value(connKey{}).(*lingerConn)

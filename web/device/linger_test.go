@@ -19,7 +19,7 @@ import (
 	"fleetd/web/device"
 )
 
-// lingeringSite serves the routes of devices over a Lingerer, nil for none.
+// lingeringSite serves the routes of devices over a Lingerer; l may be nil.
 func lingeringSite(t *testing.T, l *device.Lingerer) net.Addr {
 	t.Helper()
 	s := newSite(t, fleet.EnrolOpen)
@@ -48,7 +48,7 @@ func rawRequest(line, headers, body string) string {
 
 const closing = "Connection: close\r\n"
 
-// answersOf reads n answers and returns them as they came, without their dates.
+// answersOf reads n responses and returns them as received, without their dates.
 func answersOf(t *testing.T, r *bufio.Reader, n int) (text string) {
 	t.Helper()
 	for range n {
@@ -130,17 +130,17 @@ func TestDevicesCloseFirst(t *testing.T) {
 				ends("not a device's", c, r)
 				return
 			}
-			if err := <-written; err != nil { // what is not read is taken nevertheless
+			if err := <-written; err != nil { // unread bytes are accepted nevertheless
 				t.Errorf("the request was not taken: %v", err)
 			}
 			waitingFor(t, l, "after the answer", 1)
-			c.SetReadDeadline(time.Now().Add(150 * time.Millisecond)) // longer than between two looks at what waits
+			c.SetReadDeadline(time.Now().Add(150 * time.Millisecond)) // longer than lookEvery
 			if _, err := r.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("read behind the answer: %v", err)
 			}
 			c.Close()
 			waitingFor(t, l, "after the device closed", 0)
-			if len(tt.request) < 1<<16 { // of a larger one, something may be unread when the time is over
+			if len(tt.request) < 1<<16 { // some bytes of a larger one may be unread when the time is over
 				c, r, _ = ask(brief)
 				ends("when its time is over", c, r)
 			}
@@ -150,7 +150,7 @@ func TestDevicesCloseFirst(t *testing.T) {
 
 var timestamps = regexp.MustCompile(`"timestamp":\d+`)
 
-// waitingFor waits until so many connections linger.
+// waitingFor waits until the given number of connections linger.
 func waitingFor(t *testing.T, l *device.Lingerer, what string, want int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {

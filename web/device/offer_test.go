@@ -17,14 +17,14 @@ import (
 	"fleetd/web/device"
 )
 
-// campaigns plays the engine.
+// campaigns is a fake of the campaign engine.
 type campaigns func(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer
 
 func (f campaigns) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
 	return f(ctx, p, firstBoot)
 }
 
-// pollWith sends one boot poll to a site with the campaigns given.
+// pollWith sends one boot poll to a site with the given campaigns.
 func pollWith(t *testing.T, s *site, c campaigns, headers map[string]string, body string) (section string) {
 	t.Helper()
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "fleet.example.org:1883"})

@@ -8,9 +8,8 @@ import (
 	"fleetd/fleet"
 )
 
-// poll answers the boot poll. A known device is answered 200 whatever its body
-// looks like: anything else delays its start by minutes and, after an upgrade,
-// rolls it back (protocol 1.5).
+// poll serves the boot poll. A known device gets status 200 whatever its body contains: any other
+// status delays its start by minutes and, after an upgrade, rolls the upgrade back (protocol 1.5).
 func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.Header.Get("Device-Id") == "" {
 		send(w, http.StatusOK, "text/plain; charset=utf-8", []byte(browserHelp))

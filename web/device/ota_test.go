@@ -57,7 +57,7 @@ func pollVectors(t testing.TB) []pollVector {
 	return file.Requests
 }
 
-// send posts as a device does and returns status, headers and body.
+// send sends a device's request and returns status, headers and body.
 func (s *site) send(t testing.TB, method, path string, headers map[string]string, body io.Reader) (*http.Response,
 	string) {
 	t.Helper()
@@ -80,7 +80,7 @@ func (s *site) send(t testing.TB, method, path string, headers map[string]string
 	return resp, string(text)
 }
 
-// checkBearable fails unless the answer is one that a device can read.
+// checkBearable fails unless a device can read the response.
 func checkBearable(t testing.TB, resp *http.Response, body string) {
 	t.Helper()
 	if resp.StatusCode != 200 || resp.ContentLength != int64(len(body)) || len(resp.TransferEncoding) != 0 {
@@ -143,7 +143,7 @@ func checkPollVector(t *testing.T, v pollVector, s *site) {
 	if suspicious := p.BodyMAC != "" && p.BodyMAC != p.Device.MAC(); suspicious != v.Expect.Suspicious {
 		t.Errorf("body mac %q of device %s", p.BodyMAC, p.Device)
 	}
-	if p.Broken { // the headers had to do
+	if p.Broken { // read from the headers alone
 		want("board", p.Board, "bread-compact-wifi")
 		want("version", p.Version, "2.4.2")
 	}
@@ -186,7 +186,7 @@ func TestActivationOverHTTP(t *testing.T) {
 	if len(seen) != 1 {
 		t.Error("the boot poll is no evidence")
 	}
-	// A stranger who knows the Device-Id makes no evidence.
+	// A stranger who knows the Device-Id creates no evidence.
 	v.Headers["Client-Id"] = "00000000-6f0a-4c7e-9d0e-2d6f1f7a9b10"
 	s.send(t, "POST", "/xiaozhi/ota/", v.Headers, strings.NewReader(v.Body))
 	if len(seen) != 1 {
@@ -194,7 +194,7 @@ func TestActivationOverHTTP(t *testing.T) {
 	}
 }
 
-// oddBodies are bodies that a device, or somebody who poses as one, could send.
+// oddBodies are bodies that a device, or an impostor, could send.
 func oddBodies(t testing.TB) map[string]string {
 	good := pollVectors(t)[0].Body
 	return map[string]string{
@@ -248,7 +248,7 @@ func checkCleaned(t interface{ Errorf(string, ...any) }, p enrolment.BootPoll) {
 	}
 }
 
-// TestAnyPollIsBearable sends whatever headers and bodies there can be.
+// TestAnyPollIsBearable sends arbitrary headers and bodies.
 func TestAnyPollIsBearable(t *testing.T) {
 	s := newSite(t, fleet.EnrolOpen)
 	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ -~]{0,300}`), rapid.Just(strings.Repeat("x", 4096)))
@@ -326,9 +326,8 @@ func TestUnknownDevicesAreLimitedPerAddress(t *testing.T) {
 	}
 }
 
-// BenchmarkPoll measures boot polls of 10,000 devices as they make them, with a
-// connection each; client and server share the machine, and the polls are
-// written behind meanwhile.
+// BenchmarkPoll measures boot polls of 10,000 devices, each over a new connection as real devices
+// do. Client and server share the machine, and the polls are written in the background meanwhile.
 func BenchmarkPoll(b *testing.B) {
 	b.Run("memory", func(b *testing.B) {
 		s := newSite(b, fleet.EnrolOpen)
@@ -365,10 +364,10 @@ func benchmarkPolls(b *testing.B, s *site) {
 		}
 	})
 	b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "polls/s")
-	b.ReportMetric((cpuTime()-cpu).Seconds()*1e6/float64(b.N), "cpu-µs/poll") // both ends; holds on a busy machine, too
+	b.ReportMetric((cpuTime()-cpu).Seconds()*1e6/float64(b.N), "cpu-µs/poll") // both ends; valid on a busy machine
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

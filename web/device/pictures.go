@@ -13,12 +13,11 @@ import (
 	"fleetd/web/i18n"
 )
 
-// maxUpload is a picture and the multipart form around it.
+// maxUpload bounds a picture and the multipart form around it.
 const maxUpload = picture.MaxSnapshotBytes + 64<<10
 
-// receiveUpload handles what a device posts for a call: a picture or a core dump,
-// as its link says. The device reads the answer to its end and throws it away;
-// only 200 is success.
+// receiveUpload accepts a device's upload for a call: a picture or a core dump, depending on the
+// link. The device reads the response to its end and discards it; only status 200 means success.
 func (h *Handler) receiveUpload(w http.ResponseWriter, r *http.Request) {
 	err := h.receiveSnapshot(w, r)
 	if picture.DeadLink(err) && h.o.CoreDumps != nil {
@@ -42,7 +41,7 @@ func (h *Handler) receiveSnapshot(w http.ResponseWriter, r *http.Request) error 
 	return err
 }
 
-// filePart finds the part named file, in the first few parts of the form.
+// filePart finds the part named file among the first few parts of the form.
 func filePart(r *http.Request) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {
@@ -79,7 +78,7 @@ func (p uploadPart) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sendPreview sends the device the picture it was ordered to show.
+// sendPreview sends the device the picture that a call orders it to show.
 func (h *Handler) sendPreview(w http.ResponseWriter, r *http.Request) {
 	picture, err := h.o.Snapshots.FetchPreview(r.Context(), chi.URLParam(r, "token"))
 	if err != nil {
@@ -89,15 +88,15 @@ func (h *Handler) sendPreview(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, "image/jpeg", picture)
 }
 
-// uploadStatus is the status per error code, where the kind does not say it.
+// uploadStatus maps error codes to the statuses that differ from the status of their kind.
 var uploadStatus = map[string]int{
 	"too_large":           http.StatusRequestEntityTooLarge,
 	"unsupported_picture": http.StatusUnsupportedMediaType,
 	"dead_link":           http.StatusForbidden,
 }
 
-// refuseUpload answers a failed exchange; a failure of ours is logged and not
-// explained to the device.
+// refuseUpload responds to a failed exchange. It logs internal errors and does not explain them to
+// the device.
 func (h *Handler) refuseUpload(w http.ResponseWriter, what string, err error) {
 	var refused *fleet.Error
 	if !errors.As(err, &refused) || !errors.Is(err, fleet.ErrInvalid) && !errors.Is(err, fleet.ErrForbidden) {

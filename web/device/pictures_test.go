@@ -40,7 +40,7 @@ func form(field string, picture []byte) []byte {
 	return b.Bytes()
 }
 
-// upload posts a body in chunks, without a name or a secret but the address.
+// upload posts a chunked body, identified by its address alone.
 func upload(t *testing.T, url string, body []byte) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", url, struct{ io.Reader }{bytes.NewReader(body)}) // length unknown: chunked
@@ -126,14 +126,14 @@ func TestUploadVectors(t *testing.T) {
 		}
 		tried++
 		s := newSite(t, fleet.EnrolOpen)
-		// The vectors' picture is a frame of 22 bytes without an image: such a thing is refused ...
+		// The vectors' picture is a frame of 22 bytes without an image: the server refuses it ...
 		stub := body[bytes.Index(body, []byte{0xff, 0xd8}) : bytes.Index(body, []byte{0xff, 0xd9})+2]
 		if want := c.Expect.JPEGBytes; want != 0 && len(stub) != want {
 			t.Fatalf("%s: picture of %d bytes, want %d", c.Name, len(stub), want)
 		}
 		for _, real := range []bool{false, true} {
 			sent, want := body, 415
-			if real { // ... and with an image in the same frame it is taken.
+			if real { // ... and accepts it with an image in the same frame.
 				sent, want = bytes.Replace(body, stub, jpegOf(drawing(64, 48)), 1), c.Expect.Status
 			}
 			url, _ := s.uploadURL(t, time.Minute)
@@ -154,7 +154,7 @@ func TestUploadVectors(t *testing.T) {
 	}
 }
 
-// pngBomb is a PNG of few bytes that claims a huge picture.
+// pngBomb is a PNG of few bytes that declares a huge picture.
 func pngBomb(w, h uint32) []byte {
 	b := pngOf(drawing(8, 8))
 	binary.BigEndian.PutUint32(b[16:], w)
@@ -276,7 +276,7 @@ func TestPreview(t *testing.T) {
 
 func TestUploadWhileBlobsAreAway(t *testing.T) {
 	s := newSite(t, fleet.EnrolOpen)
-	// A file where the directories of blobs would go stops even root.
+	// A file in place of the blobs' directory stops even root.
 	if err := os.RemoveAll(s.blobDir); err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +290,8 @@ func TestUploadWhileBlobsAreAway(t *testing.T) {
 	}
 }
 
-// A device that sends its picture a byte at a time is cut off by the server's
-// own deadline, and holds nothing up meanwhile.
+// A device that sends its picture byte by byte is cut off by the server's own deadline, and delays
+// no other request meanwhile.
 func TestSlowUploadIsBounded(t *testing.T) {
 	s := newSite(t, fleet.EnrolOpen)
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})

@@ -13,17 +13,17 @@ import (
 	"fleetd/fleet/redact"
 )
 
-// Limits of a boot poll's body. A stock device sends some 2 KB.
+// Limits of a boot poll's body. A stock device sends about 2 KB.
 const (
 	maxPollBody  = 64 << 10
-	maxFacts     = 16 << 10 // larger bodies are read, but not kept
+	maxFacts     = 16 << 10 // larger bodies are read, but not stored
 	maxDepth     = 12
 	maxFactText  = 512
 	maxShortText = 64
 )
 
-// readPoll collects what the device reports in its boot poll. It returns no
-// error: where the body is unreadable, it uses the headers alone.
+// readPoll collects the device's report from its boot poll. It returns no error: if the body is
+// unreadable, it uses the headers alone.
 func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enrolment.BootPoll {
 	h := r.Header
 	p := enrolment.BootPoll{Device: id, RemoteAddr: addr, At: at,
@@ -51,7 +51,7 @@ func readPoll(r *http.Request, id fleet.DeviceID, addr string, at time.Time) enr
 	return p
 }
 
-// salvaged lists what a body that broke off said of the device.
+// salvaged lists the fields of the device that a truncated body contained.
 func salvaged(p *enrolment.BootPoll) (fields []fleet.PollField) {
 	for _, f := range []struct {
 		field fleet.PollField
@@ -68,7 +68,7 @@ func salvaged(p *enrolment.BootPoll) (fields []fleet.PollField) {
 	return fields
 }
 
-// fromUserAgent fills in board and version, which are "<board>/<version>" there.
+// fromUserAgent fills in board and version from "<board>/<version>".
 func fromUserAgent(p *enrolment.BootPoll) {
 	i := strings.LastIndexByte(p.UserAgent, '/')
 	if i < 0 {
@@ -86,7 +86,7 @@ func short(s string) string { return strings.TrimSpace(fleet.CleanText(s, maxSho
 
 var hashPattern = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
 
-// hexHash keeps what can be a build's hash: an unreadable one identifies nothing.
+// hexHash returns s if it can be the hash of a build, or "": an unreadable hash identifies nothing.
 func hexHash(s string) string {
 	if s = strings.ToLower(s); !hashPattern.MatchString(s) {
 		return ""
@@ -97,8 +97,8 @@ func hexHash(s string) string {
 // facts is a decoded body. Any member can be missing or of any type.
 type facts map[string]any
 
-// readFacts returns the body decoded, and as text to be kept. whole says that
-// all of it could be read; otherwise there is what could be, if anything.
+// readFacts returns the decoded body, and its text for storage. whole reports whether all of it was
+// readable; otherwise f has the readable members, if any.
 func readFacts(body io.Reader) (f facts, text json.RawMessage, whole bool) {
 	raw, err := io.ReadAll(io.LimitReader(body, maxPollBody+1))
 	if err != nil || len(raw) > maxPollBody {
@@ -110,7 +110,7 @@ func readFacts(body io.Reader) (f facts, text json.RawMessage, whole bool) {
 	}
 	clean, _ := cleanValue(map[string]any(f), 0).(map[string]any)
 	if _, named := clean["uuid"]; named {
-		clean["uuid"] = redact.Mark // the Client-Id; see there
+		clean["uuid"] = redact.Mark // the Client-Id is a secret; see redact
 	}
 	if text, err = json.Marshal(clean); err != nil || len(text) > maxFacts {
 		text = nil
@@ -118,8 +118,8 @@ func readFacts(body io.Reader) (f facts, text json.RawMessage, whole bool) {
 	return clean, text, whole
 }
 
-// cleanValue makes a decoded value fit for PostgreSQL's jsonb: no NUL and no
-// broken UTF-8 in text, no number beyond its range, no abyss of nesting.
+// cleanValue makes a decoded value valid for PostgreSQL's jsonb: text without NUL and broken UTF-8,
+// numbers within its range, limited nesting.
 func cleanValue(v any, depth int) any {
 	if depth > maxDepth {
 		return nil
@@ -150,7 +150,7 @@ func cleanValue(v any, depth int) any {
 	return v
 }
 
-// text returns the string at the path, "" without one.
+// text returns the string at the path, or "" if there is none.
 func (f facts) text(path ...string) string {
 	var v any = map[string]any(f)
 	for _, key := range path {

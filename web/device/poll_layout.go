@@ -7,14 +7,14 @@ import (
 	"fleetd/fleet"
 )
 
-// Limits of what is believed about a device's flash.
+// Limits of plausible values about a device's flash.
 const (
-	maxPartitions = 64 // a partition table of 3 KB holds 95, and no board has 20
+	maxPartitions = 64 // a partition table of 3 KB has room for 95, and no board has 20
 	maxFlash      = 1 << 30
 )
 
-// layout reads where firmware goes on the device, nil if the body does not
-// say: without a partition table nothing is known to fit.
+// layout returns the device's flash layout, or nil if the body does not contain one: without a
+// partition table nothing can be checked for size.
 func (f facts) layout() *fleet.FlashLayout {
 	table, _ := f["partition_table"].([]any)
 	if len(table) == 0 {
@@ -33,8 +33,8 @@ func (f facts) layout() *fleet.FlashLayout {
 	return l
 }
 
-// addPartition notes the partition's label and, of an OTA slot, its size: an
-// image must fit the smallest, since slots are used in turn.
+// addPartition records the partition's label and, for an OTA slot, its size: an image must fit the
+// smallest slot, because slots are used in turn.
 func addPartition(l *fleet.FlashLayout, p map[string]any) {
 	if label, ok := p["label"].(string); ok {
 		if label = fleet.CleanText(label, 16); label != "" {
@@ -51,8 +51,8 @@ func addPartition(l *fleet.FlashLayout, p map[string]any) {
 	}
 }
 
-// between returns v as a number from 0 to limit, or 0. Stock firmware writes
-// the heap's size as text.
+// between returns v as a number from 0 to limit, or 0. Stock firmware sends the heap's size as
+// text.
 func between(v any, limit int64) int64 {
 	n, ok := number(v)
 	if !ok || n < 0 || n > limit {

@@ -5,15 +5,13 @@ import (
 	"strings"
 )
 
-// Stock firmware builds its boot poll without escaping (protocol 1.3). A Wi-Fi
-// name or carrier with a quote or a backslash makes the text invalid, or ends its
-// string and adds members. encoding/json returns nothing of the first, and in the
-// second uses the last of members with the same name, so polls have a parser that
-// does neither.
+// Stock firmware builds its boot poll without escaping (protocol 1.3). A Wi-Fi name or carrier with
+// a quote or a backslash makes the text invalid, or ends its string and adds members. In the first
+// case encoding/json returns nothing; in the second it uses the last of several members with the
+// same name. Polls therefore have a parser without these two weaknesses.
 
-// parseBody returns the members of the object that raw holds. If ok is false,
-// raw is no JSON object or repeats a member, and the members are those that it
-// holds before any text that others chose.
+// parseBody returns the members of the object in raw. If ok is false, raw is not a JSON object or
+// repeats a member, and the result has only the members before any text that others chose.
 func parseBody(raw []byte) (members facts, ok bool) {
 	p := bodyParser{raw: raw}
 	if v, whole := p.value(0); whole {
@@ -25,9 +23,9 @@ func parseBody(raw []byte) (members facts, ok bool) {
 	return salvage(raw), false
 }
 
-// salvage reads members up to the one that breaks. Of board, which holds names
-// that others chose, it reads the first ones, which the build fixed; where in
-// the rest the device's own text goes on cannot be known.
+// salvage reads the members before the broken one. Of board, which contains names that others
+// chose, it reads only the first members, which the build fixed; in the rest, the place where the
+// device's own text resumes is unknown.
 func salvage(raw []byte) facts {
 	p := bodyParser{raw: raw}
 	kept := make(facts)
@@ -54,7 +52,7 @@ func salvage(raw []byte) facts {
 	return kept
 }
 
-// boardNames reads what the build fixed of the member board.
+// boardNames reads the fields of the member board that the build fixed.
 func (p *bodyParser) boardNames() map[string]any {
 	names := make(map[string]any)
 	for more := p.accept('{'); more; {
@@ -75,8 +73,8 @@ func (p *bodyParser) boardNames() map[string]any {
 // maxNesting bounds the parser's recursion.
 const maxNesting = 1000
 
-// A bodyParser reads JSON from at on, into the types of encoding/json with
-// [json.Number]. Its methods report whether they found what they read.
+// A bodyParser reads JSON from at on, into the types of encoding/json with [json.Number]. Its
+// methods report whether they found the requested element.
 type bodyParser struct {
 	raw []byte
 	at  int
@@ -148,7 +146,7 @@ func (p *bodyParser) key() (string, bool) {
 	return key, ok && p.accept(':')
 }
 
-// text reads a string. Broken UTF-8 in it is replaced, as encoding/json does.
+// text reads a string. It replaces broken UTF-8, as encoding/json does.
 func (p *bodyParser) text() (string, bool) {
 	if !p.accept('"') {
 		return "", false
@@ -184,7 +182,7 @@ func (p *bodyParser) number() (any, bool) {
 	n := p.raw[start:p.at]
 	for _, c := range n {
 		if c < '0' || c > '9' || n[0] == '0' && len(n) > 1 {
-			return json.Number(n), json.Valid(n) // not a plain one
+			return json.Number(n), json.Valid(n) // not a plain integer
 		}
 	}
 	return json.Number(n), len(n) > 0
@@ -198,7 +196,7 @@ func (p *bodyParser) literal(s string) bool {
 	return true
 }
 
-// accept reads c, behind any space.
+// accept reads c after any white space.
 func (p *bodyParser) accept(c byte) bool {
 	p.space()
 	if p.at < len(p.raw) && p.raw[p.at] == c {

@@ -17,8 +17,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// stockBodies are the bodies of the protocol's polls that parse and name a
-// network.
+// stockBodies are the bodies of the protocol's polls that parse and contain a network name.
 func stockBodies(t testing.TB) (bodies []string) {
 	t.Helper()
 	var file struct{ Requests []struct{ Body string } }
@@ -38,7 +37,7 @@ func stockBodies(t testing.TB) (bodies []string) {
 	return bodies
 }
 
-// hostileSSIDs are at most 32 bytes, as the air allows.
+// hostileSSIDs are at most 32 bytes, the limit of Wi-Fi.
 var hostileSSIDs = []struct {
 	name, ssid string
 	whole      bool // the body parses nevertheless
@@ -134,8 +133,8 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// What parses is read as encoding/json reads it. What is salvaged of a text is
-// part of what any text with the same beginning says.
+// A body that parses gives the same result as encoding/json. The members salvaged from a text are a
+// part of every text with the same beginning.
 func FuzzParseBody(f *testing.F) {
 	for _, body := range stockBodies(f) {
 		f.Add([]byte(body), 0)
@@ -180,7 +179,7 @@ func FuzzParseBody(f *testing.F) {
 	})
 }
 
-// jsonOf evens out nil and empty arrays.
+// jsonOf removes the difference between nil and empty arrays.
 func jsonOf(t *testing.T, v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -189,8 +188,7 @@ func jsonOf(t *testing.T, v any) string {
 	return strings.ReplaceAll(string(text), "null", "[]")
 }
 
-// repeats reports whether an object in valid JSON repeats a member, or nests
-// too deep to be read.
+// repeats reports whether an object in valid JSON repeats a member, or nests too deeply to be read.
 func repeats(raw []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -198,7 +196,7 @@ func repeats(raw []byte) bool {
 	walk = func(depth int) bool {
 		tok, err := d.Token()
 		if err != nil || depth > maxNesting {
-			return true // no valid JSON, or too deep
+			return true // not valid JSON, or too deep
 		}
 		delim, _ := tok.(json.Delim)
 		if delim != '{' && delim != '[' {

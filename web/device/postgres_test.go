@@ -67,7 +67,7 @@ func newStoredSite(t testing.TB, store *postgres.Store, mode fleet.EnrolmentMode
 	return s
 }
 
-// A device joins, connects, uploads and is remembered, all in the database.
+// A device joins, connects and uploads, and all of it is stored in the database.
 func TestDeviceLifeInPostgreSQL(t *testing.T) {
 	store := testStore(t)
 	v := pollVectors(t)[0]
@@ -131,7 +131,7 @@ func TestWaitingDevicesAreForgottenInPostgreSQL(t *testing.T) {
 	}
 }
 
-// TestHostileFactsInPostgreSQL sends what the database could choke on.
+// TestHostileFactsInPostgreSQL sends values that the database could reject.
 func TestHostileFactsInPostgreSQL(t *testing.T) {
 	store := testStore(t)
 	headers := func(i int) map[string]string {

@@ -13,7 +13,7 @@ import (
 	"fleetd/web/device"
 )
 
-// A boot poll whose body does not arrive holds no connection: the server ends it.
+// The server ends a connection on which the body of a boot poll does not arrive.
 func TestBodiesOfBootPollsArriveSoon(t *testing.T) {
 	r := chi.NewMux()
 	device.New(device.Options{BodyTimeout: 50 * time.Millisecond}).Routes(r)

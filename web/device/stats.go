@@ -6,10 +6,10 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// Stats are a [Handler]'s numbers since its start.
+// Stats are the counters of a [Handler] since its start.
 type Stats struct {
-	PollsSalvaged   int64 // boot polls whose body broke and was read up to there
-	PollsUnreadable int64 // boot polls of which nothing but the headers could be read
+	PollsSalvaged   int64 // boot polls with a broken body, which was read up to the break
+	PollsUnreadable int64 // boot polls of which only the headers were readable
 }
 
 type stats struct{ salvaged, unreadable atomic.Int64 }
@@ -23,7 +23,7 @@ func (s *stats) count(p *enrolment.BootPoll) {
 	}
 }
 
-// Stats returns the handler's numbers.
+// Stats returns the handler's counters.
 func (h *Handler) Stats() Stats {
 	return Stats{PollsSalvaged: h.stats.salvaged.Load(), PollsUnreadable: h.stats.unreadable.Load()}
 }

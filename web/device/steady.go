@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Pace is how fast a body has to arrive. Real devices send at the pace of their
-// modem; who sends slower holds a connection and its buffers for nothing.
+// Pace is the minimum speed at which a body has to arrive. Real devices send at the pace of their
+// modem; a slower sender only occupies a connection and its buffers.
 type Pace struct {
-	Stall time.Duration // without a byte, and before the first one. Default: 10s
-	Rate  int           // least bytes a second, after Stall. Default: 2,048
+	Stall time.Duration // longest time without a byte, also before the first one. Default: 10s
+	Rate  int           // minimum bytes per second, after Stall. Default: 2,048
 	Whole time.Duration // for the whole body. Default: 90s
 }
 
@@ -22,13 +22,13 @@ func (p Pace) withDefaults() Pace {
 		p.Rate = 2 << 10
 	}
 	if p.Whole == 0 {
-		p.Whole = 90 * time.Second // Wi-Fi at the far end of a building
+		p.Whole = 90 * time.Second // devices with weak Wi-Fi
 	}
 	return p
 }
 
-// steady holds the body of an upload to the pace. What next does not read is held to
-// it, too: net/http reads a rest of up to 256 KiB before it answers.
+// steady enforces the pace on the body of an upload, including the part that next does not read:
+// net/http reads up to 256 KiB of it before it responds.
 func (h *Handler) steady(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b := &steadyBody{ReadCloser: r.Body, pace: h.o.UploadPace, began: time.Now(), conn: http.NewResponseController(w)}
@@ -65,5 +65,5 @@ func (b *steadyBody) extend() {
 			until = bound
 		}
 	}
-	_ = b.conn.SetReadDeadline(until) // not every writer is a connection's
+	_ = b.conn.SetReadDeadline(until) // some writers have no connection
 }

@@ -14,8 +14,8 @@ import (
 	"fleetd/web/device"
 )
 
-// A picture or core dump that arrives slower than any device sends holds no
-// connection, whether its link is good or not, and is not kept; one at a modem's pace is.
+// A picture or core dump that arrives slower than any real device sends is not stored and occupies
+// no connection, whether its link is valid or not. An upload at a modem's pace is stored.
 func TestUploadsArriveSteadily(t *testing.T) {
 	s := newDumpSite(t)
 	router := chi.NewRouter()

@@ -24,28 +24,28 @@ const (
 	maxVisionUpload = picture.MaxPhotoBytes + picture.MaxQuestionBytes + 64<<10 // with the form around them
 	maxVisionParts  = 8
 	photosPerMinute = 20 // of one device
-	photosAtOnce    = 64 // each is held in memory, twice if it is passed on
+	photosAtOnce    = 64 // each is in memory once, or twice if it is forwarded
 
-	// badTokensPerMinute is how many one address may send, as of unknown devices.
+	// badTokensPerMinute bounds the bad tokens of one address, like the polls of unknown devices.
 	badTokensPerMinute = 60
-	// maxVisionAnswer is short of the 8 KiB at which a board hangs (protocol 1.6).
+	// maxVisionAnswer is less than the 8 KiB at which a board hangs (protocol 1.6).
 	maxVisionAnswer = 7 << 10
 )
 
-// VisionTokens is what is needed of [picture.VisionTokens].
+// VisionTokens is the part of [picture.VisionTokens] that the handler uses.
 type VisionTokens interface {
 	Check(device fleet.DeviceID, token string) error
 }
 
 // An Explainer answers questions about pictures.
 type Explainer interface {
-	// Explain returns the JSON for the device, unchanged: an object with success,
-	// action and response, or success and message; nil without an error: there is
-	// no one to ask. clientID is the device's own.
+	// Explain returns the JSON for the device, unchanged: an object with success, action and
+	// response, or with success and message. nil without an error means that no service is
+	// configured. clientID is the device's Client-Id.
 	Explain(ctx context.Context, p picture.Photo, clientID string) (answer []byte, err error)
 }
 
-// A visionAnswer is what a device's camera tool returns as its text.
+// A visionAnswer is the text that a device's camera tool returns.
 type visionAnswer struct {
 	Success  bool   `json:"success"`
 	Action   string `json:"action,omitempty"`
@@ -53,8 +53,8 @@ type visionAnswer struct {
 	Message  string `json:"message,omitempty"`
 }
 
-// explain takes the picture that a camera took for a question, keeps it with
-// the call that runs on the device, and answers.
+// explain receives the picture that a camera took for a question, stores it with the call that runs
+// on the device, and responds with the answer.
 func (h *Handler) explain(w http.ResponseWriter, r *http.Request) {
 	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
 	if err != nil {
@@ -86,8 +86,8 @@ func (h *Handler) explain(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, "application/json", answer)
 }
 
-// admitCamera returns nil if the device may send a picture now. The answer to a
-// bad token does not say whether there is such a device.
+// admitCamera returns nil if the device may send a picture now. The error for a bad token does not
+// reveal whether the device exists.
 func (h *Handler) admitCamera(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) error {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	err := h.o.VisionTokens.Check(id, strings.TrimSpace(token))
@@ -108,7 +108,7 @@ func (h *Handler) admitCamera(w http.ResponseWriter, r *http.Request, id fleet.D
 	return nil
 }
 
-// readPhoto reads the form and keeps its picture.
+// readPhoto reads the form and stores its picture.
 func (h *Handler) readPhoto(w http.ResponseWriter, r *http.Request, id fleet.DeviceID) (picture.Photo, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxVisionUpload)
 	form, err := r.MultipartReader()
@@ -145,8 +145,8 @@ func readQuestion(part *multipart.Part) (string, error) {
 	return string(text), nil
 }
 
-// answerPhoto asks who is configured to answer. Where there is no one, the
-// caller gets the picture and looks at it.
+// answerPhoto gets the answer from the configured service. Without one, the caller gets the picture
+// and looks at it.
 func (h *Handler) answerPhoto(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
 	if h.o.Explainer != nil {
 		answer, err := h.o.Explainer.Explain(ctx, p, fleet.CleanText(clientID, 100))
@@ -161,7 +161,7 @@ func (h *Handler) answerPhoto(ctx context.Context, p picture.Photo, clientID str
 	return json.Marshal(visionAnswer{Success: true, Action: "RESPONSE", Response: i18n.Text(i18n.English, key, args...)})
 }
 
-// visionStatus is the status per error code, where the kind does not say it.
+// visionStatus maps error codes to the statuses that differ from the status of their kind.
 var visionStatus = map[string]int{
 	"invalid_vision_token": http.StatusUnauthorized,
 	"too_large":            http.StatusRequestEntityTooLarge,
@@ -169,7 +169,7 @@ var visionStatus = map[string]int{
 	"vision_failed":        http.StatusBadGateway,
 }
 
-// refusePhoto answers what failed, and why if that is not ours alone to know.
+// refusePhoto responds with the error, and with its reason unless it is internal.
 func (h *Handler) refusePhoto(w http.ResponseWriter, r *http.Request, err error) {
 	device := fleet.CleanText(r.Header.Get("Device-Id"), 40)
 	refused, ok := errors.AsType[*fleet.Error](err)

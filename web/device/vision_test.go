@@ -27,7 +27,7 @@ const (
 	stranger       = fleet.DeviceID("a085e3119999")
 )
 
-// cameraSite takes the pictures of cameras.
+// cameraSite receives the pictures of cameras.
 type cameraSite struct {
 	*site
 	tokens *picture.VisionTokens
@@ -53,7 +53,7 @@ func newCameraSite(t *testing.T, explainer device.Explainer) *cameraSite {
 	return s
 }
 
-// photoForm is the form of a camera as the stock device writes it.
+// photoForm is the form that a stock camera writes.
 func photoForm(question string, photo []byte) []byte {
 	var b bytes.Buffer
 	if question != "" {
@@ -179,7 +179,7 @@ func TestManyPhotosOfOneDevice(t *testing.T) {
 	s := newCameraSite(t, nil)
 	body, ours := photoForm("What?", jpegOf(drawing(4, 4))), s.bearer(unit)
 	statuses := map[int]int{}
-	for range 40 { // a place comes back every three seconds
+	for range 40 { // a slot becomes free every three seconds
 		statuses[s.post(t, unit, ours, body).status]++
 	}
 	if statuses[200] < 20 || statuses[429] == 0 || statuses[200]+statuses[429] != 40 {

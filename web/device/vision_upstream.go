@@ -19,11 +19,11 @@ import (
 	"fleetd/fleet/picture"
 )
 
-// explainTimeout bounds the answer to one picture: a board waits for 30 s, too.
+// explainTimeout bounds the wait for the answer to one picture; a board also waits 30 s.
 const explainTimeout = 30 * time.Second
 
-// A VisionUpstream is a service that answers questions about pictures: it takes
-// the form that a board sends, and answers with the JSON that a board wants.
+// A VisionUpstream is a service that answers questions about pictures: it accepts the form that a
+// board sends, and answers with the JSON that a board expects.
 type VisionUpstream struct {
 	url, token string
 	client     *http.Client
@@ -31,15 +31,15 @@ type VisionUpstream struct {
 
 var _ Explainer = (*VisionUpstream)(nil)
 
-// NewVisionUpstream passes pictures on to url, which the administrator wrote, with
-// the bearer token if there is one.
+// NewVisionUpstream forwards pictures to url, which the administrator configured, with the bearer
+// token if it is not empty.
 func NewVisionUpstream(url, token string, guard *outbound.Guard) *VisionUpstream {
 	return &VisionUpstream{url: url, token: token,
 		client: guard.Client(explainTimeout, http.DefaultTransport.(*http.Transport).Clone())}
 }
 
-// DialBy makes the upstream connect by dial alone, without a proxy: for an address
-// that is not the administrator's.
+// DialBy makes the upstream connect with dial alone, without a proxy: for an address that the
+// administrator did not configure.
 func (u *VisionUpstream) DialBy(dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) *VisionUpstream {
 	u.client.Transport = &http.Transport{DialContext: dial, DisableKeepAlives: true, TLSHandshakeTimeout: explainTimeout,
@@ -47,7 +47,7 @@ func (u *VisionUpstream) DialBy(dial func(ctx context.Context, network, addr str
 	return u
 }
 
-// Explain posts picture and question, and returns the answer unchanged.
+// Explain posts the picture and the question, and returns the answer unchanged.
 func (u *VisionUpstream) Explain(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
 	body, contentType, err := photoForm(p)
 	if err != nil {
@@ -87,7 +87,7 @@ func (u *VisionUpstream) Explain(ctx context.Context, p picture.Photo, clientID 
 	return answer, nil
 }
 
-// unreachable keeps what happened for the log; the device learns no address.
+// unreachable keeps the cause for the log; the device does not learn the address.
 func unreachable(err error) error {
 	refused := fleet.Refuse(fleet.ErrUnavailable, "vision_failed.unreachable")
 	if e := net.Error(nil); errors.As(err, &e) && e.Timeout() {
