@@ -10,9 +10,8 @@ import (
 	"fleetd/fleet/alert"
 )
 
-// Alerts are the settings of alerts as they are typed: the fields KIND.enabled,
-// KIND.percent, KIND.span and KIND.count of each condition, then open_after,
-// end_after and settle.
+// Alerts holds the settings of alerts as typed: the fields KIND.enabled, KIND.percent, KIND.span
+// and KIND.count of each condition, then open_after, end_after and settle.
 type Alerts struct {
 	Rows                        []AlertRow
 	OpenAfter, EndAfter, Settle string
@@ -25,10 +24,10 @@ type AlertRow struct {
 	Percent, Span, Count string
 }
 
-// Name is the name of a field of the row.
+// Name returns the name of a field of the row.
 func (r AlertRow) Name(field string) string { return string(r.Condition.Kind) + "." + field }
 
-// FillAlerts is the form of settings.
+// FillAlerts returns the form of the settings.
 func FillAlerts(s alert.Settings) Alerts {
 	f := Alerts{OpenAfter: Span(s.OpenAfter), EndAfter: Span(s.EndAfter), Settle: Span(s.Settle)}
 	for _, c := range alert.Conditions {
@@ -48,7 +47,7 @@ func FillAlerts(s alert.Settings) Alerts {
 	return f
 }
 
-// PostedAlerts is the form as it was posted.
+// PostedAlerts returns the form as posted.
 func PostedAlerts(v url.Values) Alerts {
 	f := Alerts{OpenAfter: v.Get("open_after"), EndAfter: v.Get("end_after"), Settle: v.Get("settle")}
 	for _, c := range alert.Conditions {
@@ -100,13 +99,13 @@ func (f Alerts) Read() (c alert.SettingsChange, err error) {
 	return c, nil
 }
 
-// units of a span, the longest first.
+// units of a span, longest first.
 var units = []struct {
 	name string
 	d    time.Duration
 }{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
 
-// Span writes a duration as queries do: 90s, 15m, 24h, 21d.
+// Span formats a duration as queries do: 90s, 15m, 24h, 21d.
 func Span(d time.Duration) string {
 	for _, u := range units {
 		if d >= u.d && d%u.d == 0 {

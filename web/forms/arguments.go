@@ -17,15 +17,15 @@ import (
 // control follows from the tool's input schema.
 type Field struct {
 	Name     string
-	Type     string // JSON type: "integer", "number", "boolean", "string"; else raw JSON is typed
-	Value    string // shown; "true" ticks a boolean
-	Default  string // as the schema has it
+	Type     string // JSON type: "integer", "number", "boolean", "string"; for others the field holds raw JSON
+	Value    string // shown; "true" checks the box of a boolean
+	Default  string // as in the schema
 	HasDef   bool
 	Required bool
 	Min, Max *int64   // integers
-	Choices  []string // strings whose values the description names
-	Ours     bool     // filled in by fleetd: a one-time address
-	Problem  string   // why the value was not accepted
+	Choices  []string // strings, if the description names the values
+	Ours     bool     // fleetd fills it in: a one-time address
+	Problem  string   // why the value was rejected
 }
 
 type schemaProperty struct {
@@ -36,8 +36,8 @@ type schemaProperty struct {
 	Enum    []string        `json:"enum"`
 }
 
-// NewFields makes the form of a tool. last are the arguments used last time,
-// which are offered again; nil offers the defaults.
+// NewFields returns the form of a tool. last holds the previous arguments, which the form offers
+// again; nil offers the defaults.
 func NewFields(tool fleet.Tool, last json.RawMessage) []Field {
 	var schema struct {
 		Properties json.RawMessage `json:"properties"`
@@ -51,7 +51,7 @@ func NewFields(tool fleet.Tool, last json.RawMessage) []Field {
 		return nil
 	}
 	var used map[string]json.RawMessage
-	_ = json.Unmarshal(last, &used) // what cannot be read is not offered
+	_ = json.Unmarshal(last, &used) // unreadable arguments are not offered
 
 	var fields []Field
 	for _, name := range objectKeys(schema.Properties) {
@@ -76,7 +76,7 @@ func newField(name string, p schemaProperty, tool fleet.Tool) Field {
 	return f
 }
 
-// offer shows the value used last, if it still has the right type.
+// offer shows the previous value if it still has the right type.
 func (f *Field) offer(raw json.RawMessage) {
 	if len(raw) == 0 || f.Ours {
 		return
@@ -99,7 +99,7 @@ func (f *Field) offer(raw json.RawMessage) {
 	}
 }
 
-// plain writes a JSON value as a person types it.
+// plain formats a JSON value as a person types it.
 func plain(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -116,8 +116,8 @@ func whole(f *float64) *int64 {
 	return &n
 }
 
-// objectKeys lists the keys of a JSON object in the order in which the device
-// wrote them, which is the order its author wants them asked.
+// objectKeys lists the keys of a JSON object in the order of the text, which is the order that the
+// firmware's author chose.
 func objectKeys(raw json.RawMessage) []string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -144,8 +144,8 @@ var (
 	backticked = regexp.MustCompile("`([^`]+)`")
 )
 
-// choices are the values that a description names for an argument: two or
-// more words in backticks side by side, in a sentence that speaks of it.
+// choices returns the values that a description names for an argument: two or more adjacent words
+// in backticks, in a sentence that mentions the argument.
 func choices(description, argument string) []string {
 	ends := func(r rune) bool { return strings.ContainsRune(".。\n;；", r) }
 	for _, sentence := range strings.FieldsFunc(description, ends) {
@@ -165,11 +165,11 @@ func choices(description, argument string) []string {
 	return nil
 }
 
-// OtherChoice is the radio button for a value that is not among the choices;
-// it is typed in the field arg.NAME.other.
+// OtherChoice is the value of the radio button for a value outside the choices, which is typed in
+// the field arg.NAME.other.
 const OtherChoice = "\u2063other"
 
-// Other is the value of a field that is not one of its choices.
+// Other returns the value of a field if it is not one of its choices.
 func (f Field) Other() string {
 	if slices.Contains(f.Choices, f.Value) {
 		return ""
@@ -177,7 +177,7 @@ func (f Field) Other() string {
 	return f.Value
 }
 
-// Values are the form with what the fields hold; [Arguments] reads them back.
+// Values returns the form with the values of the fields; [Arguments] reads them back.
 func Values(fields []Field) url.Values {
 	form := url.Values{}
 	for _, f := range fields {
@@ -193,10 +193,9 @@ func Values(fields []Field) url.Values {
 	return form
 }
 
-// Arguments reads a submitted tool form into the JSON object to be sent. What
-// the form leaves empty is left out, unless it is required; url arguments are
-// left to fleetd. Values that cannot be what they should be are marked as
-// Problems on the returned fields (by message key), and ok is false.
+// Arguments reads a submitted tool form into the JSON object to send. It omits empty fields unless
+// they are required, and leaves url arguments to fleetd. If a value is invalid, its returned field
+// has a Problem (a message key), and ok is false.
 func Arguments(fields []Field, form url.Values) (args json.RawMessage, shown []Field, ok bool) {
 	object := make(map[string]any)
 	shown, ok = slices.Clone(fields), true
@@ -228,8 +227,8 @@ func (f Field) submitted(form url.Values) string {
 	return v
 }
 
-// Parse is the value that the field holds as text. present is false for one
-// that is left out; problem is the message of what is wrong with it.
+// Parse returns the value of the field's text. present is false for an omitted value; problem is
+// the message key of an error.
 func (f Field) Parse() (value any, present bool, problem string) {
 	if f.Value == "" {
 		if f.Required && f.Type != "string" {

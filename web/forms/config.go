@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// maxConfigFields bounds the form; a document of the included firmware has at
-// most 2 KiB.
+// maxConfigFields bounds the form; a document of the included firmware has at most 2 KiB.
 const maxConfigFields = 64
 
 // The kinds of a setting, by the JSON type of its value.
@@ -18,22 +17,22 @@ const (
 	ConfigBool  = "boolean"
 	ConfigInt   = "integer"
 	ConfigText  = "string"
-	ConfigOther = "other" // shown, not changed
+	ConfigOther = "other" // shown, but not editable
 )
 
 // A ConfigField is one setting of a device, as a form control named "v."+Key.
 type ConfigField struct {
 	Key     string
 	Kind    string
-	Value   string // as the form writes it: "true", "60", text
-	Problem string // key of the message that says why a value was not taken
+	Value   string // as in the form: "true", "60", text
+	Problem string // key of the message that says why a value was rejected
 }
 
-// A Setting is what fleetd knows of a setting of the included firmware.
+// A Setting describes a setting of the included firmware.
 type Setting struct {
 	Key, Kind string
 	Min, Max  int64 // of a [ConfigInt]
-	Length    int   // most bytes of a [ConfigText]; 0 for no limit
+	Length    int   // maximum bytes of a [ConfigText]; 0 for no limit
 	Choices   []string
 }
 
@@ -45,8 +44,8 @@ var settings = []Setting{
 	{Key: "allow_http", Kind: ConfigBool},
 }
 
-// rank is the place of the field's setting in settings, and their number for
-// one that is not there, or has another type than it should.
+// rank returns the index of the field's setting in settings, or their number if it is not among
+// them or has an unexpected type.
 func (f ConfigField) rank() int {
 	i := slices.IndexFunc(settings, func(s Setting) bool { return s.Key == f.Key && s.Kind == f.Kind })
 	if i < 0 {
@@ -55,8 +54,8 @@ func (f ConfigField) rank() int {
 	return i
 }
 
-// Setting is what is known of the field; nil if its key is not one of ours, or
-// has another type than it should.
+// Setting returns the description of the field's setting, or nil if its key is unknown or it has an
+// unexpected type.
 func (f ConfigField) Setting() *Setting {
 	if i := f.rank(); i < len(settings) {
 		return &settings[i]
@@ -64,8 +63,8 @@ func (f ConfigField) Setting() *Setting {
 	return nil
 }
 
-// ConfigFields are the settings in what a device reported: those that
-// fleetd knows first, the others in the order of the device.
+// ConfigFields returns the settings in a device's report: the known ones first, then the others in
+// the order of the device.
 func ConfigFields(values json.RawMessage) []ConfigField {
 	var raw map[string]json.RawMessage
 	if json.Unmarshal(values, &raw) != nil {
@@ -97,15 +96,14 @@ func newConfigField(key string, value json.RawMessage) ConfigField {
 	return f
 }
 
-// oneLine is what an input element makes of a text.
+// oneLine returns a text as an input element changes it.
 func oneLine(s string) string {
 	return strings.NewReplacer("\r", "", "\n", "").Replace(s)
 }
 
-// ReadConfig reads the submitted form: the values that differ from those
-// in fields, and the fields as they were typed. ok is false if one cannot be.
-// A field that the form does not have stays as it is; a box that is not ticked
-// says so by its hidden companion "has.".
+// ReadConfig reads the submitted form. It returns the values that differ from those in fields, and
+// the fields as typed. ok is false if a value is invalid. A field that the form lacks stays
+// unchanged; an unchecked box is identified by its hidden companion "has.".
 func ReadConfig(fields []ConfigField, form url.Values) (changed map[string]any, typed []ConfigField, ok bool) {
 	changed, typed, ok = make(map[string]any), slices.Clone(fields), true
 	for i := range typed {
@@ -124,7 +122,7 @@ func ReadConfig(fields []ConfigField, form url.Values) (changed map[string]any, 
 	return changed, typed, ok
 }
 
-// submitted takes the field's value from the form; false if it is not there.
+// submitted copies the field's value from the form; it returns false if the form lacks it.
 func (f *ConfigField) submitted(form url.Values) bool {
 	name := "v." + f.Key
 	if f.Kind == ConfigBool {

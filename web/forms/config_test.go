@@ -37,7 +37,7 @@ func TestConfigFormSendsOnlyWhatChanged(t *testing.T) {
 		"has.allow_http": {"1"}, "v.zeta": {"5"}, "v.name": {"x"}}
 	tests := []struct {
 		name   string
-		change url.Values // nil value: the form does not have it
+		change url.Values // nil value: the form lacks the field
 		want   map[string]any
 		bad    string // field with a problem
 	}{

@@ -1,11 +1,10 @@
-// Package forms is what the forms of the console hold. It fills them in from
-// the domain's types and reads what was submitted back into these: the plan of
-// a campaign, the arguments of a tool, the configuration of a device, the filter
-// of its log, a rule of enrolment. A form keeps what was typed. What cannot be
-// read becomes a problem of its field, as a message key, or a refusal.
+// Package forms holds the forms of the console. It fills them in from the types of the domain and
+// reads submitted forms back into these: the plan of a campaign, the arguments of a tool, the
+// configuration of a device, the filter of its log, a rule of enrolment. A form keeps the text as
+// typed. Unreadable text becomes a problem of its field, as a message key, or a refusal.
 //
-// It does not know HTTP, nor how a form looks: that is package ui. It has no
-// state, no lock and no goroutine.
+// It depends neither on HTTP nor on the look of a form, which package ui defines. It has no state,
+// no lock and no goroutine.
 package forms
 
 import (
@@ -14,11 +13,10 @@ import (
 	"time"
 )
 
-// localTime is what browsers send from a field for date and time; some add the
-// seconds.
+// localTime is the format that browsers send from a field for date and time; some add seconds.
 const localTime = "2006-01-02T15:04"
 
-// parseTime reads a time in the zone of the viewer; "" is nil.
+// parseTime reads a time in the viewer's zone; "" is nil.
 func parseTime(text string, zone *time.Location) (*time.Time, error) {
 	if text == "" {
 		return nil, nil
@@ -30,8 +28,8 @@ func parseTime(text string, zone *time.Location) (*time.Time, error) {
 	return new(at.UTC()), nil
 }
 
-// parseInt reads a whole number; a limit that is nil does not apply. The
-// problem is the message of what is wrong with it.
+// parseInt reads a whole number; a nil limit does not apply. problem is the message key of an
+// error.
 func parseInt(text string, least, most *int64) (n int64, problem string) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
@@ -43,7 +41,7 @@ func parseInt(text string, least, most *int64) (n int64, problem string) {
 	return n, ""
 }
 
-// splitList reads a list with commas, spaces or lines between its items.
+// splitList splits a list at commas and white space.
 func splitList(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\r\n,，、", r) })
 }

@@ -8,10 +8,10 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// A LogFilter picks lines: at least as urgent as Level, with Text in them.
+// A LogFilter selects lines that are at least as urgent as Level and contain Text.
 type LogFilter struct{ Level, Text string }
 
-// NewLogFilter reads the filter in an address. It ignores an unknown level.
+// NewLogFilter reads the filter from an address. It ignores an unknown level.
 func NewLogFilter(q url.Values) LogFilter {
 	f := LogFilter{Level: q.Get("level"), Text: strings.TrimSpace(q.Get("q"))}
 	if !slices.Contains(telemetry.LogLevels, f.Level) {
@@ -32,7 +32,7 @@ func (f LogFilter) Values() url.Values {
 	return v
 }
 
-// Pick returns the lines that pass.
+// Pick returns the lines that match.
 func (f LogFilter) Pick(lines []telemetry.LogLine) []telemetry.LogLine {
 	if f == (LogFilter{}) {
 		return lines

@@ -13,32 +13,31 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A Plan is the plan of a campaign as fields of a form. The fields are the
-// address of the wizard, so that a plan survives a reload and can be sent to a
-// colleague; a plan that was typed wrong stays as it was typed.
+// A Plan is the plan of a campaign as fields of a form. The fields are in the address of the
+// wizard, so a plan survives a reload and can be sent to a colleague. A plan with errors keeps the
+// text as typed.
 //
-// Fields of a table repeat, one value for each of its rows: wave.size is that
-// of the first wave, then of the second, and so on.
+// Fields of a table repeat, with one value for each row: the first wave.size belongs to the first
+// wave, the second to the second, and so on.
 type Plan struct {
 	url.Values
 	Problems []Problem
-	Zone     *time.Location // of the times in it
+	Zone     *time.Location // zone of the times in the form
 }
 
-// A Problem is a field that cannot be read.
+// A Problem is an unreadable field.
 type Problem struct {
 	Field string // "wave.size"
 	Row   int
-	Key   string // of the message
+	Key   string // message key
 }
 
-// filled is the field that distinguishes a submitted form from the first visit
-// to the page: only in a submitted form does a box without a tick mean no.
+// filled is the field that distinguishes a submitted form from the first visit to the page: only in
+// a submitted form does an unchecked box mean no.
 const filled = "f"
 
-// NewPlan is the form as it is first shown: [campaign.DefaultPlan], and in
-// place of its fields those that the address names. A table is replaced whole.
-// A form that was filled in stays as it is.
+// NewPlan returns the form as first shown: [campaign.DefaultPlan] with the fields that the address
+// overrides. An address replaces a table as a whole. A submitted form stays unchanged.
 func NewPlan(v url.Values, zone *time.Location) Plan {
 	if v.Has(filled) {
 		return Plan{Values: v, Zone: zone}
@@ -53,7 +52,7 @@ func NewPlan(v url.Values, zone *time.Location) Plan {
 	return f
 }
 
-// At is the value of a table's field in a row.
+// At returns the value of a table's field in a row.
 func (f Plan) At(name string, row int) string {
 	if all := f.Values[name]; row < len(all) {
 		return all[row]
@@ -61,17 +60,17 @@ func (f Plan) At(name string, row int) string {
 	return ""
 }
 
-// Release is the chosen release, or the zero UUID.
+// Release returns the chosen release, or the zero UUID.
 func (f Plan) Release() uuid.UUID {
 	id, err := uuid.Parse(f.Get("release"))
 	if err != nil {
-		return uuid.Nil // the domain refuses a plan without one
+		return uuid.Nil // the domain refuses a plan without a release
 	}
 	return id
 }
 
-// A planTable is a table of the form: its fields, of which the first counts
-// the rows, and how many rows one may add.
+// A planTable is a table of the form: its fields, the first of which counts the rows, and the
+// maximum number of rows.
 type planTable struct {
 	fields []string
 	most   int
@@ -104,7 +103,7 @@ func (f Plan) dropRow(table string, row int) {
 	}
 }
 
-// rowDefaults are what a row that is added starts with.
+// rowDefaults are the initial values of a new row.
 var rowDefaults = map[string][]string{
 	"wave": {"", "percent", "", "95", "5", "2m", "auto"},
 	"rule": {campaign.ClassAny, "5", "10", string(campaign.MeasureBound), string(campaign.ScopeCampaign), "",
@@ -116,8 +115,8 @@ var rowDefaults = map[string][]string{
 	"weekend": {"0 8 * * 6,0", "10h", campaign.DeviceZone},
 }
 
-// Command carries out a button that changes the form itself: preset=NAME,
-// add=TABLE or drop=TABLE.ROW. It reports whether there was one.
+// Command runs a button that changes the form: preset=NAME, add=TABLE or drop=TABLE.ROW. It reports
+// whether one was pressed.
 func (f Plan) Command() bool {
 	did := false
 	if name := f.Get("preset"); name != "" {
@@ -165,8 +164,8 @@ func (f Plan) preset(name string) {
 	}
 }
 
-// parseSpan reads a length of time as people write it: 30s, 10m, 2h, 1d, or
-// two of them, 1h30m. Nothing is 0.
+// parseSpan reads a length of time as people write it: 30s, 10m, 2h, 1d, or two of them, 1h30m. An
+// empty text is 0.
 func parseSpan(s string) (time.Duration, bool) {
 	s = strings.ReplaceAll(strings.TrimSpace(s), " ", "")
 	if s == "" || s == "0" {
@@ -186,7 +185,7 @@ func parseSpan(s string) (time.Duration, bool) {
 	return days + d, err == nil && d >= 0
 }
 
-// spanText writes a length of time as [parseSpan] reads it.
+// spanText formats a length of time as [parseSpan] reads it.
 func spanText(d time.Duration) string {
 	switch {
 	case d <= 0:

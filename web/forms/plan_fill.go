@@ -14,8 +14,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// FillPlan is the form of a plan that is there already; [Plan.Read] reads
-// the same plan back.
+// FillPlan returns the form of an existing plan; [Plan.Read] reads the same plan back.
 func FillPlan(p campaign.Plan, zone *time.Location) Plan {
 	f := Plan{Values: url.Values{filled: {"1"}}, Zone: zone}
 	f.fill("name", p.Name)
@@ -89,7 +88,7 @@ func (f Plan) fillTables(p campaign.Plan) {
 	}
 }
 
-// decimal writes a percentage without needless digits.
+// decimal formats a percentage without needless digits.
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 func waveSize(w campaign.WavePlan) (unit, size string) {
@@ -106,8 +105,8 @@ func waveSize(w campaign.WavePlan) (unit, size string) {
 	return "percent", decimal(w.Percent)
 }
 
-// valueText writes an assertion's value as [looseJSON] reads it: a string
-// without its quotes, unless it would then be something else.
+// valueText formats an assertion's value as [looseJSON] reads it: a string without its quotes,
+// unless it would then be read as another type.
 func valueText(raw json.RawMessage) string {
 	var s string
 	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &s) == nil && !json.Valid([]byte(s)) &&

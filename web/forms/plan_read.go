@@ -11,8 +11,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Read reads the form. What cannot be read is a problem of its field, and in
-// the plan as if it had been left empty.
+// Read reads the form. An unreadable field becomes a problem, and counts as empty in the plan.
 func (f *Plan) Read() campaign.Plan {
 	p := campaign.Plan{
 		Name: strings.TrimSpace(f.Get("name")), Release: f.Release(), Query: strings.TrimSpace(f.Get("q")),
@@ -39,7 +38,7 @@ func (f *Plan) Read() campaign.Plan {
 	return p
 }
 
-// Steer reads what may change of a campaign that runs: pace, thresholds,
+// Steer reads the parts of the plan that may change while a campaign runs: pace, thresholds,
 // windows and the end.
 func (f *Plan) Steer(p *campaign.Plan) {
 	p.MaxInFlight, p.MaxPerMinute = f.number("in_flight", 0), f.number("per_minute", 0)
@@ -48,7 +47,7 @@ func (f *Plan) Steer(p *campaign.Plan) {
 	p.EndAt, p.EndBehavior = f.moment("end"), campaign.EndBehavior(f.Get("end_behavior"))
 }
 
-// on reports whether a box has a tick.
+// on reports whether a box is checked.
 func (f *Plan) on(name string) bool { return f.Get(name) != "" }
 
 func (f *Plan) problem(field string, row int, key string) {
@@ -101,7 +100,7 @@ func (f *Plan) moment(name string) *time.Time {
 func (f *Plan) waves() (all []campaign.WavePlan) {
 	for i := range f.Values["wave.size"] {
 		if strings.TrimSpace(f.At("wave.size", i)+f.At("wave.name", i)) == "" {
-			continue // a row that was never filled in
+			continue // an empty row
 		}
 		w := campaign.WavePlan{Name: strings.TrimSpace(f.At("wave.name", i)), SuccessPercent: f.percent("wave.success", i),
 			MinSample: f.number("wave.sample", i), Soak: f.span("wave.soak", i), Gate: campaign.WaveGate(f.At("wave.gate", i))}
@@ -131,7 +130,7 @@ func (f *Plan) devices(name string, row int) (ids []fleet.DeviceID) {
 }
 
 func (f *Plan) rules() []campaign.AbortRule {
-	rules := []campaign.AbortRule{} // none was chosen, which is no reason for the usual ones
+	rules := []campaign.AbortRule{} // not nil, which would choose the default rules
 	for i := range f.Values["rule.class"] {
 		measure := campaign.AbortMeasure(f.At("rule.measure", i))
 		if measure == campaign.MeasureBound {
@@ -155,8 +154,8 @@ func (f *Plan) windows() (all []campaign.Window) {
 	return all
 }
 
-// checks joins rows that follow one another and call the same tool alike:
-// each is one assertion about its answer.
+// checks joins adjacent rows that call the same tool with the same arguments: each row is one
+// assertion about the result.
 func (f *Plan) checks() (all []campaign.HealthCheck) {
 	for i := range f.Values["check.tool"] {
 		c := campaign.HealthCheck{Tool: strings.TrimSpace(f.At("check.tool", i)), Retries: f.number("check.retries", i),
@@ -188,7 +187,7 @@ func (f *Plan) assertion(i int) (campaign.Assertion, bool) {
 	return a, true
 }
 
-// looseJSON takes what was typed as JSON if it is, else as a string.
+// looseJSON returns text unchanged if it is valid JSON, else as a JSON string.
 func looseJSON(text string) json.RawMessage {
 	text = strings.TrimSpace(text)
 	if json.Valid([]byte(text)) {

@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A plan that is edited and saved without a change must stay the same: its
-// approval is for exactly this plan.
+// A plan that is edited and saved without a change must stay the same, because its approval applies
+// to exactly this plan.
 func TestPlanSurvivesItsForm(t *testing.T) {
 	shanghai, err := time.LoadLocation("Asia/Shanghai")
 	if err != nil {
@@ -50,14 +50,14 @@ func TestPlanSurvivesItsForm(t *testing.T) {
 			{Path: "$.c", Op: "matches", Value: json.RawMessage(`"^a b$"`)}, {Path: "$.d", Op: "exists"},
 			{Path: "$.e", Op: "ne", Value: json.RawMessage(`" x"`)}, {Path: "$.f", Op: "ne", Value: json.RawMessage(`null`)}}})
 	for field, value := range reflect.ValueOf(full).Fields() {
-		if value.IsZero() && field.Name != "Within" { // the maker's filter is in no form
+		if value.IsZero() && field.Name != "Within" { // the creator's filter is in no form
 			t.Errorf("the full plan does not set %s", field.Name)
 		}
 	}
 	bare := campaign.Plan{Name: "bare", Release: full.Release, AbortRules: []campaign.AbortRule{}}
 	for _, plan := range []campaign.Plan{full, plain(), bare} {
 		form := FillPlan(plan, shanghai)
-		// As it comes back from a browser, in the address.
+		// As a browser sends it back, in the address.
 		sent, err := url.ParseQuery(form.Values.Encode())
 		if err != nil {
 			t.Fatal(err)
@@ -128,8 +128,8 @@ func TestFormCommands(t *testing.T) {
 	}
 }
 
-// A new form is the default plan with what the address names in its place: a
-// table whole, so that no wave mixes the two.
+// A new form is the default plan with the overrides of the address. A table is replaced as a whole,
+// because mixed waves would be wrong.
 func TestNewFormIsTheDefaultPlan(t *testing.T) {
 	f := NewPlan(url.Values{}, time.UTC)
 	if diff := cmp.Diff(campaign.DefaultPlan(), f.Read()); diff != "" {
@@ -143,7 +143,7 @@ func TestNewFormIsTheDefaultPlan(t *testing.T) {
 	}
 }
 
-// A release that cannot be read is not chosen: no part of it becomes an ID.
+// An unreadable release is not chosen: no part of it becomes an ID.
 func TestUnreadableRelease(t *testing.T) {
 	f := NewPlan(url.Values{"release": {"6ba7b810-9dad-11d1-80b4-00c04fd430cx"}}, time.UTC)
 	if got := f.Read().Release; got != uuid.Nil {

@@ -12,9 +12,9 @@ import (
 	"fleetd/fleet/policy"
 )
 
-// A Policy is a rule of the policy as it is typed: the fields name, enabled, kind,
-// role, effect (repeated), names, tools, audience, devices, arguments, cron,
-// minutes, zone, decision, note, wait, rate, budget.
+// A Policy is a rule of the policy as typed: the fields name, enabled, kind, role, effect
+// (repeated), names, tools, audience, devices, arguments, cron, minutes, zone, decision, note,
+// wait, rate, budget.
 type Policy struct {
 	Name, Names, Tools, Audience, Devices, Arguments string
 	Kinds, Roles, Effects                            []string
@@ -23,7 +23,7 @@ type Policy struct {
 	Enabled                                          bool
 }
 
-// FillPolicy is the form of a rule.
+// FillPolicy returns the form of a rule.
 func FillPolicy(r policy.Rule) Policy {
 	f := Policy{Name: r.Name, Names: strings.Join(r.Names, "\n"), Tools: strings.Join(r.Tools, "\n"),
 		Audience: string(r.Audience), Devices: r.Devices, Kinds: texts(r.Kinds), Roles: texts(r.Roles),
@@ -78,8 +78,7 @@ func wholeNumber(text, field string) (int, error) {
 	return int(n), nil
 }
 
-// splitLines reads a list with lines or commas between its items: names have
-// blanks.
+// splitLines splits a list at line ends and commas, because names contain blanks.
 func splitLines(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("\r\n,，、", r) })
 }

@@ -9,16 +9,15 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// A Rule is a rule of enrolment as it is typed: the fields name, action,
-// boards, networks, devices (text) and list (a file), from, until, max_devices,
-// tags, transport, enabled.
+// A Rule is a rule of enrolment as typed: the fields name, action, boards, networks, devices (text)
+// and list (a file), from, until, max_devices, tags, transport, enabled.
 type Rule struct {
 	Name, Action, Boards, Networks, Devices string
 	From, Until, Max, Tags, Transport       string
 	Enabled                                 bool
 }
 
-// FillRule is the form of a rule, its times in the zone of the viewer.
+// FillRule returns the form of a rule, with times in the viewer's zone.
 func FillRule(r enrolment.Rule, zone *time.Location) Rule {
 	f := Rule{Name: r.Name, Action: string(r.Action), Boards: strings.Join(r.Boards, ", "),
 		Tags: strings.Join(r.Tags, ", "), Transport: string(r.Transport), Enabled: r.Enabled}
@@ -44,7 +43,7 @@ func FillRule(r enrolment.Rule, zone *time.Location) Rule {
 	return f
 }
 
-// Read reads the form, its times in the zone of the viewer.
+// Read reads the form, with times in the viewer's zone.
 func (f Rule) Read(zone *time.Location) (r enrolment.Rule, err error) {
 	r = enrolment.Rule{Name: f.Name, Action: enrolment.RuleAction(f.Action), Enabled: f.Enabled,
 		Boards: splitList(f.Boards), Tags: splitList(f.Tags), Transport: fleet.Transport(f.Transport)}
