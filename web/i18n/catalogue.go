@@ -14,21 +14,20 @@ import (
 //go:embed messages/*.json
 var files embed.FS
 
-// catalogue is read once; the files are part of the program, so a mistake in
-// one is a mistake in the build and stops the start.
+// catalogue is read once. The files are part of the program, so an error in one is an error in the
+// build and stops the start.
 var catalogue = mustLoad(files)
 
-// forms are the plural forms of one text: one and other, or only other. Three
-// are the name of the parameter that picks the form, where that is not n, one
-// and other.
+// forms are the plural forms of one text: one and other, or only other. Three forms are the name of
+// the parameter that selects the form, if that is not n, then one and other.
 type forms []string
 
 type message map[Lang]forms
 
-// texts are the forms without the name of what picks among them.
+// texts returns the forms without the name of the parameter.
 func (f forms) texts() []string { return f[max(0, len(f)-2):] }
 
-// count is the name of the parameter that picks among the forms.
+// count returns the name of the parameter that selects the form.
 func (f forms) count() string {
 	if len(f) == 3 {
 		return f[0]
@@ -62,7 +61,7 @@ func (f *forms) UnmarshalJSON(b []byte) error {
 	}
 	var list []string
 	if err := json.Unmarshal(b, &list); err != nil || len(list) < 2 || len(list) > 3 {
-		return fmt.Errorf("want a text, the pair one and other, or the name of the count before it: %s", b)
+		return fmt.Errorf(`want "text", ["one", "other"] or ["count", "one", "other"]: %s`, b)
 	}
 	*f = list
 	return nil
@@ -85,12 +84,12 @@ func mustLoad(files fs.FS) map[string]message {
 	return all
 }
 
-// label is the place of a button, tab or heading that a text names by the key of its
-// message: {=campaign.act.resume}. So the text says what is on the screen.
+// label is a reference to the label of a button, tab or heading by the key of its message:
+// {=campaign.act.resume}. The text therefore shows the same label as the screen.
 var label = regexp.MustCompile(`\{=([a-z0-9_.]+)\}`)
 
-// nameLabels fills in the labels that texts name. The dots at the end of one that
-// leads to a form are left out.
+// nameLabels replaces the references by the labels. It omits the dots at the end of a label that
+// opens a form.
 func nameLabels(all map[string]message) error {
 	for key, m := range all {
 		for lang, f := range m {
@@ -100,7 +99,7 @@ func nameLabels(all map[string]message) error {
 					of := label.FindStringSubmatch(place)[1]
 					named := all[of][lang]
 					if len(named) != 1 || placeholder.MatchString(named[0]) || label.MatchString(named[0]) {
-						err = fmt.Errorf("%s names the label %s, which is no message of one fixed text", key, of)
+						err = fmt.Errorf("%s names the label %s, which is not a message with one fixed text", key, of)
 						return place
 					}
 					return strings.TrimSuffix(named[0], "…")
@@ -144,7 +143,7 @@ func Keys() []string { return slices.Sorted(maps.Keys(catalogue)) }
 
 var placeholder = regexp.MustCompile(`\{([a-z_]+)\}`)
 
-// Placeholders lists the parameters that a message names.
+// Placeholders lists the parameters of a message.
 func Placeholders(key string) []string {
 	var names []string
 	for _, f := range catalogue[key] {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// JSON keeps the last of two equal keys of an object and loses the other silently.
+// encoding/json uses the last of two equal keys of an object and silently drops the first.
 func TestEachKeyIsDefinedOnce(t *testing.T) {
 	names, err := fs.Glob(files, "messages/*.json")
 	if err != nil {

@@ -14,25 +14,24 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A codeSite is one place in the source where a code is made.
+// A codeSite is a place in the source that creates a code.
 type codeSite struct {
 	pos    string
 	by     string // "Refuse", "NewCallError", "Because" or "newFault"
-	nested bool   // within the arguments of another one
-	code   string // with its case; * for what is not known before run time
+	nested bool   // within the arguments of another code
+	code   string // with its case; * for parts that are unknown before run time
 	params []string
 }
 
-// source is what the Go files of the repository, but for tests, say about codes.
+// source is what the repository's Go files, without tests, contain about codes.
 type source struct {
 	consts map[string]string   // string constants by name
 	typed  map[string][]string // values of string constants by the name of their type
 	sites  []codeSite
-	words  map[string][]string // literal arguments of functions that make codes of them
+	words  map[string][]string // literal arguments of functions that turn them into codes
 }
 
-// makers are the functions that pass a word on as part of a code, with the
-// place of that argument.
+// makers are the functions that use an argument as part of a code, with the index of that argument.
 var makers = map[string]int{"errState": 1, "notDone": 0, "notKept": 0}
 
 func readSource(t *testing.T) *source {
@@ -91,7 +90,7 @@ func (s *source) readConsts(f *ast.File) {
 	}
 }
 
-// readNouns finds what the operations of REST are about: a field of their table.
+// readNouns finds the nouns of the operations of REST, which are a field of their table.
 func (s *source) readNouns(f *ast.File) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		pair, ok := n.(*ast.KeyValueExpr)
@@ -115,7 +114,7 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// actCheckers say in a refusal which act it is that a role does not allow.
+// actCheckers name the refused act in their refusals.
 var actCheckers = map[string]bool{"May": true, "MaySomewhere": true, "MayOn": true, "MayOnDevice": true, "MayOnAll": true,
 	"mayOn": true, "maySteer": true, "mayManage": true, "mayEndWait": true}
 
@@ -126,7 +125,7 @@ func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) 
 			return true
 		}
 		name := calledName(call)
-		if actCheckers[name] && len(call.Args) > 0 { // the act is their last argument
+		if actCheckers[name] && len(call.Args) > 0 { // the act is the last argument
 			if act, ok := literal(call.Args[len(call.Args)-1]); ok {
 				s.words["May"] = append(s.words["May"], act)
 			}
@@ -138,7 +137,7 @@ func (s *source) readSites(set *token.FileSet, root ast.Node, within *codeSite) 
 		}
 		first := map[string]int{"Refuse": 1, "NewCallError": 0, "Because": 0, "newFault": 1}
 		at, ok := first[name]
-		if !ok || len(call.Args) <= at || call.Ellipsis.IsValid() { // a maker that passes on what it was given
+		if !ok || len(call.Args) <= at || call.Ellipsis.IsValid() { // a maker that forwards its arguments
 			return true
 		}
 		site := codeSite{pos: set.Position(call.Pos()).String(), by: name, nested: within != nil,
@@ -172,7 +171,7 @@ func calledName(call *ast.CallExpr) string {
 	return ""
 }
 
-// value is the text of an expression, with * for parts that are not constant.
+// value returns the text of an expression, with * for parts that are not constant.
 func (s *source) value(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -192,7 +191,7 @@ func (s *source) value(e ast.Expr) string {
 	return "*"
 }
 
-// variants are the codes that a code with unknown parts can be.
+// variants returns the codes that a code with unknown parts can be.
 func (s *source) variants(code string) []string {
 	var of []string
 	prefix, rest, _ := strings.Cut(code, "*")
@@ -207,7 +206,7 @@ func (s *source) variants(code string) []string {
 		of = s.words["notKept"]
 	case "part.":
 		for _, kind := range s.typed["PartKind"] {
-			if kind != "data" { // several may be among the files
+			if kind != "data" { // there may be several in the files
 				of = append(of, kind)
 			}
 		}
@@ -232,7 +231,7 @@ func (s *source) variants(code string) []string {
 		of = s.typed["SignatureProblem"]
 	case "invalid_": // of any field, by its case
 		return []string{"any" + code[strings.LastIndexByte(code, '.'):]}
-	case "": // of a line of a list of serial numbers
+	case "": // of a row of a list of serial numbers
 		return s.typed["LineCode"]
 	default:
 		return nil
@@ -244,7 +243,7 @@ func (s *source) variants(code string) []string {
 	return codes
 }
 
-// onRecord reports whether a code is a reason on record, with a message reason.*.
+// onRecord reports whether a code is a recorded reason, with a message reason.*.
 func (s *source) onRecord(site codeSite) bool {
 	if site.code != "*" {
 		return !site.nested && i18n.Has("reason."+site.code)
@@ -254,15 +253,15 @@ func (s *source) onRecord(site codeSite) bool {
 	})
 }
 
-// TestEveryCodeHasAMessage finds codes that the catalogue has no text for,
-// texts with placeholders that a code does not fill, and texts without a code.
-// That each text is there in every language is seen by [TestBothLanguagesAreWhole].
+// TestEveryCodeHasAMessage finds codes without a text in the catalogue, texts with placeholders
+// that their code does not fill, and texts without a code. [TestBothLanguagesAreWhole] checks that
+// each text exists in every language.
 func TestEveryCodeHasAMessage(t *testing.T) {
 	s := readSource(t)
-	used := map[string]bool{"error.code.legacy": true} // migration 0018 makes it
+	used := map[string]bool{"error.code.legacy": true} // created by migration 0018
 	for _, site := range s.sites {
 		if site.by == "Because" && s.onRecord(site) {
-			continue // TestReasonsAreMadeWithTheirParameters looks at those
+			continue // checked by TestReasonsAreMadeWithTheirParameters
 		}
 		codes := []string{site.code}
 		if strings.Contains(site.code, "*") {

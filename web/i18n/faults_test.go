@@ -14,8 +14,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// What is wrong with a file reads as a sentence in both languages, with
-// addresses and bytes in hexadecimal.
+// The fault of a file reads as a sentence in both languages, with addresses and bytes in
+// hexadecimal.
 func TestFaultsOfFiles(t *testing.T) {
 	app := esptest.App{Size: 100_000}.Bytes()
 	damaged := slices.Clone(app)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Number writes n with groups of three digits, as both languages do.
+// Number formats n with groups of three digits, in both languages.
 func Number(_ Lang, n int64) string {
 	s := strconv.FormatInt(n, 10)
 	first := 0
@@ -20,8 +20,8 @@ func Number(_ Lang, n int64) string {
 	return s
 }
 
-// Percent writes a share of 0..1; what is not nothing never reads 0 %, and
-// what is not everything never reads 100 %.
+// Percent formats a share of 0..1. A share above zero never reads 0 %, and a share below one never
+// reads 100 %.
 func Percent(_ Lang, share float64) string {
 	p := math.Round(share * 100)
 	switch {
@@ -33,7 +33,7 @@ func Percent(_ Lang, share float64) string {
 	return strconv.Itoa(int(p)) + "%"
 }
 
-// Bytes writes a size in the units people buy memory in.
+// Bytes formats a size in the units that memory is sold in.
 func Bytes(_ Lang, n int64) string {
 	const unit = 1024
 	f, i := float64(n), 0
@@ -47,17 +47,17 @@ func Bytes(_ Lang, n int64) string {
 	return strconv.FormatFloat(f, 'f', prec, 64) + " " + [...]string{"B", "KiB", "MiB", "GiB", "TiB"}[i]
 }
 
-// DecibelMilliwatts writes how strong a signal is, with a minus as wide as a digit.
+// DecibelMilliwatts formats a signal strength, with a minus as wide as a digit.
 func DecibelMilliwatts(_ Lang, n int) string {
 	return strings.Replace(strconv.Itoa(n), "-", "−", 1) + " dBm"
 }
 
-// Celsius writes a temperature to a tenth of a degree.
+// Celsius formats a temperature to a tenth of a degree.
 func Celsius(_ Lang, degrees float64) string {
 	return strings.Replace(strconv.FormatFloat(degrees, 'f', 1, 64), "-", "−", 1) + " °C"
 }
 
-// DateTime writes a moment to the second, in the zone that t carries.
+// DateTime formats a time to the second, in the zone of t.
 func DateTime(l Lang, t time.Time) string {
 	if l == Chinese {
 		return t.Format("2006年1月2日 15:04:05")
@@ -65,7 +65,7 @@ func DateTime(l Lang, t time.Time) string {
 	return t.Format("2 Jan 2006, 15:04:05")
 }
 
-// Date writes the day of t.
+// Date formats the day of t.
 func Date(l Lang, t time.Time) string {
 	if l == Chinese {
 		return t.Format("2006年1月2日")
@@ -73,7 +73,7 @@ func Date(l Lang, t time.Time) string {
 	return t.Format("2 Jan 2006")
 }
 
-// Day writes the day of t without its year, for the axis of a chart.
+// Day formats the day of t without its year, for the axis of a chart.
 func Day(l Lang, t time.Time) string {
 	if l == Chinese {
 		return t.Format("1月2日")
@@ -81,10 +81,10 @@ func Day(l Lang, t time.Time) string {
 	return t.Format("2 Jan")
 }
 
-// Clock writes a time of day to the millisecond, for time lines within a call.
+// Clock formats a time of day to the millisecond, for timelines within a call.
 func Clock(_ Lang, t time.Time) string { return t.Format("15:04:05.000") }
 
-// Duration writes d in its one or two leading units.
+// Duration formats d in its one or two leading units.
 func Duration(l Lang, d time.Duration) string {
 	switch d = max(d, 0); {
 	case d > 0 && d < time.Millisecond:
@@ -103,8 +103,8 @@ func Duration(l Lang, d time.Duration) string {
 	return pair(l, "d", int(d.Hours())/24, "h", int(d.Hours())%24)
 }
 
-// seconds divides once: d.Seconds adds the seconds to their fraction, which
-// makes 1.6800000000000002 of 1.68.
+// seconds divides once: d.Seconds adds the seconds to their fraction, which gives
+// 1.6800000000000002 for 1.68.
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(float64(d.Milliseconds())/1000, 'f', -1, 64)
 }
@@ -116,8 +116,8 @@ func pair(l Lang, big string, n int, small string, rest int) string {
 	return Text(l, "duration."+big+"_"+small, big, n, small, rest)
 }
 
-// Relative writes how far t lies from now, in its leading unit. The script
-// does the same with the same messages (see JSKeys) as time goes by.
+// Relative formats the distance of t from now, in its leading unit. The script does the same with
+// the same messages (see JSKeys) as time passes.
 func Relative(l Lang, t, now time.Time) string {
 	if d := now.Sub(t); d < 0 {
 		return leading(l, "time.in.", -d)
@@ -125,7 +125,7 @@ func Relative(l Lang, t, now time.Time) string {
 	return leading(l, "time.ago.", now.Sub(t))
 }
 
-// Lasting writes how long what began at t has lasted.
+// Lasting formats how long a state that began at t has lasted.
 func Lasting(l Lang, t, now time.Time) string { return leading(l, "time.for.", max(now.Sub(t), 0)) }
 
 func leading(l Lang, side string, d time.Duration) string {
@@ -142,7 +142,7 @@ func leading(l Lang, side string, d time.Duration) string {
 	return Text(l, side+"d", "n", int(d.Hours()/24))
 }
 
-// JSKeys are the messages the browser's script needs.
+// JSKeys are the messages that the browser's script needs.
 var JSKeys = []string{
 	"time.now", "time.ago.s", "time.ago.min", "time.ago.h", "time.ago.d",
 	"time.in.s", "time.in.min", "time.in.h", "time.in.d",

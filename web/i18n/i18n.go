@@ -1,13 +1,13 @@
-// Package i18n is the console's message catalogue: every visible text, in
-// every language, and the rules by which numbers and times are written.
+// Package i18n is the console's message catalogue: every visible text, in every language, and the
+// rules for formatting numbers and times.
 //
-// Both languages of a message are side by side in messages/*.json, so that
-// neither is the translation of the other. A text is a whole sentence with
-// named placeholders; code never glues sentences from parts.
+// Both languages of a message are side by side in messages/*.json, so neither is the translation of
+// the other. A text is a whole sentence with named placeholders; code never joins parts into a
+// sentence.
 //
-// It knows codes and their parameters (of package fleet), no pages and no subjects:
-// a code from a newer version is written as it is. The catalogue is read once, at
-// the start, and never changes; there is no lock and no goroutine.
+// It depends on codes and their parameters (of package fleet), but on no page and no subject: a
+// code from a newer version is shown unchanged. The catalogue is read once, at the start, and never
+// changes; there is no lock and no goroutine.
 package i18n
 
 import (
@@ -33,8 +33,8 @@ var Langs = []Lang{English, Chinese}
 
 var matcher = language.NewMatcher([]language.Tag{language.English, language.SimplifiedChinese})
 
-// Match returns the language that fits best: the operator's own choice if it
-// is one of ours, else what the browser asks for, else English.
+// Match returns the language that fits best: the operator's choice if it is supported, else the
+// browser's preference, else English.
 func Match(choice string, r *http.Request) Lang {
 	for _, l := range Langs {
 		if choice == string(l) {
@@ -46,11 +46,10 @@ func Match(choice string, r *http.Request) Lang {
 	return Langs[i]
 }
 
-// Text returns the message with its placeholders filled. args alternates
-// names and values: Text(l, "devices.count", "n", 37). A value that is a
-// number, a time or a duration is written as the language writes it. The
-// value named n picks the plural form. An unknown key shows itself, so that a
-// test finds it and an operator can report it.
+// Text returns the message with its placeholders filled. args alternates names and values: Text(l,
+// "devices.count", "n", 37). A number, a time or a duration is formatted for the language. The
+// value named n selects the plural form. An unknown key is returned unchanged, so that a test finds
+// it and an operator can report it.
 func Text(l Lang, key string, args ...any) string {
 	m, ok := catalogue[key]
 	if !ok {
@@ -74,14 +73,14 @@ func Text(l Lang, key string, args ...any) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// Has reports whether the catalogue holds the message.
+// Has reports whether the catalogue contains the message.
 func Has(key string) bool {
 	_, ok := catalogue[key]
 	return ok
 }
 
-// Raw returns the form of a message for n, its placeholders unfilled: for the script that
-// fills them in the browser.
+// Raw returns the form of a message for n with unfilled placeholders, for the script that fills
+// them in the browser.
 func Raw(l Lang, key string, n int) string { return catalogue[key][l].form([]any{"n", n}) }
 
 func value(l Lang, v any) string {

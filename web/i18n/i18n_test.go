@@ -93,7 +93,7 @@ func TestDurations(t *testing.T) {
 		{0, "0 ms", "0 毫秒"},
 		{84 * time.Millisecond, "84 ms", "84 毫秒"},
 		{1240 * time.Millisecond, "1.24 s", "1.24 秒"},
-		{1680 * time.Millisecond, "1.68 s", "1.68 秒"}, // Seconds has 1.6800000000000002 for it
+		{1680 * time.Millisecond, "1.68 s", "1.68 秒"}, // d.Seconds() returns 1.6800000000000002 for it
 		{9490 * time.Millisecond, "9.49 s", "9.49 秒"},
 		{300 * time.Microsecond, "<1 ms", "<1 毫秒"},
 		{10 * time.Second, "10 s", "10 秒"},

@@ -9,17 +9,16 @@ import (
 	"unicode"
 )
 
-// notOurs are words between quotation marks that are no label of the console: of other
+// notOurs are words between quotation marks that are not labels of the console: words of other
 // programs' pages, examples, states, and terms that a text explains.
 var notOurs = []string{"Install", "Erase device", "高级选项", "旧设备", "或", "非", "离线", "无", "fleetd token create", "device"}
 
-// properNames are labels that are names as well: texts write them without marks.
+// properNames are labels that are names too: texts use them without marks.
 var properNames = []string{"URL", "OTA URL", "WebSocket", "CSV file", "ESP-IDF", "SHA-256", "JSON path"}
 
 var quoted = regexp.MustCompile(`“([^“”]*)”`)
 
-// A text that asks for a button to be pressed names it by the key of its label, so that
-// both cannot drift apart.
+// A text that mentions a button refers to it by the key of its label, so the two cannot differ.
 func TestTextsNameLabelsByTheirKeys(t *testing.T) {
 	all := map[string]message{}
 	names, err := fs.Glob(files, "messages/*.json")
@@ -56,8 +55,8 @@ func TestTextsNameLabelsByTheirKeys(t *testing.T) {
 	}
 }
 
-// englishLabels are the keys of short texts that begin with a capital and end without a
-// full stop, as those of buttons, tabs, columns and headings do.
+// englishLabels are the keys of short texts that begin with a capital and end without a full stop,
+// like the labels of buttons, tabs, columns and headings.
 func englishLabels(all map[string]message) map[string]string {
 	labels := map[string]string{}
 	for key, m := range all {
@@ -70,7 +69,7 @@ func englishLabels(all map[string]message) map[string]string {
 	return labels
 }
 
-// labelsIn finds labels that are written out behind the beginning of a sentence.
+// labelsIn finds literal labels after the beginning of a sentence.
 func labelsIn(text string, labels map[string]string) (found []string) {
 	for l := range labels {
 		for from := 0; ; {
@@ -92,8 +91,8 @@ func labelsIn(text string, labels map[string]string) (found []string) {
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '/' }
 
-// A label that is named reads as it stands on the screen, without the dots of one that
-// leads to a form; what is no label stops the build.
+// A referenced label reads as on the screen, without the dots of a label that opens a form. A
+// reference to a message that is not a label stops the build.
 func TestNamedLabels(t *testing.T) {
 	text := func(en, zh string) message { return message{English: {en}, Chinese: {zh}} }
 	all := map[string]message{"a": text("Pause…", "暂停…"), "b": text("Press “{=a}”, {name}.", "{name}，请按“{=a}”。")}

@@ -2,17 +2,17 @@ package i18n
 
 import "strings"
 
-// Foreign text within a text of ours stands between these: the isolates of
-// Unicode, which cleaned text does not have.
+// Foreign text within one of the console's texts is enclosed in these: the isolates of Unicode,
+// which cleaned text does not contain.
 const markBegin, markEnd = "\u2068", "\u2069"
 
-// A Piece is a part of a text of ours.
+// A Piece is a part of one of the console's texts.
 type Piece struct {
 	Text    string
-	Foreign bool // a device, an operator or a program wrote it
+	Foreign bool // written by a device, an operator or a program
 }
 
-// Mark marks text as foreign within a text of ours.
+// Mark marks text as foreign within one of the console's texts.
 func Mark(text string) string {
 	if text == "" {
 		return ""
@@ -20,13 +20,13 @@ func Mark(text string) string {
 	return markBegin + Unmarked(text) + markEnd
 }
 
-// Unmarked is the text without its marks.
+// Unmarked returns the text without its marks.
 func Unmarked(text string) string {
 	return strings.NewReplacer(markBegin, "", markEnd, "").Replace(text)
 }
 
-// Pieces divides a text at its marks. A text that was cut within a foreign part
-// has no end of it.
+// Pieces divides a text at its marks. If a text was cut within a foreign part, that part has no end
+// mark.
 func Pieces(text string) []Piece {
 	var all []Piece
 	add := func(text string, foreign bool) {

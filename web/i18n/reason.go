@@ -11,12 +11,11 @@ import (
 	"fleetd/fleet"
 )
 
-// Because writes the message of a code: message prefix+code with the code's
-// parameters, each written as the end of its name says (see [fleet.Params]).
-// The parameter "case" chooses among messages prefix+code+"."+case.
-// zone is that of the reader's clock. A parameter that is a reason is written
-// with the same prefix. A code without a message is written as it is: it came
-// from a newer version, or from the wire.
+// Because returns the text of a code: message prefix+code with the code's parameters, each
+// formatted according to the end of its name (see [fleet.Params]). The parameter "case" selects
+// among messages prefix+code+"."+case. zone is the reader's zone. A parameter that is a reason gets
+// the same prefix. A code without a message is returned unchanged: it came from a newer version, or
+// from a device or server.
 func Because(l Lang, zone *time.Location, prefix string, r fleet.Reason) string {
 	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix}.text(r)
 }
@@ -26,19 +25,17 @@ func BecauseMarked(l Lang, zone *time.Location, prefix string, r fleet.Reason) s
 	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix, mark: true}.text(r)
 }
 
-// otherPrefix is where a code in the parameters of another one has its message if
-// it has none of that kind: why an image is withheld is part of refusals, and of
-// what campaigns put on record.
+// otherPrefix is the second prefix for codes that are parameters of another code. The reason why an
+// image is withheld is a part of refusals and also of the records of campaigns.
 var otherPrefix = map[string]string{reasonPrefix: errorPrefix, errorPrefix: reasonPrefix}
 
 const (
-	reasonPrefix = "reason."     // of a [fleet.Reason] on record
-	errorPrefix  = "error.code." // of [fleet.Error], and of all that is nested in it
+	reasonPrefix = "reason."     // of a recorded [fleet.Reason]
+	errorPrefix  = "error.code." // of [fleet.Error], and of everything nested in it
 	callPrefix   = "call.error." // of [fleet.CallError]
 )
 
-// Error writes for a page what an error says: a sentence in the reader's
-// language.
+// Error returns the text of an error for a page: a sentence in the reader's language.
 func Error(l Lang, zone *time.Location, e *fleet.Error) string {
 	return Unmarked(ErrorMarked(l, zone, e))
 }
@@ -49,8 +46,8 @@ func ErrorMarked(l Lang, zone *time.Location, e *fleet.Error) string {
 		text(e.Reason())
 }
 
-// ErrorDetail writes for programs, logs and terminals what an error says:
-// English that can be part of a larger sentence.
+// ErrorDetail returns the text of an error for programs, logs and terminals: English that can be
+// part of a larger sentence.
 func ErrorDetail(e *fleet.Error) string { return Detail(errorPrefix, e.Reason()) }
 
 // Detail is [Because] for programs and terminals.
@@ -58,21 +55,21 @@ func Detail(prefix string, r fleet.Reason) string {
 	return writer{lang: English, prefix: prefix, nested: prefix}.text(r)
 }
 
-// CallError writes for a page why a call failed. foreign says that the words
-// are the device's, or those of an older version.
+// CallError returns the cause of a failed call for a page. foreign reports whether the text came
+// from the device or from an older version.
 func CallError(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
 	text, foreign = CallErrorMarked(l, zone, e)
 	return Unmarked(text), foreign
 }
 
-// CallErrorMarked is [CallError] with the foreign parts of a text of ours
-// marked, for [Pieces].
+// CallErrorMarked is [CallError] with the foreign parts of the console's texts marked, for
+// [Pieces].
 func CallErrorMarked(l Lang, zone *time.Location, e *fleet.CallError) (text string, foreign bool) {
 	return callError(writer{lang: l, zone: zone, prefix: callPrefix, nested: errorPrefix, sentence: true, mark: true,
 		terms: true}, e)
 }
 
-// CallErrorDetail writes for programs and terminals why a call failed.
+// CallErrorDetail returns the cause of a failed call for programs and terminals.
 func CallErrorDetail(e *fleet.CallError) string {
 	text, _ := callError(writer{lang: English, prefix: callPrefix, nested: errorPrefix}, e)
 	return text
@@ -83,7 +80,7 @@ func callError(w writer, e *fleet.CallError) (text string, foreign bool) {
 		return "", false
 	}
 	r := e.Reason()
-	if n, ok := r.Params["bytes"].(int64); ok { // both are sizes, by names that the wire has had before the rule
+	if n, ok := r.Params["bytes"].(int64); ok { // both are sizes; their names on the wire are older than the rule
 		limit, _ := r.Params["limit"].(int64)
 		r = r.With("bytes", Bytes(w.lang, n)).With("limit", Bytes(w.lang, limit))
 	}
@@ -94,8 +91,7 @@ func callError(w writer, e *fleet.CallError) (text string, foreign bool) {
 	return cmp.Or(e.Message, e.Code), e.Message != ""
 }
 
-// filled reports whether there is a parameter for every placeholder: records of
-// older versions have none.
+// filled reports whether every placeholder has a parameter: records of older versions have none.
 func filled(texts forms, p fleet.Params) bool {
 	for _, name := range placeholdersIn(texts[len(texts)-1]) {
 		if _, ok := p[name]; !ok {
@@ -105,18 +101,18 @@ func filled(texts forms, p fleet.Params) bool {
 	return true
 }
 
-// A writer makes the text of codes for one reader.
+// A writer formats codes for one reader.
 type writer struct {
 	lang           Lang
 	zone           *time.Location // nil for programs: times are RFC 3339
 	prefix, nested string         // of the messages of a code, and of the codes in its parameters
 	sentence       bool           // with a capital and a full stop
 	mark           bool           // with its foreign parts marked
-	terms          bool           // with roles and fields as pages call them
+	terms          bool           // with the pages' names for roles and fields
 }
 
-// key is the message of a code, "" without one. A case that says the same of
-// many codes has its message under "any".
+// key returns the message key of a code, or "". A case with the same text for many codes has its
+// message under "any".
 func (w writer) key(r fleet.Reason) string {
 	keys := []string{w.prefix + r.Code}
 	if which := r.Params.Case(); which != "" {
@@ -150,8 +146,8 @@ func (w writer) text(r fleet.Reason) string {
 	return text
 }
 
-// moment writes one of the times of a reason: on the reader's clock alone if all
-// are of one day, to the second if they are close to each other.
+// moment formats one of the times of a reason: as time of day alone if all times are on one day, to
+// the second if they are close to each other.
 func (w writer) moment(all fleet.Params, text string) string {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -206,11 +202,11 @@ func (w writer) param(name string, value any) any {
 	return value
 }
 
-// sentence gives a text its capital and full stop. What begins with a parameter
-// or with the name of a field keeps its first letter.
+// sentence gives a text its capital and full stop. A text that begins with a parameter or with the
+// name of a field keeps its first letter.
 func sentence(message, text string) string {
 	if strings.HasPrefix(message, "{cause}") || strings.HasPrefix(message, "{act}") ||
-		strings.HasPrefix(message, "{field}") { // a text of ours
+		strings.HasPrefix(message, "{field}") { // one of the console's texts
 		message = text
 	}
 	first, _ := utf8.DecodeRuneInString(message)

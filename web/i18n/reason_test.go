@@ -91,7 +91,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Records of older versions have text and no parameters; a device's words stay.
+// Records of older versions have text and no parameters; a device's text stays unchanged.
 func TestCallErrors(t *testing.T) {
 	tests := []struct {
 		e       *fleet.CallError

@@ -36,9 +36,8 @@ func reasonParams(t *testing.T) map[string][]string {
 	return all
 }
 
-// Every code has a message, every message a code, and a message names no
-// parameter that its code does not have. Package i18n's own test holds both
-// languages to the same placeholders.
+// Every code has a message, every message has a code, and a message uses only the parameters of its
+// code. Package i18n's own test checks that both languages have the same placeholders.
 func TestReasonsHaveMessages(t *testing.T) {
 	placeholder := regexp.MustCompile(`\{([a-z_]+)\}`)
 	codes := reasonParams(t)
@@ -62,14 +61,13 @@ func TestReasonsHaveMessages(t *testing.T) {
 	}
 }
 
-// madeElsewhere are codes that no call of fleet.Because names: SQL writes them,
-// a table chooses among them, or rows of earlier versions have them.
+// madeElsewhere are codes that no call of fleet.Because contains: they are written by SQL, chosen
+// from a table, or in rows of earlier versions.
 var madeElsewhere = []string{campaign.ReasonBusyIn, campaign.ReasonTakenOver, campaign.ReasonWaveNamed,
 	campaign.ReasonRequeuedBy, campaign.ReasonLegacyText, fleet.CauseKicked, fleet.PresenceWatched,
 	campaign.ReasonRuleFired, campaign.ReasonLimitShare, campaign.ReasonLimitFirst}
 
-// Every code is made with exactly the parameters that its table names, and
-// every code is made.
+// Every code is created somewhere, with exactly the parameters in its table.
 func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 	made := make(map[string]bool)
 	for _, code := range madeElsewhere {
@@ -81,7 +79,7 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 		files := parse(t, filepath.Join("../..", dir))
 		for _, f := range files {
 			ast.Inspect(f, func(n ast.Node) bool {
-				if id, ok := n.(*ast.Ident); ok { // constants that are handed on, as in tables
+				if id, ok := n.(*ast.Ident); ok { // constants in variables, as in tables
 					if code, known := constants[id.Name]; known && id.Obj == nil {
 						made[code] = true
 					}
@@ -175,7 +173,7 @@ func paramNames(call *ast.CallExpr) (names []string) {
 	return names
 }
 
-// Every condition has its texts, with no parameter that it does not have.
+// Every condition has its texts, which use only its parameters.
 func TestAlertsHaveMessages(t *testing.T) {
 	for _, c := range alert.Conditions {
 		for _, key := range []string{"alert.kind." + string(c.Kind), "alert.what." + string(c.Kind)} {

@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// fillChinese fills the placeholders of a Chinese text and sets the space at
-// both ends of each value: one between Chinese characters and a Latin word or a
-// number, none between Chinese characters. Whether a value is one or the other
-// shows only when it is there.
+// fillChinese fills the placeholders of a Chinese text and sets the space at both ends of each
+// value: a space between Chinese characters and a Latin word or a number, none between Chinese
+// characters. Only the value itself shows which of the two applies.
 func fillChinese(text string, values map[string]string) string {
 	var out string
 	at := 0
@@ -25,8 +24,8 @@ func fillChinese(text string, values map[string]string) string {
 	return join(out, text[at:])
 }
 
-// join puts next behind text. Marks of foreign parts do not count as
-// characters; a space within them stays.
+// join appends next to text. Marks of foreign parts do not count as characters; a space within them
+// stays.
 func join(text, next string) string {
 	before, _ := utf8.DecodeLastRuneInString(Unmarked(strings.TrimSuffix(text, " ")))
 	after, _ := utf8.DecodeRuneInString(Unmarked(strings.TrimPrefix(next, " ")))
@@ -40,7 +39,7 @@ func join(text, next string) string {
 	return text + next
 }
 
-// isWide reports whether a character takes no space next to a Chinese one.
+// isWide reports whether a character needs no space next to a Chinese one.
 func isWide(r rune) bool {
 	return unicode.Is(unicode.Han, r) || strings.ContainsRune("“”‘’（）《》，。；：、！？", r)
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Names that programs use for fields of a plan or a form, and the messages with
-// which pages label them. A field of a table's row has its table before it.
+// Names that programs use for fields of a plan or a form, with the messages of their labels on
+// pages. The name of a field in a table's row begins with its table.
 var fieldLabels = map[string]string{
 	"name": "device.name", "reason": "hold.reason", "board": "firmware.upload.board", "version": "devices.col.version",
 
@@ -28,12 +28,12 @@ var fieldLabels = map[string]string{
 	"health_checks.retries": "campaign.check.retries", "assert.path": "campaign.check.path",
 }
 
-// term is what a page calls the value of a parameter that has a name for
-// programs, such as a role or a field; "" if it has none.
+// term returns the pages' name for the value of a parameter, such as a role or a field, or "" if
+// programs and pages use the same name.
 func term(l Lang, name, value string) string {
 	switch name {
 	case "role", "need":
-		if l != English && Has("role."+value) { // within a sentence, English names roles as programs do
+		if l != English && Has("role."+value) { // within an English sentence, roles have the same names as in programs
 			return Text(l, "role."+value)
 		}
 	case "field":
@@ -42,8 +42,8 @@ func term(l Lang, name, value string) string {
 	return ""
 }
 
-// fieldTerm is the label of a field such as waves[0].percent, with its row.
-// table is the one that the field is in, "" for none.
+// fieldTerm returns the label of a field such as waves[0].percent, with its row. table is the table
+// of the field, or "".
 func fieldTerm(l Lang, table, field string) string {
 	first, rest, _ := strings.Cut(field, ".")
 	first, index, isRow := strings.Cut(strings.TrimSuffix(first, "]"), "[")

@@ -7,8 +7,8 @@ import (
 	"fleetd/fleet"
 )
 
-// Pages call roles and fields of a plan what they call them elsewhere; programs
-// get their own names.
+// Pages use their own names for roles and for the fields of a plan; programs get the names for
+// programs.
 func TestTerms(t *testing.T) {
 	for field, key := range fieldLabels {
 		if !Has(key) {
@@ -54,7 +54,8 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// A space is between Chinese characters and a Latin word or number, also where
+// A space separates Chinese characters from a Latin word or number, also if only the value decides
+// which it is.
 // a value decides which it is.
 func TestChineseSpacing(t *testing.T) {
 	catalogue["test.spacing"] = message{English: {"x"}, Chinese: {"参数{name}须为 {wanted}，共{n}项"}}
