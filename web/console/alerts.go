@@ -17,7 +17,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// alertRoutes are the pages about what is wrong.
+// alertRoutes are the pages about alerts.
 func (s *Server) alertRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	one := ui.PathAlerts + "/{alert}"
@@ -45,7 +45,7 @@ func alertCards(ctx context.Context, list []alert.Alert) (cards []ui.AlertCard) 
 	return cards
 }
 
-// alertsNow is what the overview begins with.
+// alertsNow returns the alerts at the top of the overview.
 func (s *Server) alertsNow(ctx context.Context) ui.AlertsNow {
 	by := viewerOf(ctx).actor()
 	return ui.AlertsNow{Cards: alertCards(ctx, s.Alerts.Current(by)), Hidden: !alert.Sees(by),
@@ -71,7 +71,7 @@ func (s *Server) listAlerts(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// alert reads the alert that the address names.
+// alertPage reads the alert in the address.
 func (s *Server) alertPage(r *http.Request) (ui.AlertPage, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "alert"))
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *Server) showAlert(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// acknowledgeAlert leads back to where the button was, or shows on the alert's
-// page why it was not possible.
+// acknowledgeAlert redirects to the page with the button, or shows on the alert's page why the act
+// failed.
 func (s *Server) acknowledgeAlert(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -113,7 +113,7 @@ func (s *Server) acknowledgeAlert(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if now, err := s.alertPage(r); err == nil {
-		page = now // another person may have been faster
+		page = now // another operator may have been faster
 	}
 	page.Problem = explain(ctx, err)
 	again, _ := showAgain(page.Page())
@@ -135,8 +135,8 @@ func (s *Server) showAlertSettings(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// alertsSet leads back to the page after a change, or shows there why there was
-// none; keep puts back what was typed.
+// alertsSet redirects to the page after a change, or shows there why the change failed; keep
+// restores the text as typed.
 func (s *Server) alertsSet(r *http.Request, key string, err error, keep func(*ui.AlertSettingsPage)) (answer, error) {
 	ctx := r.Context()
 	if err == nil {
@@ -197,8 +197,8 @@ func (s *Server) testAlertMail(r *http.Request) (answer, error) {
 type alertsView struct {
 	server *Server
 	only   uuid.UUID // of an alert's page
-	ended  bool      // the list is about those that have ended
-	began  time.Time // what opened later is not on the page
+	ended  bool      // the list shows ended alerts
+	began  time.Time // alerts that opened later are not on the page
 	seen   map[uuid.UUID]bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/alert"
 )
 
-// An alert opens while pages are open, and is acknowledged without script.
+// An alert opens while pages are open, and is acknowledged without JavaScript.
 func TestAlertsOnPages(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

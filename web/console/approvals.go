@@ -74,8 +74,7 @@ func (s *Server) listApprovals(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// approvalCard adds what the reader has to know of the devices, and what the
-// reader may do.
+// approvalCard adds the facts about the devices, and the acts that the viewer may do.
 func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.ApprovalCard, error) {
 	card := ui.ApprovalCard{Approval: a}
 	ids := []fleet.DeviceID{a.Device}
@@ -124,7 +123,7 @@ func (s *Server) approvalCard(ctx context.Context, a call.Approval) (ui.Approval
 	return card, nil
 }
 
-// approval reads the approval that the address names.
+// approval reads the approval in the address.
 func (s *Server) approval(r *http.Request) (call.Approval, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "approval"))
 	if err != nil {
@@ -146,11 +145,11 @@ func (s *Server) showApproval(r *http.Request) (answer, error) {
 	return show(ui.ApprovalPage{Card: card}.Page())
 }
 
-// A decision is one way to end an approval, and the message that says so.
+// A decision is one way to end an approval, with the message for it.
 type decision struct {
 	do    func(*call.Approvals) func(context.Context, fleet.Principal, uuid.UUID, string) (call.Approval, error)
 	flash string
-	typed bool // a tool after which the device is away has to be confirmed
+	typed bool // a tool that disconnects the device needs a typed confirmation
 }
 
 type decide = func(context.Context, fleet.Principal, uuid.UUID, string) (call.Approval, error)
@@ -161,8 +160,8 @@ var (
 	withdrawIt = decision{func(s *call.Approvals) decide { return s.Withdraw }, "flash.approval_withdrawn", false}
 )
 
-// decideApproval decides and leads back to the approval's page, or shows there
-// why it was not possible.
+// decideApproval decides and redirects to the approval's page, or shows there why the decision
+// failed.
 func (s *Server) decideApproval(d decision) handler {
 	return func(r *http.Request) (answer, error) {
 		if err := r.ParseForm(); err != nil {
@@ -187,7 +186,7 @@ func (s *Server) decideApproval(d decision) handler {
 			return answer{}, err
 		}
 		if now, err := s.Approvals.Get(ctx, viewerOf(ctx).actor(), a.ID); err == nil {
-			a = now // another person may have been faster
+			a = now // another operator may have been faster
 		}
 		card, failed := s.approvalCard(ctx, a)
 		if failed != nil {
@@ -207,8 +206,7 @@ func approvalSubject(a call.Approval) string {
 	return ui.FanOutPath(a.SubjectID.String())
 }
 
-// confirmedApproval holds the approval of a tool that takes devices away to what
-// was typed.
+// confirmedApproval checks the typed confirmation for a tool that disconnects devices.
 func (s *Server) confirmedApproval(ctx context.Context, a call.Approval, typed string) bool {
 	word := ui.ApprovalCard{Approval: a}.Confirm()
 	if word == "" || a.Subject == call.ApprovalOfFanOut {
@@ -218,12 +216,12 @@ func (s *Server) confirmedApproval(ctx context.Context, a call.Approval, typed s
 	return err == nil && confirmed(word, typed, d)
 }
 
-// An approvalsView follows the inbox, or one approval: it shows decisions on the
-// spot, and counts what is new.
+// An approvalsView follows the inbox, or one approval: it shows decisions at once, and counts new
+// approvals.
 type approvalsView struct {
 	server *Server
 	only   uuid.UUID          // of an approval's own page
-	began  time.Time          // what was asked for later is not on the page
+	began  time.Time          // later requests are not on the page
 	seen   map[uuid.UUID]bool // counted as new
 }
 
@@ -252,7 +250,7 @@ func (v *approvalsView) render(ctx context.Context, events []fleet.Event) (u upd
 	return u, nil
 }
 
-// show leaves what waits as it is: a reason may be half typed.
+// show does not update a waiting approval, because its form may contain half a reason.
 func (v *approvalsView) show(ctx context.Context, id uuid.UUID, u *updates) error {
 	a, err := v.server.Approvals.Get(ctx, viewerOf(ctx).actor(), id)
 	if errors.Is(err, fleet.ErrNotFound) {

@@ -17,8 +17,7 @@ import (
 	"fleetd/fleet/policy"
 )
 
-// askFirst makes a rule that has calls of the tools wait for an approval, until
-// remove is called.
+// askFirst adds a rule that requires an approval for calls of the tools, until remove is called.
 func (c *site) askFirst(tools ...string) (remove func()) {
 	c.t.Helper()
 	ctx, by := c.t.Context(), fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
@@ -36,7 +35,7 @@ func (c *site) askFirst(tools ...string) (remove func()) {
 
 const loud = "self.audio_speaker.set_volume"
 
-// asked makes a call of a model's that waits for its approval.
+// asked makes a call of a language model that waits for its approval.
 func (c *site) asked(tool, arguments string) fleet.Call {
 	c.t.Helper()
 	kind := fleet.KindModel
@@ -93,7 +92,7 @@ func TestApprovalPages(t *testing.T) {
 	operator.post(path+"/deny", url.Values{"reason": {"too loud"}}).wantRedirect(path)
 	operator.get("/calls/" + asked.ID.String()).wantStatus(200).says("Denied by operator-1: too loud")
 
-	// A tool that takes the device away is confirmed by typing.
+	// A tool that disconnects the device requires a typed confirmation.
 	asked = c.asked(fleet.ToolReboot, `{}`)
 	path = "/approvals/" + asked.Approval.String()
 	operator.get(path).says("1 device restarts.", "Type reboot to approve")

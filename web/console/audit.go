@@ -17,7 +17,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxAuditExport bounds the entries of one file; a longer record is asked for by time.
+// maxAuditExport bounds the entries of one file; the filter of times divides a longer record.
 const maxAuditExport = 100_000
 
 func (s *Server) auditRoutes() []route {
@@ -28,7 +28,7 @@ func (s *Server) auditRoutes() []route {
 	}
 }
 
-// auditFilter reads the list's filter. Times are the viewer's, as in [callFilter].
+// auditFilter reads the list's filter. Times are in the viewer's zone, as in [callFilter].
 func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) {
 	f = audit.Filter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
 		Cursor: l.Get("cursor")}
@@ -62,8 +62,8 @@ func (s *Server) listAudit(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// exportAudit writes the entries of the list's filter as CSV, a page of the
-// store at a time. What the file holds is for programs: codes, and times in UTC.
+// exportAudit writes the entries of the list's filter as CSV, one page of the store at a time. The
+// file is for programs: codes, and times in UTC.
 func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	f, err := auditFilter(auditList(r), viewerOf(ctx).zone)
@@ -98,17 +98,17 @@ func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
 	out.Flush() // an error means that the reader has gone
 }
 
-// cutShort ends an answer of which a part has been sent already, so that its
-// reader does not take the part for the whole.
+// cutShort aborts a response of which a part has been sent already, so the reader does not mistake
+// the part for the whole.
 func (s *Server) cutShort(ctx context.Context, what string, err error) {
 	if ctx.Err() == nil {
-		s.Log.Error("answer cut short", "what", what, "err", err)
+		s.Log.Error("response cut short", "what", what, "err", err)
 	}
 	panic(http.ErrAbortHandler)
 }
 
 func auditRecord(e audit.Entry) []string {
-	detail, _ := json.Marshal(e.Detail) // it was JSON
+	detail, _ := json.Marshal(e.Detail) // it was JSON before
 	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
 		e.Action, e.Subject, string(detail)}
 	for i := range record {
@@ -117,10 +117,11 @@ func auditRecord(e audit.Entry) []string {
 	return record
 }
 
-// auditSlack is how much earlier than others an entry may be dated that shows after them: its change took that long.
+// auditSlack is how much earlier than its neighbours a newly visible entry may be dated: as long as
+// its change took.
 const auditSlack = 10 * time.Second
 
-// An auditView counts the entries that were written after the page. No event announces them: they are looked for.
+// An auditView counts the entries written after the page. No event announces them, so it polls.
 type auditView struct {
 	server *Server
 	filter audit.Filter
@@ -140,7 +141,7 @@ func (v *auditView) wants(*fleet.Event) bool { return false }
 
 func (v *auditView) render(context.Context, []fleet.Event) (updates, error) { return updates{}, nil }
 
-// begin takes what is written so far as shown.
+// begin marks all entries so far as shown.
 func (v *auditView) begin(ctx context.Context) (updates, error) {
 	_, err := v.look(ctx)
 	return updates{}, err

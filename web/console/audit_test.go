@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// What was changed is listed with who did it, found by each filter, and
-// exported so that a spreadsheet computes nothing of it.
+// A change is listed with its author, found by each filter, and exported without formulas that a
+// spreadsheet would compute.
 func TestAudit(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
@@ -52,7 +52,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// What has a UUID is named, also when it is gone, and new entries are announced.
+// The record shows the names of things with a UUID, also after they are gone, and announces new
+// entries.
 func TestAuditNamesWhatWasChanged(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)

@@ -15,10 +15,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// bulkBytes is room for the ids of as many devices as one act may have.
+// bulkBytes has room for the ids of the maximum number of devices in one act.
 const bulkBytes = 2 << 20
 
-// maxAddress bounds an address that a form is turned into: proxies take 8 KB.
+// maxAddress bounds an address made from a form: proxies accept 8 KB.
 const maxAddress = 6 << 10
 
 func (s *Server) bulkRoutes() []route {
@@ -30,8 +30,8 @@ func (s *Server) bulkRoutes() []route {
 	}
 }
 
-// planBulk shows what an act would do. Without an act there is nothing to show: it is
-// chosen on the list.
+// planBulk shows the preview of an act. Without an act it redirects to the list, where acts are
+// chosen.
 func (s *Server) planBulk(r *http.Request) (answer, error) {
 	if r.URL.Query().Get("act") == "" {
 		return goTo(ui.PathDevices)
@@ -39,8 +39,8 @@ func (s *Server) planBulk(r *http.Request) (answer, error) {
 	return s.bulkPlanned(r.Context(), r.URL.Query())
 }
 
-// doBulk carries out what the page showed. From a list it leads to the page; a
-// choice that is too long for an address is shown at once.
+// doBulk carries out the previewed act. From a list it redirects to the preview; if the choice is
+// too long for an address, it shows the preview at once.
 func (s *Server) doBulk(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -75,8 +75,8 @@ func (s *Server) doBulk(r *http.Request) (answer, error) {
 	return s.bulkPlanned(r.Context(), chosen)
 }
 
-// audienceForm is what a form says of its devices: all of a query, or those that
-// were ticked. ids are ticked ones, also of pages that were left.
+// audienceForm returns the part of a form that chooses devices: all of a query, or the checked
+// ones. ids are checked devices, also of earlier pages.
 func audienceForm(form url.Values) url.Values {
 	if form.Has("all") {
 		return url.Values{"all": {"1"}, "q": {form.Get("q")}}
@@ -88,7 +88,7 @@ func audienceForm(form url.Values) url.Values {
 	return url.Values{"d": ids}
 }
 
-// bulkRequest reads a form, with what is wrong in it.
+// bulkRequest reads a form, and returns its errors.
 func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.BulkRequest, err error) {
 	r = fleet.BulkRequest{Actor: viewerOf(ctx).actor(), Query: form.Get("q"), Act: fleet.BulkAct(form.Get("act")),
 		Tags: splitTags(form.Get("tags")), Reason: form.Get("reason")}
@@ -114,7 +114,7 @@ func (s *Server) bulkRequest(ctx context.Context, form url.Values) (r fleet.Bulk
 
 var errNothingTicked = fleet.Refuse(fleet.ErrInvalid, "nothing_ticked")
 
-// backToList is the list from which the devices were chosen.
+// backToList returns the list from which the devices were chosen.
 func backToList(form url.Values) string {
 	if next := localPath(form.Get("next")); next != ui.PathHome {
 		return next
@@ -122,7 +122,7 @@ func backToList(form url.Values) string {
 	return ui.PathDevices
 }
 
-// bulkPlanned shows what an act would do, or asks for what it needs.
+// bulkPlanned shows the preview of an act, or the fields that it still needs.
 func (s *Server) bulkPlanned(ctx context.Context, form url.Values) (answer, error) {
 	page, r, err := s.bulkPage(ctx, form)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Server) bulkPage(ctx context.Context, form url.Values) (ui.BulkPage, fl
 	return page, r, err
 }
 
-// showBulk shows the preview; what the operator can mend stands on the page.
+// showBulk shows the preview, with the errors that the operator can correct.
 func (s *Server) showBulk(ctx context.Context, page ui.BulkPage, r fleet.BulkRequest) (answer, error) {
 	preview, err := s.Devices.PreviewBulk(ctx, r)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// An act on many devices: chosen in the list, named, previewed, done.
+// An act on many devices is chosen in the list, named, previewed and done.
 func TestBulkActFromTheList(t *testing.T) {
 	c := newConsole(t)
 	ids := []fleet.DeviceID{"a085e3112233", "a085e3112244", "a085e3112255"}
@@ -73,7 +73,7 @@ func TestBulkRetireNeedsTheTypedCount(t *testing.T) {
 	b.get("/devices").wantText("#flash", "2 devices are retired")
 }
 
-// More devices than an address takes are chosen, shown and changed all the same.
+// More devices than fit in an address can still be chosen, shown and changed.
 func TestBulkManyTicked(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

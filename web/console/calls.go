@@ -17,8 +17,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// callFilter reads the list's filter. Times are the viewer's, as a browser's
-// date field writes them, or RFC 3339.
+// callFilter reads the list's filter. Times are in the viewer's zone, in the format of a browser's
+// date field, or RFC 3339.
 func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
 	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Limit: limitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
@@ -97,7 +97,7 @@ func (s *Server) listCalls(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// callRows shows calls with the names of their devices.
+// callRows returns the rows of calls, with the names of their devices.
 func (s *Server) callRows(ctx context.Context, calls []fleet.Call) ([]ui.CallRow, error) {
 	names, err := s.names(ctx, calls)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Server) callRow(ctx context.Context, c fleet.Call, device string) ui.Ca
 	return row
 }
 
-// mayCancel reports whether the call waits, and the viewer may cancel it.
+// mayCancel reports whether the call waits and the viewer may cancel it.
 func (s *Server) mayCancel(ctx context.Context, c fleet.Call) bool {
 	return s.mayEndWait(ctx, c, "cancel_call")
 }
@@ -150,7 +150,7 @@ func (s *Server) mayEndWait(ctx context.Context, c fleet.Call, act string) bool 
 	return err == nil && viewerOf(ctx).actor().MayEndWait(c, d, act) == nil
 }
 
-// firstText is the first text of an answer, as much of it as a row can show.
+// firstText returns the first text of a result, cut to the size of a row.
 func firstText(result json.RawMessage) string {
 	var r struct {
 		Content []struct{ Text string }
@@ -182,7 +182,7 @@ func (s *Server) showCall(r *http.Request) (answer, error) {
 	return show(ui.CallPage{Call: v}.Page())
 }
 
-// call reads the call that the address names.
+// call reads the call in the address.
 func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Server) call(r *http.Request) (fleet.Call, error) {
 	return s.Calls.Get(r.Context(), id)
 }
 
-// callView adds to a call the pictures that were uploaded for it.
+// callView adds the uploaded pictures to a call.
 func (s *Server) callView(ctx context.Context, c fleet.Call, device string) (ui.CallView, error) {
 	v := ui.CallView{Call: c, DeviceName: device, CanCancel: s.mayCancel(ctx, c),
 		CanInterrupt: c.Waits.Is(call.ReasonInConversation) && s.mayEndWait(ctx, c, "interrupt_call")}

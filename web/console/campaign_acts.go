@@ -14,12 +14,11 @@ import (
 	"fleetd/web/ui"
 )
 
-// A campaignDo is one thing that an operator does to a campaign. It returns
-// the campaign to look at next.
+// A campaignDo is one act of an operator on a campaign. It returns the campaign to show next.
 type campaignDo func(ctx context.Context, by fleet.Principal, c campaign.Campaign, form func(string) string) (
 	campaign.Campaign, error)
 
-// campaignActs are the acts by the last part of their address.
+// campaignActs returns the acts by the last part of their address.
 func (s *Server) campaignActs() map[string]campaignDo {
 	return map[string]campaignDo{
 		"start":    s.simple(func(f *campaign.Service) simpleAct { return f.Start }),
@@ -51,8 +50,8 @@ func (s *Server) campaignActs() map[string]campaignDo {
 
 type simpleAct func(ctx context.Context, by fleet.Principal, id uuid.UUID) (campaign.Campaign, error)
 
-// simple returns an act without parameters. It looks up the service when the act
-// is done: the table of routes is also read without a service.
+// simple returns an act without parameters. It looks up the service when the act runs, because the
+// table of routes is also built without services.
 func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
 	return func(ctx context.Context, by fleet.Principal, c campaign.Campaign, _ func(string) string) (campaign.Campaign,
 		error) {
@@ -60,7 +59,8 @@ func (s *Server) simple(act func(*campaign.Service) simpleAct) campaignDo {
 	}
 }
 
-// typedCount holds a dangerous act to the number of devices in the campaign.
+// typedCount compares the typed number with the number of devices in the campaign, for dangerous
+// acts.
 func typedCount(c campaign.Campaign, form func(string) string) error {
 	if typed := strings.ReplaceAll(strings.TrimSpace(form("confirm")), ",", ""); typed != strconv.Itoa(c.Targets) {
 		return errNotConfirmed
@@ -85,8 +85,7 @@ func (s *Server) rollBackCampaign(ctx context.Context, by fleet.Principal, c cam
 	return s.Campaigns.Rollback(ctx, by, c.ID)
 }
 
-// campaignAct does something to a campaign and leads back to its board, which
-// says what came of it.
+// campaignAct runs an act and redirects to the campaign's board, which shows the outcome.
 func (s *Server) campaignAct(name string, do campaignDo) handler {
 	return func(r *http.Request) (answer, error) {
 		id, err := campaignID(r)
@@ -110,7 +109,7 @@ func (s *Server) campaignAct(name string, do campaignDo) handler {
 	}
 }
 
-// flashKey is the message of an act. A start is of three kinds.
+// flashKey returns the message of an act. A start has three messages.
 func flashKey(act string, after campaign.Campaign) string {
 	if act == "start" {
 		return "campaign.flash.start." + string(after.State)
@@ -118,8 +117,8 @@ func flashKey(act string, after campaign.Campaign) string {
 	return "campaign.flash." + act
 }
 
-// actFailed shows why an act was refused on the page where the reader was; the
-// campaign may have changed state before the button was pressed.
+// actFailed shows why an act was refused, on the page with the button. The campaign may have
+// changed state before the button was pressed.
 func (s *Server) actFailed(ctx context.Context, err error, location string) (answer, error) {
 	for _, kind := range []error{fleet.ErrConflict, fleet.ErrInvalid, fleet.ErrForbidden} {
 		if errors.Is(err, kind) && !errors.Is(err, errNotConfirmed) {

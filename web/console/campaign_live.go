@@ -15,7 +15,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// newCampaignView finds what a page of campaigns follows.
+// newCampaignView returns the view of a page about campaigns.
 func (s *Server) newCampaignView(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	if q.Get("view") == ui.ViewCampaigns {
@@ -46,10 +46,10 @@ func ofCampaign(e *fleet.Event) bool {
 	return e.Kind == fleet.EventCampaign || e.Kind == fleet.EventDeployed
 }
 
-// sent remembers what a page was sent, so that only what changed is sent again.
+// sent stores what a page has received, so only changes are sent again.
 type sent map[string]string
 
-// changed renders a part and returns it, or nil if the page has it already.
+// changed renders a part and returns it, or nil if the page already has it.
 func (s sent) changed(ctx context.Context, part string, c templ.Component) (templ.Component, error) {
 	var b strings.Builder
 	if err := c.Render(ctx, &b); err != nil {
@@ -67,11 +67,11 @@ type campaignView struct {
 	server *Server
 	id     uuid.UUID
 	sent   sent
-	shape  string // of the page: parts come and go as the campaign starts
+	shape  string // of the page: parts come and go when the campaign starts
 }
 
-// pace bounds what a browser spends on the board of a large campaign, of which
-// nearly every part changes all the time.
+// pace bounds the browser's work for the board of a large campaign, where nearly every part changes
+// all the time.
 func (v *campaignView) pace() time.Duration { return 2 * paceCounts }
 
 func (v *campaignView) wants(e *fleet.Event) bool { return ofCampaign(e) && e.Subject == v.id.String() }
@@ -80,7 +80,7 @@ func (v *campaignView) begin(ctx context.Context) (updates, error) { return v.sh
 
 func (v *campaignView) render(ctx context.Context, _ []fleet.Event) (updates, error) {
 	u, err := v.show(ctx)
-	u.later = true // the numbers may be a moment old
+	u.later = true // the counts may lag a moment
 	return u, err
 }
 
@@ -113,7 +113,7 @@ type campaignListView struct {
 	server *Server
 	filter campaign.Filter
 	rows   map[string]bool // on the page
-	seen   map[string]bool // already considered as new
+	seen   map[string]bool // already checked for new ones
 	began  time.Time
 }
 
@@ -142,7 +142,7 @@ func (v *campaignListView) render(ctx context.Context, events []fleet.Event) (u 
 	return u, nil
 }
 
-// subjects are the campaigns that events are about.
+// subjects returns the campaigns that the events are about.
 func subjects(events []fleet.Event) map[string]bool {
 	all := make(map[string]bool)
 	for _, e := range events {
@@ -181,8 +181,7 @@ func (s *Server) campaignOf(ctx context.Context, subject string) (campaign.Campa
 	return s.Campaigns.Campaign(ctx, id)
 }
 
-// A deploymentsView follows a page of a campaign's devices: its rows, and no
-// others.
+// A deploymentsView follows a page of a campaign's devices: only the rows of that page.
 type deploymentsView struct {
 	server *Server
 	id     uuid.UUID
@@ -208,8 +207,8 @@ func (v *deploymentsView) begin(ctx context.Context) (u updates, err error) {
 	return u, v.show(ctx, found.Items, &u)
 }
 
-// render queries the page again. Devices that have left it by their state stay
-// in sight until the page is reloaded.
+// render queries the page again. Devices whose new state no longer matches the filter remain
+// visible until the page is reloaded.
 func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u updates, err error) {
 	found, err := v.server.Campaigns.Deployments(ctx, v.filter)
 	if err != nil {
@@ -233,8 +232,8 @@ func (v *deploymentsView) render(ctx context.Context, _ []fleet.Event) (u update
 	return u, v.show(ctx, append(all, left...), &u)
 }
 
-// left looks at rows that the filter does not find any more, some at a time.
-// One that is over will not change again and is let go.
+// left reads rows that the filter no longer finds, a few at a time. A finished deployment does not
+// change again, so it is dropped.
 func (v *deploymentsView) left(ctx context.Context, gone map[fleet.DeviceID]bool) (all []campaign.Deployment,
 	err error) {
 	for device := range gone {

@@ -23,13 +23,13 @@ const (
 	maxPlanFields   = 2000 // values of one form
 )
 
-// zonesOffered are the time zones that a window can be in, in addition to the
-// devices' own and the viewer's.
+// zonesOffered are the time zones that a window can have, in addition to the devices' zones and the
+// viewer's.
 var zonesOffered = []string{"UTC", "Asia/Shanghai", "Asia/Tokyo", "Asia/Kolkata", "Europe/London", "Europe/Berlin",
 	"America/New_York", "America/Los_Angeles", "Australia/Sydney"}
 
-// planCampaign shows the wizard. The plan is the address: whatever changes it
-// leads to another address.
+// planCampaign shows the wizard. The address contains the plan: each change redirects to another
+// address.
 func (s *Server) planCampaign(r *http.Request) (answer, error) {
 	return s.showWizard(r, ui.CampaignNewPage{}, ui.PathCampaignNew)
 }
@@ -49,7 +49,7 @@ func (s *Server) showWizard(r *http.Request, page ui.CampaignNewPage, path strin
 	if _, err := s.lookAtPlan(ctx, &page); err != nil {
 		return answer{}, err
 	}
-	// The page itself shows what is wrong: the answer to a form half filled in is no error.
+	// The page itself shows the problems: a half-filled form is not an error.
 	return show(page.Page())
 }
 
@@ -63,8 +63,8 @@ func tooMany(form url.Values) bool {
 	return n > maxPlanFields
 }
 
-// lookAtPlan fills the page in: what can be chosen, and what would happen. A
-// plan that makes no sense is a problem on the page, no error.
+// lookAtPlan adds the choices and the dry run to the page. An invalid plan is a problem on the
+// page, not an error.
 func (s *Server) lookAtPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	plan, err := s.readPlan(ctx, page)
 	if err != nil {
@@ -95,7 +95,7 @@ func problem(err error) bool {
 	return errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound)
 }
 
-// readPlan reads the form; of a campaign that runs, only what steers it.
+// readPlan reads the form; for a running campaign it reads only the steering fields.
 func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	if page.Steers() {
 		plan := page.Campaign.Plan
@@ -116,7 +116,7 @@ func (s *Server) readPlan(ctx context.Context, page *ui.CampaignNewPage) (campai
 	return plan, nil
 }
 
-// offerChoices finds what the form offers: releases, tools, time zones.
+// offerChoices adds the choices of the form: releases, tools, time zones.
 func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, plan campaign.Plan) error {
 	page.Zones = slices.Clone(zonesOffered)
 	if zone := viewerOf(ctx).zone.String(); !slices.Contains(page.Zones, zone) {
@@ -135,7 +135,7 @@ func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, pla
 	}
 	q, err := fleet.ParseQuery(plan.Query)
 	if err != nil {
-		return nil // the dry run says so
+		return nil // the dry run shows the reason
 	}
 	devices, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Query: q, Limit: toolSample})
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Server) offerChoices(ctx context.Context, page *ui.CampaignNewPage, pla
 	return err
 }
 
-// addChosen lets a release be seen that could not be chosen any more.
+// addChosen adds the chosen release to the list if it can no longer be chosen.
 func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uuid.UUID) error {
 	if id == uuid.Nil || slices.ContainsFunc(page.Releases, func(r firmware.Release) bool { return r.ID == id }) {
 		return nil
@@ -158,7 +158,7 @@ func (s *Server) addChosen(ctx context.Context, page *ui.CampaignNewPage, id uui
 	return err
 }
 
-// formPlan reads the form that was sent off.
+// formPlan reads the submitted form.
 func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.Plan, error) {
 	if err := r.ParseForm(); err != nil {
 		return campaign.Plan{}, formError(err)
@@ -171,8 +171,8 @@ func (s *Server) formPlan(r *http.Request, page *ui.CampaignNewPage) (campaign.P
 	return s.lookAtPlan(ctx, page)
 }
 
-// createCampaign keeps a plan, and starts it if that was asked for. It starts
-// only what the reader was shown: a fleet changes while a form is filled in.
+// createCampaign stores a plan, and starts it if the form requests it. It starts only the devices
+// that the operator saw: a fleet changes while a form is filled in.
 func (s *Server) createCampaign(r *http.Request) (answer, error) {
 	var page ui.CampaignNewPage
 	plan, err := s.formPlan(r, &page)
@@ -216,7 +216,7 @@ func (s *Server) startNew(ctx context.Context, c campaign.Campaign, start bool) 
 	return goTo(board)
 }
 
-// editedCampaign is the wizard of a campaign that is there.
+// editedCampaign returns the wizard of an existing campaign.
 func (s *Server) editedCampaign(r *http.Request) (page ui.CampaignNewPage, err error) {
 	id, err := campaignID(r)
 	if err != nil {

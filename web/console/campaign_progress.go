@@ -13,29 +13,29 @@ import (
 	"fleetd/web/ui"
 )
 
-// How old the numbers of a campaign may be. Counting 50,000 deployments takes
-// the database a moment; everybody who watches a campaign shares it.
+// Maximum ages of the counts of a campaign. Counting 50,000 deployments takes the database a
+// moment; all viewers of a campaign share the result.
 const (
-	progressAge     = 700 * time.Millisecond // shorter than resendAfter: what is rendered again is counted again
+	progressAge     = 700 * time.Millisecond // shorter than resendAfter, so a second rendering counts again
 	progressAgeOver = 10 * time.Second       // of a campaign that is over
-	maxProgresses   = 200                    // campaigns that are remembered
+	maxProgresses   = 200                    // campaigns in the cache
 	boardDownloads  = 8                      // transfers that a board shows
 )
 
-// A campaignProgress is what has to be counted of a campaign.
+// A campaignProgress is the counts of a campaign.
 type campaignProgress struct {
 	counts    campaign.Progress
 	downloads []ui.Download
 }
 
-// progresses remembers the numbers of campaigns for a moment.
+// progresses caches the counts of campaigns for a moment.
 type progresses struct {
 	mu  sync.Mutex
 	all *bounded.Cache[uuid.UUID, *progressEntry]
 }
 
 type progressEntry struct {
-	mu       sync.Mutex // held while counting: others wait for the same numbers
+	mu       sync.Mutex // locked while counting: others wait for the same counts
 	at       time.Time
 	revision int64
 	last     campaignProgress

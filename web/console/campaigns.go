@@ -71,7 +71,7 @@ func campaignFilter(l ui.ListURL) campaign.Filter {
 // rowsAtOnce bounds the queries that one list runs concurrently.
 const rowsAtOnce = 4
 
-// campaignRows shows campaigns with how far they are.
+// campaignRows returns the rows of campaigns with their progress.
 func (s *Server) campaignRows(ctx context.Context, all []campaign.Campaign) ([]ui.CampaignRow, error) {
 	rows := make([]ui.CampaignRow, len(all))
 	g, ctx := errgroup.WithContext(ctx)
@@ -100,7 +100,7 @@ func (s *Server) campaignRow(ctx context.Context, c campaign.Campaign) (row ui.C
 	return row, err
 }
 
-// releaseOf is what the campaign brings; nil for a rollback.
+// releaseOf returns the campaign's release; nil for a rollback.
 func (s *Server) releaseOf(ctx context.Context, c campaign.Campaign) (*firmware.Release, error) {
 	if c.Plan.Release == uuid.Nil {
 		return nil, nil
@@ -129,11 +129,11 @@ func (s *Server) showCampaign(r *http.Request) (answer, error) {
 	return show(board.Page())
 }
 
-// rateSpan is what the chart of a board looks back on.
+// rateSpan is the time span of a board's chart.
 const rateSpan = time.Hour
 
-// campaignBoard returns the present state of a campaign. Its row and its waves
-// are read each time, so that an act shows at once; counts may be a moment old.
+// campaignBoard returns the present state of a campaign. It reads row and waves each time, so an
+// act shows at once; counts may lag a moment.
 func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.CampaignBoard, err error) {
 	if b.Campaign, err = s.Campaigns.Campaign(ctx, id); err != nil {
 		return b, err
@@ -143,7 +143,7 @@ func (s *Server) campaignBoard(ctx context.Context, id uuid.UUID) (b ui.Campaign
 	}
 	if with := b.Campaign.RollbackWith; with != uuid.Nil {
 		rollback, err := s.Campaigns.Campaign(ctx, with)
-		if err != nil && !errors.Is(err, fleet.ErrNotFound) { // hidden from this reader
+		if err != nil && !errors.Is(err, fleet.ErrNotFound) { // hidden from this viewer
 			return b, err
 		}
 		b.Rollback = rollback.State

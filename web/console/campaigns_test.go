@@ -18,7 +18,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// newRelease puts a release on record that fits the devices of bootPoll.
+// newRelease stores a release that fits the devices of bootPoll.
 func (c *site) newRelease(b *browser) firmware.Release {
 	c.t.Helper()
 	sum := b.anImage(esptest.App{Version: "2.4.3"}, "")
@@ -29,7 +29,7 @@ func (c *site) newRelease(b *browser) firmware.Release {
 	return r
 }
 
-// upgradable adds n devices that could take the release.
+// upgradable adds n devices that the release fits.
 func (c *site) upgradable(n int) (ids []fleet.DeviceID) {
 	for i := range n {
 		id := fleet.DeviceID(fmt.Sprintf("a085e311%04x", i))
@@ -39,8 +39,8 @@ func (c *site) upgradable(n int) (ids []fleet.DeviceID) {
 	return ids
 }
 
-// plan are the fields of the wizard as a browser sends them; more names those
-// that differ, a table's with bars between its rows.
+// plan returns the fields of the wizard as a browser sends them. more overrides fields; bars
+// separate the rows of a table.
 func plan(release firmware.Release, more ...string) url.Values {
 	form := url.Values{"f": {"1"}, "release": {release.ID.String()}, "name": {"spring"}, "mode": {"auto"},
 		"in_flight": {"10"}, "attempts": {"3"}, "heap": {"50"}, "reconnects": {"3"},
@@ -138,7 +138,7 @@ func TestCampaignEdit(t *testing.T) {
 
 	b.post(draft+"/start", nil).wantRedirect(draft)
 	p := b.get(draft+"/edit").wantStatus(200).wantText("#main", "The campaign is running")
-	if len(p.find("input[name=q]")) != 1 { // that of the search which every page has
+	if len(p.find("input[name=q]")) != 1 { // the search field of every page
 		t.Error("the devices of a campaign that runs can be edited")
 	}
 	form = forms.FillPlan(get().Plan, time.UTC).Values
@@ -187,7 +187,7 @@ func TestCampaignApproval(t *testing.T) {
 	other.get(at).wantText("#campaign-head", "running").wantText("#campaign-head", "admin-1")
 }
 
-// canary is the one device of the first wave.
+// canary returns the one device of the first wave.
 func (c *site) canary(campaignID uuid.UUID) fleet.DeviceID {
 	c.t.Helper()
 	wave := 0
@@ -216,7 +216,7 @@ func TestCampaignActs(t *testing.T) {
 	s.want("patch", `id="campaign-acts"`, "Pause")
 
 	b.get(at+"/devices").wantText("#list", "pending")
-	first := c.canary(id) // it is picked by lot
+	first := c.canary(id) // the device is picked at random
 	rest := slices.DeleteFunc(slices.Clone(ids), func(id fleet.DeviceID) bool { return id == first })
 	for _, id := range rest {
 		b.get(at+"/devices?state=waiting&board=esp-box-3&wave=2").wantText("#list", id.MAC())
@@ -251,7 +251,7 @@ func TestCampaignActs(t *testing.T) {
 	b.get("/campaigns?cursor=nonsense").wantRedirect("/campaigns")
 }
 
-// A draft that is started while it is looked at shows the rest of its board.
+// If a draft is started while its board is open, the rest of the board appears.
 func TestBoardGrowsWhenItStarts(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
@@ -271,8 +271,8 @@ func TestBoardGrowsWhenItStarts(t *testing.T) {
 	list.want("new", "1")
 }
 
-// However often a campaign changes, its board is sent each part at most once in two
-// seconds, and at rest what it shows is true.
+// However often a campaign changes, its board receives each part at most once in two seconds, and
+// shows the final state afterwards.
 func TestBoardIsRedrawnAtABoundedRate(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)

@@ -13,7 +13,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxQueue is how many waiting devices a page lists.
+// maxQueue is the maximum number of waiting devices on a page.
 const maxQueue = 200
 
 func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
@@ -26,7 +26,7 @@ func (s *Server) claimPage(ctx context.Context) (ui.ClaimPage, error) {
 	return page, err
 }
 
-// waitingDevices are those that ask to join, longest first.
+// waitingDevices returns the devices that request to join, longest first.
 func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, err error) {
 	me := viewerOf(ctx).actor()
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
@@ -45,7 +45,7 @@ func (s *Server) waitingDevices(ctx context.Context) (all []ui.WaitingDevice, er
 			NewClient: w.Again, Why: w.Why,
 			Serial: w.Serial, Proved: w.Proved, Conflict: w.Conflict}
 		if s.EnrolmentMode == fleet.EnrolByApproval || w.Why != "" {
-			d.Code = w.Code // it is not shown, and another that asks meanwhile is not approved by it
+			d.Code = w.Code // not shown, and an approval of this code does not apply to a later request
 		}
 		if !w.LastPoll.IsZero() {
 			d.LastPoll = &w.LastPoll
@@ -68,8 +68,8 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 
 var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims")
 
-// claim lets in the device that shows the code. A code has six digits: guessing
-// is slowed down here by address, and in enrolment by operator.
+// claim admits the device that shows the code. A code has six digits: this function limits guesses
+// by address, and enrolment limits them by operator.
 func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
 	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
 		return "", errTooManyClaims
@@ -100,7 +100,7 @@ func (s *Server) claimDevice(r *http.Request) (answer, error) {
 	return goTo(ui.DevicePath(id))
 }
 
-// discard takes the headers that a limiter would write.
+// discard ignores the headers that a limiter would write.
 type discard struct{}
 
 func (discard) Header() http.Header         { return http.Header{} }

@@ -13,10 +13,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// Bounds of one completion.
+// Limits of one completion.
 const (
 	completedValues = 8
-	completedTerms  = 3    // values of a field that was not named
+	completedTerms  = 3    // values of a field if the text names no field
 	maxCompleted    = 1024 // bytes of the text
 )
 
@@ -25,9 +25,9 @@ func (s *Server) completeRoutes() []route {
 		page: s.complete}}
 }
 
-// complete proposes how the last word of a filter of devices may go on, with the
-// number of devices that it would find. What the words before it leave out is not
-// counted, nor is what the viewer may not see.
+// complete proposes completions of the last word in a filter of devices, each with the number of
+// devices that it would find. It counts only devices that match the words before it and that the
+// viewer may see.
 func (s *Server) complete(r *http.Request) (answer, error) {
 	ctx, text := r.Context(), r.URL.Query().Get("q")
 	if len(text) > maxCompleted || !utf8.ValidString(text) {
@@ -50,7 +50,7 @@ func (s *Server) complete(r *http.Request) (answer, error) {
 	}
 	for i := range c.Options {
 		c.Options[i].Text = sign + c.Options[i].Text
-		if sign != "" { // the count is of those that it leaves out
+		if sign != "" { // a sign excludes devices, and the count is of the excluded ones
 			c.Options[i].Counted = false
 		}
 	}
@@ -60,8 +60,8 @@ func (s *Server) complete(r *http.Request) (answer, error) {
 	return show(c.View())
 }
 
-// lastWord cuts the text before its last word, which may be empty or have blanks
-// within double quotes.
+// lastWord cuts the text before its last word, which may be empty or contain blanks within double
+// quotes.
 func lastWord(text string) (before, word string) {
 	quoted, at := false, 0
 	for i, r := range text {
@@ -144,7 +144,7 @@ func (s *Server) completeValue(ctx context.Context, q fleet.Query, word string, 
 	case op != ":":
 		return nil, nil
 	}
-	// Alternatives that are complete stay; the one after the last comma goes on.
+	// Complete alternatives stay unchanged; the one after the last comma is completed.
 	kept, last := "", typed
 	if comma := strings.LastIndexByte(typed, ','); comma >= 0 && strings.Count(typed[:comma], `"`)%2 == 0 {
 		kept, last = typed[:comma+1], typed[comma+1:]

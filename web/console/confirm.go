@@ -11,9 +11,9 @@ import (
 	"fleetd/web/ui"
 )
 
-// confirming asks for the password before an act that a browser left open must not
-// do, unless it was entered a short while ago. The page that asks holds what was
-// sent, and sends it again, to the same address, with the password.
+// confirming requires the password for acts that are too dangerous for a session left open, unless
+// it was entered a short while ago. The page with the password field contains the submitted form,
+// and sends it again to the same address with the password.
 func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
 	if !t.confirm {
 		return next
@@ -49,8 +49,7 @@ func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// confirm checks the viewer's password, and notes in the session that it was
-// entered.
+// confirm checks the viewer's password, and records its time in the session.
 func (s *Server) confirm(r *http.Request, password string) error {
 	v := viewerOf(r.Context())
 	try := passwordTry(*v.operator)
@@ -69,8 +68,8 @@ func (s *Server) confirm(r *http.Request, password string) error {
 	return s.Operators.ConfirmLogin(r.Context(), v.login.ID)
 }
 
-// fieldsOf are the fields of the form that was sent, but for the password of
-// [Server.confirming], in a fixed order.
+// fieldsOf returns the fields of the submitted form in a fixed order, without the password of
+// [Server.confirming].
 func fieldsOf(r *http.Request) (fields []ui.ConfirmedField) {
 	for _, name := range slices.Sorted(maps.Keys(r.PostForm)) {
 		for _, value := range r.PostForm[name] {

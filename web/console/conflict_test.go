@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// twoUnits makes two boards use one id, and waits until the page can show it.
+// twoUnits makes two boards use one id, and waits until a page can show it.
 func (c *site) twoUnits(id fleet.DeviceID, board string) {
 	c.t.Helper()
 	poll := func(client, addr string) {
@@ -45,7 +45,7 @@ func (c *site) twoUnits(id fleet.DeviceID, board string) {
 
 func TestConflictPage(t *testing.T) {
 	c := newConsole(t)
-	c.poll("a085e3112244") // one that is as it should be
+	c.poll("a085e3112244") // a device without a conflict
 	c.twoUnits("a085e3112233", `box"><b id="foreign">x`)
 	b := c.as(fleet.RoleOperator)
 	b.get("/").wantText("#attention", "1 Device-Id seems to be used by two units")

@@ -1,14 +1,12 @@
 // Package console serves the console: pages for people and their live streams.
 //
-// A handler reads the request, asks the services of package fleet, and answers
-// with a component of package ui or an error. One adapter renders; it alone
-// knows how an error becomes a status and a page. The routes are in one
-// table (routes.go) with the role that each needs.
+// A handler reads the request, calls the services of package fleet, and returns a component of
+// package ui or an error. One adapter renders it; only the adapter maps errors to a status and a
+// page. All routes are in one table (routes.go) with the role that each requires.
 //
-// It knows no SQL, no broker and no rule of the fleet. A live stream runs on the
-// goroutine of its request and ends with it, or when the server stops; pages with
-// several counts read them at the same time. Each lock guards one small cache or
-// the list of open streams.
+// It contains no SQL, no MQTT and no rule of the fleet. A live stream runs on the goroutine of its
+// request and ends with it, or when the server stops; pages with several counts read them
+// concurrently. Each lock guards one small cache or the list of open streams.
 package console
 
 import (
@@ -53,7 +51,8 @@ type Options struct {
 	Webhooks  *webhook.Service
 	Upstreams *upstream.Service
 	Alerts    *alert.Service
-	// DatabaseAway is since when the database has not answered; zero while it does. nil: it always does.
+	// DatabaseAway returns the time since which the database has been unavailable, or zero while it
+	// is available. nil: always available.
 	DatabaseAway func() time.Time
 	Enrolments   *enrolment.Service
 	Rules        *enrolment.Rules
@@ -69,38 +68,38 @@ type Options struct {
 	Pictures     picture.Records
 	Stats        call.StatsStore
 	Samples      fleet.PresenceSampleRecords
-	Reports      Reports // what devices report about themselves
+	Reports      Reports // reports of devices about themselves
 	CoreDumps    *telemetry.CoreDumps
 	Logs         *telemetry.Logs
 	Audit        audit.Store
 	Events       *fleet.Events
 
 	Conversations fleet.ConversationRecords
-	Talking       *fleet.OpenConversations // nil: no device is shown in conversation
+	Talking       *fleet.OpenConversations // nil: conversations of devices are not shown
 
 	Sessions scs.CtxStore // of signed-in operators
-	// Authority follows what operators may do: live pages end soon after that ends, or
-	// is something else.
+	// Authority reports changes of operators' access: live pages end soon after their viewer's
+	// access changes.
 	Authority interface {
 		Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 	}
 
-	Heavy *heavy.Limits // default: some that no other part shares
+	Heavy *heavy.Limits // default: limits that no other part shares
 
-	PublicURL     string // as people and devices reach fleetd; https makes cookies Secure
-	NetworkURL    string // as boards could reach fleetd if it listened to them; "" unless PublicURL is [LocalOnly]
-	OTAURL        string // to paste into a device; default: PublicURL and /xiaozhi/ota/
+	PublicURL     string // the URL for people and devices; https makes cookies Secure
+	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
+	OTAURL        string // the URL to configure in a device; default: PublicURL and /xiaozhi/ota/
 	EnrolmentMode fleet.EnrolmentMode
-	MarkProofs    bool // a proof of a serial number marks a request and does not let in
+	MarkProofs    bool // a proof of a serial number marks a request but does not admit the device
 	Version       string
 	System        []ui.SystemFact // about this process, for the settings page
-	Report        SystemReporter  // for the page about it
+	Report        SystemReporter  // for the page about this process
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now
 }
 
-// A SystemReporter says how this fleetd runs.
+// A SystemReporter reports how this fleetd runs.
 type SystemReporter func(ctx context.Context) (system.Report, error)
 
 // A Server is the console.
@@ -117,7 +116,7 @@ type Server struct {
 	started      time.Time
 }
 
-// New makes a server. It fails if PublicURL is not an http or https URL.
+// New returns a server. It fails if PublicURL is not an http or https URL.
 func New(o Options) (*Server, error) {
 	public, err := url.Parse(o.PublicURL)
 	if err != nil || public.Host == "" || (public.Scheme != "http" && public.Scheme != "https") {
@@ -142,14 +141,14 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// CloseStreams ends the live streams of all pages: they never finish by themselves.
+// CloseStreams ends the live streams of all pages, which otherwise never finish.
 func (s *Server) CloseStreams() { s.streams.close() }
 
 func (s *Server) now() time.Time { return s.Now().UTC() }
 
 func otaURL(public string) string { return strings.TrimSuffix(public, "/") + "/xiaozhi/ota/" }
 
-// LocalOnly reports whether the address is one that a machine has for itself alone.
+// LocalOnly reports whether only the machine itself can reach the address.
 func LocalOnly(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil {

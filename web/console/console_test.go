@@ -49,8 +49,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
 
 const password = "correct horse battery"
 
-// passwordHash costs little to compare, since what a comparison costs is in the hash:
-// argon2id is slow on purpose.
+// passwordHash has cheap parameters, because argon2id is slow on purpose; a comparison uses the
+// parameters of the hash.
 var passwordHash = sync.OnceValue(func() string {
 	hash, err := argon2id.CreateHash(password, &argon2id.Params{Memory: 64, Iterations: 1, Parallelism: 1,
 		SaltLength: 16, KeyLength: 32})
@@ -60,7 +60,7 @@ var passwordHash = sync.OnceValue(func() string {
 	return hash
 })
 
-// A console is a whole server on its own database, with scripted devices.
+// A site is a whole server on its own database, with scripted devices.
 type site struct {
 	t          testing.TB
 	url        string
@@ -92,10 +92,10 @@ type site struct {
 	logged     *logBuffer
 	epoch      int64 // of the latest connection
 
-	databaseAway atomic.Int64 // since when, in milliseconds of Unix time; 0: it answers
+	databaseAway atomic.Int64 // time since when, in Unix milliseconds; 0: available
 }
 
-// A logBuffer keeps what was logged.
+// A logBuffer stores log output.
 type logBuffer struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -144,7 +144,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 		c.t.Fatal(err)
 	}
 	c.presences = fleet.NewPresences(fleet.PresenceOptions{Store: c.store, Events: c.events, Node: "test", Log: log})
-	if err := c.presences.Recover(c.t.Context()); err != nil { // else pages do not wait for what connects
+	if err := c.presences.Recover(c.t.Context()); err != nil { // else pages do not wait for connecting devices
 		c.t.Fatal(err)
 	}
 	c.openKeys(log)
@@ -248,7 +248,7 @@ func (c *site) openKeys(log *slog.Logger) {
 	}
 }
 
-// exec changes the database behind the server's back, as time does.
+// exec changes the database without the server, to simulate the passage of time.
 func (c *site) exec(sql string, args ...any) {
 	c.t.Helper()
 	if _, err := c.db.Exec(c.t.Context(), sql, args...); err != nil {
@@ -286,7 +286,7 @@ func (c *site) serve(o console.Options) {
 	c.background(func(ctx context.Context) error { return s.Run(ctx, ln) })
 }
 
-// operator adds a person with the usual password.
+// operator adds an operator with the usual password.
 func (c *site) operator(name string, role fleet.Role) operator.Operator {
 	c.t.Helper()
 	o := operator.Operator{ID: uuid.Must(uuid.NewV7()), Name: name, Role: role, PasswordHash: passwordHash(),
@@ -298,7 +298,7 @@ func (c *site) operator(name string, role fleet.Role) operator.Operator {
 	return o
 }
 
-// tools of the scripted devices.
+// tools are the tools of the scripted devices.
 var tools = []fleet.Tool{
 	{Name: "self.audio_speaker.set_volume", Description: "Set the volume", Audience: fleet.AudienceModel,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)},
@@ -314,7 +314,7 @@ var tools = []fleet.Tool{
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
 }
 
-// poll adds devices that have started, and not yet connected.
+// poll adds devices that have started but not yet connected.
 func (c *site) poll(ids ...fleet.DeviceID) {
 	c.t.Helper()
 	now := time.Now().UTC()
@@ -345,7 +345,7 @@ func (c *site) enrol(ids ...fleet.DeviceID) {
 	}
 }
 
-// connect puts a device on line; it answers by script.
+// connect connects a device that replies by script.
 func (c *site) connect(id fleet.DeviceID, script fleettest.Script) {
 	c.link.Connect(id, script)
 	c.epoch = time.Now().UnixNano()
@@ -357,7 +357,7 @@ func says(text string) fleettest.Script {
 	return func(context.Context, string, json.RawMessage) (fleet.Answer, error) { return fleettest.Text(text), nil }
 }
 
-// A browser keeps cookies and does not follow redirects.
+// A browser stores cookies and does not follow redirects.
 type browser struct {
 	t       testing.TB
 	base    string
@@ -390,7 +390,7 @@ func (c *site) as(role fleet.Role) *browser {
 	return c.signIn(string(role) + "-1")
 }
 
-// A page is an answer, with its HTML to be asked by selector.
+// A page is a response whose HTML can be searched by selector.
 type page struct {
 	t      testing.TB
 	what   string
@@ -498,7 +498,7 @@ func foreignPart(n *html.Node) bool {
 // toolPrefix reports whether n is the dimmed beginning of a tool's name.
 func toolPrefix(n *html.Node) bool { return n != nil && attribute(n, "class") == "tool-self" }
 
-// text is what the elements say, with blanks made single.
+// text returns the text of the elements, with each run of blanks as one.
 func (p *page) text(selector string) string {
 	var b strings.Builder
 	for _, n := range p.find(selector) {

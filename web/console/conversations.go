@@ -14,7 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxConversationCalls is how many calls the page of a conversation shows.
+// maxConversationCalls is the maximum number of calls on the page of a conversation.
 const maxConversationCalls = 100
 
 func conversationFilter(l ui.ListURL, zone *time.Location) (f fleet.ConversationFilter, err error) {
@@ -104,8 +104,7 @@ func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.Conve
 	return v, err
 }
 
-// talking is the conversation that the device is in now, as an id; "" if it is in
-// none.
+// talking returns the id of the device's present conversation, or "" if there is none.
 func (s *Server) talking(id fleet.DeviceID) string {
 	if c, talks := s.Talking.Of(id); talks {
 		return c.ID.String()
@@ -113,7 +112,7 @@ func (s *Server) talking(id fleet.DeviceID) string {
 	return ""
 }
 
-// interruptCall has a call go on that waits for the end of a conversation.
+// interruptCall sends a call that waits for the end of a conversation.
 func (s *Server) interruptCall(r *http.Request) (answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
@@ -122,7 +121,7 @@ func (s *Server) interruptCall(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	_, err = s.Calls.Interrupt(ctx, viewerOf(ctx).actor(), id)
 	switch {
-	case errorCode(err) == "call_not_waiting": // it went while the button was pressed
+	case errorCode(err) == "call_not_waiting": // it was sent while the button was pressed
 		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
 	case err != nil:
 		return answer{}, err
@@ -130,8 +129,7 @@ func (s *Server) interruptCall(r *http.Request) (answer, error) {
 	return goTo(ui.CallPath(id.String()))
 }
 
-// cancelCall withdraws a call that waits for its device, or for the end of a
-// conversation.
+// cancelCall cancels a call that waits for its device, or for the end of a conversation.
 func (s *Server) cancelCall(r *http.Request) (answer, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "call"))
 	if err != nil {
@@ -140,7 +138,7 @@ func (s *Server) cancelCall(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	_, err = s.Calls.Cancel(ctx, viewerOf(ctx).actor(), id)
 	switch {
-	case errorCode(err) == "call_not_waiting": // it went while the button was pressed
+	case errorCode(err) == "call_not_waiting": // it was sent while the button was pressed
 		s.flash(ctx, ui.Flash{Bad: true, Text: explain(ctx, err)})
 	case err != nil:
 		return answer{}, err
@@ -150,8 +148,8 @@ func (s *Server) cancelCall(r *http.Request) (answer, error) {
 	return goTo(ui.CallPath(id.String()))
 }
 
-// A conversationsView follows the list of conversations: those it shows, and how
-// many more have begun.
+// A conversationsView follows the list of conversations: its rows, and the number of newer
+// conversations.
 type conversationsView struct {
 	server *Server
 	filter fleet.ConversationFilter
@@ -197,7 +195,7 @@ func (v *conversationsView) render(ctx context.Context, events []fleet.Event) (u
 	return u, err
 }
 
-// A conversationPageView follows one conversation's page.
+// A conversationPageView follows the page of one conversation.
 type conversationPageView struct {
 	server *Server
 	id     uuid.UUID

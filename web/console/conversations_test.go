@@ -16,8 +16,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// A conversation has a page with its calls; a device that talks is marked; a call
-// that waits for that can be sent at once.
+// A conversation has a page with its calls. A device in a conversation is marked, and a call that
+// waits for its end can be sent at once.
 func TestConversationPages(t *testing.T) {
 	c := newConsole(t)
 	const id = fleet.DeviceID("a085e3112233")
@@ -73,7 +73,7 @@ func TestConversationPages(t *testing.T) {
 		}
 	}
 
-	// A bulk call waits for the conversation, or is asked not to.
+	// A bulk call waits for the conversation, unless the form requests an interruption.
 	plan := ui.PathFanOutNew + "?step=preview&tool=" + fleet.ToolReboot + "&d=" + string(id)
 	b.get(ui.PathFanOutNew+"?tool="+fleet.ToolReboot+"&d="+string(id)).wantText("main", "Interrupt conversations")
 	b.get(plan).wantStatus(200).wantText("main", "1 of them is in a conversation and will be called after it")

@@ -50,8 +50,8 @@ func deploymentsURL(r *http.Request, id uuid.UUID) ui.ListURL {
 	return listURL(r, ui.CampaignPath(id.String(), "devices"), "state", "class", "board", "wave", "skip", "device")
 }
 
-// deploymentFilter reads the list's filter from its address. A device that
-// cannot be one matches nothing rather than everything.
+// deploymentFilter reads the list's filter from its address. An invalid device id matches nothing
+// rather than everything.
 func deploymentFilter(l ui.ListURL, id uuid.UUID) campaign.DeploymentFilter {
 	f := campaign.DeploymentFilter{Campaign: id, States: ui.DeploymentStates(l.Get("state")), Class: campaign.FailureClass(
 		l.Get("class")),
@@ -96,7 +96,7 @@ func (s *Server) deviceNames(ctx context.Context, ids []fleet.DeviceID) (map[fle
 	return names, err
 }
 
-// showDeployment shows one device's part, with all that was observed.
+// showDeployment shows one device's part in a campaign, with all events.
 func (s *Server) showDeployment(r *http.Request) (answer, error) {
 	id, err := campaignID(r)
 	if err != nil {

@@ -13,15 +13,14 @@ import (
 	"fleetd/web/ui"
 )
 
-// Lengths of what a device's pages show.
+// Maximum lengths of lists on a device's pages.
 const (
 	recentOfDevice = 8
 	pictures       = 24
 	maxFactsShown  = 64 << 10
 )
 
-// deviceID is the device that the address names. What cannot be an id names
-// nothing.
+// deviceID returns the device in the address. An invalid id is not found.
 func deviceID(r *http.Request) (fleet.DeviceID, error) {
 	id, err := fleet.ParseDeviceID(chi.URLParam(r, "device"))
 	if err != nil {
@@ -38,7 +37,7 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	return s.Devices.Device(r.Context(), id)
 }
 
-// head is the device's head on one of its tabs.
+// head returns the head of a device's page for one of its tabs.
 func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
 	return s.headOf(r.Context(), d, tab)
 }
@@ -53,7 +52,7 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 		_, h.CanSnap = inv.Tool(fleet.ToolSnapshot)
 		h.HasLogs = ui.NewOffers(inv).Any()
 	}
-	h.Reports, _ = s.reporting(ctx, d.ID) // else the tab is not shown
+	h.Reports, _ = s.reporting(ctx, d.ID) // on an error the tab is not shown
 	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1); err == nil && len(shots) > 0 {
 		shot := snapshot(shots[0])
 		h.Thumb = &shot
@@ -95,7 +94,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	return page, err
 }
 
-// recentCalls are the newest calls to a device.
+// recentCalls returns the newest calls to a device.
 func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.CallRow, err error) {
 	recent, err := s.Calls.List(ctx, call.Filter{Device: d.ID, Limit: recentOfDevice})
 	for _, c := range recent.Items {
@@ -104,7 +103,7 @@ func (s *Server) recentCalls(ctx context.Context, d fleet.Device) (rows []ui.Cal
 	return rows, err
 }
 
-// showActivity leads to what took its place.
+// showActivity redirects to the page that replaced it.
 func (s *Server) showActivity(r *http.Request) (answer, error) {
 	id, err := deviceID(r)
 	if err != nil {
@@ -166,7 +165,7 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	facts, err := s.Devices.Facts(r.Context(), d.ID)
-	if err != nil && statusOf(err) != http.StatusNotFound { // a device that has not polled yet
+	if err != nil && statusOf(err) != http.StatusNotFound { // not an error: a device that has not polled yet
 		return answer{}, err
 	}
 	body := facts.Body

@@ -14,11 +14,11 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxHold bounds the expiry of a hold, in hours: what is longer has no end.
+// maxHold bounds the expiry of a hold, in hours: a longer hold has no end.
 const maxHold = 24 * 365
 
-// editDevice takes what operators say about a device. What cannot be taken is
-// shown again as it was typed.
+// editDevice stores the device's details as operators edit them. If a value is invalid, the page
+// shows the form again as typed.
 func (s *Server) editDevice(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Server) releaseDevice(r *http.Request) (answer, error) {
 }
 
 func (s *Server) approveDevice(r *http.Request) (answer, error) {
-	code := r.PostFormValue("code") // as the page showed it
+	code := r.PostFormValue("code") // as shown on the page
 	return s.decide(r, "flash.approved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 		return s.Enrolments.Approve(ctx, by, id, code)
 	})
@@ -115,8 +115,8 @@ func (s *Server) rejectDevice(r *http.Request) (answer, error) {
 	return s.decide(r, "flash.rejected", s.Enrolments.Reject)
 }
 
-// decide asks enrolment alone: it knows a device that has just asked to join
-// before the store does.
+// decide calls enrolment alone: the store learns of a device that has just requested to join later
+// than enrolment does.
 func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Principal, fleet.DeviceID) error) (
 	answer, error) {
 	id, err := deviceID(r)
@@ -127,7 +127,7 @@ func (s *Server) decide(r *http.Request, key string, do func(context.Context, fl
 	return s.acted(r, fleet.Device{ID: id}, key, err)
 }
 
-// resolveConflict ends the conflict of two units that use one id.
+// resolveConflict ends the conflict between two units with one id.
 func (s *Server) resolveConflict(r *http.Request) (answer, error) {
 	act := enrolment.ConflictAct(r.PostFormValue("act"))
 	return s.decide(r, "flash.conflict_resolved", func(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
@@ -136,7 +136,7 @@ func (s *Server) resolveConflict(r *http.Request) (answer, error) {
 	})
 }
 
-// retireDevice wants the device's id typed: there is no way back.
+// retireDevice requires the typed id of the device, because retirement is final.
 func (s *Server) retireDevice(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -150,8 +150,8 @@ func (s *Server) retireDevice(r *http.Request) (answer, error) {
 
 var errNotConfirmed = fleet.Refuse(fleet.ErrInvalid, "not_confirmed.typed")
 
-// acted leads back to where the act was asked for, and says there that it was
-// done, or why not.
+// acted redirects to the page with the button, and shows there that the act succeeded, or why it
+// failed.
 func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (answer, error) {
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
@@ -167,7 +167,7 @@ func (s *Server) acted(r *http.Request, d fleet.Device, key string, err error) (
 	return goTo(ui.DevicePath(d.ID))
 }
 
-// formError says what is wrong with a body that is no form.
+// formError returns the error for a body that is not a form.
 func formError(err error) error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {

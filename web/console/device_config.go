@@ -18,7 +18,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// tabConfiguration is the tab of what can be set of a device.
+// tabConfiguration is the tab of a device's settings.
 const tabConfiguration = "configuration"
 
 func (s *Server) showConfiguration(r *http.Request) (answer, error) {
@@ -45,20 +45,20 @@ func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.Configur
 	return page, err
 }
 
-// defaultHeartbeat is the included firmware's, where its configuration does not
-// set another.
+// defaultHeartbeat is the interval of the included firmware if its configuration does not set
+// another.
 const defaultHeartbeat = time.Minute
 
-// reportWait is longer than a report takes to be written.
+// reportWait is longer than storing a report takes.
 const reportWait = 2 * time.Second
 
-// heartbeatOf reads what the configuration says of heartbeats.
+// heartbeatOf returns the configured interval of heartbeats.
 func heartbeatOf(c telemetry.Config) (every time.Duration, muted bool) {
 	values := struct {
 		Seconds   int64 `json:"heartbeat_s"`
 		Telemetry *bool `json:"telemetry"`
 	}{}
-	_ = json.Unmarshal(c.Values, &values) // what is not as it should be says nothing
+	_ = json.Unmarshal(c.Values, &values) // invalid values are ignored
 	every = time.Duration(values.Seconds) * time.Second
 	if values.Seconds <= 0 || values.Seconds > 24*3600 {
 		every = defaultHeartbeat
@@ -66,8 +66,7 @@ func heartbeatOf(c telemetry.Config) (every time.Duration, muted bool) {
 	return every, values.Telemetry != nil && !*values.Telemetry
 }
 
-// deviceConfig is the configuration as the device reported it, and the form to
-// change it.
+// deviceConfig returns the configuration in the device's report, and the form to change it.
 func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceConfigView, error) {
 	v := ui.DeviceConfigView{Device: d.ID, CanAct: s.mayCall(ctx, d.ID),
 		Offline: d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive}
@@ -89,7 +88,7 @@ func (s *Server) deviceConfig(ctx context.Context, d fleet.Device) (ui.DeviceCon
 	return v, unless(err, fleet.ErrNotFound)
 }
 
-// configCall is the call that the page just made, if the address names one.
+// configCall returns the call that the page has just made, if it is in the address.
 func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("call"))
 	if err != nil {
@@ -106,7 +105,7 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 	return &ui.ConfigCall{Call: c}, nil
 }
 
-// readConfig asks the device for its configuration.
+// readConfig reads the configuration from the device.
 func (s *Server) readConfig(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -115,8 +114,8 @@ func (s *Server) readConfig(r *http.Request) (answer, error) {
 	return s.callConfig(r, d, fleet.ToolConfigGet, struct{}{})
 }
 
-// applyConfig sends what the form changes, as the version after the one that
-// the device has: it refuses what is not newer.
+// applyConfig sends the changes of the form with the next version number: the device refuses a
+// version that is not newer than its own.
 func (s *Server) applyConfig(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -146,7 +145,7 @@ func (s *Server) applyConfig(r *http.Request) (answer, error) {
 	return s.callConfig(r, d, fleet.ToolConfigSet, map[string]string{"document": string(document)})
 }
 
-// configProblem says why the form is not sent; "" if it is.
+// configProblem returns the reason why the form is not sent; "" if it is.
 func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed map[string]any, ok bool) string {
 	ctx := r.Context()
 	base, err := strconv.ParseInt(r.PostFormValue("base"), 10, 64)
@@ -163,7 +162,7 @@ func (s *Server) configProblem(r *http.Request, v ui.DeviceConfigView, changed m
 	return ""
 }
 
-// configAgain shows the page with what was typed and what is wrong with it.
+// configAgain shows the page again with the form as typed and its problem.
 func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.ConfigField, problem string) (answer,
 	error) {
 	page, err := s.configurationPage(r, d)
@@ -174,8 +173,8 @@ func (s *Server) configAgain(r *http.Request, d fleet.Device, typed []forms.Conf
 	return showAgain(page.Page())
 }
 
-// awaitReport waits a moment until what the device answered is stored: the page
-// that follows shows it, also without script.
+// awaitReport waits a moment until the device's report is stored: the next page shows it, also
+// without JavaScript.
 func awaitReport(ctx context.Context, reports *fleet.Subscription) {
 	ctx, cancel := context.WithTimeout(ctx, reportWait)
 	defer cancel()
@@ -185,8 +184,7 @@ func awaitReport(ctx context.Context, reports *fleet.Subscription) {
 	}
 }
 
-// callConfig makes an ordinary call, on record like any other, and leads to
-// its outcome.
+// callConfig makes an ordinary recorded call, and redirects to its outcome.
 func (s *Server) callConfig(r *http.Request, d fleet.Device, tool string, arguments any) (answer, error) {
 	args, err := json.Marshal(arguments)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const shownCoreDumps = 20
 
-// deviceCrashes are the newest core dumps of a device.
+// deviceCrashes returns the newest core dumps of a device.
 func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *fleet.Inventory) (ui.DeviceCrashes, error) {
 	v := ui.DeviceCrashes{Device: id, Offers: ui.NewOffers(inv).CoreDump, CanAct: s.mayCall(ctx, id)}
 	dumps, err := s.CoreDumps.CoreDumps(ctx, id, shownCoreDumps)
@@ -38,13 +38,12 @@ func (s *Server) deviceCrashes(ctx context.Context, id fleet.DeviceID, inv *flee
 	return v, nil
 }
 
-// collected reports whether the core dump that the vitals announce has been
-// fetched since.
+// collected reports whether the core dump in the vitals has been fetched since.
 func collected(dumps []telemetry.CoreDump, vitals telemetry.Vitals) bool {
 	return len(dumps) > 0 && dumps[0].Boots == vitals.Boots
 }
 
-// imageOfBuild returns the image that contains the build, or nil without one.
+// imageOfBuild returns the image that contains the build, or nil if there is none.
 func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.ImageRef, error) {
 	if c.ELFSHA256 == "" {
 		return nil, nil
@@ -56,7 +55,7 @@ func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.Im
 	return new(ui.Ref(images[0])), nil
 }
 
-// fetchCoreDump makes the device send what its crash left.
+// fetchCoreDump requests the core dump from the device.
 func (s *Server) fetchCoreDump(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -84,7 +83,7 @@ func (s *Server) fetchCoreDump(r *http.Request) (answer, error) {
 	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }
 
-// sendCoreDump serves foreign bytes as nothing but a file to keep.
+// sendCoreDump serves foreign bytes as a download only.
 func (s *Server) sendCoreDump(w http.ResponseWriter, r *http.Request) {
 	id, err := dumpID(chi.URLParam(r, "dump"))
 	if err != nil {

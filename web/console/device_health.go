@@ -16,14 +16,14 @@ import (
 	"fleetd/web/ui"
 )
 
-// Lengths of what the health page shows.
+// Maximum lengths of lists on the health page.
 const (
 	shownJobs  = 8
-	campaigned = 50 // deployments among which a job's campaign is looked for
+	campaigned = 50 // deployments to search for a job's campaign
 )
 
-// Reports reads what devices with the included firmware reported. For a device
-// that never reported it returns [fleet.ErrNotFound], or no points.
+// Reports reads the reports of devices with the included firmware. For a device that never reported
+// it returns [fleet.ErrNotFound], or no points.
 type Reports interface {
 	Vitals(ctx context.Context, device fleet.DeviceID) (telemetry.Vitals, error)
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) (
@@ -79,7 +79,7 @@ func (s *Server) healthPage(r *http.Request, d fleet.Device) (page ui.HealthPage
 	return page, err
 }
 
-// deviceVitals returns what the device reported last.
+// deviceVitals returns the latest report of the device.
 func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVitals, error) {
 	v := ui.DeviceVitals{Device: d.ID, Online: d.Presence == fleet.PresenceOnline, Heartbeat: defaultHeartbeat}
 	vitals, err := s.Reports.Vitals(ctx, d.ID)
@@ -108,8 +108,8 @@ func (s *Server) deviceVitals(ctx context.Context, d fleet.Device) (ui.DeviceVit
 	return v, unless(err, fleet.ErrNotFound)
 }
 
-// reporting reports whether the device's firmware is one that reports: it has,
-// or it offers the tools that come with it.
+// reporting reports whether the device's firmware sends reports: it has sent one, or it offers the
+// tools of the included firmware.
 func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error) {
 	_, err := s.Reports.Vitals(ctx, id)
 	if err == nil {
@@ -122,7 +122,7 @@ func (s *Server) reporting(ctx context.Context, id fleet.DeviceID) (bool, error)
 	return offers(inv, fleet.ToolConfigGet), nil
 }
 
-// unless passes over an error that is no failure here.
+// unless returns nil for an error that is expected here.
 func unless(err, expected error) error {
 	if errors.Is(err, expected) {
 		return nil
@@ -138,7 +138,7 @@ func offers(inv *fleet.Inventory, tool string) bool {
 	return ok
 }
 
-// healthTrends returns the vitals over time, up to what the device reported last.
+// healthTrends returns the vitals over time, up to the latest report.
 func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVitals, shown ui.HealthRange) (
 	ui.HealthTrends, error) {
 	trends := ui.HealthTrends{Device: v.Device, Shown: v.Reports, Range: shown, First: d.CreatedAt, To: s.now(),
@@ -155,8 +155,8 @@ func (s *Server) healthTrends(ctx context.Context, d fleet.Device, v ui.DeviceVi
 	return trends, nil
 }
 
-// withLatest adds what was reported last: a step is stored a little later, under
-// the time at which it began.
+// withLatest adds the latest report: a step is stored a little later, under the time at which it
+// began.
 func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since time.Time,
 	step time.Duration) []telemetry.VitalsPoint {
 	if latest == nil || latest.At.Before(since) {
@@ -176,8 +176,8 @@ func withLatest(points []telemetry.VitalsPoint, latest *telemetry.Vitals, since 
 	return append(points, p)
 }
 
-// deviceRows shows devices in a list with the columns, and with a sign on those that do
-// not stay up. What is not kept with a device is read of these alone.
+// deviceRows returns the rows of a list with the columns, and marks devices that do not stay up. It
+// reads data outside of the devices' table for these devices alone.
 func (s *Server) deviceRows(ctx context.Context, devices []fleet.Device, columns ui.Columns) ([]ui.DeviceRow, error) {
 	ids := make([]fleet.DeviceID, len(devices))
 	for i, d := range devices {
@@ -237,7 +237,7 @@ func (s *Server) deviceDetails(ctx context.Context, ids []fleet.DeviceID, column
 	return details, err
 }
 
-// deviceJobs are the newest jobs, with the campaigns that they belong to.
+// deviceJobs returns the newest jobs, with the campaigns that they belong to.
 func (s *Server) deviceJobs(ctx context.Context, id fleet.DeviceID) (ui.DeviceJobs, error) {
 	v := ui.DeviceJobs{Device: id}
 	var err error

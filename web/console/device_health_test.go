@@ -19,7 +19,7 @@ import (
 // unit is a device with the included firmware.
 const unit = fleet.DeviceID("a085e3112233")
 
-// enrolUnit adds the unit, which offers the tools of its configuration too.
+// enrolUnit adds the unit, with the tools of its configuration.
 func (c *site) enrolUnit() {
 	c.t.Helper()
 	c.enrol(unit)
@@ -36,7 +36,7 @@ func (c *site) enrolUnit() {
 	}
 }
 
-// heartbeat is what the unit sends, with some fields changed.
+// heartbeat returns a heartbeat of the unit, with some fields changed.
 func heartbeat(change string) string {
 	return `{"uptime_s":7260,"version":"1.0.0","reset_reason":"power_on","boots":12,"crashes":0,"reconnects":2,"config_version":4,
 		"heap":{"free":151552,"min":98304,"largest":112640},"queue":{"waiting":1,"dropped":5},
@@ -45,7 +45,7 @@ func heartbeat(change string) string {
 
 const usualConfig = `{"config":{"version":4,"on_trial":false,"reverted":0,"values":{"heartbeat_s":60,"telemetry":true,"log_level":"info","url_hosts":"","allow_http":false}}}`
 
-// notify has the unit report something, and waits until it can be read.
+// notify sends a report of the unit, and waits until it can be read.
 func (c *site) notify(method, params string) {
 	c.t.Helper()
 	kind := map[string]fleet.EventKind{"telemetry": fleet.EventVitals, "job": fleet.EventJob, "config": fleet.EventConfig}[method]
@@ -135,7 +135,7 @@ func TestHealthIsLive(t *testing.T) {
 	health.want("patch", `id="vitals"`, "has not reported")
 	first.want("patch", `id="vitals-line"`)
 
-	// What it reports as it connects does not delay its presence.
+	// A report during the connection does not delay its presence.
 	c.connect(unit, says("true"))
 	c.reports.Notified(unit, "notifications/telemetry", json.RawMessage(heartbeat(`,"birth":true`)))
 	head.want("patch", `id="device-head"`, "is-online")
@@ -165,8 +165,7 @@ func TestJobsOfADevice(t *testing.T) {
 	}
 }
 
-// A configurable is a scripted device that takes a configuration, and keeps it
-// on trial.
+// A configurable is a scripted device that accepts a configuration, and keeps it on trial.
 type configurable struct {
 	mu       sync.Mutex
 	got      []string
@@ -199,7 +198,7 @@ func (d *configurable) asked() string {
 	return strings.Join(d.got, "\n")
 }
 
-// unchangedForm is the form of the usual configuration as a browser sends it.
+// unchangedForm returns the form of the usual configuration as a browser sends it.
 func unchangedForm() url.Values {
 	return url.Values{"base": {"4"}, "v.heartbeat_s": {"60"}, "v.telemetry": {"on"}, "has.telemetry": {"1"},
 		"v.log_level": {"info"}, "v.url_hosts": {""}, "has.allow_http": {"1"}}
@@ -227,7 +226,7 @@ func TestConfigurationIsAppliedByACallOnRecord(t *testing.T) {
 	}
 	b.get("/calls?device=a085e3112233&tool="+fleet.ToolConfigSet).wantText("#main", "operator-1")
 
-	// A version that the device took back is not used again.
+	// A version that the device reverted is not used again.
 	c.notify("config", strings.Replace(usualConfig, `"reverted":0`, `"reverted":5`, 1))
 	b.get("/devices/a085e3112233/configuration").wantText("#config", "reverted version 5 automatically")
 	b.post("/devices/a085e3112233/config", form).wantStatus(303)
@@ -263,7 +262,7 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	c.connect(unit, device.answer)
 	b := c.as(fleet.RoleOperator)
 	const config = "/devices/a085e3112233/config"
-	b.post(config, unchangedForm()).wantStatus(422) // it has not reported what it has
+	b.post(config, unchangedForm()).wantStatus(422) // it has not reported its configuration
 	c.notify("config", usualConfig)
 	tests := []struct{ name, field, value, want string }{
 		{"nothing changed", "base", "4", "Nothing was changed"},
@@ -290,8 +289,8 @@ func TestConfigurationFormThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// A device that restarts on trial takes the configuration back without a word:
-// its heartbeats name the version.
+// A device that restarts on trial reverts the configuration without a notification: its heartbeats
+// contain the version.
 func TestConfigurationThatTheDeviceHasNoMore(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()
@@ -335,7 +334,7 @@ func TestViewersLookAtTheConfigurationOnly(t *testing.T) {
 	}
 }
 
-// The address may name any call: only those of this configuration are shown.
+// The address may contain any call: only calls of this configuration are shown.
 func TestHealthShowsItsOwnCallsOnly(t *testing.T) {
 	c := newConsole(t)
 	c.enrolUnit()

@@ -15,11 +15,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// lineLength is how many entries of a time line a page shows, and a live one
-// keeps up to date.
+// lineLength is the number of timeline entries on a page, all of which a live page updates.
 const lineLength = 40
 
-// timeline reads the part of a device's time line that the address names.
+// timeline reads the part of a device's timeline that the address selects.
 func (s *Server) timeline(ctx context.Context, list ui.ListURL, id fleet.DeviceID) (ui.Timeline, error) {
 	v := ui.Timeline{Device: id, List: list}
 	f := fleet.TimelineFilter{Device: id, Limit: lineLength, Cursor: list.Get("cursor")}
@@ -40,8 +39,8 @@ func (s *Server) timeline(ctx context.Context, list ui.ListURL, id fleet.DeviceI
 	return v, err
 }
 
-// cancelable are the ids of those calls in a device's time line that wait, and that the
-// viewer may cancel.
+// cancelable returns the ids of the waiting calls in a device's timeline that the viewer may
+// cancel.
 func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet.TimelineEntry) (map[string]bool,
 	error) {
 	states := []fleet.CallState{fleet.CallPendingDevice, fleet.CallPending}
@@ -58,7 +57,7 @@ func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet
 	return ids, err
 }
 
-// deviceActs are the acts that the device's inventory offers to the viewer.
+// deviceActs returns the acts that the device's inventory offers to the viewer.
 func (s *Server) deviceActs(ctx context.Context, d fleet.Device) (ui.DeviceActs, error) {
 	a := ui.DeviceActs{Device: d.ID, Title: d.Title()}
 	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !mayActOn(ctx, d) {
@@ -86,7 +85,7 @@ func (s *Server) deviceActs(ctx context.Context, d fleet.Device) (ui.DeviceActs,
 	return a, err
 }
 
-// said fills in what the device's calls on record say of its volume and battery.
+// said fills in volume and battery from the device's recorded calls.
 func (s *Server) said(ctx context.Context, a *ui.DeviceActs, volume bool) error {
 	if volume {
 		a.Volume = &ui.VolumeAct{Min: 0, Max: 100}
@@ -120,7 +119,7 @@ func (s *Server) said(ctx context.Context, a *ui.DeviceActs, volume bool) error 
 	return err
 }
 
-// statusOfDevice reads volume and battery from the answer to get_device_status.
+// statusOfDevice reads volume and battery from the result of get_device_status.
 func statusOfDevice(result json.RawMessage) (volume, battery *int64) {
 	var answer struct {
 		Content []struct{ Type, Text string }
@@ -143,8 +142,8 @@ func statusOfDevice(result json.RawMessage) (volume, battery *int64) {
 	return status.AudioSpeaker.Volume, status.Battery.Level
 }
 
-// lastCall is the call that the address names, whatever its tool; nil if it is
-// not one of this device.
+// lastCall returns the call in the address, whatever its tool; nil if it was made to another
+// device.
 func (s *Server) lastCall(r *http.Request, d fleet.Device) (*ui.CallView, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("call"))
 	if err != nil {
@@ -161,8 +160,8 @@ func (s *Server) lastCall(r *http.Request, d fleet.Device) (*ui.CallView, error)
 	return &v, err
 }
 
-// backFrom is the page of the device that a form asked to come back to with the
-// outcome of its call; "" is the page of the tool.
+// backFrom returns the page of the device that a form wants to return to with the outcome of its
+// call; "" is the page of the tool.
 func backFrom(r *http.Request, id fleet.DeviceID) string {
 	next := r.PostFormValue("next")
 	if slices.Contains([]string{ui.DevicePath(id), ui.DevicePath(id, "screen")}, next) {
@@ -171,14 +170,14 @@ func backFrom(r *http.Request, id fleet.DeviceID) string {
 	return ""
 }
 
-// A shownLine is how far a live page has shown a time line.
+// A shownLine is the part of a timeline that a live page has shown.
 type shownLine struct {
 	list  ui.ListURL
 	known map[string]bool // keys of the entries that are shown or counted; nil before the first look
 }
 
-// lineNews shows entries that changed, and counts those that are new. One may come
-// below others: a restart goes on record after the connection that followed it.
+// lineNews shows changed entries, and counts new ones. A new entry may belong below others: a
+// restart is recorded after the connection that followed it.
 func (v *deviceView) lineNews(ctx context.Context, u *updates) error {
 	if v.tab != "" || v.line.list.Get("cursor") != "" || v.line.list.Get("day") != "" {
 		return nil

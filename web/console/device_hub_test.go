@@ -15,7 +15,7 @@ import (
 
 const hubAt = "/devices/a085e3112233"
 
-// Each act comes back to the page, and the address keeps its outcome.
+// Each act returns to the page, and the address contains its outcome.
 func TestQuickActsStayOnThePage(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)
@@ -37,7 +37,7 @@ func TestQuickActsStayOnThePage(t *testing.T) {
 	for _, elsewhere := range []string{"/devices", "https://evil.example/", hubAt + "/facts", "//evil.example"} {
 		b.post(set, url.Values{"arg.volume": {"36"}, "next": {elsewhere}}).wantRedirect(set + "?call=")
 	}
-	// A reboot takes its second step on the same page; without it nothing is done.
+	// A reboot is confirmed on the same page; without the confirmation nothing happens.
 	reboot := hubAt + "/tools/" + fleet.ToolReboot
 	b.post(reboot, url.Values{"next": {hubAt}}).wantStatus(http.StatusUnprocessableEntity)
 	if got := attribute(p.find("input[name=confirm]")[0], "value"); got != "reboot" {
@@ -45,7 +45,7 @@ func TestQuickActsStayOnThePage(t *testing.T) {
 	}
 }
 
-// The result of a call is shown on the page of its device alone.
+// A page shows the result of a call only if the call was made to its device.
 func TestHubShowsCallsOfItsDeviceOnly(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)
@@ -114,7 +114,7 @@ func TestTimelineIsLive(t *testing.T) {
 	past.want("patch", `id="device-head"`)
 	b.post(hubAt+"/edit", url.Values{"name": {"kitchen"}})
 	live.want("new", "1")
-	// It was stored after what followed it.
+	// It was stored after the entry that follows it.
 	c.exec(`INSERT INTO report_changes (device_id, at, code, params)
 		VALUES ($1, now() - interval '1 second', 'restarted', '{"proof": "boot_poll"}')`, unit)
 	c.events.Publish(fleet.Event{Kind: fleet.EventDevice, Device: unit, At: time.Now().UTC()})
@@ -126,8 +126,8 @@ func TestTimelineIsLive(t *testing.T) {
 	}
 }
 
-// A boot poll that says nothing new proves a restart, which is stored a moment later:
-// no other event need follow.
+// A boot poll without changes proves a restart, which is stored a moment later: no other event need
+// follow.
 func TestRestartIsInTheLiveTimeline(t *testing.T) {
 	c := newConsole(t)
 	client := uuid.NewString()
@@ -158,8 +158,8 @@ func TestRestartIsInTheLiveTimeline(t *testing.T) {
 	live.want("patch", "proven by its boot poll")
 }
 
-// The left column is of the same moment as the head: acts come and go with the device, and a volume that
-// others set is shown.
+// The left column and the head are always from the same moment: acts come and go with the device,
+// and a volume that others set is shown.
 func TestActsAreLive(t *testing.T) {
 	c := newConsole(t)
 	c.poll(unit)
@@ -175,7 +175,7 @@ func TestActsAreLive(t *testing.T) {
 	s.want("patch", `id="device-head"`, "is-offline", `id="device-acts"`, "Offline:")
 }
 
-// Who may change nothing sees what the device is instead of an empty column.
+// A viewer without any act sees the device's details instead of an empty column.
 func TestViewersSeeWhatTheDeviceIs(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)

@@ -18,10 +18,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// tabLogs is the tab of logs and crashes.
+// tabLogs is the tab with logs and crashes.
 const tabLogs = "logs"
 
-// logRoutes are the pages of logs and core dumps.
+// logRoutes are the pages with logs and core dumps.
 func (s *Server) logRoutes() []route {
 	const device, dump = ui.PathDevices + "/{device}", "/core-dumps/{dump}"
 	const viewer, operator = fleet.RoleViewer, fleet.RoleOperator
@@ -66,8 +66,8 @@ func (s *Server) showLogs(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// coreDumpCall is the call that the form just made, while it has no outcome or
-// a bad one: a core dump that came shows itself.
+// coreDumpCall returns the call that the form has just made, unless it succeeded: a core dump that
+// arrived is on the page.
 func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, error) {
 	v, err := s.callOfForm(r, d, fleet.ToolCoreDumpUpload)
 	if v == nil || v.Call.State == fleet.CallSucceeded {
@@ -76,7 +76,7 @@ func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, er
 	return v, err
 }
 
-// sendLog serves the lines that the page shows as a file.
+// sendLog serves the lines on the page as a file.
 func (s *Server) sendLog(w http.ResponseWriter, r *http.Request) {
 	d, err := s.device(r)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 	})
 }
 
-// actOnLog makes a call and leads back to the log with what came of it.
+// actOnLog makes a call and redirects to the log with the outcome.
 func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Principal, fleet.DeviceID) (
 	fleet.Call, error)) (answer, error) {
 	d, err := s.device(r)
@@ -147,7 +147,7 @@ func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context
 	return goTo(to)
 }
 
-// flashOutcome says what came of a call, with its record.
+// flashOutcome returns the message for the outcome of a call, with a link to its record.
 func (s *Server) flashOutcome(ctx context.Context, c fleet.Call, done string) {
 	f := ui.Flash{Text: text(ctx, done), Link: ui.CallPath(c.ID.String())}
 	if c.State.Failed() {
@@ -160,8 +160,8 @@ func (s *Server) flashOutcome(ctx context.Context, c fleet.Call, done string) {
 	s.flash(ctx, f)
 }
 
-// watchLog begins to show a log: whoever follows it need not ask again while
-// the page is open.
+// watchLog begins to show a log. A viewer who follows it need not repeat the request while the page
+// is open.
 func (v *deviceView) watchLog(ctx context.Context, u *updates) error {
 	v.server.Logs.Watch(ctx, v.id)
 	return v.wholeLog(ctx, u)
@@ -179,19 +179,19 @@ func (v *deviceView) wholeLog(ctx context.Context, u *updates) error {
 	return nil
 }
 
-// shownLog is how far a live page has shown a log.
+// shownLog is the part of a log that a live page has shown.
 type shownLog struct {
 	filter     forms.LogFilter
 	generation uint64
 	seq        uint64
-	until      time.Time // of the following
+	until      time.Time // end of the following
 }
 
 func (l *shownLog) shown(v telemetry.LogView) {
 	l.generation, l.seq, l.until = v.Generation, v.Last, v.Following.Until
 }
 
-// logged shows a log or a crash that arrived, on the tab about them.
+// logged shows a new log or crash, on the tab with both.
 func (v *deviceView) logged(ctx context.Context, kind fleet.EventKind, u *updates) error {
 	switch {
 	case v.tab != tabLogs:
@@ -202,7 +202,7 @@ func (v *deviceView) logged(ctx context.Context, kind fleet.EventKind, u *update
 	return v.crashes(ctx, u)
 }
 
-// logNews adds the lines that came, or shows all again when that is not enough.
+// logNews adds new lines, or shows the whole log again if that is not enough.
 func (v *deviceView) logNews(ctx context.Context, u *updates) error {
 	view := v.server.Logs.View(v.id, v.log.seq)
 	if view.Generation != v.log.generation || v.log.seq == 0 {
@@ -223,7 +223,7 @@ func (v *deviceView) logNews(ctx context.Context, u *updates) error {
 	return nil
 }
 
-// crashes shows a core dump that came or went.
+// crashes shows a core dump that was added or deleted.
 func (v *deviceView) crashes(ctx context.Context, u *updates) error {
 	inv, err := v.server.Devices.Tools(ctx, v.id)
 	if err != nil {
@@ -234,7 +234,7 @@ func (v *deviceView) crashes(ctx context.Context, u *updates) error {
 	return err
 }
 
-// dumpID is the core dump that the address names.
+// dumpID returns the core dump in the address.
 func dumpID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 const logged = fleet.DeviceID("a085e3112266")
 
-// object is the schema of a tool whose arguments are all optional.
+// object returns the schema of a tool whose arguments are all optional.
 func object(properties string) json.RawMessage {
 	return json.RawMessage(`{"type":"object","properties":{` + properties + `}}`)
 }
@@ -37,8 +37,8 @@ var logTools = []fleet.Tool{
 		InputSchema: object(`"url":{"type":"string"},"erase":{"type":"boolean"}`)},
 }
 
-// A crashed is a device with the tools of the included firmware for logs and
-// core dumps, as far as they show in the console.
+// A crashed is a device with the log and core dump tools of the included firmware, as far as the
+// console uses them.
 type crashed struct {
 	c     *site
 	dump  []byte // nil if the device has no core dump
@@ -92,7 +92,7 @@ func (d *crashed) answer(ctx context.Context, tool string, arguments json.RawMes
 	return fleettest.Text("true"), nil
 }
 
-// streams sends lines as the device does while it is followed.
+// streams sends lines as a followed device does.
 func (d *crashed) streams(first int, texts ...string) {
 	var lines []string
 	for i, text := range texts {
@@ -182,7 +182,7 @@ func TestLogIsFetchedFilteredAndFollowed(t *testing.T) {
 		b.stream("/events?view=device&tab=logs&level=error&id="+string(logged))
 	elsewhere := viewer.stream("/events?view=device&id=" + string(logged))
 
-	d.streams(1, "unasked") // not being followed: it is dropped
+	d.streams(1, "unasked") // not followed: the lines are dropped
 	b.post(at+"/fetch", nil).wantRedirect(at)
 	p := b.get(at).wantText("#flash", "Log fetched").wantText("#log-lines",
 		"0:01:01.042 E <b>ota</b> it <i>broke</i>").wantText("#log-lines", "net up")

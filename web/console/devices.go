@@ -17,8 +17,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// paramColumns names the columns of a device list in its address, and noColumns that
-// none was chosen: an empty value is as if it were not there.
+// paramColumns contains the columns of a device list in its address, and noColumns means that none
+// was chosen: an empty value would be treated as absent.
 const (
 	paramColumns = "columns"
 	noColumns    = "-"
@@ -26,7 +26,7 @@ const (
 
 var deviceListParams = []string{"q", "sort", "desc", "view", paramColumns}
 
-// listURL is the address of a list with the parameters that are its own.
+// listURL returns the address of a list with its own parameters.
 func listURL(r *http.Request, path string, names ...string) ui.ListURL {
 	asked, kept := r.URL.Query(), url.Values{}
 	for _, name := range slices.Concat(names, []string{"limit", "cursor"}) {
@@ -61,7 +61,7 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 		return answer{location: l.With(paramColumns, cmp.Or(columns.String(), noColumns))}, nil
 	}
 	page, err := s.devicesPage(r)
-	if errorCode(err) == "invalid_cursor" { // of the list before it was sorted otherwise
+	if errorCode(err) == "invalid_cursor" { // the cursor of a list with another order
 		return goTo(page.List.At(""))
 	}
 	if err != nil {
@@ -74,8 +74,7 @@ func (s *Server) listDevices(r *http.Request) (answer, error) {
 	return a, nil
 }
 
-// deviceColumns are those named in the address, or else those that the browser was
-// shown last.
+// deviceColumns returns the columns in the address, or else those that the browser showed last.
 func deviceColumns(r *http.Request) ui.Columns {
 	names := cmp.Or(r.URL.Query().Get(paramColumns), cookie(r, cookieColumns))
 	if names == "" {
@@ -128,8 +127,8 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	return page, err
 }
 
-// pageAndCount asks for both at once: in a fleet of 100,000 a search reads every
-// device for either.
+// pageAndCount queries both concurrently: in a fleet of 100,000 a search reads every device for
+// each of them.
 func (s *Server) pageAndCount(ctx context.Context, f fleet.DeviceFilter, all int) (found fleet.Page[fleet.Device],
 	total int, err error) {
 	g, ctx := errgroup.WithContext(ctx)
@@ -160,8 +159,8 @@ func (s *Server) setup(ctx context.Context) ui.Setup {
 	return setup
 }
 
-// A fleetSummary is what every device list shows in addition to the list. It may
-// be a moment old: at 100,000 devices it costs more than the list.
+// A fleetSummary is shown in addition to every device list. It may lag a moment: at 100,000 devices
+// it costs more than the list.
 type fleetSummary struct {
 	at     time.Time
 	fleet  int

@@ -12,7 +12,7 @@ import (
 	"fleetd/web/console"
 )
 
-// headings are the columns of the page's table.
+// headings returns the columns of the page's table.
 func (p *page) headings() []string {
 	var all []string
 	for _, th := range p.find("th") {
@@ -78,7 +78,7 @@ func TestColumnsToChoose(t *testing.T) {
 	}
 }
 
-// picture has the device upload a picture of its screen.
+// picture uploads a picture of the device's screen.
 func (c *site) picture(id fleet.DeviceID) {
 	c.t.Helper()
 	if _, err := c.snapshots.Photo(c.t.Context(), id, "What is <i>this</i>?", strings.NewReader(string(testPNG(c.t)))); err != nil {
@@ -86,7 +86,7 @@ func (c *site) picture(id fleet.DeviceID) {
 	}
 }
 
-// proposals are what the filter may become, with the counts as they are shown.
+// proposals returns the completions of the filter, with their counts as shown.
 func (b *browser) proposals(text string) map[string]string {
 	b.t.Helper()
 	p := b.get("/complete?" + url.Values{"q": {text}}.Encode()).wantStatus(200)
@@ -148,7 +148,7 @@ func TestCompleteTheFilter(t *testing.T) {
 	}
 }
 
-// Who sees some devices completes and counts by those.
+// A viewer who sees some devices gets completions and counts of those alone.
 func TestCompletionStaysInScope(t *testing.T) {
 	b := newScopeBench(t)
 	v := b.person("walker", operator.Access{Role: fleet.RoleOperator, Scope: "tag:in"})
@@ -217,7 +217,7 @@ func TestWallOfPictures(t *testing.T) {
 	b.get("/devices?view=wall&q=colour%3Ared").wantText("#list", "colour")
 }
 
-// A part of an address is found as it is printed on the board.
+// A search finds a part of an address as it is printed on the board.
 func TestFindByPartOfAnAddress(t *testing.T) {
 	c := newConsole(t)
 	c.poll("a085e3112233", "ffeedd445566")
@@ -231,7 +231,7 @@ func TestFindByPartOfAnAddress(t *testing.T) {
 	}
 }
 
-// An address that only the server's machine has is not offered to boards without a warning.
+// An address that only the server's machine can reach is shown with a warning.
 func TestTeachingWarnsOfALocalAddress(t *testing.T) {
 	local := newConsole(t, func(o *console.Options) { o.PublicURL, o.NetworkURL = "http://127.0.0.1:8080", "http://192.0.2.2:8080" })
 	b := local.as(fleet.RoleOperator)

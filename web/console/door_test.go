@@ -15,7 +15,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// A stoppedClock is the server's: the test alone moves it.
+// A stoppedClock is the server's clock; only the test advances it.
 type stoppedClock struct{ nanos atomic.Int64 }
 
 func stopClock() *stoppedClock {
@@ -30,10 +30,10 @@ func (c *stoppedClock) use(o *console.Options) {
 	o.Now = func() time.Time { return time.Unix(0, c.nanos.Load()) }
 }
 
-// guesser is a browser of somebody elsewhere.
+// guesser returns a browser with another address.
 func (c *site) guesser(address string) *browser {
 	b := c.browser()
-	b.headers["X-Forwarded-For"] = address // loopback is believed like a proxy
+	b.headers["X-Forwarded-For"] = address // loopback is trusted like a proxy
 	return b
 }
 
@@ -41,7 +41,7 @@ func (b *browser) guess(name, secret string) int {
 	return b.post("/sign-in", url.Values{"name": {name}, "password": {secret}}).status
 }
 
-// Whoever guesses at a password from elsewhere does not lock its operator out.
+// Guesses of a password from elsewhere do not lock out its operator.
 func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	clock := stopClock()
 	c := newConsole(t, clock.use)
@@ -52,7 +52,7 @@ func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	}
 	known.post("/sign-out", nil).wantRedirect("/sign-in")
 
-	// Ten wrong ones a minute, from ten networks, for five minutes.
+	// Ten wrong passwords a minute, from ten networks, for five minutes.
 	for i := range 50 {
 		clock.pass(6 * time.Second)
 		if status := c.guesser(fmt.Sprintf("198.51.%d.9", i%10)).guess("admin", "wrong"); status != 422 {
@@ -62,7 +62,7 @@ func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	if status := c.guesser("192.0.2.4").guess("admin", password); status != http.StatusSeeOther {
 		t.Errorf("the right password from another network: %d", status)
 	}
-	// One network is stopped, whatever name it tries next.
+	// One network is blocked, whatever name it tries next.
 	tried := 0
 	for i := range 30 {
 		if c.guesser(fmt.Sprintf("10.1.1.%d", i)).guess(fmt.Sprint("name", i/5), "wrong") == 422 {
@@ -75,7 +75,7 @@ func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	if status := c.guesser("10.1.1.200").guess("admin", password); status != http.StatusTooManyRequests {
 		t.Errorf("the right password from the network that guesses: %d", status)
 	}
-	// Many networks are slowed; the browser that was signed in before gets in.
+	// Many networks are slowed; a browser that has signed in before gets in.
 	slowed := false
 	for i := 0; i < 100 && !slowed; i++ {
 		slowed = c.guesser(fmt.Sprintf("10.2.%d.1", i)).guess("admin", "wrong") == http.StatusTooManyRequests
@@ -90,7 +90,7 @@ func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	if status := known.guess("admin", password); status != http.StatusSeeOther {
 		t.Errorf("the operator's browser while many guess: %d", status)
 	}
-	// It is known for its operator alone, and not for ever.
+	// A known browser is known for its operator alone, and not forever.
 	c.operator("eve", fleet.RoleViewer)
 	for range 30 {
 		known.guess("eve", "wrong")
@@ -106,7 +106,7 @@ func TestGuessesElsewhereDoNotLockOut(t *testing.T) {
 	}
 }
 
-// browserCookie is what the browser is known by.
+// browserCookie returns the cookie of a known browser.
 func (b *browser) browserCookie() string {
 	at, _ := url.Parse(b.base)
 	for _, k := range b.client.Jar.Cookies(at) {
@@ -117,7 +117,7 @@ func (b *browser) browserCookie() string {
 	return ""
 }
 
-// A known browser is forgotten with what made it known.
+// A browser is no longer known after the credentials that it used have changed.
 func TestKnownBrowsersEnd(t *testing.T) {
 	c := newConsole(t)
 	ada := c.operator("ada", fleet.RoleViewer)
@@ -198,7 +198,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	gone.get("/calls?tool=x").wantRedirect("/sign-in?next=" + url.QueryEscape("/calls?tool=x"))
 }
 
-// rule is a form that makes a rule of the policy.
+// rule returns a form that creates a rule of the policy.
 func (c *site) rule(name string) url.Values {
 	return url.Values{"name": {name}, "decision": {"deny"}, "tools": {"self.*"}, "enabled": {"1"},
 		"version": {fmt.Sprint(c.policies.Table().Version)}}
@@ -212,8 +212,8 @@ func (c *site) hasRule(name string) bool {
 	return n > 0
 }
 
-// An act that a browser left open must not do asks for the password, and happens
-// with what was typed once it is there.
+// An act that is too dangerous for a session left open requires the password, and then runs with
+// the form as typed.
 func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	c := newConsole(t)
 	admin := c.as(fleet.RoleAdmin)
@@ -251,9 +251,9 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	if !c.hasRule("typed") {
 		t.Error("the rule was not made with the password")
 	}
-	admin.post(ui.PathPolicies, c.rule("next")).wantRedirect(ui.PathPolicies) // it holds for a while
+	admin.post(ui.PathPolicies, c.rule("next")).wantRedirect(ui.PathPolicies) // a confirmation is valid for a while
 
-	// Others' guesses do not use up the tries; those of this session are bounded.
+	// Guesses of others do not use up the tries; guesses of this session are limited.
 	c.exec(`UPDATE logins SET confirmed_at = now() - interval '1 hour'`)
 	again.Set(ui.ConfirmField, "wrong")
 	for range 11 {
@@ -262,14 +262,15 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	again.Set(ui.ConfirmField, password)
 	admin.post(ui.PathPolicies, again).wantStatus(http.StatusTooManyRequests)
 
-	// In Chinese, and for another browser of the same operator on its own.
+	// In Chinese, and separately for another browser of the same operator.
 	other := c.signIn("admin-1")
 	other.post(ui.PathPolicies, c.rule("other")).wantRedirect(ui.PathPolicies)
 	admin.post(ui.PathPolicies+"?lang=zh-CN", c.rule("x")).wantText("h1", "请确认身份")
 }
 
-// Every act on the policy, keys, operators and tokens asks; ending sessions is a
-// way to safety, and does not, nor does the own password, which asks for the old one.
+// Every act on the policy, keys, operators and tokens requires the password. Ending sessions does
+// not, because it only makes things safer; neither does changing one's own password, which requires
+// the old one.
 func TestWhatAsksForThePassword(t *testing.T) {
 	without := []string{"/settings/operators/{operator}/sessions/end", "/settings/operators/{operator}/sessions/{session}/end",
 		"/settings/keys/restart"}

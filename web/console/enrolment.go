@@ -16,7 +16,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// ruleBytes bounds the form of a rule, with the list of addresses it names.
+// ruleBytes bounds the form of a rule, including its list of addresses.
 const ruleBytes = 3 << 20
 
 func (s *Server) enrolmentRoutes() []route {
@@ -54,8 +54,7 @@ func (s *Server) listRules(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// readRule reads the form of a rule. The addresses of a file come after those
-// that were typed.
+// readRule reads the form of a rule. The addresses of a file follow the typed ones.
 func readRule(r *http.Request) (forms.Rule, error) {
 	if err := r.ParseMultipartForm(ruleBytes); err != nil && err != http.ErrNotMultipart {
 		return forms.Rule{}, formError(err)
@@ -67,7 +66,7 @@ func readRule(r *http.Request) (forms.Rule, error) {
 		Transport: get("transport"), Enabled: get("enabled") != ""}
 	file, _, err := r.FormFile("list")
 	if err != nil {
-		return f, nil // none was chosen
+		return f, nil // no file was chosen
 	}
 	defer file.Close()
 	text, err := io.ReadAll(file)
@@ -75,7 +74,7 @@ func readRule(r *http.Request) (forms.Rule, error) {
 		return f, formError(err)
 	}
 	if len(text) > 0 && f.Devices == "" {
-		f.Devices = string(text) // alone, so that the lines of the file count
+		f.Devices = string(text) // alone, so that line numbers are those of the file
 	} else if len(text) > 0 {
 		ids, err := enrolment.ParseDeviceList(string(text))
 		if err != nil {

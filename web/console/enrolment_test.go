@@ -14,7 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// asks makes an unknown device ask to join.
+// asks sends the request of an unknown device to join.
 func (c *site) asks(id fleet.DeviceID, board string) string {
 	c.t.Helper()
 	a, err := c.enrolments.Poll(enrolment.BootPoll{Device: id, ClientID: "c-" + string(id), Board: board,

@@ -18,7 +18,7 @@ var errNoPage = fleet.Refuse(fleet.ErrNotFound, "no_page")
 
 var errCrossOrigin = fleet.Refuse(fleet.ErrForbidden, "cross_origin")
 
-// fail answers with the page of an error. Internal errors are logged, once, here.
+// fail responds with the page of an error. Internal errors are logged only here.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	status := o.Status
@@ -32,8 +32,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	s.render(w, r, answer{status: status, page: s.errorPage(w, r, status, err).Page(), whole: true})
 }
 
-// errorPage says what went wrong. The details of an internal error stay in the
-// log, under the request's id.
+// errorPage returns the page of an error. The details of an internal error are only in the log,
+// under the request's id.
 func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, err error) ui.ErrorPage {
 	ctx := inLanguage(r.Context())
 	switch {
@@ -47,8 +47,8 @@ func (s *Server) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 	return ui.Failure(ctx, status, errorCode(err), explain(r.Context(), err))
 }
 
-// noSuchAddress answers a program that asked for an address without a page. OAuth
-// clients show their user error_description.
+// noSuchAddress responds to a program that requested an address without a page. OAuth clients show
+// error_description to their user.
 func noSuchAddress(w http.ResponseWriter, r *http.Request) {
 	e := fleet.Refuse(fleet.ErrNotFound, "no_address", "path", request.Redact(r.URL.Path))
 	body := map[string]any{"title": http.StatusText(http.StatusNotFound), "status": http.StatusNotFound}
@@ -57,10 +57,10 @@ func noSuchAddress(w http.ResponseWriter, r *http.Request) {
 		body["error"], body["error_description"] = "invalid_request", i18n.ErrorDetail(e)
 	}
 	body["code"], body["detail"] = e.Code, i18n.ErrorDetail(e)
-	data, _ := json.Marshal(body) // texts and a number
+	data, _ := json.Marshal(body) // only texts and a number
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write(data) // the client may be gone
+	_, _ = w.Write(data) // the client may have gone
 }
 
 func statusOf(err error) int { return outcome.Of(err).Status }
@@ -72,9 +72,8 @@ func errorCode(err error) string {
 	return ""
 }
 
-// explain says in the viewer's language what went wrong. Other errors than
-// those with a code are not meant for people. Foreign parts are marked, as
-// web/ui shows them.
+// explain returns the text of an error in the viewer's language. Errors without a code are not
+// meant for people. Foreign parts are marked, as web/ui expects.
 func explain(ctx context.Context, err error) string {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		err = outcome.Of(tooLarge).Refusal
@@ -86,7 +85,7 @@ func explain(ctx context.Context, err error) string {
 	return ""
 }
 
-// callError says in the viewer's language why a call failed.
+// callError returns the cause of a failed call in the viewer's language.
 func callError(ctx context.Context, e *fleet.CallError) string {
 	v := viewerOf(ctx)
 	text, foreign := i18n.CallErrorMarked(v.lang, v.zone, e)

@@ -21,40 +21,40 @@ import (
 	"fleetd/web/ui"
 )
 
-// Times of a live stream.
+// Timing of a live stream.
 const (
-	heartbeat   = 20 * time.Second // so that proxies and we notice a dead reader
-	streamWrite = 10 * time.Second // a reader that takes longer is dropped, and comes back
+	heartbeat   = 20 * time.Second // so that proxies and the server notice a dead reader
+	streamWrite = 10 * time.Second // a slower reader is dropped, and reconnects
 	streamBegin = 10 * time.Second // a page waits 15 s for its stream, then opens another
 	resendAfter = time.Second
-	eventBuffer = 4096 // a fleet that reconnects at once, between two flushes
+	eventBuffer = 4096 // enough for a whole fleet that reconnects between two flushes
 )
 
 // beat is the event that shows a page that its stream is alive.
 const beat = "event: beat\ndata:\n\n"
 
-// A view is what one live page follows.
+// A view is the part of the fleet that one live page follows.
 type view interface {
-	// wants picks the events that the page shows; it is called for every event
-	// of the fleet and must be quick.
+	// wants reports whether the page shows the event; it is called for every event of the fleet and
+	// must be quick.
 	wants(e *fleet.Event) bool
 	// pace is the interval between two updates of the page: bursts become one update.
 	pace() time.Duration
-	// begin brings the page up to date with what happened while it loaded.
+	// begin brings the page up to date with events since it was loaded.
 	begin(ctx context.Context) (updates, error)
-	// render turns what happened since the last time into updates. At most one
-	// event per subject is handed over, the newest.
+	// render turns the events since the last call into updates. It receives only the newest event
+	// of each subject.
 	render(ctx context.Context, events []fleet.Event) (updates, error)
 }
 
-// A lookingView follows what no event announces: it looks for it at its pace.
+// A lookingView also follows changes that no event announces: it polls at its pace.
 type lookingView interface {
 	view
 	look(ctx context.Context) (updates, error)
 }
 
-// updates are what a live page is sent: components that replace those with the
-// same id, and how many things are new that its list does not show.
+// updates are the changes for a live page: components that replace those with the same id, and the
+// number of new things that are not in its list.
 type updates struct {
 	patches []templ.Component
 	fresh   int
@@ -62,7 +62,7 @@ type updates struct {
 	later   bool              // render the same events again in a moment: the store lags behind the event
 }
 
-// errSlow ends the stream of a reader that takes too long.
+// errSlow ends the stream of a slow reader.
 var errSlow = errors.New("stream: the reader is too slow")
 
 // streamEvents serves the live stream of one page.
@@ -112,8 +112,8 @@ func startStream(w http.ResponseWriter) {
 	h.Set("X-Accel-Buffering", "no")
 }
 
-// failStream answers like [Server.fail], but does not log a 503 as an error: while the
-// database is away, each page asks again every few seconds.
+// failStream responds like [Server.fail], but does not log a 503 as an error: while the database is
+// unavailable, each page reconnects every few seconds.
 func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	o := outcome.Of(err)
 	if o.Status != http.StatusServiceUnavailable {
@@ -125,14 +125,15 @@ func (s *Server) failStream(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, http.StatusText(o.Status), o.Status)
 }
 
-// refuseStream has the page say why it is not live. A status would not do: a script
-// does not see that of a stream.
+// refuseStream makes the page show why it is not live. It uses an event because a script cannot
+// read the status of a stream.
 func refuseStream(w http.ResponseWriter) {
 	startStream(w)
 	_, _ = io.WriteString(w, "event: full\ndata:\n\n")
 }
 
-// eventSources say what events are about, for viewers who do not see every device.
+// eventSources returns the devices that events are about, for viewers with access to only some
+// devices.
 func (s *Server) eventSources() *fleet.EventSources {
 	return &fleet.EventSources{Device: s.Devices.Known,
 		FanOut:   func(ctx context.Context, id uuid.UUID) error { _, err := s.FanOuts.Get(ctx, id); return err },
@@ -146,20 +147,20 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	filter  fleet.EventFilter
-	changes int64 // of operators' access, when it was last looked at
+	changes int64 // version of operators' access at the last check
 
 	pending map[string]fleet.Event // newest event by subject
 	alerts  bool                   // some changed
-	away    bool                   // the page says that the database does not answer
+	away    bool                   // the page shows that the database is unavailable
 	resend  []byte
-	redo    map[string]fleet.Event // to be rendered again: newest by subject
+	redo    map[string]fleet.Event // to render again: newest by subject
 	due     time.Time              // of resend and redo
 }
 
-// run sends the first updates of the page, then those that events cause.
+// run sends the first updates of the page, then the updates for events.
 func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription) (err error) {
 	ctx := r.Context()
-	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has this misses no event
+	if err := st.write([]byte("retry: 2000\n" + beat)); err != nil { // a reader that has received this misses no event
 		return err
 	}
 	if err := st.send(ctx, first); err != nil {
@@ -177,7 +178,7 @@ func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription
 			if !st.filter.Pass(ctx, &e) {
 				continue
 			}
-			if e.Kind == fleet.EventAlert { // the frame of every page counts them
+			if e.Kind == fleet.EventAlert { // the frame of every page counts alerts
 				st.alerts = true
 			}
 			if st.view.wants(&e) {
@@ -185,7 +186,7 @@ func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription
 			}
 		case <-flush.C:
 			if err = st.followDatabase(); err != nil || st.away {
-				break // what happened meanwhile is shown once it can be read
+				break // the changes are shown once they can be read
 			}
 			if err = st.accessStays(r); err == nil {
 				err = st.flush(ctx)
@@ -201,8 +202,8 @@ func (st *stream) run(r *http.Request, first updates, events *fleet.Subscription
 	}
 }
 
-// subject is what an event is about: of several events about one, the newest
-// counts.
+// subject returns the key of the thing that an event is about: the newest event of a subject
+// replaces the others.
 func subject(e fleet.Event) string {
 	switch {
 	case e.Call != nil:
@@ -211,7 +212,7 @@ func subject(e fleet.Event) string {
 		return string(e.Kind) + " " + e.Subject
 	}
 	if e.Kind == fleet.EventVitals || e.Kind == fleet.EventConfig {
-		return string(e.Kind) + " " + string(e.Device) // says nothing of the device's presence
+		return string(e.Kind) + " " + string(e.Device) // independent of the device's presence
 	}
 	return "device " + string(e.Device)
 }
@@ -240,7 +241,7 @@ func (st *stream) flush(ctx context.Context) error {
 	return st.update(ctx, redo)
 }
 
-// look looks for what is new. A database that is away, or hangs, has nothing new.
+// look polls for changes. While the database is unavailable or hangs, there are none.
 func (st *stream) look(ctx context.Context, v lookingView) error {
 	limited, cancel := context.WithTimeout(st.page(ctx), pageRead)
 	defer cancel()
@@ -254,8 +255,8 @@ func (st *stream) look(ctx context.Context, v lookingView) error {
 	return err
 }
 
-// followDatabase says on the page when the database does not answer, and since how
-// many seconds, and when it does again.
+// followDatabase shows on the page since how many seconds the database has been unavailable, and
+// that it is available again.
 func (st *stream) followDatabase() error {
 	var since time.Time
 	if st.server.DatabaseAway != nil {
@@ -272,15 +273,15 @@ func (st *stream) followDatabase() error {
 	return st.write([]byte("event: database\ndata: " + says + "\n\n"))
 }
 
-// remember that something is to be sent again in a moment.
+// remember schedules a repetition of the updates.
 func (st *stream) remember() {
 	if st.due.IsZero() {
 		st.due = time.Now().Add(resendAfter)
 	}
 }
 
-// update renders what is new together with what is to be rendered again: an
-// element is sent at most once between two flushes.
+// update renders the new events together with the scheduled repetitions: an element is sent at most
+// once between two flushes.
 func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error {
 	fresh := st.pending
 	st.pending = make(map[string]fleet.Event)
@@ -298,7 +299,7 @@ func (st *stream) update(ctx context.Context, redo map[string]fleet.Event) error
 	u, err := st.view.render(st.page(within), slices.Collect(maps.Values(batch)))
 	switch {
 	case err != nil && ctx.Err() == nil && (within.Err() != nil || statusOf(err) == http.StatusServiceUnavailable):
-		st.pending = batch // the database is away; that is no reason to end the stream
+		st.pending = batch // the database is unavailable, which is no reason to end the stream
 		return nil
 	case err != nil:
 		return err
@@ -340,8 +341,7 @@ func (st *stream) send(ctx context.Context, u updates) error {
 	return st.write(b.Bytes())
 }
 
-// page is the context that components are rendered with: as the page's own,
-// at this moment.
+// page returns the context for rendering components: the same as the page's, at the present time.
 func (st *stream) page(ctx context.Context) context.Context {
 	v := viewerOf(ctx)
 	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: st.server.now(),
@@ -350,15 +350,15 @@ func (st *stream) page(ctx context.Context) context.Context {
 
 var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")
 
-// writePatch writes a component as one event. Line ends within it would end
-// the event's field, so each line gets a separate field.
+// writePatch writes a component as one event. A line end would end the event's field, so each line
+// gets a separate field.
 func writePatch(ctx context.Context, b *bytes.Buffer, c templ.Component) error {
 	var html strings.Builder
 	if err := c.Render(ctx, &html); err != nil {
 		return err
 	}
 	b.WriteString("event: patch\ndata: ")
-	_, _ = sseLines.WriteString(b, html.String()) // a buffer takes everything
+	_, _ = sseLines.WriteString(b, html.String()) // a buffer never fails
 	b.WriteString("\n\n")
 	return nil
 }
@@ -374,8 +374,7 @@ func (st *stream) write(b []byte) error {
 	return st.control.Flush()
 }
 
-// accessStays ends the stream when what its reader may see was changed. The
-// browser opens another.
+// accessStays ends the stream after a change of its reader's access. The browser opens another.
 func (st *stream) accessStays(r *http.Request) error {
 	changes := st.server.Operators.Changes()
 	if changes == st.changes {
@@ -385,15 +384,15 @@ func (st *stream) accessStays(r *http.Request) error {
 	return st.readerStays(r)
 }
 
-// readerStays looks whether the reader may still read what the stream sends: who
-// was disabled, signed out in another tab, or given other access is cut off.
+// readerStays checks whether the reader may still read the stream, and ends it if the reader was
+// disabled, signed out in another tab, or got other access.
 func (st *stream) readerStays(r *http.Request) error {
-	// Not the request's context: its session data is what was read at the start.
+	// Not the request's context: it contains the session data of the start.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	ctx, err := st.server.sessions.Load(ctx, cookie(r, st.server.sessions.Cookie.Name))
 	if err != nil {
-		return nil // the database is away; that is no reason to end it
+		return nil // the database is unavailable, which is no reason to end it
 	}
 	o, _, err := st.server.signedIn(ctx)
 	switch {

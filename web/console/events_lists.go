@@ -13,16 +13,14 @@ import (
 	"fleetd/web/ui"
 )
 
-// loading is how far a list looks back for what changed while its page was on
-// its way to the browser.
+// loading is how far back a list looks for changes while its page was on the way to the browser.
 const loading = 10 * time.Second
 
-// maxRows bounds the rows that one flush of a list renders.
+// maxRows bounds the rows of a list that one flush renders.
 const maxRows = 100
 
-// A listView follows a page of the device list: its rows, and how many devices
-// have joined that would stand in it. A whole fleet that reconnects costs it
-// no more than its own rows.
+// A listView follows a page of the device list: its rows, and the number of new devices that match
+// its filter. If a whole fleet reconnects, it renders only its own rows.
 type listView struct {
 	server *Server
 	query  fleet.Query
@@ -106,7 +104,7 @@ func (v *listView) show(ctx context.Context, devices []fleet.Device, u *updates)
 	return err
 }
 
-// count counts a device that is not on the page and would be now.
+// count counts a device that is not on the page but matches its filter now.
 func (v *listView) count(d fleet.Device, u *updates) {
 	if v.seen[d.ID] || d.CreatedAt.Before(v.began) || v.query.Asks("tool") {
 		return
@@ -117,8 +115,7 @@ func (v *listView) count(d fleet.Device, u *updates) {
 	}
 }
 
-// A callsView follows the list of calls: outcomes of those it shows, and how
-// many more there have been.
+// A callsView follows the list of calls: the outcomes of its rows, and the number of newer calls.
 type callsView struct {
 	server *Server
 	filter call.Filter
@@ -127,8 +124,7 @@ type callsView struct {
 
 func (v *callsView) pace() time.Duration { return paceRows }
 
-// wants asks all of the filter but the outcome: the rows on the page are those
-// whose outcome changes.
+// wants applies the whole filter except the outcome, because the outcomes of the rows change.
 func (v *callsView) wants(e *fleet.Event) bool {
 	if e.Kind != fleet.EventCall {
 		return false
@@ -158,22 +154,21 @@ func (v *callsView) render(ctx context.Context, events []fleet.Event) (updates, 
 	for i, e := range events {
 		calls[i] = *e.Call
 	}
-	// Under a storm of calls the newest are those that may be on the page.
+	// If there are very many calls, only the newest may be on the page.
 	slices.SortFunc(calls, func(a, b fleet.Call) int { return slices.Compare(b.ID[:], a.ID[:]) })
 	u, err := v.show(ctx, calls[:min(len(calls), maxRows)])
 	u.fresh = v.fresh.count(calls)
 	return u, err
 }
 
-// newCalls counts the calls that were made after a page.
+// newCalls counts the calls made after the page.
 type newCalls struct {
 	began  time.Time
 	states []fleet.CallState // only with these outcomes; empty for any
-	newest uuid.UUID         // of those counted
+	newest uuid.UUID         // newest counted call
 }
 
-// count counts those among calls that were not counted before. Ids rise with
-// time.
+// count counts the calls that were not counted before. Ids increase with time.
 func (n *newCalls) count(calls []fleet.Call) (fresh int) {
 	last := n.newest
 	for _, c := range calls {

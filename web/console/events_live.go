@@ -15,14 +15,14 @@ import (
 	"fleetd/web/ui"
 )
 
-// Paces of live pages: counting a large fleet or fan-out takes some
-// milliseconds of the database each time.
+// Intervals of live pages: counting a large fleet or fan-out takes some milliseconds of the
+// database each time.
 const (
 	paceRows   = 200 * time.Millisecond
 	paceCounts = time.Second
 )
 
-// newView finds what the page in the address follows.
+// newView returns the view of the page in the address.
 func (s *Server) newView(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	switch q.Get("view") {
@@ -112,7 +112,7 @@ func (v overviewView) render(ctx context.Context, events []fleet.Event) (u updat
 			continue
 		}
 		if e.Kind != fleet.EventFanOut {
-			devices = true // or what needs a person
+			devices = true // or the pending decisions
 			continue
 		}
 		row, err := v.fanOut(ctx, e.Subject)
@@ -178,7 +178,7 @@ type deviceView struct {
 
 func (v *deviceView) pace() time.Duration { return paceRows }
 
-// wants asks for releases, too: a newer one is among the acts.
+// wants includes releases: a newer release is among the acts.
 func (v *deviceView) wants(e *fleet.Event) bool {
 	return e.Device == v.id || e.Kind == fleet.EventRelease && v.tab == ""
 }
@@ -193,15 +193,15 @@ func (v *deviceView) begin(ctx context.Context) (u updates, err error) {
 	if err := v.lineNews(ctx, &u); err != nil {
 		return u, err
 	}
-	// Not the configuration: its form may just have come back with what was typed.
+	// Without the configuration: its form may contain typed text.
 	if err := v.reported(ctx, fleet.EventVitals, &u); err != nil {
 		return u, err
 	}
 	return u, v.reported(ctx, fleet.EventJob, &u)
 }
 
-// head is all of the page that is about the device itself, made of one read and
-// sent as one patch: its parts agree at any moment.
+// head returns all parts of the page that are about the device itself, from one read and in one
+// patch: they agree at any moment.
 func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 	d, err := v.server.Devices.Device(ctx, v.id)
 	if err != nil {
@@ -267,12 +267,12 @@ func (v *deviceView) render(ctx context.Context, events []fleet.Event) (u update
 	return u, nil
 }
 
-// changesActs reports whether the call says what the acts show: volume and battery.
+// changesActs reports whether the call's result contains volume or battery, which the acts show.
 func changesActs(c fleet.Call) bool {
 	return c.State == fleet.CallSucceeded && (c.Tool == fleet.ToolSetVolume || c.Tool == fleet.ToolDeviceStatus)
 }
 
-// deployed shows what became of a deployment, on the tab about deployments.
+// deployed shows the progress of a deployment, on the tab with deployments.
 func (v *deviceView) deployed(ctx context.Context, u *updates) error {
 	if v.tab != "firmware" {
 		return nil
@@ -282,8 +282,8 @@ func (v *deviceView) deployed(ctx context.Context, u *updates) error {
 	return err
 }
 
-// call shows a call in the tables and next to the form that made it. The
-// outcome is repeated once, for a form whose answer was on its way.
+// call shows a call in the tables and next to the form that made it. The outcome is repeated once,
+// for a form whose response was still on its way.
 func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	view, err := v.server.callView(ctx, c, "")
 	if err != nil {
@@ -305,8 +305,8 @@ func (v *deviceView) call(ctx context.Context, c fleet.Call, u *updates) error {
 	return nil
 }
 
-// snapshot shows a picture that has just arrived: as the device's latest, and
-// with its call.
+// snapshot shows a picture that has just arrived: as the device's latest picture, and with its
+// call.
 func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) error {
 	id, err := uuid.Parse(subject)
 	if err != nil {
@@ -329,7 +329,7 @@ func (v *deviceView) snapshot(ctx context.Context, subject string, u *updates) e
 	return v.call(ctx, c, u)
 }
 
-// A callPageView follows one call's own page.
+// A callPageView follows the page of one call.
 type callPageView struct {
 	server *Server
 	id     uuid.UUID
@@ -376,7 +376,7 @@ func (v callPageView) show(ctx context.Context, c fleet.Call) (updates, error) {
 	return updates{patches: []templ.Component{page.View()}}, err
 }
 
-// A fanOutView follows one fan-out's page.
+// A fanOutView follows the page of one fan-out.
 type fanOutView struct {
 	server *Server
 	id     uuid.UUID
@@ -401,15 +401,15 @@ func (v *fanOutView) begin(ctx context.Context) (updates, error) {
 	return updates{patches: []templ.Component{p.View()}}, nil
 }
 
-// pageRead bounds what a stream reads for its page: on a database that hangs the page
-// says so, and the stream goes on.
+// pageRead bounds the time of a stream's reads for its page: if the database hangs, the page shows
+// it and the stream continues.
 const pageRead = 3 * time.Second
 
-// withoutDatabase shows the progress as last known, and that the fan-out waits.
+// withoutDatabase shows the last progress, and that the fan-out waits.
 func (v *fanOutView) withoutDatabase(err error) (updates, error) {
 	block := v.server.FanOuts.Blocked(v.id)
 	if block == nil && statusOf(err) == http.StatusServiceUnavailable && v.last.FanOut.State == call.FanOutRunning {
-		return updates{later: true}, nil // it will notice in a moment
+		return updates{later: true}, nil // the fan-out notices in a moment
 	}
 	if block == nil || v.last.FanOut.ID == uuid.Nil {
 		return updates{}, err

@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet"
 )
 
-// reported shows what the device just reported, on the tabs about it.
+// reported shows the device's new report, on the tabs that contain it.
 func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *updates) error {
 	c, err := v.report(ctx, kind)
 	if c != nil && err == nil {
@@ -17,7 +17,7 @@ func (v *deviceView) reported(ctx context.Context, kind fleet.EventKind, u *upda
 	if err != nil || kind != fleet.EventVitals || v.tab != tabConfiguration {
 		return err
 	}
-	// A heartbeat may name another configuration than the page shows.
+	// A heartbeat may contain another configuration version than the page.
 	config, err := v.server.deviceConfig(ctx, fleet.Device{ID: v.id})
 	if err == nil && config.Running != nil {
 		err = v.reported(ctx, fleet.EventConfig, u)

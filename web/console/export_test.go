@@ -5,7 +5,7 @@ import (
 	"fleetd/web/access"
 )
 
-// A Route is a row of the table of routes, for the test of who may do what.
+// A Route is a row of the table of routes, for the test of permissions.
 type Route struct {
 	Method, Pattern string
 	Role            fleet.Role

@@ -16,8 +16,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// Every group of answers can be reached and grouped by a field; what failed is
-// called again by a fan-out that names the first.
+// Every group of results can be opened and grouped by a field; a second fan-out calls the failed
+// devices again and links to the first.
 func TestFanOutAnswers(t *testing.T) {
 	c := newConsole(t)
 	say := fleet.Tool{Name: "self.status", Audience: fleet.AudienceModel,
@@ -81,7 +81,7 @@ func TestFanOutAnswers(t *testing.T) {
 	c.ended(again.Items[0])
 }
 
-// ended waits until a fan-out has called everybody.
+// ended waits until a fan-out has called all devices.
 func (c *site) ended(f call.FanOut) {
 	c.t.Helper()
 	sub := c.events.Subscribe(1024, nil, fleet.EventFanOut)
@@ -102,7 +102,7 @@ func (c *site) ended(f call.FanOut) {
 	}
 }
 
-// A filter that matches nothing is not blamed on the tools of devices.
+// If a filter matches no device, the page does not blame the devices' tools.
 func TestFanOutForNoDevice(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)

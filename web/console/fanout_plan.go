@@ -18,8 +18,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// toolSample is how many devices of an audience are asked for their tools.
-// Equal boards offer equal tools: a sample finds all but the rarest.
+// toolSample is how many devices of an audience the tool list is read from. Equal boards offer
+// equal tools: a sample finds all but the rarest.
 const toolSample = fleet.MaxLimit
 
 // planFanOut shows the steps to a fan-out: audience, tool, arguments, preview.
@@ -29,7 +29,7 @@ func (s *Server) planFanOut(r *http.Request) (answer, error) {
 	if err != nil || page.Problem != "" || page.Form == nil {
 		return showPlan(page, err)
 	}
-	if page.Retry != uuid.Nil && !hasArguments(form) { // those of the first time
+	if page.Retry != uuid.Nil && !hasArguments(form) { // the arguments of the first fan-out
 		for name, values := range forms.Values(page.Form.Fields) {
 			form[name] = values
 		}
@@ -42,7 +42,7 @@ func (s *Server) planFanOut(r *http.Request) (answer, error) {
 	return showPlan(page, err)
 }
 
-// refill shows what was filled in before, where the address says so.
+// refill restores the earlier inputs in the address.
 func refill(f *ui.ToolForm, form url.Values) {
 	if hasArguments(form) {
 		_, f.Fields, _ = forms.Arguments(f.Fields, form)
@@ -58,7 +58,7 @@ func hasArguments(form url.Values) bool {
 	return false
 }
 
-// showPlan shows the page; what the operator can mend stands on it.
+// showPlan shows the page, with the errors that the operator can correct.
 func showPlan(page ui.FanOutNewPage, err error) (answer, error) {
 	switch {
 	case err != nil:
@@ -69,8 +69,8 @@ func showPlan(page ui.FanOutNewPage, err error) (answer, error) {
 	return show(page.Page())
 }
 
-// createFanOut starts what the preview showed. The audience is looked at
-// again: it is what the typed count has to match.
+// createFanOut starts the previewed fan-out. It resolves the audience again, and compares the typed
+// count with the new result.
 func (s *Server) createFanOut(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -163,8 +163,7 @@ func (s *Server) fanOutPage(ctx context.Context, form url.Values) (ui.FanOutNewP
 	return page, nil
 }
 
-// offlineWait reads how long offline devices are waited for, in minutes; "" is
-// not at all.
+// offlineWait reads how long the calls wait for offline devices, in minutes; "" means not at all.
 func offlineWait(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -226,7 +225,7 @@ func (s *Server) toolsOf(ctx context.Context, devices []fleet.Device) ([]fleet.T
 	return list, nil
 }
 
-// previewFanOut says on the page what the filled-in form would do.
+// previewFanOut adds the preview of the form to the page.
 func (s *Server) previewFanOut(ctx context.Context, page *ui.FanOutNewPage, form url.Values) (call.FanOutRequest,
 	error) {
 	args, shown, ok := forms.Arguments(page.Form.Fields, form)

@@ -15,11 +15,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxAnswers is how many groups of answers a fan-out's page shows at a time.
+// maxAnswers is the maximum number of groups of answers on a fan-out's page.
 const maxAnswers = 20
 
-// answerGrouping reads from an address how answers are grouped, and which groups
-// are shown.
+// answerGrouping reads from an address how to group answers, and which groups to show.
 func answerGrouping(q url.Values) call.AnswerGrouping {
 	by := call.AnswerGrouping{Field: fleet.CleanText(strings.TrimSpace(q.Get("by")), 200), Limit: maxAnswers}
 	by.Offset, _ = strconv.Atoi(q.Get("from"))
@@ -43,8 +42,8 @@ func (s *Server) listFanOuts(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// fanOutRows shows fan-outs with how far they are. One that is complete has
-// called everybody; counting its calls would take long for nothing.
+// fanOutRows returns the rows of fan-outs with their progress. A complete fan-out has called all
+// devices, so its calls, which take long to count, are not counted.
 func (s *Server) fanOutRows(ctx context.Context, all []call.FanOut) ([]ui.FanOutRow, error) {
 	var rows []ui.FanOutRow
 	for _, f := range all {
@@ -85,7 +84,7 @@ func fanOutID(r *http.Request) (uuid.UUID, error) {
 	return id, nil
 }
 
-// fanOutProgress is the moving part of a fan-out's page.
+// fanOutProgress returns the changing part of a fan-out's page.
 func (s *Server) fanOutProgress(ctx context.Context, id uuid.UUID, by call.AnswerGrouping) (p ui.FanOutProgress,
 	err error) {
 	p.CanAct = mayAct(ctx)
@@ -118,7 +117,7 @@ func (s *Server) cancelFanOut(r *http.Request) (answer, error) {
 	return goTo(ui.FanOutPath(id.String()))
 }
 
-// sendAnswers sends what each device answered, as a file.
+// sendAnswers sends the answers of all devices as a file.
 func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	id, err := fanOutID(r)
@@ -134,6 +133,6 @@ func (s *Server) sendAnswers(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Disposition", `attachment; filename="answers-`+id.String()+`.csv"`)
 	h.Set("Cache-Control", "no-store")
 	if err := s.FanOuts.Export(ctx, w, id); err != nil {
-		panic(http.ErrAbortHandler) // or the file would seem whole
+		panic(http.ErrAbortHandler) // otherwise the file would seem complete
 	}
 }

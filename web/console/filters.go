@@ -27,7 +27,7 @@ func (s *Server) filterRoutes() []route {
 	}
 }
 
-// saveFilter gives the query of a device list a name.
+// saveFilter saves the query of a device list under a title.
 func (s *Server) saveFilter(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	f := fleet.Filter{Name: r.PostFormValue("name"), Title: r.PostFormValue("title"), Query: r.URL.Query().Get("q")}
@@ -39,7 +39,7 @@ func (s *Server) saveFilter(r *http.Request) (answer, error) {
 	return goTo(ui.QueryPath(saved.Query))
 }
 
-// refuseFilter shows the list with what was typed, and why it was refused.
+// refuseFilter shows the list with the form as typed, and why it was refused.
 func (s *Server) refuseFilter(r *http.Request, typed fleet.Filter, why error) (answer, error) {
 	if status := statusOf(why); status != http.StatusUnprocessableEntity && status != http.StatusConflict {
 		return answer{}, why
@@ -81,13 +81,13 @@ func (s *Server) renameFilter(r *http.Request) (answer, error) {
 	return goTo(ui.QueryPath(f.Query))
 }
 
-// Counts of saved filters may be a moment old: with many filters they cost more than
-// the list. After freshCounts they are counted again while the page shows the ones
-// before, after keptCounts before it is shown.
+// Ages of the counts of saved filters. Counts may lag a moment, because many filters cost more than
+// the list. After freshCounts they are counted again while the page shows the old counts; after
+// keptCounts they are counted before the page is shown.
 const (
 	freshCounts   = 2 * time.Second
 	keptCounts    = time.Minute
-	countedScopes = 100 // at most so many kinds of viewers are remembered
+	countedScopes = 100 // viewers' scopes in the cache
 	countTimeout  = 10 * time.Second
 )
 
@@ -98,7 +98,7 @@ type filterCounts struct {
 
 type countedFilters struct {
 	at       time.Time
-	queries  string // those that were counted
+	queries  string // the counted queries
 	counts   []int
 	counting bool
 }

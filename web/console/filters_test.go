@@ -57,7 +57,7 @@ func TestSaveAFilter(t *testing.T) {
 	}
 }
 
-// A person gives a title, and programs get a name made from it.
+// An operator enters a title, and programs get a name made from it.
 func TestAFilterIsNamedByItsTitle(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)

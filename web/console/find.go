@@ -15,11 +15,11 @@ import (
 	"fleetd/web/ui"
 )
 
-// Bounds of what one search shows and reads.
+// Limits of the results and reads of one search.
 const (
 	foundDevices   = 8
 	foundCampaigns = 5
-	searchedPlans  = 200 // campaigns, newest first, whose names are compared
+	searchedPlans  = 200 // newest campaigns whose names are compared
 	maxFindRunes   = 120
 )
 
@@ -28,8 +28,7 @@ func (s *Server) findRoutes() []route {
 		page: s.find}}
 }
 
-// find looks a text up among pages, devices, campaigns and calls. What the
-// viewer may not see is not found.
+// find searches for a text among pages, devices, campaigns and calls, within the viewer's scope.
 func (s *Server) find(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.FindPage{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
@@ -53,8 +52,8 @@ func (s *Server) find(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// findDevices reads the text as a query of devices. What cannot be read as one,
-// such as half a term, finds nothing.
+// findDevices reads the text as a query of devices. An invalid query, such as half a term, finds
+// nothing.
 func (s *Server) findDevices(ctx context.Context, text string) (found []fleet.Device, more bool, err error) {
 	q, err := fleet.ParseQuery(text)
 	if err != nil {
@@ -86,7 +85,7 @@ func (s *Server) findCampaigns(ctx context.Context, text string) ([]campaign.Cam
 	return found, nil
 }
 
-// findRecord looks up what has a UUID: a call, a bulk call, a campaign.
+// findRecord looks up a call, a bulk call or a campaign by its UUID.
 func (s *Server) findRecord(ctx context.Context, text string) ([]ui.FoundRecord, error) {
 	id, err := uuid.Parse(text)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet"
 )
 
-// What a person types is found under the names that it has anywhere: printed
-// MAC, id, name, page in either language.
+// A search finds things by each of their names: printed MAC, id, name, title of a page in either
+// language.
 func TestFind(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
@@ -40,7 +40,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// found are the addresses in the list of a search.
+// found returns the addresses in the results of a search.
 func (p *page) found() map[string]bool {
 	hits := make(map[string]bool)
 	for _, list := range p.find("#found") {

@@ -45,10 +45,10 @@ func (s *Server) firmwareRoutes() []route {
 	}
 }
 
-// Lengths of what firmware pages show.
+// Maximum lengths of lists on firmware pages.
 const (
-	countedCampaigns = fleet.MaxLimit // the newest: older ones are not counted with their release
-	searchedReleases = fleet.MaxLimit // the newest: an image's page names those that hold it
+	countedCampaigns = fleet.MaxLimit // the newest; older ones are not counted with their release
+	searchedReleases = fleet.MaxLimit // the newest; an image's page lists those that contain it
 	offeredBoards    = 100
 	offeredDrafts    = 20
 )
@@ -82,7 +82,7 @@ func (s *Server) listReleases(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// releaseRows counts for each release who runs it and which campaigns used it.
+// releaseRows counts, for each release, the devices that run it and the campaigns that used it.
 func (s *Server) releaseRows(ctx context.Context, all []firmware.Release) (rows []ui.ReleaseRow, err error) {
 	var elves []string
 	for _, r := range all {
@@ -102,10 +102,10 @@ func (s *Server) releaseRows(ctx context.Context, all []firmware.Release) (rows 
 	return rows, nil
 }
 
-// builds are the different builds of some images.
+// builds returns the different builds of some images.
 func builds(images []firmware.Image) (elves []string) {
 	for _, i := range images {
-		if i.ELFSHA256 != "" { // built without: no device can be recognized as running it
+		if i.ELFSHA256 != "" { // without it, devices with the build cannot be recognized
 			elves = append(elves, i.ELFSHA256)
 		}
 	}
@@ -113,7 +113,7 @@ func builds(images []firmware.Image) (elves []string) {
 	return slices.Compact(elves)
 }
 
-// A runningCount says how many devices run which build.
+// A runningCount counts the devices by build.
 type runningCount struct {
 	byELF map[string]int
 	fleet int
@@ -196,7 +196,7 @@ func (s *Server) imageRows(ctx context.Context, images []firmware.Image) (rows [
 	return rows, err
 }
 
-// whyWithheld says in the page's language why no device would get an image today.
+// whyWithheld returns the reason, in the page's language, why no device would get an image today.
 func whyWithheld(ctx context.Context, why fleet.Reason) string {
 	if why.Is("") {
 		return ""
@@ -204,7 +204,7 @@ func whyWithheld(ctx context.Context, why fleet.Reason) string {
 	return explain(ctx, &fleet.Error{Code: why.Code, Params: why.Params})
 }
 
-// knownChips are those of the fleet and of the images on the page.
+// knownChips returns the chips of the fleet and of the images on the page.
 func (s *Server) knownChips(ctx context.Context, asked string, rows []ui.ImageRow) ([]string, error) {
 	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, "chip")
 	chips := []string{asked}
@@ -228,7 +228,7 @@ func (s *Server) uploadBox(ctx context.Context) (box ui.UploadBox, err error) {
 	return box, err
 }
 
-// boardsOf are the boards of the devices that match, most frequent first.
+// boardsOf returns the boards of the matching devices, most frequent first.
 func (s *Server) boardsOf(ctx context.Context, q fleet.Query) (boards []string, err error) {
 	counts, err := s.Devices.CountBy(ctx, q, "board")
 	for _, c := range counts[:min(len(counts), offeredBoards)] {
@@ -239,7 +239,7 @@ func (s *Server) boardsOf(ctx context.Context, q fleet.Query) (boards []string, 
 	return boards, err
 }
 
-// image is the image that the address names.
+// image reads the image in the address.
 func (s *Server) image(r *http.Request) (firmware.Image, error) {
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
 	if err != nil || !isSHA256(sum) {
@@ -255,7 +255,7 @@ func isSHA256(s string) bool {
 	})
 }
 
-// release is the release that the address names.
+// release reads the release in the address.
 func (s *Server) release(r *http.Request) (firmware.Release, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "release"))
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// shownDeployments is how many of a device's deployments its page shows.
+// shownDeployments is the maximum number of deployments on a device's page.
 const shownDeployments = 10
 
-// deviceUpdates says why a device is, or is not, being updated.
+// deviceUpdates returns the reasons why a device is, or is not, being updated.
 func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.DeviceUpdates, error) {
 	v := ui.DeviceUpdates{Device: id, CanAct: s.mayCall(ctx, id)}
 	d, err := s.Devices.Device(ctx, id)
@@ -40,7 +40,7 @@ func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.Devic
 	return v, nil
 }
 
-// clearQuarantine lets a device that failed too often back into campaigns.
+// clearQuarantine lets campaigns update a device again that failed too often.
 func (s *Server) clearQuarantine(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {

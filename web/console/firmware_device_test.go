@@ -14,7 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// bootPoll records that a device started, as it says where firmware can go.
+// bootPoll records a start of a device, with its flash layout.
 func (c *site) bootPoll(id fleet.DeviceID, elf string) {
 	c.t.Helper()
 	if err := c.store.SavePolls(c.t.Context(), []enrolment.PollRecord{{
@@ -27,8 +27,7 @@ func (c *site) bootPoll(id fleet.DeviceID, elf string) {
 	}
 }
 
-// A device's firmware tab says what keeps it from being updated, and shows
-// changes while it is open.
+// A device's firmware tab shows what prevents an update, and shows changes while it is open.
 func TestWhyNotUpdating(t *testing.T) {
 	const id = "a085e3112233"
 	c := newConsole(t)
@@ -43,7 +42,7 @@ func TestWhyNotUpdating(t *testing.T) {
 	}
 	b.get(tab).wantText("#updates", "A newer release fits").wantText("#updates", "2.4.3")
 	s := b.stream("/events?view=device&id=" + id + "&tab=firmware")
-	s.want("patch", "device-head") // it is connected: what follows is sent
+	s.want("patch", "device-head") // it is connected: later events are sent
 
 	until := time.Now().Add(time.Hour)
 	if _, err := c.devices.Hold(t.Context(), anna, id, "on loan", &until); err != nil {
@@ -82,8 +81,8 @@ func TestWhyNotUpdating(t *testing.T) {
 	}
 }
 
-// A device that failed to take a release has that said as long as it does not
-// run it, also when other campaigns came after, and the release is newer.
+// A device that failed to install a release is marked until it runs the release, also after other
+// campaigns and with newer releases.
 func TestFailedReleaseIsNamed(t *testing.T) {
 	const id = "a085e3112233"
 	c := newConsole(t)
@@ -101,7 +100,7 @@ func TestFailedReleaseIsNamed(t *testing.T) {
 		"rolled back")
 }
 
-// aRelease is of one image, for every board with its chip.
+// aRelease adds a release of one image, for every board with its chip.
 func (c *site) aRelease(b *browser, version string) firmware.Release {
 	c.t.Helper()
 	sum := b.anImage(esptest.App{Version: version}, "")
@@ -112,7 +111,7 @@ func (c *site) aRelease(b *browser, version string) firmware.Release {
 	return r
 }
 
-// took has a campaign with the release end in the state for a device.
+// took ends a campaign with the release in the given state for a device.
 func (c *site) took(r firmware.Release, id fleet.DeviceID, state campaign.DeploymentState) {
 	c.t.Helper()
 	made, err := c.campaigns.Create(c.t.Context(), anna, campaign.Plan{Name: "to " + r.Version, Release: r.ID,
@@ -136,8 +135,8 @@ func (c *site) took(r firmware.Release, id fleet.DeviceID, state campaign.Deploy
 	}
 }
 
-// A device that rolled a release back is not among those that it fits, until its
-// latest verdict on the build is another; that of another build does not matter.
+// A device that rolled back a release does not count as a device that the release fits, until its
+// latest verdict on the build changes; verdicts on other builds do not matter.
 func TestReleasePageSaysWhoRolledItBack(t *testing.T) {
 	const one, other = "a085e3112233", "a085e3112244"
 	c := newConsole(t)

@@ -52,7 +52,7 @@ func (s *Server) firmwareImagePage(r *http.Request, image firmware.Image) (ui.Fi
 	return page, err
 }
 
-// releasesWith are the releases that hold an image.
+// releasesWith returns the releases that contain an image.
 func (s *Server) releasesWith(ctx context.Context, sha256 string) (refs []ui.ReleaseRef, err error) {
 	found, err := s.Firmware.Releases(ctx, firmware.ReleaseFilter{Limit: searchedReleases})
 	for _, r := range found.Items {
@@ -65,7 +65,7 @@ func (s *Server) releasesWith(ctx context.Context, sha256 string) (refs []ui.Rel
 	return refs, err
 }
 
-// fit answers the question in the address: which of these devices does it fit?
+// fit returns the devices that the image fits, for the query in the address.
 func (s *Server) fit(r *http.Request, q firmware.FitQuery) (ui.FitView, error) {
 	ctx, asked := r.Context(), r.URL.Query()
 	v := ui.FitView{Query: asked.Get("q"), Mode: firmware.ModeAuto, Downgrade: asked.Get("downgrade") != ""}
@@ -125,7 +125,7 @@ func (s *Server) editImage(r *http.Request) (answer, error) {
 
 func plainLines(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
-// revokeImage wants the version typed: there is no way back.
+// revokeImage requires the typed version, because revocation is final.
 func (s *Server) revokeImage(r *http.Request) (answer, error) {
 	image, err := s.image(r)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Server) deleteImage(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.PathImages, err, "firmware.flash.deleted", "version", image.Version)
 }
 
-// done leads to a page and says there that it was done, or why not.
+// done redirects to a page and shows there that the act succeeded, or why it failed.
 func (s *Server) done(ctx context.Context, to string, err error, key string, args ...any) (answer, error) {
 	switch {
 	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
@@ -166,8 +166,7 @@ func (s *Server) done(ctx context.Context, to string, err error, key string, arg
 	return goTo(to)
 }
 
-// revocation reads a form that takes firmware back for good: why, and the
-// version, typed.
+// revocation reads a form that revokes firmware for good: the reason, and the typed version.
 func revocation(r *http.Request, version string) (reason string, err error) {
 	reason = strings.TrimSpace(r.PostFormValue("reason"))
 	switch {
@@ -183,8 +182,7 @@ func mayRevoke(ctx context.Context) bool {
 	return mayAdmin(ctx)
 }
 
-// fault says in the page's language why something was not accepted: the kind of
-// fault, and which one it is.
+// fault returns, in the page's language, the kind of a fault and its details.
 func fault(ctx context.Context, err error) ui.Fault {
 	var e *fleet.Error
 	if !errors.As(err, &e) {

@@ -16,7 +16,7 @@ import (
 type firmwareView struct {
 	server *Server
 	began  time.Time
-	seen   map[string]bool // new ones that were counted already
+	seen   map[string]bool // new ones that are counted already
 }
 
 func (v *firmwareView) pace() time.Duration { return paceCounts / 2 }
@@ -28,7 +28,7 @@ func (v *firmwareView) begin(context.Context) (updates, error) { return updates{
 func (v *firmwareView) render(ctx context.Context, events []fleet.Event) (u updates, err error) {
 	for _, e := range events {
 		row, created, err := v.row(ctx, e.Subject)
-		if statusOf(err) == 404 { // deleted since
+		if statusOf(err) == 404 { // deleted meanwhile
 			continue
 		}
 		if err != nil {
@@ -43,8 +43,7 @@ func (v *firmwareView) render(ctx context.Context, events []fleet.Event) (u upda
 	return u, nil
 }
 
-// row is the subject of an event as its list shows it: an image's SHA-256, or
-// a release's id.
+// row returns the list's row for the subject of an event: an image's SHA-256, or a release's id.
 func (v *firmwareView) row(ctx context.Context, subject string) (templ.Component, time.Time, error) {
 	if isSHA256(subject) {
 		image, err := v.server.Firmware.Image(ctx, subject)
@@ -72,7 +71,7 @@ func (v *firmwareView) row(ctx context.Context, subject string) (templ.Component
 	return rows[0].Row(), release.CreatedAt, nil
 }
 
-// A releaseView follows one release's page.
+// A releaseView follows the page of one release.
 type releaseView struct {
 	server *Server
 	id     uuid.UUID

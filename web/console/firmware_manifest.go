@@ -13,11 +13,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// manifestFormBytes bounds the form with a .manifest file: the file, and what
-// the form wraps around it.
+// manifestFormBytes bounds the form with a .manifest file: the file, and the form around it.
 const manifestFormBytes = firmware.MaxManifestBytes + 4<<10
 
-// signImage gives an image the signed manifest in the file of the form.
+// signImage attaches the signed manifest in the form's file to an image.
 func (s *Server) signImage(r *http.Request) (answer, error) {
 	image, err := s.image(r)
 	if err != nil {
@@ -40,7 +39,7 @@ func (s *Server) signImage(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ImagePath(image.SHA256), err, "manifest.kept")
 }
 
-// formFile is the content of a small file in a form; nothing if none was chosen.
+// formFile returns the content of a small file in a form, or nothing if none was chosen.
 func formFile(r *http.Request, name string) ([]byte, error) {
 	if err := r.ParseMultipartForm(manifestFormBytes); err != nil {
 		return nil, formError(err)
@@ -61,12 +60,10 @@ func readManifest(r io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, firmware.MaxManifestBytes+1))
 }
 
-// isManifest reports whether the part is the .manifest file of an image, among
-// files that come together.
+// isManifest reports whether the part is the .manifest file of an image, among several files.
 func isManifest(part *multipart.Part) bool { return strings.HasSuffix(part.FileName(), ".manifest") }
 
-// takeManifest gives the image that a file is about its manifest, or says what
-// is wrong with it.
+// takeManifest attaches a manifest to the image that it is for, or returns its fault.
 func (s *Server) takeManifest(ctx context.Context, part *multipart.Part) (ui.UploadResult, error) {
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200), Manifest: true}
 	file, err := readManifest(part)

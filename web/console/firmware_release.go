@@ -13,7 +13,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// offeredImages is how many images the form of a release lets choose from.
+// offeredImages is the maximum number of images in the form of a release.
 const offeredImages = 200
 
 func (s *Server) showRelease(r *http.Request) (answer, error) {
@@ -56,8 +56,7 @@ func (s *Server) newRelease(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// releaseForm fills in what can be chosen from: the newest images, and the
-// chosen ones however old.
+// releaseForm fills in the choices: the newest images, and the chosen ones however old.
 func (s *Server) releaseForm(ctx context.Context, page ui.ReleaseFormPage) (ui.ReleaseFormPage, error) {
 	found, err := s.Firmware.Images(ctx, firmware.ImageFilter{Limit: offeredImages})
 	if err != nil {
@@ -85,7 +84,7 @@ func (s *Server) releaseForm(ctx context.Context, page ui.ReleaseFormPage) (ui.R
 	return page, nil
 }
 
-// commonVersion is the version of all chosen images; "" if they differ.
+// commonVersion returns the version of all chosen images; "" if they differ.
 func commonVersion(page ui.ReleaseFormPage) (version string) {
 	for _, i := range page.Images {
 		if !slices.Contains(page.Chosen, i.SHA256) {
@@ -123,7 +122,7 @@ func (s *Server) createRelease(r *http.Request) (answer, error) {
 		release.Version)
 }
 
-// releaseAgain shows the form with what was filled in and what is wrong with it.
+// releaseAgain shows the form again as filled in, with its error.
 func (s *Server) releaseAgain(ctx context.Context, id string, q firmware.ReleaseRequest, problem error) (answer,
 	error) {
 	page, err := s.releaseForm(ctx, ui.ReleaseFormPage{ID: id, Chosen: q.Images, Version: q.Version, Notes: q.Notes})
@@ -152,7 +151,7 @@ func (s *Server) showReleaseEdit(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// editRelease changes a draft, and releases it if that was the button.
+// editRelease changes a draft, and releases it if that button was pressed.
 func (s *Server) editRelease(r *http.Request) (answer, error) {
 	release, err := s.release(r)
 	if err != nil {
@@ -189,7 +188,7 @@ func (s *Server) setReleaseState(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ReleasePath(release.ID.String()), err, "firmware.flash."+string(to), "version", release.Version)
 }
 
-// revokeRelease wants the version typed: there is no way back.
+// revokeRelease requires the typed version, because revocation is final.
 func (s *Server) revokeRelease(r *http.Request) (answer, error) {
 	release, err := s.release(r)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// A file is what a browser sends of one.
+// A file is a file as a browser sends it.
 type file struct {
 	name string
 	data []byte
@@ -44,11 +44,11 @@ func (b *browser) upload(board, notes string, files ...file) *page {
 	return b.do(http.MethodPost, ui.PathImages, w.FormDataContentType(), &body)
 }
 
-// staged are the uploads on a page that wait to be confirmed.
+// staged returns the uploads on a page that wait for confirmation.
 func staged(p *page) []string { return inputs(p, "#upload-results", "staged") }
 
-// confirm stores what a page shows as read, for a board, and returns the
-// SHA-256 of the images that the next page is about.
+// confirm stores the uploads on a page, for a board, and returns the SHA-256 of the images on the
+// next page.
 func (b *browser) confirm(p *page, board string) []string {
 	b.t.Helper()
 	form := url.Values{"then": {ui.UploadThenRelease}, "staged": staged(p)}
@@ -121,8 +121,8 @@ func TestUpload(t *testing.T) {
 		"extracted").wantText("#upload-results", "2.5.0")
 }
 
-// What was read from a file is shown before it is stored, with what stock boards
-// make of its version; its board is chosen then, and it may go to a draft.
+// The page shows the data read from a file before the file is stored, including how stock boards
+// read its version. The operator then chooses its board, and may add it to a draft.
 func TestUploadAsksFirst(t *testing.T) {
 	c := newConsole(t)
 	b, other := c.as(fleet.RoleOperator), c.as(fleet.RoleAdmin)
@@ -169,7 +169,7 @@ func TestUploadAsksFirst(t *testing.T) {
 	if draft, err = c.firmware.Release(t.Context(), draft.ID); err != nil || len(draft.Images) != 2 {
 		t.Errorf("the draft has %d images, %v", len(draft.Images), err)
 	}
-	for range 20 { // only so many of one person wait
+	for range 20 { // the uploads of one operator that wait are limited
 		p = b.upload("", "", file{"x.bin", app.Bytes()}).wantStatus(200)
 	}
 	ids = staged(p)
@@ -196,13 +196,13 @@ func TestUploadRefuses(t *testing.T) {
 	}
 }
 
-// zeros is an endless file.
+// zeros is an infinite file.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// What is too large is read to its end, and the answer arrives: the browser
-// that sent it would see a broken connection otherwise.
+// A request that is too large is read to its end before the response: otherwise the browser would
+// see a broken connection.
 func TestUploadTooLarge(t *testing.T) {
 	if testing.Short() {
 		t.Skip("sends 80 MiB")
@@ -279,7 +279,7 @@ func TestReleasePages(t *testing.T) {
 	s := b.stream("/events?view=release&id=" + strings.TrimPrefix(location, "/firmware/releases/"))
 	b.post(location+"/state", url.Values{"to": {"released"}}).wantRedirect(location)
 	s.want("patch", `id="release-head"`, "Start a campaign")
-	b.get(location + "/edit").wantRedirect(location) // only drafts change
+	b.get(location + "/edit").wantRedirect(location) // only drafts can be changed
 	b.post(location+"/edit", url.Values{"image": {s3}, "to": {"draft"}}).wantStatus(422).wantText("#main", "Only drafts")
 	b.get("/firmware").wantText("tbody", "released").wantText("tbody", "bread-compact-wifi")
 	b.get("/firmware?state=draft").wantText("#list", "No releases.")
@@ -300,7 +300,7 @@ func TestReleasePages(t *testing.T) {
 	}
 }
 
-// The lists show what others upload, and what changes.
+// The lists show the uploads and changes of others.
 func TestFirmwareStream(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
@@ -314,7 +314,7 @@ func TestFirmwareStream(t *testing.T) {
 	s.want("new", "1")
 }
 
-// What runs is counted where it is listed.
+// The lists count the devices that run each image.
 func TestRunningIsCounted(t *testing.T) {
 	c := newConsole(t)
 	app := esptest.App{Version: "2.4.3", ELFOf: "this build"}
@@ -330,7 +330,7 @@ func TestRunningIsCounted(t *testing.T) {
 	b.get(location).wantText("#adoption", "100%").wantText("#adoption", "1 of 1")
 	b.get(ui.ImagePath(sum)).wantText("#adoption", "100%")
 
-	// A hold keeps a device from the image for now; it could run it all the same.
+	// A hold excludes a device from campaigns for now; the image still fits it.
 	c.bootPoll("a085e3112244", strings.Repeat("0f", 32))
 	hold := &fleet.Hold{Reason: "demo", By: anna, Since: time.Now()}
 	if err := c.store.SetHold(t.Context(), hold.By, "a085e3112244", hold); err != nil {
@@ -343,7 +343,7 @@ func TestRunningIsCounted(t *testing.T) {
 	}
 }
 
-// manifestFile is the .manifest file of an app.
+// manifestFile returns the .manifest file of an app.
 func manifestFile(t *testing.T, app esptest.App, key ed25519.PrivateKey) file {
 	t.Helper()
 	data := app.Bytes()
@@ -359,8 +359,8 @@ func manifestFile(t *testing.T, app esptest.App, key ed25519.PrivateKey) file {
 	return file{"xiaozhi.bin.manifest", text}
 }
 
-// TestManifestOnPages: a .manifest file comes with its image or later, and the
-// page says whose it is.
+// TestManifestOnPages: a .manifest file arrives with its image or later, and the page shows whose
+// it is.
 func TestManifestOnPages(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -385,7 +385,7 @@ func TestManifestOnPages(t *testing.T) {
 	b.get(address).wantText("#manifest", "not checked")
 }
 
-// attach sends one file as the form of an image page does.
+// attach sends one file as the form of an image's page does.
 func (b *browser) attach(path string, f file) *page {
 	b.t.Helper()
 	var body bytes.Buffer
@@ -396,8 +396,7 @@ func (b *browser) attach(path string, f file) *page {
 	return b.do(http.MethodPost, path, w.FormDataContentType(), &body)
 }
 
-// Files beyond a bound are neither put on the disk nor answered one by one, and neither
-// are fields without an end.
+// Files beyond a limit are neither stored nor listed one by one, and an endless field is refused.
 func TestUploadOfManyFiles(t *testing.T) {
 	c := newConsole(t)
 	c.operator("root", fleet.RoleAdmin)

@@ -18,20 +18,20 @@ import (
 	"fleetd/web/ui"
 )
 
-// uploadsBytes bounds one request with files. It is far more than they may
-// have: a browser shows an answer only after it has sent everything, so what
-// is too large is read to its end and thrown away.
+// uploadsBytes bounds one request with files. It is far above the limit for the files: a browser
+// shows a response only after it has sent everything, so a request that is too large is read to its
+// end and discarded.
 const uploadsBytes = 4 << 30
 
-// uploadIdleTimeout is how long a browser may send nothing, and uploadLimit how
-// long it may take for everything.
+// uploadIdleTimeout is how long a browser may send nothing, and uploadLimit how long the whole
+// request may take.
 const (
 	uploadIdleTimeout = time.Minute
 	uploadLimit       = 30 * time.Minute
 )
 
-// maxUploads bounds the files of one request: each is stored, parsed and listed in the
-// answer. The other parts are a few fields.
+// maxUploads bounds the files of one request: each is stored, parsed and listed in the response.
+// The other parts are a few fields.
 const (
 	maxUploads     = 100
 	maxUploadParts = maxUploads + 20
@@ -40,9 +40,9 @@ const (
 // fieldBytes bounds a text field of a form with files.
 const fieldBytes = 16 << 10
 
-// uploadImages reads files as they arrive; none is in memory as a whole. The
-// answer is the list of images with what was read from each file, for their
-// uploader to confirm: that one is refused does not make the request a failure.
+// uploadImages reads files as they arrive, never a whole file in memory. The response lists the
+// data read from each file, for the uploader to confirm; a refused file does not make the request
+// fail.
 func (s *Server) uploadImages(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	r.Body = uploadBody{r.Body, http.NewResponseController(w), time.Now().Add(uploadLimit)}
@@ -68,7 +68,7 @@ func (b uploadBody) Read(p []byte) (int, error) {
 	if deadline.After(b.until) {
 		deadline = b.until
 	}
-	_ = b.control.SetReadDeadline(deadline) // a writer without deadlines is a test's
+	_ = b.control.SetReadDeadline(deadline) // only writers of tests have no deadlines
 	return b.ReadCloser.Read(p)
 }
 
@@ -89,8 +89,7 @@ func (s *Server) takeImages(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// readImages reads the form's parts in turn. The fields stand before the
-// files, as the form has them.
+// readImages reads the form's parts in order. The fields precede the files, as in the form.
 func (s *Server) readImages(r *http.Request, box *ui.UploadBox) error {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -152,8 +151,7 @@ func readField(part *multipart.Part, into *string) error {
 	return nil
 }
 
-// takeImage reads one file and keeps it for its uploader to confirm, or says what
-// is wrong with it.
+// takeImage reads one file and stores it until its uploader confirms it, or returns its fault.
 func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.UploadBox) (ui.UploadResult, error) {
 	result := ui.UploadResult{FileName: fleet.CleanText(part.FileName(), 200)}
 	staged, err := s.Firmware.Stage(ctx, viewerOf(ctx).actor(), firmware.ImageUpload{Body: part,
@@ -169,8 +167,8 @@ func (s *Server) takeImage(ctx context.Context, part *multipart.Part, box ui.Upl
 	return result, nil
 }
 
-// confirmImages makes images of the uploads that were chosen, each for its
-// board, and goes on to the release that they are for.
+// confirmImages turns the chosen uploads into images, each for its board, and continues with the
+// release that they are for.
 func (s *Server) confirmImages(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -215,8 +213,8 @@ func (s *Server) confirmImages(r *http.Request) (answer, error) {
 	return showAgain(page.Page())
 }
 
-// afterUpload goes where the images are for: to a new release, or to a draft,
-// which gets them.
+// afterUpload continues with the purpose of the images: a new release, or a draft, which gets the
+// images.
 func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (answer, error) {
 	if then == ui.UploadThenRelease {
 		return goTo(ui.NewReleasePath(sums))
@@ -236,7 +234,7 @@ func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (a
 		}
 	}
 	_, err = s.Firmware.Edit(ctx, viewerOf(ctx).actor(), id, req)
-	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) { // the images are stored; the draft stays
+	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) { // the images are stored
 		return s.done(ctx, ui.PathImages, err, "firmware.flash.stored", "n", len(sums))
 	}
 	return s.done(ctx, ui.ReleasePath(id.String()), err, "firmware.flash.stored", "n", len(sums))

@@ -14,8 +14,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// flashRoutes are the page that puts firmware on blank boards, and what it
-// sends them. All of it is for operators: the parts are firmware.
+// flashRoutes are the page that installs firmware on blank boards, and the files that it downloads.
+// All of it requires an operator, because the files are firmware.
 func (s *Server) flashRoutes() []route {
 	const operator = fleet.RoleOperator
 	image := ui.PathFlash + "/{image}"
@@ -39,8 +39,8 @@ func (s *Server) flashRoutes() []route {
 	}
 }
 
-// withSerial serves a page that may open serial ports. See [ui.FlashCSP] for
-// the one thing that its policy allows beyond the others'.
+// withSerial serves a page that may open serial ports. See [ui.FlashCSP] for the one addition to
+// its policy.
 func (s *Server) withSerial(h handler) http.HandlerFunc {
 	page := s.serve(h)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -83,7 +83,7 @@ func (s *Server) flashPage(r *http.Request) (page ui.FlashPage, err error) {
 	return page, err
 }
 
-// choose takes the image in the address, or the only one there is.
+// choose selects the image in the address, or the only one there is.
 func (s *Server) choose(ctx context.Context, page *ui.FlashPage, asked string) error {
 	if asked == "" && len(page.Choices) == 1 {
 		asked = page.Choices[0].Ref.SHA256
@@ -103,8 +103,8 @@ func (s *Server) choose(ctx context.Context, page *ui.FlashPage, asked string) e
 	return nil
 }
 
-// since is the moment from which devices count as new: when the page was first
-// opened, which its address carries on.
+// since returns the time from which devices count as new: when the page was first opened, which is
+// in its address.
 func (s *Server) since(r *http.Request) time.Time {
 	now := s.now()
 	ms, err := strconv.ParseInt(r.FormValue("since"), 10, 64)
@@ -115,7 +115,7 @@ func (s *Server) since(r *http.Request) time.Time {
 	return at
 }
 
-// claimFlashed lets in the device that shows the code, and stays on the page.
+// claimFlashed admits the device that shows the code, and stays on the page.
 func (s *Server) claimFlashed(r *http.Request) (answer, error) {
 	ctx, code := r.Context(), r.PostFormValue("code")
 	id, err := s.claim(r, code)

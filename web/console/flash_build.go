@@ -14,8 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// uploadBuild takes the files of a build: its application becomes an image
-// with a layout.
+// uploadBuild stores the files of a build: its application becomes an image with a layout.
 func (s *Server) uploadBuild(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	build, board, err := s.readBuild(r)
@@ -35,8 +34,7 @@ func (s *Server) uploadBuild(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.build_kept", "version", image.Version)
 }
 
-// uploadLayout stores what a blank board needs in addition to an image that is
-// stored already.
+// uploadLayout adds the other files of a blank board to an existing image.
 func (s *Server) uploadLayout(r *http.Request) (answer, error) {
 	image, err := s.image(r)
 	if err != nil {
@@ -59,11 +57,11 @@ func (s *Server) uploadLayout(r *http.Request) (answer, error) {
 	return s.done(ctx, ui.ImagePath(image.SHA256), err, "flasher.layout_kept")
 }
 
-// slowUpload lets a form of files take up to uploadLimit, as long as bytes arrive.
+// slowUpload lets a form with files take up to uploadLimit, as long as bytes arrive.
 func slowUpload(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
-		_ = control.SetWriteDeadline(time.Now().Add(uploadLimit + time.Minute)) // a writer without deadlines is a test's
+		_ = control.SetWriteDeadline(time.Now().Add(uploadLimit + time.Minute)) // only tests' writers have none
 		r.Body = uploadBody{r.Body, control, time.Now().Add(uploadLimit)}
 		next(w, r)
 	}
@@ -71,7 +69,7 @@ func slowUpload(next http.HandlerFunc) http.HandlerFunc {
 
 var errNoFiles = fleet.Refuse(fleet.ErrInvalid, "no_files")
 
-// readBuild reads a form of files as they arrive; none is in memory as a whole.
+// readBuild reads a form with files as they arrive, never a whole file in memory.
 func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, err error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -84,7 +82,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 	defer func() {
 		if err != nil {
 			build.Close()
-			_, _ = io.Copy(io.Discard, r.Body) // a browser reads no answer before it has sent everything
+			_, _ = io.Copy(io.Discard, r.Body) // browsers read no response before they have sent everything
 		}
 	}()
 	for {
@@ -111,7 +109,7 @@ func (s *Server) readBuild(r *http.Request) (_ *firmware.Build, board string, er
 	return build, strings.TrimSpace(board), nil
 }
 
-// layoutCard is the part of an image's page about blank boards.
+// layoutCard returns the part of an image's page about blank boards.
 func (s *Server) layoutCard(ctx context.Context, image firmware.Image, releases []ui.ReleaseRef) (ui.LayoutCard,
 	error) {
 	card := ui.LayoutCard{Image: image, CanAct: mayKeepFirmware(ctx)}
@@ -125,7 +123,7 @@ func (s *Server) layoutCard(ctx context.Context, image firmware.Image, releases 
 	return card, err
 }
 
-// flashAgain is the page as its own forms name it, and no other place.
+// flashAgain returns the page's own address from a form, and never another address.
 func flashAgain(next string) string {
 	if u, err := url.Parse(next); err == nil && u.Host == "" && u.Scheme == "" && u.Path == ui.PathFlash {
 		return ui.PathFlash + "?" + u.RawQuery
@@ -133,9 +131,9 @@ func flashAgain(next string) string {
 	return ui.PathFlash
 }
 
-// withQuery is the request as if the page itself had been asked for.
+// withQuery returns the request as if the page itself had been requested.
 func withQuery(r *http.Request, next string) *http.Request {
-	u, _ := url.Parse(flashAgain(next)) // parsed before
+	u, _ := url.Parse(flashAgain(next)) // was parsed before
 	again := r.Clone(r.Context())
 	again.Method, again.URL, again.Form, again.PostForm = http.MethodGet, u, nil, nil
 	return again

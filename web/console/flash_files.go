@@ -19,20 +19,19 @@ import (
 	"fleetd/web/ui"
 )
 
-// downloadWait is what a flash's worth of bytes may take to a browser far away.
+// downloadWait is how long a whole flash may take to reach a distant browser.
 const downloadWait = 10 * time.Minute
 
-// chipFamilies are the chips that the installer in the browser knows, by the
-// names it has for them.
+// chipFamilies are the chips that the installer in the browser supports, with its names for them.
 var chipFamilies = map[string]string{"esp32": "ESP32", "esp32c2": "ESP32-C2", "esp32c3": "ESP32-C3",
 	"esp32c5": "ESP32-C5", "esp32c6": "ESP32-C6",
 	"esp32c61": "ESP32-C61", "esp32h2": "ESP32-H2", "esp32p4": "ESP32-P4", "esp32s2": "ESP32-S2", "esp32s3": "ESP32-S3"}
 
-// improvWait is how long the installer waits for the new firmware to take
-// Wi-Fi settings. Firmware that never will is not waited for.
+// improvWait is how long the installer waits for the new firmware to accept Wi-Fi settings. It does
+// not wait for firmware without this feature.
 const improvWait = 20 // seconds
 
-// manifest is what esp-web-tools reads. Paths are relative to it.
+// manifest is the file that esp-web-tools reads. Paths are relative to it.
 type manifest struct {
 	Name           string          `json:"name"`
 	Version        string          `json:"version"`
@@ -57,8 +56,8 @@ func newManifest(i firmware.Installable) manifest {
 	for n, p := range i.Layout.Parts {
 		build.Parts = append(build.Parts, manifestPart{Path: "parts/" + strconv.Itoa(n) + ".bin", Offset: p.Offset})
 	}
-	// The name is the project, as the firmware itself says it over Improv: so the
-	// installer knows its own, and updates it without erasing.
+	// The name is the project, which the firmware itself reports over Improv: the installer
+	// recognizes its own firmware by it, and updates without erasing.
 	m := manifest{Name: i.Image.Project, Version: i.Image.Version, PromptErase: true, Builds: []manifestBuild{build}}
 	if build.Improv {
 		m.ImprovWaitTime = improvWait
@@ -66,9 +65,8 @@ func newManifest(i firmware.Installable) manifest {
 	return m
 }
 
-// installable is the image that the address names, if this operator may
-// install it now. Nothing of it may be kept by others, nor longer than it is
-// allowed: the next request asks again.
+// installable returns the image in the address, if this operator may install it now. It forbids
+// caching, so every request checks the permission again.
 func (s *Server) installable(w http.ResponseWriter, r *http.Request) (firmware.Installable, bool) {
 	w.Header().Set("Cache-Control", "private, no-store")
 	sum, err := url.PathUnescape(chi.URLParam(r, "image"))
@@ -117,7 +115,7 @@ func (s *Server) sendPart(w http.ResponseWriter, r *http.Request) {
 	s.sendFile(w, r, ui.PartFile(part), part.Size, func(w io.Writer) error { return copyWhole(w, body, part.Size) })
 }
 
-// sendFile sends size bytes for saving; -1 if it is not known how many.
+// sendFile sends size bytes as a download; -1 if the size is unknown.
 func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, size int64,
 	write func(io.Writer) error) {
 	h := w.Header()
@@ -131,9 +129,9 @@ func (s *Server) sendFile(w http.ResponseWriter, r *http.Request, name string, s
 	}
 	if err := write(w); err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Warn("firmware not sent whole", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
+			s.Log.Warn("firmware sent only in part", "path", request.Redact(r.URL.Path), "request", request.ID(w), "err", err)
 		}
-		panic(http.ErrAbortHandler) // half a file must not look like a whole one
+		panic(http.ErrAbortHandler) // a truncated file must not look complete
 	}
 }
 
@@ -145,8 +143,8 @@ func copyWhole(w io.Writer, r io.Reader, size int64) error {
 	return err
 }
 
-// sendParts packs the parts with their addresses, as ESP-IDF's flash_args has
-// them: "esptool write-flash @flash_args" writes them all.
+// sendParts packs the parts with their addresses in the format of ESP-IDF's flash_args: "esptool
+// write-flash @flash_args" writes them all.
 func (s *Server) sendParts(w http.ResponseWriter, r *http.Request) {
 	i, ok := s.installable(w, r)
 	if !ok {

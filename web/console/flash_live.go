@@ -12,11 +12,11 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxJoining bounds how many devices the page lists of each kind.
+// maxJoining bounds how many devices of each kind the page lists.
 const maxJoining = 20
 
-// joining are the devices that may be the one just installed: those that wait,
-// those that are new, and those that started with the very build.
+// joining returns the devices that may be the newly installed one: waiting devices, new devices,
+// and devices that started with exactly this build.
 func (s *Server) joining(ctx context.Context, since time.Time, chosen *ui.FlashTarget) (ui.Joining, error) {
 	j := ui.Joining{Since: since, CanAct: mayAct(ctx)}
 	elf := ""
@@ -44,7 +44,7 @@ func polled(w ui.WaitingDevice) time.Time {
 	return *w.LastPoll
 }
 
-// joined are enrolled devices that are new since, or started with the build.
+// joined returns the enrolled devices that are new since then, or started with the build.
 func (s *Server) joined(ctx context.Context, since time.Time, elf string) ([]fleet.Device, error) {
 	newest, err := s.Devices.Devices(ctx, fleet.DeviceFilter{Sort: fleet.SortCreated, Desc: true, Limit: 2 * maxJoining})
 	if err != nil {
@@ -88,7 +88,7 @@ func started(d fleet.Device) time.Time {
 	return d.CreatedAt
 }
 
-// A flashView follows who joins while a board is being installed.
+// A flashView follows the devices that join while a board is being installed.
 type flashView struct {
 	server *Server
 	since  time.Time
@@ -105,7 +105,7 @@ func (v *flashView) wants(e *fleet.Event) bool {
 	return e.Kind == fleet.EventDevice || e.Kind == fleet.EventPresence
 }
 
-// begin sends nothing to viewers who may not install: they have no such page.
+// begin sends nothing to viewers who may not install, because they do not have the page.
 func (v *flashView) begin(ctx context.Context) (updates, error) {
 	if !mayKeepFirmware(ctx) {
 		return updates{}, nil

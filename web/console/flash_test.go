@@ -20,8 +20,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// aBuild are the files that ESP-IDF leaves of our firmware, in the folder
-// where they lie.
+// aBuild returns the files of an ESP-IDF build of the included firmware, with their folders.
 func aBuild(t testing.TB, app esptest.App, tableAt uint32) []file {
 	t.Helper()
 	csv, err := os.ReadFile("../../firmware/partitions/4mb.csv")
@@ -57,7 +56,7 @@ func (b *browser) aFlashable(app esptest.App) string {
 	return sum
 }
 
-// A partList is what the installer in the browser reads.
+// A partList is the file that the installer in the browser reads.
 type partList struct {
 	Name, Version string
 	PromptErase   bool `json:"new_install_prompt_erase"`
@@ -125,7 +124,7 @@ func TestFlashDownloads(t *testing.T) {
 		files[3].data) {
 		t.Errorf("the merged file has %d bytes and begins with %x", len(merged.body), merged.body[:4])
 	}
-	// It is a merged binary that an upload takes apart into the very same image.
+	// An upload splits the merged binary into the very same image.
 	again := b.upload("", "", file{"merged.bin", []byte(merged.body)}).wantStatus(200)
 	if got := b.confirm(again, ""); len(got) != 1 || got[0] != sum {
 		t.Errorf("the merged file is taken as %v, want %s", got, sum)
@@ -146,7 +145,7 @@ func TestFlashDownloads(t *testing.T) {
 	}
 }
 
-// Only operators may install, only released images, and nothing of revoked ones.
+// Only operators may install, only released images, and no revoked ones.
 func TestFlashRefuses(t *testing.T) {
 	c := newConsole(t)
 	b, viewer, stranger := c.as(fleet.RoleOperator), c.as(fleet.RoleViewer), c.browser()
@@ -237,7 +236,7 @@ func TestFlashBuildRefuses(t *testing.T) {
 	}
 }
 
-// An image that came alone gets its layout later, from the files of its build.
+// An image that was uploaded alone gets its layout later, from the files of its build.
 func TestLayoutForAnImage(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)
@@ -263,7 +262,7 @@ func TestLayoutForAnImage(t *testing.T) {
 	}
 }
 
-// A merged binary with a table that no device takes is an image all the same.
+// A merged binary with a partition table that no device accepts is an image nevertheless.
 func TestMergedWithoutLayout(t *testing.T) {
 	c := newConsole(t)
 	b := c.as(fleet.RoleOperator)

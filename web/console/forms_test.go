@@ -23,7 +23,7 @@ import (
 
 const dev = "/devices/a085e3112233"
 
-// What a form holds goes out as the types that the tool's schema names.
+// The values of a form are sent with the types of the tool's schema.
 func TestFormToArguments(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
@@ -46,7 +46,7 @@ func TestFormToArguments(t *testing.T) {
 	tests := []struct {
 		name string
 		form url.Values
-		want string // "" if the form is not accepted
+		want string // "" if the form is refused
 	}{
 		{"all", url.Values{"arg.n": {"7"}, "arg.on": {"on"}, "arg.s": {"hi"}, "arg.x": {"1.5"}, "arg.list": {`[1,"a"]`}},
 			`{"list":[1,"a"],"n":7,"on":true,"s":"hi","x":1.5}`},
@@ -95,7 +95,7 @@ func TestRebootNeedsTheTypedWord(t *testing.T) {
 	b.post(tool, url.Values{"confirm": {"A0:85:E3:11:22:33"}}).wantRedirect(tool + "?call=")
 }
 
-// The boards list it for models; it takes a person to get the device back.
+// The boards offer it to language models, but the device can only be reached again by hand.
 func TestReconfigureWiFiNeedsTheTypedWord(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
@@ -391,7 +391,7 @@ func TestBadInput(t *testing.T) {
 	b.do(http.MethodPost, "/api/v1/nope", "application/json", strings.NewReader("{}")).wantStatus(404)
 }
 
-// A body that cannot be read is no form without arguments.
+// An unreadable body is not treated as a form without arguments.
 func TestBrokenFormCallsNothing(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

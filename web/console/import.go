@@ -34,20 +34,20 @@ func (s *Server) sendDevices(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	out := &startedWriter{Writer: w}
 	if r.URL.Query().Has("bom") {
-		_, _ = io.WriteString(out.Writer, "\ufeff") // without it, some spreadsheets take UTF-8 for something else
+		_, _ = io.WriteString(out.Writer, "\ufeff") // without it, some spreadsheets do not recognize UTF-8
 	}
 	err := s.Devices.Export(r.Context(), out, r.URL.Query().Get("q"), r.URL.Query()["column"])
 	switch {
 	case err == nil:
 	case out.started:
-		panic(http.ErrAbortHandler) // or the file would seem whole
+		panic(http.ErrAbortHandler) // otherwise the file would seem complete
 	default:
 		h.Del("Content-Disposition")
 		s.fail(w, r, err)
 	}
 }
 
-// A startedWriter notes whether anything was written.
+// A startedWriter records whether anything was written.
 type startedWriter struct {
 	io.Writer
 	started bool
@@ -60,7 +60,7 @@ func (w *startedWriter) Write(p []byte) (int, error) {
 
 func (s *Server) showImport(*http.Request) (answer, error) { return show(ui.ImportPage{}.Page()) }
 
-// planImport says what an uploaded file would change.
+// planImport shows the changes that an uploaded file would make.
 func (s *Server) planImport(r *http.Request) (answer, error) {
 	text, err := uploadedFile(r)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Server) planImport(r *http.Request) (answer, error) {
 	return s.importPage(r, text, "")
 }
 
-// uploadedFile reads the file of a form, or the text that a page carried.
+// uploadedFile reads the file of a form, or the text in a field of the page.
 func uploadedFile(r *http.Request) ([]byte, error) {
 	err := r.ParseMultipartForm(fleet.MaxDeviceFile + formBytes)
 	if err != nil && !errors.Is(err, http.ErrNotMultipart) {
@@ -77,7 +77,7 @@ func uploadedFile(r *http.Request) ([]byte, error) {
 	}
 	file, _, err := r.FormFile("file")
 	if err != nil {
-		return []byte(r.PostFormValue("csv")), nil // without a file it is empty, which says so
+		return []byte(r.PostFormValue("csv")), nil // without a file it is empty, which is an error later
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, fleet.MaxDeviceFile+1))
@@ -87,7 +87,7 @@ func uploadedFile(r *http.Request) ([]byte, error) {
 	return text, nil
 }
 
-// importPage shows the plan of a file, or what is wrong with it.
+// importPage shows the plan of a file, or its error.
 func (s *Server) importPage(r *http.Request, text []byte, problem string) (answer, error) {
 	ctx := r.Context()
 	file, err := fleet.ParseDeviceFile(text)
@@ -108,7 +108,7 @@ func (s *Server) importPage(r *http.Request, text []byte, problem string) (answe
 	return show(page.Page())
 }
 
-// applyImport makes the changes that the page showed.
+// applyImport makes the previewed changes.
 func (s *Server) applyImport(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	if err := r.ParseForm(); err != nil {

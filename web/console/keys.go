@@ -16,7 +16,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// keyRoutes are the pages about serial numbers and the signing key.
+// keyRoutes are the pages for serial numbers and the signing key.
 func (s *Server) keyRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	serial := ui.PathSerials + "/{serial}"
@@ -52,7 +52,7 @@ func (s *Server) serialsPage(r *http.Request, list ui.ListURL) (ui.SerialsPage, 
 		Mark:    s.MarkProofs, Admin: mayManage(r.Context())}, err
 }
 
-// mayManage reports whether the viewer may manage keys, people and tokens.
+// mayManage reports whether the viewer may manage keys, operators and tokens.
 func mayManage(ctx context.Context) bool {
 	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
 }
@@ -79,11 +79,11 @@ func (s *Server) loadSerials(r *http.Request) (answer, error) {
 	return s.serialsAgain(r, err)
 }
 
-// serialList finds the list in the form.
+// serialList returns the list in the form.
 func serialList(r *http.Request) (io.Reader, error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		return http.NoBody, nil // a list without a serial number
+		return http.NoBody, nil // an empty list
 	}
 	for {
 		part, err := parts.NextPart()
@@ -99,7 +99,7 @@ func serialList(r *http.Request) (io.Reader, error) {
 	}
 }
 
-// serialsAgain shows the page with what was wrong.
+// serialsAgain shows the page with the error.
 func (s *Server) serialsAgain(r *http.Request, err error) (answer, error) {
 	if statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrNotFound) {
 		return answer{}, err
@@ -163,7 +163,7 @@ func (s *Server) showKeys(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// rotateKeys acts on the rotation, if what was typed confirms it.
+// rotateKeys changes the rotation, if the typed text confirms it.
 func (s *Server) rotateKeys(act func(*enrolment.SigningKeys, context.Context, fleet.Principal, string) (
 	enrolment.KeyRotation,
 	error), key string) handler {

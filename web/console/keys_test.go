@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// upload sends a list as the form on the page does.
+// uploadList sends a list as the form on the page does.
 func (b *browser) uploadList(list string) *page {
 	b.t.Helper()
 	var body bytes.Buffer

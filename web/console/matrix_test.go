@@ -14,13 +14,13 @@ import (
 	"fleetd/web/console"
 )
 
-// forAdmins are the pages that only admins read: they show where others are signed
-// in, secrets of receivers, and files of the server.
+// forAdmins are the pages that only admins can read: they show sessions of others, secrets of
+// receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
 	"/settings/system": true}
 
-// TestWhoMayDoWhat walks every route signed out and in each role. The routes
-// come from the server's own table: one that is added there is tested here.
+// TestWhoMayDoWhat requests every route signed out and in each role. The routes come from the
+// server's own table, so a new route is tested too.
 func TestWhoMayDoWhat(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
@@ -41,7 +41,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	for _, route := range console.Routes() {
 		at := path.Replace(route.Pattern)
 		if at == "/sign-out" || at == "/events" {
-			continue // ends the session, or never ends: tested on their own
+			continue // ends the session, or never ends: has its own test
 		}
 		if route.Method != http.MethodGet {
 			changing++
@@ -100,8 +100,8 @@ func TestStrangersLearnNothing(t *testing.T) {
 	}
 }
 
-// reaches says of each route who may ask for it and what it concerns, a second time:
-// a route that is added fails until it is listed.
+// reaches lists a second time who may request each route and what it concerns: a new route fails
+// until it is listed here.
 var reaches = map[string]string{
 	"GET /":                             "viewer list",
 	"GET /alerts":                       "viewer fleet",

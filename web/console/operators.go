@@ -14,8 +14,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// operatorRoutes are the pages about one operator: everyone's own, and those of
-// others for admins.
+// operatorRoutes are the pages of one operator: their own, and for admins those of others.
 func (s *Server) operatorRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	const viewer, admin = fleet.RoleViewer, fleet.RoleAdmin
@@ -43,7 +42,7 @@ func (s *Server) operatorRoutes() []route {
 	}
 }
 
-// operator is the one that the address names: the viewer, if it names none.
+// operator returns the operator in the address, or the viewer if there is none.
 func (s *Server) operator(r *http.Request) (operator.Operator, error) {
 	text := chi.URLParam(r, "operator")
 	if text == "" {
@@ -91,8 +90,7 @@ func (s *Server) showOperator(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// operatorChanged leads back to the operator's page after a change, or shows why
-// there was none.
+// operatorChanged redirects to the operator's page after a change, or shows why the change failed.
 func (s *Server) operatorChanged(r *http.Request, o operator.Operator, key string, err error) (answer, error) {
 	ctx := r.Context()
 	if err != nil && statusOf(err) >= http.StatusInternalServerError {
@@ -127,11 +125,11 @@ func (s *Server) endSession(r *http.Request) (answer, error) {
 	if errors.Is(err, fleet.ErrNotFound) {
 		return answer{}, err
 	}
-	s.streams.end(allSessions) // those of the session must not go on
+	s.streams.end(allSessions) // the streams of the session must end
 	return s.operatorChanged(r, o, "flash.session_ended", err)
 }
 
-// endSessions signs the operator out everywhere but here.
+// endSessions signs the operator out of all other sessions.
 func (s *Server) endSessions(r *http.Request) (answer, error) {
 	o, err := s.operator(r)
 	if err != nil {
@@ -139,7 +137,7 @@ func (s *Server) endSessions(r *http.Request) (answer, error) {
 	}
 	ctx := r.Context()
 	_, err = s.Operators.EndLogins(ctx, viewerOf(ctx).actor(), o.ID, viewerOf(ctx).login.ID)
-	s.streams.end(allSessions) // those of the sessions must not go on
+	s.streams.end(allSessions) // the streams of the sessions must end
 	return s.operatorChanged(r, o, "flash.sessions_ended", err)
 }
 
@@ -148,7 +146,8 @@ var (
 	errTooManyPasswords = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.passwords")
 )
 
-// changeOwnPassword wants the present one: a browser left open is not its owner.
+// changeOwnPassword requires the present password, because another person may use a session left
+// open.
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	me := *viewerOf(ctx).operator
@@ -169,14 +168,14 @@ func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
 	return s.operatorChanged(r, me, "flash.password", err)
 }
 
-// keepSession leaves the operator signed in here, and nowhere else, after
-// their password changed.
+// keepSession keeps the operator signed in here, and nowhere else, after a change of their
+// password.
 func (s *Server) keepSession(r *http.Request, id uuid.UUID) error {
 	o, err := s.Operators.Operator(r.Context(), id)
 	if err != nil {
 		return err
 	}
-	s.streams.end(allSessions) // those of the old password must not go on
+	s.streams.end(allSessions) // streams opened with the old password must end
 	return s.openSession(r, o)
 }
 
@@ -206,7 +205,7 @@ func (s *Server) setDisabled(disabled bool) handler {
 			return answer{}, err
 		}
 		err = s.Operators.SetDisabled(r.Context(), viewerOf(r.Context()).actor(), o.ID, disabled)
-		s.streams.end(allSessions) // theirs must not go on
+		s.streams.end(allSessions) // the operator's streams must end
 		return s.operatorChanged(r, o, key, err)
 	}
 }
@@ -219,7 +218,7 @@ func (s *Server) setOperatorPassword(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	me := viewerOf(ctx).operator
 	err = s.Operators.SetPassword(ctx, me.Principal(), o.ID, r.PostFormValue("password"))
-	s.streams.end(allSessions) // those of the old password must not go on
+	s.streams.end(allSessions) // streams opened with the old password must end
 	if err == nil && o.ID == me.ID {
 		err = s.keepSession(r, me.ID)
 	}

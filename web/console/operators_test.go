@@ -13,7 +13,7 @@ import (
 
 const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
-// logins are the ids of the operator's sessions, the latest used first.
+// logins returns the ids of the operator's sessions, the latest used first.
 func (c *site) logins(o operator.Operator) (ids []string) {
 	c.t.Helper()
 	by := o.Principal()
@@ -95,7 +95,7 @@ func TestAnAdminEndsSessions(t *testing.T) {
 	second.get("/").wantRedirect("/sign-in")
 	admin.get(page).wantStatus(200).wantText("#sessions", "No sessions.")
 
-	// A role is changed and a password set from the page, and counts at once.
+	// A role or password set on the page takes effect at once.
 	admin.post(page+"/access", url.Values{"role": {"king"}}).wantStatus(422)
 	admin.post(page+"/access", url.Values{"role": {"operator"}}).wantRedirect(page)
 	admin.get(page).wantText("#account", "Operator")
@@ -110,7 +110,7 @@ func TestAnAdminEndsSessions(t *testing.T) {
 		t.Errorf("%d sessions of a disabled operator are left", n)
 	}
 
-	// The admin's own page is the account; the last admin stays one.
+	// The admin's own page is the account page; the last admin remains an admin.
 	me, err := c.store.OperatorByName(t.Context(), "admin-1")
 	if err != nil {
 		t.Fatal(err)
@@ -132,8 +132,8 @@ func TestSystemPage(t *testing.T) {
 	}
 }
 
-// A scope over what devices say of themselves carries a warning, where it was made and
-// wherever it is shown; one over tags does not.
+// A scope over facts that devices report about themselves shows a warning, on the form and wherever
+// the scope is shown; a scope over tags shows none.
 func TestScopesOfClaims(t *testing.T) {
 	c := newConsole(t)
 	c.operator("root", fleet.RoleAdmin)

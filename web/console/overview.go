@@ -15,19 +15,19 @@ import (
 	"fleetd/web/ui"
 )
 
-// What the overview looks back on.
+// Time spans and limits of the overview.
 const (
 	overviewSpan = 24 * time.Hour
 	overviewStep = 30 * time.Minute
 	overviewRows = 8
-	maxSamples   = 480 // points that a chart can show
+	maxSamples   = 480 // points of a chart
 )
 
 func (s *Server) showOverview(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.Overview{Step: overviewStep, To: s.now(), From: s.now().Add(-overviewSpan), Setup: s.setup(ctx)}
 	page.Alerts = s.alertsNow(ctx)
-	// Each part counts the whole fleet for itself: together they take as long as the dearest.
+	// Each part counts the whole fleet separately, so the total time is that of the slowest part.
 	parts, partsCtx := errgroup.WithContext(ctx)
 	parts.Go(func() (err error) {
 		page.Now, page.Needs, err = s.fleetNow(partsCtx)
@@ -57,7 +57,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// fleetNow is what the overview's live part shows.
+// fleetNow returns the live part of the overview.
 func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Attention, err error) {
 	counts, err := s.Devices.CountPresence(ctx)
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 	return now, needs, err
 }
 
-// campaignNeeds are the campaigns that wait for a person, without those that an
-// alert names already.
+// campaignNeeds returns the campaigns that wait for an operator, without those that an alert
+// already names.
 func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, err error) {
 	found, err := s.Campaigns.Campaigns(ctx, campaign.Filter{States: []campaign.State{campaign.Paused,
 		campaign.AwaitingApproval}, Limit: 2 * overviewRows})
@@ -110,7 +110,7 @@ func (s *Server) campaignNeeds(ctx context.Context) (needs []ui.CampaignNeed, er
 	return needs, err
 }
 
-// openCampaigns are those under way, the newest first.
+// openCampaigns returns the open campaigns, newest first.
 func (s *Server) openCampaigns(ctx context.Context) ([]ui.CampaignRow, error) {
 	open, err := s.Campaigns.OpenCampaigns(ctx)
 	if err != nil {
@@ -141,8 +141,7 @@ func (s *Server) fleetHistory(ctx context.Context, page *ui.Overview) error {
 	return err
 }
 
-// fillGaps adds the stretches in which nothing was called: zero is shown. A
-// day without a single call is left empty.
+// fillGaps adds a zero for each interval without calls. A day without a single call remains empty.
 func fillGaps(buckets []call.Bucket, first, now time.Time) []call.Bucket {
 	if len(buckets) == 0 {
 		return nil
@@ -160,14 +159,14 @@ func fillGaps(buckets []call.Bucket, first, now time.Time) []call.Bucket {
 	return all
 }
 
-// thin limits a chart's points to a number that can be distinguished.
+// thin limits a chart's points to a distinguishable number.
 func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
 	step := len(samples)/maxSamples + 1
 	if step == 1 {
 		return samples
 	}
 	kept := samples[:0:0]
-	for i := (len(samples) - 1) % step; i < len(samples); i += step { // the newest stays
+	for i := (len(samples) - 1) % step; i < len(samples); i += step { // includes the newest
 		kept = append(kept, samples[i])
 	}
 	return kept

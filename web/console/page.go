@@ -12,23 +12,22 @@ import (
 	"fleetd/web/ui"
 )
 
-// A handler reads a request, asks the services, and says what to answer.
+// A handler reads a request, calls the services, and returns an answer.
 type handler func(r *http.Request) (answer, error)
 
-// An answer is a page, or where to go.
+// An answer is a page, or a redirect.
 type answer struct {
 	status   int // default: 200
 	page     templ.Component
-	location string // goes there with 303 See Other
-	cookie   string // a preference that the browser is to keep; "" for none
+	location string // redirects there with 303 See Other
+	cookie   string // a preference that the browser stores; "" for none
 	value    string
-	whole    bool // the page replaces all of what htmx shows, not only the part it asked for
+	whole    bool // the page replaces everything that htmx shows, not only the requested part
 }
 
 func show(c templ.Component) (answer, error) { return answer{page: c}, nil }
 
-// showAgain answers a form that was not accepted: the page with what was
-// typed and what is wrong with it.
+// showAgain returns the page for a refused form: the form as typed, and its errors.
 func showAgain(c templ.Component) (answer, error) {
 	return answer{status: http.StatusUnprocessableEntity, page: c, whole: true}, nil
 }
@@ -54,8 +53,8 @@ func (s *Server) serve(h handler) http.HandlerFunc {
 	}
 }
 
-// render writes a page in one piece: a component that fails half-way must not
-// leave half a page with status 200.
+// render writes a page in one piece: a component that fails half-way must not leave half a page
+// with status 200.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 	var b bytes.Buffer
 	if err := a.page.Render(ui.WithPage(r.Context(), s.page(r)), &b); err != nil {
@@ -69,7 +68,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	if a.whole && fromHTMX(r) {
-		// htmx would look for the part that the form asked for; show the page instead.
+		// htmx would look for the part that the form requested; show the whole page instead.
 		h.Set("HX-Retarget", "#main")
 		h.Set("HX-Reselect", "#main")
 		h.Set("HX-Reswap", "outerHTML")
@@ -82,13 +81,13 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, a answer) {
 
 func fromHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
 
-// page is what every component may know of the request.
+// page returns the facts about the request that every component may use.
 func (s *Server) page(r *http.Request) ui.Page {
 	v := viewerOf(r.Context())
 	p := ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: s.now(), URL: r.URL,
 		Open: s.EnrolmentMode == fleet.EnrolOpen}
 	if v.operator == nil {
-		p.Open = false // not shown to visitors who are not signed in
+		p.Open = false // not shown to visitors without a session
 		return p
 	}
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
@@ -100,13 +99,13 @@ func (s *Server) page(r *http.Request) ui.Page {
 	return p
 }
 
-// inLanguage lets components and messages be made outside of a page.
+// inLanguage lets components and messages be rendered outside of a page.
 func inLanguage(ctx context.Context) context.Context {
 	v := viewerOf(ctx)
 	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Zone: v.zone, Admin: mayAdmin(ctx)})
 }
 
-// text is a message in the language of the request.
+// text returns a message in the language of the request.
 func text(ctx context.Context, key string, args ...any) string {
 	return ui.T(inLanguage(ctx), key, args...)
 }
@@ -119,7 +118,7 @@ func mayActOn(ctx context.Context, d fleet.Device) bool {
 	return viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleOperator)
 }
 
-// mayCall is mayActOn for a device of which only the id is at hand.
+// mayCall is mayActOn for a device's id.
 func (s *Server) mayCall(ctx context.Context, id fleet.DeviceID) bool {
 	if viewerOf(ctx).actor().Scope == nil {
 		return mayAct(ctx)
@@ -133,7 +132,7 @@ func mayKeepFirmware(ctx context.Context) bool {
 	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleOperator)
 }
 
-// mayAdmin reports whether the viewer may do what concerns the fleet as a whole.
+// mayAdmin reports whether the viewer may change the fleet as a whole.
 func mayAdmin(ctx context.Context) bool {
 	return viewerOf(ctx).actor().FleetRole().Allows(fleet.RoleAdmin)
 }

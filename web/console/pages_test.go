@@ -31,7 +31,7 @@ func TestSignInFindCallRecord(t *testing.T) {
 	b.get("/calls?device=a085e3112233").wantStatus(200).wantText("#call-"+id, "self.audio_speaker.set_volume")
 	line := b.get("/devices/a085e3112233/activity").wantRedirect("/devices/a085e3112233?show=calls")
 	b.get(line).wantText("#entry-"+id, `{"volume":35}`)
-	b.get(tool).wantStatus(200) // last arguments are offered
+	b.get(tool).wantStatus(200) // the last arguments are offered
 	if got := attribute(b.get(tool).find("input[name=arg.volume]")[0], "value"); got != "35" {
 		t.Errorf("the form offers volume %q, want the last one, 35", got)
 	}

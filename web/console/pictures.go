@@ -16,8 +16,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// pictureTypes are what may be served as a picture. Others (SVG above all)
-// could run in the browser as if they were ours.
+// pictureTypes are the types that may be served as a picture. Others, above all SVG, could run
+// scripts with the console's origin.
 var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"}
 
 func snapshot(s picture.Snapshot) ui.Snapshot {
@@ -64,7 +64,7 @@ func callImage(c fleet.Call, n string) ([]byte, bool) {
 	return data, slices.Contains(pictureTypes, http.DetectContentType(data))
 }
 
-// sendPicture serves foreign bytes: as the picture they are, and as nothing else.
+// sendPicture serves foreign bytes strictly as a picture of the given type.
 func sendPicture(w http.ResponseWriter, r *http.Request, mediaType string, data []byte, tag string) {
 	h := w.Header()
 	h.Set("Content-Type", mediaType)

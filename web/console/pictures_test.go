@@ -30,7 +30,7 @@ func testPNG(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// upload gives fleetd a picture as a device does, by its one-time address.
+// upload uploads a picture to its one-time address, as a device does.
 func (c *site) upload(ctx context.Context, url string, picture []byte) error {
 	_, err := c.snapshots.Receive(ctx, path.Base(url), func() (io.Reader, error) { return bytes.NewReader(picture), nil })
 	return err

@@ -55,14 +55,14 @@ func (s *Server) policiesPage(r *http.Request) (ui.PoliciesPage, error) {
 	return page, err
 }
 
-// policyZones are the time zones that a window is likely to be in.
+// policyZones returns the time zones that a window is likely to use.
 func policyZones(r *http.Request) []string {
 	zones := slices.Concat([]string{viewerOf(r.Context()).zone.String(), "UTC"}, zonesOffered)
 	slices.Sort(zones)
 	return slices.Compact(zones)
 }
 
-// policyTrial reads the trial in the address, and makes it if it names a tool.
+// policyTrial reads the trial in the address, and runs it if it contains a tool.
 func (s *Server) policyTrial(r *http.Request) (ui.PolicyTrial, error) {
 	ctx, q := r.Context(), r.URL.Query()
 	v := ui.PolicyTrial{Caller: q.Get("caller"), On: strings.TrimSpace(q.Get("on")),
@@ -100,7 +100,7 @@ func (s *Server) policyTrial(r *http.Request) (ui.PolicyTrial, error) {
 	return v, nil
 }
 
-// policySubject reads who a trial is about: "op:ID", "token:ID" or "kind:role".
+// policySubject reads the caller of a trial: "op:ID", "token:ID" or "kind:role".
 func policySubject(caller string) policy.Subject {
 	what, which, _ := strings.Cut(caller, ":")
 	id, err := uuid.Parse(which)
@@ -134,7 +134,7 @@ func readPolicy(r *http.Request) (f forms.Policy, version int64, err error) {
 	return f, policyVersion(r), nil
 }
 
-// policyVersion is the version of the policy that the form was made from.
+// policyVersion returns the version of the policy that the form is based on.
 func policyVersion(r *http.Request) int64 {
 	version, _ := strconv.ParseInt(r.PostFormValue("version"), 10, 64)
 	return version
@@ -164,7 +164,7 @@ func (s *Server) createPolicy(r *http.Request) (answer, error) {
 	return goTo(ui.PathPolicies)
 }
 
-// policyRule returns the rule that the address names, with the version of its table.
+// policyRule returns the rule in the address, with the version of its table.
 func (s *Server) policyRule(r *http.Request) (policy.Rule, int64, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "policy"))
 	if err != nil {
@@ -268,7 +268,7 @@ func (s *Server) deletePolicy(r *http.Request) (answer, error) {
 func (s *Server) policiesChanged(r *http.Request, err error) (answer, error) {
 	ctx := r.Context()
 	switch {
-	case err != nil && errorCode(err) == "policy_changed": // the page shows what it was changed to
+	case err != nil && errorCode(err) == "policy_changed": // the page shows the changed policy
 		s.flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(explain(ctx, err))})
 	case err != nil:
 		return answer{}, err

@@ -74,7 +74,7 @@ func TestPoliciesPage(t *testing.T) {
 	}
 }
 
-// The tester needs no script: it is a form whose answer has an address.
+// The tester needs no JavaScript: it is a form whose result has an address.
 func TestPolicyTester(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

@@ -6,8 +6,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// setPreferences takes language and theme from the forms in the frame of every
-// page, and leads back to that page.
+// setPreferences stores the language and theme from the forms in the frame of every page, and
+// redirects to that page.
 func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	if lang := r.PostFormValue("lang"); known(lang) {
 		setPreference(w, r, cookieLang, lang)
@@ -25,7 +25,7 @@ func (s *Server) setPreferences(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, localNext(r.PostFormValue("next")), http.StatusSeeOther)
 }
 
-// localNext is localPath for pages that the reader sees now: the sign-in page too.
+// localNext is localPath for pages that the reader sees now, including the sign-in page.
 func localNext(path string) string {
 	if path == ui.PathSignIn {
 		return path

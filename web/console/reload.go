@@ -9,11 +9,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// A form that was refused is shown again at the address it was sent to, which
-// takes a POST alone. Whoever loads that address, or shares it, comes to the
-// page with the form instead of an error.
+// A refused form is shown again at the address of its POST. A GET of that address, after a reload
+// or from a shared link, redirects to the page with the form instead of failing.
 
-// formPages are the pages of forms that are sent elsewhere than below their page.
+// formPages are the pages of forms that are sent to an address not below their page.
 var formPages = map[string]string{
 	ui.PathDevices + "/{device}/config":     ui.PathDevices + "/{device}/configuration",
 	ui.PathDevices + "/{device}/core-dumps": ui.PathDevices + "/{device}/logs",
@@ -23,8 +22,7 @@ var formPages = map[string]string{
 	"/core-dumps":                           ui.PathDevices,
 }
 
-// formPage is the page on which the form of a POST stands: the nearest one
-// above its address.
+// formPage returns the page that contains the form of a POST: the nearest page above its address.
 func formPage(post string, pages map[string]bool) string {
 	for at := post; at != ""; at = at[:strings.LastIndexByte(at, '/')] {
 		if page, ok := formPages[at]; ok {
@@ -37,7 +35,7 @@ func formPage(post string, pages map[string]bool) string {
 	return ui.PathHome
 }
 
-// leadToForms answers a GET of each address that takes only a POST.
+// leadToForms handles a GET of each address that accepts only a POST.
 func (s *Server) leadToForms(r chi.Router, table []route) {
 	pages := make(map[string]bool)
 	for _, t := range table {
@@ -52,7 +50,7 @@ func (s *Server) leadToForms(r chi.Router, table []route) {
 			to, asked := strings.Split(page, "/"), strings.Split(r.URL.EscapedPath(), "/")
 			for i, part := range to {
 				if strings.HasPrefix(part, "{") {
-					to[i] = asked[i] // the parameters of both stand at the same places
+					to[i] = asked[i] // the parameters of both are at the same positions
 				}
 			}
 			http.Redirect(w, r, strings.Join(to, "/"), http.StatusSeeOther)

@@ -11,7 +11,7 @@ import (
 	"fleetd/web/console"
 )
 
-// The address that a refused form leaves in the browser leads to a page.
+// The address that a refused form leaves in the browser redirects to a page.
 func TestAddressesOfFormsReload(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")
@@ -24,7 +24,7 @@ func TestAddressesOfFormsReload(t *testing.T) {
 			continue
 		}
 		at := path.Replace(route.Pattern)
-		if before, _, ok := strings.Cut(at, "{"); ok { // of what is not there: it leads to where that would be
+		if before, _, ok := strings.Cut(at, "{"); ok { // an id that does not exist redirects to the page of its list
 			at = before + id + at[strings.LastIndexByte(at, '}')+1:]
 		}
 		for hops := 0; ; hops++ {

@@ -22,7 +22,7 @@ func (s *Server) replaceRoutes() []route {
 	}
 }
 
-// showReplace asks for the unit that takes over, or shows what would happen.
+// showReplace shows the form for the replacement unit, or the preview.
 func (s *Server) showReplace(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code st
 	return a, nil
 }
 
-// successor is the unit that a form names, by its id or the code it shows; ""
-// if it names none. Guessing codes is slowed down as for a claim.
+// successor returns the unit in a form, by its id or the code that it shows; "" if there is none.
+// Guesses of codes are limited as for a claim.
 func (s *Server) successor(r *http.Request, successor, code string) (fleet.DeviceID, error) {
 	switch {
 	case strings.TrimSpace(successor) != "":
@@ -77,8 +77,7 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 	return s.Enrolments.ByCode(r.Context(), viewerOf(r.Context()).actor(), code)
 }
 
-// replaceDevice wants the id of the old device typed: it is retired, and there
-// is no way back.
+// replaceDevice requires the typed id of the old device, because its retirement is final.
 func (s *Server) replaceDevice(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {

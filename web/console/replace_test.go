@@ -80,7 +80,7 @@ func TestReplaceADevice(t *testing.T) {
 	admin.get(onThird + string(next)).wantStatus(http.StatusConflict)
 }
 
-// A device that is being updated is not replaced; one that waits in a campaign is.
+// A device that is being updated cannot be replaced; a device that waits in a campaign can.
 func TestReplaceDuringACampaign(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233", "a085e3112244")
@@ -102,7 +102,7 @@ func TestReplaceDuringACampaign(t *testing.T) {
 	if err != nil || len(plan.Leaves) != 1 {
 		t.Errorf("while it waits: %+v, %v", plan, err)
 	}
-	for range 2 { // the second finds it replaced
+	for range 2 { // the second try finds it replaced
 		_, err = busy.Replace(t.Context(), admin, "a085e3112233", "a085e3112244", "")
 	}
 	if !errors.As(err, &e) || e.Code != "already_replaced" {

@@ -20,32 +20,32 @@ import (
 	"fleetd/web/ui"
 )
 
-// Bounds of a request's body.
+// Limits of a request's body.
 const (
 	formBytes   = 64 << 10
 	uploadBytes = picture.MaxSnapshotBytes + formBytes
 )
 
-// A route is one address of the console: who may ask, about what, and who
-// answers. Routes without a role are open to all.
+// A route is one address of the console: its permissions, its subject and its handler. Routes
+// without a role are open to all.
 type route struct {
 	method, pattern string
 	role            fleet.Role
 	reach           access.Reach
-	page            handler          // answers with a page, or
-	raw             http.HandlerFunc // writes for itself
-	body            int64            // bytes; 0 takes formBytes
-	wait            time.Duration    // what the answer may take beyond the usual
-	heavy           heavy.Work       // what it costs
-	confirm         bool             // the password is asked for again, see [Server.confirming]
+	page            handler          // returns a page, or
+	raw             http.HandlerFunc // writes the response itself
+	body            int64            // bytes; 0 means formBytes
+	wait            time.Duration    // additional time for the response
+	heavy           heavy.Work       // its cost
+	confirm         bool             // requires the password again, see [Server.confirming]
 }
 
-// consoleModels is what every route of the console declares of language models:
-// only operators, who are people, sign in.
+// consoleModels is what every route of the console declares about language models: only operators,
+// who are people, sign in.
 const consoleModels = fleet.ModelsNever
 
-// table is every route of the console. Everything that changes anything is a
-// POST; the test of who may do what walks this table.
+// table returns every route of the console. Every change is a POST; the test of permissions walks
+// this table.
 func (s *Server) table() []route {
 	const anyone, viewer, operator, admin = fleet.Role(""), fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin
 	const get, post = http.MethodGet, http.MethodPost
@@ -121,7 +121,7 @@ func (s *Server) table() []route {
 		})
 }
 
-// Routes adds the pages, what they load, and the answer for unknown addresses.
+// Routes adds the pages, their assets, and the response for unknown addresses.
 func (s *Server) Routes(r chi.Router) {
 	page := request.Deadlines(30*time.Second, time.Minute)
 	r.With(page, protectBrowsers).Handle(static.Prefix+"*", static.Handler())
@@ -153,8 +153,7 @@ func (s *Server) answerer(t route) http.HandlerFunc {
 	return s.serve(t.page)
 }
 
-// paced holds a route's heavy work to what its viewer may have, before the body of
-// the request is read.
+// paced limits a route's heavy work to its viewer's share, before the body of the request is read.
 func (s *Server) paced(t route, next http.HandlerFunc) http.HandlerFunc {
 	if !t.heavy.Valid() {
 		panic("the route " + t.method + " " + t.pattern + " declares work that is not known")
@@ -188,9 +187,8 @@ func limited(t route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// refuseCrossOrigin keeps other sites' pages from acting in an operator's
-// name. Behind a proxy the Host may be another than the browser's; the public
-// URL is trusted too.
+// refuseCrossOrigin prevents pages of other sites from acting in an operator's name. It also trusts
+// the public URL, because behind a proxy the Host may differ from the browser's.
 func (s *Server) refuseCrossOrigin(public *url.URL) func(http.Handler) http.Handler {
 	p := http.NewCrossOriginProtection()
 	if err := p.AddTrustedOrigin(public.Scheme + "://" + public.Host); err != nil {
@@ -210,24 +208,25 @@ func forDevices(path string) bool {
 	return forOAuth(path)
 }
 
-// forOAuth reports whether OAuth clients look here for an authorization server: they
-// follow a redirect, and report the page that they find as broken JSON.
+// forOAuth reports whether OAuth clients look here for an authorization server. They follow
+// redirects, and would report a page as broken JSON.
 func forOAuth(path string) bool {
 	return path == "/register" || path == "/authorize" || path == "/token" ||
 		strings.HasPrefix(path, "/.well-known/oauth-") || strings.HasPrefix(path, "/.well-known/openid-")
 }
 
-// readsPages reports whether the request is a browser's, which names HTML in Accept,
-// or htmx's. Programs ask for JSON, or for anything.
+// readsPages reports whether the request came from a browser, which lists HTML in Accept, or from
+// htmx. Programs accept JSON, or anything.
 func readsPages(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "html") || fromHTMX(r)
 }
 
-// anyPage is the route of an address without a page: signing in is enough to learn that.
+// anyPage is the route of an address without a page: any signed-in operator may learn that there is
+// none.
 var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
 
-// notFound answers people with a page, strangers with the sign-in, and devices and
-// programs with JSON.
+// notFound sends people a page, visitors without a session the sign-in, and devices and programs
+// JSON.
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 	if forDevices(r.URL.Path) || !readsPages(r) {
 		noSuchAddress(w, r)
@@ -236,8 +235,8 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 	s.admit(anyPage, func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoPage) })(w, r)
 }
 
-// methodNotAllowed does not send devices to the sign-in, either: their
-// addresses are secrets, and it would carry them on.
+// methodNotAllowed does not redirect devices to the sign-in: their addresses are secrets, and the
+// redirect would pass them on.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	if forDevices(r.URL.Path) {
 		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
@@ -249,7 +248,7 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// protectBrowsers sets what keeps a page from being used against its reader.
+// protectBrowsers sets the headers that protect a page's reader.
 func protectBrowsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

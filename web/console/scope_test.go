@@ -30,7 +30,7 @@ const (
 	inside  = fleet.DeviceID("a085e3112233") // tag:in
 	outside = fleet.DeviceID("a085e3112244")
 
-	marker = "zqxmarker" // in all that belongs to the device outside
+	marker = "zqxmarker" // in everything that belongs to the device outside
 )
 
 // A side is a device and what belongs to it.
@@ -119,7 +119,7 @@ func newScopeBench(t *testing.T) *scopeBench {
 		f, err := b.o.FanOuts.Create(ctx, call.FanOutRequest{Actor: anna, Query: "id:" + string(id), Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
 		check(err)
-		b.ended(f) // its calls are not asked about
+		b.ended(f) // no test reads its calls
 		s.fanOut = f.ID
 		remove := b.askFirst("self.say")
 		asked, err := b.o.Calls.Make(ctx, call.Request{Actor: anna, Device: id, Tool: "self.say",
@@ -149,7 +149,7 @@ func (b *scopeBench) person(name string, a operator.Access) *browser {
 	return b.signIn(name)
 }
 
-// address fills in the pattern of a route with what belongs to a device.
+// address fills in the pattern of a route with a device or its records.
 func (b *scopeBench) address(pattern string, of fleet.DeviceID) string {
 	s := b.sides[of]
 	return strings.NewReplacer("{device}", string(of), "{tool}", "self.say", "{call}", s.call.String(), "{n}", "0",
@@ -159,8 +159,8 @@ func (b *scopeBench) address(pattern string, of fleet.DeviceID) string {
 		"{approval}", s.approval.String(), "{conversation}", s.conversation.String(), "{policy}", uuid.NewString()).Replace(pattern)
 }
 
-// Every route is asked for by every role, of all devices, of some and with the
-// rest hidden, of some and as a viewer of the rest, about a device on each side.
+// Every role requests every route, about a device on each side: with access to all devices, to some
+// with the rest hidden, and to some as a viewer of the rest.
 func TestScopeMatrix(t *testing.T) {
 	b := newScopeBench(t)
 	type viewer struct {
@@ -175,7 +175,7 @@ func TestScopeMatrix(t *testing.T) {
 			viewers = append(viewers, viewer{a, b.person(strings.TrimRight(name, "-"), a)})
 		}
 	}
-	slices.SortStableFunc(viewers, func(x, y viewer) int { // who is refused comes before who takes something away
+	slices.SortStableFunc(viewers, func(x, y viewer) int { // refused viewers come before those who delete something
 		return strings.Compare(y.access.Scope, x.access.Scope)
 	})
 	root := b.signIn("root")
@@ -184,10 +184,10 @@ func TestScopeMatrix(t *testing.T) {
 	tried := map[access.Reach]int{}
 	for _, route := range routes {
 		if route.Pattern == "/sign-out" || route.Pattern == "/events" || route.Role == "" {
-			continue // ends the session, never ends, or is open to all: tested on their own
+			continue // ends the session, never ends, or is open to all: has its own test
 		}
 		if strings.HasSuffix(route.Pattern, "/withdraw") {
-			continue // the asker's alone, whatever the role: tested with the approvals
+			continue // for the requester alone, whatever the role: tested with the approvals
 		}
 		named := route.Reach == access.Device || (route.Reach == access.Record || route.Reach == access.Audience) &&
 			strings.Contains(route.Pattern, "{")
@@ -219,7 +219,7 @@ func TestScopeMatrix(t *testing.T) {
 	}
 }
 
-// wantAccess is the status of a refusal, or 0.
+// wantAccess returns the status of a refusal, or 0.
 func wantAccess(route console.Route, a operator.Access, hidden bool) int {
 	role := a.Role
 	switch {
@@ -238,7 +238,7 @@ func wantAccess(route console.Route, a operator.Access, hidden bool) int {
 	return 0
 }
 
-// harm orders routes so that those that take something away come last.
+// harm orders routes: those that delete something come last.
 func harm(r console.Route) int {
 	switch {
 	case strings.HasSuffix(r.Pattern, "/retire"), strings.HasSuffix(r.Pattern, "/delete"):
@@ -249,7 +249,7 @@ func harm(r console.Route) int {
 	return 0
 }
 
-// What belongs to a device outside of the scope is on no page and in no stream.
+// Nothing that belongs to a device outside of the scope is on a page or in a stream.
 func TestScopeLeaksNothing(t *testing.T) {
 	b := newScopeBench(t)
 	b.person("walker", operator.Access{Role: fleet.RoleAdmin, Scope: "tag:in"})
@@ -312,7 +312,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 	if _, err := b.campaigns.Discard(ctx, anna, b.both.ID); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // longer than the pace of every view
+	time.Sleep(2 * time.Second) // longer than the interval of every view
 	for i, s := range streams {
 		for len(s.events) > 0 {
 			e := <-s.events
@@ -325,8 +325,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 	}
 }
 
-// A live page ends when what its reader may see changes, and the next request
-// shows what they may see now.
+// A live page ends when its reader's access changes, and the next request applies the new access.
 func TestAccessChangesAtOnce(t *testing.T) {
 	b := newScopeBench(t)
 	b.person("vera", operator.Access{Role: fleet.RoleOperator})
@@ -364,7 +363,7 @@ func TestAccessChangesAtOnce(t *testing.T) {
 		wantStatus(422)
 }
 
-// Who is a viewer of the rest sees it, and does nothing to it.
+// A viewer of the rest sees it, but cannot change it.
 func TestScopeOfActs(t *testing.T) {
 	b := newScopeBench(t)
 	ctx := t.Context()

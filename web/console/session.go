@@ -24,20 +24,20 @@ import (
 // Keys of a session.
 const (
 	sessionLogin      = "login"      // id
-	sessionCredential = "credential" // which password it was that let them in
+	sessionCredential = "credential" // identifies the password of the sign-in
 	sessionFlash      = "flash"
 )
 
 const sessionLifetime = 7 * 24 * time.Hour
 
-// newSessions makes the manager without scs.New, which would start a store with
-// a goroutine that never ends.
+// newSessions creates the manager without scs.New, which would start a store with a goroutine that
+// never ends.
 func (s *Server) newSessions(https bool) *scs.SessionManager {
 	m := &scs.SessionManager{
 		Lifetime:         sessionLifetime,
 		Store:            s.Sessions,
 		Codec:            scs.GobCodec{},
-		HashTokenInStore: true, // who reads the table cannot sign in with it
+		HashTokenInStore: true, // the table is not enough to sign in
 		ErrorFunc:        s.fail,
 		Cookie: scs.SessionCookie{Name: "fleetd_session", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
 			Persist: true},
@@ -48,9 +48,9 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 	return m
 }
 
-// signedIn returns the operator of the session, or nil without one, and the login.
-// A session ends when its login does, when the password that opened it changes, or
-// its operator is disabled.
+// signedIn returns the operator and the login of the session, or nil if there is none. A session
+// ends when its login ends, when the password that opened it changes, or when its operator is
+// disabled.
 func (s *Server) signedIn(ctx context.Context) (*operator.Operator, operator.Login, error) {
 	id := s.loginID(ctx)
 	if id == uuid.Nil {
@@ -68,20 +68,20 @@ func (s *Server) signedIn(ctx context.Context) (*operator.Operator, operator.Log
 	return &o, l, nil
 }
 
-// loginID is the login of the session, [uuid.Nil] without one.
+// loginID returns the login of the session, or [uuid.Nil].
 func (s *Server) loginID(ctx context.Context) uuid.UUID {
 	id, _ := uuid.Parse(s.sessions.GetString(ctx, sessionLogin)) // "" before the sign-in
 	return id
 }
 
-// openSession signs the operator in, under a new session id: one that was
-// planted before must not become theirs.
+// openSession signs the operator in, under a new session id, because an attacker may have planted
+// the old one.
 func (s *Server) openSession(r *http.Request, o operator.Operator) error {
 	ctx := r.Context()
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
 	}
-	if err := s.closeLogin(ctx); err != nil { // of who was signed in here before
+	if err := s.closeLogin(ctx); err != nil { // of an operator who was signed in here before
 		return err
 	}
 	l, secret, err := s.Operators.OpenLogin(ctx, o, sessionLifetime, operator.SignedIn{Address: request.ClientIP(r),
@@ -95,13 +95,13 @@ func (s *Server) openSession(r *http.Request, o operator.Operator) error {
 	return nil
 }
 
-// browserCookie is the name of the cookie of browsers that operators were signed
-// in with.
+// browserCookie returns the name of the cookie that marks browsers in which operators have signed
+// in.
 func (s *Server) browserCookie() string {
 	return strings.TrimSuffix(s.sessions.Cookie.Name, "session") + "browser"
 }
 
-// keepBrowser gives the browser the secret that it is known by, after a sign-in.
+// keepBrowser sets the cookie that marks a known browser, after a sign-in.
 func (s *Server) keepBrowser(w http.ResponseWriter, r *http.Request) {
 	if secret := viewerOf(r.Context()).newBrowser; secret != "" {
 		http.SetCookie(w, &http.Cookie{Name: s.browserCookie(), Value: secret, Path: "/", HttpOnly: true,
@@ -119,13 +119,13 @@ func (s *Server) closeLogin(ctx context.Context) error {
 	return s.Operators.CloseLogin(ctx, id)
 }
 
-// credential identifies a password without disclosing anything of it.
+// credential identifies a password without disclosing it.
 func credential(o operator.Operator) string {
 	sum := sha256.Sum256([]byte(o.PasswordHash))
 	return hex.EncodeToString(sum[:8])
 }
 
-// flash keeps the outcome of an act for the page that follows.
+// flash stores the outcome of an act for the next page.
 func (s *Server) flash(ctx context.Context, f ui.Flash) {
 	b, _ := json.Marshal(f) // of strings and a bool
 	s.sessions.Put(ctx, sessionFlash, string(b))
@@ -142,20 +142,20 @@ func (s *Server) takeFlash(ctx context.Context) *ui.Flash {
 	return &f
 }
 
-// waitingFor counts the devices that wait for the viewer.
+// waitingFor counts the devices that wait for the viewer's decision.
 func (s *Server) waitingFor(ctx context.Context, now time.Time) int {
 	if _, narrow := fleet.ScopeOf(ctx); !narrow {
 		return s.waiting.get(s.Enrolments, now)
 	}
 	all, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
-		return 0 // the page itself says what is wrong
+		return 0 // the page itself shows the error
 	}
 	return len(all)
 }
 
-// A waitingCount remembers for a moment how many devices wait for a person,
-// since every page says so.
+// A waitingCount caches for a moment how many devices wait for a decision, because every page shows
+// the number.
 type waitingCount struct {
 	mu sync.Mutex
 	at time.Time

@@ -18,14 +18,14 @@ import (
 	"fleetd/web/ui"
 )
 
-// maxTokenDays bounds the life of a token that has an end.
+// maxTokenDays bounds the lifetime of a token with an expiry.
 const maxTokenDays = 3650
 
 func (s *Server) settingsPage(ctx context.Context) (ui.SettingsPage, error) {
 	me := viewerOf(ctx).actor()
 	page := ui.SettingsPage{Mode: string(s.EnrolmentMode), Fleet: me.FleetRole() != "", Admin: mayAdmin(ctx)}
 	if !page.Fleet {
-		return page, nil // all that follows concerns the fleet
+		return page, nil // the rest concerns the fleet
 	}
 	operators, err := s.Operators.Operators(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func scopeRow(s *fleet.Scope) ui.ScopeRow {
 		Claims: strings.Join(s.Filter.Claims(), ", ")}
 }
 
-// system are the facts about this fleetd; cmd/fleetd/server adds those it knows.
+// system returns the facts about this fleetd, including those that cmd/fleetd/server adds.
 func (s *Server) system(ctx context.Context) ([]ui.SystemFact, error) {
 	g, err := s.summary(ctx)
 	v := viewerOf(ctx)
@@ -78,7 +78,7 @@ func (s *Server) showSettings(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// changed leads back to the settings after a change, or shows why there was none.
+// changed redirects to the settings after a change, or shows why the change failed.
 func (s *Server) changed(r *http.Request, key string, err error) (answer, error) {
 	ctx := r.Context()
 	if err != nil && statusOf(err) >= http.StatusInternalServerError {
@@ -106,8 +106,8 @@ func postedAccess(r *http.Request) operator.Access {
 	return a
 }
 
-// createToken answers with the page itself: the secret is shown this once and
-// is not to be kept for a page that follows.
+// createToken returns the page itself: the secret is shown only once and must not be stored for a
+// next page.
 func (s *Server) createToken(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	expires, err := tokenExpiry(r.PostFormValue("days"), s.now())
@@ -134,10 +134,10 @@ func (s *Server) createToken(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// betweenTools are what people write between patterns of tools.
+// betweenTools reports whether c separates patterns of tools.
 func betweenTools(c rune) bool { return c == ',' || unicode.IsSpace(c) }
 
-// postedRate is the rate of a form; what is no number is refused with the limits.
+// postedRate returns the rate in a form; text that is not a number is refused with the limits.
 func postedRate(r *http.Request) (int, error) {
 	text := strings.TrimSpace(r.PostFormValue("per_minute"))
 	if text == "" {

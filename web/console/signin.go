@@ -22,7 +22,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// limits bound how often what can be guessed may be tried, a minute.
+// limits bound how often guessable values may be tried, per minute.
 type limits struct {
 	passwords *attempts.Limiter
 	claim     *httprate.RateLimiter
@@ -75,8 +75,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, page.Next, http.StatusSeeOther)
 }
 
-// signInTry is a try to sign in. A browser counts as known for the operator whom
-// it names alone.
+// signInTry returns a try to sign in. A browser counts as known only for the operator in its
+// cookie.
 func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
 	try := attempts.Try{Name: name, Address: request.ClientIP(r)}
 	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
@@ -96,8 +96,7 @@ func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
 	return try, err
 }
 
-// passwordTry is a try to enter the password within a session: others cannot use
-// it up.
+// passwordTry returns a try to enter the password within a session: others cannot use it up.
 func passwordTry(o operator.Operator) attempts.Try {
 	return attempts.Try{Browser: "session of " + o.ID.String()}
 }
@@ -116,9 +115,9 @@ func (s *Server) signOut(r *http.Request) (answer, error) {
 	return goTo(ui.PathSignIn)
 }
 
-// admit refuses requests without the role that the route asks for. A visitor who is not signed in
-// is asked to sign in and comes back to the page; what they sent with a POST is
-// lost, and the answer does not disclose whether the page exists.
+// admit refuses requests without the role that the route requires. A visitor without a session
+// signs in and then returns to the page; the body of a POST is lost, and the response does not
+// disclose whether the page exists.
 func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := viewerOf(r.Context())
@@ -146,8 +145,8 @@ func (s *Server) admit(t route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// roleFor is the viewer's role on what the route reaches: on the device or the
-// devices that the address names. What does not exist for the viewer is not found.
+// roleFor returns the viewer's role on what the route reaches: on the device or devices in the
+// address. A device hidden from the viewer is not found.
 func (s *Server) roleFor(r *http.Request, t route, p fleet.Principal) (fleet.Role, error) {
 	role := t.reach.RoleOf(p)
 	if p.Scope == nil || !role.Allows(t.role) {
@@ -203,8 +202,8 @@ func askToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// localPath returns the path if it leads to a page of ours, else the first
-// page: a link that signs people in must not lead them elsewhere.
+// localPath returns the path if it is one of the console, else the first page: a link with a
+// sign-in must not redirect to other sites.
 func localPath(path string) string {
 	u, err := url.Parse(path)
 	switch {

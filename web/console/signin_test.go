@@ -100,7 +100,7 @@ func TestNewPasswordEndsOtherSessions(t *testing.T) {
 	there.get("/").wantRedirect("/sign-in")
 }
 
-// A weak password is refused wherever one is set; one from before goes on.
+// A weak password is refused wherever it is set; an old one remains valid.
 func TestWeakPasswordsAreRefused(t *testing.T) {
 	c := newConsole(t)
 	admin := c.as(fleet.RoleAdmin)
@@ -137,7 +137,7 @@ func TestSignInIsRateLimited(t *testing.T) {
 		b := c.browser()
 		limited := false
 		for i := range 12 {
-			b.headers["X-Forwarded-For"] = "192.0.2." + string(rune('1'+i%9)) // loopback is believed like a proxy
+			b.headers["X-Forwarded-For"] = "192.0.2." + string(rune('1'+i%9)) // loopback is trusted like a proxy
 			p := b.post("/sign-in", url.Values{"name": {"ada"}, "password": {"wrong password"}})
 			limited = limited || p.status == http.StatusTooManyRequests
 		}
@@ -242,8 +242,8 @@ func TestLogHasNoSecrets(t *testing.T) {
 	}
 }
 
-// A device that uses the wrong method gets an error: the sign-in would show its
-// secret address to whoever signs in next.
+// A device that uses the wrong method gets an error: a redirect to the sign-in would show its
+// secret address to the next person who signs in.
 func TestDevicesAreNotAskedToSignIn(t *testing.T) {
 	c := newConsole(t)
 	b := c.browser()
@@ -251,8 +251,8 @@ func TestDevicesAreNotAskedToSignIn(t *testing.T) {
 	b.do(http.MethodPut, "/devices", "", nil).wantRedirect("/sign-in")
 }
 
-// Programs get JSON where there is nothing: an OAuth client follows a redirect to the
-// sign-in, and dies of its HTML. Browsers are led to the sign-in as before.
+// Programs get JSON for unknown addresses: an OAuth client follows a redirect to the sign-in, and
+// fails on its HTML. Browsers are redirected to the sign-in as before.
 func TestUnknownAddresses(t *testing.T) {
 	c := newConsole(t)
 	const page = "text/html,application/xhtml+xml,*/*;q=0.8"

@@ -15,8 +15,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// The device list has to feel instant at 5,000 devices. The bound is that of
-// the design; a machine that is busy with other tests gets the best of many.
+// The device list has to feel instant at 5,000 devices. The limit is that of the design; the best
+// of many measurements counts, because other tests may run at the same time.
 func TestDeviceListIsInstant(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -45,7 +45,7 @@ func TestDeviceListIsInstant(t *testing.T) {
 	}
 }
 
-// fillColumns keeps vitals of all devices and pictures of some, and saves filters.
+// fillColumns stores vitals of all devices and pictures of some, and saves filters.
 func (c *site) fillColumns(ids []fleet.DeviceID) {
 	c.t.Helper()
 	check := func(err error) {

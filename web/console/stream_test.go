@@ -131,14 +131,14 @@ func TestStreamSendsPresence(t *testing.T) {
 	overview.want("patch", `id="presence-now"`, "<strong class=\"num figure-good\">1</strong>")
 }
 
-// What a page says of a device is of one moment, in each answer and each patch:
-// presence does not run ahead of address, tools and times.
+// Everything that a page shows about a device is from the same moment, in each response and each
+// patch: presence does not run ahead of address, tools and times.
 func TestDevicePagesAreLiveAsAWhole(t *testing.T) {
 	c := newConsole(t)
 	c.poll("a085e3112233")
 	b := c.as(fleet.RoleViewer)
-	// A page waits for half a second at most until what is known is stored: on a busy
-	// machine it may be older, as a whole.
+	// A page waits at most half a second until the facts are stored: on a busy machine the whole
+	// page may be older.
 	page := func(presence, other, facts string) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; {
@@ -159,9 +159,9 @@ func TestDevicePagesAreLiveAsAWhole(t *testing.T) {
 	c.connect("a085e3112233", says("true"))
 	page("online", "pending", "192.0.2.7")
 	one.want("patch", `id="device-head"`, "is-online", `id="device-facts"`, "192.0.2.7")
-	c.enrol("a085e3112233") // lists its tools
+	c.enrol("a085e3112233") // also lists its tools
 	one.want("patch", `id="device-head"`, `<span class="count">6</span>`, `id="device-facts"`)
-	for range 20 { // a device that comes and goes
+	for range 20 { // a device that connects and disconnects
 		c.presences.Disconnected(fleet.Connection{Device: "a085e3112233", Epoch: c.epoch}, true, fleet.Cause{})
 		page("offline", "online", "disconnected")
 		c.connect("a085e3112233", says("true"))
@@ -203,8 +203,8 @@ func TestStreamIsForThoseSignedIn(t *testing.T) {
 	b.get("/events?view=devices&q=nope:x").wantStatus(422)
 }
 
-// A stream whose page cannot be read is refused in time: the browser waits for as long
-// as it is not answered.
+// A stream is refused in time if its page cannot be read, because the browser would wait for the
+// response.
 func TestStreamOfAPageThatHangs(t *testing.T) {
 	t.Parallel()
 	c := newConsole(t)
@@ -272,7 +272,7 @@ func TestSlowCallFollowsOverTheStream(t *testing.T) {
 	}
 	close(answer)
 	s.want("patch", `id="callview-`+id, "at last")
-	s.want("patch", `id="callview-`+id, "at last") // once more, for a page that was on its way
+	s.want("patch", `id="callview-`+id, "at last") // again, for a page that was still on its way
 }
 
 func TestSnapshotShowsAtOnce(t *testing.T) {
@@ -312,7 +312,7 @@ func TestSnapshotShowsAtOnce(t *testing.T) {
 	c.browser().get(src).wantRedirect("/sign-in")
 }
 
-// A fleet that reconnects at once must not flood a page: rows come coalesced.
+// A fleet that reconnects at once must not flood a page: rows are coalesced.
 func TestStormIsCoalesced(t *testing.T) {
 	c := newConsole(t)
 	var ids []fleet.DeviceID
@@ -336,8 +336,8 @@ func TestStormIsCoalesced(t *testing.T) {
 	}
 }
 
-// A page says when the database stops answering and when it is back. What happened
-// meanwhile is shown then.
+// A page shows when the database becomes unavailable and when it is back. It then shows the changes
+// since.
 func TestStreamSaysThatTheDatabaseIsAway(t *testing.T) {
 	c := newConsole(t)
 	c.enrol("a085e3112233")

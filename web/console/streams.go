@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// Bounds of live streams: each holds a connection and a buffer of events. A
-// browser opens six connections to us at most, and its tabs share them: a
-// stream in each of six tabs would leave none for their pages.
+// Limits of live streams: each occupies a connection and a buffer of events. A browser opens at
+// most six connections to one server, which its tabs share: a stream in each of six tabs would
+// leave none for their pages.
 const (
 	maxStreams           = 512
 	maxStreamsPerSession = 5
 )
 
-// streams counts the live streams that are open, and ends them all at once.
+// streams counts the open live streams, and ends them all at once.
 type streams struct {
 	mu        sync.Mutex
 	closed    bool
@@ -35,7 +35,7 @@ func newStreams() *streams {
 
 var (
 	errTooManyStreams = errors.New("too many live pages are open")
-	errServerStops    = fmt.Errorf("%w: the server stops", context.Canceled)
+	errServerStops    = fmt.Errorf("%w: the server is stopping", context.Canceled)
 )
 
 // add admits a stream. It ends with ctx; done must be called after it.
@@ -66,8 +66,8 @@ func (s *streams) remove(n int, session string) {
 	}
 }
 
-// end ends the streams of a session, or of all: those that may read on come
-// back by themselves, and are looked at again.
+// end ends the streams of a session, or of all sessions: permitted readers reconnect, and are
+// checked again.
 func (s *streams) end(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *streams) end(session string) {
 
 const allSessions = ""
 
-// close ends every stream and lets no more begin.
+// close ends every stream and refuses new ones.
 func (s *streams) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -8,8 +8,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// systemRoutes is the page about this fleetd. It is for admins: it says which
-// versions run, and where their files are.
+// systemRoutes is the page about this fleetd. It is for admins, because it shows versions and paths
+// of files.
 func (s *Server) systemRoutes() []route {
 	return []route{{method: http.MethodGet, pattern: ui.PathSystem, role: fleet.RoleAdmin, reach: access.Fleet,
 		page: s.showSystem}}

@@ -19,8 +19,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// scriptedWait is what a page with script waits for an outcome before it shows
-// the call as it stands: the live stream brings the rest.
+// scriptedWait is how long a page with JavaScript waits for an outcome before it shows the
+// unfinished call: the live stream brings the rest.
 const scriptedWait = 2 * time.Second
 
 func (s *Server) showTools(r *http.Request) (answer, error) {
@@ -56,7 +56,7 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// deviceTools reads the device and what it offers; nil before the first listing.
+// deviceTools reads the device and its inventory, which is nil before the first listing.
 func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Server) deviceTools(r *http.Request) (fleet.Device, *fleet.Inventory, e
 	return d, inv, err
 }
 
-// toolName is the tool in the address. A name may hold a slash, escaped.
+// toolName returns the tool in the address. A name may contain a slash, escaped.
 func toolName(r *http.Request) string {
 	name := chi.URLParam(r, "tool")
 	if r.URL.RawPath != "" {
@@ -101,12 +101,12 @@ func (s *Server) unpinTool(r *http.Request) (answer, error) {
 	}
 	err = s.ToolPins.Delete(r.Context(), viewerOf(r.Context()).actor(), toolName(r))
 	if errors.Is(err, fleet.ErrNotFound) {
-		err = nil // someone else was quicker
+		err = nil // another operator was faster
 	}
 	return s.pinned(r, d, "flash.tool_unpinned", err)
 }
 
-// pinned leads back to the tool.
+// pinned redirects to the tool.
 func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error) (answer, error) {
 	name := toolName(r)
 	switch {
@@ -130,7 +130,7 @@ func (s *Server) lastArguments(ctx context.Context, tool fleet.Tool) (json.RawMe
 	return s.Calls.LastArguments(ctx, viewerOf(ctx).actor(), tool.Name)
 }
 
-// callOfForm returns the call that the form just made, if the address names one.
+// callOfForm returns the call that the form has just made, if it is in the address.
 func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.CallView, error) {
 	id, err := uuid.Parse(r.URL.Query().Get("call"))
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Server) callOfForm(r *http.Request, d fleet.Device, tool string) (*ui.C
 	return &v, err
 }
 
-// callTool makes the call that the form asks for and leads to its outcome.
+// callTool makes the call of the form and redirects to its outcome.
 func (s *Server) callTool(r *http.Request) (answer, error) {
 	d, inv, err := s.deviceTools(r)
 	if err != nil {
@@ -180,8 +180,7 @@ func (s *Server) callTool(r *http.Request) (answer, error) {
 	return goTo(back + "?" + url.Values{"call": {call.ID.String()}}.Encode())
 }
 
-// parseUpload reads the form; what is larger than a moment's worth of memory
-// lies in a file meanwhile.
+// parseUpload reads the form; large parts are stored in temporary files.
 func parseUpload(r *http.Request) error {
 	parse := r.ParseForm // ParseMultipartForm would swallow its error
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
@@ -193,7 +192,7 @@ func parseUpload(r *http.Request) error {
 	return nil
 }
 
-// readToolForm turns the form into a request, or says why it cannot be one.
+// readToolForm turns the form into a request, or returns its errors.
 func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device) (request call.Request,
 	problem string, err error) {
 	ctx := r.Context()
@@ -219,8 +218,7 @@ func (s *Server) readToolForm(r *http.Request, form *ui.ToolForm, d fleet.Device
 	return request, "", err
 }
 
-// confirmed holds a dangerous act to what was typed: the word asked for, or
-// what the device is called.
+// confirmed compares the typed text with the word or the device's name, for a dangerous act.
 func confirmed(word, typed string, d fleet.Device) bool {
 	typed = strings.TrimSpace(typed)
 	if word == "" || strings.EqualFold(typed, word) || (d.Name != "" && typed == d.Name) {
@@ -230,8 +228,8 @@ func confirmed(word, typed string, d fleet.Device) bool {
 	return err == nil && id == d.ID
 }
 
-// receivePicture stores the picture to be shown by the device, made to fit the
-// screen if a photograph of the screen has shown its size.
+// receivePicture stores a picture for the device to show. It scales the picture to the screen if a
+// snapshot of the screen has shown its size.
 func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error) {
 	file, _, err := r.FormFile("picture")
 	if err != nil {
@@ -241,8 +239,8 @@ func (s *Server) receivePicture(r *http.Request, d fleet.Device) (string, error)
 	return s.Snapshots.PreviewFor(r.Context(), d.ID, file)
 }
 
-// start makes the call and waits for its outcome: a page without script for as
-// long as the call may take, one with script for a moment.
+// start makes the call and waits for its outcome: a page without JavaScript waits for as long as
+// the call may take, a page with JavaScript for a moment.
 func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error) {
 	outcomes := s.Events.Subscribe(256, func(e *fleet.Event) bool {
 		return e.Kind == fleet.EventCall && e.Device == request.Device && e.Call.State.Final()
@@ -250,9 +248,9 @@ func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error
 	defer outcomes.Close()
 	call, err := s.Calls.Start(r.Context(), request)
 	if err != nil || call.State.Final() || call.State == fleet.CallPendingApproval || !call.Waits.Is("") {
-		return call, err // a person's decision may take hours, and a conversation minutes
+		return call, err // a decision may take hours, and a conversation minutes
 	}
-	wait := call.Timeout + time.Minute // its turn may have to come first
+	wait := call.Timeout + time.Minute // other calls may be queued before it
 	if fromHTMX(r) {
 		wait = scriptedWait
 	}
@@ -262,8 +260,7 @@ func (s *Server) start(r *http.Request, request call.Request) (fleet.Call, error
 	return call, nil
 }
 
-// await waits until the call has its outcome. The events are a hint that may
-// get lost; the record does not.
+// await waits until the call has its outcome. Events may be lost; the record may not.
 func (s *Server) await(ctx context.Context, outcomes *fleet.Subscription, id uuid.UUID) {
 	look := time.NewTicker(2 * time.Second)
 	defer look.Stop()

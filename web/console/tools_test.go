@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet"
 )
 
-// An administrator pins what a device says of a tool. A device that says
-// something else later is shown as such, and pinned again by hand only.
+// An administrator pins a device's description of a tool. If the description changes later, the
+// page shows the change, and only an administrator can pin it again.
 func TestPinnedTool(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)
@@ -36,7 +36,7 @@ func TestPinnedTool(t *testing.T) {
 	operator.get(at).says("differs from the one that admin-1 pinned").doesNotSay("Remove the pin")
 	admin.get(at).says("Pin this description", "Remove the pin")
 	admin.post(at+"/unpin", nil).wantRedirect(at)
-	admin.post(at+"/unpin", nil).wantRedirect(at) // someone else was quicker
+	admin.post(at+"/unpin", nil).wantRedirect(at) // another administrator was faster
 	admin.get(at).doesNotSay("Remove the pin")
 	admin.post("/devices/"+string(unit)+"/tools/self.none/pin", nil).wantRedirect("/devices/" + string(unit) + "/tools/self.none")
 	admin.post("/devices/a085e3ffffff/tools/"+tool+"/pin", nil).wantStatus(404)

@@ -68,7 +68,7 @@ func (s *Server) listUpstreams(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// readUpstream reads the form. An empty secret leaves the one that is set.
+// readUpstream reads the form. An empty secret leaves the old one unchanged.
 func readUpstream(r *http.Request) (f ui.UpstreamForm, c upstream.Change, err error) {
 	if err := r.ParseForm(); err != nil {
 		return f, c, formError(err)
@@ -77,7 +77,7 @@ func readUpstream(r *http.Request) (f ui.UpstreamForm, c upstream.Change, err er
 	f = ui.UpstreamForm{Name: get("name"), Kind: get("kind"), URL: get("url"), Auth: get("auth"),
 		Devices: get("devices"), Tools: get("tools") != "", Enabled: get("enabled") != ""}
 	kind, auth, secret := upstream.Kind(f.Kind), upstream.Auth(f.Auth), get("secret")
-	if kind != upstream.WebSocket { // whatever the form shows
+	if kind != upstream.WebSocket { // whatever the form contains
 		auth, secret = upstream.AuthNone, ""
 	}
 	return f, upstream.Change{Name: &f.Name, Kind: &kind, URL: &f.URL, Auth: &auth, Secret: &secret,
@@ -105,7 +105,7 @@ func (s *Server) createUpstream(r *http.Request) (answer, error) {
 	return goTo(ui.PathUpstreams)
 }
 
-// upstreamPage is the page of the voice server that the address names.
+// upstreamPage returns the page of the voice server in the address.
 func (s *Server) upstreamPage(r *http.Request) (ui.UpstreamPage, error) {
 	ctx := r.Context()
 	id, err := uuid.Parse(chi.URLParam(r, "upstream"))
@@ -203,7 +203,7 @@ func (s *Server) checkUpstream(r *http.Request) (answer, error) {
 func (s *Server) upstreamsChanged(r *http.Request, err error) (answer, error) {
 	ctx := r.Context()
 	switch {
-	case err != nil && errorCode(err) == "upstreams_changed": // the page shows what they were changed to
+	case err != nil && errorCode(err) == "upstreams_changed": // the page shows the changed voice servers
 		s.flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(explain(ctx, err))})
 	case err != nil:
 		return answer{}, err
@@ -213,7 +213,7 @@ func (s *Server) upstreamsChanged(r *http.Request, err error) (answer, error) {
 	return goTo(ui.PathUpstreams)
 }
 
-// deviceVoice is the voice server of a device, which the viewer sees.
+// deviceVoice returns the voice server of a device that the viewer sees.
 func (s *Server) deviceVoice(ctx context.Context, id fleet.DeviceID) (v ui.DeviceVoice, err error) {
 	u, account, err := s.Upstreams.OfDevice(ctx, id)
 	if err != nil || u == nil {

@@ -16,7 +16,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// upstreamLink is a relay of which the voice server of the command line failed.
+// upstreamLink is a relay whose connection to the voice server of the command line failed.
 type upstreamLink struct{}
 
 func (upstreamLink) UpstreamHealth(id uuid.UUID, _ time.Time) (h upstream.Health) {

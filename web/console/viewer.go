@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"sync"
 	"time"
-	_ "time/tzdata" // small containers have none
+	_ "time/tzdata" // small containers have no zone files
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
@@ -14,7 +14,7 @@ import (
 	"fleetd/web/request"
 )
 
-// Cookies that hold a browser's preferences. The script writes the zone.
+// Cookies with a browser's preferences. The script writes the zone.
 const (
 	cookieLang  = "fleetd_lang"
 	cookieTheme = "fleetd_theme"
@@ -23,7 +23,7 @@ const (
 	cookieColumns = "fleetd_columns"
 )
 
-// A viewer is who reads the page, and how they like it.
+// A viewer is the reader of the page, with their preferences.
 type viewer struct {
 	operator *operator.Operator // nil before sign-in
 	login    operator.Login     // of the operator in this browser
@@ -34,7 +34,7 @@ type viewer struct {
 	newBrowser string // set at a sign-in: the secret that the browser gets
 }
 
-// actor is the viewer as the subject of calls and audit entries.
+// actor returns the viewer as the principal of calls and audit entries.
 func (v *viewer) actor() fleet.Principal {
 	if v.operator == nil {
 		return fleet.Principal{}
@@ -51,13 +51,12 @@ func viewerOf(ctx context.Context) *viewer {
 	return &viewer{lang: i18n.English, zone: time.UTC}
 }
 
-// withViewer finds out who asks. An operator who was disabled, whose password
-// has changed since, or whose session was ended, is signed out from the next
-// request on.
+// withViewer identifies the viewer. An operator who was disabled, whose password has changed since,
+// or whose session was ended, is signed out with the next request.
 func (s *Server) withViewer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		operator, login, err := s.signedIn(r.Context())
-		// An open live page alone does not use the session.
+		// An open live page alone does not count as use of the session.
 		if operator != nil && err == nil && r.Header.Get("Accept") != "text/event-stream" {
 			err = s.Operators.Seen(r.Context(), login, request.ClientIP(r))
 		}
@@ -72,8 +71,8 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 	})
 }
 
-// language is the one asked for in the address, then the browser's earlier
-// choice, then the operator's, then what the browser asks for.
+// language returns the language in the address, or else the browser's earlier choice, the
+// operator's choice, or the browser's preference, in this order.
 func language(w http.ResponseWriter, r *http.Request, operator *operator.Operator) i18n.Lang {
 	if asked := r.URL.Query().Get("lang"); known(asked) {
 		setPreference(w, r, cookieLang, asked)
@@ -95,10 +94,10 @@ func known(lang string) bool {
 	return false
 }
 
-// zones are those that browsers named so far: reading one takes a file.
+// zones caches the zones that browsers have sent, because reading a zone reads a file.
 var zones sync.Map
 
-// zone is the browser's time zone; the first page of all is in UTC.
+// zone returns the browser's time zone; the very first page is in UTC.
 func zone(r *http.Request) *time.Location {
 	name, err := url.QueryUnescape(cookie(r, cookieZone))
 	if err != nil || len(name) > 64 || name == "Local" {
@@ -111,7 +110,7 @@ func zone(r *http.Request) *time.Location {
 	if err != nil {
 		return time.UTC
 	}
-	zones.Store(name, z) // only names that exist: some hundreds
+	zones.Store(name, z) // only existing names: a few hundred
 	return z
 }
 

@@ -15,8 +15,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// A call that waits for its device is shown, followed and canceled in each list, by
-// those who may; what was not canceled is sent once the device is back.
+// Each list shows and follows a call that waits for its device, and permitted viewers can cancel
+// it; a call that was not canceled is sent once the device is back.
 func TestWaitingCallsInRows(t *testing.T) {
 	c := newConsole(t)
 	c.enrol(unit)

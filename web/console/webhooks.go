@@ -53,7 +53,7 @@ func (s *Server) listWebhooks(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// webhookChanged leads back to the list after a change.
+// webhookChanged redirects to the list after a change.
 func (s *Server) webhookChanged(r *http.Request, key string, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
@@ -62,7 +62,7 @@ func (s *Server) webhookChanged(r *http.Request, key string, err error) (answer,
 	return goTo(ui.PathWebhooks)
 }
 
-// createWebhook answers with the page itself: the secret is shown this once.
+// createWebhook returns the page itself: the secret is shown only once.
 func (s *Server) createWebhook(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -93,7 +93,7 @@ func (s *Server) createWebhook(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// webhookID reads the webhook that the address names.
+// webhookID returns the webhook in the address.
 func webhookID(r *http.Request) (uuid.UUID, error) {
 	id, err := uuid.Parse(chi.URLParam(r, "webhook"))
 	if err != nil {
