@@ -50,7 +50,7 @@ type AlertView struct {
 	Note     string         `json:"note"`
 }
 
-// TransformSchema says what may be null.
+// TransformSchema marks the properties that may be null.
 func (AlertView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "ended_at", "acknowledged_by", "acknowledged_at")
 }
@@ -86,7 +86,7 @@ func (a *api) listAlerts(ctx context.Context, by fleet.Principal, in *listAlerts
 	return pageOf(found, alertOf), nil
 }
 
-// alertWithHistory is an alert with what happened to it.
+// alertWithHistory is an alert with its history.
 type alertWithHistory struct {
 	AlertView
 	History []alertRecordView `json:"history" nullable:"false" doc:"Oldest first"`
@@ -130,7 +130,7 @@ func (a *api) acknowledgeAlert(ctx context.Context, by fleet.Principal, in *ackn
 	return answerWith(alertOf(found)), nil
 }
 
-// thresholdView is from when on one condition holds.
+// thresholdView is the threshold of one condition.
 type thresholdView struct {
 	Kind    alert.Kind `json:"kind" enum:"online_dropped,flapping,devices_offline,crash_loop,rolled_back,campaign_stopped,campaign_stuck,tools_changed,certificate_expiring,disk_low,upstream_down"`
 	Enabled bool       `json:"enabled"`
@@ -245,7 +245,7 @@ type alertMailView struct {
 	Failure    string     `json:"failure" doc:"Why it was not sent, in the mail server's words; empty if it was"`
 }
 
-// TransformSchema says what may be null.
+// TransformSchema marks the properties that may be null.
 func (alertMailView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "last_at")
 }

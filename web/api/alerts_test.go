@@ -14,8 +14,7 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// TestAlerts opens an alert as the loop does, and follows it over REST and to a
-// webhook.
+// TestAlerts opens an alert as the loop does, and follows it over REST and a webhook.
 func TestAlerts(t *testing.T) {
 	w := newWorld(t)
 	posted := make(chan string, 10)
@@ -32,7 +31,7 @@ func TestAlerts(t *testing.T) {
 	secret = made.Secret
 	w.run(t, w.jobs.Run)
 
-	// Thresholds: what is not named stays.
+	// A request changes only the thresholds that it names.
 	before := decode[thresholdsView](t, w.get(t, "/alerts/thresholds"), 200)
 	change := `{"conditions":[{"kind":"tools_changed","span_ms":3600000}],"end_after_ms":60000}`
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator} {
@@ -86,7 +85,7 @@ func TestAlerts(t *testing.T) {
 		t.Errorf("%d have ended", n)
 	}
 
-	// Deliveries are jobs that run side by side: they may arrive in either order.
+	// Deliveries are concurrent jobs: they may arrive in either order.
 	arrived := map[webhook.EventKind]bool{}
 	for len(arrived) < 2 {
 		select {
@@ -112,7 +111,7 @@ func TestAlerts(t *testing.T) {
 		t.Errorf("posted %v", arrived)
 	}
 
-	// Who does not see the whole fleet is refused, rather than shown an empty list.
+	// A principal without access to the whole fleet gets a refusal rather than an empty list.
 	w.tokens["narrow"] = w.scoped(t, fleet.RoleAdmin, "tag:lab")
 	for _, path := range []string{"/alerts", one, "/alerts/thresholds", "/alerts/mail"} {
 		if p := w.as(t, "narrow", "GET", path, "").problem(t); p.Status != 403 {

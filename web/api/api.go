@@ -1,16 +1,14 @@
-// Package api is the REST interface, /api/v1: devices, their tools, the calls
-// made to them, the firmware they are to run, and who may do what, for programs
-// that carry a token.
+// Package api is the REST interface, /api/v1: devices, their tools and calls, their firmware, and
+// permissions, for programs with a token.
 //
-// It holds no rules of the fleet. It reads a request, asks package fleet, and
-// puts the answer into the form of the contract: snake_case JSON, times in
-// RFC 3339 and UTC, durations in milliseconds, lists with items and a cursor,
-// failures as problems (RFC 9457) with a stable code. What an operation takes,
-// gives and needs as a role is declared once and read by the router, the guard
-// and the OpenAPI document alike.
+// It contains no rules of the fleet. It reads a request, calls package fleet, and formats the
+// result according to the contract: snake_case JSON, times in RFC 3339 and UTC, durations in
+// milliseconds, lists with items and a cursor, failures as problems (RFC 9457) with a stable code.
+// The input, the output and the required role of an operation are declared once; the router, the
+// guard and the OpenAPI document all read this declaration.
 //
-// It knows no pages. An event stream runs on the goroutine of its request; one lock
-// guards the list of those that are open.
+// It contains no pages. An event stream runs on the goroutine of its request; one lock guards the
+// list of open streams.
 package api
 
 import (
@@ -42,7 +40,7 @@ import (
 	"fleetd/web/request"
 )
 
-// prefix is where package web mounts the handler; links in answers carry it.
+// prefix is the path at which package web mounts the handler; links in responses begin with it.
 const prefix = "/api/v1"
 
 // Options configures the API. All fields but Heavy, Version, Heartbeat and Log are
@@ -76,18 +74,18 @@ type Options struct {
 	Reports       *telemetry.Reports
 	Audit         audit.Store
 	Idempotency   fleet.IdempotencyStore
-	Heavy         *heavy.Limits // default: some that no other part shares
+	Heavy         *heavy.Limits // default: limits that no other part shares
 	Events        *fleet.Events
-	Report        func(ctx context.Context) (system.Report, error) // how this fleetd runs
+	Report        func(ctx context.Context) (system.Report, error) // a report about this fleetd
 	Authority     Follower
 
 	Version   string        // of fleetd, for the OpenAPI document
-	Heartbeat time.Duration // how often a quiet event stream says something. Default: 15s
+	Heartbeat time.Duration // how often a quiet event stream sends a heartbeat. Default: 15s
 	Log       *slog.Logger
 }
 
-// A Follower returns a context that ends soon after the principal may not act any
-// more, or may do something else than p. Package authority has one.
+// A Follower returns a context that ends soon after the principal's access ends or changes from p.
+// Package authority implements it.
 type Follower interface {
 	Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 }
@@ -100,11 +98,11 @@ type api struct {
 	streams  streamCount
 }
 
-// failuresPerMinute is how often one address may send a bad token before its
-// requests are refused. Good tokens from there go on working.
+// failuresPerMinute is how many bad tokens one address may send per minute before its requests with
+// bad tokens are refused. Good tokens from there continue to work.
 const failuresPerMinute = 30
 
-// New returns the handler for everything below /api/v1, to be mounted there.
+// New returns the handler for everything below /api/v1; mount it there.
 func New(o Options) http.Handler { return newAPI(o).handler() }
 
 func newAPI(o Options) *api {
@@ -162,10 +160,10 @@ func newAPI(o Options) *api {
 	return a
 }
 
-// What every answer has in its header.
+// Header values of every response.
 var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
 
-// handler adds what every answer needs.
+// handler adds the parts of every response.
 func (a *api) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.recovered(w, r)
@@ -175,7 +173,7 @@ func (a *api) handler() http.Handler {
 	})
 }
 
-// recovered turns a panic into a problem. Whatever was already written stays.
+// recovered turns a panic into a problem. Bytes that were already written remain.
 func (a *api) recovered(w http.ResponseWriter, r *http.Request) {
 	v := recover()
 	if v == nil {

@@ -70,7 +70,7 @@ type CallApprovalView struct {
 	Stale         call.Stale           `json:"stale" enum:",asker,tool,firmware,before_update" doc:"For approval_stale, what has changed: the requester is no longer allowed to act, the tool's description, or the device's firmware; empty: the policy or the call"`
 }
 
-// approvalBuildView is what an approval names of some devices.
+// approvalBuildView is the tool and build that some devices of an approval share.
 type approvalBuildView struct {
 	Tool    string `json:"tool_sha256" doc:"Digest of the tool as the devices describe it, as a tool pin has it"`
 	ELF     string `json:"elf_sha256" doc:"SHA-256 of the running build; empty if the devices do not report it"`
@@ -82,7 +82,7 @@ func approvalBuild(b call.BuildCount) approvalBuildView {
 	return approvalBuildView{hex.EncodeToString(b.Tool[:]), b.ELF, b.Version, b.Devices}
 }
 
-// TransformSchema says which objects may be null.
+// TransformSchema marks the objects that may be null.
 func (CallApprovalView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "decided_by")
 }

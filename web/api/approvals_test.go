@@ -25,8 +25,7 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// askFirst makes a rule that has calls of the tools wait for an approval, until
-// remove is called.
+// askFirst adds a rule that requires an approval for calls of the tools, until remove is called.
 func (w *world) askFirst(t testing.TB, tools ...string) (remove func()) {
 	t.Helper()
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
@@ -133,7 +132,8 @@ func TestFanOutsWaitForApprovals(t *testing.T) {
 	})
 }
 
-// What a model starts waits for a person who is not behind its token.
+// A campaign that a language model starts waits for an operator other than the creator of its
+// token.
 func TestCampaignStartedByAModelWaits(t *testing.T) {
 	w := newWorld(t)
 	alice, err := w.operators.Create(t.Context(), root, operator.Request{Name: "alice",
@@ -170,7 +170,7 @@ func TestCampaignStartedByAModelWaits(t *testing.T) {
 			t.Errorf("%s approved it", who)
 		}
 	}
-	// Nor does the maker of a plan approve it through a token.
+	// The creator of a plan cannot approve it through a token either.
 	plan, err := w.campaigns.Create(t.Context(), alice.Principal(), campaign.Plan{Name: "own", Release: others.releaseID(t),
 		Devices: []fleet.DeviceID{other}, ApprovalRequired: true})
 	if err != nil {
@@ -194,7 +194,7 @@ func (c CampaignView) releaseID(t *testing.T) uuid.UUID {
 	return *c.ReleaseID
 }
 
-// A receiver keeps what was posted to it.
+// A receiver stores the posts that it receives.
 type receiver struct {
 	*httptest.Server
 	status atomic.Int32
@@ -211,7 +211,7 @@ func newReceiver(t *testing.T) *receiver {
 	r.status.Store(204)
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
-		status := r.status.Load() // a test that has this post may set the next one's
+		status := r.status.Load() // read first: a test that receives the post may set the next status
 		r.posts <- post{req.Header, body}
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(int(status))
@@ -295,14 +295,14 @@ func TestWebhooks(t *testing.T) {
 			hooks.Items[0].Last.Status == 204 && hooks.Items[0].Last.Event == "approval.decided"
 	})
 
-	// A redirect is not followed, and is a failure.
+	// A redirect is not followed, and counts as a failure.
 	r.status.Store(302)
 	if d := decode[deliveryView](t, w.post(t, one+"/test", ""), 200); d.OK || d.Status != 302 ||
 		d.Code != "webhook_status" || d.Event != webhook.Test {
 		t.Errorf("a redirect: %+v", d)
 	}
 	check(r.next(t), "test")
-	// Of an address that does not answer, no secret is kept.
+	// After a failure to reach an address, no secret is stored.
 	r.Close()
 	if d := decode[deliveryView](t, w.post(t, one+"/test", ""), 200); d.OK || d.Status != 0 ||
 		d.Code != "webhook_failed" || strings.Contains(d.Message, "hidden") {
@@ -345,8 +345,9 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// Who approves a call or a fan-out approves whether it interrupts conversations:
-// what was not asked for is not done, and what is not on record as asked is stale.
+// An approval of a call or a fan-out includes whether it interrupts conversations: fleetd does not
+// interrupt a conversation without a request, and an approval whose recorded request has changed is
+// stale.
 func TestApprovalsCoverInterruptions(t *testing.T) {
 	tests := []struct {
 		name      string

@@ -51,11 +51,11 @@ func auditEntry(e audit.Entry) auditView {
 		Name: e.Name, Detail: e.Detail}
 }
 
-// withReason adds the English text of the reason that is on record as a code.
+// withReason adds the English text of the reason that is recorded as a code.
 func withReason(detail map[string]any, code string) map[string]any {
-	params, _ := json.Marshal(detail["reason_params"]) // it was JSON
+	params, _ := json.Marshal(detail["reason_params"]) // it was JSON before
 	reason := fleet.Reason{Code: code}
-	_ = json.Unmarshal(params, &reason.Params) // of another shape: the text lacks them
+	_ = json.Unmarshal(params, &reason.Params) // with another shape, the text lacks them
 	detail = maps.Clone(detail)
 	detail["reason"] = because(reason)
 	return detail

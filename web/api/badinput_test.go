@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet"
 )
 
-// Every way to be wrong gets a status, a code and the field at fault.
+// Every invalid input gets a status, a code and the field at fault.
 func TestBadInput(t *testing.T) {
 	w := newWorld(t)
 	const none = "/devices/0123456789ab"

@@ -14,7 +14,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// bulkBody is room for the ids of as many devices as one act may have.
+// bulkBody has room for the ids of the maximum number of devices in one act.
 const bulkBody = 2 << 20
 
 func (a *api) registerBulk() {
@@ -51,7 +51,7 @@ type bulkInput struct {
 	}
 }
 
-// bulkView says what an act did to devices, or would do.
+// bulkView is the result of an act on devices, or its preview.
 type bulkView struct {
 	Act     fleet.BulkAct `json:"act" enum:"tag,untag,hold,release,retire"`
 	DryRun  bool          `json:"dry_run" doc:"Nothing was changed"`
@@ -80,8 +80,7 @@ func (a *api) bulkDevices(ctx context.Context, by fleet.Principal, in *bulkInput
 		Skipped: listOf(done.Skipped, func(s fleet.SkippedDevices) reasonView { return reasonView(s) }).Body.Items}), nil
 }
 
-// audienceOf reads which devices a request is about: those of a query, or those
-// listed.
+// audienceOf reads the devices of a request: the devices of a query, or the listed ones.
 func audienceOf(query *string, devices []string) (q string, ids []fleet.DeviceID, err error) {
 	if (query == nil) == (devices == nil) {
 		return "", nil, fleet.Refuse(fleet.ErrInvalid, "audience_missing")
@@ -137,7 +136,7 @@ type importChange struct {
 	New    importFields   `json:"new"`
 }
 
-// importFields are what changes; the rest is absent.
+// importFields are the changed fields; the others are absent.
 type importFields struct {
 	Name  *string   `json:"name,omitempty"`
 	Tags  *[]string `json:"tags,omitempty" nullable:"false"`

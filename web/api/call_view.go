@@ -38,12 +38,12 @@ type callView struct {
 	Late       *lateView       `json:"late" doc:"Answer that arrived after the call's deadline"`
 }
 
-// TransformSchema says which objects may be null.
+// TransformSchema marks the objects that may be null.
 func (callView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "error", "late")
 }
 
-// waitView says what a call waits for.
+// waitView is the reason why a call waits.
 type waitView struct {
 	Code    string     `json:"code" enum:"in_conversation,device_away" doc:"in_conversation: the device is in a conversation with a voice server; the call is sent after it. device_away: the device is not connected, or an earlier call to it waits; the call is sent when the device is back"`
 	SinceAt *time.Time `json:"since_at,omitempty" doc:"Beginning of the conversation"`
@@ -56,7 +56,7 @@ func waits(r fleet.Reason) *waitView {
 	}
 	at := func(name string) time.Time {
 		text, _ := r.Params[name].(string)
-		t, _ := time.Parse(time.RFC3339, text) // as it was written
+		t, _ := time.Parse(time.RFC3339, text) // in the format that the server wrote
 		return t
 	}
 	v := &waitView{Code: r.Code, UntilAt: at("until_at")}
@@ -80,12 +80,12 @@ type lateView struct {
 	Error  *callErrorView  `json:"error"`
 }
 
-// TransformSchema says that error may be null.
+// TransformSchema marks error as nullable.
 func (lateView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "error")
 }
 
-// callErrorView is why a call failed.
+// callErrorView is the cause of a failed call.
 type callErrorView struct {
 	Code    string       `json:"code"`
 	Message string       `json:"message"`
@@ -99,7 +99,7 @@ func callErrorOf(e *fleet.CallError) *callErrorView {
 	return &callErrorView{e.Code, i18n.CallErrorDetail(e), e.Params}
 }
 
-// evidenceView is something observed while a call was under way.
+// evidenceView is an observation during a call.
 type evidenceView struct {
 	At           time.Time          `json:"at"`
 	Kind         fleet.EvidenceKind `json:"kind"`
@@ -122,7 +122,7 @@ func viewOfCall(c fleet.Call) callView {
 		TimeoutMs: c.Timeout.Milliseconds(),
 		CreatedAt: utc(c.CreatedAt), SentAt: utcOrNil(c.SentAt), FinishedAt: utcOrNil(c.FinishedAt)}
 	if c.FanOut != uuid.Nil {
-		v.FanOutID = ptr(c.FanOut) // not its address: all of c would go to the heap
+		v.FanOutID = ptr(c.FanOut) // a copy, because its address would move all of c to the heap
 	}
 	if c.Approval != uuid.Nil {
 		v.ApprovalID = ptr(c.Approval)
@@ -136,9 +136,9 @@ func viewOfCall(c fleet.Call) callView {
 	return v
 }
 
-// writeUsual writes the view of a call with an answer as encoding/json does, in
-// less time. false means that it has more than that, or text that needs escapes:
-// encoding/json has to write it, in place of what b has by then.
+// writeUsual writes the view of an answered call in the same way as encoding/json, but faster. It
+// returns false if the view has other fields, or text that needs escapes: encoding/json then has to
+// write it, and must discard the bytes in b.
 func (v *callView) writeUsual(b *bytes.Buffer) bool {
 	if v.WaitUntil != nil || v.Waits != nil || v.FanOutID != nil ||
 		v.ApprovalID != nil || v.Error != nil || len(v.Evidence) > 0 || v.Late != nil ||

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A call is written as encoding/json writes it, or left to it.
+// A call is written in the same way as by encoding/json, or left to it.
 func TestUsualCallIsWrittenAsJSON(t *testing.T) {
 	at := time.Date(2026, 3, 29, 2, 30, 0, 120_000_000, time.UTC)
 	usual := fleet.Call{ID: uuid.Must(uuid.NewV7()), Device: unit, Tool: "self.<&>.set", State: fleet.CallSucceeded,

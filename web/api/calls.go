@@ -55,16 +55,16 @@ func (a *api) registerCalls() {
 		about:   "For the caller, and for operators who may call the tool; a language model can cancel only its own calls. A canceled call was not sent and will not be. call_not_waiting: the call is not waiting, or was already sent. To cancel a call that waits for an approval, withdraw the approval."}, a.cancelCall)
 }
 
-// arguments of a call: a JSON object.
+// arguments are the arguments of a call: a JSON object.
 type arguments json.RawMessage
 
-// Schema says that arguments are an object; which one the tool knows.
+// Schema returns the schema of an object; only the tool defines its properties.
 func (arguments) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true,
 		Description: "Arguments of the tool, at most 3 KiB; {} if left out"}
 }
 
-// MarshalJSON and UnmarshalJSON keep the JSON to the letter.
+// MarshalJSON and UnmarshalJSON preserve the JSON byte for byte.
 func (v arguments) MarshalJSON() ([]byte, error) { return json.RawMessage(v).MarshalJSON() }
 
 func (v *arguments) UnmarshalJSON(data []byte) error {
@@ -94,7 +94,7 @@ type makeCallOutput struct {
 	Body              callView
 }
 
-// request is the call without its picture.
+// request returns the call without its picture.
 func (in *makeCallInput) request(by fleet.Principal) (call.Request, error) {
 	id, err := in.device()
 	var wait time.Duration
@@ -136,7 +136,7 @@ func prefersAsync(prefer string) bool {
 	return false
 }
 
-// CallFilter is how lists of calls are narrowed.
+// CallFilter is the filter of lists of calls.
 type CallFilter struct {
 	Paging
 	Tool   string    `query:"tool" maxLength:"200"`
@@ -154,7 +154,7 @@ func (in CallFilter) filter() call.Filter {
 	for _, s := range in.State {
 		f.States = append(f.States, fleet.CallState(s))
 	}
-	f.FanOut, _ = uuid.Parse(in.FanOut) // the document asks for a UUID
+	f.FanOut, _ = uuid.Parse(in.FanOut) // huma has validated the UUID
 	f.Conversation, _ = uuid.Parse(in.Talk)
 	return f
 }
@@ -213,7 +213,7 @@ type IDPath struct {
 
 func (p IDPath) pathID() string { return p.ID }
 
-// uuid is the id; the document has made sure that it is one.
+// uuid returns the id, whose format huma has validated.
 func (p IDPath) uuid() uuid.UUID {
 	id, _ := uuid.Parse(p.ID)
 	return id

@@ -30,8 +30,8 @@ import (
 	"fleetd/web/device"
 )
 
-// instantLink answers every call at once, without a goroutine: what is left is
-// the path of the call itself.
+// instantLink answers every call at once, without a goroutine: only the path of the call itself is
+// measured.
 type instantLink struct{ rpcID atomic.Int32 }
 
 var open = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -66,7 +66,7 @@ func (noURLs) PreviewURL(context.Context, fleet.DeviceID, uuid.UUID, string, tim
 	return "", nil
 }
 
-// tokenStore knows one token.
+// tokenStore contains one token.
 type tokenStore struct{ operator.Store }
 
 func (tokenStore) TokenByHash(context.Context, []byte) (operator.Token, error) {
@@ -74,7 +74,7 @@ func (tokenStore) TokenByHash(context.Context, []byte) (operator.Token, error) {
 }
 func (tokenStore) TouchToken(context.Context, uuid.UUID, time.Time) error { return nil }
 
-// benchAPI is the API over calls that cost nothing but themselves.
+// benchAPI returns the API with calls that cost no time of a device.
 func benchAPI(b *testing.B, store call.Store) *api {
 	devices := &fleettest.Devices{}
 	devices.PutInventory(fleet.Inventory{ID: "inv", Tools: tools})
@@ -87,7 +87,7 @@ func benchAPI(b *testing.B, store call.Store) *api {
 	return newAPI(Options{Calls: calls, Operators: operator.New(tokenStore{}), Events: &fleet.Events{}})
 }
 
-// forgetfulStore keeps nothing, as fast as can be.
+// forgetfulStore stores nothing, as fast as possible.
 type forgetfulStore struct{ call.Store }
 
 func (forgetfulStore) InsertCall(context.Context, *fleet.Call) error { return nil }
@@ -121,9 +121,9 @@ func callOverHTTP(b *testing.B, client *http.Client, url string) {
 	}
 }
 
-// BenchmarkCall shows what REST adds to a call: first without any store, the
-// handler alone and over a kept-alive connection; then with the calls on
-// record in PostgreSQL, 64 in flight, as in life.
+// BenchmarkCall measures the cost that REST adds to a call: first without a store, with the handler
+// alone and over a kept-alive connection; then with the calls recorded in PostgreSQL, 64 in flight,
+// as in production.
 func BenchmarkCall(b *testing.B) {
 	a := benchAPI(b, forgetfulStore{})
 	h := mounted(a)
@@ -143,7 +143,7 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}
 	})
-	b.Run("http-alone", func(b *testing.B) { // what no framework can save
+	b.Run("http-alone", func(b *testing.B) { // the cost of net/http alone
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			_, _ = w.Write(make([]byte, 500))
@@ -167,9 +167,9 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("served-alone", func(b *testing.B) { callServed(b, serveAlone) })
 }
 
-// callServed makes calls through an HTTP server, 64 in flight. The client is
-// little more than its system calls, and cpu-us/op is the processor time of
-// both: it depends less on what else the machine does.
+// callServed makes calls through an HTTP server, 64 in flight. The client does little more than its
+// system calls, and cpu-us/op is the processor time of both: it depends less on other load of the
+// machine.
 func callServed(b *testing.B, serve func(context.Context, net.Listener) error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -207,7 +207,7 @@ func callServed(b *testing.B, serve func(context.Context, net.Listener) error) {
 					b.Error(err)
 					return
 				}
-				n, err := conn.Read(answer) // it is small, and comes as one segment
+				n, err := conn.Read(answer) // it is small, and arrives in one segment
 				if err != nil || !bytes.HasPrefix(answer[:n], []byte("HTTP/1.1 200 OK")) ||
 					!bytes.HasSuffix(answer[:n], []byte("}\n")) {
 					b.Errorf("answered %q, %v", answer[:n], err)
@@ -228,8 +228,7 @@ func serveConsole(ctx context.Context, h http.Handler, ln net.Listener) error {
 	return s.Run(ctx, device.NewLingerer(device.LingerOptions{}).Listener(ln))
 }
 
-// serveAlone is net/http with a handler that does nothing: what no framework
-// can save.
+// serveAlone is net/http with a handler that does nothing: the minimum cost of any framework.
 func serveAlone(ctx context.Context, ln net.Listener) error {
 	size := strconv.Itoa(600)
 	answer := append(bytes.Repeat([]byte(" "), 598), "}\n"...)
@@ -246,7 +245,7 @@ func serveAlone(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// processorTime is what the process has used until now.
+// processorTime returns the processor time of this process so far.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

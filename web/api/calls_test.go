@@ -32,7 +32,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A call that does not succeed is an answer, too.
+// A call that does not succeed still gets a response.
 func TestCallOutcomes(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(ctx context.Context, tool string, _ json.RawMessage) (fleet.Answer, error) {
@@ -75,7 +75,7 @@ func TestCallOutcomes(t *testing.T) {
 	}
 }
 
-// The record of a call whose answer is not kept says so, also when read back.
+// The record of a call whose answer is not stored shows this, also when read later.
 func TestCallWhoseAnswerIsNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {

@@ -9,11 +9,10 @@ import (
 	"fleetd/internal/jsonscan"
 )
 
-// usualCall answers calls that come in the usual form: plain JSON, in which all
-// is as the document has it. Most requests are such calls. huma parses a body
-// twice and goes through it by reflection, which takes longer than the call
-// itself. All other requests, and so everything that is at fault, go to next,
-// which is huma.
+// usualCall serves calls in the usual form: plain JSON without anything unusual in header or body.
+// Most calls have this form. huma parses a body twice and processes it by reflection, which takes
+// longer than the call itself. All other requests, including all invalid ones, go to next, which is
+// huma.
 func (a *api) usualCall(next guarded) guarded {
 	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		var in makeCallInput
@@ -39,7 +38,7 @@ func (a *api) usualCall(next guarded) guarded {
 	}
 }
 
-// readUsual reads a call, if it has the usual form.
+// readUsual reads a call if it has the usual form.
 func (in *makeCallInput) readUsual(r *http.Request) bool {
 	body, ok := r.Body.(*bufferedBody)
 	in.ID = r.PathValue("id")
@@ -51,8 +50,8 @@ func (in *makeCallInput) readUsual(r *http.Request) bool {
 	return in.readUsualBody(body.data)
 }
 
-// is reports whether a header has one of the values, in one line. Without the
-// header its value is "".
+// is reports whether a header has one of the values, in one line. The value of an absent header is
+// "".
 func is(header []string, values ...string) bool {
 	switch len(header) {
 	case 0:
@@ -63,9 +62,9 @@ func is(header []string, values ...string) bool {
 	return false
 }
 
-// readUsualBody reads a body that fits the document and has each field at most
-// once, by its exact name, the tool's without escapes. It must accept nothing
-// that huma refuses, or reads otherwise.
+// readUsualBody reads a body that fits the document and contains each field at most once, by its
+// exact name, with a tool name without escapes. It must accept nothing that huma refuses or reads
+// differently.
 func (in *makeCallInput) readUsualBody(data []byte) bool {
 	return jsonscan.PlainMembers(data, func(key, value []byte) bool {
 		switch string(key) {

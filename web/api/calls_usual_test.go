@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet"
 )
 
-// usualBodies says which bodies take the short way.
+// usualBodies maps bodies to whether they take the short path.
 var usualBodies = map[string]bool{
 	volume50: true,
 	` { "arguments" : {"volume": 50, "a":[{"}":"\"{"}]} ,"tool":"self.audio_speaker.set_volume", "timeout_ms" : 300000 } `: true,
@@ -56,8 +56,7 @@ var usualBodies = map[string]bool{
 
 var changing = regexp.MustCompile(`"(id|[a-z]+_at|at|duration_ms)":("[^"]*"|\d+)`)
 
-// What takes the short way is answered as huma answers it, and so is the rest.
-// The header Prefer takes a call to huma.
+// Both paths respond in the same way as huma. The header Prefer sends a call to huma.
 func TestUsualCallsAreAnsweredAsHumaDoes(t *testing.T) {
 	w := newWorld(t)
 	w.link.Connect(unit, func(_ context.Context, tool string, _ json.RawMessage) (fleet.Answer, error) {
@@ -105,8 +104,8 @@ func TestUsualBodies(t *testing.T) {
 	}
 }
 
-// FuzzUsualBody: what takes the short way fits the document, and is read as
-// encoding/json reads it.
+// FuzzUsualBody: a body on the short path fits the document, and is read in the same way as by
+// encoding/json.
 func FuzzUsualBody(f *testing.F) {
 	for body := range usualBodies {
 		f.Add(body)

@@ -43,7 +43,7 @@ func (a *api) registerCampaignActs() {
 	register(a, rollback, a.rollbackCampaign)
 }
 
-// plainAct is an operation that needs no more than the campaign's id.
+// plainAct returns an operation that needs only the campaign's id.
 func (a *api) plainAct(act func(*campaign.Service, context.Context, fleet.Principal, uuid.UUID) (campaign.Campaign,
 	error)) func(context.Context, fleet.Principal, *IDPath) (*answer[CampaignView], error) {
 	return func(ctx context.Context, by fleet.Principal, in *IDPath) (*answer[CampaignView], error) {
@@ -108,7 +108,7 @@ type retryCampaignInput struct {
 	}
 }
 
-// retriedView is a campaign whose devices were queued again.
+// retriedView is a campaign with the number of its devices that were queued again.
 type retriedView struct {
 	CampaignView
 	Retried int `json:"retried" doc:"Devices that were queued again"`

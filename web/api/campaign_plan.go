@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// CampaignFields are the parts of a plan that may be left out: a new campaign
-// then has what [campaign.DefaultPlan] says, and one that is changed keeps what it has.
+// CampaignFields are the optional parts of a plan. For an omitted field a new campaign uses
+// [campaign.DefaultPlan], and a changed campaign keeps its value.
 type CampaignFields struct {
 	Query            *string                `json:"q,omitempty" maxLength:"1024" doc:"Filter that picks the devices; empty: every device"`
 	Devices          *[]string              `json:"devices,omitempty" nullable:"false" minItems:"1" doc:"Device ids, instead of q"`
@@ -53,7 +53,7 @@ type WavePlanView struct {
 	Gate           campaign.WaveGate `json:"gate" required:"false" enum:"auto,manual" doc:"manual: an operator opens the next wave. Default: auto"`
 }
 
-// AbortRuleView stops a campaign that goes wrong.
+// AbortRuleView is a rule that stops a failing campaign.
 type AbortRuleView struct {
 	Class       string                `json:"class" required:"false" enum:"failed,timed_out,rolled_back,wrong_build,unhealthy,rejected,any"`
 	MinExecuted int                   `json:"min_executed" required:"false" minimum:"0" maximum:"10000000" doc:"Devices dispatched before the rule may fire"`
@@ -64,14 +64,14 @@ type AbortRuleView struct {
 	Action      campaign.AbortAction  `json:"action" required:"false" enum:"pause,abort,abort_and_rollback"`
 }
 
-// WindowView is a recurring time in which devices may be notified.
+// WindowView is a recurring time window in which devices may be notified.
 type WindowView struct {
 	Cron       string `json:"cron" maxLength:"100" example:"0 2 * * *" doc:"When it opens: minute, hour, day of month, month, day of week"`
 	DurationMs int64  `json:"duration_ms" minimum:"1" maximum:"31536000000"`
 	TimeZone   string `json:"time_zone" required:"false" maxLength:"100" example:"Europe/Berlin" doc:"IANA name, or device: each device's own"`
 }
 
-// HealthCheckView is a call that must go well.
+// HealthCheckView is a call that must succeed.
 type HealthCheckView struct {
 	Tool      string          `json:"tool" minLength:"1" maxLength:"200" example:"self.get_device_status"`
 	Arguments arguments       `json:"arguments,omitempty"`
@@ -79,31 +79,31 @@ type HealthCheckView struct {
 	Retries   int             `json:"retries" required:"false" minimum:"0" maximum:"100"`
 }
 
-// AssertionView holds a part of an answer against a value.
+// AssertionView compares a part of a call's result with a value.
 type AssertionView struct {
 	Path  string          `json:"path" minLength:"1" maxLength:"500" example:"$.battery.level"`
 	Op    string          `json:"op" enum:"eq,ne,lt,le,gt,ge,exists,matches,unchanged"`
 	Value json.RawMessage `json:"value,omitempty" doc:"Not for exists and unchanged"`
 }
 
-// maybeTime is a time that may be left out, or be null.
+// maybeTime is a time that may be omitted, or null.
 type maybeTime struct {
 	Set bool
 	At  *time.Time
 }
 
-// Schema says that null is meant.
+// Schema marks the time as nullable.
 func (maybeTime) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Format: "date-time", Nullable: true}
 }
 
-// UnmarshalJSON is not called for what is left out.
+// UnmarshalJSON is not called for an omitted time.
 func (m *maybeTime) UnmarshalJSON(data []byte) error {
 	m.Set = true
 	return json.Unmarshal(data, &m.At)
 }
 
-// apply puts what the request names into a plan.
+// apply copies the fields of the request into a plan.
 func (f *CampaignFields) apply(p *campaign.Plan) error {
 	if err := f.applyAudience(p); err != nil {
 		return err
@@ -127,8 +127,7 @@ func (f *CampaignFields) apply(p *campaign.Plan) error {
 	return nil
 }
 
-// applyAudience lets a filter take the place of named devices, and the other
-// way round.
+// applyAudience replaces named devices by a filter, or a filter by named devices.
 func (f *CampaignFields) applyAudience(p *campaign.Plan) error {
 	switch {
 	case f.Query != nil && f.Devices != nil:
@@ -189,9 +188,8 @@ func (f *CampaignFields) applyTimes(p *campaign.Plan) {
 
 func fromMs(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// wavePlans reads waves. One that does not say how long devices must stay well
-// gets what the first and later ones of [campaign.DefaultWaves] have: in the domain
-// zero means not at all.
+// wavePlans reads waves. A wave without a soak time gets that of the first or later waves of
+// [campaign.DefaultWaves]: in the domain zero means none.
 func wavePlans(views []WavePlanView) []campaign.WavePlan {
 	usual := campaign.DefaultWaves()
 	waves := make([]campaign.WavePlan, len(views))
@@ -216,7 +214,7 @@ func wavePlan(p campaign.WavePlan) WavePlanView {
 		MinSample:      p.MinSample, SoakMs: ptr(p.Soak.Milliseconds()), Gate: p.Gate}
 }
 
-// rule reads a rule. The measure that is the default has no name in the domain.
+// rule returns the rule. The default measure has no name in the domain.
 func (v AbortRuleView) rule() campaign.AbortRule {
 	if v.Measure == campaign.MeasureBound {
 		v.Measure = ""

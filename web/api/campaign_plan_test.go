@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// wholePlan names every field of the contract, none with its default.
+// wholePlan contains every field of the contract, none with its default value.
 const wholePlan = `{"name":"spring","release_id":"01a1fc6b-6015-711c-9d5d-5b739ab112aa","q":"tag:lab -hold","mode":"pull","pull_now":true,
 	"waves":[{"name":"canary","count":2,"success_percent":100,"min_sample":2,"soak_ms":60000,"gate":"manual"},
 		{"name":"named","devices":["a085e3112233"],"success_percent":95,"min_sample":3,"soak_ms":0,"gate":"auto"},
@@ -26,8 +26,7 @@ const wholePlan = `{"name":"spring","release_id":"01a1fc6b-6015-711c-9d5d-5b739a
 	"health_checks":[{"tool":"self.get_device_status","arguments":{"a":1},"assert":[{"path":"$.battery.level","op":"gt","value":20},{"path":"$.x","op":"exists"}],"retries":2}],
 	"forbid_removed":["*"],"min_heap_percent":70,"max_reconnects":4,"approval_required":true,"max_attempts":5}`
 
-// What is asked for is what is planned, and what is planned is shown in the
-// same words.
+// The plan has the values of the request, and its view has the same fields and values.
 func TestPlanRoundTrip(t *testing.T) {
 	var body CampaignBody
 	if err := json.Unmarshal([]byte(wholePlan), &body); err != nil {
@@ -62,7 +61,7 @@ func TestPlanRoundTrip(t *testing.T) {
 	checkShown(t, plan)
 }
 
-// checkShown holds what an answer says of a plan against what was asked for.
+// checkShown compares the view of a plan with the request.
 func checkShown(t *testing.T, plan campaign.Plan) {
 	t.Helper()
 	data, err := json.Marshal(campaignItem(campaign.Campaign{Plan: plan}))
@@ -84,8 +83,8 @@ func checkShown(t *testing.T, plan campaign.Plan) {
 	}
 }
 
-// A change leaves alone what it does not name; null takes a time away, and an
-// empty list is one.
+// A change affects only the fields that it names; null removes a time, and an empty list is a
+// value.
 func TestPlanPatch(t *testing.T) {
 	at := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
 	before := campaign.Plan{Name: "spring", Query: "tag:lab", MaxInFlight: 7, StartAt: &at, EndAt: &at,
@@ -124,7 +123,7 @@ func TestPlanPatch(t *testing.T) {
 	}
 }
 
-// The enumerations of the document are those of the domain.
+// The enumerations of the document equal those of the domain.
 func TestEnumerations(t *testing.T) {
 	schemas := newAPI(Options{}).huma.OpenAPI().Components.Schemas.Map()
 	tests := []struct {
@@ -164,8 +163,8 @@ func enumOf(s *huma.Schema) []string {
 	return all
 }
 
-// The store counts who got further in every step before; adding up once more
-// would show more devices than there are.
+// The store already counts a device in every earlier step too; adding up again would exceed the
+// number of devices.
 func TestFunnel(t *testing.T) {
 	got := funnel(map[campaign.FunnelStep]int{campaign.FunnelPlanned: 10, campaign.FunnelNotified: 5,
 		campaign.FunnelGet: 5, campaign.FunnelSucceeded: 2})

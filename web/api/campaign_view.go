@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// CampaignHead is what every answer says of a campaign.
+// CampaignHead is the part of a campaign in every response.
 type CampaignHead struct {
 	ID               uuid.UUID             `json:"id" format:"uuid"`
 	Name             string                `json:"name"`
@@ -109,7 +109,7 @@ func campaignHead(c campaign.Campaign) CampaignHead {
 	return h
 }
 
-// orNil shows what is not there as null.
+// orNil returns nil for the zero value.
 func orNil[T comparable](v T) *T {
 	var none T
 	if v == none {
@@ -118,13 +118,13 @@ func orNil[T comparable](v T) *T {
 	return &v
 }
 
-// CampaignItem is a campaign as lists show it.
+// CampaignItem is a campaign as in lists.
 type CampaignItem struct {
 	CampaignHead
 	Waves []WavePlanView `json:"waves" nullable:"false"`
 }
 
-// TransformSchema says which objects may be null.
+// TransformSchema marks the objects that may be null.
 func (CampaignItem) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "approval", "started_by", "taken_over_by")
 }
@@ -133,7 +133,7 @@ func campaignItem(c campaign.Campaign) CampaignItem {
 	return CampaignItem{campaignHead(c), viewed(c.Plan.Waves, wavePlan)}
 }
 
-// CampaignView is a campaign with how far it got.
+// CampaignView is a campaign with its progress.
 type CampaignView struct {
 	CampaignHead
 	Devices  []fleet.DeviceID `json:"devices" nullable:"false" doc:"The devices that were named instead of a filter"`
@@ -142,7 +142,7 @@ type CampaignView struct {
 	Progress progressView     `json:"progress"`
 }
 
-// TransformSchema says which objects may be null.
+// TransformSchema marks the objects that may be null.
 func (CampaignView) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
 	return CampaignItem{}.TransformSchema(r, s)
 }
@@ -160,7 +160,7 @@ func newCampaignView(c campaign.Campaign, waves []campaign.Wave, p campaign.Prog
 	return v
 }
 
-// waveView is a step of a campaign as it went.
+// waveView is a step of a campaign with its progress.
 type waveView struct {
 	Number int `json:"number" doc:"Counted from 0"`
 	WavePlanView

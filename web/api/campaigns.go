@@ -42,7 +42,7 @@ func (a *api) registerCampaigns() {
 
 type campaignInput struct{ Body CampaignBody }
 
-// planOf is the plan that a request holds, of a release that there is.
+// planOf returns the plan of a request, whose release must exist.
 func (a *api) planOf(ctx context.Context, in *campaignInput) (campaign.Plan, error) {
 	plan, err := in.Body.plan()
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *api) created(ctx context.Context, c campaign.Campaign) (*createCampaign
 	return &createCampaignOutput{prefix + "/campaigns/" + c.ID.String(), shown}, nil
 }
 
-// withProgress is a campaign with how far it got.
+// withProgress returns a campaign with its progress.
 func (a *api) withProgress(ctx context.Context, c campaign.Campaign) (CampaignView, error) {
 	waves, err := a.Campaigns.Waves(ctx, c.ID)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *api) withProgress(ctx context.Context, c campaign.Campaign) (CampaignVi
 	return newCampaignView(c, waves, p), nil
 }
 
-// shownCampaign is the answer of operations that end with a campaign.
+// shownCampaign is the response of operations that return a campaign.
 func (a *api) shownCampaign(ctx context.Context, c campaign.Campaign, err error) (*answer[CampaignView], error) {
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (a *api) listCampaigns(ctx context.Context, _ fleet.Principal,
 	for _, s := range in.State {
 		f.States = append(f.States, campaign.State(s))
 	}
-	f.Release, _ = uuid.Parse(in.Release) // the document asks for a UUID
+	f.Release, _ = uuid.Parse(in.Release) // huma has validated the UUID
 	page, err := a.Campaigns.Campaigns(ctx, f)
 	if err != nil {
 		return nil, err

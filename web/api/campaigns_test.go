@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// planned makes a campaign for the two devices of the world that joined.
+// planned creates a campaign for the two devices of the world that joined.
 func (w *world) planned(t testing.TB, more string) CampaignView {
 	t.Helper()
 	return decode[CampaignView](t, w.post(t, "/campaigns", w.planOf(t, more)), 201)
@@ -93,7 +93,7 @@ func TestEditAndDiscard(t *testing.T) {
 	}
 }
 
-// An approval is a second person's, and for one plan.
+// An approval requires a second operator, and applies to one plan.
 func TestApproval(t *testing.T) {
 	w := newWorld(t)
 	c := w.planned(t, `,"approval_required":true`)
@@ -137,19 +137,19 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// Every field of a plan comes back as it was sent, from the database too.
+// Every field of a plan is returned as sent, from the database too.
 func TestWholePlanIsKept(t *testing.T) {
 	w := newWorld(t)
 	body := strings.ReplaceAll(wholePlan, "01a1fc6b-6015-711c-9d5d-5b739ab112aa", w.release(t).ID)
 	body = strings.ReplaceAll(body, "tag:lab -hold", "chip:esp32s3")
-	start := time.Now().AddDate(0, 1, 0) // both are to come
+	start := time.Now().AddDate(0, 1, 0) // both are in the future
 	body = strings.ReplaceAll(body, "2026-12-01", start.Format(time.DateOnly))
 	body = strings.ReplaceAll(body, "2026-12-08", start.AddDate(0, 0, 7).Format(time.DateOnly))
 	c := decode[CampaignView](t, w.post(t, "/campaigns", body), 201)
 	var asked, shown map[string]any
 	_ = json.Unmarshal([]byte(body), &asked)
 	_ = json.Unmarshal(w.get(t, "/campaigns/"+c.ID.String()).body, &shown)
-	delete(asked, "waves") // these have gained how they went
+	delete(asked, "waves") // the waves now contain their progress
 	asked["start_at"] = start.Format(time.DateOnly) + "T09:00:00Z"
 	for name, want := range asked {
 		if fmt.Sprint(shown[name]) != fmt.Sprint(want) {
@@ -194,8 +194,7 @@ func TestDeployments(t *testing.T) {
 	}
 }
 
-// A device shows which campaign it is part of, once that runs, and why it
-// waits.
+// A device shows its campaign once the campaign runs, and why it waits.
 func TestDeviceOfACampaign(t *testing.T) {
 	w := newWorld(t)
 	campaignOf := func(path string) *uuid.UUID { return decode[deviceView](t, w.get(t, path), 200).Campaign }
@@ -249,7 +248,7 @@ func TestQuarantines(t *testing.T) {
 	}
 }
 
-// What can go wrong between a plan and its start is said in words, not in 500s.
+// Conflicts between a plan and its start are described in text, not as status 500.
 func TestCampaignConflicts(t *testing.T) {
 	w := newWorld(t)
 	first := w.act(t, w.planned(t, ""), "start", "")

@@ -11,15 +11,15 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// conforms holds an answer against the OpenAPI document: its status must be
-// declared for the operation, and its body fit the schema of that status.
+// conforms compares a response with the OpenAPI document: its status must be declared for the
+// operation, and its body must fit the schema of that status.
 func (w *world) conforms(t testing.TB, method, path string, resp *http.Response, body []byte) {
 	t.Helper()
 	path, _, _ = strings.Cut(path, "?")
 	rctx := chi.NewRouteContext()
 	doc := w.api.huma.OpenAPI()
 	if !w.api.router.Match(rctx, method, path) || doc.Paths[rctx.RoutePattern()] == nil {
-		return // no operation
+		return // not an operation
 	}
 	op := operationsOf(doc.Paths[rctx.RoutePattern()])[method]
 	declared := op.Responses[strconv.Itoa(resp.StatusCode)]

@@ -19,7 +19,7 @@ func TestConversations(t *testing.T) {
 	w := newWorld(t)
 	begin := time.Date(2026, 8, 8, 8, 0, 0, 0, time.UTC)
 	end := begin.Add(90 * time.Second)
-	id := func(ms int64) (id uuid.UUID) { // as made at the begin
+	id := func(ms int64) (id uuid.UUID) { // as created at the beginning
 		id = uuid.Must(uuid.NewV7())
 		binary.BigEndian.PutUint64(id[:8], uint64(begin.UnixMilli()+ms)<<16|0x7000)
 		return id
@@ -70,8 +70,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// A call that would interrupt a conversation is answered at once, and says what it
-// waits for; it goes when somebody asks for that, and at once with interrupt.
+// The response for a call that would interrupt a conversation is immediate and names the reason for
+// the wait. The call is sent when an operator requests it, or at once with interrupt.
 func TestCallsWaitForConversations(t *testing.T) {
 	w := newWorld(t)
 	w.listing(t, unit, []fleet.Tool{{Name: fleet.ToolConfigSet, InputSchema: []byte(`{"type":"object"}`)}})
@@ -113,7 +113,7 @@ func TestCallsWaitForConversations(t *testing.T) {
 	}
 }
 
-// The calls of a conversation are listed by its id.
+// The calls of a conversation can be listed by its id.
 func TestCallsOfAConversation(t *testing.T) {
 	w := newWorld(t)
 	id := uuid.MustParse(w.conversation(t, unit, "lab"))

@@ -118,7 +118,7 @@ func (a *api) deleteCoreDump(ctx context.Context, by fleet.Principal, in *IDPath
 	return &empty{}, a.CoreDumps.Delete(ctx, by, in.uuid())
 }
 
-// fileOutput is foreign bytes to keep, and nothing to show.
+// fileOutput is foreign bytes for a download, never for display.
 type fileOutput struct {
 	ContentType  string `header:"Content-Type"`
 	Disposition  string `header:"Content-Disposition"`

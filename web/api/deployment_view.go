@@ -79,7 +79,7 @@ func deployment(d campaign.Deployment, events []campaign.DeploymentEvent) Deploy
 	return v
 }
 
-// outlookView answers why a device is not updating.
+// outlookView is the reason why a device is not updating.
 type outlookView struct {
 	Deployment  *DeploymentView       `json:"deployment" doc:"Its latest deployment"`
 	Campaign    *CampaignItem         `json:"campaign" doc:"That campaign"`
@@ -93,7 +93,7 @@ type outlookView struct {
 	Failed      []failedView          `json:"failed" nullable:"false" doc:"Its latest failed deployments, one for each build that it does not run; at most 3"`
 }
 
-// TransformSchema says which objects may be null.
+// TransformSchema marks the objects that may be null.
 func (outlookView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "deployment", "campaign", "quarantine", "hold")
 }

@@ -80,8 +80,8 @@ func (a *api) listDeployments(ctx context.Context, _ fleet.Principal, in *listDe
 	return pageOf(page, view), err
 }
 
-// withEvidence reads what was observed of the deployments, and returns the view
-// of each with it.
+// withEvidence reads the events of the deployments, and returns a function that returns the view of
+// each with its events.
 func (a *api) withEvidence(ctx context.Context, all []campaign.Deployment) (func(campaign.Deployment) DeploymentView,
 	error) {
 	ids := make([]uuid.UUID, len(all))

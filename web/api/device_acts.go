@@ -153,7 +153,7 @@ func (a *api) replace(ctx context.Context, by fleet.Principal, in *replaceInput)
 	return a.shown(ctx, d, err)
 }
 
-// missingIn blames a field of the body, not the path, for what does not exist.
+// missingIn names a field of the body, not the path, as the cause of a missing object.
 func missingIn(err error, field, noun, id string) error {
 	p := known(err)
 	if p == nil || p.Status != http.StatusNotFound {

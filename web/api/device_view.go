@@ -51,7 +51,7 @@ type deviceView struct {
 	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it replaced"`
 }
 
-// TransformSchema says that hold, conflict and claimed may be null.
+// TransformSchema marks hold, conflict and claimed as nullable.
 func (deviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "hold", "conflict", "claimed")
 }
@@ -63,7 +63,7 @@ type holdView struct {
 	Until  *time.Time `json:"until" doc:"null: until released"`
 }
 
-// device shows a device that is part of the given campaign, if any.
+// device returns the view of a device that belongs to the given campaign, if any.
 func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
 		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
@@ -84,7 +84,7 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 	return v
 }
 
-// hold shows a hold that is in force, and null for one that has run out.
+// hold returns the view of a hold in force, or nil for an expired one.
 func hold(h *fleet.Hold) *holdView {
 	if !h.Active(time.Now()) {
 		return nil
@@ -107,7 +107,7 @@ type claimedView struct {
 	At        time.Time `json:"at" doc:"Of the boot poll that claimed it"`
 }
 
-// claimed shows another board or chip than is pinned.
+// claimed returns the board and chip that the device reports, if they differ from the pinned ones.
 func claimed(d fleet.Device) *claimedView {
 	if d.Claimed == nil {
 		return nil
@@ -127,7 +127,7 @@ type conflictSideView struct {
 	LastSeen   time.Time `json:"last_seen"`
 }
 
-// conflict shows a conflict that stands.
+// conflict returns the view of an unresolved conflict.
 func conflict(d fleet.Device) *idConflictView {
 	c := d.Conflict
 	if !c.Active(time.Now()) || d.RetiredAt != nil {

@@ -28,8 +28,8 @@ func (a *api) registerDevices() {
 		a.retireDevice)
 }
 
-// DevicePath is the input of operations on one device. Its name, as that of
-// every type that others embed, is exported because huma passes over the rest.
+// DevicePath is the input of operations on one device. Like every type that others embed it is
+// exported, because huma ignores unexported ones.
 type DevicePath struct {
 	ID string `path:"id" maxLength:"80" doc:"Device id; a MAC address in any form"`
 }
@@ -69,7 +69,7 @@ func (a *api) getDevice(ctx context.Context, _ fleet.Principal, in *DevicePath) 
 	return a.shown(ctx, d, err)
 }
 
-// find returns the device that a path names.
+// find returns the device in a path.
 func (a *api) find(ctx context.Context, in DevicePath) (fleet.Device, error) {
 	id, err := in.device()
 	if err != nil {
@@ -78,7 +78,7 @@ func (a *api) find(ctx context.Context, in DevicePath) (fleet.Device, error) {
 	return a.Devices.Device(ctx, id)
 }
 
-// shown is the answer of operations that end with a device.
+// shown is the response of operations that return a device.
 func (a *api) shown(ctx context.Context, d fleet.Device, err error) (*answer[deviceView], error) {
 	if err != nil {
 		return nil, err

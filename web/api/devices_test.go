@@ -107,7 +107,7 @@ func TestEnrolment(t *testing.T) {
 	}
 }
 
-// otherCode is a code that no device shows.
+// otherCode returns a code that no device shows.
 func otherCode(code string) string {
 	if code[0] == '0' {
 		return "1" + code[1:]

@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// document is the part of the OpenAPI document that no operation adds to.
+// document returns the part of the OpenAPI document that is independent of the operations.
 func document(version string) huma.Config {
 	if version == "" {
 		version = "dev"
@@ -33,8 +33,8 @@ func document(version string) huma.Config {
 	}
 }
 
-// schemaName names a type in the document: deviceView is Device, and
-// list[deviceView] is DeviceList.
+// schemaName returns the name of a type in the document: deviceView is Device, and list[deviceView]
+// is DeviceList.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	if item, ok := strings.CutPrefix(name, "List"); ok && item != "" {
@@ -43,8 +43,8 @@ func schemaName(t reflect.Type, hint string) string {
 	return strings.ReplaceAll(name, "View", "")
 }
 
-// serveDocument answers with the document to everyone. It is written when it is
-// first asked for: as YAML that takes longer than all else in a start.
+// serveDocument serves the document to everyone. It is generated on the first request: as YAML this
+// takes longer than everything else at the start.
 func (a *api) serveDocument() {
 	doc := a.huma.OpenAPI()
 	serve := func(mediaType string, write func() ([]byte, error)) http.HandlerFunc {
@@ -58,14 +58,14 @@ func (a *api) serveDocument() {
 			}
 			w.Header().Set("Content-Type", mediaType)
 			w.Header().Set("Cache-Control", "no-cache")
-			_, _ = w.Write(data) // the client may be gone
+			_, _ = w.Write(data) // the client may have gone
 		}
 	}
 	a.router.Get("/openapi.json", serve("application/json", func() ([]byte, error) { return json.Marshal(doc) }))
 	a.router.Get("/openapi.yaml", serve("application/yaml", doc.YAML))
 }
 
-// orNull says in the document that a property which is an object may be null.
+// orNull marks object properties as nullable in the document.
 func orNull(s *huma.Schema, names ...string) *huma.Schema {
 	for _, name := range names {
 		s.Properties[name] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
@@ -73,7 +73,7 @@ func orNull(s *huma.Schema, names ...string) *huma.Schema {
 	return s
 }
 
-// also documents an answer of another status and type than the usual one.
+// also documents a response with a status and type other than the usual ones.
 func also[T any](a *api, h *huma.Operation, status, description string) {
 	if h.Responses == nil {
 		h.Responses = map[string]*huma.Response{}

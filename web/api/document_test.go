@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// The list of operations is the contract; a change of it is to be meant.
+// The list of operations is the contract; every change of it must be intended.
 func TestOperationsAreTheContract(t *testing.T) {
 	w := newWorld(t)
 	var b strings.Builder
@@ -68,7 +68,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// checkOperation holds an operation to what OpenAPI demands of any.
+// checkOperation checks an operation against the requirements of OpenAPI.
 func checkOperation(t *testing.T, r route, op *huma.Operation) {
 	t.Helper()
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) != 1 || len(op.Responses) == 0 ||
@@ -94,7 +94,7 @@ func checkOperation(t *testing.T, r route, op *huma.Operation) {
 	}
 }
 
-// The objects have the names that scripts rely on.
+// The objects have the names that programs rely on.
 func TestNamesOfTheContract(t *testing.T) {
 	w := newWorld(t)
 	c := w.planned(t, "")

@@ -15,7 +15,7 @@ import (
 	"fleetd/web/access"
 )
 
-// maxRule bounds a rule's body: it may list many addresses.
+// maxRule bounds a rule's body, which may list many addresses.
 const maxRule = 2 << 20
 
 func (a *api) registerEnrolment() {
@@ -85,7 +85,7 @@ func viewRule(r enrolment.RuleRow, place int) ruleView {
 	return v
 }
 
-// rule shows one rule with its place among the others.
+// rule returns one rule with its position among the others.
 func (a *api) rule(r enrolment.RuleRow, err error) (*answer[ruleView], error) {
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (a *api) getRule(_ context.Context, _ fleet.Principal, in *IDPath) (*answer
 	return a.rule(a.Rules.Rule(in.uuid()))
 }
 
-// RuleFields are the fields of a rule that can be set; nil leaves one as it is.
+// RuleFields are the settable fields of a rule; nil leaves one unchanged.
 type RuleFields struct {
 	Name       *string               `json:"name,omitempty" maxLength:"120"`
 	Enabled    *bool                 `json:"enabled,omitempty" doc:"Default for a new rule: true"`
@@ -214,7 +214,7 @@ type waitingView struct {
 	Rule       *ruleMatchView       `json:"rule" doc:"The rule that decides at its next request; null: none"`
 }
 
-// TransformSchema says that rule may be null.
+// TransformSchema marks rule as nullable.
 func (waitingView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "rule")
 }
@@ -251,7 +251,7 @@ func (a *api) listWaiting(ctx context.Context, by fleet.Principal, _ *struct{}) 
 	matches := make(map[fleet.DeviceID]*ruleMatchView)
 	for _, m := range a.Rules.Preview(waiting) {
 		if by.FleetRole() == "" {
-			break // it may not read the rules
+			break // the principal may not read the rules
 		}
 		matches[m.Device] = &ruleMatchView{m.Rule, m.Name, m.Action, m.Enabled}
 	}
@@ -264,7 +264,7 @@ func (a *api) listWaiting(ctx context.Context, by fleet.Principal, _ *struct{}) 
 	}
 	for _, u := range a.Enrolment.Unlisted() {
 		if by.FleetRole() == "" {
-			break // the requests are of any device
+			break // the requests concern all devices
 		}
 		v := unlistedView{Code: "networks_over_quota", Params: unlistedParams{N: u.Requests}, Since: utc(u.Since),
 			LastPoll: utc(u.Last)}

@@ -77,8 +77,8 @@ func event(e fleet.Event) eventView {
 	return v
 }
 
-// releaseOrImage reports whether the subject of an event is a release or an
-// image: it returns the one it is, and leaves the other empty.
+// releaseOrImage reports whether the subject of an event is a release or an image: it returns one
+// of them, and leaves the other empty.
 func releaseOrImage(subject string) (release, image string) {
 	if _, err := uuid.Parse(subject); err == nil {
 		return subject, ""
@@ -86,9 +86,9 @@ func releaseOrImage(subject string) (release, image string) {
 	return "", subject
 }
 
-// Bounds of a stream.
+// Limits of a stream.
 const (
-	eventBuffer  = 256 // events that a reader may be behind
+	eventBuffer  = 256 // how many events a reader may be behind
 	writeTimeout = 10 * time.Second
 )
 
@@ -110,20 +110,20 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 		r, w := humachi.Unwrap(c)
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")
-		h.Set("X-Accel-Buffering", "no") // or nginx would gather events
-		h.Set("Connection", "close")     // whose deadlines are the stream's by then
+		h.Set("X-Accel-Buffering", "no") // otherwise nginx would buffer events
+		h.Set("Connection", "close")     // the deadlines of the connection are now the stream's
 		sub := a.Events.Subscribe(eventBuffer, want)
 		defer sub.Close()
 		s := &stream{w, http.NewResponseController(w), a.eventSources().FilterFor(by)}
-		_ = s.conn.SetReadDeadline(time.Time{}) // what the client has to say is said
+		_ = s.conn.SetReadDeadline(time.Time{}) // the client has nothing more to send
 		ctx, stop := a.Authority.Follow(r.Context(), by)
 		defer stop()
 		a.pump(ctx, s, sub)
 	}}, nil
 }
 
-// pump writes events until the reader goes, falls behind, or ctx ends since its
-// rights did.
+// pump writes events until the reader disconnects, falls behind, or ctx ends because its access has
+// ended.
 func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 	beat := time.NewTicker(a.Heartbeat)
 	defer beat.Stop()
@@ -174,7 +174,7 @@ func (s *stream) event(e fleet.Event) error {
 }
 
 func (s *stream) write(text string) error {
-	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer is a connection's
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // some writers have no connection
 	if _, err := s.w.Write([]byte(text)); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// listen opens a stream of events. Its lines are read until the stream ends.
+// listen opens a stream of events. The scanner reads its lines until the stream ends.
 func (w *world) listen(t *testing.T, query, secret string) *bufio.Scanner {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -84,7 +84,7 @@ func TestEvents(t *testing.T) {
 func TestFirmwareEvents(t *testing.T) {
 	w := newWorld(t)
 	lines := w.listen(t, "?kind=campaign,deployment,release", w.tokens[fleet.RoleViewer])
-	c := w.planned(t, "") // and with it an image and a release
+	c := w.planned(t, "") // also creates an image and a release
 	tests := []struct {
 		kind string
 		want func(eventView) bool
@@ -103,8 +103,7 @@ func TestFirmwareEvents(t *testing.T) {
 	}
 }
 
-// A stream ends when its token does, also if another process ended it, and sends no
-// event after that.
+// A stream ends when its token is revoked, also by another process, and sends no event afterwards.
 func TestEventsEndWithTheToken(t *testing.T) {
 	for name, revoke := range map[string]func(w *world) *operator.Service{
 		"revoked here":      func(w *world) *operator.Service { return w.operators },
@@ -126,7 +125,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 			if err := revoke(w).Revoke(t.Context(), root, made.ID); err != nil {
 				t.Fatal(err)
 			}
-			for lines.Scan() { // nothing happens in the fleet, and no heartbeat is due: its end is the server's doing
+			for lines.Scan() { // no event happens and no heartbeat is due: the server ends it
 			}
 			if lines.Err() != nil {
 				t.Errorf("the stream did not end on the server's side: %v", lines.Err())
@@ -139,8 +138,8 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	}
 }
 
-// One token, lost to a script that forgets to close, must not take every
-// connection there is.
+// One token, leaked or used by a program that does not close its streams, must not use up all
+// connections.
 func TestEventStreamsAreLimited(t *testing.T) {
 	w := newWorld(t)
 	token := w.tokens[fleet.RoleViewer]
@@ -152,15 +151,15 @@ func TestEventStreamsAreLimited(t *testing.T) {
 	if p := got.problem(t); got.status != http.StatusTooManyRequests || p.Code != "too_many_streams" {
 		t.Errorf("one stream too many was answered %d %s", got.status, p.Code)
 	}
-	w.listen(t, "", w.tokens[fleet.RoleAdmin]) // others are not concerned
+	w.listen(t, "", w.tokens[fleet.RoleAdmin]) // other tokens are not affected
 }
 
-// A reader that does not read is dropped, and does not delay the others.
+// A reader that does not read is disconnected, and does not delay the others.
 func TestSlowReaderIsDropped(t *testing.T) {
 	w := newWorld(t)
 	lines := w.listen(t, "?kind=fanout", w.tokens[fleet.RoleViewer])
 	big := fleet.Event{Kind: fleet.EventFanOut, Subject: strings.Repeat("x", 64<<10)}
-	for range 2000 { // a publisher that waits for the reader never gets through
+	for range 2000 { // a publisher that waited for the reader would never finish
 		w.events.Publish(big)
 	}
 	events := 0

@@ -89,7 +89,7 @@ func (a *api) exportFanOutAnswers(ctx context.Context, _ fleet.Principal, in *ID
 		c.SetHeader("Content-Disposition", `attachment; filename="answers-`+id.String()+`.csv"`)
 		c.SetHeader("Cache-Control", "no-store")
 		if err := a.FanOuts.Export(ctx, c.BodyWriter(), id); err != nil {
-			panic(http.ErrAbortHandler) // or the file would seem whole
+			panic(http.ErrAbortHandler) // otherwise the file would seem complete
 		}
 	}}, nil
 }

@@ -17,9 +17,8 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// What the console can do with the answers of a fan-out, a program can: page
-// through the groups, group by a value, keep them as a file, and call what failed
-// once more.
+// A program can do the same as the console with the answers of a fan-out: page through the groups,
+// group by a value, download them as a file, and call the failed devices again.
 func TestFanOutAnswers(t *testing.T) {
 	w := newWorld(t)
 	var broken atomic.Bool
@@ -99,7 +98,7 @@ func TestFanOutAnswers(t *testing.T) {
 	}
 }
 
-// A fan-out that runs may be about to call its devices itself.
+// A running fan-out may be about to call its devices itself.
 func TestFanOutThatRunsIsNotRetried(t *testing.T) {
 	w := newWorld(t)
 	turn, err := w.link.Queue(unit, fleet.KindOperator) // the device is busy: the fan-out waits

@@ -12,7 +12,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// FanOutView is a fan-out as lists show it.
+// FanOutView is a fan-out as in lists.
 type FanOutView struct {
 	ID          uuid.UUID        `json:"id" format:"uuid"`
 	Actor       actorView        `json:"actor"`
@@ -56,7 +56,7 @@ func fanOut(f call.FanOut) FanOutView {
 	return v
 }
 
-// fanOutProgressView is a fan-out with what came of it so far.
+// fanOutProgressView is a fan-out with its progress.
 type fanOutProgressView struct {
 	FanOutView
 	Waiting    *fanOutWaitingView `json:"waiting,omitempty" doc:"What blocks the fan-out; absent if nothing does"`
@@ -65,8 +65,7 @@ type fanOutProgressView struct {
 	SkippedFor []reasonView       `json:"skipped_reasons" nullable:"false"`
 }
 
-// fanOutWaitingView says what a fan-out waits for. The fan-out resumes
-// automatically.
+// fanOutWaitingView is the reason why a fan-out waits. The fan-out resumes automatically.
 type fanOutWaitingView struct {
 	Code  call.BlockCode `json:"code" enum:"database_unavailable" doc:"database_unavailable: the database cannot store the records that must precede the calls"`
 	Since time.Time      `json:"since"`
@@ -79,8 +78,7 @@ func fanOutWaiting(b *call.FanOutBlock) *fanOutWaitingView {
 	return &fanOutWaitingView{Code: b.Code, Since: utc(b.Since)}
 }
 
-// fanOutCounts counts devices: those not yet called, those done, and the calls
-// by state.
+// fanOutCounts counts devices: those not yet called, those that are done, and the calls by state.
 type fanOutCounts struct {
 	Waiting   int `json:"waiting" doc:"Not yet called"`
 	Awaited   int `json:"awaiting_online" doc:"Of these, not connected: called when they come online"`
@@ -136,7 +134,7 @@ type reasonView struct {
 	Sample []fleet.DeviceID `json:"sample,omitempty" nullable:"false" doc:"Some of the devices"`
 }
 
-// previewView says what a fan-out would do.
+// previewView is the preview of a fan-out.
 type previewView struct {
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets" doc:"Devices that would be called"`

@@ -50,7 +50,7 @@ type createFanOutInput struct {
 	}
 }
 
-// FanOutPace is how a fan-out goes about its calls.
+// FanOutPace is the pace of a fan-out's calls.
 type FanOutPace struct {
 	MaxInFlight int    `json:"max_in_flight,omitempty" minimum:"0" maximum:"2000" doc:"Maximum calls in flight at once; 0: 64, or for a retry the number of the first fan-out"`
 	TimeoutMs   int64  `json:"timeout_ms,omitempty" minimum:"0" maximum:"300000" doc:"Timeout of each call; 0: depends on the tool"`
@@ -111,7 +111,7 @@ func (a *api) listFanOuts(ctx context.Context, _ fleet.Principal, in *Paging) (*
 	return pageOf(page, fanOut), nil
 }
 
-// maxAnswers is how many groups of answers are shown.
+// maxAnswers is the maximum number of groups of answers in a response.
 const maxAnswers = 50
 
 func (a *api) getFanOut(ctx context.Context, _ fleet.Principal, in *IDPath) (*answer[fanOutProgressView], error) {

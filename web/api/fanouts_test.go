@@ -49,8 +49,7 @@ func TestFanOut(t *testing.T) {
 	}
 }
 
-// A device that is offline is called when it comes online, or not once the
-// fan-out is canceled.
+// An offline device is called when it comes online, but not after the fan-out is canceled.
 func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 	w := newWorld(t)
 	start := func(more string) (FanOutView, string) {
@@ -102,7 +101,7 @@ func (w *world) await(t *testing.T, path string) fanOutProgressView {
 	}
 }
 
-// Many devices leave the network only if the asker knows how many.
+// A tool that disconnects many devices requires their number as confirmation.
 func TestFanOutThatTakesDevicesAwayIsConfirmedByTheCount(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []fleet.DeviceID{unit, other} {

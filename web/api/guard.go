@@ -23,11 +23,11 @@ import (
 	"fleetd/web/request"
 )
 
-// principal is who makes a request. The secret seals what is kept of it.
+// principal is the principal of a request. Its secret encrypts the data stored for the request.
 type principal struct {
 	actor   fleet.Principal
 	secret  string
-	request string // id of the request, as package web names it; "" if it does not
+	request string // id of the request from package web; may be ""
 }
 
 type principalKey struct{}
@@ -41,12 +41,12 @@ func withPrincipal(ctx context.Context, who principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, who)
 }
 
-// A guarded handler answers a request of a principal who may make it.
+// A guarded handler serves a request whose principal has been admitted.
 type guarded func(w http.ResponseWriter, r *http.Request, who principal)
 
-// guard lets an operation's requests through to next: of a known token, with a
-// sufficient role on what the operation reaches and a kind that may ask for it, a
-// body of bounded size, and each act once per Idempotency-Key.
+// guard passes an operation's requests to next if they have a valid token, a sufficient role on
+// what the operation reaches, a permitted kind of principal, and a body of bounded size. It runs
+// each act once per Idempotency-Key.
 func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	need, ok := op.Metadata[roleKey].(fleet.Role)
 	if !ok || !need.Valid() {
@@ -85,25 +85,25 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	return a.authenticated(door, readBody(limit, form, act))
 }
 
-// knowing lets next find the principal in the request's context.
+// knowing adds the principal to the request's context for next.
 func knowing(next http.Handler) guarded {
 	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), who)))
 	}
 }
 
-// A door is what the guard knows of an operation.
+// A door is the guard's data about an operation.
 type door struct {
 	need      fleet.Role
 	reach     access.Reach
 	models    fleet.ForModels
 	work      heavy.Work
-	operation string // in words
+	operation string // as text
 	noun      string
-	find      func(context.Context, uuid.UUID) error // the campaign or fan-out that the address names; nil: none
+	find      func(context.Context, uuid.UUID) error // finds the campaign or fan-out in the address; nil: none
 }
 
-// collection returns how to find what an address with many devices names.
+// collection returns the function that finds the campaign or fan-out in an address.
 func (a *api) collection(path string) func(context.Context, uuid.UUID) error {
 	switch {
 	case strings.HasPrefix(path, "/campaigns/{id}"):
@@ -149,9 +149,8 @@ func (a *api) authenticated(d door, next guarded) http.Handler {
 	})
 }
 
-// admit refuses a principal whose role on what the operation reaches does not
-// suffice, and a language model what is not for models. What does not exist for
-// it is not found.
+// admit refuses a principal without the required role on what the operation reaches, and a language
+// model if the operation is not for models. An object hidden from the principal is not found.
 func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 	role := d.reach.RoleOf(actor)
 	if actor.Scope != nil && role.Allows(d.need) {
@@ -167,8 +166,8 @@ func (a *api) admit(r *http.Request, d door, actor fleet.Principal) error {
 		"actor", actor.Name, "role", cmp.Or(role, fleet.RoleViewer))
 }
 
-// roleOn is the principal's role on the device or the devices that the address
-// names. An id that cannot be one is left to the operation, which says so.
+// roleOn returns the principal's role on the device or devices in the address. It leaves an invalid
+// id to the operation, which reports the error.
 func (a *api) roleOn(r *http.Request, d door, actor fleet.Principal) (fleet.Role, error) {
 	ctx, text := r.Context(), r.PathValue("id")
 	switch {
@@ -192,8 +191,8 @@ func (a *api) roleOn(r *http.Request, d door, actor fleet.Principal) (fleet.Role
 	return d.reach.RoleOf(actor), nil
 }
 
-// nextRequest is after how many seconds a token that used up its rate may make
-// another request.
+// nextRequest returns after how many seconds a token that used up its rate may make another
+// request.
 func nextRequest(p *problem) int {
 	limit, _ := p.Params["limit"].(int64)
 	limit = max(limit, 1)
@@ -205,7 +204,7 @@ func bearer(r *http.Request) (string, bool) {
 	return strings.TrimSpace(secret), ok && strings.EqualFold(scheme, "Bearer")
 }
 
-// unauthenticated refuses, and slows down who comes again and again.
+// unauthenticated refuses a request, and limits repeated failures.
 func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, why *fleet.Error) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -219,15 +218,15 @@ func (a *api) unauthenticated(w http.ResponseWriter, r *http.Request, why *fleet
 	refused(http.StatusUnauthorized, why).write(w)
 }
 
-// Bounds of a request's body.
+// Limits of a request's body.
 const (
 	maxBody     = 64 << 10
-	maxPlan     = 2 << 20 // a campaign may name its devices one by one
+	maxPlan     = 2 << 20 // a campaign may list its devices one by one
 	bodyTimeout = 10 * time.Second
 	formTimeout = time.Minute // a picture over a modem
 )
 
-// A bufferedBody is a request's body that has arrived.
+// A bufferedBody is a request's body that has arrived completely.
 type bufferedBody struct {
 	bytes.Reader
 	data []byte
@@ -235,9 +234,9 @@ type bufferedBody struct {
 
 func (*bufferedBody) Close() error { return nil }
 
-// readBody reads the whole body before anything is done. The deadline ends
-// with it: a call may well take longer than its arguments took to arrive.
-// A form may be larger, and take its time, where the operation takes one.
+// readBody reads the whole body before anything else happens. Then the read deadline ends: a call
+// may well take longer than its arguments took to arrive. If the operation accepts forms, a form
+// may be larger, and take longer.
 func readBody(limit, form int64, next guarded) guarded {
 	return func(w http.ResponseWriter, r *http.Request, who principal) {
 		body := new(bufferedBody)
@@ -259,7 +258,7 @@ func readBody(limit, form int64, next guarded) guarded {
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, *problem) {
-	// Not every writer is a connection's. At the end of the body net/http lifts the deadline.
+	// Some writers have no connection. At the end of the body net/http lifts the deadline.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
 	var data []byte
 	var err error

@@ -78,7 +78,7 @@ func TestAuthentication(t *testing.T) {
 func TestFailedAuthenticationIsLimited(t *testing.T) {
 	w := newWorld(t)
 	var last reply
-	// A slow machine sends fewer than that within a minute.
+	// A slow machine sends fewer requests than that within a minute.
 	for i := 0; i < 2*failuresPerMinute && last.status != http.StatusTooManyRequests; i++ {
 		last = w.as(t, "", http.MethodGet, "/devices", "", "Authorization", "Bearer flt_guess")
 		if i < failuresPerMinute && last.status != http.StatusUnauthorized {
@@ -93,7 +93,7 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 	}
 }
 
-// brokenAudit fails as any dependency may.
+// brokenAudit fails with err.
 type brokenAudit struct{ err error }
 
 func (b brokenAudit) AuditEntries(context.Context, audit.Filter) (fleet.Page[audit.Entry], error) {

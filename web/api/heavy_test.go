@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/heavy"
 )
 
-// What costs much more than its request says so, whatever is added.
+// Every operation that costs much more than its request is declared as heavy.
 func TestLargeBodiesAndFilesAreHeavy(t *testing.T) {
 	w := newWorld(t)
 	for path, item := range w.api.huma.OpenAPI().Paths {
@@ -28,7 +28,7 @@ func TestLargeBodiesAndFilesAreHeavy(t *testing.T) {
 	}
 }
 
-// A principal has one import at a time, and the body of a second one is not read.
+// A principal runs one import at a time, and the body of a second one is not read.
 func TestOneImportOfAPrincipalAtATime(t *testing.T) {
 	w := newWorld(t)
 	conn, err := net.Dial("tcp", w.Listener.Addr().String())
@@ -40,7 +40,7 @@ func TestOneImportOfAPrincipalAtATime(t *testing.T) {
 	fmt.Fprintf(conn, "POST %s/devices/import HTTP/1.1\r\nHost: fleet.test\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
 		"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", prefix, w.tokens[fleet.RoleOperator], len(body))
 	in := bufio.NewReader(conn)
-	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") { // sent when the body is read
+	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") { // when it reads the body
 		t.Fatalf("%q, %v", line, err)
 	}
 	again := w.as(t, fleet.RoleOperator, http.MethodPost, "/devices/import", `{"csv":"id,name\n"}`)
@@ -61,8 +61,7 @@ func TestOneImportOfAPrincipalAtATime(t *testing.T) {
 	}
 }
 
-// An import costs memory in proportion to its body, and a token without per_minute
-// is bounded, too.
+// An import uses memory in proportion to its body, and a token without per_minute is limited too.
 func TestImportsAreBounded(t *testing.T) {
 	w := newWorldAlone(t)
 	hostile := `{"csv":"id,name\n` + strings.Repeat(",", 7<<20) + `"}`
@@ -73,11 +72,11 @@ func TestImportsAreBounded(t *testing.T) {
 	if p := r.problem(t); p.Code != "device_file_too_wide" {
 		t.Fatalf("7 MiB of commas: %d %s", r.status, r.body)
 	}
-	// Read, decoded and validated, the body is there some nine times.
+	// Reading, decoding and validating allocate the body about nine times.
 	if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 400 {
 		t.Errorf("7 MiB of commas allocate %d MiB", n)
 	}
-	for range 500 { // a place comes back every three seconds
+	for range 500 { // a slot becomes free every three seconds
 		r := w.post(t, "/devices/import", `{"csv":"id,name\n"}`)
 		if r.status == http.StatusTooManyRequests {
 			if p := r.problem(t); p.Code != "heavy_rate" {

@@ -23,11 +23,11 @@ const (
 	maxKey         = 255
 )
 
-// once makes a request that carries an Idempotency-Key at most once. Its answer
-// is kept and given again.
+// once runs a request with an Idempotency-Key at most once. It stores the response and returns it
+// again.
 //
-// Only a refusal (4xx) frees the key: nothing was done then. After a failure
-// (5xx) something may have been, and a repetition must not do it again.
+// Only a refusal (4xx) frees the key, because it has no effect. A failure (5xx) may have had an
+// effect, which a repetition must not repeat.
 func (a *api) once(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(keyHeader)
@@ -72,7 +72,7 @@ func (a *api) keyProblem(ctx context.Context, err error) *problem {
 	return p
 }
 
-// keep stores the answer before the client sees it.
+// keep stores the response before the client receives it.
 func (a *api) keep(ctx context.Context, actor, key string, seal sealer, k *keptAnswer) {
 	var err error
 	if k.status >= 400 && k.status < 500 {
@@ -82,7 +82,7 @@ func (a *api) keep(ctx context.Context, actor, key string, seal sealer, k *keptA
 			Body: seal.close(k.saved())})
 	}
 	if err != nil {
-		a.Log.Error("answer to a request with an Idempotency-Key not kept", "actor", actor, "err", err)
+		a.Log.Error("response to a request with an Idempotency-Key not stored", "actor", actor, "err", err)
 	}
 	k.send()
 }
@@ -99,17 +99,17 @@ func (a *api) replay(w http.ResponseWriter, r *http.Request, seal sealer, saved 
 	maps.Copy(w.Header(), s.Header)
 	w.Header().Set(replayedHeader, "true")
 	w.WriteHeader(saved.Status)
-	_, _ = w.Write(s.Body) // the client may be gone
+	_, _ = w.Write(s.Body) // the client may have gone
 	return nil
 }
 
-// savedAnswer is what is kept of an answer in addition to its status.
+// savedAnswer is the stored part of a response besides its status.
 type savedAnswer struct {
 	Header http.Header
 	Body   []byte
 }
 
-// keptAnswer holds an answer back until it is stored.
+// keptAnswer buffers a response until it is stored.
 type keptAnswer struct {
 	http.ResponseWriter
 	status int
@@ -134,7 +134,7 @@ func (k *keptAnswer) saved() []byte {
 			s.Header[name] = v
 		}
 	}
-	data, _ := json.Marshal(s) // strings and bytes marshal
+	data, _ := json.Marshal(s) // strings and bytes always marshal
 	return data
 }
 
@@ -144,9 +144,9 @@ func (k *keptAnswer) send() {
 	_, _ = k.ResponseWriter.Write(k.body.Bytes())
 }
 
-// A sealer encrypts kept answers and fingerprints requests under keys made of
-// the token's secret, which the database does not have: an answer may hold a
-// new token, and a request a password.
+// A sealer encrypts stored responses and fingerprints requests. Its keys derive from the token's
+// secret, which is not in the database: a response may contain a new token, and a request a
+// password.
 type sealer struct{ secret []byte }
 
 func newSealer(secret string) sealer { return sealer{[]byte(secret)} }
@@ -179,7 +179,7 @@ func (s sealer) aead() cipher.AEAD {
 	}
 	gcm, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		panic(err) // AES has the right block
+		panic(err) // AES has the right block size
 	}
 	return gcm
 }
@@ -189,7 +189,7 @@ func (s sealer) close(answer []byte) []byte { return s.aead().Seal(nil, nil, ans
 func (s sealer) open(sealed []byte) ([]byte, error) {
 	answer, err := s.aead().Open(nil, nil, sealed, nil)
 	if err != nil {
-		return nil, errors.New("a kept answer cannot be read: it was kept under another token")
+		return nil, errors.New("the stored response cannot be decrypted: it was stored for another token")
 	}
 	return answer, nil
 }

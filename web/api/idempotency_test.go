@@ -51,10 +51,10 @@ func TestIdempotencyKeepsLocation(t *testing.T) {
 	}
 	var c callView
 	_ = json.Unmarshal(first.body, &c)
-	w.api.Calls.Shutdown() // the call's outcome is stored before the world ends
+	w.api.Calls.Shutdown() // the call's outcome is stored before the test ends
 }
 
-// A refusal did nothing, and frees the key.
+// A refusal has no effect, and frees the key.
 func TestIdempotencyAfterRefusal(t *testing.T) {
 	w := newWorld(t)
 	if r := w.post(t, "/tokens", `{"name":""}`, "Idempotency-Key", "k"); r.status != 422 {
@@ -88,7 +88,7 @@ func TestIdempotencyWhileAtWork(t *testing.T) {
 	}
 }
 
-// What is kept of an answer with a secret in it does not hold the secret.
+// The stored form of a response with a secret does not contain the secret.
 func TestKeptAnswersAreSealed(t *testing.T) {
 	w := newWorld(t)
 	kept := &keepingStore{IdempotencyStore: w.store}

@@ -11,8 +11,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// imageView is a firmware image. All but board, notes and file_name was read
-// from its bytes.
+// imageView is a firmware image. All fields but board, notes and file_name were read from its
+// bytes.
 type imageView struct {
 	SHA256         string                    `json:"sha256" doc:"Of the bytes that devices get: the image's name"`
 	Size           int64                     `json:"size" doc:"Bytes that devices get"`
@@ -78,18 +78,19 @@ func manifest(i firmware.Image) *manifestView {
 	return &manifestView{i.Manifest, i.ManifestSignature, i.ManifestKey, i.ManifestChecked}
 }
 
-// TransformSchema says that the manifest may be null.
+// TransformSchema marks the manifest as nullable.
 func (imageView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "manifest")
 }
 
-// judgedImages returns a view of images that says which are withheld today.
+// judgedImages returns a function that returns the view of an image, with the reason if it is
+// withheld today.
 func (a *api) judgedImages(ctx context.Context, images []firmware.Image) (func(firmware.Image) imageView, error) {
 	limits, err := a.Firmware.Limits(ctx, images)
 	return func(i firmware.Image) imageView { return newImageView(i, limits.Why(i, "")) }, err
 }
 
-// whyWithheld is the text of a verdict, whose codes are those of refusals.
+// whyWithheld returns the text of a verdict, whose codes are those of refusals.
 func whyWithheld(r fleet.Reason) string {
 	if r.Is("") {
 		return ""
@@ -132,10 +133,10 @@ func release(r firmware.Release, image func(firmware.Image) imageView) releaseVi
 		CreatedBy: actor(r.CreatedBy), CreatedAt: utc(r.CreatedAt), ChangedAt: utcOrNil(&r.ChangedAt), Reason: r.Reason}
 }
 
-// viewed turns what the domain lists into what the contract shows.
+// viewed converts items of the domain into views.
 func viewed[D, V any](items []D, view func(D) V) []V { return listOf(items, view).Body.Items }
 
-// FitInput asks whom an image or release fits.
+// FitInput is the query for the devices that an image or release fits.
 type FitInput struct {
 	Query          string                `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service"`
 	Mode           firmware.DispatchMode `query:"mode" enum:"auto,push,pull" default:"auto" doc:"How the devices would be notified"`
@@ -176,7 +177,7 @@ func misfits(m firmware.Misfits) misfitsView {
 		DetailParams: paramsOf(m.Detail), Count: m.Count, Sample: orEmpty(m.Sample)}
 }
 
-// TransformSchema lists the reasons that the domain knows.
+// TransformSchema lists the reasons of the domain.
 func (misfitsView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	for _, reason := range firmware.SkipReasons {
 		s.Properties["reason"].Enum = append(s.Properties["reason"].Enum, string(reason))

@@ -79,7 +79,7 @@ func (a *api) listImages(ctx context.Context, _ fleet.Principal, in *listImagesI
 	return pageOf(page, view), err
 }
 
-// shownImage is the answer of operations that end with an image.
+// shownImage is the response of operations that return an image.
 func (a *api) shownImage(ctx context.Context) func(i firmware.Image, err error) (*answer[imageView], error) {
 	return func(i firmware.Image, err error) (*answer[imageView], error) {
 		if err != nil {
@@ -127,7 +127,7 @@ func (a *api) deleteImage(ctx context.Context, by fleet.Principal, in *ImagePath
 	return &empty{}, a.Firmware.Delete(ctx, by, in.sha256())
 }
 
-// ReasonBody is a body that must say why.
+// ReasonBody is a body with a required reason.
 type ReasonBody struct {
 	Body struct {
 		Reason string `json:"reason" minLength:"1" maxLength:"500"`

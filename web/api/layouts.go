@@ -36,7 +36,7 @@ func (a *api) registerLayouts() {
 				Properties: map[string]*huma.Schema{"file": form}}}}}
 }
 
-// layoutView is what is written to a blank board, and where.
+// layoutView is the files of a blank board with their addresses.
 type layoutView struct {
 	FlashSize     int64          `json:"flash_size" doc:"Bytes that the bootloader was built for; 0 if it does not say"`
 	Problem       string         `json:"problem" doc:"Why the parts of a merged binary cannot be used; empty if they can"`
@@ -73,7 +73,7 @@ func (a *api) getLayout(ctx context.Context, _ fleet.Principal, in *ImagePath) (
 	return shownLayout(a.Firmware.Layout(ctx, in.sha256()))
 }
 
-// layoutInput holds the request itself: its files are read as they come.
+// layoutInput contains the request itself: its files are read as they arrive.
 type layoutInput struct {
 	ImagePath
 
@@ -81,7 +81,7 @@ type layoutInput struct {
 	w http.ResponseWriter
 }
 
-// Resolve keeps the request for the handler; it is not part of the document.
+// Resolve stores the request for the handler; it is not part of the document.
 func (in *layoutInput) Resolve(ctx huma.Context) []error {
 	in.r, in.w = humachi.Unwrap(ctx)
 	return nil
@@ -107,7 +107,7 @@ func (a *api) putLayout(ctx context.Context, by fleet.Principal, in *layoutInput
 	return shownLayout(build.KeepFor(ctx, in.sha256()))
 }
 
-// readBuild takes the form's files as they come.
+// readBuild reads the form's files as they arrive.
 func readBuild(r *http.Request, build *firmware.Build) error {
 	parts, err := r.MultipartReader()
 	if err != nil {

@@ -50,7 +50,7 @@ func TestImageLayout(t *testing.T) {
 	}
 }
 
-// A merged binary whose parts cannot be used says so by code, and in English.
+// The problem of a merged binary with unusable parts has a code, and English text.
 func TestLayoutProblem(t *testing.T) {
 	w := newWorld(t)
 	table := append([]esptest.Partition{{Label: "x", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},

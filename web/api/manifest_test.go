@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/espimage/esptest"
 )
 
-// signApp is the .manifest file of an app, and the key that it is signed with.
+// signApp returns the .manifest file of an app, and the key that it is signed with.
 func signApp(t *testing.T, app esptest.App) (file []byte, key string) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)

@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// state is what a model must not change, as the database has it.
+// state returns everything that a model must not change, from the database.
 func (w *world) state(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -39,12 +39,12 @@ func (w *world) state(t *testing.T) map[string]string {
 	return all
 }
 
-// A model decides nothing: whatever its role, after it has tried, the device, the
-// policy, the campaign, the token and all else are as before.
+// A model decides nothing: whatever its role, its attempts leave the device, the policy, the
+// campaign, the token and everything else unchanged.
 func TestModelsDecideNothing(t *testing.T) {
 	w := newWorld(t)
 	w.api.failures = unlimited()
-	// Models do not reach what has the tag critical; the rule is an admin's.
+	// Models cannot reach devices with the tag critical; the rule is an admin's.
 	decode[deviceView](t, w.as(t, fleet.RoleAdmin, "PATCH", "/devices/"+string(unit), `{"tags":["critical","lab"]}`), 200)
 	rule := decode[struct{ ID uuid.UUID }](t, w.as(t, fleet.RoleAdmin, "POST", "/policies", `{"name":"no models here","kinds":["model"],
 		"devices":"tag:critical","decision":"deny","position":1}`), 201)
@@ -117,7 +117,7 @@ func TestModelsDecideNothing(t *testing.T) {
 	}
 }
 
-// The same acts within fleetd, where no operation of REST is in between.
+// The same acts within fleetd, without REST.
 func TestModelsDecideNothingInTheDomain(t *testing.T) {
 	w := newWorld(t)
 	at := w.planned(t, "")
@@ -158,7 +158,7 @@ func TestModelsDecideNothingInTheDomain(t *testing.T) {
 	}
 }
 
-// A model whose token names no tools calls none; "*" is all.
+// A model whose token lists no tools can call none; "*" means all.
 func TestModelsWithoutTools(t *testing.T) {
 	w := newWorld(t)
 	for body, want := range map[string]struct {
@@ -187,8 +187,8 @@ func TestModelsWithoutTools(t *testing.T) {
 	}
 }
 
-// What came of a tool that a model may never call does not exist for it: by id,
-// in lists, pictures, timelines, bulk calls and events.
+// The results of a tool that a model may never call are hidden from it: by id, in lists, pictures,
+// timelines, bulk calls and events.
 func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	w := newWorld(t)
 	made := func(tool string) callView {
@@ -202,14 +202,14 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	picture := w.snapshot(t, unit)
 	fan := decode[FanOutView](t, w.post(t, "/fanouts", `{"tool":"self.vault.show","devices":["`+string(unit)+`"]}`), 201)
 	w.await(t, "/fanouts/"+fan.ID.String())
-	w.listing(t, unit, tools) // an update took the tool away; its results stay
+	w.listing(t, unit, tools) // an update removed the tool; its results remain
 
 	see := w.model(t, operator.TokenRequest{Name: "reader", Role: fleet.RoleOperator, Tools: []string{"self.get_*"}})
 	all := w.model(t, operator.TokenRequest{Name: "all", Role: fleet.RoleOperator, Tools: []string{"*"}})
 	get := func(token, path string) reply {
 		return w.as(t, "", "GET", path, "", "Authorization", "Bearer "+token)
 	}
-	for path, want := range map[string][2]int{ // of the reader, of the one with all tools
+	for path, want := range map[string][2]int{ // of the reader, and of the model with all tools
 		"/calls/" + secret.ID.String():             {404, 404},
 		"/calls/" + set.ID.String():                {404, 200},
 		"/calls/" + open.ID.String():               {200, 200},
@@ -245,7 +245,7 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	}
 
 	lines := w.listen(t, "?kind=call", see)
-	reboot := w.post(t, device+"/calls", `{"tool":"self.reboot","timeout_ms":100}`) // the device stays, and is awaited no longer
+	reboot := w.post(t, device+"/calls", `{"tool":"self.reboot","timeout_ms":100}`) // the device stays connected
 	if c := decode[callView](t, reboot, 200); c.State != fleet.CallTimedOut {
 		t.Errorf("the reboot is %s, %+v", c.State, c.Error)
 	}
@@ -255,8 +255,7 @@ func TestModelsSeeNothingOfOtherTools(t *testing.T) {
 	}
 }
 
-// A saved filter exists for a principal with a scope only if its query repeats
-// that scope.
+// A saved filter is visible to a principal with a scope only if its query repeats that scope.
 func TestFiltersInScope(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range []string{`{"name":"vault","q":"id:a085e3112244 tag:vip"}`, `{"name":"lab-boxes","q":"board:esp* tag:lab"}`,

@@ -13,9 +13,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// forModels is what language models may do, kept separately from the
-// declarations so that a change of one is noticed. Whatever is not here, they may
-// not.
+// forModels lists what language models may do, separately from the declarations, so that a change
+// of one is noticed. They may do nothing that is not listed.
 var forModels = map[string]fleet.ForModels{
 	"update-campaign": fleet.ModelsOwn, "discard-campaign": fleet.ModelsOwn, "start-campaign": fleet.ModelsOwn,
 	"cancel-fanout": fleet.ModelsOwn, "cancel-call": fleet.ModelsOwn, "withdraw-call": fleet.ModelsOwn,
@@ -37,8 +36,8 @@ func init() {
 	}
 }
 
-// Each operation says whether a language model may, as the table above does, and
-// a model with the role admin gets no further than that.
+// Each operation declares whether a language model may use it, in agreement with the table above,
+// and even a model with the role admin can use no other.
 func TestModelsReachOnlyWhatDeclaresIt(t *testing.T) {
 	w := newWorld(t)
 	w.api.failures = unlimited()
@@ -72,7 +71,7 @@ func TestModelsReachOnlyWhatDeclaresIt(t *testing.T) {
 	}
 }
 
-// model makes a token of a language model.
+// model creates a token of a language model.
 func (w *world) model(t testing.TB, r operator.TokenRequest) string {
 	t.Helper()
 	r.Kind = fleet.KindModel
@@ -83,7 +82,7 @@ func (w *world) model(t testing.TB, r operator.TokenRequest) string {
 	return secret
 }
 
-// docs/mcp.md lists what models may do over REST, as the operations declare it.
+// docs/mcp.md lists the REST operations for models, in agreement with the declarations.
 func TestModelsAreDocumented(t *testing.T) {
 	w := newWorld(t)
 	const file, begin, end = "../../docs/mcp.md", "<!-- operations for models -->\n", "<!-- end -->\n"

@@ -20,24 +20,24 @@ type operation struct {
 	id      string
 	method  string
 	path    string
-	role    fleet.Role // the least that may
+	role    fleet.Role // the minimum role
 	reach   access.Reach
-	models  fleet.ForModels // whether a language model may
-	heavy   heavy.Work      // what it costs; each with a large body or many rows has one
+	models  fleet.ForModels // whether a language model may use it
+	heavy   heavy.Work      // its cost; required if it has a large body or many rows
 	summary string
-	about   string // more, for the document
-	noun    string // what the request names, and may not exist
-	created bool   // answers 201
-	body    int64  // most bytes of its body; 0 takes maxBody
-	picture bool   // takes a form with a picture in place of its body, too
-	streams bool   // reads its body itself, as it comes
+	about   string // additional description for the document
+	noun    string // the object in the path, which may not exist
+	created bool   // responds with 201
+	body    int64  // maximum bytes of its body; 0 means maxBody
+	picture bool   // also accepts a form with a picture instead of its body
+	streams bool   // reads its body itself, as it arrives
 
-	usual func(guarded) guarded // answers requests in the usual form, and hands over the rest; may be nil
+	usual func(guarded) guarded // serves requests in the usual form, and passes on the rest; may be nil
 
-	more func(*huma.Operation) // adds to the document what the types do not say
+	more func(*huma.Operation) // adds details to the document that the types do not express
 }
 
-// What the guard finds in huma's metadata of an operation.
+// Keys of the guard's data in huma's metadata of an operation.
 const (
 	roleKey    = "role"
 	reachKey   = "reach"
@@ -49,7 +49,7 @@ const (
 	usualKey   = "usual"
 )
 
-// register makes an operation part of the router and of the document.
+// register adds an operation to the router and to the document.
 func register[I, O any](a *api, op operation, handle func(context.Context, fleet.Principal, *I) (*O, error)) {
 	huma.Register(a.huma, op.describe(), func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, principalOf(ctx).actor, in)
@@ -60,10 +60,11 @@ func register[I, O any](a *api, op operation, handle func(context.Context, fleet
 	})
 }
 
-// modelsExtension is where the document says whether a language model may.
+// modelsExtension is the extension in the document that states whether a language model may use an
+// operation.
 const modelsExtension = "x-fleetd-models"
 
-// modelNotes are what the description says of it.
+// modelNotes are the descriptions of that.
 var modelNotes = map[fleet.ForModels]string{
 	fleet.ModelsOwn:   " A language model may do it only with what it made itself.",
 	fleet.ModelsNever: " Not for language models: they are refused with person_needed.",
@@ -109,7 +110,7 @@ func (op operation) failures() []int {
 	return list
 }
 
-// adapter hands huma's operations to the router, each behind the guard.
+// adapter adds huma's operations to the router, each behind the guard.
 type adapter struct{ *api }
 
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
@@ -120,7 +121,7 @@ func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 
 func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.ServeHTTP(w, r) }
 
-// identified is an input that names one thing in its path.
+// identified is an input that names one object in its path.
 type identified interface{ pathID() string }
 
 func pathID(in any) string {
@@ -130,7 +131,7 @@ func pathID(in any) string {
 	return ""
 }
 
-// answer is an output that is nothing but its body.
+// answer is an output with nothing but a body.
 type answer[T any] struct{ Body T }
 
 func answerWith[T any](v T) *answer[T] { return &answer[T]{v} }
@@ -144,7 +145,7 @@ type list[T any] struct {
 	Next  *string `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }
 
-// listOf turns what the domain lists into what the contract shows.
+// listOf converts a list of the domain into a list of the contract.
 func listOf[D, V any](items []D, view func(D) V) *answer[list[V]] {
 	l := list[V]{Items: make([]V, len(items))}
 	for i, item := range items {
@@ -161,13 +162,13 @@ func pageOf[D, V any](p fleet.Page[D], view func(D) V) *answer[list[V]] {
 	return l
 }
 
-// Paging is how every paged list is asked for.
+// Paging is the input of every paged list.
 type Paging struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"Maximum number of items on a page"`
 	Cursor string `query:"cursor" maxLength:"1024" doc:"next_cursor of the previous page"`
 }
 
-// utc is a time as the contract shows it, as precise as the store keeps it.
+// utc returns a time as in the contract, with the precision of the store.
 func utc(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 func utcOrNil(t *time.Time) *time.Time {

@@ -176,6 +176,6 @@ type endSessionInput struct {
 func (in *endSessionInput) pathID() string { return in.Session }
 
 func (a *api) endSession(ctx context.Context, by fleet.Principal, in *endSessionInput) (*empty, error) {
-	id, _ := uuid.Parse(in.Session) // the document has made sure that it is one
+	id, _ := uuid.Parse(in.Session) // huma has validated the UUID
 	return &empty{}, a.Operators.EndLogin(ctx, by, in.uuid(), id)
 }

@@ -17,15 +17,14 @@ import (
 	"fleetd/fleet/picture"
 )
 
-// pictureRef names a picture that fleetd has already.
+// pictureRef names a picture that fleetd already has.
 type pictureRef struct {
 	Snapshot string `json:"snapshot_id" format:"uuid" doc:"A snapshot of the same device"`
 }
 
 type pictureKeyType struct{}
 
-// pictureIn is the picture of the form that the request came with, nil if it
-// came with none.
+// pictureIn returns the picture of the request's form, or nil if there is none.
 func pictureIn(ctx context.Context) []byte {
 	data, _ := ctx.Value(pictureKeyType{}).([]byte)
 	return data
@@ -35,8 +34,8 @@ func isForm(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data")
 }
 
-// openForm lets an operation that takes JSON take a form, too: its part "call"
-// goes on as the body, its part "picture" in the request's context.
+// openForm lets an operation that accepts JSON accept a form too: the part "call" becomes the body,
+// and the part "picture" is in the request's context.
 func openForm(limit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isForm(r) {
@@ -94,7 +93,7 @@ func readForm(r *http.Request, limit int64) (call, file []byte, p *problem) {
 	}
 }
 
-// describePictureForm is for after the registration, as describeUploadBody is.
+// describePictureForm must run after the registration, like describeUploadBody.
 func describePictureForm(op *huma.Operation) {
 	op.RequestBody.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeObject, Required: []string{"call", "picture"},
@@ -104,8 +103,8 @@ func describePictureForm(op *huma.Operation) {
 				Description: "JPEG or PNG, at most 4 MiB; made to fit the screen"}}}}
 }
 
-// pictureFor is the key of the picture that a call shall show: of the form, or
-// of the snapshot named; "" without one.
+// pictureFor returns the key of the picture that a call shows: of the form, or of the named
+// snapshot; "" if there is none.
 func (a *api) pictureFor(ctx context.Context, device fleet.DeviceID, tool string, ref *pictureRef) (string, error) {
 	data := pictureIn(ctx)
 	if data == nil && ref == nil {
@@ -124,6 +123,6 @@ func (a *api) pictureFor(ctx context.Context, device fleet.DeviceID, tool string
 	if ref == nil {
 		return a.Snapshots.PreviewFor(ctx, device, bytes.NewReader(data))
 	}
-	id, _ := uuid.Parse(ref.Snapshot) // the document asks for a UUID
+	id, _ := uuid.Parse(ref.Snapshot) // huma has validated the UUID
 	return a.Snapshots.PreviewOf(ctx, device, id)
 }

@@ -28,7 +28,7 @@ func pngOf(w, h int) []byte {
 	return b.Bytes()
 }
 
-// A form that shows a picture; nil leaves the part out.
+// pictureForm returns a form that shows a picture; nil omits the part.
 func pictureForm(call, picture []byte, more ...string) (contentType string, body string) {
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
@@ -76,7 +76,7 @@ func TestPreviewTakesAPicture(t *testing.T) {
 	if c.State != fleet.CallSucceeded || shown() == nil || shown().Bounds().Dx() != 64 {
 		t.Fatalf("call %s, %+v; shown %v", c.State, c.Error, shown())
 	}
-	// A form has another boundary each time it is made; the request is the same.
+	// A form has another boundary each time it is created; the request is the same.
 	kind, body = pictureForm([]byte(previewCall), pngOf(64, 32))
 	r := w.post(t, callPath, body, "Content-Type", kind, "Idempotency-Key", "one")
 	if again := decode[callView](t, r, http.StatusOK); again.ID != c.ID {
@@ -111,7 +111,7 @@ func TestPreviewTakesAPicture(t *testing.T) {
 	}
 }
 
-// snapshot puts a picture of 40 x 30 on record as a device's.
+// snapshot stores a picture of 40 x 30 as a device's snapshot.
 func (w *world) snapshot(t *testing.T, id fleet.DeviceID) string {
 	t.Helper()
 	url, err := w.snapshots.UploadURL(t.Context(), id, uuid.Must(uuid.NewV7()), 1<<40)

@@ -64,7 +64,7 @@ type PolicyView struct {
 	Warnings      []policyWarningView   `json:"warnings" nullable:"false"`
 }
 
-// TransformSchema says that window may be null.
+// TransformSchema marks window as nullable.
 func (PolicyView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "window")
 }
@@ -131,7 +131,7 @@ func (v *policySchema) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// PolicyFields are the fields of a rule that can be set; nil leaves one as it is.
+// PolicyFields are the settable fields of a rule; nil leaves one unchanged.
 type PolicyFields struct {
 	Name          *string                `json:"name,omitempty" maxLength:"120"`
 	Enabled       *bool                  `json:"enabled,omitempty" doc:"Default for a new rule: true"`
@@ -183,14 +183,14 @@ func (f *PolicyFields) apply(r *policy.Rule) error {
 	return nil
 }
 
-// changes reports whether the fields change more than the place of a rule.
+// changes reports whether the fields change more than the position of a rule.
 func (f *PolicyFields) changes() bool {
 	return f.Name != nil || f.Enabled != nil || f.Kinds != nil || f.Roles != nil || f.Names != nil || f.Tools != nil ||
 		f.Audience != nil || f.Effects != nil || f.Devices != nil || len(f.Arguments) > 0 || f.Window != nil || f.NoWindow ||
 		f.Decision != nil || f.Note != nil || f.ApprovalTTLMs != nil || f.RatePerMinute != nil || f.DailyBudget != nil
 }
 
-// policy shows a rule that was changed, with what is odd about it now.
+// policy returns a rule after a change, with its warnings.
 func (a *api) policy(ctx context.Context, r policy.Rule, err error) (*answer[PolicyView], error) {
 	if err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (a *api) updatePolicy(ctx context.Context, by fleet.Principal, in *updatePo
 	var err error
 	if in.Body.changes() || in.Body.Position == nil {
 		r, err = a.Policies.Update(ctx, by, version, id, in.Body.apply)
-		version = 0 // which it was
+		version = 0 // Update has checked it
 	}
 	if err == nil && in.Body.Position != nil {
 		r, err = a.Policies.Move(ctx, by, version, id, *in.Body.Position)
@@ -244,7 +244,7 @@ func (a *api) deletePolicy(ctx context.Context, by fleet.Principal, in *deletePo
 	return &empty{}, a.Policies.Delete(ctx, by, in.Version, in.uuid())
 }
 
-// TrialSubject says on whose behalf a call is tried.
+// TrialSubject is the principal of a trial call.
 type TrialSubject struct {
 	Token    string              `json:"token_id,omitempty" format:"uuid" doc:"A token, or"`
 	Operator string              `json:"operator_id,omitempty" format:"uuid" doc:"an operator, or"`
@@ -264,7 +264,7 @@ type testPolicyInput struct {
 	}
 }
 
-// TrialView says what would become of calls.
+// TrialView is the predicted outcome of calls.
 type TrialView struct {
 	Version   int64              `json:"version" doc:"Of the policy"`
 	Principal trialPrincipalView `json:"principal"`
@@ -280,7 +280,7 @@ type trialPrincipalView struct {
 	Role fleet.Role          `json:"role" doc:"The highest role on any device"`
 }
 
-// TrialDeviceView says what would become of one call.
+// TrialDeviceView is the predicted outcome of one call.
 type TrialDeviceView struct {
 	DeviceID fleet.DeviceID  `json:"device_id"`
 	Name     string          `json:"name"`
@@ -291,7 +291,7 @@ type TrialDeviceView struct {
 	Bytes    *trialBytesView `json:"bytes" doc:"What would be sent; null: nothing"`
 }
 
-// TransformSchema says what may be null.
+// TransformSchema marks the properties that may be null.
 func (TrialDeviceView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "rule", "bytes")
 }

@@ -57,7 +57,7 @@ func TestPolicies(t *testing.T) {
 	if r := w.as(t, fleet.RoleAdmin, "DELETE", path+"?version=4", ""); r.status != 204 {
 		t.Errorf("removing is answered %d %s", r.status, r.body)
 	}
-	// Warnings come with the change that makes them.
+	// The response to a change contains its warnings.
 	deny := decode[PolicyView](t, w.post(t, "/policies", `{"name":"nothing","decision":"deny","position":1}`), 201)
 	if len(deny.Warnings) != 1 || deny.Warnings[0].Code != "operators_locked_out" || deny.Warnings[0].Detail == "" {
 		t.Errorf("warnings %+v", deny.Warnings)
@@ -98,7 +98,7 @@ func TestPolicyTrial(t *testing.T) {
 		!slices.Equal(codes(v), []string{"user_only"}) || d.Refusals[0].Message == "" {
 		t.Errorf("tried %+v", d)
 	}
-	// All that is wrong is said at once.
+	// The response contains all errors at once.
 	w.post(t, "/devices/"+string(unit)+"/hold", `{"reason":"on the bench"}`)
 	v = try(`{"principal":{"kind":"program","role":"operator"},"device":"` + string(unit) +
 		`","tool":"self.audio_speaker.set_volume","arguments":{"volume":700}}`)
@@ -109,7 +109,7 @@ func TestPolicyTrial(t *testing.T) {
 	if v.Matched < 2 || v.Tried != v.Matched || len(v.Items) != 1 || v.Outcomes["refused"] != v.Matched {
 		t.Errorf("tried %+v", v)
 	}
-	// A token is tried as what it is: here a model that sees one device.
+	// A trial with a token uses the token's access: here a model that sees one device.
 	token, _, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "bot", Kind: fleet.KindModel,
 		Role: fleet.RoleOperator, Scope: "id:" + string(other), Tools: []string{"self.get_*"}})
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A problem is a failure as programs read it (RFC 9457). Status is for HTTP,
-// Code for branching, Detail for people.
+// A problem is a failure in the format for programs (RFC 9457). Status is for HTTP, Code for
+// branching, Detail for people.
 type problem struct {
 	Title     string         `json:"title" doc:"The status in words"`
 	Status    int            `json:"status" doc:"HTTP status"`
@@ -42,7 +42,7 @@ func (p *problem) Error() string             { return p.Detail }
 func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return "application/problem+json" }
 
-// GetHeaders gives huma the headers of the answer.
+// GetHeaders returns the headers of the response to huma.
 func (p *problem) GetHeaders() http.Header {
 	h := http.Header{}
 	if p.retryAfter > 0 {
@@ -51,7 +51,7 @@ func (p *problem) GetHeaders() http.Header {
 	return h
 }
 
-// write answers with the problem where huma does not.
+// write responds with the problem, outside of huma.
 func (p *problem) write(w http.ResponseWriter) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
@@ -61,17 +61,17 @@ func (p *problem) write(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // the client may be gone
+	_ = json.NewEncoder(w).Encode(p) // the client may have gone
 }
 
-// buffers are for answers on their way.
+// buffers are for responses in progress.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// writeJSON answers as huma does, where huma does not.
+// writeJSON responds in the same way as huma, outside of huma.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	b := buffers.Get().(*bytes.Buffer)
 	defer func() {
-		if b.Cap() <= 64<<10 { // an answer with a picture need not stay
+		if b.Cap() <= 64<<10 { // a response with a picture need not stay in memory
 			b.Reset()
 			buffers.Put(b)
 		}
@@ -83,21 +83,20 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 		e := json.NewEncoder(b)
 		e.SetEscapeHTML(false)
 		if err := e.Encode(v); err != nil {
-			panic(err) // a mistake of ours: see recovered
+			panic(err) // a bug: see recovered
 		}
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(b.Len())}
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the client may be gone
+	_, _ = w.Write(b.Bytes()) // the client may have gone
 }
 
-// huma makes its own errors, those of requests that do not fit the document,
-// with this function.
+// huma uses this function for the errors of requests that do not fit the document.
 func init() { huma.NewError = requestProblem }
 
-// msg and the messages of errs are huma's.
+// msg and the messages of errs come from huma.
 func requestProblem(status int, msg string, errs ...error) huma.StatusError {
 	if status == http.StatusUnsupportedMediaType {
 		return refused(status, fleet.Refuse(fleet.ErrInvalid, "unsupported_media_type"))
@@ -120,13 +119,13 @@ func requestProblem(status int, msg string, errs ...error) huma.StatusError {
 	return p
 }
 
-// refused is the problem of a refusal.
+// refused returns the problem of a refusal.
 func refused(status int, e *fleet.Error) *problem {
 	return &problem{Status: status, Title: http.StatusText(status), Code: e.Code, Detail: i18n.ErrorDetail(e),
 		Field: e.Field, Params: e.Params}
 }
 
-// add names a field at fault. Its value is not repeated: it may be a secret.
+// add adds a field at fault. It does not repeat the value, which may be a secret.
 func (p *problem) add(err error) {
 	var d huma.ErrorDetailer
 	if errors.As(err, &d) {
@@ -134,8 +133,7 @@ func (p *problem) add(err error) {
 	}
 }
 
-// problemOf is the problem of a failure. noun names what the operation is
-// about, id which one.
+// problemOf returns the problem of a failure. noun and id name the object of the operation.
 func (a *api) problemOf(ctx context.Context, err error, noun, id string) *problem {
 	var p *problem
 	if errors.As(err, &p) {
@@ -156,7 +154,7 @@ func (a *api) problemOf(ctx context.Context, err error, noun, id string) *proble
 	return p
 }
 
-// known returns the problem of a failure that is foreseen, nil of any other.
+// known returns the problem of an expected failure, or nil.
 func known(err error) *problem {
 	o := outcome.Of(err)
 	if o.Refusal == nil {
@@ -167,8 +165,8 @@ func known(err error) *problem {
 	return p
 }
 
-// internalProblem says nothing but where the log says more. id is the
-// request's, if it has one already.
+// internalProblem returns a problem that only refers to the log. id is the id of the request, if it
+// already has one.
 func internalProblem(id string) *problem {
 	if id == "" {
 		id = strings.ToLower(rand.Text()[:12])

@@ -17,7 +17,7 @@ import (
 // stateCounts counts deployments by state.
 type stateCounts map[campaign.DeploymentState]int
 
-// Schema lists the states: each is always there, so that a script need not ask.
+// Schema lists the states: each is always present, so programs need not check.
 func (stateCounts) Schema(huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeObject, Properties: map[string]*huma.Schema{}, AdditionalProperties: false}
 	for _, state := range campaign.DeploymentStates {
@@ -27,7 +27,7 @@ func (stateCounts) Schema(huma.Registry) *huma.Schema {
 	return s
 }
 
-// MarshalJSON adds the states that no deployment is in.
+// MarshalJSON adds the states without deployments.
 func (n stateCounts) MarshalJSON() ([]byte, error) {
 	all := make(map[campaign.DeploymentState]int, len(campaign.DeploymentStates))
 	for _, state := range campaign.DeploymentStates {
@@ -36,7 +36,7 @@ func (n stateCounts) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// progressView says where the devices of a campaign stand.
+// progressView is the number of a campaign's devices in each state.
 type progressView struct {
 	Funnel   []funnelView   `json:"funnel" nullable:"false" doc:"Devices by the evidence there is, step by step; each counts in every step up to its furthest"`
 	ByBoard  []boardView    `json:"by_board" nullable:"false"`
@@ -57,7 +57,7 @@ type funnelView struct {
 	Count int                 `json:"count"`
 }
 
-// funnel is in the order of the steps; the store counts who got further, too.
+// funnel returns the steps in order; the store counts a device in every earlier step too.
 func funnel(reached map[campaign.FunnelStep]int) []funnelView {
 	return viewed(campaign.FunnelSteps, func(step campaign.FunnelStep) funnelView {
 		return funnelView{step,
@@ -110,7 +110,7 @@ type skippedView struct {
 
 func skipped(m firmware.Misfits) skippedView { return skippedView{m.Reason, m.Board, m.Count} }
 
-// dryRunView says what a campaign would do.
+// dryRunView is the predicted outcome of a campaign.
 type dryRunView struct {
 	Within        string             `json:"within" doc:"Your filter, which limits the plan; empty: no limit"`
 	Matched       int                `json:"matched"`

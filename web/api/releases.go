@@ -151,7 +151,7 @@ func (a *api) listReleases(ctx context.Context, _ fleet.Principal, in *listRelea
 	return pageOf(page, func(r firmware.Release) releaseView { return release(r, view) }), err
 }
 
-// shownRelease is the answer of operations that end with a release.
+// shownRelease is the response of operations that return a release.
 func (a *api) shownRelease(ctx context.Context) func(r firmware.Release, err error) (*answer[releaseView], error) {
 	return func(r firmware.Release, err error) (*answer[releaseView], error) {
 		if err != nil {
@@ -189,7 +189,7 @@ func (a *api) updateRelease(ctx context.Context, by fleet.Principal, in *updateR
 	return a.shownRelease(ctx)(a.Firmware.Edit(ctx, by, old.ID, r))
 }
 
-// set changes what a request names; the rest stays.
+// set copies a field that the request names; nil leaves it unchanged.
 func set[T any](to, from *T) {
 	if from != nil {
 		*to = *from
@@ -200,7 +200,7 @@ func (a *api) releaseRelease(ctx context.Context, by fleet.Principal, in *IDPath
 	return a.shownRelease(ctx)(a.Firmware.SetState(ctx, by, in.uuid(), firmware.ReleaseReleased, ""))
 }
 
-// MayReasonBody is a body that may say why, and may be left out.
+// MayReasonBody is an optional body with an optional reason.
 type MayReasonBody struct {
 	Body *struct {
 		Reason string `json:"reason,omitempty" maxLength:"500"`

@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// release makes a release with an image that fits the world's devices.
+// release creates a release with an image that fits the world's devices.
 func (w *world) release(t testing.TB) releaseView {
 	t.Helper()
 	i := w.push(t, esptest.App{Version: "2.4.3"})

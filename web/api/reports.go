@@ -33,7 +33,7 @@ func (a *api) registerReports() {
 			fleet.ToolConfigSet + "."}, a.getConfig)
 }
 
-// reporter is the device of a path, which must exist.
+// reporter returns the device in a path, which must exist.
 func (a *api) reporter(ctx context.Context, in DevicePath) (fleet.DeviceID, error) {
 	d, err := a.find(ctx, in)
 	return d.ID, err
@@ -58,7 +58,7 @@ type listVitalsInput struct {
 	StepMS int64     `query:"step_ms" minimum:"0" maximum:"31536000000" doc:"Width of a step; rounded up to whole steps of five minutes, or whole hours if since is more than three days ago, and as long as it takes for 2,000 steps at most"`
 }
 
-// interval is the time asked for.
+// interval returns the requested time span.
 func (in *listVitalsInput) interval(now time.Time) (since, until time.Time) {
 	since, until = in.Since, in.Until
 	if until.IsZero() {
@@ -79,7 +79,7 @@ func (a *api) listVitals(ctx context.Context, _ fleet.Principal, in *listVitalsI
 	since, until := in.interval(time.Now())
 	points, err := a.Reports.VitalsHistory(ctx, id, since, until, time.Duration(in.StepMS)*time.Millisecond)
 	if err == nil && len(points) == 0 {
-		_, err = a.Reports.Vitals(ctx, id) // fails if the device never reported any
+		_, err = a.Reports.Vitals(ctx, id) // fails if the device never sent a report
 	}
 	if err != nil {
 		return nil, err

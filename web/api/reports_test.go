@@ -76,7 +76,7 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// eventsByKind reads events until there is one of each of n kinds.
+// eventsByKind reads events until it has one of each of n kinds.
 func eventsByKind(t *testing.T, lines *bufio.Scanner, n int) map[string]eventView {
 	t.Helper()
 	events := map[string]eventView{}
@@ -87,8 +87,7 @@ func eventsByKind(t *testing.T, lines *bufio.Scanner, n int) map[string]eventVie
 	return events
 }
 
-// A device with stock firmware reports nothing, and is distinguished from one
-// that does not exist.
+// A device with stock firmware has no reports, which differs from a device that does not exist.
 func TestNoReports(t *testing.T) {
 	w := newWorld(t)
 	for path, code := range map[string]string{"/vitals": "no_vitals", "/vitals/history": "no_vitals",
@@ -118,8 +117,8 @@ func TestNoReports(t *testing.T) {
 	}
 }
 
-// Summaries of core dumps, jobs and configurations are what tools would answer: a model
-// that may not call these does not see them, on no page, in no time line, as no event.
+// Summaries of core dumps, jobs and configurations count as results of tools: a model that may not
+// call these tools does not see them, on no page, in no timeline, as no event.
 func TestModelsSeeNoReportsOfOtherTools(t *testing.T) {
 	w := newWorld(t)
 	device := "/devices/" + string(unit)
@@ -155,7 +154,7 @@ func TestModelsSeeNoReportsOfOtherTools(t *testing.T) {
 		sees("the configuration", device+"/timeline", `"configured"`, want.config)
 		sees("the job", device+"/jobs", "not what was announced", want.job)
 		seen := map[string]bool{}
-		w.events.Publish(fleet.Event{Kind: fleet.EventDevice, Device: unit}) // which all see
+		w.events.Publish(fleet.Event{Kind: fleet.EventDevice, Device: unit}) // visible to all
 		for lines := streams[name]; lines.Scan() && !strings.Contains(lines.Text(), `"kind":"device"`); {
 			for _, kind := range []string{"core_dump", "job", "config"} {
 				seen[kind] = seen[kind] || strings.Contains(lines.Text(), `"kind":"`+kind+`"`)

@@ -77,7 +77,7 @@ func newSides(t *testing.T, w *world) sides {
 		f := ok(w.post(t, "/fanouts", fmt.Sprintf(
 			`{"q":"id:%s","tool":"self.say","arguments":{"text":%q}}`, id, b.name)))
 		b.fanOut = decode[FanOutView](t, f, 201).ID.String()
-		w.await(t, "/fanouts/"+b.fanOut) // its calls are not asked about
+		w.await(t, "/fanouts/"+b.fanOut) // no test reads its calls
 		b.conversation = w.conversation(t, id, b.name)
 		remove := w.askFirst(t, "self.say")
 		asked := decode[callView](t, w.post(t, at+"/calls", `{"tool":"self.say","arguments":{"text":"`+b.name+`"}}`), 200)
@@ -87,7 +87,7 @@ func newSides(t *testing.T, w *world) sides {
 	return all
 }
 
-// conversation puts a conversation of a device on record.
+// conversation stores a conversation of a device.
 func (w *world) conversation(t *testing.T, id fleet.DeviceID, upstream string) string {
 	t.Helper()
 	c := fleet.Conversation{ID: uuid.Must(uuid.NewV7()), Device: id, Upstream: upstream, Begin: time.Now().UTC()}
@@ -97,7 +97,7 @@ func (w *world) conversation(t *testing.T, id fleet.DeviceID, upstream string) s
 	return c.ID.String()
 }
 
-// coreDump puts a core dump of a device on record, as if it had uploaded one.
+// coreDump stores a core dump of a device, as if the device had uploaded it.
 func (w *world) coreDump(t *testing.T, id fleet.DeviceID, text string) string {
 	t.Helper()
 	url, err := w.snapshots.CoreDumpURL(t.Context(), id, uuid.Must(uuid.NewV7()), time.Hour)
@@ -113,9 +113,9 @@ func (w *world) coreDump(t *testing.T, id fleet.DeviceID, text string) string {
 	return c.ID.String()
 }
 
-// address fills in a path of the document with what belongs to a device.
+// address fills in a path of the document with a device or its records.
 func (b *belongings) address(of string) string {
-	id := "%20" // of nothing: nothing happens
+	id := "%20" // of no object: nothing happens
 	switch strings.Split(of, "/")[1] {
 	case "devices":
 		id = string(b.device)
@@ -145,7 +145,7 @@ func (b *belongings) address(of string) string {
 	})
 }
 
-// scoped makes a token for the devices inside, or with "" for all.
+// scoped creates a token for the devices inside, or with "" for all.
 func (w *world) scoped(t *testing.T, role fleet.Role, scope string) string {
 	t.Helper()
 	_, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: string(role) + " of " + scope,
@@ -156,7 +156,7 @@ func (w *world) scoped(t *testing.T, role fleet.Role, scope string) string {
 	return secret
 }
 
-// Both ways in which a call is read keep to the scope.
+// Both ways to read a call obey the scope.
 func TestScopeOfCalls(t *testing.T) {
 	w := newWorld(t)
 	newSides(t, w)
@@ -172,7 +172,7 @@ func TestScopeOfCalls(t *testing.T) {
 	}
 }
 
-// What belongs to a device outside of the scope is nowhere to be read.
+// Nothing that belongs to a device outside of the scope is readable.
 func TestScopeLeaksNothing(t *testing.T) {
 	w := newWorld(t)
 	w.api.failures = unlimited()
@@ -246,7 +246,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 		}
 	}
 
-	// Events: what happens to the hidden device does not come, what happens to the other does.
+	// Events: those of the hidden device do not arrive, those of the other do.
 	w.post(t, "/devices/"+string(other)+"/calls", `{"tool":"self.say","arguments":{"text":"`+marker+`"}}`)
 	w.post(t, "/devices/"+string(other)+"/hold", `{"reason":"`+marker+`"}`)
 	w.post(t, "/fanouts", `{"q":"id:`+string(other)+`","tool":"self.get_device_status"}`)
@@ -266,7 +266,7 @@ func TestScopeLeaksNothing(t *testing.T) {
 	}
 }
 
-// An act of a principal whose scope is narrower reaches no further.
+// An act of a principal with a narrower scope reaches no further.
 func TestScopeOfActs(t *testing.T) {
 	w := newWorld(t)
 	newSides(t, w)
@@ -301,7 +301,7 @@ func TestScopeOfActs(t *testing.T) {
 	}
 }
 
-// A token's rate is answered as HTTP has it.
+// A token above its rate gets the response that HTTP defines.
 func TestTokenRate(t *testing.T) {
 	w := newWorld(t)
 	made := decode[newTokenView](t, w.post(t, "/tokens",
@@ -317,7 +317,7 @@ func TestTokenRate(t *testing.T) {
 	if p := last.problem(t); p.Status != 429 || p.Code != "token_rate" {
 		t.Errorf("the third request of a minute is answered %+v", p)
 	}
-	// A place comes back 30 seconds after the second request.
+	// A slot becomes free 30 seconds after the second request.
 	if wait, err := strconv.Atoi(last.header.Get("Retry-After")); err != nil || wait < 1 || wait > 30 {
 		t.Errorf("Retry-After %q", last.header.Get("Retry-After"))
 	}
@@ -326,7 +326,7 @@ func TestTokenRate(t *testing.T) {
 	}
 }
 
-// A principal cannot make another that may do more.
+// A principal cannot create another with more permissions.
 func TestNoWiderPrincipals(t *testing.T) {
 	w := newWorld(t)
 	for _, r := range []operator.TokenRequest{
@@ -369,7 +369,7 @@ func TestAccessOfOperators(t *testing.T) {
 	if now.Role != fleet.RoleAdmin || now.Scope != "" || now.Rest != "" {
 		t.Errorf("changed to %+v", now)
 	}
-	decode[operatorView](t, patch(ann.ID.String(), `{"role":"viewer"}`), 200) // bob is the last one now
+	decode[operatorView](t, patch(ann.ID.String(), `{"role":"viewer"}`), 200) // bob is the last admin now
 	err := w.operators.SetAccess(t.Context(), fleet.Principal{Kind: fleet.KindOperator, ID: bob.ID.String(), Name: "bob",
 		Role: fleet.RoleAdmin}, bob.ID, operator.Access{Role: fleet.RoleViewer})
 	if e, ok := err.(*fleet.Error); !ok || e.Code != "self_access" {

@@ -84,13 +84,13 @@ func (a *api) listSerials(_ context.Context, _ fleet.Principal, in *serialsInput
 	return pageOf(page, serial), nil
 }
 
-// serialListInput holds the request itself: the list is read as it comes.
+// serialListInput contains the request itself: the list is read as it arrives.
 type serialListInput struct {
 	r *http.Request
 	w http.ResponseWriter
 }
 
-// Resolve keeps the request for the handler; it is not part of the document.
+// Resolve stores the request for the handler; it is not part of the document.
 func (in *serialListInput) Resolve(ctx huma.Context) []error {
 	in.r, in.w = humachi.Unwrap(ctx)
 	return nil
@@ -119,7 +119,7 @@ func (a *api) loadSerials(ctx context.Context, by fleet.Principal, in *serialLis
 	return answerWith(serialLoadView(done)), nil
 }
 
-// lineProblems is a refused list as a problem, with a line in each error.
+// lineProblems returns a refused list as a problem, with a line number in each error.
 func lineProblems(file *enrolment.SerialFileError) *problem {
 	p := known(file)
 	for _, l := range file.Problems {

@@ -68,7 +68,7 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_request.snapshots")
 	}
 	if in.Call != "" {
-		id, _ := uuid.Parse(in.Call) // the document asks for a UUID
+		id, _ := uuid.Parse(in.Call) // huma has validated the UUID
 		shots, err := a.Pictures.SnapshotsOfCall(ctx, id, in.Limit)
 		if err != nil {
 			return nil, err
@@ -91,8 +91,8 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 	return listOf(shots, snapshot), nil
 }
 
-// pictureOutput is a picture as a browser may keep it: it came from a device,
-// so nothing in it is to run.
+// pictureOutput is a picture that a browser may cache: it came from a device, so the browser must
+// not execute anything in it.
 type pictureOutput struct {
 	ContentType  string `header:"Content-Type"`
 	CacheControl string `header:"Cache-Control"`

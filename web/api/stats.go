@@ -16,7 +16,7 @@ func (a *api) registerStats() {
 		summary: "Show the fleet at a glance"}, a.getStats)
 }
 
-// Bounds of a look back.
+// Limits of a time span.
 const (
 	defaultLookBack = 24 * time.Hour
 	maxStretches    = 1000
@@ -44,7 +44,7 @@ type PresenceCounts struct {
 	Unresponsive int `json:"unresponsive"`
 	Offline      int `json:"offline"`
 	Pending      int `json:"pending"`
-	// Of samples it is 0.
+	// In samples it is 0.
 	Conversations int `json:"between_conversations" doc:"Offline devices that connect only during conversations; not counted in offline. 0 in presence_over_time"`
 }
 

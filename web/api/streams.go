@@ -7,8 +7,8 @@ import (
 	"fleetd/fleet"
 )
 
-// maxStreams is how many event streams a token may hold open: each costs a
-// connection, a buffer, and work for every event.
+// maxStreams is how many event streams a token may have open: each costs a connection, a buffer,
+// and work for every event.
 const maxStreams = 20
 
 // streamCount counts the open event streams of each token.
@@ -17,8 +17,8 @@ type streamCount struct {
 	open map[string]int
 }
 
-// enter counts a stream in; leave must be called after it. The problem says
-// that there are too many.
+// enter counts a stream; the caller must call leave after it. It returns a problem if there are too
+// many.
 func (s *streamCount) enter(token string) (leave func(), _ *problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

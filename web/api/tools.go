@@ -52,7 +52,7 @@ func audience(t fleet.Tool) fleet.Audience {
 	return fleet.AudienceModel
 }
 
-// hiddenTool reports whether the tool does not exist for a language model.
+// hiddenTool reports whether the tool is hidden from a language model.
 func hiddenTool(by fleet.Principal, t fleet.Tool) bool { return by.Kind.IsModel() && !by.SeesTool(t) }
 
 func rawOrNull(raw json.RawMessage) json.RawMessage {
@@ -166,8 +166,8 @@ func (a *api) diffInventories(ctx context.Context, by fleet.Principal, in *diffI
 		Removed: listOf(d.Removed, tool).Body.Items, Changed: changed.Body.Items}), nil
 }
 
-// pick returns the inventory asked for, which the device must have had, or the
-// one at the given place.
+// pick returns the requested inventory, which the device must have had, or the one at the given
+// index.
 func pick(records []fleet.InventoryRecord, param, id string, place int) (string, error) {
 	if id == "" && place < len(records) {
 		return records[place].InventoryID, nil

@@ -16,17 +16,17 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Bounds of an upload.
+// Limits of an upload.
 const (
-	formExtra     = 1 << 20          // what a form wraps around its file
-	formMemory    = 1 << 20          // of a form; the rest of its file waits on disk
+	formExtra     = 1 << 20          // the form around its file
+	formMemory    = 1 << 20          // of a form; the rest of its file is on disk
 	uploadStall   = 30 * time.Second // without a byte
-	uploadTimeout = 30 * time.Minute // of the whole: a modem's pace
+	uploadTimeout = 30 * time.Minute // for the whole upload: a modem's pace
 	answerTimeout = time.Minute
 )
 
-// uploadInput holds the request itself: its body can be as large as a flash
-// chip, and is read as it comes.
+// uploadInput contains the request itself: its body can be as large as a flash chip, and is read as
+// it arrives.
 type uploadInput struct {
 	Board    string `query:"board" maxLength:"200" doc:"Board that the image was built for, as its devices name it; without it, every board with the image's chip"`
 	Notes    string `query:"notes" maxLength:"10000"`
@@ -37,7 +37,7 @@ type uploadInput struct {
 	w http.ResponseWriter
 }
 
-// Resolve keeps the request for the handler; the document has no words for it.
+// Resolve stores the request for the handler; the document cannot express it.
 func (in *uploadInput) Resolve(ctx huma.Context) []error {
 	in.r, in.w = humachi.Unwrap(ctx)
 	return nil
@@ -66,8 +66,8 @@ func describeUpload(a *api, h *huma.Operation) {
 	also[imageView](a, h, "201", "The image is on record")
 }
 
-// describeUploadBody must run after the registration: if huma knew of the body
-// before, it would read it whole.
+// describeUploadBody must run after the registration: huma would read a body that it knows about
+// into memory.
 func describeUploadBody(op *huma.Operation) {
 	file := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	text := &huma.Schema{Type: huma.TypeString}
@@ -107,7 +107,7 @@ func (a *api) uploadImage(ctx context.Context, by fleet.Principal, in *uploadInp
 	return out, nil
 }
 
-// receive hands the body on, or the file of the form in it.
+// receive passes on the body, or the file in its form.
 func (a *api) receive(ctx context.Context, by fleet.Principal, in *uploadInput, body *uploadBody) (firmware.Image, bool,
 	error) {
 	u := firmware.ImageUpload{Body: body, FileName: in.FileName, Board: in.Board, Notes: in.Notes}
@@ -122,7 +122,7 @@ func (a *api) receive(ctx context.Context, by fleet.Principal, in *uploadInput, 
 	return a.receiveForm(ctx, by, in, u)
 }
 
-// upload stores the image, or says what it would be.
+// upload stores the image, or returns a preview of it.
 func (a *api) upload(ctx context.Context, by fleet.Principal, in *uploadInput, u firmware.ImageUpload) (firmware.Image,
 	bool, error) {
 	if in.DryRun {
@@ -176,8 +176,8 @@ func imageTooLarge() *problem {
 		fleet.Refuse(fleet.ErrInvalid, "image_too_large.upload", "limit", firmware.MaxImageBytes>>20))
 }
 
-// uploadBody reads a body as long as bytes keep coming, up to a bound, and
-// remembers how reading failed: what lies between may lose the cause.
+// uploadBody reads a body as long as bytes arrive, up to a limit, and records how reading failed,
+// because the readers in between may lose the cause.
 type uploadBody struct {
 	body  io.ReadCloser
 	conn  *http.ResponseController
@@ -195,7 +195,7 @@ func (b *uploadBody) Read(p []byte) (int, error) {
 	if deadline.After(b.until) {
 		deadline = b.until
 	}
-	_ = b.conn.SetReadDeadline(deadline) // not every writer is a connection's
+	_ = b.conn.SetReadDeadline(deadline) // some writers have no connection
 	n, err := b.body.Read(p)
 	if err != nil {
 		b.err = err
@@ -205,8 +205,8 @@ func (b *uploadBody) Read(p []byte) (int, error) {
 
 func (b *uploadBody) Close() error { return b.body.Close() }
 
-// fault is what was wrong with the body as such; nil if nothing, or if it was
-// not read to its end.
+// fault returns the error of the body itself; nil if there is none, or if it was not read to its
+// end.
 func (b *uploadBody) fault() *problem {
 	var large *http.MaxBytesError
 	switch {
@@ -218,8 +218,8 @@ func (b *uploadBody) fault() *problem {
 	return refused(http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.upload", "stall_ms", uploadStall))
 }
 
-// finish takes the rest of a body that was refused early, since many clients
-// read no answer before they have said all, and gives the answer its time.
+// finish reads the rest of a body that was refused early, because many clients read no response
+// before they have sent everything, and sets the deadline of the response.
 func (b *uploadBody) finish() {
 	if b.err == nil {
 		_, _ = io.Copy(io.Discard, b)

@@ -23,7 +23,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// upload sends a body as it is.
+// upload sends a body unchanged.
 func (w *world) upload(t testing.TB, path, mediaType string, body io.Reader) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+prefix+path, body)
@@ -48,7 +48,7 @@ func (w *world) upload(t testing.TB, path, mediaType string, body io.Reader) rep
 func (w *world) push(t testing.TB, app esptest.App) imageView {
 	t.Helper()
 	r := w.upload(t, "/images", "application/octet-stream", bytes.NewReader(app.Bytes()))
-	return decode[imageView](t, r, min(max(r.status, 200), 201)) // it may be there already
+	return decode[imageView](t, r, min(max(r.status, 200), 201)) // it may already exist
 }
 
 func TestUpload(t *testing.T) {
@@ -101,7 +101,7 @@ func TestUploadForm(t *testing.T) {
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
 	file, _ := form.CreateFormFile("file", "../../xiaozhi.bin")
-	_, _ = file.Write(esptest.App{Size: 3 << 20}.Bytes()) // more than is kept in memory
+	_, _ = file.Write(esptest.App{Size: 3 << 20}.Bytes()) // more than the memory for forms
 	_ = form.WriteField("board", "bread-compact-wifi")
 	_ = form.WriteField("notes", "from a form")
 	_ = form.Close()
@@ -129,7 +129,7 @@ func TestBadUploads(t *testing.T) {
 		name, mediaType string
 		body            io.Reader
 		status          int
-		code            string // "" takes any: package espimage names the fault
+		code            string // "" accepts any: package espimage names the fault
 	}{
 		{"nothing", "application/octet-stream", http.NoBody, 422, ""},
 		{"a text", "application/octet-stream", strings.NewReader("hello"), 422, ""},
@@ -154,8 +154,8 @@ func TestBadUploads(t *testing.T) {
 	}
 }
 
-// zeros is an endless file that begins like an image. The counter is atomic:
-// net/http may still read the body after the answer to a request came.
+// zeros is an infinite file that begins like an image. The counter is atomic: net/http may still
+// read the body after the response has arrived.
 type zeros struct{ sent atomic.Int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -166,7 +166,7 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A claim of 2 GB is refused before a byte of it is read.
+// A declared length of 2 GB is refused before a byte of it is read.
 func TestUploadClaimsTooMuch(t *testing.T) {
 	w := newWorld(t)
 	conn, err := net.Dial("tcp", w.Listener.Addr().String())
@@ -188,7 +188,7 @@ func TestUploadClaimsTooMuch(t *testing.T) {
 	}
 }
 
-// 2 GB that come without a Content-Length end at the bound, a form's file too.
+// 2 GB without a Content-Length end at the limit, a form's file too.
 func TestUploadStreamsTooMuch(t *testing.T) {
 	w := newWorld(t)
 	formHead := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x.bin\"\r\n\r\n"
@@ -208,8 +208,8 @@ func TestUploadStreamsTooMuch(t *testing.T) {
 	}
 }
 
-// No upload is held in memory. The test does not run in parallel with others,
-// whose memory it would count.
+// No upload is wholly in memory. The test does not run in parallel with others, whose memory it
+// would count.
 func TestUploadMemory(t *testing.T) {
 	a := newAPI(Options{Operators: operator.New(tokenStore{}), Firmware: firmware.New(firmware.Options{})})
 	server := httptest.NewServer(mounted(a))
@@ -235,8 +235,8 @@ func TestUploadMemory(t *testing.T) {
 	}
 }
 
-// An upload may take longer than any other request, as long as it goes on: here the
-// time of other requests is over before its body is read.
+// An upload may take longer than any other request, as long as bytes arrive: here the time of other
+// requests is over before its body is read.
 func TestSlowUpload(t *testing.T) {
 	w := newWorld(t)
 	slow := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -251,7 +251,7 @@ func TestSlowUpload(t *testing.T) {
 	decode[imageView](t, w.upload(t, "/images", "", bytes.NewReader(esptest.App{Size: 200_000}.Bytes())), 201)
 }
 
-// A client that goes away in the middle leaves nothing.
+// A client that disconnects in the middle leaves nothing behind.
 func TestUploadBreaksOff(t *testing.T) {
 	w := newWorld(t)
 	app := esptest.App{Size: 500_000}.Bytes()

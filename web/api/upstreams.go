@@ -60,12 +60,12 @@ type UpstreamView struct {
 	Health    upstreamHealthView `json:"health"`
 }
 
-// TransformSchema says that updated_at may be null.
+// TransformSchema marks updated_at as nullable.
 func (UpstreamView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "updated_at")
 }
 
-// upstreamHealthView is how conversations with a voice server began.
+// upstreamHealthView counts how conversations with a voice server began.
 type upstreamHealthView struct {
 	LastSuccess   *time.Time `json:"last_success" doc:"null: none since the voice server was changed, or none among the last 500 conversations before fleetd started"`
 	HelloMs       int64      `json:"hello_ms" doc:"Until its hello, the last time"`
@@ -78,7 +78,7 @@ type upstreamHealthView struct {
 	Conversations int        `json:"conversations" doc:"Open now"`
 }
 
-// TransformSchema says what may be null.
+// TransformSchema marks the properties that may be null.
 func (upstreamHealthView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "last_success", "last_failure", "retry_at")
 }
@@ -134,8 +134,7 @@ func (a *api) upstream(u upstream.State, err error) (*answer[UpstreamView], erro
 	return answerWith(viewUpstream(u)), nil
 }
 
-// UpstreamFields are the fields of a voice server that can be set; nil leaves one
-// as it is.
+// UpstreamFields are the settable fields of a voice server; nil leaves one unchanged.
 type UpstreamFields struct {
 	Name     *string        `json:"name,omitempty" maxLength:"120"`
 	Kind     *upstream.Kind `json:"kind,omitempty" enum:"websocket,ota,none" doc:"Default for a new one: websocket"`
@@ -175,7 +174,7 @@ func (a *api) updateUpstream(ctx context.Context, by fleet.Principal, in *update
 	var err error
 	if change != (upstream.Change{}) || in.Body.Position == nil {
 		u, err = a.Upstreams.Update(ctx, by, version, id, change)
-		version = 0 // which it was
+		version = 0 // Update has checked it
 	}
 	if err == nil && in.Body.Position != nil {
 		u, err = a.Upstreams.Move(ctx, by, version, id, *in.Body.Position)
@@ -192,7 +191,7 @@ func (a *api) deleteUpstream(ctx context.Context, by fleet.Principal, in *delete
 	return &empty{}, a.Upstreams.Delete(ctx, by, in.Version, in.uuid())
 }
 
-// UpstreamCheckView is what came of trying a voice server.
+// UpstreamCheckView is the result of a test of a voice server.
 type UpstreamCheckView struct {
 	OK      bool   `json:"ok"`
 	TookMs  int64  `json:"took_ms"`
@@ -213,7 +212,7 @@ type matchUpstreamInput struct {
 	Device string `query:"device" required:"true" minLength:"1" maxLength:"80" doc:"Device id; a MAC address in any form"`
 }
 
-// UpstreamMatchView says which voice server a device gets.
+// UpstreamMatchView is the voice server that a device gets.
 type UpstreamMatchView struct {
 	DeviceID fleet.DeviceID       `json:"device_id"`
 	Upstream *UpstreamNameView    `json:"upstream" doc:"The one that it uses in its next conversation; null: none matches"`
@@ -222,12 +221,12 @@ type UpstreamMatchView struct {
 	Steps    []upstreamStepView   `json:"steps" nullable:"false" doc:"Outcome for each one in the list"`
 }
 
-// TransformSchema says that upstream may be null.
+// TransformSchema marks upstream as nullable.
 func (UpstreamMatchView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "upstream", "account")
 }
 
-// upstreamAccountView is what an OTA address answered for a device.
+// upstreamAccountView is the response of an OTA address for a device.
 type upstreamAccountView struct {
 	URL     string    `json:"url" doc:"Of the WebSocket that it hands out; empty: none"`
 	Code    string    `json:"code" doc:"Code to enter at the voice server, to bind the device to an account; empty: not needed"`

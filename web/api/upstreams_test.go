@@ -47,7 +47,7 @@ func TestUpstreams(t *testing.T) {
 		t.Errorf("the list is %s", got)
 	}
 
-	// Secrets can be written, not read, and reach the link.
+	// Secrets can be written but not read, and reach the link.
 	c, ok := w.upstreams.Choose(t.Context(), unit)
 	if !ok || c.ID != office.ID || c.Key != "bearer-of-all" || c.Tools {
 		t.Errorf("a device without the tag gets %+v", c)
@@ -75,7 +75,7 @@ func TestUpstreams(t *testing.T) {
 	path := "/upstreams/" + office.ID.String()
 	patch := func(body string) reply { return w.as(t, fleet.RoleAdmin, "PATCH", path, body) }
 	for _, tt := range []struct{ body, code string }{
-		{`{"url":"wss://elsewhere.test/v"}`, "invalid_upstream_secret"}, // a token goes to no other server
+		{`{"url":"wss://elsewhere.test/v"}`, "invalid_upstream_secret"}, // a token is never sent to another server
 		{`{"auth":"secret"}`, "invalid_upstream_secret"},
 		{`{"auth":"none","secret":"x"}`, "invalid_upstream_secret"},
 		{`{"url":"http://o.test/v"}`, "invalid_upstream_url"},
@@ -152,15 +152,15 @@ func TestUpstreams(t *testing.T) {
 		t.Errorf("the audit has %s", audit)
 	}
 
-	// Another process sees the same.
+	// Another process reads the same.
 	w.restartUpstreams(t)
 	if again := w.upstreams.States(); len(again) != 2 || again[1].Name != "lab" {
 		t.Errorf("%+v", again)
 	}
 }
 
-// How a voice server did before a restart is read from the conversations since it
-// was changed, until one has begun after it.
+// The health of a voice server before a restart comes from the conversations since its last change,
+// until the first conversation after the restart.
 func TestUpstreamHealthBeforeARestart(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"well", "failing", "changed", "new"} {
@@ -215,7 +215,7 @@ func TestUpstreamHealthBeforeARestart(t *testing.T) {
 		t.Error("three failures in a row before a restart are none after it")
 	}
 
-	// What happens from now on counts more.
+	// Later conversations count more.
 	now := ended.Add(time.Minute)
 	w.upstreamLink.set(upstream.Health{Failures: 1, LastFailure: &now, LastError: fleet.EndedNoHello})
 	if h := w.upstream(t, "failing").Health; h.Failures != 4 || h.LastError != fleet.EndedNoHello || *h.LastSuccess != earlier {
@@ -227,7 +227,7 @@ func TestUpstreamHealthBeforeARestart(t *testing.T) {
 	}
 }
 
-// restartUpstreams reads the table as a process that starts does.
+// restartUpstreams reads the table as a new process does.
 func (w *world) restartUpstreams(t *testing.T) {
 	t.Helper()
 	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))

@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// A call that waits for its device, from its beginning to each of its ends: sent once
-// when the device is back, expired, canceled by those who may, and by no one else.
+// A call that waits for its device reaches each of its ends: sent once when the device is back,
+// expired, or canceled by permitted principals and no others.
 func TestWaitingCallOverREST(t *testing.T) {
 	w := newWorld(t)
 	var mu sync.Mutex
@@ -104,7 +104,7 @@ func TestWaitingCallOverREST(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.connect(other)
-	eventually(t, func() bool { return state(orphan.ID).State.Final() }) // the last that waits
+	eventually(t, func() bool { return state(orphan.ID).State.Final() }) // the last waiting call
 	for id, want := range map[uuid.UUID]fleet.CallState{stays.ID: fleet.CallSucceeded, orphan.ID: fleet.CallCanceled,
 		own.ID: fleet.CallCanceled, others.ID: fleet.CallCanceled} {
 		if got := state(id); got.State != want {
@@ -117,7 +117,7 @@ func TestWaitingCallOverREST(t *testing.T) {
 	if p := w.as(t, fleet.RoleOperator, http.MethodPost, at(stays.ID)+"/cancel", "").problem(t); p.Code != "call_not_waiting" {
 		t.Errorf("after it was sent: %+v", p)
 	}
-	after := makes(18, "") // the device is there
+	after := makes(18, "") // the device is connected
 	eventually(t, func() bool { return state(after.ID).State == fleet.CallSucceeded })
 	mu.Lock()
 	defer mu.Unlock()

@@ -47,7 +47,7 @@ type WebhookView struct {
 	Last      *deliveryView       `json:"last_delivery" doc:"null before the first"`
 }
 
-// TransformSchema says that last_delivery may be null.
+// TransformSchema marks last_delivery as nullable.
 func (WebhookView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "last_delivery")
 }

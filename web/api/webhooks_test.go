@@ -38,7 +38,7 @@ func (w *world) stored(t *testing.T) (rows []string) {
 	return rows
 }
 
-// wantNowhere fails for a row that holds the secret, as text or as bytes.
+// wantNowhere fails for a row that contains the secret, as text or as bytes.
 func (w *world) wantNowhere(t *testing.T, secrets ...string) {
 	t.Helper()
 	rows := w.stored(t)
@@ -56,8 +56,8 @@ func (w *world) wantNowhere(t *testing.T, secrets ...string) {
 	}
 }
 
-// The address of a webhook is a secret of its receiver: it is posted to, and
-// never shown again.
+// The address of a webhook is a secret of its receiver: fleetd posts to it, and never shows it
+// again.
 func TestWebhookAddressesAreSecrets(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan string, 10)
@@ -76,7 +76,7 @@ func TestWebhookAddressesAreSecrets(t *testing.T) {
 	if want := to.URL + "/…"; hook.URL != want {
 		t.Errorf("the address is shown as %q, want %q", hook.URL, want)
 	}
-	// What is shown may be sent back, and changes nothing.
+	// A client may send the shown value back, which changes nothing.
 	kept, _ := json.Marshal(map[string]any{"name": "room", "url": hook.URL})
 	changed := w.as(t, fleet.RoleAdmin, "PATCH", one, string(kept))
 	decode[WebhookView](t, changed, 200)
@@ -105,7 +105,7 @@ func TestWebhookAddressesAreSecrets(t *testing.T) {
 	}
 }
 
-// Addresses that an earlier version stored open are sealed at the start, once.
+// Addresses that an earlier version stored as plain text are encrypted once, at the start.
 func TestStoredWebhookAddressesAreSealed(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan string, 10)

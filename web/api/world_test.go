@@ -57,8 +57,7 @@ var tools = []fleet.Tool{
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)},
 }
 
-// world is the API over the real domain and a real PostgreSQL; the devices
-// alone are scripted.
+// world is the API over the real domain and a real PostgreSQL; only the devices are scripted.
 type world struct {
 	*httptest.Server
 	api       *api
@@ -90,7 +89,7 @@ type world struct {
 	upstreamLink upstreamLink
 }
 
-// upstreamLink is a relay that knows what a test says.
+// upstreamLink is a fake relay that a test controls.
 type upstreamLink struct {
 	mu      sync.Mutex
 	health  upstream.Health
@@ -111,7 +110,7 @@ func (l *upstreamLink) CheckUpstream(_ context.Context, c upstream.Choice) upstr
 	return l.outcome
 }
 
-// encoder writes calls for previews; how devices get them is the broker's.
+// encoder encodes calls for previews; the broker encodes them for devices.
 type encoder struct{}
 
 func (encoder) EncodeCall(_ fleet.DeviceID, inv fleet.Invocation) (call.WireCall, error) {
@@ -125,12 +124,12 @@ var root = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: f
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
-		t.Parallel() // each test makes its own world, and mostly waits for that
+		t.Parallel() // each test creates its own world, which takes most of its time
 	}
 	return newWorldAlone(t)
 }
 
-// newWorldAlone makes a world while no test that is parallel runs.
+// newWorldAlone creates a world while no parallel test runs.
 func newWorldAlone(t testing.TB) *world {
 	t.Helper()
 	db := pgtest.New(t)
@@ -145,7 +144,7 @@ func newWorldAlone(t testing.TB) *world {
 	return w
 }
 
-// mounted is the API where package web has it.
+// mounted returns the API at the path where package web mounts it.
 func mounted(a *api) http.Handler {
 	r := chi.NewMux()
 	r.Mount(prefix, a.handler())
@@ -160,7 +159,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.presence = fleet.NewPresences(fleet.PresenceOptions{Store: w.store, Log: log, Events: w.events, Node: "test",
 		WriteEvery: 10 * time.Millisecond})
-	if err := w.presence.Recover(t.Context()); err != nil { // else answers do not wait for what connects
+	if err := w.presence.Recover(t.Context()); err != nil { // else responses do not wait for connecting devices
 		t.Fatal(err)
 	}
 	w.openKeys(t, log)
@@ -278,8 +277,8 @@ func (w *world) run(t testing.TB, services ...func(context.Context) error) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// settle fills the world: a token per role, two devices that joined and listed
-// their tools, one that waits, and the first of them connected.
+// settle fills the world: a token per role, two devices that joined and listed their tools, one
+// that waits, and a connection of the first.
 func (w *world) settle(t testing.TB) {
 	t.Helper()
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
@@ -344,7 +343,7 @@ func (w *world) listing(t testing.TB, id fleet.DeviceID, tools []fleet.Tool) {
 	}
 }
 
-// connect puts a device on line that answers every call with "true".
+// connect connects a device that answers every call with "true".
 func (w *world) connect(id fleet.DeviceID) {
 	w.link.Connect(id, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 		return fleettest.Text("true"), nil
@@ -353,7 +352,7 @@ func (w *world) connect(id fleet.DeviceID) {
 		At: time.Now().UTC()})
 }
 
-// reply is an answer, read.
+// reply is a response that has been read.
 type reply struct {
 	status int
 	header http.Header
@@ -385,7 +384,7 @@ func decode[T any](t testing.TB, r reply, status int) T {
 	return v
 }
 
-// as makes a request with the token of a role ("" for none). Headers come in pairs.
+// as sends a request with the token of a role ("" for none). Headers are given in pairs.
 func (w *world) as(t testing.TB, role fleet.Role, method, path, body string, header ...string) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.URL+prefix+path, strings.NewReader(body))
@@ -419,7 +418,7 @@ func (w *world) get(t testing.TB, path string) reply {
 	return w.as(t, fleet.RoleViewer, http.MethodGet, path, "")
 }
 
-// post acts as an admin, who may do everything.
+// post sends a request as an admin, who may do everything.
 func (w *world) post(t testing.TB, path, body string, header ...string) reply {
 	t.Helper()
 	return w.as(t, fleet.RoleAdmin, http.MethodPost, path, body, header...)

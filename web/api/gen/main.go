@@ -1,8 +1,8 @@
-// Command gen prints the OpenAPI document of the REST interface, as a server
-// shows it, for generators of clients.
+// Command gen prints the OpenAPI document of the REST interface, in the same form as a server
+// serves it, for generators of clients.
 //
-// It starts no server and opens no database: the document follows from the
-// declarations of package api alone. scripts/generate runs it.
+// It starts no server and opens no database: the document depends only on the declarations in
+// package api. scripts/generate runs it.
 package main
 
 import (
