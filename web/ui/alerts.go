@@ -18,7 +18,7 @@ const (
 	PathAlertSettings = "/settings/alerts" // GET page, POST thresholds
 )
 
-// AlertPath is the page of an alert; POST "acknowledge" takes a note.
+// AlertPath is the page of an alert; POST "acknowledge" accepts a note.
 func AlertPath(id string, parts ...string) string {
 	path := PathAlerts + "/" + url.PathEscape(id)
 	for _, p := range parts {
@@ -27,12 +27,12 @@ func AlertPath(id string, parts ...string) string {
 	return path
 }
 
-// An AlertsPage lists what is wrong, or was: GET [PathAlerts].
+// An AlertsPage lists open or ended alerts: GET [PathAlerts].
 type AlertsPage struct {
 	List    ListURL // with state
 	Cards   []AlertCard
 	Next    string
-	Problem string // why the last act was not done, in the page's language
+	Problem string // why the last act failed, in the page's language
 	Admin   bool
 }
 
@@ -43,27 +43,26 @@ type AlertPage struct {
 	Card    AlertCard
 	History []alert.Record
 	Problem string
-	Typed   string // note of an acknowledgement that was not accepted
+	Typed   string // note of a refused acknowledgement
 }
 
 // An AlertCard is one alert. A live stream sends it as a patch.
 type AlertCard struct {
 	Alert  alert.Alert
-	MayAct bool // the reader may acknowledge it
+	MayAct bool // the viewer may acknowledge it
 }
 
-// AlertsNow is what the overview begins with; a live stream replaces it whole.
+// AlertsNow is the first part of the overview; a live stream replaces it as a whole.
 type AlertsNow struct {
 	Cards    []AlertCard
-	Hidden   bool // the reader does not see the whole fleet
+	Hidden   bool // the viewer does not see the whole fleet
 	Settling bool // fleetd has just started: presence does not count yet
 }
 
-// An alertGroup is alerts of one kind, severity and state, which differ in what they
-// are about.
+// An alertGroup is alerts of one kind, severity and state, about different subjects.
 type alertGroup []AlertCard
 
-// groups are the cards in their order; those that are alike stand where the first does.
+// groups groups the cards in their order; a group is at the position of its first card.
 func (v AlertsNow) groups() (all []alertGroup) {
 	alike := func(a, b alert.Alert) bool {
 		return a.Kind == b.Kind && a.Severity == b.Severity && a.State == b.State && i18n.Has("alert.many."+string(a.Kind))
@@ -79,7 +78,7 @@ func (v AlertsNow) groups() (all []alertGroup) {
 	return all
 }
 
-// names are what the alerts are about.
+// names returns the subjects of the alerts.
 func (g alertGroup) names() string {
 	var all []string
 	for _, c := range g {
@@ -93,7 +92,7 @@ func (g alertGroup) names() string {
 	return strings.Join(all, " · ")
 }
 
-// began is when the first of them did.
+// began returns the earliest beginning of the alerts.
 func (g alertGroup) began() time.Time {
 	first := g[0].Alert.Began
 	for _, c := range g {
@@ -104,27 +103,27 @@ func (g alertGroup) began() time.Time {
 	return first
 }
 
-// An AlertSettingsPage says from when on something is wrong, and who gets mails:
-// GET [PathAlertSettings]. Administrators post the form to it, recipients and
-// language to "/mail", and nothing to "/mail/test".
+// An AlertSettingsPage shows the thresholds of alerts, and the recipients of mails: GET
+// [PathAlertSettings]. Administrators post the form to it, recipients and language to "/mail", and
+// an empty form to "/mail/test".
 type AlertSettingsPage struct {
 	Form       forms.Alerts
-	Recipients string // one a line
+	Recipients string // one per line
 	MailLang   string
 	Mail       alert.MailStatus
 	Admin      bool
-	Problem    string // why the last change was not made, in the page's language
+	Problem    string // why the last change failed, in the page's language
 }
 
 func (v AlertCard) id() string { return v.Alert.ID.String() }
 
-// what is the alert in words.
+// what returns the alert as text.
 func (v AlertCard) what(ctx context.Context) string {
 	p := page(ctx)
 	return i18n.BecauseMarked(p.Lang, p.Zone, "alert.what.", v.Alert.Reason())
 }
 
-// place leads to what the alert is about; key is the message of the link.
+// place returns the page that the alert is about; key is the message of the link.
 func (v AlertCard) place() (to, key string) {
 	switch {
 	case v.Alert.Query != "":
@@ -144,7 +143,7 @@ func (v AlertCard) tone() tone {
 	return alertTones[v.Alert.Severity]
 }
 
-// faviconOf is the icon of the tab while the worst alert that is open is so bad.
+// faviconOf returns the icon of the browser tab for the severity of the worst open alert.
 func faviconOf(worst alert.Severity) string {
 	switch worst {
 	case alert.Bad:

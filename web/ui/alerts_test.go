@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/alert"
 )
 
-// Alerts of one kind fold where the first of them stands; those of the whole fleet, and
-// those that are not alike, stay as they are.
+// Alerts of one kind fold at the position of the first; alerts of the whole fleet, and different
+// ones, remain separate.
 func TestAlertsOfOneKindFold(t *testing.T) {
 	at := time.Date(2026, 11, 23, 15, 0, 0, 0, time.UTC)
 	card := func(kind alert.Kind, severity alert.Severity, state alert.Status, name string, minute int) AlertCard {

@@ -28,11 +28,11 @@ func ApprovalPath(id string, parts ...string) string {
 	return path
 }
 
-// An ApprovalsPage is the inbox, or what was decided: GET [PathApprovals].
+// An ApprovalsPage is the inbox, or the decided approvals: GET [PathApprovals].
 type ApprovalsPage struct {
 	List      ListURL // with state
 	Cards     []ApprovalCard
-	Campaigns []CampaignNeed // that wait for an approval
+	Campaigns []CampaignNeed // waiting for an approval
 	Next      string
 }
 
@@ -43,8 +43,8 @@ type ApprovalPage struct {
 	Card ApprovalCard
 }
 
-// An ApprovalCard is an approval with what its reader may do about it. A live
-// stream sends it as a patch.
+// An ApprovalCard is an approval with the acts that its viewer may do. A live stream sends it as a
+// patch.
 type ApprovalCard struct {
 	Approval   call.Approval
 	DeviceName string
@@ -52,14 +52,14 @@ type ApprovalCard struct {
 	Sample     []fleet.Device // of a fan-out's devices
 	Whole      bool           // on its own page: with all facts
 	MayDecide  bool
-	Own        bool // the reader asked, or is linked to who did
-	MayRecall  bool // the reader may withdraw it
+	Own        bool // the viewer requested it, or is linked to the requester
+	MayRecall  bool // the viewer may withdraw it
 	Typed      string
-	// Description is how the device of a call describes the tool. Stale is set instead
-	// if that, or its firmware, is not what the approval names any more.
+	// Description is the device's description of the tool. Stale is set instead if the description
+	// or the firmware differs from the approval's.
 	Description string
 	Stale       *call.Stale
-	Problem     string // why the last act was not done, in the page's language
+	Problem     string // why the last act failed, in the page's language
 }
 
 func (v ApprovalCard) id() string { return v.Approval.ID.String() }
@@ -72,7 +72,7 @@ func (v ApprovalCard) waits(ctx context.Context) bool { return v.state(ctx) == c
 
 func (v ApprovalCard) isCall() bool { return v.Approval.Subject == call.ApprovalOfCall }
 
-// subjectPath is the page of what waits.
+// subjectPath returns the page of the call or fan-out that waits.
 func (v ApprovalCard) subjectPath() string {
 	if v.isCall() {
 		return CallPath(v.Approval.SubjectID.String())
@@ -84,7 +84,7 @@ func (v ApprovalCard) digest() string { return hex.EncodeToString(v.Approval.Dig
 
 func toolDigest(b call.BuildCount) string { return hex.EncodeToString(b.Tool[:]) }
 
-// staleText says why an approval was good for nothing any more.
+// staleText returns why an approval was outdated.
 func (v ApprovalCard) staleText(ctx context.Context) string {
 	switch v.Approval.Stale {
 	case call.StaleAsker:
@@ -99,7 +99,7 @@ func (v ApprovalCard) staleText(ctx context.Context) string {
 	return t(ctx, "approval.code.approval_stale")
 }
 
-// nowText says why approving would be refused as the device is now.
+// nowText returns why the present state of the device would make approving fail.
 func (v ApprovalCard) nowText(ctx context.Context) string {
 	switch *v.Stale {
 	case call.StaleTool:
@@ -116,7 +116,7 @@ func (v ApprovalCard) left(ctx context.Context) time.Duration {
 	return max(v.Approval.ExpiresAt.Sub(page(ctx).Now), 0).Truncate(time.Second)
 }
 
-// Confirm is the word to be typed before the tool is approved; "" for most.
+// Confirm returns the word that the viewer types to approve the tool; "" for most tools.
 func (v ApprovalCard) Confirm() string {
 	effect := fleet.EffectOf(v.Approval.Tool)
 	if effect == fleet.EffectNone {
@@ -128,7 +128,7 @@ func (v ApprovalCard) Confirm() string {
 	return strconv.Itoa(v.Approval.Targets)
 }
 
-// effect is the message that says what becomes of the device; "" for nothing.
+// effect returns the message about the effect on the device; "" for none.
 func (v ApprovalCard) effect() string {
 	switch fleet.EffectOf(v.Approval.Tool) {
 	case fleet.EffectLeaves:
@@ -139,9 +139,9 @@ func (v ApprovalCard) effect() string {
 	return ""
 }
 
-// approvalTones says what each state means to a person on call.
+// approvalTones are the meanings of the states for an operator on call.
 var approvalTones = map[call.ApprovalState]tone{call.ApprovalWaiting: toneBusy, call.ApprovalApproved: toneGood,
 	call.ApprovalDenied: toneWarn, call.ApprovalExpired: toneNone, call.ApprovalWithdrawn: toneNone}
 
-// ApprovalBadge is the count in the navigation as a live stream sends it.
+// ApprovalBadge returns the count in the navigation as a live stream sends it.
 func ApprovalBadge(n int) templ.Component { return approvalBadge(n) }

@@ -17,15 +17,15 @@ const (
 	PathAuditExport = PathAudit + "/export" // GET the same filter: CSV
 )
 
-// An AuditPage lists who changed what: GET [PathAudit].
+// An AuditPage lists changes with their authors: GET [PathAudit].
 type AuditPage struct {
 	List       ListURL
 	Rows       []audit.Entry
 	Prev, Next string
-	Bad        string // why the filter cannot be read; "" if it can
+	Bad        string // why the filter is invalid; "" if it is valid
 }
 
-// eventsURL is empty for a filter that cannot be read.
+// eventsURL is empty for an invalid filter.
 func (v AuditPage) eventsURL() string {
 	if v.Bad != "" {
 		return ""
@@ -37,14 +37,13 @@ func (v AuditPage) exportURL() string {
 	return ListURL{Path: PathAuditExport, Values: v.List.Values}.At("")
 }
 
-// auditVerb says in a word what was done; a code that has no text yet is shown
-// as it is.
+// auditVerb returns a word for the action; a code without a text is returned unchanged.
 func auditVerb(ctx context.Context, action string) string {
 	_, verb, _ := strings.Cut(action, ".")
 	return orCode(ctx, "audit.verb."+verb, verb)
 }
 
-// auditKind says what kind of thing was changed.
+// auditKind returns the kind of thing that was changed.
 func auditKind(ctx context.Context, action string) string {
 	kind, _, _ := strings.Cut(action, ".")
 	return orCode(ctx, "audit.kind."+kind, kind)
@@ -57,7 +56,7 @@ func orCode(ctx context.Context, key, code string) string {
 	return code
 }
 
-// auditURL is the page of what was changed; "" if it has none.
+// auditURL returns the page of the changed thing; "" if it has none.
 func auditURL(e audit.Entry) string {
 	kind, verb, _ := strings.Cut(e.Action, ".")
 	switch {
@@ -88,8 +87,8 @@ func auditURL(e audit.Entry) string {
 	return ""
 }
 
-// auditSubject is how the entry names what was changed: by a name on record
-// with it, by its name now, or by its id.
+// auditSubject returns the entry's name for the changed thing: its name in the entry, its present
+// name, or its id.
 func auditSubject(ctx context.Context, e audit.Entry) string {
 	kind, _, _ := strings.Cut(e.Action, ".")
 	for _, key := range []string{"name", "version", "tool"} {
@@ -118,6 +117,6 @@ func auditDetail(e audit.Entry) string {
 	if len(e.Detail) == 0 {
 		return ""
 	}
-	b, _ := json.Marshal(e.Detail) // it was JSON
+	b, _ := json.Marshal(e.Detail) // it was JSON before
 	return string(b)
 }

@@ -13,7 +13,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// Each action that is recorded has words in the console.
+// Each recorded action has a text in the console.
 func TestAuditActionsHaveWords(t *testing.T) {
 	has := func(where, kind, verb string) {
 		if !i18n.Has("audit.kind." + kind) {

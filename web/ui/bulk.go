@@ -9,9 +9,9 @@ import (
 	"fleetd/fleet"
 )
 
-// A BulkPage asks for one act on many devices and says what it would do: GET
-// [PathBulk] with act, all and q or d..., and what the act takes. POST [PathBulk] with
-// step=apply and the same does it; confirm is the number of devices that change.
+// A BulkPage previews one act on many devices: GET [PathBulk] with act, all and q or d..., and the
+// fields of the act. POST [PathBulk] with step=apply and the same fields runs it; confirm is the
+// number of devices that change.
 type BulkPage struct {
 	Act     fleet.BulkAct
 	Query   string
@@ -19,24 +19,24 @@ type BulkPage struct {
 	Tags    string           // as typed
 	Reason  string
 	Hours   string // of a hold; "" or "0" has no end
-	Next    string // where to go afterwards
+	Next    string // page to return to
 	Matched int
-	Asking  bool              // what the act takes has to be mended
-	Problem string            // why it cannot be done; "" if it can
-	Preview *fleet.BulkResult // nil until the act has what it takes
+	Asking  bool              // the fields of the act need a correction
+	Problem string            // why the act is impossible; "" if it is possible
+	Preview *fleet.BulkResult // nil until the act has all its fields
 }
 
-// Takes reports whether the act needs more than devices.
+// Takes reports whether the act has fields besides the devices.
 func (v BulkPage) Takes() bool {
 	return v.Act == fleet.BulkTag || v.Act == fleet.BulkUntag || v.Act == fleet.BulkHold
 }
 
-// Wants reports whether something of that is yet to be filled in.
+// Wants reports whether such a field is still empty.
 func (v BulkPage) Wants() bool {
 	return v.Asking || v.Takes() && strings.TrimSpace(v.Tags) == "" && strings.TrimSpace(v.Reason) == ""
 }
 
-// chosen are the devices as a form or an address has them.
+// chosen returns the devices as form or address fields.
 func (v BulkPage) chosen() url.Values {
 	if len(v.Devices) == 0 {
 		return url.Values{"all": {"1"}, "q": {v.Query}}
@@ -48,17 +48,17 @@ func (v BulkPage) chosen() url.Values {
 	return url.Values{"ids": {strings.Join(ids, ",")}}
 }
 
-// key is a message about the act.
+// key returns a message about the act.
 func (v BulkPage) key(of string) string { return "bulk." + of + "." + string(v.Act) }
 
-// splitWords cuts a text of tags as the handler does.
+// splitWords splits a text of tags in the same way as the handler.
 func splitWords(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(",，、", r) })
 }
 
-// BulkDone says what an act did.
+// BulkDone returns the result of an act as text.
 func BulkDone(ctx context.Context, r fleet.BulkRequest, done fleet.BulkResult) string {
-	tags, _ := fleet.CleanTags(r.Tags) // as they were taken
+	tags, _ := fleet.CleanTags(r.Tags) // as stored
 	text := t(ctx, "bulk.done."+string(r.Act), "n", done.Targets, "tags", strings.Join(tags, ", "))
 	if len(done.Skipped) == 0 {
 		return text
@@ -66,7 +66,7 @@ func BulkDone(ctx context.Context, r fleet.BulkRequest, done fleet.BulkResult) s
 	return t(ctx, "bulk.done_left", "done", text, "n", done.Matched-done.Targets, "why", leftOut(ctx, done.Skipped))
 }
 
-// leftOut lists why devices are left out, and how many for what.
+// leftOut lists the reasons why devices are left out, each with its number of devices.
 func leftOut(ctx context.Context, skipped []fleet.SkippedDevices) string {
 	parts := make([]string, len(skipped))
 	for i, s := range skipped {
@@ -75,5 +75,5 @@ func leftOut(ctx context.Context, skipped []fleet.SkippedDevices) string {
 	return strings.Join(parts, t(ctx, "bulk.left_comma"))
 }
 
-// bulkReason says in words why a device is left out.
+// bulkReason returns the text of a reason.
 func bulkReason(ctx context.Context, code string) string { return t(ctx, "bulk.reason."+code) }

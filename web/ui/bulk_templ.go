@@ -209,7 +209,7 @@ func (v BulkPage) Page() templ.Component {
 	})
 }
 
-// carry repeats in a form what was chosen before.
+// carry repeats the earlier choices in a form.
 func (v BulkPage) carry() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -495,7 +495,7 @@ func (v BulkPage) ask() templ.Component {
 	})
 }
 
-// preview says what will happen, and asks for the count where there is no way back.
+// preview shows the effect, and requires the count if the act is final.
 func (v BulkPage) preview() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -14,7 +14,7 @@ type CallsPage struct {
 	List       ListURL // with device, tool, actor, state, since, until
 	Rows       []CallRow
 	Prev, Next string
-	Bad        string // why the filter cannot be read; "" if it can
+	Bad        string // why the filter is invalid; "" if it is valid
 }
 
 // A CallRow is one call in a list. A live stream sends it as a patch.
@@ -23,19 +23,18 @@ type CallRow struct {
 	At         time.Time
 	Device     fleet.DeviceID
 	DeviceName string
-	NoDevice   bool // the list is about one device: do not repeat it
+	NoDevice   bool // the list is about one device, which need not be repeated
 	Tool       string
 	Arguments  string // compact JSON, shortened by the component
 	Actor      fleet.Principal
 	State      fleet.CallState
 	Duration   time.Duration // 0 without an outcome
-	Detail     string        // first text of the answer; foreign text
+	Detail     string        // first text of the result; foreign text
 	Error      *fleet.CallError
 	CanCancel  bool // it waits, and the viewer may cancel it
 }
 
-// NewCallRow shows a call as a row. name is the device's, detail one line of
-// what it answered.
+// NewCallRow returns a call as a row. name is the device's, detail one line of its result.
 func NewCallRow(c fleet.Call, name, detail string) CallRow {
 	row := CallRow{
 		ID: c.ID.String(), At: c.CreatedAt, Device: c.Device, DeviceName: name, Tool: c.Tool,
@@ -45,7 +44,7 @@ func NewCallRow(c fleet.Call, name, detail string) CallRow {
 	return row
 }
 
-// detail is why the call failed, else what the device answered.
+// detail returns the cause of a failure, or else the device's result.
 func (c CallRow) detail(ctx context.Context) (text string, foreign bool) {
 	if c.Detail != "" || c.Error == nil {
 		return c.Detail, true
@@ -53,8 +52,8 @@ func (c CallRow) detail(ctx context.Context) (text string, foreign bool) {
 	return callErrorText(ctx, c.Error)
 }
 
-// callErrorText says why a call failed, and whether all of it is foreign; else
-// foreign parts are marked, for [phrase].
+// callErrorText returns the cause of a failed call, and whether all of it is foreign; else foreign
+// parts are marked, for [phrase].
 func callErrorText(ctx context.Context, e *fleet.CallError) (text string, foreign bool) {
 	p := page(ctx)
 	return i18n.CallErrorMarked(p.Lang, p.Zone, e)
@@ -72,7 +71,7 @@ func arguments(raw json.RawMessage) string {
 	return ""
 }
 
-// shorten bounds foreign text in a table; the whole of it is a click away.
+// shorten bounds foreign text in a table; the whole text is one click away.
 func shorten(s string, runes int) string {
 	n := 0
 	for i := range s {
@@ -86,7 +85,7 @@ func shorten(s string, runes int) string {
 
 func (v CallsPage) eventsURL() string { return EventsURL(ViewCalls, v.List.Values) }
 
-// stateFilters are the outcomes one can filter by, as lists for the state parameter.
+// stateFilters are the outcomes that the filter offers, as lists for the state parameter.
 var stateFilters = []fleet.CallState{
 	fleet.CallSucceeded, fleet.CallToolError, fleet.CallTimedOut, fleet.CallUnknown,
 	fleet.CallRefused, fleet.CallInvalid, fleet.CallOffline, fleet.CallCanceled, fleet.CallSent, fleet.CallPending,

@@ -602,7 +602,7 @@ func callTable(rows []CallRow, oneDevice bool) templ.Component {
 	})
 }
 
-// Row renders one call; a live stream replaces it whole, by its id.
+// Row renders one call; a live stream replaces it as a whole, by its id.
 func (c CallRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -820,7 +820,7 @@ func (c CallRow) Row() templ.Component {
 	})
 }
 
-// actor names who acted, and distinguishes a program from a person.
+// actor shows the principal, and distinguishes a program from a person.
 func actor(a fleet.Principal) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -10,25 +10,24 @@ import (
 	"fleetd/fleet"
 )
 
-// A CallPage is one call on record: GET [CallPath].
+// A CallPage is one recorded call: GET [CallPath].
 type CallPage struct {
 	Call CallView
 }
 
-// A CallView is one call with all that is known of it. It is shown on its own
-// page and next to a tool's form; a live stream sends it as a patch.
+// A CallView is one call with all its details. It is shown on its own page and next to a tool's
+// form; a live stream sends it as a patch.
 type CallView struct {
 	Call       fleet.Call
 	DeviceName string
 	Pictures   []Snapshot // uploaded for this call
-	Compact    bool       // shown next to the form: links to the record, leaves out what the form shows
+	Compact    bool       // shown next to the form: links to the record, omits the form's values
 
-	// What the viewer may do to it while it waits.
+	// What the viewer may do while the call waits.
 	CanCancel, CanInterrupt bool
 }
 
-// CallImagePath serves an image that is part of a call's result, by its place
-// in the content.
+// CallImagePath serves an image in a call's result, by its index in the content.
 func CallImagePath(id string, n int) string {
 	return CallPath(id) + "/images/" + strconv.Itoa(n)
 }
@@ -59,16 +58,16 @@ func content(result json.RawMessage) []contentPart {
 	return r.Content
 }
 
-// A step is one moment of a call's time line.
+// A step is one moment of a call's timeline.
 type step struct {
 	at     time.Time
 	key    string
-	reason fleet.Reason  // what happened, if it is known by its code
-	detail string        // the same otherwise: foreign text
+	reason fleet.Reason  // the event, if it has a code
+	detail string        // the event otherwise: foreign text
 	after  time.Duration // since the step before
 }
 
-// steps are the time stamps and the evidence, in order.
+// steps returns the time stamps and the evidence, in order.
 func (v CallView) steps() []step {
 	c := v.Call
 	steps := []step{{at: c.CreatedAt, key: "call.step.created"}}
@@ -78,7 +77,7 @@ func (v CallView) steps() []step {
 	for _, e := range c.Evidence {
 		switch e.Kind {
 		case fleet.EvidenceSent, fleet.EvidenceAnswer:
-		case fleet.EvidenceJob: // a call hears of its acceptance alone
+		case fleet.EvidenceJob: // a call receives only the acceptance
 			steps = append(steps, step{at: e.At, key: "evidence.job"})
 		default:
 			s := step{at: e.At, key: "evidence." + string(e.Kind), reason: e.Reason}
@@ -100,7 +99,7 @@ func (v CallView) steps() []step {
 	return steps
 }
 
-// request is the message that went to the device.
+// request returns the message to the device.
 func (v CallView) request() string {
 	args := v.Call.Arguments
 	if !json.Valid(args) {
@@ -109,7 +108,7 @@ func (v CallView) request() string {
 	return indent(rpcMessage(v.Call.RPCID, v.Call.Tool, args))
 }
 
-// rpcMessage writes a call in the order in which it goes over the wire.
+// rpcMessage formats a call with its fields in the order of the wire.
 func rpcMessage(id any, tool string, arguments any) []byte {
 	type params struct {
 		Name      string `json:"name"`
@@ -127,7 +126,7 @@ func rpcMessage(id any, tool string, arguments any) []byte {
 	return b.Bytes()
 }
 
-// means is the message that says what the outcome means for the device.
+// means returns the message that explains the outcome for the device.
 func (v CallView) means() (key string, ok bool) {
 	if v.Call.State == fleet.CallSucceeded && fleet.EffectOf(v.Call.Tool) == fleet.EffectLeaves {
 		return "call.means.left", true
@@ -150,8 +149,8 @@ func (v CallView) means() (key string, ok bool) {
 	return key, ok
 }
 
-// explained are the outcomes that need a sentence on what they mean for the
-// device: whether the tool may have run.
+// explained are the outcomes that need an explanation for the device: whether the tool may have
+// run.
 var explained = map[fleet.CallState]string{
 	fleet.CallPendingApproval: "approval.waits", fleet.CallPendingDevice: "call.means.pending_device",
 	fleet.CallPending: "call.means.pending", fleet.CallSent: "call.means.sent",
@@ -161,7 +160,7 @@ var explained = map[fleet.CallState]string{
 	fleet.CallToolError: "call.means.tool_error",
 }
 
-// firstText is the first text of the answer; "true" says no more than the state.
+// firstText returns the first text of the result; it omits "true", which adds nothing to the state.
 func (v CallView) firstText() string {
 	for _, p := range content(v.Call.Result) {
 		if p.Type == "text" && p.Text != "true" {

@@ -10,8 +10,8 @@ import (
 	"fleetd/web/ui"
 )
 
-// What fleetd observed is in the page's language; an older record's text is
-// marked as foreign.
+// fleetd's observations are in the page's language; the text of an older record is marked as
+// foreign.
 func TestTimeLineIsTranslated(t *testing.T) {
 	for lang, want := range map[i18n.Lang][]string{
 		i18n.English: {"core dump, 68.4 KiB", "no data within 1.5 times its keepalive"},
@@ -30,7 +30,7 @@ func TestTimeLineIsTranslated(t *testing.T) {
 	}
 }
 
-// A call that evidence decides does not wait for an answer.
+// A call whose outcome is decided by evidence does not wait for an answer.
 func TestCallsByEvidenceDoNotWaitForAnAnswer(t *testing.T) {
 	for tool, want := range map[string]string{fleet.ToolReboot: "watching for its restart",
 		fleet.ToolReconfigureWiFi: "leave the network", fleet.ToolUpgradeFirmware: "the new build",

@@ -20,25 +20,25 @@ import (
 	"fleetd/web/forms"
 )
 
-// A CampaignBoard is one campaign as it goes: GET [CampaignPath]. A live
-// stream sends those of its parts that changed; see [CampaignBoard.Parts].
+// A CampaignBoard is one campaign with its progress: GET [CampaignPath]. A live stream sends the
+// changed parts; see [CampaignBoard.Parts].
 type CampaignBoard struct {
 	Campaign  campaign.Campaign
 	Release   *firmware.Release // nil for a rollback
 	Waves     []campaign.Wave
 	Progress  campaign.Progress
-	Downloads []Download // some of those under way
+	Downloads []Download // some of the open transfers
 	Viewer    fleet.Principal
 	CanAct    bool
-	Rollback  campaign.State // of the campaign that takes this one back; "" without one
+	Rollback  campaign.State // of the campaign that reverts this one; "" without one
 	From, To  time.Time      // of the chart
 }
 
-// A Download is a transfer under way.
+// A Download is an open transfer.
 type Download struct {
 	Device      fleet.DeviceID
 	Sent, Total int64
-	Percent     *int // as the device reports it; nil if it reports no progress
+	Percent     *int // as the device reports it; nil if it does not report progress
 	Since       *time.Time
 }
 
@@ -59,7 +59,7 @@ func (b CampaignBoard) version() string {
 
 func (b CampaignBoard) tally() CampaignTally { return NewCampaignTally(b.Progress.ByState) }
 
-// started reports whether there is anything to be seen of it.
+// started reports whether there is any progress to show.
 func (b CampaignBoard) started() bool { return b.Campaign.StartedAt != nil }
 
 // Parts returns the live parts of the board by name; each has its own id.
@@ -75,7 +75,7 @@ func (b CampaignBoard) Parts() map[string]templ.Component {
 	return all
 }
 
-// Shape changes when parts come or go: then the whole body has to be shown again.
+// Shape changes when parts come or go: then the whole body must be sent again.
 func (b CampaignBoard) Shape() string {
 	c := b.Campaign
 	waits := c.State == campaign.AwaitingApproval
@@ -83,7 +83,7 @@ func (b CampaignBoard) Shape() string {
 		fmt.Sprint(b.shownWaves())}, " ")
 }
 
-// shownWaves are those with devices; all while none has any.
+// shownWaves returns the waves with devices, or all waves while none has any.
 func (b CampaignBoard) shownWaves() (shown []int) {
 	for i, w := range b.Waves {
 		if w.Size > 0 || b.Campaign.Targets == 0 {
@@ -93,7 +93,7 @@ func (b CampaignBoard) shownWaves() (shown []int) {
 	return shown
 }
 
-// lastWave is the number, from 1, of the last wave with devices.
+// lastWave returns the number, from 1, of the last wave with devices.
 func (b CampaignBoard) lastWave() int {
 	shown := b.shownWaves()
 	if b.Campaign.Plan.Continuous || len(shown) == 0 {
@@ -102,7 +102,7 @@ func (b CampaignBoard) lastWave() int {
 	return max(shown[len(shown)-1], b.Campaign.Wave) + 1
 }
 
-// acts says which acts are offered, by the state.
+// acts are the acts that the state offers.
 type acts struct {
 	pause, resume, advance, start, abort, retry, rollback, pullNow, approve, edit, discard bool
 }
@@ -125,9 +125,9 @@ func (b CampaignBoard) acts() (a acts) {
 		a.advance = c.Wave+1 < b.lastWave()
 	case campaign.Paused:
 		a.abort = true
-		a.pause = c.PauseReason == campaign.PausedByWindow // it would resume automatically
+		a.pause = c.PauseReason == campaign.PausedByWindow // the window would resume it automatically
 		a.advance = c.PauseReason == campaign.PausedByGate && c.Wave+1 < b.lastWave()
-		a.resume = c.PauseReason != campaign.PausedByGate // the way on is past the gate
+		a.resume = c.PauseReason != campaign.PausedByGate // only passing the gate continues it
 	default:
 		a.edit = false
 	}
@@ -135,7 +135,7 @@ func (b CampaignBoard) acts() (a acts) {
 	return a
 }
 
-// after offers what can follow on the first outcomes.
+// after adds the acts that are possible after the first outcomes.
 func (b CampaignBoard) after(a *acts, tally CampaignTally) {
 	switch b.Campaign.State {
 	case campaign.Running, campaign.Paused, campaign.Completed, campaign.CompletedWithErrors:
@@ -147,14 +147,14 @@ func (b CampaignBoard) after(a *acts, tally CampaignTally) {
 		(c.RollbackWith == uuid.Nil || b.Rollback.WayBackOpen()) && c.RollbackOf == uuid.Nil
 }
 
-// own reports whether the reader made the plan what it is, and so cannot be
-// the second person that it needs.
+// own reports whether the viewer created or edited the plan, and therefore cannot be the second
+// operator that its approval requires.
 func (b CampaignBoard) own() bool {
 	c := b.Campaign
 	return c.CreatedBy.Same(b.Viewer) || c.EditedBy.Same(b.Viewer)
 }
 
-// saying is the sentence at the head of the board: what it does, and why.
+// saying returns the sentence at the head of the board: the state, and its reason.
 func (b CampaignBoard) saying(ctx context.Context) string {
 	c := b.Campaign
 	switch {
@@ -168,14 +168,14 @@ func (b CampaignBoard) saying(ctx context.Context) string {
 	return t(ctx, "campaign.say."+string(c.State), "n", c.Targets)
 }
 
-// hopeless reports whether the open wave can no longer reach its goal.
+// hopeless reports whether the open wave can no longer reach its success rate.
 func (b CampaignBoard) hopeless() bool {
 	i := b.Campaign.Wave
 	return i < len(b.Waves) && b.Waves[i].State == campaign.WaveFailed
 }
 
-// resumeSaying says before a resume what it will do in spite of the failures;
-// "" where there is nothing to overrule.
+// resumeSaying returns the sentence before a resume about its effect in spite of the failures; ""
+// if it overrules nothing.
 func (b CampaignBoard) resumeSaying(ctx context.Context) string {
 	c := b.Campaign
 	if c.State != campaign.Paused || c.PauseReason != campaign.PausedByThreshold || c.Wave >= len(b.Waves) {
@@ -198,13 +198,13 @@ func (b CampaignBoard) resumeSaying(ctx context.Context) string {
 // A funnelStep is one bar of the funnel.
 type funnelStep struct {
 	step  campaign.FunnelStep
-	count int     // that came so far, or further
-	here  int     // of those, under way at this step
-	lost  int     // of those, neither here nor further
+	count int     // devices that reached this step or a later one
+	here  int     // of those, in progress at this step
+	lost  int     // of those, neither in progress here nor further
 	share float64 // of the first step
 }
 
-// stepOf is the step that a deployment under way has reached.
+// stepOf is the step that a deployment in progress has reached.
 var stepOf = map[campaign.DeploymentState]campaign.FunnelStep{
 	campaign.DeploymentDispatching: campaign.FunnelPlanned, campaign.DeploymentPending: campaign.FunnelPlanned,
 	campaign.DeploymentQueued: campaign.FunnelPlanned,
@@ -215,8 +215,8 @@ var stepOf = map[campaign.DeploymentState]campaign.FunnelStep{
 	campaign.DeploymentBooted:    campaign.FunnelBootPoll, campaign.DeploymentVerifying: campaign.FunnelInitialize,
 }
 
-// funnel counts how far the deployments came by evidence. Steps can be
-// skipped: whoever polls with the new build has downloaded it.
+// funnel counts the steps that deployments have reached by evidence. Steps can be skipped: a device
+// that polls with the new build has downloaded it.
 func (b CampaignBoard) funnel() []funnelStep {
 	here := map[campaign.FunnelStep]int{}
 	for s, n := range b.Progress.ByState {
@@ -228,7 +228,7 @@ func (b CampaignBoard) funnel() []funnelStep {
 	for i, step := range campaign.FunnelSteps {
 		s := funnelStep{step: step, count: b.Progress.Reached[step], share: ratio(b.Progress.Reached[step],
 			b.Progress.Reached[campaign.FunnelPlanned])}
-		if i+1 < len(campaign.FunnelSteps) { // at the last step is where they belong
+		if i+1 < len(campaign.FunnelSteps) { // the last step is the goal
 			at := max(0, s.count-b.Progress.Reached[campaign.FunnelSteps[i+1]])
 			s.here = min(here[step], at)
 			s.lost = at - s.here
@@ -248,7 +248,7 @@ func ratio(n, of int) float64 {
 // z95 is the quantile of the normal distribution for an interval of 95 %.
 const z95 = 1.959964
 
-// A boardShare is how one board takes the image.
+// A boardShare is the outcome of the image on one board.
 type boardShare struct {
 	board  string
 	tally  CampaignTally
@@ -257,7 +257,7 @@ type boardShare struct {
 
 const mostBoards = 20
 
-// shares are the boards with a verdict, most devices first.
+// shares returns the boards with a verdict, most devices first.
 func (b CampaignBoard) shares() []boardShare {
 	var all []boardShare
 	for board, states := range b.Progress.ByBoard {
@@ -277,7 +277,7 @@ func (b CampaignBoard) shares() []boardShare {
 	return all[:min(len(all), mostBoards)]
 }
 
-// devicesURL lists deployments, narrowed by pairs of name and value.
+// devicesURL lists deployments, filtered by pairs of name and value.
 func (b CampaignBoard) devicesURL(pairs ...string) string { return deploymentsURL(b.id(), pairs...) }
 
 func deploymentsURL(campaign string, pairs ...string) string {
@@ -311,17 +311,17 @@ func (b CampaignBoard) rateChart(ctx context.Context) chart {
 	return c
 }
 
-// width is a share as the width of a bar of 100.
+// width returns a share as the width of a bar of 100.
 func width(share float64) string { return strconv.FormatFloat(100*share, 'f', 1, 64) }
 
-// finePercent writes a share to a tenth of a percent.
+// finePercent formats a share to a tenth of a percent.
 func finePercent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
 }
 
-// verdict is what the engine had to say of a wave where its numbers do not
-// speak for themselves. That a goal could not be reached any more had the numbers of
-// that moment; devices that were under way have moved them since.
+// verdict returns the engine's reason for the state of a wave if the numbers do not explain it. The
+// reason that a goal had become unreachable contains the numbers of that moment, which devices in
+// progress have changed since.
 func (b CampaignBoard) verdict(w campaign.Wave) fleet.Reason {
 	c := b.waveTally(w.Number)
 	over := w.State == campaign.WaveFailed || w.State == campaign.WaveFinished
@@ -331,7 +331,7 @@ func (b CampaignBoard) verdict(w campaign.Wave) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// waveTally is where the deployments of a wave stand.
+// waveTally returns the tally of a wave's deployments.
 func (b CampaignBoard) waveTally(number int) CampaignTally {
 	if number < len(b.Progress.ByWave) {
 		return NewCampaignTally(b.Progress.ByWave[number])
@@ -339,8 +339,8 @@ func (b CampaignBoard) waveTally(number int) CampaignTally {
 	return CampaignTally{}
 }
 
-// soakUntil is when the last device of a wave has been well for long enough,
-// zero if it does not soak.
+// soakUntil returns when the last device of a wave has completed its soak time, or zero if the wave
+// does not soak.
 func (b CampaignBoard) soakUntil(w campaign.Wave) time.Time {
 	if w.State != campaign.WaveSoaking || w.Number >= len(b.Progress.SoakUntil) {
 		return time.Time{}
@@ -348,13 +348,12 @@ func (b CampaignBoard) soakUntil(w campaign.Wave) time.Time {
 	return b.Progress.SoakUntil[w.Number]
 }
 
-// stands reports whether a wave that has begun is not gone on with: its campaign is
-// paused.
+// stands reports whether a wave that has begun is stopped, because its campaign is paused.
 func (b CampaignBoard) stands(w campaign.Wave) bool {
 	return b.Campaign.State == campaign.Paused && (w.State == campaign.WaveRunning || w.State == campaign.WaveSoaking)
 }
 
-// waveSaying is what there is to say of a wave, in a sentence.
+// waveSaying returns the sentence about the state of a wave.
 func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 	c := b.waveTally(w.Number)
 	need := trimFloat(w.Plan.SuccessPercent)
@@ -374,7 +373,7 @@ func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 	return t(ctx, "campaign.wave_say."+string(w.State), "ok", c.Succeeded, "n", c.verdicts(), "need", need)
 }
 
-// waveOpens says what has to happen before a wave opens.
+// waveOpens returns the condition for the opening of a wave.
 func (b CampaignBoard) waveOpens(ctx context.Context, w campaign.Wave) string {
 	switch {
 	case w.Number == 0:
@@ -385,7 +384,7 @@ func (b CampaignBoard) waveOpens(ctx context.Context, w campaign.Wave) string {
 	return t(ctx, "campaign.wave_say.after", "i", w.Number)
 }
 
-// rules says how near each abort rule is, by the figures that the engine decides by.
+// rules returns the present figure of each abort rule, in the same way as the engine computes it.
 func (b CampaignBoard) rules() []campaign.AbortFigure {
 	e := campaign.AbortEvidence{Cohorts: b.Progress.Cohorts, OverruledAt: b.Campaign.OverruledAt}
 	for _, w := range b.Waves {
@@ -394,7 +393,7 @@ func (b CampaignBoard) rules() []campaign.AbortFigure {
 	return campaign.AbortFigures(b.Campaign.Plan.AbortRules, e)
 }
 
-// figureText is what a rule counts now.
+// figureText returns the present figure of a rule as text.
 func figureText(ctx context.Context, f campaign.AbortFigure) string {
 	args := []any{"n", f.Counted, "of", f.Of, "p", oneDecimal(f.Share), "bound", oneDecimal(f.Bound)}
 	switch {
@@ -406,7 +405,7 @@ func figureText(ctx context.Context, f campaign.AbortFigure) string {
 	return t(ctx, "campaign.rule.now_bound", args...)
 }
 
-// figureScope is the wave or board of a figure; "" for the whole campaign.
+// figureScope returns the wave or board of a figure; "" for the whole campaign.
 func figureScope(ctx context.Context, f campaign.AbortFigure) string {
 	if f.Scope.Is(campaign.ReasonScopeOfAll) {
 		return ""
@@ -416,10 +415,10 @@ func figureScope(ctx context.Context, f campaign.AbortFigure) string {
 
 func oneDecimal(percent float64) string { return trimFloat(math.Round(10*percent) / 10) }
 
-// BoardNames are the boards of a campaign, by name.
+// BoardNames returns the boards of a campaign, by name.
 func BoardNames(p campaign.Progress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
 
-// ruleText says what a rule is, in a sentence.
+// ruleText returns a rule as a sentence.
 func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	what := t(ctx, "campaign.class.any")
 	if r.Class != campaign.ClassAny {
@@ -440,8 +439,8 @@ func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	return t(ctx, "campaign.rule.say", args...)
 }
 
-// waveName is the name of a wave in the reader's language if the program chose
-// it, else as its planner wrote it.
+// waveName returns the name of a wave: in the viewer's language if the program chose it, else as
+// its author wrote it.
 func waveName(ctx context.Context, name string) string {
 	switch name {
 	case campaign.WaveCanary:
@@ -456,7 +455,7 @@ func waveName(ctx context.Context, name string) string {
 	return name
 }
 
-// copyURL opens the wizard with this plan, for another campaign.
+// copyURL returns the wizard with a copy of this plan, for another campaign.
 func (b CampaignBoard) copyURL(ctx context.Context) string {
 	p := b.Campaign.Plan
 	p.StartAt, p.EndAt = nil, nil

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Page is the board: what the campaign does now, and how it has gone.
+// Page is the board: the present state of the campaign, and its progress so far.
 func (b CampaignBoard) Page() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -80,7 +80,7 @@ func (b CampaignBoard) Page() templ.Component {
 	})
 }
 
-// Body renders all of the board; a live stream sends it whole when parts come or go.
+// Body renders the whole board; a live stream sends it when parts come or go.
 func (b CampaignBoard) Body() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -180,7 +180,7 @@ func (b CampaignBoard) Body() templ.Component {
 	})
 }
 
-// Head renders state, reason and numbers; a live stream replaces it whole.
+// Head renders state, reason and numbers; a live stream replaces it as a whole.
 func (b CampaignBoard) Head() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -739,7 +739,7 @@ func (b CampaignBoard) waves() templ.Component {
 	})
 }
 
-// Wave renders one wave; a live stream replaces it whole, by its id.
+// Wave renders one wave; a live stream replaces it as a whole, by its id.
 func (b CampaignBoard) Wave(i int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -975,7 +975,7 @@ func (b CampaignBoard) Wave(i int) templ.Component {
 	})
 }
 
-// soakEnd says when a soak ends. The script shows next to it how long that is.
+// soakEnd shows when a soak ends. The script adds the remaining time.
 func soakEnd(until time.Time) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1070,7 +1070,7 @@ func soakEnd(until time.Time) templ.Component {
 	})
 }
 
-// Funnel renders how far the devices came by evidence.
+// Funnel renders the steps that the devices have reached by evidence.
 func (b CampaignBoard) Funnel() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1402,7 +1402,7 @@ func (b CampaignBoard) Rate() templ.Component {
 	})
 }
 
-// Failures renders who failed how, with devices to look at.
+// Failures renders the failures by class, with sample devices.
 func (b CampaignBoard) Failures() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1612,7 +1612,7 @@ func (b CampaignBoard) Failures() templ.Component {
 	})
 }
 
-// Boards renders how each board takes the image, and how sure that is.
+// Boards renders the outcome of the image on each board, with its confidence interval.
 func (b CampaignBoard) Boards() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1734,7 +1734,7 @@ func (b CampaignBoard) Boards() templ.Component {
 	})
 }
 
-// Skips renders who was left out.
+// Skips renders the devices that were left out.
 func (b CampaignBoard) Skips() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1856,7 +1856,7 @@ func (b CampaignBoard) Skips() templ.Component {
 	})
 }
 
-// DownloadList renders transfers under way.
+// DownloadList renders open transfers.
 func (b CampaignBoard) DownloadList() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2013,7 +2013,7 @@ func (b CampaignBoard) DownloadList() templ.Component {
 	})
 }
 
-// Rules renders how near each abort rule is to firing.
+// Rules renders how close each abort rule is to firing.
 func (b CampaignBoard) Rules() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -16,7 +16,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// The values are those of the usual tables of the interval.
+// The values are from published tables of the interval.
 func TestWilson(t *testing.T) {
 	for _, tt := range []struct {
 		ok, of int
@@ -50,7 +50,7 @@ func TestFunnel(t *testing.T) {
 	}
 }
 
-// A rule is shown with the figure that it decides by, where it is nearest to firing.
+// A rule is shown with its figure for the wave or board where it is closest to firing.
 func TestRuleFigures(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	failures := func(places ...int) campaign.Cohorts {
@@ -101,7 +101,7 @@ func TestRuleFigures(t *testing.T) {
 	}
 }
 
-// Whatever the domain can say has words in both languages.
+// Every code of the domain has a text in both languages.
 func TestCampaignWords(t *testing.T) {
 	var keys []string
 	for _, s := range campaign.States {
@@ -134,8 +134,7 @@ func TestCampaignWords(t *testing.T) {
 	}
 }
 
-// In flight is what the plan's limit counts: devices that only have to stay
-// well are not.
+// In flight are the devices that the plan's limit counts: devices that only soak are not counted.
 func TestTallyCountsInFlightAsTheLimitDoes(t *testing.T) {
 	byState := make(map[campaign.DeploymentState]int)
 	limited := 0
@@ -160,8 +159,8 @@ func TestTallyCountsInFlightAsTheLimitDoes(t *testing.T) {
 	}
 }
 
-// Before a resume after an abort rule the board says what it does; it is the
-// primary act only while the wave can still reach its goal.
+// Before a resume after an abort rule the board explains its effect; the resume is the primary act
+// only while the wave can still reach its success rate.
 func TestResumeSaysWhatItDoes(t *testing.T) {
 	open := map[campaign.DeploymentState]int{campaign.DeploymentFailed: 2, campaign.DeploymentQueued: 5,
 		campaign.DeploymentVerifying: 1}
@@ -196,7 +195,7 @@ func TestResumeSaysWhatItDoes(t *testing.T) {
 	}
 }
 
-// A wave of a paused campaign says so, whatever it was doing.
+// A wave of a paused campaign shows that it is paused, whatever its state.
 func TestWaveOfAPausedCampaign(t *testing.T) {
 	for _, state := range []campaign.WaveState{campaign.WaveRunning, campaign.WaveSoaking} {
 		b := CampaignBoard{Campaign: campaign.Campaign{State: campaign.Paused, PauseReason: campaign.PausedByThreshold},
@@ -219,8 +218,8 @@ func TestWaveOfAPausedCampaign(t *testing.T) {
 	}
 }
 
-// A release that the device rolled back is no offer, and the paused campaign that
-// lists the device is named.
+// A release that the device rolled back is not offered, and the page names the paused campaign with
+// the device.
 func TestReleaseThatRolledBackHere(t *testing.T) {
 	at := time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)
 	d := campaign.Deployment{State: campaign.DeploymentRolledBack, UpdatedAt: at, FromVersion: "1.1.0", ToVersion: "1.2.0"}
@@ -243,7 +242,7 @@ func TestReleaseThatRolledBackHere(t *testing.T) {
 	}
 }
 
-// Who is left out is said board by board, each with its own count and reason.
+// The devices that are left out are listed by board, each with its count and reason.
 func TestLeftOutByBoard(t *testing.T) {
 	noImage := func(board string, n int) firmware.Misfits {
 		return firmware.Misfits{Reason: firmware.SkipNoImage, Board: board, Count: n,
@@ -282,7 +281,7 @@ func TestLeftOutByBoard(t *testing.T) {
 	}
 }
 
-// Devices that rolled a release back are no part of those that it fits.
+// Devices that rolled back a release are not among the devices that it fits.
 func TestFitSaysWhoRolledItBack(t *testing.T) {
 	for lang, want := range map[i18n.Lang]string{
 		i18n.English: "1 device fits 2 devices rolled it back The image fits; a campaign would try it again.",
@@ -298,7 +297,7 @@ func TestFitSaysWhoRolledItBack(t *testing.T) {
 	}
 }
 
-// plain is what a page says, without its tags.
+// plain returns the text of a page, without its tags.
 func plain(html string) string {
 	return strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(html, " ")), " ")
 }

@@ -14,9 +14,9 @@ import (
 	"strconv"
 )
 
-// Actions renders what the reader can do; a live stream replaces it whole when
-// it changes. Pause and Stop keep their places while the campaign is open, whether
-// they can be used or not: on a phone in reach of a thumb.
+// Actions renders the viewer's acts; a live stream replaces it as a whole when it changes. Pause
+// and Stop keep their positions while the campaign is open, even if they are disabled: on a phone
+// within reach of a thumb.
 func (b CampaignBoard) Actions() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -710,7 +710,7 @@ func (b CampaignBoard) simpleAct(act, label, hint string) templ.Component {
 	})
 }
 
-// approval shows exactly what a second person says yes to.
+// approval shows exactly what a second operator approves.
 func (b CampaignBoard) approval() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -973,7 +973,7 @@ func (b CampaignBoard) approval() templ.Component {
 	})
 }
 
-// plan shows the plan, folded away once it runs.
+// plan shows the plan, folded once the campaign runs.
 func (b CampaignBoard) plan() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

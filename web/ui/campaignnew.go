@@ -15,24 +15,23 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A CampaignNewPage is the wizard: release and audience, and one line that says
-// how it goes and unfolds into the fields, next to what would happen. The foot says
-// that in one sentence and starts it. GET [PathCampaignNew] with
-// the plan's fields shows it, and POST [PathCampaigns] with the same fields
-// keeps it, as "do" says: draft or start. Of a campaign that is there already
-// it is its "edit".
+// A CampaignNewPage is the wizard: release and audience, one line that summarizes the other fields
+// and unfolds into them, and the dry run. The foot repeats the dry run in one sentence and has the
+// start button. GET [PathCampaignNew] with the plan's fields shows it, and POST [PathCampaigns]
+// with the same fields stores it, according to "do": draft or start. For an existing campaign the
+// page is its "edit".
 type CampaignNewPage struct {
 	Form     forms.Plan
-	Plan     campaign.Plan      // as the form has it
-	Campaign *campaign.Campaign // that is edited; nil for a new one
-	Releases []firmware.Release // that may be chosen, newest first
+	Plan     campaign.Plan      // as in the form
+	Campaign *campaign.Campaign // edited campaign; nil for a new one
+	Releases []firmware.Release // choices, newest first
 	Tools    []fleet.Tool       // of the audience, for the health checks
-	Run      *campaign.DryRun   // nil until there is something to plan
+	Run      *campaign.DryRun   // nil until the plan is complete enough
 	Problem  string             // why Run is nil, in the page's language
 	Zones    []string           // offered for windows
 }
 
-// Steers reports whether only what steers a campaign under way can change.
+// Steers reports whether only the steering fields of a running campaign can change.
 func (v CampaignNewPage) Steers() bool {
 	return v.Campaign != nil && (v.Campaign.State == campaign.Running || v.Campaign.State == campaign.Paused)
 }
@@ -60,7 +59,7 @@ func (v CampaignNewPage) head(ctx context.Context) head {
 	return h
 }
 
-// release is the chosen one.
+// release returns the chosen release.
 func (v CampaignNewPage) release() *firmware.Release {
 	id := v.Form.Release()
 	if i := slices.IndexFunc(v.Releases, func(r firmware.Release) bool { return r.ID == id }); i >= 0 {
@@ -69,7 +68,7 @@ func (v CampaignNewPage) release() *firmware.Release {
 	return nil
 }
 
-// wrong is the aria-invalid of a field.
+// wrong returns the aria-invalid of a field.
 func (v CampaignNewPage) wrong(name string, row int) string {
 	return pressed(slices.ContainsFunc(v.Form.Problems,
 		func(p forms.Problem) bool { return p.Field == name && p.Row == row }))
@@ -86,7 +85,7 @@ var windowPresets = []struct{ name, key string }{
 	{"win", "campaign.win.own"},
 }
 
-// An option is a choice of a select.
+// An option is a choice of a select element.
 type option struct{ value, text string }
 
 func options[T ~string](ctx context.Context, prefix string, values ...T) []option {
@@ -113,7 +112,7 @@ func waveUnits(ctx context.Context) []option {
 		{"devices", t(ctx, "campaign.unit.devices")}}
 }
 
-// zones are the choices for a window: each device's own, then by name.
+// zones returns the choices for a window: each device's own, then by name.
 func (v CampaignNewPage) zones(ctx context.Context, chosen string) []option {
 	out := []option{{campaign.DeviceZone, t(ctx, "campaign.zone.device")}}
 	for _, z := range v.Zones {
@@ -125,8 +124,7 @@ func (v CampaignNewPage) zones(ctx context.Context, chosen string) []option {
 	return out
 }
 
-// windowText reads a window's cron line back in words where it says no more
-// than days and an hour.
+// windowText returns a window's cron expression as text if it contains only days and an hour.
 func windowText(ctx context.Context, w campaign.Window) string {
 	zone := w.TimeZone
 	if zone == campaign.DeviceZone || zone == "" {
@@ -151,7 +149,7 @@ func windowText(ctx context.Context, w campaign.Window) string {
 		from.Add(w.Duration).Format("15:04"), "zone", zone)
 }
 
-// skipText says why devices are left out.
+// skipText returns why devices are left out.
 func skipText(ctx context.Context, reason firmware.SkipReason) string {
 	if reason == firmware.SkipNone {
 		return ""
@@ -159,8 +157,8 @@ func skipText(ctx context.Context, reason firmware.SkipReason) string {
 	return t(ctx, "campaign.skip."+string(reason))
 }
 
-// planWarnings are what to think of before the start, for [phrase]: each kind
-// once, with all that it is about.
+// planWarnings returns the warnings before the start, for [phrase]: each kind once, with all its
+// subjects.
 func (v CampaignNewPage) planWarnings(ctx context.Context) []string {
 	var codes []string
 	details := map[string][]string{}
@@ -186,7 +184,7 @@ func (v CampaignNewPage) planWarnings(ctx context.Context) []string {
 	return out
 }
 
-// chooses reports whether one of the choices about devices is made.
+// chooses reports whether one of the device filters is set.
 func (v CampaignNewPage) chooses() bool {
 	for _, name := range []string{"supersede", "downgrade", "continuous", "max_devices"} {
 		if v.Form.Get(name) != "" {
@@ -196,14 +194,14 @@ func (v CampaignNewPage) chooses() bool {
 	return false
 }
 
-// unfolded reports whether the fields with defaults are worked on: a row came or
-// went, or what they hold cannot be read.
+// unfolded reports whether the optional fields are being edited: a row was added or removed, or a
+// value is invalid.
 func (v CampaignNewPage) unfolded() bool {
 	return v.Form.Get("open") != "" || slices.ContainsFunc(v.Form.Problems,
 		func(p forms.Problem) bool { return p.Field != "max_devices" })
 }
 
-// facts are what the fields with defaults are set to, in a few words each.
+// facts returns the values of the optional fields, in a few words each.
 func (v CampaignNewPage) facts(ctx context.Context) []string {
 	f, p := v.Form, v.Plan
 	all := []string{t(ctx, "campaign.how.at_once", "n", p.MaxInFlight)}
@@ -240,7 +238,7 @@ func (v CampaignNewPage) facts(ctx context.Context) []string {
 	return all
 }
 
-// waveText is how large a wave is, in a word or two.
+// waveText returns the size of a wave, in a word or two.
 func waveText(ctx context.Context, w campaign.WavePlan, last bool) string {
 	switch {
 	case len(w.Devices) > 0:
@@ -253,8 +251,8 @@ func waveText(ctx context.Context, w campaign.WavePlan, last bool) string {
 	return trimFloat(w.Percent) + "%"
 }
 
-// stopText says what stops the campaign: the rule about any failure that needs the
-// fewest, or how many rules there are.
+// stopText returns the condition that stops the campaign: the rule about any failure with the
+// smallest minimum, or the number of rules.
 func (v CampaignNewPage) stopText(ctx context.Context) string {
 	var first *campaign.AbortRule
 	for _, r := range v.Plan.AbortRules {
@@ -271,12 +269,12 @@ func (v CampaignNewPage) stopText(ctx context.Context) string {
 	return t(ctx, "campaign.how.no_rules")
 }
 
-// waves are those with devices.
+// waves returns the waves with devices.
 func (v CampaignNewPage) waves() []campaign.PlannedWave {
 	return slices.DeleteFunc(slices.Clone(v.Run.Waves), func(w campaign.PlannedWave) bool { return w.Size == 0 })
 }
 
-// saying is what a start would do, in one sentence.
+// saying returns the effect of a start, in one sentence.
 func (v CampaignNewPage) saying(ctx context.Context) string {
 	version := ""
 	if r := v.release(); r != nil {
@@ -292,17 +290,17 @@ func (v CampaignNewPage) saying(ctx context.Context) string {
 	return t(ctx, "campaign.bar.now", args...)
 }
 
-// carried are the devices that were ticked, which have no field of their own.
+// carried returns the checked devices, which have no field in the form.
 func (v CampaignNewPage) carried() []string { return v.Form.Values["d"] }
 
-// withoutTicked is the wizard for everybody whom the filter finds.
+// withoutTicked returns the wizard for all devices that match the filter.
 func (v CampaignNewPage) withoutTicked() string {
 	q := maps.Clone(v.Form.Values)
 	q.Del("d")
 	return v.path() + "?" + q.Encode()
 }
 
-// boardText names the boards that an image or a count is for.
+// boardText returns the boards of an image or a count.
 func boardText(ctx context.Context, board string) string {
 	if board == "" {
 		return t(ctx, "campaign.any_board")

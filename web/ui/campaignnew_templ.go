@@ -746,8 +746,8 @@ func (v CampaignNewPage) audienceStep() templ.Component {
 	})
 }
 
-// howStep is all that has a default: a line that says what is set, and unfolds
-// into the fields. It stays unfolded while they are worked on.
+// howStep contains all optional fields: a line that summarizes them and unfolds into the fields. It
+// remains unfolded during edits.
 func (v CampaignNewPage) howStep() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -855,7 +855,7 @@ func (v CampaignNewPage) howStep() templ.Component {
 	})
 }
 
-// how says in one line what the fields below it are set to.
+// how summarizes the fields below it in one line.
 func (v CampaignNewPage) how() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -908,7 +908,7 @@ func (v CampaignNewPage) how() templ.Component {
 	})
 }
 
-// tick is a box with what a tick in it means.
+// tick is a checkbox with its explanation.
 func tick(name, key, hint string, f forms.Plan) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -45,8 +45,8 @@ type CampaignRow struct {
 
 func (r CampaignRow) id() string { return r.Campaign.ID.String() }
 
-// campaignFilters are the groups of states that a click shows, as the state
-// parameter names them.
+// campaignFilters are the groups of states that a filter link selects, with their names in the
+// state parameter.
 var campaignFilters = []struct {
 	name, key string
 	states    []campaign.State
@@ -61,8 +61,8 @@ var campaignFilters = []struct {
 		campaign.Aborted, campaign.Expired, campaign.Discarded}},
 }
 
-// CampaignStates reads the state parameter of the list: the name of a group,
-// or states with commas between them. Others are no filter.
+// CampaignStates reads the state parameter of the list: the name of a group, or states separated by
+// commas. It ignores other values.
 func CampaignStates(param string) []campaign.State {
 	for _, f := range campaignFilters {
 		if f.name == param {
@@ -91,16 +91,15 @@ func (v CampaignsPage) filters(ctx context.Context) []filterChip {
 
 func (v CampaignsPage) eventsURL() string { return EventsURL(ViewCampaigns, v.List.Values) }
 
-// A CampaignTally says where the deployments of a campaign, or of a part of
-// it, stand, in the four numbers that people ask for.
+// A CampaignTally counts the deployments of a campaign, or of a part of it, in four numbers.
 type CampaignTally struct {
 	Succeeded, Failed, Waiting int
 	InFlight                   int // as the plan's limit counts them
-	Verifying                  int // run the image, and have to stay well
+	Verifying                  int // run the image, and soak
 	Other                      int // ended without a verdict: canceled, expired, aborted, removed
 }
 
-// NewCampaignTally sums deployments up. Skipped ones had no part in it.
+// NewCampaignTally counts deployments by state. It ignores skipped ones.
 func NewCampaignTally(byState map[campaign.DeploymentState]int) (c CampaignTally) {
 	for s, n := range byState {
 		switch {
@@ -126,10 +125,10 @@ func (c CampaignTally) total() int {
 	return c.Succeeded + c.Failed + c.InFlight + c.Verifying + c.Waiting + c.Other
 }
 
-// verdicts are the deployments that say something about the image.
+// verdicts returns the number of deployments with a verdict on the image.
 func (c CampaignTally) verdicts() int { return c.Succeeded + c.Failed }
 
-// ended is how far it is.
+// ended returns the number of ended deployments.
 func (c CampaignTally) ended() int { return c.Succeeded + c.Failed + c.Other }
 
 func (c CampaignTally) parts() []part {
@@ -152,7 +151,7 @@ type tallyEntry struct {
 	key   string
 	tone  tone
 	count int
-	group string // of deployment states, for the list that it leads to
+	group string // group of deployment states, for the linked list
 }
 
 func (c CampaignTally) entries() []tallyEntry {
@@ -183,7 +182,7 @@ func campaignTone(s campaign.State) tone {
 	return toneNone
 }
 
-// deploymentTone says what a deployment's state means to a person on call.
+// deploymentTone returns the meaning of a deployment's state for an operator on call.
 func deploymentTone(s campaign.DeploymentState) tone {
 	switch {
 	case s == campaign.DeploymentSucceeded:
@@ -203,7 +202,7 @@ var waveTones = map[campaign.WaveState]tone{
 	campaign.WaveFinished: toneGood, campaign.WaveFailed: toneBad, campaign.WavePending: toneNone,
 }
 
-// versionText names what a campaign brings: a version, or each device's own
+// versionText returns the version that a campaign installs, or that it restores each device's
 // earlier build.
 func versionText(ctx context.Context, c campaign.Campaign, version string) string {
 	if version == "" {
@@ -212,7 +211,7 @@ func versionText(ctx context.Context, c campaign.Campaign, version string) strin
 	return version
 }
 
-// waveText says which wave of how many is open.
+// waveText returns the number of the open wave, and of all waves.
 func (r CampaignRow) waveText(ctx context.Context) string {
 	if r.Waves == 0 {
 		return ""
@@ -220,7 +219,7 @@ func (r CampaignRow) waveText(ctx context.Context) string {
 	return t(ctx, "campaign.wave_of", "i", min(r.Campaign.Wave+1, r.Waves), "n", r.Waves)
 }
 
-// since is when the campaign was started, or made.
+// since returns when the campaign was started or created, and by whom.
 func (r CampaignRow) since() (key string, at time.Time, by fleet.Principal) {
 	c := r.Campaign
 	if c.StartedAt != nil && c.StartedBy != nil {
@@ -229,10 +228,10 @@ func (r CampaignRow) since() (key string, at time.Time, by fleet.Principal) {
 	return "campaign.created_by", c.CreatedAt, c.CreatedBy
 }
 
-// trimFloat writes a percentage without needless digits.
+// trimFloat formats a percentage without needless digits.
 func trimFloat(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// say puts the progress bar's numbers in words.
+// say returns the progress bar's numbers as text.
 func (r CampaignRow) say(ctx context.Context) string {
 	c := r.Tally
 	if r.Campaign.StartedAt == nil {
@@ -241,7 +240,7 @@ func (r CampaignRow) say(ctx context.Context) string {
 	return c.say(ctx)
 }
 
-// say puts the numbers in words.
+// say returns the numbers as text.
 func (c CampaignTally) say(ctx context.Context) string {
 	return t(ctx, "campaign.bar_say", "ok", c.Succeeded, "bad", c.Failed, "fly", c.InFlight, "soak", c.Verifying,
 		"wait", c.Waiting)

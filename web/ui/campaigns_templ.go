@@ -260,7 +260,7 @@ func (v CampaignsPage) Page() templ.Component {
 	})
 }
 
-// teach says what a campaign is for, and what comes before the first.
+// teach explains campaigns, and the steps before the first one.
 func (v CampaignsPage) teach() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -534,7 +534,7 @@ func campaignTable(rows []CampaignRow) templ.Component {
 	})
 }
 
-// Row renders one campaign; a live stream replaces it whole, by its id.
+// Row renders one campaign; a live stream replaces it as a whole, by its id.
 func (r CampaignRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -712,7 +712,7 @@ func (r CampaignRow) started() templ.Component {
 	})
 }
 
-// campaignChip shows the state, and with it who paused the campaign.
+// campaignChip shows the state, including the cause of a pause.
 func campaignChip(c campaign.Campaign) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -837,7 +837,7 @@ func waveChip(s campaign.WaveState) templ.Component {
 	})
 }
 
-// bar shows how much is done, and how it went. What is in flight is striped
+// bar shows the progress and the outcomes. Devices in flight are striped.
 // off from what is done by its colour.
 func (c CampaignTally) bar(of int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {

@@ -20,8 +20,8 @@ var (
 	prefix  = regexp.MustCompile(`"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*\.)"\s*[+,]`)
 )
 
-// TestEveryMessageIsUsed finds messages that no Go or templ file names, whole
-// or by a prefix that is completed at run time ("state."+state).
+// TestEveryMessageIsUsed finds messages that no Go or templ file contains, as a whole or by a
+// prefix that is completed at run time ("state."+state).
 func TestEveryMessageIsUsed(t *testing.T) {
 	used, prefixes := make(map[string]bool), make(map[string]bool)
 	look := func(name string, d fs.DirEntry, err error) error {
@@ -40,13 +40,13 @@ func TestEveryMessageIsUsed(t *testing.T) {
 		}
 		return nil
 	}
-	for _, root := range []string{"..", "../../cmd/fleetd/server"} { // what devices show has no page
+	for _, root := range []string{"..", "../../cmd/fleetd/server"} { // texts on devices are on no page
 		if err := filepath.WalkDir(root, look); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, key := range i18n.Keys() {
-		ofCode := strings.HasPrefix(key, "error.code.") || strings.HasPrefix(key, "call.error.") // see i18n's test of codes
+		ofCode := strings.HasPrefix(key, "error.code.") || strings.HasPrefix(key, "call.error.") // see i18n
 		if !ofCode && !used[key] && !hasPrefix(key, prefixes) {
 			t.Errorf("the message %s is not used", key)
 		}
@@ -67,8 +67,7 @@ func hasPrefix(key string, prefixes map[string]bool) bool {
 	return false
 }
 
-// TestNoTextInTemplates finds words written into a template, where they would
-// have one language only.
+// TestNoTextInTemplates finds literal text in a template, which would exist in one language only.
 func TestNoTextInTemplates(t *testing.T) {
 	files, err := filepath.Glob("*.templ")
 	if err != nil || len(files) < 10 {
@@ -90,7 +89,7 @@ func TestNoTextInTemplates(t *testing.T) {
 // visible are the attributes whose values people read or hear.
 var visible = map[string]bool{"title": true, "alt": true, "placeholder": true, "aria-label": true}
 
-// verbatim are the elements that show what is typed, in any language.
+// verbatim are the elements with literal input, in any language.
 var verbatim = map[string]bool{"code": true, "pre": true, "kbd": true}
 
 func checkTexts(t *testing.T, name string, file *parser.TemplateFile) {

@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// A trend is a line chart drawn by the server: lines that share a unit over
-// time, with gaps where nothing was reported. It needs no script; a value shows
-// under the pointer as the title of the strip that contains it.
+// A trend is a line chart drawn by the server: lines with a common unit over time, with gaps where
+// nothing was reported. It needs no JavaScript; the value under the pointer is the title of the
+// strip there.
 //
-// Lines live in a box of plotWide by plotHigh units that is stretched to the
-// space there is; labels stand outside of it, placed by percent, so that they
-// keep their size at every width.
+// The lines are in a box of plotWide by plotHigh units that is stretched to the available space;
+// labels are outside of it, positioned by percent, and therefore keep their size at every width.
 type trend struct {
 	id, title, unit string
-	desc            string // what it shows, for those who do not see it
+	desc            string // description for screen readers
 	axis            axis
 	span            timeSpan
-	reach           time.Duration // readings further apart are not joined
+	reach           time.Duration // more distant readings are not joined
 	lines           []trendLine
-	bars            bool // the first line stands as bars, one per reading
+	bars            bool // the first line is drawn as bars, one per reading
 	readings        []reading
 	marks           []time.Time // restarts
 }
@@ -37,11 +36,11 @@ type trendLine struct {
 	last         string // its newest value, with the unit
 }
 
-// A reading is what was known at a moment: one value per line, NaN for none.
+// A reading is the values of one moment: one per line, NaN for none.
 type reading struct {
 	at     time.Time
 	values []float64
-	text   string // said of it under the pointer
+	text   string // text under the pointer
 }
 
 // drawable reports whether there is anything to draw.
@@ -60,14 +59,12 @@ func (c trend) x(at time.Time) float64 { return plotWide * c.span.share(at) }
 
 func (c trend) y(v float64) float64 { return plotHigh * (1 - c.axis.share(v)) }
 
-// joined reports whether line n is continuous between the reading before i and
-// the one at i.
+// joined reports whether line n is continuous between the reading before i and the reading at i.
 func (c trend) joined(i, n int) bool {
 	return i > 0 && !math.IsNaN(c.readings[i-1].values[n]) && c.readings[i].at.Sub(c.readings[i-1].at) <= c.reach
 }
 
-// path draws line n. A reading that stands alone is a dot: a line of no length
-// with round ends.
+// path draws line n. An isolated reading is a dot: a line of zero length with round ends.
 func (c trend) path(n int) string {
 	var b strings.Builder
 	for i, r := range c.readings {
@@ -82,7 +79,7 @@ func (c trend) path(n int) string {
 	return b.String()
 }
 
-// band fills the space between the lines n and m where both are known.
+// band fills the space between the lines n and m where both have values.
 func (c trend) band(n, m int) string {
 	var b strings.Builder
 	var there, back []string
@@ -107,11 +104,10 @@ func (c trend) band(n, m int) string {
 
 func (c trend) point(at time.Time, v float64) string { return coord(c.x(at)) + " " + coord(c.y(v)) }
 
-// A strip is the part of the plot in which the pointer means one reading.
+// A strip is the part of the plot where the pointer selects one reading.
 type strip struct{ x, width, barX, barWidth, y, height, text string }
 
-// strips divides the plot among the readings, half-way between them, but
-// leaves gaps alone.
+// strips divides the plot among the readings, at the middle between two, and leaves gaps empty.
 func (c trend) strips() []strip {
 	all := make([]strip, len(c.readings))
 	for i, r := range c.readings {
@@ -148,7 +144,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// coord writes a coordinate to a tenth of a unit: less than a pixel.
+// coord formats a coordinate to a tenth of a unit: less than a pixel.
 func coord(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
 func percent(share float64) string { return coord(100*share) + "%" }

@@ -10,8 +10,8 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "strconv"
 
-// view draws a trend. The picture is one image to a screen reader, which says
-// what it shows; its figures stand in the page's table.
+// view draws a trend. For a screen reader the chart is one image with a description; its figures
+// are in the page's table.
 func (c trend) view() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -12,7 +12,8 @@ import (
 // An axis runs from low to high and has a tick at every step.
 type axis struct{ low, high, step float64 }
 
-// niceAxis holds lo and hi, with about n steps of 1, 2 or 5 times a power of ten.
+// niceAxis returns an axis that contains lo and hi, with about n steps of 1, 2 or 5 times a power
+// of ten.
 func niceAxis(lo, hi float64, n int) axis {
 	raw := max(hi-lo, 1e-9) / float64(n)
 	size := math.Pow(10, math.Floor(math.Log10(raw)))
@@ -30,10 +31,10 @@ func (a axis) share(v float64) float64 {
 	return min(max((v-a.low)/(a.high-a.low), 0), 1)
 }
 
-// A tickMark is a labelled place of an axis.
+// A tickMark is a labelled position on an axis.
 type tickMark struct{ at, label, anchor string }
 
-// ticks are the places of the upright axis, from the top.
+// ticks returns the positions on the vertical axis, from the top.
 func (a axis) ticks() (all []tickMark) {
 	for v := a.high; v > a.low-a.step/2; v -= a.step {
 		all = append(all, tickMark{at: percent(1 - a.share(v)), label: figure(v)})
@@ -41,7 +42,7 @@ func (a axis) ticks() (all []tickMark) {
 	return all
 }
 
-// figure writes a number with no more places than it needs.
+// figure formats a number with no more digits than it needs.
 func figure(v float64) string {
 	return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64)
 }
@@ -53,7 +54,7 @@ func (s timeSpan) share(at time.Time) float64 {
 	return min(max(float64(at.Sub(s.from))/float64(s.to.Sub(s.from)), 0), 1)
 }
 
-// tickStep is the distance of labels: few enough to stand side by side on a phone.
+// tickStep returns the distance between labels, which fit side by side on a phone.
 func (s timeSpan) tickStep() time.Duration {
 	const day = 24 * time.Hour
 	for _, step := range []time.Duration{15 * time.Minute, 6 * time.Hour, 2 * day, 7 * day} {
@@ -64,7 +65,7 @@ func (s timeSpan) tickStep() time.Duration {
 	return 30 * day
 }
 
-// ticks are round times of the viewer's day within the span.
+// ticks returns round times of the viewer's day within the span.
 func (s timeSpan) ticks(ctx context.Context) (all []tickMark) {
 	p, step := page(ctx), s.tickStep()
 	last := s.to.In(p.Zone)

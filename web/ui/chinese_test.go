@@ -12,9 +12,9 @@ import (
 	"fleetd/web/i18n"
 )
 
-// TestChinesePagesHoldNoEnglish looks at the sample pages as the browser test
-// chinese.test.mjs looks at a live fleet: the samples have the states and
-// reasons that a simulated fleet rarely comes to.
+// TestChinesePagesHoldNoEnglish checks the sample pages in the same way as the browser test
+// chinese.test.mjs checks a live fleet: the samples have states and reasons that a simulated fleet
+// rarely reaches.
 func TestChinesePagesHoldNoEnglish(t *testing.T) {
 	for _, s := range samples {
 		t.Run(s.name, func(t *testing.T) {
@@ -43,17 +43,17 @@ func TestChinesePagesHoldNoEnglish(t *testing.T) {
 // englishSentence is four words in a row.
 var englishSentence = regexp.MustCompile(`[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}`)
 
-// programName is what programs call a row of a plan, or a role.
+// programName is the programs' name for a row of a plan, or for a role.
 var programName = regexp.MustCompile(`[a-z_]+\[\d+\]|(需要|角色是|角色为) ?(viewer|operator|admin)\b`)
 
-// noSpace is a Latin word or a number next to a Chinese character. Dates are
-// written without spaces.
+// noSpace is a Latin word or a number next to a Chinese character without a space. Dates have no
+// spaces.
 var (
 	noSpace = regexp.MustCompile(`\p{Han}[A-Za-z0-9].{0,12}|.{0,12}[A-Za-z0-9]\p{Han}`)
 	dates   = regexp.MustCompile(`(\d+年)?\d+月(\d+日)?`)
 )
 
-// TestChineseFaultsAreFound keeps the patterns from finding nothing.
+// TestChineseFaultsAreFound checks that the patterns find faults.
 func TestChineseFaultsAreFound(t *testing.T) {
 	for text, fault := range map[string]*regexp.Regexp{"waves[0].percent 为 0": programName, "需要 operator 角色": programName,
 		"音量须为0": noSpace, "volume须为 0": noSpace, "设备 the device went away": englishSentence} {

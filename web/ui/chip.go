@@ -13,8 +13,8 @@ const (
 	toneBad  tone = "bad"
 )
 
-// tones says what each state of the domain means to a person on call. The
-// state's word is the message "state.<state>".
+// tones are the meanings of the domain's states for an operator on call. The text of a state is the
+// message "state.<state>".
 var tones = map[string]tone{
 	// presence
 	"online": toneGood, "unresponsive": toneWarn, "offline": toneNone,
@@ -28,8 +28,8 @@ var tones = map[string]tone{
 	"waiting": toneBusy, "enrolled": toneGood, "rejected": toneNone,
 }
 
-// shownPresence is a device's presence as people see it: a device that connects for
-// conversations is not lost between them.
+// shownPresence returns a device's presence as shown: a device that connects only for conversations
+// is not offline between them.
 func shownPresence(d fleet.Device) fleet.Presence {
 	if d.Presence == fleet.PresenceOffline && d.ConnectsForConversations() {
 		return fleet.CountedBetween

@@ -10,7 +10,7 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "fleetd/fleet"
 
-// Chip shows a state as dot and word, everywhere alike.
+// Chip shows a state as a dot and a word, in the same way everywhere.
 func Chip(state string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -40,8 +40,8 @@ func Chip(state string) templ.Component {
 	})
 }
 
-// Presence is the chip of a device's presence. "pending" is its own message:
-// here it means never connected, elsewhere not sent yet.
+// Presence is the chip of a device's presence. "pending" has a separate message: here it means
+// never connected, elsewhere not sent yet.
 func Presence(p fleet.Presence) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -107,7 +107,7 @@ func chip(state, key string) templ.Component {
 	})
 }
 
-// toned is a chip of any words.
+// toned is a chip with any text.
 func toned(tn tone, state, text string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -176,7 +176,7 @@ func toned(tn tone, state, text string) templ.Component {
 	})
 }
 
-// The dot's shape differs, too: full, ring, half and cross survive print and
+// The dots also differ in shape: full, ring, half and cross are distinguishable in print and with
 // colour blindness.
 func dot(tn tone) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
@@ -230,7 +230,7 @@ func dot(tn tone) templ.Component {
 	})
 }
 
-// HoldMark says that a device is on hold, and why.
+// HoldMark shows that a device is on hold, with the reason.
 func HoldMark(reason string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -19,16 +19,16 @@ import (
 type ClaimPage struct {
 	Mode    string // enrolment mode: "code", "approve", "open"
 	Code    string // as typed before
-	Problem string // why the code was not taken, in the page's language
+	Problem string // why the code was rejected, in the page's language
 	Waiting []WaitingDevice
 	CanAct  bool
 	Setup   Setup
 
-	Unlisted []enrolment.UnlistedNetwork // of which requests are not in Waiting
+	Unlisted []enrolment.UnlistedNetwork // their requests are not in Waiting
 	Admin    bool
 }
 
-// A WaitingDevice has asked to join.
+// A WaitingDevice has requested to join.
 type WaitingDevice struct {
 	ID         fleet.DeviceID
 	Board      string
@@ -36,15 +36,15 @@ type WaitingDevice struct {
 	RemoteAddr string
 	Since      time.Time
 	LastPoll   *time.Time
-	Code       string               // the code it shows, where operators approve by comparing it; "" where typing it is the proof
-	NewClient  bool                 // it asks for the credentials of a device that has some
-	Why        enrolment.WaitReason // it shows no code; "" if it does
-	Serial     string               // claimed, and on record; "" if none
+	Code       string               // the code it shows, for operators to compare; "" if typing it is the proof
+	NewClient  bool                 // it requests the credentials of an enrolled device
+	Why        enrolment.WaitReason // why it shows no code; "" if it shows one
+	Serial     string               // claimed and recorded serial number; "" if none
 	Proved     bool                 // the device proved that it carries Serial
-	Conflict   fleet.DeviceID       // proved Serial before; "" if none did
-	Rule       string               // name of the rule that decides when it asks again; "" if none does
+	Conflict   fleet.DeviceID       // device that proved Serial before; "" if none did
+	Rule       string               // name of the rule that decides on its next request; "" if none does
 	RuleAction string               // of that rule: "accept", "refuse"
-	Next       string               // where its forms lead back to; "" is [PathClaim]
+	Next       string               // page that its forms return to; "" is [PathClaim]
 }
 
 func (w WaitingDevice) next() string {
@@ -54,13 +54,13 @@ func (w WaitingDevice) next() string {
 	return w.Next
 }
 
-// from makes the device's forms lead back to another page.
+// from makes the device's forms return to another page.
 func (w WaitingDevice) from(page string) WaitingDevice {
 	w.Next = page
 	return w
 }
 
-// setup leaves out the way to this very page.
+// setup returns the ways to add devices, without this page.
 func (v ClaimPage) setup() Setup {
 	v.Setup.CanClaim = false
 	return v.Setup

@@ -20,7 +20,7 @@ type ConversationsPage struct {
 	List       ListURL
 	Rows       []ConversationRow
 	Prev, Next string
-	Bad        string // why the filter cannot be read; "" if it can
+	Bad        string // why the filter is invalid; "" if it is valid
 }
 
 func (v ConversationsPage) eventsURL() string { return EventsURL(ViewConversations, v.List.Values) }
@@ -33,18 +33,17 @@ type ConversationRow struct {
 
 func (c ConversationRow) id() string { return c.Conversation.ID.String() }
 
-// A ConversationPage is one conversation on record: GET [ConversationPath].
+// A ConversationPage is one recorded conversation: GET [ConversationPath].
 type ConversationPage struct{ View ConversationView }
 
 func (v ConversationPage) eventsURL() string {
 	return EventsURL(ViewConversation, url.Values{"id": {v.View.id()}})
 }
 
-// A ConversationView is what is known of a conversation. A live stream sends it as a
-// patch.
+// A ConversationView is one conversation with all its details. A live stream sends it as a patch.
 type ConversationView struct {
 	ConversationRow
-	Calls []CallRow // that the voice server's model made, newest first
+	Calls []CallRow // made by the voice server's model, newest first
 	More  bool      // there are more
 }
 
@@ -52,7 +51,7 @@ func (v ConversationView) callsURL() string {
 	return PathCalls + "?" + url.Values{"conversation": {v.id()}}.Encode()
 }
 
-// endTone is how the end of a conversation is shown.
+// endTone returns the tone of the end of a conversation.
 func (c ConversationRow) endTone() tone {
 	switch e := c.Conversation.Ended; {
 	case c.Conversation.End == nil:
@@ -72,7 +71,7 @@ func (c ConversationRow) endText(ctx context.Context) string {
 	return t(ctx, "conversation.end."+string(c.Conversation.Ended))
 }
 
-// loss is the share of the device's packets that did not arrive.
+// loss returns the share of the device's packets that did not arrive.
 func (c ConversationRow) loss() float64 {
 	a := c.Conversation.Audio
 	if a.Received+a.Lost == 0 {
@@ -81,7 +80,7 @@ func (c ConversationRow) loss() float64 {
 	return float64(a.Lost) / float64(a.Received+a.Lost)
 }
 
-// conversationEnds are the choices of the list's filter.
+// conversationEnds returns the choices of the list's filter.
 func conversationEnds() []string {
 	all := []string{"open", "failed"}
 	for _, e := range fleet.ConversationEnds {
@@ -97,7 +96,7 @@ func endName(ctx context.Context, end string) string {
 	return t(ctx, "conversation.end."+end)
 }
 
-// milliseconds writes what is too short for [duration].
+// milliseconds formats a duration that is too short for [duration].
 func milliseconds(ctx context.Context, d time.Duration) string {
 	return t(ctx, "conversation.ms", "ms", int(d.Round(time.Millisecond).Milliseconds()))
 }

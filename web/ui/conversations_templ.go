@@ -504,7 +504,7 @@ func conversationTable(rows []ConversationRow) templ.Component {
 	})
 }
 
-// Row renders one conversation; a live stream replaces it whole, by its id.
+// Row renders one conversation; a live stream replaces it as a whole, by its id.
 func (c ConversationRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -770,7 +770,7 @@ func (v ConversationPage) Page() templ.Component {
 	})
 }
 
-// View renders one conversation; a live stream replaces it whole, by its id.
+// View renders one conversation; a live stream replaces it as a whole, by its id.
 func (v ConversationView) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1334,7 +1334,7 @@ func (v ConversationView) View() templ.Component {
 	})
 }
 
-// talkingMark says that a device is in a conversation now.
+// talkingMark shows that a device is in a conversation now.
 func talkingMark(id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -109,7 +109,7 @@ func (r DeploymentRow) path() string {
 	return CampaignPath(r.Deployment.Campaign.String(), "devices", string(r.Deployment.Device))
 }
 
-// detail is the one line that says more than the state, for [phrase].
+// detail returns the line with details of the state, for [phrase].
 func (r DeploymentRow) detail(ctx context.Context) string {
 	d := r.Deployment
 	switch {
@@ -125,8 +125,7 @@ func (r DeploymentRow) detail(ctx context.Context) string {
 	return reasonText(ctx, d.Reason)
 }
 
-// downloadText says how much was sent, and how much of it the device says that
-// it has, if it says anything.
+// downloadText returns the sent bytes, and the progress that the device reports, if any.
 func downloadText(ctx context.Context, sent, total int64, percent *int) string {
 	text := t(ctx, "campaign.bytes_of", "sent", bytesText(ctx, sent), "total", bytesText(ctx, total), "p",
 		percentText(ctx, ratio(int(sent), int(total))))
@@ -136,7 +135,7 @@ func downloadText(ctx context.Context, sent, total int64, percent *int) string {
 	return text + " · " + t(ctx, "campaign.device_percent", "p", percentText(ctx, float64(*percent)/100))
 }
 
-// downloaded is the share of an image that the device has, as far as known.
+// downloaded returns the known share of an image that the device has.
 func downloaded(sent, total int64, percent *int) float64 {
 	if percent != nil {
 		return float64(*percent) / 100
@@ -144,14 +143,14 @@ func downloaded(sent, total int64, percent *int) float64 {
 	return ratio(int(sent), int(total))
 }
 
-// A DeploymentPage is one device's part in a campaign, with everything that
-// was observed: GET the campaign's "devices" and the device.
+// A DeploymentPage is one device's part in a campaign, with all its events: GET the campaign's
+// "devices" and the device.
 type DeploymentPage struct {
 	View   DeploymentView
 	CanAct bool
 }
 
-// A DeploymentView is the moving part of the page; a live stream sends it as a patch.
+// A DeploymentView is the changing part of the page; a live stream sends it as a patch.
 type DeploymentView struct {
 	Campaign    campaign.Campaign
 	Deployment  campaign.Deployment
@@ -172,7 +171,7 @@ func (v DeploymentPage) eventsURL() string {
 	return EventsURL(ViewDeployment, url.Values{"id": {d.Campaign.String()}, "device": {string(d.Device)}})
 }
 
-// verdict is what has become of the device, in a sentence.
+// verdict returns the outcome for the device, in a sentence.
 func (v DeploymentView) verdict(ctx context.Context) string {
 	d := v.Deployment
 	args := []any{"version", d.ToVersion, "from", d.FromVersion, "n", d.Attempt, "i", d.Wave + 1}
@@ -189,7 +188,7 @@ func (v DeploymentView) verdict(ctx context.Context) string {
 	return t(ctx, "campaign.verdict."+string(d.State), args...)
 }
 
-// waits says what a device that was not notified yet is waiting for.
+// waits returns the reason why a device has not been notified yet.
 func (v DeploymentView) waits(ctx context.Context) string {
 	if key := "campaign.hinder." + string(v.BlockReason); v.BlockReason != "" && i18n.Has(key) {
 		return t(ctx, key)
@@ -197,10 +196,10 @@ func (v DeploymentView) waits(ctx context.Context) string {
 	return ""
 }
 
-// A deploymentStep is one line of the time line.
+// A deploymentStep is one entry of the timeline.
 type deploymentStep struct {
 	event   campaign.DeploymentEvent
-	after   time.Duration // since the line before
+	after   time.Duration // since the previous entry
 	attempt bool          // the first of its attempt
 	day     bool          // the first of its day
 }
@@ -220,8 +219,7 @@ func (v DeploymentView) steps(zone *time.Location) []deploymentStep {
 	return steps
 }
 
-// evidenceText says what was observed. The time that a device has to stay well
-// runs out, too, and that is good.
+// evidenceText returns an event as text. The end of the soak time is an expiry too, but a good one.
 func evidenceText(ctx context.Context, e campaign.DeploymentEvent) string {
 	if e.Kind == fleet.EvidenceTimer && e.To == campaign.DeploymentSucceeded {
 		return t(ctx, "campaign.ev_soaked")
@@ -232,7 +230,7 @@ func evidenceText(ctx context.Context, e campaign.DeploymentEvent) string {
 	return string(e.Kind)
 }
 
-// callsURL lists the calls that notified the device.
+// callsURL returns the list of the calls that notified the device.
 func (v DeploymentView) callsURL() string {
 	return PathCalls + "?" + url.Values{"device": {string(v.Deployment.Device)},
 		"tool": {fleet.ToolUpgradeFirmware}}.Encode()

@@ -450,7 +450,7 @@ func (v DeploymentsPage) filter() templ.Component {
 	})
 }
 
-// Row renders one device's part; a live stream replaces it whole, by its id.
+// Row renders one device's part; a live stream replaces it as a whole, by its id.
 func (r DeploymentRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -750,7 +750,7 @@ func (v DeploymentPage) Page() templ.Component {
 	})
 }
 
-// View renders verdict and time line; a live stream replaces it whole.
+// View renders the verdict and the timeline; a live stream replaces it as a whole.
 func (v DeploymentView) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

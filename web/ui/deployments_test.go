@@ -10,8 +10,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// TestDeviceReports: a device's own text is marked as such in each language,
-// and never taken for fleetd's.
+// TestDeviceReports: a device's own text is marked as foreign in each language, and never shown as
+// fleetd's.
 func TestDeviceReports(t *testing.T) {
 	ctx := WithPage(t.Context(), Page{Lang: i18n.Chinese})
 	reported := campaign.Deployment{State: campaign.DeploymentFailed, Class: campaign.FailureImage,
@@ -24,7 +24,7 @@ func TestDeviceReports(t *testing.T) {
 	}
 }
 
-// What is on record as a code reads in the language of the page.
+// A recorded code is shown in the language of the page.
 func TestReasonsOnRecord(t *testing.T) {
 	verdict := campaign.JudgeAbort(campaign.DefaultAbortRules(), campaign.AbortEvidence{WaveNames: []string{"canary"},
 		Cohorts: campaign.Cohorts{Size: 1, ByWave: map[int]int{0: 1}, Failures: []campaign.CohortFailure{

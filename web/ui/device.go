@@ -14,8 +14,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A DeviceHead stands on every page of a device: who it is, how it is, and
-// the tabs. A live stream sends it as a patch when presence or hold change.
+// A DeviceHead is the top of every page of a device: its identity, its state, and the tabs. A live
+// stream sends it as a patch when presence or hold change.
 type DeviceHead struct {
 	ID         fleet.DeviceID
 	Name       string
@@ -23,28 +23,28 @@ type DeviceHead struct {
 	Version    string
 	Presence   fleet.Presence
 	Since      time.Time
-	Talking    string       // id of the conversation that it is in; "" if it is in none
-	Evidence   fleet.Reason // what presence was concluded from
+	Talking    string       // id of its present conversation; "" if there is none
+	Evidence   fleet.Reason // the basis of its presence
 	Enrolment  fleet.Enrolment
-	Hold       *fleet.Hold            // nil unless it stands now
+	Hold       *fleet.Hold            // nil unless in force
 	Conflict   *fleet.DeviceConflict  // nil unless two units seem to use its id now
-	Claimed    *fleet.ClaimedHardware // nil: it claims the board and the chip that are pinned
+	Claimed    *fleet.ClaimedHardware // nil: its reported board and chip are the pinned ones
 	Chip       string
 	ToolsCount int
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
-	Replaces   fleet.DeviceID // the unit it took over from
-	NewClient  string         // another unit asks for this device's credentials
+	Replaces   fleet.DeviceID // the unit that it replaced
+	NewClient  string         // another unit requests this device's credentials
 	Tab        string         // "", "tools", "health", "configuration", "firmware", "screen", "logs", "facts"
 	CanAct     bool           // the viewer may change and call it
-	CanSnap    bool           // it has a screen to be photographed
-	HasLogs    bool           // it can be asked for its log or for what a crash left
-	Reports    bool           // its firmware is one that reports how it is
-	Thumb      *Snapshot      // the latest picture of its screen; nil without one
-	Live       url.Values     // what else the live stream must know
+	CanSnap    bool           // it can take a snapshot of its screen
+	HasLogs    bool           // it offers its log or core dump
+	Reports    bool           // its firmware sends reports
+	Thumb      *Snapshot      // the latest snapshot of its screen; nil without one
+	Live       url.Values     // further parameters of the live stream
 }
 
-// NewDeviceHead shows a device's head on one of its tabs.
+// NewDeviceHead returns a device's head for one of its tabs.
 func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) DeviceHead {
 	h := DeviceHead{
 		ID: d.ID, Name: d.Name, Board: d.Board, Version: d.Version,
@@ -64,11 +64,11 @@ func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) Devic
 	return h
 }
 
-// Title is the device's name, or its id where it has none.
+// Title returns the device's name, or its id if it has none.
 func (h DeviceHead) Title() string { return deviceTitle(h.ID, h.Name) }
 
-// offersCall reports whether the head leads to the tools: not where they are
-// shown already, and not for a device that cannot be called.
+// offersCall reports whether the head links to the tools: not on the page of the tools, and not for
+// a device that cannot be called.
 func (h DeviceHead) offersCall() bool {
 	return h.CanAct && h.RetiredAt == nil && h.Enrolment == fleet.EnrolmentEnrolled && h.Tab != "tools"
 }
@@ -79,8 +79,7 @@ var deviceTabs = []struct{ tab, key string }{
 	{"screen", "device.tab.screen"}, {"logs", "device.tab.logs"}, {"facts", "device.tab.facts"},
 }
 
-// tabShown hides the tab of what the device does not have, but for those who
-// came to it by an address.
+// tabShown hides the tab of a feature that the device lacks, unless the tab is open.
 func (h DeviceHead) tabShown(tab string) bool {
 	switch {
 	case h.Tab == tab:
@@ -126,8 +125,8 @@ func (h DeviceHead) frame(ctx context.Context) head {
 	return frame
 }
 
-// A DevicePage is a device's first tab: GET DevicePath(id), with what [Timeline]
-// takes and call, whose outcome is shown.
+// A DevicePage is a device's first tab: GET DevicePath(id), with the parameters of [Timeline] and
+// call, whose outcome is shown.
 type DevicePage struct {
 	Head   DeviceHead
 	Acts   DeviceActs
@@ -138,23 +137,23 @@ type DevicePage struct {
 	Line   Timeline
 }
 
-// A ConfigurationPage is what can be set of a device: GET DevicePath(id,
-// "configuration"). Its forms post to DevicePath(id, "edit") with name, tags,
-// notes, time_zone, transport; "hold" with reason and hours; "release"; "retire" with
-// confirm = the device's id; those of [DeviceConfigView] to "config".
+// A ConfigurationPage is the settings of a device: GET DevicePath(id, "configuration"). Its forms
+// post to DevicePath(id, "edit") with name, tags, notes, time_zone, transport; "hold" with reason
+// and hours; "release"; "retire" with confirm = the device's id; those of [DeviceConfigView] to
+// "config".
 type ConfigurationPage struct {
 	Head      DeviceHead
 	Tags      []string
 	Notes     string
-	TimeZone  string          // IANA name; "" is the server's
-	Chosen    fleet.Transport // how it connects from its next start on
+	TimeZone  string          // IANA name; "" means the server's
+	Chosen    fleet.Transport // its transport after its next start
 	Config    DeviceConfigView
 	CanRetire bool
-	Problem   string // why an edit was not accepted, in the page's language
+	Problem   string // why an edit was rejected, in the page's language
 }
 
-// NewConfigurationPage shows what operators wrote about a device; the caller
-// adds its configuration.
+// NewConfigurationPage returns the page with the details that operators wrote; the caller adds the
+// configuration.
 func NewConfigurationPage(d fleet.Device, head DeviceHead) ConfigurationPage {
 	return ConfigurationPage{Head: head, Tags: d.Tags, Notes: d.Notes, TimeZone: d.TimeZone,
 		Chosen: d.TransportChoice}
@@ -162,17 +161,17 @@ func NewConfigurationPage(d fleet.Device, head DeviceHead) ConfigurationPage {
 
 func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") }
 
-// DeviceFacts is what is known of a device that seldom matters.
+// DeviceFacts are the facts about a device that seldom matter.
 type DeviceFacts struct {
 	Chip       string
 	Slot       string
 	ELFSHA256  string
 	Transport  string
-	Chosen     fleet.Transport // from its next start on
+	Chosen     fleet.Transport // after its next start
 	Given      fleet.Transport
 	RemoteAddr string
 	Language   string
-	TimeZone   string // IANA name; "" is the server's
+	TimeZone   string // IANA name; "" means the server's
 	Evidence   fleet.Reason
 	LastSeen   *time.Time
 	LastPoll   *time.Time
@@ -184,7 +183,7 @@ type DeviceFacts struct {
 	Voice      DeviceVoice
 }
 
-// NewDeviceFacts shows a device's facts.
+// NewDeviceFacts returns a device's facts.
 func NewDeviceFacts(d fleet.Device) DeviceFacts {
 	return DeviceFacts{Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256, Transport: d.Transport,
 		Chosen: d.TransportChoice, Given: d.TransportGiven,
@@ -195,12 +194,12 @@ func NewDeviceFacts(d fleet.Device) DeviceFacts {
 
 var transports = []fleet.Transport{fleet.TransportMQTT, fleet.TransportWebSocket}
 
-// changesTransport reports whether the device's next start changes how it connects.
+// changesTransport reports whether the device's next start changes its transport.
 func (v DeviceFacts) changesTransport() bool {
 	return v.Chosen != "" && v.Chosen != cmp.Or(v.Given, fleet.TransportMQTT)
 }
 
-// holdHours are the expiries a hold form offers; 0 holds until released.
+// holdHours are the expiries in the form of a hold; 0 means until released.
 var holdHours = []int{1, 8, 24, 168, 0}
 
 func holdText(ctx context.Context, hours int) string {
@@ -210,7 +209,7 @@ func holdText(ctx context.Context, hours int) string {
 	return i18n.Duration(page(ctx).Lang, time.Duration(hours)*time.Hour)
 }
 
-// A Snapshot is a picture of a device's screen that fleetd keeps.
+// A Snapshot is a picture of a device's screen that fleetd stores.
 type Snapshot struct {
 	ID     string
 	URL    string // of the picture, same origin
@@ -218,11 +217,11 @@ type Snapshot struct {
 	Width  int // pixels; 0 if unknown
 	Height int
 	Bytes  int64
-	CallID string // "" if it was taken for none
+	CallID string // "" if no call took it
 	Actor  fleet.Principal
 
-	Camera   bool   // of what a camera saw, not of the screen
-	Question string // that the camera's picture is to answer; foreign text
+	Camera   bool   // taken by a camera, not of the screen
+	Question string // the question about the camera's picture; foreign text
 }
 
 func (s Snapshot) alt() string {
@@ -232,7 +231,7 @@ func (s Snapshot) alt() string {
 	return "screen.alt"
 }
 
-// slot is the element that a live stream replaces by a newer picture of the screen.
+// slot returns the id of the element that a live stream replaces by a newer snapshot.
 func (s Snapshot) slot() string {
 	if s.Camera {
 		return "photo-" + s.ID

@@ -11,36 +11,36 @@ import (
 	"fleetd/web/forms"
 )
 
-// DeviceActs are what people do most with a device, as far as its inventory and
-// the viewer's role allow. Each form posts to the tool's address, and what came
-// of it is shown below: GET DevicePath(id) with call = the call's id.
+// DeviceActs are the most frequent acts on a device, as far as its inventory and the viewer's role
+// allow. Each form posts to the tool's address, and the outcome is shown below: GET DevicePath(id)
+// with call = the call's id.
 type DeviceActs struct {
 	Device  fleet.DeviceID
 	Title   string // of the device, for the name of a campaign
 	Offline bool   // a call would end offline
-	Snap    bool   // its screen can be photographed
+	Snap    bool   // it can take a snapshot of its screen
 	Reboot  bool
 	Volume  *VolumeAct // nil: its volume cannot be set
 	Log     bool
 	Update  bool              // the viewer may start a campaign
-	Newer   *firmware.Release // nil: none is newer than what it runs
-	Battery *int64            // percent, as it last said; nil if it did not
-	Last    *CallView         // the call that the address names
+	Newer   *firmware.Release // nil: none is newer than its own
+	Battery *int64            // percent, as last reported; nil if never reported
+	Last    *CallView         // the call in the address
 }
 
 // A VolumeAct is the form that sets the volume.
 type VolumeAct struct {
-	Value    *int64 // as the device last said, or was last set to; nil if that is not on record
+	Value    *int64 // as last reported or set; nil if not recorded
 	At       time.Time
 	Min, Max int64
 }
 
-// Any reports whether there is anything to be done.
+// Any reports whether there is any act.
 func (a DeviceActs) Any() bool {
 	return a.Snap || a.Reboot || a.Volume != nil || a.Log || a.Update
 }
 
-// updateURL opens the wizard with a plan for this device alone.
+// updateURL returns the wizard with a plan for this device alone.
 func (a DeviceActs) updateURL(ctx context.Context) string {
 	p := campaign.DefaultPlan()
 	p.Devices = []fleet.DeviceID{a.Device}
@@ -69,7 +69,7 @@ func (v VolumeAct) text() string {
 	return strconv.FormatInt(*v.Value, 10)
 }
 
-// slider is where the slider lies; without a known value the number stays empty.
+// slider returns the position of the slider; if the value is unknown, the number stays empty.
 func (v VolumeAct) slider() string {
 	if v.Value == nil {
 		return strconv.FormatInt(v.Min, 10)
@@ -77,5 +77,5 @@ func (v VolumeAct) slider() string {
 	return v.text()
 }
 
-// snapped reports whether the call took the picture that the page shows anyway.
+// snapped reports whether the call took the snapshot, which the page shows anyway.
 func (v CallView) snapped() bool { return v.Call.Tool == fleet.ToolSnapshot }

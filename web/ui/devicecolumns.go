@@ -8,15 +8,15 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Columns are the names of the columns of a device list that its reader chose, in the
-// order in which they are shown. Presence and name are always shown, before them.
+// Columns are the names of the columns that the viewer chose for a device list, in their order.
+// Presence and name are always shown, before them.
 type Columns []string
 
-// DefaultColumns are those of a reader who chose none.
+// DefaultColumns are the columns of a viewer who chose none.
 var DefaultColumns = Columns{"board", "version", "tags", "seen"}
 
-// A deviceColumn is a column that can be chosen. The list is sorted by those whose
-// values are columns of the devices' table.
+// A deviceColumn is a column that can be chosen. Lists can be sorted by columns whose values are
+// columns of the devices' table.
 type deviceColumn struct {
 	name string
 	column
@@ -38,7 +38,7 @@ var deviceColumns = []deviceColumn{
 	{"seen", column{"last_seen", "devices.col.last_seen", "col-seen"}},
 }
 
-// figures reports whether the column's digits are to line up.
+// figures reports whether the column's digits are aligned.
 func (c deviceColumn) figures() bool { return c.name == "version" || c.name == "seen" }
 
 var (
@@ -46,7 +46,7 @@ var (
 	nameColumn     = column{"name", "devices.col.name", "col-name"}
 )
 
-// ReadColumns reads names that are separated by commas. Unknown ones are left out.
+// ReadColumns reads names separated by commas. It ignores unknown ones.
 func ReadColumns(names string) Columns {
 	asked := strings.Split(names, ",")
 	chosen := Columns{}
@@ -58,7 +58,7 @@ func ReadColumns(names string) Columns {
 	return chosen
 }
 
-// String is what [ReadColumns] reads.
+// String returns the format that [ReadColumns] reads.
 func (c Columns) String() string { return strings.Join(c, ",") }
 
 // Has reports whether one of the columns is chosen.
@@ -79,14 +79,14 @@ func (c Columns) chosen() []deviceColumn {
 	return chosen
 }
 
-// DeviceDetails is what a list shows of a device that is not kept with it.
+// DeviceDetails are the facts in a list that are stored outside of the devices' table.
 type DeviceDetails struct {
 	Vitals    *telemetry.Vitals // nil: it reported none, or no column shows any
-	LastCrash *time.Time        // nil: none is known
-	Picture   *Snapshot         // its latest; nil: none is kept
+	LastCrash *time.Time        // nil: no crash is known
+	Picture   *Snapshot         // its latest snapshot; nil: none is stored
 }
 
-// address is the device's in its network, or else the one that it connects from.
+// address returns the device's address in its network, or else the address that it connects from.
 func (d DeviceRow) address() string {
 	if d.Vitals != nil && d.Vitals.IP != "" {
 		return d.Vitals.IP
@@ -94,7 +94,7 @@ func (d DeviceRow) address() string {
 	return d.RemoteAddr
 }
 
-// pictureKind says what the latest picture shows.
+// pictureKind returns the kind of the latest picture.
 func (d DeviceRow) pictureKind() string {
 	if d.Picture.Camera {
 		return "devices.picture.camera"

@@ -10,7 +10,7 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "strconv"
 
-// cell shows what the device has in a column that was chosen.
+// cell shows the device's value in a chosen column.
 func (d DeviceRow) cell(name string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -301,7 +301,7 @@ func (d DeviceRow) cell(name string) templ.Component {
 	})
 }
 
-// columnsMenu chooses the columns: a form, so that it works without script.
+// columnsMenu chooses the columns: a form, which works without JavaScript.
 func (v DevicesPage) columnsMenu() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -493,7 +493,7 @@ func (v DevicesPage) columnsMenu() templ.Component {
 	})
 }
 
-// views leads to the two ways of showing the same devices.
+// views links to the two ways to show the same devices.
 func (v DevicesPage) views() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

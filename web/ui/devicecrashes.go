@@ -7,20 +7,19 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// DeviceCrashes are the core dumps that a device left. A live stream replaces
-// them whole.
+// DeviceCrashes are the core dumps of a device. A live stream replaces them as a whole.
 type DeviceCrashes struct {
 	Device fleet.DeviceID
 	Dumps  []Crash // newest first
-	Offers bool    // the device can be asked for one
-	Waits  bool    // the device reports that it holds one
+	Offers bool    // fleetd can request one from the device
+	Waits  bool    // the device reports that it has one
 	CanAct bool
 }
 
 // A Crash is one core dump.
 type Crash struct {
 	telemetry.CoreDump
-	Image  *ImageRef // of the build that crashed; nil if fleetd has none
+	Image  *ImageRef // of the build that crashed; nil if fleetd does not have it
 	CanAct bool
 }
 
@@ -31,10 +30,10 @@ func CoreDumpPath(id string, parts ...string) string {
 
 func (v Crash) path(part string) string { return CoreDumpPath(v.ID.String(), part) }
 
-// decode is the command that reads the core dump.
+// decode returns the command that decodes the core dump.
 func (v Crash) decode() string {
 	return "esp-coredump info_corefile --core " + v.FileName() + " --core-format raw app.elf"
 }
 
-// wholeBuild reports whether more than the beginning of the build's hash is known.
+// wholeBuild reports whether the whole hash of the build is known.
 func (v Crash) wholeBuild() bool { return len(v.ELFSHA256) == 64 }

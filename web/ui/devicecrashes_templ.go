@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// View lists what crashes left, newest first.
+// View lists the core dumps, newest first.
 func (v DeviceCrashes) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -188,7 +188,7 @@ func (v DeviceCrashes) View() templ.Component {
 	})
 }
 
-// View is one core dump: when, what the device said of it, and how to read it.
+// View is one core dump: its time, the device's summary, and how to decode it.
 func (v Crash) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -483,7 +483,7 @@ func (v Crash) View() templ.Component {
 	})
 }
 
-// build says which build is needed to decode it, and how sure that is.
+// build shows which build is needed for decoding, and how certain that is.
 func (v Crash) build() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -7,19 +7,18 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// DeviceUpdates answers on a device's firmware tab why it is, or is not, being
-// updated; a live stream sends it as a patch. POST DevicePath(id,
-// "quarantine") lets a device back into campaigns.
+// DeviceUpdates shows on a device's firmware tab why it is, or is not, being updated; a live stream
+// sends it as a patch. POST DevicePath(id, "quarantine") lets campaigns update a device again.
 type DeviceUpdates struct {
 	Device      fleet.DeviceID
 	Title       string // of the device
 	Outlook     campaign.Outlook
 	Deployments []DeploymentView // newest first
-	More        bool             // there are older ones than are shown
+	More        bool             // there are older ones
 	CanAct      bool
 }
 
-// latest is the part in a campaign that the outlook speaks of.
+// latest returns the deployment that the outlook is about.
 func (v DeviceUpdates) latest() (DeploymentView, bool) {
 	if v.Outlook.Deployment == nil || v.Outlook.Campaign == nil {
 		return DeploymentView{}, false
@@ -29,8 +28,7 @@ func (v DeviceUpdates) latest() (DeploymentView, bool) {
 		Until:       v.Outlook.Until}, true
 }
 
-// sayings are the answer: what became of its latest part in a campaign, and
-// whether there is anything to come.
+// sayings returns the answer: the outcome of the latest deployment, and the next expected one.
 func (v DeviceUpdates) sayings(ctx context.Context) (all []string) {
 	latest, ok := v.latest()
 	if ok {
@@ -62,8 +60,8 @@ func (v DeviceUpdates) sayings(ctx context.Context) (all []string) {
 	return all
 }
 
-// failed are the releases that the device did not keep, but for the one that
-// the answer begins with.
+// failed returns the releases that the device did not keep, except the one at the beginning of the
+// answer.
 func (v DeviceUpdates) failed() (all []campaign.Deployment) {
 	for _, d := range v.Outlook.Failed {
 		if latest := v.Outlook.Deployment; latest == nil || latest.ID != d.ID {
@@ -73,7 +71,7 @@ func (v DeviceUpdates) failed() (all []campaign.Deployment) {
 	return all
 }
 
-// againURL opens the wizard with a release that the device rolled back, for it alone.
+// againURL returns the wizard with a release that the device rolled back, for this device alone.
 func (v DeviceUpdates) againURL(ctx context.Context, r campaign.RolledBackRelease) string {
 	return DeviceActs{Device: v.Device, Title: v.Title, Newer: &r.Release}.updateURL(ctx)
 }
@@ -85,12 +83,12 @@ func misfitText(ctx context.Context, m campaign.Misfit) string {
 	return reasonText(ctx, m.Reason)
 }
 
-// devicePart is the page of a device's part in a campaign.
+// devicePart returns the page of a device's deployment.
 func devicePart(d campaign.Deployment) string {
 	return CampaignPath(d.Campaign.String(), "devices", string(d.Device))
 }
 
-// waiting says what a queued device waits for now; "" if it is not queued.
+// waiting returns the reason why a queued device waits now; "" if it is not queued.
 func (v DeviceUpdates) waiting(ctx context.Context) string {
 	latest, ok := v.latest()
 	if !ok || latest.Deployment.State.Final() {
@@ -99,7 +97,7 @@ func (v DeviceUpdates) waiting(ctx context.Context) string {
 	return latest.waits(ctx)
 }
 
-// folded leaves time lines of the past closed.
+// folded reports whether the timeline is folded, as those of old deployments are.
 func (v DeviceUpdates) folded(i int) bool {
 	return i > 0 && v.Deployments[i].Deployment.State.Final()
 }

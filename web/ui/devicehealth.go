@@ -12,8 +12,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A HealthPage is how a device with the included firmware says it is:
-// GET DevicePath(id, "health") with range = "1h", "24h", "7d" or "30d".
+// A HealthPage is the health of a device as the included firmware reports it: GET DevicePath(id,
+// "health") with range = "1h", "24h", "7d" or "30d".
 type HealthPage struct {
 	Head   DeviceHead
 	Vitals DeviceVitals
@@ -21,28 +21,27 @@ type HealthPage struct {
 	Jobs   DeviceJobs
 }
 
-// DeviceVitals is what a device reported last; a live stream sends it as a patch.
+// DeviceVitals is the latest report of a device; a live stream sends it as a patch.
 type DeviceVitals struct {
 	Device    fleet.DeviceID
-	Vitals    *telemetry.Vitals // nil if it never reported any
-	Reports   bool              // its firmware is one that reports
+	Vitals    *telemetry.Vitals // nil if it never sent any
+	Reports   bool              // its firmware sends reports
 	Online    bool
-	Collected bool          // the core dump that it reports was fetched since
+	Collected bool          // the reported core dump has been fetched since
 	Muted     bool          // its configuration turns heartbeats off
-	Heartbeat time.Duration // between two of them
+	Heartbeat time.Duration // interval of heartbeats
 }
 
-// overdue reports whether a device that is online has reported nothing for
-// three heartbeats.
+// overdue reports whether an online device has been silent for three heartbeats.
 func (v DeviceVitals) overdue(ctx context.Context) bool {
 	return v.Online && !v.Muted && page(ctx).Now.Sub(v.Vitals.At) > 3*max(v.Heartbeat, 10*time.Second)
 }
 
-// started returns when the device last started, as it reported.
+// started returns when the device last started, according to its report.
 func (v DeviceVitals) started() time.Time { return v.Vitals.At.Add(-v.Vitals.Uptime) }
 
-// uptime goes on for as long as the device is on line: a restart would end its
-// connection. A device that has just started has been up for a second.
+// uptime grows while the device is online, because a restart would end its connection. A device
+// that has just started has an uptime of one second.
 func (v DeviceVitals) uptime(ctx context.Context) time.Duration {
 	up := v.Vitals.Uptime
 	if v.Online {
@@ -53,8 +52,8 @@ func (v DeviceVitals) uptime(ctx context.Context) time.Duration {
 
 func (v DeviceVitals) path(parts ...string) string { return DevicePath(v.Device, parts...) }
 
-// known is the message of a word that the firmware uses; ok is false for words
-// of a newer one, which are shown as they are.
+// known returns the text of a word of the firmware; ok is false for words of newer firmware, which
+// are shown unchanged.
 func known(ctx context.Context, key string) (text string, ok bool) {
 	if !i18n.Has(key) {
 		return "", false
@@ -62,7 +61,7 @@ func known(ctx context.Context, key string) (text string, ok bool) {
 	return t(ctx, key), true
 }
 
-// signal says in a word how well a device hears its access point.
+// signal returns a word for the quality of a device's reception.
 func signal(rssi int) (key string, tn tone) {
 	switch {
 	case rssi >= -60:
@@ -83,17 +82,17 @@ func celsius(ctx context.Context, degrees float64) string {
 
 func count(ctx context.Context, n int64) string { return i18n.Number(page(ctx).Lang, n) }
 
-// A stack is what a task never used of its stack since the device's start.
+// A stack is the part of a task's stack that was never used since the device's start.
 type stack struct {
 	task   string
 	unused int64 // bytes
 }
 
-// scarce reports whether one more frame could overflow it: ESP-IDF advises to
-// leave some hundred bytes.
+// scarce reports whether one more frame could overflow it: ESP-IDF recommends a reserve of a few
+// hundred bytes.
 func (s stack) scarce() bool { return s.unused < 512 }
 
-// stacks are the device's tasks, the one closest to its end first.
+// stacks returns the device's tasks, the one closest to overflow first.
 func (v DeviceVitals) stacks() []stack {
 	var all []stack
 	for _, task := range slices.Sorted(maps.Keys(v.Vitals.Stacks)) {

@@ -98,7 +98,7 @@ func TestTrendMarksRestartsAndCountsLostConnections(t *testing.T) {
 	if got := len(withClass(doc, "trend-mark")); got != 2 {
 		t.Errorf("%d marks, want one on each of two charts", got)
 	}
-	// 2 more, then 1 since the restart, none, and a count that went back without one.
+	// 2 more, then 1 since the restart, none, and a counter that decreased without a restart.
 	for _, want := range []string{"2 lost connections", "1 lost connection\nrestarted", "0 lost connections",
 		"<strong class=\"num\">3</strong>"} {
 		if !strings.Contains(text, want) {

@@ -10,14 +10,14 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// A HealthRange is a time that the health page can look back on, in steps that
-// a phone can still show as separate points.
+// A HealthRange is a time span of the health page, in steps that a phone can still show as separate
+// points.
 type HealthRange struct {
 	Name       string
 	Span, Step time.Duration
 }
 
-// HealthRanges are all of them, the shortest first.
+// HealthRanges are all ranges, shortest first.
 var HealthRanges = []HealthRange{
 	{"1h", time.Hour, telemetry.VitalsStep},
 	{"24h", 24 * time.Hour, 2 * telemetry.VitalsStep},
@@ -25,8 +25,8 @@ var HealthRanges = []HealthRange{
 	{"30d", 30 * 24 * time.Hour, 6 * time.Hour},
 }
 
-// ParseHealthRange finds the range of that name, or a day: an hour of a device
-// that is too new for a day to show more than its end.
+// ParseHealthRange returns the range with that name, or a default: a day, or an hour for a device
+// that is too new for a day.
 func ParseHealthRange(name string, age time.Duration) HealthRange {
 	for _, r := range HealthRanges {
 		if r.Name == name {
@@ -39,10 +39,10 @@ func ParseHealthRange(name string, age time.Duration) HealthRange {
 	return HealthRanges[1]
 }
 
-// HealthTrends is how a device has been over time.
+// HealthTrends is the health of a device over time.
 type HealthTrends struct {
 	Device    fleet.DeviceID
-	Shown     bool // the device reports
+	Shown     bool // the device sends reports
 	Range     HealthRange
 	First     time.Time // when fleetd first saw the device
 	To        time.Time
@@ -56,10 +56,10 @@ func (v HealthTrends) rangeURL(r HealthRange) string {
 
 func (v HealthTrends) span() timeSpan { return timeSpan{v.To.Add(-v.Range.Span), v.To} }
 
-// reach is the longest silence that is no gap.
+// reach returns the longest silence that does not count as a gap.
 func (v HealthTrends) reach() time.Duration { return max(v.Range.Step*3/2, v.Range.Step+2*v.Heartbeat) }
 
-// all are the charts that have anything to show.
+// all returns the charts with data.
 func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
 	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.temperature(ctx), v.reconnects(ctx)} {
 		if c.drawable() {
@@ -69,8 +69,8 @@ func (v HealthTrends) all(ctx context.Context) (drawn []trend) {
 	return drawn
 }
 
-// at is the time that point i is drawn at: that of its step's begin, which may lie before
-// the device was first seen.
+// at returns the time of point i in the chart: the beginning of its step, but not before the device
+// was first seen.
 func (v HealthTrends) at(i int) time.Time {
 	if at := v.Points[i].At; at.After(v.First) {
 		return at
@@ -78,15 +78,15 @@ func (v HealthTrends) at(i int) time.Time {
 	return v.First
 }
 
-// restarts returns the times at which the device restarted. A point bears the
-// time at which its step began, and the uptime at its end.
+// restarts returns the times at which the device restarted. A point has the time of the beginning
+// of its step, and the uptime at its end.
 func (v HealthTrends) restarts() (all []time.Time) {
 	for i, p := range v.Points {
 		if !p.Restarted {
 			continue
 		}
 		end := p.At
-		if v.Range.Step > 0 && p.At.Equal(p.At.Truncate(v.Range.Step)) { // what was reported last is no whole step
+		if v.Range.Step > 0 && p.At.Equal(p.At.Truncate(v.Range.Step)) { // the latest report is not a whole step
 			end = p.At.Add(v.Range.Step)
 		}
 		if end.After(v.To) {
@@ -101,8 +101,8 @@ func (v HealthTrends) restarts() (all []time.Time) {
 	return all
 }
 
-// trend is what all charts of the page share; values are those of one point,
-// text is what is said of it.
+// trend returns the common part of the page's charts; values returns the values of a point, text
+// its description.
 func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64, text func(i int) string) trend {
 	c := trend{id: "trend-" + id, title: title, unit: unit, span: v.span(), reach: v.reach(), marks: v.restarts()}
 	for i := range v.Points {
@@ -111,8 +111,7 @@ func (v HealthTrends) trend(id, title, unit string, values func(i int) []float64
 	return c
 }
 
-// say returns the text shown under the pointer: when, what, and whether the
-// device restarted.
+// say returns the text under the pointer: the time, the values, and whether the device restarted.
 func (v HealthTrends) say(ctx context.Context, i int, what string) string {
 	said := exact(ctx, v.at(i)) + "\n" + what
 	if v.Points[i].Restarted {
@@ -145,7 +144,7 @@ func (v HealthTrends) memory(ctx context.Context) trend {
 	return c.described(ctx)
 }
 
-// memoryUnit is the unit in which the axis has short figures.
+// memoryUnit returns the unit that makes the axis labels short.
 func memoryUnit(points []telemetry.VitalsPoint) (name string, size float64) {
 	for _, p := range points {
 		if p.HeapFree > 4<<20 {
@@ -155,7 +154,7 @@ func memoryUnit(points []telemetry.VitalsPoint) (name string, size float64) {
 	return "KiB", 1 << 10
 }
 
-// memory writes an amount of memory, or a dash for one that was not reported.
+// memory formats an amount of memory, or a dash if it was not reported.
 func memory(ctx context.Context, n int64) string {
 	if n <= 0 {
 		return "–"
@@ -163,7 +162,7 @@ func memory(ctx context.Context, n int64) string {
 	return bytesText(ctx, n)
 }
 
-// positive returns NaN for what the board could not measure.
+// positive returns NaN for values that the board could not measure.
 func positive(n int64) float64 {
 	if n <= 0 {
 		return math.NaN()
@@ -215,7 +214,7 @@ func (v HealthTrends) temperature(ctx context.Context) trend {
 	return c.described(ctx)
 }
 
-// reconnects are shown by step: the device counts from its start.
+// reconnects are shown by step, although the device counts from its start.
 func (v HealthTrends) reconnects(ctx context.Context) trend {
 	lost := v.lostConnections()
 	c := v.trend("reconnects", t(ctx, "health.trend.reconnects"), "",
@@ -232,7 +231,7 @@ func (v HealthTrends) reconnects(ctx context.Context) trend {
 	return c.described(ctx)
 }
 
-// lostConnections is how often the connection was lost in each step.
+// lostConnections returns the number of lost connections in each step.
 func (v HealthTrends) lostConnections() []int64 {
 	lost := make([]int64, len(v.Points))
 	for i, p := range v.Points[min(1, len(v.Points)):] {
@@ -245,7 +244,7 @@ func (v HealthTrends) lostConnections() []int64 {
 	return lost
 }
 
-// bounds are the least and the greatest value of all lines.
+// bounds returns the minimum and maximum of all lines.
 func (c trend) bounds() (lo, hi float64) {
 	lo, hi = math.Inf(1), math.Inf(-1)
 	for _, r := range c.readings {
@@ -258,7 +257,7 @@ func (c trend) bounds() (lo, hi float64) {
 	return lo, hi
 }
 
-// described returns the chart with a description of what it shows.
+// described returns the chart with a description of its content.
 func (c trend) described(ctx context.Context) trend {
 	lo, hi := c.bounds()
 	c.desc = t(ctx, "health.trend.desc", "from", c.span.from, "to", c.span.to, "low", figure(lo), "high", figure(hi),
@@ -266,8 +265,7 @@ func (c trend) described(ctx context.Context) trend {
 	return c
 }
 
-// sparks are the trends of which one line says enough, each drawn from its own
-// least to its own greatest value.
+// sparks returns the trends that one line can show, each scaled to its own minimum and maximum.
 func (v HealthTrends) sparks(ctx context.Context) (all []trend) {
 	for _, c := range []trend{v.memory(ctx), v.signal(ctx), v.temperature(ctx)} {
 		if !c.drawable() || c.lines[0].last == "" {

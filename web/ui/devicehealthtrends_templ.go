@@ -188,7 +188,7 @@ func (v HealthTrends) View() templ.Component {
 	})
 }
 
-// table has the charts' figures for those who would rather read, or copy.
+// table has the charts' figures, for reading and copying.
 func (v HealthTrends) table() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// A line begins when the device was first seen, not when the step of that time began.
+// A line begins when the device was first seen, not at the beginning of that step.
 func TestTrendsBeginWithTheDevice(t *testing.T) {
 	step := 6 * time.Hour
 	begin := time.Date(2026, 11, 22, 6, 0, 0, 0, time.UTC)
@@ -24,7 +24,7 @@ func TestTrendsBeginWithTheDevice(t *testing.T) {
 	}
 }
 
-// A restart is marked when it was, not when the step of its point began.
+// A restart is marked at its time, not at the beginning of its point's step.
 func TestRestartsAreMarkedWhereTheyWere(t *testing.T) {
 	step := 5 * time.Minute
 	begin := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)

@@ -10,20 +10,20 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// DeviceJobs are a device's own reports on work that outlasts a call; a live
-// stream sends them as a patch.
+// DeviceJobs are a device's reports on work that takes longer than a call; a live stream sends them
+// as a patch.
 type DeviceJobs struct {
 	Device    fleet.DeviceID
 	Jobs      []telemetry.Job         // newest first
-	Campaigns map[uuid.UUID]uuid.UUID // by deployment, of those that belong to one
-	Always    bool                    // say so if there are none
+	Campaigns map[uuid.UUID]uuid.UUID // campaigns by deployment
+	Always    bool                    // show a text if there are none
 }
 
 var jobTones = map[fleet.JobState]tone{
 	fleet.JobAccepted: toneNone, fleet.JobProgress: toneBusy, fleet.JobDone: toneGood, fleet.JobFailed: toneBad,
 }
 
-// deploymentURL leads to the job's part in a campaign, "" if it has none.
+// deploymentURL returns the page of the job's deployment, or "" if there is none.
 func (v DeviceJobs) deploymentURL(j telemetry.Job) string {
 	campaign, ok := v.Campaigns[j.Deployment]
 	if !ok {
@@ -32,8 +32,7 @@ func (v DeviceJobs) deploymentURL(j telemetry.Job) string {
 	return CampaignPath(campaign.String(), "devices", string(v.Device))
 }
 
-// why is a failed job's code in a sentence of ours; "" for a code that only
-// newer firmware knows.
+// why returns the text of a failed job's code; "" for a code of newer firmware.
 func why(ctx context.Context, code string) string {
 	text, _ := known(ctx, "job.code."+code)
 	return text

@@ -362,7 +362,7 @@ func (v DeviceLog) View() templ.Component {
 	})
 }
 
-// State says whether the log is followed, and lets an operator change that.
+// State shows whether the log is followed, and lets an operator change that.
 func (v DeviceLog) State() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -646,7 +646,7 @@ func (v DeviceLog) State() templ.Component {
 	})
 }
 
-// keep leads a form back to the same filter.
+// keep returns a form to the same filter.
 func (v DeviceLog) keep() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -710,7 +710,7 @@ func (v DeviceLog) keep() templ.Component {
 	})
 }
 
-// List is every line that passes, oldest first.
+// List is every matching line, oldest first.
 func (v DeviceLog) List() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

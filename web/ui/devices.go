@@ -16,14 +16,14 @@ import (
 // A DevicesPage is the list of devices: GET [PathDevices].
 type DevicesPage struct {
 	Query    string // as written
-	BadQuery string // why the query cannot be read; "" if it can
+	BadQuery string // why the query is invalid; "" if it is valid
 	List     ListURL
 	Rows     []DeviceRow
 	Prev     string // cursors; "" at the ends
 	Next     string
-	Total    int      // devices that match
+	Total    int      // devices that match the query
 	Fleet    int      // devices in service; 0 shows how to add the first
-	Boards   []string // most frequent first: offered as filters
+	Boards   []string // most frequent first: filters on offer
 	Saved    SavedFilters
 	CanAct   bool
 
@@ -32,28 +32,27 @@ type DevicesPage struct {
 
 	Columns    Columns
 	Wall       bool // the latest picture of each device, instead of the table
-	Unpictured int  // devices that match and have no picture: the wall leaves them out
+	Unpictured int  // matching devices without a picture, which are not on the wall
 }
 
-// ViewWall is the view of a device list that shows pictures.
+// ViewWall is the view parameter of a device list with pictures.
 const ViewWall = "wall"
 
-// SavedFilters are the device queries that have a name: POST [PathFilters]
-// gives one to the query of the list.
+// SavedFilters are the device queries with a name: POST [PathFilters] saves the query of the list.
 type SavedFilters struct {
 	Filters []fleet.Filter
-	Counts  []int // of the viewer's devices, as Filters
+	Counts  []int // of the viewer's devices, in the order of Filters
 	CanSave bool
-	Change  uuid.UUID // of the filter whose change was refused; zero for a new one
+	Change  uuid.UUID // the filter whose change was refused; zero for a new one
 	Name    string    // as typed before
 	Title   string
-	Problem string // why it was not saved
+	Problem string // why it was refused
 }
 
-// refused reports whether what was typed for the filter was refused.
+// refused reports whether the form of the filter was refused.
 func (s SavedFilters) refused(filter uuid.UUID) bool { return s.Problem != "" && s.Change == filter }
 
-// fields are the values of a filter's form; a zero filter is a new one.
+// fields returns the values of a filter's form; a zero filter is a new one.
 func (s SavedFilters) fields(f fleet.Filter) (name, title string) {
 	if s.refused(f.ID) {
 		return s.Name, s.Title
@@ -64,22 +63,22 @@ func (s SavedFilters) fields(f fleet.Filter) (name, title string) {
 // A DeviceRow is one device in a list. A live stream sends it as a patch.
 type DeviceRow struct {
 	ID       fleet.DeviceID
-	MAC      string // "" for devices that are not named by one
+	MAC      string // "" for a device whose id is not its MAC address
 	Name     string // "" if unnamed
 	Board    string
 	Version  string
 	Presence fleet.Presence
 	Since    time.Time
-	Talking  string // id of the conversation that it is in; "" if it is in none
+	Talking  string // id of its present conversation; "" if there is none
 	LastSeen *time.Time
 	Tags     []string
 	Conflict bool // two units seem to use its id
-	Claimed  bool // it claims another board or chip than is pinned
+	Claimed  bool // its reported board or chip is not the pinned one
 	OnHold   bool
 	Hold     string // reason
 	Waiting  bool   // not enrolled yet
 	Retired  bool
-	Unsteady *telemetry.Vitals // in safe mode, or crashed of late; nil if not
+	Unsteady *telemetry.Vitals // in safe mode, or crashed recently; nil if not
 	CanAct   bool
 
 	Chip, Slot, Transport string
@@ -89,7 +88,7 @@ type DeviceRow struct {
 	Columns Columns // nil: the default ones
 }
 
-// NewDeviceRow shows a device as a row.
+// NewDeviceRow returns a device as a row.
 func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	row := DeviceRow{
 		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
@@ -106,7 +105,7 @@ func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	return row
 }
 
-// Title is the device's name, or its id where it has none.
+// Title returns the device's name, or its id if it has none.
 func (d DeviceRow) Title() string { return deviceTitle(d.ID, d.Name) }
 
 func deviceTitle(id fleet.DeviceID, name string) string {
@@ -120,7 +119,7 @@ func showID(id fleet.DeviceID) string {
 	return string(id)
 }
 
-// quickFilters are the terms that a click adds to the query or takes out.
+// quickFilters are the terms that a link adds to the query or removes.
 var quickFilters = []struct{ term, key string }{
 	{"presence:online", "state.online"},
 	{"presence:unresponsive", "state.unresponsive"},
@@ -152,8 +151,8 @@ func (v DevicesPage) filter(text, term string) filterChip {
 	return filterChip{Text: text, URL: v.List.With("q", query), On: on}
 }
 
-// ToggleTerm takes a term out of a query, or puts it in in place of any other
-// on the same field. on reports whether the query had it.
+// ToggleTerm removes a term from a query, or adds it instead of any other term on the same field.
+// on reports whether the query contained it.
 func ToggleTerm(query, term string) (toggled string, on bool) {
 	field, _, _ := strings.Cut(term, ":")
 	var kept []string
@@ -172,7 +171,7 @@ func ToggleTerm(query, term string) (toggled string, on bool) {
 	return strings.Join(kept, " "), on
 }
 
-// splitQuery cuts a query at blanks outside of double quotes.
+// splitQuery splits a query at blanks outside of double quotes.
 func splitQuery(query string) []string {
 	quoted := false
 	return strings.FieldsFunc(query, func(r rune) bool {
@@ -183,21 +182,21 @@ func splitQuery(query string) []string {
 	})
 }
 
-// saveURL gives the list's query a name.
+// saveURL returns the page that saves the list's query.
 func (v DevicesPage) saveURL() string {
 	return PathFilters + "?" + url.Values{"q": {v.Query}}.Encode()
 }
 
 func filterTitle(f fleet.Filter) string { return cmp.Or(f.Title, f.Name) }
 
-// takePicturesURL asks for a picture of each listed device that is online and
-// can take one.
+// takePicturesURL returns the plan of a snapshot by each listed device that is online and can take
+// one.
 func (v DevicesPage) takePicturesURL() string {
 	q := strings.TrimSpace(v.Query + " presence:online tool:" + fleet.ToolSnapshot)
 	return PathFanOutNew + "?" + url.Values{"q": {q}, "tool": {fleet.ToolSnapshot}}.Encode()
 }
 
-// exportURL is the file of the devices that match.
+// exportURL returns the file of the matching devices.
 func (v DevicesPage) exportURL() string {
 	if v.Query == "" {
 		return PathExport
@@ -205,7 +204,7 @@ func (v DevicesPage) exportURL() string {
 	return PathExport + "?" + url.Values{"q": {v.Query}}.Encode()
 }
 
-// allKey is the choice of every device that matches.
+// allKey returns the message for the choice of all matching devices.
 func (v DevicesPage) allKey() string {
 	if v.Query == "" {
 		return "bulk.all"
@@ -215,7 +214,7 @@ func (v DevicesPage) allKey() string {
 
 type column struct{ sort, key, class string }
 
-// sorted is the column's aria-sort.
+// sorted returns the column's aria-sort.
 func (l ListURL) sorted(column, first string) string {
 	by := l.Get("sort")
 	if by == "" {
@@ -230,7 +229,7 @@ func (l ListURL) sorted(column, first string) string {
 	return "ascending"
 }
 
-// sortURL sorts by the column, or turns the order round if it does already.
+// sortURL sorts by the column, or reverses the order if it is sorted already.
 func (l ListURL) sortURL(column, first string) string {
 	next := ListURL{l.Path, url.Values{}}
 	for k, v := range l.Values {

@@ -18,14 +18,14 @@ type FirmwarePage struct {
 	Jobs        DeviceJobs
 	Firmware    []fleet.FirmwareRecord  // newest first
 	Inventories []fleet.InventoryRecord // newest first
-	Diff        *fleet.InventoryDiff    // what from and to ask for
+	Diff        *fleet.InventoryDiff    // the difference between from and to
 }
 
 func (v FirmwarePage) diffURL(from, to string) string {
 	return DevicePath(v.Head.ID, "firmware") + "?" + url.Values{"from": {from}, "to": {to}}.Encode() + "#diff"
 }
 
-// before is the inventory that the one at i took the place of.
+// before returns the inventory that the one at i replaced.
 func (v FirmwarePage) before(i int) string {
 	if i+1 < len(v.Inventories) {
 		return v.Inventories[i+1].InventoryID
@@ -33,23 +33,23 @@ func (v FirmwarePage) before(i int) string {
 	return ""
 }
 
-// A ScreenPage shows a device's pictures: GET DevicePath(id, "screen"). POST
-// [ToolPath] of the snapshot tool takes a new one.
+// A ScreenPage shows a device's snapshots: GET DevicePath(id, "screen"). POST [ToolPath] of the
+// snapshot tool takes a new one.
 type ScreenPage struct {
 	Head      DeviceHead
-	Last      *CallView  // the call that the address names
+	Last      *CallView  // the call in the address
 	Snapshots []Snapshot // newest first
 }
 
-// A FactsPage shows what the device said of itself at its latest boot:
-// GET DevicePath(id, "facts").
+// A FactsPage shows the facts that the device reported at its latest boot: GET DevicePath(id,
+// "facts").
 type FactsPage struct {
 	Head     DeviceHead
 	About    DeviceFacts
 	PolledAt time.Time // zero before the first boot poll
 	Body     json.RawMessage
 	Problem  string            // a code of [fleet.Facts], "" for none
-	Salvaged []fleet.PollField // what was read of a broken body
+	Salvaged []fleet.PollField // fields read from a broken body
 }
 
 func (v FactsPage) problemText(ctx context.Context) string {

@@ -9,9 +9,8 @@ import (
 	"fleetd/web/forms"
 )
 
-// PathRules is the list of enrolment rules: GET list, POST create. Below it,
-// by the rule's id: GET shows one, POST "edit", "enable", "disable", "move"
-// (to: its new place) and "delete".
+// PathRules is the list of enrolment rules: GET list, POST create. Below it, by the rule's id: GET
+// shows one, POST "edit", "enable", "disable", "move" (to: its new position) and "delete".
 const PathRules = "/enrolment/rules"
 
 // RulePath is the page of one rule, or one of its acts.
@@ -24,10 +23,10 @@ type RulesPage struct {
 	Mode  string // enrolment mode
 	Rules []enrolment.RuleRow
 	Admin bool
-	Form  forms.Rule // for the rule to be added
-	// Problem says why Form was not accepted, in the page's language.
+	Form  forms.Rule // for the new rule
+	// Problem is the reason why Form was rejected, in the page's language.
 	Problem string
-	// WouldMatch counts, by rule, the waiting devices that it would decide about.
+	// WouldMatch counts, by rule, the waiting devices that match it.
 	WouldMatch map[string]int
 }
 
@@ -37,11 +36,11 @@ type RulePage struct {
 	Place   int // in the list, from 1
 	Admin   bool
 	Form    forms.Rule
-	Problem string                // why Form was not accepted, in the page's language
-	Matches []enrolment.RuleMatch // of devices that wait now
+	Problem string                // why Form was rejected, in the page's language
+	Matches []enrolment.RuleMatch // with devices that wait now
 }
 
-// conditions are the lines that say what a rule looks at.
+// conditions returns the conditions of a rule as lines of text.
 func conditions(ctx context.Context, r enrolment.RuleRow) (all []string) {
 	if len(r.Boards) > 0 {
 		all = append(all, t(ctx, "rules.if_board", "list", shorten(strings.Join(r.Boards, ", "), 80)))
@@ -74,7 +73,7 @@ func conditions(ctx context.Context, r enrolment.RuleRow) (all []string) {
 	return all
 }
 
-// refuseURL opens the form of a rule that refuses a network.
+// refuseURL returns the form of a rule that refuses a network.
 func refuseURL(u enrolment.UnlistedNetwork) string {
 	return PathRules + "?" + url.Values{"action": {"refuse"}, "networks": {u.Network.String()},
 		"name": {u.Network.String()}}.Encode() + "#add"

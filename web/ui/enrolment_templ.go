@@ -1479,7 +1479,7 @@ func (v RulePage) Page() templ.Component {
 	})
 }
 
-// unlisted says of which networks requests are not on the list.
+// unlisted shows the networks whose requests are not in the list.
 func unlisted(all []enrolment.UnlistedNetwork, admin bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// NotFound is the page for an address, or a thing, that is not there.
+// NotFound is the page for an address, or an object, that does not exist.
 func NotFound(ctx context.Context) ErrorPage {
 	return ErrorPage{Status: http.StatusNotFound, Code: "not_found",
 		Title: t(ctx, "error.not_found"), Advice: t(ctx, "error.not_found_advice")}
@@ -17,8 +17,7 @@ func Forbidden(ctx context.Context, detail string) ErrorPage {
 		Title: t(ctx, "error.forbidden"), Unchanged: t(ctx, "error.unchanged"), Advice: t(ctx, "error.forbidden_advice")}
 }
 
-// Failure is the page for everything else that went wrong; detail is the
-// domain's own sentence where it has one.
+// Failure is the page for every other error; detail is the domain's own sentence, if any.
 func Failure(ctx context.Context, status int, code, detail string) ErrorPage {
 	advice := "error.retry_advice"
 	if status < http.StatusInternalServerError {

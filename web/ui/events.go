@@ -8,7 +8,7 @@ import (
 // The views that a live stream can follow: the view parameter of [PathEvents].
 const (
 	ViewOverview = "overview" // patches: presenceNow, attention, recent failures, running fan-outs
-	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a device appears that matches
+	ViewDevices  = "devices"  // patches: DeviceRow; "new" when a matching device appears
 	ViewDevice   = "device"   // id; patches: DeviceHead, CallRow, Snapshot
 	ViewCalls    = "calls"    // as the list's filter; patches: CallRow; "new" for each new call
 	ViewCall     = "call"     // id; patches: CallView
@@ -30,8 +30,8 @@ const (
 	ViewDeployment  = "deployment"  // id, device; patches: DeploymentView
 )
 
-// EventsURL is the address of the stream of a view. It says which page of a
-// list is shown, so that no more than its rows need be sent.
+// EventsURL returns the address of the stream of a view. It contains the shown page of a list, so
+// the stream sends only the rows of that page.
 func EventsURL(view string, params url.Values) string {
 	v := url.Values{"view": {view}}
 	for k, vals := range params {
@@ -42,8 +42,8 @@ func EventsURL(view string, params url.Values) string {
 	return PathEvents + "?" + v.Encode()
 }
 
-// eventsURL names the columns: another page may choose others meanwhile. The wall
-// fetches itself again from time to time, and a filter that cannot be read has no stream.
+// eventsURL includes the columns, because another page may choose others meanwhile. The wall
+// reloads itself from time to time, and an invalid filter has no stream.
 func (v DevicesPage) eventsURL() string {
 	if v.Wall || v.BadQuery != "" {
 		return ""

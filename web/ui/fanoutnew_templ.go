@@ -933,7 +933,7 @@ func (v FanOutNewPage) arguments() templ.Component {
 	})
 }
 
-// preview says what will happen, and asks for the count where it matters.
+// preview shows the effect, and requires the count if it matters.
 func (v FanOutNewPage) preview() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

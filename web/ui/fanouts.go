@@ -31,13 +31,13 @@ type FanOutRow struct {
 	Actor     fleet.Principal
 	Tool      string
 	Arguments string
-	Query     string // "" if devices were ticked
+	Query     string // "" if devices were checked
 	State     call.FanOutState
 	Done      int
 	Targets   int
 }
 
-// NewFanOutRow shows a fan-out as a row.
+// NewFanOutRow returns a fan-out as a row.
 func NewFanOutRow(f call.FanOut, p call.FanOutProgress) FanOutRow {
 	return FanOutRow{
 		ID: f.ID.String(), At: f.CreatedAt, Actor: f.Actor, Tool: f.Tool, Arguments: arguments(f.Arguments),
@@ -45,29 +45,28 @@ func NewFanOutRow(f call.FanOut, p call.FanOutProgress) FanOutRow {
 	}
 }
 
-// A FanOutNewPage asks for a call to many devices, in two steps on one page.
-// GET [PathFanOutNew] with q or d chooses the audience; with tool it shows
-// the tool's form; with step=preview it shows what would happen. POST
-// [PathFanOuts] with the same fields creates it; when the tool is user-only,
-// confirm must be the number of targets.
+// A FanOutNewPage plans a call to many devices, in two steps on one page. GET [PathFanOutNew] with
+// q or d chooses the audience; with tool it shows the tool's form; with step=preview it shows the
+// preview. POST [PathFanOuts] with the same fields creates the fan-out; if the tool is user-only,
+// confirm must be the number of devices.
 type FanOutNewPage struct {
 	Query       string
-	ByQuery     bool // the audience is the query's, not the ticked devices'
+	ByQuery     bool // the query selects the audience, not the checkboxes
 	Devices     []fleet.DeviceID
-	Retry       uuid.UUID // the audience is what failed in this fan-out; zero if not
+	Retry       uuid.UUID // the audience is the devices that failed in this fan-out; zero if not
 	Matched     int
-	Tools       []fleet.Tool // that the audience's devices offer
+	Tools       []fleet.Tool // offered by the audience's devices
 	Form        *ToolForm    // nil until a tool is chosen
 	MaxInFlight int
-	OfflineWait time.Duration       // 0: offline devices are not waited for
-	Interrupt   bool                // conversations are not waited for
-	Preview     *call.FanOutPreview // nil until the form was filled in
-	Arguments   json.RawMessage     // with Preview: as they would be sent
-	Problem     string              // why it cannot be done, in the page's language
+	OfflineWait time.Duration       // 0: offline devices are skipped
+	Interrupt   bool                // conversations are interrupted
+	Preview     *call.FanOutPreview // nil until the form is filled in
+	Arguments   json.RawMessage     // with Preview: the arguments as sent
+	Problem     string              // why it is impossible, in the page's language
 	CanAct      bool
 }
 
-// ask is the fields that carry the audience from step to step.
+// ask returns the fields that carry the audience from step to step.
 func (v FanOutNewPage) ask() url.Values {
 	switch {
 	case v.Retry != uuid.Nil:
@@ -82,7 +81,7 @@ func (v FanOutNewPage) ask() url.Values {
 	return url.Values{"d": ids}
 }
 
-// changeURL leads from the preview back to the form, filled in as it was.
+// changeURL returns from the preview to the form, with its values.
 func (v FanOutNewPage) changeURL() string {
 	q := v.ask()
 	for name, values := range forms.Values(v.Form.Fields) {
@@ -97,8 +96,8 @@ func (v FanOutNewPage) changeURL() string {
 	return PathFanOutNew + "?" + q.Encode()
 }
 
-// word is what must be typed before the fan-out starts: the count, for tools
-// that are for people only or take the devices away.
+// word returns the text that starts the fan-out once it is typed: the count, for tools that are for
+// people only or disconnect the devices.
 func (v FanOutNewPage) word() string {
 	if v.Preview.MustType() {
 		return strconv.Itoa(v.Preview.Targets)
@@ -106,8 +105,8 @@ func (v FanOutNewPage) word() string {
 	return ""
 }
 
-// offlineWaits are the choices of how long offline devices are waited for; one
-// that came by the address is among them.
+// offlineWaits returns the choices of the wait for offline devices, including the one in the
+// address.
 func (v FanOutNewPage) offlineWaits() []time.Duration {
 	all := []time.Duration{0, 5 * time.Minute, 15 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour}
 	if !slices.Contains(all, v.OfflineWait) {
@@ -117,7 +116,7 @@ func (v FanOutNewPage) offlineWaits() []time.Duration {
 	return all
 }
 
-// offlineWait is the wait as the form has it: in minutes.
+// offlineWait returns the wait in minutes, as in the form.
 func (v FanOutNewPage) offlineWait() string { return minutes(v.OfflineWait) }
 
 func minutes(d time.Duration) string { return strconv.Itoa(int(d / time.Minute)) }
@@ -137,8 +136,7 @@ type FanOutPage struct {
 	CanAct   bool
 }
 
-// A FanOutProgress is the moving part of a fan-out's page; a live stream
-// sends it as a patch.
+// A FanOutProgress is the changing part of a fan-out's page; a live stream sends it as a patch.
 type FanOutProgress struct {
 	FanOut  call.FanOut
 	Counts  call.FanOutProgress
@@ -147,7 +145,7 @@ type FanOutProgress struct {
 	CanAct  bool
 }
 
-// groupsURL is the page with other groups of answers.
+// groupsURL returns the page with other groups of answers.
 func (p FanOutProgress) groupsURL(field string, from int) string {
 	v := url.Values{}
 	if field != "" {
@@ -162,13 +160,13 @@ func (p FanOutProgress) groupsURL(field string, from int) string {
 	return FanOutPath(p.id()) + "?" + v.Encode()
 }
 
-// eventsURL is the stream of the page, with the groups that it shows.
+// eventsURL returns the stream of the page, with the groups that it shows.
 func (p FanOutProgress) eventsURL() string {
 	return EventsURL(ViewFanOut, map[string][]string{"id": {p.id()}, "by": {p.By.Field},
 		"from": {strconv.Itoa(p.By.Offset)}})
 }
 
-// fields are what answers can be grouped by, with the one that they are.
+// fields returns the fields that answers can be grouped by, including the present one.
 func (p FanOutProgress) fields() []string {
 	if p.By.Field == "" || slices.Contains(p.Answers.Fields, p.By.Field) {
 		return p.Answers.Fields
@@ -176,7 +174,7 @@ func (p FanOutProgress) fields() []string {
 	return append([]string{p.By.Field}, p.Answers.Fields...)
 }
 
-// failed is how many calls ended without success.
+// failed returns how many calls ended without success.
 func (p FanOutProgress) failed() (n int) {
 	for s, count := range p.Counts.ByState {
 		if s.Failed() {
@@ -193,12 +191,12 @@ func (p FanOutProgress) retryURL() string {
 
 func (p FanOutProgress) id() string { return p.FanOut.ID.String() }
 
-// turns is how many devices wait for nothing but their turn.
+// turns returns how many devices only wait for their turn.
 func (p FanOutProgress) turns() int {
 	return max(p.Counts.Waiting-p.Counts.AwaitOnline-p.Counts.InConversation, 0)
 }
 
-// A stateCount is one line of a fan-out's tally.
+// A stateCount is one row of a fan-out's counts.
 type stateCount struct {
 	state fleet.CallState
 	count int
@@ -214,13 +212,13 @@ func (p FanOutProgress) tally() []stateCount {
 	return out
 }
 
-// A part is a stretch of a progress bar: calls that ended with one meaning.
+// A part is a segment of a progress bar: ended calls with the same tone.
 type part struct {
 	tone        tone
 	from, count int
 }
 
-// parts are the calls that have ended, the good ones first.
+// parts returns the ended calls, the successful ones first.
 func (p FanOutProgress) parts() []part {
 	byTone := make(map[tone]int)
 	for s, n := range p.Counts.ByState {
@@ -239,7 +237,7 @@ func (p FanOutProgress) parts() []part {
 	return out
 }
 
-// callsURL lists the fan-out's calls in one state; "" for all.
+// callsURL returns the list of the fan-out's calls in one state; "" for all.
 func (p FanOutProgress) callsURL(state fleet.CallState) string {
 	v := url.Values{"fanout": {p.id()}}
 	if state != "" {
@@ -248,7 +246,7 @@ func (p FanOutProgress) callsURL(state fleet.CallState) string {
 	return PathCalls + "?" + v.Encode()
 }
 
-// reason says in words why a device was left out.
+// reason returns the text of the reason why a device was left out.
 func reason(ctx context.Context, code string) string {
 	if key := "fanout.reason." + code; i18n.Has(key) {
 		return t(ctx, key)
@@ -256,7 +254,7 @@ func reason(ctx context.Context, code string) string {
 	return code
 }
 
-// answerText is what devices answered, or why they did not.
+// answerText returns the devices' answer, or the cause of their failure.
 func answerText(ctx context.Context, a call.FanOutAnswer) (text string, foreign bool) {
 	if a.Text != "" || a.Error == nil {
 		return a.Text, true

@@ -272,7 +272,7 @@ func fanOutTable(rows []FanOutRow) templ.Component {
 	})
 }
 
-// Row renders one fan-out; a live stream replaces it whole, by its id.
+// Row renders one fan-out; a live stream replaces it as a whole, by its id.
 func (f FanOutRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -442,7 +442,7 @@ func (f FanOutRow) Row() templ.Component {
 	})
 }
 
-// Page shows a fan-out: what was asked, how far it is, what came back.
+// Page shows a fan-out: the call, the progress, and the answers.
 func (v FanOutPage) Page() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1038,7 +1038,7 @@ func (v FanOutPage) Page() templ.Component {
 	})
 }
 
-// bar shows how much is done, and how it went: a part for each meaning.
+// bar shows the progress and the outcomes: a segment for each tone.
 func (p FanOutProgress) bar() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1174,7 +1174,7 @@ func (p FanOutProgress) bar() templ.Component {
 	})
 }
 
-// View renders the progress; a live stream replaces it whole, by its id.
+// View renders the progress; a live stream replaces it as a whole, by its id.
 func (p FanOutProgress) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -12,13 +12,12 @@ import (
 // PathFind finds devices, campaigns, calls and pages: GET q.
 const PathFind = "/find"
 
-// A FindPage is what a text finds: GET [PathFind]. The dialog of Ctrl-K shows
-// its list.
+// A FindPage is the results of a search: GET [PathFind]. The dialog of Ctrl-K shows its list.
 type FindPage struct {
 	Query     string
 	Pages     []FoundPage
 	Devices   []fleet.Device
-	More      bool // more devices than these match
+	More      bool // more devices match
 	Campaigns []campaign.Campaign
 	Records   []FoundRecord
 }
@@ -33,7 +32,7 @@ const (
 	FoundCampaign = "campaign"
 )
 
-// A FoundRecord is what a whole UUID names.
+// A FoundRecord is the object with a given UUID.
 type FoundRecord struct{ Kind, ID, Title string }
 
 func (r FoundRecord) path() string {
@@ -60,14 +59,14 @@ func (v FindPage) empty() bool {
 	return len(v.Pages)+len(v.Devices)+len(v.Campaigns)+len(v.Records) == 0
 }
 
-// findable are the pages that have no entry of the navigation.
+// findable are the pages without an entry in the navigation.
 var findable = []pageLink{{"fanout.new", PathFanOutNew}, {"campaign.new", PathCampaignNew}, {"claim.action", PathClaim},
 	{"rules.title", PathRules}, {"firmware.images", PathImages}, {"flasher.page", PathFlash}, {"help.title", PathHelp},
 	{"account.title", PathAccount}}
 
-// FindPages returns the pages whose name contains the text, in any language: a
-// Chinese operator may type what an English colleague said. Without a text it
-// returns those of the navigation.
+// FindPages returns the pages whose name contains the text, in any language: an operator with a
+// Chinese console may type a name from an English colleague. Without a text it returns the pages of
+// the navigation.
 func FindPages(ctx context.Context, text string) []FoundPage {
 	var all []pageLink
 	for _, p := range nav {

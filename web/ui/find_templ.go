@@ -145,7 +145,7 @@ func (v FindPage) Page() templ.Component {
 	})
 }
 
-// list is what the dialog takes out of the page.
+// list is the part that the dialog extracts from the page.
 func (v FindPage) list() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -516,8 +516,8 @@ func (v FindPage) list() templ.Component {
 	})
 }
 
-// findDialog opens with Ctrl-K; the script fills its list. Without script the
-// link in the bar leads to the page.
+// findDialog opens with Ctrl-K; the script fills its list. Without JavaScript the link in the bar
+// opens the page.
 func findDialog() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

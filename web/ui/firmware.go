@@ -32,23 +32,23 @@ func firmwarePath(path, id string, parts []string) string {
 	return path
 }
 
-// NewReleasePath opens the form for a release of the images.
+// NewReleasePath returns the form for a release of the images.
 func NewReleasePath(sha256 []string) string { return releaseURL(sha256...) }
 
-// releaseURL opens the form for a release of the images.
+// releaseURL returns the form for a release of the images.
 func releaseURL(sha256 ...string) string {
 	return PathReleaseNew + "?" + url.Values{"image": sha256}.Encode()
 }
 
-// campaignURL opens the wizard with the release chosen.
+// campaignURL returns the wizard with the release chosen.
 func campaignURL(release string) string {
 	return PathCampaignNew + "?" + url.Values{"release": {release}}.Encode()
 }
 
-// Running says how many of the fleet's devices run something.
+// Running counts the devices of the fleet that run something.
 type Running struct{ Count, Fleet int }
 
-// width is the share as the width of a bar of 100.
+// width returns the share as the width of a bar of 100.
 func (r Running) width() string {
 	if r.Count == 0 || r.Fleet <= 0 {
 		return "0"
@@ -79,7 +79,7 @@ type ReleaseRow struct {
 	By        fleet.Principal
 }
 
-// An ImageRef names an image by what it is for.
+// An ImageRef identifies an image by the hardware that it is for.
 type ImageRef struct {
 	SHA256, Chip string
 	Board        string // "" fits any board with the chip
@@ -89,13 +89,13 @@ type ImageRef struct {
 	Revoked      bool
 }
 
-// Ref is how an image is named in other pages.
+// Ref returns the reference of an image.
 func Ref(i firmware.Image) ImageRef {
 	return ImageRef{SHA256: i.SHA256, Chip: i.Chip, Board: i.Board, Version: i.Version, Size: i.Size,
 		Signed: signedOf(i), Revoked: i.RevokedAt != nil}
 }
 
-// NewReleaseRow shows a release as a row.
+// NewReleaseRow returns a release as a row.
 func NewReleaseRow(r firmware.Release, running Running, campaigns int) ReleaseRow {
 	row := ReleaseRow{ID: r.ID.String(), Version: r.Version, Notes: r.Notes, State: r.State, Running: running,
 		Campaigns: campaigns, CreatedAt: r.CreatedAt, By: r.CreatedBy}
@@ -105,7 +105,7 @@ func NewReleaseRow(r firmware.Release, running Running, campaigns int) ReleaseRo
 	return row
 }
 
-// shownRefs keeps a row to a few images; the rest is counted.
+// shownRefs is the maximum number of images in a row; the others are counted.
 const shownRefs = 3
 
 func (r ReleaseRow) refs() []ImageRef { return r.Images[:min(len(r.Images), shownRefs)] }
@@ -115,7 +115,7 @@ type ImagesPage struct {
 	List   ListURL // with chip, board
 	Rows   []ImageRow
 	Next   string
-	Chips  []string // offered as filters
+	Chips  []string // filters on offer
 	Empty  bool
 	Upload UploadBox
 	CanAct bool
@@ -130,24 +130,24 @@ type ImageRow struct {
 	Running   Running
 	CreatedAt time.Time
 	CanAct    bool
-	Withheld  string // why no device would get it today; "" if they may
+	Withheld  string // why no device would get it today; "" if devices may
 }
 
-// NewImageRow shows an image as a row.
+// NewImageRow returns an image as a row.
 func NewImageRow(i firmware.Image, running Running, canAct bool) ImageRow {
 	return ImageRow{ImageRef: Ref(i), Project: i.Project, FileName: i.FileName, ELFSHA256: i.ELFSHA256,
 		Running: running, CreatedAt: i.CreatedAt, CanAct: canAct}
 }
 
-// Signed says what is known of an image's signatures.
+// Signed is the state of an image's signatures.
 type Signed string
 
-// From least known to most.
+// From the least known to the most.
 const (
 	Unsigned      Signed = "unsigned"
-	SignedBroken  Signed = "broken"  // a block whose own checks do not hold
-	SignedUnknown Signed = "signed"  // by a key that fleetd was not given
-	SignedTrusted Signed = "trusted" // by a key that it was
+	SignedBroken  Signed = "broken"  // a block whose own checks fail
+	SignedUnknown Signed = "signed"  // by a key unknown to fleetd
+	SignedTrusted Signed = "trusted" // by a key that fleetd was given
 )
 
 func signedOf(i firmware.Image) Signed {
@@ -173,7 +173,7 @@ var releaseTones = map[firmware.ReleaseState]tone{
 	firmware.ReleaseRevoked: toneBad,
 }
 
-// releaseFilters are the states that a click shows.
+// filters returns the states that a link selects.
 func (v ReleasesPage) filters(ctx context.Context) []filterChip {
 	chips := []filterChip{{Text: t(ctx, "firmware.all"), URL: v.List.With("state", ""), On: v.List.Get("state") == ""}}
 	for _, s := range firmware.ReleaseStates {
@@ -191,7 +191,7 @@ func (v ImagesPage) filters(ctx context.Context) []filterChip {
 	return chips
 }
 
-// boardText is what an image is for.
+// boardText returns the hardware that an image is for.
 func (r ImageRef) boardText(ctx context.Context) string {
 	if r.Board == "" {
 		return t(ctx, "firmware.any_board", "chip", r.Chip)
@@ -199,5 +199,5 @@ func (r ImageRef) boardText(ctx context.Context) string {
 	return r.Board
 }
 
-// runningURL lists the devices that run one of the builds.
+// runningURL returns the list of the devices that run the build.
 func runningURL(elf string) string { return QueryPath(Term("elf", elf)) }

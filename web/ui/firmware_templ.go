@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// firmwareTabs renders the two lists; each has its own address.
+// firmwareTabs renders the tabs of the two lists; each has its own address.
 func firmwareTabs(images bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -463,7 +463,7 @@ func (v ReleasesPage) script() string {
 	return ""
 }
 
-// firmwareTeach says what an image is, where there are no images yet.
+// firmwareTeach explains images, if there are none yet.
 func firmwareTeach(u UploadBox, canAct bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -734,7 +734,7 @@ func (v ReleasesPage) table() templ.Component {
 	})
 }
 
-// Row renders one release; a live stream replaces it whole, by its id.
+// Row renders one release; a live stream replaces it as a whole, by its id.
 func (r ReleaseRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -8,14 +8,14 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A FitView says which devices an image or a release fits, which it does not,
-// and why: the parameters q, mode and downgrade of its page.
+// A FitView shows which devices an image or a release fits, which it does not fit, and why: the
+// parameters q, mode and downgrade of its page.
 type FitView struct {
 	Path      string // of the page
 	Query     string // as written
 	Mode      firmware.DispatchMode
 	Downgrade bool
-	BadQuery  string // why the query cannot be read; "" if it can
+	BadQuery  string // why the query is invalid; "" if it is valid
 	Report    *firmware.FitReport
 	Chip      string // of the image; "" for a release
 	ELF       []string
@@ -23,14 +23,14 @@ type FitView struct {
 
 var fitModes = []firmware.DispatchMode{firmware.ModeAuto, firmware.ModePush, firmware.ModePull}
 
-// A misfitGroup is the devices that are left out for one reason, board by board.
+// A misfitGroup is the devices that are left out for one reason, by board.
 type misfitGroup struct {
 	reason firmware.SkipReason
 	count  int
 	boards []firmware.Misfits
 }
 
-// misfitGroups joins what follows each other with the same reason.
+// misfitGroups joins adjacent entries with the same reason.
 func misfitGroups(sorted []firmware.Misfits) (all []misfitGroup) {
 	for _, m := range sorted {
 		if n := len(all); n == 0 || all[n-1].reason != m.Reason {
@@ -50,7 +50,7 @@ func countOf(all []firmware.Misfits) (n int) {
 	return n
 }
 
-// Installed is how many of the matched devices run it already.
+// Installed returns how many of the matched devices already run it.
 func (v FitView) Installed() int {
 	if v.Report == nil {
 		return 0
@@ -60,8 +60,8 @@ func (v FitView) Installed() int {
 	}))
 }
 
-// refresh is how often, in seconds, the answer is asked for again: judging a
-// large fleet takes the database a moment.
+// refresh returns after how many seconds the page requests the result again: judging a large fleet
+// takes the database a moment.
 func (v FitView) refresh() string {
 	if v.Report != nil && v.Report.Matched > 10_000 {
 		return "300"
@@ -69,15 +69,15 @@ func (v FitView) refresh() string {
 	return "20"
 }
 
-// misfits are those that do not fit; that a device runs it already is no misfit.
+// misfits returns the devices that it does not fit; devices that already run it are not misfits.
 func (v FitView) misfits() []firmware.Misfits {
 	return slices.DeleteFunc(slices.Clone(v.Report.Misfits), func(m firmware.Misfits) bool {
 		return m.Reason == firmware.SkipInstalled
 	})
 }
 
-// listURL leads to the devices with a reason, where the query language can say
-// it; "" where it cannot.
+// listURL returns the list of the devices with a reason, or "" if the query language cannot express
+// it.
 func (v FitView) listURL(r firmware.SkipReason) string {
 	switch r {
 	case firmware.SkipHeld:
@@ -98,7 +98,7 @@ func (v FitView) listURL(r firmware.SkipReason) string {
 	return ""
 }
 
-// misfitBoard names the board of devices that are left out.
+// misfitBoard returns the name of the board of devices that are left out.
 func misfitBoard(ctx context.Context, board string) string {
 	if board == "" {
 		return reasonText(ctx, fleet.Because(firmware.FitUnnamedBoard))
@@ -113,11 +113,10 @@ func (v FitView) and(term string) string {
 	return v.Query + " " + term
 }
 
-// An Adoption says how far a release or image has come among the devices that
-// can run it.
+// An Adoption is the share of a release or image among the devices that can run it.
 type Adoption struct {
 	Running int // devices in service that run it
-	Fit     int // that would fit, and do not yet
+	Fit     int // devices that it fits, and that do not run it yet
 }
 
 func (a Adoption) share() float64 {

@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// View asks for an audience and answers who of it fits. Without script the
-// form loads the page again.
+// View contains the form for an audience, and shows which of its devices fit. Without JavaScript
+// the form loads the page again.
 func (v FitView) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -582,8 +582,8 @@ func (v FitView) report() templ.Component {
 	})
 }
 
-// detail is what is said of the devices in addition to the reason: of those of one
-// board, or of each board for itself.
+// detail is the details about the devices in addition to the reason: for one board, or for each
+// board separately.
 func (g misfitGroup) detail() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -707,7 +707,7 @@ func misfitDetail(m firmware.Misfits) templ.Component {
 	})
 }
 
-// sampleDevices are some of a number of devices.
+// sampleDevices shows some of a number of devices.
 func sampleDevices(sample []fleet.DeviceID, all int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -838,7 +838,7 @@ func (v FirmwareImagePage) facts() templ.Component {
 	})
 }
 
-// hash shows a digest's beginning, and copies it whole.
+// hash shows the beginning of a digest, and copies the whole digest.
 func hash(sum string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1462,8 +1462,8 @@ func (v FirmwareImagePage) deleteForm() templ.Component {
 	})
 }
 
-// adoptionCard says how many of the devices that could run the image do so; the
-// figures count the devices that the filter next to it selects.
+// adoptionCard shows how many of the devices that can run the image do run it, among the devices
+// that the filter next to it selects.
 func adoptionCard(a Adoption, fit FitView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1613,8 +1613,8 @@ func adoptionCard(a Adoption, fit FitView) templ.Component {
 	})
 }
 
-// versionNote says what stock firmware makes of an image's version, if that is
-// odd. Version and texts of it are foreign.
+// versionNote shows how stock firmware reads an image's version, if that is unusual. The version
+// and its parts are foreign text.
 func versionNote(i firmware.Image) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

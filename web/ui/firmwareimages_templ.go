@@ -350,7 +350,7 @@ func (v ImagesPage) table() templ.Component {
 	})
 }
 
-// Row renders one image; a live stream replaces it whole, by its id.
+// Row renders one image; a live stream replaces it as a whole, by its id.
 func (i ImageRow) Row() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -2,14 +2,13 @@ package ui
 
 import "fleetd/fleet/firmware"
 
-// A manifestState says whether an image has a manifest, and whether its signature was
-// checked.
+// A manifestState is whether an image has a manifest, and whether its signature was checked.
 type manifestState string
 
 const (
 	manifestNone      manifestState = "none"
-	manifestUnchecked manifestState = "unchecked" // this server has no key to hold it against
-	manifestChecked   manifestState = "checked"   // with a key that the server was given
+	manifestUnchecked manifestState = "unchecked" // this server has no key to check it with
+	manifestChecked   manifestState = "checked"   // with a key of the server
 )
 
 func manifestOf(i firmware.Image) manifestState {

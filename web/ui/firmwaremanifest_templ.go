@@ -37,7 +37,7 @@ func manifestChip(s manifestState) templ.Component {
 	})
 }
 
-// manifest shows who signed the image for devices that take only signed ones.
+// manifest shows the signer of the image, for devices that accept only signed images.
 func (v FirmwareImagePage) manifest() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

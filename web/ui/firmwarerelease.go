@@ -26,17 +26,17 @@ func (v FirmwareReleasePage) path(parts ...string) string { return ReleasePath(v
 // open reports whether the release can still be withdrawn.
 func (v FirmwareReleasePage) open() bool { return v.Release.State != firmware.ReleaseRevoked }
 
-// A ReleaseFormPage makes a release, or changes a draft: GET [PathReleaseNew]
-// with image (repeated), POST [PathReleases]; GET and POST ReleasePath(id,
-// "edit"). Fields: image (repeated), version, notes, to ("draft", "released").
+// A ReleaseFormPage creates a release, or changes a draft: GET [PathReleaseNew] with image
+// (repeated), POST [PathReleases]; GET and POST ReleasePath(id, "edit"). Fields: image (repeated),
+// version, notes, to ("draft", "released").
 type ReleaseFormPage struct {
 	ID      string     // of the draft; "" for a new one
-	Images  []ImageRow // to choose from, newest first
+	Images  []ImageRow // choices, newest first
 	Chosen  []string   // SHA-256
 	Version string
 	Notes   string
-	Fault   Fault // why it was not accepted
-	More    bool  // there are older images than are shown
+	Fault   Fault // why it was rejected
+	More    bool  // there are older images
 }
 
 func (v ReleaseFormPage) chosen(sha256 string) bool { return slices.Contains(v.Chosen, sha256) }
@@ -48,7 +48,7 @@ func (v ReleaseFormPage) action() string {
 	return ReleasePath(v.ID, "edit")
 }
 
-// versions are those of the images to choose from, newest image first.
+// versions returns the versions of the images on offer, newest image first.
 func (v ReleaseFormPage) versions() (all []string) {
 	for _, i := range v.Images {
 		if !slices.Contains(all, i.Version) {
@@ -67,8 +67,8 @@ func (v ReleaseFormPage) of(version string) (rows []ImageRow) {
 	return rows
 }
 
-// oddVersions are images of the release whose version boards read differently,
-// one for each version.
+// oddVersions returns images of the release whose version boards read differently, one for each
+// version.
 func (v FirmwareReleasePage) oddVersions() (odd []firmware.Image) {
 	for _, i := range v.Release.Images {
 		known := slices.ContainsFunc(odd, func(o firmware.Image) bool { return o.Version == i.Version })

@@ -8,31 +8,30 @@ import (
 	"fleetd/web/i18n"
 )
 
-// An UploadBox takes firmware files: POST [PathImages] with file (repeated)
-// reads them, POST [PathImages] "/confirm" with staged (repeated), board-ID of
-// each, notes and then makes images of them. The script sends each file
-// separately and shows its progress.
+// An UploadBox uploads firmware files: POST [PathImages] with file (repeated) reads them, then POST
+// [PathImages] "/confirm" with staged (repeated), board-ID of each, notes and then turns them into
+// images. The script sends each file separately and shows its progress.
 type UploadBox struct {
-	Boards  []string           // of the fleet, offered for the board
-	Drafts  []firmware.Release // that the images may be added to
-	Then    string             // what to do next: [UploadThenRelease], the id of a draft, or "keep"
+	Boards  []string           // of the fleet: suggestions for the board
+	Drafts  []firmware.Release // to which the images may be added
+	Then    string             // the next step: [UploadThenRelease], the id of a draft, or "keep"
 	Board   string             // as typed
 	Notes   string             // as typed
 	Results []UploadResult
-	Problem string // why nothing was taken, in the page's language
+	Problem string // why no file was accepted, in the page's language
 }
 
-// An UploadResult is what became of one file.
+// An UploadResult is the outcome for one file.
 type UploadResult struct {
 	FileName string           // foreign text
-	Staged   *firmware.Staged // read, and waits to be confirmed
+	Staged   *firmware.Staged // read, and waiting for confirmation
 	Image    *firmware.Image
 	Manifest bool  // it was the .manifest file of the image
-	Fault    Fault // what is wrong with it
+	Fault    Fault // the fault of the file
 }
 
-// A Fault is why something was not accepted, in the page's language: what kind
-// of fault, and which one. The zero value means no fault.
+// A Fault is the reason why something was rejected, in the page's language: the kind of fault, and
+// its details. The zero value means no fault.
 type Fault struct{ Title, Detail string }
 
 func (f Fault) any() bool { return f != Fault{} }
@@ -44,7 +43,7 @@ var uploadKeys = map[string]string{
 	"broken": "firmware.upload.broken", "empty": "firmware.upload.empty", "progress": "firmware.upload.progress",
 }
 
-// uploadTexts are those messages as JSON, placeholders unfilled.
+// uploadTexts returns those messages as JSON, with unfilled placeholders.
 func uploadTexts(ctx context.Context) string {
 	l := page(ctx).Lang
 	texts := make(map[string]string, len(uploadKeys))
@@ -55,10 +54,10 @@ func uploadTexts(ctx context.Context) string {
 	return string(b)
 }
 
-// UploadThenRelease makes a release of the images that were uploaded.
+// UploadThenRelease is the step that creates a release of the uploaded images.
 const UploadThenRelease = "release"
 
-// about is the image that a file is, or is about.
+// about returns the image that a file contains, or is about.
 func (r UploadResult) about() firmware.Image {
 	switch {
 	case r.Image != nil:
@@ -69,7 +68,7 @@ func (r UploadResult) about() firmware.Image {
 	return firmware.Image{}
 }
 
-// waits reports whether an upload waits to be confirmed.
+// waits reports whether an upload waits for confirmation.
 func (u UploadBox) waits() bool {
 	for _, r := range u.Results {
 		if r.Staged != nil {

@@ -380,7 +380,7 @@ func (v FlashPage) choose() templ.Component {
 	})
 }
 
-// install is the button, and what to do where it cannot be.
+// install is the button, or the steps if the browser cannot install.
 func (f FlashTarget) install() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -976,7 +976,7 @@ func (f FlashTarget) parts() templ.Component {
 	})
 }
 
-// byHand is the command line for exactly this image.
+// byHand is the command for exactly this image.
 func (f FlashTarget) byHand() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1252,7 +1252,7 @@ func commandLine(command string) templ.Component {
 	})
 }
 
-// missing are the images that lack only their layout, and how to bring it.
+// missing lists the images that lack only their layout, and how to add it.
 func (v FlashPage) missing() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1498,7 +1498,7 @@ func (v FlashPage) missing() templ.Component {
 	})
 }
 
-// buildForm takes the files of a build; they say themselves what they are.
+// buildForm uploads the files of a build, which identify themselves.
 func buildForm(action string, board bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1616,7 +1616,7 @@ func buildForm(action string, board bool) templ.Component {
 	})
 }
 
-// join is what a device needs to know, and the form for the code it shows.
+// join shows the settings that a device needs, and the form for its code.
 func (v FlashPage) join() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1960,7 +1960,7 @@ func (j Joining) View() templ.Component {
 	})
 }
 
-// flashHelp is for boards that do not show up.
+// flashHelp is for boards that do not appear.
 func flashHelp() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2068,7 +2068,7 @@ func flashHelp() templ.Component {
 	})
 }
 
-// LayoutCard says on an image's page whether a blank board can get it.
+// View shows on an image's page whether it can be installed on a blank board.
 func (v LayoutCard) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

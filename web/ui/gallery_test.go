@@ -31,7 +31,7 @@ import (
 //
 //	go test ./web/ui -run TestGallery -gallery /tmp/gallery
 //
-// Serve that directory at / to look at them.
+// Serve that directory at / to view them.
 var gallery = flag.String("gallery", "", "directory to write the sample pages to")
 
 type sample struct {
@@ -136,7 +136,7 @@ func devicePage(i int) templ.Component {
 	return hub(device(i)).Page()
 }
 
-// conflictPage is a device whose id two units use; shared: with one Client-Id.
+// conflictPage is a device whose id two units use; shared: with the same Client-Id.
 func conflictPage(shared bool) templ.Component {
 	d := device(0)
 	at := now.Add(-time.Hour)
@@ -187,8 +187,8 @@ func TestGallery(t *testing.T) {
 	}
 }
 
-// TestFirstPageIsLight counts what a browser fetches for its first pages,
-// before the chart library that follows once a chart comes into view.
+// TestFirstPageIsLight counts the bytes that a browser fetches for its first pages, without the
+// chart library, which it fetches only when a chart becomes visible.
 func TestFirstPageIsLight(t *testing.T) {
 	const limit = 60_000
 	for _, s := range samples {
@@ -222,7 +222,7 @@ func zipped(b []byte) int {
 	return buf.Len()
 }
 
-// checkPage holds what must be true of every page whatever it shows.
+// checkPage checks the rules for every page, whatever its content.
 func checkPage(t *testing.T, page []byte) {
 	t.Helper()
 	if i := bytes.Index(page, []byte("⟦")); i >= 0 {
@@ -243,8 +243,7 @@ func checkPage(t *testing.T, page []byte) {
 	}
 }
 
-// checkElement refuses what the policy would block and what foreign text must
-// never become.
+// checkElement rejects elements that the policy would block or that foreign text must never create.
 func checkElement(t *testing.T, n *html.Node, ids map[string]bool) {
 	t.Helper()
 	if n.Data == "script" && (n.FirstChild != nil || !strings.HasPrefix(attr(n, "src"), static.Prefix)) {
@@ -312,7 +311,7 @@ func save(t *testing.T, name string, b []byte) {
 	}
 }
 
-// saveStatic writes the files that the pages ask for, under their public names.
+// saveStatic writes the files that the pages refer to, under their public names.
 func saveStatic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"app.css", "app.js", "favicon.svg", "htmx-2.0.11.min.js",

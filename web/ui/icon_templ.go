@@ -41,7 +41,7 @@ var icons = map[string]string{
 	"picture":   "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9v.01",
 }
 
-// icon draws a line icon; the text next to it, or its button's label, says what it means.
+// icon draws a line icon; the text next to it, or its button's label, explains it.
 func icon(name string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -7,16 +7,16 @@ import (
 	"fleetd/fleet"
 )
 
-// An ImportPage takes a file with names, tags and notes of devices: GET and POST
-// [PathImport]. With a plan it shows what would change; POST its "apply" with csv
-// and digest makes exactly these changes.
+// An ImportPage imports a file with names, tags and notes of devices: GET and POST [PathImport].
+// With a plan it shows the changes; POST its "apply" with csv and digest makes exactly these
+// changes.
 type ImportPage struct {
-	Problem string            // why the file is not taken; "" if it is
-	Plan    *fleet.ImportPlan // nil before a file was read
-	CSV     string            // the lines that change something
+	Problem string            // why the file is rejected; "" if it is accepted
+	Plan    *fleet.ImportPlan // nil before a file is read
+	CSV     string            // the lines with changes
 }
 
-// maxShownLines bounds how much of each list of a plan is shown.
+// maxShownLines bounds each list of a plan on the page.
 const maxShownLines = 200
 
 func shownOf[T any](all []T) []T { return all[:min(len(all), maxShownLines)] }
@@ -38,7 +38,7 @@ func importFields(c fleet.ImportChange) (fields []importField) {
 	return fields
 }
 
-// leftLines counts the lines that are left out, by reason, most first.
+// leftLines counts the lines that are left out, by reason, most frequent first.
 func leftLines(ctx context.Context, lines []fleet.LeftOutLine) (out []string) {
 	for _, code := range fleet.LeftOutCodes {
 		n := 0

@@ -238,7 +238,7 @@ func (v ImportPage) ask() templ.Component {
 	})
 }
 
-// plan says what the file changes, line by line.
+// plan shows the file's changes, line by line.
 func (v ImportPage) plan() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

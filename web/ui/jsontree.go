@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// A node is one value of a JSON text, to be shown as a foldable tree in the
-// order in which it was written.
+// A node is one value of a JSON text, for a foldable tree in the order of the text.
 type node struct {
 	Key      string
 	HasKey   bool
@@ -17,14 +16,14 @@ type node struct {
 	Children []node
 }
 
-// Bounds of a tree: what a device sends must not become a page without end.
+// Limits of a tree: the text of a device must not become an endless page.
 const (
 	treeNodes = 2000
 	treeDepth = 32
 )
 
-// parseTree reads JSON that stands alone: an object or an array. Anything
-// else, and broken JSON, is better shown as text.
+// parseTree reads JSON with an object or an array at the top. Other values, and broken JSON, are
+// better shown as text.
 func parseTree(text string) (node, bool) {
 	trimmed := strings.TrimSpace(text)
 	if trimmed == "" || trimmed[0] != '{' && trimmed[0] != '[' || !json.Valid([]byte(trimmed)) {
@@ -40,7 +39,7 @@ type treeParser struct {
 	left int
 }
 
-// value reads the next value; the text is known to be valid.
+// value reads the next value; the text has been validated.
 func (p *treeParser) value(depth int) node {
 	p.left--
 	token, err := p.d.Token()
@@ -92,7 +91,7 @@ func (p *treeParser) children(n *node, depth int) {
 	_, _ = p.d.Token() // the closing bracket
 }
 
-// indent writes JSON for reading; what is not JSON stays as it is.
+// indent formats JSON for reading; it returns other text unchanged.
 func indent(raw []byte) string {
 	var b bytes.Buffer
 	if json.Indent(&b, raw, "", "  ") != nil {
@@ -101,7 +100,7 @@ func indent(raw []byte) string {
 	return b.String()
 }
 
-// treeSize returns a folded value's kind and length: {3}, [12].
+// treeSize returns the kind and length of a folded value: {3}, [12].
 func treeSize(n node) string {
 	if n.Kind == "array" {
 		return "[" + strconv.Itoa(len(n.Children)) + "]"

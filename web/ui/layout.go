@@ -10,19 +10,19 @@ import (
 	"fleetd/web/i18n"
 )
 
-// head is what the frame needs to know of its page.
+// head is the frame's data about its page.
 type head struct {
-	Title  string // of the document, in the page's language; the tabs of one thing differ in it
-	Crumbs []link // the way here, without the page itself
-	Here   string // short title at the end of the way; "" is Title
+	Title  string // of the document, in the page's language; differs between the tabs of one object
+	Crumbs []link // the path to the page, without the page itself
+	Here   string // short title at the end of the path; "" means Title
 	Events string // address of the live stream; "" for none
 	Script string // name of a script that this page alone needs
-	Charts bool   // may need the chart library, which the script fetches once a chart comes into view
+	Charts bool   // may need the chart library, which the script fetches when a chart becomes visible
 }
 
 type link struct{ Text, URL string }
 
-// here is what the page is called at the end of its breadcrumbs.
+// here returns the page's title at the end of its breadcrumbs.
 func (h head) here() string {
 	if h.Here != "" {
 		return h.Here
@@ -30,12 +30,12 @@ func (h head) here() string {
 	return h.Title
 }
 
-// A place is an entry of the navigation: a page, or pages that belong together
-// and list each other below the bar. The entry leads to the first.
+// A place is an entry of the navigation: a page, or a group of pages with links to each other below
+// the bar. The entry links to the first.
 type place struct {
 	icon, key string
 	pages     []pageLink
-	more      []string // addresses under which its other pages lie
+	more      []string // addresses of its other pages
 }
 
 type pageLink struct{ key, path string }
@@ -52,10 +52,10 @@ var nav = []place{
 		{"serials.title", PathSerials}, {"keys.title", PathKeys}, {"settings.system", PathSystem}}, nil},
 }
 
-// adminPages are not shown to others.
+// adminPages are shown only to admins.
 var adminPages = []string{PathWebhooks, PathSystem}
 
-// shownPages leaves out the pages that the viewer may not see.
+// shownPages returns the pages that the viewer may see.
 func shownPages(ctx context.Context, pages []pageLink) []pageLink {
 	return slices.DeleteFunc(slices.Clone(pages), func(l pageLink) bool {
 		return slices.Contains(adminPages, l.path) && !page(ctx).Admin
@@ -64,8 +64,7 @@ func shownPages(ctx context.Context, pages []pageLink) []pageLink {
 
 func (p place) path() string { return p.pages[0].path }
 
-// current reports whether the page is the place's own or lies under it, as
-// aria-current has it.
+// current returns the aria-current of the place: whether the page is one of its pages or below one.
 func (p place) current(ctx context.Context) string {
 	if path(ctx) == p.path() {
 		return "page"
@@ -83,7 +82,7 @@ func (p place) current(ctx context.Context) string {
 	return "false"
 }
 
-// above reports whether here is the page or lies under it.
+// above reports whether here is the page or below it.
 func (l pageLink) above(here string) bool {
 	return here == l.path || l.path != PathHome && strings.HasPrefix(here, l.path+"/")
 }
@@ -95,8 +94,8 @@ func (l pageLink) current(ctx context.Context) string {
 	return "false"
 }
 
-// siblings are the pages that share the page's place. A page further down has
-// none: its way back is in the breadcrumbs.
+// siblings returns the pages of the page's place. A page further down has none: its breadcrumbs
+// link back.
 func siblings(ctx context.Context) []pageLink {
 	for _, p := range nav {
 		if len(p.pages) > 1 && slices.ContainsFunc(p.pages, func(l pageLink) bool { return l.path == path(ctx) }) {
@@ -113,7 +112,7 @@ func path(ctx context.Context) string {
 	return ""
 }
 
-// here is the address of the page itself, to come back to.
+// here returns the address of the page itself, to return to.
 func here(ctx context.Context) string {
 	if u := page(ctx).URL; u != nil {
 		return u.RequestURI()
@@ -121,13 +120,13 @@ func here(ctx context.Context) string {
 	return PathHome
 }
 
-// htmxConfig switches off all that the policy forbids, and lets answers with
-// an error status be shown: they are pages that say what went wrong.
+// htmxConfig disables all features that the policy forbids, and shows responses with an error
+// status: they are pages that explain the error.
 const htmxConfig = `{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,` +
 	`"selfRequestsOnly":true,"historyCacheSize":0,"refreshOnHistoryMiss":true,"scrollBehavior":"auto",` +
 	`"responseHandling":[{"code":"204","swap":false},{"code":"[23]..","swap":true},{"code":"[45]..","swap":true,"error":true}]}`
 
-// scriptTexts are the messages the script fills in, as JSON.
+// scriptTexts returns the messages that the script fills in, as JSON.
 func scriptTexts(ctx context.Context) string {
 	texts := make(map[string][2]string, len(i18n.JSKeys))
 	for _, key := range i18n.JSKeys {
@@ -150,7 +149,7 @@ func pageTitle(ctx context.Context, title string) string {
 	} else {
 		title += " · " + t(ctx, "app.name")
 	}
-	if n := page(ctx).Alerts.Open; n > 0 { // the script keeps the count up to date
+	if n := page(ctx).Alerts.Open; n > 0 { // the script updates the count
 		title = "(" + strconv.Itoa(n) + ") " + title
 	}
 	return title

@@ -754,7 +754,7 @@ func (v OperatorPage) access() templ.Component {
 	})
 }
 
-// password sets a new one: an admin cannot read the present one.
+// password sets a new password: an admin cannot read the present one.
 func (v OperatorPage) password() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

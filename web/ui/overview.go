@@ -13,27 +13,27 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// An Overview is the first page: is the fleet well, and does it need anybody?
-// GET [PathHome].
+// An Overview is the first page: the health of the fleet, and the decisions that wait for an
+// operator. GET [PathHome].
 type Overview struct {
-	Fleet     int // devices in service; 0 teaches how to add the first
+	Fleet     int // devices in service; 0 shows how to add the first
 	Alerts    AlertsNow
 	Now       PresenceNow
 	Presence  []fleet.PresenceSample // the last 24 h, oldest first
 	Calls     []call.Bucket          // the last 24 h, oldest first
 	Step      time.Duration          // width of a bucket
-	From, To  time.Time              // what the charts show, with data or without
+	From, To  time.Time              // span of the charts, with data or without
 	Versions  []fleet.DeviceCount    // largest first
 	Boards    []fleet.DeviceCount
 	Needs     Attention
 	Failures  []CallRow
 	Running   []FanOutRow
-	Campaigns []CampaignRow // under way
+	Campaigns []CampaignRow // open campaigns
 	Setup     Setup
 }
 
-// refresh is how many seconds pass until the script fetches the page again:
-// charts may wait, the first device not.
+// refresh returns after how many seconds the script fetches the page again: charts may wait, the
+// first device may not.
 func (v Overview) refresh() string {
 	if v.Fleet == 0 {
 		return "5"
@@ -44,13 +44,13 @@ func (v Overview) refresh() string {
 // PresenceNow counts devices by presence; a live stream sends it as a patch.
 type PresenceNow struct {
 	Online, Unresponsive, Offline, Pending int
-	Conversations                          int // offline, and connecting for conversations
+	Conversations                          int // offline, but connect for conversations
 }
 
 func (p PresenceNow) all() int { return p.Online + p.Unresponsive + p.Offline }
 
-// tone colours a count by its value: a zero is grey, half of the fleet away is bad,
-// a tenth a warning.
+// tone returns the tone of a count: zero is grey, half of the fleet offline is bad, a tenth is a
+// warning.
 func (p PresenceNow) tone(of fleet.Presence) tone {
 	away := p.Offline + p.Unresponsive
 	switch {
@@ -62,7 +62,7 @@ func (p PresenceNow) tone(of fleet.Presence) tone {
 	return toneNone
 }
 
-// worse is the graver of two tones of counts.
+// worse returns the worse of two tones of counts.
 func worse(a, b tone) tone {
 	rank := []tone{toneNone, toneWarn, toneBad}
 	if slices.Index(rank, b) > slices.Index(rank, a) {
@@ -81,24 +81,24 @@ func shareTone(n, all int) tone {
 	return toneNone
 }
 
-// Attention is what waits for a person; a live stream sends it as a patch.
+// Attention counts what waits for an operator; a live stream sends it as a patch.
 type Attention struct {
 	Claims    int // devices that show a code
-	Calls     int // calls and fan-outs that wait for an approval
+	Calls     int // calls and fan-outs that need approval
 	Approvals int // devices in the approval queue
 	Conflicts int // devices whose id two units seem to use
 	Holds     int
 	Campaigns []CampaignNeed
 }
 
-// A CampaignNeed is a campaign that waits for a person: for an approval, at a
-// gate, or since a rule or fleetd itself stopped it.
+// A CampaignNeed is a campaign that waits for an operator: for an approval, at a gate, or after a
+// stop by a rule or by fleetd itself.
 type CampaignNeed struct {
 	ID, Name, Why string
 }
 
-// NewCampaignNeed says why a campaign needs an operator; ok is false if it does
-// not.
+// NewCampaignNeed returns the reason why a campaign needs an operator; ok is false if it needs
+// none.
 func NewCampaignNeed(c campaign.Campaign) (n CampaignNeed, ok bool) {
 	n = CampaignNeed{ID: c.ID.String(), Name: c.Plan.Name}
 	switch {
@@ -131,7 +131,7 @@ func (p PresenceNow) counts() []presenceCount {
 	return all
 }
 
-// query finds the devices that are counted.
+// query returns the query for the counted devices.
 func (c presenceCount) query() string {
 	if c.presence == fleet.CountedBetween {
 		return Term("presence", string(fleet.PresenceOffline)) + " " + Term("transport", "ws")
@@ -139,10 +139,10 @@ func (c presenceCount) query() string {
 	return Term("presence", string(c.presence))
 }
 
-// A bar is one line of a breakdown: a share of the largest, as a link.
+// A bar is one row of a breakdown: a share of the largest, as a link.
 type bar struct {
 	label string
-	url   string // "" where no query asks for these devices
+	url   string // "" if no query selects these devices
 	count int
 	width string // percent of the longest bar
 }
@@ -163,8 +163,7 @@ func bars(counts []fleet.DeviceCount, field string) []bar {
 	return out
 }
 
-// A chart is drawn by the script from this; the table next to it holds the
-// same figures.
+// A chart is the data from which the script draws it; the table next to it has the same figures.
 type chart struct {
 	X      []int64  `json:"x"` // Unix seconds
 	From   int64    `json:"from"`
@@ -172,7 +171,7 @@ type chart struct {
 	Time   string   `json:"time"`
 	Series []series `json:"series"`
 	Step   int64    `json:"step,omitempty"`  // seconds between bars; 0 draws areas
-	Links  []string `json:"links,omitempty"` // where a click at X[i] leads
+	Links  []string `json:"links,omitempty"` // link of a click at X[i]
 }
 
 type series struct {
@@ -182,12 +181,12 @@ type series struct {
 }
 
 func (c chart) json() string {
-	b, _ := json.Marshal(c) // numbers and strings
+	b, _ := json.Marshal(c) // only numbers and strings
 	return string(b)
 }
 
-// begin is where the charts start: at the first data, since a mostly empty axis
-// says little of a fleet's first day.
+// begin returns the start of the charts: the first data, because a mostly empty axis is useless on
+// a fleet's first day.
 func (v Overview) begin() time.Time {
 	begin := v.To.Add(-10 * time.Minute)
 	if len(v.Presence) > 0 && v.Presence[0].At.Before(begin) {
@@ -209,8 +208,8 @@ func (v Overview) presenceChart(ctx context.Context) chart {
 		{Label: t(ctx, "state.unresponsive"), Tone: toneNone},
 		{Label: t(ctx, "state.offline"), Tone: toneNone},
 	}}
-	// An area has the colour of the worst that it shows, also once that is over, and
-	// ends with what the tiles say.
+	// An area has the colour of its worst state, also after that state has ended, and ends with the
+	// values of the tiles.
 	now := fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive, Offline: v.Now.Offline}
 	for _, s := range append(slices.Clone(v.Presence), now) {
 		p := PresenceNow{Online: s.Online, Unresponsive: s.Unresponsive, Offline: s.Offline}
@@ -237,13 +236,13 @@ func (v Overview) callChart(ctx context.Context) chart {
 		c.Series[1].Values = append(c.Series[1].Values, b.Failed)
 	}
 	if !slices.ContainsFunc(c.Series[1].Values, func(n int) bool { return n > 0 }) {
-		c.Series[1].Tone = toneNone // nothing failed
+		c.Series[1].Tone = toneNone // no call failed
 	}
 	return c
 }
 
-// bucketURL lists the calls of a bucket; times are the viewer's, as the list's
-// filter has them.
+// bucketURL returns the list of the calls of a bucket, with times in the viewer's zone, as in the
+// list's filter.
 func (v Overview) bucketURL(ctx context.Context, b call.Bucket) string {
 	const local = "2006-01-02T15:04"
 	zone := page(ctx).Zone

@@ -397,7 +397,7 @@ func (v Overview) work() templ.Component {
 	})
 }
 
-// View renders the counts; a live stream replaces them whole, by their id.
+// View renders the counts; a live stream replaces them as a whole, by their id.
 func (p PresenceNow) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -511,7 +511,7 @@ func (p PresenceNow) View() templ.Component {
 	})
 }
 
-// View renders what waits for a person; a live stream replaces it whole.
+// View renders what waits for an operator; a live stream replaces it as a whole.
 func (a Attention) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1159,7 +1159,7 @@ func (v Overview) callFigure() templ.Component {
 	})
 }
 
-// barList draws a breakdown; each bar leads to the devices it counts.
+// barList draws a breakdown; each bar links to its devices.
 func barList(all []bar) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -13,7 +13,7 @@ import (
 	"strconv"
 )
 
-// pager walks a keyset-paged list: there are no page numbers, only onward and back.
+// pager steps through a keyset-paged list: there are no page numbers, only forward and back.
 type pager struct {
 	List       ListURL
 	Prev, Next string // cursors
@@ -276,7 +276,7 @@ func pagerLink(l ListURL, cursor, key, arrow string) templ.Component {
 	})
 }
 
-// sizeParam is the limit parameter of a page size; the default needs none.
+// sizeParam returns the limit parameter of a page size; the default needs none.
 func sizeParam(n int) string {
 	if n == fleet.DefaultLimit {
 		return ""

@@ -14,11 +14,10 @@ import (
 	"fleetd/web/i18n"
 )
 
-// PathPolicies is the table of rules that judges calls: GET list, with the fields
-// of a trial (caller, on, tool, arguments) also its result, POST create. Below it,
-// by the rule's id: GET shows one, POST "edit", "enable", "disable", "move" (to:
-// its new place) and "delete". Each post has the version of the table that was
-// shown.
+// PathPolicies is the table of rules that judge calls: GET list, with the fields of a trial
+// (caller, on, tool, arguments) also its result, POST create. Below it, by the rule's id: GET shows
+// one, POST "edit", "enable", "disable", "move" (to: its new position) and "delete". Each post
+// contains the version of the table that was shown.
 const PathPolicies = "/settings/policies"
 
 // PolicyPath is the page of one rule, or one of its acts.
@@ -26,13 +25,13 @@ func PolicyPath(id uuid.UUID, parts ...string) string {
 	return strings.Join(append([]string{PathPolicies, id.String()}, parts...), "/")
 }
 
-// A PoliciesPage shows the rules in their order, and tries calls.
+// A PoliciesPage shows the rules in their order, and runs trials of calls.
 type PoliciesPage struct {
 	Table    *policy.Table
 	Warnings []policy.Warning
 	Admin    bool
-	Form     forms.Policy // for the rule to be added
-	Problem  string       // why Form was not accepted, in the page's language
+	Form     forms.Policy // for the new rule
+	Problem  string       // why Form was rejected, in the page's language
 	Zones    []string     // offered for windows
 	Trial    PolicyTrial
 }
@@ -48,7 +47,7 @@ type PolicyPage struct {
 	Zones    []string
 }
 
-// A PolicyTrial is a call that is tried, with what would become of it.
+// A PolicyTrial is a trial of a call, with its predicted outcome.
 type PolicyTrial struct {
 	Caller, On, Tool, Arguments string // as typed
 	Operators, Tokens           []PolicyCaller
@@ -57,13 +56,13 @@ type PolicyTrial struct {
 	Result                      *policy.TrialResult
 }
 
-// A PolicyCaller is somebody on whose behalf calls can be tried.
+// A PolicyCaller is a possible caller of a trial.
 type PolicyCaller struct{ Value, Name string }
 
-// maxTrialRows bounds the devices of a trial that are shown one by one.
+// maxTrialRows bounds the devices of a trial that are listed.
 const maxTrialRows = 20
 
-// kindCallers are callers that are tried by their kind and role alone.
+// kindCallers are callers that consist of a kind and a role.
 var kindCallers = []string{"operator:viewer", "operator:operator", "operator:admin", "program:operator", "model:operator",
 	"voice:operator"}
 
@@ -76,8 +75,8 @@ func warningsOf(all []policy.Warning, id uuid.UUID) (of []fleet.Reason) {
 	return of
 }
 
-// saying is a rule as a sentence, which holds for the calls that it names: its
-// further conditions are announced, and follow as [narrowed] writes them.
+// saying returns a rule as a sentence that is true for the calls that it mentions. It announces
+// further conditions, which [narrowed] lists.
 func saying(ctx context.Context, r policy.Rule) string {
 	rule := decision(ctx, r)
 	if len(furtherConditions(ctx, r)) > 0 {
@@ -86,7 +85,7 @@ func saying(ctx context.Context, r policy.Rule) string {
 	return rule
 }
 
-// decision says what a rule decides of whose calls.
+// decision returns a rule's decision and the callers that it applies to.
 func decision(ctx context.Context, r policy.Rule) string {
 	what := t(ctx, "policy.what.any")
 	switch {
@@ -113,7 +112,7 @@ func decision(ctx context.Context, r policy.Rule) string {
 	return capital(t(ctx, "policy.some."+string(r.Decision), "who", who, "what", what))
 }
 
-// named are the texts of codes.
+// named returns the texts of codes.
 func named[T ~string](ctx context.Context, prefix string, codes []T) []string {
 	all := make([]string, len(codes))
 	for i, code := range codes {
@@ -127,8 +126,7 @@ func capital(s string) string {
 	return string(unicode.ToUpper(r)) + s[n:]
 }
 
-// joined writes a list as a language does: a, b and c, or with another word
-// before its last part.
+// joined formats a list for the language: a, b and c, or with another word before the last item.
 func joined(ctx context.Context, lastKey string, list []string) string {
 	last := len(list) - 1
 	if last < 1 {
@@ -137,7 +135,8 @@ func joined(ctx context.Context, lastKey string, list []string) string {
 	return strings.Join(list[:last], t(ctx, "policy.join")) + t(ctx, lastKey) + list[last]
 }
 
-// furtherConditions are the lines that say when a rule applies, beyond its sentence.
+// furtherConditions returns the conditions of a rule that its sentence does not contain, one per
+// line.
 func furtherConditions(ctx context.Context, r policy.Rule) (all []string) {
 	add := func(given bool, key string, args ...any) {
 		if given {
@@ -159,7 +158,7 @@ func furtherConditions(ctx context.Context, r policy.Rule) (all []string) {
 	return all
 }
 
-// narrowed are the lines below a rule's sentence: its conditions, and its limits.
+// narrowed returns the lines below a rule's sentence: its conditions, and its limits.
 func narrowed(ctx context.Context, r policy.Rule) []string {
 	all := furtherConditions(ctx, r)
 	if r.RatePerMinute > 0 {
@@ -212,7 +211,7 @@ func (v PolicyTrial) counts() (all []outcomeCount) {
 	return all
 }
 
-// warning writes what is odd about a rule, its foreign parts marked.
+// warning returns a warning about a rule, with its foreign parts marked.
 func warning(ctx context.Context, r fleet.Reason) string {
 	p := page(ctx)
 	return i18n.BecauseMarked(p.Lang, p.Zone, "policy.warn.", r)

@@ -9,7 +9,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// The sentence of a rule is true alone: it names the roles, and announces what else must hold.
+// The sentence of a rule is true alone: it contains the roles, and announces further conditions.
 func TestRuleSentences(t *testing.T) {
 	deny := policy.Rule{Decision: call.DecisionDeny, Kinds: []fleet.PrincipalKind{fleet.KindOperator, fleet.KindProgram},
 		Roles: []fleet.Role{fleet.RoleViewer}, Tools: []string{"self.reboot"}}

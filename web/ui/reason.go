@@ -14,8 +14,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// because writes a reason in the language of the page and in the zone of the
-// reader's clock, for what is not an element.
+// because returns a reason in the language of the page and in the viewer's zone, for text outside
+// of elements.
 func because(ctx context.Context, r fleet.Reason) string { return i18n.Unmarked(reasonText(ctx, r)) }
 
 // reasonText is because with its foreign parts marked, for [phrase].
@@ -42,8 +42,8 @@ func reasonText(ctx context.Context, r fleet.Reason) string {
 	return i18n.BecauseMarked(page(ctx).Lang, page(ctx).Zone, "reason.", r)
 }
 
-// problemText writes a code of the refusals that is shown as a fact, in the
-// language of the page, with its foreign parts marked.
+// problemText returns a refusal's code that is shown as a fact, in the language of the page, with
+// its foreign parts marked.
 func problemText(ctx context.Context, r fleet.Reason) string {
 	return i18n.ErrorMarked(page(ctx).Lang, page(ctx).Zone, &fleet.Error{Code: r.Code, Params: r.Params})
 }
@@ -53,7 +53,7 @@ func foreignParam(r fleet.Reason, name string) string {
 	return mark(text)
 }
 
-// phrase writes a text of ours whose foreign parts are marked.
+// phrase renders a text with marked foreign parts.
 func phrase(text string) templ.Component {
 	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
 		var b strings.Builder
@@ -69,5 +69,5 @@ func phrase(text string) templ.Component {
 	})
 }
 
-// mark marks text as foreign within a text of ours.
+// mark marks text as foreign within one of the console's texts.
 func mark(text string) string { return i18n.Mark(text) }

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// A ReplacePage replaces a device by another unit: GET DevicePath(id, "replace")
-// with successor (an id) or code asks; with one that fits it shows what will
-// happen. POST there with successor, code and confirm = the old device's id.
+// A ReplacePage replaces a device by another unit: GET DevicePath(id, "replace") shows the form;
+// with a valid successor (an id) or code it shows the preview. POST there with successor, code and
+// confirm = the old device's id.
 type ReplacePage struct {
 	Head      DeviceHead
 	Successor string // as typed
@@ -842,7 +842,7 @@ func (v ReplacePage) preview() templ.Component {
 	})
 }
 
-// replacedText shows a value of a replacement, "–" for none.
+// replacedText returns a value of a replacement, "–" for none.
 func replacedText(ctx context.Context, v any) string {
 	s := ""
 	switch v := v.(type) {

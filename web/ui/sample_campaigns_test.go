@@ -24,7 +24,7 @@ var (
 	sampler = uuid.MustParse("01985f2e-7a00-7000-8000-00000000c0de")
 )
 
-// campaignSamples are the pages of campaigns in the states that matter.
+// campaignSamples are the pages of campaigns in the important states.
 var campaignSamples = []sample{
 	{"campaigns-0", "/campaigns", ui.CampaignsPage{List: list("/campaigns", ""), CanAct: true}.Page(), false},
 	{"campaigns", "/campaigns", campaignsPage(), false},
@@ -104,7 +104,7 @@ func sampleCampaign(state campaign.State, name string, targets int) campaign.Cam
 	return c
 }
 
-// sampleTally spreads n deployments over the states, a part of them done.
+// sampleTally distributes n deployments over the states, a part of them done.
 func sampleTally(n, percentDone int, failing bool) map[campaign.DeploymentState]int {
 	done := n * percentDone / 100
 	failed := done * 3 / 100
@@ -209,7 +209,7 @@ func progress(sizes []int, states []campaign.WaveState, done []int, failing bool
 		campaign.FunnelBootPoll:   by[campaign.DeploymentRolledBack],
 		campaign.FunnelInitialize: by[campaign.DeploymentVerifying],
 		campaign.FunnelSucceeded:  by[campaign.DeploymentSucceeded]}
-	for i := len(campaign.FunnelSteps) - 2; i >= 0; i-- { // who came further came so far
+	for i := len(campaign.FunnelSteps) - 2; i >= 0; i-- { // a later step includes the earlier ones
 		p.Reached[campaign.FunnelSteps[i]] += p.Reached[campaign.FunnelSteps[i+1]]
 	}
 	sample := []fleet.DeviceID{device(1).ID, device(2).ID, device(3).ID}
@@ -250,7 +250,7 @@ func failing() templ.Component {
 	return v.Page()
 }
 
-// soaking has a wave of which every device runs its image and must stay well.
+// soaking returns a wave in which every device runs its image and soaks.
 func soaking() templ.Component {
 	v := sampleBoard(campaign.Running, "Echo fix for the lobby 🦊", 412)
 	v.Campaign.Wave = 1
@@ -351,7 +351,7 @@ func sampleDeployment(i int, s campaign.DeploymentState) campaign.Deployment {
 		d.NotBefore = ago(-4 * time.Minute)
 	case s == campaign.DeploymentSucceeded:
 		d.Late = i%5 == 1
-	case s == campaign.DeploymentDownloading && i%2 == 0: // a device that reports
+	case s == campaign.DeploymentDownloading && i%2 == 0: // a device that reports progress
 		percent := 55
 		d.Percent = &percent
 	}

@@ -40,7 +40,7 @@ var firmwareSamples = []sample{
 
 func init() { samples = append(samples, firmwareSamples...) }
 
-// image is one of a few images: of a board, of a chip, merged, revoked, hostile.
+// image returns one of a few images: of a board, of a chip, merged, revoked, hostile.
 func image(i int) firmware.Image {
 	img := firmware.Image{
 		SHA256: fmt.Sprintf("%064x", 0xa1b2c3d4e5+i*7919), Size: 2_612_344 + int64(i)*70_001, FileName: "xiaozhi.bin",
@@ -132,8 +132,8 @@ func fitView(path string) ui.FitView {
 			}}}
 }
 
-// flashPage has images without a usable layout: for a reason, and for one of an
-// older version.
+// flashPage has images without a usable layout: one with a reason, and one stored by an older
+// version.
 func flashPage() templ.Component {
 	return ui.FlashPage{Missing: []ui.FlashChoice{
 		ui.NewFlashChoice(firmware.Installable{Image: image(0), ReleaseVersion: "2.4.3",
@@ -187,7 +187,7 @@ func releaseForm(problem string) templ.Component {
 	return v.Page()
 }
 
-// deviceUpdates are a deployment that waits, one that failed and one that went well.
+// deviceUpdates returns a deployment that waits, one that failed and one that succeeded.
 func deviceUpdates() ui.DeviceUpdates {
 	toLab := campaign.Campaign{ID: uuid.Max, Plan: campaign.Plan{Name: "2.4.3 to the lab"}, State: campaign.Running}
 	id := device(0).ID

@@ -16,7 +16,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// vitals of a device that is well.
+// vitals returns the vitals of a healthy device.
 func vitals() telemetry.Vitals {
 	return telemetry.Vitals{At: now.Add(-20 * time.Second), Uptime: 76*time.Hour + 12*time.Minute, Version: "2.4.2",
 		ResetReason: "software",
@@ -26,7 +26,7 @@ func vitals() telemetry.Vitals {
 		Stacks: map[string]int64{"fleet": 2100, "fleet_work": 480, "IDLE0": 612}}
 }
 
-// vitalsPoints are a device's last days: with silence, restarts and a leak.
+// vitalsPoints returns a device's last days, with silence, restarts and a leak.
 func vitalsPoints(r ui.HealthRange) (all []telemetry.VitalsPoint) {
 	up := 0
 	for i := range int(r.Span / r.Step) {
@@ -70,7 +70,7 @@ func deviceJobs() ui.DeviceJobs {
 	}}
 }
 
-// healthView is a page to be changed by a sample.
+// healthView returns a page that samples change.
 func healthView(r string) ui.HealthPage {
 	v, shown := vitals(), ui.ParseHealthRange(r, 24*time.Hour)
 	id := device(0).ID
@@ -83,7 +83,7 @@ func healthView(r string) ui.HealthPage {
 	}
 }
 
-// configSample is a page of the configuration, changed by a sample.
+// configSample returns a page of the configuration, changed by a sample.
 func configSample(change func(*ui.DeviceConfigView)) templ.Component {
 	d, c := device(0), configValues(usualConfig)
 	d.Notes = "Moved to the second floor in May.\nPower supply renewed."
@@ -116,7 +116,7 @@ func safeMode(v *ui.HealthPage) {
 	v.Vitals.Vitals.ResetReason, v.Vitals.Vitals.Uptime = "panic", 95*time.Second
 }
 
-// unfriendly is a device that writes what it likes wherever it can.
+// unfriendly fills all text of a device with hostile text.
 func unfriendly(v *ui.HealthPage) {
 	reported := v.Vitals.Vitals
 	reported.Version, reported.ResetReason, reported.SSID, reported.IP = hostile[0], hostile[3], hostile[1], hostile[4]

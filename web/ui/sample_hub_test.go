@@ -12,7 +12,7 @@ import (
 	"fleetd/web/ui"
 )
 
-// timelineEntries has one of each code, some with what a device wrote.
+// timelineEntries returns one entry of each code, some with a device's text.
 func timelineEntries() (all []fleet.TimelineEntry) {
 	add := func(kind fleet.TimelineKind, code string, params ...any) {
 		n := len(all)
@@ -61,7 +61,7 @@ func timelineEntries() (all []fleet.TimelineEntry) {
 	return all
 }
 
-// hub is a device's first page with everything on it.
+// hub returns a device's first page with everything on it.
 func hub(d fleet.Device) ui.DevicePage {
 	health := healthView("24h")
 	release := firmware.Release{ID: uuid.NewSHA1(uuid.Nil, []byte("r")), Version: "2.9.0"}
@@ -76,7 +76,7 @@ func hub(d fleet.Device) ui.DevicePage {
 	}
 }
 
-// bareHub is that of a device of which next to nothing is known.
+// bareHub returns the page of a device about which almost nothing is known.
 func bareHub() templ.Component {
 	d := device(0)
 	return ui.DevicePage{Head: ui.NewDeviceHead(d, "", now, false), Acts: ui.DeviceActs{Device: d.ID},

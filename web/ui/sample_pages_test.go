@@ -264,7 +264,7 @@ func claimPage() templ.Component {
 	}}.Page()
 }
 
-// late renders what needs the page's language to be made.
+// late renders a component that needs the page's language for its data.
 func late(f func(ctx context.Context) templ.Component) templ.Component {
 	return templ.ComponentFunc(func(ctx context.Context, w io.Writer) error { return f(ctx).Render(ctx, w) })
 }

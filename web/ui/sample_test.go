@@ -13,10 +13,10 @@ import (
 	"fleetd/web/ui"
 )
 
-// now is the moment at which all samples are looked at.
+// now is the time of all samples.
 var now = time.Date(2026, 11, 21, 9, 41, 7, 0, time.UTC)
 
-// hostile is text as an unfriendly device would choose it.
+// hostile is text as an attacker would choose it for a device.
 var hostile = []string{
 	`<script>alert(1)</script>`,
 	"Invoice \u202egnp.exe\u202c now",
@@ -122,7 +122,7 @@ func setup(mode string) ui.Setup {
 	return ui.Setup{OTAURL: "http://fleet.example.org:8080/xiaozhi/ota/", Mode: mode, CanClaim: true}
 }
 
-// legacy is text from before there were codes; none if it is empty.
+// legacy returns text from before there were codes; none if it is empty.
 func legacy(text string) fleet.Reason {
 	if text == "" {
 		return fleet.Reason{}

@@ -14,15 +14,15 @@ import (
 	"strings"
 )
 
-// Setup is what the pages of an empty fleet teach.
+// Setup is the instructions on the pages of an empty fleet.
 type Setup struct {
-	OTAURL   string // to paste into a device's Wi-Fi setup page
+	OTAURL   string // to enter in a device's Wi-Fi setup page
 	Mode     string // enrolment mode: "code", "approve", "open"
 	CanClaim bool
 	CanFlash bool // may install firmware on boards at a USB port
 
-	Local         bool   // OTAURL is of the server's machine alone: no board reaches it
-	NetworkOTAURL string // with Local: as boards would reach it; "" if that is unknown
+	Local         bool   // only the server's machine can reach OTAURL: no board can
+	NetworkOTAURL string // with Local: the address for boards; "" if unknown
 }
 
 // Teach shows how the first device joins.
@@ -286,7 +286,7 @@ func (s Setup) Teach() templ.Component {
 	})
 }
 
-// local warns of an address that no board can reach, and says how to get another.
+// local warns of an address that no board can reach, and explains how to get another.
 func (s Setup) local() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -383,7 +383,7 @@ func (s Setup) local() templ.Component {
 	})
 }
 
-// simLine starts simulated devices against this very server.
+// simLine returns the command that connects simulated devices to this server.
 func (s Setup) simLine() string { return "fleetd sim --devices 25 --ota-url " + s.OTAURL }
 
 func qrCode(text string) templ.Component {
@@ -456,7 +456,7 @@ func qrCode(text string) templ.Component {
 	})
 }
 
-// qrQuiet is the empty border that readers need, in modules.
+// qrQuiet is the empty border that QR readers need, in modules.
 const qrQuiet = 4
 
 func qrBox(c *qr.Code) string {

@@ -8,11 +8,11 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// A SignInPage asks who is there. POST [PathSignIn] with name, password, next.
+// A SignInPage is the sign-in form. POST [PathSignIn] with name, password, next.
 type SignInPage struct {
-	Next   string // where to go afterwards
+	Next   string // page after the sign-in
 	Name   string // as typed before
-	Failed bool   // name or password were wrong, or the operator is disabled
+	Failed bool   // wrong name or password, or a disabled operator
 	Slow   bool   // too many tries: wait a minute
 }
 

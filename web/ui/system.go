@@ -5,10 +5,10 @@ import "fleetd/fleet/system"
 // PathSystem is the page about this fleetd, for admins: GET.
 const PathSystem = "/settings/system"
 
-// A SystemPage shows how this fleetd runs, and what it is made of.
+// A SystemPage shows the state of this fleetd, and its components.
 type SystemPage struct{ Report system.Report }
 
-// freePercent is how much of a disk is free.
+// freePercent returns the free part of a disk, in percent.
 func freePercent(d system.Disk) int {
 	if d.Total <= 0 {
 		return 0
@@ -16,7 +16,7 @@ func freePercent(d system.Disk) int {
 	return int(d.Free * 100 / d.Total)
 }
 
-// diskTone marks a disk that is nearly full, as the alert about it does.
+// diskTone marks a nearly full disk, with the same limit as the alert.
 func diskTone(d system.Disk) tone {
 	switch p := freePercent(d); {
 	case p < 5:

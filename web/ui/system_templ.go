@@ -987,7 +987,7 @@ func (v SystemPage) database() templ.Component {
 	})
 }
 
-// parts lists what others made, with its licence.
+// parts lists the third-party components, with their licences.
 func (v SystemPage) parts() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -14,32 +14,32 @@ import (
 	"fleetd/web/i18n"
 )
 
-// Timeline is what happened to a device, newest first: a part of the device's
-// first page, GET DevicePath(id) with show (subjects), day and cursor. A live
-// stream sends entries that changed as patches.
+// Timeline is the events of a device, newest first: a part of the device's first page, GET
+// DevicePath(id) with show (subjects), day and cursor. A live stream sends changed entries as
+// patches.
 type Timeline struct {
 	Device  fleet.DeviceID
 	List    ListURL // with show, day
 	Subject []string
 	Entries []fleet.TimelineEntry
 	Next    string // cursor
-	Bad     string // why it cannot be read; "" if it can
-	// CanCancel has the ids of the calls that wait and that the viewer may cancel.
+	Bad     string // why it is unreadable; "" if it is readable
+	// CanCancel contains the ids of the waiting calls that the viewer may cancel.
 	CanCancel map[string]bool
 }
 
-// Row is an entry of the time line.
+// Row returns an entry of the timeline.
 func (v Timeline) Row(e fleet.TimelineEntry) TimelineRow {
 	return TimelineRow{Device: v.Device, Entry: e, CanCancel: e.Kind == fleet.TimelineCall && v.CanCancel[e.Ref]}
 }
 
-// A timelineSubject is what readers filter by: kinds that answer one question.
+// A timelineSubject is a choice of the filter: kinds of entries that belong together.
 type timelineSubject struct {
 	name  string
 	kinds []fleet.TimelineKind
 }
 
-// timelineSubjects are all of them, as the chips stand.
+// timelineSubjects are all subjects, in the order of the chips.
 var timelineSubjects = []timelineSubject{
 	{"presence", []fleet.TimelineKind{fleet.TimelinePresence}},
 	{"calls", []fleet.TimelineKind{fleet.TimelineCall}},
@@ -51,8 +51,8 @@ var timelineSubjects = []timelineSubject{
 	{"pictures", []fleet.TimelineKind{fleet.TimelinePicture}},
 }
 
-// ParseTimelineSubjects reads the show parameter: names of subjects, with commas
-// between them. What is no name of one is passed over.
+// ParseTimelineSubjects reads the show parameter: names of subjects, separated by commas. It
+// ignores unknown names.
 func ParseTimelineSubjects(show string) (names []string, kinds []fleet.TimelineKind) {
 	asked := strings.Split(show, ",")
 	for _, s := range timelineSubjects {
@@ -63,7 +63,7 @@ func ParseTimelineSubjects(show string) (names []string, kinds []fleet.TimelineK
 	return names, kinds
 }
 
-// toggled is the address with one subject more, or one less.
+// toggled returns the address with the subject added or removed.
 func (v Timeline) toggled(name string) string {
 	var all []string
 	for _, s := range timelineSubjects {
@@ -79,7 +79,7 @@ func (v Timeline) shows(name string) string { return pressed(slices.Contains(v.S
 // latest reports whether the page shows the newest entries.
 func (v Timeline) latest() bool { return v.List.Get("cursor") == "" && v.List.Get("day") == "" }
 
-// newest is the address of the newest entries.
+// newest returns the address of the newest entries.
 func (v Timeline) newest() string {
 	l := ListURL{v.List.Path, url.Values{}}
 	if show := v.List.Get("show"); show != "" {
@@ -88,7 +88,7 @@ func (v Timeline) newest() string {
 	return l.At("")
 }
 
-// A timelineDay is a heading and what happened on that day.
+// A timelineDay is a heading and the entries of that day.
 type timelineDay struct {
 	at      time.Time
 	entries []fleet.TimelineEntry
@@ -107,7 +107,7 @@ func (v Timeline) days(ctx context.Context) (days []timelineDay) {
 	return days
 }
 
-// dayText names a day as people do.
+// dayText returns the name of a day: today, yesterday or its date.
 func dayText(ctx context.Context, at time.Time) string {
 	p := page(ctx)
 	date := func(t time.Time) string { return t.In(p.Zone).Format(time.DateOnly) }
@@ -133,7 +133,7 @@ type TimelineRow struct {
 
 func (r TimelineRow) id() string { return "entry-" + r.Entry.Key }
 
-// lineIcons are the icons of kinds.
+// lineIcons are the icons of the kinds.
 var lineIcons = map[fleet.TimelineKind]string{
 	fleet.TimelinePresence: "plug", fleet.TimelineCall: "calls", fleet.TimelineEdit: "pen", fleet.TimelineHold: "hold",
 	fleet.TimelineDeployment: "campaigns", fleet.TimelineFirmware: "firmware", fleet.TimelineCrash: "warn",
@@ -141,7 +141,7 @@ var lineIcons = map[fleet.TimelineKind]string{
 	fleet.TimelinePicture: "picture", fleet.TimelineAudit: "approvals",
 }
 
-// tone says what an entry means to a person on call; the calm ones have none.
+// tone returns the meaning of an entry for an operator on call; harmless entries have none.
 func (r TimelineRow) tone() tone {
 	switch e := r.Entry; e.Kind {
 	case fleet.TimelinePresence, fleet.TimelineCall:
@@ -162,7 +162,7 @@ func (r TimelineRow) tone() tone {
 	return toneNone
 }
 
-// badResets are the reasons of restarts that no one asked for.
+// badResets are the unintended reasons of restarts.
 var badResets = map[string]bool{"panic": true, "watchdog": true, "brownout": true}
 
 func (r TimelineRow) text(name string) string {
@@ -184,7 +184,7 @@ func (r TimelineRow) took() time.Duration {
 	return time.Duration(r.number("duration_ms")) * time.Millisecond
 }
 
-// edited are the fields that an edit changed, as label and value.
+// edited returns the fields that an edit changed, as label and value.
 func (r TimelineRow) edited(ctx context.Context) (all [][2]string) {
 	for _, name := range []string{"name", "tags", "notes", "time_zone", "transport"} {
 		if value, ok := r.Entry.Params[name].(string); ok {
@@ -203,7 +203,7 @@ func (r TimelineRow) deploymentURL() string {
 	return CampaignPath(r.text("campaign"), "devices", string(r.Device))
 }
 
-// deploymentSays is why a deployment is as it is, for [phrase].
+// deploymentSays returns the reason of a deployment's state, for [phrase].
 func (r TimelineRow) deploymentSays(ctx context.Context) string {
 	if skip := r.text("skip"); skip != "" {
 		return skipText(ctx, firmware.SkipReason(skip))
@@ -220,7 +220,7 @@ func (r TimelineRow) diffURL() string {
 		url.Values{"from": {r.text("before")}, "to": {r.text("inventory")}}.Encode() + "#diff"
 }
 
-// callError is why a call failed.
+// callError returns the cause of a failed call.
 func (r TimelineRow) callError() *fleet.CallError {
 	if r.text("error") == "" {
 		return nil
@@ -228,7 +228,7 @@ func (r TimelineRow) callError() *fleet.CallError {
 	return &fleet.CallError{Code: r.text("error"), Message: r.text("detail"), Params: r.reason("reason").Params}
 }
 
-// auditSays is the action of an entry about the device itself.
+// auditSays returns the action of an entry about the device itself.
 func (r TimelineRow) auditSays(ctx context.Context) string {
 	key := "line.audit." + strings.ReplaceAll(r.Entry.Code, ".", "_")
 	if text, ok := known(ctx, key); ok {

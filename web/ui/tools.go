@@ -10,16 +10,16 @@ import (
 	"fleetd/web/forms"
 )
 
-// A ToolsPage lists a device's tools: GET DevicePath(id, "tools"), and one
-// tool's form: GET [ToolPath]. POST [ToolPath] calls it (multipart, fields
-// arg.*, picture, confirm) and leads back to ToolPath?call=ID.
+// A ToolsPage lists a device's tools: GET DevicePath(id, "tools"), and one tool's form: GET
+// [ToolPath]. POST [ToolPath] calls it (multipart, fields arg.*, picture, confirm) and redirects to
+// ToolPath?call=ID.
 type ToolsPage struct {
 	Head  DeviceHead
 	Tools []fleet.Tool
 	Form  *ToolForm // the chosen tool; nil shows only the list
-	Last  *CallView // the call made last; its outcome is shown next to the form
+	Last  *CallView // the latest call; its outcome is shown next to the form
 
-	Recent []CallRow // the device's, shown until a tool is chosen
+	Recent []CallRow // calls of the device, shown until a tool is chosen
 }
 
 // toolPrefix begins the names of most tools.
@@ -29,22 +29,22 @@ const toolPrefix = "self."
 type ToolForm struct {
 	Tool    fleet.Tool
 	Fields  []forms.Field
-	Problem string // why the form was not accepted, in the page's language
+	Problem string // why the form was rejected, in the page's language
 	Offline bool   // the call would end offline
 	Talking bool   // the call would interrupt a conversation
 
 	Pin     *policy.ToolPin // nil: the tool is not pinned
-	Differs bool            // the device lists it otherwise than pinned
+	Differs bool            // the device's description differs from the pinned one
 	CanPin  bool
 }
 
-// NewToolForm makes the form of a tool; see [forms.NewFields] for last.
+// NewToolForm returns the form of a tool; see [forms.NewFields] for last.
 func NewToolForm(tool fleet.Tool, last json.RawMessage) *ToolForm {
 	return &ToolForm{Tool: tool, Fields: forms.NewFields(tool, last)}
 }
 
-// A confirmation asks the operator to type a word before a call that takes the
-// device away. The form field is "confirm".
+// A confirmation requires a typed word before a call that disconnects the device. The form field is
+// "confirm".
 type confirmation struct{ word, ask, button string } // ask and button are messages
 
 var confirmations = map[fleet.ToolEffect]confirmation{
@@ -52,12 +52,12 @@ var confirmations = map[fleet.ToolEffect]confirmation{
 	fleet.EffectLeaves:   {"leave", "tools.type_leave", "tools.leave"},
 }
 
-// Confirm is what the operator must type first; "" for nothing.
+// Confirm returns the word that the operator must type first; "" for none.
 func (f *ToolForm) Confirm() string { return f.confirmation().word }
 
 func (f *ToolForm) confirmation() confirmation { return confirmations[fleet.EffectOf(f.Tool.Name)] }
 
-// forbidden is the message that says why the console does not call the tool.
+// forbidden returns the message that explains why the console does not call the tool.
 func (f *ToolForm) forbidden() string {
 	switch f.Tool.Name {
 	case fleet.ToolUpgradeFirmware:
@@ -70,7 +70,7 @@ func (f *ToolForm) forbidden() string {
 
 func (f *ToolForm) takesPicture() bool { return fleet.ShowsPicture(f.Tool.Name) }
 
-// rpc is the message as it would be sent with the values shown.
+// rpc returns the message that the form would send with the shown values.
 func (f *ToolForm) rpc() string {
 	form := make(map[string]any)
 	for _, field := range f.Fields {
@@ -86,9 +86,8 @@ func (f *ToolForm) rpc() string {
 // ranged reports whether an argument gets a slider.
 func ranged(f forms.Field) bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
 
-// sliderAt is the slider's position. Without a value the number next to it
-// stays empty and the slider looks unset: what is not known must be chosen,
-// not sent by accident.
+// sliderAt returns the slider's position. Without a value the number next to it stays empty and the
+// slider looks unset: an unknown value must be chosen, not sent by accident.
 func sliderAt(f forms.Field) string {
 	if f.Value != "" {
 		return f.Value
@@ -110,5 +109,5 @@ func (v ToolsPage) chosen(tool fleet.Tool) string {
 	return pressed(v.Form != nil && v.Form.Tool.Name == tool.Name)
 }
 
-// shownSchema is a tool's schema as it can be shown.
+// shownSchema returns a tool's schema in a form for display.
 func shownSchema(t fleet.Tool) string { return string(shown.Schema(t.InputSchema)) }

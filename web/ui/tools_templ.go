@@ -202,7 +202,7 @@ func (v ToolsPage) Page() templ.Component {
 	})
 }
 
-// desk fills the place of the form until a tool is chosen.
+// desk fills the space of the form until a tool is chosen.
 func (v ToolsPage) desk() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -840,7 +840,7 @@ func (f *ToolForm) view(h DeviceHead) templ.Component {
 	})
 }
 
-// pinned says what models may rely on: the description that an administrator has read.
+// pinned shows the description that models may rely on, because an administrator has read it.
 func (f *ToolForm) pinned() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2047,7 +2047,7 @@ func argumentChoice(f forms.Field) templ.Component {
 	})
 }
 
-// hint says what a field may hold and what it holds if left alone.
+// argumentHint shows the allowed values of a field, and its default.
 func argumentHint(f forms.Field) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2125,8 +2125,8 @@ func argumentHint(f forms.Field) templ.Component {
 	})
 }
 
-// toolName writes a tool's name wherever one is mentioned: its prefix, which all
-// have, is dimmed, and one that takes the device away is marked.
+// toolName shows a tool's name wherever it occurs: its common prefix is dimmed, and a tool that
+// disconnects the device is marked.
 func toolName(name string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

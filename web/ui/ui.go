@@ -1,22 +1,19 @@
-// Package ui is how the console looks: templ components and the view structs
-// they take. It knows neither stores nor requests. A handler fills a view
-// struct and renders its Page method:
+// Package ui defines the look of the console: templ components and their view structs. It depends
+// neither on stores nor on requests. A handler fills a view struct and renders its Page method:
 //
 //	ctx = ui.WithPage(ctx, page)
 //	ui.DevicesPage{...}.Page().Render(ctx, w)
 //
-// What the fields of a form hold, and how they are read, is package forms.
+// Package forms defines the fields of forms, and reads them.
 //
-// Every page is rendered whole. Where htmx asks for a page it picks the part
-// it needs by id (hx-select), so handlers have one answer for both. Live
-// streams send components that carry an id (DeviceRow, CallRow, ...) as the
-// data of an event named "patch"; see static/assets/app.js.
+// Every page is rendered as a whole. If htmx requests a page it picks the part that it needs by id
+// (hx-select), so handlers have one response for both. Live streams send components with an id
+// (DeviceRow, CallRow, ...) as the data of an event named "patch"; see static/assets/app.js.
 //
-// All visible text comes from package i18n. The pages run under
-// Content-Security-Policy: no inline script, no inline style, no evaluation.
+// All visible text comes from package i18n. The pages run under Content-Security-Policy: no inline
+// script, no inline style, no evaluation.
 //
-// A component is a function of its view struct and the context: there is no lock
-// and no goroutine.
+// A component is a function of its view struct and the context: there is no lock and no goroutine.
 package ui
 
 import (
@@ -29,26 +26,26 @@ import (
 	"fleetd/web/i18n"
 )
 
-// CSP is the policy all pages are made for.
+// CSP is the content security policy of all pages.
 const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; " +
 	"connect-src 'self'; form-action 'self'; manifest-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// A Page is what every component may know of the request it is rendered for.
-// The zero value renders an English page for a visitor who is not signed in.
+// A Page is the data about the request that every component may use. The zero value renders an
+// English page for a visitor without a session.
 type Page struct {
 	Lang  i18n.Lang
 	Theme string         // "light" or "dark"; "" follows the system
 	Zone  *time.Location // of the viewer; nil is UTC
-	Now   time.Time      // zero takes the present
+	Now   time.Time      // zero means the present
 
-	Operator  *Operator // who is signed in; nil before sign-in
-	Admin     bool      // an admin of the whole fleet is
-	URL       *url.URL  // of the request: marks the current place, and where a language switch returns
-	Open      bool      // enrolment is "open": every page says so
-	Waiting   int       // devices waiting for a person: shown at Devices
+	Operator  *Operator // the signed-in operator; nil before sign-in
+	Admin     bool      // the operator is an admin of the whole fleet
+	URL       *url.URL  // of the request: marks the current place, and is the page that a language switch returns to
+	Open      bool      // enrolment is "open": every page shows it
+	Waiting   int       // devices waiting for a decision: shown at Devices
 	Approvals int       // requests waiting for a decision
 	Alerts    alert.Summary
-	Flash     *Flash // outcome of what was done last
+	Flash     *Flash // outcome of the last act
 }
 
 // An Operator is the signed-in person.
@@ -57,8 +54,8 @@ type Operator struct {
 	Role fleet.Role
 }
 
-// A Flash shows the outcome of an act on the page that follows it. Text is
-// shown as it is: make it with [T].
+// A Flash shows the outcome of an act on the next page. Text is shown unchanged: create it with
+// [T].
 type Flash struct {
 	Bad  bool
 	Text string
@@ -67,7 +64,7 @@ type Flash struct {
 
 type pageKey struct{}
 
-// WithPage gives ctx to render a page's components with.
+// WithPage returns a context for rendering a page's components.
 func WithPage(ctx context.Context, p Page) context.Context {
 	if p.Lang == "" {
 		p.Lang = i18n.English
@@ -127,7 +124,7 @@ func clock(ctx context.Context, at time.Time) string {
 	return i18n.Clock(p.Lang, at.In(p.Zone))
 }
 
-// refusalText is the text of a code that belongs to a refusal.
+// refusalText returns the text of a refusal's code.
 func refusalText(ctx context.Context, r fleet.Reason) string {
 	p := page(ctx)
 	return i18n.Because(p.Lang, p.Zone, "error.code.", r)

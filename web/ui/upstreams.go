@@ -10,10 +10,10 @@ import (
 	"fleetd/fleet/upstream"
 )
 
-// PathUpstreams is the list of voice servers: GET list, with the field device also
-// which one that device gets, POST create. Below it, by the id of one: GET shows
-// it, POST "edit", "enable", "disable", "move" (to: its new place), "check" and
-// "delete". Each post but check has the version of the list that was shown.
+// PathUpstreams is the list of voice servers: GET list, with the field device also the voice server
+// of that device, POST create. Below it, by the id of one: GET shows it, POST "edit", "enable",
+// "disable", "move" (to: its new position), "check" and "delete". Each post but check contains the
+// version of the list that was shown.
 const PathUpstreams = "/settings/voice"
 
 // UpstreamPath is the page of one voice server, or one of its acts.
@@ -21,14 +21,13 @@ func UpstreamPath(id uuid.UUID, parts ...string) string {
 	return strings.Join(append([]string{PathUpstreams, id.String()}, parts...), "/")
 }
 
-// An UpstreamsPage shows the voice servers in their order, and which one a device
-// gets.
+// An UpstreamsPage shows the voice servers in their order, and which one a device gets.
 type UpstreamsPage struct {
 	Rows    []upstream.State
 	Version int64
 	Admin   bool
-	Form    UpstreamForm // for the one to be added
-	Problem string       // why Form was not accepted, in the page's language
+	Form    UpstreamForm // for the new voice server
+	Problem string       // why Form was rejected, in the page's language
 	Match   UpstreamTrial
 }
 
@@ -41,29 +40,29 @@ type UpstreamPage struct {
 	Problem string
 }
 
-// An UpstreamForm is a voice server as it is typed. A secret is never filled in.
+// An UpstreamForm is a voice server as typed. A secret is never filled in.
 type UpstreamForm struct {
 	Name, Kind, URL, Auth, Devices string
 	SecretSet, Tools, Enabled      bool
 }
 
-// An UpstreamTrial asks which voice server a device gets.
+// An UpstreamTrial shows which voice server a device gets.
 type UpstreamTrial struct {
 	Device  string // as typed
 	Problem string // in the page's language
 	Result  *upstream.Match
 }
 
-// A DeviceVoice is a device's voice server. The zero value: it has none.
+// A DeviceVoice is a device's voice server. The zero value means none.
 type DeviceVoice struct {
 	ID      uuid.UUID
 	Name    string
-	Code    string // to be entered at the voice server; "": nothing is to be done
+	Code    string // to enter at the voice server; "": no action is needed
 	Message string
 	AskedAt time.Time
 }
 
-// health is how a voice server is doing, as a tone and words.
+// health returns the state of a voice server, as a tone and text.
 func health(ctx context.Context, u upstream.State) (tone, string) {
 	h := u.Health
 	switch {

@@ -496,7 +496,7 @@ func upstreamMarks(u upstream.State) templ.Component {
 	})
 }
 
-// upstreamLines say what a voice server is, for whom, and how it is doing.
+// upstreamLines describe a voice server, its devices, and its state.
 func upstreamLines(u upstream.State) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1778,7 +1778,7 @@ func (v UpstreamTrial) view() templ.Component {
 	})
 }
 
-// voiceCode is the code that a person enters at the voice server.
+// voiceCode is the code to enter at the voice server.
 func voiceCode(code, message string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -8,8 +8,8 @@ import (
 	"fleetd/fleet"
 )
 
-// The addresses of the console. Components link to them and handlers are
-// mounted on them; nothing else builds an address.
+// The addresses of the console. Components link to them and handlers are mounted on them; no other
+// code builds an address.
 const (
 	PathHome        = "/"
 	PathSignIn      = "/sign-in"     // GET page, POST name, password, next
@@ -17,7 +17,7 @@ const (
 	PathPreferences = "/preferences" // POST lang, theme ("auto", "light", "dark"), next
 	PathDevices     = "/devices"     // GET q, view, columns, sort, desc, limit, cursor
 	PathBulk        = "/bulk"        // GET act, all and q or d..., tags, reason, hours, next; POST also ids, step, confirm
-	PathComplete    = "/complete"    // GET q: the filter of a device list, up to where it is written
+	PathComplete    = "/complete"    // GET q: the filter of a device list, up to the cursor
 	PathExport      = "/devices.csv" // GET q, column..., bom
 	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
@@ -29,7 +29,7 @@ const (
 	PathSerials     = "/settings/serials" // GET state, prefix, limit, cursor; POST file
 	PathKeys        = "/settings/keys"    // GET group, limit, cursor
 	PathHelp        = "/help"
-	PathEvents      = "/events" // GET server-sent events; view=..., and what the view needs
+	PathEvents      = "/events" // GET server-sent events; view=..., and the view's parameters
 )
 
 // DevicePath is the page of a device, or one of its tabs: "health", "tools",
@@ -42,8 +42,8 @@ func DevicePath(id fleet.DeviceID, parts ...string) string {
 	return path
 }
 
-// ToolPath is the page of one tool of a device: GET shows the form, POST
-// calls it with arg.NAME fields.
+// ToolPath is the page of one tool of a device: GET shows the form, POST calls the tool with
+// arg.NAME fields.
 func ToolPath(id fleet.DeviceID, tool string) string { return DevicePath(id, "tools", tool) }
 
 // CallPath is the page of one call.
@@ -67,7 +67,7 @@ func SerialPath(serial string, parts ...string) string {
 // SnapshotPath serves a picture that a device uploaded.
 func SnapshotPath(id string) string { return "/snapshots/" + url.PathEscape(id) }
 
-// QueryPath is the device list filtered by a query.
+// QueryPath returns the device list filtered by a query.
 func QueryPath(query string) string {
 	if query == "" {
 		return PathDevices
@@ -75,7 +75,7 @@ func QueryPath(query string) string {
 	return PathDevices + "?" + url.Values{"q": {query}}.Encode()
 }
 
-// Term writes one term of the query language, quoting the value if need be.
+// Term returns one term of the query language, with the value quoted if necessary.
 func Term(field, value string) string {
 	if strings.ContainsAny(value, " \t\",*") || value == "" {
 		value = `"` + strings.ReplaceAll(value, `"`, "") + `"`
@@ -83,15 +83,15 @@ func Term(field, value string) string {
 	return field + ":" + value
 }
 
-// A ListURL is the address of a list with its filter: links on the page
-// change one parameter and keep the rest.
+// A ListURL is the address of a list with its filter: links on the page change one parameter and
+// keep the others.
 type ListURL struct {
 	Path   string
 	Values url.Values
 }
 
-// With returns the address with one parameter changed, back on the first
-// page. An empty value removes the parameter.
+// With returns the address with one parameter changed, on the first page. An empty value removes
+// the parameter.
 func (l ListURL) With(name, value string) string {
 	return l.with(name, value, "cursor")
 }
@@ -121,7 +121,7 @@ func (l ListURL) with(name, value string, drop ...string) string {
 // Get returns a parameter of the address.
 func (l ListURL) Get(name string) string { return l.Values.Get(name) }
 
-// limit is the page size asked for.
+// limit returns the requested page size.
 func (l ListURL) limit() int {
 	n, _ := strconv.Atoi(l.Values.Get("limit"))
 	return fleet.ClampLimit(n)

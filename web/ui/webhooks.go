@@ -16,14 +16,14 @@ const PathWebhooks = "/settings/webhooks"
 // WebhookPath acts on a webhook: "test", "delete", "enable" or "disable".
 func WebhookPath(id, act string) string { return PathWebhooks + "/" + url.PathEscape(id) + "/" + act }
 
-// A WebhooksPage shows to where events are posted, and what came of the last one.
+// A WebhooksPage shows the receivers of events, and the outcome of the latest delivery.
 type WebhooksPage struct {
 	Rows   []WebhookRow
-	Secret string // of a webhook just created: shown once
+	Secret string // of a new webhook: shown once
 
 	Name, URL string   // as they were typed
 	Events    []string // chosen; nil: all
-	Problem   string   // why the last change was not made, in the page's language
+	Problem   string   // why the last change failed, in the page's language
 }
 
 func (v WebhooksPage) wants(event string) bool {
@@ -35,13 +35,13 @@ type WebhookRow struct {
 	ID, Name, URL string
 	Events        []string
 	Enabled       bool
-	At            *time.Time // of the last delivery
+	At            *time.Time // of the latest delivery
 	OK            bool
 	Status        int
 	Why           string // why it failed, in the page's language
 }
 
-// webhookEvents are what a webhook can be made for.
+// webhookEvents are the events that a webhook can receive.
 var webhookEvents = func() (all []string) {
 	for _, e := range webhook.EventKinds {
 		all = append(all, string(e))
