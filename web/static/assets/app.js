@@ -9,12 +9,12 @@
   const numbers = new Intl.NumberFormat(lang === 'zh-CN' ? 'zh-CN' : 'en')
   document.documentElement.classList.add('scripted')
 
-  // text fills a message of the catalogue; n picks its plural form.
+  // text fills the placeholders of a message; n selects its plural form.
   function text(key, n) {
     return texts[key][n === 1 ? 0 : 1].replaceAll('{n}', numbers.format(n ?? 0))
   }
 
-  // The server writes times in the zone that the browser names here.
+  // The server formats times in the zone of this cookie.
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone
   if (zone) document.cookie = 'fleetd_zone=' + encodeURIComponent(zone) + ';path=/;max-age=31536000;samesite=lax'
 
@@ -31,7 +31,7 @@
     return text(side + 'd', Math.floor(d / 86400))
   }
 
-  // A countdown says how long it is until a moment, as mm:ss.
+  // A countdown shows the remaining time until a moment, as mm:ss.
   function refreshCountdowns() {
     if (document.hidden) return
     for (const el of $$('[data-countdown]')) {
@@ -52,8 +52,8 @@
     }
   }
 
-  // ---- live updates: an event "patch" brings components that replace the
-  // elements of the same id in place; "new" counts what the list does not show.
+  // ---- live updates: an event "patch" contains components that replace the elements with the same
+  // id; "new" counts the rows that the list does not show yet.
   let missed = 0
 
   function patch(html) {
@@ -67,7 +67,7 @@
     }
   }
 
-  // showAlerts says in the tab what the badge says.
+  // showAlerts shows the badge's count in the browser tab.
   function showAlerts(badge) {
     const n = badge?.dataset.open ?? '0'
     document.title = (n === '0' ? '' : '(' + n + ') ') + document.title.replace(/^\(\d+\) /, '')
@@ -75,8 +75,8 @@
     if (icon && badge?.dataset.icon) icon.href = badge.dataset.icon
   }
 
-  // lengthen adds an element's children to the end of a list, which stays at
-  // its end if the reader has it there, and as long as it may be.
+  // lengthen appends an element's children to a list of limited length. If the list is scrolled to
+  // its end, it stays at its end.
   function lengthen(fresh) {
     const list = document.getElementById(fresh.dataset.into)
     if (!list) return
@@ -91,7 +91,8 @@
     const ticked = $('input[name="d"]', old)?.checked
     const before = shownText(old)
     keepOpen(old, fresh)
-    // What the script has drawn or written is not the server's to change, nor is a form that somebody is filling in.
+    // The server must not replace what the script has drawn or written, nor a form that the reader
+    // is filling in.
     const beforeNodeMorphed = el => !el.classList?.contains('plot') && el.id !== 'live-state' && !filling.has(el)
     Idiomorph.morph(old, fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } })
     const now = document.getElementById(id)
@@ -106,28 +107,29 @@
     now.classList.add('moved')
   }
 
-  // Forms that somebody is filling in: changed, and not sent yet. What is ticked in a list is kept elsewhere.
+  // Forms that the reader is filling in: changed, and not sent yet. Checkboxes in lists are stored
+  // elsewhere.
   const filling = new WeakSet()
   const startFilling = e => { if (e.target.form && !e.target.form.hasAttribute('data-select')) filling.add(e.target.form) }
   document.addEventListener('input', startFilling)
   document.addEventListener('change', startFilling)
   for (const ends of ['submit', 'reset', 'htmx:beforeRequest']) document.addEventListener(ends, e => filling.delete(e.target))
 
-  // shownText is the text of an element without the times that the page updates.
+  // shownText returns the text of an element without the times that the page updates.
   function shownText(el) {
     const copy = el.cloneNode(true)
     for (const time of $$('time[data-relative], [data-countdown]', copy)) time.remove()
     return copy.textContent.replace(/\s+/g, ' ')
   }
 
-  // keepOpen leaves folds as the reader set them.
+  // keepOpen preserves which folds the reader opened.
   function keepOpen(old, fresh) {
     const before = $$('details', old), after = $$('details', fresh)
     after.forEach((d, i) => { if (before[i]) d.open = before[i].open })
   }
 
-  // What the reader does on the page brings rows of its own, and those that come of it a
-  // moment later: they are shown at once. An act lasts from its request on.
+  // The reader's acts add rows, some of them a moment later: such rows are shown at once. An act
+  // begins with its request.
   const actLasts = 30_000
   let acting = 0, actedAt = -actLasts
   const isAct = e => e.detail.requestConfig.verb !== 'get'
@@ -143,14 +145,14 @@
     pill.hidden = false
   }
 
-  // countAgain starts the count of what a list misses, after the list was read again.
+  // countAgain restarts the count of missing rows, after the list was read again.
   function countAgain() {
     if ($('#new-pill')?.hidden !== false) missed = 0
   }
 
-  // ---- the live stream of the page. A browser opens it again when it broke, but not
-  // when the server refused it, and does not notice when nothing comes any more: what
-  // was quiet for too long is opened anew. The server sends a beat every 20 s.
+  // ---- the live stream of the page. A browser reopens a stream that broke, but not one that the
+  // server refused, and does not notice a silent one. The page therefore replaces a stream that was
+  // silent for too long. The server sends a beat every 20 s.
   const longestQuiet = [15_000, 50_000, 5000] // ms, by readyState: connecting, open, closed
   const messages = { patch, database: databaseState, beat: () => liveState('on'), full: refused,
     new: n => announceNew(parseInt(n, 10) || 1) }
@@ -165,8 +167,8 @@
     }
   }
 
-  // followPage opens the stream that the page names: a list names another for each
-  // filter, and none for one that cannot be read.
+  // followPage opens the stream in the page's data: a list has a different stream for each filter,
+  // and none for an invalid filter.
   function followPage() {
     const named = $('#live')?.dataset.events ?? '' // the sign-in page has none
     if (named === address) return
@@ -184,15 +186,15 @@
     follow()
   }
 
-  // refused says that the server has too many streams of this operator; the page asks again.
+  // refused shows that the operator has too many open streams; the page tries again.
   function refused() {
     stream.close()
     liveState('full')
   }
 
-  // ---- a server or database that does not answer: the page says for how long what
-  // it shows has been old, dims it, and is read again when both are back. One that
-  // gets no stream says so.
+  // ---- while the server or the database is unavailable, the page shows since when its data is
+  // outdated, dims the data, and is read again when both are back. A page without a stream shows
+  // that too.
   let streamState = 'off' // on, lost or full
   let lostAt = 0, awayAt = 0, staleTimer = 0, readTimer = 0
 
@@ -203,16 +205,17 @@
       el.classList.toggle('lost', now === 'lost' || now === 'full')
     }
     if (now === streamState) return
-    const isCurrent = now === 'off' || now === 'on' && streamState === 'off' // as it was just read
+    const isCurrent = now === 'off' || now === 'on' && streamState === 'off' // the page has just been read
     streamState = now
     lostAt = now === 'lost' ? Date.now() : 0
-    awayAt = 0 // the next stream says how the database is
+    awayAt = 0 // the next stream reports the state of the database
     if (lostAt) checkSession()
     if (isCurrent) endStale()
     else followStale()
   }
 
-  // databaseState notes since how many seconds the database has not answered, or that it is back.
+  // databaseState records since how many seconds the database has been unavailable, or that it is
+  // back.
   function databaseState(since) {
     awayAt = since === 'back' ? 0 : Date.now() - since * 1000
     followStale()
@@ -235,7 +238,7 @@
     $('.stale-note')?.remove()
   }
 
-  // readAgain repeats the reading of the page until it succeeds; a hidden page waits.
+  // readAgain reads the page repeatedly until it succeeds; a hidden page waits.
   async function readAgain() {
     if (await refresh('main') || lostAt || awayAt || streamState === 'full') return
     clearTimeout(readTimer)
@@ -258,14 +261,13 @@
     if (lostAt && seconds % 5 === 0) checkSession()
   }
 
-  // ask asks the server for this page. An answer that does not come must not hold a
-  // connection for ever: a browser opens six to a server, and the stream needs one.
+  // ask requests this page. A missing response must not occupy a connection forever: a browser
+  // opens six to a server, and the stream needs one.
   const ask = (ms, options) =>
     fetch(location.href, { ...options, signal: AbortSignal.timeout(ms) }).catch(() => null)
 
-  // checkSession leads to the sign-in page, and from there back here, if the
-  // session has ended elsewhere. A server that answers with 503 is there, but its
-  // database is not.
+  // checkSession redirects to the sign-in page, and from there back, if the session has ended
+  // elsewhere. A response with 503 comes from a server without its database.
   async function checkSession() {
     const answer = await ask(4500, { method: 'HEAD', redirect: 'manual' })
     if (answer?.type === 'opaqueredirect') location.reload()
@@ -277,7 +279,7 @@
     enhance(e.detail.target.isConnected ? e.detail.target : document)
     if (e.detail.target.id !== 'result') return
     $('#result')?.scrollIntoView({ block: 'nearest' })
-    for (const asked of $$('.quick-danger[open]')) asked.open = false // it was answered
+    for (const asked of $$('.quick-danger[open]')) asked.open = false // it was confirmed
   })
   document.addEventListener('htmx:oobAfterSwap', () => { enhance(document); followPage() })
   document.addEventListener('htmx:sendError', () => {
@@ -292,7 +294,7 @@
   })
 
   // ---- forms
-  // Typing another value chooses it.
+  // Typing another value selects its radio button.
   function chooseOther(el) {
     const radio = $$('input[type=radio]', el.parentElement).at(-1)
     if (radio) radio.checked = el.value !== ''
@@ -308,8 +310,8 @@
     if (button) button.disabled = input.value.trim() !== input.dataset.confirm
   }
 
-  // ---- what is ticked in a list. Where the list says so, it is kept across its
-  // pages and orders, for as long as the filter is the same.
+  // ---- checkboxes in a list. If the list requests it, the choice is kept across its pages and
+  // orders, as long as the filter is the same.
   const keptKey = 'fleetd.ticked'
   let lastBox = null
 
@@ -334,7 +336,7 @@
     sessionStorage.setItem(keptKey, JSON.stringify({ q: form.dataset.keep, ids: [...ids], all }))
   }
 
-  // tickRange gives the boxes between the last one and this the same state.
+  // tickRange sets the boxes between the last one and this one to the same state.
   function tickRange(box) {
     const boxes = $$('input[name="d"]', box.form), from = boxes.indexOf(lastBox), to = boxes.indexOf(box)
     if (from < 0 || to < 0) return
@@ -361,7 +363,7 @@
     all.indeterminate = ticked > 0 && ticked < boxes.length
   }
 
-  // showRPC keeps the exact message to be sent in step with the form.
+  // showRPC updates the exact message of the form.
   function showRPC(form) {
     const out = $('[data-rpc]', form)
     if (!out) return
@@ -432,7 +434,7 @@
     recolourCharts()
   }
 
-  // The browser knows all time zones; the server offers only two.
+  // The browser has all time zones; the server offers only two.
   document.addEventListener('focusin', e => {
     const list = e.target.list
     if (!list?.hasAttribute('data-zones')) return
@@ -520,7 +522,8 @@
     if (e.key === 'ArrowDown' || e.key === 'ArrowUp') { e.preventDefault(); chooseFound(e.key === 'ArrowDown' ? 1 : -1) }
     if (e.key !== 'Enter') return
     e.preventDefault()
-    // Who pastes and presses Enter means what was pasted, not what is listed still.
+    // A reader who pastes text and presses Enter means that text, not the results of the earlier
+    // text.
     const dialog = e.currentTarget
     if (dialog.shown !== $('input', dialog).value) { clearTimeout(findTimer); await showFound() }
     const link = $('[data-find-body] a.chosen')
@@ -528,9 +531,9 @@
   })
   $('#find')?.addEventListener('click', e => { if (e.target.id === 'find') e.target.close() })
 
-  // ---- completion: the server proposes how the last word before the caret goes on.
-  // The filter is a combobox with a list; Enter takes what the arrows chose, and
-  // submits the filter as it is if they chose nothing.
+  // ---- completion: the server proposes completions of the last word before the caret. The filter
+  // is a combobox with a list; Enter accepts the proposal selected with the arrow keys, or submits
+  // the filter unchanged if none is selected.
   const completed = $('[data-complete]')
   let completeTimer = 0, completeTurn = 0
 
@@ -554,7 +557,7 @@
     if (!answer?.ok || answer.redirected) return closeCompletion()
     const list = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('completion')
     if (turn !== completeTurn) return
-    const chosen = chosenProposal()?.dataset.text // the arrows were faster than this answer
+    const chosen = chosenProposal()?.dataset.text // the arrow keys were faster than this response
     $('#completion')?.remove()
     completed.removeAttribute('aria-activedescendant')
     const options = list ? $$('[role=option]', list) : []
@@ -579,7 +582,7 @@
     option.scrollIntoView({ block: 'nearest' })
   }
 
-  // A proposal replaces the whole word, also what was typed since it was asked for.
+  // A proposal replaces the whole word, including letters typed since the request.
   function takeProposal(option) {
     const { asked, dataset: { word } } = $('#completion'), caret = completed.selectionStart
     const start = asked.length - word.length, typed = completed.value.slice(start, caret)
@@ -588,14 +591,14 @@
     completed.setRangeText(option.dataset.text + (open ? '' : ' '), start, Math.max(start, caret), 'end')
     closeCompletion()
     completed.dispatchEvent(new Event('input', { bubbles: true }))
-    if (!open) closeCompletion() // the word is complete; the next one is asked for when it begins
+    if (!open) closeCompletion() // the word is complete; the next one is completed when it begins
   }
 
   if (completed) {
     for (const [name, value] of Object.entries({ role: 'combobox', 'aria-autocomplete': 'list', 'aria-expanded': 'false', 'aria-controls': 'completion' })) completed.setAttribute(name, value)
     const ask = () => { clearTimeout(completeTimer); completeTimer = setTimeout(showCompletion, 120) }
     completed.addEventListener('input', ask)
-    // A term without its value is not looked for yet: what is listed stays meanwhile.
+    // A term without its value starts no search: the list stays unchanged meanwhile.
     completed.form.addEventListener('htmx:beforeRequest', e => {
       if (e.target === completed.form && /[:<>,]$/.test(completed.value) && e.detail.requestConfig.triggeringEvent?.type !== 'submit') e.preventDefault()
     })
@@ -605,7 +608,7 @@
     completed.form.addEventListener('mousedown', e => {
       const option = e.target.closest('#completion [role=option]')
       if (!e.target.closest('#completion')) return
-      e.preventDefault() // the filter keeps the focus
+      e.preventDefault() // the filter stays focused
       if (option) takeProposal(option)
     })
     completed.addEventListener('keydown', e => {
@@ -621,11 +624,11 @@
     })
   }
 
-  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>. The series are
-  // parts of a whole and lie on one another, the first at the top; with a step they are bars.
+  // ---- charts: <figure data-chart='{"x":[...],"series":[{"label","tone","values":[...]}]}'>. The
+  // series are parts of a whole and stacked, the first on top; with a step they are bars.
   const plots = new Map()
 
-  // resolved turns a token into a plain colour, which a canvas needs.
+  // resolved turns a token into a plain colour, because a canvas needs one.
   function resolved(name) {
     const probe = document.createElement('i')
     probe.className = 'tone-' + name
@@ -665,13 +668,13 @@
     }
   }
 
-  // topOf is where series i ends at a moment: on all that follow it.
+  // topOf returns the top of series i at a moment, above all following series.
   const topOf = (spec, i, at) => spec.series.slice(i).reduce((sum, s) => sum + s.values[at], 0)
 
-  // endOf is where the bar at a moment ends: with its step, or now.
+  // endOf returns the end of the bar at a moment: the end of its step, or now.
   const endOf = (spec, at) => Math.min(spec.x[at] + spec.step, spec.to)
 
-  // bars spans each count's whole step.
+  // bars draws each count over its whole step.
   function bars(u, spec, i, from, to) {
     const fill = new Path2D(), gap = devicePixelRatio, floor = u.valToPos(0, 'y', true)
     for (let at = from; at <= to; at++) {
@@ -684,12 +687,12 @@
     return { stroke: null, fill }
   }
 
-  // drawn is what the plot gets: the pointer finds a bar by the middle of what it spans.
+  // drawn returns the data of the plot: the pointer finds a bar by its middle.
   function drawn(spec) {
     return [spec.step ? spec.x.map((x, at) => (x + endOf(spec, at)) / 2) : spec.x, ...spec.series.map((s, i) => s.values.map((_, at) => topOf(spec, i, at)))]
   }
 
-  // nameAreas writes what an area counts at its end, or over it when it is flat.
+  // nameAreas writes the count of an area at its right end, or above it if it is flat.
   function nameAreas(u, spec) {
     const { ctx } = u, px = devicePixelRatio, at = spec.x.length - 1
     const y = i => u.valToPos(topOf(spec, i, at), 'y', true)
@@ -704,9 +707,9 @@
       if (!s.values[at]) return
       ctx.fillStyle = resolved(s.tone)
       const inside = y(i + 1) - y(i) > 18 * px, above = y(i) - 9 * px
-      const middle = inside ? (y(i) + y(i + 1)) / 2 : above > u.bbox.top + 9 * px ? above : y(i + 1) + 9 * px // under the line at the top
+      const middle = inside ? (y(i) + y(i + 1)) / 2 : above > u.bbox.top + 9 * px ? above : y(i + 1) + 9 * px // below the top line
       const says = `${s.label} ${numbers.format(s.values[at])}`, end = u.valToPos(spec.x[at], 'x', true) - 8 * px
-      ctx.strokeText(says, end, middle) // no line runs through it
+      ctx.strokeText(says, end, middle) // an outline, so that no line crosses the text
       ctx.fillText(says, end, middle)
     })
     ctx.restore()
@@ -717,7 +720,7 @@
     plots.get(box)?.destroy()
     try {
       const spec = JSON.parse(figure.dataset.chart)
-      box.classList.toggle('named', !spec.step) // its areas, where they are
+      box.classList.toggle('named', !spec.step) // areas only
       const plot = new uPlot(options(spec, box.clientWidth, 200), drawn(spec), box)
       plot.source = figure.dataset.chart
       plot.links = spec.links
@@ -733,7 +736,7 @@
     for (const { target } of entries) plots.get(target)?.setSize({ width: target.clientWidth, height: 200 })
   })
 
-  // The chart library is fetched when the first chart comes into view.
+  // The chart library is fetched when the first chart becomes visible.
   let library
   function chartLibrary() {
     return library ??= new Promise((resolve, reject) => {
@@ -769,8 +772,8 @@
   }
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolourCharts)
 
-  // ---- parts that no event speaks of are fetched again from time to time.
-  // refresh reports whether it succeeded. An answer that is older than what is shown is dropped.
+  // ---- parts without events are fetched again at intervals. refresh reports whether it succeeded.
+  // It drops a response that is older than the shown part.
   let asked = 0, shown = 0
   async function refresh(id) {
     if (document.hidden) return false
@@ -788,7 +791,7 @@
   }
   for (const el of $$('[data-refresh]')) setInterval(refresh, el.dataset.refresh * 1000, el.id)
 
-  // enhance readies a part of the page after it arrived.
+  // enhance prepares a part of the page after it arrived.
   function enhance(root) {
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
@@ -799,7 +802,7 @@
     refreshCountdowns()
   }
 
-  // What went well leaves again; what went wrong stays.
+  // Success messages disappear again; error messages stay.
   for (const note of $$('[data-leaves]')) setTimeout(() => note.remove(), 8000)
 
   enhance(document)

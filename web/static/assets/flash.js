@@ -1,5 +1,5 @@
-// Says whether this browser can install firmware, and fetches the installer
-// only if it can. The page's command line works without this file.
+// Shows whether this browser can install firmware, and fetches the installer only if it can. The
+// page's command works without this file.
 (() => {
   'use strict'
   const box = document.querySelector('[data-flash]')
@@ -10,7 +10,7 @@
     box.dataset.state = state
   }
 
-  // The list of devices is what matters once the installer has closed.
+  // After the installer has closed, the list of devices is what matters.
   function watchInstaller() {
     new MutationObserver(changes => {
       const closed = changes.some(c => [...c.removedNodes].some(n => n.localName === 'ewt-install-dialog'))

@@ -1,5 +1,5 @@
-// Sends firmware files one after the other and shows how far each is. Without
-// this file the same form sends them all at once.
+// Sends firmware files one after the other with their progress. Without this file the same form
+// sends them all at once.
 (() => {
   'use strict'
   const box = document.querySelector('[data-upload]')
@@ -13,10 +13,10 @@
   const queue = []
   let active = null
 
-  // fill puts values into a message of the catalogue.
+  // fill fills the placeholders of a message.
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole)
 
-  // bytes writes a size as the server does.
+  // bytes formats a size in the same way as the server.
   function bytes(n) {
     const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
     let i = 0
@@ -31,7 +31,7 @@
     return e
   }
 
-  // A job is one file on its way: its line in the list, and its request.
+  // A job is the upload of one file: its line in the list, and its request.
   function makeJob(file) {
     const line = el('li', 'upload-item upload-going'), what = el('div', 'upload-what')
     const name = el('strong', 'foreign', file.name), state = el('p', 'muted small num', texts.waiting)
@@ -49,7 +49,7 @@
     return job
   }
 
-  // end says why a file was not taken.
+  // end shows why a file was rejected.
   function end(job, text) {
     job.line.classList.remove('upload-going')
     job.line.classList.add('upload-bad')
@@ -66,7 +66,7 @@
     else queue.splice(queue.indexOf(job), 1)
   }
 
-  // A manifest is about an image, which has to be there before it.
+  // A manifest belongs to an image, which has to be uploaded before it.
   const images = (a, b) => a.name.endsWith('.manifest') - b.name.endsWith('.manifest')
 
   function add(files) {
@@ -99,7 +99,7 @@
     request.send(body)
   }
 
-  // The form around a file adds some hundred bytes to what is sent.
+  // The form around a file adds a few hundred bytes.
   function progress(job, loaded) {
     const sent = Math.min(loaded, job.file.size), size = bytes(job.file.size)
     job.bar.value = sent
@@ -107,7 +107,7 @@
     else job.state.textContent = fill(texts.checking, { size })
   }
 
-  // finish replaces the progress with the text from the server.
+  // finish replaces the progress by the text from the server.
   function finish(job, request) {
     const page = request.responseXML
     const item = page?.querySelector('#upload-results > li')
@@ -120,7 +120,7 @@
     end(job, said?.textContent.trim().replace(/\s+/g, ' ') || texts.broken)
   }
 
-  // refreshList brings the list under the box up to date, where there is one.
+  // refreshList updates the list under the box, if there is one.
   function refreshList() {
     if (document.getElementById('list')) htmx.ajax('GET', location.href, { target: '#list', select: '#list', swap: 'outerHTML' })
   }
@@ -128,7 +128,7 @@
   input.addEventListener('change', () => { add(input.files); input.value = '' })
   form.addEventListener('submit', e => e.preventDefault())
 
-  // A file that misses the box must not replace the page.
+  // A file dropped outside of the box must not replace the page.
   for (const kind of ['dragenter', 'dragover']) {
     document.addEventListener(kind, e => {
       if (!e.dataTransfer?.types.includes('Files')) return
