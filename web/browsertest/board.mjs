@@ -1,10 +1,10 @@
-// An ESP32-C3 or ESP32 at a fake serial port, inside the page: its ROM loader
-// and flasher stub as esptool-js talks to them (SLIP, registers, RAM, deflated
-// flash blocks), and after the reset the firmware's Improv. The flash begins as
-// an old one: what is not written or erased stays old.
+// An ESP32-C3 or ESP32 at a fake serial port, inside the page: its ROM loader and flasher stub as
+// esptool-js uses them (SLIP, registers, RAM, deflated flash blocks), and after the reset the
+// firmware's Improv. The flash has old content at first: parts that are neither written nor erased
+// keep it.
 //
-// install runs in the browser before any of the page's scripts; it must not use
-// anything from outside of it.
+// install runs in the browser before the page's scripts; it must not use anything defined outside
+// of it.
 export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {}) {
   const le32 = (b, at) => (b[at] | b[at + 1] << 8 | b[at + 2] << 16 | b[at + 3] << 24) >>> 0;
   const bytes32 = n => [n & 255, n >>> 8 & 255, n >>> 16 & 255, n >>> 24 & 255];
@@ -20,7 +20,7 @@ export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {
     #rts = false;
     #regs = new Map([[0x40001000, magic]]);
     #stub = false;
-    #slip = null; // bytes of the packet that is being received
+    #slip = null; // bytes of the packet in progress
     #escaped = false;
     #download = null;
     #improv = [];
@@ -41,7 +41,7 @@ export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {
     getInfo() { return { usbVendorId: 0x10c4, usbProductId: 0xea60 }; }
     async getSignals() { return {}; }
 
-    // Reset ends as RTS falls; DTR holds BOOT then, or does not.
+    // Reset ends when RTS falls; DTR decides whether BOOT is held then.
     async setSignals({ dataTerminalReady, requestToSend }) {
       if (dataTerminalReady !== undefined) this.#dtr = dataTerminalReady;
       if (requestToSend === undefined) return;
@@ -140,7 +140,7 @@ export function install({ chip = 'esp32c3', old = 0xa5, refusePort = false } = {
       return 0;
     }
 
-    // Improv, as components/fleet_esp speaks it.
+    // Improv, as implemented by components/fleet_esp.
     #sendImprov(type, data) {
       const packet = [...new TextEncoder().encode('IMPROV'), 1, type, data.length, ...data];
       this.#send([...packet, packet.reduce((s, b) => s + b & 255, 0), 10]);

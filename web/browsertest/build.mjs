@@ -1,5 +1,5 @@
-// The files that ESP-IDF's build leaves of the firmware in this repository, for
-// a board with 4 MB of flash: what a blank board needs.
+// The files of an ESP-IDF build of the firmware in this repository, for a board with 4 MB of flash:
+// the files that a blank board needs.
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { appImage } from './images.mjs';
@@ -25,7 +25,7 @@ export function bootloader(chip) {
   return Buffer.concat([body, createHash('sha256').update(body).digest()]);
 }
 
-/** firmware/partitions/4mb.csv, laid out as ESP-IDF's generator does. */
+/** firmware/partitions/4mb.csv in the layout of ESP-IDF's generator. */
 export function partitionTable() {
   const csv = readFileSync(new URL('../../firmware/partitions/4mb.csv', import.meta.url), 'utf8');
   let end = 0x9000;
@@ -57,7 +57,7 @@ export function build({ chip = 'esp32c3', version = '1.4.0', size = 200_000 } = 
   ].map(f => ({ ...f, mimeType: 'application/octet-stream' }));
 }
 
-/** What 4 MB of flash hold after the build was written over old content, or over none. */
+/** The content of 4 MB of flash after the build was written over old content, or over none. */
 export function flashed(files, old) {
   const flash = Buffer.alloc(4 << 20, old);
   for (const { offset, buffer } of files) {

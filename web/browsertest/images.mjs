@@ -1,5 +1,5 @@
-// Firmware images for tests, made as the ESP-IDF makes them: header, one
-// segment with the application's descriptor, checksum and SHA-256.
+// Firmware images for tests, with the structure of ESP-IDF's: header, one segment with the
+// application's descriptor, checksum and SHA-256.
 import { createHash } from 'node:crypto';
 
 const chips = { esp32: 0, esp32c3: 5, esp32s3: 9, esp32p4: 0x12 };

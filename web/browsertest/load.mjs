@@ -1,19 +1,18 @@
-// What a campaign's board costs the browser while the campaign runs: starts a
-// fleetd with many simulated devices, upgrades them all at once, and watches the
-// board. Prints one line of JSON:
-//   node load.mjs [DEVICES] [SECONDS]
-// task_share is the main thread's time in tasks (Performance.getMetrics, in CPU
-// time), cpu_share the CPU time of all of the browser's processes, both of one
-// core; patches counts the updates of each region of the page. Then what came is
-// repeated at the rate that the server keeps to at most, every region each time:
-// at_bound is what that costs, however busy the machine kept the server.
+// The browser's load from a campaign's board while the campaign runs: starts a fleetd with many
+// simulated devices, upgrades them all at once, and watches the board. Prints one line of JSON:
+//    node load.mjs [DEVICES] [SECONDS]
+// task_share is the main thread's time in tasks (Performance.getMetrics, in CPU time), cpu_share
+// the CPU time of all processes of the browser, both relative to one core; patches counts the
+// updates of each region of the page. Then the received updates are repeated at the server's
+// maximum rate, every region each time: at_bound is the load of that, however busy the machine kept
+// the server.
 import { readFile, readdir } from 'node:fs/promises';
 import { chromium } from 'playwright-core';
 import { browserPath, eventually, newPage, newSession, startFleetd } from './server.mjs';
 
 const [devices, seconds] = [Number(process.argv[2] ?? 5000), Number(process.argv[3] ?? 20)];
 const boundMs = 2000; // between two redraws of a board: pace of campaignView
-const ticksPerSecond = 100; // of /proc; the same on every Linux that we know
+const ticksPerSecond = 100; // of /proc; the same on every known Linux
 const sleep = ms => new Promise(r => setTimeout(r, ms));
 
 /** CPU seconds of a process and of all that it started. */
@@ -75,7 +74,7 @@ try {
   });
   const tally = () => page.locator('#campaign-head .tally-big').innerText().then(s => s.replace(/\s+/g, ' '));
   await eventually('the first devices have succeeded', async () => /[1-9][\d,]* succeeded/.test(await tally()), 120_000);
-  await page.locator('#campaign-rate').scrollIntoViewIfNeeded(); // charts out of sight are not drawn
+  await page.locator('#campaign-rate').scrollIntoViewIfNeeded(); // invisible charts are not drawn
   const cdp = await page.context().newCDPSession(page);
   await cdp.send('Performance.enable', { timeDomain: 'threadTicks' });
   const measure = async () => {

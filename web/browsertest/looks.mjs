@@ -1,5 +1,5 @@
-// What every page has to keep, in one place: it answers, it does not scroll
-// sideways, axe finds nothing, and a Chinese page speaks Chinese.
+// The common requirements of every page: it responds, it does not scroll sideways, axe finds
+// nothing, and a Chinese page is in Chinese.
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -8,11 +8,12 @@ import { newPage } from './server.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-// Target size is of WCAG 2.2, names against labels are experimental: axe looks at neither unless it is asked to.
+// Target size is from WCAG 2.2, names against labels are experimental: axe checks both only on
+// request.
 const rules = { 'target-size': { enabled: true }, 'label-content-name-mismatch': { enabled: true } };
 
-// Four words of English in a row are a sentence that was not translated, unless
-// they are what a device, a person or a program wrote.
+// Four English words in a row are an untranslated sentence, unless a device, a person or a program
+// wrote them.
 const englishIn = () => {
   const foreign = 'code, pre, samp, kbd, textarea, [lang=en], .foreign, bdi, option';
   const found = [];
@@ -25,7 +26,7 @@ const englishIn = () => {
   return found;
 };
 
-/** What is wrong with a page, as lines; path names it. */
+/** Returns the faults of a page, as lines; path is its name in them. */
 export async function complaints(page, path, { ready, accessible = true } = {}) {
   const found = [];
   const response = await page.goto(path);
@@ -47,9 +48,9 @@ export async function complaints(page, path, { ready, accessible = true } = {}) 
 
 /**
  * Tests pages at the width of a desktop and of a phone, light in English and
- * dark in Chinese. start answers { browser, url, session } and paths the pages,
- * each a path or [path, selector to wait for]; both run when the test does.
- * SHOTS=DIR keeps a picture of each.
+ * dark in Chinese. start returns { browser, url, session } and paths the pages,
+ * each a path or [path, selector to wait for]; both run with the test.
+ * SHOTS=DIR saves a picture of each.
  */
 export function testPages(name, start, paths, options = {}) {
   for (const width of [1440, 390]) for (const colorScheme of ['light', 'dark']) {

@@ -1,8 +1,8 @@
-// Measures how soon pages arrive and are painted, with a fleet that runs:
-//   node paint.mjs URL PASSWORD ROUNDS path ...
-// prints for each path the median and the slowest of first byte, first paint
-// and the size as sent, in milliseconds and kB. The browser keeps its cache
-// between the rounds, as a browser of an operator does.
+// Measures how soon pages arrive and are painted, with a running fleet:
+//    node paint.mjs URL PASSWORD ROUNDS path ...
+// prints for each path the median and the slowest of first byte and first paint, and the
+// transferred size, in milliseconds and kB. The browser keeps its cache between the rounds, as an
+// operator's browser does.
 import { newSession, startBrowser } from './server.mjs';
 
 const [url, password, rounds, ...paths] = process.argv.slice(2);
@@ -16,7 +16,7 @@ console.log('|---|---:|---:|---:|---:|---:|');
 for (const path of paths) {
   const bytes = [], paints = [];
   let size;
-  for (let i = -1; i < Number(rounds); i++) { // the first fills caches
+  for (let i = -1; i < Number(rounds); i++) { // the first round fills caches
     await page.goto(path, { waitUntil: 'load' });
     const seen = await page.evaluate(async () => {
       const paint = await new Promise(resolve => new PerformanceObserver((list, o) => {

@@ -1,5 +1,5 @@
-// Starts a real fleetd with simulated devices, and a real Chromium, for one
-// test file. FLEETD_BIN names the program; FLEETD_CHROMIUM the browser.
+// Starts a real fleetd with simulated devices, and a real Chromium, for one test file. FLEETD_BIN
+// is the path of the program; FLEETD_CHROMIUM that of the browser.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
@@ -10,16 +10,16 @@ import { chromium } from 'playwright-core';
 
 export const password = 'browser-test-password';
 
-// An address of this machine that no other test has: all of 127.0.0.0/8 is loopback.
+// An address of this machine that no other test uses: all of 127.0.0.0/8 is loopback.
 const below = n => 1 + Math.floor((n - 1) * Math.random());
 const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
 
 const sleep = ms => new Promise(r => setTimeout(r, ms));
 
-// Bounds of waits are for what never comes: a busy machine may take its time.
+// Limits of waits only stop waits without end: a busy machine may take its time.
 const hangs = 180_000;
 
-// descendants lists the processes that a process has started, and those that they have.
+// descendants lists the processes that a process has started, directly or indirectly.
 async function descendants(pid) {
   const threads = await readdir(`/proc/${pid}/task`).catch(() => []);
   const children = threads.map(thread => readFile(`/proc/${pid}/task/${thread}/children`, 'utf8').catch(() => ''));
@@ -52,13 +52,13 @@ export async function startFleetd(devices, ...flags) {
   return {
     url,
     output: () => output,
-    /** Stops PostgreSQL as a machine that hangs does, and returns how to let it go on. */
+    /** Freezes PostgreSQL like a hanging machine, and returns a function that resumes it. */
     async freezeDatabase() {
       const pids = await descendants(child.pid);
       for (const pid of pids) process.kill(pid, 'SIGSTOP');
       return () => { for (const pid of pids) try { process.kill(pid, 'SIGCONT'); } catch {} };
     },
-    /** Ends fleetd, and starts it again on the same data. */
+    /** Stops fleetd, and starts it again on the same data. */
     async restart() {
       child.kill('SIGINT');
       await ended;
@@ -74,9 +74,9 @@ export async function startFleetd(devices, ...flags) {
 }
 
 /**
- * A network between the browser and a server. hold drops what is sent from then on, in both
- * directions, and keeps its connections open. pass lets new connections through again,
- * but none of those that were held; cut breaks all.
+ * A network between the browser and a server. hold drops all later data, in both directions,
+ * and leaves its connections open. pass lets new connections through again, but no held one;
+ * cut breaks all connections.
  */
 export async function startNetwork(url) {
   const { hostname, port } = new URL(url);
@@ -93,7 +93,7 @@ export async function startNetwork(url) {
         else if (from === near) asked.push(data.toString('latin1').split(' HTTP/')[0]);
       });
       from.on('close', () => {
-        if (pair.held && from === far) return; // the browser does not learn of it
+        if (pair.held && from === far) return; // the browser does not notice
         to.destroy();
         open.delete(pair);
       });
@@ -105,13 +105,13 @@ export async function startNetwork(url) {
     url: `http://${network.address().address}:${port}`,
     hold() { holds = true; for (const pair of open) pair.held = true; },
     pass() { holds = false; },
-    asked, // what was held of the browser's requests: "GET /path"
+    asked, // the held requests of the browser: "GET /path"
     cut() { for (const pair of open) for (const end of pair) end.destroy(); },
     async stop() { this.cut(); await new Promise(resolve => network.close(resolve)); },
   };
 }
 
-/** The browser: the one that is named, or the one that scripts/setup installs. */
+/** The path of the browser: FLEETD_CHROMIUM, or the browser that scripts/setup installs. */
 export const browserPath = process.env.FLEETD_CHROMIUM ??
   ['/usr/bin/chromium-headless-shell', '/usr/bin/chromium'].find(path => existsSync(path));
 
@@ -121,20 +121,21 @@ export const startBrowser = () => chromium.launch({
   timeout: hangs,
 });
 
-/** A page that collects what a page must not do: errors on its console. */
+/** A page that collects the errors on its console, because a page must not log any. */
 export async function newPage(browser, url, options = {}) {
   const context = await browser.newContext({ baseURL: url, viewport: { width: 1440, height: 900 }, ...options });
   context.setDefaultTimeout(hangs);
   const page = await context.newPage();
   page.errors = [];
   page.on('pageerror', e => page.errors.push(e.message));
-  // htmx logs a request that is aborted because its page is left; one that fails it logs as htmx:sendError.
+  // htmx logs a request that is aborted because its page is left; a request that fails it logs as
+  // htmx:sendError.
   const aborted = /^htmx:(afterRequest|sendAbort), /;
   page.on('console', m => m.type() === 'error' && !aborted.test(m.text()) && page.errors.push(m.text()));
   return page;
 }
 
-/** Sends the form of the page to sign in, whatever comes of it. */
+/** Submits the sign-in form, whatever the outcome. */
 export async function sendPassword(page, name, word) {
   await page.goto('/sign-in');
   await page.fill('input[name=name]', name);
@@ -142,7 +143,7 @@ export async function sendPassword(page, name, word) {
   await page.click('form:has(input[name=password]) button');
 }
 
-/** Signs in, and waits for the page that it leads to. */
+/** Signs in, and waits for the next page. */
 export async function signIn(page, name = 'admin', word = password) {
   await sendPassword(page, name, word);
   await page.waitForURL(url => url.pathname !== '/sign-in');
@@ -150,8 +151,8 @@ export async function signIn(page, name = 'admin', word = password) {
 }
 
 /**
- * What a browser keeps of a sign-in, for storageState of newPage. The server
- * allows ten sign-ins a minute, and hashes the password at each.
+ * Returns a browser's session, for storageState of newPage. The server allows ten
+ * sign-ins a minute, and hashes the password at each.
  */
 export async function newSession(browser, url, word = password) {
   const page = await newPage(browser, url);
@@ -162,7 +163,7 @@ export async function newSession(browser, url, word = password) {
   return session;
 }
 
-/** Waits until check returns something true. */
+/** Waits until check returns a true value. */
 export async function eventually(what, check, ms = hangs) {
   for (const end = Date.now() + ms; Date.now() < end; await sleep(200)) {
     const v = await check();

@@ -1,7 +1,7 @@
-// Takes screenshots of console pages for people to look at:
-//   node shots.mjs URL PASSWORD OUTDIR path[=name] ...
-// each at 1440 and 390 pixels, light and dark, English and Chinese.
-// ONLY=1440-light-en limits the variants.
+// Takes screenshots of console pages for visual checks:
+//    node shots.mjs URL PASSWORD OUTDIR path[=name] ...
+// each at 1440 and 390 pixels, light and dark, English and Chinese. ONLY=1440-light-en limits the
+// variants.
 import { chromium } from 'playwright-core';
 import { mkdir } from 'node:fs/promises';
 import { browserPath } from './server.mjs';

@@ -22,7 +22,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-// The newest release is the first; the one before it is what the devices ran.
+// The newest release is first; the devices ran the one before it.
 const chooseRelease = async (on, index = 1) => {
   await on.goto('/campaigns/new');
   await on.selectOption('select[name=release]', { index });
@@ -51,7 +51,7 @@ test('a fleet is updated with five clicks from the overview', async () => {
   await click('main a.btn-primary[href^="/campaigns/new?release="]');
   await page.waitForSelector('.plan-do .btn-primary:enabled');
   wizard = new URL(page.url()).pathname + new URL(page.url()).search;
-  clicks++; // on it: another test starts a campaign
+  clicks++; // a click on Start; another test starts a campaign
   assert.ok(clicks <= 5, `${clicks} clicks`);
 });
 
@@ -81,7 +81,7 @@ test('the dry run follows the form, and the plan is the address', async () => {
   assert.ok(await page.locator('#plan-run .warnings li').first().isVisible());
 });
 
-test('Start is in sight wherever the page is scrolled to, and says what happens', async () => {
+test('Start is visible wherever the page is scrolled to, and states its effect', async () => {
   for (const viewport of [{ width: 1440, height: 900 }, { width: 390, height: 844 }]) {
     await page.setViewportSize(viewport);
     for (const to of ['scrollTo(0, 0)', 'scrollTo(0, document.body.scrollHeight / 2)', 'scrollTo(0, document.body.scrollHeight)']) {
@@ -94,7 +94,7 @@ test('Start is in sight wherever the page is scrolled to, and says what happens'
   await page.setViewportSize({ width: 1440, height: 900 });
 });
 
-test('it starts, and the board comes to its gate without a reload', async () => {
+test('it starts, and the board reaches its gate without a reload', async () => {
   await page.click('.plan-do >> text=Start');
   await page.waitForURL(/\/campaigns\/[0-9a-f-]{36}$/);
   board = new URL(page.url()).pathname;
@@ -105,13 +105,13 @@ test('it starts, and the board comes to its gate without a reload', async () => 
   await page.waitForSelector('#wave-0 >> text=/1 of 1 succeeded/');
 });
 
-test('the overview says that it needs somebody', async () => {
+test('the overview shows that it needs an operator', async () => {
   await page.goto('/');
   await page.click('#attention >> text=/is waiting at a gate/');
   await page.waitForURL(url => url.pathname === board);
 });
 
-test('on a phone, pause is in reach of a thumb', async () => {
+test('on a phone, pause is within reach of a thumb', async () => {
   const phone = await newPage(browser, fleetd.url, { viewport: { width: 390, height: 844 }, hasTouch: true, storageState: session });
   await phone.goto(board);
   const pass = phone.locator('#campaign-acts >> text=/Open wave 2/');
@@ -140,7 +140,7 @@ test('every device gets its verdict, live', async () => {
   assert.equal(funnel, 8);
 });
 
-test('the time line of a device shows how it went', async () => {
+test('the timeline of a device shows its deployment', async () => {
   await page.goto(`${board}/devices?state=succeeded`);
   await page.locator('#list tbody tr a').first().click();
   await page.waitForURL(/\/devices\/[^/]+$/);

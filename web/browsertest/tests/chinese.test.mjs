@@ -1,5 +1,5 @@
-// A page in Chinese holds no English sentence of ours: what devices and
-// operators wrote is marked as foreign, all else is in the catalogue.
+// A page in Chinese contains no English sentence of the console: text of devices and operators is
+// marked as foreign, all other text is in the catalogue.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { appImage, mergedBinary } from '../images.mjs';
@@ -9,8 +9,7 @@ const unknown = '00000000-0000-0000-0000-000000000000';
 const volume = 'self.audio_speaker.set_volume';
 let fleetd, browser, page, device, away;
 
-// What a page holds in English: four words in a row, outside of what devices,
-// operators and programs wrote.
+// The English on a page: four words in a row, outside of text of devices, operators and programs.
 const english = on => on.evaluate(() => {
   const foreign = '.foreign, code, pre, kbd, samp, svg, script, style, textarea, option, datalist, [lang=en]';
   const names = /\b(Content-Type|Device-Id|Client-Id|User-Agent|ESP-IDF|Web Serial|Google Chrome|Microsoft Edge)\b/g;
@@ -18,7 +17,7 @@ const english = on => on.evaluate(() => {
   const look = text => {
     const sentence = text.replace(names, '·').match(/[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}/);
     if (sentence) found.push(sentence[0].slice(0, 120));
-    const name = text.match(/[a-z_]+\[\d+\]|(需要|角色是|角色为) ?(viewer|operator|admin)\b/); // of a field, or of a role, for programs
+    const name = text.match(/[a-z_]+\[\d+\]|(需要|角色是|角色为) ?(viewer|operator|admin)\b/); // of a field, or of a role, in programs
     if (name) found.push(name[0]);
     const tight = text.replace(/(\d+年)?\d+月(\d+日)?/g, '').match(/[\u4e00-\u9fff][A-Za-z0-9].{0,12}|.{0,12}[A-Za-z0-9][\u4e00-\u9fff]/);
     if (tight) found.push(`no space in ${tight[0]}`);
@@ -47,7 +46,7 @@ async function visit(path, status = 200, on = page) {
   await look(path, on);
 }
 
-/** Sends a form that the pages would not let through, and looks at the answer. */
+/** Sends a form that the pages would refuse, and checks the response. */
 async function post(path, fields, on = page) {
   const body = new URLSearchParams(fields).toString();
   const response = await on.request.post(path, { data: body, headers: {
@@ -60,7 +59,7 @@ async function post(path, fields, on = page) {
   return status;
 }
 
-/** What stands in an element must be ours: nothing in it is marked as foreign and English. */
+/** The text of an element must be the console's: nothing in it is marked as foreign and English. */
 async function ours(selector, where) {
   for (const text of await page.locator(selector).allInnerTexts()) {
     const sentence = text.match(/[A-Za-z][A-Za-z'’]+(?:[,;:]?\s+[A-Za-z][A-Za-z'’]+){3,}/);
@@ -94,7 +93,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-test('a sentence in English is found, one that is marked is not', async () => {
+test('an English sentence is found unless it is marked', async () => {
   await page.goto('/help');
   const found = await page.evaluate(() => {
     const p = document.body.appendChild(document.createElement('p'));
@@ -104,7 +103,7 @@ test('a sentence in English is found, one that is marked is not', async () => {
   assert.deepEqual(found, ['the device went away today', 'waves[0]', '需要 operator', 'no space in 为0 到 100，']);
 });
 
-test('lists, help, settings and what is not there', () => none(async () => {
+test('lists, help, settings and unknown addresses', () => none(async () => {
   for (const path of ['/', '/devices', '/devices?q=nothing-matches', '/devices?q=colour:red', '/devices?q=seen:soon', '/devices?q=%28', '/calls', '/fanouts',
     '/campaigns', '/campaigns/new', '/firmware', '/firmware/images', '/firmware/releases/new', '/enrolment/rules', '/flash', '/claim', '/settings',
     '/settings/serials', '/settings/keys', '/help']) await visit(path);
@@ -141,7 +140,7 @@ test('calls that succeed, fail and are refused', () => none(async () => {
   await post(`${device}/core-dumps`, {});
   await page.goto(`${away}/tools/self.reboot`);
   const word = await page.locator('.tool-form input[name=confirm]').getAttribute('data-confirm');
-  // A restart is short: who misses it asks for another.
+  // A restart is short: if the check misses it, it requests another.
   const restart = () => post(`${away}/tools/self.reboot`, { confirm: word }).finally(() => { back = true; });
   let back = false, reboot = restart();
   await eventually('the device is offline', async () => {
@@ -156,7 +155,7 @@ test('calls that succeed, fail and are refused', () => none(async () => {
   await reboot;
   await visit('/calls');
   const calls = await page.locator('tbody tr a[href^="/calls/"]').evaluateAll(all => [...new Set(all.map(a => a.getAttribute('href')))]);
-  let ends = 0; // time lines that show the end of a connection
+  let ends = 0; // timelines that show the end of a connection
   for (const path of calls.slice(0, 12)) {
     await visit(path);
     await ours('.timeline', path);
@@ -168,7 +167,7 @@ test('calls that succeed, fail and are refused', () => none(async () => {
   for (const path of ['/calls?since=soon', '/calls?device=x', '/calls?state=nope', '/calls?limit=0']) { await page.goto(path); await look(path); }
 }));
 
-test('what is done to a device', () => none(async () => {
+test('acts on a device', () => none(async () => {
   await refused(`${device}/edit`, { tags: 'x'.repeat(400), name: 'x' });
   await post(`${device}/edit`, { name: 'x'.repeat(400) });
   await post(`${device}/hold`, { reason: '' });
@@ -183,7 +182,7 @@ test('what is done to a device', () => none(async () => {
   await post('/claim', { code: '000000' });
 }));
 
-test('calls to many', () => none(async () => {
+test('calls to many devices', () => none(async () => {
   for (const query of ['', '?q=presence:online', `?q=presence:online&tool=${volume}`, `?q=colour:red&tool=${volume}`, '?q=presence:online&tool=self.nope',
     `?q=presence:online&tool=${volume}&arg.volume=140`, `?q=presence:online&tool=${volume}&arg.volume=11&run=1`]) {
     await page.goto(`/fanouts/new${query}`);
@@ -258,7 +257,7 @@ test('campaigns', () => none(async () => {
   await visit(`${device}/firmware`);
 }));
 
-test('firmware, also what is no firmware', () => none(async () => {
+test('firmware, and files that are not firmware', () => none(async () => {
   const good = appImage({ size: 300_000, version: 'v3.0-beta' }), damaged = appImage({ size: 300_000 }), chip = appImage({ size: 40_000, seed: 'chip' });
   damaged[5000] ^= 1;
   chip.writeUInt16LE(0x77, 12);

@@ -10,7 +10,7 @@ before(async () => {
   page = await newPage(browser, fleetd.url);
 });
 
-// A separate page, for what makes the browser log an error on purpose.
+// A separate page for steps that make the browser log an error on purpose.
 const visitor = () => newPage(browser, fleetd.url, { storageState: session });
 
 async function typeTheWord(on) {
@@ -23,7 +23,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-test('a wrong password is refused, and says so', async () => {
+test('a wrong password is refused with a message', async () => {
   const other = await newPage(browser, fleetd.url);
   await sendPassword(other, 'admin', 'not-the-password');
   await other.waitForSelector('[role=alert]');
@@ -41,7 +41,7 @@ test('the operator signs in and finds the devices online', async () => {
   });
 });
 
-test('the filter finds one board, and lives in the URL', async () => {
+test('the filter finds one board, and is in the URL', async () => {
   await page.goto('/devices');
   await page.press('body', '/');
   await page.keyboard.type('board:esp-box-3 presence:online');
@@ -58,7 +58,7 @@ test('a bad filter is explained', async () => {
   await other.context().close();
 });
 
-test('the volume is set from a form made of the schema', async () => {
+test('the volume is set with a form generated from the schema', async () => {
   await eventually('tools listed', async () => {
     await page.goto(`${device}/tools`);
     return page.locator('text=self.audio_speaker.set_volume').first().isVisible();
@@ -79,7 +79,7 @@ test('the device reports the volume it was given', async () => {
   assert.match(await page.locator('#result').innerText(), /volume\D*37/);
 });
 
-test('a value that others set appears, and never over what is being typed', async () => {
+test('a value that others set appears, but never replaces typed text', async () => {
   const set = async volume => {
     const other = await visitor();
     await other.goto(device);
@@ -93,7 +93,7 @@ test('a value that others set appears, and never over what is being typed', asyn
   await set(52);
   await eventually('it appears', async () => await page.inputValue('#act-volume') === '52' && await page.inputValue('#act-volume-range') === '52');
   await page.fill('#act-volume', '9');
-  await page.locator('h1').click(); // the field has lost the focus
+  await page.locator('h1').click(); // removes the focus from the field
   await set(61);
   await page.waitForSelector('#new-pill:not([hidden])');
   assert.equal(await page.inputValue('#act-volume'), '9');
@@ -113,7 +113,7 @@ test('the call is on record: who, what, when, outcome', async () => {
   assert.match(await page.locator('main').innerText(), /"volume": ?37/);
 });
 
-test('arguments against the schema are refused with a reason', async () => {
+test('arguments that violate the schema are refused with a reason', async () => {
   const other = await visitor();
   await other.goto(`${device}/tools/self.audio_speaker.set_volume`);
   await other.evaluate(() => document.querySelectorAll('.tool-form input').forEach(i => { i.removeAttribute('max'); i.removeAttribute('type'); }));
@@ -140,7 +140,7 @@ test('a reboot asks for a typed word, and is judged by evidence', async () => {
   await page.waitForSelector('#result >> text=succeeded');
 });
 
-test('a call to many shows what it will do, then its progress', async () => {
+test('a call to many devices shows its preview, then its progress', async () => {
   await page.goto('/fanouts/new?q=presence:online&tool=self.audio_speaker.set_volume');
   await page.locator('input[name="arg.volume"]').first().fill('21');
   await page.locator('main form button.btn-primary').last().click();
@@ -153,7 +153,7 @@ test('a call to many shows what it will do, then its progress', async () => {
 test('presence changes arrive without a reload', async () => {
   await page.goto('/devices');
   const href = await page.locator('tbody tr a').first().getAttribute('href');
-  // A restart is short: the page notes what its row says meanwhile.
+  // A restart is short: the page records the texts of its row meanwhile.
   await page.evaluate(href => {
     window.said = [];
     const note = () => {
@@ -182,7 +182,7 @@ test('without JavaScript the same form works', async () => {
   await plain.context().close();
 });
 
-test('pages are Chinese for who wants them', async () => {
+test('pages are in Chinese for operators who choose it', async () => {
   const zh = await newPage(browser, fleetd.url, { locale: 'zh-CN' });
   await signIn(zh);
   assert.match(await zh.locator('nav').first().innerText(), /设备/);

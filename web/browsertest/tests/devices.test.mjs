@@ -1,5 +1,5 @@
-// The list of devices: completion of the filter by keyboard, columns, saved filters,
-// the wall of pictures, and rows selected with shift.
+// The list of devices: completion of the filter by keyboard, columns, saved filters, the wall of
+// pictures, and selection of rows with shift.
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -56,7 +56,7 @@ test('the filter completes by keyboard, with counts', async () => {
   assert.deepEqual(page.errors, []);
 });
 
-test('an answer that comes late leaves the choice as it is', async () => {
+test('a late response leaves the choice unchanged', async () => {
   await page.goto('/devices');
   await page.click(filter);
   await page.keyboard.type('boa');
@@ -71,7 +71,7 @@ test('an answer that comes late leaves the choice as it is', async () => {
   assert.equal(await value(), 'board:');
 });
 
-test('a proposal can be clicked, and Enter alone submits what was written', async () => {
+test('a proposal can be clicked, and Enter alone submits the typed text', async () => {
   await page.goto('/devices');
   await page.fill(filter, '');
   await page.click(filter);
@@ -85,12 +85,12 @@ test('a proposal can be clicked, and Enter alone submits what was written', asyn
   assert.equal(await value(), 'presence:online');
 });
 
-test('a proposal that was asked for before the last keys replaces them too', async () => {
+test('a proposal for an earlier text also replaces the letters typed since', async () => {
   await page.goto('/devices');
   await page.fill(filter, 'presence:online ');
   await page.click(filter);
   await page.waitForSelector('#completion[data-word=""]');
-  await page.route('**/complete?*', () => {}); // no answer comes any more
+  await page.route('**/complete?*', () => {}); // no more responses
   await page.keyboard.type('version:');
   await page.locator('#completion [data-text="id:"]').click();
   assert.equal(await value(), 'presence:online id:');
@@ -104,12 +104,12 @@ test('a proposal that was asked for before the last keys replaces them too', asy
   await page.locator('#completion [data-text="id:"]').click();
   assert.equal(await value(), 'offline sec', 'a proposal for another word changes nothing');
   await eventually('it is asked again', () => answers.length > 0);
-  for (const route of answers) await route.continue().catch(() => {}); // one that was given up
+  for (const route of answers) await route.continue().catch(() => {}); // the browser has given up some
   await page.unroute('**/complete?*');
   assert.deepEqual(page.errors, []);
 });
 
-test('columns are chosen, and remembered', async () => {
+test('columns are chosen and stored', async () => {
   await page.goto('/devices');
   await page.click('.columns-menu summary');
   await page.check('.columns-menu input[value=ip]');
@@ -124,7 +124,7 @@ test('columns are chosen, and remembered', async () => {
   await page.waitForURL(/columns=/);
 });
 
-test('shift selects the rows between, and all that match can be chosen', async () => {
+test('shift selects the rows between, and all matching devices can be chosen', async () => {
   await page.goto('/devices');
   const boxes = page.locator('tbody input[name=d]');
   await boxes.nth(1).click();
@@ -156,7 +156,7 @@ test('a filter is saved, shown with its count, renamed and deleted', async () =>
   await eventually('no filter is left', async () => await page.locator('#kept').count() === 0);
 });
 
-test('a list that is filtered has the stream of its filter, and none for one that cannot be read', async () => {
+test('a filtered list has the stream of its filter, and none for an invalid filter', async () => {
   const live = page.locator('#live-state:not(.lost)', { hasText: 'Live' });
   const asks = text => page.waitForRequest(r => r.url().includes('/events?') && new URL(r.url()).searchParams.get('q') === text);
   await page.goto('/devices?q=nope:x');

@@ -1,4 +1,4 @@
-// Enrolment rules, waiting devices and replacement, with devices that ask over HTTP.
+// Enrolment rules, waiting devices and replacement, with devices that poll over HTTP.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { testPages } from '../looks.mjs';
@@ -25,7 +25,7 @@ after(async () => {
   await fleetd?.stop();
 });
 
-test('a rule of a file lets a board in', async () => {
+test('a rule from a file admits a board', async () => {
   await page.goto('/enrolment/rules');
   await page.fill('#add input[name=name]', 'bench');
   await page.fill('#add input[name=tags]', 'bench');

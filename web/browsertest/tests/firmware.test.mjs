@@ -72,7 +72,7 @@ test('a file can be dropped', async () => {
   assert.equal(await page.inputValue('input[name=version]'), '2.9.0');
 });
 
-test('what is too large is refused before it is sent', async () => {
+test('a file that is too large is refused before it is sent', async () => {
   await page.goto('/firmware/images');
   await page.evaluate(() => {
     const t = new DataTransfer();
@@ -84,7 +84,7 @@ test('what is too large is refused before it is sent', async () => {
   assert.match(await items(page).first().innerText(), /65\.0 MiB; an image can have at most 64\.0 MiB/);
 });
 
-test('a release is made of images, and starts campaigns', async () => {
+test('a release is created from images, and starts campaigns', async () => {
   await page.goto(`/firmware/releases/new?image=${image.split('/').pop()}`);
   await page.fill('textarea[name=notes]', 'Quieter microphone.');
   await page.click('button[value=draft]');
@@ -96,7 +96,7 @@ test('a release is made of images, and starts campaigns', async () => {
   assert.match(await page.locator('#release-head a.btn-primary').getAttribute('href'), /^\/campaigns\/new\?release=[0-9a-f-]{36}$/);
 });
 
-test('who fits is asked in the query language, and lives in the URL', async () => {
+test('the query for fitting devices is in the URL', async () => {
   await page.goto(release);
   await eventually('a device fits', async () => { await page.goto(release); return /devices? fits?/.test(await page.locator('#fit').innerText()); });
   await page.fill('#fit-q', 'board:esp-box-3');
@@ -106,7 +106,7 @@ test('who fits is asked in the query language, and lives in the URL', async () =
   await page.waitForSelector('#fit [role=alert]');
 });
 
-test('others see what is new without a reload', async () => {
+test('others see a new release without a reload', async () => {
   await page.goto('/firmware');
   const other = await newPage(browser, fleetd.url, { storageState: session });
   await other.goto(`/firmware/releases/new?image=${image.split('/').pop()}`);
@@ -116,7 +116,7 @@ test('others see what is new without a reload', async () => {
   await other.context().close();
 });
 
-test('a device says why it is not updating', async () => {
+test('a device shows why it is not updating', async () => {
   const device = await eventually('a device', async () => {
     await page.goto('/devices?q=board:esp-box-3');
     const link = page.locator('tbody tr a').first();
@@ -133,7 +133,7 @@ test('a device says why it is not updating', async () => {
   assert.match(await page.locator('.facts').first().innerText(), /Asia\/Shanghai/);
 });
 
-test('an image is taken back only with its version typed', async () => {
+test('an image is revoked only after its version is typed', async () => {
   await page.goto(image);
   await page.click('summary:has-text("Revoke this image")');
   const form = page.locator('form[action$="/revoke"]');
@@ -144,7 +144,7 @@ test('an image is taken back only with its version typed', async () => {
   await page.waitForSelector('text=Revoked by admin');
 });
 
-test('without JavaScript the same form takes several files', async () => {
+test('without JavaScript the same form accepts several files', async () => {
   const plain = await newPage(browser, fleetd.url, { javaScriptEnabled: false, storageState: session });
   await plain.goto('/firmware/images');
   await plain.setInputFiles('input[type=file]', [file('one.bin', appImage({ version: '2.9.2' })), file('bad.bin', Buffer.from('bad'))]);

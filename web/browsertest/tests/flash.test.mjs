@@ -28,7 +28,7 @@ async function withBoard(options) {
   return page;
 }
 
-/** What the board's flash holds. */
+/** The content of the board's flash. */
 const flashOf = page => page.evaluate(async () => {
   const hash = new Uint8Array(await crypto.subtle.digest('SHA-256', window.board.flash));
   return [...hash].map(b => b.toString(16).padStart(2, '0')).join('');
@@ -39,10 +39,10 @@ const say = page => page.locator('ewt-install-dialog');
 /** Errors that a page must not log; those about a blank board that speaks no Improv are expected. */
 const errors = page => page.errors.filter(e => !/Improv (initialization failed|Wi-Fi Serial not detected)|Error fetching current state: TIMEOUT/.test(e));
 
-/** What the dialog says at last. */
+/** The dialog's last message. */
 const message = page => say(page).evaluate(d => d.shadowRoot.querySelector('ewt-page-message')?.label ?? '');
 
-/** Presses through the dialog to the writing. */
+/** Goes through the dialog until it writes. */
 async function startInstall(page, erase) {
   await page.click('esp-web-install-button button');
   await say(page).locator('text=Install fleet_unit').click();
@@ -53,8 +53,8 @@ async function startInstall(page, erase) {
 }
 
 /**
- * Types the password, as often as the dialog loses it: a field that is still
- * being set up forgets what was typed, and nothing on the page says when it is done.
+ * Types the password again whenever the dialog loses it: a field that is still being
+ * set up loses typed text, and nothing on the page shows when it is ready.
  */
 async function fillPassword(page, text) {
   const field = say(page).locator('ew-filled-text-field[name=password]');
@@ -64,7 +64,7 @@ async function fillPassword(page, text) {
   });
 }
 
-test('without firmware for blank boards the page says how to bring it', async () => {
+test('without firmware for blank boards the page explains how to add it', async () => {
   const page = await withBoard();
   await page.goto('/firmware');
   await page.goto('/flash');
@@ -73,7 +73,7 @@ test('without firmware for blank boards the page says how to bring it', async ()
   await page.setInputFiles('#layouts input[type=file]', files.slice(0, 3));
   await page.click('#layouts form button');
   assert.match(await page.locator('[role=alert]').innerText(), /no application/);
-  page.errors.length = 0; // the browser notes the status 422
+  page.errors.length = 0; // the browser logs the status 422
   await page.setInputFiles('#layouts input[type=file]', files);
   await page.click('#layouts form button');
   await page.waitForURL(/\/firmware\/images\/[0-9a-f]{64}$/);
@@ -126,7 +126,7 @@ async function poll(mac) {
   assert.equal(answer.status, 200);
 }
 
-test('without erasing, what lies between the parts stays', async () => {
+test('without erasing, the content between the parts stays', async () => {
   const page = await withBoard({ old: 0x5a });
   await page.goto(`/flash?image=${image}`);
   await page.waitForSelector('[data-state=ready]');
@@ -138,7 +138,7 @@ test('without erasing, what lies between the parts stays', async () => {
   await page.context().close();
 });
 
-test('a board with another chip is refused, and stays as it is', async () => {
+test('a board with another chip is refused, and stays unchanged', async () => {
   const page = await withBoard({ chip: 'esp32', old: 0x33 });
   await page.goto('/flash');
   await page.waitForSelector('[data-state=ready]');
@@ -148,7 +148,7 @@ test('a board with another chip is refused, and stays as it is', async () => {
   await page.context().close();
 });
 
-test('without a chosen port, the page says what to look for', async () => {
+test('without a chosen port, the page explains what to look for', async () => {
   const page = await withBoard({ refusePort: true });
   await page.goto('/flash');
   await page.waitForSelector('[data-state=ready]');
@@ -171,7 +171,7 @@ test('a browser without Web Serial gets an explanation and the command line', as
   await page.context().close();
 });
 
-test('a page from another host without https says why there is no button', async () => {
+test('a page from another host without https explains why there is no button', async () => {
   const other = await chromium.launch({ executablePath: browserPath,
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', `--host-resolver-rules=MAP fleet.test ${new URL(fleetd.url).hostname}`] });
   try {
@@ -189,7 +189,7 @@ test('a page from another host without https says why there is no button', async
 testPages('the page', () => ({ browser, url: fleetd.url, session }), () =>
   [['/flash', '[data-state]'], `/firmware/images/${image}`]);
 
-test('a revoked image is not installed any more, not even by an open page', async () => {
+test('a revoked image cannot be installed, not even by an open page', async () => {
   const page = await withBoard();
   await page.goto(`/flash?image=${image}`);
   await page.waitForSelector('[data-state=ready]');

@@ -1,4 +1,4 @@
-// The keyboard: what takes the focus can be seen, on a wide window and on a phone.
+// The keyboard: the focused element is visible, on a wide window and on a phone.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
@@ -22,8 +22,8 @@ after(async () => {
   await fleetd?.stop();
 });
 
-// nextStop is what the focus is on: '' if nothing, 'again' once it has come round, 'ok' if
-// it, or the label of a control that the style draws anew, has a place that can be seen.
+// nextStop returns the state of the focus: '' if there is none, 'again' after a full round, 'ok' if
+// the focused element, or the label of a restyled control, is visible.
 const nextStop = () => {
   const el = document.activeElement;
   if (!el || el === document.body) return '';
@@ -54,7 +54,7 @@ const pages = () => ['/', '/devices', '/devices?view=wall', device, `${device}/t
   '/alerts', '/claim', '/settings', '/settings/alerts', '/settings/policies', '/settings/account', '/enrolment/rules', '/help', '/flash'];
 
 for (const [width, height] of [[1440, 900], [390, 844]]) {
-  test(`each stop of the tab key has a place that can be seen, ${width} pixels wide`, async () => {
+  test(`each stop of the tab key is visible, ${width} pixels wide`, async () => {
     const page = await newPage(browser, fleetd.url, { storageState: session, viewport: { width, height } });
     let stops = 0;
     for (const path of pages()) {

@@ -29,9 +29,9 @@ after(async () => {
   await fleetd?.stop();
 });
 
-test('a device says how it is', options, async () => {
+test('a device reports its health', options, async () => {
   await page.goto(`${device}/health`);
-  await page.waitForSelector('#vitals dl'); // as it is reported, a moment after the tools
+  await page.waitForSelector('#vitals dl'); // the report follows the tools after a moment
   const now = await page.locator('#vitals').innerText();
   for (const part of ['powered on', 'ota_0', 'KiB', 'dBm', '127.0.0.1']) assert.ok(now.includes(part), `${part} in ${now}`);
   assert.equal(await page.locator('a[aria-current=true]', { hasText: /^1 h$/ }).count(), 1, 'a new device does not open with its last hour');
@@ -47,7 +47,7 @@ test('a configuration is read, refused, and applied on trial', options, async ()
   await heartbeat.fill('5');
   await page.click('#configuration button.btn-primary');
   await page.waitForSelector('#configuration [role=alert] >> text=/some values are invalid/');
-  page.errors.length = 0; // the browser notes the status 422
+  page.errors.length = 0; // the browser logs the status 422
   await heartbeat.fill('30');
   await page.click('#configuration button.btn-primary');
   await page.waitForSelector('#config >> text=On trial.');
@@ -56,7 +56,7 @@ test('a configuration is read, refused, and applied on trial', options, async ()
   assert.deepEqual(page.errors, []);
 });
 
-test('a log is fetched, followed, and followed no more', options, async () => {
+test('a log is fetched, followed, and no longer followed', options, async () => {
   await page.goto(`${device}/logs`);
   await page.click('form[action$="/logs/fetch"] button');
   await page.waitForSelector('#log-lines li >> text=/connected to the broker/');

@@ -1,4 +1,4 @@
-// A page that stays open while the database hangs, and while fleetd starts again.
+// A page that stays open while the database hangs, and while fleetd restarts.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { eventually, newPage, newSession, signIn, startBrowser, startFleetd, startNetwork } from '../server.mjs';
@@ -20,7 +20,7 @@ after(async () => {
 const live = (of = page) => of.locator('#live-state:not(.lost)', { hasText: 'Live' }).waitFor();
 const note = page => page.locator('.stale-note');
 
-test('a page says that the database does not answer, and that it is back', async () => {
+test('a page shows that the database is unavailable, and that it is back', async () => {
   const thaw = await fleetd.freezeDatabase();
   try {
     await note(page).waitFor();
@@ -36,15 +36,15 @@ test('a page says that the database does not answer, and that it is back', async
   assert.equal(await page.locator('body.stale').count(), 0, 'the page is dimmed still');
 });
 
-test('a page is live again after a restart of fleetd, and says so', async () => {
+test('a page is live again after a restart of fleetd, and shows it', async () => {
   await fleetd.restart();
   await note(page).waitFor({ state: 'detached' });
   await live();
   await eventually('the page was read again', () => page.locator('#presence-now').count());
-  await live(); // what was read does not take the word away
+  await live(); // reading the page again keeps the text
 });
 
-// A page behind a network of its own, whose clock the test can put forward.
+// A page behind a separate network, with a clock that the test can advance.
 async function behind(network) {
   const page = await newPage(browser, network.url);
   await page.clock.install();
@@ -53,7 +53,7 @@ async function behind(network) {
   return page;
 }
 
-test('a page whose stream is never answered opens another', async () => {
+test('a page opens another stream if the first gets no response', async () => {
   const network = await startNetwork(fleetd.url), page = await behind(network);
   network.hold();
   network.cut();
@@ -69,7 +69,7 @@ test('a page whose stream is never answered opens another', async () => {
   await network.stop();
 });
 
-test('a page without a stream and a database blames the database', async () => {
+test('a page without a stream and a database reports the database', async () => {
   const network = await startNetwork(fleetd.url), page = await behind(network);
   const thaw = await fleetd.freezeDatabase();
   try {
@@ -87,7 +87,7 @@ test('a page without a stream and a database blames the database', async () => {
   await network.stop();
 });
 
-test('a page whose stream has gone quiet says that it is lost, and is live again', async () => {
+test('a page shows that a silent stream is lost, and is live again', async () => {
   const network = await startNetwork(fleetd.url), page = await behind(network);
   network.hold();
   await page.clock.fastForward(45_000);
@@ -104,7 +104,7 @@ test('a page whose stream has gone quiet says that it is lost, and is live again
   await network.stop();
 });
 
-test('a page that is one too many says so, and is live when another was closed', async () => {
+test('one page too many shows that it is not live, and is live after another is closed', async () => {
   const others = await Promise.all([1, 2, 3, 4].map(() => page.context().newPage()));
   for (const other of others) {
     await other.goto('/');

@@ -1,4 +1,4 @@
-// Every page, in the widths people have, and the weight of the first one.
+// Every page, in common widths, and the weight of the first one.
 import assert from 'node:assert/strict';
 import { gzipSync } from 'node:zlib';
 import { after, before, test } from 'node:test';
@@ -27,7 +27,7 @@ before(async () => {
   await page.context().close();
 });
 
-// A bulk call, whose page groups the answers.
+// A bulk call whose page groups the answers.
 async function callMany(page) {
   await page.goto('/fanouts/new?q=presence:online&tool=self.get_device_status');
   await page.locator('main form button.btn-primary').last().click();
@@ -38,7 +38,7 @@ async function callMany(page) {
   return new URL(page.url()).pathname;
 }
 
-// A call that waits for an approval: each page counts it beside an icon.
+// A call that waits for an approval: each page shows the count next to an icon.
 async function awaitApproval(page) {
   await page.goto('/settings/policies');
   const form = page.locator('#add form[action="/settings/policies"]');
@@ -53,7 +53,7 @@ async function awaitApproval(page) {
   }, 30_000);
 }
 
-// A board whose every text is as long, or as odd, as the server takes it.
+// A board whose texts are all as long, or as odd, as the server accepts.
 async function addHostile(page) {
   await fetch(`${fleetd.url}/xiaozhi/ota/`, { method: 'POST',
     headers: { 'Device-Id': 'a0:85:e3:00:00:99', 'Client-Id': 'c-hostile', 'User-Agent': `${'wide-board-'.repeat(6)}/9` },

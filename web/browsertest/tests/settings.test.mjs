@@ -37,7 +37,7 @@ test('a device that restarts again and again is an alert', async () => {
   const link = await eventually('an alert', async () => {
     await fetch(`${fleetd.url}/xiaozhi/ota/`, { method: 'POST', body: '{}',
       headers: { 'Device-Id': mac, 'Client-Id': 'c1', 'User-Agent': 'esp-box-3/2.4.2' } });
-    await new Promise(r => setTimeout(r, 2500)); // polls of one device that come together are one
+    await new Promise(r => setTimeout(r, 2500)); // polls of one device within a short time are stored as one
     await page.goto('/alerts');
     const card = page.locator('#main a[href^="/alerts/"]').first();
     return await card.count() ? card.getAttribute('href') : '';
@@ -49,7 +49,7 @@ test('a device that restarts again and again is an alert', async () => {
   assert.deepEqual(page.errors, []);
 });
 
-test('a session that was ended leads to the sign-in, and back', async () => {
+test('an ended session leads to the sign-in, and back', async () => {
   const other = await newPage(browser, fleetd.url);
   await signIn(other);
   await other.goto('/settings/voice');

@@ -1,5 +1,5 @@
-// What operators do all day, in how many clicks. Each task begins at the
-// overview; words typed and keys pressed are no clicks.
+// The operators' daily tasks, with their number of clicks. Each task begins at the overview; typed
+// words and keys are not clicks.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
@@ -78,7 +78,7 @@ task('rebooting it', 3, async () => {
   await page.waitForSelector('#result >> text=succeeded');
 });
 
-test('what one does stands in the time line at once, with what comes of it', async () => {
+test('an act is in the timeline at once, with its outcome', async () => {
   const line = page.locator('#timeline .line');
   await eventually('the call and the restart', async () => /self\.reboot/.test(await line.first().innerText()) &&
     /Restart:\s+proven by its boot poll/.test(await line.first().innerText()));
@@ -111,7 +111,7 @@ task('learning why a call failed', 2, async () => {
   const restart = () => { back = false; return post('self.reboot', new URLSearchParams({ confirm: word }).toString()).then(() => { back = true; }); };
   let back, reboot = restart();
   await eventually('a call to a device that restarts fails', async () => {
-    if (back) reboot = restart(); // the call came too late
+    if (back) reboot = restart(); // the call was too late
     await post('self.get_device_status', '');
     await page.goto('/');
     return await page.locator('main a[href^="/calls/"]').count() > 0;
