@@ -65,7 +65,7 @@ func startEchoes(t testing.TB, b *Broker, n int) {
 	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
 }
 
-// BenchmarkCall measures calls to 64 devices over real sockets, at so many in
+// BenchmarkCall measures calls to 64 devices over real sockets, with several numbers of calls in
 // flight.
 func BenchmarkCall(bench *testing.B) {
 	const devices = 64
@@ -97,8 +97,7 @@ func BenchmarkCall(bench *testing.B) {
 	}
 }
 
-// BenchmarkReconnect measures connections, authenticated and onboarded, at 64
-// at a time.
+// BenchmarkReconnect measures authenticated and onboarded connections, 64 at a time.
 func BenchmarkReconnect(bench *testing.B) {
 	b, _ := start(bench, nil)
 	var next atomic.Int64
@@ -124,8 +123,8 @@ func BenchmarkReconnect(bench *testing.B) {
 	bench.ReportMetric(float64(bench.N)/bench.Elapsed().Seconds(), "connects/s")
 }
 
-// TestIdleMemory holds idle devices and looks at what each costs the broker's
-// process, which for this test includes the devices' own ends.
+// TestIdleMemory measures what each idle device costs the process, which in this test includes
+// the devices' ends of the connections.
 func TestIdleMemory(t *testing.T) {
 	devices, _ := strconv.Atoi(os.Getenv("BROKER_IDLE_DEVICES"))
 	if devices == 0 {
@@ -157,7 +156,7 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-// idle connects a device that answers initialize and then says nothing.
+// idle connects a device that answers initialize and then sends nothing.
 func idle(t *testing.T, b *Broker, n int) net.Conn {
 	conn, err := net.Dial("tcp", b.Addr().String())
 	if err != nil {

@@ -26,7 +26,7 @@ type Broker struct {
 	server  *mqtt.Server
 	tcp     *listener           // nil if off
 	tls     *listener           // nil if off
-	gate    *semaphore.Weighted // places for connections; when it is full, accepting stops
+	gate    *semaphore.Weighted // limits the connections; while it is full, accepting pauses
 	devices Devices
 
 	sockets     sockets
@@ -38,15 +38,15 @@ type Broker struct {
 	stats       counters
 	epoch       atomic.Int64
 
-	life context.Context // ends when connections have been closed
+	life context.Context // ends after all connections have been closed
 	end  context.CancelFunc
-	late sync.WaitGroup // callbacks with late answers
+	late sync.WaitGroup // callbacks for late answers
 }
 
 var _ fleet.Link = (*Broker)(nil)
 
-// New makes a broker and binds its addresses, so that a port in use is known
-// before anything runs. [Broker.Run] starts it.
+// New creates a broker and binds its addresses, so a port in use is reported before anything
+// runs. [Broker.Run] starts it.
 func New(o Options) (*Broker, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -98,15 +98,14 @@ func (b *Broker) listeners() (all []*listener) {
 	return all
 }
 
-// Addr returns the address of the plain listener, or nil without one.
+// Addr returns the address of the plain listener, or nil if there is none.
 func (b *Broker) Addr() net.Addr { return b.tcp.addr() }
 
-// TLSAddr returns the address of the TLS listener, or nil without one.
+// TLSAddr returns the address of the TLS listener, or nil if there is none.
 func (b *Broker) TLSAddr() net.Addr { return b.tls.addr() }
 
-// Run serves devices until ctx ends, then closes their connections within a few
-// seconds. Calls that wait for an answer fail with [fleet.ErrLost]. An orderly
-// stop returns nil.
+// Run serves devices until ctx ends, then closes their connections within a few seconds. Calls
+// that still wait for an answer fail with [fleet.ErrLost]. An orderly stop returns nil.
 func (b *Broker) Run(ctx context.Context) error {
 	if err := b.server.Serve(); err != nil {
 		return fmt.Errorf("broker: %w", err)
@@ -130,7 +129,7 @@ func (b *Broker) shutdown(probing <-chan struct{}) error {
 	for _, l := range b.listeners() {
 		l.closeConnections()
 	}
-	ok := within(time.Second, b.sockets.serving.Wait) // those that were stopped learn why
+	ok := within(time.Second, b.sockets.serving.Wait) // lets stopped sockets write their reason
 	b.sockets.closeAll()
 	for _, l := range b.listeners() {
 		ok = within(time.Until(deadline), l.handlers.Wait) && ok
@@ -143,9 +142,8 @@ func (b *Broker) shutdown(probing <-chan struct{}) error {
 	if !ok {
 		return fmt.Errorf("broker: some connections did not end within %v", drainTimeout)
 	}
-	// Mochi's own close sends each connection a DISCONNECT, which MQTT 3.1.1 does
-	// not know, and waits for all of them without a limit. So it runs last, when
-	// no connection is left.
+	// Mochi's Close sends a DISCONNECT, which MQTT 3.1.1 does not define, to each connection and
+	// waits for all of them without a limit. It therefore runs last, when no connection is left.
 	return b.server.Close()
 }
 
@@ -161,7 +159,8 @@ func within(d time.Duration, wait func()) bool {
 	}
 }
 
-// nextEpoch numbers connections upwards, also across restarts of the process.
+// nextEpoch returns the number of a new connection. Numbers increase, also across restarts of the
+// process.
 func (b *Broker) nextEpoch(now time.Time) int64 {
 	for {
 		last := b.epoch.Load()
@@ -172,7 +171,7 @@ func (b *Broker) nextEpoch(now time.Time) int64 {
 	}
 }
 
-// Connection returns the connection that the device has.
+// Connection returns the device's current connection.
 func (b *Broker) Connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	c := b.registry.connection(id)
 	if c == nil {
@@ -181,8 +180,8 @@ func (b *Broker) Connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	return c.Connection, true
 }
 
-// Kick ends the device's connection, if it has one: it is revoked or retired,
-// and must come back with other credentials or not at all.
+// Kick ends the device's connection, if it has one. It is used when the device is revoked or
+// retired: the device must return with other credentials or not at all.
 func (b *Broker) Kick(id fleet.DeviceID, cause fleet.Cause) bool {
 	c := b.registry.connection(id)
 	if c == nil {

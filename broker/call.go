@@ -13,10 +13,10 @@ import (
 // forever is the timeout of calls whose context has no deadline: mcp requires one.
 const forever = 24 * time.Hour
 
-// Send writes the call and waits for the answer until ctx ends.
+// Send sends the call and waits for its answer until ctx ends.
 func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
 	if t.used {
-		return fleet.Answer{}, errors.New("a turn was used twice")
+		return fleet.Answer{}, errors.New("turn used twice")
 	}
 	t.used = true
 	c := t.c
@@ -45,10 +45,10 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	if errors.Is(err, mcp.ErrClosed) {
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrLost, err)
 	}
-	return fleet.Answer{}, err // the caller withdrew
+	return fleet.Answer{}, err // the caller cancelled the call
 }
 
-// gaveUp reports whether the call may have been sent and was not answered.
+// gaveUp reports whether the call may have been sent but got no answer.
 func gaveUp(err error) bool {
 	if err == nil || errors.Is(err, mcp.ErrNotSent) {
 		return false
@@ -59,7 +59,7 @@ func gaveUp(err error) bool {
 	return !errors.Is(err, mcp.ErrMalformed) && !errors.Is(err, mcp.ErrTooLarge)
 }
 
-// outcome translates what became of a call that was answered or never sent.
+// outcome translates the session's result for a call that was answered or never sent.
 func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error) (fleet.Answer, error) {
 	switch {
 	case errors.Is(err, mcp.ErrInvalid):
@@ -76,7 +76,7 @@ func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error)
 	return a, nil
 }
 
-// maxAnswerText is what fits a table.
+// maxAnswerText is the longest text that fits a table.
 const maxAnswerText = 256
 
 func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
@@ -86,7 +86,7 @@ func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
 	switch {
 	case err != nil:
 		return fleet.Answer{Err: toToolError(tool, err)}
-	case result == nil: // an answer to something else than tools/call
+	case result == nil: // an answer to a request other than tools/call
 		result = new(mcp.CallToolResult)
 	}
 	a := fleet.Answer{Result: result.AppendJSON(nil), IsError: result.IsError}
@@ -99,7 +99,7 @@ func toAnswer(tool string, result *mcp.CallToolResult, err error) fleet.Answer {
 	return a
 }
 
-// omitted says why a result is not kept.
+// omitted returns the error that explains why a result was not stored.
 func omitted(e *mcp.LimitError) *fleet.CallError {
 	switch e.Limit {
 	case mcp.LimitBytes:
@@ -110,8 +110,8 @@ func omitted(e *mcp.LimitError) *fleet.CallError {
 	return fleet.NewCallError(fleet.CodeTooManyItems, "limit", e.Max)
 }
 
-// toToolError keeps the device's code and message. An answer that cannot be read
-// counts as a refusal too: the device is done with the call.
+// toToolError preserves the device's code and message. An unreadable answer also counts as a
+// refusal, because the device has finished the call.
 func toToolError(tool string, err error) *fleet.ToolError {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return &fleet.ToolError{Tool: tool, Code: e.Code, Message: e.Message}

@@ -122,7 +122,7 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// Until a call is given up its answer is not late, however close the two are.
+// An answer is not late before its call is given up, however close the two are.
 func TestLateAnswerAtTheLastMoment(t *testing.T) {
 	b, _ := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -139,10 +139,10 @@ func TestLateAnswerAtTheLastMoment(t *testing.T) {
 		switch _, err := makeCall(b, d.id, "x", `{}`, wait, func(a fleet.Answer) { came <- a }); {
 		case err == nil:
 			inTime++
-		case errors.Is(err, fleet.ErrOffline): // the deadline came before the sending
+		case errors.Is(err, fleet.ErrOffline): // the deadline passed before the call was sent
 			notSent++
 		default:
-			select { // a device that many calls behind would have its oldest ones forgotten
+			select { // a device further behind would have its oldest calls forgotten
 			case <-came:
 				late++
 			case <-time.After(deadline):
@@ -193,7 +193,7 @@ func TestLine(t *testing.T) {
 	if _, err := b.Queue(d.id, fleet.KindOperator); !errors.Is(err, fleet.ErrBusy) {
 		t.Errorf("%v, want %v", err, fleet.ErrBusy)
 	}
-	turns[1].Done() // withdrawn while it waits
+	turns[1].Done() // cancelled while it waits
 	turns[0].Done()
 	turns[0].Done()
 	for i, turn := range turns {
@@ -219,8 +219,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// What a voice model calls goes before other calls that wait, for every second
-// turn, and has room on a busy device.
+// A voice model's call goes before other waiting calls at every second turn, and is still
+// accepted on a busy device.
 func TestSpokenCallsGoFirst(t *testing.T) {
 	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -241,7 +241,7 @@ func TestSpokenCallsGoFirst(t *testing.T) {
 	}
 	others := queue(1+maxWaiting, fleet.KindOperator)
 	spoken := queue(maxSpoken, fleet.KindVoice)
-	spoken[3].Done() // withdrawn while it waits
+	spoken[3].Done() // cancelled while it waits
 	spoken = slices.Delete(spoken, 3, 4)
 	want := others[:1:1]
 	for i := range spoken {

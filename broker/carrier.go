@@ -6,34 +6,33 @@ import (
 	"fleetd/broker/dialect"
 )
 
-// A carrier moves the messages of one connection: a client of mochi, or a
-// WebSocket. What the messages mean is the matter of the connection's dialect.
+// A carrier transports the messages of one connection. It is a mochi client or a WebSocket. The
+// connection's dialect interprets the messages.
 type carrier interface {
-	// begin returns the start of a message to the device, with room for a payload of
-	// so many bytes. The payload is to be appended.
+	// begin returns the start of a message to the device, with capacity for size bytes of
+	// payload. The caller appends the payload.
 	begin(to dialect.Address, size int) []byte
-	// post sends a message of begin with its payload, or returns an error if it was
-	// not sent. It does not wait for the device. A nil error does not prove delivery:
-	// only an answer does.
+	// post sends a message that begin started, or returns an error if it was not sent. It does
+	// not wait for the device. A nil error does not prove delivery; only an answer from the
+	// device does.
 	post(message []byte) error
 
-	// greeted notes that the device has introduced itself. audioVersion is that of
-	// its binary messages, 0 for no change. It runs on the goroutine that reads.
+	// greeted records that the device has sent its hello. audioVersion is the version of its
+	// binary messages; 0 changes nothing. It runs on the reader's goroutine.
 	greeted(audioVersion int)
-	// stream carries audio; nil: UDP does.
+	// stream returns the stream that carries audio, or nil if audio uses UDP.
 	stream() Stream
-	// localHost is the address that the device connected to.
+	// localHost returns the local address that the device connected to.
 	localHost() string
 
-	// finish ends the connection when what was sent before is written.
+	// finish ends the connection after all queued messages are written.
 	finish()
-	// farewell tries to notify the device, for that long at most, why its connection
-	// is about to be stopped.
+	// farewell tries for at most d to notify the device why its connection is about to be
+	// stopped.
 	farewell(why causeError, d time.Duration)
-	// shut closes the connection for connection.stop. It does not wait.
+	// shut closes the connection on behalf of connection.stop. It does not wait.
 	shut(cause error)
-	// silence returns the cause that err is, if it means that the device showed no
-	// sign of life for too long.
+	// silence returns the cause for err if err means that the device was silent for too long.
 	silence(err error) (why causeError, silent bool)
 }
 

@@ -8,7 +8,7 @@ import (
 	"fleetd/broker/dialect"
 )
 
-// learn notes what a connection has shown, unless that is nothing.
+// learn records the habit that a connection has shown, unless it is unknown.
 func (d *device) learn(h dialect.Habit) {
 	if h == dialect.HabitUnknown {
 		return
@@ -24,8 +24,8 @@ func (d *device) knownHabit() dialect.Habit {
 	return d.habit
 }
 
-// habitShown is what the connection, which ended at the given time, says about
-// the device.
+// habitShown returns the habit that the device showed on the connection, which ended at the given
+// time.
 func (c *connection) habitShown(end time.Time) dialect.Habit {
 	if !c.established {
 		return dialect.HabitUnknown
@@ -39,15 +39,15 @@ func (c *connection) habitShown(end time.Time) dialect.Habit {
 	})
 }
 
-// A channel is the conversation of a connection, if it is kept open.
-type channel struct { // under connection.mu
+// A channel is the open conversation of a connection, if there is one.
+type channel struct { // "" unless a conversation is open
 	session string      // "" unless it is open
-	bound   *time.Timer // ends it
-	goodbye time.Time   // the latest, of either side
+	bound   *time.Timer // ends the conversation
+	goodbye time.Time   // time of the latest goodbye, from either side
 	count   func(delta int64) int64
 }
 
-// end forgets the conversation.
+// end clears the conversation.
 func (ch *channel) end() {
 	if ch.session == "" {
 		return
@@ -57,9 +57,8 @@ func (ch *channel) end() {
 	ch.count(-1)
 }
 
-// keepsChannel returns for how long the conversation that the device's hello
-// begins is kept open, 0 if it is not. It may be called before lastHello is set, on
-// the reader's goroutine.
+// keepsChannel returns how long to keep open the conversation that the device's hello begins, or
+// 0 not to keep it. It may be called before lastHello is set, on the reader's goroutine.
 func (c *connection) keepsChannel(g dialect.Greeting, now time.Time) time.Duration {
 	return c.dialect.Keep(g, dialect.History{
 		Connected: now.Sub(c.At), Greeted: !c.lastHello.IsZero(), Kept: c.channelOpen(), Habit: c.device.knownHabit(),
@@ -73,26 +72,26 @@ func (c *connection) channelOpen() bool {
 	return c.channel.session != ""
 }
 
-// openChannel keeps the conversation open until the device ends it, its time is
-// up, or the connection ends.
+// openChannel keeps the conversation open until the device ends it, the timeout expires, or the
+// connection ends.
 func (c *connection) openChannel(session string, timeout time.Duration) {
 	c.mu.Lock()
 	ch := &c.channel
 	switch {
 	case c.cause != nil:
 	case ch.session != "":
-		ch.session = session // the time it has runs on
+		ch.session = session // the timeout continues from the first hello
 	default:
 		ch.session, ch.count = session, c.broker.stats.channels.Add
 		ch.count(1)
 		ch.bound = time.AfterFunc(timeout, c.closeChannel)
 	}
 	c.mu.Unlock()
-	c.startOnboarding(0) // if an earlier try was too early for the program
+	c.startOnboarding(0) // in case an earlier try came too early for the program
 }
 
-// closeChannel ends the conversation, once the device has answered what it was
-// asked: it will leave.
+// closeChannel ends the conversation after the device has answered all earlier requests, because
+// the device disconnects afterwards.
 func (c *connection) closeChannel() {
 	t, err := c.join(false, maxWaiting+1)
 	if err == nil {
@@ -113,7 +112,7 @@ func (c *connection) closeChannel() {
 	}
 }
 
-// endChannel notes that the device ended the conversation.
+// endChannel records that the device ended the conversation.
 func (c *connection) endChannel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,12 +126,12 @@ func (c *connection) sayGoodbye(session string) {
 	c.hangUp(session)
 }
 
-// hangUp ends a conversation for the device alone; with session "", one that was
-// not answered.
+// hangUp sends only the device a goodbye. session is "" for a conversation that was never
+// answered.
 func (c *connection) hangUp(session string) {
 	message, closes := c.dialect.Goodbye(session)
 	if message != nil {
-		_ = c.deliver(message) // lost with the connection
+		_ = c.deliver(message) // an error means that the connection is lost
 	}
 	if closes {
 		c.carrier.finish()

@@ -19,8 +19,8 @@ const (
 		`"features":{"mcp":true,"glyph_push":false},"audio_params":{"format":"opus"}}`
 )
 
-// helloAnswer says hello and returns the session of the answer, and whether a
-// goodbye followed it.
+// helloAnswer sends hello and returns the session of the answer, and whether a goodbye followed
+// it.
 func helloAnswer(t *testing.T, b *Broker, d *rawDevice, hello string) (session string, goodbye bool) {
 	t.Helper()
 	d.publish(hello)
@@ -46,8 +46,8 @@ func helloAnswer(t *testing.T, b *Broker, d *rawDevice, hello string) (session s
 	}
 }
 
-// A program that plays a board connects for a conversation and leaves with it.
-// It is listed and called meanwhile, and offline after.
+// A program that simulates a board connects for a conversation and disconnects after it. Its
+// tools are listed and called meanwhile.
 func TestProgramIsListedInItsConversation(t *testing.T) {
 	b, dom := start(t, func(o *Options) {
 		d := o.Devices.(*domain)
@@ -98,12 +98,12 @@ func TestChannelEndsInTime(t *testing.T) {
 	}
 }
 
-// A call in flight is answered before its device is sent away.
+// A call in flight is answered before its device is sent a goodbye.
 func TestChannelOutlivesCall(t *testing.T) {
 	b, _ := start(t, func(o *Options) {
 		o.Devices.(*domain).software = true
 		o.ChannelTimeout = 20 * time.Millisecond
-		o.VisionURL = nil // nothing is asked at connecting
+		o.VisionURL = nil // no request is sent at connecting
 	})
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	turn, err := b.Queue(d.id, fleet.KindOperator)
@@ -122,14 +122,14 @@ func TestChannelOutlivesCall(t *testing.T) {
 	eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
 }
 
-// What decides is what the device's connections have shown, and only before
-// that what its boot poll named.
+// The habit shown by the device's connections decides; before there is one, the hardware named in
+// its boot poll decides.
 func TestWhoseChannelIsKept(t *testing.T) {
 	tests := []struct {
 		name     string
 		software bool
 		habit    dialect.Habit
-		idle     time.Duration // since CONNECT
+		idle     time.Duration // time since CONNECT
 		hello    string
 		keep     bool
 	}{
@@ -163,8 +163,8 @@ func TestWhoseChannelIsKept(t *testing.T) {
 	}
 }
 
-// A program that claims hardware is recognised by leaving with its first
-// conversation. One that stays after it is taken for a board again.
+// A program that claims hardware is recognised when it disconnects after its first conversation.
+// A program that stays connected counts as a board again.
 func TestHabitIsLearned(t *testing.T) {
 	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -184,7 +184,7 @@ func TestHabitIsLearned(t *testing.T) {
 	d.publish(`{"session_id":"` + session + `","type":"goodbye"}`)
 	eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
 	c.mu.Lock()
-	c.channel.goodbye = c.channel.goodbye.Add(-time.Minute) // it stayed so long
+	c.channel.goodbye = c.channel.goodbye.Add(-time.Minute) // as if it had stayed for a minute
 	c.mu.Unlock()
 	d.conn.Close()
 	eventually(t, "it left again", func() bool { return dom.count("disconnected") == 2 })
@@ -228,8 +228,8 @@ func TestHabitShown(t *testing.T) {
 	}
 }
 
-// A simulated board gets the same answer as ever, also when it says hello right
-// after CONNECT, and stays on MQTT.
+// A simulated board gets the usual answer, even if it sends hello right after CONNECT, and keeps
+// its MQTT connection.
 func TestBoardReturnsToIdle(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})

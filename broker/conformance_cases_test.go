@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Why something is not offered, as docs/mqtt.md says it.
+// Reasons why a feature is not offered, in the words of docs/mqtt.md.
 const (
 	byIDs      = "a client id is one that fleetd issued"
 	byRouting  = "a message goes to fleetd and nowhere else"
@@ -250,7 +250,7 @@ var conformanceCases = []conformanceCase{
 					c.t.Errorf("Session Expiry Interval %d, said %v; want 0", seconds, said)
 				}
 				c.subscribe(9, nil, wish{downTopic(c.id), 1})
-				c.write(by(c, []byte{0xe0, 0}, []byte{0xe0, 7, 0, 5, 0x11, 0, 0, 0, 9})) // asked for before, so no error
+				c.write(by(c, []byte{0xe0, 0}, []byte{0xe0, 7, 0, 5, 0x11, 0, 0, 0, 9})) // requested in CONNECT, so no error
 				c.closed(0)
 				want := fmt.Sprintf("disconnected %s clean=true", c.id)
 				eventually(c.t, want, func() bool { return c.dom.count(want) > 0 })
@@ -392,7 +392,7 @@ var conformanceCases = []conformanceCase{
 		what: "a message at QoS 2 that comes again before its PUBREL is acknowledged and not handled again",
 		test: func(w *wire) {
 			w.connect()
-			for _, flags := range []byte{4, 12, 4} { // the flag for duplicates changes nothing
+			for _, flags := range []byte{4, 12, 4} { // the duplicate flag changes nothing
 				w.send(flags, 7)
 				w.ack(0x50, 7, 0)
 			}
@@ -841,7 +841,7 @@ var conformanceCases = []conformanceCase{
 		},
 	},
 
-	// The rest
+	// Other packets
 	{
 		v3: "3.12.4-1", v5: "3.12.4-1",
 		what: "PINGREQ is answered",
@@ -910,7 +910,7 @@ var conformanceCases = []conformanceCase{
 	},
 }
 
-// willing is a CONNECT with a will.
+// willing returns a CONNECT with a will.
 func (w *wire) willing(flags byte, topic string) []byte {
 	h := w.hello()
 	h.flags |= flags
@@ -920,7 +920,7 @@ func (w *wire) willing(flags byte, topic string) []byte {
 	return h.bytes()
 }
 
-// connackOnly reads a CONNACK whose CONNECT was sent otherwise.
+// connackOnly reads a CONNACK whose CONNECT was sent by other means.
 func (w *wire) connackOnly() (flags, code byte, props map[byte]uint32) {
 	w.t.Helper()
 	body := w.expect(0x20)

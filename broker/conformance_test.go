@@ -17,19 +17,19 @@ import (
 
 var updateDocs = flag.Bool("update", false, "write the tables of docs/mqtt.md")
 
-// A conformanceCase is a row of docs/mqtt.md: what the specification says, under
-// the numbers of its statements in MQTT 3.1.1 and 5.0, and whether it holds. A
-// version without a number does not have the case. What is refused by design
-// is tested too: test then shows how.
+// A conformanceCase is a row of docs/mqtt.md: a requirement of the specification, with the
+// numbers of its statements in MQTT 3.1.1 and 5.0, and whether the broker meets it. A version
+// without a number does not have the requirement. A requirement that is refused by design is
+// tested too: test then shows how.
 type conformanceCase struct {
-	v3, v5  string // "3.1.0-1", or "none" for what has no number
+	v3, v5  string // "3.1.0-1", or "none" if it has no number
 	what    string
-	refused string   // why it is not offered; "" if it holds
-	suite   []string // cases of the Paho suites that are about it, as version.name
+	refused string   // why it is not offered; "" if the requirement is met
+	suite   []string // the Paho suites' cases for it, as version.name
 	test    func(*wire)
 }
 
-// A wire is a client written byte by byte, with the broker that it speaks to.
+// A wire is a client written byte by byte, with its broker.
 type wire struct {
 	*rawDevice
 	b       *Broker
@@ -44,7 +44,7 @@ func newWire(t *testing.T, version byte, change func(*Options)) *wire {
 	return w
 }
 
-// again is another client of the same broker.
+// again returns another client of the same broker.
 func (w *wire) again() *wire {
 	c := *w
 	c.rawDevice = dialRaw(w.t, w.b.Addr())
@@ -52,7 +52,7 @@ func (w *wire) again() *wire {
 	return &c
 }
 
-// by picks what differs between the versions.
+// by returns the value for the client's MQTT version.
 func by[T any](w *wire, v3, v5 T) T {
 	if w.v5 {
 		return v5
@@ -60,7 +60,7 @@ func by[T any](w *wire, v3, v5 T) T {
 	return v3
 }
 
-// A hello is a CONNECT with everything changeable.
+// A hello is a CONNECT whose fields can all be changed.
 type hello struct {
 	name      string
 	level     byte
@@ -88,7 +88,7 @@ func (h hello) bytes() []byte {
 	return frame(0x10, append(body, h.payload...))
 }
 
-// connect says hello and returns CONNACK's flags, code and properties.
+// connectWith sends a CONNECT and returns CONNACK's flags, code and properties.
 func (w *wire) connectWith(h hello) (flags, code byte, props map[byte]uint32) {
 	w.t.Helper()
 	w.write(h.bytes())
@@ -106,7 +106,7 @@ func (w *wire) connect() {
 	}
 }
 
-// readProps reads the numbers among properties; texts count as 1.
+// readProps returns the numeric properties; a text counts as 1.
 func readProps(t testing.TB, b []byte) map[byte]uint32 {
 	t.Helper()
 	n, used := binary.Uvarint(b)
@@ -130,8 +130,7 @@ func readProps(t testing.TB, b []byte) map[byte]uint32 {
 	return props
 }
 
-// expect returns the body of the next packet but messages, which has to be of
-// this kind.
+// expect returns the body of the next packet, skipping messages. The packet must be of this kind.
 func (w *wire) expect(kind byte) []byte {
 	w.t.Helper()
 	for {
@@ -147,8 +146,8 @@ func (w *wire) expect(kind byte) []byte {
 	}
 }
 
-// closed waits for the end of the connection, and for a DISCONNECT with the code
-// before it in MQTT 5; 0 means none.
+// closed waits for the end of the connection and, in MQTT 5, for a DISCONNECT with the code
+// before it; 0 means none.
 func (w *wire) closed(code byte) {
 	w.t.Helper()
 	_ = w.conn.SetReadDeadline(time.Now().Add(deadline))
@@ -178,10 +177,10 @@ func (w *wire) closed(code byte) {
 	}
 }
 
-// message is a message to fleetd that can be counted.
+// message is a message to fleetd that is counted when handled.
 const message = `{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/x"}}`
 
-// messageTo is a PUBLISH. Flags are those of its first byte.
+// messageTo returns a PUBLISH. flags are those of its first byte.
 func (w *wire) messageTo(topic string, flags byte, id uint16, props []byte, payload string) []byte {
 	body := str(topic)
 	if flags&6 != 0 {
@@ -197,7 +196,7 @@ func (w *wire) send(flags byte, id uint16) {
 	w.write(w.messageTo(upTopic(w.id), flags, id, nil, message))
 }
 
-// handled checks how many messages were handled so far.
+// handled checks how many messages have been handled.
 func (w *wire) handled(n int) {
 	w.t.Helper()
 	w.ping()
@@ -206,15 +205,14 @@ func (w *wire) handled(n int) {
 	}
 }
 
-// ping shows that the connection is up and all packets before were handled.
+// ping shows that the connection is up and all earlier packets have been handled.
 func (w *wire) ping() {
 	w.t.Helper()
 	w.write([]byte{0xc0, 0})
 	w.expect(0xd0)
 }
 
-// ack expects an acknowledgement of the kind for the packet, with this code in
-// MQTT 5.
+// ack expects an acknowledgement of this kind for the packet, with this code in MQTT 5.
 func (w *wire) ack(kind byte, id uint16, code byte) {
 	w.t.Helper()
 	body := w.expect(kind)
@@ -243,7 +241,7 @@ type wish struct {
 	options byte
 }
 
-// subscribe returns the codes of SUBACK.
+// subscribe sends a SUBSCRIBE and returns the codes of the SUBACK.
 func (w *wire) subscribe(id uint16, props []byte, wishes ...wish) []byte {
 	w.t.Helper()
 	body := idBytes(id)
@@ -257,7 +255,7 @@ func (w *wire) subscribe(id uint16, props []byte, wishes ...wish) []byte {
 	return w.codes(w.expect(0x90), id)
 }
 
-// codes are the codes of a SUBACK or UNSUBACK.
+// codes returns the codes of a SUBACK or UNSUBACK.
 func (w *wire) codes(body []byte, id uint16) []byte {
 	w.t.Helper()
 	if got := binary.BigEndian.Uint16(body); got != id {
@@ -289,7 +287,7 @@ func (w *wire) wantCodes(got []byte, v3, v5 []byte) {
 	}
 }
 
-// refusedHello says hello and expects a refusal.
+// refusedHello sends a CONNECT and expects a refusal.
 func (w *wire) refusedHello(h hello, v3, v5 byte) {
 	w.t.Helper()
 	flags, code, _ := w.connectWith(h)
@@ -319,7 +317,7 @@ const (
 	docsEnd   = "<!-- end -->\n"
 )
 
-// The document says what the tests show.
+// The document agrees with the tests.
 func TestConformanceDocument(t *testing.T) {
 	text, err := os.ReadFile(docsFile)
 	if err != nil {
@@ -395,7 +393,7 @@ func verdict(c conformanceCase) string {
 	return "holds"
 }
 
-// All cases of the suites are looked at.
+// All cases of the suites are considered.
 func TestConformanceCoversTheSuites(t *testing.T) {
 	want := strings.Fields(`3.basic 3.retained_messages 3.zero_length_clientid 3.offline_message_queueing
 		3.overlapping_subscriptions 3.keepalive 3.redelivery_on_reconnect 3.subscribe_failure 3.dollar_topics 3.unsubscribe

@@ -16,7 +16,7 @@ import (
 	"fleetd/mcp"
 )
 
-// A causeError says why we ended a connection.
+// A causeError is the cause for which the broker ended a connection.
 type causeError struct{ fleet.Cause }
 
 func (e causeError) Error() string { return e.Text }
@@ -25,8 +25,7 @@ func causeOf(code, text string, params ...any) causeError {
 	return causeError{fleet.Cause{Reason: fleet.Because(code, params...), Text: text}}
 }
 
-// brokenRules is the cause of the end of a connection that breaks the rules of
-// MQTT.
+// brokenRules returns the cause for ending a connection that violates the MQTT protocol.
 func brokenRules(how string) causeError {
 	return causeOf(fleet.CauseViolation, how, "detail", fleet.CleanText(how, 120))
 }
@@ -34,15 +33,16 @@ func brokenRules(how string) causeError {
 var (
 	errTakenOver = causeOf(fleet.CauseTakenOver, "the device connected again")
 	errStopping  = causeOf(fleet.CauseStopping, "fleetd is stopping")
-	errNotTaken  = causeOf(fleet.CauseNotTaken, "the device takes no more bytes")
+	errNotTaken  = causeOf(fleet.CauseNotTaken, "the device accepts no more bytes")
 )
 
 var errPanic = errors.New("internal error")
 
-// seenEvery is how often the domain hears of packets of one connection.
+// seenEvery is the minimum interval between two reports of received packets to the domain, for
+// one connection.
 const seenEvery = 5 * time.Second
 
-// A connection is one device's hold on the broker.
+// A connection is one device's connection to the broker, over MQTT or a WebSocket.
 type connection struct {
 	fleet.Connection
 	broker  *Broker
@@ -53,13 +53,13 @@ type connection struct {
 	lost    chan struct{} // closed when the connection has ended
 	health  atomic.Int32
 
-	// These belong to the goroutine that reads.
+	// These belong to the reader's goroutine.
 	clean        bool // the device sent DISCONNECT, or closed its WebSocket
 	establishing bool // holds device.takeover
 	established  bool
 	lastSeen     time.Time
 	lastHello    time.Time
-	conversation Conversation // the latest that is relayed, maybe over; nil before the first
+	conversation Conversation // the latest relayed one, which may be over; nil before the first
 
 	mu         sync.Mutex
 	channel    channel
@@ -68,14 +68,14 @@ type connection struct {
 	onboarding onboarding
 }
 
-// What is known of the device at the other end.
+// States of the device's health, as seen on this connection.
 const (
-	healthUnknown int32 = iota // nothing was answered yet
+	healthUnknown int32 = iota // no request has been answered yet
 	healthGood
-	healthSilent // the last request was not answered
+	healthSilent // the last request timed out
 )
 
-// newConnection makes a connection. The caller adds what carries it.
+// newConnection creates a connection. The caller sets its carrier.
 func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, clientID, transport,
 	remoteAddr string) *connection {
 	d := b.registry.hold(id)
@@ -91,12 +91,12 @@ func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, client
 	return c
 }
 
-// takeoverGoodbye bounds the DISCONNECT to a connection that is taken over: the
-// new one waits for it, and a stuck socket accepts nothing.
+// takeoverGoodbye bounds the DISCONNECT to a connection that is taken over: the new connection
+// waits for it, and a stuck socket accepts nothing.
 const takeoverGoodbye = 50 * time.Millisecond
 
-// establish begins the takeover of the device by c, which established or ended
-// ends. It waits for others of the same device: their CONNACK at most.
+// establish begins the takeover of the device by c; established or ended completes it. It waits
+// for other connections of the same device, at most until they have their CONNACK.
 func (b *Broker) establish(c *connection) {
 	c.device.takeover.Lock()
 	c.establishing = true
@@ -110,7 +110,7 @@ func (b *Broker) establish(c *connection) {
 	}
 }
 
-// established makes c the device's connection, from now on reachable.
+// established makes c the device's current connection; from then on it receives calls.
 func (b *Broker) established(c *connection) {
 	c.device.take(c)
 	c.endEstablishing()
@@ -141,8 +141,8 @@ func (b *Broker) endConnection(c *connection, err error) {
 	}
 }
 
-// stop ends the connection, at once and without waiting for anything: calls
-// fail, the socket is closed, its reader finds out. Only the first stop counts.
+// stop ends the connection immediately: calls fail, the socket is closed, and its reader notices.
+// It does not wait. Only the first stop has an effect.
 func (c *connection) stop(cause error) {
 	if cause == nil {
 		cause = io.EOF
@@ -163,7 +163,7 @@ func (c *connection) stop(cause error) {
 	}
 }
 
-// endCause returns why the connection ended; none if the device disconnected
+// endCause returns why the connection ended. It returns the zero Cause if the device disconnected
 // cleanly.
 func (c *connection) endCause(err error) fleet.Cause {
 	c.mu.Lock()
@@ -188,7 +188,7 @@ func (c *connection) endCause(err error) fleet.Cause {
 	return causeOf(fleet.CauseSocketError, err.Error(), "detail", fleet.CleanText(err.Error(), 120)).Cause
 }
 
-// seen notes a packet of any kind.
+// seen records that a packet of any kind was received.
 func (c *connection) seen(now time.Time) {
 	if now.Sub(c.lastSeen) >= seenEvery {
 		c.lastSeen = now
@@ -196,28 +196,27 @@ func (c *connection) seen(now time.Time) {
 	}
 }
 
-// Send makes a connection the transport of its MCP session.
+// Send sends a message of the MCP session. It makes a connection the session's transport.
 func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
 	return c.carrier.post(c.dialect.Wrap(c.carrier.begin(c.dialect.Address(msg), len(msg)+64), msg, scope))
 }
 
-// deliver sends a message of a conversation to the device, as it is. See
-// carrier.post.
+// deliver sends a message of a conversation to the device unchanged. See carrier.post.
 func (c *connection) deliver(message []byte) error {
 	return c.carrier.post(append(c.carrier.begin(c.dialect.Address(message), len(message)), message...))
 }
 
-// receive handles what the device published to the topic, or sent over its
-// WebSocket. This is where text of devices comes in: results, errors, notifications,
-// logs and tools. The Client-Id that the device's credentials are bound to goes no
-// further, or whoever reads what devices say could poll with it and be given them.
+// receive handles a message that the device published to the topic or sent over its WebSocket.
+// All text from devices enters here: results, errors, notifications, logs and tools. receive
+// removes the Client-Id that the device's credentials are bound to: any reader of the device's
+// texts could otherwise poll with it and be given the credentials.
 func (c *connection) receive(topic string, payload []byte) {
 	c.broker.stats.publishesIn.Add(1)
 	payload = redact.ClientID(payload, dialect.UUIDOf(c.ClientID))
 	m, err := c.dialect.Decode(topic, payload)
 	if err != nil {
-		// A healthy device sends malformed texts: stock firmware does not escape error
-		// messages. The call they answer can often be determined.
+		// A healthy device sends malformed texts: stock firmware does not escape error messages.
+		// The call that such a text answers can often be determined.
 		if !errors.Is(err, mcp.ErrMalformed) || !c.session.ReceiveBroken(payload) {
 			c.broker.stats.unreadable.Add(1)
 		}
@@ -252,7 +251,7 @@ func (c *connection) notified(method string, params json.RawMessage) {
 	c.broker.devices.Notified(c.Device, method, params)
 }
 
-// answered notes that the device answered a request: it is well.
+// answered records that the device answered a request, and is therefore healthy.
 func (c *connection) answered() {
 	if c.health.Load() == healthGood {
 		return
@@ -270,7 +269,7 @@ func (c *connection) answered() {
 	}
 }
 
-// unanswered notes that the device let a request time out.
+// unanswered records that a request to the device timed out.
 func (c *connection) unanswered(request string) {
 	if c.health.Swap(healthSilent) == healthSilent || c.hasEnded() {
 		return
@@ -289,7 +288,7 @@ func (c *connection) hasEnded() bool {
 	}
 }
 
-// hostOf strips the port: it says nothing about the device.
+// hostOf removes the port, which does not identify the device.
 func hostOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

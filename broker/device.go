@@ -12,30 +12,30 @@ import (
 	"fleetd/mcp"
 )
 
-// A device is what outlives the connections of one: the counter of its request
-// ids, and the calls whose answer may still come.
+// A device is the state that outlives a device's connections: the counter of its request ids, and
+// the calls that may still be answered.
 type device struct {
 	id  fleet.DeviceID
 	ids *mcp.IDs
 
-	// takeover lets one connection at a time establish itself. Mochi's own
-	// takeover is not atomic: of two at once both would stay, or neither.
+	// takeover lets one connection establish itself at a time. Mochi's takeover is not atomic: of
+	// two simultaneous connections, both or neither would survive.
 	takeover sync.Mutex
 
 	mu      sync.Mutex
-	current *connection // the newest that is established; nil while offline
+	current *connection // the newest established connection; nil while offline
 	holders int         // connections from authentication to their end
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
 	habit   dialect.Habit
 
 	listings *rate.Limiter
-	hellos   *rate.Limiter // of conversations that are relayed
-	dials    *rate.Limiter // of WebSockets
+	hellos   *rate.Limiter // limits the hellos of relayed conversations
+	dials    *rate.Limiter // limits WebSocket dials
 }
 
-// newDevice starts the ids at a random point, so that an answer to a call of an
-// earlier process meets no call of this one.
+// newDevice starts the ids at a random number, so an answer to a call of an earlier process
+// matches no call of this process.
 func newDevice(id fleet.DeviceID) *device {
 	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now(),
 		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst),
@@ -49,15 +49,15 @@ func (d *device) connection() *connection {
 	return d.current
 }
 
-// take makes c the device's connection.
+// take makes c the device's current connection.
 func (d *device) take(c *connection) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.current = c
 }
 
-// release ends what registry.hold began. Pointers are compared, since a later
-// connection may long be the device's.
+// release undoes registry.hold. It compares pointers, since a later connection may have become
+// the device's current one.
 func (d *device) release(c *connection) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,12 +74,12 @@ func (d *device) goneBefore(t time.Time) bool {
 	return d.holders == 0 && d.gone.Before(t)
 }
 
-// A device can make fleetd store what it offers only so often: a hostile one
-// would offer something else at every connection.
+// These limit how often fleetd stores a listing of one device: a hostile device could offer
+// different tools at every connection.
 const (
 	listingBurst = 3
-	listingEvery = time.Minute // one more
+	listingEvery = time.Minute // for each further listing
 )
 
-// mayList reports whether one more listing may be stored now.
+// mayList reports whether another listing may be stored now.
 func (d *device) mayList(now time.Time) bool { return d.listings.AllowN(now, 1) }

@@ -15,10 +15,9 @@ import (
 	"fleetd/mcp"
 )
 
-// thirdDialect is as much of MCP over MQTT, EMQX's dialect, as shows that the broker
-// needs no change for another one: other topics and client ids, wildcards, retained
-// presence that comes before any request, user properties, no envelope, and
-// arguments in a member kwargs.
+// thirdDialect implements enough of EMQX's dialect, MCP over MQTT, to show that the broker needs
+// no change for another dialect: other topics and client ids, wildcards, retained presence that
+// arrives before any request, user properties, no envelope, and arguments in a member kwargs.
 type thirdDialect struct {
 	dialect.Mute
 	device, server string
@@ -62,7 +61,7 @@ func (d *thirdDialect) Decode(topic string, payload []byte) (dialect.Message, er
 	case len(payload) > 0:
 		return dialect.Message{Kind: dialect.Ready, Payload: payload}, nil
 	}
-	return dialect.Message{}, nil // it will disconnect
+	return dialect.Message{}, nil // the device is about to disconnect
 }
 
 func (d *thirdDialect) Address(msg []byte) dialect.Address {
@@ -85,7 +84,7 @@ func (d *thirdDialect) Call(inv fleet.Invocation) (mcp.CallToolParams, error) {
 	return mcp.CallToolParams{Name: inv.Tool, Arguments: arguments}, nil
 }
 
-// thirdDevices lets in devices whose client id is their own.
+// thirdDevices admits devices with a client id of their dialect.
 type thirdDevices struct{ *domain }
 
 func (d thirdDevices) Authenticate(clientID, _ string, password []byte, _ string) (fleet.DeviceID, error) {
@@ -95,7 +94,7 @@ func (d thirdDevices) Authenticate(clientID, _ string, password []byte, _ string
 	return fleet.ParseDeviceID(clientID)
 }
 
-// userProperty is one of MQTT 5, as it is on the wire.
+// userProperty returns an MQTT 5 user property in wire format.
 func userProperty(key, value string) []byte { return slices.Concat([]byte{0x26}, str(key), str(value)) }
 
 // sent returns the next message to the device.
@@ -182,7 +181,7 @@ func TestThirdDialect(t *testing.T) {
 		t.Errorf("a call that the dialect refuses: %v", err)
 	}
 
-	// It takes its leave.
+	// The device leaves.
 	w.write(w.messageTo(d.presence(), 1, 0, nil, ""))
 	w.ping()
 	w.write([]byte{0xe0, 0})

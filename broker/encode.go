@@ -9,11 +9,11 @@ import (
 
 var _ call.Encoder = (*Broker)(nil)
 
-// EncodeCall writes a call as Send does, with the id that the device's next call
-// gets, or 1 for a device that has not connected since the start.
+// EncodeCall encodes the call as Send does. It uses the id of the device's next call, or 1 for a
+// device that has not connected since the start.
 func (b *Broker) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireCall, error) {
 	w := call.WireCall{ID: 1}
-	speaks := dialect.XiaozhiMQTT(id) // as most devices do
+	speaks := dialect.XiaozhiMQTT(id) // the dialect of most devices
 	if c := b.registry.connection(id); c != nil {
 		w.Connected, w.NextID, w.ID = true, true, c.device.ids.Peek()
 		speaks = c.dialect

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet"
 )
 
-// What a preview shows is what the device gets.
+// A preview shows exactly what the device receives.
 func TestEncodedCallIsTheOneThatIsSent(t *testing.T) {
 	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -22,7 +22,7 @@ func TestEncodedCallIsTheOneThatIsSent(t *testing.T) {
 	})
 	eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
 	inv := fleet.Invocation{Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(` {"volume": 50}`)}
-	eventually(t, "the call that was encoded", func() bool { // a ping may take the id in between
+	eventually(t, "the call that was encoded", func() bool { // a ping may use the id in between
 		w, err := b.EncodeCall(d.id, inv)
 		if err != nil || !w.NextID || !w.Connected || !strings.Contains(string(w.Message), string(w.Request)) {
 			t.Fatalf("%+v, %v", w, err)

@@ -86,7 +86,7 @@ func TestSimulatedFleet(t *testing.T) {
 	}
 }
 
-// setVolumes calls one device and looks at what it did.
+// setVolumes calls one device and checks the effect.
 func setVolumes(t *testing.T, b *Broker, d *sim.Device, n int) {
 	id, err := fleet.ParseDeviceID(d.ID())
 	if err != nil {
@@ -104,8 +104,8 @@ func setVolumes(t *testing.T, b *Broker, d *sim.Device, n int) {
 	}
 }
 
-// A reboot is not answered. What proves it is the clean end of the connection
-// and the next one.
+// A reboot call is not answered. It is proved by the clean end of the connection and the next
+// connection.
 func TestSimulatedReboot(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})
@@ -121,7 +121,7 @@ func TestSimulatedReboot(t *testing.T) {
 	}
 }
 
-// What a device did is not undone by the size of its answer.
+// A call that the device performed does not fail because its answer is too large.
 func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1, Boards: []string{"custom-cam-s3"}})

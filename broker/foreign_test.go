@@ -168,7 +168,7 @@ func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.Conne
 	cfg := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{u}, KeepAlive: 30, ConnectUsername: "user", ConnectPassword: []byte(passwordOf(clientID)),
 		ConnectTimeout:        deadline,
-		SessionExpiryInterval: 3600, // asked for, not granted
+		SessionExpiryInterval: 3600, // requested but not granted
 		WillMessage:           &paho.WillMessage{Topic: upTopic(deviceOfClientID(clientID)), Payload: []byte("gone")},
 		OnConnectionUp: func(cm *autopaho.ConnectionManager, ack *paho.Connack) {
 			if p := ack.Properties; ack.SessionPresent || p.RetainAvailable || p.WildcardSubAvailable || p.SharedSubAvailable ||
@@ -224,7 +224,7 @@ func pahoReply(payload []byte) string {
 	return fmt.Sprintf(`{"type":"mcp","payload":{"jsonrpc":"2.0","id":%d,"result":%s}}`, m.Payload.ID, result)
 }
 
-// initAnswer answers an initialize request.
+// initAnswer returns the answer to an initialize request.
 func initAnswer(line string) []byte {
 	var m struct {
 		Payload rpc `json:"payload"`

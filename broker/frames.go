@@ -2,14 +2,14 @@ package broker
 
 import "errors"
 
-// maxConnect is the longest first packet. Devices send at most 1 KiB; mochi
-// would allocate whatever the first five bytes of a stranger announce.
+// maxConnect is the longest first packet. Devices send at most 1 KiB; mochi would allocate
+// whatever length the first five bytes of an unknown client announce.
 const maxConnect = 2 << 10
 
 var (
 	errNoConnect     = errors.New("the first packet is not a CONNECT")
 	errLongConnect   = errors.New("the first packet is too long")
-	errProtocolName  = errors.New("the first packet is not of MQTT")
+	errProtocolName  = errors.New("the first packet is not MQTT")
 	errProtocolLevel = errors.New("unsupported version of MQTT")
 	errShortContents = errors.New("malformed CONNECT")
 	errBadLength     = errors.New("malformed packet length")
@@ -17,7 +17,7 @@ var (
 	errBadSubscribe  = errors.New("malformed SUBSCRIBE")
 	errBadOptions    = errors.New("malformed subscription options")
 	errLongPacket    = errors.New("packet too long")
-	errUnexpected    = errors.New("packet that a client does not send")
+	errUnexpected    = errors.New("packet type that a client must not send")
 )
 
 const (
@@ -28,23 +28,23 @@ const (
 	packetUnsubscribe = 10
 )
 
-// fromServer has a bit for each type of packet that no client may send. AUTH,
-// the last, is among them since no authentication method is accepted.
+// fromServer has a bit for each packet type that no client may send. It includes AUTH, the last,
+// because no authentication method is accepted.
 const fromServer = 1<<0 | 1<<2 | 1<<9 | 1<<11 | 1<<13 | 1<<15
 
-// A frameGuard follows the packets in a stream of bytes and refuses those that
-// mochi must not decode: a long or other first packet, and a SUBSCRIBE whose
-// last filter has no options, which makes mochi read past its buffer. It also
-// refuses what mochi would not answer with the code that MQTT has for it.
+// A frameGuard follows the packets in a stream of bytes and refuses those that mochi must not
+// decode: a first packet that is too long or no CONNECT, and a SUBSCRIBE whose last filter has no
+// options, which makes mochi read past its buffer. It also refuses packets to which mochi would
+// not reply with the code that MQTT defines.
 type frameGuard struct {
 	at        frameState
-	kind      byte   // of the packet at hand
-	shift     uint8  // of the next byte of a length
-	left      uint32 // bytes left of the packet
-	field     uint32 // bytes left of the field at hand, or its length so far
+	kind      byte   // of the current packet
+	shift     uint8  // of the next byte of a length field
+	left      uint32 // bytes left in the packet
+	field     uint32 // bytes left in the current field, or its length so far
 	name      [6]byte
 	nameLen   uint8
-	version   byte // of the protocol, from CONNECT
+	version   byte // protocol version from CONNECT
 	connected bool // the first packet has passed
 }
 
@@ -53,7 +53,7 @@ type frameState uint8
 const (
 	atHeader frameState = iota
 	atLength
-	inBody // of a packet that needs no look
+	inBody // of a packet that needs no check
 
 	// CONNECT
 	atNameHigh
@@ -66,16 +66,15 @@ const (
 	atIDLow
 	atPropsLength
 	inProps
-	atFilterHigh // or the end
+	atFilterHigh // or the end of the packet
 	atFilterLow
 	inFilter
 	atOptions
 )
 
-// check looks at the next bytes of the stream and returns how many may be
-// decoded: with an error, those before the byte that shows it. Mochi decodes
-// whole packets only, so that it never sees the bad one. After an error the
-// stream must be given up.
+// check reads the next bytes of the stream and returns how many of them may be decoded. With an
+// error, good counts the bytes before the offending byte. Mochi decodes whole packets only, so it
+// never sees the bad packet. After an error the stream must be abandoned.
 func (g *frameGuard) check(b []byte) (good int, err error) {
 	for at := 0; at < len(b); {
 		n := g.skippable(len(b) - at)
@@ -96,7 +95,7 @@ func (g *frameGuard) check(b []byte) (good int, err error) {
 // betweenPackets reports whether the next byte begins a packet after CONNECT.
 func (g *frameGuard) betweenPackets() bool { return g.connected && g.at == atHeader }
 
-// skippable passes over up to n bytes that need no look, all at once.
+// skippable skips up to n bytes that need no check, and returns their number.
 func (g *frameGuard) skippable(n int) int {
 	switch g.at {
 	case inBody:
@@ -115,7 +114,7 @@ func (g *frameGuard) skippable(n int) int {
 	return 0
 }
 
-// step takes one byte.
+// step consumes one byte.
 func (g *frameGuard) step(c byte) error {
 	switch g.at {
 	case atHeader:
@@ -164,8 +163,8 @@ func (g *frameGuard) step(c byte) error {
 	return nil
 }
 
-// protocol checks the name and level of the protocol, of which MQTT wants
-// another answer than of anything else that is wrong with a CONNECT.
+// protocol checks the protocol's name and level, for which MQTT requires another reply than for
+// any other error in a CONNECT.
 func (g *frameGuard) protocol() error {
 	switch name := string(g.name[:g.nameLen]); {
 	case name == "MQTT" && (g.version == 4 || g.version == 5), name == "MQIsdp" && g.version == 3:
@@ -176,7 +175,7 @@ func (g *frameGuard) protocol() error {
 	return errProtocolName
 }
 
-// enterField goes on to the field whose length is known, or past it.
+// enterField advances to the field whose length is known, or past it if it is empty.
 func (g *frameGuard) enterField() {
 	if g.at++; g.field == 0 {
 		g.at++
@@ -236,7 +235,7 @@ func (g *frameGuard) propsLength(c byte) error {
 	return err
 }
 
-// varint adds a byte to a number of at most four.
+// varint adds a byte to a variable-length integer of at most four bytes.
 func (g *frameGuard) varint(v *uint32, c byte) (more bool, err error) {
 	if g.shift > 21 {
 		return false, errBadLength
@@ -246,8 +245,7 @@ func (g *frameGuard) varint(v *uint32, c byte) (more bool, err error) {
 	return c&0x80 != 0, nil
 }
 
-// endPacket checks, when all bytes of a packet are in, that it ended where it
-// may.
+// endPacket checks, after the last byte of a packet, that the packet may end here.
 func (g *frameGuard) endPacket() error {
 	if g.left > 0 || g.at == atHeader || g.at == atLength {
 		return nil

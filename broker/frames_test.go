@@ -79,8 +79,8 @@ func checkPieces(g *frameGuard, stream []byte, piece int) error {
 	return nil
 }
 
-// What passes the guard cannot make mochi's decoder panic, however it is cut,
-// and a SUBSCRIBE that mochi decodes passes the guard.
+// A stream that passes the guard cannot make mochi's decoder panic, however it is split, and a
+// SUBSCRIBE that mochi decodes passes the guard.
 func FuzzFrameGuard(f *testing.F) {
 	f.Add(byte(5), []byte{0, 1, 0, 0, 1, 'a'}, byte(3))
 	f.Add(byte(5), []byte{0, 1, 2, 0x0b, 1, 0, 1, 'a', 0}, byte(1))
@@ -100,7 +100,7 @@ func FuzzFrameGuard(f *testing.F) {
 			Remaining: len(body)}}
 		if guarded != nil {
 			if errors.Is(guarded, errBadOptions) {
-				return // mochi takes reserved bits
+				return // mochi accepts reserved bits
 			}
 			if panicked, err := decodes(&pk, body); err == nil && !panicked && len(body) > 0 {
 				t.Errorf("refused (%v), though mochi decodes %x", guarded, body)

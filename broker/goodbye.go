@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// stopConnections ends every device's connection. Devices that speak MQTT 5 get
-// a DISCONNECT with the reason, if they read it within d; earlier versions know
-// no DISCONNECT from the server.
+// stopConnections ends every device's connection. Devices that speak MQTT 5 get a DISCONNECT with
+// the reason, if they read it within d; earlier versions define no DISCONNECT from the server.
 func (b *Broker) stopConnections(d time.Duration) {
 	all := b.registry.connections()
 	var g errgroup.Group

@@ -20,8 +20,8 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// A client id that is not a device's, or a wrong password, is refused with the
-// code that MQTT has for it.
+// A client id that is not a device's, or a wrong password, is refused with the code that MQTT
+// defines for it.
 func TestRefusedConnects(t *testing.T) {
 	b, _ := start(t, nil)
 	good := testClientID(1)
@@ -52,7 +52,7 @@ func TestRefusedConnects(t *testing.T) {
 	}
 }
 
-// waiting devices are let in later.
+// waiting postpones the admission of devices.
 type waiting struct{ *domain }
 
 func (waiting) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
@@ -63,7 +63,7 @@ func (waiting) AuthenticateToken(fleet.DeviceID, string, string, string) (string
 	return "", enrolment.CredentialsLater
 }
 
-// The credentials of a device that cannot be let in now are not called wrong.
+// If a device cannot be admitted now, its credentials are not reported as wrong.
 func TestDeviceTriesAgainLater(t *testing.T) {
 	b, _ := start(t, func(o *Options) { o.Devices = waiting{o.Devices.(*domain)} })
 	for version, want := range map[byte]int{4: 3, 5: 0x88} { // server unavailable
@@ -82,7 +82,7 @@ func TestDeviceTriesAgainLater(t *testing.T) {
 	}
 }
 
-// misnaming lets a device in under another's name.
+// misnaming admits a device under the name of another.
 type misnaming struct{ *domain }
 
 func (misnaming) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
@@ -150,7 +150,7 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// Mochi publishes wills without asking the ACL.
+// Mochi publishes wills without checking the ACL.
 func TestWillForgery(t *testing.T) {
 	for _, version := range []byte{4, 5} {
 		b, _ := start(t, nil)
@@ -177,7 +177,7 @@ func TestWillForgery(t *testing.T) {
 	}
 }
 
-// Mochi reads past the end of this SUBSCRIBE, and its process dies.
+// Mochi reads past the end of this SUBSCRIBE, and the process crashes.
 func TestCrashPacket(t *testing.T) {
 	crash := frame(0x82, append([]byte{0, 1, 0}, str("a")...))
 	for i := range len(crash) {
@@ -185,7 +185,7 @@ func TestCrashPacket(t *testing.T) {
 		bystander := connectRaw(t, b, connectPacket{clientID: testClientID(2)})
 		bystander.serve(nil)
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(1), version: 5})
-		d.write(crash[:i]) // cut anywhere by the network
+		d.write(crash[:i]) // split anywhere by the network
 		time.Sleep(time.Millisecond)
 		d.write(crash[i:])
 		if err := d.ended(deadline); err != nil {
@@ -204,7 +204,7 @@ func TestCrashPacket(t *testing.T) {
 	}
 }
 
-// panicking is a domain with a bug.
+// panicking is a domain whose methods panic.
 type panicking struct{ *domain }
 
 func (panicking) Notified(fleet.DeviceID, string, json.RawMessage) { panic("bug") }
@@ -274,7 +274,7 @@ func TestFirstPacket(t *testing.T) {
 	eventually(t, "counting", func() bool { return b.Stats().Refused["malformed_connect"] == 6 })
 }
 
-// Without free descriptors accepting fails. Afterwards it must go on.
+// Without free descriptors accepting fails. Afterwards it must resume.
 func TestAcceptAfterRunningOutOfDescriptors(t *testing.T) {
 	b, _ := start(t, nil)
 	var was syscall.Rlimit
@@ -288,7 +288,7 @@ func TestAcceptAfterRunningOutOfDescriptors(t *testing.T) {
 	}
 	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was)
 	hogs := hogDescriptors(t)
-	hogs[0].Close() // one for the client's end; the broker gets none
+	hogs[0].Close() // one descriptor for the client's end; none for the broker's
 	d := dialRaw(t, b.Addr())
 	d.write(connectPacket{clientID: testClientID(1), keepalive: 60}.bytes())
 	eventually(t, "accepting fails", func() bool { return b.Stats().AcceptErrors > 3 })
@@ -366,8 +366,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// After a write that failed half way the stream is garbage: it must end, also
-// when whoever wrote, such as mochi's own loop, goes on.
+// After a partial write the stream is garbage. It must end, even if the writer, such as mochi's
+// own loop, continues.
 func TestFailedWriteClosesTheSocket(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()

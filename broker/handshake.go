@@ -9,18 +9,16 @@ import (
 	"time"
 )
 
-// evictAfter is how long a peer may keep a handshake waiting while others wait
-// for its place.
+// evictAfter is how long a peer may delay a handshake while other handshakes wait for its slot.
 const evictAfter = time.Second
 
-// handshakes bounds what TLS handshakes cost. Only so many compute at a time: a
-// handshake costs a millisecond of a core, and when a whole fleet returns, calls
-// to the devices that are back already must not wait for the others. No peer
-// can hold a place among them, since a handshake that waits for bytes gives it
-// up. How many wait is bounded too; when all places are taken, the one that
-// waited longest for its peer makes room.
+// handshakes limits the cost of TLS handshakes. Only a limited number compute at a time: a
+// handshake costs a millisecond of a core, and when a whole fleet returns, calls to devices that
+// are already back must not wait for the others. No peer can occupy a slot, since a handshake
+// gives it up while it waits for bytes. The number of waiting handshakes is limited too: if all
+// places are taken, the handshake that has waited longest for its peer is evicted.
 type handshakes struct {
-	slots chan struct{} // those that compute
+	slots chan struct{} // of the handshakes that compute
 
 	mu      sync.Mutex
 	limit   int
@@ -28,23 +26,23 @@ type handshakes struct {
 	evicted int64
 }
 
-// A handshake is a socket until its TLS session stands.
+// A handshake is a socket until its TLS session is established.
 type handshake struct {
 	net.Conn
 	all      *handshakes
 	deadline time.Time
 	stop     <-chan struct{}
-	slot     bool      // held; belongs to the goroutine that reads
-	finished bool      // belongs to it too
-	since    time.Time // of waiting for the peer; zero while computing; under all.mu
+	slot     bool      // holds a slot; belongs to the reader's goroutine
+	finished bool      // belongs to the reader's goroutine too
+	since    time.Time // start of the wait for the peer; zero while computing; under all.mu
 }
 
 func newHandshakes(computing, limit int) *handshakes {
 	return &handshakes{slots: make(chan struct{}, computing), limit: limit, pending: make(map[*handshake]struct{})}
 }
 
-// room waits until another handshake may begin. It returns false when done is
-// closed first. One goroutine calls it, then add.
+// room waits until another handshake may begin. It returns false if done is closed first. One
+// goroutine calls it, then add.
 func (h *handshakes) room(done <-chan struct{}) bool {
 	for !h.makeRoom(time.Now()) {
 		select {
@@ -56,7 +54,7 @@ func (h *handshakes) room(done <-chan struct{}) bool {
 	return true
 }
 
-// makeRoom evicts a handshake if it has to and may.
+// makeRoom evicts a handshake if that is needed and allowed.
 func (h *handshakes) makeRoom(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,11 +72,11 @@ func (h *handshakes) makeRoom(now time.Time) bool {
 	}
 	delete(h.pending, slowest)
 	h.evicted++
-	_ = slowest.Close() // its reader finds out
+	_ = slowest.Close() // its reader notices
 	return true
 }
 
-// add registers a socket. Until it has sent something it waits for its peer.
+// add registers a socket. It counts as waiting for its peer until the peer sends something.
 func (h *handshakes) add(raw net.Conn, deadline time.Time, stop <-chan struct{}) *handshake {
 	p := &handshake{Conn: raw, all: h, deadline: deadline, stop: stop, since: time.Now()}
 	h.mu.Lock()
@@ -93,8 +91,7 @@ func (h *handshakes) numbers() (pending, evicted int64) {
 	return int64(len(h.pending)), h.evicted
 }
 
-// remove ends the handshake's part in the bounds, however it went. It may be
-// called again.
+// remove ends the handshake's registration, whatever the outcome. It may be called again.
 func (p *handshake) remove() {
 	p.leave()
 	p.finished = true
@@ -103,8 +100,8 @@ func (p *handshake) remove() {
 	delete(p.all.pending, p)
 }
 
-// waits notes that the handshake waits for its peer from now on. It may wait
-// already: for the first bytes since it was accepted.
+// waits records that the handshake now waits for its peer. It may already be waiting, for the
+// first bytes after accept.
 func (p *handshake) waits() {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
@@ -119,7 +116,7 @@ func (p *handshake) computes() {
 	p.since = time.Time{}
 }
 
-// Read gives up the place among those that compute for as long as it waits.
+// Read gives up the handshake's slot while it waits for bytes.
 func (p *handshake) Read(b []byte) (int, error) {
 	if p.finished {
 		return p.Conn.Read(b)
@@ -161,7 +158,7 @@ func (p *handshake) enter() error {
 	}
 }
 
-// shakeHands makes nc a TLS connection. The socket's deadline bounds it.
+// shakeHands performs the TLS handshake of nc. The socket's deadline bounds it.
 func (l *listener) shakeHands(nc *netConn) error {
 	defer nc.handshake.remove()
 	c := tls.Server(nc.handshake, l.tls)

@@ -40,7 +40,7 @@ func dialTLS(t testing.TB, b *Broker, pool *x509.CertPool) *rawDevice {
 	return d
 }
 
-// helloOf is a ClientHello, as bytes.
+// helloOf returns the bytes of a ClientHello.
 func helloOf(t testing.TB) []byte {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -57,8 +57,8 @@ func helloOf(t testing.TB) []byte {
 	return buf[:n]
 }
 
-// Peers that say nothing, a little, or all of a ClientHello and no more keep no
-// place from one that goes on, though only one handshake computes at a time.
+// Peers that send nothing, a part of a ClientHello or only a ClientHello do not block a peer that
+// goes on, though only one handshake computes at a time.
 func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 	b, _, pool := startTLS(t, func(o *Options) { o.MaxHandshakes, o.ConnectTimeout = 1, deadline })
 	hello := helloOf(t)
@@ -78,8 +78,8 @@ func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 	eventually(t, "no place is taken", func() bool { return len(b.tls.shaking.slots) == 0 })
 }
 
-// When all places are taken, the peer that has kept its own waiting longest loses
-// it. Before evictAfter none is evicted.
+// If all places are in use, the peer that has kept its handshake waiting longest is evicted.
+// Before evictAfter none is evicted.
 func TestHandshakesAreBounded(t *testing.T) {
 	b, _, pool := startTLS(t, func(o *Options) { o.MaxPendingHandshakes, o.ConnectTimeout = 4, deadline })
 	begin := time.Now()
@@ -101,8 +101,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	eventually(t, "counting", func() bool { s := b.Stats(); return s.HandshakesEvicted >= 1 && s.Handshakes <= 4 })
 }
 
-// The quarter of the room that handshakes may take leaves the plain listener its
-// own.
+// Handshakes may use a quarter of the capacity, so the plain listener keeps the rest.
 func TestHandshakesLeaveRoom(t *testing.T) {
 	b, _, _ := startTLS(t, func(o *Options) { o.MaxConnections, o.ConnectTimeout = 16, deadline })
 	for range 100 {
@@ -134,9 +133,9 @@ func TestHandshakeGarbage(t *testing.T) {
 	}
 }
 
-// TestHalfOpenStorm opens hundreds of TLS connections that go no further than a
-// ClientHello, and meanwhile calls live devices over both listeners. Set
-// BROKER_HALF_OPEN to measure with thousands, and the usual bound.
+// TestHalfOpenStorm opens hundreds of TLS connections that stop after the ClientHello, and
+// meanwhile calls live devices over both listeners. Set BROKER_HALF_OPEN to measure with
+// thousands and the usual bound.
 func TestHalfOpenStorm(t *testing.T) {
 	storm, _ := strconv.Atoi(os.Getenv("BROKER_HALF_OPEN"))
 	measured, bound := storm > 0, 2048
@@ -154,7 +153,7 @@ func TestHalfOpenStorm(t *testing.T) {
 	eventually(t, "the device is connected", func() bool { return b.registry.connection(secure.id) != nil })
 	secure.serve(nil)
 	for _, d := range []*rawDevice{plain, secure} {
-		_ = d.conn.SetReadDeadline(time.Time{}) // a slow machine takes minutes
+		_ = d.conn.SetReadDeadline(time.Time{}) // a slow machine needs minutes
 	}
 
 	calls := func(until func() bool) (took []time.Duration) {

@@ -20,19 +20,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// deadline bounds every wait of these tests; what is waited for takes
-// milliseconds, except on a machine that is busy with other things.
+// deadline bounds every wait of these tests. The awaited events take milliseconds, except on a
+// busy machine.
 const deadline = time.Minute
 
-// domain is the broker's Devices: it lets in everyone whose password is the
-// client id backwards, and records what the broker reports.
+// domain is the broker's Devices: it admits a device whose password is its client id backwards,
+// and records the broker's reports.
 type domain struct {
 	mu       sync.Mutex
 	events   []string
 	listings []fleet.ToolListing
 	fresh    bool  // no listing is needed
 	software bool  // no device names its hardware
-	saveErr  error // of the next SaveListing
+	saveErr  error // returned by the next SaveListing
 }
 
 func (d *domain) note(format string, args ...any) {
@@ -122,13 +122,13 @@ func (d *domain) happened() string {
 	return strings.Join(d.events, "\n")
 }
 
-// start runs a broker on a free port until the test ends. Tools are not listed
-// unless the test says so.
+// start runs a broker on a free port until the test ends. Tools are not listed unless the test
+// requests it.
 func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
 	t.Helper()
 	d := &domain{fresh: true}
-	// With a vision URL every device gets a request at every connection, which is
-	// how these tests know that a connection is up.
+	// With a vision URL every device gets a request at every connection, which lets these tests
+	// detect that a connection is up.
 	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }}
 	if change != nil {
@@ -159,7 +159,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// call calls a tool as the domain does.
+// makeCall calls a tool as the domain does.
 func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration,
 	late func(fleet.Answer)) (fleet.Answer,
 	error) {
@@ -178,7 +178,7 @@ func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duratio
 	return turn.Send(ctx, fleet.Invocation{Tool: tool, Arguments: json.RawMessage(args)}, late)
 }
 
-// A timeUp is a context whose deadline comes when up is closed.
+// A timeUp is a context whose deadline passes when up is closed.
 type timeUp struct {
 	context.Context
 	up <-chan struct{}
@@ -195,8 +195,8 @@ func (c timeUp) Err() error {
 	}
 }
 
-// callInVain calls a tool that the device does not answer. The time for an answer
-// is up once the call was written, however long that takes.
+// callInVain calls a tool that the device does not answer. The call times out as soon as it has
+// been written, however long the write takes.
 func callInVain(b *Broker, id fleet.DeviceID, tool string, late func(fleet.Answer)) error {
 	turn, err := b.Queue(id, fleet.KindOperator)
 	if err != nil {

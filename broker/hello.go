@@ -8,13 +8,13 @@ import (
 	"fleetd/broker/dialect"
 )
 
-// helloEvery is how often one device's hello is answered.
+// helloEvery is the minimum interval between replies to the hellos of one device.
 const helloEvery = time.Second
 
-// answerHello answers a person who starts to talk to the device. Without a voice
-// server there is no message that says so: a device that gets no answer freezes
-// for ten seconds. So the channel is opened, to nowhere, and closed at once,
-// unless the device would leave with it: see keepsChannel.
+// answerHello replies to the hello that a device sends when a person starts to talk to it.
+// Without a voice server no message can refuse the conversation, and a device that gets no reply
+// freezes for ten seconds. answerHello therefore opens the channel with an unused address and
+// closes it at once, unless that would make the device disconnect: see keepsChannel.
 func (c *connection) answerHello(m dialect.Message, now time.Time) {
 	if c.beginConversation(m, now) {
 		return
@@ -38,8 +38,7 @@ func (c *connection) answerHello(m dialect.Message, now time.Time) {
 
 const discardPort = 9
 
-// voiceAddr is the UDP address in the server hello, to which the device sends its
-// voice.
+// voiceAddr returns the UDP address for the server hello. The device sends its voice there.
 func (c *connection) voiceAddr() (host string, port int) {
 	host, text, err := net.SplitHostPort(c.broker.o.VoiceAddr)
 	if err == nil {

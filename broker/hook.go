@@ -14,9 +14,9 @@ import (
 	"fleetd/fleet/redact"
 )
 
-// A hook decides for mochi who may connect and what they may do. All of it runs
-// on the goroutine that reads the device's socket. Ends of connections are not
-// handled here but in listener.serve, which also sees those that panic.
+// A hook decides for mochi which clients may connect and what they may do. It runs on the
+// goroutine that reads the device's socket. The end of a connection is handled not here but in
+// listener.serve, which also handles connections that panic.
 type hook struct {
 	mqtt.HookBase
 	broker *Broker
@@ -40,8 +40,8 @@ func carrierOf(cl *mqtt.Client) *mqttCarrier {
 	return nil
 }
 
-// OnPacketRead sees each packet before mochi acts on it. [packets.ErrRejectPacket]
-// ends the connection; mochi takes no notice of other errors.
+// OnPacketRead sees each packet before mochi acts on it. [packets.ErrRejectPacket] ends the
+// connection; mochi ignores other errors.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	c := carrierOf(cl)
 	if c == nil {
@@ -63,10 +63,9 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 	return pk, nil
 }
 
-// connecting takes out of a CONNECT what the fleet does not offer. Mochi would
-// publish a will without asking the ACL, so that one device could forge a call
-// to another, and would keep sessions of devices that are gone. The dialect is
-// shown the will.
+// connecting removes from a CONNECT what the broker does not offer. Mochi would publish a will
+// without checking the ACL, so one device could forge a call to another, and would keep sessions
+// of devices that are gone. The will is passed to the dialect.
 func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if pk.FixedHeader.Type != packets.Connect {
 		return pk, nil // mochi ends the connection
@@ -85,13 +84,13 @@ func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, e
 	pk.Connect.WillTopic, pk.Connect.WillPayload = "", nil
 	pk.Connect.WillProperties = packets.Properties{}
 	pk.Connect.Clean = true
-	// An empty password is a wrong one. Mochi would answer that it is malformed.
+	// An empty password counts as a wrong password. Mochi would call it malformed.
 	pk.Connect.PasswordFlag = len(pk.Connect.Password) > 0
 	return pk, nil
 }
 
-// malformedConnect finds what mochi does not, or would answer in MQTT 3.1.1 with
-// a code that it does not have.
+// malformedConnect detects errors that mochi does not detect, or would report in MQTT 3.1.1 with
+// a code that this version does not have.
 func malformedConnect(pk *packets.Packet) bool {
 	c := &pk.Connect
 	switch {
@@ -104,10 +103,9 @@ func malformedConnect(pk *packets.Packet) bool {
 	return false
 }
 
-// OnPacketEncode adds to the CONNACK of MQTT 5 clients the limits and missing
-// features that mochi leaves out; mochi itself adds what else differs from the
-// CONNECT. It also runs outside of listener.serve, where a panic would end the
-// process.
+// OnPacketEncode adds to the CONNACK of MQTT 5 clients the limits and missing features that mochi
+// leaves out; mochi adds the other differences from the CONNECT. It also runs outside of
+// listener.serve, where a panic would end the process.
 func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	if pk.FixedHeader.Type != packets.Connack || pk.ReasonCode != packets.CodeSuccess.Code {
 		return pk
@@ -135,9 +133,9 @@ func available(set bool) byte {
 	return 0
 }
 
-// OnConnect refuses what cannot be a device of the fleet, and binds the connection to
-// the device that the credentials belong to. Mochi's hook for the latter knows one code of
-// refusal alone.
+// OnConnect refuses clients that cannot be a device of the fleet, and binds the connection to the
+// device that the credentials belong to. It does the latter here because mochi's authentication
+// hook can refuse with one code only.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	said := connectOf(cl, &pk)
 	speaks, id := h.broker.o.overMQTT(said)
@@ -154,7 +152,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	return nil
 }
 
-// connectOf is what a dialect is recognised by.
+// connectOf returns the properties of a CONNECT that identify its dialect.
 func connectOf(cl *mqtt.Client, pk *packets.Packet) dialect.Connect {
 	c := dialect.Connect{ClientID: cl.ID, Version: pk.ProtocolVersion}
 	if nc, ok := cl.Net.Conn.(*netConn); ok && nc.will != nil {
@@ -166,8 +164,8 @@ func connectOf(cl *mqtt.Client, pk *packets.Packet) dialect.Connect {
 	return c
 }
 
-// connectRefusal finds what a CONNECT must not say. speaks is nil if no dialect
-// knows the client.
+// connectRefusal returns the code and reason for refusing a CONNECT. speaks is nil if no dialect
+// recognises the client.
 func connectRefusal(said dialect.Connect, pk *packets.Packet, speaks dialect.Dialect) (code packets.Code,
 	reason string) {
 	mayRetain := said.Version < 5 || speaks != nil && speaks.Opening().Retain
@@ -186,12 +184,12 @@ func connectRefusal(said dialect.Connect, pk *packets.Packet, speaks dialect.Dia
 
 const (
 	defaultKeepalive = 240   // seconds; the default of stock firmware
-	maxKeepalive     = 43690 // mochi multiplies by 1.5 in 16 bits: more wraps round
+	maxKeepalive     = 43690 // mochi multiplies by 1.5 in 16 bits: a higher value wraps around
 )
 
-// clampKeepalive bounds the time after which a silent connection is closed. The
-// CONNACK gives MQTT 5 devices the value. MQTT 3.1.1 has no such field: a device
-// without a keepalive is left to TCP's.
+// clampKeepalive limits the time after which a silent connection is closed. The CONNACK gives
+// MQTT 5 devices the value. MQTT 3.1.1 has no such field: for a device without a keepalive only
+// TCP's keepalive remains.
 func clampKeepalive(cl *mqtt.Client) {
 	v5 := cl.Properties.ProtocolVersion >= 5
 	switch {
@@ -205,19 +203,19 @@ func clampKeepalive(cl *mqtt.Client) {
 	cl.State.ServerKeepalive = v5
 }
 
-// OnConnectAuthenticate follows OnConnect, which did it.
+// OnConnectAuthenticate reports whether OnConnect authenticated the device.
 func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
 	return carrierOf(cl) != nil
 }
 
-// authenticate binds the connection to the device that the credentials belong to. A
-// device that cannot be let in now is to try again: its credentials are not wrong.
+// authenticate binds the connection to the device that the credentials belong to. A device that
+// cannot be admitted now is invited to try again, since its credentials are not wrong.
 func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.Dialect, named fleet.DeviceID) (
 	code packets.Code, reason string) {
 	b := h.broker
 	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password, hostOf(cl.Net.Remote))
 	if err == nil && id != named {
-		err = errors.New("the client id names another device than the credentials")
+		err = errors.New("the client id names a different device than the credentials")
 	}
 	nc, ok := cl.Net.Conn.(*netConn)
 	switch {
@@ -242,9 +240,9 @@ func refusal(err error) string {
 	return "credentials"
 }
 
-// OnSessionEstablish runs before mochi takes over an older session of the same
-// client id. That would write to the old socket, and wait for seconds if it is
-// stuck, so the old connection is stopped first.
+// OnSessionEstablish runs before mochi takes over an older session of the same client id. The
+// takeover would write to the old socket, and wait for seconds if it is stuck, so the old
+// connection is stopped first.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	h.broker.establish(carrierOf(cl).connection)
 }
@@ -253,7 +251,7 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	h.broker.established(carrierOf(cl).connection)
 }
 
-// OnACLCheck allows the topics that the device's dialect has.
+// OnACLCheck allows the topics of the device's dialect.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	c := carrierOf(cl)
 	if c == nil {
@@ -265,8 +263,8 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	return c.dialect.MaySubscribe(topic)
 }
 
-// OnSubscribed runs before mochi sends the codes, and says more exactly why a
-// subscription of MQTT 5 is refused.
+// OnSubscribed runs before mochi sends the codes. It gives MQTT 5 devices a more exact reason for
+// a refused subscription.
 func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 	c := carrierOf(cl)
 	if c == nil || !c.v5() {
@@ -284,7 +282,7 @@ func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 	}
 }
 
-// OnPublish takes what a device says. It goes nowhere else.
+// OnPublish receives a device's message. The message is not routed further.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if c := carrierOf(cl); c != nil {
 		c.receive(pk.TopicName, pk.Payload)
@@ -292,7 +290,7 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 	return pk, packets.CodeSuccessIgnore
 }
 
-// refused counts a refused CONNECT and logs it now and then.
+// refused counts a refused CONNECT and logs it occasionally.
 func (b *Broker) refused(cl *mqtt.Client, reason string) {
 	b.stats.refuse(reason)
 	if ok, skipped := b.refusals.allow(cl.ID+reason, time.Now()); ok {

@@ -11,12 +11,12 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// maxInventories is how many different inventories are kept to be shared. A
-// fleet has one per firmware build.
+// maxInventories is how many different inventories are cached to be shared. A fleet has one per
+// firmware build.
 const maxInventories = 256
 
-// inventories gives equal lists of tools one memory: ten thousand devices with
-// the same firmware hold the list once.
+// inventories shares the memory of equal tool lists: ten thousand devices with the same firmware
+// use one copy of the list.
 type inventories struct {
 	known *bounded.Cache[string, fleet.Inventory]
 }
@@ -31,9 +31,8 @@ func (all *inventories) of(tools []fleet.Tool) fleet.Inventory {
 	return inv
 }
 
-// inventoryID is the SHA-256 of the tools, in the device's order, with the keys
-// of their schemas sorted: firmware builds may print the same schema in another
-// order of keys.
+// inventoryID returns the SHA-256 of the tools, in the device's order, with the keys of their
+// schemas sorted: firmware builds may print the same schema in another order of keys.
 func inventoryID(tools []fleet.Tool) string {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
@@ -44,7 +43,7 @@ func inventoryID(tools []fleet.Tool) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// canonical sorts the keys of objects. Numbers stay as they were written.
+// canonical sorts the keys of objects. Numbers keep their original text.
 func canonical(schema json.RawMessage) json.RawMessage {
 	dec := json.NewDecoder(bytes.NewReader(schema))
 	dec.UseNumber()

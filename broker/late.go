@@ -7,12 +7,12 @@ import (
 	"fleetd/mcp"
 )
 
-// maxSent is how many given-up calls of a device are remembered. A device
-// answers in order, so an answer to an older one is not to be expected.
+// maxSent is how many abandoned calls of a device are remembered. A device answers in order, so
+// an older call is not expected to be answered.
 const maxSent = 16
 
-// A sentCall is a call that was sent. It is remembered from before the sending
-// until its answer, so that an answer finds it at any moment.
+// A sentCall is a call that was sent. It is recorded before the call is sent and removed at its
+// answer, so an answer always finds it.
 type sentCall struct {
 	id   int32
 	tool string
@@ -20,7 +20,7 @@ type sentCall struct {
 
 	// Under device.mu.
 	givenUp bool
-	answer  *mcp.Answer // came between the session's giving up and giveUp
+	answer  *mcp.Answer // arrived after the session gave up and before giveUp
 }
 
 func (d *device) remember(s *sentCall) {
@@ -34,7 +34,7 @@ func (d *device) remember(s *sentCall) {
 	d.sent = append(d.sent, s)
 }
 
-// settle forgets a call that was answered in time or not sent.
+// settle removes a call that was answered in time or not sent.
 func (d *device) settle(s *sentCall) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,8 @@ func (d *device) drop(s *sentCall) {
 	}
 }
 
-// giveUp leaves the call to its late answer, unless that has just come.
+// giveUp leaves the call waiting for a late answer. If the answer has already arrived, giveUp
+// returns it.
 func (d *device) giveUp(s *sentCall) (mcp.Answer, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +60,7 @@ func (d *device) giveUp(s *sentCall) (mcp.Answer, bool) {
 	return mcp.Answer{}, false
 }
 
-// answerTo finds the call that a answers and returns it if it was given up.
+// answerTo finds the call that a answers and returns it if the call was given up.
 func (d *device) answerTo(a mcp.Answer) *sentCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +77,7 @@ func (d *device) answerTo(a mcp.Answer) *sentCall {
 	return s
 }
 
-// unmatched takes an answer that no request of this connection waits for.
+// unmatched handles an answer that matches no pending request of this connection.
 func (c *connection) unmatched(a mcp.Answer) {
 	c.answered()
 	s := c.device.answerTo(a)

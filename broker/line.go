@@ -6,25 +6,25 @@ import (
 	"fleetd/fleet"
 )
 
-// maxWaiting is how many calls may wait for one device, besides the one in
-// flight; maxSpoken is how many of voice models may, in addition.
+// maxWaiting is how many calls may wait for one device, besides the call in flight; maxSpoken is
+// how many calls of voice models may wait in addition.
 const (
 	maxWaiting = 16
 	maxSpoken  = 8
 )
 
-// A line orders what one device is asked over one connection. Devices work on
-// one request at a time, and have memory for little more. Listing a device's
-// tools takes its place in line like a call: a call waits for one step of it at
-// most, and the listing is not put off for ever on a busy device.
+// A line orders the requests to one device over one connection. Devices work on one request at a
+// time, and have little memory for more. Listing a device's tools joins the line like a call: a
+// call waits for at most one step of the listing, and a busy device cannot postpone the listing
+// for ever.
 //
-// Somebody stands at the device and waits for what the voice model calls: such a
-// call goes before all others that wait, but for every second turn. Neither kind
-// of call takes the other's room.
+// A person at the device waits for the calls of the voice model: these calls go before all other
+// waiting calls, except at every second turn. Neither kind of call uses the capacity of the
+// other.
 type line struct {
 	current *turn
-	waiting []*turn // in the order of their coming
-	spoken  int     // of these, those of voice models
+	waiting []*turn // in order of arrival
+	spoken  int     // how many of waiting are calls of voice models
 }
 
 func (l *line) enter(t *turn) {
@@ -45,13 +45,13 @@ func (l *line) leave(i int) *turn {
 	return t
 }
 
-// next is the index of the turn that comes after one that was spoken or not;
-// something waits.
+// next returns the index of the next turn, given whether the last turn was spoken. waiting must
+// not be empty.
 func (l *line) next(wasSpoken bool) int {
 	return max(0, slices.IndexFunc(l.waiting, func(t *turn) bool { return t.spoken != wasSpoken }))
 }
 
-// A turn is a place in line.
+// A turn is a position in the line.
 type turn struct {
 	c      *connection
 	id     int32
@@ -82,8 +82,8 @@ func (b *Broker) Queue(id fleet.DeviceID, by fleet.PrincipalKind) (fleet.Turn, e
 	return t, nil
 }
 
-// Introduced reports whether the device is connected, and the first requests on its
-// connection are over, or failed for now.
+// Introduced reports whether the device is connected and the first requests on its connection
+// have ended, even if they failed for now.
 func (b *Broker) Introduced(id fleet.DeviceID) bool {
 	c := b.registry.connection(id)
 	if c == nil {
@@ -94,8 +94,7 @@ func (b *Broker) Introduced(id fleet.DeviceID) bool {
 	return c.cause == nil && (c.onboarding.done || c.onboarding.logged)
 }
 
-// join appends a turn if no more than limit, spoken or not as it is, wait before
-// it.
+// join appends a turn if at most limit turns with the same value of spoken wait before it.
 func (c *connection) join(spoken bool, limit int) (*turn, error) {
 	t := &turn{c: c, id: c.device.ids.Next(), spoken: spoken, ready: now}
 	c.mu.Lock()
@@ -122,7 +121,7 @@ func (t *turn) Ready() <-chan struct{} { return t.ready }
 func (t *turn) Lost() <-chan struct{}  { return t.c.lost }
 func (t *turn) RPCID() int32           { return t.id }
 
-// Done gives the turn back.
+// Done ends the turn.
 func (t *turn) Done() {
 	c := t.c
 	c.mu.Lock()

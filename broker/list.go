@@ -18,8 +18,8 @@ func (c *connection) listTools(ctx context.Context) (tools []fleet.Tool, partial
 	if anyUserOnly(all) || len(all) == 0 {
 		return toTools(all, nil), partial, nil
 	}
-	// Older firmware does not name the audience: it leaves user-only tools out of
-	// the public list.
+	// Older firmware does not state the audience: it leaves user-only tools out of the public
+	// list.
 	public, publicPartial, err := c.list(ctx, false)
 	if err != nil {
 		return nil, false, err
@@ -38,9 +38,9 @@ func (c *connection) list(ctx context.Context, withUserTools bool) (tools []mcp.
 	return tools, false, err
 }
 
-// incomplete reports whether the list is partial and stays so: another request
-// would return the same. Stock firmware answers with an error when a tool is
-// too large for a page, and when it has no tool to list.
+// incomplete reports whether err leaves the list permanently partial: another request would
+// return the same. Stock firmware answers with an error when a tool is too large for a page, and
+// when it has no tool to list.
 func incomplete(err error, listed int) bool {
 	_, refused := errors.AsType[*mcp.Error](err)
 	limit := errors.Is(err, mcp.ErrTooLarge) || errors.Is(err, mcp.ErrMalformed)
@@ -64,8 +64,8 @@ func names(tools []mcp.Tool) map[string]bool {
 	return m
 }
 
-// toTools translates tools. Those missing in public, if there is one, are for
-// people only.
+// toTools translates tools. If public is not nil, tools that are missing in it are for people
+// only.
 func toTools(tools []mcp.Tool, public map[string]bool) []fleet.Tool {
 	out := make([]fleet.Tool, len(tools))
 	for i, t := range tools {

@@ -13,9 +13,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 )
 
-// A listener accepts sockets for mochi and does not let them harm the process:
-// accepting goes on after errors, a socket that says nothing is closed, and a
-// panic costs one connection.
+// A listener accepts sockets for mochi and protects the process from them: it continues to accept
+// after errors, closes silent sockets, and limits a panic to one connection.
 type listener struct {
 	broker   *Broker
 	id       string // "mqtt" or "mqtts": the transport's name
@@ -24,7 +23,7 @@ type listener struct {
 	shaking  *handshakes     // nil for plain
 	life     context.Context // until stop
 	end      context.CancelFunc
-	ended    chan struct{} // closed when Serve returns: handlers gets no more then
+	ended    chan struct{} // closed when Serve returns: no handler is added later
 	handlers sync.WaitGroup
 
 	mu    sync.Mutex
@@ -33,7 +32,7 @@ type listener struct {
 
 var _ listeners.Listener = (*listener)(nil)
 
-// Go's default of a probe every 15 s would keep waking idle radios.
+// Go's default, a probe every 15 s, would keep waking idle radios.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Minute, Interval: 30 * time.Second, Count: 3}
 
 func (b *Broker) newListener(id, addr string) (*listener, error) {
@@ -58,18 +57,18 @@ func (l *listener) addr() net.Addr {
 	return l.ln.Addr()
 }
 
-func (l *listener) Init(*slog.Logger) error { return nil } // bound already
+func (l *listener) Init(*slog.Logger) error { return nil } // already bound
 func (l *listener) ID() string              { return l.id }
 func (l *listener) Address() string         { return l.ln.Addr().String() }
 func (l *listener) Protocol() string        { return l.id }
 
-// Close is called by mochi, after Run has closed everything in better order.
+// Close is called by mochi after Run has closed everything in a better order.
 func (l *listener) Close(listeners.CloseFn) { l.stop() }
 
 // stop ends accepting.
 func (l *listener) stop() {
 	l.end()
-	_ = l.ln.Close() // an error is that of a second stop
+	_ = l.ln.Close() // an error only means a second stop
 }
 
 func (l *listener) closeConnections() {
@@ -88,9 +87,9 @@ func (l *listener) snapshot() []*netConn {
 	return all
 }
 
-// Serve accepts until the listener is stopped. An error, such as a moment
-// without free descriptors, is waited out: mochi's own listener would end here
-// and no device could connect until a restart.
+// Serve accepts until the listener is stopped. It waits and retries after an error, such as a
+// temporary lack of descriptors: mochi's own listener would end here and no device could connect
+// until a restart.
 func (l *listener) Serve(establish listeners.EstablishFn) {
 	defer close(l.ended)
 	wait := time.Duration(0)
@@ -109,9 +108,9 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 	}
 }
 
-// mayAccept waits until there is room for another socket, and returns false when
-// the listener is stopped first. Unfinished TLS handshakes take a quarter of the
-// room at most, so that they cannot keep others out.
+// mayAccept waits until there is room for another socket, and returns false if the listener is
+// stopped first. Unfinished TLS handshakes use at most a quarter of the capacity, so they cannot
+// keep others out.
 func (l *listener) mayAccept() bool {
 	return (l.shaking == nil || l.shaking.room(l.life.Done())) && l.broker.gate.Acquire(l.life, 1) == nil
 }
@@ -121,7 +120,7 @@ const maxAcceptWait = 500 * time.Millisecond
 func (l *listener) backOff(last time.Duration, err error) time.Duration {
 	l.broker.stats.acceptErrors.Add(1)
 	if last == 0 {
-		l.broker.log.Error("accepting connections failed, trying on", "listener", l.id, "err", err)
+		l.broker.log.Error("accepting connections failed; retrying", "listener", l.id, "err", err)
 	}
 	wait := min(max(5*time.Millisecond, 2*last), maxAcceptWait)
 	select {
@@ -131,15 +130,15 @@ func (l *listener) backOff(last time.Duration, err error) time.Duration {
 	return wait
 }
 
-// start serves one socket on its own goroutine. The socket is counted before the
-// goroutine runs, so that closeConnections misses none.
+// start serves one socket on a separate goroutine. The socket is counted before the goroutine
+// runs, so closeConnections misses none.
 func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.broker.o.WriteTimeout}
 	deadline := time.Now().Add(l.broker.o.ConnectTimeout)
 	if l.shaking != nil {
 		nc.handshake = l.shaking.add(raw, deadline, l.life.Done())
 	} else if tcp, ok := raw.(*net.TCPConn); ok {
-		nc.plain, _ = tcp.SyscallConn() // an error is of a connection that is not one
+		nc.plain, _ = tcp.SyscallConn() // an error means that tcp is not a connection
 	}
 	l.handlers.Add(1)
 	l.mu.Lock()
@@ -154,7 +153,7 @@ func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
 func (l *listener) finish(nc *netConn) {
 	_ = nc.Close()
 	if nc.handshake != nil {
-		nc.handshake.remove() // it may not have come to shakeHands
+		nc.handshake.remove() // needed if shakeHands was not reached
 	}
 	l.mu.Lock()
 	delete(l.conns, nc)
@@ -163,9 +162,9 @@ func (l *listener) finish(nc *netConn) {
 	l.handlers.Done()
 }
 
-// serve runs one connection to its end. Mochi reads, decodes and calls the hook
-// on this goroutine, so that recovering here contains a panic in any of them;
-// its own end-of-connection hook is skipped then, so ends are handled here.
+// serve runs one connection to its end. Mochi reads, decodes and calls the hook on this
+// goroutine, so recovering here contains a panic in any of them. Such a panic skips mochi's
+// end-of-connection hook, so the end is handled here.
 func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.EstablishFn) {
 	var err error
 	defer func() {

@@ -11,8 +11,7 @@ import (
 	"fleetd/fleet/call"
 )
 
-// records takes every record at once, so that a benchmark measures the way to
-// the device and back.
+// records accepts every record at once, so a benchmark measures the path to the device and back.
 type records struct {
 	call.Store
 	fleet.DeviceStore
@@ -31,8 +30,8 @@ func (records) Inventory(context.Context, string) (*fleet.Inventory, error) {
 		`{"type":"object","properties":{"volume":{"type":"integer","minimum":0,"maximum":100}},"required":["volume"]}`)}}}, nil
 }
 
-// BenchmarkMake measures calls as the domain makes them, without a database, to
-// as many devices at a time.
+// BenchmarkMake measures calls as the domain makes them, without a database, to several numbers
+// of devices at a time.
 func BenchmarkMake(bench *testing.B) {
 	const devices = 64
 	b, _ := start(bench, nil)

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Setting a connection up takes its goroutines deep into decoders, and their
-// stacks grow to 16 or 32 KB. An idle connection needs a tenth of that, but
-// stacks shrink only when the collector runs, by half at a time, and a broker
-// that has gone quiet after a storm gives it no cause to run. So it is made to.
+// Setting up a connection takes its goroutines deep into decoders, and their stacks grow to 16 or
+// 32 KB. An idle connection needs a tenth of that, but stacks shrink only when the collector
+// runs, by half at a time, and the collector has no reason to run in a broker that is quiet after
+// a storm. The broker therefore runs it.
 const (
-	stormSize    = 500             // connections since the last time that make it worth the while
-	settleEvery  = 4 * time.Second // between looks; a storm is over when none came in between
-	settlePasses = 3               // 32 KB to 4 KB
+	stormSize    = 500             // new connections that make a collection worthwhile
+	settleEvery  = 4 * time.Second // between checks; a storm is over when a check finds no new connection
+	settlePasses = 3               // shrinks 32 KB to 4 KB
 )
 
-// A settler notices the end of a storm.
+// A settler detects the end of a storm of connections.
 type settler struct {
-	seen, settled int64 // connects so far: at the last look, and when memory was last returned
+	seen, settled int64 // number of CONNECTs at the last check, and when memory was last returned
 }
 
-// over reports whether a storm has ended, given the connects so far.
+// over reports whether a storm has ended, given the number of CONNECTs so far.
 func (s *settler) over(connects int64) bool {
 	quiet := connects == s.seen
 	s.seen = connects
@@ -33,31 +33,31 @@ func (s *settler) over(connects int64) bool {
 	return true
 }
 
-// returnMemory takes some 100 ms of the processor for 10,000 connections.
+// returnMemory returns unused stack memory to the system. It takes some 100 ms of processor time
+// for 10,000 connections.
 func returnMemory() {
 	for range settlePasses {
 		debug.FreeOSMemory()
 	}
 }
 
-// Between two collections the heap may grow by a share of what is in use,
-// stacks included: with Go's 100 % an idle fleet would take twice the memory
-// that it needs, and a small busy one would spend a fifth of its time
-// collecting. So a small process may grow by roomy, a large one by half, and
-// one that carries many calls by more, for as long as it does.
+// Between two collections the heap may grow by a percentage of the memory in use, stacks
+// included. With Go's 100 % an idle fleet would use twice the memory that it needs, and a small
+// busy one would spend a fifth of its time collecting. A small process may therefore grow by
+// roomy, a large one by half, and one that carries many calls by more while it does.
 const (
 	roomy           = 64 << 20
 	leastGCPercent  = 50
 	busyGCPercent   = 250
 	mostGCPercent   = 400
-	gcPercentChange = 10 // smaller changes are not worth stopping the world
+	gcPercentChange = 10 // smaller changes do not justify stopping the world
 
 	paceEvery  = 500 * time.Millisecond
 	busyRate   = 200              // messages from devices a second
-	quietAfter = 20 * time.Second // a busy process takes a breath now and then
+	quietAfter = 20 * time.Second // a busy process has short pauses
 )
 
-// gcPercent is the collector's setting for so many bytes in use.
+// gcPercent returns the collector's setting for the bytes in use.
 func gcPercent(inUse uint64, busy bool) int {
 	percent := max(leastGCPercent, min(mostGCPercent, int(100*roomy/max(inUse, 1))))
 	if busy {
@@ -66,11 +66,11 @@ func gcPercent(inUse uint64, busy bool) int {
 	return percent
 }
 
-// A pacer keeps the collector's setting in step with the process's size and
-// work, unless GOGC in the environment says what is wanted.
+// A pacer adjusts the collector's setting to the process's size and load, unless the environment
+// sets GOGC.
 type pacer struct {
 	percent  int
-	messages int64     // so far, at the last look
+	messages int64     // received up to the last check
 	busyTill time.Time // zero while quiet
 	samples  [2]metrics.Sample
 }
@@ -82,8 +82,8 @@ func newPacer() *pacer {
 	return p
 }
 
-// work notes how many messages came so far, and reports whether the process is
-// busy and whether it has just ceased to be.
+// work records how many messages have been received, and reports whether the process is busy and
+// whether it has just stopped being busy.
 func (p *pacer) work(messages int64, now time.Time) (busy, over bool) {
 	came := messages - p.messages
 	p.messages = messages

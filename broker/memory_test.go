@@ -48,7 +48,7 @@ func TestPacerNoticesWorkAndItsEnd(t *testing.T) {
 	}{
 		{10, paceEvery, false, false},
 		{1000, paceEvery, true, false},
-		{1001, paceEvery, true, false}, // a breath
+		{1001, paceEvery, true, false}, // a pause
 		{1001, quietAfter, false, true},
 		{1001, paceEvery, false, false},
 	} {

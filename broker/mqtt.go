@@ -19,26 +19,24 @@ type mqttCarrier struct {
 	client *mqtt.Client
 	outbox outbox // under connection.mu
 
-	// These belong to the goroutine that reads.
+	// These belong to the reader's goroutine.
 	topic       string              // of the latest plain message
-	expiryAsked bool                // CONNECT asked for a session that outlives the connection
-	unreleased  map[uint16]struct{} // QoS 2 messages that were received, until their PUBREL
+	expiryAsked bool                // CONNECT requested a session that outlives the connection
+	unreleased  map[uint16]struct{} // received QoS 2 messages that await their PUBREL
 }
 
-// v5 reports whether the device speaks MQTT 5, and so knows a DISCONNECT from
-// the server and reasons in what acknowledges its messages.
+// v5 reports whether the device speaks MQTT 5, which defines a DISCONNECT from the server and
+// reason codes in acknowledgements.
 func (c *mqttCarrier) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
 
 func (c *mqttCarrier) greeted(int)       {}
 func (c *mqttCarrier) stream() Stream    { return nil }
 func (c *mqttCarrier) localHost() string { return hostOf(c.client.Net.Conn.LocalAddr().String()) }
 
-// finish drops what waits: no dialect over MQTT ends its connection with a
-// conversation.
+// finish drops the queued messages: no dialect over MQTT ends its connection with a conversation.
 func (c *mqttCarrier) finish() { c.stop(errConversationOver) }
 
-// farewell sends a device of MQTT 5 a DISCONNECT. Earlier versions know none from
-// the server.
+// farewell sends an MQTT 5 device a DISCONNECT. Earlier versions define none from the server.
 func (c *mqttCarrier) farewell(why causeError, d time.Duration) {
 	if !c.v5() {
 		return
@@ -62,7 +60,7 @@ func (c *mqttCarrier) silence(err error) (causeError, bool) {
 		errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// say sends a device of MQTT 5 a DISCONNECT with the reason.
+// say sends an MQTT 5 device a DISCONNECT with the reason.
 func (c *mqttCarrier) say(why packets.Code) error {
 	return c.client.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
@@ -70,13 +68,13 @@ func (c *mqttCarrier) say(why packets.Code) error {
 	})
 }
 
-// broken ends the connection of a device that breaks the rules of MQTT. It runs
-// on the goroutine that reads.
+// broken ends the connection of a device that violates the MQTT protocol. It runs on the reader's
+// goroutine.
 func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
 	b := c.broker
 	b.stats.protocolErrors.Add(1)
 	if ok, skipped := b.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
-		b.log.Warn("connection ended: the device breaks the rules of MQTT", "device", c.Device, "remote", c.RemoteAddr,
+		b.log.Warn("connection ended: the device violates the MQTT protocol", "device", c.Device, "remote", c.RemoteAddr,
 			"code", how.Code, "reason", cause.Text, "not_logged", skipped)
 	}
 	if c.v5() && c.established {
@@ -85,8 +83,7 @@ func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
 	c.stop(cause)
 }
 
-// ended cleans up after a connection, however it came to its end. err is what
-// mochi made of it.
+// ended cleans up after a connection, whatever ended it. err is the error that mochi returned.
 func (b *Broker) ended(nc *netConn, err error) {
 	c := nc.carrier
 	if c == nil {
@@ -94,13 +91,13 @@ func (b *Broker) ended(nc *netConn, err error) {
 		return
 	}
 	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
-		b.server.Clients.Delete(c.ClientID) // left there after a panic
+		b.server.Clients.Delete(c.ClientID) // still there after a panic
 	}
 	b.endConnection(c.connection, err)
 }
 
-// endedUnknown counts sockets that never became a device's. What the hook
-// refused is counted already.
+// endedUnknown counts sockets that were never bound to a device. Sockets that the hook refused
+// are already counted.
 func (b *Broker) endedUnknown(err error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -113,9 +110,9 @@ func (b *Broker) endedUnknown(err error) {
 	}
 }
 
-// handle receives the messages that b begins with and returns how many bytes they
-// take. The rest is for mochi: it begins with a packet that is not QoS 0 to a topic
-// of the device without properties, or not complete.
+// handle processes the messages at the start of b and returns their length in bytes. The rest is
+// left to mochi: it begins with an incomplete packet, or with one that is not a QoS 0 message
+// without properties to a topic of the device.
 func (c *mqttCarrier) handle(b []byte) (handled int) {
 	payload, next := c.plainMessage(b)
 	if next == 0 {
@@ -133,8 +130,8 @@ func (c *mqttCarrier) handle(b []byte) (handled int) {
 	return handled
 }
 
-// plainMessage returns the payload of the packet that b begins with, and its
-// length; 0 if it is a packet that handle leaves to mochi. The topic is c.topic.
+// plainMessage returns the payload and the length of the packet at the start of b. The length is
+// 0 if handle must leave the packet to mochi. The topic is c.topic.
 func (c *mqttCarrier) plainMessage(b []byte) (payload []byte, length int) {
 	if len(b) < 2 || b[0] != packetPublish<<4 {
 		return nil, 0
@@ -162,8 +159,8 @@ func (c *mqttCarrier) plainMessage(b []byte) (payload []byte, length int) {
 	return payload[1:], length
 }
 
-// publishesTo reports whether the device may publish to the topic, which becomes
-// c.topic. A device publishes to the same one nearly always: that costs no memory.
+// publishesTo reports whether the device may publish to the topic, which becomes c.topic. A
+// device nearly always publishes to the same topic; that case allocates nothing.
 func (c *mqttCarrier) publishesTo(topic []byte) bool {
 	if string(topic) == c.topic {
 		return len(topic) > 0
@@ -179,7 +176,7 @@ func (c *mqttCarrier) publishesTo(topic []byte) bool {
 // maxFixedHeader is the longest fixed header of an MQTT packet.
 const maxFixedHeader = 1 + binary.MaxVarintLen32
 
-// begin returns a PUBLISH packet without its fixed header, which comes last.
+// begin returns a PUBLISH packet with room for its fixed header, which endPublish fills in.
 func (c *mqttCarrier) begin(to dialect.Address, size int) []byte {
 	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(to.Topic)+1+size)
 	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(to.Topic))), to.Topic...)
@@ -189,7 +186,7 @@ func (c *mqttCarrier) begin(to dialect.Address, size int) []byte {
 	return packet
 }
 
-// appendProperties appends user properties of MQTT 5.
+// appendProperties appends MQTT 5 user properties.
 func appendProperties(packet []byte, properties []dialect.Property) []byte {
 	size := 0
 	for _, p := range properties {
@@ -206,7 +203,7 @@ func appendProperties(packet []byte, properties []dialect.Property) []byte {
 
 const propertyUser = 0x26
 
-// endPublish fills in the fixed header. QoS 0: a device does not distinguish a
+// endPublish fills in the fixed header. It uses QoS 0, because a device cannot distinguish a
 // repeated call from a new one.
 func endPublish(packet []byte) []byte {
 	header := binary.AppendUvarint([]byte{packetPublish << 4}, uint64(len(packet)-maxFixedHeader))

@@ -13,26 +13,25 @@ import (
 	"fleetd/broker/dialect"
 )
 
-// A netConn is a device's socket as mochi sees it. It refuses bytes that mochi
-// must not see, and does not let a device that takes nothing block a writer.
+// A netConn is a device's socket as mochi sees it. It refuses bytes that mochi must not see, and
+// does not let a device that reads nothing block a writer.
 type netConn struct {
-	net.Conn                     // what to read from and write to: the socket, or TLS over it
+	net.Conn                     // for reads and writes: the socket, or TLS over it
 	raw          net.Conn        // the socket
-	plain        syscall.RawConn // the socket, unless there is TLS over it
-	remote       net.Addr        // the device's, if a proxy says it; nil: the socket's
+	plain        syscall.RawConn // the socket; nil with TLS
+	remote       net.Addr        // the device's address as a proxy reports it; nil: the socket's
 	writeTimeout time.Duration
-	handshake    *handshake // over TLS
+	handshake    *handshake // with TLS only
 
-	// The rest belongs to the goroutine that reads.
+	// The rest belongs to the reader's goroutine.
 	guard   frameGuard
-	bad     error         // what is wrong with the bytes after those that were read
-	will    *dialect.Will // of CONNECT, until it is accepted; nil without one
-	carrier *mqttCarrier  // nil until the device is known
+	bad     error         // the error in the bytes after those already returned
+	will    *dialect.Will // from CONNECT, until it is accepted; nil if there is none
+	carrier *mqttCarrier  // nil until the device is identified
 }
 
-// Read gives out whole packets up to a bad one, so that those before it are
-// answered first. It keeps plain messages from mochi, which would copy each many
-// times, and handles them.
+// Read returns whole packets up to a bad one, so the packets before it are answered first. It
+// handles plain messages here, because mochi would copy each of them many times.
 func (c *netConn) Read(p []byte) (int, error) {
 	for {
 		if c.bad != nil {
@@ -55,7 +54,7 @@ func (c *netConn) Read(p []byte) (int, error) {
 	}
 }
 
-// refuse answers a bad packet as MQTT wants it, before the connection ends.
+// refuse replies to a bad packet as MQTT requires, before the connection ends.
 func (c *netConn) refuse() error {
 	switch {
 	case c.carrier != nil:
@@ -66,7 +65,7 @@ func (c *netConn) refuse() error {
 	return c.bad
 }
 
-// codeOf is what a client of MQTT 5 is sent about a bad packet.
+// codeOf returns the reason code that an MQTT 5 client is sent for a bad packet.
 func codeOf(bad error) packets.Code {
 	switch {
 	case errors.Is(bad, errLongPacket):
@@ -77,7 +76,7 @@ func codeOf(bad error) packets.Code {
 	return packets.ErrMalformedPacket
 }
 
-// RemoteAddr is the device's address, also behind a proxy.
+// RemoteAddr returns the device's address, also behind a proxy.
 func (c *netConn) RemoteAddr() net.Addr {
 	if c.remote != nil {
 		return c.remote
@@ -85,8 +84,8 @@ func (c *netConn) RemoteAddr() net.Addr {
 	return c.raw.RemoteAddr()
 }
 
-// Write sends all of p in time or closes the socket: after a part of a packet,
-// everything that follows would be read as garbage.
+// Write sends all of p in time or closes the socket: after a partial packet, everything that
+// follows would be read as garbage.
 func (c *netConn) Write(p []byte) (int, error) {
 	done, err := c.writeNow(p)
 	if err != nil || done == len(p) {
@@ -100,13 +99,13 @@ func (c *netConn) Write(p []byte) (int, error) {
 	case err != nil:
 		_ = c.Close()
 	case c.plain != nil:
-		_ = c.raw.SetWriteDeadline(time.Time{}) // writeNow would fail after it
+		_ = c.raw.SetWriteDeadline(time.Time{}) // writeNow would fail with an expired deadline
 	}
 	return done + n, err
 }
 
-// writeNow sends as much of p as the socket accepts at once. Over TLS that is
-// nothing: a record cannot be sent in part. After an error the socket is closed.
+// writeNow sends as much of p as the socket accepts at once. Over TLS it sends nothing, because a
+// record cannot be sent in part. After an error the socket is closed.
 func (c *netConn) writeNow(p []byte) (int, error) {
 	if c.plain == nil {
 		return 0, nil
@@ -126,7 +125,7 @@ func (c *netConn) writeNow(p []byte) (int, error) {
 	return n, err
 }
 
-// A writer is one attempt to write to a socket. It spares each write a closure.
+// A writer is one attempt to write to a socket. It avoids a closure for each write.
 type writer struct {
 	p   []byte
 	n   int
@@ -140,7 +139,7 @@ var writers = sync.Pool{New: func() any {
 	return w
 }}
 
-// write returns true: what is left is not to be waited for.
+// write returns true, so that RawConn.Write does not wait to send the rest.
 func (w *writer) write(fd uintptr) bool {
 	for {
 		n, err := syscall.Write(int(fd), w.p)
@@ -154,8 +153,8 @@ func (w *writer) write(fd uintptr) bool {
 	}
 }
 
-// setConnectDeadline bounds what comes before CONNACK. Mochi's writes have
-// deadlines already, those of a TLS handshake have not.
+// setConnectDeadline bounds the time until CONNACK. Mochi's writes already have deadlines; those
+// of a TLS handshake have none.
 func (c *netConn) setConnectDeadline(t time.Time) error {
 	if c.plain != nil {
 		return c.raw.SetReadDeadline(t)
@@ -163,9 +162,9 @@ func (c *netConn) setConnectDeadline(t time.Time) error {
 	return c.raw.SetDeadline(t)
 }
 
-// SetDeadline is how mochi enforces the keepalive, on what it reads. Writes have
-// a separate deadline. Mochi truncates 1.5 times an odd keepalive to whole
-// seconds, which is too early by the half second added here.
+// SetDeadline is called by mochi to enforce the keepalive, and sets the read deadline only.
+// Writes have a separate deadline. Mochi truncates 1.5 times an odd keepalive to whole seconds,
+// which is half a second too early; that half second is added here.
 func (c *netConn) SetDeadline(t time.Time) error {
 	if !t.IsZero() {
 		t = t.Add(time.Second / 2)
@@ -173,11 +172,11 @@ func (c *netConn) SetDeadline(t time.Time) error {
 	return c.raw.SetReadDeadline(t)
 }
 
-// Close never blocks: TLS would try to say goodbye to a stuck device for five
-// seconds first, during which its next connection waited.
+// Close never blocks: TLS would first try for five seconds to send a stuck device its close
+// alert, while the device's next connection waits.
 func (c *netConn) Close() error { return c.raw.Close() }
 
-// stack is where a recovered panic came from.
+// stack returns the stack of a recovered panic, shortened.
 func stack() string {
 	s := debug.Stack()
 	return string(s[:min(len(s), 4096)])

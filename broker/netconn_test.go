@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// note is a packet with the n-th notification of a device, of the given QoS and,
-// for MQTT 5, with the given properties.
+// note returns a packet with the n-th notification of a device, with the given QoS and the given
+// MQTT 5 properties.
 func (d *rawDevice) note(n int, qos byte, properties ...byte) []byte {
 	body := str(upTopic(d.id))
 	if qos > 0 {
@@ -23,8 +23,8 @@ func (d *rawDevice) note(n int, qos byte, properties ...byte) []byte {
 	return frame(0x30|qos<<1, body)
 }
 
-// Messages that the broker keeps from mochi, and others, arrive in the order in
-// which they were sent, however the stream is cut.
+// Messages that the broker handles without mochi arrive in order with all others, however the
+// stream is split.
 func TestMessagesKeepTheirOrder(t *testing.T) {
 	pingreq := []byte{0xc0, 0}
 	for _, version := range []byte{4, 5} {
@@ -41,11 +41,11 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 				for part := range slices.Chunk(stream, step) {
 					d.write(part)
 					if step > 1 {
-						time.Sleep(time.Millisecond) // the parts arrive one by one
+						time.Sleep(time.Millisecond) // to send the parts one by one
 					}
 				}
 				for n := range packets {
-					if n < len(packets)-1 { // one is no message
+					if n < len(packets)-1 { // one of them is no message
 						sent++
 						want += fmt.Sprintf("notified %s note [%d]\n", d.id, n)
 					}
@@ -77,7 +77,7 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// A message is a sign of life, also if mochi does not see it.
+// A message resets the keepalive, even if mochi does not see it.
 func TestMessagesKeepTheConnection(t *testing.T) {
 	t.Parallel()
 	b, dom := start(t, nil)
@@ -96,12 +96,11 @@ func TestMessagesKeepTheConnection(t *testing.T) {
 	}
 }
 
-// What the socket does not accept at once is sent when it does, whole, and mixes
-// with nothing else.
+// Bytes that the socket does not accept at once are sent later, complete and unmixed.
 func TestMessagesToASlowDeviceStayWhole(t *testing.T) {
 	b, _ := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	if _, err := d.request(); err != nil { // the broker introduces itself
+	if _, err := d.request(); err != nil { // the broker's initialize
 		t.Fatal(err)
 	}
 	c := b.registry.connection(d.id)

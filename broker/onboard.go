@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	turnTimeout    = 30 * time.Second // for a place in line, behind calls
+	turnTimeout    = 30 * time.Second // for a turn in the line, behind calls
 	listingTimeout = 2 * time.Minute  // for all pages, and for storing them
 )
 
-// An onboarding is the state of the first requests on a new connection. They
-// send the device its vision URL and, unless the fleet knows its tools, ask who
-// it is and what it can do.
+// An onboarding is the state of the first requests on a new connection. They send the device its
+// vision URL and, if its tools must be listed, request its identity and its tools.
 type onboarding struct { // under connection.mu
 	running bool
-	done    bool // nothing more to ask
+	done    bool // no more requests to send
 	logged  bool // a failure has been logged
 	tries   int
-	retry   *time.Timer // nil unless one is due
+	retry   *time.Timer // nil unless a retry is scheduled
 }
 
 func (o *onboarding) stop() {
@@ -34,7 +33,7 @@ func (o *onboarding) stop() {
 	}
 }
 
-// startOnboarding begins, at once or after the delay.
+// startOnboarding starts the onboarding, at once or after the delay.
 func (c *connection) startOnboarding(delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +53,7 @@ func (c *connection) startOnboarding(delay time.Duration) {
 	c.broker.pool.submit(c.onboard)
 }
 
-// resumeOnboarding tries again with a device that has come back to life.
+// resumeOnboarding retries with a device that answers again.
 func (c *connection) resumeOnboarding() { c.startOnboarding(0) }
 
 func (c *connection) onboard() {
@@ -75,8 +74,8 @@ func (c *connection) onboard() {
 	}
 }
 
-// end records the end of a try. delay is the time until the next, 0 for never;
-// the second result reports whether the failure is to be logged now.
+// end records the end of a try. delay is the time until the next try, 0 for never; log reports
+// whether the failure must be logged now.
 func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration, log bool) {
 	o.running = false
 	if err == nil {
@@ -94,12 +93,11 @@ func (o *onboarding) end(err error, delays []time.Duration) (delay time.Duration
 var errListedOften = errors.New(
 	"the device's tools were listed several times in the last minutes; they will be again later")
 
-// introduce is one try. Each request waits for its own turn, so that calls get
-// in between.
+// introduce makes one try. Each request waits for a separate turn, so calls can run between them.
 func (c *connection) introduce(ctx context.Context) error {
 	params := c.initializeParams()
 	if params.VisionURL == "" && !c.dialect.Opening().Initialize && !c.broker.devices.NeedsListing(c.Device) {
-		return nil // nothing to send or ask: a returning fleet is let in without requests
+		return nil // nothing to send or request: a returning fleet is admitted without requests
 	}
 	var hello *mcp.InitializeResult
 	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
@@ -137,7 +135,7 @@ func (c *connection) initializeParams() mcp.InitializeParams {
 	return p
 }
 
-// inTurn runs f when the device's line has come to it.
+// inTurn runs f at the connection's next turn in the device's line.
 func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) error {
 	t, err := c.join(false, maxWaiting+1) // in addition to the calls, not instead of one
 	if err != nil {
@@ -160,7 +158,7 @@ func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) 
 	return f(ctx)
 }
 
-// judge passes err on and notes what it says about the device's health.
+// judge returns err after recording what it shows about the device's health.
 func (c *connection) judge(what string, err error) error {
 	_, refused := errors.AsType[*mcp.Error](err)
 	switch {

@@ -118,7 +118,7 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 	}
 }
 
-// A device without a camera has no use for the address.
+// A device without a camera does not need the vision URL.
 func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 	b, _ := start(t, func(o *Options) { o.VisionURL = func(string) (string, string) { return "", "" } })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -141,7 +141,7 @@ func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 func TestListingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b, dom := start(t, func(o *Options) {
-		o.RequestTimeout = time.Second // which answers must not take on a busy machine
+		o.RequestTimeout = time.Second // answers must be faster than this on a busy machine
 		o.onboardingDelays = []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond}
 		o.Devices.(*domain).fresh = false
 		o.Devices.(*domain).saveErr = errors.New("database away")
@@ -184,8 +184,7 @@ func TestListingIsGivenUpAndResumed(t *testing.T) {
 	eventually(t, "a listing after the next ping", func() bool { return len(dom.listed()) == 1 })
 }
 
-// A call waits for one step of a listing at most, and none while calls are made
-// one after another.
+// A call waits for at most one step of a listing, and the listing completes among the calls.
 func TestListingSharesTheLine(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})

@@ -15,49 +15,48 @@ import (
 	"fleetd/fleet"
 )
 
-// Options configures a [Broker]. Devices and one address are required.
+// Options configures a [Broker]. Devices and at least one address are required.
 type Options struct {
 	Addr      string      // plain MQTT, ":1883"; "" for none
 	TLSAddr   string      // MQTT over TLS, ":8883"; "" for none
 	TLSConfig *tls.Config // required with TLSAddr
 
 	Devices Devices
-	Node    string // this process, as its connections name it
+	Node    string // names this process in its connections
 	Version string // of fleetd, sent to devices
 	Logger  *slog.Logger
 
-	// VisionURL is where a device's camera sends pictures to be explained, ""
-	// for nowhere. Devices forget it at every start, so it is asked for and sent
-	// at every connection. It must not block for long.
+	// VisionURL returns where a device's camera sends pictures to be explained, or "" for
+	// nowhere. Devices forget it at every start, so it is called, and its result sent, at every
+	// connection. It must not block for long.
 	VisionURL func(id string) (url, token string)
 
-	// Voice relays conversations. Nil: there is no voice server.
+	// Voice relays conversations. Nil means that there is no voice server.
 	Voice Voice
 
-	// VoiceAddr is the UDP address sent to a device whose user starts to talk,
-	// without a voice server for it. Nothing need listen there: the conversation is
-	// ended at once.
-	// Default: the address the device connected to, port 9 (discard).
+	// VoiceAddr is the UDP address sent to a device that has no voice server when its user starts
+	// to talk. Nothing need listen there: the conversation is ended at once. Default: the address
+	// that the device connected to, port 9 (discard).
 	VoiceAddr string
 
-	// ChannelTimeout ends a conversation without voice that is kept open for the
-	// device's tools. Default: 10m.
+	// ChannelTimeout limits a conversation without voice that is kept open for the device's
+	// tools. Default: 10m.
 	ChannelTimeout time.Duration
 
 	ConnectTimeout time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
-	WriteTimeout   time.Duration // until a socket that takes no bytes is closed. Default: 2s
+	WriteTimeout   time.Duration // until a socket that accepts no bytes is closed. Default: 2s
 	RequestTimeout time.Duration // initialize, ping, each page of tools/list. Default: 10s
-	ProbeEvery     time.Duration // between pings of a device that does not answer. Default: 1m
-	ForgetAfter    time.Duration // an offline device's late answers are awaited so long. Default: 24h
+	ProbeEvery     time.Duration // between pings of an unresponsive device. Default: 1m
+	ForgetAfter    time.Duration // how long an offline device's late answers are awaited. Default: 24h
 	MaxConnections int           // default: 90 % of the process's descriptors
 	MaxHandshakes  int           // TLS handshakes that compute at a time. Default: 3/4 of the cores
 
-	// MaxPendingHandshakes is how many TLS handshakes may be unfinished.
-	// Default: 2048, and never more than a quarter of MaxConnections.
+	// MaxPendingHandshakes limits unfinished TLS handshakes. Default: 2048, and never more than a
+	// quarter of MaxConnections.
 	MaxPendingHandshakes int
 
-	// ProxyFrom lists from where connections begin with a header of the PROXY
-	// protocol, version 2. There it is required, elsewhere refused.
+	// ProxyFrom lists the networks whose connections begin with a header of the PROXY protocol,
+	// version 2. The header is required from there and refused from elsewhere.
 	ProxyFrom []netip.Prefix
 
 	OnboardingLimit  int // devices being listed at a time. Default: 256
@@ -97,8 +96,8 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// descriptorRoom is how many descriptors connections may take: a process that
-// runs out of them can neither open a file nor reach its database.
+// descriptorRoom returns how many descriptors connections may use: a process that runs out of
+// them can neither open a file nor reach its database.
 func descriptorRoom() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || limit.Cur > 1<<24 {

@@ -8,16 +8,16 @@ import (
 	"fleetd/mcp"
 )
 
-// maxOutbox is how many messages wait for a device that does not read. One
-// call is in flight at a time, so a healthy device never has more than three.
+// maxOutbox is how many messages may wait for a device that does not read. One call is in flight
+// at a time, so a healthy device never has more than three.
 const maxOutbox = 16
 
 var errOutboxFull = errors.New("the device does not read what it is sent")
 
-// An outbox holds the packets to be written to one device. Whoever sends to an
-// idle device writes the packet, as far as the socket accepts it at once. For
-// what is left, and what comes meanwhile, there is one goroutine: a device that
-// does not read blocks no other, and an idle one costs no goroutine.
+// An outbox holds the packets to be written to one device. The sender to an idle device writes as
+// much of the packet as the socket accepts at once. One goroutine writes the remainder and the
+// packets that arrive meanwhile: a device that does not read blocks no other, and an idle one
+// costs no goroutine.
 type outbox struct {
 	waiting [][]byte
 	writing bool
@@ -28,7 +28,7 @@ func (o *outbox) clear() { o.waiting = nil }
 func (c *mqttCarrier) post(packet []byte) error {
 	packet = endPublish(packet)
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
-		return fmt.Errorf("%w: the device takes packets of at most %d bytes", mcp.ErrNotSent, limit)
+		return fmt.Errorf("%w: the device accepts packets of at most %d bytes", mcp.ErrNotSent, limit)
 	}
 	if first, err := c.enqueue(packet); !first {
 		return err
@@ -37,8 +37,8 @@ func (c *mqttCarrier) post(packet []byte) error {
 	return nil
 }
 
-// enqueue puts a packet in the outbox, unless it is the first: then the caller
-// has to write it.
+// enqueue adds a packet to the outbox. If first is true, the packet was not added and the caller
+// must write it.
 func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,12 +57,11 @@ func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 	return false, nil
 }
 
-// writeNow writes the first packet without waiting for anything, and leaves the
-// rest to a goroutine.
+// writeNow writes the first packet without waiting, and leaves the remainder to a goroutine.
 func (c *mqttCarrier) writeNow(packet []byte) {
 	c.broker.stats.publishesOut.Add(1)
 	nc, ok := c.client.Net.Conn.(*netConn)
-	if !ok || !c.client.TryLock() { // mochi writes
+	if !ok || !c.client.TryLock() { // mochi is writing
 		go c.write(packet, false)
 		return
 	}
@@ -79,9 +78,8 @@ func (c *mqttCarrier) writeNow(packet []byte) {
 	}
 }
 
-// write writes a packet, or the rest of one, then what is in the outbox. Packets
-// must not mix with those of mochi: locked means that the caller holds the
-// client's lock.
+// write writes a packet or the remainder of one, then the packets in the outbox. They must not
+// mix with mochi's packets: locked means that the caller holds the client's lock.
 func (c *mqttCarrier) write(packet []byte, locked bool) {
 	for ok := true; ok; packet, ok = c.nextPacket() {
 		if !locked {
@@ -96,13 +94,13 @@ func (c *mqttCarrier) write(packet []byte, locked bool) {
 	}
 }
 
-// written ends the connection if a write failed.
+// written ends the connection if a write failed. It reports whether the write succeeded.
 func (c *mqttCarrier) written(err error) bool {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.stop(errNotTaken)
 	}
 	if err != nil {
-		c.client.Stop(err) // its reader knows better why it ended
+		c.client.Stop(err) // the reader knows better why the connection ended
 	}
 	return err == nil
 }

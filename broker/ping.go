@@ -9,10 +9,10 @@ import (
 	"fleetd/mcp"
 )
 
-// Ping asks the device for a sign of life over its connection, and returns that
-// connection's epoch with the answer. A device answers it while a call runs, but
-// not while it installs firmware or restarts. Errors: [fleet.ErrOffline] if
-// there is no connection, [fleet.ErrNoAnswer] if no answer came over it.
+// Ping pings the device over its connection and returns that connection's epoch. A device answers
+// a ping while a call runs, but not while it installs firmware or restarts. It returns
+// [fleet.ErrOffline] if there is no connection, and [fleet.ErrNoAnswer] if no answer came over
+// it.
 func (b *Broker) Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err error) {
 	c := b.registry.connection(id)
 	if c == nil {
@@ -29,7 +29,7 @@ func (b *Broker) Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err 
 	return c.Epoch, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
 }
 
-// Epoch returns the epoch of the device's connection, false if it has none.
+// Epoch returns the epoch of the device's connection, or false if there is none.
 func (b *Broker) Epoch(id fleet.DeviceID) (int64, bool) {
 	c := b.registry.connection(id)
 	if c == nil {

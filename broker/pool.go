@@ -2,9 +2,8 @@ package broker
 
 import "sync"
 
-// A pool runs jobs on a bounded number of goroutines, which exist only while
-// there is work: when a whole fleet returns at once, its devices are asked for
-// their tools some at a time.
+// A pool runs jobs on a bounded number of goroutines, which exist only while there is work. When
+// a whole fleet returns at once, it limits how many devices are listed at a time.
 type pool struct {
 	limit   int
 	running sync.WaitGroup
@@ -14,8 +13,8 @@ type pool struct {
 	waiting []func()
 }
 
-// submit queues a job. There is at most one of each kind per connection, so the
-// queue is bounded by them.
+// submit queues a job. A connection submits at most one job of each kind, so the number of
+// connections bounds the queue.
 func (p *pool) submit(job func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A prober remembers which connections are silent, and when to ping them next.
-// One goroutine serves all, since nearly all devices are well.
+// A prober records which connections are silent and when to ping them next. One goroutine serves
+// all, since nearly all devices are healthy.
 type prober struct {
 	mu   sync.Mutex
 	next map[*connection]time.Time
@@ -41,7 +41,7 @@ func (p *prober) due(now time.Time) (all []*connection) {
 	for c, at := range p.next {
 		switch {
 		case c.hasEnded() || c.health.Load() != healthSilent:
-			delete(p.next, c) // changed while it was being added
+			delete(p.next, c) // its health changed while it was being added
 		case !at.After(now):
 			p.next[c] = now.Add(c.broker.o.ProbeEvery)
 			all = append(all, c)
@@ -50,8 +50,8 @@ func (p *prober) due(now time.Time) (all []*connection) {
 	return all
 }
 
-// watch pings silent devices, forgets those long gone and returns memory after
-// a storm, until the broker stops.
+// watch pings silent devices, forgets those that are long gone and returns memory after a storm,
+// until the broker stops.
 func (b *Broker) watch() {
 	probe := time.NewTicker(b.o.ProbeEvery / 4)
 	defer probe.Stop()
@@ -83,8 +83,8 @@ func (b *Broker) watch() {
 	}
 }
 
-// ping asks for a sign of life. It does not queue in the line: a device answers a
-// ping while a call runs, and a call must not wait for it.
+// ping pings the device without joining the line: a device answers a ping while a call runs, and
+// a call must not wait for it.
 func (c *connection) ping() {
 	ctx, cancel := context.WithTimeout(c.broker.life, c.broker.o.RequestTimeout)
 	defer cancel()

@@ -15,14 +15,14 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// maxProxyHeader bounds what a proxy may say about a connection. Addresses take
-// 52 bytes; the rest is for what proxies add, such as a name.
+// maxProxyHeader bounds the header of a proxy. Addresses take 52 bytes; the rest is for
+// additional fields, such as a name.
 const maxProxyHeader = 2 << 10
 
-var errNoProxyHeader = errors.New("no header of version 2 of the PROXY protocol")
+var errNoProxyHeader = errors.New("missing PROXY protocol version 2 header")
 
-// fromProxy reports whether a connection from there begins with a header of the
-// PROXY protocol. From elsewhere such a header is no CONNECT, and refused.
+// fromProxy reports whether connections from the address begin with a header of the PROXY
+// protocol. From other addresses such a header is refused, since it is no CONNECT.
 func (b *Broker) fromProxy(from net.Addr) bool {
 	tcp, ok := from.(*net.TCPAddr)
 	if !ok || len(b.o.ProxyFrom) == 0 {
@@ -32,9 +32,8 @@ func (b *Broker) fromProxy(from net.Addr) bool {
 	return slices.ContainsFunc(b.o.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// readProxyHeader reads a header and not a byte more. It returns the address of
-// the proxy's client, or nil if the proxy speaks for itself, as it does to see
-// whether we live.
+// readProxyHeader reads a header and not a byte more. It returns the address of the proxy's
+// client, or nil if the connection is the proxy's own health check.
 func readProxyHeader(r io.Reader) (net.Addr, error) {
 	header := make([]byte, 16, 128)
 	if _, err := io.ReadFull(r, header); err != nil {
@@ -45,7 +44,7 @@ func readProxyHeader(r io.Reader) (net.Addr, error) {
 	}
 	length := int(binary.BigEndian.Uint16(header[14:]))
 	if length > maxProxyHeader-len(header) {
-		return nil, fmt.Errorf("%w: %d bytes are too many", errNoProxyHeader, length)
+		return nil, fmt.Errorf("%w: %d bytes are over the limit", errNoProxyHeader, length)
 	}
 	header = slices.Grow(header, length)[:16+length]
 	if _, err := io.ReadFull(r, header[16:]); err != nil {
@@ -60,13 +59,13 @@ func readProxyHeader(r io.Reader) (net.Addr, error) {
 	}
 	tcp, ok := h.SourceAddr.(*net.TCPAddr)
 	if !ok {
-		return nil, fmt.Errorf("%w: it is not about TCP", errNoProxyHeader)
+		return nil, fmt.Errorf("%w: it is not for TCP", errNoProxyHeader)
 	}
 	return tcp, nil
 }
 
-// refusedHeader counts a connection whose header is missing or bad, and logs it
-// now and then: it is from a proxy of ours, and a sign of a wrong setting.
+// refusedHeader counts a connection whose header is missing or bad, and logs it occasionally: it
+// comes from a trusted proxy and indicates a wrong setting.
 func (b *Broker) refusedHeader(nc *netConn, err error) {
 	b.stats.refuse("proxy_header")
 	from := hostOf(nc.raw.RemoteAddr().String())

@@ -20,7 +20,7 @@ import (
 	"fleetd/fleet"
 )
 
-// proxyHeader is what a proxy says about a connection from there.
+// proxyHeader returns a proxy's header for a connection from the address.
 func proxyHeader(t testing.TB, from string) []byte {
 	t.Helper()
 	h := proxyproto.HeaderProxyFromAddrs(2, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)),
@@ -32,7 +32,7 @@ func proxyHeader(t testing.TB, from string) []byte {
 	return b
 }
 
-// withTLVs lengthens a header by what proxies may add.
+// withTLVs lengthens a header by the fields that proxies may add.
 func withTLVs(header []byte, n int) []byte {
 	tlv := append(binary.BigEndian.AppendUint16([]byte{0xe0}, uint16(n-3)), make([]byte, n-3)...)
 	header = append(slices.Clone(header), tlv...)
@@ -42,7 +42,7 @@ func withTLVs(header []byte, n int) []byte {
 
 func behindProxy(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
 
-// remotes remembers where connections are from.
+// remotes records the addresses of connections.
 type remotes struct {
 	*domain
 	from chan string
@@ -93,14 +93,14 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// From a proxy nothing else is accepted, however it comes.
+// From a proxy's address anything but a header is refused, however it arrives.
 func TestBadProxyHeader(t *testing.T) {
 	good := proxyHeader(t, "192.0.2.7:4711")
 	change := func(at int, to byte) []byte { h := slices.Clone(good); h[at] = to; return h }
 	tests := map[string]struct {
 		said    []byte
 		reason  string
-		silence bool // it waits for more
+		silence bool // the broker waits for more
 	}{
 		"no header":         {connectPacket{clientID: testClientID(1)}.bytes(), "proxy_header", false},
 		"version 1":         {[]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), "proxy_header", false},
@@ -142,7 +142,7 @@ func TestBadProxyHeader(t *testing.T) {
 	}
 }
 
-// From elsewhere a header is no CONNECT.
+// From other addresses a header is refused, since it is no CONNECT.
 func TestProxyHeaderFromElsewhere(t *testing.T) {
 	b, _, _ := startTLS(t, func(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
 	for _, addr := range []net.Addr{b.Addr(), b.TLSAddr()} {
@@ -159,7 +159,7 @@ func TestProxyHeaderFromElsewhere(t *testing.T) {
 	connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 }
 
-// The address that a proxy says is that of the log, and of what bounds it.
+// The address in the header is logged, and the throttle of the log uses it.
 func TestProxiedAddressIsLogged(t *testing.T) {
 	log := new(lockedWriter)
 	b, _ := start(t, func(o *Options) { behindProxy(o); o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
@@ -174,8 +174,8 @@ func TestProxiedAddressIsLogged(t *testing.T) {
 	}
 }
 
-// No bytes make the reading of a header panic, take what follows it, or go past
-// its bound.
+// No input makes the reader of the header panic, consume the bytes after the header, or exceed
+// its limit.
 func FuzzProxyHeader(f *testing.F) {
 	f.Add(proxyHeader(f, "192.0.2.7:4711"), byte(1))
 	f.Add(proxyHeader(f, "[2001:db8::7]:4711"), byte(7))
@@ -203,7 +203,7 @@ func FuzzProxyHeader(f *testing.F) {
 	})
 }
 
-// pieces gives out a stream in small pieces, and counts.
+// pieces returns a stream in small pieces, and counts the bytes.
 type pieces struct {
 	*bytes.Reader
 	most, read int

@@ -4,20 +4,19 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// receiveMaximum is how many QoS 2 messages of a device of MQTT 5 may be
-// unreleased at a time. MQTT 3.1.1 knows no such bound: there it is the number
-// of packet identifiers, and only these are kept.
+// receiveMaximum is how many QoS 2 messages of an MQTT 5 device may be unreleased at a time. MQTT
+// 3.1.1 defines no such limit: there the number of packet identifiers is the limit, and only the
+// identifiers are stored.
 const receiveMaximum = 16
 
-// ignored is a packet on which mochi does nothing: the acknowledgement of a
-// message that was never sent. Mochi gets it instead of one that was answered here.
+// ignored is a packet on which mochi does nothing: the acknowledgement of a message that was
+// never sent. Mochi gets it in place of a packet that was answered here.
 var ignored = packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}}
 
-// publishing answers publishes that mochi would not answer to the letter. A
-// message to a foreign topic is acknowledged and dropped [MQTT-3.3.5-2], where
-// mochi sends clients of MQTT 3.1.1 a packet that they do not know, or nothing.
-// QoS 2 is handled here alone: mochi counts quotas that version 3.1.1 does not
-// have, and answers a message that comes again with an error.
+// publishing answers publishes that mochi would not answer as the specification requires. A
+// message to a foreign topic is acknowledged and dropped [MQTT-3.3.5-2], where mochi sends MQTT
+// 3.1.1 clients a packet that they do not know, or nothing. QoS 2 is handled only here: mochi
+// counts quotas that version 3.1.1 does not have, and answers a repeated message with an error.
 func (c *mqttCarrier) publishing(pk packets.Packet) (packets.Packet, error) {
 	qos := pk.FixedHeader.Qos
 	switch {
@@ -35,14 +34,13 @@ func (c *mqttCarrier) publishing(pk packets.Packet) (packets.Packet, error) {
 	return pk, nil
 }
 
-// rejected ends the connection over a packet.
+// rejected ends the connection because of a packet.
 func (c *mqttCarrier) rejected(pk packets.Packet, why packets.Code) (packets.Packet, error) {
 	c.broken(why, brokenRules(why.Reason))
 	return pk, packets.ErrRejectPacket
 }
 
-// refuseMessage acknowledges a message that is dropped. Version 3.1.1 has no
-// way to say that.
+// refuseMessage acknowledges a dropped message. Version 3.1.1 cannot express the refusal.
 func (c *mqttCarrier) refuseMessage(qos byte, id uint16) {
 	code := packets.ErrNotAuthorized
 	if !c.v5() {
@@ -56,8 +54,7 @@ func (c *mqttCarrier) refuseMessage(qos byte, id uint16) {
 	}
 }
 
-// receiveOnce handles a QoS 2 message the first time that it comes, and
-// acknowledges it each time.
+// receiveOnce handles a QoS 2 message at its first arrival, and acknowledges it at every arrival.
 func (c *mqttCarrier) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 	_, again := c.unreleased[pk.PacketID]
 	switch {
@@ -76,8 +73,7 @@ func (c *mqttCarrier) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 	return ignored, nil
 }
 
-// releasing ends the exchange of a QoS 2 message: its identifier may come with
-// another.
+// releasing ends the exchange of a QoS 2 message, after which its identifier may be reused.
 func (c *mqttCarrier) releasing(pk packets.Packet) (packets.Packet, error) {
 	_, known := c.unreleased[pk.PacketID]
 	code := packets.CodeSuccess
@@ -91,16 +87,16 @@ func (c *mqttCarrier) releasing(pk packets.Packet) (packets.Packet, error) {
 	return ignored, nil
 }
 
-// acknowledge writes an acknowledgement. If that fails the socket is closed,
-// which its reader finds out.
+// acknowledge writes an acknowledgement. If that fails, the socket is closed and its reader
+// notices.
 func (c *mqttCarrier) acknowledge(kind byte, id uint16, code packets.Code) {
 	_ = c.client.WritePacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: kind}, PacketID: id, ReasonCode: code.Code,
 	})
 }
 
-// subscribing refuses subscription identifiers, which mochi would keep although
-// CONNACK says that the server does not support them.
+// subscribing refuses subscription identifiers, which mochi would store although CONNACK states
+// that the server does not support them.
 func (c *mqttCarrier) subscribing(pk packets.Packet) (packets.Packet, error) {
 	if len(pk.Properties.SubscriptionIdentifier) == 0 || pk.SubscribeValidate() != packets.CodeSuccess {
 		return pk, nil
@@ -115,9 +111,8 @@ func (c *mqttCarrier) subscribing(pk packets.Packet) (packets.Packet, error) {
 	return ignored, nil
 }
 
-// disconnecting notes that the device says goodbye. A session that it wants kept
-// only now is against the rules; one that it wanted from the start was refused
-// by CONNACK, and is not asked for again.
+// disconnecting records that the device disconnects cleanly. Requesting only now that the session
+// be kept violates the protocol; a request in CONNECT was already refused by CONNACK.
 func (c *mqttCarrier) disconnecting(pk packets.Packet) (packets.Packet, error) {
 	p := &pk.Properties
 	if p.SessionExpiryInterval > 0 && !c.expiryAsked {

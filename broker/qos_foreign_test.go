@@ -11,8 +11,8 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// mosquitto_pub at QoS 2 ends without an error once it has PUBCOMP, or nothing
-// to wait for. What it sends is handled once.
+// mosquitto_pub at QoS 2 ends without an error after PUBCOMP, or if it has nothing to wait for.
+// Each of its messages is handled once.
 func TestMosquittoQoS2(t *testing.T) {
 	for _, version := range []string{"31", "311", "5"} {
 		t.Run(version, func(t *testing.T) {
@@ -29,8 +29,8 @@ func TestMosquittoQoS2(t *testing.T) {
 	}
 }
 
-// A foreign topic is acknowledged: mosquitto_pub ends, and says in MQTT 5 that
-// it was refused.
+// A publish to a foreign topic is acknowledged: mosquitto_pub ends, and in MQTT 5 reports the
+// refusal.
 func TestMosquittoForeignTopic(t *testing.T) {
 	for _, version := range []string{"311", "5"} {
 		for _, qos := range []string{"1", "2"} {
@@ -67,8 +67,7 @@ func TestMosquittoSubscribeQoS2(t *testing.T) {
 	}
 }
 
-// Paho keeps to Receive Maximum, so that hundreds of messages at once arrive
-// each once.
+// Paho respects Receive Maximum, so each of hundreds of simultaneous messages arrives once.
 func TestPahoQoS2(t *testing.T) {
 	b, dom := start(t, nil)
 	id := testID(1)
@@ -102,15 +101,15 @@ func TestPahoQoS2(t *testing.T) {
 	}
 }
 
-// A device that floods at QoS 2 and never releases costs its identifiers, and
-// other devices nothing.
+// A device that floods the broker at QoS 2 and never releases uses up its own identifiers, and
+// does not affect other devices.
 func TestQoS2Flood(t *testing.T) {
 	b, dom := start(t, nil)
 	bystander := connectRaw(t, b, connectPacket{clientID: testClientID(2)})
 	bystander.serve(nil)
 	flooder := &wire{rawDevice: connectRaw(t, b, connectPacket{clientID: testClientID(1)}), b: b, dom: dom, version: 4}
 	done := make(chan struct{})
-	go func() { // reads what comes, as the broker would let go of it otherwise
+	go func() { // reads all packets; otherwise the broker would disconnect it
 		defer close(done)
 		_ = flooder.ended(deadline)
 	}()

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 )
 
-// quietHandler passes on what mochi logs without the packets it adds, which
-// hold tool results and the passwords of a CONNECT. Protocol errors are made by
-// devices at will, so all of it is for debugging only.
+// quietHandler passes on mochi's log records without the packets in them, which contain tool
+// results and the passwords of a CONNECT. Devices can cause protocol errors at will, so all
+// records are logged at level debug.
 type quietHandler struct{ inner slog.Handler }
 
 func (h quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -43,8 +43,7 @@ func quiet(level slog.Level) slog.Level {
 	return min(level, slog.LevelDebug)
 }
 
-// harmless lists what may be logged, so that a new attribute does not slip
-// through.
+// harmless lists the attributes that may be logged, so a new attribute does not slip through.
 func harmless(a slog.Attr) bool {
 	switch a.Key {
 	case "error", "client", "remote", "listener", "hook", "id", "protocol", "address",

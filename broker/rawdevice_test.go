@@ -24,7 +24,7 @@ func testClientID(n int) string {
 
 func testID(n int) fleet.DeviceID { return deviceOfClientID(testClientID(n)) }
 
-// The names are written from the protocol, not with the code under test.
+// The topics are written from the protocol's document, not with the code under test.
 func upTopic(id fleet.DeviceID) string   { return "fleet/" + string(id) + "/up" }
 func downTopic(id fleet.DeviceID) string { return "devices/p2p/" + string(id) }
 
@@ -37,7 +37,7 @@ func deviceOfClientID(clientID string) fleet.DeviceID {
 type connectPacket struct {
 	version              byte // 4 or 5. Default: 4
 	clientID             string
-	password             string // default: the right one
+	password             string // default: the correct one
 	keepalive            uint16
 	unclean              bool
 	willTopic, willBytes string
@@ -87,14 +87,14 @@ func (p connectPacket) bytes() []byte {
 	return frame(0x10, append(append(body, str("user")...), str(p.password)...))
 }
 
-// A rawDevice is a device with its own few lines of MQTT.
+// A rawDevice is a device with a minimal MQTT implementation.
 type rawDevice struct {
 	t    testing.TB
 	conn net.Conn
 	r    *bufio.Reader
 	id   fleet.DeviceID
 	v5   bool
-	mu   sync.Mutex // writes
+	mu   sync.Mutex // for writes
 }
 
 func dialRaw(t testing.TB, addr net.Addr) *rawDevice {
@@ -191,14 +191,14 @@ func (d *rawDevice) publishTo(topic, payload string, qos byte) {
 
 func (d *rawDevice) publish(payload string) { d.publishTo(upTopic(d.id), payload, 0) }
 
-// A rpc is a request as the device gets it.
+// A rpc is a request as the device receives it.
 type rpc struct {
 	ID     int64           `json:"id"`
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
 }
 
-// request returns the next request to the device; notifications are passed over.
+// request returns the next request to the device and skips notifications.
 func (d *rawDevice) request() (rpc, error) {
 	for {
 		topic, payload, err := d.message()
@@ -232,8 +232,8 @@ func textResult(text string) string {
 
 const initResult = `"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"bread-compact-wifi","version":"2.4.2"}}`
 
-// serve answers requests until the connection ends: what answer says, and for
-// "" the usual.
+// serve answers requests until the connection ends, with the result of answer or, if that is "",
+// with the usual answer.
 func (d *rawDevice) serve(answer func(rpc) string) {
 	done := make(chan struct{})
 	d.t.Cleanup(func() { d.conn.Close(); <-done })

@@ -10,7 +10,7 @@ import (
 
 const registryShards = 64
 
-// A registry knows every device that is connected or was lately.
+// A registry contains every device that is connected or was recently.
 type registry struct {
 	seed   maphash.Seed
 	shards [registryShards]registryShard
@@ -32,8 +32,8 @@ func (r *registry) shard(id fleet.DeviceID) *registryShard {
 	return &r.shards[maphash.String(r.seed, string(id))%registryShards]
 }
 
-// device returns the entry of the device, made if need be, and holds it: it is
-// not forgotten before release.
+// hold returns the entry of the device, creating it if needed, and prevents it from being
+// forgotten until release.
 func (r *registry) hold(id fleet.DeviceID) *device {
 	s := r.shard(id)
 	s.mu.Lock()
@@ -49,7 +49,7 @@ func (r *registry) hold(id fleet.DeviceID) *device {
 	return d
 }
 
-// connection returns the device's connection, nil if it has none.
+// connection returns the device's connection, or nil if it has none.
 func (r *registry) connection(id fleet.DeviceID) *connection {
 	s := r.shard(id)
 	s.mu.RLock()
@@ -61,8 +61,8 @@ func (r *registry) connection(id fleet.DeviceID) *connection {
 	return d.connection()
 }
 
-// forget drops devices that went away before the given time. Late answers to
-// calls of theirs will be unmatched.
+// forget drops devices that disconnected before the given time. Late answers to their calls will
+// be unmatched.
 func (r *registry) forget(before time.Time) (n int) {
 	for i := range r.shards {
 		n += r.shards[i].forget(before)
@@ -82,7 +82,7 @@ func (s *registryShard) forget(before time.Time) (n int) {
 	return n
 }
 
-// connections returns all that are established.
+// connections returns all established connections.
 func (r *registry) connections() (all []*connection) {
 	for i := range r.shards {
 		s := &r.shards[i]

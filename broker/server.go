@@ -7,16 +7,15 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 )
 
-// maxPacket is the longest packet a device may send once it is known. Tool
-// results of 200 KB are legal, and the read path holds each packet twice.
+// maxPacket is the longest packet that an authenticated device may send. Tool results of 200 KB
+// are legal, and the read path holds each packet twice.
 const maxPacket = 512 << 10
 
-// newServer makes mochi's server with everything off that the fleet does not
-// need: no sessions, no retained messages, no aliases. QoS 2 is in qos.go; mochi
-// never sees it.
+// newServer creates mochi's server without the features that the fleet does not need: no
+// sessions, no retained messages, no aliases. qos.go implements QoS 2; mochi never sees it.
 func newServer(log *slog.Logger) *mqtt.Server {
 	c := mqtt.NewDefaultServerCapabilities()
-	c.MaximumClients = math.MaxInt64 // the gate counts, before a socket costs anything
+	c.MaximumClients = math.MaxInt64 // the gate limits them, before a socket costs anything
 	c.MaximumClientWritesPending = 32
 	c.MaximumPacketSize = maxPacket
 	c.MaximumSessionExpiryInterval = 0
@@ -32,7 +31,7 @@ func newServer(log *slog.Logger) *mqtt.Server {
 		Capabilities:             c,
 		ClientNetReadBufferSize:  512,
 		ClientNetWriteBufferSize: 2048, // allocated only when used
-		SysTopicResendInterval:   300,  // each time stops the world to read memory statistics
+		SysTopicResendInterval:   300,  // each update stops the world to read memory statistics
 		Logger:                   slog.New(quietHandler{log.Handler()}),
 	})
 }

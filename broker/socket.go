@@ -21,17 +21,17 @@ import (
 
 const (
 	socketPing    = 20 * time.Second // between pings, which devices answer
-	socketSilence = 65 * time.Second // without any frame: the device is gone
+	socketSilence = 65 * time.Second // without any frame, until the device counts as gone
 	socketHello   = 30 * time.Second // from the upgrade to hello
-	socketGoodbye = time.Second      // for the close frame: a stuck device takes none
+	socketGoodbye = time.Second      // to send the close frame: a stuck device accepts none
 
-	// What waits for a device that reads slowly. Audio that waits for longer than
-	// lateAudio is dropped.
+	// Limits of the queue for a device that reads slowly. Audio that waits longer than lateAudio
+	// is dropped.
 	maxSocketTexts = 64
 	maxSocketAudio = 60
 	lateAudio      = 600 * time.Millisecond
 
-	// What a device may send. A board sends at most 50 frames of audio and some
+	// Limits of what a device may send. A board sends at most 50 frames of audio and some
 	// messages a second; a stalled network delivers seconds of it at once.
 	textRate, textBurst   = 50, 200
 	audioRate, audioBurst = 100, 400
@@ -40,37 +40,36 @@ const (
 var (
 	errConversationOver = causeOf(fleet.CauseConversationOver, "the conversation is over")
 	errNoHello          = brokenSocket("no hello within " + socketHello.String())
-	errFlood            = brokenSocket("more messages than a device has reason to send")
+	errFlood            = brokenSocket("more messages than a device would send")
 	errLongMessage      = brokenSocket("a message of more than " + strconv.Itoa(maxPacket) + " bytes")
 )
 
-// brokenSocket is the cause of the end of a WebSocket whose device does what no
-// device does.
+// brokenSocket returns the cause for ending a WebSocket that is used as no device uses it.
 func brokenSocket(how string) causeError {
 	return causeOf(fleet.CauseSocketMisused, how, "detail", how)
 }
 
-// A socket is the WebSocket of a connection. The goroutine of serveSocket reads;
-// one more writes what waits, in its order.
+// A socket is the WebSocket of a connection. The goroutine of serveSocket reads; a second
+// goroutine writes the queued messages in order.
 type socket struct {
 	c       *connection
 	ws      *websocket.Conn
 	version atomic.Int32 // of binary messages: 1, 2 or 3
 
-	// These belong to the goroutine that reads.
+	// These belong to the reader's goroutine.
 	message      []byte
 	extend       time.Time
-	introduced   bool // it said hello, or need not
+	introduced   bool // it has sent hello, or need not
 	texts, audio *rate.Limiter
 
 	mu      sync.Mutex
 	waiting []outgoing
-	waits   [2]int        // texts, audio
-	closing bool          // nothing more is accepted
-	wake    chan struct{} // has an element while something may wait
+	waits   [2]int        // queued texts and audio frames
+	closing bool          // no more messages are accepted
+	wake    chan struct{} // has an element while the queue may have messages
 }
 
-// An outgoing message waits to be written.
+// An outgoing is a message that waits to be written.
 type outgoing struct {
 	data  []byte
 	audio bool
@@ -87,14 +86,14 @@ func newSocket(c *connection, ws *websocket.Conn, version string) *socket {
 	ws.SetPongHandler(func(string) error { return s.alive() })
 	answerPing := ws.PingHandler()
 	ws.SetPingHandler(func(data string) error {
-		_ = s.alive() // a closed socket is found by the next read
+		_ = s.alive() // the next read finds a closed socket
 		return answerPing(data)
 	})
 	return s
 }
 
-// setVersion notes which binary messages the device speaks. Without a version
-// that there is, they are raw frames, as of a device that names none.
+// setVersion records the version of the device's binary messages. An unknown version means raw
+// frames, as for a device that states none.
 func (s *socket) setVersion(n int) {
 	if n < 1 || n > 3 {
 		n = 1
@@ -102,7 +101,7 @@ func (s *socket) setVersion(n int) {
 	s.version.Store(int32(n))
 }
 
-// read handles what the device sends, until there is no more.
+// read handles the device's messages until the socket ends.
 func (s *socket) read() error {
 	_ = s.ws.SetReadDeadline(time.Now().Add(socketHello))
 	for {
@@ -127,12 +126,12 @@ func (s *socket) read() error {
 			return err
 		}
 		if cap(s.message) > 16<<10 {
-			s.message = nil // one large result is not kept for the length of a conversation
+			s.message = nil // do not retain one large result for the length of a conversation
 		}
 	}
 }
 
-// broken ends the connection of a device that does what none does.
+// broken ends the connection of a device that behaves as no device does.
 func (s *socket) broken(cause causeError) error {
 	c := s.c
 	c.broker.stats.protocolErrors.Add(1)
@@ -149,7 +148,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// alive notes a frame of any kind, and extends the time until the next.
+// alive records a frame of any kind, and extends the deadline for the next.
 func (s *socket) alive() error {
 	now := time.Now()
 	s.c.seen(now)
@@ -192,15 +191,15 @@ func (s *socket) greeted(audioVersion int) {
 	}
 }
 
-// Binary messages (protocol 5): raw frames, or a header of 16 or 4 bytes before.
+// Headers of binary messages (protocol 5): none for raw frames, else 16 or 4 bytes.
 const (
 	header2, header3 = 16, 4
 	typeAudio        = 0
 	typeText         = 1
 )
 
-// parseAudio returns the frame in a binary message, empty if it holds none, with
-// its time stamp in milliseconds. isText means that the frame is a JSON message.
+// parseAudio returns the frame in a binary message, empty if it contains none, with its time
+// stamp in milliseconds. isText means that the frame is a JSON message.
 func parseAudio(version int, m []byte) (frame []byte, timestamp uint32, isText bool) {
 	var kind, size, header int
 	switch version {
@@ -224,8 +223,8 @@ func parseAudio(version int, m []byte) (frame []byte, timestamp uint32, isText b
 	return m[header:], timestamp, kind == typeText
 }
 
-// appendAudio appends a frame as a binary message. A device does not check the
-// length that a header says: it has to be right.
+// appendAudio appends a frame as a binary message. The length in the header must be right: a
+// device does not check it.
 func appendAudio(b []byte, version int, frame []byte, timestamp uint32) []byte {
 	switch version {
 	case 2:
@@ -264,12 +263,12 @@ func (s *socket) stream() Stream    { return s }
 func (s *socket) finish()           { s.Close() }
 func (s *socket) localHost() string { return hostOf(s.ws.LocalAddr().String()) }
 
-// begin returns an empty frame: a message is a frame.
+// begin returns an empty frame, since each message is one frame.
 func (s *socket) begin(_ dialect.Address, size int) []byte { return make([]byte, 0, size) }
 
 func (s *socket) post(message []byte) error { return s.queue(message, false) }
 
-// queue queues a message, or returns an error if it was not. It does not wait.
+// queue queues a message, or returns an error if it cannot. It does not wait.
 func (s *socket) queue(m []byte, audio bool) error {
 	kind, limit := 0, maxSocketTexts
 	if audio {
@@ -301,8 +300,8 @@ func (s *socket) stir() {
 	}
 }
 
-// next returns the message to be written, ok false without one. over means that
-// none will follow.
+// next returns the next message to write; ok is false if there is none. over means that none will
+// follow.
 func (s *socket) next(now time.Time) (m outgoing, ok, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +323,7 @@ func (s *socket) next(now time.Time) (m outgoing, ok, over bool) {
 	return outgoing{}, false, s.closing
 }
 
-// write writes what waits, until the connection ends or is to be closed.
+// write writes the queued messages until the connection ends or must be closed.
 func (s *socket) write() {
 	ping := time.NewTicker(socketPing)
 	defer ping.Stop()
@@ -353,7 +352,7 @@ func (s *socket) write() {
 		case isTimeout(err):
 			s.c.stop(errNotTaken)
 		default:
-			_ = s.ws.NetConn().Close() // its reader knows better why it ended
+			_ = s.ws.NetConn().Close() // the reader knows better why the connection ended
 			return
 		}
 	}
@@ -370,14 +369,14 @@ func (s *socket) writeNow(m outgoing) error {
 	return s.ws.WriteMessage(kind, m.data)
 }
 
-// farewell has nothing to do: shut says why.
+// farewell does nothing: shut sends the reason.
 func (s *socket) farewell(causeError, time.Duration) {}
 
 func (s *socket) silence(err error) (causeError, bool) {
 	return causeOf(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
 }
 
-// shut closes the socket, and says why if the device listens. It does not wait.
+// shut closes the socket, and sends the reason if the device reads. It does not wait.
 func (s *socket) shut(cause error) {
 	s.mu.Lock()
 	s.closing, s.waiting = true, nil

@@ -6,14 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// Stats are the broker's numbers since its start. Those named as such are of
-// the moment.
+// Stats are the broker's counters since its start. A field marked "now" is a current value.
 type Stats struct {
 	Connections  int64 // now
-	Sockets      int64 // now, those not authenticated included
-	WebSockets   int64 // now; among the sockets
-	Unresponsive int64 // now: devices that let their last request time out
-	Onboarding   int64 // now: devices being asked for their tools, or waiting to be
+	Sockets      int64 // now, including unauthenticated ones
+	WebSockets   int64 // now; included in Sockets
+	Unresponsive int64 // now: devices whose last request timed out
+	Onboarding   int64 // now: devices whose tools are being listed or wait to be
 	Channels     int64 // now: conversations without voice, kept open for the device's tools
 
 	Connects  int64
@@ -22,20 +21,20 @@ type Stats struct {
 
 	PublishesIn    int64
 	PublishesOut   int64
-	ForeignTopics  int64 // publishes dropped since their topic was not the device's own
-	Unreadable     int64 // publishes that were no message of a device
-	OutboxFull     int64 // messages not sent since the device does not read
-	Unmatched      int64 // answers to nothing that was asked
-	Late           int64 // answers to calls given up before
-	ProtocolErrors int64 // connections ended since the device broke the rules of MQTT
-	Duplicates     int64 // QoS 2 messages that came again, and were handled once
+	ForeignTopics  int64 // publishes dropped because the topic was not the device's own
+	Unreadable     int64 // publishes that were not a valid message of a device
+	OutboxFull     int64 // messages not sent because the device does not read
+	Unmatched      int64 // answers that match no request
+	Late           int64 // answers to calls that had been given up
+	ProtocolErrors int64 // connections ended because the device violated the MQTT protocol
+	Duplicates     int64 // repeated QoS 2 messages, handled only once
 	AudioDropped   int64 // frames over WebSockets that came too late, too often, or outside of a conversation
 	WillsRemoved   int64
 	Hellos         int64
 
 	Handshakes        int64 // now: TLS handshakes that are not finished
 	HandshakesFailed  int64
-	HandshakesEvicted int64 // ended since others waited for their place; among the failed
+	HandshakesEvicted int64 // ended because others waited for their slot; included in the failed
 
 	Listings       int64
 	ListingsFailed int64
@@ -54,7 +53,7 @@ type counters struct {
 	audioDropped                                   atomic.Int64
 
 	mu      sync.Mutex
-	refused map[string]int64 // reasons are few: constants, and those of fleet
+	refused map[string]int64 // there are few reasons: constants here and in fleet
 }
 
 func (c *counters) refuse(reason string) {
@@ -72,7 +71,7 @@ func (c *counters) refusals() map[string]int64 {
 	return maps.Clone(c.refused)
 }
 
-// Stats returns the broker's numbers.
+// Stats returns the broker's counters.
 func (b *Broker) Stats() Stats {
 	s := &b.stats
 	workers, waiting := b.pool.busy()

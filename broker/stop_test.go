@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// At a shutdown MQTT 5 devices receive a DISCONNECT; for others the socket just
-// closes, as their protocol knows no DISCONNECT from the server.
+// At a shutdown MQTT 5 devices receive a DISCONNECT; for others the socket just closes, because
+// their protocol defines no DISCONNECT from the server.
 func TestShutdown(t *testing.T) {
 	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true},
 		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }})
@@ -60,7 +60,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// lastPackets returns the first bytes of all packets that are left to read.
+// lastPackets returns the first bytes of all packets that remain to be read.
 func lastPackets(d *rawDevice) (kinds string) {
 	for {
 		kind, _, err := d.read()
@@ -71,8 +71,7 @@ func lastPackets(d *rawDevice) (kinds string) {
 	}
 }
 
-// No packet may reach the log: not a payload, and not a second CONNECT's
-// password.
+// No packet may appear in the log: not a payload, and not a second CONNECT's password.
 func TestLogsHoldNoPackets(t *testing.T) {
 	log := new(lockedWriter)
 	b, dom := start(t, func(o *Options) {
@@ -136,7 +135,7 @@ func TestHello(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	for range 50 { // one answer a second, however often the device says it
+	for range 50 { // one answer a second, however often the device sends hello
 		d.publish(`{"type":"hello","version":3,"transport":"udp","features":{"mcp":true},"audio_params":{"format":"opus"}}`)
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
@@ -175,7 +174,7 @@ func TestTLS(t *testing.T) {
 		o.Addr, o.TLSAddr = "", "127.0.0.1:0"
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
 		o.MaxHandshakes = 2
-		o.ConnectTimeout = 3 * time.Second // which a good device must not take on a busy machine
+		o.ConnectTimeout = 3 * time.Second // a good device must be faster than this on a busy machine
 	})
 	for range 20 { // more silent sockets than slots
 		silent := dialRaw(t, b.TLSAddr())

@@ -51,7 +51,7 @@ func stick(t *testing.T, c *connection) {
 	})
 }
 
-// A device that takes no bytes is let go.
+// A device that accepts no bytes is disconnected.
 func TestStuckDeviceIsDisconnected(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -77,8 +77,8 @@ func TestOutboxIsBounded(t *testing.T) {
 	}
 }
 
-// Of connections that arrive together one remains, reachable, and the others
-// are closed: mochi alone leaves several open, of which it knows one.
+// Of connections that arrive together one remains, reachable, and the others are closed: mochi
+// alone leaves several open, and registers only one of them.
 func TestDuplicateIDs(t *testing.T) {
 	b, dom := start(t, nil)
 	const rounds, parallel = 50, 8

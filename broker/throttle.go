@@ -10,17 +10,17 @@ const (
 	throttleKeys  = 1024
 )
 
-// A throttle says what is worth a log line: the first refusal of a client in an
-// hour. A refused device tries again every ten seconds for ever. Keys are made
-// by strangers, so only so many are kept; what does not fit is not logged.
+// A throttle decides what is logged: the first refusal of a client in an hour. A refused device
+// retries every ten seconds for ever. Clients choose the keys, so the number of keys is limited;
+// further keys are not logged.
 type throttle struct {
 	mu      sync.Mutex
 	last    map[string]time.Time
 	skipped int
 }
 
-// allow reports whether to log, and how many lines were left out since the
-// last that was allowed.
+// allow reports whether to log, and how many log lines were suppressed since the last allowed
+// one.
 func (t *throttle) allow(key string, now time.Time) (ok bool, skipped int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,67 +7,66 @@ import (
 	"fleetd/fleet"
 )
 
-// A Voice relays conversations of devices with a voice server. Its methods, and
-// those of its conversations, run on the goroutine that reads the device's
-// socket: they do not wait, but for a read of the device in Begin.
+// A Voice relays conversations of devices with a voice server. Its methods, and those of its
+// conversations, run on the goroutine that reads the device's socket. They do not wait, except
+// for a database read of the device in Begin.
 type Voice interface {
-	// Begin begins the conversation that the device's hello asks for, and
-	// answers the device when the voice server has. It returns nil if there is
-	// no voice server for the device. hello is valid until Begin returns.
+	// Begin begins the conversation that the device's hello requests, and answers the device
+	// after the voice server has answered. It returns nil if there is no voice server for the
+	// device. hello is valid until Begin returns.
 	Begin(d VoiceDevice, hello []byte) Conversation
 }
 
-// A Conversation is one voice session of a device. It is used by one goroutine
-// at a time. What comes after its end is dropped.
+// A Conversation is one voice session of a device. It is used by one goroutine at a time. Input
+// after its end is dropped.
 type Conversation interface {
-	// Receive handles a message of the device that is neither hello nor mcp. It
-	// reports whether the message ended the conversation. payload is valid until
-	// it returns.
+	// Receive handles a message of the device other than hello and mcp. It reports whether the
+	// message ended the conversation. payload is valid until it returns.
 	Receive(kind, session string, payload []byte) (ended bool)
-	// Hear handles a frame of audio of a device with a Stream. timestamp is in
-	// milliseconds, 0 if the device says none. frame is valid until it returns.
+	// Hear handles an audio frame of a device with a Stream. timestamp is in milliseconds, 0 if
+	// the device sends none. frame is valid until it returns.
 	Hear(frame []byte, timestamp uint32)
 	// End ends the conversation. The device is not notified.
 	End(how fleet.ConversationEnd)
 }
 
-// A VoiceDevice is a device that begins a conversation. Its functions may be
-// called by any goroutine and do not wait.
+// A VoiceDevice is a device that begins a conversation. Its functions may be called by any
+// goroutine and do not wait.
 type VoiceDevice struct {
 	ID         fleet.DeviceID
 	ClientID   string // the device's UUID, as in its Client-Id
 	RemoteAddr string // without port
 
-	// Stream carries audio over the connection that carries the messages; nil: UDP
-	// does, which the relay arranges with its hello.
+	// Stream carries audio over the connection that carries the messages. If it is nil, audio
+	// uses UDP, which the relay sets up with its hello.
 	Stream Stream
 
-	Send   func(payload []byte) error // a JSON message; a nil error does not prove delivery
-	Opened func()                     // the device was sent the answer to its hello
-	Closed func()                     // the device was sent a goodbye
+	Send   func(payload []byte) error // sends a JSON message; a nil error does not prove delivery
+	Opened func()                     // called after the device was sent the answer to its hello
+	Closed func()                     // called after the device was sent a goodbye
 	Lost   <-chan struct{}            // closed when the connection has ended
 }
 
-// A Stream is the audio side of a device that talks over a WebSocket. What is sent
-// keeps its order, audio and messages alike. Such a device knows no goodbye: the
-// end of its connection is the end of the conversation.
+// A Stream is the audio side of a device that talks over a WebSocket. Audio and messages are sent
+// in the order of the calls. Such a device knows no goodbye: the end of its connection is the end
+// of the conversation.
 type Stream interface {
-	// SendAudio sends a frame. It does not wait, and copies the frame; it reports
-	// false if the frame was dropped.
+	// SendAudio sends a frame. It copies the frame and does not wait. It reports false if the
+	// frame was dropped.
 	SendAudio(frame []byte, timestamp uint32) bool
-	// Close ends the connection when what was sent before is written.
+	// Close ends the connection after all queued messages are written.
 	Close()
 }
 
-// A relayed device may say hello so often: a press of its button that follows a
-// conversation that failed at once is answered, too.
+// These limit the hellos of a device with a voice server. If a conversation fails at once, the
+// next press of the device's button is still answered.
 const (
 	voiceHelloEvery = time.Second
 	voiceHelloBurst = 5
 )
 
-// beginConversation hands a hello to the voice relay. It reports false if the
-// device has no voice server. It runs on the goroutine that reads.
+// beginConversation passes a hello to the voice relay. It reports false if the device has no
+// voice server. It runs on the reader's goroutine.
 func (c *connection) beginConversation(m dialect.Message, now time.Time) bool {
 	voice := c.broker.o.Voice
 	if voice == nil {
@@ -85,7 +84,7 @@ func (c *connection) beginConversation(m dialect.Message, now time.Time) bool {
 	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: dialect.UUIDOf(c.ClientID), RemoteAddr: c.RemoteAddr,
 		Stream: c.carrier.stream(), Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
 		Opened: func() {
-			if keep > 0 { // a device that is connected for the conversation only
+			if keep > 0 { // a device that is connected only for the conversation
 				c.startOnboarding(0)
 			}
 		}}, m.Payload)

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet"
 )
 
-// relay is a Voice that answers as the test says.
+// relay is a Voice whose answers the test sets.
 type relay struct {
 	mu     sync.Mutex
 	begun  []VoiceDevice
@@ -92,7 +92,7 @@ func TestVoiceReceivesConversations(t *testing.T) {
 	<-r.begun[1].Lost
 }
 
-// A device that keeps saying hello costs the voice server a few conversations.
+// A device that repeats hello costs the voice server only a few conversations.
 func TestHellosAreLimited(t *testing.T) {
 	r := new(relay)
 	b, dom := start(t, func(o *Options) { o.Voice = r })
@@ -113,7 +113,7 @@ func TestHellosAreLimited(t *testing.T) {
 	}
 }
 
-// Where there is no voice server for a device it is answered as without voice.
+// If there is no voice server for the device, it gets the same answer as without voice.
 func TestNoVoiceServerForDevice(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.Voice = &relay{refuse: true} })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})

@@ -16,23 +16,22 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// Devices that are configured for it talk over a WebSocket in place of MQTT and
-// UDP (protocol 5). They open it when a person starts a conversation, and close it
-// with the conversation. While it is open it is their connection: calls, tools and
-// presence are those of a device on MQTT, by the same code.
+// Devices that are configured for it talk over a WebSocket instead of MQTT and UDP (protocol 5).
+// They open it when a person starts a conversation, and close it with the conversation. While it
+// is open it is the device's connection: calls, tools and presence work as for a device on MQTT,
+// with the same code.
 
 const (
-	// What comes from one address, or /64 of IPv6, in a minute. A whole site can
-	// share one; loopback is not bounded: a reverse proxy or a simulator speaks
-	// from there.
+	// Limits per minute for one address, or one /64 of IPv6. A whole site can share an address.
+	// Loopback is not limited: a reverse proxy or a simulator connects from there.
 	dialsPerMinute     = 1200
 	badTokensPerMinute = 60
 
-	dialEvery = time.Second // one device's attempts, after the first few
+	dialEvery = time.Second // between attempts of one device, after the first few
 	dialBurst = 10
 )
 
-// sockets are the WebSockets that are open.
+// sockets is the set of open WebSockets.
 type sockets struct {
 	dials, badTokens *httprate.RateLimiter
 	upgrader         websocket.Upgrader
@@ -44,7 +43,7 @@ type sockets struct {
 }
 
 func (all *sockets) init() {
-	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read none
+	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{}) // devices read no rate-limit headers
 	all.dials = httprate.NewRateLimiter(dialsPerMinute, time.Minute, quiet)
 	all.badTokens = httprate.NewRateLimiter(badTokensPerMinute, time.Minute, quiet)
 	all.upgrader = websocket.Upgrader{HandshakeTimeout: 5 * time.Second, WriteBufferSize: 2048,
@@ -52,7 +51,8 @@ func (all *sockets) init() {
 	all.open = make(map[*socket]struct{})
 }
 
-// enter reports whether the socket may be served: not when the broker stops.
+// enter registers the socket and reports whether it may be served. It returns false while the
+// broker stops.
 func (all *sockets) enter(s *socket) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -91,15 +91,14 @@ func (all *sockets) len() int64 {
 	return int64(len(all.open))
 }
 
-// ServeWebSocket accepts a device's WebSocket. The device names itself in headers,
-// and proves it with the token of its latest boot poll. r.RemoteAddr is the
-// device's address.
+// ServeWebSocket accepts a device's WebSocket. The device names itself in headers, and proves its
+// identity with the token of its latest boot poll. r.RemoteAddr is the device's address.
 func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if len(r.Header.Values("Origin")) > 0 { // of a browser, which could send no token, but try
-		b.refuseSocket(w, r, http.StatusForbidden, "origin", "this address is for devices; browsers are not let in")
+	if len(r.Header.Values("Origin")) > 0 { // a browser sends it, and could send no token, but might try
+		b.refuseSocket(w, r, http.StatusForbidden, "origin", "this address is for devices; browsers are refused")
 		return
 	}
 	if !websocket.IsWebSocketUpgrade(r) {
@@ -127,7 +126,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		strings.TrimSpace(token), addr)
 	if errors.Is(err, enrolment.CredentialsLater) {
 		header.Set("Retry-After", "10")
-		b.refuseSocket(w, r, http.StatusServiceUnavailable, refusal(err), "this device cannot be let in now; try again")
+		b.refuseSocket(w, r, http.StatusServiceUnavailable, refusal(err), "this device cannot be admitted now; try again")
 		return
 	}
 	if err != nil {
@@ -135,7 +134,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		if b.limited(w, r, b.sockets.badTokens, addr) {
 			status = http.StatusTooManyRequests
 		}
-		b.refuseSocket(w, r, status, refusal(err), "the token does not fit Device-Id and Client-Id, or is not valid any more")
+		b.refuseSocket(w, r, status, refusal(err), "the token does not match Device-Id and Client-Id, or is no longer valid")
 		return
 	}
 	if !b.gate.TryAcquire(1) {
@@ -146,11 +145,11 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	if !c.device.dials.AllowN(time.Now(), 1) {
 		c.device.release(c)
 		b.gate.Release(1)
-		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts of this device")
+		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this device")
 		return
 	}
 	ws, err := b.sockets.upgrader.Upgrade(w, r, nil)
-	if err != nil { // it has answered
+	if err != nil { // Upgrade has replied
 		c.device.release(c)
 		b.gate.Release(1)
 		b.stats.refuse("malformed_upgrade")
@@ -170,13 +169,13 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	}()
 }
 
-// limited reports whether the address has used up what a limit allows.
+// limited counts the attempt and reports whether the address has exceeded the limit.
 func (b *Broker) limited(w http.ResponseWriter, r *http.Request, l *httprate.RateLimiter, addr string) bool {
 	ip, err := netip.ParseAddr(addr)
 	return err == nil && !ip.IsLoopback() && l.OnLimit(w, r, httprate.CanonicalizeIP(addr))
 }
 
-// refuseSocket answers an attempt, counts it and logs it now and then.
+// refuseSocket replies to an attempt, counts it and logs it occasionally.
 func (b *Broker) refuseSocket(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
 	b.stats.refuse(reason)
 	device := fleet.CleanText(r.Header.Get("Device-Id"), 64)
@@ -187,7 +186,7 @@ func (b *Broker) refuseSocket(w http.ResponseWriter, r *http.Request, status int
 	http.Error(w, text, status)
 }
 
-// serveSocket runs one WebSocket to its end.
+// serveSocket serves one WebSocket until it ends.
 func (b *Broker) serveSocket(s *socket) {
 	c := s.c
 	written := make(chan struct{})
@@ -210,8 +209,7 @@ func (b *Broker) serveSocket(s *socket) {
 	}
 }
 
-// closedByDevice reports whether the device closed its socket, with a word or
-// without.
+// closedByDevice reports whether the device closed its socket, with or without a close frame.
 func closedByDevice(err error) bool {
 	_, closed := errors.AsType[*websocket.CloseError](err)
 	return closed

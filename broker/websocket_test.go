@@ -23,7 +23,7 @@ import (
 const socketBoardHello = `{"type":"hello","version":%d,"features":{"mcp":true,"glyph_push":false},` +
 	`"transport":"websocket","audio_params":{"format":"opus","sample_rate":16000,"channels":1,"frame_duration":60}}`
 
-// A socketBoard is a board on a WebSocket, as the protocol describes it.
+// A socketBoard is a board on a WebSocket, as the protocol's document describes it.
 type socketBoard struct {
 	t  testing.TB
 	id fleet.DeviceID
@@ -31,9 +31,9 @@ type socketBoard struct {
 	writing sync.Mutex
 
 	mu      sync.Mutex
-	texts   []string // but mcp
+	texts   []string // all except mcp
 	audio   []string // binary messages, in hex
-	methods []string // that it was asked
+	methods []string // of the requests it received
 	ended   error
 }
 
@@ -44,7 +44,7 @@ func socketServer(t testing.TB, b *Broker) string {
 	return "ws" + strings.TrimPrefix(s.URL, "http") + "/xiaozhi/v1/"
 }
 
-// socketHeader is what the nth device sends, with the good token.
+// socketHeader returns the headers of the nth device, with a valid token.
 func socketHeader(n, version int) (fleet.DeviceID, http.Header) {
 	mqttID := testClientID(n)
 	id := deviceOfClientID(mqttID)
@@ -52,8 +52,7 @@ func socketHeader(n, version int) (fleet.DeviceID, http.Header) {
 		"Authorization": {"Bearer " + passwordOf(mqttID)}}
 }
 
-// dialSocket connects the nth device. It says hello unless hello is "", and
-// answers what it is asked.
+// dialSocket connects the nth device. It sends hello unless hello is "", and answers requests.
 func dialSocket(t testing.TB, url string, n, version int, hello string) *socketBoard {
 	t.Helper()
 	id, header := socketHeader(n, version)
@@ -149,8 +148,7 @@ func (d *socketBoard) heard() string {
 }
 func (d *socketBoard) over() error { d.mu.Lock(); defer d.mu.Unlock(); return d.ended }
 
-// Without a voice server the device is listed and called while its socket is open,
-// and offline after.
+// Without a voice server the device is listed and called while its socket is open.
 func TestWebSocketServesMCP(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
@@ -189,7 +187,7 @@ func TestWebSocketChannelEndsInTime(t *testing.T) {
 	})
 }
 
-// The vectors of the protocol's document.
+// The hello vectors of the protocol's document.
 func TestWebSocketHelloVectors(t *testing.T) {
 	text, err := os.ReadFile("testdata/hello_ws.json")
 	if err != nil {
@@ -232,8 +230,7 @@ func TestWebSocketHelloVectors(t *testing.T) {
 	}
 }
 
-// The three forms of binary messages: what a device says reaches the relay, and
-// what the relay says the device.
+// The relay and the device exchange audio in all three forms of binary messages.
 func TestWebSocketAudio(t *testing.T) {
 	for _, tt := range []struct {
 		version int
@@ -254,7 +251,7 @@ func TestWebSocketAudio(t *testing.T) {
 		t.Run(fmt.Sprint("version ", tt.version), func(t *testing.T) {
 			r := new(relay)
 			b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
-			// The header and hello may differ: hello counts.
+			// The version in the header and in hello may differ: hello wins.
 			d := dialSocket(t, socketServer(t, b), 1, 1, "")
 			d.sound(tt.up) // before hello
 			d.say(fmt.Sprintf(socketBoardHello, tt.version))
@@ -281,7 +278,7 @@ func TestWebSocketAudio(t *testing.T) {
 			if got := d.heard(); got != tt.down {
 				t.Errorf("received %s, want %s", got, tt.down)
 			}
-			// The end comes after what was sent before.
+			// The end follows the earlier messages.
 			if err := v.Send([]byte(`{"type":"alert"}`)); err != nil {
 				t.Error(err)
 			}
@@ -303,7 +300,7 @@ func TestWebSocketEndsConversation(t *testing.T) {
 	eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
 	d.say(hello) // twice
 	eventually(t, "the second hello", func() bool { return len(r.happened()) == 2 })
-	next := dialSocket(t, url, 1, 1, hello) // the device restarted, and its old socket is open yet
+	next := dialSocket(t, url, 1, 1, hello) // the device restarted, and its old socket is still open
 	eventually(t, "the third hello", func() bool { return len(r.happened()) == 3 })
 	eventually(t, "the first is replaced", func() bool { return d.over() != nil && dom.count("disconnected") == 1 })
 	if b.Stats().Takeovers != 1 {
@@ -314,11 +311,11 @@ func TestWebSocketEndsConversation(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if fmt.Sprint(r.ended) != fmt.Sprint([]fleet.ConversationEnd{fleet.EndedByNewHello, fleet.EndedByDevice}) {
-		t.Errorf("ended %v", r.ended) // that of the replaced one ends with its connection: VoiceDevice.Lost
+		t.Errorf("ended %v", r.ended) // the replaced conversation ends with its connection: VoiceDevice.Lost
 	}
 }
 
-// A device has one connection, whichever way it comes.
+// A device has one connection, whatever its transport.
 func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 	b, _ := start(t, nil)
 	old := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
@@ -383,7 +380,7 @@ func TestWebSocketRefusesStrangers(t *testing.T) {
 	}
 }
 
-// One device that dials without end, and one address that guesses tokens.
+// Limits apply to a device that dials without end, and to an address that guesses tokens.
 func TestWebSocketDialLimits(t *testing.T) {
 	b, _ := start(t, nil)
 	handler := http.HandlerFunc(b.ServeWebSocket)
@@ -403,7 +400,7 @@ func TestWebSocketDialLimits(t *testing.T) {
 	for range badTokensPerMinute + 10 {
 		count[dial("192.0.2.1", header)]++
 	}
-	// More may be tried as the minute of the first ones passes.
+	// More attempts are allowed as the minute of the first ones passes.
 	if tried := count[401]; tried < badTokensPerMinute || tried+count[429] != badTokensPerMinute+10 || count[429] < 5 {
 		t.Errorf("guesses: %v", count)
 	}
@@ -427,7 +424,7 @@ func TestWebSocketDialLimits(t *testing.T) {
 	}
 }
 
-// What a hostile device with a good token does costs itself alone.
+// A hostile device with a valid token affects only itself.
 func TestWebSocketHostile(t *testing.T) {
 	r := new(relay)
 	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, time.Second })
@@ -488,7 +485,7 @@ func TestWebSocketWithoutHello(t *testing.T) {
 	eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
 	s := b.registry.connection(d.id).carrier.(*socket)
 	eventually(t, "its time is up", func() bool {
-		_ = s.ws.SetReadDeadline(time.Now()) // which the test does not wait for
+		_ = s.ws.SetReadDeadline(time.Now()) // the test does not wait for the timeout
 		return d.over() != nil
 	})
 	if !websocket.IsCloseError(d.over(), websocket.ClosePolicyViolation) {
@@ -497,7 +494,7 @@ func TestWebSocketWithoutHello(t *testing.T) {
 	eventually(t, "it is noted", func() bool { return dom.count("disconnected") == 1 })
 }
 
-// A half-open connection: the device has vanished, and nothing says so.
+// A half-open connection: the device has vanished without closing it.
 func TestWebSocketHalfOpen(t *testing.T) {
 	b, dom := start(t, nil)
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
@@ -509,7 +506,7 @@ func TestWebSocketHalfOpen(t *testing.T) {
 	})
 }
 
-// What one of many says and hears is that of no other.
+// Each of many devices hears and is heard in its own conversation only.
 func TestWebSocketNoCrossTalk(t *testing.T) {
 	r := new(relay)
 	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
