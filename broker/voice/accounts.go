@@ -24,20 +24,20 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// Limits of what an upstream's OTA address answers.
+// Limits of requests to an upstream's OTA address.
 const (
 	askTimeout      = 10 * time.Second
 	maxOTAAnswer    = 64 << 10
 	maxAccountToken = 4000
 	maxAccountText  = 200
-	askers          = 8    // requests at a time for boot polls
-	maxAsks         = 4096 // boot polls that wait to be repeated
+	askers          = 8    // concurrent requests for boot polls
+	maxAsks         = 4096 // boot polls waiting to be repeated
 	askAgain        = 10 * time.Second
-	tokenAge        = 24 * time.Hour // then the next conversation has another one asked for
+	tokenAge        = 24 * time.Hour // afterwards the next conversation requests another token
 )
 
-// A Poll is what a device said in its boot poll. Without a body, one is made of
-// the ids alone.
+// A Poll contains the contents of a device's boot poll. Without a body, a body is made from the
+// ids alone.
 type Poll struct {
 	Device    fleet.DeviceID
 	ClientID  string
@@ -47,7 +47,7 @@ type Poll struct {
 	Body      json.RawMessage
 }
 
-// A Sealer encrypts tokens that are kept in the database.
+// A Sealer encrypts tokens that are stored in the database.
 type Sealer interface {
 	Seal(name string, key []byte) []byte
 	Open(name string, sealed []byte) ([]byte, error)
@@ -63,12 +63,12 @@ type AccountsOptions struct {
 	Now    func() time.Time // default: time.Now, in UTC
 }
 
-// Accounts repeat boot polls to the OTA addresses of upstreams and keep what they
-// answer: where to connect, with which token, and the code that binds a device to
-// an account there. Firmware that they offer is not read.
+// Accounts repeats boot polls to the OTA addresses of upstreams and stores their answers: the
+// address to connect to, its token, and the code that binds a device to an account there.
+// Firmware that they offer is not read.
 //
-// A boot poll waits for none of it: [Accounts.Polled] notes it, and goroutines of
-// [Accounts.Run] ask. A conversation waits if nothing is known yet, or if the
+// A boot poll does not wait for this: [Accounts.Polled] queues it, and goroutines of
+// [Accounts.Run] send the requests. A conversation waits if no account is stored yet, or if the
 // upstream refused the token.
 type Accounts struct {
 	o      AccountsOptions
@@ -86,7 +86,7 @@ type accountKey struct {
 	device   fleet.DeviceID
 }
 
-// An account is a [upstream.Account] with its token open.
+// An account is a [upstream.Account] with its token decrypted.
 type account struct {
 	upstream.Account
 	token string
@@ -98,10 +98,10 @@ type flight struct {
 	err     error
 }
 
-// maxKnown bounds the accounts in memory.
+// maxKnown bounds the cached accounts.
 const maxKnown = 20_000
 
-// NewAccounts makes the service.
+// NewAccounts returns an Accounts with the given options.
 func NewAccounts(o AccountsOptions) *Accounts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -136,8 +136,8 @@ func (a *Accounts) Run(ctx context.Context) error {
 	return nil
 }
 
-// Polled notes the boot poll of a device, which proved who it is. It waits for
-// nothing; while many wait, a poll is dropped: a conversation asks as well.
+// Polled queues the boot poll of an authenticated device. It does not wait. If the queue is full,
+// the poll is dropped; the device's next conversation requests the account then.
 func (a *Accounts) Polled(p Poll) {
 	select {
 	case a.polls <- p:
@@ -161,15 +161,15 @@ func (a *Accounts) repeat(ctx context.Context, p Poll) {
 	}
 }
 
-// latest returns what is known of a device at an upstream, if it was asked for the
-// device as it is now.
+// latest returns the cached or stored account of a device at an upstream, if it answers for the
+// current address and client.
 func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (account, bool) {
 	key := accountKey{u.ID, p.Device}
 	known, ok := a.known.Get(key)
 	if !ok {
 		stored, err := a.o.Store.UpstreamAccount(ctx, u.ID, p.Device)
 		if err != nil {
-			return account{}, false // none, or the store is away: then it is asked for
+			return account{}, false // no account, or the store is unavailable: the caller requests one
 		}
 		known = account{Account: stored}
 		if stored.Token != nil {
@@ -184,8 +184,7 @@ func (a *Accounts) latest(ctx context.Context, u upstream.Choice, p Poll) (accou
 	return known, known.answers(u, p)
 }
 
-// answers reports whether the account is of the upstream's address and of the client
-// that polls.
+// answers reports whether the account is for the upstream's address and the polling client.
 func (a account) answers(u upstream.Choice, p Poll) bool {
 	return a.OTAURL == u.URL && (p.ClientID == "" || a.ClientID == p.ClientID)
 }
@@ -194,9 +193,9 @@ func sealedAccount(k accountKey) string {
 	return "upstream/" + k.upstream.String() + "/" + string(k.device)
 }
 
-// ask asks the OTA address for a device now. Calls for the same device meanwhile
-// return the same answer, and so does one whose caller saw an older account, because
-// the answer came between its look and its call.
+// ask requests the device's account from the OTA address now. Concurrent calls for the same
+// device return the same answer. So does a call whose caller saw an older account because the
+// answer arrived between its read and its call.
 func (a *Accounts) ask(ctx context.Context, u upstream.Choice, p Poll, seen account) (account, error) {
 	key := accountKey{u.ID, p.Device}
 	a.mu.Lock()
@@ -247,7 +246,7 @@ func (a *Accounts) post(ctx context.Context, address string, p Poll) (account, e
 	id := cmp.Or(p.Device.MAC(), string(p.Device))
 	body := p.Body
 	if len(body) == 0 {
-		body, _ = json.Marshal(map[string]any{"version": 2, "mac_address": id, "uuid": p.ClientID}) // texts only
+		body, _ = json.Marshal(map[string]any{"version": 2, "mac_address": id, "uuid": p.ClientID}) // strings only
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -298,12 +297,12 @@ func (a *Accounts) post(ctx context.Context, address string, p Poll) (account, e
 	return known, nil
 }
 
-// parseOTAAnswer reads the WebSocket and the binding code of an answer to a boot
-// poll. What it says of firmware, MQTT and time is not looked at.
+// parseOTAAnswer reads the WebSocket and the binding code from the answer to a boot poll. It
+// ignores the answer's firmware, MQTT and time.
 func parseOTAAnswer(text []byte) (account, error) {
 	var b struct {
 		WebSocket *struct{ URL, Token string } `json:"websocket"`
-		// Servers write the code as a text or as a number.
+		// Servers send the code as a string or as a number.
 		Activation *struct {
 			Code               json.RawMessage
 			Message, Challenge string
@@ -315,10 +314,10 @@ func parseOTAAnswer(text []byte) (account, error) {
 	var known account
 	if w := b.WebSocket; w != nil && w.URL != "" {
 		if err := upstream.CheckURL(w.URL, "ws", "wss"); err != nil {
-			return account{}, fmt.Errorf("the WebSocket address that it hands out: %w", err)
+			return account{}, fmt.Errorf("the WebSocket address from the OTA address: %w", err)
 		}
 		if !plainToken(w.Token, maxAccountToken) {
-			return account{}, errors.New("the token that it hands out is too long, or no text")
+			return account{}, errors.New("the token from the OTA address is too long or not plain text")
 		}
 		known.URL, known.token = w.URL, w.Token
 	}
@@ -334,18 +333,18 @@ func parseOTAAnswer(text []byte) (account, error) {
 	return known, nil
 }
 
-// Account returns what is known of a device at its upstream, without asking it.
+// Account returns the cached or stored account of a device at its upstream, without a request to
+// the upstream.
 func (a *Accounts) Account(ctx context.Context, u upstream.Choice, id fleet.DeviceID) (upstream.Account,
 	bool) {
 	known, ok := a.latest(ctx, u, Poll{Device: id})
 	return known.Account, ok
 }
 
-var errNoAddress = errors.New("the voice server's OTA address hands out no WebSocket address")
+var errNoAddress = errors.New("the voice server's OTA address returns no WebSocket address")
 
-// address returns where a device connects to its upstream, and with which token:
-// as it is known, or as the OTA address says now if nothing is known, or if the
-// token was refused.
+// address returns the address and token with which a device connects to its upstream. It requests
+// them from the OTA address if none are stored or if the token was refused.
 func (a *Accounts) address(ctx context.Context, u upstream.Choice, p Poll, refused string) (url, token string,
 	err error) {
 	known, ok := a.latest(ctx, u, p)
@@ -362,7 +361,7 @@ func (a *Accounts) address(ctx context.Context, u upstream.Choice, p Poll, refus
 	return known.URL, known.token, nil
 }
 
-// Of makes the upstream of a device that finds its address by these accounts.
+// Of returns the upstream of a device whose address comes from these accounts.
 func (a *Accounts) Of(c upstream.Choice) Upstream {
 	return Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, NoTools: !c.Tools, URL: c.URL,
 		Guard: a.o.Guard,
@@ -378,23 +377,22 @@ func (a *Accounts) Of(c upstream.Choice) Upstream {
 		}}
 }
 
-// A binding is the code that a device can show to bind it to an account.
+// A binding is the code that a device can show to be bound to an account.
 type binding struct {
 	code, message string
 	shown         time.Time // the latest time
 }
 
-// A device shows the code for showFor after it started, and then goes on: while it
-// shows one it is not connected (protocol 1.5). What it asks for again within
-// showAgain is the same start.
+// A device shows the code for showFor after it started, and then continues: while it shows a code
+// it is not connected (protocol 1.5). Another request within showAgain counts as the same start.
 const (
 	showFor   = 30 * time.Second
 	showAgain = 5 * time.Minute
 )
 
-var spokenCode = regexp.MustCompile(`^[0-9]{1,10}$`) // what devices have sounds for
+var spokenCode = regexp.MustCompile(`^[0-9]{1,10}$`) // devices have sounds for digits only
 
-// bind notes the code of a device; "": it has none.
+// bind records the binding code of a device; "" means that it has none.
 func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -410,8 +408,8 @@ func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 	}
 }
 
-// Show returns the code that a device which starts is to show, and notes that it
-// does; false: none. It waits for nothing.
+// Show returns the code that a starting device must show, and records that it shows the code. ok
+// is false if there is none. Show does not wait.
 func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -424,8 +422,8 @@ func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
 	return b.code, b.message, true
 }
 
-// Shown reports whether a device that asks whether it was activated was sent a code
-// of its upstream since it started, and whether it is to go on showing it.
+// Shown reports whether a device that requests its activation state was sent a code of its
+// upstream since it started, and whether it must continue to show the code.
 func (a *Accounts) Shown(id fleet.DeviceID) (shown, showing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"fleetd/fleet/upstream"
 )
 
-// sealing marks what is sealed.
+// sealing is a Sealer that marks what it sealed.
 type sealing struct{}
 
 func (sealing) Seal(name string, key []byte) []byte {
@@ -56,7 +56,7 @@ func (s *accountStore) SaveUpstreamAccount(_ context.Context, a upstream.Account
 	return nil
 }
 
-// accountWorld has one upstream, found by an OTA address.
+// accountWorld has one upstream, which is reached through an OTA address.
 type accountWorld struct {
 	*Accounts
 	store  *accountStore
@@ -65,7 +65,7 @@ type accountWorld struct {
 	ahead  time.Duration
 }
 
-// newAccountWorld has accounts whose addresses may lead to allow, too.
+// newAccountWorld returns accounts whose addresses may also lead to allow.
 func newAccountWorld(t *testing.T, address string, allow ...string) *accountWorld {
 	t.Helper()
 	w := &accountWorld{store: &accountStore{saved: make(map[accountKey]upstream.Account)}}
@@ -100,8 +100,8 @@ func ota(t *testing.T, a voicetest.OTAAnswer) *voicetest.OTA {
 	return o
 }
 
-// A board talks to the server that the OTA address names, with the token that it
-// hands out; one that is refused is replaced, once.
+// A board talks to the server that the OTA address names, with the token that it hands out. A
+// refused token is replaced once.
 func TestUpstreamFoundByOTA(t *testing.T) {
 	up := server(t, voicetest.Options{Token: "second"})
 	o := ota(t, voicetest.OTAAnswer{URL: up.URL(false), Token: "first"})
@@ -143,9 +143,9 @@ func TestUpstreamFoundByOTA(t *testing.T) {
 		}
 	}
 
-	// A server that refuses every token is asked once more, and no further.
+	// If a server refuses every token, the OTA address is queried once more and no further.
 	o.Set(voicetest.OTAAnswer{URL: up.URL(false), Token: "third"})
-	accounts.pass(tokenAge + time.Hour) // has it asked for at the next conversation
+	accounts.pass(tokenAge + time.Hour) // the next conversation requests a new token
 	again.conversation.End(fleet.EndedByNewHello)
 	aged := newBoard(t, 1)
 	aged.talk(w.Relay, boardHello)
@@ -165,8 +165,8 @@ func TestUpstreamFoundByOTA(t *testing.T) {
 	}
 }
 
-// Whatever an OTA address does, boot polls do not wait for it, and a conversation
-// ends with the reason within its time.
+// A misbehaving OTA address does not delay boot polls, and ends a conversation in time and with
+// the reason.
 func TestBadOTAAddress(t *testing.T) {
 	stall := make(chan struct{})
 	defer close(stall)
@@ -245,7 +245,7 @@ func TestBadOTAAddress(t *testing.T) {
 	}
 }
 
-// Many who ask for one device ask once.
+// Concurrent requests for one device cause one request to the OTA address.
 func TestOneAskForADevice(t *testing.T) {
 	release := make(chan struct{})
 	o := ota(t, voicetest.OTAAnswer{Instead: func(w http.ResponseWriter, _ *http.Request) {
@@ -269,8 +269,7 @@ func TestOneAskForADevice(t *testing.T) {
 	}
 }
 
-// The code is shown once for each start, for a time, and not once the device is
-// bound.
+// The code is shown once for each start, for a limited time, and not after the device is bound.
 func TestBindingCode(t *testing.T) {
 	o := ota(t, voicetest.OTAAnswer{URL: "ws://192.0.2.1/", Code: "482913"})
 	w := newAccountWorld(t, o.URL())
@@ -310,8 +309,8 @@ func TestBindingCode(t *testing.T) {
 	}
 }
 
-// A voice server of this host leads to its own address and port, and to no other of
-// this host, whatever it hands out.
+// A voice server on this host may hand out its own address and port, but no other address of this
+// host.
 func TestHandedOutAddressesDoNotLeadToThisHost(t *testing.T) {
 	reached := make(chan string, 8)
 	inside := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { reached <- r.URL.Path }))

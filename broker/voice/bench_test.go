@@ -12,10 +12,10 @@ import (
 	"fleetd/broker/voice/voicetest"
 )
 
-// BenchmarkConversations relays a frame of 60 ms each way for each of many
-// conversations, at their pace: the time of the whole round, the frames that got
-// lost, and the memory of a conversation. A plain UDP echo of the same packets in
-// the same minute says what the machine adds.
+// BenchmarkConversations relays a frame of 60 ms each way for each of many conversations, at
+// their pace. It measures the time of the round trip, the lost frames, and the memory of a
+// conversation. For comparison, a plain UDP echo of the same packets in the same minute measures
+// the machine's share.
 func BenchmarkConversations(b *testing.B) {
 	for _, n := range []int{1, 100, 500} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -59,8 +59,7 @@ func BenchmarkConversations(b *testing.B) {
 	}
 }
 
-// paced has every board say frames, one each 60 ms, and returns how long they
-// were on their way, in order.
+// paced sends a frame from every board each 60 ms, and returns the sorted round-trip times.
 func paced(boards []*board, frames int, roundTrip func(*board) (time.Duration, bool)) (all []time.Duration, lost int) {
 	var mu sync.Mutex
 	var talking sync.WaitGroup

@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// A sequence number may lie so far ahead of the last: 30 s of lost frames from
-	// any address, an hour from the one that is known.
+	// These limit how far a sequence number may be ahead of the last: 30 s of lost frames from
+	// any address, an hour from the known address.
 	maxAhead      = 512
 	maxAheadKnown = 65536
 
-	// moveAfter is how many packets in a row a new address must send. One that
-	// decrypts to Opus by chance does not move the conversation. An address that
-	// has sent fewer is provisional: the sequence numbers of another one need not
-	// follow on its own.
+	// moveAfter is how many packets in a row a new address must send before the conversation
+	// moves to it. One packet that decrypts to Opus by chance does not move it. An address that
+	// has sent fewer is provisional: sequence numbers from another address need not continue its
+	// own.
 	moveAfter = 3
 
-	// moveUnlike is the same for frames that are neither as long as the hello says
-	// nor like those before: noise is among them more often.
+	// moveUnlike is the same limit for frames that have neither the length in the hello nor that
+	// of earlier frames, because noise is more often among them.
 	moveUnlike = 5
 
-	// So many addresses are observed at once: packets from a wrong one do not make
-	// fleetd forget the right one.
+	// maxCandidates is how many addresses are tracked at once: packets from a wrong address must
+	// not displace the right one.
 	maxCandidates = 4
 )
 
-// A candidate is an address from which packets came that may be the device's.
+// A candidate is a source address that may be the device's.
 type candidate struct {
 	addr netip.AddrPort
 	toc  byte   // first byte of its frames
@@ -47,13 +47,13 @@ type channel struct {
 	socket *socket
 	ssrc   uint32
 	key    [16]byte
-	nonce  [headerSize]byte // the header's first bytes
-	frame  time.Duration    // that the device said its frames have; 0 if it did not
-	opus   bool             // the device said so, or nothing
-	near   netip.Addr       // of the device's other connection: the first packet from there is believed
+	nonce  [headerSize]byte // the first bytes of the header
+	frame  time.Duration    // frame duration in the device's hello; 0 if it has none
+	opus   bool             // the device's hello names Opus or no format
+	near   netip.Addr       // address of the device's other connection: its first packet is accepted at once
 
-	// One of these is called for each packet of the device. Neither may wait, nor
-	// keep frame.
+	// Exactly one of these is called for each packet of the device. Neither may wait, nor retain
+	// frame.
 	accept   func(frame []byte, timestamp uint32, at time.Time)
 	badAudio func()
 
@@ -65,7 +65,7 @@ type channel struct {
 	last       uint32            // highest sequence number received
 	lastAt     time.Time
 	up         stream
-	opened     [maxFrame]byte // the packet at hand, decrypted
+	opened     [maxFrame]byte // the current packet, decrypted
 	received   fleet.AudioCounts
 
 	sending sync.Mutex
@@ -75,8 +75,7 @@ type channel struct {
 	packet  [maxPacket]byte
 }
 
-// newChannel makes a channel with a random key, and enters it in the socket's
-// table.
+// newChannel creates a channel with a random key and registers it in the socket's table.
 func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
 	accept func([]byte, uint32, time.Time), badAudio func()) (*channel, error) {
 	c := &channel{socket: s, sender: newSender(s.conn), frame: frame, opus: opus, near: near, accept: accept,
@@ -97,12 +96,10 @@ func newChannel(s *socket, frame time.Duration, opus bool, near netip.Addr,
 func (c *channel) keyHex() string   { return hex.EncodeToString(c.key[:]) }
 func (c *channel) nonceHex() string { return hex.EncodeToString(c.nonce[:]) }
 
-// close removes the channel from the socket's table. Packets that come later are
-// of an unknown conversation.
+// close removes the channel from the socket's table. Later packets count as unknown.
 func (c *channel) close() { c.socket.leave(c) }
 
-// receive handles a datagram with this channel's ssrc. It runs on the goroutine
-// that reads the socket.
+// receive handles a datagram with this channel's ssrc. It runs on the socket reader's goroutine.
 func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +109,7 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 		ahead, limit = c.aheadElsewhere(h.sequence, from), maxAhead
 	}
 	if ahead == 0 || ahead > limit {
-		c.received.Refused++ // replayed, out of order, or made up
+		c.received.Refused++ // replayed, out of order, or forged
 		return
 	}
 	frame := c.opened[:len(b)-headerSize]
@@ -125,7 +122,7 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 			if next := c.candidate(from); next != nil {
 				next.n = 0
 			}
-			if known || !c.addr.IsValid() { // else it is somebody's who knows the number, not the key
+			if known || !c.addr.IsValid() { // else the sender may know the number but not the key
 				c.badAudio()
 			}
 			return
@@ -143,12 +140,12 @@ func (c *channel) receive(h header, b []byte, from netip.AddrPort, at time.Time)
 	c.accept(frame, h.timestamp, at)
 }
 
-// heard reports whether a frame from the device's address began with this byte.
-// A device keeps to one configuration of its encoder, or few.
+// heard reports whether a frame from the device's address began with this byte. A device uses one
+// configuration of its encoder, or few.
 func (c *channel) heard(toc byte) bool { return c.tocs[toc>>6]&(1<<(toc&63)) != 0 }
 
-// aheadElsewhere returns how far a packet is ahead of those before, if it comes
-// from an address that is not the device's; 0 if it is a copy of one of them.
+// aheadElsewhere returns how far a packet from an address other than the device's is ahead of
+// earlier packets; 0 if it is a copy of one of them.
 func (c *channel) aheadElsewhere(sequence uint32, from netip.AddrPort) uint32 {
 	last := c.last
 	if n := c.received.Received; n < moveAfter { // addr is provisional
@@ -163,7 +160,7 @@ func (c *channel) aheadElsewhere(sequence uint32, from netip.AddrPort) uint32 {
 	return sequence - last
 }
 
-// candidate returns what was received from an address, or nil.
+// candidate returns the candidate with the address, or nil.
 func (c *channel) candidate(from netip.AddrPort) *candidate {
 	for i := range c.candidates {
 		if c.candidates[i].addr == from {
@@ -173,8 +170,8 @@ func (c *channel) candidate(from netip.AddrPort) *candidate {
 	return nil
 }
 
-// follow decides whether packets from another address are the device's, which
-// moved: a router gave it another one. That takes needed packets in a row.
+// follow decides whether packets from another address come from the device, because a router
+// changed its address. It requires needed packets in a row.
 func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32, needed int) bool {
 	if c.addr.IsValid() || from.Addr() != c.near {
 		next := c.candidate(from)
@@ -202,7 +199,7 @@ func (c *channel) follow(from netip.AddrPort, toc byte, sequence uint32, needed 
 	return true
 }
 
-// count notes a packet that holds d of sound, for loss and jitter.
+// count records a packet with sound of duration d, for loss and jitter.
 func (c *channel) count(h header, ahead uint32, at time.Time, d time.Duration) {
 	r := &c.received
 	if r.Received < moveAfter {
@@ -216,8 +213,8 @@ func (c *channel) count(h header, ahead uint32, at time.Time, d time.Duration) {
 	c.last, c.lastAt = h.sequence, at
 }
 
-// send encrypts a frame and sends it to the device. It reports false if the
-// device's address is not known yet, or the frame cannot be sent.
+// send encrypts a frame and sends it to the device. It reports false if the device's address is
+// unknown, or the frame cannot be sent.
 func (c *channel) send(frame []byte, timestamp uint32) bool {
 	if len(frame) == 0 || len(frame) > maxFrame {
 		return false
@@ -240,7 +237,7 @@ func (c *channel) send(frame []byte, timestamp uint32) bool {
 	return true
 }
 
-// counts returns what was received so far.
+// counts returns the counts of received packets so far.
 func (c *channel) counts() fleet.AudioCounts {
 	c.mu.Lock()
 	defer c.mu.Unlock()

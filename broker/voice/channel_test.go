@@ -25,11 +25,11 @@ var (
 	third = netip.MustParseAddrPort("203.0.113.77:9")
 )
 
-// speech is an Opus packet of 60 ms.
+// speech returns an Opus packet of 60 ms.
 func speech(text string) []byte { return append([]byte{tocSpeech}, text...) }
 
-// seal makes a packet as the device does: the standard library's CTR, over the
-// nonce of the hello with three fields overwritten.
+// seal encrypts a packet as the device does, with the standard library's CTR and the nonce of the
+// hello with three fields overwritten.
 func seal(t testing.TB, key, nonce string, timestamp, sequence uint32, frame []byte) []byte {
 	t.Helper()
 	k, err := hex.DecodeString(key)
@@ -79,8 +79,8 @@ func (c *channel) hears(t testing.TB, from netip.AddrPort, sequence uint32, fram
 	c.socket.receive(seal(t, c.keyHex(), c.nonceHex(), 7, sequence, frame), from, time.Now())
 }
 
-// The vectors' hello holds a key and a nonce: a packet sealed by them as section
-// 6 says is opened, and ours are opened by the standard library.
+// The vectors' hello contains a key and a nonce. A packet sealed with them as section 6 specifies
+// is opened, and fleetd's packets are opened by the standard library.
 func TestPacketsOfTheVectors(t *testing.T) {
 	raw, err := os.ReadFile("testdata/hello.json")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestPacketsOfTheVectors(t *testing.T) {
 	}
 }
 
-// The counter of CTR is 128 bits wide: a carry leaves the sequence number.
+// CTR's counter is 128 bits wide, so a carry leaves the sequence number.
 func TestCounterCarries(t *testing.T) {
 	block, _ := aes.NewCipher(make([]byte, 16))
 	iv := bytes.Repeat([]byte{0xff}, 16)
@@ -170,14 +170,14 @@ func TestSequenceWindow(t *testing.T) {
 	}
 }
 
-// A conversation follows its device to another address, and no other packet to
-// one: not a replayed one, nor one that was made without the key.
+// A conversation follows its device to another address. Other packets do not move it: neither
+// replayed packets nor those made without the key.
 func TestAddressIsLearnedAndFollowed(t *testing.T) {
 	c, got := testChannel(t)
 	packet := seal(t, c.keyHex(), c.nonceHex(), 0, 1, speech("a"))
 	garbage := append(bytes.Clone(packet[:headerSize]), make([]byte, 40)...)
 	forge := func() {
-		for i := range uint32(10_000) { // with the right ssrc and good sequence numbers, and noise for a frame
+		for i := range uint32(10_000) { // with the right ssrc, good sequence numbers, and noise as frames
 			for j := headerSize; j < len(garbage); j++ {
 				garbage[j] = byte(rand.Uint32())
 			}
@@ -202,14 +202,14 @@ func TestAddressIsLearnedAndFollowed(t *testing.T) {
 	if c.addr != other || len(*got) != 2 || c.counts().Moves != 1 {
 		t.Errorf("address %v, %d relayed, %+v", c.addr, len(*got), c.counts())
 	}
-	c.hears(t, home, 6, speech("a")) // what is still on its way from the old address
+	c.hears(t, home, 6, speech("a")) // packets still in transit from the old address
 	if c.addr != other {
 		t.Errorf("address %v", c.addr)
 	}
 }
 
-// Copies of what a device sent do not count for the address that they come from,
-// nor does one packet that decrypts to Opus by chance and is repeated.
+// Copies of a device's packets do not count for their source address, and neither does a repeated
+// packet that decrypts to Opus by chance.
 func TestCopiesDoNotMoveAConversation(t *testing.T) {
 	for name, hostile := range map[string]func(c *channel, i uint32){
 		"copies, and one made up": func(c *channel, i uint32) {
@@ -231,7 +231,7 @@ func TestCopiesDoNotMoveAConversation(t *testing.T) {
 	}
 }
 
-// Packets from other addresses do not make fleetd forget the device's.
+// Packets from other addresses do not displace the device's address.
 func TestCandidatesAreApart(t *testing.T) {
 	c, got := testChannel(t)
 	c.near = netip.Addr{}
@@ -247,8 +247,8 @@ func TestCandidatesAreApart(t *testing.T) {
 	}
 }
 
-// A forged packet that was believed, by chance, does not keep the device out:
-// neither by its address nor by its sequence number.
+// A forged packet that was accepted by chance does not lock the device out, neither with its
+// address nor with its sequence number.
 func TestDeviceTakesItsConversationBack(t *testing.T) {
 	c, got := testChannel(t)
 	c.mu.Lock()
@@ -401,7 +401,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, maxPacket+1), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, port uint16) {
 		*got = nil
-		if len(b) >= 8 { // so that it gets as far as the key
+		if len(b) >= 8 { // so it is long enough to reach the key
 			binary.BigEndian.PutUint32(b[4:], c.ssrc)
 		}
 		before := c.counts()

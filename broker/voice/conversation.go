@@ -19,35 +19,34 @@ import (
 )
 
 const (
-	maxTexts  = 64       // messages that wait for the upstream; more end the conversation
-	maxUp     = 16 << 10 // of a device; longer messages are not relayed
+	maxTexts  = 64       // messages queued for the upstream; one more ends the conversation
+	maxUp     = 16 << 10 // from a device; longer messages are not relayed
 	maxDown   = 64 << 10 // to a device
-	maxAsking = 8        // MCP requests of the upstream at a time; a device has room for 16 calls
+	maxAsking = 8        // concurrent MCP requests of the upstream; a device has room for 16 calls
 
-	// maxBadAudio frames in a row that cannot be relayed end the conversation: 1.5 s
-	// in which the person is not heard.
+	// maxBadAudio frames in a row that cannot be relayed end the conversation: for 1.5 s the
+	// person was not heard.
 	maxBadAudio = 25
 )
 
-// A conversation is one voice session. The goroutine of run opens it and reads
-// the upstream; write writes to the upstream and sees the end of the device's
-// connection.
+// A conversation is one voice session. The goroutine of run opens it and reads from the upstream.
+// The goroutine of write writes to the upstream and detects the end of the device's connection.
 //
-// Either side, and fleetd, may end it. The first to call end decides how it ended.
+// The device, the upstream and fleetd may each end it. The first call of end sets the cause.
 type conversation struct {
 	relay   *Relay
 	device  broker.VoiceDevice
 	server  Upstream
 	line    *line // of server
 	id      uuid.UUID
-	session string // as the device knows the conversation
+	session string // the session id sent to the device
 	begin   time.Time
 
-	path   path          // of audio, between fleetd and the device
-	frame  time.Duration // of the device's audio; 0 if it did not say
+	path   path          // for audio between fleetd and the device
+	frame  time.Duration // frame duration of the device's audio; 0 if its hello has none
 	opus   bool
 	frames *queue
-	bad    int         // frames in a row that could not be relayed; of the goroutine that reads the device's audio
+	bad    int         // frames in a row that could not be relayed; used by the reader of the device's audio only
 	texts  chan []byte // for the upstream, with the device's session id
 	asking chan struct{}
 
@@ -64,11 +63,11 @@ type conversation struct {
 	how    fleet.ConversationEnd // "" while it is open
 	opened bool                  // the device was sent its hello
 
-	vision Vision // of the upstream; zero without one
+	vision Vision // of the upstream; the zero value if it has none
 
 	resultsWithoutErrors atomic.Bool // the upstream reads JSON-RPC errors only: see xiaozhiClient
 
-	superseded bool // the device is not to be sent anything more
+	superseded bool // nothing more may be sent to the device
 
 	helloIn       time.Duration
 	calls         atomic.Int64
@@ -88,7 +87,7 @@ func newConversation(r *Relay, d broker.VoiceDevice, server Upstream) *conversat
 	return c
 }
 
-// audioOf reads what the device said about its audio.
+// audioOf reads the audio parameters of the device's hello.
 func (c *conversation) audioOf(params json.RawMessage) error {
 	var a audioParams
 	if err := json.Unmarshal(params, &a); err != nil {
@@ -101,7 +100,7 @@ func (c *conversation) audioOf(params json.RawMessage) error {
 	return nil
 }
 
-// end ends the conversation, if that is not done yet, and waits for nothing.
+// end ends the conversation unless it has ended. It does not wait.
 func (c *conversation) end(how fleet.ConversationEnd) {
 	c.mu.Lock()
 	if c.how == "" {
@@ -119,7 +118,7 @@ func (c *conversation) End(how fleet.ConversationEnd) {
 	c.end(how)
 }
 
-// run is the conversation from the device's hello to its end.
+// run runs the conversation from the device's hello to its end.
 func (c *conversation) run(hello []byte, room bool) {
 	defer c.relay.leave(c)
 	c.relay.stats.begun.Add(1)
@@ -133,7 +132,7 @@ func (c *conversation) run(hello []byte, room bool) {
 	c.relay.log.Debug("conversation begins", "device", c.device.ID, "conversation", c.id)
 	err := c.open(hello)
 	if err == nil {
-		// The device may have gone while its hello was on the way, and write with it.
+		// The device may have disconnected, and write ended, while its hello was in transit.
 		stop := context.AfterFunc(c.life, c.upstream.close)
 		err = c.read()
 		stop()
@@ -158,7 +157,7 @@ func (c *conversation) open(hello []byte) error {
 	ctx, cancel := context.WithTimeout(c.life, r.o.HelloTimeout)
 	defer cancel()
 	err := c.openUpstream(ctx, hello, begin.Add(r.o.HelloTimeout))
-	if err == nil || c.life.Err() == nil { // what ended meanwhile did not fail
+	if err == nil || c.life.Err() == nil { // a conversation that ended meanwhile did not fail
 		c.line.note(openEnd(err), time.Since(begin), time.Now())
 	}
 	if err != nil {
@@ -176,8 +175,8 @@ func openEnd(err error) fleet.ConversationEnd {
 	return readEnd(err)
 }
 
-// openUpstream finds the upstream's address, if it has to be asked for, and opens
-// the conversation there. A token that is refused is replaced once.
+// openUpstream opens the conversation at the upstream, after requesting the upstream's address if
+// needed. A refused token is replaced once.
 func (c *conversation) openUpstream(ctx context.Context, hello []byte, until time.Time) error {
 	if c.server.find == nil {
 		return c.openAt(ctx, &c.server, hello, until)
@@ -250,7 +249,7 @@ func (c *conversation) openAt(ctx context.Context, server *Upstream, hello []byt
 	return nil
 }
 
-// read relays what the upstream sends, until there is no more.
+// read relays the upstream's messages until the connection ends.
 func (c *conversation) read() error {
 	for {
 		kind, message, err := c.upstream.read()
@@ -282,8 +281,8 @@ func (c *conversation) audioDown(message []byte) {
 	c.relay.stats.audioDown.Add(1)
 }
 
-// textDown relays a message of the upstream. It reports false if the message
-// ends the conversation.
+// textDown relays a message of the upstream. It reports false if the message ends the
+// conversation.
 func (c *conversation) textDown(text []byte) bool {
 	m, ok := parseMessage(text)
 	relay := ok && len(text) <= maxDown
@@ -337,8 +336,7 @@ func (c *conversation) Receive(kind, session string, payload []byte) (ended bool
 	return false
 }
 
-// say queues a message for the upstream. One that leaves no room for more has
-// stopped reading.
+// say queues a message for the upstream. If the queue is full, the upstream has stopped reading.
 func (c *conversation) say(text []byte) bool {
 	select {
 	case c.texts <- text:
@@ -350,8 +348,8 @@ func (c *conversation) say(text []byte) bool {
 	return false
 }
 
-// heard sends a frame of the device, or queues it if that would take waiting. It
-// runs on the goroutine that reads it.
+// heard sends a frame of the device, or queues it if sending would wait. It runs on the goroutine
+// that reads the device's audio.
 func (c *conversation) heard(frame []byte, timestamp uint32, at time.Time) {
 	c.bad = 0
 	if c.upstream.writeAudioNow(c.frames, frame, timestamp) {
@@ -361,8 +359,8 @@ func (c *conversation) heard(frame []byte, timestamp uint32, at time.Time) {
 	c.drop(c.frames.push(frame, timestamp, at))
 }
 
-// badAudio counts a frame of the device that cannot be relayed. A conversation with
-// no other frames ends: the upstream would wait for words in vain.
+// badAudio counts a frame of the device that cannot be relayed. A conversation with no other
+// frames ends, because the upstream would wait for speech in vain.
 func (c *conversation) badAudio() {
 	if c.bad++; c.bad == maxBadAudio {
 		c.end(fleet.EndedBadAudio)
@@ -376,8 +374,8 @@ func (c *conversation) drop(n int) {
 	}
 }
 
-// write sends what waits for the upstream, until the conversation ends. Then it
-// closes the socket, which ends read.
+// write sends queued messages to the upstream until the conversation ends. Then it closes the
+// socket, which ends read.
 func (c *conversation) write() {
 	select {
 	case <-c.ready:
@@ -422,8 +420,7 @@ func (c *conversation) write() {
 	}
 }
 
-// finish notifies the device, unless it ended the conversation, and stores the
-// record.
+// finish notifies the device, unless the device ended the conversation, and stores the record.
 func (c *conversation) finish() {
 	c.path.close()
 	if c.upstream != nil {
@@ -441,14 +438,14 @@ func (c *conversation) finish() {
 	c.relay.stats.end(c.how, s.Audio)
 }
 
-// sendOff returns the device to idle. A device that got no hello waits for one,
-// and knows no other answer: it gets a hello, and goodbye at once.
+// sendOff returns the device to idle. A device without a hello waits for one and accepts no other
+// answer, so it gets a hello, followed by goodbye.
 func (c *conversation) sendOff() {
 	var messages [][]byte
 	if !c.opened {
 		messages = append(messages, c.path.hello(&noHello))
 	}
-	if c.device.Stream == nil { // else the end of the connection says it
+	if c.device.Stream == nil { // on a stream the end of the connection ends the conversation
 		messages = append(messages, []byte(`{"type":"goodbye","session_id":"`+c.session+`"}`))
 	}
 	if c.how.Failed() {
@@ -464,18 +461,18 @@ func (c *conversation) sendOff() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.superseded {
-		return // these could answer the device's next hello
+		return // these messages could answer the device's next hello
 	}
 	c.device.Closed()
 	for _, m := range messages {
-		_ = c.device.Send(m) // lost with the connection
+		_ = c.device.Send(m) // an error means that the connection is lost
 	}
 	if c.device.Stream != nil {
 		c.device.Stream.Close()
 	}
 }
 
-// summary is the record of the conversation as far as it has come.
+// summary returns the record of the conversation so far.
 func (c *conversation) summary() fleet.Conversation {
 	s := fleet.Conversation{ID: c.id, Device: c.device.ID, Upstream: c.server.Name, Begin: c.begin,
 		Calls: c.calls.Load(), HelloIn: c.helloIn}

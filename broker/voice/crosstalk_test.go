@@ -17,10 +17,10 @@ import (
 	"fleetd/fleet"
 )
 
-// Whatever is sent by whom, from wherever, a conversation carries its own device's
-// words alone, in both directions. Devices talk, move, hang up and call again; others
-// send copies of their packets, damaged and shifted ones, and ones with their number
-// and another key. In the end nothing is left of all of it.
+// Each conversation carries only its own device's audio, in both directions, whatever is sent and
+// from wherever. Devices talk, move, hang up and call again. Others send copies of their packets,
+// damaged and shifted packets, and packets with their ssrc and another key. At the end all
+// resources are released.
 func TestNoDatagramCrosses(t *testing.T) {
 	up := server(t, voicetest.Options{Echo: true})
 	w := start(t, up.URL(true), nil)
@@ -31,7 +31,7 @@ func TestNoDatagramCrosses(t *testing.T) {
 	end := time.Now().Add(2 * time.Second)
 
 	var mu sync.Mutex
-	var overheard [][]byte // packets of devices
+	var overheard [][]byte // packets sent by devices
 	var heardOwn atomic.Int64
 	var talking, listening sync.WaitGroup
 	for i := range devices {
@@ -41,7 +41,7 @@ func TestNoDatagramCrosses(t *testing.T) {
 			for n := 0; time.Now().Before(end); n++ {
 				b := newBoard(t, i)
 				if i%2 == 1 {
-					b.remote = "192.0.2.44" // its first packets are not believed at once
+					b.remote = "192.0.2.44" // its first packets are not accepted at once
 				}
 				b.talk(w.Relay, boardHello)
 				b.open()
@@ -110,17 +110,17 @@ func TestNoDatagramCrosses(t *testing.T) {
 				another := overheard[rnd.IntN(len(overheard))]
 				mu.Unlock()
 				switch rnd.IntN(5) {
-				case 0: // as it was
-				case 1: // under another's number
+				case 0: // unchanged
+				case 1: // with another ssrc
 					copy(packet[4:8], another[4:8])
-				case 2: // as if it were later
+				case 2: // with a later sequence number
 					binary.BigEndian.PutUint32(packet[12:], binary.BigEndian.Uint32(packet[12:])+1+rnd.Uint32N(100))
 				case 3: // with another length
 					packet = append(packet, 0)
 					if rnd.IntN(2) == 0 {
 						binary.BigEndian.PutUint16(packet[2:], uint16(len(packet)-headerSize))
 					}
-				case 4: // of our own making
+				case 4: // forged
 					packet = seal(t, hex.EncodeToString(key), hex.EncodeToString(packet[:headerSize]), 0,
 						binary.BigEndian.Uint32(packet[12:])+rnd.Uint32N(10), speech("forged"))
 				}
@@ -171,7 +171,7 @@ func TestNoDatagramCrosses(t *testing.T) {
 	overheard = nil
 	mu.Unlock()
 	t.Logf("%d conversations, %d frames upstream, %d of noise, %d heard", len(up.Sessions()), frames, damaged, heardOwn.Load())
-	if after := heap(); after > before+16<<20 { // the voice server keeps what it heard
+	if after := heap(); after > before+16<<20 { // the voice server stores what it heard
 		t.Errorf("%d KiB of memory more", (after-before)/1024)
 	}
 }

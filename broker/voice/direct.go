@@ -8,22 +8,21 @@ import (
 	"syscall"
 )
 
-// A directConn is the socket under an upstream's WebSocket. A frame of audio may
-// be written to it by the goroutine that read the frame, which must not wait:
-// what the socket does not accept at once is left to the goroutine that writes.
-// With TLS there is no such way.
+// A directConn is the socket under an upstream's WebSocket. The goroutine that read an audio
+// frame may write it here, and must not wait: the writer's goroutine sends the remainder that the
+// socket does not accept at once. With TLS, frames cannot be written in this way.
 type directConn struct {
 	net.Conn
-	raw syscall.RawConn // nil if frames cannot be written so
+	raw syscall.RawConn // nil if frames cannot be written directly
 
-	in    []byte // of Read
+	in    []byte // the buffer of Read
 	got   int
 	inErr error
-	read  func(fd uintptr) bool // this and write are made once: a closure for each call would be an allocation
+	read  func(fd uintptr) bool // read and write are created once: a closure for each call would be an allocation
 
 	mu      sync.Mutex
-	message []byte // at hand
-	rest    []byte // of message, after the socket accepted a part: nothing may come before it
+	message []byte // the current message
+	rest    []byte // remainder of a partly sent message: it must be sent before any other
 	n       int
 	err     error
 	write   func(fd uintptr)
@@ -32,7 +31,7 @@ type directConn struct {
 func newDirectConn(conn net.Conn) *directConn {
 	c := &directConn{Conn: conn}
 	if s, ok := conn.(syscall.Conn); ok && direct {
-		c.raw, _ = s.SyscallConn() // fails for a nil connection only
+		c.raw, _ = s.SyscallConn() // fails only for a nil connection
 	}
 	c.write = func(fd uintptr) { c.n, c.err = writeNow(fd, c.message) }
 	c.read = func(fd uintptr) (ready bool) {
@@ -54,7 +53,7 @@ func (c *directConn) Read(p []byte) (int, error) {
 	return c.got, c.inErr
 }
 
-// Write implements net.Conn. It may wait, until the write deadline.
+// Write implements net.Conn. It may wait until the write deadline.
 func (c *directConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,15 +72,15 @@ func (c *directConn) flush() error {
 	return err
 }
 
-// Flush writes what is left of a message that the socket accepted in part.
+// Flush writes the remainder of a message that the socket accepted in part.
 func (c *directConn) Flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.flush()
 }
 
-// writeBinary sends a binary message if the socket accepts it now. whole is false
-// if a part of it is left to Flush. It never waits.
+// writeBinary sends a binary message if the socket accepts it now. whole is false if the
+// remainder is left to Flush. It never waits.
 func (c *directConn) writeBinary(header, payload []byte) (sent, whole bool) {
 	if c.raw == nil || !c.mu.TryLock() {
 		return false, false
@@ -92,14 +91,13 @@ func (c *directConn) writeBinary(header, payload []byte) (sent, whole bool) {
 	}
 	c.message = appendBinary(c.message[:0], header, payload)
 	if err := c.raw.Control(c.write); err != nil || c.err != nil || c.n <= 0 {
-		return false, false // the writer sees the error, if it is more than a full buffer
+		return false, false // the writer sees the error, unless it was only a full buffer
 	}
 	c.rest = c.message[c.n:]
 	return true, len(c.rest) == 0
 }
 
-// appendBinary appends a binary message of a client, in one masked frame (RFC
-// 6455, 5.2).
+// appendBinary appends a client's binary message as one masked frame (RFC 6455, 5.2).
 func appendBinary(b, header, payload []byte) []byte {
 	const finalBinary, masked = 0x82, 0x80
 	n := len(header) + len(payload)

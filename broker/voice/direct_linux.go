@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of this file return at once, and are made without notice to
-// Go's scheduler. In a process that sleeps between frames the notice costs more
-// than the call: it wakes a thread.
+// The system calls of this file return at once, and bypass Go's scheduler. In a process that
+// sleeps between frames, notifying the scheduler costs more than the call, because it wakes a
+// thread.
 
 const direct = true
 
@@ -47,8 +47,8 @@ func readNow(fd uintptr, p []byte) (n int, ready bool, err error) {
 	}
 }
 
-// A sender sends datagrams without waiting: one for which the system has no room
-// is lost. Not for concurrent use.
+// A sender sends datagrams without waiting. A datagram is lost if the system has no room for it.
+// A sender is not safe for concurrent use.
 type sender struct {
 	raw    syscall.RawConn
 	inet6  bool
@@ -61,7 +61,7 @@ type sender struct {
 
 func newSender(conn *net.UDPConn) *sender {
 	s := new(sender)
-	s.raw, _ = conn.SyscallConn() // fails for a nil connection only
+	s.raw, _ = conn.SyscallConn() // fails only for a nil connection
 	_ = s.raw.Control(func(fd uintptr) {
 		domain, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
 		s.inet6 = domain == unix.AF_INET6
@@ -75,7 +75,7 @@ func newSender(conn *net.UDPConn) *sender {
 
 func (s *sender) send(packet []byte, to netip.AddrPort) bool {
 	s.packet = packet
-	port := (*[2]byte)(unsafe.Pointer(&s.name.Port)) // at the same place in both families
+	port := (*[2]byte)(unsafe.Pointer(&s.name.Port)) // at the same offset in both families
 	binary.BigEndian.PutUint16(port[:], to.Port())
 	if s.inet6 {
 		s.name.Family, s.name.Addr, s.length = unix.AF_INET6, to.Addr().As16(), unix.SizeofSockaddrInet6

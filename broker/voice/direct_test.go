@@ -17,8 +17,8 @@ import (
 	"fleetd/broker/voice/voicetest"
 )
 
-// A frame that the socket accepts in part stays whole: the rest goes before all
-// that is written later.
+// A frame that the socket accepts in part stays whole: its remainder is written before all later
+// messages.
 func TestFramesStayWholeOnFullSocket(t *testing.T) {
 	if !direct {
 		t.Skip("frames take no direct way on this system")
@@ -61,7 +61,7 @@ func TestFramesStayWholeOnFullSocket(t *testing.T) {
 				t.Errorf("frame %d: %x %x", want, head, payload)
 				return
 			}
-			time.Sleep(time.Millisecond) // so that the socket fills up
+			time.Sleep(time.Millisecond) // lets the socket fill up
 		}
 	})
 	for end := time.Now().Add(deadline); parts < 20 && time.Now().Before(end); {
@@ -91,7 +91,7 @@ func TestFramesStayWholeOnFullSocket(t *testing.T) {
 	}
 }
 
-// A WebSocket server reads frames of all lengths as they were.
+// A WebSocket server reads frames of all lengths unchanged.
 func TestFramesAreWebSocketMessages(t *testing.T) {
 	lengths := []int{1, 109, 110, 125, 126, 127, maxFrame}
 	got := make(chan []byte, len(lengths))
@@ -141,8 +141,7 @@ func TestFramesAreWebSocketMessages(t *testing.T) {
 	}
 }
 
-// A frame waits behind those that wait already, and behind a message that is
-// written in parts.
+// A frame waits behind queued frames, and behind a message that is written in parts.
 func TestFramesKeepTheirOrder(t *testing.T) {
 	up := server(t, voicetest.Options{})
 	w := start(t, up.URL(true), nil)

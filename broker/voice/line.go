@@ -13,23 +13,23 @@ import (
 	"fleetd/fleet/upstream"
 )
 
-// lines are the upstreams that conversations were begun with.
+// lines contains the state of the upstreams that conversations have used.
 type lines struct {
 	mu   sync.Mutex
 	byID map[uuid.UUID]*line
 }
 
-// A line is how one upstream is doing, and whether it is tried.
+// A line is the state of one upstream: its health, and whether it is tried.
 type line struct {
-	changed time.Time // of the upstream
+	changed time.Time // when the upstream was changed
 	breaker breaker
-	open    atomic.Int64 // conversations
+	open    atomic.Int64 // open conversations
 
 	mu     sync.Mutex
 	health upstream.Health
 }
 
-// of returns the line of an upstream. One that was changed begins with another.
+// of returns the state of an upstream. An upstream that was changed starts with a new state.
 func (l *lines) of(u *Upstream) *line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *lines) of(u *Upstream) *line {
 
 func (l *line) allow(now time.Time) fleet.ConversationEnd { return l.breaker.allow(now) }
 
-// note says how opening a conversation went, and how long it took: "" is success.
+// note records the outcome of opening a conversation and its duration; "" is success.
 func (l *line) note(how fleet.ConversationEnd, took time.Duration, now time.Time) {
 	l.breaker.note(how, now)
 	l.mu.Lock()
@@ -62,8 +62,8 @@ func (l *line) note(how fleet.ConversationEnd, took time.Duration, now time.Time
 	}
 }
 
-// Health returns how the upstream is doing; the zero value before the first
-// conversation, and after it was changed.
+// Health returns the upstream's health; the zero value before its first conversation since it was
+// created or changed.
 func (r *Relay) Health(id uuid.UUID, changed time.Time) upstream.Health {
 	r.lines.mu.Lock()
 	l := r.lines.byID[id]
@@ -79,7 +79,7 @@ func (r *Relay) Health(id uuid.UUID, changed time.Time) upstream.Health {
 	return h
 }
 
-// closedUntil is until when the upstream is not tried; nil if it is.
+// closedUntil returns the time until which the upstream is not tried; nil if it is tried.
 func (b *breaker) closedUntil(now time.Time) *time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +90,7 @@ func (b *breaker) closedUntil(now time.Time) *time.Time {
 	return &at
 }
 
-// The device that a check plays: its address is one that no maker assigns.
+// Identity of the device that a check simulates: no maker assigns this address.
 const (
 	checkDevice = "02:00:00:00:00:01"
 	checkClient = "00000000-0000-4000-8000-000000000001"
@@ -130,7 +130,7 @@ func (u *Upstream) check(ctx context.Context, until time.Time) error {
 	return err
 }
 
-// Check is [Check] by a relay: conversations and [Relay.Health] know the outcome.
+// Check runs [Check] and records the outcome for conversations and [Relay.Health].
 func (r *Relay) Check(ctx context.Context, u Upstream) upstream.Check {
 	c := Check(ctx, u, r.o.HelloTimeout)
 	if ctx.Err() == nil {

@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A device is at its other voice server at its next conversation: nothing else
-// happens to it. What one server does wrong costs the others nothing.
+// A device uses its new voice server from its next conversation on, without other effects. One
+// server's failures do not affect the others.
 func TestDeviceChangesUpstream(t *testing.T) {
 	var broken atomic.Int32
 	one, two := server(t, voicetest.Options{}), server(t, voicetest.Options{Secret: "s"})
@@ -35,7 +35,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 		}
 	})
 
-	// Another board is in conversation with the first server all along.
+	// Another board is in conversation with the first server throughout.
 	stays := newBoard(t, 9)
 	stays.talk(w.Relay, boardHello)
 	stays.open()
@@ -51,7 +51,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	b.talk(w.Relay, boardHello)
 	eventually(t, "it talks to the second server", func() bool { return len(two.Sessions()) == 1 && len(b.got()) == 2 })
 	eventually(t, "both are well", func() bool {
-		second := w.Health(ids[1], time.Time{}) // it is noted after the board has its hello
+		second := w.Health(ids[1], time.Time{}) // it is recorded after the board has its hello
 		return w.Health(ids[0], time.Time{}).Open == 1 && second.Open == 1 && second.LastSuccess != nil
 	})
 	if h := w.Health(ids[1], time.Time{}); h.HelloIn <= 0 || h.Failures != 0 || h.RetryAt != nil {
@@ -83,7 +83,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 		t.Errorf("a check with a wrong secret: %+v", c)
 	}
 
-	// A change of it lets it be tried at once, and so does a check that succeeds.
+	// A changed upstream is tried at once, and so is one whose check succeeds.
 	badOne.Changed = time.Now()
 	if h := w.Health(ids[2], badOne.Changed); h.Failures != 0 {
 		t.Errorf("health after a change %+v", h)
@@ -113,7 +113,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 func TestCheckGivesUp(t *testing.T) {
 	t.Parallel()
 	up := server(t, voicetest.Options{NoHello: true})
-	c := Check(t.Context(), Upstream{URL: up.URL(true)}, 2*time.Second) // the server never says hello
+	c := Check(t.Context(), Upstream{URL: up.URL(true)}, 2*time.Second) // the server never sends hello
 	if c.OK || c.Error != fleet.EndedNoHello {
 		t.Errorf("%+v", c)
 	}

@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/shown"
 )
 
-// The upstream is an MCP client of the device, as it believes: fleetd answers
-// from what it has on record, and makes the calls.
+// The upstream believes that it talks MCP to the device. fleetd answers in the device's place,
+// from its records, and makes the calls.
 
 type rpcRequest struct {
 	JSONRPC string          `json:"jsonrpc"`
@@ -29,15 +29,15 @@ type rpcError struct {
 	Message string `json:"message"`
 }
 
-// Codes of JSON-RPC. A call without a result has codeNotDone: its text is what
-// the model says.
+// JSON-RPC error codes. A call without a result has codeNotDone and a text for the model to
+// speak.
 const (
 	codeMethod  = -32601
 	codeParams  = -32602
 	codeNotDone = -32000
 )
 
-const maxRPCID = 64 // bytes of an id, which is a number
+const maxRPCID = 64 // longest id, in bytes; ids are numbers
 
 // ask answers an MCP request of the upstream, on another goroutine. It may
 // be called before the upstream's hello.
@@ -45,7 +45,7 @@ func (c *conversation) ask(payload json.RawMessage) {
 	var q rpcRequest
 	if json.Unmarshal(payload, &q) != nil || q.JSONRPC != "2.0" || q.Method == "" || len(q.ID) == 0 ||
 		len(q.ID) > maxRPCID || string(q.ID) == "null" || strings.HasPrefix(q.Method, "notifications") {
-		return // a notification, an answer to nothing, or no JSON-RPC
+		return // a notification, an unexpected answer, or no JSON-RPC
 	}
 	select {
 	case c.asking <- struct{}{}:
@@ -96,8 +96,8 @@ func (c *conversation) do(q rpcRequest) (json.RawMessage, *rpcError) {
 	return nil, &rpcError{codeMethod, "Method not implemented: " + fleet.CleanText(q.Method, 80)}
 }
 
-// listingTime is how long the list of tools of a device that connected a moment
-// ago is waited for: fleetd may still be listing them.
+// listingTime is how long to wait for the tool list of a device that has just connected: fleetd
+// may still be listing its tools.
 const listingTime = 5 * time.Second
 
 // offered returns the device and the tools that the model may call.
@@ -118,16 +118,15 @@ func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error)
 	}
 }
 
-// xiaozhiClient is what xiaozhi-esp32-server calls its MCP client. Of a result with
-// isError that client reads a member "error", which MCP does not define, and not the
-// content: its model would learn only that something failed. The message of a
-// JSON-RPC error reaches the model. [send_mcp_initialize_message, call_mcp_tool and
-// handle_mcp_message in core/providers/tools/device_mcp/mcp_handler.py, 7475ea2b]
+// xiaozhiClient is the name of xiaozhi-esp32-server's MCP client. From a result with isError that
+// client reads a member "error", which MCP does not define, and not the content: its model would
+// learn only that something failed. The message of a JSON-RPC error reaches the model.
+// [send_mcp_initialize_message, call_mcp_tool and handle_mcp_message in
+// core/providers/tools/device_mcp/mcp_handler.py, 7475ea2b]
 const xiaozhiClient = "XiaozhiClient"
 
-// initialize answers as the device would. The camera's address that the request
-// may hold is not passed on: the device has ours, and what comes there goes on to
-// this one.
+// initialize answers as the device would. The camera's address in the request is not passed on:
+// the device has fleetd's address, and fleetd forwards pictures to the upstream's.
 func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpcError) {
 	var p struct {
 		Capabilities struct {
@@ -145,7 +144,7 @@ func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpc
 	defer cancel()
 	d, _, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
 	if err != nil {
-		d = fleet.Device{ID: c.device.ID} // not on record yet: the list of tools waits for it
+		d = fleet.Device{ID: c.device.ID} // not on record yet: the tool list waits for it
 	}
 	type info struct {
 		Name    string `json:"name"`
@@ -159,16 +158,16 @@ func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpc
 	return result, nil
 }
 
-// maxPage is how many bytes of tools a page holds, as a device's pages do.
+// maxPage is how many bytes of tools a page contains, as in a device's pages.
 const maxPage = 8000
 
-// listTools returns a page of tools. As with devices, the cursor is the name of
-// the first tool that was not sent yet.
+// listTools returns a page of tools. As with devices, the cursor is the name of the first tool
+// that was not yet sent.
 func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcError) {
 	var p struct {
 		Cursor string `json:"cursor"`
 	}
-	_ = json.Unmarshal(params, &p) // without params: from the start
+	_ = json.Unmarshal(params, &p) // without params the list starts at its beginning
 	var tools []fleet.Tool
 	if !c.server.NoTools {
 		var err error
@@ -196,7 +195,7 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 	size := 0
 	for _, t := range tools {
 		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
-			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // of a device that lists none
+			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // for a tool without a schema
 		}
 		text, err := json.Marshal(tool{t.Name, t.Description, shown.Schema(t.InputSchema)})
 		if err != nil {
@@ -214,9 +213,9 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 
 var errNoTools = fleet.Refuse(fleet.ErrForbidden, "voice_no_tools")
 
-// callTool makes a call and returns its result as MCP has it. A call that has
-// none is an error whose text the model can say. The call goes on if the
-// upstream's time is up, or the conversation ends.
+// callTool makes a call and returns its MCP result. A call without a result becomes an error
+// whose text the model can speak. The call continues if the upstream's wait times out or the
+// conversation ends.
 func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcError) {
 	var p struct {
 		Name      string          `json:"name"`
@@ -262,7 +261,7 @@ func (c *conversation) outcome(call fleet.Call, err error) (json.RawMessage, *rp
 	case call.State == fleet.CallToolError && c.resultsWithoutErrors.Load() && isError(call.Result):
 	case len(call.Result) > 0 && (call.State == fleet.CallSucceeded || call.State == fleet.CallToolError):
 		return call.Result, nil
-	case call.State == fleet.CallSucceeded: // as evidence shows, or with an answer that is not kept
+	case call.State == fleet.CallSucceeded: // confirmed by evidence, or with an answer that is not stored
 		return json.RawMessage(`{"content":[{"type":"text","text":"true"}],"isError":false}`), nil
 	}
 	return nil, &rpcError{codeNotDone, c.relay.o.Texts.Call(call)}

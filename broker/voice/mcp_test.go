@@ -24,7 +24,7 @@ func someTools(n, size int) (tools []fleet.Tool) {
 	return tools
 }
 
-// mcpWorld is a conversation whose upstream has listed the tools.
+// mcpWorld returns a conversation whose upstream has listed the tools.
 func mcpWorld(t *testing.T, o voicetest.Options, tools []fleet.Tool, change func(*Options)) (*world, *board,
 	*voicetest.Session) {
 	t.Helper()
@@ -40,8 +40,8 @@ func mcpWorld(t *testing.T, o voicetest.Options, tools []fleet.Tool, change func
 	return w, b, s
 }
 
-// The upstream lists what is on record, in pages, and the device sees nothing of
-// its MCP.
+// The upstream lists the tools on record, in pages, and the device receives none of its MCP
+// messages.
 func TestUpstreamListsTools(t *testing.T) {
 	_, b, s := mcpWorld(t, voicetest.Options{}, someTools(40, 800), nil)
 	var want []string
@@ -67,7 +67,7 @@ func TestUpstreamListsToolsBeforeItsHello(t *testing.T) {
 	}
 }
 
-// The tools of a device that connected a moment ago may not be on record yet.
+// The tools of a device that has just connected may not be on record yet.
 func TestUpstreamListsToolsOfAJoiningDevice(t *testing.T) {
 	up := server(t, voicetest.Options{MCP: true})
 	w := start(t, up.URL(false), nil)
@@ -138,8 +138,8 @@ func TestUpstreamCallThatFails(t *testing.T) {
 	close(over)
 }
 
-// What the device says of its failure reaches the model of xiaozhi-esp32-server, which
-// reads no content of such a result. Other clients of MCP get the result as it is.
+// A device's error message reaches the model of xiaozhi-esp32-server, which does not read the
+// content of such a result. Other MCP clients get the result unchanged.
 func TestToolErrorReachesTheModel(t *testing.T) {
 	failed := json.RawMessage(`{"content":[{"type":"text","text":"the door is open"}],"isError":true}`)
 	answeredFalse := json.RawMessage(`{"content":[{"type":"text","text":"false"}],"isError":false}`)
@@ -172,7 +172,7 @@ func TestToolErrorReachesTheModel(t *testing.T) {
 	}
 }
 
-// An upstream that floods with requests gets a refusal for those too many.
+// An upstream that sends too many requests gets a refusal for the excess.
 func TestUpstreamFloodsWithCalls(t *testing.T) {
 	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(1, 10), nil)
 	release := make(chan struct{})
@@ -222,8 +222,7 @@ func TestMCPThatIsNoRequest(t *testing.T) {
 	}
 }
 
-// A model that may not call tools sees none, and hears why if it calls one that it
-// knows.
+// A model that may not call tools sees none, and gets the reason if it calls one anyway.
 func TestUpstreamWithoutTools(t *testing.T) {
 	w, _, s := mcpWorld(t, voicetest.Options{}, someTools(3, 10), func(o *Options) { o.Upstream.NoTools = true })
 	if len(s.Tools()) != 0 {

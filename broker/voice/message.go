@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A message is the outer object of a JSON message of either side.
+// A message is the outer object of a JSON message from either side.
 type message struct {
 	kind    string          // "type"
 	session string          // "session_id"
@@ -16,10 +16,9 @@ type message struct {
 	command string          // of a system message
 }
 
-// parseMessage reads a message, and reports false for what could mean one thing
-// here and another to a device: its parser ignores the case of keys, takes the
-// first of two that are equal, and ends a text at a NUL. Such a message could
-// reach the device's tools past fleetd.
+// parseMessage parses a message, and reports false for a message that a device could read
+// differently: the device's parser ignores the case of keys, uses the first of two equal keys,
+// and ends a string at a NUL. Such a message could bypass fleetd and reach the device's tools.
 func parseMessage(raw []byte) (message, bool) {
 	if !json.Valid(raw) || bytes.Contains(raw, []byte(`\u0000`)) {
 		return message{}, false
@@ -44,7 +43,7 @@ func parseMessage(raw []byte) (message, bool) {
 				return message{}, false
 			}
 		case key == "session_id":
-			_ = json.Unmarshal(value, &m.session) // "" if it is no text
+			_ = json.Unmarshal(value, &m.session) // "" if it is not a string
 		case key == "payload":
 			m.payload = value
 		case strings.EqualFold(key, "command"):
@@ -57,13 +56,13 @@ func parseMessage(raw []byte) (message, bool) {
 	return m, types == 1 && m.kind != ""
 }
 
-// maxMembers is how many bytes of a hello pass through unread.
+// maxMembers is how many bytes of unknown members of a hello are passed through.
 const maxMembers = 8 << 10
 
-// otherMembers returns the members of an object whose names are not given, as text
-// for [withMembers]: what a hello says that this program does not know. Of two that
-// a device reads as one it returns the first, as a device does, and of those that
-// are too long, or no UTF-8, none.
+// otherMembers returns an object's members other than the given names, as text for [withMembers]:
+// the parts of a hello that this program does not know. Of two members that a device reads as the
+// same, it returns the first, as a device does. It returns none if they are too long or not valid
+// UTF-8.
 func otherMembers(object []byte, names ...string) (members []byte) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -88,7 +87,7 @@ func otherMembers(object []byte, names ...string) (members []byte) {
 	return members
 }
 
-// withMembers returns an object, which has members, with others at its end.
+// withMembers returns a non-empty object with members appended.
 func withMembers(object, members []byte) []byte {
 	end := len(object) - 1
 	return append(append(object[:end:end], members...), '}')
@@ -96,8 +95,8 @@ func withMembers(object, members []byte) []byte {
 
 const commandReboot = "reboot"
 
-// withSession returns the message with one session id in place of another, and
-// all else as it was: each side knows its own.
+// withSession returns the message with session id from replaced by to, and otherwise unchanged,
+// because the device and the upstream use different session ids.
 func withSession(raw []byte, from, to string) []byte {
 	if from == "" || from == to {
 		return raw

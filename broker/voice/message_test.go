@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Every message of a device that the vectors hold is understood, but for those
-// that are made to be not.
+// Every message of a device in the vectors is understood, except those that are malformed on
+// purpose.
 func TestMessagesOfTheVectors(t *testing.T) {
 	raw, err := os.ReadFile("testdata/hello.json")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestWithSession(t *testing.T) {
 	}
 }
 
-// The token as the description of voice servers has it, computed by openssl.
+// The token matches the description of voice servers, as computed by openssl.
 func TestToken(t *testing.T) {
 	u := Upstream{Secret: "secret"}
 	got := u.token("client", "aa:bb:cc:dd:ee:ff", time.Unix(1786147200, 0))

@@ -8,15 +8,15 @@ import (
 	"fleetd/fleet"
 )
 
-// A device is in conversation from its hello to the end, whoever ends it and
-// however it fails; the end of one conversation does not end the next one.
+// A device is in conversation from its hello to the end, whoever ends it and whatever fails. The
+// end of one conversation does not end the next one.
 func TestOpenConversations(t *testing.T) {
 	free := make(chan fleet.DeviceID, 16)
 	open := fleet.NewOpenConversations(fleet.OpenConversationsOptions{Free: func(id fleet.DeviceID) { free <- id }})
 	show := func(o *Options) { o.Open = open }
 	ended := func(b *board) {
 		t.Helper()
-		for { // a device that says hello again may be free for a moment
+		for { // a device that sends hello again may be free for a moment
 			select {
 			case id := <-free:
 				if _, in := open.Of(b.id); id == b.id && !in {

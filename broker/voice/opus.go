@@ -2,9 +2,9 @@ package voice
 
 import "time"
 
-// opusDuration returns how much sound an Opus packet holds, and false if the
-// bytes are no Opus packet (RFC 6716, 3.4). CTR has no checksum: this is what
-// distinguishes a datagram that was encrypted with the right key.
+// opusDuration returns the duration of an Opus packet, or false if the bytes are no Opus packet
+// (RFC 6716, 3.4). CTR has no checksum: this check distinguishes a datagram that was encrypted
+// with the right key.
 func opusDuration(b []byte) (time.Duration, bool) {
 	if len(b) == 0 {
 		return 0, false
@@ -37,7 +37,7 @@ func opusDuration(b []byte) (time.Duration, bool) {
 	return d, d <= 120*time.Millisecond
 }
 
-// maxOpusFrame is the most bytes that a frame has.
+// maxOpusFrame is the longest frame, in bytes.
 const maxOpusFrame = 1275
 
 // framesFit checks the padding and the lengths in a packet of several frames.
@@ -73,8 +73,8 @@ func framesFit(b []byte, control byte, count int) bool {
 	return total <= len(b) && len(b)-total <= maxOpusFrame
 }
 
-// opusLength reads the length of a frame, and how many bytes it takes: 0 if they
-// are not there.
+// opusLength reads the length of a frame, and returns how many bytes encode it: 0 if they are
+// missing.
 func opusLength(b []byte) (length, n int) {
 	switch {
 	case len(b) >= 1 && b[0] < 252:
@@ -85,7 +85,7 @@ func opusLength(b []byte) (length, n int) {
 	return 0, 0
 }
 
-// frameDuration is the duration of each frame, by the configuration number.
+// frameDuration returns the duration of each frame for a configuration number.
 func frameDuration(config byte) time.Duration {
 	switch {
 	case config < 12: // SILK

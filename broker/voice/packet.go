@@ -12,12 +12,12 @@ import (
 const (
 	headerSize = 16
 	packetType = 1
-	maxFrame   = 1400 // a frame and its header fit a datagram that is not fragmented
+	maxFrame   = 1400 // a frame and its header fit into an unfragmented datagram
 	maxPacket  = headerSize + maxFrame
 )
 
 type header struct {
-	ssrc      uint32 // names the conversation
+	ssrc      uint32 // identifies the conversation
 	timestamp uint32 // milliseconds; 0 from devices without echo cancellation
 	sequence  uint32 // from 1, in each direction
 }
@@ -32,8 +32,8 @@ func parseHeader(b []byte) (header, bool) {
 	return header{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, true
 }
 
-// putHeader writes the header of a frame of the given length over the first
-// bytes of b, which hold the nonce that the device received.
+// put writes the header of a frame of the given length over the first bytes of b, which contain
+// the nonce that the device received.
 func (h header) put(b []byte, length int) {
 	binary.BigEndian.PutUint16(b[2:], uint16(length))
 	binary.BigEndian.PutUint32(b[4:], h.ssrc)
@@ -41,8 +41,8 @@ func (h header) put(b []byte, length int) {
 	binary.BigEndian.PutUint32(b[12:], h.sequence)
 }
 
-// A stream encrypts or decrypts the packets of one direction. The standard
-// library's CTR allocates for each packet; this does not. Not for concurrent use.
+// A stream encrypts or decrypts the packets of one direction. The standard library's CTR
+// allocates for each packet; this does not. A stream is not safe for concurrent use.
 type stream struct {
 	block        cipher.Block
 	counter, pad [16]byte

@@ -11,35 +11,35 @@ import (
 	"fleetd/fleet"
 )
 
-// A path is how audio passes between fleetd and the device of a conversation. All
-// else of a conversation is the same for all devices.
+// A path carries audio between fleetd and the device of a conversation. The rest of a
+// conversation is the same for all devices.
 type path interface {
-	// open is called once, before the device's hello is answered: from then on
-	// frames of the device go to conversation.heard.
+	// open is called once, before the device's hello is answered. From then on frames of the
+	// device go to conversation.heard.
 	open() error
-	// hello is our hello to the device, with what the upstream's says; also for a
-	// conversation that was not opened.
+	// hello returns fleetd's hello to the device, with the contents of the upstream's hello. It
+	// also works for a conversation that was not opened.
 	hello(upstream *serverHello) []byte
 	// send sends a frame to the device and reports false if it cannot be sent.
 	send(frame []byte, timestamp uint32) bool
 	counts() fleet.AudioCounts
-	close() // also without open
+	close() // may be called without open
 }
 
-// A udpPath is that of a device on MQTT.
+// A udpPath is the path of a device on MQTT.
 type udpPath struct {
 	c       *conversation
 	channel *channel // nil before open
 }
 
 func (p *udpPath) open() (err error) {
-	near, _ := netip.ParseAddr(p.c.device.RemoteAddr) // zero: no packet is believed at once
+	near, _ := netip.ParseAddr(p.c.device.RemoteAddr) // zero: no address is accepted at once
 	p.channel, err = newChannel(p.c.relay.socket, p.c.frame, p.c.opus, near.Unmap(), p.c.heard,
 		p.c.badAudio)
 	return err
 }
 
-// hello of a conversation without audio has a key that nothing knows.
+// hello returns an all-zero key if the conversation has no audio.
 func (p *udpPath) hello(upstream *serverHello) []byte {
 	key, nonce := hex.EncodeToString(make([]byte, 16)), "01000000"+hex.EncodeToString(make([]byte, 12))
 	if p.channel != nil {
@@ -79,8 +79,8 @@ func (p *udpPath) close() {
 	}
 }
 
-// A streamPath is that of a device on a WebSocket. Nothing is lost there, nor
-// comes out of order; it may come late.
+// A streamPath is the path of a device on a WebSocket. Its frames are never lost or reordered,
+// but may be late.
 type streamPath struct {
 	c      *conversation
 	stream broker.Stream
@@ -98,7 +98,7 @@ func (p *streamPath) open() error {
 	return nil
 }
 
-// hello has the member transport: a device that misses it restarts.
+// hello includes the member transport: a device restarts without it.
 func (p *streamPath) hello(upstream *serverHello) []byte {
 	text, _ := json.Marshal(struct {
 		Type      string          `json:"type"`
@@ -113,8 +113,8 @@ func (p *streamPath) send(frame []byte, timestamp uint32) bool {
 	return len(frame) > 0 && len(frame) <= maxStreamFrame && p.stream.SendAudio(frame, timestamp)
 }
 
-// maxStreamFrame is the longest frame of such a device: 60 ms at 48 kHz that are not
-// compressed fit.
+// maxStreamFrame is the longest frame of a device on a WebSocket. It fits 60 ms of uncompressed
+// sound at 48 kHz.
 const maxStreamFrame = 8 << 10
 
 // hear handles a frame of the device.
@@ -150,8 +150,8 @@ func (p *streamPath) counts() fleet.AudioCounts {
 
 func (p *streamPath) close() {}
 
-// smoothed is the jitter after a packet that came so much later than expected
-// (RFC 3550, 6.4.1). Devices pause between what they say; that is not jitter.
+// smoothed returns the jitter after a packet that was late by the given time (RFC 3550, 6.4.1). A
+// pause between utterances is not jitter.
 func smoothed(jitter, late time.Duration) time.Duration {
 	if late = late.Abs(); late >= lateAudio {
 		return jitter

@@ -34,7 +34,7 @@ func (s *boardStream) heard() []string {
 }
 func (s *boardStream) ended() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.closed == 1 }
 
-// onStream begins a conversation of a board whose audio comes over its connection.
+// onStream begins a conversation of a board that sends audio over its connection.
 func (b *board) onStream(r *Relay) *boardStream {
 	s := new(boardStream)
 	d := b.device()
@@ -80,8 +80,8 @@ func TestConversationOverStream(t *testing.T) {
 	}
 }
 
-// A board that waits for hello gets one and then the end of its connection, with
-// the reason on its screen.
+// A board that waits for hello gets one, followed by the end of its connection, with the reason
+// on its screen.
 func TestConversationOverStreamFails(t *testing.T) {
 	w := start(t, "ws://127.0.0.1:1/xiaozhi/v1/", nil)
 	b := newBoard(t, 1)
@@ -92,9 +92,9 @@ func TestConversationOverStreamFails(t *testing.T) {
 	}
 }
 
-// What a board's hello says of its frames is a hint: frames of any length that Opus
-// has are relayed, over a datagram as over a stream, but for the first ones from an
-// address that is not believed yet.
+// The frame duration in a board's hello is a hint: frames of any duration that Opus allows are
+// relayed, over datagrams and over a stream, except the first ones from an address that is not
+// yet accepted.
 func TestFramesOfAnotherLength(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -153,12 +153,12 @@ func TestFramesOfAnotherLength(t *testing.T) {
 	}
 }
 
-// Frames that cannot be relayed end a conversation with nothing else: the device shows
-// why. One among good ones does not.
+// If a conversation has only frames that cannot be relayed, it ends and the device shows the
+// reason. One bad frame among good ones does not end it.
 func TestAudioThatIsNotOpus(t *testing.T) {
 	up := server(t, voicetest.Options{})
 	w := start(t, up.URL(false), nil)
-	long := []byte{11<<3 | 3, 3, 'a', 'b', 'c'} // 180 ms: more than Opus has
+	long := []byte{11<<3 | 3, 3, 'a', 'b', 'c'} // 180 ms: longer than Opus allows
 	for n, way := range []string{"near", "elsewhere", "stream"} {
 		t.Run(way, func(t *testing.T) {
 			b := newBoard(t, n)

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// lateAudio is when a frame that waits is too old to be heard.
+// lateAudio is the age at which a waiting frame is too old to be played.
 const lateAudio = 600 * time.Millisecond
 
-// A queue holds frames on their way to the upstream. It never grows: a frame
-// that finds it full takes the place of the oldest.
+// A queue contains frames to be sent to the upstream. It never grows: a frame replaces the oldest
+// if the queue is full.
 type queue struct {
 	mu    sync.Mutex
 	ring  []queued
 	first int
 	n     int
-	wake  chan struct{} // has an element while something may wait
+	wake  chan struct{} // has an element while the queue may have frames
 }
 
 type queued struct {
@@ -56,8 +56,8 @@ func (q *queue) empty() bool {
 	return q.n == 0
 }
 
-// pop copies the oldest frame that is not late behind dst, and returns how many
-// were late.
+// pop appends the oldest frame that is not late to dst, and returns how many late frames it
+// dropped.
 func (q *queue) pop(dst []byte, now time.Time) (frame []byte, timestamp uint32, ok bool, dropped int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many datagrams one system call reads at most.
+// batch is the maximum number of datagrams that one system call reads.
 const batch = 32
 
 // A reader reads datagrams in batches with recvmmsg. ReadBatch of
@@ -27,12 +27,12 @@ type reader struct {
 
 	n     int
 	errno syscall.Errno
-	once  func(fd uintptr) bool // read, made once: a closure for each read would be an allocation
+	once  func(fd uintptr) bool // read, created once: a closure for each read would be an allocation
 }
 
 func newReader(conn *net.UDPConn) *reader {
 	r := new(reader)
-	r.raw, _ = conn.SyscallConn() // fails for a nil connection only
+	r.raw, _ = conn.SyscallConn() // fails only for a nil connection
 	for i := range r.messages {
 		r.vectors[i].Base = &r.data[i][0]
 		r.vectors[i].SetLen(len(r.data[i]))
@@ -45,8 +45,7 @@ func newReader(conn *net.UDPConn) *reader {
 	return r
 }
 
-// read waits for datagrams and returns how many came. They are valid until the
-// next read.
+// read waits for datagrams and returns their number. They are valid until the next read.
 func (r *reader) read() (int, error) {
 	if err := r.raw.Read(r.once); err != nil {
 		return 0, err
@@ -76,7 +75,7 @@ func (r *reader) receive(fd uintptr) bool {
 	}
 }
 
-// datagram returns one datagram of the batch, and its sender.
+// datagram returns one datagram of the batch and its sender.
 func (r *reader) datagram(i int) ([]byte, netip.AddrPort) {
 	name := &r.names[i]
 	port := portOf(*(*[2]byte)(unsafe.Pointer(&name.Port)))

@@ -9,17 +9,17 @@ import (
 	"fleetd/fleet"
 )
 
-// A recorder stores conversations on one goroutine: none of them waits
-// for the database. Without one their records are lost, and counted.
+// A recorder stores conversations on one goroutine, so no conversation waits for the database. If
+// the database is unavailable, records are lost and counted.
 //
-// Pages and programs read the store, and the end of a conversation is shown once it is
-// stored. That one is open now is known before: after a kill it is on record as
-// [fleet.EndedByCrash], or was lost in its first moment.
+// Pages and programs read the store, so the end of a conversation is shown after it is stored. An
+// open conversation is stored before: after a kill it is on record as [fleet.EndedByCrash],
+// unless it was lost in its first moment.
 type recorder struct {
 	store   Records
 	log     *slog.Logger
 	waiting chan fleet.Conversation
-	done    chan struct{} // closed when nothing more comes
+	done    chan struct{} // closed when no more records follow
 	lost    atomic.Int64
 }
 
@@ -45,7 +45,7 @@ func (r *recorder) save(c fleet.Conversation) {
 	}
 }
 
-// run stores until close, and what waits then.
+// run stores records until close, and then the queued ones.
 func (r *recorder) run() {
 	for {
 		select {
@@ -62,8 +62,8 @@ func (r *recorder) run() {
 
 func (r *recorder) close() { close(r.done) }
 
-// storeWith stores a record with those that wait behind it. Of two of the same
-// conversation the later one says all.
+// storeWith stores a record together with the queued records. Of two records of the same
+// conversation the later one is complete.
 func (r *recorder) storeWith(first fleet.Conversation) {
 	list := []fleet.Conversation{first}
 	at := map[[16]byte]int{first.ID: 0}

@@ -20,64 +20,63 @@ import (
 	"fleetd/fleet/call"
 )
 
-// Options configures a [Relay]. Upstream or Choose, Endpoint, Calls and Texts are
-// required.
+// Options configures a [Relay]. Upstream or Choose, Endpoint, Calls and Texts are required.
 type Options struct {
-	// Choose returns the voice server of a device; false: it has none. It is called
-	// for each conversation, and may wait for a read of the device.
+	// Choose returns the voice server of a device, or false if it has none. It is called for each
+	// conversation, and may wait for a database read of the device.
 	Choose func(ctx context.Context, id fleet.DeviceID) (Upstream, bool)
-	// Upstream is that of all devices, without Choose.
+	// Upstream is the voice server of all devices if Choose is nil.
 	Upstream Upstream
 
-	Addr     string // UDP, of all conversations. Default: ":8884"
-	Endpoint string // host:port of it as devices reach it; port 0 is that of Addr
+	Addr     string // UDP address for all conversations. Default: ":8884"
+	Endpoint string // host:port at which devices reach Addr; port 0 means Addr's port
 
 	Calls Caller
-	Store Records           // nil: conversations are not recorded
-	Open  OpenConversations // nil: none is shown
+	Store Records           // if nil, conversations are not recorded
+	Open  OpenConversations // if nil, open conversations are not shown
 	Texts Texts
 
 	// AllowReboot relays the upstream's system message that restarts a device.
 	AllowReboot bool
 
-	// MaxConversations bounds those that are open. Default: 10,000.
+	// MaxConversations limits open conversations. Default: 10,000.
 	MaxConversations int
-	// HelloTimeout bounds connecting to the upstream and its hello; a device waits
-	// 10s in all. Default: 9s.
+	// HelloTimeout limits connecting to the upstream and its hello; a device waits 10s in total.
+	// Default: 9s.
 	HelloTimeout time.Duration
-	// CallTimeout is how long the upstream waits for a tools/call, at most.
-	// Default: 29s, since it gives up after 30.
+	// CallTimeout limits how long the upstream waits for a tools/call. Default: 29s, since the
+	// upstream gives up after 30s.
 	CallTimeout time.Duration
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now, in UTC
 }
 
-// Records keeps the record of conversations; a [fleet.ConversationStore] does.
+// Records stores the records of conversations; [fleet.ConversationStore] implements it.
 type Records interface {
 	SaveConversations(ctx context.Context, list []fleet.Conversation) error
 }
 
-// OpenConversations shows which devices are in conversation now: a
-// [fleet.OpenConversations]. Its methods do not wait.
+// OpenConversations is notified which devices are in a conversation now;
+// [fleet.OpenConversations] implements it. Its methods do not wait.
 type OpenConversations interface {
 	Begin(c fleet.Conversation)
 	End(device fleet.DeviceID, id uuid.UUID)
 }
 
-// A Caller makes calls: a [call.Service].
+// A Caller makes calls; [call.Service] implements it.
 type Caller interface {
 	Make(ctx context.Context, r call.Request) (fleet.Call, error)
 	Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error)
 }
 
-// Texts are the texts of codes, in the language of the people at the devices.
+// Texts returns the texts of codes, in the language of the people at the devices.
 type Texts interface {
-	// Ended is the title and the text that a device shows when a conversation failed.
+	// Ended returns the title and the text that a device shows after a failed conversation.
 	Ended(how fleet.ConversationEnd) (title, text string)
-	// Call is why a call has no result, as a model can say it aloud.
+	// Call returns the reason why a call has no result, for a model to speak.
 	Call(c fleet.Call) string
-	// Error is why there is no call.
+	// Error returns the reason why no call was made.
 	Error(err error) string
 }
 
@@ -104,7 +103,7 @@ type Relay struct {
 
 var _ broker.Voice = (*Relay)(nil)
 
-// New makes a relay and binds its UDP address. [Relay.Run] starts it.
+// New creates a relay and binds its UDP address. [Relay.Run] starts it.
 func New(o Options) (*Relay, error) {
 	if o.Choose == nil {
 		if err := o.Upstream.Check(); err != nil {
@@ -130,10 +129,10 @@ func New(o Options) (*Relay, error) {
 	r.record.init(o.Store, o.Log)
 	host, port, err := net.SplitHostPort(o.Endpoint)
 	if err != nil || host == "" {
-		return nil, fmt.Errorf("voice: %q is no address for devices: write host:port", o.Endpoint)
+		return nil, fmt.Errorf("voice: %q is not an address for devices; use host:port", o.Endpoint)
 	}
 	if r.port, err = strconv.Atoi(port); err != nil || r.port < 0 || r.port > 65535 {
-		return nil, fmt.Errorf("voice: %q has no port for devices: write host:port", o.Endpoint)
+		return nil, fmt.Errorf("voice: %q has no port for devices; use host:port", o.Endpoint)
 	}
 	r.host = host
 	if r.socket, err = listenUDP(o.Addr); err != nil {
@@ -145,7 +144,7 @@ func New(o Options) (*Relay, error) {
 	return r, nil
 }
 
-// Addr is where the relay receives audio.
+// Addr returns the UDP address on which the relay receives audio.
 func (r *Relay) Addr() net.Addr { return r.socket.conn.LocalAddr() }
 
 const drainTimeout = 5 * time.Second
@@ -180,8 +179,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// chooseTimeout bounds the read of a device that begins a conversation; the device
-// waits 10s for its hello.
+// chooseTimeout limits the database read of a device that begins a conversation; the device waits
+// 10s for its hello.
 const chooseTimeout = time.Second
 
 func (r *Relay) choose(id fleet.DeviceID) (Upstream, bool) {
@@ -199,12 +198,12 @@ func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
 	var asked struct {
 		Audio json.RawMessage `json:"audio_params"`
 	}
-	_ = json.Unmarshal(hello, &asked) // what it lacks the upstream does not get
+	_ = json.Unmarshal(hello, &asked) // features missing here are not offered to the upstream
 	c := newConversation(r, d, server)
 	if c.audioOf(asked.Audio) != nil {
 		asked.Audio = nil
 	}
-	up, _ := json.Marshal(struct { // what was unmarshalled marshals
+	up, _ := json.Marshal(struct { // these values came from JSON, so marshalling cannot fail
 		Type      string          `json:"type"`
 		Version   int             `json:"version"`
 		Transport string          `json:"transport"`
@@ -240,8 +239,8 @@ func (r *Relay) leave(c *conversation) {
 	r.running.Done()
 }
 
-// A breaker answers at once while the upstream does not: after some failures in
-// a row, one conversation at a time tries it again.
+// A breaker refuses conversations at once while the upstream fails: after some failures in a row,
+// only one conversation at a time tries the upstream again.
 type breaker struct {
 	mu       sync.Mutex
 	failures int
@@ -254,8 +253,8 @@ const (
 	retryAfter = 10 * time.Second
 )
 
-// allow returns "" if the upstream is to be tried, else how the conversation
-// ends without it.
+// allow returns "" if the upstream may be tried, otherwise the cause with which the conversation
+// ends.
 func (b *breaker) allow(now time.Time) fleet.ConversationEnd {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -269,7 +268,7 @@ func (b *breaker) allow(now time.Time) fleet.ConversationEnd {
 	return ""
 }
 
-// note says how opening a conversation went: "" is success.
+// note records the outcome of opening a conversation: "" is success.
 func (b *breaker) note(how fleet.ConversationEnd, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -282,29 +281,28 @@ func (b *breaker) note(how fleet.ConversationEnd, now time.Time) {
 	}
 }
 
-// Stats are the relay's numbers since its start. Those named as such are of the
-// moment.
+// Stats are the relay's counters since its start. A field marked "now" is a current value.
 type Stats struct {
 	Open        int                             // now
 	Begun       int64                           // conversations
 	Ended       map[fleet.ConversationEnd]int64 // conversations, by how they ended
-	Hellos      [len(HelloBuckets) + 1]int64    // answers of the upstream to hello, by HelloBuckets
-	HelloSum    time.Duration                   // of all
+	Hellos      [len(HelloBuckets) + 1]int64    // the upstream's answers to hello, by HelloBuckets
+	HelloSum    time.Duration                   // total time of these answers
 	Calls       int64                           // tools/call of the upstream's model
 	AudioUp     int64                           // packets relayed to the upstream
 	AudioDown   int64                           // packets sent to devices
 	Lost        int64                           // packets from devices that did not arrive
 	Refused     int64                           // packets of a conversation that were replayed, forged or damaged
-	Late        int64                           // packets dropped since they waited too long
-	Malformed   int64                           // datagrams that are no packets of audio
-	Unknown     int64                           // datagrams of no conversation
+	Late        int64                           // packets dropped because they waited too long
+	Malformed   int64                           // datagrams that are not packets of audio
+	Unknown     int64                           // datagrams that belong to no conversation
 	Messages    int64                           // JSON messages relayed, in both directions
 	NotRelayed  int64                           // JSON messages dropped: not understood, too long, or not allowed
 	NotRecorded int64                           // records of conversations that were lost
 }
 
-// HelloBuckets are the bounds by which the time until the upstream's hello is
-// counted, the last one apart.
+// HelloBuckets are the upper bounds of the buckets that count the time until the upstream's
+// hello. A further bucket counts longer times.
 var HelloBuckets = [...]time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond,
 	300 * time.Millisecond, time.Second, 3 * time.Second}
 
@@ -341,7 +339,7 @@ func (s *counters) end(how fleet.ConversationEnd, audio fleet.AudioCounts) {
 	s.refused += audio.Refused
 }
 
-// Stats returns the relay's numbers.
+// Stats returns the relay's counters.
 func (r *Relay) Stats() Stats {
 	s := &r.stats
 	out := Stats{Begun: s.begun.Load(), Calls: s.calls.Load(), AudioUp: s.audioUp.Load(), AudioDown: s.audioDown.Load(),

@@ -83,7 +83,7 @@ func (b *board) device() broker.VoiceDevice {
 func (b *board) talk(r *Relay, hello string) {
 	payload := []byte(hello)
 	b.conversation = r.Begin(b.device(), payload)
-	clear(payload) // it was valid until then
+	clear(payload) // it was valid only until now
 }
 
 func (b *board) got() []string {
@@ -92,7 +92,7 @@ func (b *board) got() []string {
 	return slices.Clone(b.sent)
 }
 
-// types are the types of the messages that the board got.
+// types returns the types of the messages that the board received.
 func (b *board) types() (types []string) {
 	for _, text := range b.got() {
 		var m struct{ Type string }
@@ -134,7 +134,7 @@ func (b *board) say(text string, timestamp uint32) {
 	b.send(speech(text), timestamp)
 }
 
-// send sends a frame that may be anything.
+// send sends a frame with any contents.
 func (b *board) send(frame []byte, timestamp uint32) {
 	b.t.Helper()
 	b.sequence++
@@ -143,7 +143,7 @@ func (b *board) send(frame []byte, timestamp uint32) {
 	}
 }
 
-// hearWithin returns the next frame, and false if none came.
+// hearWithin returns the next frame, or false if none arrived.
 func (b *board) hearWithin(d time.Duration) (string, bool) {
 	b.t.Helper()
 	_ = b.udp.SetReadDeadline(time.Now().Add(d))
@@ -181,12 +181,12 @@ func (b *board) decrypt(packet []byte) (string, uint32) {
 	return string(frame[1:]), h.timestamp
 }
 
-// calls is the way of calls, which makes none.
+// calls is a Caller that makes no real calls.
 type calls struct {
 	mu    sync.Mutex
 	made  []call.Request
 	tools []fleet.Tool
-	// unlisted is how many times the device is not on record yet.
+	// unlisted is how many more reads find the device not on record yet.
 	unlisted int
 	make     func(ctx context.Context, r call.Request) (fleet.Call, error)
 }
@@ -219,7 +219,7 @@ func (texts) Ended(how fleet.ConversationEnd) (string, string) { return "Voice",
 func (texts) Call(c fleet.Call) string                         { return "call " + c.Error.Code }
 func (texts) Error(err error) string                           { return "error " + err.Error() }
 
-// records keeps conversations in memory.
+// records stores conversations in memory.
 type records struct {
 	mu   sync.Mutex
 	list map[[16]byte]fleet.Conversation
@@ -300,8 +300,8 @@ func first(t testing.TB, s *voicetest.Server) *voicetest.Session {
 	return s.Sessions()[0]
 }
 
-// A conversation from hello to goodbye: audio both ways with its time stamps,
-// messages both ways, each with the session id that its reader knows.
+// A conversation from hello to goodbye relays audio both ways with its time stamps, and messages
+// both ways, each with its receiver's session id.
 func TestConversation(t *testing.T) {
 	for _, framed := range []bool{false, true} {
 		t.Run(fmt.Sprint("framed ", framed), func(t *testing.T) {
@@ -381,8 +381,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// What a hello says that fleetd does not know passes through, in both directions; what
-// it knows does not, however it is spelled.
+// Members of a hello that fleetd does not know pass through in both directions. Members that it
+// knows do not, however they are spelled.
 func TestHelloMembersPassThrough(t *testing.T) {
 	long := `"` + strings.Repeat("x", maxMembers) + `"`
 	up := server(t, voicetest.Options{Answer: `{"type":"hello","features":{"glyph_push":true,"later":[1]},"session_id":"up-1",` +
@@ -419,8 +419,8 @@ func TestHelloMembersPassThrough(t *testing.T) {
 	}
 }
 
-// However the upstream fails, the device gets a hello that it accepts, goodbye
-// with the same session, and an alert that says why.
+// Whatever failure the upstream has, the device gets a hello that it accepts, a goodbye with the
+// same session, and an alert with the reason.
 func TestUpstreamFails(t *testing.T) {
 	endless := func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 4000 {
@@ -454,7 +454,7 @@ func TestUpstreamFails(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			timeout := deadline
 			switch tt.name {
-			case "no hello", "slow hello", "upgrade that is not answered": // which dialing must not take on a busy machine
+			case "no hello", "slow hello", "upgrade that is not answered": // dialing must be faster than this on a busy machine
 				t.Parallel()
 				timeout = 2 * time.Second
 			}
@@ -488,7 +488,7 @@ func TestUpstreamFails(t *testing.T) {
 	}
 }
 
-// After some failures in a row devices are answered without trying.
+// After some failures in a row devices are refused without trying the upstream.
 func TestBreaker(t *testing.T) {
 	var tried atomic.Int32
 	up := server(t, voicetest.Options{Broken: func(w http.ResponseWriter, r *http.Request) {
@@ -525,7 +525,7 @@ func TestEndsOfAConversation(t *testing.T) {
 		{"the upstream closes", func(_ *world, _ *board, s *voicetest.Session) { s.Close() }, fleet.EndedByUpstream,
 			[]string{"hello", "goodbye"}},
 		{"the upstream says goodbye", func(_ *world, _ *board, s *voicetest.Session) {
-			_ = s.Send(`{"type":"goodbye","session_id":"another"}`) // is not meant
+			_ = s.Send(`{"type":"goodbye","session_id":"another"}`) // for another session
 			_ = s.Send(`{"type":"llm","emotion":"happy"}`)
 			_ = s.Send(`{"type":"goodbye","session_id":"` + s.ID + `"}`)
 		}, fleet.EndedByUpstream, []string{"hello", "llm", "goodbye"}},
@@ -561,8 +561,8 @@ func TestEndsOfAConversation(t *testing.T) {
 	}
 }
 
-// A device that leaves while its hello is on the way ends its conversation at once, not
-// when the silent upstream is given up.
+// If a device disconnects while its hello is in transit, its conversation ends at once, not after
+// the timeout of the silent upstream.
 func TestDeviceLeavesWithItsHello(t *testing.T) {
 	up := server(t, voicetest.Options{})
 	w := start(t, up.URL(false), nil)
@@ -574,8 +574,8 @@ func TestDeviceLeavesWithItsHello(t *testing.T) {
 	eventually(t, "the upstream's socket is closed", first(t, up).Closed)
 }
 
-// What each side may not say to the other does not pass, and what could mean
-// something else to a device than to fleetd does not either.
+// Messages that one side may not send to the other are dropped, and so are messages that a device
+// could read differently than fleetd.
 func TestWhatIsNotRelayed(t *testing.T) {
 	up := server(t, voicetest.Options{})
 	w := start(t, up.URL(false), nil)
@@ -639,7 +639,7 @@ func TestRebootByPolicy(t *testing.T) {
 	eventually(t, "system arrives", func() bool { return len(b.got()) == 2 })
 }
 
-// A server that stops reading costs its conversation and nothing else.
+// A server that stops reading affects its conversation only.
 func TestSlowUpstream(t *testing.T) {
 	stuck := make(chan struct{})
 	up := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -690,8 +690,8 @@ func TestTooManyConversations(t *testing.T) {
 	}
 }
 
-// Many conversations at once, each with words of its device alone, while others
-// send forged and replayed packets: no frame reaches another's conversation.
+// Many conversations run at once, each with the speech of its own device, while others send
+// forged and replayed packets. No frame reaches another conversation.
 func TestNoCrossTalk(t *testing.T) {
 	up := server(t, voicetest.Options{Echo: true})
 	w := start(t, up.URL(true), nil)
@@ -699,7 +699,7 @@ func TestNoCrossTalk(t *testing.T) {
 	boards := make([]*board, devices)
 	for i := range boards {
 		boards[i] = newBoard(t, i)
-		boards[i].remote = "192.0.2.44" // as behind two routers: no address is believed at once
+		boards[i].remote = "192.0.2.44" // as behind two routers: no address is accepted at once
 		boards[i].talk(w.Relay, boardHello)
 	}
 	for _, b := range boards {
@@ -707,8 +707,8 @@ func TestNoCrossTalk(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var hostile, polite sync.WaitGroup
-	// One more device, with a conversation too, sends packets in the names of
-	// all others: made with its own key, and copied from what it overheard.
+	// One more device, also in a conversation, sends packets in the names of all others: made
+	// with its own key, and copied from overheard packets.
 	thief := newBoard(t, devices)
 	thief.talk(w.Relay, boardHello)
 	thief.open()
@@ -776,7 +776,7 @@ func TestNoCrossTalk(t *testing.T) {
 	}
 }
 
-// A device that moves to another address goes on to be heard, and hears.
+// A device that moves to another address continues to send and receive audio.
 func TestDeviceMoves(t *testing.T) {
 	up := server(t, voicetest.Options{Echo: true})
 	w := start(t, up.URL(false), nil)
@@ -794,7 +794,7 @@ func TestDeviceMoves(t *testing.T) {
 	}
 }
 
-// Floods of anything at the UDP port do not end conversations.
+// Floods of arbitrary datagrams at the UDP port do not end conversations.
 func TestFlood(t *testing.T) {
 	up := server(t, voicetest.Options{Echo: true})
 	w := start(t, up.URL(false), nil)
@@ -810,7 +810,7 @@ func TestFlood(t *testing.T) {
 		_, _ = flood.Write(make([]byte, i%2000))
 	}
 	var got string
-	for end, ok := time.Now().Add(deadline), false; !ok && time.Now().Before(end); { // the flood may push packets out
+	for end, ok := time.Now().Add(deadline), false; !ok && time.Now().Before(end); { // the flood may displace packets
 		b.say("still here", 0)
 		got, ok = b.hearWithin(time.Second)
 	}
@@ -838,7 +838,7 @@ func TestRecordsAreLostWithoutDatabase(t *testing.T) {
 	}
 }
 
-// acceptKey is the answer to a Sec-WebSocket-Key (RFC 6455, 4.2.2).
+// acceptKey returns the Sec-WebSocket-Accept for a Sec-WebSocket-Key (RFC 6455, 4.2.2).
 func acceptKey(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])

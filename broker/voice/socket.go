@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A socket is the one UDP socket of all conversations.
+// A socket is the single UDP socket of all conversations.
 type socket struct {
 	conn *net.UDPConn
 
@@ -21,13 +21,13 @@ type socket struct {
 	channels map[uint32]*channel // by ssrc
 
 	received  atomic.Int64 // datagrams
-	malformed atomic.Int64 // of these, those that are no packet of audio
-	unknown   atomic.Int64 // of these, those of no conversation
+	malformed atomic.Int64 // received datagrams that are not packets of audio
+	unknown   atomic.Int64 // received packets that belong to no conversation
 	failed    atomic.Int64 // packets that could not be sent
 }
 
-// socketBuffer is what the kernel keeps while the reader is busy: a second of
-// 2,000 conversations.
+// socketBuffer is how much the kernel buffers while the reader is busy: a second of 2,000
+// conversations.
 const socketBuffer = 8 << 20
 
 func listenUDP(addr string) (*socket, error) {
@@ -37,12 +37,12 @@ func listenUDP(addr string) (*socket, error) {
 		return nil, fmt.Errorf("voice: cannot listen on %s: %w", addr, err)
 	}
 	s := &socket{conn: conn.(*net.UDPConn), channels: make(map[uint32]*channel)}
-	_ = s.conn.SetReadBuffer(socketBuffer) // as much of it as the system allows
+	_ = s.conn.SetReadBuffer(socketBuffer) // the system may allow less
 	_ = s.conn.SetWriteBuffer(socketBuffer)
 	return s, nil
 }
 
-// enter gives a channel its ssrc. Numbers are random: whoever does not see the
+// enter assigns an ssrc to a channel. Numbers are random: an attacker that does not see the
 // packets of a conversation has to guess.
 func (s *socket) enter(c *channel) {
 	s.mu.Lock()
@@ -75,7 +75,7 @@ func (s *socket) run() error {
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
-		if err != nil { // an ICMP answer to a datagram of ours, or a lack of memory: both pass
+		if err != nil { // an ICMP reply to one of our datagrams, or a lack of memory: both are temporary
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -87,8 +87,8 @@ func (s *socket) run() error {
 	}
 }
 
-// receive passes a datagram on to its conversation. What belongs to none is
-// dropped and never answered.
+// receive passes a datagram to its conversation. A datagram that belongs to none is dropped and
+// never answered.
 func (s *socket) receive(b []byte, from netip.AddrPort, at time.Time) {
 	s.received.Add(1)
 	h, ok := parseHeader(b)
@@ -106,5 +106,5 @@ func (s *socket) receive(b []byte, from netip.AddrPort, at time.Time) {
 
 func (s *socket) close() { _ = s.conn.Close() }
 
-// port is in network byte order in the kernel's structures.
+// portOf converts a port from network byte order, which the kernel's structures use.
 func portOf(b [2]byte) uint16 { return binary.BigEndian.Uint16(b[:]) }

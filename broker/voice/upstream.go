@@ -27,60 +27,58 @@ import (
 	"fleetd/fleet/outbound"
 )
 
-// gorilla/websocket is the client: it is part of the program already, as
-// mochi's dependency, a frame is written from the caller's bytes under a deadline
-// and read into the caller's buffer, and the reader may be stopped by closing the
-// connection. coder/websocket does the same with a context, and two allocations,
-// for each frame.
+// gorilla/websocket is the client: it is already part of the program, as mochi's dependency, a
+// frame is written from the caller's bytes under a deadline and read into the caller's buffer,
+// and closing the connection stops the reader. coder/websocket needs a context and two
+// allocations for each frame.
 
 // An Upstream is a voice server.
 type Upstream struct {
-	// ID names it among others; Changed is when it was last changed: what went wrong
-	// before does not count any more.
+	// ID identifies the upstream; Changed is when it was last changed. Failures before that time
+	// no longer count.
 	ID      uuid.UUID
 	Changed time.Time
-	// Name is what records call it. Default: the host of URL.
+	// Name identifies the upstream in records. Default: the host of URL.
 	Name string
-	// URL is ws:// or wss://. If it ends with ?from=mqtt_gateway, audio has the
-	// 16-byte header of the gateway, with time stamps.
+	// URL has the scheme ws or wss. If it ends with ?from=mqtt_gateway, audio has the 16-byte
+	// header of the gateway, with time stamps.
 	URL string
-	// Secret is what the server shares with those who make tokens; "" for none.
+	// Secret is shared by the server and the makers of tokens; "" for none.
 	Secret string
-	// Token is the one of all devices, in place of those made with Secret.
+	// Token is used for all devices instead of tokens made with Secret.
 	Token string
-	// NoTools hides the tools of devices from its model, which may call none.
+	// NoTools hides the tools of devices from the upstream's model, which may call none.
 	NoTools bool
 
-	// find returns the address and token of a device, for an upstream that is found
-	// by its OTA address, which is then URL; refused is a token that did not work.
-	// findNew does so for a device that is not to be kept.
+	// find returns the address and token of a device if the upstream is reached through its OTA
+	// address, which is then URL. refused is a token that did not work. findNew does the same
+	// without storing the result.
 	find    func(ctx context.Context, p Poll, refused string) (url, token string, err error)
 	findNew func(ctx context.Context, p Poll) (url, token string, err error)
 	// Guard opens the connections. Default: one without options.
 	Guard *outbound.Guard
 
-	// handedOutBy is set for an address that an upstream handed out: host and port of
-	// the one that did, which an admin wrote.
+	// handedOutBy is set for an address that an upstream handed out. It is the host and port of
+	// that upstream, which an admin wrote.
 	handedOutBy string
 }
 
-// at is the upstream at an address that it handed out.
+// at returns the upstream with an address and token that it handed out.
 func (u *Upstream) at(url, token string) *Upstream {
 	found := *u
 	found.URL, found.Token, found.Secret, found.handedOutBy, found.find = url, token, "", u.written(), nil
 	return &found
 }
 
-// written is the address, host:port, that an admin wrote for this upstream.
+// written returns the address, host:port, that an admin wrote for this upstream.
 func (u *Upstream) written() string { return cmp.Or(u.handedOutBy, outbound.HostPort(u.URL)) }
 
-// Check returns an error that says what is wrong with the address, and sets the
-// name.
+// Check returns an error if the address is invalid, and sets the default name.
 func (u *Upstream) Check() error {
 	parsed, err := url.Parse(u.URL)
 	if err != nil || parsed.Scheme != "ws" && parsed.Scheme != "wss" || parsed.Hostname() == "" || parsed.User != nil ||
 		parsed.Fragment != "" {
-		return fmt.Errorf("%q is no address of a voice server: write ws://host:8000/xiaozhi/v1/, or wss://", u.URL)
+		return fmt.Errorf("%q is not a voice server address; use ws://host:8000/xiaozhi/v1/ or wss://", u.URL)
 	}
 	if u.Name == "" {
 		u.Name = parsed.Hostname()
@@ -91,7 +89,7 @@ func (u *Upstream) Check() error {
 // framed reports whether audio has the gateway's header.
 func (u *Upstream) framed() bool { return strings.HasSuffix(u.URL, "?from=mqtt_gateway") }
 
-// token is what the server accepts for 30 days.
+// token returns a token that the server accepts for 30 days.
 func (u *Upstream) token(clientID, deviceID string, at time.Time) string {
 	seconds := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(u.Secret))
@@ -100,15 +98,15 @@ func (u *Upstream) token(clientID, deviceID string, at time.Time) string {
 }
 
 const (
-	maxMessage    = 256 << 10        // of the upstream; longer ones end the conversation
-	maxHandshake  = 64 << 10         // bytes of the answer to the upgrade, certificates included
-	writeTimeout  = 5 * time.Second  // until an upstream that accepts no bytes is given up
-	pingEvery     = 20 * time.Second // so that a server that vanished is noticed
+	maxMessage    = 256 << 10        // from the upstream; longer messages end the conversation
+	maxHandshake  = 64 << 10         // bytes of the response to the upgrade, certificates included
+	writeTimeout  = 5 * time.Second  // until the connection to an upstream that accepts no bytes is ended
+	pingEvery     = 20 * time.Second // to detect a server that vanished
 	silenceLimit  = 65 * time.Second // without a message or an answer to a ping
 	gatewayHeader = 16
 )
 
-// An upstreamError says how a conversation ends for what the upstream did.
+// An upstreamError is the cause with which a conversation ends because of the upstream.
 type upstreamError struct {
 	how   fleet.ConversationEnd
 	cause error
@@ -119,20 +117,20 @@ func (e *upstreamError) Unwrap() error { return e.cause }
 
 func failed(how fleet.ConversationEnd, cause error) error { return &upstreamError{how, cause} }
 
-// An upstreamConn is the socket of one conversation. One goroutine reads; one
-// writes, but for frames of audio that the socket accepts at once.
+// An upstreamConn is the socket of one conversation. One goroutine reads. One writes, except
+// frames of audio that the socket accepts at once.
 type upstreamConn struct {
 	ws      *websocket.Conn
 	direct  *directConn // nil with TLS
-	writing sync.Mutex  // held for each message: a frame may not come between the parts of one
+	writing sync.Mutex  // held for each message: a frame may not be sent between the parts of a message
 	framed  bool
-	message []byte    // the latest that was read
-	extend  time.Time // when the read deadline is set again
+	message []byte    // the latest message read
+	extend  time.Time // when to set the read deadline again
 	header  [gatewayHeader]byte
 	sent    uint32
 }
 
-var writeBuffers sync.Pool // of all connections; a connection needs one only while it writes
+var writeBuffers sync.Pool // shared by all connections; a connection needs one only while it writes
 
 // dial opens the socket. The error is an upstreamError.
 func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr string) (*upstreamConn, error) {
@@ -181,13 +179,13 @@ func dialEnd(answer *http.Response, err error) fleet.ConversationEnd {
 	case answer.StatusCode == http.StatusUnauthorized, answer.StatusCode == http.StatusForbidden:
 		return fleet.EndedRefused
 	}
-	return fleet.EndedNoWebSocket // an HTML page, for one
+	return fleet.EndedNoWebSocket // an HTML page, for example
 }
 
-// A boundedConn refuses an answer to the upgrade that does not end.
+// A boundedConn limits the length of the response to the upgrade.
 type boundedConn struct {
 	net.Conn
-	left int // bytes; negative: no bound
+	left int // bytes; negative: no limit
 }
 
 var errLongHandshake = errors.New("the answer to the upgrade is too long")
@@ -204,7 +202,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A serverHello is what the upstream answers to hello.
+// A serverHello is the upstream's answer to hello.
 type serverHello struct {
 	session string
 	audio   audioParams
@@ -212,11 +210,11 @@ type serverHello struct {
 	more, audioMore []byte // other members, of the hello and of its audio_params
 }
 
-// noHello is what a device gets if the upstream says none.
+// noHello is sent to a device if the upstream sent no hello.
 var noHello = serverHello{audio: audioParams{"opus", 24000, 1, 60}}
 
 func (h *serverHello) audioParams() json.RawMessage {
-	params, _ := json.Marshal(h.audio) // numbers and a text
+	params, _ := json.Marshal(h.audio) // numbers and a string
 	return withMembers(params, h.audioMore)
 }
 
@@ -229,8 +227,8 @@ type audioParams struct {
 
 var errNotJSON = errors.New("the server answered with text that is not JSON, as it does to a token that it refuses")
 
-// hello sends ours and returns the server's. Other messages that come before it
-// go to early: a server may start MCP at once.
+// hello sends fleetd's hello and returns the server's. Messages that arrive before it are passed
+// to early: a server may start MCP at once.
 func (c *upstreamConn) hello(text []byte, until time.Time, early func([]byte)) (serverHello, error) {
 	if err := c.writeText(text); err != nil {
 		return serverHello{}, err
@@ -279,7 +277,7 @@ func parseServerHello(message []byte) (serverHello, error) {
 	}
 	if a.SampleRate < 8000 || a.SampleRate > 48000 || a.Channels < 1 || a.Channels > 2 || a.FrameDuration < 1 ||
 		a.FrameDuration > 120 || len(a.Format) > 16 || len(h.SessionID) > 128 {
-		return serverHello{}, fmt.Errorf("audio_params that no device has: %+v", a)
+		return serverHello{}, fmt.Errorf("unsupported audio_params: %+v", a)
 	}
 	return serverHello{h.SessionID, a,
 		otherMembers(message, "type", "version", "transport", "session_id", "audio_params", "udp"),
@@ -302,7 +300,7 @@ func (c *upstreamConn) read() (kind int, message []byte, err error) {
 	return kind, c.message, err
 }
 
-// alive extends the time in which the next message has to come.
+// alive extends the deadline for the next message.
 func (c *upstreamConn) alive() error {
 	if now := time.Now(); now.After(c.extend) {
 		c.extend = now.Add(time.Second)
@@ -311,7 +309,7 @@ func (c *upstreamConn) alive() error {
 	return nil
 }
 
-// readEnd is how a conversation ends for an error of read.
+// readEnd returns how a conversation ends after an error of read.
 func readEnd(err error) fleet.ConversationEnd {
 	if e, ok := errors.AsType[*upstreamError](err); ok {
 		return e.how
@@ -329,8 +327,8 @@ func (c *upstreamConn) writeText(text []byte) error {
 	return writeError(c.ws.WriteMessage(websocket.TextMessage, text))
 }
 
-// writeAudio sends a frame, with the gateway's header if the server wants it. The
-// caller holds writing.
+// writeAudio sends a frame, with the gateway's header if the server requires it. The caller holds
+// writing.
 func (c *upstreamConn) writeAudio(frame []byte, timestamp uint32) error {
 	_ = c.ws.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if !c.framed {
@@ -352,8 +350,8 @@ func (c *upstreamConn) writeAudio(frame []byte, timestamp uint32) error {
 	return writeError(err)
 }
 
-// audioHeader is the gateway's header of the next frame; nil if the server wants
-// none. The caller holds writing.
+// audioHeader returns the gateway's header of the next frame, or nil if the server requires none.
+// The caller holds writing.
 func (c *upstreamConn) audioHeader(frame []byte, timestamp uint32) []byte {
 	if !c.framed {
 		return nil
@@ -366,8 +364,8 @@ func (c *upstreamConn) audioHeader(frame []byte, timestamp uint32) []byte {
 	return c.header[:]
 }
 
-// writeAudioNow sends a frame if that takes no waiting and no frame is before it
-// in the queue. It runs on the goroutine that reads the device's audio.
+// writeAudioNow sends a frame if that does not wait and the queue is empty. It runs on the
+// goroutine that reads the device's audio.
 func (c *upstreamConn) writeAudioNow(q *queue, frame []byte, timestamp uint32) bool {
 	if c.direct == nil || !c.writing.TryLock() {
 		return false
@@ -428,8 +426,8 @@ func (c *upstreamConn) ping() error {
 	return writeError(c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeTimeout)))
 }
 
-// close says so to the server if it listens, and closes the socket. Any
-// goroutine may call it.
+// close sends a close frame if the server reads, and closes the socket. Any goroutine may call
+// it.
 func (c *upstreamConn) close() {
 	_ = c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
 		time.Now().Add(100*time.Millisecond))

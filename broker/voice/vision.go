@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/upstream"
 )
 
-// A Vision is where an upstream answers questions about pictures.
+// A Vision is the address where an upstream answers questions about pictures.
 type Vision struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
@@ -17,10 +17,10 @@ type Vision struct {
 	dial outbound.DialFunc
 }
 
-// maxVisionToken bounds the token: it becomes a header.
+// maxVisionToken limits the token, which is sent in a header.
 const maxVisionToken = 4000
 
-// check returns nil if pictures can go there.
+// check returns nil if pictures can be sent to the address.
 func (v *Vision) check() error {
 	if err := upstream.CheckURL(v.URL, "http", "https"); err != nil {
 		return err
@@ -36,12 +36,12 @@ func plainToken(token string, limit int) bool {
 	return len(token) <= limit && fleet.CleanText(token, limit) == token
 }
 
-// Dial connects to the address as to anything that a voice server hands out.
+// Dial connects to the address under the rules for addresses handed out by a voice server.
 func (v *Vision) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return v.dial(ctx, network, addr)
 }
 
-// setVision keeps where the upstream wants pictures, if they can go there.
+// setVision stores the upstream's address for pictures, if pictures can be sent there.
 func (c *conversation) setVision(v Vision) {
 	if v.URL == "" {
 		return
@@ -57,8 +57,8 @@ func (c *conversation) setVision(v Vision) {
 	c.vision = v
 }
 
-// Vision returns where the upstream of an open conversation wants the pictures
-// that its own calls took. conversation is the id of the principal that called.
+// Vision returns the address for pictures taken by calls of an open conversation's upstream.
+// conversation is the id of the calling principal.
 func (r *Relay) Vision(conversation string, id fleet.DeviceID) (Vision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// An OTA is the OTA address of a voice server: it answers boot polls with where to
-// connect, and with a code until the device is bound.
+// An OTA is the OTA address of a voice server. It answers boot polls with the address to connect
+// to, and with a code until the device is bound.
 type OTA struct {
 	http *httptest.Server
 
@@ -18,14 +18,14 @@ type OTA struct {
 	polls  []OTAPoll
 }
 
-// An OTAAnswer is what an [OTA] answers.
+// An OTAAnswer is the answer of an [OTA].
 type OTAAnswer struct {
 	URL, Token string
 	Code       string // "": the device is bound
 	Instead    http.HandlerFunc
 }
 
-// An OTAPoll is a boot poll that came.
+// An OTAPoll is a received boot poll.
 type OTAPoll struct {
 	Header http.Header
 	Body   string
@@ -38,10 +38,10 @@ func StartOTA(a OTAAnswer) *OTA {
 	return o
 }
 
-// URL is the OTA address.
+// URL returns the OTA address.
 func (o *OTA) URL() string { return o.http.URL + "/xiaozhi/ota/" }
 
-// Close ends it.
+// Close stops the OTA address.
 func (o *OTA) Close() {
 	o.http.CloseClientConnections()
 	o.http.Close()
@@ -54,7 +54,7 @@ func (o *OTA) Set(a OTAAnswer) {
 	o.answer = a
 }
 
-// Polls are those that came, in their order.
+// Polls returns the received boot polls in order.
 func (o *OTA) Polls() []OTAPoll {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,7 +73,7 @@ func (o *OTA) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := map[string]any{
 		"server_time": map[string]any{"timestamp": 1786147200000, "timezone_offset": 480},
-		// The server would like to have a firmware installed, and to be the broker.
+		// The server offers firmware and an MQTT broker, which must both be ignored.
 		"firmware":  map[string]any{"version": "9.9.9", "url": "http://192.0.2.9/evil.bin", "force": 1},
 		"mqtt":      map[string]any{"endpoint": "192.0.2.9:1883", "client_id": "x", "publish_topic": "device-server"},
 		"websocket": map[string]any{"url": a.URL, "token": a.Token},

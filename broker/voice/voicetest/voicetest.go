@@ -1,6 +1,6 @@
-// Package voicetest is a voice server for tests, written from the description
-// of what such servers do (voice-upstream.md), and not from our relay: it shares
-// no code with it.
+// Package voicetest is a voice server for tests. It is written from the description of the
+// behaviour of real servers (voice-upstream.md) and not from fleetd's relay, with which it shares
+// no code.
 package voicetest
 
 import (
@@ -22,12 +22,11 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Options says how a [Server] behaves. The zero value answers every hello and
-// says nothing more.
+// Options configures a [Server]. The zero value answers every hello and sends nothing else.
 type Options struct {
-	// Secret makes the server refuse clients without a good token.
+	// Secret makes the server refuse clients without a valid token.
 	Secret string
-	// Token makes the server refuse clients with another one.
+	// Token makes the server refuse clients with any other token.
 	Token string
 	// Echo sends each frame of audio back, with its time stamp, in a tts message
 	// pair before the first and after a listen stop.
@@ -38,16 +37,16 @@ type Options struct {
 	ListDelay time.Duration
 	// Client is the name of the server's MCP client. Default: XiaozhiClient.
 	Client string
-	// Vision is where the server wants pictures, with the token "t".
+	// Vision is the server's address for pictures, with the token "t".
 	Vision string
-	// HelloAfter delays the answer to hello, until Close at most, and HelloWhen
-	// until it is closed, unless it is nil.
+	// HelloAfter delays the answer to hello, until Close at most. If HelloWhen is not nil, the
+	// answer waits until HelloWhen is closed.
 	HelloAfter time.Duration
 	HelloWhen  <-chan struct{}
 	// Answer replaces the answer to hello; "" sends none at all, with NoHello.
 	Answer  string
 	NoHello bool
-	// Broken answers requests in place of an upgrade: HTML, for one.
+	// Broken handles requests instead of an upgrade, with HTML for example.
 	Broken http.HandlerFunc
 }
 
@@ -70,8 +69,8 @@ func Start(o Options) *Server {
 	return s
 }
 
-// URL is where the server accepts conversations. With framed, audio has the
-// gateway's header.
+// URL returns the address that accepts conversations. With framed, audio has the gateway's
+// header.
 func (s *Server) URL(framed bool) string {
 	u := "ws" + strings.TrimPrefix(s.http.URL, "http") + "/xiaozhi/v1/"
 	if framed {
@@ -95,14 +94,14 @@ func (s *Server) Close() {
 	s.http.Close()
 }
 
-// Sessions are the conversations so far, in their order.
+// Sessions returns the conversations so far, in order.
 func (s *Server) Sessions() []*Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]*Session(nil), s.sessions...)
 }
 
-// Refused is how many tokens were refused.
+// Refused returns how many tokens were refused.
 func (s *Server) Refused() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +115,7 @@ type Frame struct {
 	Sequence  uint32
 }
 
-// An RPC is one MCP message of either direction.
+// An RPC is one MCP message in either direction.
 type RPC struct {
 	ID     int             `json:"id"`
 	Result json.RawMessage `json:"result"`
@@ -126,8 +125,8 @@ type RPC struct {
 	} `json:"error"`
 }
 
-// Heard is what the model of xiaozhi-esp32-server gets of an answer to tools/call:
-// call_mcp_tool and handle_mcp_message of its mcp_handler.py, line by line.
+// Heard returns the part of an answer to tools/call that the model of xiaozhi-esp32-server
+// receives. It follows call_mcp_tool and handle_mcp_message of mcp_handler.py line for line.
 func (a RPC) Heard() string {
 	if a.Error != nil {
 		return "MCP错误: " + a.Error.Message
@@ -155,7 +154,7 @@ func (a RPC) Heard() string {
 type Session struct {
 	Header http.Header // of the upgrade
 	Query  string
-	ID     string // that the server gave it
+	ID     string // assigned by the server
 
 	server *Server
 	ws     *websocket.Conn
@@ -167,7 +166,7 @@ type Session struct {
 
 	mu       sync.Mutex
 	hello    map[string]any
-	texts    []string // but hello and mcp
+	texts    []string // all except hello and mcp
 	frames   []Frame
 	answers  map[int][]RPC
 	tools    []string
@@ -297,8 +296,8 @@ func (c *Session) initialize() {
 		`"clientInfo":{"name":"` + cmp.Or(c.server.o.Client, "XiaozhiClient") + `","version":"1.0.0"}}}}`)
 }
 
-// rpc handles an answer of the device, or of who answers for it. Ids 1 and 2 are
-// used twice: for initialize and the list, and by the first calls.
+// rpc handles an answer from the device or from fleetd in its place. Ids 1 and 2 are used twice:
+// for initialize and the list, and by the first calls.
 func (c *Session) rpc(payload []byte) {
 	var a RPC
 	if err := json.Unmarshal(payload, &a); err != nil {
@@ -413,10 +412,10 @@ func (c *Session) Speak(frame []byte, timestamp uint32) error {
 	return c.ws.WriteMessage(websocket.BinaryMessage, append(b, frame...))
 }
 
-// Send sends a text frame as it is.
+// Send sends a text frame unchanged.
 func (c *Session) Send(text string) error { return c.text(text) }
 
-// SendBinary sends a binary message as it is.
+// SendBinary sends a binary message unchanged.
 func (c *Session) SendBinary(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -429,7 +428,7 @@ func (c *Session) text(text string) error {
 	return c.ws.WriteMessage(websocket.TextMessage, []byte(text))
 }
 
-// Close ends the conversation as the server does: it closes the socket.
+// Close ends the conversation as the server does, by closing the socket.
 func (c *Session) Close() {
 	_ = c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
 		time.Now().Add(time.Second))
@@ -451,38 +450,38 @@ func (c *Session) Closed() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.clo
 // Listed reports whether the list of tools is complete.
 func (c *Session) Listed() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.listed }
 
-// Hello is the client's hello; nil before it.
+// Hello returns the client's hello; nil before it.
 func (c *Session) Hello() map[string]any { c.mu.Lock(); defer c.mu.Unlock(); return c.hello }
 
-// Tools are the names of the tools that were listed.
+// Tools returns the names of the listed tools.
 func (c *Session) Tools() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.tools...)
 }
 
-// Texts are the messages received, but for hello and mcp.
+// Texts returns the received messages except hello and mcp.
 func (c *Session) Texts() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.texts...)
 }
 
-// Frames are the frames of audio received.
+// Frames returns the received frames of audio.
 func (c *Session) Frames() []Frame {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Frame(nil), c.frames...)
 }
 
-// Faults are what the client did that a server does not understand.
+// Faults returns the client's actions that a server does not understand.
 func (c *Session) Faults() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.faults...)
 }
 
-// HTML answers as a web server that knows no WebSocket.
+// HTML responds as a web server without WebSocket support.
 func HTML(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html")
 	_, _ = w.Write(bytes.Repeat([]byte("<html>not here</html>\n"), 1000))
