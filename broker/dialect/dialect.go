@@ -7,27 +7,27 @@ import (
 	"fleetd/mcp"
 )
 
-// A Dialect is the language of one connection. Opening, Address, Wrap, Call and
-// Goodbye may be called by any goroutine, at the same time as others; the rest is
-// called by the goroutine that reads the connection. No method waits.
+// A Dialect is the language of one connection. Opening, Address, Wrap, Call and Goodbye may be
+// called concurrently by any goroutine. The other methods are called by the goroutine that reads
+// the connection. No method waits.
 type Dialect interface {
-	// Opening says how the connection begins. It returns the same each time.
+	// Opening returns how the connection begins. It returns the same each time.
 	Opening() Opening
 
-	// MayPublish reports whether the device may publish to the topic. What it
-	// publishes elsewhere is dropped.
+	// MayPublish reports whether the device may publish to the topic. Messages to other topics
+	// are dropped.
 	MayPublish(topic string) bool
-	// MaySubscribe reports whether the device may subscribe with the filter. What
-	// is sent to the device reaches it without a subscription.
+	// MaySubscribe reports whether the device may subscribe with the filter. Messages to the
+	// device reach it without a subscription.
 	MaySubscribe(filter string) bool
 
-	// Decode reads what the device published to a topic that it may publish to, or
-	// sent over a WebSocket; there the topic is "". The message aliases payload. If
-	// the error wraps [mcp.ErrMalformed], the broker searches payload for the call
-	// that it answers; any other error drops it.
+	// Decode decodes a message that the device published to a permitted topic, or sent over a
+	// WebSocket; topic is then "". The message aliases payload. If the error wraps
+	// [mcp.ErrMalformed], the broker searches payload for the call that it answers; after any
+	// other error the message is dropped.
 	Decode(topic string, payload []byte) (Message, error)
 
-	// Address returns where a message goes: msg is bare JSON-RPC, or a message of a
+	// Address returns the destination of a message: msg is bare JSON-RPC, or a message of a
 	// conversation.
 	Address(msg []byte) Address
 	// Wrap appends the payload that carries msg, one bare JSON-RPC message, to dst.
@@ -40,22 +40,21 @@ type Dialect interface {
 
 	Conversations
 
-	// Closed returns what the connection, which has ended, shows about the device.
+	// Closed returns the habit that the ended connection shows.
 	Closed(e Ending) Habit
 }
 
-// Conversations says how a device holds a conversation with a person while no
-// voice server relays it. Only a dialect whose Decode returns [Hello] needs it.
+// Conversations defines how a device holds a conversation with a person while no voice server
+// relays it. Only a dialect whose Decode returns [Hello] needs it.
 type Conversations interface {
-	// Keep returns for how long the conversation that a hello begins is kept open
-	// for the device's tools; 0 if it is ended at once. The broker may ask twice
-	// about one hello.
+	// Keep returns how long the conversation that a hello begins is kept open for the device's
+	// tools; 0 ends it at once. The broker may call it twice for one hello.
 	Keep(g Greeting, h History) time.Duration
-	// Answer returns an answer to hello, and the session that it names. The device
-	// sends its voice to host and port.
+	// Answer returns an answer to hello and the session in it. The device sends its voice to host
+	// and port.
 	Answer(host string, port int) (session string, hello []byte)
-	// Goodbye returns the message that ends a conversation, nil for none. closes
-	// means that the connection ends with it. With session "" the conversation ends
+	// Goodbye returns the message that ends a conversation, or nil if there is none. closes means
+	// that the connection ends with the conversation. session is "" if the conversation ends
 	// before its hello was answered.
 	Goodbye(session string) (message []byte, closes bool)
 }
@@ -75,16 +74,16 @@ func (Mute) Goodbye(string) (message []byte, closes bool) { return nil, false }
 // Closed implements [Dialect].
 func (Mute) Closed(Ending) Habit { return HabitUnknown }
 
-// An Opening says how a connection begins.
+// An Opening defines how a connection begins.
 type Opening struct {
-	// AtOnce means that fleetd asks the device for its name and tools as soon as it
-	// is connected. Else the device speaks first: see [Hello] and [Ready].
+	// AtOnce means that fleetd requests the device's name and tools as soon as it is connected.
+	// Otherwise the device sends first: see [Hello] and [Ready].
 	AtOnce bool
-	// Initialize means that each connection needs MCP's initialize, also when
-	// fleetd has nothing to ask.
+	// Initialize means that each connection needs MCP's initialize, even if fleetd has nothing to
+	// request.
 	Initialize bool
 
-	// The rest is about MQTT 5.
+	// The other fields apply to MQTT 5.
 
 	Retain     bool       // the device may ask to retain a message or will; fleetd retains none
 	Wildcards  bool       // MaySubscribe allows filters with wildcards
@@ -94,19 +93,19 @@ type Opening struct {
 // A Property is a user property of MQTT 5.
 type Property struct{ Key, Value string }
 
-// An Address is where a message goes over MQTT. WebSockets need none.
+// An Address is the destination of a message over MQTT. WebSockets need none.
 type Address struct {
 	Topic      string
 	Properties []Property // of MQTT 5
 }
 
-// A Kind says what a message is about.
+// A Kind is the kind of a message.
 type Kind int8
 
 const (
 	Ignored Kind = iota // nothing to do
 	RPC                 // Payload is JSON-RPC for the MCP session
-	Ready               // the device can be asked for its name and tools from now on
+	Ready               // the device now accepts requests for its name and tools
 	Hello               // a person starts a conversation
 	Goodbye             // the device ends the conversation
 	Text                // anything else that belongs to the conversation
@@ -115,13 +114,13 @@ const (
 // A Message is what a device sent.
 type Message struct {
 	Kind     Kind
-	Payload  []byte // of RPC the JSON-RPC message, else the whole
+	Payload  []byte // for RPC the JSON-RPC message, otherwise the whole message
 	Type     string // of Goodbye and Text, as the device names it
 	Session  string // of Goodbye and Text: the conversation's; often empty or stale
 	Greeting Greeting
 }
 
-// A Greeting is what a device's hello says.
+// A Greeting contains the parts of a device's hello that the broker uses.
 type Greeting struct {
 	MCP bool // the device offers tools
 	// AudioVersion is the version of the binary messages that carry audio over a
@@ -129,19 +128,19 @@ type Greeting struct {
 	AudioVersion int
 }
 
-// A History is what came before a hello.
+// A History describes a connection before a hello.
 type History struct {
-	Connected time.Duration // so long
+	Connected time.Duration // duration since CONNECT
 	Greeted   bool          // an earlier hello on this connection was answered
 	Kept      bool          // a conversation is kept open already
-	Habit     Habit         // that earlier connections have shown
+	Habit     Habit         // shown by earlier connections
 	Software  bool          // the device's boot poll named no hardware
-	Timeout   time.Duration // the usual bound of a conversation that is kept open
+	Timeout   time.Duration // the usual limit of a conversation that is kept open
 }
 
-// An Ending is what is known of a connection that has ended.
+// An Ending describes a connection that has ended.
 type Ending struct {
-	Connected    time.Duration // so long
+	Connected    time.Duration // duration
 	Greeted      bool          // a hello was answered
 	Goodbye      bool          // a conversation ended before the connection
 	SinceGoodbye time.Duration // from the latest goodbye to the end
@@ -154,5 +153,5 @@ type Habit int8
 const (
 	HabitUnknown Habit = iota
 	HabitStays         // stays connected between conversations
-	HabitLeaves        // connects for a conversation and leaves with it
+	HabitLeaves        // connects for a conversation and disconnects after it
 )

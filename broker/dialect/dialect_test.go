@@ -139,7 +139,7 @@ func greeting(mcp bool, audioVersion int) dialect.Message {
 	return dialect.Message{Kind: dialect.Hello, Greeting: dialect.Greeting{MCP: mcp, AudioVersion: audioVersion}}
 }
 
-// A message that is wrapped reads as the message again, whoever it is for.
+// A wrapped message decodes to the same message, for every scope.
 func TestWrapRoundTrip(t *testing.T) {
 	const msg = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"self.a","arguments":{}}}`
 	for _, d := range []dialect.Dialect{dialect.XiaozhiMQTT(device), dialect.XiaozhiWebSocket()} {
@@ -173,7 +173,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// Whose conversation is kept, and what is learned when the connection ends.
+// Which conversations are kept, and which habit a connection's end shows.
 func TestHabits(t *testing.T) {
 	const timeout = 10 * time.Minute
 	withTools := dialect.Greeting{MCP: true}
@@ -184,7 +184,7 @@ func TestHabits(t *testing.T) {
 		name         string
 		greeting     dialect.Greeting
 		history      dialect.History
-		mqtt, socket time.Duration // for which the conversation is kept
+		mqtt, socket time.Duration // how long the conversation is kept
 		ending       dialect.Ending
 		habit        dialect.Habit // over MQTT
 	}{
@@ -290,7 +290,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// Decode takes whatever a device sends, and changes none of it.
+// Decode accepts any input, and does not modify it.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{"", `{`, `{"type":"mcp","payload":{"id":1}}`, `{"type":"hello","version":3,"features":{"mcp":true}}`,
 		`{"type":"goodbye","session_id":"s"}`, `{"type":"mcp","payload":{"error":"a "b""}}`, "{\"type\":\"\xff\"}"} {
@@ -321,7 +321,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What each message costs.
+// Messages cost no allocations.
 func TestMessagesCostNoMemory(t *testing.T) {
 	d := dialect.XiaozhiMQTT(device)
 	text := []byte(`{"session_id":"","type":"mcp","payload":{"jsonrpc":"2.0","id":7,"result":{}}}`)

@@ -9,7 +9,7 @@ import (
 	"fleetd/mcp"
 )
 
-// xiaozhi is what stock firmware speaks over MQTT and over WebSockets alike: each
+// xiaozhi is the common part of stock firmware's dialects over MQTT and over WebSockets: each
 // message is a JSON object with a type, and MCP is one of the types.
 type xiaozhi struct{}
 
@@ -33,8 +33,7 @@ func (xiaozhi) Decode(_ string, payload []byte) (Message, error) {
 	return Message{Kind: Text, Payload: payload, Type: e.Type, Session: e.SessionID}, nil
 }
 
-// greetingOf reads a hello. What is wrong with one part of it does not matter to
-// the other.
+// greetingOf parses a hello. An error in one part does not affect the other.
 func greetingOf(hello []byte) (g Greeting) {
 	var tools struct {
 		Features struct {
@@ -48,7 +47,7 @@ func greetingOf(hello []byte) (g Greeting) {
 	if json.Unmarshal(hello, &audio) == nil && audio.Version != "" {
 		n, _ := audio.Version.Int64()
 		if g.AudioVersion = int(n); n < 1 || n > 3 {
-			g.AudioVersion = 1 // raw frames, as of a device that names no version
+			g.AudioVersion = 1 // raw frames, as for a device that names no version
 		}
 	}
 	return g

@@ -9,13 +9,12 @@ import (
 	"fleetd/fleet"
 )
 
-// clientIDPattern is the form of the client ids that fleetd issues, which is
-// the vendor's: group, device, and the device's own UUID. Names that mean
-// something inside of mochi, such as "inline", are not among them.
+// clientIDPattern is the form of the client ids that fleetd issues, which is the vendor's: group,
+// device, and the device's UUID. It excludes names that have a meaning inside mochi, such as
+// "inline".
 var clientIDPattern = regexp.MustCompile(`^GID_[A-Za-z0-9_.-]{1,32}@@@([a-z0-9._-]{1,64})@@@[A-Za-z0-9._-]{1,64}$`)
 
-// deviceOfClientID returns the device that a client id names, or "" if the id
-// is not of our form.
+// deviceOfClientID returns the device in a client id, or "" if the id does not have this form.
 func deviceOfClientID(clientID string) fleet.DeviceID {
 	m := clientIDPattern.FindStringSubmatch(clientID)
 	if m == nil {
@@ -28,8 +27,7 @@ func deviceOfClientID(clientID string) fleet.DeviceID {
 	return id
 }
 
-// UUIDOf returns the part of a client id that is the device's Client-Id, ""
-// if it has none.
+// UUIDOf returns the part of a client id that is the device's Client-Id, or "" if it has none.
 func UUIDOf(clientID string) string {
 	i := strings.LastIndex(clientID, "@@@")
 	if i < 0 {
@@ -41,7 +39,7 @@ func UUIDOf(clientID string) string {
 // xiaozhiMQTT is xiaozhi over MQTT, with audio over UDP.
 type xiaozhiMQTT struct {
 	xiaozhi
-	up, down    string // topics: from the device and to it
+	up, down    string // topics from the device and to it
 	helloAtOnce bool   // the first hello came right after CONNECT
 }
 
@@ -55,9 +53,9 @@ func xiaozhiOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 	return XiaozhiMQTT(id), id
 }
 
-// XiaozhiMQTT returns the dialect of a device with stock firmware over MQTT. It
-// publishes to one topic. Foreign clients, which cannot do without SUBSCRIBE, may
-// subscribe to the one of the messages to them.
+// XiaozhiMQTT returns the dialect of a device with stock firmware over MQTT. The device publishes
+// to one topic. Foreign clients, which cannot work without SUBSCRIBE, may subscribe to the topic
+// of the messages to them.
 func XiaozhiMQTT(id fleet.DeviceID) Dialect {
 	return &xiaozhiMQTT{up: "fleet/" + string(id) + "/up", down: "devices/p2p/" + string(id)}
 }
@@ -68,13 +66,13 @@ func (d *xiaozhiMQTT) MayPublish(topic string) bool    { return topic == d.up }
 func (d *xiaozhiMQTT) MaySubscribe(filter string) bool { return filter == d.down }
 func (d *xiaozhiMQTT) Address([]byte) Address          { return Address{Topic: d.down} }
 
-// Boards stay connected between conversations. Programs that play a board
-// connect for a conversation, send hello at once, and leave MQTT with goodbye:
-// ending the conversation at once leaves no time to list their tools, nor to
-// call one. Their conversation is kept open, without audio, until they leave.
+// Boards stay connected between conversations. Programs that simulate a board connect for a
+// conversation, send hello at once, and disconnect from MQTT after goodbye: ending the
+// conversation at once leaves no time to list or call their tools. Their conversation is kept
+// open, without audio, until they disconnect.
 //
-// The two are distinguished by how their connections end and, until the first
-// has ended, by whether the boot poll named any hardware.
+// The two are distinguished by how their connections end and, until the first has ended, by
+// whether the boot poll named any hardware.
 
 const (
 	helloAtOnce = 5 * time.Second  // after CONNECT: the connection was made for the conversation
@@ -85,11 +83,11 @@ const (
 func (d *xiaozhiMQTT) Keep(g Greeting, h History) time.Duration {
 	switch {
 	case !g.MCP:
-		return 0 // there is nothing to keep it for
+		return 0 // without tools there is no reason to keep it
 	case h.Kept:
 		return h.Timeout // the answer was lost, or the program began again
 	case h.Greeted:
-		return 0 // it stayed after a conversation
+		return 0 // the device stayed after a conversation
 	}
 	d.helloAtOnce = h.Connected <= helloAtOnce
 	if d.helloAtOnce && (h.Habit == HabitLeaves || h.Habit == HabitUnknown && h.Software) {
@@ -102,7 +100,7 @@ func (d *xiaozhiMQTT) Closed(e Ending) Habit {
 	switch {
 	case !e.Greeted && e.Connected >= idleBoard:
 		return HabitStays
-	case !e.Goodbye: // it ended before anything could be seen
+	case !e.Goodbye: // it ended before it showed a habit
 		return HabitUnknown
 	case e.SinceGoodbye > leaveWithin:
 		return HabitStays
@@ -115,15 +113,15 @@ func (d *xiaozhiMQTT) Closed(e Ending) Habit {
 func (*xiaozhiMQTT) Answer(host string, port int) (session string, hello []byte) {
 	h := newServerHello("udp")
 	nonce := append([]byte{1, 0, 0, 0}, random(12)...)
-	clear(nonce[8:]) // time stamp and sequence number are the device's
+	clear(nonce[8:]) // the device fills in time stamp and sequence number
 	h.Version = 3
 	h.UDP = &udpChannel{Server: host, Port: port, Encryption: "aes-128-ctr", Key: hex.EncodeToString(random(16)),
 		Nonce: hex.EncodeToString(nonce)}
 	return h.encode()
 }
 
-// Goodbye has no message for a hello that was not answered: the device gives up
-// after some seconds.
+// Goodbye returns no message for a hello that was not answered: the device gives up after some
+// seconds.
 func (*xiaozhiMQTT) Goodbye(session string) (message []byte, closes bool) {
 	if session == "" {
 		return nil, false

@@ -2,13 +2,13 @@ package dialect
 
 import "time"
 
-// boardChannel bounds a conversation without a voice server over a WebSocket: a
-// board listens meanwhile, to a person who gets no answer.
+// boardChannel limits a conversation without a voice server over a WebSocket: meanwhile the board
+// listens to a person who gets no reply.
 const boardChannel = time.Minute
 
-// xiaozhiWebSocket is xiaozhi over a WebSocket, which carries audio too. The device
-// opens it for a conversation, says hello, and closes it with the conversation. It
-// knows no goodbye: the end of the connection is the end of the conversation.
+// xiaozhiWebSocket is xiaozhi over a WebSocket, which carries audio too. The device opens it for
+// a conversation, sends hello, and closes it with the conversation. It knows no goodbye: the end
+// of the connection is the end of the conversation.
 type xiaozhiWebSocket struct{ xiaozhi }
 
 var _ Dialect = xiaozhiWebSocket{}
@@ -17,7 +17,7 @@ var _ Dialect = xiaozhiWebSocket{}
 // WebSocket.
 func XiaozhiWebSocket() Dialect { return xiaozhiWebSocket{} }
 
-// Opening lets the device speak first: it waits for the answer to its hello.
+// Opening lets the device send first: it waits for the answer to its hello.
 func (xiaozhiWebSocket) Opening() Opening { return Opening{} }
 
 func (xiaozhiWebSocket) MayPublish(string) bool   { return false }
@@ -40,5 +40,5 @@ func (xiaozhiWebSocket) Answer(string, int) (session string, hello []byte) {
 
 func (xiaozhiWebSocket) Goodbye(string) (message []byte, closes bool) { return nil, true }
 
-// Closed learns nothing: the connection ends with the conversation in any case.
+// Closed shows no habit: the connection always ends with the conversation.
 func (xiaozhiWebSocket) Closed(Ending) Habit { return HabitUnknown }
