@@ -21,9 +21,9 @@ var (
 	_ alert.MailStore = (*Store)(nil)
 )
 
-// Bounds of what the conditions of alerts read.
+// Limits of the reads for alert conditions.
 const (
-	maxAlerting   = 10_000 // devices, of which alerts name some
+	maxAlerting   = 10_000 // devices; an alert names only some of them
 	maxOpenAlerts = 500
 )
 
@@ -61,8 +61,8 @@ func toAlert(row pgx.CollectableRow) (alert.Alert, error) {
 	return a, err
 }
 
-// OpenAlerts lists alerts that have not ended: those not acknowledged first, then
-// the worst, those that concern most devices, and the oldest.
+// OpenAlerts lists alerts that have not ended: first those not acknowledged, then the most
+// severe, those that concern most devices, and the oldest.
 func (s *Store) OpenAlerts(ctx context.Context) ([]alert.Alert, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+alertColumns+` FROM alerts WHERE state <> 'ended'
 		ORDER BY state = 'acknowledged', severity = 'bad' DESC, devices DESC, began_at, id LIMIT $1`, maxOpenAlerts)
@@ -118,7 +118,7 @@ func toAlertRecord(row pgx.CollectableRow) (r alert.Record, err error) {
 	return r, err
 }
 
-// AlertRecords is the history of an alert, oldest first.
+// AlertRecords returns the history of an alert, oldest first.
 func (s *Store) AlertRecords(ctx context.Context, id uuid.UUID) ([]alert.Record, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+alertRecordColumns+` FROM alert_events WHERE alert_id = $1 ORDER BY seq LIMIT $2`,
 		id, maxOpenAlerts)
@@ -129,9 +129,9 @@ func (s *Store) AlertRecords(ctx context.Context, id uuid.UUID) ([]alert.Record,
 	return list, nil
 }
 
-// ChangeAlert stores a change and its event. An acknowledgement leaves the figures
-// as they are, and a look leaves the acknowledgement, so that neither undoes what
-// the other stored meanwhile.
+// ChangeAlert stores a change and its event. An acknowledgement does not change the figures, and
+// an evaluation does not change the acknowledgement, so neither undoes what the other stored
+// meanwhile.
 func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 	a := c.Alert
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
@@ -173,7 +173,7 @@ func (s *Store) ChangeAlert(ctx context.Context, c alert.Change) error {
 	return nil
 }
 
-// recordAlert writes what happened to an alert, and queues it for webhooks.
+// recordAlert stores an event of an alert, and queues it for webhooks.
 func (s *Store) recordAlert(ctx context.Context, tx pgx.Tx, c alert.Change) error {
 	note := ""
 	if c.Event == alert.Acked {
@@ -192,8 +192,8 @@ func (s *Store) recordAlert(ctx context.Context, tx pgx.Tx, c alert.Change) erro
 	})
 }
 
-// AlertDigest lists the events after a number that are older than a time, with
-// their alerts, oldest first.
+// AlertDigest lists events after a number that are older than a time, with their alerts, oldest
+// first.
 func (s *Store) AlertDigest(ctx context.Context, after int64, before time.Time, limit int) (
 	items []alert.DigestItem, more int, last int64, err error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+alertRecordColumns+` FROM alert_events WHERE seq > $1 AND at < $2
@@ -204,7 +204,7 @@ func (s *Store) AlertDigest(ctx context.Context, after int64, before time.Time, 
 	}
 	last = records[len(records)-1].Seq
 	more = max(0, len(records)-limit)
-	records = records[more:] // the newest say most
+	records = records[more:] // the newest are the most informative
 	rows, _ = s.db.Query(ctx, `SELECT `+alertColumns+` FROM alerts WHERE id = ANY ($1)`,
 		collect(records, func(r alert.Record) uuid.UUID { return r.Alert }))
 	list, err := pgx.CollectRows(rows, toAlert)
@@ -223,8 +223,8 @@ func (s *Store) AlertDigest(ctx context.Context, after int64, before time.Time, 
 
 const mailedThrough = "alerts_mailed"
 
-// MailedThrough is the number of the last event that was mailed; at first, the
-// newest of all.
+// MailedThrough returns the number of the last mailed event; initially, the number of the newest
+// event.
 func (s *Store) MailedThrough(ctx context.Context) (seq int64, err error) {
 	err = s.Setting(ctx, mailedThrough, &seq)
 	if !isNotFound(err) {
@@ -236,7 +236,7 @@ func (s *Store) MailedThrough(ctx context.Context) (seq int64, err error) {
 	return seq, s.InitSetting(ctx, mailedThrough, &seq)
 }
 
-// SetMailedThrough notes the last event that was mailed.
+// SetMailedThrough stores the number of the last mailed event.
 func (s *Store) SetMailedThrough(ctx context.Context, seq int64) error {
 	return s.SetSetting(ctx, mailedThrough, seq)
 }
@@ -270,8 +270,8 @@ func (s *Store) SaveAlertSettings(ctx context.Context, by fleet.Principal, v ale
 	})
 }
 
-// PresenceSince lists samples, oldest first. With a start, it goes back as far as
-// span before the last sample before that, if that is not older than a day.
+// PresenceSince lists samples, oldest first. With a start, the list goes back to span before the
+// last sample before start, if that sample is at most a day older.
 func (s *Store) PresenceSince(ctx context.Context, since, start time.Time, span time.Duration) (
 	[]fleet.PresenceSample, error) {
 	sql, args := `$1`, []any{since, maxSamples}
@@ -289,8 +289,8 @@ func (s *Store) PresenceSince(ctx context.Context, since, start time.Time, span 
 	return list, nil
 }
 
-// Share counts the devices in service that meet the query, and all that were ever
-// on line.
+// Share counts the devices in service that match the query, and all devices in service that were
+// ever online.
 func (s *Store) Share(ctx context.Context, q fleet.Query) (devices, all int, err error) {
 	var w where
 	w.terms(q, time.Now())
@@ -316,8 +316,8 @@ func (s *Store) devicesOf(ctx context.Context, what, sql string, args ...any) ([
 	return list, nil
 }
 
-// Crashing are the devices in service that restarted at least so often since then,
-// or are in safe mode.
+// Crashing returns the devices in service that restarted at least restarts times since the given
+// time, or are in safe mode.
 func (s *Store) Crashing(ctx context.Context, restarts int, since time.Time) ([]fleet.DeviceID, error) {
 	return s.devicesOf(ctx, "crash", `
 		SELECT id FROM devices
@@ -328,15 +328,15 @@ func (s *Store) Crashing(ctx context.Context, restarts int, since time.Time) ([]
 		restarts, since, maxAlerting)
 }
 
-// RolledBack are the devices that fell back from an update since then.
+// RolledBack returns the devices that rolled back an update since the given time.
 func (s *Store) RolledBack(ctx context.Context, since time.Time) ([]fleet.DeviceID, error) {
 	return s.devicesOf(ctx, "rolled back", `
 		SELECT DISTINCT device_id FROM deployments WHERE state = 'rolled_back' AND finished_at > $1 LIMIT $2`,
 		since, maxAlerting)
 }
 
-// ToolsChanged are the devices that since then list other tools than before, with
-// the same firmware.
+// ToolsChanged returns the devices whose listed tools changed since the given time without a
+// change of firmware.
 func (s *Store) ToolsChanged(ctx context.Context, since time.Time) ([]fleet.DeviceID, error) {
 	return s.devicesOf(ctx, "changed their tools", `
 		SELECT DISTINCT device_id FROM device_inventories WHERE unexplained AND first_seen > $1 LIMIT $2`,
@@ -352,8 +352,8 @@ func (s *Store) alertingCampaigns(ctx context.Context, sql string, args ...any) 
 	return list, nil
 }
 
-// CampaignsStopped are those that a rule or fleetd paused, and those that since then a
-// rule has aborted, or that were aborted without the rollback that was asked for.
+// CampaignsStopped returns the campaigns that a rule or fleetd paused, and those that since the
+// given time a rule aborted, or that were aborted without the requested rollback.
 func (s *Store) CampaignsStopped(ctx context.Context, since time.Time) ([]alert.Campaign, error) {
 	return s.alertingCampaigns(ctx, `
 		SELECT id, name, 0, CASE WHEN state = 'paused' THEN
@@ -366,8 +366,8 @@ func (s *Store) CampaignsStopped(ctx context.Context, since time.Time) ([]alert.
 		ORDER BY created_at DESC LIMIT 100`, since)
 }
 
-// CampaignsStuck are those that run, have no wave that soaks, and of which no
-// deployment has changed since then.
+// CampaignsStuck returns the running campaigns without a soaking wave in which no deployment has
+// changed since the given time.
 func (s *Store) CampaignsStuck(ctx context.Context, since time.Time) ([]alert.Campaign, error) {
 	return s.alertingCampaigns(ctx, `
 		SELECT id, name, (SELECT count(*) FROM deployments d WHERE d.campaign_id = c.id AND d.finished_at IS NULL), ''

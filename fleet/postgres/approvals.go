@@ -18,8 +18,7 @@ import (
 
 var _ call.ApprovalStore = (*Store)(nil)
 
-// AskForCall puts a call and the approval that it waits for on record, in one
-// transaction.
+// AskForCall stores a call and the approval that it waits for, in one transaction.
 func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *call.Approval) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -31,8 +30,7 @@ func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *call.Approval)
 	})
 }
 
-// AskForFanOut puts a fan-out and the approval that it waits for on record, in
-// one transaction.
+// AskForFanOut stores a fan-out and the approval that it waits for, in one transaction.
 func (s *Store) AskForFanOut(ctx context.Context, f *call.FanOut, targets []call.FanOutTarget,
 	a *call.Approval) error {
 	return s.ask(ctx, a, func(tx pgx.Tx) error { return insertFanOut(ctx, tx, f, targets) })
@@ -73,7 +71,7 @@ func (s *Store) ask(ctx context.Context, a *call.Approval, subject func(pgx.Tx) 
 	return fmt.Errorf("ask for the approval of %s %s: %w", a.Subject, a.SubjectID, domainError(err))
 }
 
-// approvalDetail is what audit entries say of an approval.
+// approvalDetail returns the detail of an approval's audit entries.
 func approvalDetail(a call.Approval) map[string]any {
 	d := map[string]any{"subject": a.Subject, "subject_id": a.SubjectID, "tool": a.Tool, "targets": a.Targets,
 		"asked_by": a.AskedBy.Name, "rule": a.RuleName, "policy_version": a.PolicyVersion,
@@ -95,7 +93,7 @@ const approvalColumns = `id, subject, subject_id, digest, asked_kind, asked_id, 
 	state, decided_kind, decided_id, decided_name, decided_role, decided_at, decision_reason, code, interrupt,
 	builds, stale, wait_until`
 
-// A buildRow is how the devices of an approval describe its tool, and what they run.
+// A buildRow identifies a tool's description and the firmware on devices of an approval.
 type buildRow struct {
 	Tool    string `json:"tool_sha256"`
 	ELF     string `json:"elf_sha256"`
@@ -109,7 +107,7 @@ func newBuildRow(b call.BuildCount) buildRow {
 
 func (r buildRow) count() call.BuildCount {
 	b := call.BuildCount{ToolBuild: call.ToolBuild{ELF: r.ELF, Version: r.Version}, Devices: r.Devices}
-	_, _ = hex.Decode(b.Tool[:], []byte(r.Tool)) // what is no digest names nothing
+	_, _ = hex.Decode(b.Tool[:], []byte(r.Tool)) // an invalid digest becomes zero
 	return b
 }
 
@@ -169,8 +167,8 @@ func toApproval(row pgx.CollectableRow) (call.Approval, error) {
 	return r.approval(), nil
 }
 
-// approvalScope leaves out approvals of tools that do not exist for the principal.
-// That the devices exist, the service looks.
+// approvalScope leaves out approvals of tools that do not exist for the principal. The service
+// checks that the devices exist.
 func (w *where) approvalScope(ctx context.Context) {
 	w.toolScope(ctx, "approvals.tool", `EXISTS (SELECT FROM inventories i JOIN device_inventories listed ON listed.inventory_id = i.id
 		WHERE approvals.tool = ANY (i.user_tools) AND (listed.device_id = approvals.device_id OR listed.device_id IN (
@@ -217,7 +215,7 @@ func (s *Store) Approvals(ctx context.Context, f call.ApprovalFilter) (fleet.Pag
 	}), nil
 }
 
-// WaitingApprovals counts those that can still be decided.
+// WaitingApprovals counts the approvals that can still be decided.
 func (s *Store) WaitingApprovals(ctx context.Context, now time.Time) (n int, err error) {
 	err = s.db.QueryRow(ctx, `SELECT count(*) FROM approvals WHERE state = 'waiting' AND expires_at > $1`, now).Scan(&n)
 	if err != nil {
@@ -226,8 +224,8 @@ func (s *Store) WaitingApprovals(ctx context.Context, now time.Time) (n int, err
 	return n, nil
 }
 
-// ApprovalTargets lists the devices that a fan-out goes to, with what its approval
-// names of each.
+// ApprovalTargets lists the devices of a fan-out, with the details that its approval shows for
+// each.
 func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]call.ApprovalTarget, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id, tool_digest, coalesce(elf_sha256, ''), coalesce(version, '')
@@ -245,8 +243,8 @@ func (s *Store) ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]call.A
 	return list, nil
 }
 
-// Decide ends an approval that waits, and the waiting of its subject. Of several
-// at once the first one wins; the others find that it waits no more.
+// Decide ends a waiting approval, and the wait of its subject. Of several concurrent decisions
+// the first one wins; the others fail because the approval no longer waits.
 func (s *Store) Decide(ctx context.Context, d call.ApprovalDecision) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		a, err := endApproval(ctx, tx, d)
@@ -264,7 +262,7 @@ func (s *Store) Decide(ctx context.Context, d call.ApprovalDecision) error {
 	return fmt.Errorf("approval %s not %s: %w", d.ID, d.State, domainError(err))
 }
 
-// endApproval changes the approval itself.
+// endApproval changes the approval only.
 func endApproval(ctx context.Context, tx pgx.Tx, d call.ApprovalDecision) (call.Approval, error) {
 	rows, _ := tx.Query(ctx, `
 		UPDATE approvals SET state = $2, decided_kind = $3, decided_id = $4, decided_name = $5, decided_role = $6,
@@ -285,8 +283,8 @@ func endApproval(ctx context.Context, tx pgx.Tx, d call.ApprovalDecision) (call.
 		fleet.Because("state."+string(a.StateAt(d.At))), "actor", a.DecidedBy.Name)
 }
 
-// afterEnd changes what waited for an approval that was ended, and records who
-// did it.
+// afterEnd changes the subject of an approval that has ended, and records the decision with its
+// principal.
 func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call.ApprovalDecision) error {
 	var err error
 	switch {
@@ -329,12 +327,12 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call
 	return s.publish(ctx, tx, webhook.ApprovalDecided, d.At, a)
 }
 
-// verbs are the actions of audit entries.
+// verbs contains the actions of audit entries.
 var verbs = map[call.ApprovalState]string{call.ApprovalApproved: "approve", call.ApprovalDenied: "deny",
 	call.ApprovalExpired: "expire", call.ApprovalWithdrawn: "withdraw"}
 
-// releaseCall stores how an approved call goes on: it is pending, waits for its
-// device, or the gate has refused it meanwhile.
+// releaseCall stores the new state of an approved call: it is pending, waits for its device, or
+// was refused by the policy meanwhile.
 func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -346,7 +344,7 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call)
 		WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
 		a.SubjectID, a.CreatedAt, w.row.state, w.row.failure, w.row.errorCode, w.row.errorMessage, w.row.errorParams,
 		w.row.finishedAt, w.row.arguments)
-	if isNotFound(err) { // it was ended while its approval waited
+	if isNotFound(err) { // the call ended while its approval waited
 		return fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state", fleet.Because("state.canceled"), "actor", "")
 	}
 	if err == nil && c.State == fleet.CallPendingDevice {
@@ -355,7 +353,7 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call)
 	return err
 }
 
-// withdrawApprovalOf ends the approval of what was canceled, if it waits.
+// withdrawApprovalOf ends the waiting approval, if any, of a canceled subject.
 func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subject call.ApprovalSubject, id uuid.UUID,
 	at time.Time) error {
 	_, err := tx.Exec(ctx, `
@@ -369,7 +367,7 @@ func withdrawApprovalOf(ctx context.Context, tx pgx.Tx, by fleet.Principal, subj
 // expireAtOnce bounds the approvals of one transaction.
 const expireAtOnce = 200
 
-// ExpireApprovals ends those whose time is over.
+// ExpireApprovals ends approvals that have expired.
 func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]call.Approval, error) {
 	var ended []call.Approval
 	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
@@ -401,8 +399,7 @@ func (s *Store) ExpireApprovals(ctx context.Context, now time.Time) ([]call.Appr
 	return ended, nil
 }
 
-// PrincipalLine follows the creators of tokens up to an operator, or to the
-// system, which has no id.
+// PrincipalLine follows the creators of tokens up to an operator or the system, which has no id.
 func (s *Store) PrincipalLine(ctx context.Context, p fleet.Principal) (line []string, person string, err error) {
 	rows, _ := s.db.Query(ctx, `
 		WITH RECURSIVE line (kind, id, depth) AS (
@@ -428,8 +425,8 @@ func (s *Store) PrincipalLine(ctx context.Context, p fleet.Principal) (line []st
 	return line, person, nil
 }
 
-// Linked reports whether two principals are the same, or linked by tokens that one
-// of them, or the same operator, made.
+// Linked reports whether two principals are the same, or linked by tokens created by one of them
+// or by the same operator.
 func (s *Store) Linked(ctx context.Context, a, b fleet.Principal) (bool, error) {
 	if a.Same(b) {
 		return true, nil
@@ -442,8 +439,8 @@ func (s *Store) Linked(ctx context.Context, a, b fleet.Principal) (bool, error) 
 	return slices.ContainsFunc(ofA, func(id string) bool { return slices.Contains(ofB, id) }), err
 }
 
-// PrincipalNow reads an operator or a token again. Other principals stay as they
-// are: no row says what they may do.
+// PrincipalNow reads an operator or a token again. Other principals are returned unchanged,
+// because no row stores their rights.
 func (s *Store) PrincipalNow(ctx context.Context, p fleet.Principal, now time.Time) (fleet.Principal, error) {
 	id, err := uuid.Parse(p.ID)
 	if err != nil {

@@ -54,13 +54,13 @@ func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action stri
 	return err
 }
 
-// insertAudit is the only statement that adds to the record; see [auditArgs].
+// insertAudit is the only statement that adds entries to the record; see [auditArgs].
 const insertAudit = `
 	INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
 	SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
 	FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)`
 
-// auditArgs are the arguments of [insertAudit].
+// auditArgs returns the arguments of [insertAudit].
 func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, error) {
 	ids, subjects, details := make([]uuid.UUID, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	for i, r := range rows {
@@ -71,15 +71,15 @@ func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, erro
 		if err != nil {
 			return nil, fmt.Errorf("audit entry %s: %w", action, err)
 		}
-		// jsonb takes no \u0000, and the detail may quote a device.
+		// jsonb accepts no \u0000, and the detail may quote a device.
 		ids[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(r.subject), withoutNUL(string(text))
 	}
 	return []any{time.Now(), string(by.Kind), by.ID, cleanText(by.Name), string(by.Role), action, ids, subjects,
 		details}, nil
 }
 
-// withoutNUL drops escaped NULs from marshalled JSON, minding that the
-// backslash may itself be escaped.
+// withoutNUL removes escaped NULs from marshalled JSON. It considers that the backslash may
+// itself be escaped.
 func withoutNUL(text string) string {
 	if !strings.Contains(text, `\u0000`) {
 		return text
@@ -116,8 +116,8 @@ func (r auditRow) entry() audit.Entry {
 		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
 }
 
-// auditScope leaves the entries about devices that exist for the principal, and
-// name no other.
+// auditScope leaves only entries about devices that exist for the principal and that name no
+// other device.
 func (w *where) auditScope(ctx context.Context) {
 	in := w.devicesInScope(ctx)
 	if in == "" {
@@ -165,12 +165,12 @@ func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[au
 	return page, s.nameSubjects(ctx, page.Items)
 }
 
-// nameSubjects adds the names of what was changed. A device has its present name. What is named by a UUID has the name
-// that an entry recorded last, which stays when the thing is gone; where entries are not kept as long as things, the
-// thing itself is asked.
+// nameSubjects adds the names of the subjects. A device has its current name. A subject with a
+// UUID has the name in its latest entry that contains one, even after it was deleted. Where
+// entries are deleted before their subjects, the name is read from the subject's table.
 func (s *Store) nameSubjects(ctx context.Context, entries []audit.Entry) error {
 	var ids []string
-	var uuids []pgtype.UUID // of ids; null for a device's
+	var uuids []pgtype.UUID // of ids; null for a device
 	for _, e := range entries {
 		id, err := uuid.Parse(e.Subject)
 		if err == nil || isDeviceAction(e.Action) {

@@ -14,8 +14,8 @@ import (
 
 var _ fleet.BulkStore = (*Store)(nil)
 
-// ChangeDevices changes many devices in one transaction. They are locked in the
-// order of their ids, as two such changes at a time would else wait for each other.
+// ChangeDevices changes many devices in one transaction. It locks them in the order of their ids;
+// otherwise two concurrent changes could deadlock.
 func (s *Store) ChangeDevices(ctx context.Context, by fleet.Principal, ids []fleet.DeviceID, plan fleet.BulkPlan,
 	last func() error) error {
 	err := again(func() error {
@@ -83,7 +83,7 @@ func changeDevices(ctx context.Context, tx pgx.Tx, by fleet.Principal, c fleet.D
 	return auditMany(ctx, tx, by, action, c.Changes, detail)
 }
 
-// patchDevices changes names, notes and tags. What is NULL stays.
+// patchDevices changes names, notes and tags. A NULL value changes nothing.
 func patchDevices(ctx context.Context, tx pgx.Tx, ids []string, changes []fleet.DeviceChange) error {
 	var names, nameKeys, notes, tags, tagKeys []*string
 	for _, c := range changes {
@@ -112,8 +112,7 @@ func patchDevices(ctx context.Context, tx pgx.Tx, ids []string, changes []fleet.
 	return err
 }
 
-// auditMany writes an entry for each change, with what is true of all of them
-// and what the device itself became.
+// auditMany writes an entry for each change, with the shared detail and the device's new values.
 func auditMany(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string, changes []fleet.DeviceChange,
 	shared map[string]any) error {
 	rows := make([]auditNote, len(changes))

@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// WaitForDevice puts a call on record as one that waits until its device is back. A
-// call that has its outcome stays as it is: that is [fleet.ErrConflict].
+// WaitForDevice stores a call as waiting until its device is back. For a call that already has
+// its outcome it changes nothing and returns [fleet.ErrConflict].
 func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait call.Wait) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -53,7 +53,7 @@ func waitError(c *fleet.Call, what string, err error) error {
 	return fmt.Errorf("call %s %s: %w", c.ID, what, domainError(err))
 }
 
-// SendWaiting turns a call that waits for its device to sent.
+// SendWaiting changes a call that waits for its device to sent.
 func (s *Store) SendWaiting(ctx context.Context, c *fleet.Call) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -99,8 +99,7 @@ func (s *Store) WaitingCalls(ctx context.Context) ([]call.WaitingCall, error) {
 	return waiting, nil
 }
 
-// closeWaited closes calls that waited for their devices and were sent by a process
-// that died.
+// closeWaited closes calls that waited for their devices and were sent by a process that crashed.
 func closeWaited(ctx context.Context, db execer, e *fleet.CallError) (int64, error) {
 	tag, err := db.Exec(ctx, `
 		UPDATE calls c SET state = 'unknown', failure = 'unknown', error_code = $1, error_message = '',

@@ -15,16 +15,16 @@ import (
 	"fleetd/fleet"
 )
 
-// A callWrite is one row to be inserted, or one to be brought to its new state.
+// A callWrite is one row to be inserted or updated.
 type callWrite struct {
 	row     callColumns
 	insert  bool
-	changed bool // an update found its row, in a state that may change
+	changed bool // an update found its row in a state that may change
 	done    chan error
 }
 
-// callColumns is a call as it is written. It shares nothing with the call, so
-// that the caller may go on changing that.
+// callColumns contains the column values of a call. It shares nothing with the call, so the
+// caller may continue to change the call.
 type callColumns struct {
 	id                      uuid.UUID
 	createdAt               time.Time
@@ -76,7 +76,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 
 func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
-// size is roughly what the row adds to a message to the database.
+// size returns roughly how many bytes the row adds to a message to the database.
 func (r *callColumns) size() int {
 	n := 300
 	for _, s := range []*string{r.arguments, r.result, r.errorMessage, r.errorParams, r.evidence} {
@@ -95,7 +95,7 @@ func copyTime(t *time.Time) *time.Time {
 	return &c
 }
 
-// hashAnswer is equal for devices of a fan-out that gave the same answer.
+// hashAnswer returns a hash that is equal for devices of a fan-out that gave the same answer.
 // Package mcp encodes equal results to equal bytes, so the bytes are hashed.
 func hashAnswer(c *fleet.Call) []byte {
 	h := sha256.New()
@@ -107,7 +107,7 @@ func hashAnswer(c *fleet.Call) []byte {
 	case c.Error != nil:
 		h.Write([]byte(c.Error.Code + "\x00" + c.Error.Message))
 		params := maps.Clone(c.Error.Params)
-		delete(params, "bytes") // answers too large to be kept are one group
+		delete(params, "bytes") // answers too large to be stored form one group
 		h.Write([]byte(fleet.Reason{Params: params}.String()))
 	}
 	return h.Sum(nil)
@@ -129,8 +129,8 @@ const insertCalls = `
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
 		error_params, approval_id, wait_until)`
 
-// The conflict waits for a transaction that hangs with the same call: either
-// that one's row is brought to its outcome, or that one fails when it goes on.
+// The conflict clause waits for a blocked transaction with the same call. Either that transaction
+// commits and its row is updated to the outcome, or it fails when it resumes.
 const settleCalls = insertCalls + `
 	ON CONFLICT (id, created_at) DO UPDATE
 	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
@@ -138,8 +138,8 @@ const settleCalls = insertCalls + `
 		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
 	WHERE calls.state IN ('pending_approval', 'pending_device', 'pending', 'sent')`
 
-// A final call stays as it is, and sent does not become sent again. Id and
-// created_at together are the key, and name the row's partition.
+// A final call is not changed, and a sent call does not become sent again. Id and created_at
+// together are the key, and determine the row's partition.
 const updateCalls = `
 	UPDATE calls c
 	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash,
@@ -157,8 +157,8 @@ const updateCalls = `
 	AND (c.state = 'pending' OR (c.state IN ('pending_device', 'sent') AND u.state <> 'sent'))
 	RETURNING c.id`
 
-// sendCalls writes a batch in one round trip and one transaction: what pgx
-// sends as a batch PostgreSQL commits as a whole. extra statements go with it.
+// sendCalls writes a batch in one round trip and one transaction: PostgreSQL commits a pgx batch
+// as a whole. It also runs the extra statements.
 func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
 	var inserts, updates []*callWrite
 	for _, w := range batch {
@@ -205,7 +205,8 @@ func noteChanged(rows pgx.Rows, updates []*callWrite) error {
 	return nil
 }
 
-// column is an array of one column. pgx encodes a FlatArray without reflection.
+// column returns an array with the values of one column. pgx encodes a FlatArray without
+// reflection.
 func column[T any](writes []*callWrite, of func(*callColumns) T) pgtype.FlatArray[T] {
 	out := make(pgtype.FlatArray[T], len(writes))
 	for i, w := range writes {

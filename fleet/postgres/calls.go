@@ -18,14 +18,14 @@ import (
 
 var _ call.Store = (*Store)(nil)
 
-// maxPageBytes ends a page of calls early: results may be large, and a page
-// has to fit into memory many times over.
+// maxPageBytes ends a page of calls early: results may be large, and a page must fit into memory
+// many times.
 const maxPageBytes = 8 << 20
 
 // recentCalls is how far LastArguments looks back.
 const recentCalls = 20_000
 
-// InsertCall puts a call on record, in whatever state it is in.
+// InsertCall stores a call in any state.
 func (s *Store) InsertCall(ctx context.Context, c *fleet.Call) error {
 	w, err := newCallWrite(c, true)
 	if err != nil {
@@ -37,8 +37,8 @@ func (s *Store) InsertCall(ctx context.Context, c *fleet.Call) error {
 	return nil
 }
 
-// MarkSent turns a pending call to sent. A call that is not pending must not be
-// sent: that is [fleet.ErrConflict].
+// MarkSent changes a pending call to sent. A call that is not pending must not be sent: MarkSent
+// then returns [fleet.ErrConflict].
 func (s *Store) MarkSent(ctx context.Context, c *fleet.Call) error {
 	return s.update(ctx, c, func(state fleet.CallState) error {
 		return fleet.Refuse(fleet.ErrConflict, "call_not_pending", "call", c.ID,
@@ -46,8 +46,8 @@ func (s *Store) MarkSent(ctx context.Context, c *fleet.Call) error {
 	})
 }
 
-// FinishCall stores the outcome of a call, unless it has one. A row that says how it
-// waited for its device may be left; [Store.WaitingCalls] removes it.
+// FinishCall stores the outcome of a call unless it already has one. A row in call_waits may
+// remain; [Store.WaitingCalls] removes it.
 func (s *Store) FinishCall(ctx context.Context, c *fleet.Call) error {
 	err := s.update(ctx, c, func(state fleet.CallState) error { return nil })
 	if err == nil && c.WaitUntil != nil {
@@ -56,8 +56,8 @@ func (s *Store) FinishCall(ctx context.Context, c *fleet.Call) error {
 	return err
 }
 
-// update writes c's new state. stayed judges the state of a call that the
-// write left alone.
+// update writes c's new state. If the write changed nothing, stayed decides whether the call's
+// state is an error.
 func (s *Store) update(ctx context.Context, c *fleet.Call, stayed func(fleet.CallState) error) error {
 	w, err := newCallWrite(c, false)
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *Store) update(ctx context.Context, c *fleet.Call, stayed func(fleet.Cal
 	return stayed(now.State)
 }
 
-// SettleCalls stores outcomes, with the calls where those are not on record.
-// They go by id, so that two such statements do not wait for each other.
+// SettleCalls stores outcomes, and inserts calls that are not on record. It processes them by id,
+// so two such statements cannot deadlock.
 func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 	writes := make([]*callWrite, 0, len(calls))
 	for _, c := range calls {
@@ -98,7 +98,7 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 	return nil
 }
 
-// AddLateAnswer keeps the first answer that came after the call was given up.
+// AddLateAnswer stores the first answer that arrived after the call was given up.
 func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.LateAnswer) error {
 	from, to, _ := idWindow(id)
 	if late.Result != nil {
@@ -224,8 +224,8 @@ func (s *Store) Calls(ctx context.Context, f call.Filter) (fleet.Page[fleet.Call
 	return page, nil
 }
 
-// collectCalls reads calls until their bytes fill a page; full says that it
-// stopped there, one row beyond it.
+// collectCalls reads calls until their bytes fill a page. full means that it stopped there, one
+// row beyond the page.
 func collectCalls(ctx context.Context, db *pgxpool.Pool, sql string, args []any) (list []fleet.Call, full bool,
 	err error) {
 	rows, err := db.Query(ctx, sql, args...)
@@ -258,7 +258,7 @@ func whereCalls(f call.Filter) *where {
 	if f.FanOut != uuid.Nil {
 		w.and("fanout_id = ?", f.FanOut)
 	}
-	if f.Conversation != uuid.Nil { // its device has few calls since it began; those of all devices are many
+	if f.Conversation != uuid.Nil { // its device has few calls since then, while the fleet has many
 		w.and("device_id = (SELECT c.device_id FROM conversations c WHERE c.id = ?)", f.Conversation)
 		w.and("actor_id = ?", f.Conversation.String())
 		begin, _, _ := idWindow(f.Conversation)
@@ -277,7 +277,7 @@ func whereCalls(f call.Filter) *where {
 	return &w
 }
 
-// states picks the index that knows the states: see 0003_calls.sql.
+// states selects the index that covers the states: see 0003_calls.sql.
 func (w *where) states(states []fleet.CallState) {
 	if len(states) == 0 {
 		return
@@ -299,26 +299,24 @@ func (w *where) states(states []fleet.CallState) {
 	}
 }
 
-// openSince begins with the oldest call that waits for its device, or waited and is
-// not over.
+// openSince starts at the oldest call that waits for its device, or waited and has not ended.
 const openSince = "id >= least(?, (SELECT call_id FROM call_waits ORDER BY call_id LIMIT 1))"
 
-// openFor is longer than any call stays open but for those of call_waits: it waits for its turn at most a
-// minute, for its answer at most [call.MaxTimeout], and for the database
-// to take its outcome some minutes more. What is open is therefore looked for
-// among the newest calls only, and needs no index that every outcome would
-// have to change.
+// openFor is longer than any call without a row in call_waits stays open: it waits at most a
+// minute for its turn, at most [call.MaxTimeout] for its answer, and some minutes more for the
+// database to store its outcome. Only the newest calls are therefore searched for open ones, and
+// no index is needed that every outcome would have to change.
 const openFor = time.Hour
 
-// openAmong is how many of the newest calls are looked through for open ones,
-// however old they are by the clock: once that was set forward, calls of a
-// minute ago lie far behind the newest, and once it was set back, ahead of it.
+// openAmong is how many of the newest calls are searched for open ones, whatever their age: after
+// the clock was set forward, calls of a minute ago lie far behind the newest; after it was set
+// back, ahead of it.
 const openAmong = 100_000
 
-// RecoverCalls closes what an earlier process left open: also calls whose ids lie
-// ahead since the clock was set back. That process made its last call at the latest
-// when it ended, so the newest call says where to look. Its sessions have ended
-// ([Leases.Open]), so that none comes on record later.
+// RecoverCalls closes the calls that an earlier process left open, including calls whose ids lie
+// in the future because the clock was set back. That process made its last call no later than its
+// end, so the newest call bounds the search. Its sessions have ended ([Leases.Open]), so it
+// cannot store another call.
 func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
 	toSend, toAnswer := fleet.NewCallError(fleet.CodeStopped+".sending"), fleet.NewCallError(fleet.CodeStopped+".answer")
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
@@ -333,7 +331,7 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 		return err
 	})
 	if err == nil {
-		// Those that waited for an approval may be much older.
+		// Calls that waited for an approval may be much older.
 		var approved, sent int64
 		approved, err = closeApproved(ctx, s.db, fleet.CallPending, fleet.CallCanceled, toSend)
 		if err == nil {
@@ -352,8 +350,8 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 	return canceled, unknown, nil
 }
 
-// oldestOpen is when the oldest call can have been made that is open: [openFor] before
-// the newest, or when the oldest of the newest [openAmong] was.
+// oldestOpen returns the earliest time at which an open call can have been made: [openFor] before
+// the newest call, or the time of the oldest of the newest [openAmong] calls.
 func oldestOpen(ctx context.Context, tx pgx.Tx) (time.Time, error) {
 	var newest, oldest uuid.UUID
 	err := tx.QueryRow(ctx, `SELECT id FROM calls ORDER BY id DESC LIMIT 1`).Scan(&newest)
@@ -386,8 +384,7 @@ func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.C
 	return tag.RowsAffected(), err
 }
 
-// closeApproved closes calls that a person approved and that are still in the
-// state.
+// closeApproved closes approved calls that are still in the state.
 func closeApproved(ctx context.Context, db execer, state, to fleet.CallState,
 	e *fleet.CallError) (int64, error) {
 	tag, err := db.Exec(ctx, `
@@ -403,12 +400,11 @@ func closeApproved(ctx context.Context, db execer, state, to fleet.CallState,
 	return tag.RowsAffected(), err
 }
 
-// approvedAmong is how many of the latest approvals are looked through for calls
-// that are open.
+// approvedAmong is how many of the latest approvals are searched for open calls.
 const approvedAmong = 10_000
 
-// LastArguments returns what this actor last gave the tool. It looks through
-// the actor's recent calls only: it fills in a form, no more.
+// LastArguments returns the arguments that this actor last gave the tool. It searches only the
+// actor's recent calls, because it only prefills a form.
 func (s *Store) LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error) {
 	var arguments []byte
 	scoped, args := scopedTo(ctx, "device_id", cleanText(actor.Name), cleanText(tool), actor.Kind, actor.ID, recentCalls)

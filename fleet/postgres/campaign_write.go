@@ -14,10 +14,10 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// orNoUUID turns the zero id into SQL's null.
+// orNoUUID converts the zero id to SQL's null.
 func orNoUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
-// CreateCampaign puts a campaign on record with its waves and deployments.
+// CreateCampaign stores a campaign with its waves and deployments.
 func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campaign.Campaign, waves []campaign.Wave,
 	targets []campaign.Deployment) error {
 	err := s.audited(ctx, by, "campaign.create", c.ID.String(), campaignDetail(c), func(tx pgx.Tx) error {
@@ -42,7 +42,7 @@ func (s *Store) CreateCampaign(ctx context.Context, by fleet.Principal, c *campa
 	return err
 }
 
-// campaignState are the values of the columns that change after planning.
+// campaignState returns the values of the columns that change after planning.
 func campaignState(c *campaign.Campaign) []any {
 	return []any{storableJSON(c.Plan), c.State, c.PauseReason, cleanText(c.Reason.Code), reasonParams(c.Reason), c.Wave,
 		c.Advance, cleanText(c.Digest),
@@ -52,7 +52,7 @@ func campaignState(c *campaign.Campaign) []any {
 		reasonParams(c.RollbackReason)}
 }
 
-// plannedPlan is the plan as the digest has it, if it is not the plan.
+// plannedPlan returns the plan that the digest covers if it differs from the current plan.
 func plannedPlan(c *campaign.Campaign) *string {
 	if c.Planned == nil {
 		return nil
@@ -133,8 +133,8 @@ func (s *Store) ReplanCampaign(ctx context.Context, by fleet.Principal, c *campa
 	return err
 }
 
-// ChangeCampaign stores everything of c but its targets and their counts, and
-// raises c.Revision. Without an action there is no audit entry.
+// ChangeCampaign stores everything of c except its targets and their counts, and increments
+// c.Revision. Without an action it writes no audit entry.
 func (s *Store) ChangeCampaign(ctx context.Context, by fleet.Principal, action string, c *campaign.Campaign) error {
 	change := func(tx pgx.Tx) error { return changeCampaign(ctx, tx, c, "", "") }
 	var err error

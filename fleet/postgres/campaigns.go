@@ -24,12 +24,12 @@ var campaignColumns = `id, plan, state, pause_reason, ` + reasonColumn("", "reas
 
 var scanCampaign = pgx.RowToStructByName[campaign.Campaign]
 
-// texts gives a list of named strings as PostgreSQL takes it.
+// texts converts a list of named strings for PostgreSQL.
 func texts[S ~string](list []S) []string {
 	return collect(list, func(s S) string { return string(s) })
 }
 
-// filtered returns those of a list that fit.
+// filtered returns the elements of a list for which fits returns true.
 func filtered[S ~string](list []S, fits func(S) bool) (out []string) {
 	for _, s := range list {
 		if fits(s) {
@@ -81,7 +81,7 @@ func (s *Store) Campaigns(ctx context.Context, f campaign.Filter) (fleet.Page[ca
 	}), nil
 }
 
-// OpenCampaigns lists the campaigns that the engine has to look after, oldest first.
+// OpenCampaigns lists the campaigns that the engine must process, oldest first.
 func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) {
 	scoped, args := scopedToAll(ctx, campaignAudience)
 	rows, _ := s.db.Query(ctx, `
@@ -94,8 +94,8 @@ func (s *Store) OpenCampaigns(ctx context.Context) ([]campaign.Campaign, error) 
 	return list, nil
 }
 
-// PlannedTargets returns what the digest of a campaign covers of its deployments,
-// and those that joined it.
+// PlannedTargets returns the deployments that a campaign's digest covers, and those that joined
+// the campaign later.
 func (s *Store) PlannedTargets(ctx context.Context, campaignID uuid.UUID) ([]campaign.PlannedTarget, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT device_id AS device, wave, coalesce(image, '') AS image, board, joined, finished_at IS NULL AS open
@@ -121,7 +121,7 @@ func (s *Store) Waves(ctx context.Context, campaignID uuid.UUID) ([]campaign.Wav
 	return list, nil
 }
 
-// SaveWave stores where a wave stands, and its plan; its size only AddTargets changes.
+// SaveWave stores a wave's state and plan. Only AddTargets changes its size.
 func (s *Store) SaveWave(ctx context.Context, w campaign.Wave) error {
 	err := changeOne(ctx, s.db, `
 		UPDATE waves SET plan = $3, state = $4, verdict_code = $5, verdict_params = $6, started_at = $7, finished_at = $8

@@ -12,7 +12,7 @@ import (
 // refuses a text that would overflow its stack.
 const maxDepth = 500
 
-// cleanText makes text storable: PostgreSQL takes no NUL and only valid UTF-8.
+// cleanText makes text storable: PostgreSQL accepts only valid UTF-8 without NUL.
 func cleanText(s string) string {
 	if strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(s, "\x00", "")
@@ -23,9 +23,8 @@ func cleanText(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// cleanJSON makes JSON storable in a json column without rewriting it. What is
-// no JSON, or too deep to be read back by anyone, is kept as a JSON string. Nil
-// stays nil.
+// cleanJSON makes JSON storable in a json column without rewriting it. Text that is invalid or
+// too deeply nested to be read back is stored as a JSON string. Nil stays nil.
 func cleanJSON(raw json.RawMessage) *string {
 	if len(raw) == 0 {
 		return nil
@@ -35,13 +34,14 @@ func cleanJSON(raw json.RawMessage) *string {
 	}
 	s := string(raw)
 	if !json.Valid(raw) || tooDeep(s) {
-		quoted, _ := json.Marshal(cleanText(s)) // a string marshals
+		quoted, _ := json.Marshal(cleanText(s)) // marshalling a string cannot fail
 		s = string(quoted)
 	}
 	return &s
 }
 
-// tooDeep counts brackets outside strings; s is valid JSON.
+// tooDeep reports whether s, which is valid JSON, exceeds maxDepth. It counts brackets outside
+// strings.
 func tooDeep(s string) bool {
 	depth, quoted := 0, false
 	for i := 0; i < len(s); i++ {
@@ -70,7 +70,7 @@ func marshalled(v any) *string {
 	return cleanJSON(b)
 }
 
-// orNull turns the zero time into SQL's null.
+// orNull converts the zero time to SQL's null.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -18,34 +18,34 @@ import (
 
 // Limits of the group commit.
 const (
-	maxWaiting    = 8192 // writes in line; further ones wait outside
-	maxBatch      = 512  // writes of one transaction
+	maxWaiting    = 8192 // queued writes; further ones wait outside the queue
+	maxBatch      = 512  // writes in one transaction
 	maxBatchBytes = 4 << 20
 
-	// A transaction costs PostgreSQL as much as some twenty rows in it. Two at a
-	// time pay if there is work for both, or the first waits for a slow disk.
+	// A transaction costs PostgreSQL as much as some twenty rows in it. Two concurrent flushers
+	// are worthwhile if there is work for both, or if the first waits for a slow disk.
 	flushers  = 2
-	crowd     = 32                    // writes that wait, and a second flusher goes
-	longFlush = 20 * time.Millisecond // or the last one went so long ago
+	crowd     = 32                    // this many waiting writes wake the second flusher
+	longFlush = 20 * time.Millisecond // so does a last batch that started this long ago
 )
 
-// A committer writes call records in groups. It has no timer: each flush takes
-// what has gathered while the previous one was on its way, so that a lone
-// write goes at once and a crowd shares its commits.
+// A committer writes call records in groups. It has no timer: each flush writes the records that
+// were queued during the previous flush, so a single write is flushed at once and many concurrent
+// writes share commits.
 type committer struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
-	// flushTimeout bounds a flush; after it the fate of its writes is open.
+	// flushTimeout bounds a flush; after it the outcome of its writes is unknown.
 	flushTimeout time.Duration
 
-	slots chan struct{} // one for each write in line
+	slots chan struct{} // one for each queued write
 	first chan struct{} // wakes the first flusher
 	helps chan struct{} // wakes the second
 
 	mu      sync.Mutex
 	line    []*callWrite
 	running bool
-	taken   time.Time // of the last batch
+	taken   time.Time // when the last batch was taken
 
 	flushed atomic.Int64
 }
@@ -55,8 +55,7 @@ func newCommitter(db *pgxpool.Pool, log *slog.Logger, flushTimeout time.Duration
 		slots: make(chan struct{}, maxWaiting), first: make(chan struct{}, 1), helps: make(chan struct{}, 1)}
 }
 
-// write returns when w is durable, or could not be made so. If ctx ends first
-// the write may still happen.
+// write returns after w is durable or has failed. If ctx ends first, the write may still happen.
 func (c *committer) write(ctx context.Context, w *callWrite) error {
 	select {
 	case c.slots <- struct{}{}:
@@ -87,7 +86,7 @@ func (c *committer) enqueue(w *callWrite) bool {
 	return true
 }
 
-// wakeFlushers wakes those that have something to do. Callers hold mu.
+// wakeFlushers wakes the flushers that have work. Callers hold mu.
 func (c *committer) wakeFlushers() {
 	wake(c.first)
 	if len(c.line) >= crowd || time.Since(c.taken) > longFlush {
@@ -98,13 +97,12 @@ func (c *committer) wakeFlushers() {
 func wake(flusher chan<- struct{}) {
 	select {
 	case flusher <- struct{}{}:
-	default: // it is awake
+	default: // it is already awake
 	}
 }
 
-// gather lets the callers run that are ready to, as long as they add to the line.
-// Those that the last flush released come back with their next write meanwhile.
-// If none is ready to run, it returns at once.
+// gather yields to runnable callers while they add to the queue. Callers that the last flush
+// released return with their next write meanwhile. If no caller is runnable, it returns at once.
 func (c *committer) gather() {
 	for before, n := -1, 0; n != before && n < maxBatch; {
 		runtime.Gosched()
@@ -133,8 +131,8 @@ func (c *committer) take() []*callWrite {
 	return batch
 }
 
-// run flushes until ctx ends, then empties the line. Each later write commits
-// in its own transaction.
+// run flushes until ctx ends, then flushes the remaining queue. Each later write commits in a
+// separate transaction.
 func (c *committer) run(ctx context.Context) error {
 	db, err := writerPool(c.db)
 	if err != nil {
@@ -171,8 +169,8 @@ func (c *committer) flushUntil(ctx context.Context, db *pgxpool.Pool, awake <-ch
 	}
 }
 
-// flush commits a batch and sends each waiter its outcome. One row that the
-// database refuses must not fail the others: then each is committed alone.
+// flush commits a batch and sends each waiter its outcome. If the database refuses a row, each
+// write is committed alone, so the others do not fail.
 func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	if len(batch) == 0 {
 		return
@@ -195,8 +193,8 @@ func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	}
 }
 
-// replan says when to drop the prepared plans: they were made for tables as
-// large as they were then, and a month begins with an empty one.
+// replan returns the statements that discard the prepared plans when they are outdated: plans are
+// made for the current table sizes, and a month begins with an empty table.
 func (c *committer) replan() []string {
 	const often = 256
 	if n := c.flushed.Add(1); n&(n-1) == 0 || n%often == 0 {
@@ -210,9 +208,9 @@ func (c *committer) finish(w *callWrite, err error) {
 	w.done <- err
 }
 
-// writerPool returns a pool that only the flushers use. Their statements join a
-// handful of keys to a large table. The right plan looks up each key, and
-// planning again for every batch would cost as much as running it.
+// writerPool returns a pool for the flushers only. Their statements join a few keys to a large
+// table. The right plan looks up each key, and planning again for every batch would cost as much
+// as running it.
 func writerPool(db *pgxpool.Pool) (*pgxpool.Pool, error) {
 	config := db.Config().Copy()
 	config.MaxConns, config.MinConns, config.MinIdleConns = flushers, 0, 0

@@ -17,8 +17,8 @@ import (
 
 var _ enrolment.ConflictStore = (*Store)(nil)
 
-// DeviceConflicts returns the conflicts of devices in service with evidence since
-// the given time, the oldest first.
+// DeviceConflicts returns the conflicts of devices in service with evidence since the given time,
+// oldest first.
 func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]enrolment.ConflictRecord, error) {
 	var w where
 	w.and("conflict_last > ?", since)
@@ -39,7 +39,7 @@ func (s *Store) DeviceConflicts(ctx context.Context, since time.Time) ([]enrolme
 	return list, nil
 }
 
-// SaveConflicts stores conflicts in place of those before.
+// SaveConflicts stores conflicts and replaces the previous ones.
 func (s *Store) SaveConflicts(ctx context.Context, conflicts []enrolment.ConflictRecord) error {
 	conflicts = slices.Clone(conflicts)
 	slices.SortFunc(conflicts, func(a, b enrolment.ConflictRecord) int { return cmp.Compare(a.Device, b.Device) })
@@ -59,7 +59,7 @@ func (s *Store) SaveConflicts(ctx context.Context, conflicts []enrolment.Conflic
 	return nil
 }
 
-// cleanSides takes out of what devices say what a text cannot hold.
+// cleanSides makes the devices' texts storable.
 func cleanSides(sides []fleet.ConflictSide) []fleet.ConflictSide {
 	clean := make([]fleet.ConflictSide, len(sides))
 	for i, side := range sides {
@@ -71,8 +71,7 @@ func cleanSides(sides []fleet.ConflictSide) []fleet.ConflictSide {
 	return clean
 }
 
-// ResolveConflict removes the conflict and stores the admission that the act
-// led to.
+// ResolveConflict removes the conflict and stores the resulting admission.
 func (s *Store) ResolveConflict(ctx context.Context, by fleet.Principal, r enrolment.ConflictResolution,
 	a enrolment.Admission,
 	at time.Time) error {
@@ -89,7 +88,7 @@ func (s *Store) ResolveConflict(ctx context.Context, by fleet.Principal, r enrol
 	})
 }
 
-// ResolveHardware pins what an enrolled device claims to be, or forgets the claim.
+// ResolveHardware pins an enrolled device's claimed hardware, or discards the claim.
 func (s *Store) ResolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error {
 	d, err := s.Device(ctx, id)
 	if err != nil {
@@ -114,14 +113,14 @@ func (s *Store) ResolveHardware(ctx context.Context, by fleet.Principal, id flee
 				chip = CASE WHEN $2 AND claimed_chip <> '' THEN claimed_chip ELSE chip END,
 				claimed_board = NULL, claimed_board_type = NULL, claimed_chip = NULL, claimed_at = NULL
 			WHERE id = $1 AND claimed_at = $3`, string(id), accept, d.Claimed.At, strings.ToLower(d.Claimed.Board))
-		if err == nil && done.RowsAffected() == 0 { // it claimed something else meanwhile
+		if err == nil && done.RowsAffected() == 0 { // the claim changed meanwhile
 			err = none
 		}
 		return err
 	})
 }
 
-// conflict is what the row says of two units, nil if nothing.
+// conflict returns the conflict in the row, or nil if there is none.
 func (r deviceRow) conflict() *fleet.DeviceConflict {
 	if r.ConflictCode == nil {
 		return nil
@@ -131,7 +130,7 @@ func (r deviceRow) conflict() *fleet.DeviceConflict {
 	for _, kind := range r.ConflictEvidence {
 		c.Evidence = append(c.Evidence, fleet.ConflictEvidence(kind))
 	}
-	_ = json.Unmarshal(r.ConflictSides, &c.Sides) // as it was marshalled
+	_ = json.Unmarshal(r.ConflictSides, &c.Sides) // fleetd marshalled it
 	c.Complete(r.Device)
 	return c
 }

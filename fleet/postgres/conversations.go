@@ -13,8 +13,8 @@ import (
 
 var _ fleet.ConversationStore = (*Store)(nil)
 
-// SaveConversations stores conversations, or what became of them. One that has
-// ended stays as it is.
+// SaveConversations inserts or updates conversations. A conversation that has ended is not
+// changed.
 func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation) error {
 	var b pgx.Batch
 	for _, c := range list {
@@ -78,8 +78,8 @@ func (s *Store) Conversation(ctx context.Context, id uuid.UUID) (fleet.Conversat
 	return r.conversation(), nil
 }
 
-// whereConversations narrows the list. Ids are made at the begin of a conversation:
-// their order bounds what is read.
+// whereConversations narrows the list. Ids are created at the start of a conversation, so their
+// order bounds the rows that are read.
 func whereConversations(f fleet.ConversationFilter) *where {
 	var w where
 	w.andText("device_id = ?", string(f.Device))
@@ -125,7 +125,7 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 	return mapPage(page, conversationRow.conversation), nil
 }
 
-// RecoverConversations ends what a dead process left open.
+// RecoverConversations ends the conversations that a crashed process left open.
 func (s *Store) RecoverConversations(ctx context.Context, at time.Time) (int64, error) {
 	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, created_at), ended = $2 WHERE end_at IS NULL`,
 		at, fleet.EndedByCrash)

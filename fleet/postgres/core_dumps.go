@@ -16,7 +16,7 @@ import (
 
 var _ telemetry.CoreDumpStore = (*Store)(nil)
 
-// CreateCoreDump stores what is known of an uploaded core dump.
+// CreateCoreDump stores the metadata of an uploaded core dump.
 func (s *Store) CreateCoreDump(ctx context.Context, c telemetry.CoreDump) error {
 	tag, err := s.db.Exec(ctx, `
 		INSERT INTO core_dumps (id, device_id, call_id, blob, size, summary, elf_sha256, version, build_from,
@@ -40,8 +40,8 @@ const selectCoreDumps = `
 		reset_reason, boots, created_at
 	FROM core_dumps `
 
-// scopedToCoreDumps narrows a statement about core dumps: their summaries are what
-// [fleet.ToolCoreDumpInfo] answers.
+// scopedToCoreDumps narrows a statement about core dumps. Their summaries need the same right as
+// [fleet.ToolCoreDumpInfo], which returns them too.
 func scopedToCoreDumps(ctx context.Context, args ...any) (string, []any) {
 	return scopedBy(args, func(w *where) { w.reportScope(ctx, fleet.ToolCoreDumpInfo, "core_dumps.device_id") })
 }
@@ -68,7 +68,7 @@ func (s *Store) CoreDumps(ctx context.Context, device fleet.DeviceID, limit int)
 	return list, nil
 }
 
-// DeleteCoreDump forgets a core dump.
+// DeleteCoreDump deletes a core dump.
 func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Principal, id uuid.UUID) (unused bool, err error) {
 	detail := map[string]any{}
 	err = s.audited(ctx, by, "core_dump.delete", id.String(), detail, func(tx pgx.Tx) error {
@@ -83,8 +83,8 @@ func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Principal, id uuid.
 	return unused, err
 }
 
-// blobNamed reports whether a row names the blob $1: equal bytes are kept once,
-// whatever they are.
+// blobNamed reports whether a row refers to the blob $1: equal bytes are stored once, whatever
+// they contain.
 const blobNamed = `(
 	EXISTS (SELECT FROM core_dumps WHERE blob = $1) OR EXISTS (SELECT FROM snapshots WHERE blob = $1) OR
 	EXISTS (SELECT FROM images WHERE sha256 = $1) OR EXISTS (SELECT FROM url_links WHERE blob = $1))`
@@ -100,8 +100,8 @@ func (s *Store) BuildsOf(ctx context.Context, prefix string, limit int) ([]strin
 	return builds, nil
 }
 
-// DeleteCoreDumpsBefore forgets core dumps that came before the given time, and
-// returns the blobs that nothing names any more.
+// DeleteCoreDumpsBefore deletes core dumps that arrived before the given time, and returns the
+// blobs that nothing refers to any longer.
 func (s *Store) DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (deleted int, unused []string, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `DELETE FROM core_dumps WHERE created_at < $1 RETURNING blob`, before)
@@ -128,8 +128,8 @@ func (s *Store) DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (de
 	return deleted, unused, nil
 }
 
-// LastCoreDumps returns when the latest core dump came of those among the devices
-// that ever sent one.
+// LastCoreDumps returns when the latest core dump arrived, for those of the devices that ever
+// sent one.
 func (s *Store) LastCoreDumps(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]time.Time, error) {
 	scoped, args := scopedTo(ctx, "asked.id",
 		collect(ids, func(id fleet.DeviceID) string { return cleanText(string(id)) }))

@@ -8,11 +8,11 @@ import (
 	"fleetd/fleet"
 )
 
-// A cursor marks a place in a list: the row after which (or, going back, before
-// which) the page lies. Callers see it as opaque text.
+// A cursor marks a position in a list: the row after which (or, going back, before which) the
+// page begins. To callers it is opaque text.
 type cursor struct {
 	Back bool   `json:"b,omitempty"`
-	List string `json:"l"`           // what is listed, in which order; a cursor of another list is refused
+	List string `json:"l"`           // the list and its order; a cursor of another list is refused
 	Key  string `json:"k,omitempty"` // the row's sort key as text
 	ID   string `json:"i"`
 }
@@ -22,7 +22,7 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor reads the cursor of the named list; "" is nil, the first page.
+// parseCursor parses a cursor of the named list. It returns nil for "", the first page.
 func parseCursor(s, list string) (*cursor, error) {
 	if s == "" {
 		return nil, nil
@@ -40,8 +40,8 @@ func parseCursor(s, list string) (*cursor, error) {
 
 func (c *cursor) back() bool { return c != nil && c.Back }
 
-// makePage cuts rows, of which one more than limit was asked for, to a page.
-// place returns the position of a row in the list.
+// makePage cuts rows to a page of limit rows; the query requested one row more. place returns the
+// position of a row in the list.
 func makePage[T any](rows []T, limit int, at *cursor, place func(T) cursor) fleet.Page[T] {
 	more := len(rows) > limit
 	rows = rows[:min(len(rows), limit)]

@@ -10,14 +10,14 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A deploymentRow is a deployment on its way into the table.
+// A deploymentRow is a deployment to be written.
 type deploymentRow struct {
 	*campaign.Deployment
 	reached int16
 }
 
-// A deploymentField is a column of deployments, and the array of its values
-// that a batch statement takes apart with unnest.
+// A deploymentField is a column of deployments, and the array of its values for a batch statement
+// that uses unnest.
 type deploymentField struct {
 	name, typ string
 	values    func([]deploymentRow) any
@@ -27,8 +27,8 @@ func field[T any](name, typ string, of func(deploymentRow) T) deploymentField {
 	return deploymentField{name, typ, func(rows []deploymentRow) any { return collect(rows, of) }}
 }
 
-// fixedFields are what a deployment is planned with: its image and target were
-// approved and never change.
+// fixedFields are set when a deployment is planned. Its image and target were approved and never
+// change.
 var fixedFields = []deploymentField{
 	field("device_id", "text", func(d deploymentRow) string { return string(d.Device) }),
 	field("board", "text", func(d deploymentRow) string { return cleanText(d.Board) }),
@@ -75,7 +75,7 @@ var (
 	}
 )
 
-// unnest is a table of the fields, from the first argument $first on.
+// unnest returns a table of the fields whose arguments begin at $first.
 func unnest(fields []deploymentField, first int) string {
 	types, names := make([]string, len(fields)), make([]string, len(fields))
 	for i, f := range fields {
@@ -85,7 +85,7 @@ func unnest(fields []deploymentField, first int) string {
 	return "unnest(" + strings.Join(types, ", ") + ") AS u (" + strings.Join(names, ", ") + ")"
 }
 
-// fieldValues are the arguments of such a table.
+// fieldValues returns the arguments of such a table.
 func fieldValues(fields []deploymentField, rows []deploymentRow) []any {
 	return collect(fields, func(f deploymentField) any { return f.values(rows) })
 }

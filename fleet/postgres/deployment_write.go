@@ -18,12 +18,12 @@ import (
 
 var _ campaign.RolloutStore = (*Store)(nil)
 
-// changeChunk bounds the changes of one statement.
+// changeChunk limits the changes in one statement.
 const changeChunk = 1000
 
-// u are the changes of a batch: each names the row it was made from by id and
-// revision. A new attempt restarts the funnel; within one, reached only rises.
-// An unchanged baseline is not written again: it may be stored outside the row.
+// The table u contains the changes of a batch: each identifies the row that it is based on by id
+// and revision. A new attempt restarts the funnel; within an attempt, reached only rises. An
+// unchanged baseline is not rewritten, because it may be stored outside the row.
 var saveStart = `
 	WITH u AS (SELECT * FROM ` + unnest(append([]deploymentField{revisionField, idField}, changeFields...), 1) + `),
 	saved AS (
@@ -43,7 +43,7 @@ func setChanged(fields []deploymentField) string {
 	return set.String()
 }
 
-// Events are put on record for the changes that were.
+// Only stored changes get events.
 var saveEnd = fmt.Sprintf(`
 		RETURNING d.id, d.campaign_id, d.device_id, d.attempt),
 	noted AS (
@@ -58,7 +58,7 @@ var saveEnd = fmt.Sprintf(`
 
 const eventArgs = 9
 
-// args are n placeholders from the given number on, for Sprintf.
+// args returns n placeholders, starting at the given number, for Sprintf.
 func args(from, n int) []any {
 	list := make([]any, n)
 	for i := range list {
@@ -69,11 +69,10 @@ func args(from, n int) []any {
 
 var saveDeployments = saveStart + saveEnd + ` SELECT id FROM saved`
 
-// SaveDeployments stores changes, each with its events or not at all. It
-// returns the ids of those that moved on meanwhile and were not stored. A row
-// that is refused takes no other with it; the error is about that one. One that
-// would be active while its device is active in another campaign is
-// [fleet.ErrConflict] (device_active).
+// SaveDeployments stores changes; each change and its events are stored together. It returns the
+// ids of deployments that changed meanwhile and were not stored. A refused row does not affect
+// the others; the error concerns only that row. If a deployment would become active while its
+// device is active in another campaign, the error is [fleet.ErrConflict] (device_active).
 func (s *Store) SaveDeployments(ctx context.Context, changes []campaign.DeploymentChange) (stale []uuid.UUID,
 	err error) {
 	all := collect(changes, func(c campaign.DeploymentChange) campaign.Dispatch {
@@ -82,16 +81,16 @@ func (s *Store) SaveDeployments(ctx context.Context, changes []campaign.Deployme
 	return s.saveAll(ctx, all, saveStatement{sql: saveDeployments, args: saveArgs})
 }
 
-// A saveStatement stores some changes.
+// A saveStatement is a statement that stores changes.
 type saveStatement struct {
 	sql  string
 	args func([]campaign.Dispatch) []any
-	// leavesActive: a device that is active elsewhere is no error.
+	// leavesActive means that a device that is active elsewhere is not an error.
 	leavesActive bool
 }
 
-// saveAll stores changes chunk by chunk. Of a deployment whose change was not
-// stored, none that comes after it is.
+// saveAll stores changes chunk by chunk. After a change of a deployment was not stored, none of
+// its later changes is stored.
 func (s *Store) saveAll(ctx context.Context, all []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
 	err error) {
 	var bad []error
@@ -106,12 +105,12 @@ func (s *Store) saveAll(ctx context.Context, all []campaign.Dispatch, statement 
 	return left, errors.Join(bad...)
 }
 
-// distinctChunks cuts changes into chunks that have no deployment twice, and
-// keeps the order of those of one deployment. Within a chunk they go by id:
-// statements that lock many deployments do so in this order.
+// distinctChunks splits changes into chunks without repeated deployments, and preserves the order
+// of each deployment's changes. A chunk is sorted by id: statements that lock many deployments do
+// so in this order.
 func distinctChunks(all []campaign.Dispatch) (chunks [][]campaign.Dispatch) {
-	next := make(map[uuid.UUID]int, len(all)) // the first chunk that may hold another change of it
-	open := 0                                 // no chunk before this one has room
+	next := make(map[uuid.UUID]int, len(all)) // the first chunk that may get another change of it
+	open := 0                                 // chunks before this one are full
 	for _, c := range all {
 		n := max(next[c.Deployment.ID], open)
 		for n < len(chunks) && len(chunks[n]) >= changeChunk {
@@ -135,8 +134,8 @@ func distinctChunks(all []campaign.Dispatch) (chunks [][]campaign.Dispatch) {
 	return chunks
 }
 
-// saveChunk stores changes in one statement; if the database refuses one of
-// them, each in its own statement.
+// saveChunk stores changes in one statement. If the database refuses one of them, it stores each
+// in a separate statement.
 func (s *Store) saveChunk(ctx context.Context, chunk []campaign.Dispatch, statement saveStatement) (left []uuid.UUID,
 	err error) {
 	if len(chunk) == 0 {
@@ -194,7 +193,7 @@ func (s *Store) runSave(ctx context.Context, chunk []campaign.Dispatch, statemen
 	return stored, err
 }
 
-// saveArgs are the arguments of saveStart and saveEnd.
+// saveArgs returns the arguments of saveStart and saveEnd.
 func saveArgs(chunk []campaign.Dispatch) []any {
 	rows := make([]deploymentRow, len(chunk))
 	var events []campaign.DeploymentEvent
@@ -206,7 +205,7 @@ func saveArgs(chunk []campaign.Dispatch) []any {
 				e.ID = uuid.Must(uuid.NewV7())
 			}
 			if e.At.After(d.UpdatedAt) {
-				d.UpdatedAt = e.At // questions about late events go by it
+				d.UpdatedAt = e.At // queries about late events use it
 			}
 			events = append(events, e)
 		}

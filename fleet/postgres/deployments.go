@@ -21,7 +21,7 @@ var deploymentColumns = `d.id, d.campaign_id AS campaign, d.device_id AS device,
 
 var scanDeployment = pgx.RowToStructByName[campaign.Deployment]
 
-// States as the SQL of this package lists them.
+// Sets of states for the SQL of this package.
 var (
 	activeStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Active)
 	failedStates  = filtered(campaign.DeploymentStates, campaign.DeploymentState.Failed)
@@ -29,14 +29,14 @@ var (
 	waitingStates = filtered(campaign.DeploymentStates, campaign.DeploymentState.Waiting)
 )
 
-// isActive repeats the predicate of the index deployments_one_active, so that
-// it can be used. Of a deployment that the text in front names.
+// isActive repeats the predicate of the index deployments_one_active, so the index can be used.
+// Its column belongs to the deployment whose alias precedes it.
 const isActive = `state IN ('offered', 'dispatching', 'sent', 'ambiguous', 'downloading', 'downloaded', 'rebooting', 'booted', 'verifying')`
 
-// deploymentAudience lets a deployment d exist with its whole campaign.
+// deploymentAudience makes a deployment d exist if its whole campaign does.
 var deploymentAudience = audience{"deployments", "campaign_id", "d.campaign_id"}
 
-// collectDeployments runs a question about deployments d.
+// collectDeployments runs a query about deployments d.
 func (s *Store) collectDeployments(ctx context.Context, what, rest string, args ...any) ([]campaign.Deployment, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+deploymentColumns+` FROM deployments d `+rest, args...)
 	list, err := pgx.CollectRows(rows, scanDeployment)
@@ -82,8 +82,8 @@ func (s *Store) DeviceDeployments(ctx context.Context, device fleet.DeviceID, li
 		`WHERE d.device_id = $1`+scoped+` ORDER BY d.created_at DESC, d.id DESC LIMIT $2`, args...)
 }
 
-// RolledBackBuilds returns what [firmware.Options] asks for: of each device the builds
-// that it took and did not keep, by its latest verdict on them.
+// RolledBackBuilds implements the query of [firmware.Options]: for each device, the builds that
+// it installed and did not keep, by its latest verdict on them.
 func (s *Store) RolledBackBuilds(ctx context.Context, devices []fleet.DeviceID, builds []string) (
 	map[fleet.DeviceID][]string, error) {
 	of := map[fleet.DeviceID][]string{}
@@ -154,7 +154,7 @@ func deploymentsWhere(f campaign.DeploymentFilter) where {
 	return w
 }
 
-// scopedToDeployments is scopedTo for what belongs to a deployment.
+// scopedToDeployments is scopedTo for rows that belong to a deployment.
 func scopedToDeployments(ctx context.Context, column string, args ...any) (string, []any) {
 	return scopedBy(args, func(w *where) {
 		var of where
@@ -166,8 +166,8 @@ func scopedToDeployments(ctx context.Context, column string, args ...any) (strin
 	})
 }
 
-// DeploymentEvents lists what was observed of a deployment in the order it was
-// put on record, the latest [maxHistory].
+// DeploymentEvents lists the events of a deployment in the order they were stored, at most the
+// latest [maxHistory].
 func (s *Store) DeploymentEvents(ctx context.Context, deployment uuid.UUID) ([]campaign.DeploymentEvent, error) {
 	scoped, args := scopedToDeployments(ctx, "deployment_id", deployment, maxHistory)
 	rows, _ := s.db.Query(ctx, `
@@ -211,16 +211,16 @@ func (s *Store) EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid
 	return of, nil
 }
 
-// LiveDeployments returns those that are queued or active in open campaigns.
+// LiveDeployments returns the queued or active deployments of open campaigns.
 func (s *Store) LiveDeployments(ctx context.Context) ([]campaign.Deployment, error) {
 	return s.collectDeployments(ctx, "live deployments", `
 		JOIN campaigns c ON c.id = d.campaign_id AND c.state IN ('scheduled', 'running', 'paused', 'stopping')
 		WHERE d.state = 'queued' OR d.`+isActive+` ORDER BY d.campaign_id, d.wave, d.device_id`)
 }
 
-// Conflicts returns which of the devices have a deployment that is active, or
-// waits in an open campaign, other than the given one. A campaign that does not
-// exist for the principal is left unnamed.
+// Conflicts returns the devices that have an active deployment, or one that waits in an open
+// campaign, other than the given campaign. A campaign that does not exist for the principal is
+// left unnamed.
 func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) (
 	[]campaign.DeploymentConflict, error) {
 	w := where{args: []any{texts(devices), except, waitingStates, openCampaigns}}
@@ -242,8 +242,8 @@ func (s *Store) Conflicts(ctx context.Context, except uuid.UUID, devices []fleet
 	return list, nil
 }
 
-// Rollbacks returns the deployments of a campaign that took hold: the device
-// booted the image, and did not roll back on its own.
+// Rollbacks returns the deployments of a campaign that succeeded: the device booted the image,
+// and did not roll back.
 func (s *Store) Rollbacks(ctx context.Context, campaignID uuid.UUID) ([]campaign.Deployment, error) {
 	return s.collectDeployments(ctx, "devices updated by campaign "+campaignID.String(), `
 		WHERE d.campaign_id = $1 AND (d.booted OR d.reached >= $2) AND d.state NOT IN ('rolled_back',

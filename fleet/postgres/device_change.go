@@ -87,7 +87,7 @@ func retire(ctx context.Context, tx pgx.Tx, id, successor fleet.DeviceID, at tim
 	return err
 }
 
-// whyNot returns why a device cannot be changed: it is unknown, retired or
+// whyNot returns the error for a device that cannot be changed: it is unknown, retired or
 // replaced.
 func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	var successor string
@@ -101,8 +101,8 @@ func whyNot(ctx context.Context, tx pgx.Tx, id fleet.DeviceID) error {
 	return fleet.Refuse(fleet.ErrConflict, "device_retired", "device", id)
 }
 
-// ReplaceDevice retires old and gives its name, tags, notes, time zone, transport
-// and hold to its successor, which must be in service.
+// ReplaceDevice retires old and copies its name, tags, notes, time zone, transport and hold to
+// its successor, which must be in service.
 func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Principal, old, successor fleet.DeviceID,
 	at time.Time) error {
 	if old == successor {
@@ -111,7 +111,7 @@ func (s *Store) ReplaceDevice(ctx context.Context, by fleet.Principal, old, succ
 	detail := map[string]any{"successor": successor}
 	both := []string{string(old), string(successor)}
 	return s.audited(ctx, by, "device.replace", string(old), detail, func(tx pgx.Tx) error {
-		// Two replacements at a time must not name one successor, or form a ring.
+		// Concurrent replacements must not share a successor or form a cycle.
 		if _, err := tx.Exec(ctx, `SELECT FROM devices WHERE id = ANY ($1) ORDER BY id FOR UPDATE`, both); err != nil {
 			return err
 		}

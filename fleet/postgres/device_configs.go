@@ -15,7 +15,7 @@ import (
 
 var _ telemetry.ConfigStore = (*Store)(nil)
 
-// SaveDeviceConfigs keeps what devices say they run with.
+// SaveDeviceConfigs stores the configurations that devices report.
 func (s *Store) SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID]telemetry.Config) error {
 	type config = telemetry.Config
 	ids := slices.Sorted(maps.Keys(latest))

@@ -13,7 +13,7 @@ import (
 
 const isPictured = "EXISTS (SELECT FROM snapshots WHERE snapshots.device_id = devices.id)"
 
-// CountEach counts what each of the queries matches, in one pass over the devices.
+// CountEach counts the devices that match each query, in one pass over the devices.
 func (s *Store) CountEach(ctx context.Context, queries []fleet.Query) ([]int, error) {
 	var w where
 	w.scope(ctx)
@@ -39,7 +39,7 @@ func (s *Store) CountEach(ctx context.Context, queries []fleet.Query) ([]int, er
 	return counts, nil
 }
 
-// CountPictured counts the devices that match a query and of which a picture is kept.
+// CountPictured counts the devices that match a query and have a stored picture.
 func (s *Store) CountPictured(ctx context.Context, q fleet.Query) (n int, err error) {
 	var w where
 	w.query(q, time.Now())
@@ -58,8 +58,8 @@ var countedFields = map[string]string{
 	"tool": "(SELECT tool_names FROM inventories i WHERE i.id = inventory_id)",
 }
 
-// CountValues breaks matching devices down by a field of the query language, as far
-// as its values contain the text, largest first.
+// CountValues counts matching devices by a field of the query language, for values that contain
+// the text, largest first.
 func (s *Store) CountValues(ctx context.Context, q fleet.Query, field, text string, limit int) ([]fleet.DeviceCount,
 	error) {
 	column, ok := countedFields[field]
@@ -70,7 +70,7 @@ func (s *Store) CountValues(ctx context.Context, q fleet.Query, field, text stri
 	w.query(q, time.Now())
 	w.scope(ctx)
 	of := `SELECT ` + column + ` AS value, count(*) AS n FROM devices` + w.String() + ` GROUP BY 1`
-	if field == "tag" || field == "tool" { // a device has many: sets of them are fewer than devices
+	if field == "tag" || field == "tool" { // a device has many of these; distinct sets are fewer than devices
 		of = `SELECT v.value, sum(n) AS n FROM (` + of + `) sets, unnest(sets.value) AS v (value) GROUP BY 1`
 	}
 	rows, _ := s.db.Query(ctx, `SELECT value, n::int AS count FROM (`+of+`) counted WHERE value <> '' AND strpos(lower(value), `+

@@ -17,9 +17,9 @@ import (
 
 var _ telemetry.JobStore = (*Store)(nil)
 
-// An outcome stays, unless the device restarted a job of the same name (see
-// [telemetry.Job.Restarts]); j is the stored row. A device may name any
-// deployment: only one of that device is stored.
+// A final outcome does not change unless the device restarted a job of the same name (see
+// [telemetry.Job.Restarts]); j is the stored row. A device may name any deployment: only a
+// deployment of that device is stored.
 const upsertDeviceJobs = `
 	INSERT INTO device_jobs AS j (device_id, id, kind, state, percent, code, reason, deployment_id, started_at,
 		accepted_at, updated_at, finished_at)
@@ -40,15 +40,15 @@ const upsertDeviceJobs = `
 		ELSE coalesce(excluded.accepted_at > j.updated_at, false) END
 	RETURNING device_id, xmax = 0 AS added`
 
-// pruneDeviceJobs leaves the newest jobs of each device.
+// pruneDeviceJobs deletes all but the newest jobs of each device.
 const pruneDeviceJobs = `
 	DELETE FROM device_jobs j USING (
 		SELECT device_id, id, row_number() OVER (PARTITION BY device_id ORDER BY started_at DESC, id DESC) AS place
 		FROM device_jobs WHERE device_id = ANY ($1)) ranked
 	WHERE j.device_id = ranked.device_id AND j.id = ranked.id AND ranked.place > $2`
 
-// SaveDeviceJobs creates or updates jobs, and forgets the oldest of devices
-// that have too many.
+// SaveDeviceJobs creates or updates jobs, and deletes the oldest jobs of devices that have too
+// many.
 func (s *Store) SaveDeviceJobs(ctx context.Context, jobs []telemetry.Job) error {
 	jobs = slices.Clone(jobs)
 	slices.SortFunc(jobs, func(a, b telemetry.Job) int {
@@ -68,7 +68,7 @@ func (s *Store) SaveDeviceJobs(ctx context.Context, jobs []telemetry.Job) error 
 	return nil
 }
 
-// grownDevices are those that have a job more than before.
+// grownDevices returns the devices that have more jobs than before.
 func grownDevices(rows pgx.Rows) (ids []fleet.DeviceID, err error) {
 	var id fleet.DeviceID
 	var added bool

@@ -8,11 +8,11 @@ import (
 	"fleetd/fleet"
 )
 
-// tagMark stands before, between and after the tags in tags_key. It cannot
-// occur in a query, which takes no control characters.
+// tagMark is placed before, between and after the tags in tags_key. It cannot occur in a query,
+// which accepts no control characters.
 const tagMark = "\x01"
 
-// tagsKey is the lower-cased form of tags that queries look into.
+// tagsKey returns the lower-cased form of tags that queries search.
 func tagsKey(tags []string) string {
 	if len(tags) == 0 {
 		return ""
@@ -20,8 +20,7 @@ func tagsKey(tags []string) string {
 	return tagMark + strings.ToLower(strings.Join(tags, tagMark)) + tagMark
 }
 
-// query adds the conditions of a device query. It says in SQL what
-// [fleet.Query.Match] says in Go.
+// query adds the conditions of a device query, the SQL equivalent of [fleet.Query.Match].
 func (w *where) query(q fleet.Query, now time.Time) {
 	if !q.Asks("retired") {
 		w.and("in_service")
@@ -39,22 +38,22 @@ func (w *where) terms(q fleet.Query, now time.Time) {
 	}
 }
 
-// scope narrows a statement about devices to those that exist for the principal
-// whose request the context carries. Unlike [where.query] it leaves retired ones in.
+// scope narrows a statement about devices to those that exist for the principal whose request the
+// context carries. Unlike [where.query] it includes retired devices.
 func (w *where) scope(ctx context.Context) {
 	if q, narrow := fleet.ScopeOf(ctx); narrow {
 		w.terms(q, time.Now())
 	}
 }
 
-// scopeOf is [where.scope] for what belongs to a device, which the column names.
+// scopeOf is [where.scope] for rows that belong to the device in the column.
 func (w *where) scopeOf(ctx context.Context, column string) {
 	if in := w.devicesInScope(ctx); in != "" {
 		w.conds = append(w.conds, column+" IN "+in)
 	}
 }
 
-// devicesInScope selects the ids of the devices that exist; "" if all do.
+// devicesInScope returns a query for the ids of the devices that exist, or "" if all do.
 func (w *where) devicesInScope(ctx context.Context) string {
 	if _, narrow := fleet.ScopeOf(ctx); !narrow {
 		return ""
@@ -65,15 +64,15 @@ func (w *where) devicesInScope(ctx context.Context) string {
 	return "(SELECT id FROM devices" + inner.String() + ")"
 }
 
-// callScope narrows a statement to the calls of tools that exist for the principal,
-// on devices that do. tool and device name its columns.
+// callScope narrows a statement to the calls of tools that exist for the principal, on devices
+// that do. tool and device are the names of its columns.
 func (w *where) callScope(ctx context.Context, tool, device string) {
 	w.scopeOf(ctx, device)
 	w.toolScope(ctx, tool, `EXISTS (SELECT FROM device_inventories listed JOIN inventories i ON i.id = listed.inventory_id
 		WHERE listed.device_id = `+device+` AND `+tool+` = ANY (i.user_tools))`)
 }
 
-// fanOutScope is callScope for fan-outs, whose devices all have to exist.
+// fanOutScope is callScope for fan-outs; all devices of a fan-out must exist.
 func (w *where) fanOutScope(ctx context.Context) {
 	w.scopeOfAll(ctx, fanOutAudience)
 	w.toolScope(ctx, "fanouts.tool", `EXISTS (SELECT FROM inventories i WHERE fanouts.tool = ANY (i.user_tools) AND EXISTS (
@@ -81,8 +80,8 @@ func (w *where) fanOutScope(ctx context.Context) {
 		WHERE listed.inventory_id = i.id AND part.fanout_id = fanouts.id AND part.reason = ''))`)
 }
 
-// pictureScope is callScope for pictures, each of the call that took it. Those
-// that no call took are of conversations.
+// pictureScope is callScope for pictures, by the call that took each picture. Pictures without a
+// call belong to conversations.
 func (w *where) pictureScope(ctx context.Context, table string) {
 	w.scopeOf(ctx, table+"device_id")
 	if fleet.ToolScopeOf(ctx) == nil {
@@ -95,14 +94,13 @@ func (w *where) pictureScope(ctx context.Context, table string) {
 		strings.Join(call.conds, " AND ")+") OR "+table+"call_id = "+noUUID+" AND "+w.namedTool(ctx, "'"+fleet.ToolTakePhoto+"'")+")")
 }
 
-// reportScope is callScope for what a device reports unasked and the tool would
-// answer as well.
+// reportScope is callScope for reports of a device that the tool would also return.
 func (w *where) reportScope(ctx context.Context, tool, device string) {
 	w.callScope(ctx, "'"+tool+"'", device)
 }
 
-// jobScope is scopeOf for jobs. Those of a campaign belong to its deployments; the
-// others are of tools for people.
+// jobScope is scopeOf for jobs. Jobs of a campaign belong to its deployments; the others belong
+// to tools for people.
 func (w *where) jobScope(ctx context.Context) {
 	w.scopeOf(ctx, "device_jobs.device_id")
 	if fleet.ToolScopeOf(ctx) != nil {
@@ -110,9 +108,9 @@ func (w *where) jobScope(ctx context.Context) {
 	}
 }
 
-// toolScope leaves out what concerns tools that do not exist for the principal.
-// listed is the condition that a device concerned has listed the tool for people
-// only; what it listed once counts, since results stay.
+// toolScope leaves out rows about tools that do not exist for the principal. listed is the
+// condition that a concerned device has listed the tool for people only. Earlier listings count
+// too, since results are kept.
 func (w *where) toolScope(ctx context.Context, tool, listed string) {
 	if fleet.ToolScopeOf(ctx) == nil {
 		return
@@ -120,7 +118,7 @@ func (w *where) toolScope(ctx context.Context, tool, listed string) {
 	w.conds = append(w.conds, w.namedTool(ctx, tool), "NOT "+listed)
 }
 
-// namedTool is the part of toolScope that the name alone decides.
+// namedTool returns the part of toolScope that depends only on the name.
 func (w *where) namedTool(ctx context.Context, tool string) string {
 	t := fleet.ToolScopeOf(ctx)
 	var conds []string
@@ -146,7 +144,7 @@ var (
 	campaignAudience = audience{"deployments", "campaign_id", "campaigns.id"}
 )
 
-// scopeOfAll leaves out collections of which any device does not exist.
+// scopeOfAll leaves out collections with any device that does not exist.
 func (w *where) scopeOfAll(ctx context.Context, a audience) {
 	if in := w.devicesInScope(ctx); in != "" {
 		w.conds = append(w.conds, "NOT EXISTS (SELECT FROM "+a.table+" part WHERE part."+a.key+" = "+a.of+
@@ -154,8 +152,8 @@ func (w *where) scopeOfAll(ctx context.Context, a audience) {
 	}
 }
 
-// scopedTo adds the scope to the end of a statement that is written out: it
-// returns " AND …" and the statement's arguments with those of the scope.
+// scopedTo returns the scope for the end of a complete statement: " AND …" and the statement's
+// arguments followed by those of the scope.
 func scopedTo(ctx context.Context, column string, args ...any) (string, []any) {
 	return scopedBy(args, func(w *where) { w.scopeOf(ctx, column) })
 }
@@ -173,7 +171,7 @@ func scopedBy(args []any, add func(*where)) (string, []any) {
 	return " AND " + strings.Join(w.conds, " AND "), w.args
 }
 
-// term returns a condition in brackets, which is never null.
+// term returns a condition in parentheses that is never null.
 func (w *where) term(t fleet.Term, now time.Time) string {
 	switch t.Field {
 	case "":
@@ -200,8 +198,8 @@ func (w *where) term(t fleet.Term, now time.Time) string {
 	return w.anyOf(textColumns[t.Field], t.Values)
 }
 
-// textColumns hold lower-cased text. What a device says of its build is ASCII
-// in practice and lower-cased as such.
+// textColumns contain lower-cased text. Build information from devices is ASCII in practice and
+// lower-cased as such.
 var textColumns = map[string]string{
 	"id":        "id",
 	"name":      "name_key",
@@ -269,8 +267,8 @@ func (w *where) version(t fleet.Term) string {
 	return "(version_key IS NOT NULL AND version_key " + op + " " + w.arg(t.Version) + "::bigint[])"
 }
 
-// search finds text in id, name, board and tags. The separators of a pasted MAC
-// address do not count.
+// search matches text in id, name, board and tags. It ignores the separators of a pasted MAC
+// address.
 func (w *where) search(text string) string {
 	if id, ok := pastedMAC(text); ok {
 		return "(id = " + w.arg(id) + ")"
