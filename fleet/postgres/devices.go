@@ -32,7 +32,7 @@ var ownColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, 
 const relatedColumns = `, coalesce(replaced_by, '') AS replaced_by,
 	coalesce((SELECT o.id FROM devices o WHERE o.replaced_by = devices.id LIMIT 1), '') AS replaces`
 
-// deviceColumns are those of a device; the ids of others that do not exist for
+// deviceColumns returns the columns of a device. The ids of other devices that do not exist for
 // the principal are left out.
 func (w *where) deviceColumns(ctx context.Context) string {
 	in := w.devicesInScope(ctx)
@@ -102,7 +102,7 @@ func (s *Store) Device(ctx context.Context, id fleet.DeviceID) (fleet.Device, er
 	return d, nil
 }
 
-// DevicesByID returns those of the ids that exist, by id.
+// DevicesByID returns the devices with the ids, as far as they exist, by id.
 func (s *Store) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error) {
 	var w where
 	w.and("id = ANY (?)", ids)
@@ -137,8 +137,8 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_sort", "value", string(f.Sort))
 	}
 	if f.Sort == fleet.SortName && !f.Query.Empty() {
-		// Walking the index by name until enough rows fit takes for ever when
-		// few do. The planner cannot know; this keeps it from trying.
+		// Walking the index by name until enough rows match takes very long if few do. The
+		// planner cannot know that; this expression prevents it from trying.
 		key.expr = "(title_key || '')"
 	}
 	list := fmt.Sprintf("devices/%s/%t", f.Sort, f.Desc)
@@ -161,8 +161,8 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	}
 	limit := fleet.ClampLimit(f.Limit)
 	order := ` ORDER BY ` + key.expr + direction + `, id` + direction
-	// The rows of the page are fetched when it is known which they are: taking
-	// every matching row apart to its last column would cost more than the rest.
+	// The rows of the page are fetched after their ids are known: reading every column of every
+	// matching row would cost more than the rest.
 	rows, _ := s.db.Query(ctx, `
 		SELECT `+w.deviceColumns(ctx)+`, (`+key.expr+`)::text AS sort_key FROM devices
 		WHERE id = ANY (ARRAY(SELECT id FROM devices`+w.String()+order+` LIMIT `+w.arg(limit+1)+`))`+order, w.args...)
@@ -177,8 +177,8 @@ func (s *Store) Devices(ctx context.Context, f fleet.DeviceFilter) (fleet.Page[f
 	return mapPage(page, deviceRow.device), nil
 }
 
-// cursorError blames a key that does not read as its type on the cursor: it is
-// the one thing in a list's statement that callers could have bent.
+// cursorError attributes a key that cannot be parsed as its type to the cursor, the only part of
+// a list's statement that callers could have altered.
 func cursorError(at *cursor, err error) error {
 	if at != nil && hasClass22(err) {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_cursor")
@@ -211,14 +211,14 @@ func (s *Store) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID,
 	return ids, nil
 }
 
-// CountBy breaks matching devices down, largest first.
+// CountBy counts matching devices by a field, largest first.
 func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fleet.DeviceCount, error) {
 	switch field {
 	case "board", "version", "presence", "chip":
 	default:
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
 	}
-	if field == "presence" { // one that connects for conversations is not lost
+	if field == "presence" { // a device that connects only for conversations is not lost
 		field = `CASE WHEN presence = 'offline' AND transport_given = 'ws' THEN '` + string(fleet.CountedBetween) + `' ELSE presence END`
 	}
 	var w where
@@ -233,7 +233,7 @@ func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fle
 	return list, nil
 }
 
-// Facts returns what the device said in its latest boot poll.
+// Facts returns the contents of the device's latest boot poll.
 func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, error) {
 	f := fleet.Facts{Device: id}
 	var body []byte
@@ -248,7 +248,7 @@ func (s *Store) Facts(ctx context.Context, id fleet.DeviceID) (fleet.Facts, erro
 	return f, nil
 }
 
-// FirmwareHistory lists what the device ran, newest first.
+// FirmwareHistory lists the firmware that the device ran, newest first.
 func (s *Store) FirmwareHistory(ctx context.Context, id fleet.DeviceID) ([]fleet.FirmwareRecord, error) {
 	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)
 	rows, _ := s.db.Query(ctx, `

@@ -12,8 +12,8 @@ import (
 
 const linkArgs = 5
 
-// A dispatch needs a running campaign and a device that is active nowhere else.
-// Two that are stored at the same moment meet at deployments_one_active.
+// A dispatch needs a running campaign and a device that is active nowhere else. For two
+// simultaneous dispatches, the index deployments_one_active enforces the latter.
 var dispatchDeployments = saveStart + `
 		AND EXISTS (SELECT FROM campaigns c WHERE c.id = d.campaign_id AND c.state = 'running')
 		AND NOT EXISTS (SELECT FROM deployments o WHERE o.device_id = d.device_id AND o.id <> d.id AND o.` + isActive + `)` +
@@ -26,9 +26,9 @@ var dispatchDeployments = saveStart + `
 		JOIN saved ON saved.id = l.deployment_id)
 	SELECT id FROM saved`, args(len(changeFields)+3+eventArgs, linkArgs)...)
 
-// DispatchDeployments stores dispatches with their events and links. It leaves
-// out, and returns, those that moved on meanwhile, whose campaign is not
-// running, or whose device is active in another campaign.
+// DispatchDeployments stores dispatches with their events and links. It leaves out, and returns,
+// deployments that changed meanwhile, whose campaign is not running, or whose device is active in
+// another campaign.
 func (s *Store) DispatchDeployments(ctx context.Context, all []campaign.Dispatch) (refused []uuid.UUID, err error) {
 	return s.saveAll(ctx, all, saveStatement{sql: dispatchDeployments, args: dispatchArgs, leavesActive: true})
 }

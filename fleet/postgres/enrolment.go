@@ -13,8 +13,8 @@ import (
 
 var _ enrolment.Store = (*Store)(nil)
 
-// Admissions returns the standing of every device, retired ones included:
-// enrolment holds them in memory.
+// Admissions returns the admission of every device, including retired ones: enrolment holds them
+// in memory.
 func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, enrolment, client_id, new_client_id, refused_client_id AS refused,
@@ -50,8 +50,8 @@ func saveAdmission(ctx context.Context, tx pgx.Tx, a enrolment.Admission, at tim
 		cleanText(a.Challenge), at, a.Key, cleanText(a.Refused))
 }
 
-// ForgetWaiting deletes devices that wait, were never enrolled and have not
-// polled since before: anybody can make such rows by polling.
+// ForgetWaiting deletes waiting devices that were never enrolled and have not polled since the
+// given time: anybody can create such rows by polling.
 func (s *Store) ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.DeviceID, error) {
 	var gone []fleet.DeviceID
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
@@ -72,7 +72,7 @@ func (s *Store) ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.De
 	return gone, nil
 }
 
-// DropWaiting deletes those of the devices that wait and were never enrolled.
+// DropWaiting deletes those of the devices that are waiting and were never enrolled.
 func (s *Store) DropWaiting(ctx context.Context, ids []fleet.DeviceID) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
@@ -91,7 +91,7 @@ func (s *Store) DropWaiting(ctx context.Context, ids []fleet.DeviceID) error {
 	return nil
 }
 
-// deleteDevices deletes devices that were never enrolled, which few tables know.
+// deleteDevices deletes devices that were never enrolled; few tables refer to them.
 func deleteDevices(ctx context.Context, tx pgx.Tx, ids []fleet.DeviceID) error {
 	for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections", "presence_changes",
 		"report_changes"} {

@@ -14,8 +14,7 @@ import (
 
 var _ enrolment.RuleStore = (*Store)(nil)
 
-// EnrolmentRules returns the rules by position, with how many devices each has
-// let in.
+// EnrolmentRules returns the rules by position, each with the number of devices that it accepted.
 func (s *Store) EnrolmentRules(ctx context.Context) ([]enrolment.Rule, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT r.id, r.position, r.name, r.enabled, r.action, r.boards, r.networks, r.devices, r.from_at AS "from",
@@ -69,7 +68,7 @@ func (s *Store) DeleteEnrolmentRule(ctx context.Context, by fleet.Principal, id 
 	})
 }
 
-// OrderEnrolmentRules gives the rules their positions.
+// OrderEnrolmentRules stores the positions of the rules.
 func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Principal, ids []uuid.UUID, moved uuid.UUID) error {
 	at := 0
 	for i, id := range ids {
@@ -86,9 +85,9 @@ func (s *Store) OrderEnrolmentRules(ctx context.Context, by fleet.Principal, ids
 		})
 }
 
-// queueAcceptances adds to a batch of polls what rules decided: the device's
-// tags, and the audit entry. An acceptance that is stored already stays as it
-// is: a batch whose outcome was lost is sent again.
+// queueAcceptances adds the results of rules to a batch of polls: the device's tags, and the
+// audit entry. It does not change an acceptance that is already stored, because a batch whose
+// outcome was lost is sent again.
 func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 	for _, p := range polls {
 		a := p.Accepted
@@ -97,7 +96,7 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 		}
 		by := enrolment.RuleActor(*a)
 		tags := cleanTexts(a.Tags)
-		args, _ := auditArgs(by, "device.accept", []auditNote{{string(p.Poll.Device), // of texts: it can be marshalled
+		args, _ := auditArgs(by, "device.accept", []auditNote{{string(p.Poll.Device), // strings only: marshalling cannot fail
 			map[string]any{"rule": by.ID, "rule_name": cleanText(a.Name), "tags": tags}}})
 		b.Queue(insertAudit+` WHERE NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $10)`,
 			append(args, a.ID)...)

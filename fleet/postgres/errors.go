@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet"
 )
 
-// domainError turns what pgx and PostgreSQL say into the kinds of failure that
-// package fleet knows. It is the one place that knows SQLSTATE.
+// domainError converts errors of pgx and PostgreSQL to the error kinds of package fleet. Only
+// this file knows SQLSTATE.
 func domainError(err error) error {
 	var known *fleet.Error
 	var pg *pgconn.PgError
@@ -35,7 +35,7 @@ func domainError(err error) error {
 	return err
 }
 
-// sqlKind knows classes of SQLSTATE by their first two characters.
+// sqlKind returns the error kind for the class of a SQLSTATE, its first two characters.
 func sqlKind(code string) error {
 	switch code {
 	case "23505": // unique_violation
@@ -52,9 +52,9 @@ func sqlKind(code string) error {
 	return nil
 }
 
-// certainlyUndone reports whether a failed transaction left nothing behind: it
-// never left, or the server said that it rolled it back. A server that ends the
-// session, and a connection that breaks, leave that open.
+// certainlyUndone reports whether a failed transaction certainly had no effect: it was never
+// sent, or the server reported a rollback. If the server ends the session or the connection
+// breaks, the outcome is unknown.
 func certainlyUndone(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -64,8 +64,8 @@ func certainlyUndone(err error) bool {
 	return pgconn.SafeToRetry(err) || errors.As(err, &unconnected)
 }
 
-// rowIsBad reports whether the database refused the data, and was itself
-// available: other rows of the same batch may be fine.
+// rowIsBad reports whether the database refused the data while it was available: other rows of
+// the same batch may be valid.
 func rowIsBad(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && !errors.Is(domainError(err), fleet.ErrUnavailable)

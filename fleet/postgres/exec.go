@@ -14,7 +14,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// changeOne runs a statement that must change a row, else [fleet.ErrNotFound].
+// changeOne runs a statement that must change a row; otherwise it returns [fleet.ErrNotFound].
 func changeOne(ctx context.Context, db execer, sql string, args ...any) error {
 	tag, err := db.Exec(ctx, sql, args...)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -28,8 +28,7 @@ func hasCode(err error, code string) bool {
 	return errors.As(err, &pg) && pg.Code == code
 }
 
-// again runs a statement over many rows once more if it met another one in the
-// middle of its rows, each holding what the other wanted.
+// again repeats a statement over many rows after a deadlock with another statement.
 func again(statement func() error) (err error) {
 	for range 5 {
 		if err = statement(); !hasCode(err, "40P01") { // deadlock_detected

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/call"
 )
 
-// Bounds of what a fan-out's page shows.
+// Limits of the contents of a fan-out's page.
 const (
 	maxAnswers      = 200
 	answerSample    = 5
@@ -23,10 +23,9 @@ const (
 	maxTargetsAtAll = 5000
 )
 
-// A call that was canceled because fleetd stopped, or because its record was
-// missing, is as good as none: the device gets another one. So is one that
-// found its device offline while the fan-out ($1) waits for such devices. In
-// SQL, of a call c:
+// notMade is the condition on a call c that the device must be called again: the call was
+// canceled because fleetd stopped or its record was missing, or it found its device offline while
+// the fan-out ($1) waits for such devices.
 const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopped + `', '` + fleet.CodeNotRecorded +
 	`', '` + fleet.CodeRecordLate + `')
 	OR c.error_code = '` + fleet.CodeOffline + `' AND c.state IN ('offline', 'canceled') AND (
@@ -34,11 +33,11 @@ const notMade = `(c.state = 'canceled' AND c.error_code IN ('` + fleet.CodeStopp
 			FROM fanouts
 			WHERE id = $1))`
 
-// fanOutBegan is before all calls of a fan-out ($1), also if the clock is set
-// back meanwhile. It spares partitions, of which there is one for each month.
+// fanOutBegan is before all calls of a fan-out ($1), even if the clock is set back meanwhile. It
+// excludes monthly partitions from the search.
 const fanOutBegan = `(SELECT created_at - interval '1 day' FROM fanouts WHERE id = $1)`
 
-// fanOutCalls are the fan-out's calls ($1) that count, at most one of a device.
+// fanOutCalls selects the fan-out's ($1) calls that count, at most one for each device.
 const fanOutCalls = `
 	SELECT DISTINCT ON (c.device_id) c.id, c.device_id, c.state, c.result_hash
 	FROM calls c
@@ -62,7 +61,7 @@ func (s *Store) PendingTargets(ctx context.Context, id uuid.UUID, after fleet.De
 	return list, nil
 }
 
-// SkippedTargets counts the devices left out, by reason, most first.
+// SkippedTargets counts the skipped devices by reason, largest first.
 func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.DeviceCount, error) {
 	scoped, args := scopedWithinFanOut(ctx, id, maxAnswers)
 	rows, _ := s.db.Query(ctx, `
@@ -75,8 +74,7 @@ func (s *Store) SkippedTargets(ctx context.Context, id uuid.UUID) ([]fleet.Devic
 	return list, nil
 }
 
-// SkipTarget notes why a target cannot be called. A second reason changes
-// nothing.
+// SkipTarget stores why a target cannot be called. A second reason changes nothing.
 func (s *Store) SkipTarget(ctx context.Context, id uuid.UUID, t call.FanOutTarget) error {
 	_, err := s.db.Exec(ctx, `
 		WITH skipped AS (
@@ -89,7 +87,7 @@ func (s *Store) SkipTarget(ctx context.Context, id uuid.UUID, t call.FanOutTarge
 	return nil
 }
 
-// LastAlive is when the presence of the fleet was last sampled.
+// LastAlive returns when the presence of the fleet was last sampled.
 func (s *Store) LastAlive(ctx context.Context, before time.Time) (time.Time, error) {
 	var at *time.Time
 	if err := s.db.QueryRow(ctx, `SELECT max(at) FROM presence_samples WHERE at < $1`, before).Scan(&at); err != nil {
@@ -144,7 +142,7 @@ func (s *Store) Answers(ctx context.Context, id uuid.UUID, limit int) ([]call.Fa
 	return answers, err
 }
 
-// AnswerPage is a stretch of those groups, and how many there are.
+// AnswerPage returns a range of those groups, and the total number of groups.
 func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int) ([]call.FanOutAnswer, int, error) {
 	scoped, args := scopedWithinFanOut(ctx, id, min(max(limit, 1), maxAnswers),
 		answerSample, max(offset, 0))
@@ -174,7 +172,7 @@ func (s *Store) AnswerPage(ctx context.Context, id uuid.UUID, offset, limit int)
 	return answers, total, nil
 }
 
-// EachOutcome reads what each device answered, without keeping it.
+// EachOutcome passes each device's answer to each, without storing them in memory.
 func (s *Store) EachOutcome(ctx context.Context, id uuid.UUID, each func(call.FanOutOutcome) bool) error {
 	scoped, args := scopedWithinFanOut(ctx, id)
 	rows, _ := s.db.Query(ctx, `
@@ -215,13 +213,13 @@ func (r answerRow) answer() (call.FanOutAnswer, error) {
 	return a, err
 }
 
-// resultText is the first text of an MCP CallToolResult, shortened.
+// resultText returns the first text of an MCP CallToolResult, shortened.
 func resultText(result []byte) string {
 	text, _ := resultParts(result)
 	return shorten(text)
 }
 
-// resultParts are the first text of an MCP CallToolResult, and what it has as JSON.
+// resultParts returns the first text and the structured content of an MCP CallToolResult.
 func resultParts(result []byte) (text string, structured json.RawMessage) {
 	var r struct {
 		Content           []struct{ Type, Text string }

@@ -14,7 +14,7 @@ import (
 
 var _ call.FanOutStore = (*Store)(nil)
 
-// CreateFanOut puts a fan-out and its targets on record.
+// CreateFanOut stores a fan-out and its targets.
 func (s *Store) CreateFanOut(ctx context.Context, f *call.FanOut, targets []call.FanOutTarget) error {
 	detail := map[string]any{"tool": f.Tool, "query": f.Query, "targets": f.Targets, "skipped": f.Skipped}
 	err := s.audited(ctx, f.Actor, "fanout.create", f.ID.String(), detail, func(tx pgx.Tx) error {
@@ -105,7 +105,7 @@ func scopedToFanOuts(ctx context.Context, args ...any) (string, []any) {
 	return scopedBy(args, func(w *where) { w.fanOutScope(ctx) })
 }
 
-// scopedWithinFanOut is the same for what belongs to the fan-out $1.
+// scopedWithinFanOut is [scopedToFanOuts] for rows that belong to the fan-out $1.
 func scopedWithinFanOut(ctx context.Context, args ...any) (string, []any) {
 	scoped, args := scopedToFanOuts(ctx, args...)
 	if scoped != "" {
@@ -149,7 +149,7 @@ func (s *Store) FanOuts(ctx context.Context, limit int, at string) (fleet.Page[c
 	return mapPage(page, fanOutRow.fanOut), nil
 }
 
-// RunningFanOuts lists the fan-outs to be carried on, oldest first.
+// RunningFanOuts lists the fan-outs to be continued, oldest first.
 func (s *Store) RunningFanOuts(ctx context.Context) ([]call.FanOut, error) {
 	scoped, args := scopedToFanOuts(ctx)
 	rows, _ := s.db.Query(ctx, `SELECT `+fanOutColumns+` FROM fanouts WHERE state = 'running'`+scoped+` ORDER BY id`,
@@ -161,8 +161,8 @@ func (s *Store) RunningFanOuts(ctx context.Context) ([]call.FanOut, error) {
 	return collect(list, fanOutRow.fanOut), nil
 }
 
-// FinishFanOut ends a running fan-out, or cancels one that waits for its approval;
-// one that has ended is [fleet.ErrConflict].
+// FinishFanOut ends a running fan-out, or cancels one that waits for its approval. If it has
+// already ended, the error is [fleet.ErrConflict].
 func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, state call.FanOutState,
 	at time.Time) error {
 	who := ""
@@ -187,8 +187,8 @@ func (s *Store) FinishFanOut(ctx context.Context, by fleet.Principal, id uuid.UU
 	})
 }
 
-// StopFanOut cancels a running fan-out, and notes why for each device that has no
-// call yet; one that has ended is [fleet.ErrConflict].
+// StopFanOut cancels a running fan-out, and stores the reason for each device without a call. If
+// it has already ended, the error is [fleet.ErrConflict].
 func (s *Store) StopFanOut(ctx context.Context, id uuid.UUID, code string, at time.Time) error {
 	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
 	detail := map[string]any{"code": code}

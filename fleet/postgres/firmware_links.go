@@ -14,10 +14,10 @@ import (
 
 var _ firmware.LinkStore = (*Store)(nil)
 
-// FirmwareLink returns a link that may be used at the given time: not expired,
-// not revoked, not used up, its image not revoked; else [fleet.ErrNotFound]. A
-// link is foreign if it names another image than its deployment does, or one
-// that the plan of its campaign does not name: somebody wrote to the rows.
+// FirmwareLink returns a link that may be used at the given time: not expired, not revoked, not
+// used up, its image not revoked. Otherwise it returns [fleet.ErrNotFound]. A link is foreign if
+// its image is not that of its deployment, or not in the plan of its campaign: the rows were then
+// modified outside fleetd.
 func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (firmware.Link, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt,
@@ -35,7 +35,7 @@ func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Tim
 	return l, nil
 }
 
-// FinishFirmwareLink uses a link up: every byte was sent.
+// FinishFirmwareLink marks a link as used up, after every byte was sent.
 func (s *Store) FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error {
 	err := changeOne(ctx, s.db, `UPDATE firmware_links SET finished_at = coalesce(finished_at, $2) WHERE token_hash = $1`,
 		tokenHash, at)
@@ -45,7 +45,7 @@ func (s *Store) FinishFirmwareLink(ctx context.Context, tokenHash []byte, at tim
 	return nil
 }
 
-// RevokeLinks ends the links of deployments; none is found after it returned.
+// RevokeLinks revokes the links of deployments; none can be used after it returned.
 func (s *Store) RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error {
 	_, err := s.db.Exec(ctx, `
 		UPDATE firmware_links SET revoked_at = $2

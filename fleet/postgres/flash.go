@@ -14,7 +14,7 @@ import (
 
 var _ firmware.LayoutStore = (*Store)(nil)
 
-// PutLayout puts a layout on record, in place of one that is there.
+// PutLayout stores a layout, replacing the image's previous one.
 func (s *Store) PutLayout(ctx context.Context, by fleet.Principal, l firmware.ImageLayout) error {
 	detail := map[string]any{"parts": len(l.Parts), "flash_size": l.FlashSize}
 	if l.Problem.Code != "" {
@@ -57,8 +57,7 @@ func (s *Store) Layout(ctx context.Context, image string) (firmware.ImageLayout,
 	return *found[image], nil
 }
 
-// layouts reads the layouts of images, and in a second question the parts of
-// all of them.
+// layouts reads the layouts of images, and all their parts in a second query.
 func (s *Store) layouts(ctx context.Context, images []string) (map[string]*firmware.ImageLayout, error) {
 	rows, _ := s.db.Query(ctx, `SELECT image, flash_size, `+reasonColumn("", "problem")+`, added_by, added_at
 		FROM image_layouts WHERE image = ANY ($1)`, cleanTexts(images))
@@ -75,7 +74,7 @@ func (s *Store) layouts(ctx context.Context, images []string) (map[string]*firmw
 		WHERE image = ANY ($1) ORDER BY image, flash_offset`, cleanTexts(images))
 	parts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[partRow])
 	for _, p := range parts {
-		if l := found[p.Image]; l != nil { // replaced between the two questions
+		if l := found[p.Image]; l != nil { // nil if replaced between the two queries
 			l.Parts = append(l.Parts, firmware.ImagePart{Kind: espimage.PartKind(p.Kind), Label: p.Label, Offset: p.Offset,
 				Size: p.Size, SHA256: p.SHA256})
 		}
@@ -89,8 +88,8 @@ type partRow struct {
 	SHA256             string
 }
 
-// Installable lists images of released releases that are not revoked, once
-// each, those of the newest release first.
+// Installable lists images of released releases that are not revoked. Each is listed once, those
+// of the newest release first.
 func (s *Store) Installable(ctx context.Context, f firmware.InstallFilter) ([]firmware.Installable, error) {
 	var w where
 	w.andText("sha256 = ?", f.Image)
@@ -124,7 +123,7 @@ type installableRow struct {
 	firmware.Image
 }
 
-// UnnamedBlobs returns those of the keys that neither an image nor a part has.
+// UnnamedBlobs returns those of the keys that neither an image nor a part refers to.
 func (s *Store) UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT DISTINCT key FROM unnest($1::text[]) AS key

@@ -12,7 +12,7 @@ import (
 
 var _ firmware.FloorStore = (*Store)(nil)
 
-// Floors lists the least versions of boards, by board.
+// Floors lists the minimum versions of boards, by board.
 func (s *Store) Floors(ctx context.Context) ([]firmware.Floor, error) {
 	rows, _ := s.db.Query(ctx, `SELECT board, version, set_by, set_at FROM board_floors ORDER BY board`)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[firmware.Floor])
@@ -22,7 +22,7 @@ func (s *Store) Floors(ctx context.Context) ([]firmware.Floor, error) {
 	return all, nil
 }
 
-// PutFloor sets the least version of a board, in place of one that is there.
+// PutFloor sets the minimum version of a board, replacing its previous one.
 func (s *Store) PutFloor(ctx context.Context, by fleet.Principal, f firmware.Floor) error {
 	detail := map[string]any{"version": f.Version}
 	return s.audited(ctx, by, "floor.set", f.Board, detail, func(tx pgx.Tx) error {
@@ -40,7 +40,8 @@ func (s *Store) PutFloor(ctx context.Context, by fleet.Principal, f firmware.Flo
 	})
 }
 
-// DeleteFloor lets a board have any version again; [fleet.ErrNotFound] if it may already.
+// DeleteFloor removes the minimum version of a board, or returns [fleet.ErrNotFound] if it has
+// none.
 func (s *Store) DeleteFloor(ctx context.Context, by fleet.Principal, board string) error {
 	detail := map[string]any{}
 	return s.audited(ctx, by, "floor.clear", board, detail, func(tx pgx.Tx) error {

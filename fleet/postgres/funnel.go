@@ -7,13 +7,12 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// stepNumber is how a step of the funnel is stored: by its place.
+// stepNumber returns the stored number of a step of the funnel, its position.
 func stepNumber(step campaign.FunnelStep) int16 {
 	return int16(slices.Index(campaign.FunnelSteps, step))
 }
 
-// stepOfState is the furthest step that a deployment has proven that came into
-// the state.
+// stepOfState returns the furthest step that a deployment in the state has proven.
 func stepOfState(s campaign.DeploymentState) campaign.FunnelStep {
 	switch s {
 	case campaign.DeploymentSent, campaign.DeploymentOffered, campaign.DeploymentAmbiguous:
@@ -34,8 +33,8 @@ func stepOfState(s campaign.DeploymentState) campaign.FunnelStep {
 	return campaign.FunnelPlanned
 }
 
-// reached is the furthest step that a change proves. An outcome alone proves no
-// step: the events that led to it count.
+// reached returns the furthest step that a change proves. An outcome alone proves no step: the
+// events that led to it count.
 func reached(c campaign.DeploymentChange) int16 {
 	far := stepNumber(stepOfState(c.Deployment.State))
 	if c.Deployment.Booted {
@@ -43,7 +42,7 @@ func reached(c campaign.DeploymentChange) int16 {
 	}
 	for _, e := range c.Events {
 		if e.Attempt != c.Deployment.Attempt {
-			continue // of an attempt that is over
+			continue // of an earlier attempt
 		}
 		far = max(far, stepNumber(stepOfState(e.From)), stepNumber(stepOfState(e.To)), stepNumber(stepOfKind(e)))
 	}

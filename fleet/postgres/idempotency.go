@@ -11,11 +11,10 @@ import (
 
 var _ fleet.IdempotencyStore = (*Store)(nil)
 
-// BeginIdempotent claims a key for an actor. It returns nil for the first
-// request with the key, whose owner then owes SaveIdempotent or, if nothing was
-// done, AbandonIdempotent; and the saved response for a repetition. While the
-// first is at work, and for another request under the same key, it returns
-// [fleet.ErrConflict].
+// BeginIdempotent claims a key for an actor. For the first request with the key it returns nil:
+// the caller must then call SaveIdempotent or, if nothing was done, AbandonIdempotent. For a
+// repetition it returns the saved response. While the first request is running, and for a
+// different request with the same key, it returns [fleet.ErrConflict].
 func (s *Store) BeginIdempotent(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse,
 	error) {
 	tag, err := s.db.Exec(ctx, `
@@ -49,7 +48,7 @@ func (s *Store) savedResponse(ctx context.Context, actor, key string, requestHas
 	return &fleet.SavedResponse{Status: *status, Body: body}, nil
 }
 
-// SaveIdempotent keeps the response to the first request with a key.
+// SaveIdempotent stores the response to the first request with a key.
 func (s *Store) SaveIdempotent(ctx context.Context, actor, key string, r fleet.SavedResponse) error {
 	err := changeOne(ctx, s.db, `UPDATE idempotency_keys SET status = $3, body = $4 WHERE actor = $1 AND key = $2`,
 		cleanText(actor), cleanText(key), r.Status, r.Body)
@@ -59,7 +58,7 @@ func (s *Store) SaveIdempotent(ctx context.Context, actor, key string, r fleet.S
 	return nil
 }
 
-// AbandonIdempotent frees a key whose request had no effect.
+// AbandonIdempotent releases a key whose request had no effect.
 func (s *Store) AbandonIdempotent(ctx context.Context, actor, key string) error {
 	_, err := s.db.Exec(ctx, `DELETE FROM idempotency_keys WHERE actor = $1 AND key = $2 AND status IS NULL`,
 		cleanText(actor), cleanText(key))

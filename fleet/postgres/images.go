@@ -21,8 +21,8 @@ const imageColumns = `sha256, size, file_name, board, notes, chip, version, proj
 
 var scanImage = pgx.RowToStructByName[firmware.Image]
 
-// CreateImage puts an image on record. If there is one of that SHA-256, it
-// returns that one and false.
+// CreateImage stores an image. If an image with that SHA-256 exists, it returns the stored one
+// and false.
 func (s *Store) CreateImage(ctx context.Context, by fleet.Principal, img firmware.Image) (stored firmware.Image,
 	created bool, err error) {
 	known := errors.New("known")
@@ -104,8 +104,8 @@ func (s *Store) Images(ctx context.Context, f firmware.ImageFilter) (fleet.Page[
 	}), nil
 }
 
-// UpdateImage changes what operators say about an image; nil stays. Releases
-// follow its board.
+// UpdateImage changes the board and notes of an image; nil changes nothing. Releases follow the
+// image's board.
 func (s *Store) UpdateImage(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) error {
 	detail := map[string]any{}
 	if board != nil {
@@ -148,7 +148,8 @@ func (s *Store) RunningByELF(ctx context.Context, elfSHA256 []string) (map[strin
 	return running, nil
 }
 
-// RevokeImages revokes those that are not yet, with an audit entry each.
+// RevokeImages revokes those of the images that are not yet revoked, with one audit entry for
+// each.
 func (s *Store) RevokeImages(ctx context.Context, by fleet.Principal, sha256 []string, reason string,
 	at time.Time) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return revokeImages(ctx, tx, by, sha256, reason, at) })
@@ -176,14 +177,14 @@ func revokeImages(ctx context.Context, tx pgx.Tx, by fleet.Principal, sha256 []s
 	return nil
 }
 
-// DeleteImage forgets an image that no release and no deployment names.
+// DeleteImage deletes an image that no release and no deployment refers to.
 func (s *Store) DeleteImage(ctx context.Context, by fleet.Principal, sha256 string) error {
 	return s.audited(ctx, by, "image.delete", sha256, nil, func(tx pgx.Tx) error {
 		if err := imageUnused(ctx, tx, sha256); err != nil {
 			return err
 		}
 		err := changeOne(ctx, tx, `DELETE FROM images WHERE sha256 = $1`, cleanText(sha256))
-		if hasCode(err, "23503") { // foreign_key_violation: named by somebody just now
+		if hasCode(err, "23503") { // foreign_key_violation: a row has just come to refer to it
 			return fleet.Refuse(fleet.ErrConflict, "image_in_use.now", "image", fleet.CleanText(sha256, 12))
 		}
 		return err

@@ -14,8 +14,8 @@ import (
 
 var _ fleet.InventoryStore = (*Store)(nil)
 
-// SaveListing stores the inventory if it is new, notes it for the device and
-// makes it the device's current one.
+// SaveListing stores the inventory if it is new, adds it to the device's history and makes it the
+// device's current one.
 func (s *Store) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	tools, err := toolsJSON(l.Inventory.Tools)
 	if err != nil {
@@ -41,8 +41,7 @@ func (s *Store) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	return nil
 }
 
-// noteListing keeps the history: the current stretch goes on, or ends and
-// another begins.
+// noteListing updates the history: it extends the current period, or ends it and begins another.
 func noteListing(ctx context.Context, tx pgx.Tx, l fleet.ToolListing) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE device_inventories SET current = false
@@ -65,8 +64,8 @@ func noteListing(ctx context.Context, tx pgx.Tx, l fleet.ToolListing) error {
 	return err
 }
 
-// toolsJSON writes tools for a jsonb column, which takes no NUL. A schema that
-// is no JSON becomes a JSON string rather than failing the listing.
+// toolsJSON encodes tools for a jsonb column, which accepts no NUL. An invalid schema becomes a
+// JSON string, so the listing does not fail.
 func toolsJSON(tools []fleet.Tool) (string, error) {
 	clean := slices.Clone(tools)
 	for i := range clean {
@@ -89,7 +88,7 @@ func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, err
 	var tools []byte
 	var w where
 	w.and("id = ?", cleanText(id))
-	if in := w.devicesInScope(ctx); in != "" { // an inventory exists with a device that lists it
+	if in := w.devicesInScope(ctx); in != "" { // an inventory exists if a device that lists it does
 		w.and("EXISTS (SELECT FROM device_inventories d WHERE d.inventory_id = inventories.id AND d.device_id IN " + in + ")")
 	}
 	err := s.db.QueryRow(ctx, `SELECT tools, created_at FROM inventories`+w.String(), w.args...).Scan(&tools,
@@ -103,7 +102,7 @@ func (s *Store) Inventory(ctx context.Context, id string) (*fleet.Inventory, err
 	return inv, nil
 }
 
-// InventoriesInUse counts the devices that match a query by what they offer.
+// InventoriesInUse counts the devices that match a query by their inventory.
 func (s *Store) InventoriesInUse(ctx context.Context, q fleet.Query) ([]fleet.InventoryUse, error) {
 	var w where
 	w.query(q, time.Now())
@@ -118,8 +117,8 @@ func (s *Store) InventoriesInUse(ctx context.Context, q fleet.Query) ([]fleet.In
 	return list, nil
 }
 
-// InventoryChanges counts the devices whose inventory changed and whose firmware did
-// not. A listing that was not complete says nothing of what is missing from it.
+// InventoryChanges counts the devices whose inventory changed while their firmware did not. Tools
+// missing in an incomplete listing do not count as changes.
 func (s *Store) InventoryChanges(ctx context.Context) ([]fleet.InventoryChange, error) {
 	scope, args := scopedTo(ctx, "a.device_id")
 	rows, _ := s.db.Query(ctx, `
@@ -135,7 +134,7 @@ func (s *Store) InventoryChanges(ctx context.Context) ([]fleet.InventoryChange, 
 	return list, nil
 }
 
-// DeviceInventories lists what the device offered, newest first.
+// DeviceInventories lists the device's inventories, newest first.
 func (s *Store) DeviceInventories(ctx context.Context, id fleet.DeviceID) ([]fleet.InventoryRecord, error) {
 	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), maxHistory)
 	rows, _ := s.db.Query(ctx, `

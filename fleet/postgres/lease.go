@@ -16,18 +16,18 @@ import (
 
 var _ lease.Store = (*Leases)(nil)
 
-// Leases keeps the lease of a database, over a connection that nothing else uses and
-// that is opened again when it broke: the lease must not wait for calls and pages.
+// Leases manages the lease of a database. It uses a separate connection, which it opens again
+// after a failure, because the lease must not wait for calls and pages.
 //
-// A renewal that gets no answer in time says that the database is silent.
+// If a renewal gets no answer in time, the database counts as silent.
 type Leases struct {
 	config *pgxpool.Config // of the holder's pool
-	conn   *pgx.Conn       // nil: none is open
+	conn   *pgx.Conn       // nil if none is open
 	own    *pgx.ConnConfig // of conn
 	pools  *dialer
 }
 
-// NewLeases returns the keeper of the lease of a database.
+// NewLeases returns a Leases for the database.
 func NewLeases(url string) (*Leases, error) {
 	config, err := Config(url)
 	if err != nil {
@@ -39,7 +39,7 @@ func NewLeases(url string) (*Leases, error) {
 	return l, nil
 }
 
-// with runs f over the connection, and closes that if it fails.
+// with calls f with the connection, and closes the connection if f fails.
 func (l *Leases) with(ctx context.Context, f func(*pgx.Conn) error) (err error) {
 	if l.conn == nil || l.conn.IsClosed() {
 		if l.conn, err = pgx.ConnectConfig(ctx, l.own); err != nil {
@@ -55,10 +55,10 @@ func (l *Leases) with(ctx context.Context, f func(*pgx.Conn) error) (err error) 
 const leaseColumns = `term, incarnation, node, host, pid, process, version, since, renewed_at,
 	until - clock_timestamp() AS "left", released`
 
-// Current returns the lease; the zero value in a database without a lease.
+// Current returns the lease, or the zero value if the database has none.
 func (l *Leases) Current(ctx context.Context) (current lease.Lease, err error) {
 	err = l.with(ctx, func(conn *pgx.Conn) error {
-		var known bool // no, before the first migration
+		var known bool // false before the first migration
 		if err := conn.QueryRow(ctx, `SELECT to_regclass('lease') IS NOT NULL`).Scan(&known); err != nil || !known {
 			return err
 		}
@@ -72,7 +72,7 @@ func (l *Leases) Current(ctx context.Context) (current lease.Lease, err error) {
 	return current, err
 }
 
-// Replace gives the lease to a process if it is as it was in over.
+// Replace gives the lease to a process if the lease still equals over.
 func (l *Leases) Replace(ctx context.Context, over lease.Lease, by uuid.UUID, h lease.Holder) (
 	got lease.Lease, ok bool, err error) {
 	err = l.with(ctx, func(conn *pgx.Conn) error {
@@ -96,7 +96,7 @@ func (l *Leases) Replace(ctx context.Context, over lease.Lease, by uuid.UUID, h 
 	return got, ok, err
 }
 
-// Renew extends the lease of a process that has it.
+// Renew extends the lease of the process that holds it.
 func (l *Leases) Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err error) {
 	err = l.with(ctx, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
@@ -111,7 +111,7 @@ func (l *Leases) Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err
 	return ok, err
 }
 
-// Release ends the lease of a process, if it has it.
+// Release ends the lease of the process, if it holds the lease.
 func (l *Leases) Release(ctx context.Context, incarnation uuid.UUID) error {
 	return l.with(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `UPDATE lease SET until = clock_timestamp(), released = true WHERE incarnation = $1`,
@@ -120,7 +120,7 @@ func (l *Leases) Release(ctx context.Context, incarnation uuid.UUID) error {
 	})
 }
 
-// Close closes the connection. The next use opens another one.
+// Close closes the connection. The next use opens a new one.
 func (l *Leases) Close() {
 	if l.conn == nil {
 		return
@@ -131,8 +131,8 @@ func (l *Leases) Close() {
 	l.conn = nil
 }
 
-// termLock is the first half of an advisory lock that each session of a server
-// shares; the second half is its term. So a later term finds them.
+// termLock is the first half of an advisory lock that each session of a server holds as shared;
+// the second half is the server's term. A later term finds the sessions by it.
 const termLock int32 = 0x666c6565 // "flee"
 
 // errReplaced refuses a session to a process that has lost the lease.
@@ -141,9 +141,9 @@ var errReplaced = fmt.Errorf("%w: another fleetd took this database over", fleet
 // endTimeout bounds how long sessions of earlier terms may take to end.
 const endTimeout = 30 * time.Second
 
-// Open is as the function [Open], for the holder of a lease. No session of an earlier
-// term is left when it returns, and none can begin: whatever such a process still has
-// to write fails. That costs a statement nothing; a session costs one more round trip.
+// Open does the same as the function [Open], for the holder of a lease. When it returns, no
+// session of an earlier term remains and none can begin, so all further writes of such a process
+// fail. Statements cost no more; a session costs one more round trip.
 func (l *Leases) Open(ctx context.Context, held lease.Lease) (*pgxpool.Pool, error) {
 	config := l.config.Copy()
 	prepare := config.AfterConnect
@@ -164,8 +164,8 @@ func (l *Leases) Open(ctx context.Context, held lease.Lease) (*pgxpool.Pool, err
 	return db, nil
 }
 
-// enterTerm marks a session, then looks whether the lease is still this one: whoever
-// has the next looks for marks after that.
+// enterTerm marks a session, and then checks that the lease is still held: the holder of the next
+// lease looks for marks after it has acquired the lease.
 func enterTerm(ctx context.Context, conn *pgx.Conn, l lease.Lease) error {
 	var b pgx.Batch
 	b.Queue(`SELECT pg_advisory_lock_shared($1, $2)`, termLock, l.Term)
@@ -182,7 +182,7 @@ func enterTerm(ctx context.Context, conn *pgx.Conn, l lease.Lease) error {
 	return nil
 }
 
-// endEarlier ends the sessions of earlier terms, and waits until they are gone.
+// endEarlier ends the sessions of earlier terms, and waits until they have ended.
 func endEarlier(ctx context.Context, db *pgxpool.Pool, term int) error {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()

@@ -24,8 +24,7 @@ func (s *Store) CreateURLLink(ctx context.Context, l picture.URLLink) error {
 	return nil
 }
 
-// UseURLLink marks the link used and returns it; of two who use it at once, one
-// gets it.
+// UseURLLink marks the link used and returns it. Of two simultaneous uses only one succeeds.
 func (s *Store) UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.LinkPurpose, now time.Time) (
 	picture.URLLink, error) {
 	rows, _ := s.db.Query(ctx, `
@@ -40,7 +39,7 @@ func (s *Store) UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.
 	return l, nil
 }
 
-// DeleteExpiredURLLinks forgets links that ended before the given time.
+// DeleteExpiredURLLinks deletes links that expired before the given time.
 func (s *Store) DeleteExpiredURLLinks(ctx context.Context, before time.Time) error {
 	if _, err := s.db.Exec(ctx, `DELETE FROM url_links WHERE expires_at < $1`, before); err != nil {
 		return fmt.Errorf("expired links: %w", domainError(err))

@@ -25,7 +25,7 @@ func toLogin(row pgx.CollectableRow) (l operator.Login, err error) {
 	return l, err
 }
 
-// AddLogin stores a login, that it is the operator's latest, and its browser.
+// AddLogin stores a login and its browser, and makes it the operator's latest login.
 func (s *Store) AddLogin(ctx context.Context, l operator.Login, b operator.KnownBrowser) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		if err := changeOne(ctx, tx, `UPDATE operators SET signed_in_at = $2, signed_in_from = $3 WHERE id = $1`,
@@ -62,7 +62,7 @@ func (s *Store) Login(ctx context.Context, id uuid.UUID, now time.Time) (operato
 	return l, nil
 }
 
-// Logins lists an operator's logins that have not ended, the latest used first.
+// Logins lists an operator's current logins, the most recently used first.
 func (s *Store) Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]operator.Login, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+loginColumns+` FROM logins WHERE operator_id = $1 AND expires_at > $2
 		ORDER BY seen_at DESC, id DESC LIMIT $3`, operator, now, maxLogins)
@@ -85,7 +85,7 @@ func (s *Store) KnownBrowser(ctx context.Context, hash []byte, now time.Time) (o
 	return b, nil
 }
 
-// ConfirmLogin notes that the password was entered in a login.
+// ConfirmLogin records that the password was entered in a login.
 func (s *Store) ConfirmLogin(ctx context.Context, id uuid.UUID, at time.Time) error {
 	if err := changeOne(ctx, s.db, `UPDATE logins SET confirmed_at = $2 WHERE id = $1`, id, at); err != nil {
 		return fmt.Errorf("login %s: %w", id, domainError(err))
@@ -93,13 +93,13 @@ func (s *Store) ConfirmLogin(ctx context.Context, id uuid.UUID, at time.Time) er
 	return nil
 }
 
-// forgetBrowsers takes from an operator all known browsers but one.
+// forgetBrowsers deletes all known browsers of an operator but one.
 func forgetBrowsers(ctx context.Context, tx pgx.Tx, operator, except uuid.UUID) error {
 	_, err := tx.Exec(ctx, `DELETE FROM known_browsers WHERE operator_id = $1 AND id <> $2`, operator, except)
 	return err
 }
 
-// TouchLogin notes the latest request of a login.
+// TouchLogin records the latest request of a login.
 func (s *Store) TouchLogin(ctx context.Context, id uuid.UUID, at time.Time, address string) error {
 	_, err := s.db.Exec(ctx, `UPDATE logins SET seen_at = $2, address = $3 WHERE id = $1`, id, at, cleanText(address))
 	if err != nil {
@@ -108,8 +108,8 @@ func (s *Store) TouchLogin(ctx context.Context, id uuid.UUID, at time.Time, addr
 	return nil
 }
 
-// DeleteLogin removes a login whose operator left. It is no act on the fleet: it
-// has no audit entry.
+// DeleteLogin deletes a login whose operator signed out. It does not act on the fleet, so it has
+// no audit entry.
 func (s *Store) DeleteLogin(ctx context.Context, id uuid.UUID) error {
 	if _, err := s.db.Exec(ctx, `DELETE FROM logins WHERE id = $1`, id); err != nil {
 		return fmt.Errorf("login %s: %w", id, domainError(err))
@@ -117,7 +117,7 @@ func (s *Store) DeleteLogin(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// EndLogin removes one login of an operator, or fails with [fleet.ErrNotFound].
+// EndLogin deletes one login of an operator, or fails with [fleet.ErrNotFound].
 func (s *Store) EndLogin(ctx context.Context, by fleet.Principal, operator, id uuid.UUID) error {
 	detail := map[string]any{"sessions": 1}
 	return s.audited(ctx, by, "operator.end_session", operator.String(), detail, func(tx pgx.Tx) error {
@@ -134,11 +134,11 @@ func (s *Store) EndLogin(ctx context.Context, by fleet.Principal, operator, id u
 	})
 }
 
-// EndLogins removes all logins of an operator but one. If there are none, nothing
-// was done, and there is no audit entry.
+// EndLogins deletes all logins of an operator but one. If there are none, it writes no audit
+// entry.
 func (s *Store) EndLogins(ctx context.Context, by fleet.Principal, operator, except uuid.UUID) (n int, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		var here uuid.UUID // the browser of the login that stays
+		var here uuid.UUID // the browser of the remaining login
 		err := tx.QueryRow(ctx, `SELECT browser_id FROM logins WHERE id = $1 AND browser_id IS NOT NULL`, except).Scan(&here)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err

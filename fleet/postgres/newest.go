@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// newestFirst continues a list that runs from the newest row to the oldest,
-// and returns its order. id is the column that distinguishes rows with the same
+// newestFirst restricts a list, ordered from the newest row to the oldest, to the rows from the
+// cursor on, and returns its order. id is the column that distinguishes rows with the same
 // created_at, typ its type.
 func (w *where) newestFirst(at *cursor, id, typ string) (order string) {
 	direction, compare := " DESC", "<"
@@ -19,7 +19,7 @@ func (w *where) newestFirst(at *cursor, id, typ string) (order string) {
 	return " ORDER BY created_at" + direction + ", " + id + direction
 }
 
-// newestPlace is where a row of such a list lies.
+// newestPlace returns the position of a row in such a list.
 func newestPlace(list string, created time.Time, id string) cursor {
 	return cursor{List: list, Key: created.Format(time.RFC3339Nano), ID: id}
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// oldestServer is the first PostgreSQL this package's SQL works with.
+// oldestServer is the oldest PostgreSQL version that this package's SQL supports.
 const oldestServer = 150000
 
-// defaultConns is the size of the pool where the URL does not say: enough that
-// a slow page does not hold up calls.
+// defaultConns is the size of the pool if the URL does not set it: large enough that a slow page
+// does not delay calls.
 const defaultConns = 16
 
-// Open connects to the database and checks that it will do. Its error is one
-// sentence that says what to change.
+// Open connects to the database and checks that it is suitable. Its error is one sentence that
+// explains what to change.
 func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	config, err := Config(url)
 	if err != nil {
@@ -40,7 +40,7 @@ func Open(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return db, nil
 }
 
-// Config reads a database URL. Connections made with it scan times as UTC.
+// Config parses a database URL. Its connections scan times as UTC.
 func Config(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -56,8 +56,8 @@ func Config(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// prepareConn makes times UTC. Compiling a statement takes longer than running
-// any of ours, so JIT is off.
+// prepareConn makes times UTC. JIT is off because compiling a statement takes longer than running
+// any of fleetd's statements.
 func prepareConn(ctx context.Context, conn *pgx.Conn) error {
 	conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
 		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
@@ -65,7 +65,7 @@ func prepareConn(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// A misfit is a database that answers, but will not do.
+// A misfit is the error of a database that answers but is not suitable.
 type misfit string
 
 func (m misfit) Error() string { return string(m) }
@@ -123,8 +123,8 @@ func explainRefusal(c *pgx.ConnConfig, server string, pg *pgconn.PgError) error 
 	return fmt.Errorf("the PostgreSQL server at %s refuses the connection (%s, SQLSTATE %s)", server, pg.Message, pg.Code)
 }
 
-// cause returns the operating system's error without what pgx adds to it: the
-// user, and every address tried, one per line.
+// cause returns the operating system's error without pgx's additions: the user, and every address
+// tried, one per line.
 func cause(err error) string {
 	var network *net.OpError
 	if errors.As(err, &network) {

@@ -18,7 +18,7 @@ var _ operator.Store = (*Store)(nil)
 // maxPeople bounds the lists that are not paged: operators and tokens.
 const maxPeople = 10_000
 
-// CreateOperator adds an operator; the name is taken whatever its case.
+// CreateOperator adds an operator. Names are unique regardless of case.
 func (s *Store) CreateOperator(ctx context.Context, by fleet.Principal, o operator.Operator) error {
 	filter, rest, _ := scopeColumns(o.Scope)
 	detail := map[string]any{"name": o.Name, "role": o.Role, "scope": filter, "rest": rest}
@@ -111,7 +111,7 @@ func (s *Store) SetOperatorPassword(ctx context.Context, by fleet.Principal, id 
 	})
 }
 
-// SetOperatorDisabled locks an operator out, or lets them in again if at is nil.
+// SetOperatorDisabled disables an operator, or enables them again if at is nil.
 func (s *Store) SetOperatorDisabled(ctx context.Context, by fleet.Principal, id uuid.UUID, at *time.Time) error {
 	action := "operator.disable"
 	if at == nil {
@@ -151,9 +151,9 @@ func (s *Store) SetOperatorAccess(ctx context.Context, by fleet.Principal, id uu
 	})
 }
 
-// withAdmin refuses a change that takes the last admin of the whole fleet from
-// it. Such changes wait for each other: two at one time must not each rely on the
-// operator that the other demotes.
+// withAdmin refuses a change that removes the last admin of the whole fleet. Such changes wait
+// for each other: two concurrent changes must not each rely on the operator that the other
+// demotes.
 func withAdmin(ctx context.Context, tx pgx.Tx, id uuid.UUID, change func() error) error {
 	if _, err := tx.Exec(ctx, `LOCK TABLE operators IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 		return err
@@ -175,8 +175,8 @@ func withAdmin(ctx context.Context, tx pgx.Tx, id uuid.UUID, change func() error
 	return err
 }
 
-// SetOperatorLocale keeps the language of an operator's pages. A preference is
-// no act on the fleet: it has no audit entry.
+// SetOperatorLocale stores the language of an operator's pages. A preference does not act on the
+// fleet, so it has no audit entry.
 func (s *Store) SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error {
 	if err := changeOne(ctx, s.db, `UPDATE operators SET locale = $2 WHERE id = $1`, id, cleanText(locale)); err != nil {
 		return fmt.Errorf("locale of operator %s: %w", id, domainError(err))

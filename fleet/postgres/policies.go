@@ -56,8 +56,7 @@ func (r policyRow) rule() policy.Rule {
 	return p
 }
 
-// Policies returns the rules in their order, and the version of the table, as of
-// one moment.
+// Policies returns the rules in order, and the version of the table, in one snapshot.
 func (s *Store) Policies(ctx context.Context) (rules []policy.Rule, version int64, err error) {
 	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -87,8 +86,8 @@ func (s *Store) PolicyVersion(ctx context.Context) (version int64, err error) {
 	return version, nil
 }
 
-// changePolicy makes a change of the table and its next version, if it has the
-// version that the change was made from.
+// changePolicy changes the table and increments its version, if the current version is the one
+// that the change is based on.
 func (s *Store) changePolicy(ctx context.Context, by fleet.Principal, version int64, action string, r policy.Rule,
 	change func(pgx.Tx) error) error {
 	detail := r.Detail()
@@ -121,7 +120,7 @@ func (s *Store) CreatePolicy(ctx context.Context, by fleet.Principal, version in
 	})
 }
 
-// UpdatePolicy stores a changed rule. Fixed ones stay as they are.
+// UpdatePolicy stores a changed rule. Fixed rules are not changed.
 func (s *Store) UpdatePolicy(ctx context.Context, by fleet.Principal, version int64, r policy.Rule) error {
 	return s.changePolicy(ctx, by, version, "policy.update", r, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `
@@ -144,7 +143,7 @@ func policyColumns(r policy.Rule) []any {
 		cleanText(r.UpdatedBy), r.UpdatedAt}
 }
 
-// DeletePolicy removes a rule. Fixed ones stay.
+// DeletePolicy removes a rule. Fixed rules are not removed.
 func (s *Store) DeletePolicy(ctx context.Context, by fleet.Principal, version int64, r policy.Rule) error {
 	return s.changePolicy(ctx, by, version, "policy.delete", r, func(tx pgx.Tx) error {
 		if err := changeOne(ctx, tx, `DELETE FROM policies WHERE id = $1 AND NOT fixed`, r.ID); err != nil {
@@ -155,7 +154,7 @@ func (s *Store) DeletePolicy(ctx context.Context, by fleet.Principal, version in
 	})
 }
 
-// OrderPolicies gives the rules their positions.
+// OrderPolicies stores the positions of the rules.
 func (s *Store) OrderPolicies(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID,
 	moved policy.Rule) error {
 	return s.changePolicy(ctx, by, version, "policy.move", moved, func(tx pgx.Tx) error {
@@ -166,7 +165,7 @@ func (s *Store) OrderPolicies(ctx context.Context, by fleet.Principal, version i
 	})
 }
 
-// CallUses counts calls that were not refused by caller and tool.
+// CallUses counts calls that were not refused, by caller and tool.
 func (s *Store) CallUses(ctx context.Context, from, to time.Time) ([]policy.Use, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT actor_kind AS kind, coalesce(nullif(actor_id, ''), actor_name) AS id, tool, count(*) AS calls
@@ -180,7 +179,7 @@ func (s *Store) CallUses(ctx context.Context, from, to time.Time) ([]policy.Use,
 	return uses, nil
 }
 
-// maxToolNames bounds what hostile devices can make of the list.
+// maxToolNames limits the list, which hostile devices could otherwise extend.
 const maxToolNames = 20_000
 
 // ToolNames lists the tools that any device offers or has offered.

@@ -17,9 +17,9 @@ import (
 // pollChunk bounds the polls of one transaction.
 const pollChunk = 2000
 
-// SavePolls creates or updates the polled devices. Of several polls of one
-// device the newest is stored. The admission is taken as it is: enrolment sees
-// to it that no poll is on its way while an operator decides.
+// SavePolls creates or updates the polled devices. Of several polls of one device the newest is
+// stored. The admission is stored as given: enrolment ensures that no poll is in transit while an
+// operator decides.
 func (s *Store) SavePolls(ctx context.Context, polls []enrolment.PollRecord) error {
 	polls = newestPolls(polls)
 	for chunk := range slices.Chunk(polls, pollChunk) {
@@ -31,8 +31,8 @@ func (s *Store) SavePolls(ctx context.Context, polls []enrolment.PollRecord) err
 	return s.adoptOrphans(ctx, polls)
 }
 
-// newestPolls leaves one poll of each device, by id: statements that lock
-// devices do so in this order.
+// newestPolls returns the newest poll of each device, by id: statements that lock devices do so
+// in this order.
 func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 	sorted := slices.Clone(polls)
 	slices.SortStableFunc(sorted, func(a, b enrolment.PollRecord) int {
@@ -44,9 +44,9 @@ func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 	return slices.CompactFunc(sorted, func(a, b enrolment.PollRecord) bool { return a.Poll.Device == b.Poll.Device })
 }
 
-// Fields of a poll that are empty say nothing: a body that did not parse leaves
-// what is known. But a build of another version is another build. A stranger's
-// poll changes the address and the admission alone.
+// Empty fields of a poll change nothing: a body that could not be parsed does not delete what is
+// stored. But a new version with an empty build replaces the build. A poll without credentials
+// changes only the address and the admission.
 const upsertDevices = `
 	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language,
 		remote_addr,
@@ -99,8 +99,8 @@ const upsertDevices = `
 		flash_bytes = coalesce(excluded.flash_bytes, devices.flash_bytes),
 		transport_given = coalesce(nullif(excluded.transport_given, ''), devices.transport_given)`
 
-// Board and chip are pinned once a device was let in with them: a device chooses its
-// rules and its campaigns by neither. Another claim is kept next to what is pinned.
+// Board and chip are pinned once a device was admitted with them, so a device cannot choose its
+// rules or campaigns by them. A different claim is stored next to the pinned value.
 const (
 	pinnedBoard   = `(devices.enrolled_at IS NOT NULL AND devices.board <> '')`
 	pinnedChip    = `(devices.enrolled_at IS NOT NULL AND devices.chip <> '')`
@@ -121,7 +121,7 @@ const upsertFacts = `
 
 const firmwareArgs = `unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[]) AS u (id, at, version, slot, elf, idf)`
 
-// The current stretch goes on or ends; a device without one starts a new one.
+// The current period is extended or ends; a device without one starts a new one.
 const extendFirmware = `
 	UPDATE device_firmware f
 	SET current = same, last_seen = CASE WHEN same THEN greatest(f.last_seen, u.at) ELSE f.last_seen END,
@@ -139,9 +139,9 @@ const startFirmware = `
 	FROM ` + firmwareArgs + `
 	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
 
-// A boot poll proves a restart of a device whose previous one was answered with
-// credentials: a device that waits to be let in polls again and again. It reads devices
-// as they were before the poll. A report that came since names the start already.
+// A boot poll proves a restart of a device whose previous poll was answered with credentials: a
+// device that waits for admission polls repeatedly. The statement reads devices as they were
+// before the poll. If a report arrived since, it already contains the restart.
 const addRestarts = `
 	INSERT INTO report_changes (device_id, at, code, params)
 	SELECT u.id, u.at, 'restarted', jsonb_build_object('proof', 'boot_poll', 'version', u.version)
@@ -153,7 +153,7 @@ const addRestarts = `
 			WHERE r.device_id = u.id AND r.code = 'restarted' AND r.at >= u.at)
 	ON CONFLICT DO NOTHING`
 
-// pollBatch is one transaction: what pgx sends as a batch commits as a whole.
+// pollBatch returns the batch of one transaction: PostgreSQL commits a pgx batch as a whole.
 func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	text := func(of func(*enrolment.PollRecord) string) []string {
 		return pollColumn(polls, func(r *enrolment.PollRecord) string { return cleanText(of(r)) })
@@ -206,7 +206,7 @@ func pollBatch(polls []enrolment.PollRecord) *pgx.Batch {
 	return &b
 }
 
-// joinFields writes fields as text: unnest would flatten an array of arrays.
+// joinFields encodes fields as text: unnest would flatten an array of arrays.
 func joinFields(fields []fleet.PollField) string {
 	parts := make([]string, len(fields))
 	for i, f := range fields {
@@ -223,12 +223,12 @@ func pollColumn[T any](polls []enrolment.PollRecord, of func(*enrolment.PollReco
 	return out
 }
 
-// labelSeparator joins partition labels for unnest, which would flatten an
-// array of arrays. No label has it: foreign text comes without control characters.
+// labelSeparator joins partition labels for unnest, which would flatten an array of arrays.
+// Labels cannot contain it, because text from devices has no control characters.
 const labelSeparator = "\x01"
 
-// layoutColumn is null for polls without a layout. Of one poll, either all layout
-// columns are null or none.
+// layoutColumn returns null for polls without a layout. For one poll, all layout columns are null
+// or none is.
 func layoutColumn[T any](polls []enrolment.PollRecord, of func(*fleet.FlashLayout) T) []*T {
 	return pollColumn(polls, func(r *enrolment.PollRecord) *T {
 		if r.Poll.Layout == nil {
@@ -239,8 +239,7 @@ func layoutColumn[T any](polls []enrolment.PollRecord, of func(*fleet.FlashLayou
 	})
 }
 
-// bigints writes a version key as an array literal: unnest would flatten an
-// array of arrays.
+// bigints encodes a version key as an array literal: unnest would flatten an array of arrays.
 func bigints(key []int64) *string {
 	if key == nil {
 		return nil

@@ -1,15 +1,14 @@
-// Package postgres keeps the fleet in PostgreSQL: one file per subject, each
-// statement next to the method that runs it.
+// Package postgres stores the fleet in PostgreSQL: one file per subject, each statement next to
+// the method that runs it.
 //
-// Every change an operator makes shares a transaction with its audit entry.
-// Call records go through a group commit (see [Store.Run]): durable when the
-// method returns, at several times the rate of single commits. Every list is
-// bounded, and paged by key.
+// Every change by an operator shares a transaction with its audit entry. Call records go through
+// a group commit (see [Store.Run]): they are durable when the method returns, at several times
+// the rate of single commits. Every list is bounded, and paged by key.
 //
-// It decides nothing: rules are functions of the domain, or constraints of the
-// tables. [Store.Run] is the goroutine that commits call records; [Store.Lead] has
-// one more that watches the connection of the campaign engine. The locks guard their
-// queues and are never held during a statement.
+// It decides nothing: rules are functions of the domain, or constraints of the tables.
+// [Store.Run] is the goroutine that commits call records; [Store.Lead] has another, which watches
+// the connection of the campaign engine. The locks guard their queues and are never held during a
+// statement.
 package postgres
 
 import (
@@ -23,7 +22,7 @@ import (
 	"fleetd/fleet"
 )
 
-// Store keeps everything that package fleet wants kept.
+// Store stores the data of package fleet and its subjects.
 type Store struct {
 	db    *pgxpool.Pool
 	log   *slog.Logger
@@ -31,7 +30,7 @@ type Store struct {
 
 	outbox Outbox // nil: no event is delivered
 
-	started time.Time // devices connect from then on
+	started time.Time // devices that are connected now connected after it
 
 	mu       sync.Mutex
 	orphaned map[fleet.DeviceID]fleet.PresenceChange // see SavePresence
@@ -39,7 +38,7 @@ type Store struct {
 
 // Options configures a [Store]. The zero value is ready to use.
 type Options struct {
-	// Logger takes what went wrong behind a caller's back. Default: none.
+	// Logger receives errors that no caller sees. Default: none.
 	Logger *slog.Logger
 	// FlushTimeout bounds one write of call records. Default: 30s.
 	FlushTimeout time.Duration
@@ -57,6 +56,6 @@ func New(db *pgxpool.Pool, o Options) *Store {
 		orphaned: make(map[fleet.DeviceID]fleet.PresenceChange)}
 }
 
-// Run groups the commits of call records until ctx ends, then stores what is
-// still waiting. Without Run, and after it, each record commits alone.
+// Run groups the commits of call records until ctx ends, then stores the queued ones. Before and
+// after Run, each record commits alone.
 func (s *Store) Run(ctx context.Context) error { return s.calls.run(ctx) }

@@ -19,11 +19,11 @@ var _ fleet.PresenceStore = (*Store)(nil)
 const (
 	maxOrphans = 20_000
 	maxSamples = 50_000
-	clockSlack = time.Minute     // a time that lies further ahead is one of a wrong clock
-	returnTime = 5 * time.Minute // a device that connects within this of a start was there while fleetd was away
+	clockSlack = time.Minute     // a time further ahead comes from a wrong clock
+	returnTime = 5 * time.Minute // a device that connects this soon after a start was connected while fleetd was away
 )
 
-// A connection's epoch lets older ones no more in.
+// A connection's epoch keeps older connections out.
 const upsertConnections = `
 	INSERT INTO connections (device_id, node, epoch, client_id, transport, remote_addr, at)
 	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::timestamptz[])
@@ -31,16 +31,16 @@ const upsertConnections = `
 		transport = excluded.transport, remote_addr = excluded.remote_addr, at = excluded.at
 	WHERE connections.epoch <= excluded.epoch`
 
-// A change with a connection counts if that connection is the newest, one
-// without if it is not older than what is stored. What is stored of a time that
-// lies ahead ($9) is older: the clock was set back since.
+// A change with a connection counts if that connection is the newest. A change without one counts
+// if it is not older than the stored change. A stored change with a time in the future ($9)
+// counts as older, since the clock was set back.
 //
-// What moved becomes part of the device's time line. A change that is stored
-// again, because its answer was lost, moves nothing.
+// Effective changes become part of the device's time line. A change that is stored again, because
+// its answer was lost, has no effect.
 //
-// That fleetd stopped is no change of a device. One that connects again before
-// $11 has one entry, which says that fleetd was away. One that connects later was
-// away itself, and then gets the entry about its absence, too.
+// A stop of fleetd is not a change of a device. A device that connects again before $11 has one
+// entry, which states that fleetd was away. A device that connects later was away too, and also
+// gets the entry about its absence.
 const updatePresence = `
 	WITH changed AS (UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
@@ -76,9 +76,9 @@ const updatePresence = `
 		ON CONFLICT DO NOTHING)
 	SELECT id FROM changed`
 
-// SavePresence stores changes of presence; of several of one device the last
-// in the list counts. A change of a device that is not stored yet, because its
-// first poll is still on its way, waits for SavePolls.
+// SavePresence stores changes of presence; of several changes of one device the last in the list
+// counts. A change of a device that is not stored yet, because its first poll is still in
+// transit, waits for SavePolls.
 func (s *Store) SavePresence(ctx context.Context, changes []fleet.PresenceChange) error {
 	changes = lastChanges(changes)
 	for chunk := range slices.Chunk(changes, pollChunk) {
@@ -180,10 +180,9 @@ func collect[S, T any](list []S, of func(S) T) []T {
 	return out
 }
 
-// keepOrphans remembers changes whose device is not stored, and forgets those
-// that have been overtaken. It then tries once more: the device may have been
-// stored just before the change was remembered, and then no later call would
-// store the change.
+// keepOrphans remembers changes whose device is not stored, and drops those that are outdated. It
+// then tries once more: the device may have been stored just before the change was remembered,
+// and then no later call would store the change.
 func (s *Store) keepOrphans(ctx context.Context, changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) error {
 	orphans := s.sortOut(changes, stored)
 	if len(orphans) == 0 {
@@ -197,7 +196,7 @@ func (s *Store) keepOrphans(ctx context.Context, changes []fleet.PresenceChange,
 	return nil
 }
 
-// sortOut notes which changes are stored and which wait, and returns the latter.
+// sortOut records which changes are stored and which wait, and returns the latter.
 func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceID]bool) (
 	orphans []fleet.PresenceChange) {
 	s.mu.Lock()
@@ -214,7 +213,7 @@ func (s *Store) sortOut(changes []fleet.PresenceChange, stored map[fleet.DeviceI
 	return orphans
 }
 
-// adoptOrphans stores the presence that came before the device did.
+// adoptOrphans stores changes of presence that arrived before their device was stored.
 func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) error {
 	var changes []fleet.PresenceChange
 	s.mu.Lock()
@@ -230,8 +229,8 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 	return s.SavePresence(ctx, changes)
 }
 
-// ResetPresence turns every online or unresponsive device of the node, or of any
-// node if that is "", to offline. Their time lines say so when they connect again.
+// ResetPresence sets every online or unresponsive device of the node, or of any node if node is
+// "", to offline. Their time lines show it when they connect again.
 func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.Reason, at time.Time) (int64, error) {
 	var n int64
 	err := s.db.QueryRow(ctx, `
@@ -249,8 +248,8 @@ func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.R
 	return n, nil
 }
 
-// SavePresenceSample counts the devices in service by presence. Those that connect
-// for conversations count while they do.
+// SavePresenceSample counts the devices in service by presence. Devices that connect only for
+// conversations count while they are connected.
 func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO presence_samples (at, online, unresponsive, offline, pending)

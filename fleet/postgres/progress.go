@@ -40,8 +40,8 @@ type progressRow struct {
 	Deadline *time.Time
 }
 
-// CampaignProgress says where the deployments of a campaign stand, in numbers.
-// The rate is that of the last hour or, of a campaign that is over, of its last.
+// CampaignProgress counts the deployments of a campaign by state. The rate is that of the last
+// hour or, if the campaign has ended, of its last hour.
 func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (campaign.Progress, error) {
 	p := campaign.Progress{ByState: map[campaign.DeploymentState]int{},
 		ByBoard: map[string]map[campaign.DeploymentState]int{},
@@ -83,15 +83,15 @@ func (s *Store) CampaignProgress(ctx context.Context, campaignID uuid.UUID) (cam
 	return p, err
 }
 
-// inOrder are the deployments of a campaign that [campaign.Cohorts] are made of.
+// inOrder selects the deployments of a campaign that are part of [campaign.Cohorts].
 var inOrder = `FROM deployments WHERE campaign_id = $1 AND dispatched_at IS NOT NULL AND state <> ALL ($2)`
 
-// neutralStates are outcomes that say nothing about the image.
+// neutralStates are outcomes that prove nothing about the image.
 var neutralStates = filtered(campaign.DeploymentStates, func(s campaign.DeploymentState) bool {
 	return s.Final() && !s.Verdict()
 })
 
-// Cohorts says where in the order of dispatch the failures of a campaign stand.
+// Cohorts counts the failures of a campaign by their position in the order of dispatch.
 func (s *Store) Cohorts(ctx context.Context, campaignID uuid.UUID) (campaign.Cohorts, error) {
 	c := campaign.Cohorts{ByWave: map[int]int{}, ByBoard: map[string]int{}}
 	rows, _ := s.db.Query(ctx, `SELECT wave, board, count(*) AS count, count(*) FILTER (WHERE state = ANY ($3)) AS failed `+
@@ -121,8 +121,8 @@ func (s *Store) Cohorts(ctx context.Context, campaignID uuid.UUID) (campaign.Coh
 	return c, nil
 }
 
-// addProgress counts a deployment in every step of the funnel up to its
-// furthest; those skipped at planning in none.
+// addProgress counts a deployment in every step of the funnel up to its furthest. Deployments
+// skipped at planning count in none.
 func addProgress(p *campaign.Progress, r progressRow) {
 	p.ByState[r.State] += r.Count
 	if r.Wave >= 0 {
@@ -148,7 +148,7 @@ func addProgress(p *campaign.Progress, r progressRow) {
 	}
 }
 
-// addSkipped counts a device that was left out for its reason and board.
+// addSkipped counts skipped devices by reason and board.
 func addSkipped(p *campaign.Progress, r progressRow) {
 	i := slices.IndexFunc(p.Skipped, func(m firmware.Misfits) bool { return m.Reason == r.Skip && m.Board == r.Board })
 	if i < 0 {
@@ -188,7 +188,7 @@ func addOutcome(rate map[time.Time]*campaign.RateBucket, r progressRow) {
 	}
 }
 
-// sampleFailures adds to each group the devices that failed last.
+// sampleFailures adds the most recently failed devices to each group.
 func (s *Store) sampleFailures(ctx context.Context, campaignID uuid.UUID,
 	failures map[failureKey]*campaign.FailureGroup) ([]campaign.FailureGroup, error) {
 	var b pgx.Batch

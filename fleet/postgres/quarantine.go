@@ -15,10 +15,10 @@ var _ campaign.QuarantineStore = (*Store)(nil)
 
 var quarantineColumns = `device_id AS device, ` + reasonColumn("", "reason") + `, since, until`
 
-// standing is a quarantine that keeps its device out at the time of $1.
+// standing is the condition of a quarantine that is in effect at the time $1.
 const standing = `cleared_at IS NULL AND until > $1`
 
-// Quarantine keeps a device out of all campaigns for a while.
+// Quarantine excludes a device from all campaigns for a time.
 func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO quarantines (device_id, reason_code, reason_params, since, until) VALUES ($1, $2, $3, $4, $5)
@@ -32,12 +32,12 @@ func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 	return nil
 }
 
-// Quarantines lists the quarantines that stand, latest first.
+// Quarantines lists the current quarantines, latest first.
 func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]campaign.Quarantine, error) {
 	return s.collectQuarantines(ctx, standing, ` ORDER BY since DESC, device_id LIMIT 10000`, now)
 }
 
-// QuarantineOf returns a device's quarantine, nil if none stands.
+// QuarantineOf returns a device's current quarantine, or nil if it has none.
 func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*campaign.Quarantine, error) {
 	list, err := s.collectQuarantines(ctx, standing+` AND device_id = $2`, ``, now, cleanText(string(device)))
 	if err != nil || len(list) == 0 {
@@ -46,7 +46,7 @@ func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now tim
 	return &list[0], nil
 }
 
-// QuarantinesOf returns those of the devices that stand.
+// QuarantinesOf returns the current quarantines of the devices.
 func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (
 	map[fleet.DeviceID]campaign.Quarantine, error) {
 	list, err := s.collectQuarantines(ctx, standing+` AND device_id = ANY ($2)`, ``, now, texts(devices))
@@ -68,8 +68,8 @@ func (s *Store) collectQuarantines(ctx context.Context, only, order string, args
 	return list, nil
 }
 
-// ClearQuarantine lets a device take part again. Its failures before count no
-// more: see [Store.FailedAttempts].
+// ClearQuarantine ends a device's quarantine. Its earlier failures no longer count: see
+// [Store.FailedAttempts].
 func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
 	return s.audited(ctx, by, "quarantine.clear", string(device), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(),
@@ -77,12 +77,11 @@ func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Principal, device 
 	})
 }
 
-// FailedAttempts counts a device's failed attempts since the given time, in all
-// campaigns: those that ended as a failure, and those to be repeated. It does not
-// count calls that were not sent, attempts that fleetd or an operator withdrew,
-// attempts before the device's quarantine was cleared, and attempts that were
-// given up and then succeeded late. Events are looked up deployment by deployment
-// (OFFSET 0): there are millions of them.
+// FailedAttempts counts a device's failed attempts since the given time, in all campaigns: those
+// that ended as a failure, and those to be repeated. It does not count calls that were not sent,
+// attempts that fleetd or an operator withdrew, attempts before the device's quarantine was
+// cleared, and attempts that were given up and then succeeded late. Events are read deployment by
+// deployment (OFFSET 0), because there are millions of them.
 func (s *Store) FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (n int, err error) {
 	err = s.db.QueryRow(ctx, `
 		SELECT count(DISTINCT (d.id, e.attempt))

@@ -14,7 +14,7 @@ func reasonColumn(table, name string) string {
 		name)
 }
 
-// reasonParams are the parameters of a reason as PostgreSQL keeps them, null if there are none.
+// reasonParams returns the stored form of a reason's parameters, null if there are none.
 func reasonParams(r fleet.Reason) *string {
 	if len(r.Params) == 0 {
 		return nil

@@ -48,7 +48,8 @@ func addReleaseImages(ctx context.Context, tx pgx.Tx, r firmware.Release) error 
 	return nil
 }
 
-// boardTaken explains the constraint that a release has one image per chip and board.
+// boardTaken replaces the error of the constraint that a release has one image per chip and
+// board.
 func boardTaken(err error) error {
 	if violates(err, "release_images_board") {
 		return fleet.Refuse(fleet.ErrConflict, "board_taken")
@@ -100,7 +101,7 @@ func (s *Store) Releases(ctx context.Context, f firmware.ReleaseFilter) (fleet.P
 	}), nil
 }
 
-// collectReleases reads releases and, in a second question, the images of all of them.
+// collectReleases reads releases and, in a second query, the images of all of them.
 func (s *Store) collectReleases(ctx context.Context, rows pgx.Rows) ([]firmware.Release, error) {
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[firmware.Release])
 	if err != nil || len(list) == 0 {
@@ -147,7 +148,7 @@ func (s *Store) UpdateRelease(ctx context.Context, by fleet.Principal, r firmwar
 	})
 }
 
-// whyNotRelease returns why a release cannot be changed: it is unknown, or in
+// whyNotRelease returns the error for a release that cannot be changed: it is unknown, or in
 // another state.
 func whyNotRelease(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	var now string
@@ -157,8 +158,8 @@ func whyNotRelease(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	return fleet.Refuse(fleet.ErrConflict, "release_changed", "state", fleet.Because("state."+string(now)))
 }
 
-// SetReleaseState moves a release from one state to another. Revoking revokes
-// its images.
+// SetReleaseState changes a release from one state to another. Revoking a release revokes its
+// images.
 func (s *Store) SetReleaseState(ctx context.Context, by fleet.Principal, id uuid.UUID, from, to firmware.ReleaseState,
 	reason string, at time.Time) error {
 	detail := map[string]any{"from": from, "reason": reason}

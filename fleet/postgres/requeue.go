@@ -12,9 +12,9 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// EndWaiting turns all pending and queued deployments of a campaign to a final
-// state, with one event each, and returns how many. untriedOnly spares those
-// that were dispatched before and wait for another attempt.
+// EndWaiting changes all pending and queued deployments of a campaign to a final state, with one
+// event each, and returns their number. untriedOnly excludes deployments that were dispatched
+// before and wait for another attempt.
 func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to campaign.DeploymentState,
 	kind fleet.EvidenceKind, reason fleet.Reason, at time.Time, untriedOnly bool) (int, error) {
 	var n int
@@ -43,10 +43,9 @@ const endWaiting = `
 		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4, $7::jsonb FROM ended)
 	SELECT count(*) FROM ended`
 
-// Requeue puts final deployments of a campaign back to queued, for a retry. No
-// states means all failures, no devices means all of them. Attempts keep their
-// numbers, failures are counted from zero. Those that succeeded or were skipped
-// at planning stay.
+// Requeue sets final deployments of a campaign back to queued, for a retry. Without states it
+// covers all failures, without devices all devices. Attempts keep their numbers, failures are
+// counted from zero. Deployments that succeeded or were skipped at planning are not changed.
 func (s *Store) Requeue(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []campaign.DeploymentState,
 	devices []fleet.DeviceID, at time.Time) (n int, err error) {
 	from := texts(states)

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Retention says how long records are kept. Zero keeps for ever.
+// Retention defines how long records are kept. Zero keeps them for ever.
 type Retention struct {
-	Calls     time.Duration // with their fan-outs, presence samples, and what time lines alone show
+	Calls     time.Duration // with their fan-outs, presence samples, and records that only time lines show
 	Audit     time.Duration
-	Snapshots time.Duration // the rows; the files in the blob store stay
-	Vitals    time.Duration // reported by devices; the latest stays
-	Alerts    time.Duration // from their end on
+	Snapshots time.Duration // the rows; the files in the blob store remain
+	Vitals    time.Duration // reported by devices; the latest remain
+	Alerts    time.Duration // from their end
 }
 
 // idempotencyTTL is how long a repeated request is recognised.
@@ -21,8 +21,8 @@ const idempotencyTTL = 24 * time.Hour
 // deleteChunk bounds the rows of one deleting statement.
 const deleteChunk = 10_000
 
-// EnsurePartitions makes the partitions of this month and the next two, and of
-// the days of vitals, and reports how many were missing.
+// EnsurePartitions creates the partitions of this month and the next two, and of the days of
+// vitals, and reports how many were missing.
 func (s *Store) EnsurePartitions(ctx context.Context, now time.Time) (made int, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT ensure_partitions($1)`, now).Scan(&made); err != nil {
 		return 0, fmt.Errorf("make partitions: %w", domainError(err))
@@ -31,8 +31,8 @@ func (s *Store) EnsurePartitions(ctx context.Context, now time.Time) (made int, 
 	return made + days, err
 }
 
-// Retain removes what is older than it is to be kept, and reports how many rows
-// or whole partitions went.
+// Retain deletes records that have exceeded their retention, and reports how many rows or whole
+// partitions it removed.
 func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed int64, err error) {
 	for _, t := range []struct {
 		name string
@@ -73,8 +73,8 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	return removed, nil
 }
 
-// restartMemory is how long restarts of devices are remembered at least: as long as the
-// longest span in which alerts count them, and an hour.
+// restartMemory is the minimum time for which restarts of devices are kept: the longest period in
+// which alerts count them, and an hour.
 const restartMemory = 25 * time.Hour
 
 // reports is how long changes between reports are kept, restarts among them.
@@ -85,11 +85,10 @@ func (r Retention) reports() time.Duration {
 	return max(r.Calls, restartMemory)
 }
 
-// quarantineMemory is how long a quarantine is remembered after its end.
+// quarantineMemory is how long a quarantine is kept after its end.
 const quarantineMemory = 30 * 24 * time.Hour
 
-// DeleteExpired removes links, sessions, idempotency keys and quarantines that
-// have ended.
+// DeleteExpired deletes links, sessions, idempotency keys and quarantines that have ended.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
@@ -104,9 +103,8 @@ func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// DropPartitionsBefore drops the months of a partitioned table that lie wholly
-// before the cutoff. It gives way to whoever uses them: the next hour is soon
-// enough.
+// DropPartitionsBefore drops the months of a partitioned table that lie wholly before the cutoff.
+// If they are in use, it leaves them to the next run, an hour later.
 func (s *Store) DropPartitionsBefore(ctx context.Context, table string, cutoff time.Time) (dropped int, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT drop_partitions_before($1, $2)`, table, cutoff).Scan(&dropped); err != nil {
 		return 0, fmt.Errorf("drop old partitions of %s: %w", table, domainError(err))
@@ -114,7 +112,7 @@ func (s *Store) DropPartitionsBefore(ctx context.Context, table string, cutoff t
 	return dropped, nil
 }
 
-// deleteBefore deletes in chunks, so that no statement holds its locks for long.
+// deleteBefore deletes in chunks, so no statement holds its locks for long.
 func (s *Store) deleteBefore(ctx context.Context, table, column string, before time.Time) (deleted int64, err error) {
 	for {
 		tag, err := s.db.Exec(ctx, `

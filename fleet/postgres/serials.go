@@ -58,7 +58,7 @@ func (s *Store) BindSerial(ctx context.Context, by fleet.Principal, serial strin
 	})
 }
 
-// SetSerialConflict notes a second device that proved the serial number.
+// SetSerialConflict stores a second device that proved the serial number.
 func (s *Store) SetSerialConflict(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID,
 	at time.Time) error {
 	return s.audited(ctx, by, "serial.conflict", serial, map[string]any{"device": device}, func(tx pgx.Tx) error {
@@ -76,7 +76,7 @@ func (s *Store) ReleaseSerial(ctx context.Context, by fleet.Principal, serial st
 	})
 }
 
-// DeleteSerial takes a serial number and its key off the record.
+// DeleteSerial deletes a serial number and its key.
 func (s *Store) DeleteSerial(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.audited(ctx, by, "serial.delete", serial, nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `DELETE FROM serial_keys WHERE serial = $1`, serial)

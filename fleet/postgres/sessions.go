@@ -12,8 +12,8 @@ import (
 	"fleetd/fleet"
 )
 
-// Sessions keeps sign-ins for the session manager. Expired ones are not found,
-// and removed by [Store.DeleteExpired].
+// Sessions stores sign-ins for the session manager. Expired sign-ins are not found;
+// [Store.DeleteExpired] deletes them.
 type Sessions struct{ s *Store }
 
 var (
@@ -54,8 +54,7 @@ func (x Sessions) DeleteCtx(ctx context.Context, token string) error {
 	return nil
 }
 
-// AllCtx returns the sessions that stand; the manager walks them to sign an
-// operator out everywhere.
+// AllCtx returns the current sessions. The manager uses it to sign an operator out everywhere.
 func (x Sessions) AllCtx(ctx context.Context) (map[string][]byte, error) {
 	rows, _ := x.s.db.Query(ctx, `SELECT token, data FROM sessions WHERE expiry > $1`, time.Now())
 	all := make(map[string][]byte)
@@ -71,7 +70,7 @@ func (x Sessions) AllCtx(ctx context.Context) (map[string][]byte, error) {
 	return all, nil
 }
 
-// The methods without a context are those of the older interface.
+// The methods without a context belong to the older interface.
 
 func (x Sessions) Find(token string) ([]byte, bool, error) {
 	return x.FindCtx(context.Background(), token)

@@ -33,8 +33,8 @@ func (s *Store) SetSetting(ctx context.Context, key string, v any) error {
 	return nil
 }
 
-// InitSetting stores v unless the setting exists, then reads what is stored
-// into v: of processes that start together, all go on with one value.
+// InitSetting stores v unless the setting exists, then reads the stored value into v, so that
+// processes that start together use the same value.
 func (s *Store) InitSetting(ctx context.Context, key string, v any) error {
 	raw, err := json.Marshal(v)
 	if err == nil {

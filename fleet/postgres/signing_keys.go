@@ -13,8 +13,8 @@ import (
 
 var _ enrolment.KeyStore = (*Store)(nil)
 
-// LatestRotation returns the latest rotation of the signing key with the keys
-// on record, as of one moment.
+// LatestRotation returns the latest rotation of the signing key with the keys on record, in one
+// snapshot.
 func (s *Store) LatestRotation(ctx context.Context) (r enrolment.KeyRotation, keys []enrolment.SigningKey, err error) {
 	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -35,7 +35,7 @@ func (s *Store) LatestRotation(ctx context.Context) (r enrolment.KeyRotation, ke
 	return r, keys, nil
 }
 
-// StartRotation puts a rotation and its new key on record.
+// StartRotation stores a rotation and its new key.
 func (s *Store) StartRotation(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.rotate", "", rotationDetail(r), func(tx pgx.Tx) error {
@@ -61,8 +61,8 @@ func insertRotation(ctx context.Context, tx pgx.Tx, r enrolment.KeyRotation, key
 	return err
 }
 
-// MoveRotation brings a rotation from one state to the next. Its end deletes
-// the key that is refused from then on.
+// MoveRotation changes a rotation from one state to the next. Ending a rotation deletes the key
+// that is refused from then on.
 func (s *Store) MoveRotation(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	from enrolment.RotationState) error {
 	action := "keys.finish"
@@ -86,7 +86,7 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Principal, r enrolmen
 	})
 }
 
-// ResetKeys ends whatever rotation is open and replaces all keys by one.
+// ResetKeys ends any open rotation and replaces all keys by one.
 func (s *Store) ResetKeys(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
 	key enrolment.SigningKey) error {
 	return s.audited(ctx, by, "keys.reset", "", rotationDetail(r), func(tx pgx.Tx) error {
@@ -102,7 +102,7 @@ func (s *Store) ResetKeys(ctx context.Context, by fleet.Principal, r enrolment.K
 	})
 }
 
-// SaveKeyUses stores which generation devices connected with.
+// SaveKeyUses stores the key generation with which each device connected.
 func (s *Store) SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]enrolment.KeyUse) error {
 	var ids []string
 	var rotations, generations []int32
@@ -144,8 +144,8 @@ func (s *Store) KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID
 	return uses, nil
 }
 
-// rotationGroup is a device's place in rotation $1 to generation $2, which
-// began at $3. A device that is connected since before has been seen, too.
+// rotationGroup is the group of a device in rotation $1 to generation $2, which began at $3. A
+// device that has been connected since before that time counts as seen, too.
 const rotationGroup = `
 	CASE WHEN u.generation = $2 THEN 'new'
 		WHEN u.generation IS NOT NULL OR d.presence IN ('online', 'unresponsive') OR d.last_seen >= $3 THEN 'old'
@@ -155,7 +155,7 @@ const rotationFrom = `
 	FROM devices d LEFT JOIN rotation_devices u ON u.rotation = $1 AND u.device_id = d.id
 	WHERE d.enrolment = 'enrolled' AND d.in_service`
 
-// RotationCounts says how far a rotation has come.
+// RotationCounts counts the devices of a rotation by group.
 func (s *Store) RotationCounts(ctx context.Context, r enrolment.KeyRotation) (enrolment.RotationCounts, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT count(*) FILTER (WHERE g = 'new') AS new, count(*) FILTER (WHERE g = 'old') AS old,

@@ -11,14 +11,14 @@ import (
 	"fleetd/fleet"
 )
 
-// errSilent is why no connection is opened.
+// errSilent is returned while no connection may be opened.
 var errSilent = fmt.Errorf("%w: the database does not answer", fleet.ErrUnavailable)
 
-// A dialer opens the connections of a server's pools. While the database is silent,
-// frozen or behind a network that drops everything, it closes them all and opens
-// none: whoever waits for an answer gets an error, as from a database that stopped,
-// instead of waiting for as long as the silence lasts. What was sent may be carried out
-// later, as after any connection that broke.
+// A dialer opens the connections of a server's pools. While the database is silent, frozen or
+// behind a network that drops everything, the dialer closes all connections and opens none.
+// Callers then get an error at once, as from a database that stopped, instead of waiting for as
+// long as the silence lasts. Statements already sent may be executed later, as after any broken
+// connection.
 type dialer struct {
 	dial pgconn.DialFunc
 
@@ -64,14 +64,14 @@ func (d *dialer) isSilent() bool {
 	return d.silent
 }
 
-// setSilent notes whether the database is silent.
+// setSilent records whether the database is silent.
 func (d *dialer) setSilent(silent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.silent = silent
 	if silent {
 		for c := range d.open {
-			_ = c.Conn.Close() // pgx closes c when it learns of that
+			_ = c.Conn.Close() // pgx closes c when it notices
 		}
 	}
 }

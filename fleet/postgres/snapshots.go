@@ -13,7 +13,7 @@ import (
 
 var _ picture.Store = (*Store)(nil)
 
-// CreateSnapshot stores what is known of an uploaded picture.
+// CreateSnapshot stores the metadata of an uploaded picture.
 func (s *Store) CreateSnapshot(ctx context.Context, n picture.Snapshot) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO snapshots (id, kind, device_id, call_id, question, blob, media_type, width, height, size, created_at)
@@ -91,7 +91,7 @@ func (s *Store) Snapshots(ctx context.Context, device fleet.DeviceID, limit int)
 	return list, nil
 }
 
-// LatestSnapshots returns the newest picture of those among the devices that have one.
+// LatestSnapshots returns the newest picture of each of the devices that has one.
 func (s *Store) LatestSnapshots(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]picture.Snapshot,
 	error) {
 	scoped, args := scopedToPictures(ctx,

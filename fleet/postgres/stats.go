@@ -13,14 +13,14 @@ import (
 
 var _ call.StatsStore = (*Store)(nil)
 
-// Bounds of the overview's questions.
+// Limits of the overview's queries.
 const (
 	maxBuckets = 1000
 	minStep    = time.Second
 )
 
-// CallBuckets counts the calls created since then, in stretches of step,
-// oldest first. Stretches without a call are left out.
+// CallBuckets counts the calls created since the given time, in intervals of step, oldest first.
+// Intervals without a call are left out.
 func (s *Store) CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]call.Bucket, error) {
 	if step < minStep {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_step", "least_ms", minStep, "given_ms", step)

@@ -9,18 +9,18 @@ import (
 	"fleetd/fleet/system"
 )
 
-// grownTables are those that grow with the fleet and with time. Only their sizes
-// are asked for, so that the question stays quick.
+// grownTables lists the tables that grow with the fleet and with time. Only their sizes are
+// queried, which is fast.
 var grownTables = []string{"audit_entries", "alerts", "alert_events", "calls", "conversations", "core_dumps",
 	"deployments", "deployment_events", "device_configs", "device_facts", "device_inventories", "device_jobs",
 	"device_vitals", "devices", "fanout_targets", "fanouts", "idempotency_keys", "images", "inventories", "logins",
 	"presence_changes", "presence_samples", "report_changes", "river_job", "sessions", "snapshots", "url_links",
 	"vitals_hours", "vitals_points"}
 
-// largestTables is how many of them a report lists.
+// largestTables is how many tables a report lists.
 const largestTables = 10
 
-// DatabaseReport says how large the database is, and how its connections are used.
+// DatabaseReport returns the size of the database and the use of its connections.
 func (s *Store) DatabaseReport(ctx context.Context) (r system.Database, err error) {
 	err = s.db.QueryRow(ctx, `
 		SELECT current_setting('server_version'), pg_database_size(current_database()),

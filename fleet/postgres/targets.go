@@ -31,15 +31,14 @@ var insertDeployments = `
 		FROM added)
 	SELECT wave, state = 'skipped' AS skipped, count(*) AS count FROM added GROUP BY 1, 2`
 
-// An addedTargets is how many deployments of a wave came into the table.
+// An addedTargets is the number of deployments added to a wave.
 type addedTargets struct {
 	Wave    int
 	Skipped bool
 	Count   int
 }
 
-// insertTargets adds deployments to a campaign. Devices that have one in it are
-// left out.
+// insertTargets adds deployments to a campaign. Devices that already have one in it are left out.
 func insertTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, targets []campaign.Deployment) (
 	added []addedTargets, total int, err error) {
 	images := slices.Compact(slices.Sorted(func(yield func(string) bool) {
@@ -85,7 +84,7 @@ func targetRows(targets []campaign.Deployment) []deploymentRow {
 func (s *Store) AddTargets(ctx context.Context, campaign uuid.UUID, targets []campaign.Deployment) (total int,
 	err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		// The row is taken first, so that two who add to a campaign take turns.
+		// The row is locked first, so concurrent additions to a campaign wait for each other.
 		if err := changeOne(ctx, tx, `UPDATE campaigns SET targets = targets WHERE id = $1`, campaign); err != nil {
 			return err
 		}
@@ -101,7 +100,7 @@ func (s *Store) AddTargets(ctx context.Context, campaign uuid.UUID, targets []ca
 	return total, nil
 }
 
-// countTargets adds to the sizes of a campaign and its waves.
+// countTargets increases the sizes of a campaign and its waves.
 func countTargets(ctx context.Context, tx pgx.Tx, campaign uuid.UUID, added []addedTargets) error {
 	for _, a := range added {
 		column := "targets"

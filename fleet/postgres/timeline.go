@@ -17,19 +17,18 @@ import (
 
 var _ fleet.TimelineStore = (*Store)(nil)
 
-// A timelineSource reads one table for time lines. The columns are key, at, kind,
-// ref, code, params, actor_kind and actor_name. The placeholders of its text are
-// replaced by arguments: {device}, {key} and {at}, before which entries lie; {in}
-// by the condition of the scope, and {name} by the name of a campaign as the scope
-// lets it be known. Each source reads at most {limit} rows along an index that
-// begins with the device.
+// A timelineSource reads one table for time lines. The columns are key, at, kind, ref, code,
+// params, actor_kind and actor_name. Arguments replace the placeholders of its text: {device},
+// {key} and {at}, before which entries lie; {in}, the condition of the scope; and {name}, the
+// name of a campaign as far as the scope permits it. Each source reads at most {limit} rows along
+// an index that begins with the device.
 type timelineSource struct {
 	kinds []fleet.TimelineKind
 	sql   string
-	scope func(*where, context.Context) // nil: the device itself is in the scope
+	scope func(*where, context.Context) // nil: the scope of the device suffices
 }
 
-// What a source has that is not ordered by a version 7 id.
+// keyed returns the key of a row that is not ordered by a version 7 id.
 func keyed(at, source, n string) string { return "timeline_key(" + at + ", " + source + ", " + n + ")" }
 
 func before(at, key string) string { return at + " < {at} AND " + key + " < {key}" }
@@ -138,13 +137,13 @@ var timelineSources = []timelineSource{
 		ORDER BY 1 DESC LIMIT {limit}`},
 }
 
-// timelineEnd is a key after all others, and a time after all others.
+// These are a key and a time after all others.
 var (
 	timelineEnd     = uuid.Max
 	timelineEndTime = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// changeScope leaves out changes of the configuration from those who may not read it.
+// changeScope leaves out changes of the configuration if the principal may not read it.
 func (w *where) changeScope(ctx context.Context) {
 	if fleet.ToolScopeOf(ctx) == nil {
 		return
@@ -266,7 +265,7 @@ func timelineQuery(ctx context.Context, f fleet.TimelineFilter) (sql string, arg
 		w.args, limit, nil
 }
 
-// severalOfSource reports whether the kind's source has others, too.
+// severalOfSource reports whether the kind's source also has other kinds.
 func severalOfSource(k fleet.TimelineKind) bool {
 	return slices.ContainsFunc(timelineSources, func(s timelineSource) bool {
 		return len(s.kinds) > 1 && slices.Contains(s.kinds, k)

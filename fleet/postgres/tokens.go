@@ -28,7 +28,7 @@ func (s *Store) CreateToken(ctx context.Context, by fleet.Principal, t operator.
 	})
 }
 
-// scopeColumns are a scope as its columns keep it.
+// scopeColumns returns the column values of a scope.
 func scopeColumns(s *fleet.Scope) (filter string, rest fleet.Role, tools []string) {
 	if s == nil {
 		return "", "", []string{}
@@ -86,8 +86,7 @@ func (s *Store) Tokens(ctx context.Context) ([]operator.Token, error) {
 	return list, nil
 }
 
-// TokenByHash finds a token by the SHA-256 of its secret, also a revoked or
-// expired one.
+// TokenByHash finds a token by the SHA-256 of its secret, even if it is revoked or expired.
 func (s *Store) TokenByHash(ctx context.Context, hash []byte) (operator.Token, error) {
 	rows, _ := s.db.Query(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = $1`, hash)
 	t, err := pgx.CollectExactlyOneRow(rows, toToken)
@@ -97,14 +96,14 @@ func (s *Store) TokenByHash(ctx context.Context, hash []byte) (operator.Token, e
 	return t, nil
 }
 
-// RevokeToken ends a token. One that is revoked already keeps its time.
+// RevokeToken revokes a token. A token that is already revoked keeps its time of revocation.
 func (s *Store) RevokeToken(ctx context.Context, by fleet.Principal, id uuid.UUID, at time.Time) error {
 	return s.audited(ctx, by, "token.revoke", id.String(), nil, func(tx pgx.Tx) error {
 		return changeOne(ctx, tx, `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, at)
 	})
 }
 
-// TouchToken notes when a token was last used.
+// TouchToken records when a token was last used.
 func (s *Store) TouchToken(ctx context.Context, id uuid.UUID, at time.Time) error {
 	if err := changeOne(ctx, s.db, `UPDATE tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1`, id,
 		at); err != nil {

@@ -28,7 +28,7 @@ func (s *Store) ToolPins(ctx context.Context) ([]policy.ToolPin, error) {
 	return list, nil
 }
 
-// SaveToolPin stores a pin, in place of one that the tool has.
+// SaveToolPin stores a pin, replacing the tool's previous one.
 func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.ToolPin, device fleet.DeviceID) error {
 	detail := map[string]any{"digest": hex.EncodeToString(p.Digest[:]), "device": device}
 	return s.audited(ctx, by, "tool_pin.save", p.Tool, detail, func(tx pgx.Tx) error {

@@ -13,8 +13,8 @@ import (
 
 var _ upstream.AccountStore = (*Store)(nil)
 
-// UpstreamAccount returns what a voice server's OTA address answered for a device,
-// or [fleet.ErrNotFound].
+// UpstreamAccount returns the stored answer of a voice server's OTA address for a device, or
+// [fleet.ErrNotFound].
 func (s *Store) UpstreamAccount(ctx context.Context, server uuid.UUID, device fleet.DeviceID) (upstream.Account,
 	error) {
 	rows, _ := s.db.Query(ctx, `
@@ -28,7 +28,7 @@ func (s *Store) UpstreamAccount(ctx context.Context, server uuid.UUID, device fl
 	return a, nil
 }
 
-// SaveUpstreamAccount stores what a voice server's OTA address answered.
+// SaveUpstreamAccount stores an answer of a voice server's OTA address.
 func (s *Store) SaveUpstreamAccount(ctx context.Context, a upstream.Account) error {
 	_, err := s.db.Exec(ctx, `
 		INSERT INTO upstream_accounts (upstream_id, device_id, ota_url, client_id, url, token, code, message, challenge,

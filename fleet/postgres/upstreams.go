@@ -36,8 +36,7 @@ func (r upstreamRow) upstream() upstream.Server {
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt}
 }
 
-// Upstreams returns the voice servers in their order, and the version of the
-// table, as of one moment.
+// Upstreams returns the voice servers in order, and the version of the table, in one snapshot.
 func (s *Store) Upstreams(ctx context.Context) (list []upstream.Server, version int64, err error) {
 	err = pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
@@ -65,8 +64,8 @@ func (s *Store) UpstreamVersion(ctx context.Context) (version int64, err error) 
 	return version, nil
 }
 
-// changeUpstreams makes a change of the table and its next version, if it has the
-// version that the change was made from.
+// changeUpstreams changes the table and increments its version, if the current version is the one
+// that the change is based on.
 func (s *Store) changeUpstreams(ctx context.Context, by fleet.Principal, version int64, action string,
 	u upstream.Server, change func(pgx.Tx) error) error {
 	return s.audited(ctx, by, action, u.ID.String(), u.Detail(), func(tx pgx.Tx) error {
@@ -123,7 +122,7 @@ func (s *Store) DeleteUpstream(ctx context.Context, by fleet.Principal, version 
 	})
 }
 
-// OrderUpstreams gives the voice servers their positions.
+// OrderUpstreams stores the positions of the voice servers.
 func (s *Store) OrderUpstreams(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID,
 	moved upstream.Server) error {
 	return s.changeUpstreams(ctx, by, version, "upstream.move", moved, func(tx pgx.Tx) error {

@@ -14,9 +14,9 @@ import (
 
 var _ telemetry.VitalsStore = (*Store)(nil)
 
-// What a device reports of its start: the number of its boots went up, or is the
-// first that is known. It takes the place of what its boot poll proved of the same
-// start. device_vitals is read as it was before the statement.
+// A report shows a start of the device if its number of boots increased, or is the first one
+// known. The report replaces the restart that the boot poll proved for the same start. The
+// statement reads device_vitals as it was before it.
 const saveVitals = `
 	WITH u AS (SELECT * FROM unnest($1::text[], $2::timestamptz[], $3::bool[], $4::bool[], $5::text[], $6::bigint[],
 			$7::jsonb[], $8::bigint[]) AS u (id, at, safe_mode, core_dump, vitals, boots, started, up_ms)),
@@ -39,7 +39,7 @@ const saveVitals = `
 		core_dump = excluded.core_dump, vitals = excluded.vitals
 	WHERE device_vitals.at <= excluded.at`
 
-// SaveVitals keeps the newer of what it is given and what it has.
+// SaveVitals stores the newer of the given and the stored vitals.
 func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]telemetry.Vitals) error {
 	ids := slices.Sorted(maps.Keys(latest)) // statements that lock devices do so in this order
 	documents := make([]string, len(ids))
@@ -59,7 +59,7 @@ func (s *Store) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]teleme
 	return nil
 }
 
-// startOf is what a report says of the device's latest start, for its time line.
+// startOf returns the part of a report about the device's latest start, for its time line.
 func startOf(v telemetry.Vitals) *string {
 	r := fleet.Because(fleet.TimelineRestarted, "reset_reason", v.ResetReason, "boots", v.Boots, "version", v.Version)
 	if v.Crashes > 0 {
@@ -87,8 +87,8 @@ func (s *Store) Vitals(ctx context.Context, id fleet.DeviceID) (v telemetry.Vita
 
 const vitalsPointColumns = `at, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted, device_id`
 
-// What two parts of a step come to is [telemetry.VitalsPoint.Merge] in SQL; p is
-// what is stored.
+// mergeVitalsPoints merges two parts of a step, the SQL equivalent of
+// [telemetry.VitalsPoint.Merge]; p is the stored row.
 const mergeVitalsPoints = `
 	ON CONFLICT (at, device_id) DO UPDATE SET
 		beats = p.beats + excluded.beats,
@@ -109,8 +109,8 @@ const addVitalsPoints = `
 	SELECT * FROM unnest($1::timestamptz[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[],
 		$9::real[], $10::smallint[], $11::bool[], $12::text[])` + mergeVitalsPoints
 
-// AddVitalsPoints stores steps, or parts of them: a step that is there already
-// is merged with.
+// AddVitalsPoints stores steps or parts of them. It merges a part with the step that is already
+// stored.
 func (s *Store) AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]telemetry.VitalsPoint) error {
 	list := vitalsRows(points)
 	_, err := s.db.Exec(ctx, addVitalsPoints,
@@ -137,8 +137,8 @@ type vitalsRow struct {
 	telemetry.VitalsPoint
 }
 
-// vitalsRows returns each step of a device once, in the order of the table's key:
-// an upsert cannot merge two rows of the same statement.
+// vitalsRows returns each step of a device once, in the order of the table's key, because an
+// upsert cannot merge two rows of the same statement.
 func vitalsRows(points map[fleet.DeviceID][]telemetry.VitalsPoint) []vitalsRow {
 	var rows []vitalsRow
 	for _, id := range slices.Sorted(maps.Keys(points)) {

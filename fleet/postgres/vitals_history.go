@@ -11,10 +11,9 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// selectVitalsHistory reads both tables: points from before the roll-up, $6,
-// are hours. Steps are named one by one, since their table is in the order of
-// time and then of devices. A start between two steps shows by what the device
-// counts.
+// selectVitalsHistory reads both tables: points from before the roll-up, $6, are hours. Steps are
+// listed one by one, since their table is ordered by time and then by device. The device's
+// counters show a start between two steps.
 const selectVitalsHistory = `
 	WITH points AS (
 		SELECT p.at, p.beats, p.heap_free, p.heap_min, p.heap_largest, p.uptime, p.reconnects, p.boots, p.temperature,
@@ -38,7 +37,7 @@ const selectVitalsHistory = `
 	) steps
 	WHERE true`
 
-// sumOfVitals is what points of one device come to over a longer step.
+// sumOfVitals aggregates the points of one device over a longer step.
 const sumOfVitals = `sum(beats)::int AS beats,
 	coalesce(min(nullif(heap_free, 0)), 0) AS heap_free, coalesce(min(nullif(heap_min, 0)), 0) AS heap_min,
 		coalesce(min(nullif(heap_largest, 0)), 0) AS heap_largest,
@@ -46,15 +45,15 @@ const sumOfVitals = `sum(beats)::int AS beats,
 	max(temperature) AS temperature, min(rssi) AS rssi,
 	bool_or(restarted) OR (min(nullif(boots, 0)) < max(boots)) IS TRUE AS restarted`
 
-// vitalsStepsSeen is how far back steps of five minutes are looked for: a few
-// days more than they are kept, in case the roll-up is late.
+// vitalsStepsSeen is how far back steps of five minutes are searched: a few days longer than they
+// are kept, in case the roll-up is late.
 const vitalsStepsSeen = telemetry.VitalsStepsKept + 4*24*time.Hour
 
-// VitalsHistory returns points in steps of at least step, oldest first; of what
-// is older than [telemetry.VitalsStepsKept] there are hours.
+// VitalsHistory returns points at intervals of at least step, oldest first. For times before
+// [telemetry.VitalsStepsKept] there are only hours.
 func (s *Store) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
 	[]telemetry.VitalsPoint, error) {
-	since = since.UTC().Truncate(step) // so that steps begin at the same times, whenever it is asked
+	since = since.UTC().Truncate(step) // steps begin at the same times for every query
 	scoped, args := scopedTo(ctx, "$1", cleanText(string(id)), since, until.UTC(), step, telemetry.VitalsStep,
 		time.Now().Add(-vitalsStepsSeen))
 	rows, _ := s.db.Query(ctx, selectVitalsHistory+scoped+` ORDER BY bin`, args...)
@@ -74,7 +73,7 @@ func scanVitalsPoint(row pgx.CollectableRow) (telemetry.VitalsPoint, error) {
 	return p, err
 }
 
-// ensureVitalsPartitions makes the partitions of the days to come.
+// ensureVitalsPartitions creates the partitions of the coming days.
 func (s *Store) ensureVitalsPartitions(ctx context.Context, now time.Time) (made int, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT ensure_vitals_partitions($1)`, now).Scan(&made); err != nil {
 		return 0, fmt.Errorf("make partitions of vitals: %w", domainError(err))
@@ -82,8 +81,8 @@ func (s *Store) ensureVitalsPartitions(ctx context.Context, now time.Time) (made
 	return made, nil
 }
 
-// dropVitals removes the history from before the cutoff: whole days, and what
-// lies in the default partition.
+// dropVitals removes the history before the cutoff: whole days, and the rows in the default
+// partition.
 func (s *Store) dropVitals(ctx context.Context, cutoff time.Time) (removed int64, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT drop_vitals_before($1)`, cutoff).Scan(&removed); err != nil {
 		return 0, fmt.Errorf("drop old partitions of vitals: %w", domainError(err))

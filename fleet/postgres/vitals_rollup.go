@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// hoursOfVitals moves points into the table of hours. They may meet an hour
-// that is there: points that came late.
+// hoursOfVitals moves points into the table of hours. It merges late points with an hour that is
+// already there.
 const hoursOfVitals = `
 	INSERT INTO vitals_hours AS p (` + vitalsPointColumns + `)
 	SELECT at, beats, heap_free, heap_min, heap_largest, uptime, reconnects, boots, temperature, rssi, restarted, device_id
@@ -23,9 +23,9 @@ const hoursOfVitals = `
 		ORDER BY device_id, date_trunc('hour', at, 'UTC')
 	) hours` + mergeVitalsPoints
 
-// RollUpVitals makes hours of the steps that are older than
-// [telemetry.VitalsStepsKept], whole days at a time, and reports how many days.
-// What is moved is gone from where it was: cut short, it goes on where it was.
+// RollUpVitals converts the steps that are older than [telemetry.VitalsStepsKept] to hours, whole
+// days at a time, and reports how many days. Moved steps are deleted, so an interrupted run
+// resumes where it stopped.
 func (s *Store) RollUpVitals(ctx context.Context, now time.Time) (days int, err error) {
 	cutoff := now.Add(-telemetry.VitalsStepsKept).UTC().Truncate(24 * time.Hour)
 	for ; err == nil; days++ {
@@ -43,9 +43,9 @@ func (s *Store) RollUpVitals(ctx context.Context, now time.Time) (days int, err 
 	return days, nil
 }
 
-// rollUpDay replaces the oldest day of steps before the cutoff by its hours, or
-// returns [pgx.ErrNoRows]. Readers wait for the end only, and for 2 s at most:
-// the next run is soon enough.
+// rollUpDay replaces the oldest day of steps before the cutoff by its hours, or returns
+// [pgx.ErrNoRows]. Readers wait only for its end, and for at most 2 s; otherwise the day is left
+// to the next run.
 func rollUpDay(ctx context.Context, tx pgx.Tx, cutoff time.Time) error {
 	var part string
 	var day time.Time

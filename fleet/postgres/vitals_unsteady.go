@@ -11,14 +11,14 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// UnsteadyVitals returns the vitals of those among the devices that are in safe
-// mode, or have crashed since they last stayed up. It reads a row per device:
-// the column has no index, which every heartbeat would have to keep.
+// UnsteadyVitals returns the vitals of those of the devices that are in safe mode, or have
+// crashed since they last stayed up. It reads a row per device: the column has no index, since
+// every heartbeat would have to update it.
 func (s *Store) UnsteadyVitals(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
 	return s.vitalsOf(ctx, ids, `((vitals->>'safe_mode')::boolean OR (vitals->>'crashes')::bigint > 0)`)
 }
 
-// VitalsOf returns the latest vitals of those among the devices that ever reported any.
+// VitalsOf returns the latest vitals of those of the devices that have reported any.
 func (s *Store) VitalsOf(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]telemetry.Vitals, error) {
 	return s.vitalsOf(ctx, ids, "true")
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Times of a [Watch].
+// Intervals of a [Watch].
 const (
 	watchEvery   = time.Second
-	watchTimeout = 2 * time.Second // a database that takes longer for nothing hangs
+	watchTimeout = 2 * time.Second // a database that takes longer for an empty statement hangs
 )
 
-// A Watch knows whether the database answers. It asks over a connection that no
-// other work holds up; its goroutine is [Watch.Run].
+// A Watch checks whether the database answers. It uses a separate connection that no other work
+// delays; its goroutine is [Watch.Run].
 type Watch struct {
 	config *pgx.ConnConfig
 	log    *slog.Logger
-	since  atomic.Int64 // in milliseconds of Unix time; 0 while it answers
+	since  atomic.Int64 // in milliseconds of Unix time; 0 while the database answers
 }
 
 // NewWatch returns a watch over the pool's database.
@@ -31,7 +31,7 @@ func NewWatch(pool *pgxpool.Pool, log *slog.Logger) *Watch {
 	return &Watch{config: config, log: log}
 }
 
-// Away is since when the database has not answered; zero while it does.
+// Away returns the time since which the database has not answered; zero while it does.
 func (w *Watch) Away() time.Time {
 	if ms := w.since.Load(); ms != 0 {
 		return time.UnixMilli(ms)
@@ -39,7 +39,7 @@ func (w *Watch) Away() time.Time {
 	return time.Time{}
 }
 
-// Run asks the database each second until ctx ends.
+// Run queries the database each second until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	var conn *pgx.Conn
 	defer func() { w.close(conn) }()

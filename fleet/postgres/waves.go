@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// In the way of a deployment d are others of its device: active ones, and
-// queued ones of open campaigns unless the campaign ($5) takes devices over.
+// A deployment d is blocked by others of its device: active ones, and queued ones of open
+// campaigns unless the campaign ($5) takes devices over.
 var openWave = `
 	WITH pending AS MATERIALIZED (
 		SELECT d.id, d.device_id, d.attempt, (
@@ -50,10 +50,10 @@ var openWave = `
 			'{"skip": "superseded"}' FROM taken)
 	SELECT ` + deploymentColumns + ` FROM opened d WHERE state = 'queued' ORDER BY d.device_id`
 
-// OpenWave turns the pending deployments of a wave to queued, and returns them.
-// Those whose device is active or queued in another open campaign become
-// skipped (busy); if the plan supersedes, those that wait in other campaigns,
-// queued or pending, become canceled instead (superseded).
+// OpenWave changes the pending deployments of a wave to queued, and returns them. Those whose
+// device is active or queued in another open campaign become skipped (busy). If the plan
+// supersedes, those that wait in other campaigns, queued or pending, become canceled instead
+// (superseded).
 func (s *Store) OpenWave(ctx context.Context, c *campaign.Campaign, wave int, at time.Time) ([]campaign.Deployment,
 	error) {
 	name := ""

@@ -17,11 +17,11 @@ import (
 
 var _ webhook.Store = (*Store)(nil)
 
-// An Outbox queues deliveries in the transaction of what they report.
+// An Outbox queues deliveries in the transaction of the change that they report.
 type Outbox func(ctx context.Context, tx pgx.Tx, jobs []webhook.Job) error
 
-// SetOutbox sets where deliveries are queued; without one there are none. Call it
-// before the store is used.
+// SetOutbox sets where deliveries are queued; without it none are. It must be called before the
+// store is used.
 func (s *Store) SetOutbox(o Outbox) { s.outbox = o }
 
 // publish queues an event about an approval for each webhook that wants it.
@@ -75,8 +75,8 @@ func toWebhook(row pgx.CollectableRow) (webhook.Webhook, error) {
 	return w, err
 }
 
-// webhookDetail is a webhook as audit entries have it: of its address the host,
-// since viewers read them.
+// webhookDetail returns the detail of a webhook's audit entries. It contains only the host of the
+// address, since viewers can read the entries.
 func webhookDetail(w webhook.Webhook) map[string]any {
 	_, host, _ := strings.Cut(w.Shown, "://")
 	host, _, _ = strings.Cut(host, "/")
@@ -132,7 +132,7 @@ func (s *Store) DeleteWebhook(ctx context.Context, by fleet.Principal, id uuid.U
 	})
 }
 
-// SealWebhooks seals the addresses that are stored open, and reports how many.
+// SealWebhooks seals the addresses that are stored unencrypted, and reports how many.
 func (s *Store) SealWebhooks(ctx context.Context,
 	seal func(id uuid.UUID, url string) (shown string, address []byte)) (n int, err error) {
 	type open struct {
@@ -161,7 +161,7 @@ func (s *Store) SealWebhooks(ctx context.Context,
 	return n, nil
 }
 
-// SetWebhookDelivery notes the outcome of the last attempt.
+// SetWebhookDelivery stores the outcome of the latest attempt.
 func (s *Store) SetWebhookDelivery(ctx context.Context, id uuid.UUID, d webhook.Delivery) error {
 	err := changeOne(ctx, s.db, `
 		UPDATE webhooks SET last_event = $2, last_at = $3, last_status = $4, last_code = $5, last_params = $6::json

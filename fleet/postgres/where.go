@@ -12,7 +12,7 @@ type where struct {
 	args  []any
 }
 
-// arg takes a value and returns its placeholder.
+// arg adds a value and returns its placeholder.
 func (w *where) arg(v any) string {
 	w.args = append(w.args, v)
 	return "$" + strconv.Itoa(len(w.args))
@@ -26,14 +26,14 @@ func (w *where) and(cond string, values ...any) {
 	w.conds = append(w.conds, cond)
 }
 
-// andText adds a condition on a text unless it is empty.
+// andText adds a condition on a text unless the text is empty.
 func (w *where) andText(cond, value string) {
 	if value != "" {
 		w.and(cond, cleanText(value))
 	}
 }
 
-// String is the whole clause; without conditions it is empty.
+// String returns the whole clause; without conditions it is empty.
 func (w *where) String() string {
 	if len(w.conds) == 0 {
 		return ""
@@ -41,5 +41,5 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.conds, " AND ")
 }
 
-// likeEscaper takes the meaning from what LIKE would read as wildcards.
+// likeEscaper escapes the wildcards of LIKE.
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
