@@ -17,8 +17,8 @@ const (
 	activateRetry = 10 * time.Second // after anything else but 200
 )
 
-// activate shows the code and asks up to ten times whether somebody has
-// claimed it (1.5). There is no MQTT in this time.
+// activate shows the code and polls up to ten times whether somebody has claimed it (1.5).
+// Meanwhile there is no MQTT.
 func (d *Device) activate(ctx context.Context, saw answer) {
 	if d.Code() != saw.code {
 		d.setCode(saw.code)
@@ -42,8 +42,8 @@ func (d *Device) activate(ctx context.Context, saw answer) {
 	}
 }
 
-// askActivated posts to /activate and returns the status, or 0 if there is no
-// challenge, and so no request, or no answer.
+// askActivated posts to /activate and returns the status. It returns 0 if there is no challenge,
+// and so no request, or no answer.
 func (d *Device) askActivated(ctx context.Context, challenge string) int {
 	if challenge == "" {
 		return 0
@@ -71,11 +71,11 @@ func signedActivation(serial, challenge string, key []byte) string {
 		serial, challenge, hex.EncodeToString(mac.Sum(nil)))
 }
 
-// fuseKey is eFuse key 0.
+// fuseKey returns eFuse key 0.
 func (d *Device) fuseKey() []byte { return digest(d.fleet.options.Seed, "fuse key", d.id.mac) }
 
-// FuseKey is what its maker burnt into the device's fuses: its serial number
-// and the key to prove it with. Most boards have neither.
+// FuseKey returns the contents of the device's fuses as burnt by its maker: the serial number and
+// the key to prove it. Most boards have neither.
 func (d *Device) FuseKey() (serial string, key []byte) {
 	if d.id.serial == "" {
 		return "", nil

@@ -7,10 +7,9 @@ import (
 	"math/rand/v2"
 )
 
-// AppImage makes an app image that the devices of a board accept, of about the
-// given size in bytes and with real layout, checksum and hash, but nothing to
-// run inside. Of a version that new devices run it carries their very build, so
-// that they can be taken back to it.
+// AppImage creates an app image that the devices of a board accept, of about the given size in
+// bytes and with real layout, checksum and hash, but without runnable code. For a version that
+// new devices run it contains their exact build, so they can be returned to it.
 func AppImage(boardName, version string, size int) ([]byte, error) {
 	b, err := boardByName(boardName)
 	if err != nil {
@@ -32,7 +31,7 @@ func AppImage(boardName, version string, size int) ([]byte, error) {
 	return sealed(image), nil
 }
 
-// appHeader is the image header and the first segment's.
+// appHeader returns the headers of the image and its first segment.
 func appHeader(chipID uint16, payload uint32) []byte {
 	h := make([]byte, 32)
 	h[0], h[1], h[2], h[3] = 0xE9, 1, 2, 0x4F
@@ -60,7 +59,7 @@ func appDescriptor(version, compiled, idf string, elf []byte) []byte {
 	return d
 }
 
-// filler is the same for the same build, and does not compress.
+// filler returns bytes that are equal for equal builds and do not compress.
 func filler(seed []byte, n int) []byte {
 	r := rand.NewChaCha8([32]byte(seed))
 	out := make([]byte, n)
@@ -68,7 +67,7 @@ func filler(seed []byte, n int) []byte {
 	return out
 }
 
-// sealed adds checksum and hash to header and segments.
+// sealed appends checksum and hash to header and segments.
 func sealed(image []byte) []byte {
 	xor := byte(0xEF)
 	for _, b := range image[32:] {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// The audio of a conversation (6): packets of a header of 16 bytes, which is the
-// initial counter block of AES-128-CTR, and one encrypted frame of Opus. What a
-// device says is a script; see [Options.Speech].
+// The audio of a conversation (6): packets of a header of 16 bytes, which is the initial counter
+// block of AES-128-CTR, and one encrypted Opus frame. A device's speech is a script; see
+// [Options.Speech].
 
 const (
 	audioHeader   = 16
@@ -34,8 +34,8 @@ type audioChannel struct {
 	heard uint32 // highest sequence number received
 }
 
-// openAudio opens the channel that a valid hello names, if there is anything to
-// say. Its goroutines end when the channel is closed.
+// openAudio opens the channel that a valid hello names, if there is a script. Its goroutines end
+// when the channel is closed.
 func (d *Device) openAudio(udp value) audioLine {
 	if d.fleet.options.Speech == nil {
 		return nil
@@ -74,7 +74,7 @@ func (a *audioChannel) say(n int, at time.Duration, frame []byte) error {
 	return err
 }
 
-// speak says the script, a frame at a time, as the microphone delivers them.
+// speak sends the script a frame at a time, as the microphone delivers them.
 func (d *Device) speak(a audioLine) {
 	every, toc := boardFrame, byte(11<<3) // SILK, wide band, 60 ms, mono
 	if d.board.software {
@@ -96,7 +96,7 @@ func (d *Device) speak(a audioLine) {
 	}
 }
 
-// listenTo plays what comes, until the channel is closed.
+// listenTo plays the received frames until the channel is closed.
 func (d *Device) listenTo(a *audioChannel) {
 	b := make([]byte, 1500)
 	for {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A network is how a board reaches the server; it shapes the boot poll (1.3).
+// A network is a board's kind of network connection; it shapes the boot poll (1.3).
 type network uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	cellular
 )
 
-// A chip as its SDK names and numbers it.
+// A chip describes a chip with the SDK's names and numbers.
 type chip struct {
 	name    string // chip_model_name
 	model   int    // chip_info.model
@@ -43,8 +43,8 @@ type screen struct {
 	mono          bool
 }
 
-// A board is what all devices of one build variant share. Boards are built
-// once and never change, so that ten thousand devices cost nothing here.
+// A board is the common part of all devices of one build variant. Boards are built once and never
+// change, so ten thousand devices cost nothing here.
 type board struct {
 	name       string
 	chip       chip
@@ -59,7 +59,7 @@ type board struct {
 	camera     bool
 	battery    bool
 	serial     bool // has a serial number in eFuse
-	software   bool // no board, but a program that plays one
+	software   bool // not a board, but a program that simulates one
 	own        []*tool
 
 	tools    []*tool
@@ -87,7 +87,7 @@ func boardByName(name string) (*board, error) {
 	return nil, fmt.Errorf("board %q is unknown; known are %s", name, strings.Join(BoardNames(), ", "))
 }
 
-// equip gives b its tools in the firmware's order: common, own, user-only.
+// equip sets b's tools in the firmware's order: common, own, user-only.
 func (b *board) equip() *board {
 	all := append(commonTools(b), b.own...)
 	all = append(all, userTools(b)...)
@@ -116,7 +116,7 @@ func (b *board) partition(label string) *partition {
 	return nil
 }
 
-// slots are the labels of the slots that an image can run from, OTA or not.
+// slots returns the labels of the slots that an image can run from, OTA or not.
 func (b *board) slots() (labels []string) {
 	for _, p := range b.partitions {
 		if p.isSlot() {
@@ -126,7 +126,7 @@ func (b *board) slots() (labels []string) {
 	return labels
 }
 
-// A build is a firmware as it reports itself. Devices share it.
+// A build is a firmware as it identifies itself. Devices share it.
 type build struct {
 	version  string
 	compiled string // not ISO 8601: "Aug  8 2026T08:33:45Z"
@@ -134,7 +134,7 @@ type build struct {
 	elf      string // app_elf_sha256, hex
 }
 
-// released are the versions that a new fleet runs, oldest first.
+// released lists the versions that a new fleet runs, oldest first.
 var released = []build{
 	{version: "2.2.4", compiled: "Feb  6 2026T10:12:31Z", idf: "v5.5.2"},
 	{version: "2.2.6", compiled: "Mar 20 2026T09:47:02Z", idf: "v5.5.2"},
@@ -143,7 +143,7 @@ var released = []build{
 	{version: "2.4.2", compiled: "Aug  8 2026T08:33:45Z", idf: "v6.0.2"},
 }
 
-// releases are the builds of one board: same versions, other hashes.
+// releases returns the builds of one board: same versions, other hashes.
 func (b *board) releases() []*build {
 	var builds []*build
 	for _, r := range released {
@@ -153,7 +153,7 @@ func (b *board) releases() []*build {
 	return builds
 }
 
-// toolset is what the firmware of this version registers on the board.
+// toolset returns the tools that this version of the firmware registers on the board.
 func (b *board) toolset(version string) []*tool {
 	if newer, err := newerVersion(version, "2.3"); err == nil && newer {
 		return b.oldTools

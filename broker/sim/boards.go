@@ -1,7 +1,7 @@
 package sim
 
-// catalogue builds every board once. They are chosen to differ: in chip, flash
-// layout, network, screen and tools.
+// catalogue builds every board once. The boards differ in chip, flash layout, network, screen and
+// tools.
 func catalogue() []*board {
 	all := []*board{
 		{
@@ -31,8 +31,8 @@ func catalogue() []*board {
 			screen: screen{width: 128, height: 64, mono: true}, own: lampTools(),
 		},
 		{
-			// A home-made board whose tools answer with a picture, which no
-			// stock tool does (4.4), and with as much text as asked for.
+			// A home-made board whose tools answer with a picture, which no stock tool does
+			// (4.4), and with text of any requested length.
 			name: "custom-cam-s3", chip: esp32s3, flash: 16 << 20, heap: "7913004", partitions: layout16MB,
 			screen: screen{width: 240, height: 240}, lvgl: true, snapshot: true, backlight: true, camera: true,
 			battery: true, own: append(captureTools(), fileTools()...),
@@ -42,7 +42,7 @@ func catalogue() []*board {
 			screen: screen{width: 320, height: 240}, lvgl: true, snapshot: true, backlight: true, camera: true,
 			own: wifiTools(),
 		},
-		{name: "py-desktop", chip: esp32, partitions: layout4MB, software: true}, // of these it says nothing
+		{name: "py-desktop", chip: esp32, partitions: layout4MB, software: true}, // its poll does not mention these
 	}
 	for _, b := range all {
 		b.equip()
@@ -68,7 +68,7 @@ var layout8MB = []partition{
 	{"assets", 1, 130, 6291456, 2097152},
 }
 
-// layout4MB has one app and no slot to upgrade into.
+// layout4MB has one app and no slot for upgrades.
 var layout4MB = []partition{
 	{"nvs", 1, 2, 36864, 16384},
 	{"phy_init", 1, 1, 53248, 4096},

@@ -35,7 +35,7 @@ type Command struct {
 	ImageSize    int    `default:"1500000" help:"Their size in bytes, about."`
 }
 
-// writeImages makes firmware that the simulated devices take.
+// writeImages creates firmware that the simulated devices accept.
 func (c *Command) writeImages() error {
 	if err := os.MkdirAll(c.Images, 0o755); err != nil {
 		return err
@@ -54,8 +54,8 @@ func (c *Command) writeImages() error {
 	return nil
 }
 
-// Run makes the fleet and runs it until ctx ends, with a line of progress on
-// stderr now and then.
+// Run creates the fleet and runs it until ctx ends, with an occasional line of progress on
+// stderr.
 func (c *Command) Run(ctx context.Context) error {
 	if c.Images != "" {
 		return c.writeImages()
@@ -110,7 +110,7 @@ func (c *Command) printProgress(ctx context.Context, f *Fleet) {
 	}
 }
 
-// String is one line for a person to follow.
+// String returns the counters as one line of text for a person.
 func (s Stats) String() string {
 	line := fmt.Sprintf("sim: %d devices, %d booted, %d connected, %d calls", s.Devices, s.Booted, s.Connected, s.Calls)
 	for _, extra := range []struct {

@@ -10,7 +10,7 @@ import (
 
 const (
 	language   = "en-US"
-	maxMessage = 120 // characters of an alert that the screen keeps
+	maxMessage = 120 // characters of an alert that the screen stores
 )
 
 // A Device is one virtual board. Its methods may be called at any time.
@@ -24,7 +24,7 @@ type Device struct {
 
 	talk chan struct{} // somebody talks to a program; nil on boards
 
-	nvs nvs // survives restarts; touched by one goroutine at a time, see powerCycle
+	nvs nvs // survives restarts; used by one goroutine at a time, see powerCycle
 
 	mu       sync.Mutex // guards all below
 	state    State
@@ -33,7 +33,7 @@ type Device struct {
 	main     *mainTask  // of the running power cycle
 	restarts context.CancelFunc
 	onSocket *socketSettings // of the running power cycle; nil: MQTT
-	setup    chan struct{}   // the device left the network; closed when its Wi-Fi is set up
+	setup    chan struct{}   // made when the device leaves the network; closed when its Wi-Fi is set up
 	session  conversation
 	vision   vision
 	code     string // on the screen while the device waits to be claimed
@@ -41,7 +41,7 @@ type Device struct {
 	job      upgradeJob // survives restarts
 }
 
-// A State is what tools can read and change on a device.
+// A State is the part of a device that tools can read and change.
 type State struct {
 	Volume      int
 	Brightness  int
@@ -54,7 +54,7 @@ type State struct {
 	Message     string  // last alert or text shown
 }
 
-// A Firmware is what a device runs.
+// A Firmware is the firmware that a device runs.
 type Firmware struct {
 	Version   string
 	ElfSHA256 string
@@ -70,8 +70,8 @@ type Call struct {
 	At        time.Time
 }
 
-// vision is where the camera sends pictures; only initialize sets it, and a
-// restart forgets it.
+// vision is the address for the camera's pictures; only initialize sets it, and a restart clears
+// it.
 type vision struct{ url, token string }
 
 func newDevice(f *Fleet, b *board, mac string, index int) *Device {
@@ -94,23 +94,23 @@ func newDevice(f *Fleet, b *board, mac string, index int) *Device {
 	return d
 }
 
-// ID is the MAC address as the device writes it: a0:85:e3:11:22:33.
+// ID returns the MAC address as the device writes it: a0:85:e3:11:22:33.
 func (d *Device) ID() string { return d.id.mac }
 
-// ClientID is the UUID in the Client-Id header of its polls.
+// ClientID returns the UUID in the Client-Id header of its polls.
 func (d *Device) ClientID() string { return d.id.uuid }
 
-// Board is the name of its board.
+// Board returns the name of its board.
 func (d *Device) Board() string { return d.board.name }
 
-// State returns what tools see of the device now.
+// State returns the device's current state.
 func (d *Device) State() State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state
 }
 
-// Firmware returns what the device runs now.
+// Firmware returns the firmware that the device runs now.
 func (d *Device) Firmware() Firmware {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,14 +125,14 @@ func (d *Device) Connected() bool {
 	return d.conn != nil
 }
 
-// Code is the activation code on the screen, or "".
+// Code returns the activation code on the screen, or "".
 func (d *Device) Code() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.code
 }
 
-// Calls are the latest executed calls, oldest first, if they are recorded.
+// Calls returns the latest executed calls, oldest first, if they are recorded.
 func (d *Device) Calls() []Call {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,8 +167,8 @@ func (d *Device) setCode(code string) {
 func (d *Device) stats() *counters  { return &d.fleet.stats }
 func (d *Device) log() *slog.Logger { return d.fleet.log.With("device", d.id.mac) }
 
-// sleep waits as the firmware would, shortened by the fleet's time scale. It
-// reports false when ctx ended first.
+// sleep waits as the firmware would, shortened by the fleet's time scale. It reports false if ctx
+// ended first.
 func (d *Device) sleep(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(d.fleet.scaled(wait))
 	defer timer.Stop()

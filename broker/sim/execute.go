@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// errNoReply is a tool's wish not to be answered.
+// errNoReply is returned by a tool whose call must not be answered.
 var errNoReply = errors.New("no reply")
 
 // execute runs a tool on the main task and queues its answer.
@@ -32,8 +32,8 @@ func (d *Device) execute(ctx context.Context, call Call, t *tool, args []argumen
 	}
 }
 
-// marshal is the result object. A picture stands as JSON inside a string under
-// "image", which is not MCP's form but the firmware's (4.4).
+// marshal returns the result object. A picture is encoded as JSON inside a string under "image",
+// which is not MCP's form but the firmware's (4.4).
 func (r result) marshal() []byte {
 	b := []byte(`{"content":[{"type":"text","text":`)
 	content := r.text
@@ -44,14 +44,14 @@ func (r result) marshal() []byte {
 	return append(appendQuoted(b, content), `}],"isError":false}`...)
 }
 
-// reboot queues the restart first, so the answer behind it is never sent.
+// reboot queues the restart first, so the answer queued after it is never sent.
 func reboot(_ context.Context, d *Device, _ []argument) (result, error) {
 	d.schedule(d.restart)
 	return done(true)
 }
 
-// reconfigureWiFi queues the end of the protocol first, so the answer behind it
-// is never sent.
+// reconfigureWiFi queues the end of the protocol first, so the answer queued after it is never
+// sent.
 func reconfigureWiFi(_ context.Context, d *Device, _ []argument) (result, error) {
 	d.schedule(func(context.Context) { d.leaveNetwork() })
 	return done(true)

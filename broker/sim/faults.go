@@ -11,31 +11,31 @@ import (
 // A FaultKind names one way in which a device misbehaves.
 type FaultKind string
 
-// Faults of everyday work.
+// Faults in normal operation.
 const (
 	FaultSilent    FaultKind = "silent"    // runs a tool call and never answers it
-	FaultSlow      FaultKind = "slow"      // takes the time =2s longer for each call
+	FaultSlow      FaultKind = "slow"      // takes =2s longer for each call
 	FaultDrop      FaultKind = "drop"      // breaks the connection when a call arrives, and does not run it
-	FaultBadJSON   FaultKind = "badjson"   // its SSID holds a quote, which the firmware does not escape
+	FaultBadJSON   FaultKind = "badjson"   // its SSID contains a quote, which the firmware does not escape
 	FaultFlap      FaultKind = "flap"      // loses its connection every =30s
 	FaultNoConnect FaultKind = "noconnect" // polls, but never opens MQTT
 	FaultError     FaultKind = "error"     // answers each tool call with an error
 )
 
-// Faults of an upgrade.
+// Faults in an upgrade.
 const (
-	FaultSilentAccept    FaultKind = "silent-accept"     // takes the order and does nothing: no GET, no answer
-	FaultNoGet           FaultKind = "no-get"            // the download never starts; the late "true" comes
+	FaultSilentAccept    FaultKind = "silent-accept"     // accepts the order and does nothing: no GET, no answer
+	FaultNoGet           FaultKind = "no-get"            // the download never starts; the late "true" is sent
 	FaultCut             FaultKind = "cut"               // the download ends after =50 percent
-	FaultWrongBuild      FaultKind = "wrong-build"       // reports another elf_sha256 than the image has
+	FaultWrongBuild      FaultKind = "wrong-build"       // reports a different elf_sha256 than the image has
 	FaultRollback        FaultKind = "rollback"          // the new image resets before its first poll
 	FaultLateTrue        FaultKind = "late-true"         // refuses the image after the whole download
 	FaultPollWithoutMQTT FaultKind = "poll-without-mqtt" // the new build polls but never opens MQTT
 	FaultMQTTWithoutPoll FaultKind = "mqtt-without-poll" // the new build opens MQTT but its polls are lost
 )
 
-// A Fault gives a share of the fleet a kind of misbehaviour. Which devices
-// have it depends on the seed alone.
+// A Fault gives a share of the fleet a kind of misbehaviour. The seed alone determines which
+// devices have it.
 type Fault struct {
 	Kind    FaultKind
 	Rate    float64       // share of the devices, 0 to 1
@@ -43,7 +43,7 @@ type Fault struct {
 	Percent float64       // of cut (50)
 }
 
-// faultDefaults holds every kind, in the order of the bits of a faultSet.
+// faultDefaults contains every kind, in the order of the bits of a faultSet.
 var faultDefaults = []Fault{
 	{Kind: FaultSilent}, {Kind: FaultSlow, Delay: 2 * time.Second}, {Kind: FaultDrop}, {Kind: FaultBadJSON},
 	{Kind: FaultFlap, Delay: 30 * time.Second}, {Kind: FaultNoConnect}, {Kind: FaultError},
@@ -51,7 +51,7 @@ var faultDefaults = []Fault{
 	{Kind: FaultRollback}, {Kind: FaultLateTrue}, {Kind: FaultPollWithoutMQTT}, {Kind: FaultMQTTWithoutPoll},
 }
 
-// FaultNames lists the kinds that [ParseFaults] knows.
+// FaultNames lists the kinds that [ParseFaults] accepts.
 func FaultNames() []string {
 	var names []string
 	for _, f := range faultDefaults {
@@ -60,11 +60,11 @@ func FaultNames() []string {
 	return names
 }
 
-// ParseFaults reads a list such as "silent:2%,slow=500ms:5%,cut=30:1%".
+// ParseFaults parses a list such as "silent:2%,slow=500ms:5%,cut=30:1%".
 //
-// Each item is name[=value][:rate]. The value is a duration for slow and flap
-// and a percentage for cut; other faults have none. The rate is the share of
-// devices, as 2% or 0.02; without one every device has the fault.
+// Each item is name[=value][:rate]. The value is a duration for slow and flap and a percentage
+// for cut; other faults have none. The rate is the share of devices, as 2% or 0.02; without a
+// rate every device has the fault.
 func ParseFaults(s string) ([]Fault, error) {
 	var faults []Fault
 	for item := range strings.SplitSeq(s, ",") {
@@ -165,7 +165,7 @@ func faultsOf(faults []Fault, seed uint64, mac string) faultSet {
 	return s
 }
 
-// Faults lists what is wrong with the device, in no particular order.
+// Faults lists the device's faults, in no particular order.
 func (d *Device) Faults() []FaultKind {
 	var kinds []FaultKind
 	for i, f := range faultDefaults {

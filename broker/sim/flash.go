@@ -2,8 +2,7 @@ package sim
 
 import "fmt"
 
-// A trial is where an image stands between its installation and its
-// confirmation (7.4).
+// A trial is the state of an image between its installation and its confirmation (7.4).
 type trial uint8
 
 const (
@@ -12,17 +11,17 @@ const (
 	pending         // booted; a reset before a good OTA check rolls it back
 )
 
-// A slot holds an image. Boards without OTA slots have one, called factory.
+// A slot contains an image. Boards without OTA slots have a single slot, called factory.
 type slot struct {
 	label string
 	build *build
 }
 
-// flash is the part of the flash that holds firmware.
+// flash is the part of the flash that contains firmware.
 type flash struct {
 	slots    [2]slot
 	current  int
-	upgraded bool // the running image came by an upgrade, not from the factory
+	upgraded bool // the running image was installed by an upgrade, not at the factory
 	trial    trial
 }
 
@@ -45,7 +44,7 @@ func (d *Device) running() slot {
 	return d.flash.slots[d.flash.current]
 }
 
-// nextSlot is the partition that an upgrade writes to.
+// nextSlot returns the partition that an upgrade writes to.
 func (d *Device) nextSlot() (*partition, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,8 +64,8 @@ func (d *Device) install(b *build) {
 	d.flash.trial, d.flash.upgraded = fresh, true
 }
 
-// startImage is the bootloader's part of a boot. It reports whether it rolled
-// back an image that was not confirmed.
+// startImage performs the bootloader's part of a boot. It reports whether it rolled back an
+// unconfirmed image.
 func (d *Device) startImage() (rolledBack bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +80,7 @@ func (d *Device) startImage() (rolledBack bool) {
 	return false
 }
 
-// confirm is MarkCurrentVersionValid.
+// confirm implements MarkCurrentVersionValid.
 func (d *Device) confirm() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,8 +93,8 @@ func (d *Device) onTrial() bool {
 	return d.flash.trial != confirmed
 }
 
-// newBuildHas reports whether the device has a fault that shows only on a
-// build that came by an upgrade.
+// newBuildHas reports whether the device has a fault that shows only on a build installed by an
+// upgrade.
 func (d *Device) newBuildHas(kind FaultKind) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

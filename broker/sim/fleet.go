@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// DefaultBoards are the boards of a fleet that names none.
+// DefaultBoards are the boards of a fleet whose options name none.
 var DefaultBoards = []string{"bread-compact-wifi", "esp-box-3", "xmini-c3"}
 
 // Options configures a [Fleet]. OTAURL is required; the rest has defaults.
 type Options struct {
-	// OTAURL is where devices poll at boot, as set in a device's Wi-Fi page.
+	// OTAURL is the URL of the devices' boot polls, as set in a device's Wi-Fi page.
 	OTAURL string
-	// Devices is how many there are. Default: 1.
+	// Devices is the number of devices. Default: 1.
 	Devices int
-	// Boards are dealt out in turn; see [BoardNames]. Default: [DefaultBoards].
+	// Boards are assigned in turn; see [BoardNames]. Default: [DefaultBoards].
 	Boards []string
-	// Seed decides addresses, versions and who has which fault.
+	// Seed determines addresses, versions and the devices with faults.
 	Seed uint64
-	// Faults are dealt out by their rates; see [ParseFaults].
+	// Faults are assigned by their rates; see [ParseFaults].
 	Faults []Fault
-	// ConnectRate is how many devices are switched on in a second. Default: 500.
+	// ConnectRate is how many devices are switched on per second. Default: 500.
 	ConnectRate float64
 	// Keepalive, if set, replaces the keepalive that the server sends.
 	Keepalive time.Duration
@@ -40,8 +40,8 @@ type Options struct {
 	// FirstMAC is the address of device 0; the others count up from it.
 	// Default: a locally administered one that depends on the seed.
 	FirstMAC string
-	// TalkEvery is how often somebody talks to a program that plays a board, or to a
-	// device on a WebSocket, for half of that time. Default: only when [Device.Talk] is called.
+	// TalkEvery is how often somebody talks to a program that simulates a board, or to a device
+	// on a WebSocket, for half of that time. Default: only when [Device.Talk] is called.
 	TalkEvery time.Duration
 	// Reports makes the devices report on upgrades, as the included firmware does.
 	Reports bool
@@ -50,13 +50,13 @@ type Options struct {
 	LocalAddrs []string
 	// RecordCalls is how many executed calls each device remembers. Default: 0.
 	RecordCalls int
-	// Speech is the sound that the device with the MAC address says in the nth
-	// frame of a conversation, from 0; nil after the last. Default: no audio flows.
+	// Speech returns the sound of the device with the MAC address in the nth frame of a
+	// conversation, from 0; nil after the last. Default: no audio is sent.
 	Speech func(mac string, n int) []byte
-	// Hear is called with the sound of each frame that a device hears. The bytes
-	// are valid until it returns.
+	// Hear is called with the sound of each frame that a device receives. The bytes are valid
+	// until it returns.
 	Hear func(mac string, sound []byte)
-	// Logger hears of crashes, activation codes and upgrades. Default: none.
+	// Logger receives crashes, activation codes and upgrades. Default: none.
 	Logger *slog.Logger
 }
 
@@ -75,7 +75,7 @@ type Fleet struct {
 	installed map[build]*build
 }
 
-// New makes a fleet. Nothing is switched on before [Fleet.Run].
+// New creates a fleet. Its devices are switched on by [Fleet.Run].
 func New(o Options) (*Fleet, error) {
 	o.setDefaults()
 	if err := o.check(); err != nil {
@@ -85,7 +85,7 @@ func New(o Options) (*Fleet, error) {
 		installed: map[build]*build{}}
 	f.http = newClient(f.dialHTTP)
 	for _, fault := range o.Faults {
-		if fault.Delay == 0 { // a fault made by hand
+		if fault.Delay == 0 { // a fault that ParseFaults did not create
 			fault.Delay = faultDefaults[faultIndex(fault.Kind)].Delay
 		}
 		f.faults[fault.Kind] = fault
@@ -138,7 +138,7 @@ func (o *Options) check() error {
 	return checkFaults(o.Faults)
 }
 
-// build makes the devices, board by board in turn.
+// build creates the devices and assigns the boards in turn.
 func (f *Fleet) build() error {
 	var dealt []*board
 	for _, name := range f.options.Boards {
@@ -162,12 +162,11 @@ func (f *Fleet) build() error {
 // Device returns the device with this index, 0 to Devices-1.
 func (f *Fleet) Device(i int) *Device { return f.devices[i] }
 
-// Len is the number of devices.
+// Len returns the number of devices.
 func (f *Fleet) Len() int { return len(f.devices) }
 
-// Run switches the devices on, at the rate of the options, and lets them live
-// until ctx ends. Each then sends DISCONNECT. When Run returns, no goroutine is
-// left. A fleet runs once.
+// Run switches the devices on, at the rate of the options, and runs them until ctx ends. Each
+// then sends DISCONNECT. All goroutines have ended when Run returns. A fleet runs once.
 func (f *Fleet) Run(ctx context.Context) error {
 	var alive sync.WaitGroup
 	begin := time.Now()
@@ -200,8 +199,8 @@ func (f *Fleet) scaled(wait time.Duration) time.Duration {
 
 func (f *Fleet) fault(kind FaultKind) Fault { return f.faults[kind] }
 
-// shared returns the one copy of a build that devices have installed, so that
-// a whole fleet on one image keeps one description of it.
+// shared returns the single copy of an installed build, so a fleet on one image stores one
+// description of it.
 func (f *Fleet) shared(b *build) *build {
 	f.mu.Lock()
 	defer f.mu.Unlock()

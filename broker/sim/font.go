@@ -8,7 +8,7 @@ const (
 	glyphHeight = 8
 )
 
-// glyphs holds the characters from space to tilde, sixteen to a line.
+// glyphs contains the characters from space to tilde, sixteen to a line.
 var glyphs = mustHex("" +
 	"000000000000005F00000007000700147F147F14242A7F2A12231308646236495620500008070300001C2241000041221C002A1C7F1C2A08083E08080080703000080808080800006060002010080402" +
 	"3E5149453E00427F400072494949462141494D331814127F1027454545393C4A49493141211109073649494936464949291E000014000000403400000008142241141414141400412214080201590906" +
@@ -25,7 +25,7 @@ func mustHex(s string) []byte {
 	return b
 }
 
-// glyph is the dots of a character; what the font lacks shows as a box.
+// glyph returns the dots of a character; a character missing in the font is shown as a box.
 func glyph(r rune) []byte {
 	if r < ' ' || r > '~' {
 		return []byte{0x7f, 0x41, 0x41, 0x41, 0x7f}

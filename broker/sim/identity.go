@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// macPrefix has the bit set that marks an address as given locally, not by a
-// manufacturer, so that no real board is ever mistaken for a virtual one.
+// macPrefix has the bit of locally administered addresses set, so a real board is never mistaken
+// for a virtual one.
 var macPrefix = [3]byte{0x02, 0xf1, 0xee}
 
-// An identity is what names a device for life.
+// An identity is the permanent identity of a device.
 type identity struct {
 	mac    string // a0:85:e3:11:22:33, the Device-Id header
 	uuid   string // the Client-Id header
@@ -28,8 +28,8 @@ func newIdentity(mac string, seed uint64, hasSerial bool) identity {
 	return id
 }
 
-// firstMAC is the address of device 0; the others count up from it. Without a
-// wish it depends on the seed, so that two fleets seldom meet.
+// firstMAC returns the address of device 0; the others count up from it. If wish is empty, it
+// depends on the seed, so two fleets rarely share addresses.
 func firstMAC(wish string, seed uint64) (uint64, error) {
 	if wish == "" {
 		b := append(macPrefix[:], digest(seed, "first mac")[:3]...)
@@ -46,7 +46,7 @@ func macNumber(b []byte) uint64 {
 	return binary.BigEndian.Uint64(append([]byte{0, 0}, b...))
 }
 
-// macAt counts within the lower three bytes, so the prefix stays.
+// macAt counts within the lower three bytes, so the prefix does not change.
 func macAt(first uint64, index int) string {
 	n := first&^0xffffff | (first+uint64(index))&0xffffff
 	b := binary.BigEndian.AppendUint64(nil, n)
@@ -61,7 +61,7 @@ func uuidFor(seed uint64, mac string) string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// digest is the one source of everything that only looks random.
+// digest is the only source of all values that look random.
 func digest(seed uint64, names ...string) []byte {
 	h := sha256.New()
 	_ = binary.Write(h, binary.BigEndian, seed)
@@ -72,7 +72,7 @@ func digest(seed uint64, names ...string) []byte {
 	return h.Sum(nil)
 }
 
-// chance is a number in [0,1) that depends on the seed and the names alone.
+// chance returns a number in [0,1) that depends on the seed and the names alone.
 func chance(seed uint64, names ...string) float64 {
 	return float64(binary.BigEndian.Uint64(digest(seed, names...))>>11) / (1 << 53)
 }

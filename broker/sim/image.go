@@ -13,8 +13,8 @@ import (
 
 const descriptorEnd = 288
 
-// An appImage checks an app image while it streams by (7.1), in constant
-// memory: a thousand devices may download at once.
+// An appImage checks an app image as a stream (7.1), in constant memory: a thousand devices may
+// download at once.
 type appImage struct {
 	chip uint16
 	head []byte // the first 288 bytes: header and app descriptor
@@ -78,7 +78,7 @@ func (a *appImage) feed(p []byte) {
 	}
 }
 
-// nextPart judges the part that just ended and says what follows.
+// nextPart checks the part that just ended and selects the next.
 func (a *appImage) nextPart() error {
 	field := a.field
 	a.field = a.field[:0]
@@ -129,7 +129,7 @@ func (a *appImage) afterSegment() {
 	a.part, a.want = partPadding, (a.seen+16)&^15-a.seen
 }
 
-// finish is what esp_ota_end and the next boot read out of a whole image.
+// finish returns what esp_ota_end and the next boot read from a complete image.
 func (a *appImage) finish() (*build, error) {
 	if a.part != partRest {
 		return nil, fmt.Errorf("image ends early, after %d bytes", a.seen)
@@ -145,7 +145,7 @@ func (a *appImage) finish() (*build, error) {
 	}, nil
 }
 
-// text is a NUL-padded field of the descriptor.
+// text returns a NUL-padded field of the descriptor.
 func (a *appImage) text(at, size int) string {
 	b, _, _ := bytes.Cut(a.head[at:at+size], []byte{0})
 	return string(b)

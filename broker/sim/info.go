@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// systemInfo is the JSON of 1.3: the body of the boot poll, and the answer of
-// self.get_system_info. Put together as the firmware does, with nothing
-// escaped, so that a quote in the SSID breaks it.
+// systemInfo returns the JSON of 1.3: the body of the boot poll, and the answer of
+// self.get_system_info. It is assembled as by the firmware, without escaping, so a quote in the
+// SSID breaks it.
 func (d *Device) systemInfo() string {
 	if d.board.software {
 		return d.softwareInfo()
@@ -39,7 +39,7 @@ func partitionTable(parts []partition) string {
 	return strings.Join(items, ",")
 }
 
-// A link is how the device sees its network. Made-up, but the same each time.
+// A link is the device's connection to its network. Its values are invented but constant.
 type link struct {
 	network network
 	ssid    string
@@ -85,8 +85,8 @@ func (l link) signal() string {
 	return "weak"
 }
 
-// statusJSON is the answer of self.get_device_status (4.5). Unlike the boot
-// poll it goes through cJSON, so it is always valid.
+// statusJSON returns the answer of self.get_device_status (4.5). Unlike the boot poll it goes
+// through cJSON, so it is always valid.
 func (d *Device) statusJSON() string {
 	s := d.State()
 	b := fmt.Appendf(nil, `{"audio_speaker":{"volume":%d},"screen":{`, s.Volume)

@@ -23,7 +23,7 @@ func (v value) isNumber() bool {
 	return len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9')
 }
 
-// text is the string that v holds, or "" if it is no string.
+// text returns the string in v, or "" if v is no string.
 func (v value) text() string {
 	if !v.isString() {
 		return ""
@@ -36,8 +36,8 @@ func (v value) text() string {
 	return s
 }
 
-// number is cJSON's valueint: fractions are cut, and what does not fit a C int
-// becomes its nearest one.
+// number returns cJSON's valueint: fractions are truncated, and a number outside the range of a C
+// int becomes the nearest int.
 func (v value) number() int {
 	f, _ := strconv.ParseFloat(string(v), 64)
 	switch {
@@ -49,8 +49,8 @@ func (v value) number() int {
 	return int(f)
 }
 
-// field is the first member of the object v whose key is name in any case. A
-// key written with escapes is not found; no server writes such.
+// field returns the first member of the object v whose key is name in any case. It does not find
+// a key written with escapes; no server writes one.
 func (v value) field(name string) value {
 	for key, member := range v.members() {
 		if len(key) == len(name)+2 && strings.EqualFold(string(key[1:len(key)-1]), name) {
@@ -125,8 +125,8 @@ func (v value) skipValue(i int) int {
 	return i
 }
 
-// appendQuoted appends s as cJSON prints strings: only the quote, the
-// backslash and control characters are escaped, UTF-8 passes as it is.
+// appendQuoted appends s as cJSON prints strings: only the quote, the backslash and control
+// characters are escaped, UTF-8 is unchanged.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

@@ -12,11 +12,11 @@ type crashError struct{ reason string }
 
 func (e *crashError) Error() string { return "crash: " + e.reason }
 
-// errHang is the dead-lock of the firmware's HTTP client (1.6): the device
-// stays powered and does nothing any more.
+// errHang is the dead-lock of the firmware's HTTP client (1.6): the device stays powered but
+// stops working.
 var errHang = errors.New("answer of 8192 bytes or more: the HTTP client dead-locks")
 
-// live is a device's life: power cycles until ctx ends.
+// live runs a device's power cycles until ctx ends.
 func (d *Device) live(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.powerCycle(ctx)
@@ -24,8 +24,8 @@ func (d *Device) live(ctx context.Context) {
 	}
 }
 
-// powerCycle runs the device from reset to reset. When it returns, no other
-// goroutine works for the device, so what the next cycle finds is settled.
+// powerCycle runs the device from reset to reset. When it returns, no other goroutine works for
+// the device, so the next cycle finds a settled state.
 func (d *Device) powerCycle(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,7 +44,7 @@ func (d *Device) powerCycle(ctx context.Context) {
 	task.stop()
 }
 
-// reset clears what lives in RAM only.
+// reset clears the state in RAM.
 func (d *Device) reset(ctx context.Context, cancel context.CancelFunc) *mainTask {
 	task := &mainTask{ctx: ctx}
 	d.mu.Lock()
@@ -56,8 +56,8 @@ func (d *Device) reset(ctx context.Context, cancel context.CancelFunc) *mainTask
 	return task
 }
 
-// boot goes through the steps of section 1.1 and then stays on MQTT. It
-// returns when the device restarts.
+// boot performs the steps of section 1.1 and then stays on MQTT. It returns when the device
+// restarts.
 func (d *Device) boot(ctx context.Context) error {
 	if d.startImage() {
 		d.stats().rollbacks.Add(1)
@@ -93,8 +93,8 @@ func (d *Device) restart(ctx context.Context) {
 	}
 }
 
-// leaveNetwork ends the session in order and opens the access point at which a
-// person sets up the Wi-Fi.
+// leaveNetwork ends the session cleanly and opens the access point at which a person sets up the
+// Wi-Fi.
 func (d *Device) leaveNetwork() {
 	d.closeChannel()
 	d.mu.Lock()
@@ -106,8 +106,8 @@ func (d *Device) leaveNetwork() {
 	}
 }
 
-// SetUpWiFi is what a person at the device does after it left the network. It
-// does nothing to one that did not leave.
+// SetUpWiFi sets up the Wi-Fi of a device that left the network, as a person would. It has no
+// effect on other devices.
 func (d *Device) SetUpWiFi() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +117,8 @@ func (d *Device) SetUpWiFi() {
 	}
 }
 
-// awaitSetUp keeps a device that left the network away until its Wi-Fi is set
-// up; then it polls and connects, as after a restart.
+// awaitSetUp keeps a device that left the network offline until its Wi-Fi is set up; then it
+// polls and connects, as after a restart.
 func (d *Device) awaitSetUp(ctx context.Context) {
 	d.mu.Lock()
 	setup := d.setup

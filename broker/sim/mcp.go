@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// onMCP is McpServer::ParseMessage (4.1). What it drops gets no answer at all.
+// onMCP implements McpServer::ParseMessage (4.1). Messages that it drops get no answer at all.
 func (d *Device) onMCP(conn serverConn, msg value) {
 	method, params, id := msg.field("method"), msg.field("params"), msg.field("id")
 	if !msg.isObject() || msg.field("jsonrpc").text() != "2.0" || !method.isString() {
@@ -36,8 +36,8 @@ func (d *Device) onMCP(conn serverConn, msg value) {
 	}
 }
 
-// initialize takes where the camera sends its pictures; everything else in the
-// request is ignored (4.2).
+// initialize stores the address for the camera's pictures and ignores everything else in the
+// request (4.2).
 func (d *Device) initialize(id int, params value) {
 	v := params.field("capabilities").field("vision")
 	if url := v.field("url"); url.isString() {
@@ -56,7 +56,7 @@ const (
 	listReserve   = 30 // kept free for the cursor
 )
 
-// listTools is McpServer::GetToolsList (4.3), with its limit and its errors.
+// listTools implements McpServer::GetToolsList (4.3), with its limit and its errors.
 func (d *Device) listTools(id int, params value) {
 	page, next := listPage(d.toolset(), params.field("cursor").text(), params.field("withUserTools").isTrue())
 	if page == nil {
@@ -66,8 +66,8 @@ func (d *Device) listTools(id int, params value) {
 	d.replyResult(id, page)
 }
 
-// listPage is the result that begins with the tool named cursor. A nil page is
-// the firmware's error, about the tool next.
+// listPage returns the result that begins with the tool named cursor. A nil page means the
+// firmware's error, about the tool next.
 func listPage(tools []*tool, cursor string, withUserTools bool) (page []byte, next string) {
 	const head = `{"tools":[`
 	page = append(make([]byte, 0, 2048), head...)
@@ -92,7 +92,7 @@ func listPage(tools []*tool, cursor string, withUserTools bool) (page []byte, ne
 	return append(page, '}'), next
 }
 
-// callTool is McpServer::DoToolCall (4.4): checks at once, execution later.
+// callTool implements McpServer::DoToolCall (4.4): checks at once, execution later.
 func (d *Device) callTool(id int, params value) {
 	name, args := params.field("name"), params.field("arguments")
 	switch {
@@ -136,8 +136,8 @@ func (d *Device) replyResult(id int, result []byte) {
 	d.reply(id, `"result":`+string(result))
 }
 
-// replyError sends no code, and the text as it is: a quote in it breaks the
-// JSON, as it does on the device.
+// replyError sends no code, and the text unescaped: a quote in it breaks the JSON, as on the
+// device.
 func (d *Device) replyError(id int, message string) {
 	d.stats().errors.Add(1)
 	if d.board.software {
@@ -147,8 +147,8 @@ func (d *Device) replyError(id int, message string) {
 	d.reply(id, `"error":{"message":"`+message+`"}`)
 }
 
-// reply goes through the main task, behind whatever a tool has queued: that is
-// why a reboot is never answered, and a failed upgrade late (4.7).
+// reply goes through the main task, behind the jobs that a tool has queued. Therefore a reboot is
+// never answered, and a failed upgrade late (4.7).
 func (d *Device) reply(id int, outcome string) {
 	members := `"type":"mcp","payload":{"jsonrpc":"2.0","id":` + strconv.Itoa(id) + `,` + outcome + `}`
 	d.schedule(func(context.Context) {

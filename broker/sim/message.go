@@ -11,8 +11,8 @@ import (
 
 var packetBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// onMessage acts on a message of section 3.5. It runs on the goroutine that
-// reads, and keeps nothing of payload.
+// onMessage handles a message of section 3.5. It runs on the reader's goroutine, and retains
+// nothing of payload.
 func (d *Device) onMessage(conn serverConn, payload []byte) {
 	if !json.Valid(payload) {
 		d.stats().ignored.Add(1)
@@ -48,8 +48,7 @@ func (d *Device) onAlert(msg value) {
 	}
 }
 
-// A conversation is the voice session of section 3. Audio flows only if there is
-// a script for it.
+// A conversation is the voice session of section 3. Audio is sent only if there is a script.
 type conversation struct {
 	id    string        // sent with every message, also after the channel closed
 	open  bool          // the audio channel
@@ -67,8 +66,8 @@ func (c *conversation) close() {
 
 const helloWait = 10 * time.Second
 
-// Talk makes the device open an audio channel, as a press of its button does.
-// Its main task is blocked until the server says hello, or for ten seconds.
+// Talk makes the device open an audio channel, as a press of its button does. Its main task is
+// blocked until the server sends hello, or for ten seconds.
 func (d *Device) Talk() {
 	if d.board.software {
 		select {
@@ -112,8 +111,7 @@ func (d *Device) openChannel(ctx context.Context) {
 	}
 }
 
-// onHello takes the session id of a valid hello (3.3). Any violation is as if
-// nothing had come.
+// onHello accepts the session id of a valid hello (3.3). It ignores an invalid hello.
 func (d *Device) onHello(msg value) {
 	if s, ok := d.socket(); ok {
 		d.onSocketHello(s, msg)
@@ -140,10 +138,10 @@ func isHex128(v value) bool {
 	return err == nil && len(b) == 16
 }
 
-// onGoodbye closes the channel without an answer, if it is about this session.
+// onGoodbye closes the channel without an answer, if it names this session.
 func (d *Device) onGoodbye(conn serverConn, msg value) {
 	if _, ok := conn.(*socketConn); ok {
-		d.stats().ignored.Add(1) // the end of the socket is the only one that it knows
+		d.stats().ignored.Add(1) // on a WebSocket, only the end of the socket ends it
 		return
 	}
 	d.mu.Lock()
@@ -158,14 +156,14 @@ func (d *Device) onGoodbye(conn serverConn, msg value) {
 	}
 }
 
-// closeChannel says goodbye if there is anything to close.
+// closeChannel closes the channel and sends goodbye if the channel is open.
 func (d *Device) closeChannel() {
 	d.mu.Lock()
 	open := d.session.open
 	d.session.close()
 	d.mu.Unlock()
 	if s, ok := d.socket(); ok {
-		s.hangUp() // says it all
+		s.hangUp() // the end of the socket replaces goodbye
 		return
 	}
 	if open {
@@ -173,8 +171,8 @@ func (d *Device) closeChannel() {
 	}
 }
 
-// message puts members behind the session id, which the firmware does not
-// escape.
+// message returns a message with the session id, which the firmware does not escape, followed by
+// members.
 func (d *Device) message(members string) []byte {
 	d.mu.Lock()
 	id := d.session.id

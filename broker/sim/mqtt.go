@@ -34,8 +34,8 @@ const (
 
 var errNoPong = errors.New("no answer to PINGREQ")
 
-// An mqttConn is a connection with the little of MQTT 3.1.1 that the firmware
-// uses. One goroutine reads; any may write.
+// An mqttConn is a connection with the part of MQTT 3.1.1 that the firmware uses. One goroutine
+// reads; any may write.
 type mqttConn struct {
 	net.Conn
 	keepalive time.Duration
@@ -140,8 +140,8 @@ func (c *mqttConn) fill() error {
 	return err
 }
 
-// read waits for bytes. The read deadline replaces a keepalive timer, so that an
-// idle device needs none.
+// read waits for bytes. The read deadline serves as keepalive timer, so an idle device needs
+// none.
 func (c *mqttConn) read(p []byte) (int, error) {
 	for {
 		if err := c.SetReadDeadline(c.nextDuty()); err != nil {
@@ -160,7 +160,7 @@ func (c *mqttConn) read(p []byte) (int, error) {
 	}
 }
 
-// nextDuty is when something is due if nothing arrives before.
+// nextDuty returns when the next action is due if nothing arrives before.
 func (c *mqttConn) nextDuty() time.Time {
 	due := time.Unix(0, c.lastSent.Load()).Add(c.keepalive / 2)
 	if !c.pingSent.IsZero() {
@@ -203,7 +203,7 @@ func (c *mqttConn) acknowledge(kind byte, id []byte) error {
 	return c.send([]byte{kind << 4, 2, id[0], id[1]})
 }
 
-// hangUp ends the session in order: DISCONNECT, then the socket.
+// hangUp ends the session cleanly: DISCONNECT, then the socket.
 func (c *mqttConn) hangUp() {
 	_ = c.send([]byte{pktDisconnect << 4, 0}) // the socket closes either way
 	c.Close()
@@ -248,13 +248,13 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
-// publishPacket is QoS 0, not retained, as all that the firmware sends.
+// publishPacket returns a PUBLISH with QoS 0, not retained, like all of the firmware's.
 func publishPacket(b []byte, topic string, payload []byte) []byte {
 	b = appendHeader(b, pktPublish, 2+len(topic)+len(payload))
 	return append(appendText(b, topic), payload...)
 }
 
-// connectPacket asks for a clean session without a will (2).
+// connectPacket requests a clean session without a will (2).
 func connectPacket(clientID, username, password string, keepalive uint16) ([]byte, error) {
 	const clean, hasPassword, hasUser = 1 << 1, 1 << 6, 1 << 7
 	flags := byte(clean)

@@ -11,8 +11,8 @@ const (
 	nvsMaxEntries = 370 // of 32 bytes in a 16 KB partition, less its overhead
 )
 
-// nvs is the part of a device's settings that the server writes. It survives
-// restarts, and what an answer does not name stays.
+// nvs is the part of a device's settings that the server writes. It survives restarts, and
+// settings that an answer does not name are unchanged.
 type nvs struct {
 	endpoint, clientID, username, password, topic string
 	keepalive                                     int // seconds; 0 until a server sent one
@@ -25,8 +25,8 @@ type socketSettings struct {
 	version    int // of binary messages; 0 until a server sent one
 }
 
-// save copies the strings and numbers of one section (1.4). The error is the
-// crash that a bad one causes.
+// save copies the strings and numbers of one section (1.4). The error is the crash caused by a
+// bad section.
 func (n *nvs) save(section string, members value) error {
 	entries := 0
 	for k, v := range members.members() {
@@ -57,8 +57,8 @@ func (n *nvs) save(section string, members value) error {
 	return nil
 }
 
-// set keeps the settings that this firmware reads later. A number under a key
-// that is read as a string reads as empty, and the other way round (8, 13).
+// set stores the settings that this firmware reads later. A number under a key that is read as a
+// string reads as empty, and vice versa (8, 13).
 func (n *nvs) set(key string, v value) {
 	switch key {
 	case "endpoint":
@@ -79,7 +79,7 @@ func (n *nvs) set(key string, v value) {
 	}
 }
 
-// setSocket keeps what the section websocket names.
+// setSocket stores the settings of the section websocket.
 func (n *nvs) setSocket(key string, v value) {
 	switch key {
 	case "url":
@@ -94,8 +94,8 @@ func (n *nvs) setSocket(key string, v value) {
 	}
 }
 
-// parseEndpoint is StartMqttClient's (2): the host before the first colon, the
-// port behind it by stoi.
+// parseEndpoint parses as StartMqttClient does (2): the host before the first colon, the port
+// behind it by stoi.
 func parseEndpoint(endpoint string) (host string, port int, err error) {
 	host, rest, found := strings.Cut(endpoint, ":")
 	if !found {

@@ -5,8 +5,8 @@ import (
 	"image/color"
 )
 
-// photo is what the camera sees: a made-up room whose colours are the
-// device's own, with the question on a strip below.
+// photo returns the camera's picture: an imaginary room with the device's own colours, and the
+// question on a strip below.
 func (d *Device) photo(question string) ([]byte, error) {
 	c := canvas{image.NewRGBA(image.Rect(0, 0, 320, 240)), themes["dark"]}
 	tint := digest(0, "photo", d.id.mac)

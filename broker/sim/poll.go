@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	maxAnswer    = 8192 // bytes; the HTTP client dead-locks from here on
+	maxAnswer    = 8192 // bytes; the HTTP client dead-locks from this length on
 	maxPollTries = 10
 	firstRetry   = 10 * time.Second
 )
 
-// An answer is what a device uses of the answer to one OTA check, apart from
-// what it writes to NVS.
+// An answer is the part of the answer to one OTA check that a device uses, apart from the
+// settings that it writes to NVS.
 type answer struct {
 	mqtt, websocket bool // the section was there
 	code, challenge string
 	upgrade         order // an image to install now; without url: none
 }
 
-// checkVersion is the loop of Application::CheckNewVersion (1.5): polls,
-// upgrades and activation. After ten failures in a row it gives up and the
-// answer is empty. An error is a crash or a hang.
+// checkVersion implements the loop of Application::CheckNewVersion (1.5): polls, upgrades and
+// activation. After ten failures in a row it gives up and returns an empty answer. An error is a
+// crash or a hang.
 func (d *Device) checkVersion(ctx context.Context) (answer, error) {
 	if d.newBuildHas(FaultMQTTWithoutPoll) {
 		return answer{}, nil
@@ -67,7 +67,7 @@ func fatal(err error) bool {
 	return crash || errors.Is(err, errHang)
 }
 
-// poll is one OTA check.
+// poll makes one OTA check.
 func (d *Device) poll(ctx context.Context) (answer, error) {
 	d.stats().polls.Add(1)
 	resp, err := d.post(ctx, d.fleet.options.OTAURL, d.systemInfo())
@@ -79,7 +79,7 @@ func (d *Device) poll(ctx context.Context) (answer, error) {
 		return answer{}, fmt.Errorf("OTA check: status %d", resp.StatusCode)
 	}
 	if len(resp.TransferEncoding) > 0 {
-		// Where the chunks end decides whether a real device reads all of it.
+		// The boundaries of the chunks decide whether a real device reads the whole answer.
 		d.stats().chunkedAnswers.Add(1)
 		d.log().Warn("OTA answer is chunked: a real device may lose its end")
 	}
@@ -96,7 +96,7 @@ func (d *Device) poll(ctx context.Context) (answer, error) {
 	return d.take(value(body[value(body).skipSpace(0):]))
 }
 
-// take acts on an answer section by section, in the firmware's order.
+// take handles an answer section by section, in the firmware's order.
 func (d *Device) take(body value) (saw answer, err error) {
 	activation := body.field("activation")
 	saw.code, saw.challenge = activation.field("code").text(), activation.field("challenge").text()
@@ -110,7 +110,7 @@ func (d *Device) take(body value) (saw answer, err error) {
 	return saw, err
 }
 
-// offered is what the firmware section names if it is due.
+// offered returns the image in the firmware section if it is due.
 func (d *Device) offered(firmware value) (order, error) {
 	version, url, force := firmware.field("version"), firmware.field("url"), firmware.field("force")
 	if !version.isString() || !url.isString() {

@@ -6,17 +6,16 @@ import (
 	"strconv"
 )
 
-// An order is what a device is to install, and under which name it reports on
-// that: "" for stock firmware, which reports nothing.
+// An order is the image that a device must install, and the job name for its reports: "" for
+// stock firmware, which does not report.
 type order struct{ url, job string }
 
-// An upgradeJob outlives the restart: the build that runs after it reports the
-// outcome of the upgrade.
+// An upgradeJob survives the restart: the new build reports the outcome of the upgrade.
 type upgradeJob struct{ name, elf string }
 
-// toolset is what the firmware registers. With [Options.Reports] the upgrade
-// tool is that of the included firmware, as far as these devices go with it:
-// they report, and check nothing more than stock firmware does.
+// toolset returns the tools that the firmware registers. With [Options.Reports] the upgrade tool
+// is that of the included firmware, as far as these devices implement it: they report, but check
+// no more than stock firmware does.
 func (d *Device) toolset() []*tool {
 	tools := d.board.toolset(d.running().build.version)
 	if !d.fleet.options.Reports {
@@ -44,8 +43,7 @@ func newReportingUpgrade() *tool {
 	return t
 }
 
-// upgradeAndReport answers before it begins: the upgrade is queued behind the
-// answer.
+// upgradeAndReport answers before the upgrade begins: the upgrade is queued behind the answer.
 func upgradeAndReport(_ context.Context, d *Device, args []argument) (result, error) {
 	o := order{url: args[0].s, job: args[3].s}
 	if d.faults.has(FaultSilentAccept) {
@@ -73,15 +71,15 @@ func (d *Device) reportFailure(job, code string, err error) {
 	d.report(job, "failed", `,"code":"`+code+`","reason":`+string(appendQuoted(nil, err.Error())))
 }
 
-// remember keeps the job over the restart.
+// remember stores the job for the time after the restart.
 func (d *Device) remember(o order, b *build) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.job = upgradeJob{o.job, b.elf}
 }
 
-// reportOutcome reports the outcome of the upgrade, once the device is connected
-// to the broker again.
+// reportOutcome reports the outcome of the upgrade after the device has reconnected to the
+// broker.
 func (d *Device) reportOutcome() {
 	d.mu.Lock()
 	job, elf := d.job, d.flash.slots[d.flash.current].build.elf

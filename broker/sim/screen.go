@@ -33,7 +33,7 @@ type canvas struct {
 	palette
 }
 
-// screenshot draws what a person would see on the device now.
+// screenshot draws the current contents of the device's screen.
 func (d *Device) screenshot(quality int) ([]byte, error) {
 	s, size := d.State(), d.board.screen
 	c := canvas{image.NewRGBA(image.Rect(0, 0, size.width, size.height)), themes[s.Theme]}
@@ -72,7 +72,7 @@ func (c canvas) statusBar(d *Device, s State) {
 	}
 }
 
-// face is the firmware's emotion, between the bars.
+// face draws the firmware's emotion, between the bars.
 func (c canvas) face(s State) {
 	w, h := c.Rect.Dx(), c.Rect.Dy()
 	centre, r := image.Pt(w/2, 21+(h-21)*3/10), (h-21)/5
@@ -93,7 +93,7 @@ func (c canvas) face(s State) {
 	}
 }
 
-// facts are the board, the device, its version, the volume and a message.
+// facts draws the board, the device, its version, the volume and a message.
 func (c canvas) facts(d *Device, s State) {
 	scale := 1
 	if c.wide() {
@@ -114,10 +114,10 @@ func (c canvas) facts(d *Device, s State) {
 	}
 }
 
-// wide reports whether the screen has room for two texts in a line.
+// wide reports whether the screen has room for two texts side by side.
 func (c canvas) wide() bool { return c.Rect.Dx() >= 240 }
 
-// drawable drops what the font lacks.
+// drawable replaces characters that the font lacks.
 func drawable(r rune) rune {
 	if r > '~' {
 		return -1
@@ -136,7 +136,7 @@ func (c canvas) volume(y, percent int, label bool) {
 	}
 }
 
-// dim darkens everything as a weaker backlight does, but never to black.
+// dim darkens the picture as a weaker backlight does, but never to black.
 func (c canvas) dim(brightness int) {
 	if brightness >= 75 {
 		return
@@ -167,7 +167,7 @@ func textWidth(s string, scale int) int {
 	return (len([]rune(s))*(glyphWidth+1) - 1) * scale
 }
 
-// fit is the largest scale up to the wanted one at which s fits the width.
+// fit returns the largest scale up to scale at which s fits the width.
 func fit(s string, scale, width int) int {
 	for scale > 1 && textWidth(s, scale) > width-8 {
 		scale--

@@ -20,7 +20,7 @@ const (
 // ten seconds for ever, with the credentials it has (2).
 func (d *Device) startProtocol(ctx context.Context, saw answer) error {
 	webSocketOnly := saw.websocket && !saw.mqtt
-	if webSocketOnly && d.nvs.socket.url != "" { // opened when somebody talks
+	if webSocketOnly && d.nvs.socket.url != "" { // MQTT is not used: the socket is opened when somebody talks
 		socket := d.nvs.socket
 		d.mu.Lock()
 		d.onSocket = &socket
@@ -50,7 +50,7 @@ func (d *Device) startProtocol(ctx context.Context, saw answer) error {
 	return nil
 }
 
-// serveMQTT is one session from CONNECT to its end.
+// serveMQTT runs one session from CONNECT to its end.
 func (d *Device) serveMQTT(ctx context.Context, host string, port int) error {
 	conn, err := d.connect(ctx, host, port)
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *Device) serveMQTT(ctx context.Context, host string, port int) error {
 type serverConn interface {
 	message(topic string, payload []byte) error // a JSON message to the server
 	hangUp()
-	Close() error // without a word
+	Close() error // without notice to the server
 }
 
 func (d *Device) setConn(conn serverConn) {
@@ -86,7 +86,7 @@ func (d *Device) setConn(conn serverConn) {
 	}
 }
 
-// connect dials and waits for a good CONNACK.
+// connect dials and waits for a successful CONNACK.
 func (d *Device) connect(ctx context.Context, host string, port int) (*mqttConn, error) {
 	seconds := d.keepalive()
 	hello, err := connectPacket(d.nvs.clientID, d.nvs.username, d.nvs.password, uint16(seconds))
@@ -153,7 +153,7 @@ func (d *Device) dialMQTT(ctx context.Context, host string, port int) (net.Conn,
 	return secure, nil
 }
 
-// receive is the MQTT task: it reads, acknowledges and dispatches.
+// receive runs the MQTT task: it reads, acknowledges and dispatches.
 func (d *Device) receive(conn *mqttConn) error {
 	for {
 		p, err := conn.next()
@@ -189,8 +189,7 @@ func (d *Device) onPublish(conn *mqttConn, p packet) error {
 	return nil
 }
 
-// publish sends to the one topic that the device has. Without a session the
-// message is lost.
+// publish sends to the device's only topic. Without a session the message is lost.
 func (d *Device) publish(payload []byte) bool {
 	d.mu.Lock()
 	conn := d.conn

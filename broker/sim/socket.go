@@ -39,15 +39,15 @@ func (s *socketConn) send(kind int, b []byte) error {
 	return s.ws.WriteMessage(kind, b)
 }
 
-// hangUp closes the socket; the reader finds out.
+// hangUp closes the socket; the reader notices.
 func (s *socketConn) hangUp() { s.ended.Do(func() { s.ws.Close() }) }
 
-// Close is hangUp: a board says nothing more when it closes its socket.
+// Close does the same as hangUp: a board sends nothing when it closes its socket.
 func (s *socketConn) Close() error { s.hangUp(); return nil }
 
 func (s *socketConn) close() {}
 
-// say sends a frame in the form of the device's version.
+// say sends a frame in the format of the device's version.
 func (s *socketConn) say(_ int, at time.Duration, frame []byte) error {
 	var head []byte
 	switch s.version {
@@ -63,7 +63,7 @@ func (s *socketConn) say(_ int, at time.Duration, frame []byte) error {
 	return s.send(websocket.BinaryMessage, append(head, frame...))
 }
 
-// frame is the sound in a binary message. A device trusts the length in its header.
+// frame returns the sound in a binary message. A device trusts the length in its header.
 func (s *socketConn) frame(b []byte) (frame []byte, ok bool) {
 	head := map[int]int{2: 16, 3: 4}[s.version]
 	if len(b) <= head {
@@ -79,7 +79,7 @@ func (s *socketConn) frame(b []byte) (frame []byte, ok bool) {
 	return frame, true
 }
 
-// socket is the open socket, if the device has one.
+// socket returns the open socket, if the device has one.
 func (d *Device) socket() (*socketConn, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +142,7 @@ func (d *Device) dialSocket(ctx context.Context, settings socketSettings) (*sock
 	return &socketConn{d: d, ws: ws, version: version}, nil
 }
 
-// readSocket handles what the server sends, until the socket closes.
+// readSocket handles the server's messages until the socket closes.
 func (d *Device) readSocket(s *socketConn) {
 	defer func() {
 		s.hangUp()
@@ -174,8 +174,8 @@ func (d *Device) readSocket(s *socketConn) {
 	}
 }
 
-// onSocketHello takes the session id. A hello without transport crashes the
-// device; one with another is passed over.
+// onSocketHello accepts the session id. A hello without transport crashes the device; a hello
+// with another transport is ignored.
 func (d *Device) onSocketHello(s *socketConn, msg value) {
 	transport := msg.field("transport")
 	if !transport.isString() {
@@ -204,8 +204,8 @@ func (d *Device) onSocketHello(s *socketConn, msg value) {
 	}
 }
 
-// talkNowAndThen has a conversation as often as the fleet's options say, and
-// otherwise when [Device.Talk] is called.
+// talkNowAndThen holds a conversation as often as the fleet's options require, and otherwise when
+// [Device.Talk] is called.
 func (d *Device) talkNowAndThen(ctx context.Context) {
 	every := d.fleet.options.TalkEvery
 	if every <= 0 {

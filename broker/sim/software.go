@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// Programs for computers play a board too, and behave otherwise than one, as
-// py-xiaozhi 2.1 does: their boot poll is short and names no hardware. They
-// connect to MQTT when somebody starts to talk, send hello at once, and leave
-// MQTT with goodbye, whoever says it. While they are connected they answer MCP,
-// with an error code of JSON-RPC, and list no tools for people only.
+// Programs for computers also simulate boards, but behave differently, like py-xiaozhi 2.1: their
+// boot poll is short and names no hardware. They connect to MQTT when somebody starts to talk,
+// send hello at once, and disconnect from MQTT after goodbye from either side. While they are
+// connected they answer MCP, with JSON-RPC error codes, and list no tools for people only.
 
-// silenceLimit is how long a program stays without a message from the server.
+// silenceLimit is how long a program stays connected without a message from the server.
 const silenceLimit = 2 * time.Minute
 
-// softwareInfo is the body of a program's boot poll. Its hash is that of a key,
-// the same in all versions.
+// softwareInfo returns the body of a program's boot poll. Its hash is that of a key, the same in
+// all versions.
 func (d *Device) softwareInfo() string {
 	return fmt.Sprintf(`{"application": {"version": "%s", "elf_sha256": "%s"}, `+
 		`"board": {"type": "%s", "name": "%s", "ip": "192.168.%d.%d", "mac": "%s"}}`,
@@ -25,8 +24,7 @@ func (d *Device) softwareInfo() string {
 		d.link.ip[0], d.link.ip[1], d.id.mac)
 }
 
-// waitForTalks has a conversation whenever somebody talks to the program, until
-// ctx ends.
+// waitForTalks holds a conversation whenever somebody talks to the program, until ctx ends.
 func (d *Device) waitForTalks(ctx context.Context, host string, port int) {
 	for {
 		var due <-chan time.Time
@@ -47,7 +45,7 @@ func (d *Device) waitForTalks(ctx context.Context, host string, port int) {
 	}
 }
 
-// converse is one conversation, which is one MQTT session.
+// converse runs one conversation, which is one MQTT session.
 func (d *Device) converse(ctx context.Context, host string, port int) error {
 	conn, err := d.connect(ctx, host, port)
 	if err != nil {
@@ -73,8 +71,8 @@ func (d *Device) converse(ctx context.Context, host string, port int) error {
 	return d.receive(conn)
 }
 
-// EndTalk closes the audio channel, as the user does. A board stays on MQTT; a
-// program leaves it.
+// EndTalk closes the audio channel, as the user does. A board stays on MQTT; a program
+// disconnects.
 func (d *Device) EndTalk() {
 	d.closeChannel()
 	if d.board.software {
@@ -87,7 +85,7 @@ func (d *Device) EndTalk() {
 	}
 }
 
-// softwareTools are some of py-xiaozhi's.
+// softwareTools returns some of py-xiaozhi's tools.
 func softwareTools(b *board) []*tool {
 	tools := []*tool{{
 		name: "self.application.list_running", description: "List running applications on the system.",

@@ -2,11 +2,11 @@ package sim
 
 import "sync/atomic"
 
-// Stats counts what a fleet has done since it started. Connected and
-// Activating are as of now.
+// Stats counts the events of a fleet since it started. Connected and Activating are current
+// values.
 type Stats struct {
 	Devices         int
-	Booted          int64 // came through the OTA check, retries given up included
+	Booted          int64 // passed the OTA check, including by giving up
 	Polls           int64
 	PollFailures    int64
 	ChunkedAnswers  int64 // OTA answers that a real device may read in part only
@@ -18,8 +18,8 @@ type Stats struct {
 	Calls           int64 // tools executed
 	Replies         int64
 	Errors          int64 // error replies among those queued
-	LostReplies     int64 // had no connection to go to
-	Dropped         int64 // MCP requests that get no answer by the rules of 4.1
+	LostReplies     int64 // lost because there was no connection
+	Dropped         int64 // MCP requests without an answer by the rules of 4.1
 	Ignored         int64 // other messages that are not understood
 	Crashes         int64
 	Reboots         int64
@@ -31,7 +31,7 @@ type Stats struct {
 	Rollbacks       int64
 	AudioSent       int64 // packets
 	AudioHeard      int64 // packets
-	AudioDropped    int64 // packets that came again, late or broken
+	AudioDropped    int64 // repeated, late or broken packets
 }
 
 type counters struct {
@@ -45,7 +45,7 @@ type counters struct {
 	audioSent, audioHeard, audioDropped         atomic.Int64
 }
 
-// Stats returns the counts of now.
+// Stats returns the current counts.
 func (f *Fleet) Stats() Stats {
 	c := &f.stats
 	return Stats{

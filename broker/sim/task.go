@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// A mainTask is the one task on which a device runs its tools and sends its
-// answers, strictly one after another. It has a goroutine only while there is
-// work, so an idle device does without.
+// A mainTask is the one task on which a device runs its tools and sends its answers, strictly one
+// after another. It has a goroutine only while there is work, so an idle device has none.
 type mainTask struct {
 	ctx context.Context
 
@@ -56,8 +55,7 @@ func (t *mainTask) next() func(context.Context) {
 	return job
 }
 
-// stop waits for the job at work, which sees its context end, and forgets the
-// others.
+// stop waits for the running job, which sees its context end, and drops the others.
 func (t *mainTask) stop() {
 	t.mu.Lock()
 	t.stopped = true

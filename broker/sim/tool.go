@@ -16,7 +16,7 @@ const (
 
 var kindNames = [...]string{boolean: "boolean", integer: "integer", text: "string"}
 
-// An argument is a value of one of the three kinds that a tool can take.
+// An argument is a value of one of the three kinds that a tool can accept.
 type argument struct {
 	b bool
 	i int
@@ -122,8 +122,8 @@ func (t *tool) appendRequired(b []byte) []byte {
 	return b
 }
 
-// arguments picks what t declares out of the object given, in declared order
-// (4.4). The error is the text that the firmware answers.
+// arguments returns the values that t declares from the given object, in declared order (4.4).
+// The error is the firmware's error text.
 func (t *tool) arguments(given value) ([]argument, error) {
 	args := make([]argument, len(t.params))
 	for i, p := range t.params {
@@ -142,7 +142,7 @@ func (t *tool) arguments(given value) ([]argument, error) {
 	return args, nil
 }
 
-// read takes a value of the wrong type for absent.
+// read treats a value of the wrong type as absent.
 func (p param) read(v value) (argument, bool) {
 	switch {
 	case p.kind == boolean && v.isBool():

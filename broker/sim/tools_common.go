@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// commonTools are those of section 4.5, as far as b has the parts for them.
+// commonTools returns the tools of section 4.5 for which b has the hardware.
 func commonTools(b *board) []*tool {
 	tools := []*tool{
 		{
@@ -63,8 +63,7 @@ func setTheme(_ context.Context, d *Device, args []argument) (result, error) {
 	return done(true)
 }
 
-// userTools are those of section 4.6. Anybody may call them; only the list
-// hides them.
+// userTools returns the tools of section 4.6. Anybody may call them; only the list hides them.
 func userTools(b *board) []*tool {
 	tools := []*tool{
 		{
@@ -77,7 +76,7 @@ func userTools(b *board) []*tool {
 		{
 			name:        "self.upgrade_firmware",
 			description: "Upgrade firmware from a specific URL. This will download and install the firmware, then reboot the device.",
-			// The text stands where a description was meant, so it is a default.
+			// The firmware passes this text in place of a description, so it becomes the default.
 			params: []param{textParam("url").or(argument{s: "The URL of the firmware binary file to download and install"})},
 			run:    upgradeFirmware,
 		},

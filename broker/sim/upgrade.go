@@ -13,12 +13,12 @@ import (
 const (
 	upgradeNotice  = 3 * time.Second
 	upgradePrepare = time.Second
-	upgradeAlert   = 3 * time.Second // a failure stays on the screen that long
+	upgradeAlert   = 3 * time.Second // how long a failure stays on the screen
 )
 
 var errRefused = errors.New("the late-true fault refuses the image")
 
-// codeOf is what the included firmware calls a failure.
+// codeOf returns the included firmware's code for a failure.
 func codeOf(err error) string {
 	if errors.Is(err, errRefused) {
 		return "corrupt"
@@ -26,8 +26,8 @@ func codeOf(err error) string {
 	return "unavailable"
 }
 
-// upgrade is Application::UpgradeFirmware. It reports whether the device
-// restarts into the new image.
+// upgrade implements Application::UpgradeFirmware. It reports whether the device restarts into
+// the new image.
 func (d *Device) upgrade(ctx context.Context, o order) bool {
 	if d.faults.has(FaultSilentAccept) {
 		return false
@@ -82,7 +82,7 @@ func (d *Device) download(ctx context.Context, o order) (*build, error) {
 	return d.accept(image)
 }
 
-// acceptable judges the answer before the first byte is written.
+// acceptable checks the answer before the first byte is written.
 func (d *Device) acceptable(resp *http.Response, target *partition) error {
 	switch {
 	case resp.StatusCode != http.StatusOK:
@@ -97,7 +97,7 @@ func (d *Device) acceptable(resp *http.Response, target *partition) error {
 	return nil
 }
 
-// cut is the body, or the part of it that the cut fault lets through.
+// cut returns the body, or the part of it that the cut fault lets through.
 func (d *Device) cut(resp *http.Response) io.Reader {
 	if !d.faults.has(FaultCut) {
 		return resp.Body
@@ -120,8 +120,8 @@ func (d *Device) accept(image *appImage) (*build, error) {
 	return d.fleet.shared(b), nil
 }
 
-// downloadAssets fetches what self.assets.set_download_url named. The URL is
-// erased first, so there is one attempt (4.8).
+// downloadAssets downloads from the URL set by self.assets.set_download_url. The URL is erased
+// first, so there is one attempt (4.8).
 func (d *Device) downloadAssets(ctx context.Context) {
 	url, target := d.nvs.assetsURL, d.board.partition("assets")
 	d.nvs.assetsURL = ""

@@ -18,8 +18,7 @@ const (
 	cameraBoundary   = "----ESP32_CAMERA_BOUNDARY"
 )
 
-// snapshot uploads a picture of the screen (4.8). The server knows it by the
-// URL alone.
+// snapshot uploads a picture of the screen (4.8). The server identifies it by the URL alone.
 func snapshot(ctx context.Context, d *Device, args []argument) (result, error) {
 	url := args[0].s
 	picture, err := d.screenshot(args[1].i)
@@ -91,7 +90,7 @@ func (d *Device) explain(ctx context.Context, to vision, question string, pictur
 	return d.fleet.fetch(req)
 }
 
-// upload is a multipart POST in chunked coding.
+// upload returns a multipart POST request in chunked coding.
 func (d *Device) upload(ctx context.Context, url, boundary string, body []byte) (*http.Request, error) {
 	req, err := d.request(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -113,7 +112,7 @@ func filePart(boundary, filename string, data []byte) []byte {
 
 func closing(boundary string) string { return "--" + boundary + "--\r\n" }
 
-// previewImage loads a picture whole into RAM, as far as a board has any.
+// previewImage loads a picture completely into RAM, within the RAM of a board.
 func previewImage(ctx context.Context, d *Device, args []argument) (result, error) {
 	const ram = 4 << 20
 	url := args[0].s

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// newerVersion is the firmware's compare (1.5): part by part as numbers, then
-// more parts win. It is an error where std::stoi throws, which nothing in the
-// firmware catches: the device aborts.
+// newerVersion compares as the firmware does (1.5): part by part as numbers, then more parts win.
+// It returns an error where std::stoi throws, which nothing in the firmware catches: the device
+// aborts.
 func newerVersion(current, offered string) (bool, error) {
 	have, err := versionParts(current)
 	if err != nil {
@@ -26,8 +26,8 @@ func newerVersion(current, offered string) (bool, error) {
 	return len(next) > len(have), nil
 }
 
-// versionParts splits as std::getline does: no text has no parts, and a dot at
-// the end starts none.
+// versionParts splits as std::getline does: an empty text has no parts, and a dot at the end
+// starts none.
 func versionParts(version string) ([]int, error) {
 	version = strings.TrimSuffix(version, ".")
 	if version == "" {
@@ -44,8 +44,8 @@ func versionParts(version string) ([]int, error) {
 	return parts, nil
 }
 
-// stoi is std::stoi: leading space and a sign are allowed, what follows the
-// digits is ignored, no digits or more than an int throws.
+// stoi parses as std::stoi does: leading space and a sign are allowed, text after the digits is
+// ignored, and missing digits or a value beyond an int is an error.
 func stoi(text string) (int, error) {
 	digits := strings.TrimLeft(text, " \t\n\v\f\r")
 	sign := 1

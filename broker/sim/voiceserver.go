@@ -16,8 +16,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// toneFrames are three notes as frames of Opus, 60 ms each, at 24 kHz. tone.bin
-// has each behind its length in two bytes.
+// toneFrames contains three notes as Opus frames, 60 ms each, at 24 kHz. In tone.bin each frame
+// follows its length in two bytes.
 var toneFrames = readTone(toneFile)
 
 //go:embed tone.bin
@@ -31,11 +31,11 @@ func readTone(b []byte) (frames [][]byte) {
 	return frames
 }
 
-// A VoiceServer is a voice server without ears: it answers each utterance with a
-// tone, and every other one also sets the board's volume, as a language model
-// would that was asked to. It is there to show what fleetd does with one.
+// A VoiceServer is a voice server without speech recognition: it answers each utterance with a
+// tone, and every other one also sets the board's volume, as a language model would on request.
+// It shows how fleetd works with a voice server.
 type VoiceServer struct {
-	// Pause is how long a board is silent when its utterance is over. Default: 700ms.
+	// Pause is the silence after which a board's utterance is over. Default: 700ms.
 	Pause time.Duration
 
 	listener net.Listener
@@ -59,12 +59,12 @@ func ListenVoice(addr string) (*VoiceServer, error) {
 	return s, nil
 }
 
-// URL is what fleetd is started with, as --voice-upstream.
+// URL returns the value for fleetd's --voice-upstream.
 func (s *VoiceServer) URL() string {
 	return "ws://" + s.listener.Addr().String() + "/xiaozhi/v1/?from=mqtt_gateway"
 }
 
-// Run serves until ctx ends, and ends all conversations then.
+// Run serves until ctx ends, and then ends all conversations.
 func (s *VoiceServer) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.http.Close() })
 	defer stop()
@@ -85,7 +85,7 @@ func (s *VoiceServer) Run(ctx context.Context) error {
 func (s *VoiceServer) serve(w http.ResponseWriter, r *http.Request) {
 	ws, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
 	if err != nil {
-		return // it has been answered
+		return // Upgrade has answered
 	}
 	defer ws.Close()
 	ws.SetReadLimit(1 << 20)
@@ -123,7 +123,7 @@ type talk struct {
 
 func (t *talk) run() {
 	heard := make(chan struct{}, 1) // a frame
-	over := make(chan struct{}, 1)  // the board says that the utterance is
+	over := make(chan struct{}, 1)  // the board reports the end of the utterance
 	var answering sync.WaitGroup
 	answering.Go(func() { t.answerAll(heard, over) })
 	defer answering.Wait()
@@ -241,7 +241,7 @@ func (t *talk) answer(n int, heard <-chan struct{}) bool {
 			if !open {
 				return false
 			}
-			continue // the board talks on; so does the tone
+			continue // the board continues to talk, and the tone continues
 		case <-beat.C:
 		}
 		t.play(frames[0])

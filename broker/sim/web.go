@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// httpWait is how long the firmware waits for headers, and for each piece of a
-// body.
+// httpWait is how long the firmware waits for headers, and for each part of a body.
 const httpWait = 30 * time.Second
 
 type localKey struct{}
 
-// newClient makes the HTTP client that all devices share. It does what theirs
-// does (1.2): no redirects, no compression, one request per connection.
+// newClient creates the HTTP client that all devices share. It behaves as the firmware's (1.2):
+// no redirects, no compression, one request per connection.
 func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -40,7 +39,7 @@ func (d *Device) request(ctx context.Context, method, url string, body io.Reader
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", "") // sends none
+	req.Header.Set("User-Agent", "") // sends no such header
 	return req, nil
 }
 
@@ -56,7 +55,7 @@ func (f *Fleet) fetch(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// get is a bare GET, as the firmware fetches images (7.3).
+// get makes a plain GET, as the firmware downloads images (7.3).
 func (d *Device) get(ctx context.Context, url string) (*http.Response, error) {
 	req, err := d.request(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -90,7 +89,7 @@ func (f *Fleet) dialHTTP(ctx context.Context, _, addr string) (net.Conn, error) 
 	return dialFrom(ctx, from, addr)
 }
 
-// localAddr is where the device connects from; nil: the system chooses.
+// localAddr returns the device's source address, or nil if the system chooses it.
 func (d *Device) localAddr() *net.TCPAddr {
 	if addrs := d.fleet.local; len(addrs) > 0 {
 		return addrs[d.local]
@@ -98,7 +97,7 @@ func (d *Device) localAddr() *net.TCPAddr {
 	return nil
 }
 
-// dialFrom is IPv4 only, as the devices are.
+// dialFrom uses IPv4 only, as the devices do.
 func dialFrom(ctx context.Context, from *net.TCPAddr, addr string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: 10 * time.Second, KeepAlive: -1}
 	if from != nil {
