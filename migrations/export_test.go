@@ -2,5 +2,5 @@ package migrations
 
 import "io/fs"
 
-// Files are the migrations, for tests that stop at one of them.
+// Files returns the migrations, for tests that stop at one of them.
 func Files() fs.FS { return files }

@@ -11,7 +11,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// A problem that is on record as text stays readable.
+// A problem that was stored as text stays readable.
 func TestLayoutProblemsBecomeCodes(t *testing.T) {
 	db := upTo(t, 17)
 	const text = "two parts lie on each other: one reaches to 0x9000, the next begins at 0x8000"

@@ -1,8 +1,8 @@
-// Package migrations is the shape of the database: numbered SQL files, run
-// forward only, and the tables of the job queue, which brings its own.
+// Package migrations defines the schema of the database: numbered SQL files, run forward only,
+// and the tables of the job queue, which has its own migrations.
 //
-// It knows nothing of the program that reads the tables. Of several processes that
-// start at a time one migrates, under a lock in the database; the others wait.
+// It knows nothing of the program that reads the tables. Of several processes that start at once
+// one migrates, under a lock in the database; the others wait.
 package migrations
 
 import (
@@ -25,11 +25,11 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-// queueLock keeps two starting processes from migrating the job queue at once.
+// queueLock prevents two starting processes from migrating the job queue at once.
 const queueLock int64 = 0x666c65657464 // "fleetd"
 
-// Up brings the database to this program's version. On a current database it
-// costs three small reads. Processes that start together take turns.
+// Up migrates the database to this program's version. On a current database it costs three small
+// reads. Processes that start together wait for each other.
 func Up(ctx context.Context, db *pgxpool.Pool) error {
 	if err := upSchema(ctx, db); err != nil {
 		return explain(db, err)
@@ -66,13 +66,13 @@ func upSchema(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// Fingerprint names the schema that Up makes: equal for programs whose databases
-// have the same shape.
+// Fingerprint identifies the schema that Up creates: it is equal for programs whose databases
+// have the same schema.
 func Fingerprint() string {
 	h := sha256.New()
 	names, _ := fs.Glob(files, "*.sql") // the pattern is valid
 	for _, name := range names {
-		b, _ := files.ReadFile(name) // embedded
+		b, _ := files.ReadFile(name) // embedded: cannot fail
 		fmt.Fprintf(h, "%s %d\n%s", name, len(b), b)
 	}
 	queue, err := rivermigrate.New(riverpgxv5.New(nil), nil)
@@ -85,8 +85,8 @@ func Fingerprint() string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// schemaVersion is 0 for a database without tables. It reads before goose
-// does, because goose makes its table without a lock.
+// schemaVersion returns the schema's version, or 0 for a database without tables. It reads before
+// goose does, because goose creates its table without a lock.
 func schemaVersion(ctx context.Context, db *pgxpool.Pool) (int64, error) {
 	var used bool
 	var v int64
@@ -119,8 +119,7 @@ func upQueue(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// explain turns what PostgreSQL says into what the person who starts fleetd
-// can do about it.
+// explain converts an error of PostgreSQL to an instruction for the person who starts fleetd.
 func explain(db *pgxpool.Pool, err error) error {
 	user, name := db.Config().ConnConfig.User, databaseName(db)
 	switch {

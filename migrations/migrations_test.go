@@ -22,7 +22,7 @@ func open(t *testing.T, url string) *pgxpool.Pool {
 	return db
 }
 
-// Processes that start together take turns, and the second pass is cheap.
+// Processes that start together wait for each other, and the second pass is cheap.
 func TestUpTogether(t *testing.T) {
 	url := pgtest.Empty(t)
 	var wg sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// upTo is a database as it was after the migration of that number.
+// upTo returns a database as it was after the migration with that number.
 func upTo(t *testing.T, version int64) *pgxpool.Pool {
 	t.Helper()
 	db := open(t, pgtest.Empty(t))
@@ -42,17 +42,17 @@ func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// A sentence as it was stored, and what becomes of it. The English text of the
-// code is the sentence itself, but for how numbers are written.
+// An oldReason is a stored sentence and the reason that replaces it. The English text of the code
+// equals the sentence, except for the format of numbers.
 type oldReason struct {
 	said string
 	want fleet.Reason
-	text string // of the code; "" if it is said
+	text string // of the code; "" if equal to said
 }
 
 var because = fleet.Because
 
-// oldReasons are all sentences that were written about deployments.
+// oldReasons lists all sentences that were stored for deployments.
 var oldReasons = []oldReason{
 	{"the device was retired", because("device_retired"), ""},
 	{"the device does not fit any more", because("does_not_fit"), "the device no longer fits"},
@@ -145,7 +145,7 @@ var oldReasons = []oldReason{
 	{"the device was retired\nnot", because("legacy", "detail", "the device was retired\nnot"), ""},
 }
 
-// oldCampaigns are those of campaigns and their waves.
+// oldCampaigns lists the sentences of campaigns and their waves.
 var oldCampaigns = []oldReason{
 	{"2 of 12 devices in wave 1 (canary: a) ended rolled_back (16.7 %); the rule stops at 10 % of at least 5",
 		because("abort_rule", "counted", 2, "of", 12, "scope", because("scope_wave_named", "wave", 1, "name", "canary: a"),
@@ -198,7 +198,7 @@ var oldCampaigns = []oldReason{
 	{"lunch", because("legacy", "detail", "lunch"), ""},
 }
 
-// oldEvents are what events of a kind said.
+// oldEvents lists the sentences of events by kind.
 var oldEvents = []struct {
 	kind, from string
 	oldReason
@@ -263,7 +263,7 @@ const (
 	aUUID   = "00000000-0000-0000-0000-%012d"
 )
 
-// Every sentence that was on record becomes its code, which reads as it did.
+// Every stored sentence becomes its code, whose text is the same.
 func TestReasonsBecomeCodes(t *testing.T) {
 	db := upTo(t, 16)
 	campaign := func(n int, state, paused, reason string) string {

@@ -12,7 +12,7 @@ import (
 	"fleetd/migrations"
 )
 
-// Records from before devices' texts came without their Client-Id lose it.
+// Records from before devices' texts were redacted lose the Client-Id.
 func TestStoredClientIDsAreTakenOut(t *testing.T) {
 	db := upTo(t, 37)
 	const bound, asks, earlier = "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10", "77777777-6f0a-4c7e-9d0e-2d6f1f7a9b11",

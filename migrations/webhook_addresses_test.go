@@ -6,7 +6,7 @@ import (
 	"fleetd/migrations"
 )
 
-// Audit entries about webhooks keep the host of an address alone.
+// Audit entries about webhooks keep only the host of an address.
 func TestAuditLosesWebhookAddresses(t *testing.T) {
 	db := upTo(t, 37)
 	for id, url := range map[string]string{"a": "https://hooks.example.org/services/T0/SEKRET",
