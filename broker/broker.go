@@ -98,10 +98,10 @@ func (b *Broker) listeners() (all []*listener) {
 	return all
 }
 
-// Addr returns the address of the plain listener, or nil if there is none.
+// Addr returns the address of the plain listener, or nil if plain MQTT is off.
 func (b *Broker) Addr() net.Addr { return b.tcp.addr() }
 
-// TLSAddr returns the address of the TLS listener, or nil if there is none.
+// TLSAddr returns the address of the TLS listener, or nil if TLS is off.
 func (b *Broker) TLSAddr() net.Addr { return b.tls.addr() }
 
 // Run serves devices until ctx ends, then closes their connections within a few seconds. Calls

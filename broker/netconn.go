@@ -26,7 +26,7 @@ type netConn struct {
 	// The rest belongs to the reader's goroutine.
 	guard   frameGuard
 	bad     error         // the error in the bytes after those already returned
-	will    *dialect.Will // from CONNECT, until it is accepted; nil if there is none
+	will    *dialect.Will // from CONNECT, until it is accepted; nil without one
 	carrier *mqttCarrier  // nil until the device is identified
 }
 

@@ -29,7 +29,7 @@ func (b *Broker) Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err 
 	return c.Epoch, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
 }
 
-// Epoch returns the epoch of the device's connection, or false if there is none.
+// Epoch returns the epoch of the device's connection, or false if it has no connection.
 func (b *Broker) Epoch(id fleet.DeviceID) (int64, bool) {
 	c := b.registry.connection(id)
 	if c == nil {

@@ -300,8 +300,8 @@ func (s *socket) stir() {
 	}
 }
 
-// next returns the next message to write; ok is false if there is none. over means that none will
-// follow.
+// next returns the next message to write; ok is false if the queue is empty. over means
+// that no message will follow.
 func (s *socket) next(now time.Time) (m outgoing, ok, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

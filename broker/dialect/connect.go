@@ -7,7 +7,7 @@ type Connect struct {
 	ClientID   string
 	Version    byte       // of MQTT: 3, 4 or 5
 	Properties []Property // of MQTT 5
-	Will       Will       // the zero value if there is none; it is never published
+	Will       Will       // zero without one; it is never published
 }
 
 // A Will is the message that a device asks to have published when its connection ends.

@@ -53,7 +53,7 @@ type Conversations interface {
 	// Answer returns an answer to hello and the session in it. The device sends its voice to host
 	// and port.
 	Answer(host string, port int) (session string, hello []byte)
-	// Goodbye returns the message that ends a conversation, or nil if there is none. closes means
+	// Goodbye returns the message that ends a conversation, or nil if no message does. closes means
 	// that the connection ends with the conversation. session is "" if the conversation ends
 	// before its hello was answered.
 	Goodbye(session string) (message []byte, closes bool)

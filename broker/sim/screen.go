@@ -117,7 +117,7 @@ func (c canvas) facts(d *Device, s State) {
 // wide reports whether the screen has room for two texts side by side.
 func (c canvas) wide() bool { return c.Rect.Dx() >= 240 }
 
-// drawable replaces characters that the font lacks.
+// drawable drops characters that the font lacks.
 func drawable(r rune) rune {
 	if r > '~' {
 		return -1

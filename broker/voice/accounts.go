@@ -409,7 +409,7 @@ func (a *Accounts) bind(id fleet.DeviceID, code, message string) {
 }
 
 // Show returns the code that a starting device must show, and records that it shows the code. ok
-// is false if there is none. Show does not wait.
+// is false if the device has no code to show. Show does not wait.
 func (a *Accounts) Show(id fleet.DeviceID) (code, message string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

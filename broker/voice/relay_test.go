@@ -690,7 +690,7 @@ func TestTooManyConversations(t *testing.T) {
 	}
 }
 
-// Many conversations run at once, each with the speech of its own device, while others send
+// Many conversations run at once, each with the speech of its device, while others send
 // forged and replayed packets. No frame reaches another conversation.
 func TestNoCrossTalk(t *testing.T) {
 	up := server(t, voicetest.Options{Echo: true})

@@ -120,7 +120,7 @@ func (s *Store) ResolveHardware(ctx context.Context, by fleet.Principal, id flee
 	})
 }
 
-// conflict returns the conflict in the row, or nil if there is none.
+// conflict returns the conflict in the row, or nil if the device has no conflict.
 func (r deviceRow) conflict() *fleet.DeviceConflict {
 	if r.ConflictCode == nil {
 		return nil
