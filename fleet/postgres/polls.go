@@ -45,9 +45,8 @@ func newestPolls(polls []enrolment.PollRecord) []enrolment.PollRecord {
 }
 
 // Empty fields of a poll change nothing: a body that could not be parsed does not delete what is
-// stored. A new version without
-// a build clears the build. A poll of kind PollStranger changes only the address and the
-// admission.
+// stored. A new version without a build clears the build. A poll of kind PollStranger changes
+// only the address and the admission.
 const upsertDevices = `
 	INSERT INTO devices (id, board, board_key, board_type, chip, version, version_key, elf_sha256, slot, language,
 		remote_addr,

@@ -72,7 +72,7 @@ func dirMajor(dir string) int {
 
 var versionRE = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// serverMajor asks the server in dir; initdb must be there as well.
+// serverMajor queries the version of the server in dir; initdb must be there as well.
 func serverMajor(ctx context.Context, dir string) (int, error) {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ const maxComplaint = 16 << 10
 // complaintRE finds a line in which PostgreSQL's programs say why they end.
 var complaintRE = regexp.MustCompile(`(?m)(?:FATAL|PANIC|error): +(.+)$`)
 
-// complaint is the last reason in a program's output.
+// complaint returns the last reason in a program's output.
 func complaint(output []byte) string {
 	if all := complaintRE.FindAllSubmatch(output, -1); len(all) > 0 {
 		return string(all[len(all)-1][1])
@@ -40,8 +40,8 @@ func (s *Server) startFailure() error {
 	return fmt.Errorf("embedded PostgreSQL did not start: %s (log: %s)", complaint(out), s.dir.logs())
 }
 
-// lastLog is the end of the newest log file. The server's user owns the files,
-// so they are opened below an [os.Root].
+// lastLog returns the end of the newest log file. The server's user owns the files, so they are
+// opened below an [os.Root].
 func (s *Server) lastLog() []byte {
 	root, err := os.OpenRoot(s.dir.cluster())
 	if err != nil {

@@ -39,8 +39,8 @@ func (d dataDir) unborn() string   { return filepath.Join(string(d), "postgres.n
 func (d dataDir) lockFile() string { return filepath.Join(string(d), "postgres.lock") }
 func (d dataDir) logs() string     { return filepath.Join(d.cluster(), "log") }
 
-// examine finds what speaks against a start before a byte is written, the
-// binaries to start with and the user to run them as.
+// examine detects obstacles to a start before a byte is written. It returns the binaries to start
+// and the user to run them as.
 func (d dataDir) examine(ctx context.Context, binDir string) (binaries, owner, error) {
 	major, err := d.major()
 	if err != nil {
@@ -91,7 +91,7 @@ func (d dataDir) major() (int, error) {
 	return major, nil
 }
 
-// checkSpace judges the file system of d, or of its nearest parent.
+// checkSpace checks the file system of d, or of its nearest parent.
 func (d dataDir) checkSpace(need uint64) error {
 	path := string(d)
 	var st unix.Statfs_t
@@ -108,7 +108,7 @@ func (d dataDir) checkSpace(need uint64) error {
 	return nil
 }
 
-// unreadable turns an error of reading into advice.
+// unreadable converts a read error to advice.
 func (d dataDir) unreadable(err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("data directory %s: %w: choose another --data-dir", d, err)
@@ -117,7 +117,7 @@ func (d dataDir) unreadable(err error) error {
 		d, currentUser())
 }
 
-// unwritable turns an error of writing into advice.
+// unwritable converts a write error to advice.
 func (d dataDir) unwritable(err error) error {
 	var cause unix.Errno
 	if !errors.As(err, &cause) {

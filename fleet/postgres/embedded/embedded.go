@@ -57,10 +57,9 @@ type Server struct {
 	log   *slog.Logger
 }
 
-// Start runs the cluster in opts.DataDir, which it makes on first use, and
-// returns when the database accepts connections. Its error is one sentence that
-// says what to do; whatever speaks against a start is found before anything on
-// the disk is changed.
+// Start runs the cluster in opts.DataDir, creating it on first use, and returns when the database
+// accepts connections. Its error is one sentence that explains what to do. Every obstacle to a
+// start is detected before anything on the disk is changed.
 //
 // Cancelling ctx ends the start, not a server that has started.
 func Start(ctx context.Context, opts Options) (*Server, error) {
@@ -104,7 +103,7 @@ func (s *Server) start(ctx context.Context, bin binaries, who owner, settings ma
 	if err := s.waitReady(ctx); err != nil {
 		giveUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
-		s.proc.stop(giveUp) // err says more than how it ended
+		s.proc.stop(giveUp) // err is more informative than how the process ended
 		return err
 	}
 	s.log.Info("embedded PostgreSQL started", "version", bin.major, "directory", s.dir.cluster(),
@@ -112,13 +111,14 @@ func (s *Server) start(ctx context.Context, bin binaries, who owner, settings ma
 	return nil
 }
 
-// URL is the connection string of the database, for pgx.
+// URL returns the connection string of the database, for pgx.
 func (s *Server) URL() string { return s.url }
 
-// Done is closed when the server has ended, by [Server.Stop] or unexpectedly.
+// Done returns a channel that is closed when the server has ended, by [Server.Stop] or
+// unexpectedly.
 func (s *Server) Done() <-chan struct{} { return s.proc.exited }
 
-// Err says why the server ended: nil while it runs and after [Server.Stop].
+// Err returns why the server ended: nil while it runs and after [Server.Stop].
 func (s *Server) Err() error {
 	err := s.proc.failure()
 	if err == nil {
@@ -140,7 +140,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return err
 }
 
-// release gives the locks back. Closing a second time is harmless.
+// release releases the locks. Closing a second time is harmless.
 func (s *Server) release() {
 	if s.proc != nil {
 		s.proc.said.Close()

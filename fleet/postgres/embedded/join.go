@@ -14,8 +14,8 @@ import (
 // joinTime is how long [Join] waits for a server that is just starting.
 const joinTime = 15 * time.Second
 
-// Join finds the server that another process runs in dataDir. The URL is good
-// for the life of this process. running is false if there is no such server.
+// Join finds the server that another process runs in dataDir. The URL is valid for the life of
+// this process. running is false if there is no such server.
 func Join(dataDir string) (url string, running bool, err error) {
 	d, err := newDataDir(dataDir)
 	if err != nil {
@@ -59,7 +59,7 @@ func Connect(ctx context.Context, opts Options) (url string, release func(contex
 	return s.URL(), s.Stop, nil
 }
 
-// Busy says whether a process uses dataDir at the moment.
+// Busy reports whether a process uses dataDir now.
 func Busy(dataDir string) bool {
 	d, err := newDataDir(dataDir)
 	if err != nil {
@@ -69,7 +69,7 @@ func Busy(dataDir string) bool {
 	return busy && err == nil
 }
 
-// busy says whether a process holds the data directory.
+// busy reports whether a process holds the data directory's lock.
 func (d dataDir) busy() (bool, error) {
 	f, err := os.Open(d.lockFile())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -79,7 +79,7 @@ func flock(ctx context.Context, f *os.File, wait time.Duration) error {
 	}
 }
 
-// holder names the process that wrote the lock file.
+// holder returns the process that wrote the lock file.
 func holder(f *os.File) string {
 	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {

@@ -20,7 +20,7 @@ type owner struct {
 // exist already: fleetd adds no user to a machine.
 var unprivileged = []string{"postgres", "nobody"}
 
-// newOwner is who a new cluster shall belong to.
+// newOwner returns the user that a new cluster must belong to.
 func newOwner() (owner, error) {
 	if os.Geteuid() != 0 {
 		return owner{uid: os.Geteuid(), gid: os.Getegid(), name: currentUser()}, nil
@@ -40,7 +40,7 @@ func newOwner() (owner, error) {
 	return owner{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody to run it as: start fleetd as an ordinary user, or use --database-url")
 }
 
-// clusterOwner is who the existing cluster belongs to.
+// clusterOwner returns the user that the existing cluster belongs to.
 func (d dataDir) clusterOwner() (owner, error) {
 	path := d.cluster()
 	info, err := os.Stat(path)
@@ -59,8 +59,7 @@ func (d dataDir) clusterOwner() (owner, error) {
 	return o, nil
 }
 
-// credential is nil for a process that is this user already: only root may
-// change it.
+// credential returns nil for a process that already runs as this user: only root may change it.
 func (o owner) credential() *syscall.Credential {
 	if os.Geteuid() == o.uid {
 		return nil

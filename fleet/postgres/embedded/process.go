@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountPath is how a child knows the cluster's directory: the first file
-// descriptor it inherits after its standard three.
+// mountPath is the path of the cluster's directory in a child: the first file descriptor it
+// inherits after its standard three.
 const mountPath = "/proc/self/fd/3"
 
 // A process is a running server.
@@ -100,7 +100,7 @@ func runBound(cmd *exec.Cmd, started chan<- error, exited func(error)) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// failure says how the process ended, nil while it runs and after a stop.
+// failure returns how the process ended, nil while it runs and after a stop.
 func (p *process) failure() error {
 	select {
 	case <-p.exited:
@@ -116,7 +116,7 @@ func (p *process) failure() error {
 	return p.exitErr
 }
 
-// stop asks for a fast shutdown and, when ctx ends first, for an immediate one.
+// stop requests a fast shutdown and, if ctx ends first, an immediate one.
 func (p *process) stop(ctx context.Context) error {
 	select {
 	case <-p.exited:

@@ -10,13 +10,13 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// webhookQueue is apart from the upkeep, which slow receivers must not hold up.
+// webhookQueue is separate from the upkeep, which slow receivers must not delay.
 const webhookQueue = "webhooks"
 
 // deliveryAttempts last some two and a half hours: the pause after attempt n is n^4 seconds.
 const deliveryAttempts = 8
 
-// A Deliverer posts to a webhook. An error asks for another attempt.
+// A Deliverer posts to a webhook. An error requests another attempt.
 type Deliverer interface {
 	Deliver(ctx context.Context, j webhook.Job) error
 }
@@ -38,7 +38,7 @@ func (w *deliveryWorker) Work(ctx context.Context, j *river.Job[delivery]) error
 	return w.to.Deliver(ctx, j.Args.Job)
 }
 
-// enqueue adds deliveries in the transaction of what they report.
+// enqueue adds deliveries in the transaction of the change that they report.
 func (j *Jobs) enqueue(ctx context.Context, tx pgx.Tx, jobs []webhook.Job) error {
 	var all []river.InsertManyParams
 	for _, job := range jobs {

@@ -28,13 +28,13 @@ const stopGrace = 3 * time.Second
 
 // Options configures [Jobs].
 type Options struct {
-	// Retention says how long records are kept. Default: for ever.
+	// Retention defines how long records are kept. Default: for ever.
 	Retention postgres.Retention
-	// Webhooks delivers events. Nil: none is queued.
+	// Webhooks delivers events. If it is nil, none is queued.
 	Webhooks Deliverer
 	// Interval is the time between two runs. Default: an hour.
 	Interval time.Duration
-	// Logger takes what the jobs did. Default: none.
+	// Logger receives the results of the jobs. Default: none.
 	Logger *slog.Logger
 }
 
@@ -86,8 +86,7 @@ func (w *warnings) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
 }
 
-// Handle leaves out what river says of work that a stop cut short: it is taken
-// up again at the next start.
+// Handle drops river's records about work interrupted by a stop, which resumes at the next start.
 func (w *warnings) Handle(ctx context.Context, r slog.Record) error {
 	canceled := false
 	r.Attrs(func(a slog.Attr) bool {

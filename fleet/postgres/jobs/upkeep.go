@@ -11,8 +11,7 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// upkeep is the hourly job. It says nothing: what is to be done follows from
-// the time and the options.
+// upkeep is the hourly job. It has no arguments: its work follows from the time and the options.
 type upkeep struct{}
 
 func (upkeep) Kind() string { return "upkeep" }
@@ -28,8 +27,7 @@ type upkeeper struct {
 // Timeout allows for the removal of millions of rows.
 func (u *upkeeper) Timeout(*river.Job[upkeep]) time.Duration { return 30 * time.Minute }
 
-// Work makes room first: a month without a partition is worse than one kept
-// too long.
+// Work creates partitions first: a month without a partition is worse than one kept too long.
 func (u *upkeeper) Work(ctx context.Context, _ *river.Job[upkeep]) error {
 	now := time.Now().UTC()
 	made, err := u.store.EnsurePartitions(ctx, now)

@@ -85,7 +85,7 @@ type dbServer struct {
 	held *embedded.Server
 
 	mu       sync.Mutex
-	migrated string // the template's name, once it is made
+	migrated string // the template's name, after it was created
 }
 
 // create copies the template and drops the copy after the test.
@@ -122,7 +122,7 @@ func (s *dbServer) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// database is the server's URL with another database in it.
+// database returns the server's URL with another database in it.
 func (s *dbServer) database(name string) string {
 	u, err := url.Parse(s.url)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // serverVariable names a server to use instead of a private one.
 const serverVariable = "FLEETD_TEST_DATABASE_URL"
 
-// maxSlots is how many test binaries of one user run at the same time at most.
+// maxSlots limits how many test binaries of one user run at the same time.
 const maxSlots = 64
 
 // fast trades all durability for speed: a broken cluster is simply replaced.
@@ -64,7 +64,7 @@ func private(ctx context.Context) (*dbServer, error) {
 			s := &dbServer{url: pg.URL(), held: pg}
 			return s, s.prepare(ctx)
 		}
-		if !embedded.Busy(dir) { // else another binary was faster
+		if !embedded.Busy(dir) { // else another binary has taken it
 			return nil, fmt.Errorf("%w (to start over: rm -r %s)", err, dir)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"fleetd/migrations"
 )
 
-// templateLock makes test binaries on one server take turns at the template.
+// templateLock serialises the use of the template by the test binaries of one server.
 const templateLock = 0x7067746573740001
 
 // template returns the name of the migrated database, made if it is not there.
@@ -42,8 +42,8 @@ func (s *dbServer) template(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// migrate makes the template under another name first: a half migrated one is
-// never found.
+// migrate creates the template under a temporary name first, so a partly migrated one is never
+// found.
 func (s *dbServer) migrate(ctx context.Context, name string) error {
 	unborn := name + "_new"
 	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+unborn+" WITH (FORCE)", "CREATE DATABASE "+unborn+

@@ -1,6 +1,6 @@
-// Package scratch says where tests make PostgreSQL clusters: in memory where
-// there is room, else in the temporary directory. It is a package because the tests of
-// package embedded need it, and pgtest imports embedded.
+// Package scratch determines where tests create PostgreSQL clusters: in memory if there is room,
+// otherwise in the temporary directory. It is a package because the tests of package embedded
+// need it, and pgtest imports embedded.
 //
 // It has no state and starts nothing.
 package scratch
@@ -19,9 +19,9 @@ const (
 	room = 4 << 30
 )
 
-// Dir is in memory where there is room, else the temporary directory. To make
-// and drop a database is to make and drop its 600 files: that takes a disk up to
-// a second, and memory less than a tenth of one. Programs may not run from there.
+// Dir returns a directory in memory if there is room, otherwise the temporary directory. Creating
+// and dropping a database creates and deletes its 600 files: that takes a disk up to a second,
+// and memory less than a tenth of one. Programs may not run from there.
 func Dir() string {
 	var fs unix.Statfs_t
 	if unix.Statfs(memory, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || unix.Access(memory, unix.W_OK) != nil ||
