@@ -11,7 +11,7 @@ import (
 	"fleetd/mcp"
 )
 
-// echo answers each call at once, as cheaply as a transport can.
+// echo is a transport that answers each call at once, at the lowest cost.
 type echo struct {
 	session *mcp.Session
 	tail    string
@@ -79,14 +79,15 @@ func BenchmarkListTools(b *testing.B) {
 	}
 }
 
-// 50,000 sessions live in one process.
+// An idle session is small, because one process has 50,000 of them.
 func TestSessionIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(mcp.Session{}); size > 208 {
 		t.Errorf("a Session has %d bytes", size)
 	}
 }
 
-// The answer path shares two cores with a broker and a database.
+// A call allocates little, because it shares two cores with a broker and a
+// database.
 func TestCallAllocations(t *testing.T) {
 	link := &echo{tail: `,"result":{"content":[{"type":"text","text":"true"}],"isError":false}}}`}
 	link.session = mcp.NewSession(link, mcp.SessionOptions{})

@@ -16,12 +16,13 @@ const (
 	// stack of 4 KB.
 	maxArgumentDepth = 4
 
-	// maxNumber is what the firmware's JSON parser takes of a number.
+	// maxNumber is the longest number, in characters, that the firmware's JSON
+	// parser accepts.
 	maxNumber = 63
 )
 
 // checkName refuses a tool name that a stock device would copy into an error
-// text that no longer is JSON.
+// text, which would then be invalid JSON.
 func checkName(name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: the tool name is empty", ErrInvalid)
@@ -35,7 +36,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkNameLiteral is checkName for a name as a device lists it.
+// checkNameLiteral is checkName for a name in a device's list of tools.
 func checkNameLiteral(lit []byte) error {
 	var name string
 	if err := json.Unmarshal(lit, &name); err != nil {
@@ -56,8 +57,8 @@ func checkEchoed(what, text string) error {
 	return nil
 }
 
-// checkArguments returns the arguments to send, {} for none, or says what a
-// stock device would drop in silence or answer unreadably.
+// checkArguments returns the arguments to send, {} for none, or an error for
+// arguments that a stock device would drop silently or answer unreadably.
 func checkArguments(arguments json.RawMessage) (json.RawMessage, error) {
 	arguments = bytes.TrimSpace(arguments)
 	if len(arguments) == 0 || unlessNull(arguments) == nil {
@@ -75,8 +76,8 @@ func checkArguments(arguments json.RawMessage) (json.RawMessage, error) {
 	return arguments, jsonscan.Members(arguments, checkURL)
 }
 
-// checkTokens refuses strings and numbers that the firmware's parser rejects,
-// and the whole request with them, without an answer.
+// checkTokens refuses strings and numbers that the firmware's parser rejects:
+// it would drop the whole request without an answer.
 func checkTokens(arguments []byte) error {
 	s := jsonscan.Scanner{Data: arguments}
 	for c := s.Peek(); s.Pos < len(arguments); c = s.Peek() {
@@ -110,8 +111,8 @@ func checkString(body []byte) error {
 	return nil
 }
 
-// checkURL refuses a URL that the firmware could not name in an error. It is
-// one if its argument is called so or if it looks like one.
+// checkURL refuses a URL that the firmware could not name in an error. An
+// argument counts as a URL by its name or by its value.
 func checkURL(key, value []byte) error {
 	if !jsonscan.IsString(value) {
 		return nil

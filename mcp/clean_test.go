@@ -68,7 +68,8 @@ func TestCleanText(t *testing.T) {
 	}
 }
 
-// Encoding and decoding are inverse but for what cleaning drops.
+// Encoding and decoding are inverse, except for the characters that cleaning
+// drops.
 func FuzzString(f *testing.F) {
 	f.Add("a\"\\\n\x00\xff<>&灯\u2028")
 	f.Fuzz(func(t *testing.T, s string) {

@@ -11,7 +11,7 @@ import (
 	"fleetd/mcp"
 )
 
-// A device is the far end of a session, in memory: it records what is sent, in
+// A device is the far end of a session, in memory: it records each message with
 // its envelope, and answers from a script.
 type device struct {
 	session *mcp.Session
@@ -45,7 +45,7 @@ func (d *device) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
 	return nil
 }
 
-// deliver does what a broker does with an uplink.
+// deliver passes an uplink to the session, as a broker does.
 func (d *device) deliver(raw []byte) {
 	e, err := mcp.ParseEnvelope(raw)
 	switch {
@@ -68,7 +68,7 @@ func replies(texts ...string) func(string) []string {
 	}
 }
 
-// request is what a vector's request asks for.
+// request is the request of a vector.
 type request struct {
 	Type    string
 	Payload struct {

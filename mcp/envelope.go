@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	maxEnvelope = 512 << 10 // longest uplink that ParseEnvelope looks at
+	maxEnvelope = 512 << 10 // longest uplink that ParseEnvelope parses
 	maxType     = 32        // Envelope.Type; stock types have up to 7 bytes
 	maxSession  = 128       // Envelope.SessionID
 )
@@ -22,15 +22,15 @@ type Envelope struct {
 	Type      string // "mcp", "hello", "goodbye", "listen", "abort", …; empty if the device sent no string
 	SessionID string // of the audio channel, often empty or stale: never route by it
 
-	// Payload is the part of the parsed bytes under "payload", nil without that
-	// member. It is valid JSON of any kind.
+	// Payload is the value of "payload" within the parsed bytes, nil without
+	// that member. It is valid JSON of any kind.
 	Payload json.RawMessage
 }
 
 // ParseEnvelope reads one uplink in one pass without decoding the payload.
 // Payload aliases raw. The error wraps [ErrMalformed] if raw is not a JSON
-// object (see [Session.ReceiveBroken], as stock firmware produces such texts in
-// good health) or [ErrTooLarge] above 512 KiB.
+// object, or [ErrTooLarge] above 512 KiB. Healthy stock firmware also sends
+// invalid JSON: see [Session.ReceiveBroken].
 func ParseEnvelope(raw []byte) (Envelope, error) {
 	if len(raw) > maxEnvelope {
 		return Envelope{}, fmt.Errorf("uplink of %d bytes: %w", len(raw), ErrTooLarge)
@@ -57,7 +57,7 @@ func ParseEnvelope(raw []byte) (Envelope, error) {
 
 func envelopeType(value []byte) string {
 	switch {
-	case string(value) == `"mcp"`: // spares the hot path a copy
+	case string(value) == `"mcp"`: // saves the hot path a copy
 		return TypeMCP
 	case jsonscan.IsString(value):
 		return cleanLine(value, maxType)
@@ -65,14 +65,14 @@ func envelopeType(value []byte) string {
 	return ""
 }
 
-// A Scope says on whose behalf a message is sent. It is a member of the
-// envelope, next to the payload. Firmware that guards its user-only tools
-// reads it; stock firmware ignores it.
+// A Scope states on whose behalf a message is sent. It is a member of the
+// envelope, next to the payload. Firmware that guards its user-only tools reads
+// it; stock firmware ignores it.
 type Scope string
 
 const (
 	ScopeNone     Scope = ""         // a language model, or unspecified
-	ScopeOperator Scope = "operator" // a person, or what a person put to work
+	ScopeOperator Scope = "operator" // a person, or a program that a person runs
 )
 
 // AppendEnvelope appends the downlink that carries payload, one bare JSON-RPC

@@ -19,7 +19,7 @@ func TestHelloVectors(t *testing.T) {
 			}
 		}
 	}
-	loadLoosely(t, "hello.json", &file) // most of what it expects concerns the audio channel
+	loadLoosely(t, "hello.json", &file) // most of it concerns the audio channel
 	up := 0
 	for _, tt := range file.Cases {
 		e, err := mcp.ParseEnvelope([]byte(tt.Wire))

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Callers branch on these with [errors.Is]. An answer of the device itself is
-// an [*Error] instead.
+// Callers branch on these with [errors.Is]. An error that the device sends is an
+// [*Error] instead.
 var (
-	// ErrNotSent means that no byte of the request reached the transport, so
-	// the device cannot have acted on it. A Transport wraps it to say the same.
+	// ErrNotSent means that no byte of the request reached the transport, so the
+	// device cannot have acted on it. A Transport wraps it in that case.
 	ErrNotSent = errors.New("not sent")
 
 	// ErrInvalid means that the request was refused because a stock device would
@@ -17,33 +17,33 @@ var (
 	ErrInvalid = fmt.Errorf("invalid request, %w", ErrNotSent)
 
 	// ErrTimeout means that no answer came in time. Unless the error also wraps
-	// ErrNotSent, the device may have acted, or may still; a late answer goes to
-	// [SessionOptions.OnUnmatched].
+	// ErrNotSent, the device may have acted or may still act. A late answer goes
+	// to [SessionOptions.OnUnmatched].
 	ErrTimeout = errors.New("no answer in time")
 
 	// ErrClosed means that the session ended before the answer came. Unless the
 	// error also wraps ErrNotSent, the device may have acted.
 	ErrClosed = errors.New("session closed")
 
-	// ErrTooLarge means that a message, a list or a request passed its limit. Of
-	// the answer to a call it is a [*LimitError].
+	// ErrTooLarge means that a message, a list or a request exceeded its limit.
+	// If the answer to a call is too large, the error is a [*LimitError].
 	ErrTooLarge = errors.New("too large")
 
-	// ErrMalformed means that the device answered with something that is not
-	// MCP. The tool has most likely run.
+	// ErrMalformed means that the device's answer is not MCP. The tool has most
+	// likely run.
 	ErrMalformed = errors.New("malformed answer")
 )
 
-// A LimitError says that the device answered with a result that passes a limit
-// of this package and is not read: the tool has run. It is an [ErrTooLarge].
+// A LimitError reports a result that exceeds a limit of this package and is not
+// read: the tool has run. It is an [ErrTooLarge].
 type LimitError struct {
 	Limit   Limit
-	Max     int  // what is read
-	Size    int  // of the answer; 0 if that was not counted
+	Max     int  // the limit
+	Size    int  // of the answer; 0 if it was not counted
 	IsError bool // the result says that the tool failed
 }
 
-// A Limit is what a [LimitError] is about.
+// A Limit names the limit that a result exceeded.
 type Limit string
 
 const (
@@ -61,21 +61,21 @@ func (e *LimitError) Error() string {
 
 func (e *LimitError) Unwrap() error { return ErrTooLarge }
 
-// CodeUnspecified is the code of an [Error] whose device sent none, as stock
-// firmware never does: the first of JSON-RPC's server-defined codes.
+// CodeUnspecified is the code of an [Error] without a code of the device. Stock
+// firmware never sends one. It is the first of JSON-RPC's server-defined codes.
 const CodeUnspecified = -32000
 
 // maxErrorText bounds Error.Message; stock texts stay below 200 bytes plus a
 // name or URL.
 const maxErrorText = 2048
 
-// An Error is an error that the device answered: the request arrived, and was
+// An Error is an error that the device sent: the request arrived, and was
 // refused or failed.
 type Error struct {
 	Code     int    // CodeUnspecified unless HasCode
 	HasCode  bool   // the device sent a code, which stock firmware never does
 	Message  string // written by the firmware
-	Salvaged bool   // read out of an answer that was not valid JSON
+	Salvaged bool   // recovered from an answer that was not valid JSON
 }
 
 func (e *Error) Error() string {

@@ -12,14 +12,14 @@ type ListToolsParams struct {
 	WithUserTools bool
 }
 
-// ListTools returns the device's tools, in its order, from all pages. Tools of
-// the same name count once, and those that could not be called (see [Tool]) are
-// left out and logged.
+// ListTools returns the device's tools from all pages, in the device's order.
+// Tools with the same name count once. Tools that cannot be called (see [Tool])
+// are left out and logged.
 //
-// On an error the tools of earlier pages are returned with it: a stock device
-// with one tool too large for a page cannot list what comes behind it. A list
-// that passes a limit ends with [ErrTooLarge], one that leads in a circle with
-// [ErrMalformed]. Each page has ListTimeout; bound the whole by ctx.
+// On an error ListTools also returns the tools of earlier pages: if one tool is
+// too large for a page, a stock device cannot list the tools after it. A list
+// that exceeds a limit ends with [ErrTooLarge], one that repeats a cursor with
+// [ErrMalformed]. Each page has ListTimeout; bound the whole with ctx.
 func (s *Session) ListTools(ctx context.Context, p ListToolsParams) ([]Tool, error) {
 	l := listing{session: s, params: p}
 	for cursor := ""; ; {
@@ -38,13 +38,13 @@ func (s *Session) ListTools(ctx context.Context, p ListToolsParams) ([]Tool, err
 type listing struct {
 	session *Session
 	params  ListToolsParams
-	cursors []string // asked for so far, the first page's apart
+	cursors []string // requested so far, except the first page's
 	names   map[string]bool
 	tools   []Tool
 	bytes   int
 }
 
-// page asks for the page at cursor and returns the cursor of the next.
+// page requests the page at cursor and returns the cursor of the next.
 func (l *listing) page(ctx context.Context, cursor string) (next string, err error) {
 	p, err := l.fetch(ctx, cursor)
 	if err != nil {
@@ -92,7 +92,7 @@ func (l *listing) keep(tools []Tool) error {
 	return nil
 }
 
-// follow allows the step to the page at cursor.
+// follow returns an error if the listing must not go on to the page at cursor.
 func (l *listing) follow(cursor string) error {
 	if slices.Contains(l.cursors, cursor) {
 		return fmt.Errorf("%w: cursor %q again", ErrMalformed, cursor)

@@ -106,7 +106,8 @@ func TestToolsAreCleaned(t *testing.T) {
 	}
 }
 
-// A tool whose name cannot be sent back, or is taken, is not offered.
+// ListTools leaves out a tool if its name cannot be sent back or is a
+// duplicate.
 func TestUncallableToolsAreLeftOut(t *testing.T) {
 	var log bytes.Buffer
 	s, _ := connect(mcp.SessionOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))},

@@ -9,9 +9,9 @@ import (
 	"fleetd/internal/jsonscan"
 )
 
-// A message is a JSON-RPC message of a device, cut into the texts of its
-// members. Its parts alias the bytes it was parsed from. A part is nil when
-// absent, and when null but for result and params.
+// A message is a JSON-RPC message of a device, split into the texts of its
+// members. The parts alias the parsed bytes. An absent member is nil, and so is
+// null, except in result and params.
 type message struct {
 	id, method, params, result, err []byte
 }
@@ -42,8 +42,8 @@ func unlessNull(value []byte) []byte {
 	return value
 }
 
-// number returns the id that a device answered with, and false if it is not a
-// whole number. cJSON may print one as 7.0.
+// number returns the id of a device's answer, and false if it is not a whole
+// number. cJSON may print 7 as 7.0.
 func (m message) number() (int64, bool) {
 	if n, err := strconv.ParseInt(string(m.id), 10, 64); err == nil {
 		return n, true
@@ -55,7 +55,7 @@ func (m message) number() (int64, bool) {
 	return int64(f), true
 }
 
-// failure returns the error that m answers with, nil if it carries a result.
+// failure returns the error in m, nil if m carries a result.
 func (m message) failure() error {
 	switch {
 	case m.err != nil:
@@ -68,8 +68,9 @@ func (m message) failure() error {
 	return nil
 }
 
-// parseError reads an error in any form a device may give it: stock sends an
-// object with a message alone, other firmware adds a code or sends a string.
+// parseError reads an error in any form that a device may use: stock firmware
+// sends an object with only a message; other firmware adds a code or sends a
+// string.
 func parseError(value []byte) *Error {
 	e := &Error{Code: CodeUnspecified, Message: cleanAny(value)}
 	_ = jsonscan.Members(value, func(key, value []byte) error {

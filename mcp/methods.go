@@ -13,11 +13,12 @@ import (
 // maxServerText bounds the strings of an InitializeResult.
 const maxServerText = 128
 
-// InitializeParams says who calls. Vision is where the device's camera uploads
-// to; the device forgets it at a reboot.
+// InitializeParams identifies the client, and sets the address to which the
+// device's camera uploads pictures. The device forgets that address when it
+// restarts.
 type InitializeParams struct {
 	ClientName, ClientVersion string
-	VisionURL, VisionToken    string // no vision if the URL is empty
+	VisionURL, VisionToken    string // no vision if VisionURL is empty
 }
 
 // An InitializeResult identifies the device and its firmware.
@@ -27,9 +28,10 @@ type InitializeResult struct {
 	ServerVersion   string // stock: the firmware's version
 }
 
-// Initialize opens the conversation. Stock firmware does not require it and
-// allows it at any time, also again. If only the closing notification, which
-// stock firmware ignores, could not be sent, the result comes with the error.
+// Initialize opens the conversation. Stock firmware does not require it, and
+// allows it at any time and more than once. If only the closing notification
+// cannot be sent, Initialize returns the result with the error; stock firmware
+// ignores that notification.
 func (s *Session) Initialize(ctx context.Context, p InitializeParams) (*InitializeResult, error) {
 	if err := checkEchoed("the vision URL or token", p.VisionURL+p.VisionToken); err != nil {
 		return nil, fmt.Errorf("initialize: %w", err)
@@ -93,19 +95,19 @@ func serverText(value []byte) string {
 
 // CallToolParams is one call of a tool.
 type CallToolParams struct {
-	// ID is the JSON-RPC id, from NextID or the device's IDs. It lets the caller
-	// store it before anything is sent, to recognise a late answer. 0: the
-	// session takes the next.
+	// ID is the JSON-RPC id, from NextID or the device's IDs. The caller can
+	// store it before the session sends anything, and so recognise a late
+	// answer. 0: the session uses the next id.
 	ID int32
 
 	Name      string
-	Arguments json.RawMessage // an object; none and null are sent as {}
+	Arguments json.RawMessage // an object; nil and null are sent as {}
 	Scope     Scope
 	Timeout   time.Duration // 0: until the context's deadline, or else SessionOptions.CallTimeout
 
-	// OnSent is called once the transport has accepted the request, from the
-	// goroutine of Call: from then on the tool may run. The answer can come
-	// before. nil: no call.
+	// OnSent is called once the transport has accepted the request, on the
+	// goroutine of Call: from then on the tool may run. The answer can arrive
+	// before OnSent is called. May be nil.
 	OnSent func()
 }
 
@@ -114,13 +116,14 @@ func (s *Session) CallTool(ctx context.Context, name string, arguments json.RawM
 	return s.Call(ctx, CallToolParams{Name: name, Arguments: arguments})
 }
 
-// Call calls a tool once and waits for its answer. Some tools never answer by
-// design (self.reboot, a successful self.upgrade_firmware).
+// Call calls a tool once and waits for its answer. By design some tools never
+// answer (self.reboot, a successful self.upgrade_firmware).
 //
-// The error is an [*Error] if the device refused; it wraps [ErrTimeout] (the
-// timeout, or ctx's deadline), context.Canceled, [ErrClosed], [ErrTooLarge],
-// [ErrMalformed], or the transport's error. Unless it also wraps [ErrNotSent],
-// as [ErrInvalid] always does, or is an *Error, the tool may have run.
+// The error is an [*Error] if the device refused the call. Otherwise it wraps
+// [ErrTimeout] (the timeout, or ctx's deadline), context.Canceled, [ErrClosed],
+// [ErrTooLarge], [ErrMalformed], or the transport's error. The tool may have
+// run unless the error is an *Error or also wraps [ErrNotSent], as [ErrInvalid]
+// always does.
 func (s *Session) Call(ctx context.Context, p CallToolParams) (*CallToolResult, error) {
 	r, err := s.callRequest(p)
 	if err != nil {
@@ -153,14 +156,14 @@ func (s *Session) callRequest(p CallToolParams) (request, error) {
 	}
 	r.msg = appendCall(make([]byte, 0, len(p.Name)+len(arguments)+96), r.id, p.Name, arguments)
 	if len(r.msg) > s.o.MaxRequest {
-		return request{}, fmt.Errorf("%w: request of %d bytes, a device takes %d: %w", ErrInvalid, len(r.msg), s.o.MaxRequest,
+		return request{}, fmt.Errorf("%w: request of %d bytes, a device accepts %d: %w", ErrInvalid, len(r.msg), s.o.MaxRequest,
 			ErrTooLarge)
 	}
 	return r, nil
 }
 
-// EncodeCall returns the request that [Session.Call] writes for p, which needs
-// an ID. The error wraps [ErrInvalid] where Call would refuse p.
+// EncodeCall returns the request that [Session.Call] would send for p. p needs
+// an ID. If Call would refuse p, the error wraps [ErrInvalid].
 func EncodeCall(p CallToolParams) (request []byte, err error) {
 	s := Session{o: SessionOptions{MaxRequest: defaultMaxRequest}}
 	r, err := s.callRequest(p)
@@ -170,9 +173,9 @@ func EncodeCall(p CallToolParams) (request []byte, err error) {
 	return r.msg, nil
 }
 
-// Ping asks for a sign of life of the tasks that handle messages and calls. A
-// stock device answers that it does not know ping, which is as good as a pong.
-// While it runs a slow tool it answers late, so a timeout proves little then.
+// Ping checks that the device's tasks for messages and calls are alive. A stock
+// device answers that it does not know ping, which proves as much as a pong. A
+// device that runs a slow tool answers late, so a timeout proves little then.
 func (s *Session) Ping(ctx context.Context) error {
 	id := s.NextID()
 	_, err := s.exchange(ctx, request{

@@ -9,8 +9,8 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string literal. Unlike encoding/json it
-// leaves <, > and & alone, so that what is sent and stored reads as written.
+// appendString appends s as a JSON string literal. Unlike encoding/json it does
+// not escape <, > and &, so the sent and the stored text read as written.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
@@ -50,8 +50,8 @@ func appendEscape(dst []byte, c byte) []byte {
 }
 
 // appendClean appends the checked JSON text raw without white space and with
-// each string cleaned, in the order it came. It returns false if raw holds a
-// number that PostgreSQL's jsonb, or a float64, cannot hold.
+// each string cleaned, in the original order. It returns false if raw contains
+// a number that PostgreSQL's jsonb, or a float64, cannot hold.
 func appendClean(dst, raw []byte) ([]byte, bool) {
 	s := jsonscan.Scanner{Data: raw}
 	for c := s.Peek(); s.Pos < len(raw); c = s.Peek() {

@@ -10,9 +10,9 @@ import (
 // maxMethod bounds the method of a notification.
 const maxMethod = 128
 
-// Receive takes one bare JSON-RPC message as it came from the device, whatever
-// it is. It never blocks and keeps nothing of msg. Text that does not parse is
-// treated as [Session.ReceiveBroken] does. Requests of the device are dropped:
+// Receive handles one bare JSON-RPC message from the device, whatever it
+// contains. It never blocks and retains nothing of msg. It treats text that does
+// not parse as [Session.ReceiveBroken] does. It drops requests of the device:
 // stock firmware makes none.
 func (s *Session) Receive(msg []byte) {
 	if len(msg) > s.o.MaxMessage {
@@ -34,12 +34,13 @@ func (s *Session) Receive(msg []byte) {
 	}
 }
 
-// ReceiveBroken takes an uplink that is not valid JSON, with or without its
-// envelope. Stock firmware sends such texts in good health: it does not escape
-// error messages. If an id can be found, the request in flight fails, with an
-// [*Error] if the device's message can be found too and else with
-// [ErrMalformed]; an id that nothing waits for goes to OnUnmatched. ReceiveBroken
-// returns false if there is no id. It never blocks and keeps nothing of raw.
+// ReceiveBroken handles an uplink that is not valid JSON, with or without its
+// envelope. Healthy stock firmware sends such texts, because it does not escape
+// error messages. If ReceiveBroken finds an id, the request in flight fails: with
+// an [*Error] if the device's message can be found too, otherwise with
+// [ErrMalformed]. If no request waits for the id, the answer goes to OnUnmatched.
+// ReceiveBroken returns false if it finds no id. It never blocks and retains
+// nothing of raw.
 func (s *Session) ReceiveBroken(raw []byte) bool {
 	id, ok := salvageID(raw)
 	if ok {
@@ -48,8 +49,9 @@ func (s *Session) ReceiveBroken(raw []byte) bool {
 	return ok
 }
 
-// receiveOversize finds out what kind of answer is not read. The transport
-// bounds msg, too: scanning it once more costs less than receiving it did.
+// receiveOversize finds the request that an oversize answer belongs to, and
+// whether its tool failed. The transport bounds msg, too, so one more scan costs
+// less than receiving msg did.
 func (s *Session) receiveOversize(msg []byte) {
 	limit := &LimitError{Limit: LimitBytes, Max: s.o.MaxMessage, Size: len(msg)}
 	m, err := parseMessage(msg)
@@ -70,7 +72,7 @@ func (s *Session) receiveOversize(msg []byte) {
 	s.settle(s.take(id), a)
 }
 
-// saysError reads the flag of a result that is not read otherwise.
+// saysError reads only the isError flag of a result.
 func saysError(result []byte) (is bool) {
 	_ = jsonscan.Members(result, func(key, value []byte) error {
 		is = is || string(key) == "isError" && string(value) == "true"
@@ -86,7 +88,7 @@ func (s *Session) receiveAnswer(m message) {
 		w = s.take(id)
 	}
 	if w == nil && s.o.OnUnmatched == nil {
-		return // the decoded answer would have no receiver
+		return // no receiver for the decoded answer
 	}
 	s.settle(w, m.answer(id, w != nil && w.raw))
 }
@@ -97,7 +99,7 @@ func (m message) answer(id int64, raw bool) Answer {
 	switch {
 	case a.Err != nil:
 	case raw:
-		a.raw = bytes.Clone(m.result) // msg is the transport's again after Receive
+		a.raw = bytes.Clone(m.result) // the transport reuses msg after Receive
 	default:
 		a.Result, a.Err = parseResult(m.result)
 	}

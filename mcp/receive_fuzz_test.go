@@ -11,8 +11,8 @@ import (
 	"fleetd/mcp"
 )
 
-// FuzzReceive lets a device say anything while a call, a list and a ping wait
-// for ids 1, 2 and 3, and checks whatever comes out.
+// FuzzReceive sends arbitrary text as a device while a call, a list and a ping
+// wait for ids 1, 2 and 3, and checks everything that the session returns.
 func FuzzReceive(f *testing.F) {
 	var file malformedVectors
 	loadVectors(f, "malformed.json", &file)
@@ -110,7 +110,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		e, err := mcp.ParseEnvelope(raw)
 		var members map[string]json.RawMessage
 		if err != nil {
-			return // FuzzScanner judges what is JSON
+			return // FuzzScanner checks the JSON parser
 		}
 		if err := json.Unmarshal(raw, &members); err != nil {
 			t.Fatalf("ParseEnvelope accepts %q: %v", raw, err)

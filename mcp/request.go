@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// protocolVersion is the revision that stock firmware answers with whatever it
-// is asked for.
+// protocolVersion is the revision that stock firmware answers with, whatever
+// revision the client requests.
 const protocolVersion = "2024-11-05"
 
 // initialized notifies the device that the client is ready. It has no answer.
@@ -20,9 +20,10 @@ const (
 	methodToolsCall  = "tools/call"
 )
 
-// appendHead appends a request up to its parameters. All requests are built
-// here and below by appending text, not from struct tags: the firmware silently
-// drops a request whose id, version or params have another type.
+// appendHead appends a request up to its parameters. The functions here and
+// below build every request by appending text, not from struct tags: the
+// firmware silently drops a request if its id, version or params have another
+// type.
 func appendHead(dst []byte, id int32, method string) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = strconv.AppendInt(dst, int64(id), 10)

@@ -11,8 +11,9 @@ import (
 	"fleetd/mcp"
 )
 
-// silence says why a stock device would drop wire, or take it for something
-// else. It follows the firmware's own order of checks, by another JSON parser.
+// silence returns the reason for which a stock device would drop wire or
+// misread it, nil if it would do neither. It follows the firmware's own order
+// of checks, with another JSON parser.
 func silence(wire string) error {
 	var e struct {
 		Type    string
@@ -42,7 +43,8 @@ func silence(wire string) error {
 	return nil
 }
 
-// The judge of the tests below knows each request that must never be built.
+// silence, which checks the requests of the tests below, finds a reason for
+// each request that must never be built.
 func TestSilenceKnowsTheVectors(t *testing.T) {
 	var file malformedVectors
 	loadVectors(t, "malformed.json", &file)

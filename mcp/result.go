@@ -17,26 +17,26 @@ const (
 )
 
 // A Content is one item of a tool's result: text, or data with its MIME type.
-// Its JSON is MCP's.
+// Its JSON form is that of MCP.
 type Content struct {
 	Type     string `json:"type"`               // "text", "image" or "audio"
 	Text     string `json:"text,omitempty"`     // of text; may have many lines
 	Data     string `json:"data,omitempty"`     // of image and audio: base64, checked
-	MIMEType string `json:"mimeType,omitempty"` // of image and audio, as the device claims it
+	MIMEType string `json:"mimeType,omitempty"` // of image and audio, as claimed by the device
 }
 
-// A CallToolResult is what a tool answered.
+// A CallToolResult is the result of a tool call.
 type CallToolResult struct {
 	Content []Content `json:"content"`
 	IsError bool      `json:"isError"` // always false from stock firmware; see Failed
 }
 
-// Failed reports whether the result is a failure: by isError, or in the way of
-// stock firmware, whose isError is always false and whose failed tools answer
-// the single text "false". A tool that answers a question may mean "no" by that
-// text, so the result is not changed and the caller, who knows the tool,
-// decides. "true" does not prove success: a failed firmware upgrade answers it
-// too, late.
+// Failed reports whether the result is a failure. A result fails by isError, or
+// by the single text "false": stock firmware always sends isError false, and
+// its failed tools answer that text. A tool that answers a question may mean
+// "no" by the same text, so the result stays unchanged, and the caller, who
+// knows the tool, decides. "true" does not prove success: a failed firmware
+// upgrade also answers it, late.
 func (r *CallToolResult) Failed() bool {
 	return r.IsError || len(r.Content) == 1 && r.Content[0] == Content{Type: "text", Text: "false"}
 }
@@ -64,7 +64,7 @@ func (r *CallToolResult) AppendJSON(dst []byte) []byte {
 // MarshalJSON writes content as an array even when it is empty.
 func (r CallToolResult) MarshalJSON() ([]byte, error) { return r.AppendJSON(nil), nil }
 
-// MarshalJSON writes the members that MCP requires, also when they are empty.
+// MarshalJSON writes the members that MCP requires, even if they are empty.
 func (c Content) MarshalJSON() ([]byte, error) { return c.appendJSON(nil), nil }
 
 func (c Content) appendJSON(dst []byte) []byte {
@@ -78,10 +78,10 @@ func (c Content) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// parseResult decodes the result of tools/call. A missing content is an empty
-// one. Nothing of value is kept.
+// parseResult decodes the result of tools/call. A missing content counts as an
+// empty one. The result retains nothing of value.
 func parseResult(value []byte) (*CallToolResult, error) {
-	r := new(struct { // one allocation: every call comes by here
+	r := new(struct { // one allocation, because every call parses a result
 		CallToolResult
 		limit *LimitError
 		only  [1]Content
@@ -108,7 +108,7 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	return &r.CallToolResult, nil
 }
 
-// parseContents puts them into room, as far as they fit.
+// parseContents appends the items to room, as many as fit.
 func parseContents(room []Content, value []byte) (contents []Content, err error) {
 	if unlessNull(value) == nil {
 		return nil, nil
@@ -124,7 +124,7 @@ func parseContents(room []Content, value []byte) (contents []Content, err error)
 	return contents, err
 }
 
-// An item holds the members of a content item that this package knows.
+// An item has the members of a content item that this package knows.
 type item struct {
 	kind, text, data, mimeType, image []byte
 }
@@ -148,8 +148,9 @@ func parseItem(value []byte) (it item, err error) {
 	return it, err
 }
 
-// parseContent normalises one item. What MCP 2024-11-05 clients would not
-// understand becomes text that holds the item's JSON, so that nothing is lost.
+// parseContent normalises one item. An item that MCP 2024-11-05 clients would
+// not understand becomes text that contains the item's JSON, so nothing is
+// lost.
 func parseContent(value []byte) Content {
 	it, err := parseItem(value)
 	switch {

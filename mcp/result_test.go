@@ -146,8 +146,8 @@ func TestNothingToSalvage(t *testing.T) {
 	}
 }
 
-// A result that passes a limit of ours is no failure of the tool, unless it
-// says so.
+// A result that exceeds a limit is not a failure of the tool, unless its
+// isError is true.
 func TestLimitsOfResults(t *testing.T) {
 	deep := strings.Repeat("[", 40) + strings.Repeat("]", 40)
 	long := strings.Repeat("x", 256<<10)

@@ -9,12 +9,12 @@ import (
 	"fleetd/internal/jsonscan"
 )
 
-// salvageHead is how far into an unreadable message its id is looked for; stock
-// firmware writes it within the first 100 bytes.
+// salvageHead is how many bytes of an unreadable message are searched for its
+// id; stock firmware writes the id within the first 100 bytes.
 const salvageHead = 1024
 
-// salvageID finds the id of an answer that does not parse. It looks only before
-// the error or result, whose text could hold anything.
+// salvageID finds the id of an answer that does not parse. It searches only the
+// text before the error or result, which could contain anything.
 func salvageID(raw []byte) (int64, bool) {
 	head := raw[:min(len(raw), salvageHead)]
 	for _, key := range []string{`"error"`, `"result"`} {

@@ -12,10 +12,10 @@ import (
 
 // A Transport carries messages to one device.
 type Transport interface {
-	// Send hands over msg, one bare JSON-RPC message, to be wrapped with scope as
-	// the link needs it. The transport may keep msg. It should give up when ctx ends. An
-	// error that wraps [ErrNotSent] says that the device cannot have got any of
-	// it; no error does not say that the device got it: only its answer does.
+	// Send transmits msg, one bare JSON-RPC message, and adds scope in the form that the
+	// link needs. The transport may retain msg. It should give up when ctx ends. If the
+	// error wraps [ErrNotSent], the device cannot have received any of msg. A nil error
+	// does not prove that the device received it: only its answer does.
 	Send(ctx context.Context, msg []byte, scope Scope) error
 }
 
@@ -25,9 +25,9 @@ type SessionOptions struct {
 	// Default: a new counter.
 	IDs *IDs
 
-	// CallTimeout bounds one tool call, sending included, whose context has no
-	// deadline and that sets no CallToolParams.Timeout. Default: 10s. Tools that
-	// use the camera or the network need 45s to 75s.
+	// CallTimeout bounds one tool call, sending included, if its context has no deadline
+	// and CallToolParams.Timeout is not set. Default: 10s. Tools that use the camera or
+	// the network need 45s to 75s.
 	CallTimeout time.Duration
 
 	// ListTimeout bounds initialize, ping and each page of tools/list.
@@ -38,18 +38,18 @@ type SessionOptions struct {
 	MaxRequest   int // longest tools/call that is sent, without envelope. Default: 4000
 	MaxPages     int // pages of one tools/list. Default: 64
 	MaxTools     int // tools of one tools/list. Default: 512
-	MaxListBytes int // all pages of one tools/list together. Default: 512 KiB
+	MaxListBytes int // all pages of one tools/list. Default: 512 KiB
 
-	// OnNotification is called with each notification from the device. params is
-	// cleaned JSON, nil if the notification had none, and may be kept. It runs
-	// within Receive: it must not block.
+	// OnNotification is called with each notification from the device. params is cleaned
+	// JSON, nil if the notification had none; the callee may retain it. It runs within
+	// Receive: it must not block.
 	OnNotification func(method string, params json.RawMessage)
 
 	// OnUnmatched is called with each answer that no call waits for. It runs within
 	// Receive or ReceiveBroken: it must not block.
 	OnUnmatched func(Answer)
 
-	// Logger gets what is dropped. Default: none.
+	// Logger logs dropped messages. Default: none.
 	Logger *slog.Logger
 }
 
@@ -79,34 +79,35 @@ func positive[T int | time.Duration](v *T, otherwise T) {
 	}
 }
 
-// An Answer is an answer that no call waits for. Either it is late, because its
-// caller gave up or its session ended, or no request had its id. The session
-// keeps no past ids: only the store of the calls can distinguish the two.
+// An Answer is an answer that no call waits for. Either it is late, because its caller
+// gave up or its session ended, or no request had its id. The session does not store past
+// ids: only the store of the calls can distinguish the two.
 type Answer struct {
 	ID     int64           // as the device sent it; 0 if that was not a number
 	Result *CallToolResult // nil if Err is set; empty when it answers no tools/call
 	Err    error           // an *Error, or wraps ErrMalformed or ErrTooLarge
 
-	raw json.RawMessage // the result, for a waiter that asked for it
+	raw json.RawMessage // the result, if the waiter has raw set
 }
 
-// A Session is one MCP conversation with a device. It starts no goroutine and
-// holds some 200 bytes while idle. It is safe for concurrent use, though a
-// device works on one call at a time.
+// A Session is one MCP conversation with a device. It starts no goroutine and needs some
+// 200 bytes while idle. It is safe for concurrent use, though a device works on one call
+// at a time.
 type Session struct {
 	transport Transport
 	o         SessionOptions
 
 	mu      sync.Mutex
-	waiting *waiter // a list, as there rarely are two
+	waiting *waiter // a linked list: it rarely has two entries
 	closed  error   // wraps ErrClosed
 }
 
-// A waiter is a request in flight. Who takes it off the list owes it one answer.
+// A waiter is a request in flight. The goroutine that removes it from the list must send
+// it exactly one answer.
 type waiter struct {
 	id   int32
-	raw  bool        // wants the bytes of the result, not a CallToolResult
-	done chan Answer // holds one, so that Receive never blocks
+	raw  bool        // receives the bytes of the result, not a CallToolResult
+	done chan Answer // buffers one answer, so Receive never blocks
 	next *waiter
 }
 
@@ -119,9 +120,9 @@ func NewSession(t Transport, o SessionOptions) *Session {
 // NextID issues an id for [CallToolParams.ID].
 func (s *Session) NextID() int32 { return s.o.IDs.Next() }
 
-// Close ends the session: requests in flight and all later ones fail with an
-// error that wraps [ErrClosed] and err, which may be nil. Only the first Close
-// counts. Answers that are received afterwards go to OnUnmatched.
+// Close ends the session: requests in flight and all later ones fail with an error that
+// wraps [ErrClosed] and err, which may be nil. Only the first Close has an effect. Later
+// answers go to OnUnmatched.
 func (s *Session) Close(err error) {
 	closed := ErrClosed
 	if err != nil {
@@ -178,8 +179,8 @@ type request struct {
 	onSent  func() // may be nil
 }
 
-// exchange sends r and waits for its answer. Errors that are not the device's
-// own name the method.
+// exchange sends r and waits for its answer. Every error except the device's own names
+// the method.
 func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	if ctx.Err() != nil {
 		return Answer{}, fmt.Errorf("%s: %w: %w", r.method, ErrNotSent, ended(ctx))
@@ -207,8 +208,8 @@ func (s *Session) exchange(ctx context.Context, r request) (Answer, error) {
 	}
 }
 
-// giveUp stops waiting, unless the answer came at the same moment. If the
-// session closed at that moment, err still reports whether anything was sent.
+// giveUp stops waiting, unless the answer arrived at the same moment. If the session
+// closed at that moment, err still reports whether anything was sent.
 func (s *Session) giveUp(w *waiter, method string, err error) (Answer, error) {
 	if s.take(int64(w.id)) != nil {
 		return Answer{}, named(method, err)
@@ -229,8 +230,8 @@ func named(method string, err error) error {
 	return fmt.Errorf("%s: %w", method, err)
 }
 
-// ended says why ctx ended: a deadline, the caller's or ours, is ErrTimeout;
-// a cancellation wraps context.Canceled and its cause.
+// ended returns the reason for which ctx ended. A deadline, of the caller or of the
+// session, is ErrTimeout; a cancellation wraps context.Canceled and its cause.
 func ended(ctx context.Context) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		return fmt.Errorf("%w: %w", ErrTimeout, ctx.Err())

@@ -15,7 +15,7 @@ import (
 	"fleetd/mcp"
 )
 
-// texts answers each tool call with its text.
+// texts answers each tool call with text.
 func texts(text string) func(string) []string {
 	return func(wire string) []string {
 		var r request
@@ -153,8 +153,8 @@ func TestUnmatchedAnswers(t *testing.T) {
 	}
 }
 
-// A device that answers with the id of another session's call, or twice, must
-// not reach a second caller.
+// An answer with the id of another session's call, or a second answer, must not
+// reach a second caller.
 func TestOneAnswerToOneCall(t *testing.T) {
 	unmatched := 0
 	s, d := connect(mcp.SessionOptions{OnUnmatched: func(mcp.Answer) { unmatched++ }}, nil)
@@ -288,7 +288,8 @@ func TestLargeResult(t *testing.T) {
 	}
 }
 
-// Nothing of a message may be kept: the transport reuses its buffer.
+// Receive retains nothing of a message, because the transport reuses its
+// buffer.
 func TestReceiveKeepsNothing(t *testing.T) {
 	buf := []byte(`{"id":1,"result":{"tools":[{"name":"self.a","description":"text","inputSchema":{"type":"object","x":"y"},"annotations":{"audience":["user"]}}]}}`)
 	var s *mcp.Session
@@ -319,8 +320,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// OnSent says that the tool may run: it is called before the answer is waited
-// for, and not for a request that the transport refused.
+// OnSent reports that the tool may run: it is called before the session waits
+// for the answer, and not for a request that the transport refused.
 func TestOnSent(t *testing.T) {
 	for name, sendErr := range map[string]error{"accepted": nil, "refused": mcp.ErrNotSent} {
 		t.Run(name, func(t *testing.T) {

@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// unlimited is the limit for text that MaxMessage bounds already. (Its own
-// length would not do: cleaning makes three bytes of an invalid one.)
+// unlimited is the limit for text that MaxMessage already bounds. (The text's
+// length would be too small: cleaning turns one invalid byte into three.)
 const unlimited = math.MaxInt
 
-// cleanText decodes the string literal lit and cleans it as [keepInText] says.
-// At most limit bytes are kept, in whole characters.
+// cleanText decodes the string literal lit and cleans it with [keepInText]. It
+// returns at most limit bytes, in whole characters.
 func cleanText(lit []byte, limit int) string { return clean(lit[1:len(lit)-1], limit, keepInText) }
 
-// cleanLine is cleanText for what is shown in one line, such as a name.
+// cleanLine is cleanText for text that is shown on one line, such as a name.
 func cleanLine(lit []byte, limit int) string { return clean(lit[1:len(lit)-1], limit, keepInLine) }
 
 // clean decodes the inside of a string literal. Most text of devices is plain
@@ -48,14 +48,14 @@ func isASCIILine(body []byte) bool {
 	return true
 }
 
-// keepInText drops control characters but tab and line breaks. U+0000 is
-// refused by PostgreSQL, the others could drive the terminal of a reader.
+// keepInText drops control characters, except tabs and line breaks. PostgreSQL
+// refuses U+0000; the others could control a reader's terminal.
 func keepInText(r rune) bool {
 	return r == '\n' || r == '\t' || r == '\r' || r >= 0x20 && r < 0x7f || r > 0x9f
 }
 
-// keepInLine drops, besides, line breaks and the marks that turn the direction
-// of writing, with which a name could pose as another.
+// keepInLine also drops line breaks and the marks that change the direction of
+// writing, with which a name could pose as another.
 func keepInLine(r rune) bool {
 	bidi := r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 	return keepInText(r) && r >= 0x20 && !bidi && r != 0x2028 && r != 0x2029

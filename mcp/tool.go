@@ -18,17 +18,17 @@ const (
 	maxCursor      = 1024
 )
 
-// anyObject replaces an input schema that cannot be used.
+// anyObject replaces an unusable input schema.
 const anyObject = `{"type":"object"}`
 
-// A Tool is a function that a device offers. All text is the firmware's.
+// A Tool is a function that a device offers. Its texts come from the firmware.
 type Tool struct {
 	Name        string // at most 128 bytes; always one that CallTool accepts
 	Description string // at most 4 KiB; may have many lines
 
 	// InputSchema is a JSON object of at most 16 KiB and 16 levels that jsonb can
-	// store, members in the device's order. Whatever else a device sent there
-	// reads {"type":"object"}. It need not be a valid JSON Schema.
+	// store, with its members in the device's order. If the device sends anything
+	// else, InputSchema is {"type":"object"}. It need not be a valid JSON Schema.
 	InputSchema json.RawMessage
 
 	Audience []string // annotations.audience; nil on stock tools meant for models too
@@ -66,8 +66,8 @@ func parsePage(result []byte, log *slog.Logger) (p page, err error) {
 	return p, nil
 }
 
-// add keeps a tool that can be called; calling one by a mended name would reach
-// nothing, or another tool.
+// add appends the tool if it can be called. A call under a corrected name would
+// reach nothing, or another tool.
 func (p *page) add(value []byte, log *slog.Logger) {
 	t, err := parseTool(value)
 	if err != nil {
@@ -79,7 +79,8 @@ func (p *page) add(value []byte, log *slog.Logger) {
 	p.tools = append(p.tools, t)
 }
 
-// setNext accepts the ways to say "last page": absent (stock), null and "".
+// setNext reads the cursor of the next page. An absent cursor (stock), null and
+// "" mark the last page.
 func (p *page) setNext(value []byte) error {
 	switch {
 	case unlessNull(value) == nil:
@@ -147,6 +148,6 @@ func parseAudience(annotations []byte) (audience []string) {
 			}
 			return nil
 		})
-	}) // other forms say nothing about the audience
+	}) // other forms do not name an audience
 	return audience
 }

@@ -14,10 +14,11 @@ import (
 	"fleetd/mcp"
 )
 
-// firmwareVectors is where the firmware's tests read the tables of this file.
+// firmwareVectors is the folder from which the firmware's tests read the tables
+// of this file.
 const firmwareVectors = "../firmware/host/tests/vectors"
 
-// One table judges both ends: the copies here are the firmware's own.
+// Both ends use one table: the copies here equal the firmware's own.
 func TestVectorsAreTheFirmwares(t *testing.T) {
 	copies, err := filepath.Glob("testdata/vectors/*.json")
 	if err != nil || len(copies) < 6 {
@@ -48,7 +49,7 @@ func loadFirmware(t *testing.T, name string, into any) {
 	}
 }
 
-// A unitMessage is a vector's request, read by another parser than mcp's.
+// A unitMessage is a vector's request, read by a parser other than mcp's.
 type unitMessage struct {
 	Scope   mcp.Scope
 	Payload struct {
@@ -78,15 +79,16 @@ func (m unitMessage) params() (p unitParams) {
 }
 
 func unitRequest(wire string) (m unitMessage) {
-	_ = json.Unmarshal([]byte(wire), &m) // what is no envelope stays empty
+	_ = json.Unmarshal([]byte(wire), &m) // a text without an envelope leaves m empty
 	return m
 }
 
-// What mcp does not write: other spellings of what it does.
+// notOurSpelling names the vectors that mcp never writes: other spellings of its
+// own requests.
 var notOurSpelling = map[string]bool{"members in another order": true, "no arguments at all": true}
 
-// The firmware's C++ test gives these answers to these bytes; here the bytes
-// are what mcp sends, and the answers mean to mcp what they mean to anybody.
+// The firmware's C++ test gives these answers to these bytes. Here mcp sends the
+// bytes and decodes the answers.
 func TestFirmwareAnswers(t *testing.T) {
 	var file struct {
 		About string
@@ -144,7 +146,8 @@ func firmwareInitialize(t *testing.T, m unitMessage, wire, reply string) string 
 	return d.sent[0]
 }
 
-// Ids that mcp never issues come back as somebody else's answer, or not at all.
+// firmwarePing includes ids that mcp never issues: they return with another id,
+// or not at all.
 func firmwarePing(t *testing.T, m unitMessage, wire, reply string) string {
 	var other []mcp.Answer
 	s, d := connect(mcp.SessionOptions{
@@ -165,7 +168,8 @@ func firmwarePing(t *testing.T, m unitMessage, wire, reply string) string {
 	return ""
 }
 
-// A list that begins behind the first page follows a page that names its cursor.
+// firmwareList precedes a list that begins after the first page with a page that
+// names its cursor.
 func firmwareList(t *testing.T, m unitMessage, wire, reply string) string {
 	const firstPage = `{"type":"mcp","payload":{"jsonrpc":"2.0","id":%d,"result":{"tools":[],"nextCursor":%q}}}`
 	var params struct{ WithUserTools bool }
@@ -233,7 +237,7 @@ type refusal struct {
 	Message string
 }
 
-// reply is the firmware's answer, as all of its answers are framed.
+// reply is the firmware's answer, in the frame that all its answers have.
 func (r refusal) reply() string {
 	id, message := r.ID, new(bytes.Buffer)
 	if len(id) == 0 {

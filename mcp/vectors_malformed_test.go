@@ -32,7 +32,7 @@ type malformedVectors struct {
 	}
 }
 
-// outcomes of the up vectors: what the call with the vector's id comes to.
+// malformedOutcomes are the outcomes of calls with the ids of the up vectors.
 var malformedOutcomes = map[string]string{
 	"error text with unescaped quotes (device bug): salvage id 90": `device error: Unknown tool: a"b`,
 	"error text with raw newline":                                  "device error: bad\nthing",
@@ -83,8 +83,8 @@ func TestMalformedUplinkVectors(t *testing.T) {
 	}
 }
 
-// callAnsweredBy calls a tool with the id that a vector answers to and says
-// what became of it.
+// callAnsweredBy calls a tool with the id that a vector answers, and returns
+// the outcome.
 func callAnsweredBy(wire []byte, unmatched func(mcp.Answer)) string {
 	id := int32(1)
 	for n := int32(90); n <= 100; n++ {

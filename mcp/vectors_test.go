@@ -86,7 +86,7 @@ func TestNotificationVectors(t *testing.T) {
 				OnNotification: func(m string, p json.RawMessage) { method, params = m, p },
 				OnUnmatched:    func(a mcp.Answer) { t.Errorf("unmatched answer %+v", a) },
 			}, replies(`{"type":"mcp","payload":{"id":1,"result":{}}}`))
-			if tt.Dir == "down" { // only the first is one that we send
+			if tt.Dir == "down" { // the package sends only the first
 				if _, err := s.Initialize(t.Context(), mcp.InitializeParams{}); err != nil {
 					t.Fatal(err)
 				}
@@ -135,7 +135,7 @@ func TestToolsCallVectors(t *testing.T) {
 		}
 	}
 	loadVectors(t, "tools_call.json", &file)
-	// Requests that this package refuses to build; their answers are read all the same.
+	// This package refuses to build these requests, but reads their answers.
 	unbuildable := map[string]bool{"arguments key absent": true, "arguments not an object": true, "no params": true,
 		"no name": true}
 	for _, tt := range file.Cases {
