@@ -108,7 +108,8 @@ func parseResult(value []byte) (*CallToolResult, error) {
 	return &r.CallToolResult, nil
 }
 
-// parseContents appends the items to room, as many as fit.
+// parseContents decodes the items of value into room; more items than fit are
+// allocated.
 func parseContents(room []Content, value []byte) (contents []Content, err error) {
 	if unlessNull(value) == nil {
 		return nil, nil

@@ -12,27 +12,26 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A call that needs an approval asks for it by way of the client, if the client can
-// open an address for its user (elicitation in the mode url, 2025-11-25): the page
-// of the approval, where a person decides. Whoever uses the client may well be the
-// one who cannot decide, so that the answer to the elicitation decides nothing: it
-// says whether to wait for the decision. Other clients get the call's id at once.
+// If a call needs an approval and the client can open an address for its user
+// (elicitation in the mode url, 2025-11-25), the gateway sends the client to the
+// approval's page, where a person decides. The client's user may not be allowed to
+// decide, so the reply to the elicitation decides nothing: it only chooses whether to
+// wait for the decision. Other clients get the call's id at once.
 const (
-	askApproval = "approval" // the input request
-	// approvalWait is how long an answer waits for the decision: less than the 60 s
-	// after which clients give up.
+	askApproval = "approval" // name of the input request
+	// approvalWait is how long a request waits for the decision: less than the 60 s after
+	// which clients give up.
 	approvalWait = 45 * time.Second
 )
 
-// opensAddresses reports whether the client of a request opens addresses for its
-// user.
+// opensAddresses reports whether the client of a request can open addresses for its user.
 func opensAddresses(req *mcp.CallToolRequest) bool {
 	c := elicitation(req)
 	return c != nil && c.URL != nil
 }
 
-// elicitation is what the client of a request can ask its user, nil for nothing.
-// Before 2026-07-28 the SDK asks once in a request.
+// elicitation returns what the client of a request can ask its user, nil for nothing.
+// Before 2026-07-28 the SDK asks once within a request.
 func elicitation(req *mcp.CallToolRequest) *mcp.ElicitationCapabilities {
 	if req == nil || req.Session == nil {
 		return nil
@@ -44,8 +43,9 @@ func elicitation(req *mcp.CallToolRequest) *mcp.ElicitationCapabilities {
 	return p.Capabilities.Elicitation
 }
 
-// asking turns the answer about a call or fan-out that waits for an approval into
-// the question to the user. subject is its id, by which the client asks again.
+// asking replaces the answer about a call or fan-out that waits for an approval with the
+// question to the user. The client repeats its request with subject, the id of the call
+// or fan-out.
 func (g *Gateway) asking(req *mcp.CallToolRequest, a answer, approval, subject uuid.UUID) answer {
 	if approval == uuid.Nil || !opensAddresses(req) {
 		return a
@@ -56,8 +56,8 @@ func (g *Gateway) asking(req *mcp.CallToolRequest, a answer, approval, subject u
 			"approve it there, or send the address to someone who can."}}}
 }
 
-// asked returns the id of the call or fan-out whose approval the client was asked
-// for before, and whether its user wants to wait for the decision.
+// asked returns the id of the call or fan-out that an earlier request asked the user
+// about, and whether the user wants to wait for the decision.
 func asked(req *mcp.CallToolRequest) (subject uuid.UUID, wait, ok bool) {
 	if req == nil || len(req.Params.InputResponses) == 0 {
 		return uuid.Nil, false, false
@@ -67,8 +67,8 @@ func asked(req *mcp.CallToolRequest) (subject uuid.UUID, wait, ok bool) {
 	return subject, is && answer.Action == "accept", err == nil
 }
 
-// askedCall is the answer about a call whose approval the client was asked for: what
-// became of it, if its user wanted to wait.
+// askedCall returns the answer about a call that an earlier request asked the user about:
+// with its outcome, if the user wanted to wait.
 func (g *Gateway) askedCall(ctx context.Context, by fleet.Principal, id uuid.UUID, wait bool) (answer, error) {
 	var c fleet.Call
 	waiting := func(ctx context.Context) (_ bool, err error) {
@@ -88,8 +88,8 @@ func (g *Gateway) askedCall(ctx context.Context, by fleet.Principal, id uuid.UUI
 	return g.outcome(ctx, c), nil
 }
 
-// askedFanOut returns a fan-out whose approval the client was asked for, decided if
-// its user wanted to wait.
+// askedFanOut returns a fan-out that an earlier request asked the user about, after the
+// decision if the user wanted to wait.
 func (g *Gateway) askedFanOut(ctx context.Context, by fleet.Principal, id uuid.UUID, wait bool) (f call.FanOut,
 	err error) {
 	waiting := func(ctx context.Context) (_ bool, err error) {
@@ -105,8 +105,8 @@ func (g *Gateway) askedFanOut(ctx context.Context, by fleet.Principal, id uuid.U
 	return f, err
 }
 
-// decided waits until a call or fan-out waits no more, for at most approvalWait, or
-// until the client does not want its answer any more.
+// decided waits until the call or fan-out no longer waits for an approval, the client
+// cancels its request, or approvalWait has passed.
 func (g *Gateway) decided(ctx context.Context, subject uuid.UUID,
 	waiting func(context.Context) (bool, error)) error {
 	sub := g.o.Events.Subscribe(64, func(e *fleet.Event) bool {
@@ -123,7 +123,7 @@ func (g *Gateway) decided(ctx context.Context, subject uuid.UUID,
 		}
 		select {
 		case <-sub.C:
-			select { // several events a second would be as many reads
+			select { // at most one read a second, even if there are more events
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
 			}

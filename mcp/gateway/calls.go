@@ -17,37 +17,39 @@ import (
 	"fleetd/fleet/picture"
 )
 
-// callOut is a call.
+// callOut is a call as clients see it.
 type callOut struct {
 	ID        uuid.UUID      `json:"id"`
 	Device    fleet.DeviceID `json:"device"`
 	Tool      string         `json:"tool"`
-	Arguments object         `json:"arguments,omitempty"` // as they were sent, unless they were no object
-	Actor     string         `json:"actor"`               // name of who made it
+	Arguments object         `json:"arguments,omitempty"` // as sent; left out if they are not an object
+	Actor     string         `json:"actor"`               // name of the principal that made it
 	FanOut    string         `json:"fanout,omitempty"`
-	Approval  string         `json:"approval,omitempty"` // id of the approval that it needs or had
+	Approval  string         `json:"approval,omitempty"` // id of the approval that the call needs or had
 	// pending_approval, pending_device, pending, sent, succeeded, tool_error, timed_out, unknown, refused, invalid,
 	// offline or canceled
 	State fleet.CallState `json:"state"`
-	// device_away: it is sent when the device is back; in_conversation: after the device's conversation
+	// device_away: sent when the device is back; in_conversation: sent after the device's
+	// conversation
 	Waits      string     `json:"waits,omitempty"`
-	WaitUntil  *time.Time `json:"wait_until,omitempty"` // when it is canceled, if the device was not back
+	WaitUntil  *time.Time `json:"wait_until,omitempty"` // when the call is canceled if the device stays away
 	Code       string     `json:"code,omitempty"`       // why it did not succeed, for programs
-	Problem    string     `json:"problem,omitempty"`    // why it did not succeed, in words
+	Problem    string     `json:"problem,omitempty"`    // why it did not succeed, as text
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 	DurationMs *int64     `json:"duration_ms,omitempty"` // from sending to the outcome
 	// the answer, written by the device: data, never an instruction
 	Result *deviceText `json:"device_text,omitempty"`
-	// an answer that came after the call was given up
+	// an answer that arrived after the call had timed out
 	Late *deviceText `json:"late_device_text,omitempty"`
-	// pictures that its camera took for the call; the first 2 of at most 1 MB are in the content
+	// pictures that the device's camera took for the call; the first 2 of at most 1 MB each are
+	// in the content
 	Photos int `json:"photos,omitempty"`
 
-	attached int // of the photos
+	attached int // number of photos in the content
 }
 
-// call shows a call, and the pictures in its answer.
+// call returns a call as clients see it, and the pictures in its answer.
 func (g *Gateway) call(c fleet.Call) (callOut, []mcp.Content) {
 	v := callOut{ID: c.ID, Device: c.Device, Tool: fleet.CleanText(c.Tool, 200), Arguments: c.Arguments,
 		Actor: fleet.CleanText(c.Actor.Name, maxName), State: c.State, Waits: c.Waits.Code, CreatedAt: c.CreatedAt.UTC(),
@@ -58,7 +60,7 @@ func (g *Gateway) call(c fleet.Call) (callOut, []mcp.Content) {
 	switch {
 	case len(v.Arguments) == 0:
 		v.Arguments = object("{}")
-	case v.Arguments[0] != '{': // the call was refused for it
+	case v.Arguments[0] != '{': // the call was refused for this
 		v.Arguments = nil
 	}
 	if c.FanOut != uuid.Nil {
@@ -123,8 +125,8 @@ func (v callOut) text() string {
 	return b.String()
 }
 
-// outcome is the answer of a tool that made a call. What did not succeed is an
-// error for the model; what waits for an approval is not.
+// outcome returns the answer of a tool that made a call. A call that did not succeed is an
+// error for the model; a call that waits for an approval is not.
 func (g *Gateway) outcome(ctx context.Context, c fleet.Call) answer {
 	v, pictures := g.call(c)
 	var photos []mcp.Content
@@ -135,15 +137,15 @@ func (g *Gateway) outcome(ctx context.Context, c fleet.Call) answer {
 	return a
 }
 
-// Bounds of the pictures of a camera in one answer.
+// Limits for the camera pictures in one answer.
 const (
 	maxPhotos     = 2
 	maxPhotoBytes = 1 << 20
 )
 
-// photosOf counts what the camera of a device took for a call, and returns the
-// first of it as images. The call is over, and its record is right without them: an
-// error is for the log. Only calls of a camera cost a read.
+// photosOf counts the pictures that a device's camera took for a call, and returns the first
+// ones as images. The call has ended, and its record is right without them, so errors are only
+// logged. Only calls of a camera cost a read.
 func (g *Gateway) photosOf(ctx context.Context, c fleet.Call) (taken int, images []mcp.Content) {
 	if !fleet.UsesCamera(c.Tool) || c.SentAt == nil {
 		return 0, nil
@@ -180,8 +182,8 @@ type callIn struct {
 	Offline   string `json:"offline,omitempty" jsonschema:"wait: send the call to an offline device when it is back, within 24 h"`
 }
 
-// complete reports whether nothing is wrong that the schema would say; most calls
-// need not be held against it.
+// complete reports whether the arguments satisfy everything that the schema requires. Most
+// calls do, and so need no check against the schema.
 func (in *callIn) complete() bool {
 	return in.Device != "" && in.Tool != "" && len(in.Device) <= 80 && len(in.Tool) <= 200 && len(in.Purpose) <= call.MaxPurposeBytes &&
 		in.TimeoutMs >= 0 && in.TimeoutMs <= call.MaxTimeout.Milliseconds() &&
@@ -213,7 +215,7 @@ type listOut struct {
 	Next  string    `json:"next_cursor,omitempty"`
 }
 
-// getOut is a call or a fan-out.
+// getOut is a call or a fan-out as clients see it.
 type getOut struct {
 	Call   *callOut   `json:"call,omitempty"`
 	FanOut *fanOutOut `json:"fanout,omitempty"`
@@ -262,7 +264,8 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	if err != nil {
 		return answer{}, err
 	}
-	// The call goes on without its client; only what was not sent is withdrawn.
+	// A call that was sent goes on after its client cancels; only a call that was not sent is
+	// withdrawn.
 	var wait time.Duration
 	if in.Offline == "wait" {
 		wait = call.DefaultCallOfflineWait
@@ -286,7 +289,7 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	return a, nil
 }
 
-// similarTools names those of the device's tools that the one asked for may have meant.
+// similarTools names the device's tools whose names resemble name.
 func (g *Gateway) similarTools(ctx context.Context, by fleet.Principal, id fleet.DeviceID, name string) string {
 	d, err := g.o.Devices.Device(ctx, id)
 	if err != nil {
@@ -328,8 +331,8 @@ func (g *Gateway) getCall(ctx context.Context, by fleet.Principal, _ *mcp.CallTo
 	return g.shown(ctx, c), nil
 }
 
-// shown is the answer about a call on record: that the call failed is no failure to
-// show it.
+// shown returns the answer about a call on record. If the call failed, the answer about it is
+// still a success.
 func (g *Gateway) shown(ctx context.Context, c fleet.Call) answer {
 	a := g.outcome(ctx, c)
 	v, _ := a.out.(callOut)
@@ -355,7 +358,7 @@ func (g *Gateway) cancelCall(ctx context.Context, by fleet.Principal, _ *mcp.Cal
 	return answer{}, err
 }
 
-// notMissing is the error unless it says that there is no such thing.
+// notMissing returns err, or nil if err reports that something does not exist.
 func notMissing(err error) error {
 	if errors.Is(err, fleet.ErrNotFound) {
 		return nil

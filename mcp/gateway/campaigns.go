@@ -24,16 +24,16 @@ type campaignOut struct {
 	Release   string         `json:"release,omitempty"` // id
 	Query     string         `json:"q,omitempty"`
 	Mode      string         `json:"mode"`
-	Targets   int            `json:"targets"` // devices that are to get an image
+	Targets   int            `json:"targets"` // devices that get an image
 	Skipped   int            `json:"skipped"` // devices that matched but were left out
-	Wave      int            `json:"wave"`    // the wave that is open, counted from 0
+	Wave      int            `json:"wave"`    // the open wave, counted from 0
 	Waves     int            `json:"waves"`
 	Reason    *reasonOut     `json:"reason,omitempty"` // why it is paused, denied or aborted
 	CreatedBy string         `json:"created_by"`
 	CreatedAt time.Time      `json:"created_at"`
 	StartedAt *time.Time     `json:"started_at,omitempty"`
 	Finished  *time.Time     `json:"finished_at,omitempty"`
-	Counts    map[string]int `json:"counts,omitempty"` // devices by the state of their part
+	Counts    map[string]int `json:"counts,omitempty"` // number of devices in each deployment state
 }
 
 func (g *Gateway) campaign(c campaign.Campaign) campaignOut {
@@ -97,7 +97,7 @@ type proposeOut struct {
 	Campaign *campaignOut `json:"campaign,omitempty"` // the draft; left out by a dry run
 	Matched  int          `json:"matched"`
 	Targets  int          `json:"targets"`
-	Offline  int          `json:"offline"` // of the targets: not connected now
+	Offline  int          `json:"offline"` // targets that are not connected now
 	Waves    []waveOut    `json:"waves"`
 	LeftOut  []misfitsOut `json:"left_out"`
 	Warnings []warningOut `json:"warnings"`
@@ -108,12 +108,12 @@ type waveOut struct {
 	Size int    `json:"devices"`
 }
 
-// misfitsOut are the devices of one board, or of one board and chip, that are left out
+// misfitsOut counts the devices of one board, or of one board and chip, that are left out
 // for one reason.
 type misfitsOut struct {
 	Code   string           `json:"code"`
-	Board  string           `json:"board,omitempty"` // none: the devices name none
-	Chip   string           `json:"chip,omitempty"`  // where the reason is of the chip
+	Board  string           `json:"board,omitempty"` // empty if the devices report none
+	Chip   string           `json:"chip,omitempty"`  // if the reason concerns the chip
 	Count  int              `json:"count"`
 	Sample []fleet.DeviceID `json:"sample,omitempty"`
 }
@@ -171,7 +171,7 @@ func (g *Gateway) listCampaigns(ctx context.Context, _ fleet.Principal, _ *mcp.C
 	return answer{text: strings.Join(lines, "\n"), out: out}, nil
 }
 
-// release finds a release by its id, or by its version among the latest.
+// release returns the release with this id, or with this version among the latest.
 func (g *Gateway) release(ctx context.Context, name string) (firmware.Release, error) {
 	if id, err := uuid.Parse(name); err == nil {
 		return g.o.Firmware.Release(ctx, id)

@@ -12,8 +12,9 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// A call that waits for its device is canceled by whoever made it or may make it, and
-// by no one else: what was not canceled is sent when the device is back.
+// The principal that made a call, and any that could make it, can cancel the call while
+// it waits for its device; others cannot. A call that was not canceled is sent when the
+// device is back.
 func TestCancelWaitingCall(t *testing.T) {
 	w := newWorld(t)
 	model := w.client(t, w.token(t, operator.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")
@@ -72,7 +73,7 @@ func TestCancelWaitingCall(t *testing.T) {
 		return strings.Contains(invoke(t, model, "get_call", map[string]any{"id": stays}).text, "succeeded")
 	})
 	invoke(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",
-		"arguments": map[string]any{"volume": 14}}) // nothing that waited comes after it
+		"arguments": map[string]any{"volume": 14}}) // no waiting call follows it
 	for _, want := range []string{`{"volume":11}`, `{"volume":14}`} {
 		if got := <-sent; got != want {
 			t.Errorf("sent %s, want %s", got, want)
@@ -80,7 +81,7 @@ func TestCancelWaitingCall(t *testing.T) {
 	}
 }
 
-// A fan-out is canceled by its id, as get_call shows it.
+// A client cancels a fan-out by the id that get_call returns.
 func TestCancelFanOut(t *testing.T) {
 	w := newWorld(t)
 	model := w.client(t, w.token(t, operator.TokenRequest{Name: "model", Kind: fleet.KindModel}), "/mcp", nil, "")

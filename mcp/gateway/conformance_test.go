@@ -12,8 +12,9 @@ import (
 	"fleetd/mcp/gateway"
 )
 
-// With FLEETD_CONFORMANCE, this serves the gateway with the fixtures of the conformance
-// suite until its standard input ends: foreign/tests/conformance.test.mjs runs the suite.
+// With FLEETD_CONFORMANCE, this test serves the gateway with the fixtures of the
+// conformance suite until its standard input ends: foreign/tests/conformance.test.mjs
+// runs the suite.
 func TestServeConformance(t *testing.T) {
 	if os.Getenv("FLEETD_CONFORMANCE") == "" {
 		t.Skip("it serves foreign/tests/conformance.test.mjs")

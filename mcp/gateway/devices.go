@@ -18,7 +18,7 @@ import (
 	"fleetd/fleet/shown"
 )
 
-// maxFound is how many devices a page has at most.
+// maxFound is the maximum number of devices on a page.
 const maxFound = 50
 
 // queryHelp documents the query language.
@@ -33,7 +33,7 @@ var queryHelp = func() string {
 	return b.String()
 }()
 
-// deviceOut is a device in lists. Board, chip and version are the device's words.
+// deviceOut is a device in lists. The device reports its board, chip and version.
 type deviceOut struct {
 	ID        fleet.DeviceID `json:"id"`
 	Name      string         `json:"name"`     // chosen by a person
@@ -42,7 +42,7 @@ type deviceOut struct {
 	Since     *time.Time     `json:"presence_since,omitempty"`
 	LastSeen  *time.Time     `json:"last_seen,omitempty"`
 	Enrolment string         `json:"enrolment"`
-	Held      bool           `json:"held"` // a person keeps others from acting on it
+	Held      bool           `json:"held"` // an operator's hold keeps others from acting on it
 	Tools     int            `json:"tools_count"`
 	Device    deviceWords    `json:"device_text"` // written by the device: data, never an instruction
 }
@@ -78,7 +78,7 @@ func (v deviceOut) line() string {
 	return line + fmt.Sprintf(" tools=%d board=%q version=%q", v.Tools, v.Device.Board, v.Device.Version)
 }
 
-// find returns the device that an argument names.
+// find returns the device with this id or name.
 func (g *Gateway) find(ctx context.Context, by fleet.Principal, name string) (fleet.Device, error) {
 	id, err := fleet.ParseDeviceID(name)
 	if err != nil {
@@ -159,7 +159,7 @@ type describeOut struct {
 	Device     deviceOut  `json:"device"`
 	Notes      string     `json:"notes,omitempty"` // written by a person
 	Hold       *holdOut   `json:"hold,omitempty"`
-	Campaign   string     `json:"campaign,omitempty"` // id of the campaign in which it waits or works
+	Campaign   string     `json:"campaign,omitempty"` // id of the campaign whose deployment on it is unfinished
 	LastPoll   *time.Time `json:"last_boot_poll,omitempty"`
 	RemoteAddr string     `json:"remote_addr,omitempty"`
 	Slot       string     `json:"slot,omitempty"`
@@ -200,8 +200,8 @@ func lineOf(t fleet.Tool) toolLine {
 	return v
 }
 
-// offered are the tools of an inventory that the principal may know of: a model
-// does not see what it must never call.
+// offered returns the tools of an inventory that the principal may see: a model
+// does not see the tools that it must never call.
 func offered(inv *fleet.Inventory, by fleet.Principal) []fleet.Tool {
 	if inv == nil {
 		return nil
@@ -224,7 +224,7 @@ type vitalsOut struct {
 	SafeMode    bool      `json:"safe_mode"`
 	HeapFree    int64     `json:"heap_free_bytes"`
 	RSSI        *int      `json:"rssi_dbm,omitempty"`
-	CoreDump    bool      `json:"core_dump"` // one waits on the device
+	CoreDump    bool      `json:"core_dump"` // the device stores one
 }
 
 func (g *Gateway) vitals(ctx context.Context, id fleet.DeviceID) (*vitalsOut, error) {
@@ -315,7 +315,7 @@ type explainOut struct {
 	Vitals   *vitalsOut   `json:"vitals,omitempty"`
 	Dumps    []dumpOut    `json:"core_dumps"`            // latest first
 	Failures []callOut    `json:"failed_calls"`          // latest first
-	Conflict *conflictOut `json:"id_conflict,omitempty"` // two units use this id
+	Conflict *conflictOut `json:"id_conflict,omitempty"` // two devices use this id
 }
 
 type conflictOut struct {
@@ -337,15 +337,15 @@ func (g *Gateway) reason(r fleet.Reason) reasonOut {
 }
 
 type updateOut struct {
-	Campaign   string     `json:"campaign,omitempty"` // latest campaign it was part of
+	Campaign   string     `json:"campaign,omitempty"` // latest campaign that included the device
 	State      string     `json:"campaign_state,omitempty"`
-	Deployment string     `json:"deployment_state,omitempty"` // its part in that campaign
+	Deployment string     `json:"deployment_state,omitempty"` // state of its deployment in that campaign
 	ToVersion  string     `json:"to_version,omitempty"`
-	Waits      string     `json:"waits_for,omitempty"` // code of what keeps it from going on
+	Waits      string     `json:"waits_for,omitempty"` // code of what blocks the deployment
 	Until      *time.Time `json:"until,omitempty"`
 	Reason     *reasonOut `json:"reason,omitempty"`     // why it failed, or what it waits for
-	Quarantine *reasonOut `json:"quarantine,omitempty"` // kept out of all campaigns
-	Newer      []string   `json:"newer_releases"`       // versions that fit and that it does not run
+	Quarantine *reasonOut `json:"quarantine,omitempty"` // why the device is excluded from all campaigns
+	Newer      []string   `json:"newer_releases"`       // versions that fit the device and that it does not run
 }
 
 type dumpOut struct {

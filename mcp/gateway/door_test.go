@@ -17,7 +17,7 @@ import (
 	"fleetd/mcp/gateway"
 )
 
-// failingFilters fails as any dependency may.
+// failingFilters returns an error of any dependency.
 type failingFilters struct {
 	fleet.FilterStore
 	err error
@@ -27,8 +27,7 @@ func (f *failingFilters) FilterByName(context.Context, string) (fleet.Filter, er
 	return fleet.Filter{}, f.err
 }
 
-// A failure of each kind is answered with the status, the code and the time to wait
-// that REST answers with.
+// The answer to each kind of failure has the same status, code and retry time as in REST.
 func TestFailuresAreThoseOfREST(t *testing.T) {
 	store := &failingFilters{}
 	w := newWorld(t, func(o *gateway.Options) { o.Filters = fleet.NewFilters(store) })
@@ -70,8 +69,8 @@ func TestFailuresAreThoseOfREST(t *testing.T) {
 	}
 }
 
-// Bad tokens are counted by address, those of IPv6 by network: one machine has 2^64 of
-// them. A good token from there goes on working.
+// Bad tokens are counted by address, and for IPv6 by network, because one machine has
+// 2^64 addresses. A good token from the same address still works.
 func TestBadTokens(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{})

@@ -22,8 +22,8 @@ func ReadUsual(header http.Header, body string) bool {
 	return ok
 }
 
-// CompareUsual says in what a usual call differs from what the SDK and encoding/json
-// read. A body of another kind is for the SDK.
+// CompareUsual lists the differences between a usual call and the reading of the SDK and
+// encoding/json. It accepts any other body, which the SDK handles.
 func CompareUsual(body string) (problems []string) {
 	var u usualCall
 	if !u.readMessage([]byte(body)) {
@@ -71,7 +71,7 @@ func CompareUsual(body string) (problems []string) {
 	return problems
 }
 
-// Sessions is how many sessions are open.
+// Sessions returns the number of open sessions.
 func (g *Gateway) Sessions() int {
 	g.sessions.mu.Lock()
 	defer g.sessions.mu.Unlock()

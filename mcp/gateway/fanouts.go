@@ -17,14 +17,14 @@ import (
 	"fleetd/fleet/heavy"
 )
 
-// How long call_devices waits for a fan-out to end, and how often it says how far it is.
+// How long call_devices waits for a fan-out to end, and how often it reports progress.
 const (
 	defaultWait  = time.Minute
 	maxWait      = 5 * time.Minute
 	progressStep = 500 * time.Millisecond
 )
 
-// maxAnswers is how many groups of answers are shown.
+// maxAnswers is the maximum number of groups of answers in one reply.
 const maxAnswers = 20
 
 type callManyIn struct {
@@ -40,7 +40,7 @@ type callManyIn struct {
 	Confirm     int      `json:"confirm,omitempty" jsonschema:"number of targets from the dry run, if that has needs_confirm"`
 }
 
-// callManyOut is what a fan-out would do, or how far it is.
+// callManyOut is the plan of a fan-out, or its progress.
 type callManyOut struct {
 	Plan   *planOut   `json:"plan,omitempty"` // of a dry run
 	FanOut *fanOutOut `json:"fanout,omitempty"`
@@ -49,9 +49,9 @@ type callManyOut struct {
 type planOut struct {
 	Matched  int              `json:"matched"`
 	Targets  int              `json:"targets"`          // devices that would be called
-	Offline  int              `json:"offline"`          // of the targets: not connected now
+	Offline  int              `json:"offline"`          // targets that are not connected now
 	Effect   fleet.ToolEffect `json:"effect,omitempty"` // on each device: restarts or leaves_network
-	Confirm  bool             `json:"needs_confirm"`    // call with confirm set to the number of targets
+	Confirm  bool             `json:"needs_confirm"`    // set confirm to the number of targets
 	LeftOut  []leftOut        `json:"left_out"`
 	UserOnly bool             `json:"user_only"` // the tool is for people and programs
 }
@@ -62,7 +62,7 @@ type leftOut struct {
 	Sample []fleet.DeviceID `json:"sample,omitempty"`
 }
 
-// fanOutOut is a fan-out and how far it is.
+// fanOutOut is a fan-out and its progress.
 type fanOutOut struct {
 	ID       uuid.UUID      `json:"id"`
 	State    string         `json:"state"` // pending_approval, running, completed, refused or canceled
@@ -72,9 +72,9 @@ type fanOutOut struct {
 	Done     int            `json:"done"`
 	Waiting  int            `json:"waiting"`           // not yet called
 	Counts   map[string]int `json:"counts"`            // calls by state
-	Blocked  string         `json:"blocked,omitempty"` // code of what keeps it from going on
+	Blocked  string         `json:"blocked,omitempty"` // code of what blocks it
 	LeftOut  []leftOut      `json:"left_out"`
-	Answers  []groupOut     `json:"answers"` // devices by the answer they gave, most first
+	Answers  []groupOut     `json:"answers"` // devices grouped by their answer, the largest group first
 	Created  time.Time      `json:"created_at"`
 	Finished *time.Time     `json:"finished_at,omitempty"`
 }
@@ -124,7 +124,7 @@ func (in callManyIn) request(by fleet.Principal) (call.FanOutRequest, error) {
 	return r, nil
 }
 
-// seen leaves of the devices of a request those that exist for the principal.
+// seen returns the devices of ids that the principal's scope includes.
 func (g *Gateway) seen(ctx context.Context, by fleet.Principal, ids []fleet.DeviceID) ([]fleet.DeviceID, error) {
 	devices, err := g.o.Devices.DevicesByID(ctx, ids)
 	if err != nil {
@@ -176,8 +176,8 @@ func (g *Gateway) callDevices(ctx context.Context, by fleet.Principal, req *mcp.
 	return a, nil
 }
 
-// start previews or makes a fan-out. One that the client's user has to confirm first
-// is previewed. Its wait is not part of the heavy work.
+// start previews or starts a fan-out. It only previews one that the client's user has to
+// confirm first. The wait for the fan-out does not count as heavy work.
 func (g *Gateway) start(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in callManyIn) (p *planOut,
 	f call.FanOut, err error) {
 	done, err := g.o.Heavy.Begin(ctx, by, heavy.Preview)
@@ -210,20 +210,20 @@ func (g *Gateway) start(ctx context.Context, by fleet.Principal, req *mcp.CallTo
 	return nil, f, err
 }
 
-// A client that fills forms asks its user for the number of devices, before many of
-// them restart, leave the network, or run a tool that is for people; on the console an
-// operator types it, too. It is what the argument confirm says: that is checked as
-// always, and an approval is asked for as always.
+// Before many devices restart, leave the network, or run a tool for people, a client that
+// can show forms asks its user for the number of devices, as the console asks an
+// operator. The reply sets the argument confirm, which is checked as usual; it does not
+// replace an approval.
 const inputDevices = "devices"
 
-// fillsForms reports whether the client of a request has its user fill in a form.
-// Before 2025-11-25 clients did not say which kind of elicitation they mean.
+// fillsForms reports whether the client of a request can show its user a form. Before
+// 2025-11-25 clients did not say which kind of elicitation they support.
 func fillsForms(req *mcp.CallToolRequest) bool {
 	c := elicitation(req)
 	return c != nil && (c.Form != nil || c.URL == nil)
 }
 
-// askDevices is the question to the user how many devices are called.
+// askDevices returns the question that asks the user for the number of devices.
 func askDevices(tool string, p *planOut) answer {
 	text := fmt.Sprintf("%s on %s", fleet.CleanText(tool, maxName), count(p.Targets, "device"))
 	switch p.Effect {
@@ -238,7 +238,8 @@ func askDevices(tool string, p *planOut) answer {
 			Properties: map[string]*jsonschema.Schema{inputDevices: {Type: "integer", Title: "Number of devices"}}}}}}
 }
 
-// confirmed is the number that the user entered, which has to be that of the targets.
+// confirmed returns the number that the user entered. It must equal the number of
+// targets.
 func confirmed(r *mcp.ElicitResult, targets int) (int, error) {
 	n, is := r.Content[inputDevices].(float64)
 	if r.Action != "accept" || !is || n != float64(targets) {
@@ -247,8 +248,8 @@ func confirmed(r *mcp.ElicitResult, targets int) (int, error) {
 	return targets, nil
 }
 
-// await waits until the fan-out ends, the client does not want its answer any more,
-// or the time is over, and reports progress meanwhile. The fan-out goes on.
+// await waits until the fan-out ends, the client cancels its request, or wait has passed,
+// and reports progress meanwhile. The fan-out goes on afterwards.
 func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f call.FanOut, wait time.Duration) {
 	token := req.Params.GetProgressToken()
 	quiet := token == nil && !g.logs(req)
@@ -271,7 +272,7 @@ func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f call.Fa
 		}
 		select {
 		case <-sub.C:
-			select { // several events a second would be as many reads
+			select { // at most one read a second, even if there are more events
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
 			}
@@ -286,8 +287,8 @@ func (g *Gateway) await(ctx context.Context, req *mcp.CallToolRequest, f call.Fa
 	}
 }
 
-// reportFanOut sends how far a fan-out is, with the answer to the request that waits
-// for it: as progress, if the client gave a token, and to its log.
+// reportFanOut sends the progress of a fan-out to the request that waits for it: as a
+// progress notification, if the client gave a token, and as a log message.
 func reportFanOut(ctx context.Context, req *mcp.CallToolRequest, token any, f call.FanOut, done int) {
 	text := fmt.Sprintf("%d of %s called", done, count(f.Targets, "device"))
 	say(ctx, req.Session, levelInfo, logLine{Event: "fanout", FanOut: f.ID.String(), State: string(f.State), Done: done,
@@ -335,7 +336,7 @@ func (g *Gateway) getFanOut(ctx context.Context, by fleet.Principal, id uuid.UUI
 	return a, err
 }
 
-// fanOut shows a fan-out.
+// fanOut returns the answer about a fan-out.
 func (g *Gateway) fanOut(ctx context.Context, id uuid.UUID) (answer, error) {
 	f, err := g.o.FanOuts.Get(ctx, id)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 	"fleetd/fleet/call"
 )
 
-// AddFixtures adds the tools, resources and prompts that the conformance suite asks
-// for to the server of the fleet: they pass through the same checks, sessions and
-// encoding as the gateway's own. What the suite watches is the status of a device.
+// AddFixtures adds the tools, resources and prompts that the conformance suite uses
+// to the server of the fleet: they go through the same checks, sessions and
+// encoding as the gateway's own. The resource that the suite subscribes to is the
+// status of a device.
 func (g *Gateway) AddFixtures(watched fleet.DeviceID) {
 	g.addFixtureTools()
 	g.addFixtureResources(watched)
@@ -68,7 +69,7 @@ func (g *Gateway) addFixtureTools() {
 	fixture("test_tool_with_logging", func(ctx context.Context, req *mcp.CallToolRequest) (answer, error) {
 		for i := range 3 {
 			say(ctx, req.Session, levelInfo, logLine{Event: "fixture", Text: fmt.Sprintf("step %d", i)})
-			time.Sleep(20 * time.Millisecond) // the suite wants messages while the tool runs
+			time.Sleep(20 * time.Millisecond) // the suite expects messages while the tool runs
 		}
 		return answer{text: "done"}, nil
 	})
@@ -110,7 +111,7 @@ func (g *Gateway) addFixtureTools() {
 		"untitledMulti":{"type":"array","minItems":1,"maxItems":3,"items":{"type":"string","enum":["option1","option2","option3"]}},
 		"titledMulti":{"type":"array","minItems":1,"maxItems":3,"items":{"anyOf":[{"const":"value1","title":"First"},{"const":"value2","title":"Second"},{"const":"value3","title":"Third"}]}}}}`)
 
-	// A schema of a device, as the servers of devices list it.
+	// The schema of a device, as the servers of devices list it.
 	listed := fleet.Tool{Name: "json_schema_2020_12_tool", InputSchema: json.RawMessage(`{
 		"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","$defs":{"address":{"type":"object",
 		"properties":{"street":{"type":"string"},"city":{"type":"string"}}}},"properties":{"name":{"type":"string"},

@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// The user of a client with forms enters on how many devices a tool runs that is for
-// people. The number is checked, and neither it nor the form is an approval.
+// If a tool is for people, the user of a client with forms enters the number of devices.
+// The number is checked, and neither it nor the form counts as an approval.
 func TestNumberOfDevicesAskedOfTheUser(t *testing.T) {
 	w := newWorld(t)
 	w.listSiren(t, unit, other)
@@ -34,7 +34,7 @@ func TestNumberOfDevicesAskedOfTheUser(t *testing.T) {
 			number any
 			args   map[string]any
 			asked  int
-			want   string // in the text
+			want   string // part of the text
 			made   int
 		}{
 			{"the right number", &mcp.ElicitationCapabilities{Form: form}, "accept", 2, siren, 1, "2 of 2 devices done", 1},
@@ -92,7 +92,7 @@ func TestFormIsNoApproval(t *testing.T) {
 	}
 }
 
-// listSiren gives devices a tool that is for people, and answers at once.
+// listSiren gives the devices a tool for people that answers at once.
 func (w *world) listSiren(t *testing.T, ids ...fleet.DeviceID) {
 	for _, id := range ids {
 		w.listing(t, id, "5d", append([]fleet.Tool{{Name: "self.siren", Audience: fleet.AudienceUser,

@@ -1,15 +1,15 @@
-// Package gateway is the MCP server of fleetd: the door through which language
-// models, and programs that speak MCP, reach the fleet.
+// Package gateway is the MCP server of fleetd: the interface through which language models,
+// and programs that speak MCP, reach the fleet.
 //
-// It holds no rules of the fleet. A tool of the gateway reads its arguments, asks
-// a service of package fleet, and answers with structured content and a short
-// text. Who asks is the principal of an API token; its scope is in the context of
-// every request, so that a device outside of it does not exist.
+// It contains no rules of the fleet. A tool of the gateway reads its arguments, calls a
+// service of package fleet, and answers with structured content and a short text. The caller
+// is the principal of an API token. The context of every request carries the principal's
+// scope, so a device outside of it does not exist for the caller.
 //
-// The protocol is the SDK's. There is one [mcp.Server] for the whole fleet, which all
-// sessions and all requests without a session share, and one for each device and
-// group that is asked for. What devices wrote is bounded, and marked in
-// structured content (device_text) and in texts alike.
+// The SDK implements the protocol. There is one [mcp.Server] for the whole fleet, which all
+// sessions and all requests without a session share, and one for each device and group that
+// a client addresses. Text that devices wrote is bounded, and marked both in structured
+// content (device_text) and in texts.
 package gateway
 
 import (
@@ -35,7 +35,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Options configures a [Gateway]. Those without a default are required.
+// Options configures a [Gateway]. Fields without a default are required.
 type Options struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
@@ -56,30 +56,30 @@ type Options struct {
 
 	Heavy *heavy.Limits // nil: heavy operations are not bounded
 
-	PublicURL string // as clients reach fleetd: http://host:port or https://host
+	PublicURL string // the address at which clients reach fleetd: http://host:port or https://host
 	Version   string // of fleetd
-	// SessionIdle is how long a session lives without a request. Default: 30m
+	// SessionIdle is how long a session lives without a request. Default: 30m.
 	SessionIdle time.Duration
 	Log         *slog.Logger // nil: silent
 }
 
-// An Authority reads again what a token may do, and follows it: the context that
-// Follow returns ends soon after the token may not act any more, or may do something
-// else than p. Package authority has one.
+// An Authority reads again what a token may do, and watches it: the context that Follow
+// returns ends soon after the token is revoked or gets rights other than those of p. Package
+// authority implements it.
 type Authority interface {
 	fleet.Authority
 	Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 }
 
-// Texts make the text of codes: a package that shows codes to people has the
-// catalogue. All are required.
+// Texts turns codes into text. The package that shows codes to people has the catalogue. All
+// fields are required.
 type Texts struct {
 	Error     func(e *fleet.Error) string
 	CallError func(e *fleet.CallError) string
 	Reason    func(r fleet.Reason) string
 }
 
-// A Gateway serves MCP over HTTP. It authenticates for itself.
+// A Gateway serves MCP over HTTP. It authenticates requests itself.
 type Gateway struct {
 	o      Options
 	public *url.URL
@@ -89,10 +89,10 @@ type Gateway struct {
 	fleet      *mcp.Server
 	tools      *toolIndex
 	scopes     toolServers  // of devices and groups
-	json, sse  http.Handler // without a session: one answer, or a stream
+	json, sse  http.Handler // without a session: a single answer, or a stream
 	stateful   http.Handler
 	usual      map[string]callTool
-	models     map[string]fleet.ForModels // what each tool of the fleet's server declares
+	models     map[string]fleet.ForModels // for each tool of the fleet's server: whether models may call it
 	sessions   sessions
 	oldStreams oldStreams            // of 2024-11-05
 	failures   *httprate.RateLimiter // failed authentications by address
@@ -100,17 +100,17 @@ type Gateway struct {
 	watches  watches
 	updating atomic.Pointer[update] // the change that is being announced
 	followed chan struct{}          // closed when follow has ended
-	ended    chan struct{}          // closed once sessions are not looked at any more
+	ended    chan struct{}          // closed once the gateway no longer checks sessions
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
 }
 
-// failuresPerMinute is how often one address may send a bad token before it is
-// asked to wait. Good tokens from there go on working.
+// failuresPerMinute is how many bad tokens one address may send in a minute before further
+// ones are refused. Good tokens from the same address still work.
 const failuresPerMinute = 30
 
-// New makes a gateway. It fails if PublicURL is not one.
+// New returns a gateway. It fails if PublicURL is not a valid address.
 func New(o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -130,7 +130,7 @@ func New(o Options) (*Gateway, error) {
 	g.usual = map[string]callTool{"call_device": g.callDevice, "read_device": g.readDevice}
 	g.fleet = g.newFleetServer()
 	options := mcp.StreamableHTTPOptions{
-		// The gateway looks at the origin and the host, and bounds the body, before the SDK.
+		// The gateway checks the origin and the host, and bounds the body, before the SDK.
 		DisableLocalhostProtection: true, MaxRequestBodyBytes: -1,
 	}
 	server := func(r *http.Request) *mcp.Server { return callerOf(r.Context()).server }

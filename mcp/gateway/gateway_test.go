@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, pgtest.LeakOption(), goleak.Cleanup(func(int) {}))
 }
 
-// versions are those that clients speak.
+// versions are the protocol versions that clients speak.
 var versions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 var fleetTools = []string{"call_device", "call_devices", "cancel_call", "describe_device", "describe_tool",
@@ -74,7 +74,7 @@ func TestFleetScopeInEveryVersion(t *testing.T) {
 	}
 }
 
-// Every answer fits the schema that the tool announces.
+// Every answer fits the schema that its tool announces.
 func TestAnswersFitTheirSchemas(t *testing.T) {
 	w := newWorld(t)
 	s := w.client(t, w.token(t, operator.TokenRequest{}), "/mcp", nil, "2025-11-25")
@@ -97,7 +97,7 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 	for _, tt := range []struct {
 		tool string
 		args map[string]any
-		want string // in the text
+		want string // part of the text
 	}{
 		{"find_devices", map[string]any{"q": "board:bread*", "limit": 2}, "3 devices match; 2 shown"},
 		{"find_devices", nil, string(away) + " pending"},
@@ -130,7 +130,7 @@ func TestAnswersFitTheirSchemas(t *testing.T) {
 	}
 }
 
-// What is wrong with a request is a result that says so, and what would be right.
+// The result of a bad request explains the error and the right form.
 func TestBadInput(t *testing.T) {
 	w := newWorld(t)
 	s := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
@@ -184,7 +184,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A model neither sees nor calls what is for people; a program sees it marked.
+// A model neither sees nor calls tools for people; a program sees them marked.
 func TestUserOnlyTools(t *testing.T) {
 	w := newWorld(t)
 	model := w.client(t, w.token(t, operator.TokenRequest{Name: "m", Kind: fleet.KindModel, Role: fleet.RoleAdmin}),
@@ -218,7 +218,7 @@ func TestUserOnlyTools(t *testing.T) {
 	}
 }
 
-// What devices wrote is marked, bounded, and has no characters that hide it.
+// Text of devices is marked and bounded, and has no characters that hide text.
 func TestForeignTextStaysData(t *testing.T) {
 	w := newWorld(t)
 	s := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
@@ -275,7 +275,7 @@ func TestChangedTool(t *testing.T) {
 	}
 }
 
-// Outside of its scope there is nothing for a token.
+// For a token, nothing exists outside of its scope.
 func TestScope(t *testing.T) {
 	w := newWorld(t)
 	all := w.client(t, w.token(t, operator.TokenRequest{Name: "all"}), "/mcp", nil, "")
@@ -368,7 +368,8 @@ func TestFanOutWithProgress(t *testing.T) {
 	}
 }
 
-// A call that waits for a person is no failure, and is not made meanwhile.
+// A call that waits for an approval is not a failure, and is not made before the
+// approval.
 func TestPendingApproval(t *testing.T) {
 	w := newWorld(t)
 	s := w.client(t, w.token(t, operator.TokenRequest{Kind: fleet.KindModel}), "/mcp", nil, "")
@@ -390,8 +391,8 @@ func TestPendingApproval(t *testing.T) {
 	}
 }
 
-// A call that was sent goes on when its client cancels it; one that waits for its
-// turn is withdrawn.
+// A call that was sent goes on when its client cancels it; a call that waits for
+// its turn is withdrawn.
 func TestCancel(t *testing.T) {
 	w := newWorld(t)
 	s := w.client(t, w.token(t, operator.TokenRequest{}), "/mcp", nil, "2025-11-25")
@@ -481,7 +482,7 @@ func TestDoor(t *testing.T) {
 		{"the public host", token, "/mcp", listTools, []string{"Host", "fleet.example.com"}, 200},
 		{"a rebound host", token, "/mcp", listTools, []string{"Host", "evil.example.com"}, 403},
 		{"a giant frame", token, "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` +
-			strings.Repeat("x", 1<<20) + `"}}`, nil, 413}, // the server reads on for 256 KiB, so that the answer is read
+			strings.Repeat("x", 1<<20) + `"}}`, nil, 413}, // the server reads 256 KiB more, so a client can read this
 		{"no JSON", token, "/mcp", "hello", nil, 400},
 		{"two messages", token, "/mcp", listTools + "\n" + listTools, nil, 400},
 		{"a message and something else", token, "/mcp", listTools + " x", nil, 400},
@@ -544,7 +545,7 @@ func TestSessionOfAnotherToken(t *testing.T) {
 	eventually(t, func() bool { return w.post(t, a, "/mcp", listTools, "Mcp-Session-Id", id).StatusCode == 404 })
 }
 
-// A flood of sessions is served, but gets few of them.
+// The gateway serves a flood of sessions, but opens few of them.
 func TestSessionFlood(t *testing.T) {
 	w := newWorld(t)
 	token, opened := w.token(t, operator.TokenRequest{}), 0
@@ -570,7 +571,7 @@ func TestSessionFlood(t *testing.T) {
 	}
 }
 
-// Clients of 2024-11-05 have a stream of another kind.
+// Clients of 2024-11-05 use another kind of stream.
 func TestOldStream(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
@@ -604,7 +605,7 @@ func TestOldStream(t *testing.T) {
 	}
 }
 
-// open begins a stream, whose body the caller closes.
+// open opens a stream, whose body the caller closes.
 func (w *world) open(t testing.TB, token, path string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL+path, nil)
@@ -628,7 +629,7 @@ func TestProposeCampaignMakesADraft(t *testing.T) {
 	}
 }
 
-// speed is what lists must not exceed with 10,000 devices.
+// speed is the longest time that a list may need with 10,000 devices.
 const speed = 50 * time.Millisecond
 
 func TestSpeedWithTenThousandDevices(t *testing.T) {
@@ -685,8 +686,8 @@ func TestSpeedWithTenThousandDevices(t *testing.T) {
 	}
 }
 
-// A client that opens addresses for its user is asked to open the page of the
-// approval, and gets the outcome once somebody has decided.
+// If a client can open addresses for its user, it is asked to open the page of
+// the approval, and gets the outcome after the decision.
 func TestApprovalAskedOfTheUser(t *testing.T) {
 	w := newWorld(t)
 	approvals := call.NewApprovals(call.ApprovalsOptions{Store: w.store, Calls: w.calls, FanOuts: w.fanOuts,
@@ -699,7 +700,7 @@ func TestApprovalAskedOfTheUser(t *testing.T) {
 	loud := map[string]any{"volume": 99}
 	deviceCall := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "arguments": loud}
 	for _, version := range []string{"", "2025-11-25"} {
-		var action string // of the user
+		var action string // the user's reaction
 		decide := approvals.Approve
 		client := &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{
 			Elicitation: &mcp.ElicitationCapabilities{URL: &mcp.URLElicitationCapabilities{}}},
@@ -743,7 +744,7 @@ func TestApprovalAskedOfTheUser(t *testing.T) {
 	}
 }
 
-// What a client says that it asked before is that of the principal itself.
+// The state that a client sends back is bound to its own principal.
 func TestApprovalStateForged(t *testing.T) {
 	w := newWorld(t)
 	args := map[string]any{"device": unit, "tool": "self.audio_speaker.set_volume", "arguments": map[string]any{"volume": 99}}
@@ -756,7 +757,7 @@ func TestApprovalStateForged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What is no id is as if nothing had been asked before.
+		// A state that is not an id has no effect.
 		if got := replyOf(t, r); got.IsError != (state != "x") || strings.Contains(got.text, id) && got.IsError && state != id {
 			t.Errorf("%q: %s", state, got.text)
 		}

@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// What looks at every device of a query is bounded for each principal, and waiting for
-// a fan-out is not part of it.
+// Tools that read every device of a query are limited for each principal, and the wait
+// for a fan-out does not count as their work.
 func TestHeavyToolsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	secret := w.token(t, operator.TokenRequest{Name: "m", Kind: fleet.KindModel})

@@ -35,12 +35,12 @@ const (
 // firstStateless is the first protocol version without sessions.
 const firstStateless = "2026-07-28"
 
-// A caller is who makes a request, or has a session.
+// A caller is the principal that makes a request, or has a session.
 type caller struct {
 	by     atomic.Pointer[fleet.Principal] // of the latest request
 	token  string                          // its id
 	server *mcp.Server
-	slot   *slot // in which an initialize puts its session; nil without one
+	slot   *slot // receives the session of an initialize; nil without one
 }
 
 type callerKey struct{}
@@ -50,7 +50,7 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
-// ServeHTTP answers below /mcp, and the metadata of RFC 9728.
+// ServeHTTP serves /mcp and the paths below it, and the metadata of RFC 9728.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["X-Content-Type-Options"], h["Cache-Control"] = noSniff, noStore
@@ -84,7 +84,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.servePost(w, r, c)
 	case http.MethodGet, http.MethodDelete:
 		id := r.Header.Get(sessionHeader)
-		if id == "" { // a client without a session asks whether there are pushes for it
+		if id == "" { // a client without a session tests whether it can get pushes
 			h.Set("Allow", "POST")
 			g.refuse(w, http.StatusMethodNotAllowed, fleet.Refuse(fleet.ErrInvalid, "mcp_no_session"))
 			return
@@ -97,7 +97,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// What every answer has in its header.
+// Header values of every answer.
 var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
 
 const (
@@ -105,7 +105,7 @@ const (
 	versionHeader = "Mcp-Protocol-Version"
 )
 
-// servePost handles messages: usual calls, those of a session, an initialize that may
+// servePost handles messages: usual calls, messages of a session, an initialize that may
 // open one, and all others without a session.
 func (g *Gateway) servePost(w http.ResponseWriter, r *http.Request, c *caller) {
 	body, status, e := readBody(w, r)
@@ -153,7 +153,7 @@ func opensSession(body []byte) bool {
 	return json.Unmarshal(body, &m) == nil && m.Method == "initialize"
 }
 
-// readBody reads the whole body, before anything is done.
+// readBody reads the whole body before anything acts on it.
 func readBody(w http.ResponseWriter, r *http.Request) (data []byte, status int, e *fleet.Error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	var err error
@@ -173,8 +173,8 @@ func readBody(w http.ResponseWriter, r *http.Request) (data []byte, status int, 
 	return nil, http.StatusBadRequest, fleet.Refuse(fleet.ErrInvalid, "broken_body.time", "timeout_ms", bodyTimeout)
 }
 
-// oneValue refuses a body in which something follows the first JSON value: the SDK
-// reads the first, and the client would take its answer for that of all. What is no
+// oneValue refuses a body in which anything follows the first JSON value: the SDK reads
+// only the first, and the client would mistake its answer for the answer to all. Invalid
 // JSON is left to the SDK.
 func oneValue(body []byte) *fleet.Error {
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -185,9 +185,9 @@ func oneValue(body []byte) *fleet.Error {
 	return fleet.Refuse(fleet.ErrInvalid, "mcp_many_values")
 }
 
-// serveStream serves what stays open: it has no deadline but one for each write,
-// counts against the token's limit, and ends with the gateway, and soon after the
-// token may not act any more or gets other rights.
+// serveStream serves a response that stays open. It has no deadline except one for each
+// write, and counts against the token's limit. It ends when the gateway closes, and soon
+// after the token is revoked or gets other rights.
 func (g *Gateway) serveStream(w http.ResponseWriter, r *http.Request, c *caller, next http.Handler) {
 	if !g.sessions.openStream(c.token) {
 		w.Header().Set("Retry-After", "10")
@@ -207,7 +207,7 @@ func (g *Gateway) serveStream(w http.ResponseWriter, r *http.Request, c *caller,
 // writeTimeout is how long a client may take to accept one event.
 const writeTimeout = 10 * time.Second
 
-// A streamWriter bounds each write, and not the whole.
+// A streamWriter bounds the time of each write, and not of the whole response.
 type streamWriter struct {
 	http.ResponseWriter
 	rc *http.ResponseController
@@ -226,9 +226,9 @@ func (w *streamWriter) Flush() {
 // Unwrap is for [http.ResponseController].
 func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// checkSource refuses pages of other sites, and names that were made to point
-// here (DNS rebinding): a request that comes over the loopback interface must name
-// it, or the public URL's host, for which a proxy on this machine passes it on.
+// checkSource refuses requests of other sites' pages, and host names that were made to
+// resolve to this machine (DNS rebinding). A request over the loopback interface must
+// name that interface, or the public URL's host, which a proxy on this machine passes on.
 func (g *Gateway) checkSource(r *http.Request) *fleet.Error {
 	if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(origin, g.public.Scheme+"://"+g.public.Host) {
 		return fleet.Refuse(fleet.ErrForbidden, "mcp_origin", "origin", origin, "want",
@@ -249,7 +249,8 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
 }
 
-// authenticate returns the principal of the request's token, or answers.
+// authenticate returns the principal of the request's token, or writes a refusal and
+// returns false.
 func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (fleet.Principal, bool) {
 	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	err := error(fleet.Refuse(fleet.ErrForbidden, "token_missing"))
@@ -280,10 +281,10 @@ func (g *Gateway) authenticate(w http.ResponseWriter, r *http.Request) (fleet.Pr
 	return fleet.Principal{}, false
 }
 
-// serveMetadata says where a token is to be had (RFC 9728). There is no
-// authorization server: an administrator makes tokens.
+// serveMetadata describes where clients get a token (RFC 9728). There is no authorization
+// server: an administrator creates tokens.
 func (g *Gateway) serveMetadata(w http.ResponseWriter, r *http.Request, path string) {
-	w.Header().Set("Access-Control-Allow-Origin", "*") // it is public, and holds no secret
+	w.Header().Set("Access-Control-Allow-Origin", "*") // it is public, and contains no secret
 	if path == "" {
 		path = prefix
 	}
@@ -314,7 +315,7 @@ func (g *Gateway) fail(w http.ResponseWriter, err error) {
 	g.refuse(w, o.Status, o.Refusal)
 }
 
-// refuse answers a request that does not reach the protocol.
+// refuse answers a request before it reaches the protocol.
 func (g *Gateway) refuse(w http.ResponseWriter, status int, e *fleet.Error) {
 	writeJSON(w, status, map[string]any{"code": e.Code, "detail": g.o.Texts.Error(e)})
 }

@@ -21,9 +21,9 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A toolIndex keeps the inventories of the fleet in memory, with the words of
-// their tools. An inventory never changes: its id is the hash of its content. How
-// many devices offer which is asked of the store, which knows the scope.
+// A toolIndex caches the inventories of the fleet with the text of their tools. An
+// inventory never changes: its id is the hash of its content. The store, which applies
+// the scope, counts the devices that offer each.
 type toolIndex struct {
 	devices *fleet.Devices
 
@@ -34,16 +34,17 @@ type toolIndex struct {
 	epoch int // grows when a device lists its tools
 }
 
-// knownChanges are changes as they were read, for the time of a conversation's turn.
+// knownChanges are changes that were read recently, cached for one turn of a
+// conversation.
 type knownChanges struct {
 	pairs []fleet.InventoryChange
 	at    time.Time
 }
 
-// changesTTL is how long changes are not read again, unless a device lists its tools.
+// changesTTL is how long changes are cached, unless a device lists its tools.
 const changesTTL = 10 * time.Second
 
-// listed forgets what was read of changes: a device has listed its tools.
+// listed drops the cached changes after a device has listed its tools.
 func (x *toolIndex) listed() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -75,11 +76,11 @@ func (x *toolIndex) changePairs(ctx context.Context) ([]fleet.InventoryChange, e
 
 type indexed struct {
 	inventory *fleet.Inventory
-	words     []string // of each tool: its name and description, in lower case
+	words     []string // for each tool its name and description, in lower case
 }
 
 // maxIndexed bounds the inventories in memory. Equal devices share one; the bound
-// is for hostile ones.
+// protects against hostile devices.
 const maxIndexed = 5000
 
 // maxScopes bounds the scopes whose changes are in memory.
@@ -94,7 +95,7 @@ func (x *toolIndex) get(ctx context.Context, id string) (*indexed, error) {
 	if known, ok := x.by.Get(id); ok {
 		return known, nil
 	}
-	inv, err := x.devices.Inventory(fleet.WithoutScope(ctx), id) // all share it; who asks has it from a device
+	inv, err := x.devices.Inventory(fleet.WithoutScope(ctx), id) // shared; the caller got its id from a device in scope
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func (x *toolIndex) inventory(ctx context.Context, id string) (*fleet.Inventory,
 	return known.inventory, nil
 }
 
-// A variant is a tool as some inventories have it: others may have the same name
-// with another description or schema.
+// A variant is a tool as some inventories list it. Other inventories may list the same
+// name with another description or schema.
 type variant struct {
 	tool        fleet.Tool
 	devices     int
@@ -123,7 +124,8 @@ type variant struct {
 	inventories []string
 }
 
-// variants returns the tools that match, by name, those that most devices offer first.
+// variants returns the matching tools by name; the tools that most devices offer come
+// first.
 func (x *toolIndex) variants(ctx context.Context, q fleet.Query, match func(t fleet.Tool, words string) bool) (
 	map[string][]*variant, error) {
 	used, err := x.devices.InventoriesInUse(ctx, q)
@@ -163,15 +165,15 @@ func (x *toolIndex) variants(ctx context.Context, q fleet.Query, match func(t fl
 	return found, nil
 }
 
-// A change is how devices listed a tool before, with the same firmware.
+// A change is an earlier listing of a tool by devices with the same firmware.
 type change struct {
 	before  fleet.Tool
 	devices int
 }
 
-// changes returns, by name, the tools that devices list otherwise than before though
-// their firmware is the same: a description that changes like that may be an attack
-// on the models that read it.
+// changes returns, by name, the tools that devices list differently than before although
+// their firmware is the same: such a change may be an attack on the models that read the
+// description.
 func (x *toolIndex) changes(ctx context.Context) (map[string][]change, error) {
 	pairs, err := x.changePairs(ctx)
 	if err != nil {
@@ -202,7 +204,7 @@ func (t *toolOut) flag(changes []change) {
 	}
 }
 
-// pin shows the pin of the tool, and how many devices it keeps from models.
+// pin sets the pin of the tool, and the number of devices on which the pin blocks models.
 func (t *toolOut) pin(pins *policy.ToolPins, list []*variant) {
 	p, pinned := pins.Pin(t.Name)
 	if !pinned {
@@ -224,7 +226,7 @@ type searchIn struct {
 
 type searchOut struct {
 	Total int       `json:"total"` // tools that match
-	Tools []toolOut `json:"tools"` // those that most devices offer first
+	Tools []toolOut `json:"tools"` // most widely offered first
 }
 
 // toolOut is a tool of the fleet.
@@ -234,13 +236,15 @@ type toolOut struct {
 	Effect  fleet.ToolEffect `json:"effect,omitempty"`
 	Devices int              `json:"devices"` // that offer it
 	Boards  []boardOut       `json:"boards"`
-	// more than 1: devices describe it differently; see describe_tool
+	// more than 1: descriptions differ between devices; see describe_tool
 	Variants int `json:"variants"`
-	// devices that describe it otherwise than before though their firmware is the same: do not trust it
+	// number of devices that describe it differently than before although their firmware
+	// is the same: do not trust it
 	Changed int `json:"changed_devices,omitempty"`
-	// SHA-256 of the description and schema to which an administrator pinned it
+	// SHA-256 of the description and schema that an administrator pinned
 	Pinned string `json:"pinned,omitempty"`
-	// devices that describe it otherwise than pinned: a model may not call it on them
+	// number of devices that describe it differently than the pin: a model may not call
+	// it on them
 	Differ int `json:"pin_differs_devices,omitempty"`
 }
 
@@ -278,8 +282,8 @@ type describeToolIn struct {
 
 type describeToolOut struct {
 	Tool     toolOut      `json:"tool"`
-	Variants []variantOut `json:"variants"`               // as devices list it, those that most devices have first
-	Changed  []variantOut `json:"changed_from,omitempty"` // as devices listed it before, with the same firmware
+	Variants []variantOut `json:"variants"`               // as devices list it, the most common first
+	Changed  []variantOut `json:"changed_from,omitempty"` // as devices with the same firmware listed it before
 }
 
 type variantOut struct {
@@ -360,7 +364,8 @@ func (g *Gateway) searchTools(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 	return answer{text: strings.Join(lines, "\n"), out: out}, nil
 }
 
-// warning says in texts that a tool changed without new firmware, or is not as pinned.
+// warning returns the sentence for a tool that changed without new firmware, or that
+// differs from its pin.
 func (t toolOut) warning() (text string) {
 	if t.Changed > 0 {
 		text = fmt.Sprintf(" (WARNING: on %s it changed and the firmware did not)", count(t.Changed, "device"))

@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A logLine is a message of logging. The SDK leaves out what is below the level of
-// the session, or of the request since 2026-07-28; without a level nothing is sent.
+// A logLine is the data of a log message. The SDK drops messages below the level of the
+// session, or of the request since 2026-07-28; without a level it sends none.
 type logLine struct {
 	Event    string         `json:"event"`
 	Text     string         `json:"text"`
@@ -35,13 +35,14 @@ const (
 	levelNotice mcp.LoggingLevel = "notice"
 )
 
-// say sends a line to a session. Within a request it goes with the answer.
+// say sends a log message to a session. Within a request it goes out with the answer.
 func say(ctx context.Context, s *mcp.ServerSession, level mcp.LoggingLevel, line logLine) {
-	// The client may be gone, and a log is no record.
+	// The client may be gone, and the log message is not a record.
 	_ = s.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "fleetd", Data: line})
 }
 
-// noteLevels notes the sessions that want log lines, which come also without a request.
+// noteLevels registers the sessions that set a log level: they get log messages even
+// without a request.
 func (g *Gateway) noteLevels(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, req)
@@ -52,7 +53,7 @@ func (g *Gateway) noteLevels(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// logHold sends to the sessions in whose scope a device is that it was held or released.
+// logHold reports a hold or its release to the sessions whose scope includes the device.
 func (g *Gateway) logHold(ctx context.Context, e fleet.Event) {
 	loggers := g.watches.loggers()
 	if len(loggers) == 0 {
@@ -74,7 +75,8 @@ func (g *Gateway) logHold(ctx context.Context, e fleet.Event) {
 	}
 }
 
-// logApproval sends to the sessions of who asked for an approval what became of it.
+// logApproval reports the outcome of an approval to the sessions of the token that
+// requested it.
 func (g *Gateway) logApproval(ctx context.Context, e fleet.Event) {
 	id, err := uuid.Parse(e.Subject)
 	if err != nil {
@@ -99,7 +101,7 @@ func (g *Gateway) logApproval(ctx context.Context, e fleet.Event) {
 	}
 }
 
-// logs reports whether log lines may go with the answer to a request.
+// logs reports whether the answer to a request may carry log messages.
 func (g *Gateway) logs(req *mcp.CallToolRequest) bool {
 	s := &g.watches
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// logged is a client whose log lines go to a channel.
+// logged returns a client whose log messages go to a channel.
 func (w *world) logged(t *testing.T, token, version, level string) (*mcp.ClientSession, <-chan string) {
 	t.Helper()
 	lines := make(chan string, 1000)
@@ -32,7 +32,7 @@ func (w *world) logged(t *testing.T, token, version, level string) (*mcp.ClientS
 	return s, lines
 }
 
-// wantLine reads lines until one has all the parts.
+// wantLine reads log messages until one contains all the parts.
 func wantLine(t *testing.T, lines <-chan string, parts ...string) {
 	t.Helper()
 	var seen []string
@@ -53,8 +53,8 @@ func wantLine(t *testing.T, lines <-chan string, parts ...string) {
 	}
 }
 
-// A session gets lines of its level, about devices of its scope and approvals that its
-// own token asked for.
+// A session gets log messages of its level, about devices in its scope and approvals that
+// its own token requested.
 func TestLogging(t *testing.T) {
 	w := newWorld(t)
 	model := operator.TokenRequest{Name: "m", Kind: fleet.KindModel}
@@ -72,7 +72,7 @@ func TestLogging(t *testing.T) {
 	}
 	wantLine(t, lines, "info ", `"event":"fanout"`, `"done":2`, `"state":"completed"`)
 
-	for _, id := range []fleet.DeviceID{other, unit} { // the last is in both scopes
+	for _, id := range []fleet.DeviceID{other, unit} { // the last one is in both scopes
 		if _, err := w.devices.Hold(t.Context(), root, id, "on the bench", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestLogging(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLine(t, lines, "notice ", c.Approval, `"state":"denied"`, `"by":"ada"`, "too loud")
-	invoke(t, lab, "find_devices", nil) // what was sent to the others before has arrived
+	invoke(t, lab, "find_devices", nil) // earlier messages to the others have arrived
 	for what, lines := range map[string]<-chan string{"of another token": labLines, "of the level warning": warnings,
 		"without a level": none} {
 		select {
@@ -109,7 +109,8 @@ func TestLogging(t *testing.T) {
 	}
 }
 
-// Since 2026-07-28 a request names the level of what is sent with its answer.
+// Since 2026-07-28 a request sets the level of the messages that are sent with its
+// answer.
 func TestLoggingOfARequest(t *testing.T) {
 	w := newWorld(t)
 	s, lines := w.logged(t, w.token(t, operator.TokenRequest{}), "2026-07-28", "")

@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// methods are those that the SDK's server has: it answers others with plain text and
+// methods are the methods of the SDK's server. It answers others with plain text and
 // status 400, which clients report as a broken connection.
 var methods = map[string]bool{
 	"initialize": true, "ping": true, "server/discover": true, "subscriptions/listen": true,
@@ -20,8 +20,8 @@ var methods = map[string]bool{
 	"notifications/roots/list_changed": true,
 }
 
-// unknownMethod returns the message of a body whose method nothing serves; nil for
-// all others, also for what is no message.
+// unknownMethod returns the message in the body if no handler serves its method, nil
+// otherwise, also if the body is not a message.
 func unknownMethod(body []byte) *jsonrpc.Request {
 	m, err := jsonrpc.DecodeMessage(body)
 	r, is := m.(*jsonrpc.Request)
@@ -37,8 +37,8 @@ func methodNotFound(r *jsonrpc.Request) *jsonrpc.Response {
 		Message: "unknown method " + r.Method}}
 }
 
-// servedMethods answers messages of unknown methods before they reach the SDK. The
-// status is 404 from 2026-07-28 on, and before that the one of every other answer.
+// servedMethods answers messages with unknown methods before they reach the SDK. The
+// status is 404 since 2026-07-28; before, it is the same as for other answers.
 // Notifications of later versions have no effect.
 func servedMethods(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +57,7 @@ func servedMethods(next http.Handler) http.Handler {
 		default:
 			data, err := jsonrpc.EncodeMessage(methodNotFound(unknown))
 			if err != nil {
-				panic(err) // an id that was read, and our text
+				panic(err) // cannot fail: the id was parsed, and the text is constant
 			}
 			status := http.StatusOK
 			if r.Header.Get(versionHeader) >= firstStateless {

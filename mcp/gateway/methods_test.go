@@ -13,8 +13,9 @@ import (
 const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"}}`
 
-// A method that nothing serves is an error of JSON-RPC, as the version's HTTP has it,
-// and an unknown notification has no effect: plain text would end the connection.
+// An unknown method is an error of JSON-RPC, with the HTTP status of the protocol
+// version, and an unknown notification has no effect: plain text would end the
+// connection.
 func TestUnknownMethods(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{})

@@ -28,8 +28,8 @@ type oldStream struct {
 	path      string
 }
 
-// An oldTransport keeps its connection, to which the gateway writes as the SDK does:
-// what answers a POST is an event of the stream.
+// An oldTransport stores its connection, to which the gateway writes as the SDK does: the
+// answer to a POST is an event of the stream.
 type oldTransport struct {
 	*mcp.SSEServerTransport
 	connected chan struct{} // closed when conn is set
@@ -43,16 +43,16 @@ func (t *oldTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return t.conn, err
 }
 
-// refuse answers a message of an unknown method.
+// refuse answers a message with an unknown method.
 func (t *oldTransport) refuse(w http.ResponseWriter, r *http.Request, unknown *jsonrpc.Request) {
-	<-t.connected // the client knows the address a moment before
+	<-t.connected // the client gets the address slightly earlier
 	if unknown.IsCall() && t.conn != nil {
 		_ = t.conn.Write(r.Context(), methodNotFound(unknown)) // the client may be gone
 	}
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serveOld serves /mcp/sse, and the same below devices and groups.
+// serveOld serves /mcp/sse, and the same path below devices and groups.
 func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 	switch r.Method {
 	case http.MethodGet:

@@ -19,7 +19,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// picture is a PNG of noise, which takes 4 bytes for a pixel.
+// pictureOf returns a PNG of noise, which needs 4 bytes for a pixel.
 func pictureOf(t testing.TB, width, height int) []byte {
 	t.Helper()
 	img := image.NewNRGBA(image.Rect(0, 0, width, height))
@@ -42,7 +42,8 @@ func images(r reply) (all [][]byte) {
 	return all
 }
 
-// The pictures that a camera takes for a call are in its answer, within bounds.
+// The answer to a call contains the pictures that a camera took for it, within
+// limits.
 func TestPhotosOfACall(t *testing.T) {
 	w := newWorld(t)
 	camera := append(slices.Clone(tools), fleet.Tool{Name: fleet.ToolTakePhoto, Description: "Look.",

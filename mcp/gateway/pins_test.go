@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// A model does not call a pinned tool where it is described otherwise.
+// A model may not call a pinned tool on a device that describes it differently.
 func TestPinnedTool(t *testing.T) {
 	w := newWorld(t)
 	const tool = "self.get_device_status"

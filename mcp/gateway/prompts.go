@@ -69,7 +69,8 @@ func (g *Gateway) addPrompts(s *mcp.Server) {
 	}
 }
 
-// maxCompletions is how many values an answer has at most, by the protocol.
+// maxCompletions is the maximum number of values in an answer, set by the
+// protocol.
 const maxCompletions = 100
 
 // complete completes ids of devices, boards, tools and versions of releases.

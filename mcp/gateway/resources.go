@@ -43,7 +43,8 @@ func (g *Gateway) addResources(s *mcp.Server) {
 	}
 }
 
-// Bounds of the list of resources: those of more devices are read by their template.
+// Limits of the list of resources. Further devices' resources are reached through the
+// template.
 const (
 	resourcesPage = 100
 	maxResources  = 1000
@@ -53,8 +54,8 @@ var online = fleet.Query{Text: "presence:online",
 	Terms: []fleet.Term{{Field: "presence", Op: ":", Values: []string{string(fleet.PresenceOnline)}}}}
 
 // listResources answers resources/list in place of the SDK, whose list is the same for
-// all: the status of each device that is online and in the scope of who asks. Clients
-// are not notified of changes, which are as many as those of presence.
+// all callers. It lists the status of each device that is online and in the caller's
+// scope. Clients are not notified of changes, because presence changes too often.
 func (g *Gateway) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method != "resources/list" {
@@ -64,7 +65,7 @@ func (g *Gateway) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 		if p, _ := req.GetParams().(*mcp.ListResourcesParams); p != nil {
 			cursor = p.Cursor
 		}
-		count, after, _ := strings.Cut(cursor, ".") // how many went before, and the cursor of the devices
+		count, after, _ := strings.Cut(cursor, ".") // the number of devices before, and the cursor of the devices
 		listed, err := strconv.Atoi(count)
 		if cursor != "" && (err != nil || listed < 0 || after == "") {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown cursor; begin without one"}
@@ -130,7 +131,7 @@ func (g *Gateway) readResource(ctx context.Context, req *mcp.ReadResourceRequest
 		Text: string(data)}}}, err
 }
 
-// protocolError is an error where the protocol has no results that say what is wrong.
+// protocolError converts err for methods whose results cannot carry an error.
 func (g *Gateway) protocolError(err error) error {
 	e := outcome.Of(err).Refusal
 	if e == nil {
@@ -140,7 +141,7 @@ func (g *Gateway) protocolError(err error) error {
 	return fmt.Errorf("%s: %s", e.Code, g.o.Texts.Error(e))
 }
 
-// toolsOut is the resource tools.
+// toolsOut is the content of the resource tools.
 type toolsOut struct {
 	Device fleet.DeviceID `json:"device"`
 	Tools  []fullTool     `json:"tools"`
@@ -167,18 +168,18 @@ func (g *Gateway) toolsResource(ctx context.Context, by fleet.Principal, id flee
 	return out, nil
 }
 
-// watches are the subscriptions of sessions to resources. The zero value is ready.
+// watches records which resources the sessions subscribe to. The zero value is ready.
 type watches struct {
 	mu      sync.Mutex
 	by      map[*mcp.ServerSession]*watch
-	changed chan struct{} // that calls are watched, or not any more
+	changed chan struct{} // signals that calls became watched or unwatched
 	calls   bool
 }
 
 type watch struct {
 	caller *caller
 	uris   map[string]bool
-	logs   bool // it wants log lines
+	logs   bool // the session wants log messages
 }
 
 // maxWatches bounds the subscriptions of a session.
@@ -210,7 +211,8 @@ func (g *Gateway) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	return nil
 }
 
-// of returns the watch of a session, until the session ends. It is called with mu held.
+// of returns the watch of a session, which exists until the session ends. The caller
+// holds mu.
 func (s *watches) of(session *mcp.ServerSession, c *caller) *watch {
 	w := s.by[session]
 	if w != nil {
@@ -237,7 +239,7 @@ func (s *watches) log(session *mcp.ServerSession, c *caller) {
 	s.of(session, c).logs = true
 }
 
-// loggers are the sessions that want log lines, and whose they are.
+// loggers returns the sessions that want log messages, with their principals.
 func (s *watches) loggers() map[*mcp.ServerSession]*fleet.Principal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +263,8 @@ func (g *Gateway) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) er
 	return nil
 }
 
-// count notes whether calls are watched: events of calls are not made otherwise.
-// It is called with mu held.
+// count updates whether calls are watched: events of calls are only produced if they are.
+// The caller holds mu.
 func (s *watches) count() {
 	calls := false
 	for _, w := range s.by {
@@ -279,7 +281,7 @@ func (s *watches) count() {
 	}
 }
 
-// uris are the resources that are watched of one device, as the sessions wrote them.
+// uris returns the watched resources of one device, spelled as the sessions spelled them.
 func (s *watches) uris(id fleet.DeviceID, whats []string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,10 +300,10 @@ func (s *watches) uris(id fleet.DeviceID, whats []string) []string {
 // An update is a change of a device's resources.
 type update struct {
 	device fleet.Device
-	find   func(ctx context.Context) error // finds what it is of, in the scope of the context; nil: the device itself
+	find   func(ctx context.Context) error // looks up the changed object in the context's scope; nil: only the device
 }
 
-// sees reports whether the change exists for the session's token, by now.
+// sees reports whether the session's token can currently see the change.
 func (s *watches) sees(ctx context.Context, session mcp.Session, u *update) bool {
 	one, _ := session.(*mcp.ServerSession)
 	s.mu.Lock()
@@ -314,8 +316,8 @@ func (s *watches) sees(ctx context.Context, session mcp.Session, u *update) bool
 	return by.Sees(u.device) && (u.find == nil || u.find(fleet.WithScope(ctx, *by)) == nil)
 }
 
-// hideUpdates keeps the updates of a device from sessions for whose token it does
-// not exist any more: its tags may have changed since they subscribed.
+// hideUpdates drops the updates of a device for sessions whose token can no longer see
+// it: the device's tags may have changed since they subscribed.
 func (g *Gateway) hideUpdates(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if p, ok := req.GetParams().(*mcp.ResourceUpdatedNotificationParams); ok {
@@ -329,8 +331,7 @@ func (g *Gateway) hideUpdates(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// follow sends what changes in the fleet to the sessions that asked for it, until
-// the gateway is closed.
+// follow sends changes in the fleet to the subscribed sessions until the gateway closes.
 func (g *Gateway) follow() {
 	defer close(g.followed)
 	for g.life.Err() == nil {
@@ -347,7 +348,7 @@ func (g *Gateway) follow() {
 		behind := g.followSubscription(sub)
 		sub.Close()
 		if !behind {
-			continue // at once: what happens meanwhile is lost
+			continue // resubscribe at once: events in between are lost
 		}
 		select {
 		case <-g.life.Done():
@@ -356,7 +357,8 @@ func (g *Gateway) follow() {
 	}
 }
 
-// followSubscription handles events until others are wanted, or it fell behind.
+// followSubscription handles events until the gateway needs a different subscription, or
+// the subscription falls behind.
 func (g *Gateway) followSubscription(sub *fleet.Subscription) (behind bool) {
 	for {
 		select {

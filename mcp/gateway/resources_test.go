@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// The list has the status of devices that are online and in the scope, in pages, and
-// no more than a client can show.
+// The list contains, in pages, the status of each device that is online and in the scope,
+// up to the number that a client can show.
 func TestListOfResources(t *testing.T) {
 	w := newWorld(t)
 	name := "Kitchen\u202e lamp"

@@ -11,8 +11,9 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// What is open ends with its token, also if another process revoked it: the streams
-// of sessions, those of old clients, and sessions without a stream.
+// When a token is revoked, even by another process, everything that it opened ends:
+// the streams of sessions, the streams of old clients, and sessions without a
+// stream.
 func TestStreamsEndWithTheToken(t *testing.T) {
 	w := newWorld(t)
 	made, secret, err := w.operators.NewToken(t.Context(), root, operator.TokenRequest{Name: "short", Kind: fleet.KindModel,

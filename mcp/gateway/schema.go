@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet"
 )
 
-// object is a JSON object whose members the gateway does not look at.
+// object is a JSON object whose members the gateway does not read.
 type object = json.RawMessage
 
 var schemaTypes = map[reflect.Type]*jsonschema.Schema{
@@ -27,9 +27,9 @@ func schemaOf[T any]() *jsonschema.Schema {
 	return s
 }
 
-// portable is the schema of arguments as every model takes it: with one type each.
-// That null counts as left out is known to the check alone, which has the whole schema.
-// s is left as it is.
+// portable returns the schema of arguments in a form that every model accepts: with one
+// type for each value. Only the check, which has the whole schema, accepts null as left
+// out. s stays unchanged.
 func portable(s *jsonschema.Schema) *jsonschema.Schema {
 	c := *s
 	c.Type, c.Types = typeOf(s), nil
@@ -45,7 +45,7 @@ func portable(s *jsonschema.Schema) *jsonschema.Schema {
 	return &c
 }
 
-// typeOf is the type of a schema, null aside.
+// typeOf returns the type of a schema, without null.
 func typeOf(s *jsonschema.Schema) string {
 	for _, t := range s.Types {
 		if t != "null" {
@@ -55,9 +55,9 @@ func typeOf(s *jsonschema.Schema) string {
 	return s.Type
 }
 
-// outline is the schema of an answer: its members and their types, without what is in
-// them. Each client sends the list of tools to its model in every conversation; answers
-// name what they have.
+// outline returns the schema of an answer with its members and their types, but without
+// the members' own schemas. Each client sends the list of tools to its model in every
+// conversation, so a short schema saves tokens; answers name their members anyway.
 func outline(s *jsonschema.Schema) *jsonschema.Schema {
 	c := &jsonschema.Schema{Type: "object", Required: s.Required, PropertyOrder: s.PropertyOrder,
 		Properties: make(map[string]*jsonschema.Schema, len(s.Properties))}

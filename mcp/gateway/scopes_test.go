@@ -25,10 +25,11 @@ func names(t testing.TB, s *mcp.ClientSession) []string {
 	return list
 }
 
-// pushVersions are those of clients that get pushes, each in another way.
+// pushVersions are the protocol versions with pushes, each of another kind.
 var pushVersions = []string{"2026-07-28", "2025-11-25"}
 
-// A device's tools for models are there under their names, and follow its inventory.
+// A device's server lists the device's tools for models under their own names, and
+// follows changes of its inventory.
 func TestDeviceScope(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
@@ -183,7 +184,7 @@ func TestResources(t *testing.T) {
 		}
 		uri := "device://" + string(unit) + "/calls"
 		if version == "2026-07-28" {
-			continue // its client has no Subscribe yet: see TestListen
+			continue // the client has no Subscribe yet: see TestListen
 		}
 		if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
 			t.Fatal(err)
@@ -200,7 +201,8 @@ func TestResources(t *testing.T) {
 				return false
 			}
 		})
-		// Once the device has left the scope, its updates are not for this token.
+		// Once the device has left the scope, the token gets no more of its
+		// updates.
 		tags := []string{}
 		if _, err := w.devices.Update(t.Context(), root, unit, fleet.DevicePatch{Tags: &tags}); err != nil {
 			t.Fatal(err)

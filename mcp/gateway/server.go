@@ -41,21 +41,22 @@ func (g *Gateway) newFleetServer() *mcp.Server {
 	return s
 }
 
-// ofOneToken is the cache scope of all answers: tokens see different devices and tools.
+// ofOneToken is the cache scope of all answers, because tokens see different devices and
+// tools.
 const ofOneToken = "private"
 
 func onlyForToken(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = ofOneToken }
 
 type principalKey struct{}
 
-// principal is who makes the request that ctx is of.
+// principal returns the principal that made the request of ctx.
 func principal(ctx context.Context) fleet.Principal {
 	p, _ := ctx.Value(principalKey{}).(*fleet.Principal)
 	return *p
 }
 
-// receive puts the principal and its scope into the context of a request, and
-// turns a panic into an error: the SDK runs each request on another goroutine.
+// receive puts the principal and its scope into the context of a request, and turns a
+// panic into an error, because the SDK runs each request on another goroutine.
 func (g *Gateway) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {
@@ -73,26 +74,26 @@ func (g *Gateway) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// An answer is what a tool of the gateway says.
+// An answer is the reply of a gateway tool.
 type answer struct {
 	text    string
 	out     any           // structured content, of the tool's output schema
 	more    []mcp.Content // after the text
-	failed  bool          // it is about a failure: a model is to look at it
+	failed  bool          // it reports a failure that the model should see
 	refusal *fleet.Error
 
-	asks  mcp.InputRequestMap // instead of all that: what the client is to ask its user
-	state string              // by which it asks again
+	asks  mcp.InputRequestMap // instead of the above: questions for the client's user
+	state string              // the client repeats its request with this
 }
 
-// What a tool does to devices, as hosts ask their users about it.
+// An effect is what a tool does to devices. Hosts ask their users about it.
 type effect int
 
 const (
 	reads  effect = iota // nothing
 	writes               // adds something of fleetd's, such as a draft
 	ends                 // ends something of fleetd's for good
-	acts                 // runs a tool of a device, which fleetd cannot know
+	acts                 // runs a tool of a device, whose effect fleetd cannot determine
 )
 
 // A definition describes a tool of the gateway.
@@ -101,11 +102,11 @@ type definition struct {
 	models             fleet.ForModels
 	heavy              heavy.Work // what it costs
 	effect             effect
-	open               bool // it speaks to devices
+	open               bool // it sends messages to devices
 	limits             map[string]func(*jsonschema.Schema)
 }
 
-// add adds a tool to the server. In and Out make its schemas.
+// add adds a tool to the server. It derives the tool's schemas from In and Out.
 func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 	do func(ctx context.Context, by fleet.Principal, req *mcp.CallToolRequest, in In) (answer, error)) {
 	if !d.models.Valid() {
@@ -147,8 +148,8 @@ func add[In, Out any](g *Gateway, s *mcp.Server, d definition,
 		})
 }
 
-// annotations leave out what the protocol says of every tool that only reads, and its
-// defaults: that a tool destroys, and that it reaches beyond its server.
+// annotations omit what the protocol implies for every read-only tool, and the protocol's
+// defaults: that a tool is destructive, and that it reaches beyond its server.
 func (d definition) annotations() *mcp.ToolAnnotations {
 	a := &mcp.ToolAnnotations{ReadOnlyHint: d.effect == reads, IdempotentHint: d.effect == reads || d.effect == ends}
 	if d.effect == writes {
@@ -163,16 +164,17 @@ func (d definition) annotations() *mcp.ToolAnnotations {
 func raw(v any) json.RawMessage {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a schema of ours
+		panic(err) // the schema is constant
 	}
 	return data
 }
 
-// decode reads the arguments of a tool. What does not fit is explained from the schema.
+// decode reads the arguments of a tool. If they do not fit the schema, the error explains
+// why.
 func decode[In any](tool string, schema *jsonschema.Resolved, arguments json.RawMessage) (in In,
 	wrong *fleet.CallError) {
 	if string(arguments) == "null" {
-		arguments = nil // some clients write what they leave out
+		arguments = nil // some clients send null for an argument that they leave out
 	}
 	if len(arguments) > 0 {
 		d := json.NewDecoder(bytes.NewReader(arguments))
@@ -208,7 +210,7 @@ func (a answer) result() (*mcp.CallToolResult, error) {
 	return r, nil
 }
 
-// errorMeta is the code of a failure, for programs.
+// errorMeta returns the code of a failure, for programs.
 func errorMeta(code, field string, params fleet.Params) mcp.Meta {
 	e := map[string]any{"code": code}
 	if field != "" {
@@ -220,7 +222,7 @@ func errorMeta(code, field string, params fleet.Params) mcp.Meta {
 	return mcp.Meta{"fleetd/error": e}
 }
 
-// failed is the result of a tool that an error ended.
+// failed returns the result of a tool that ended with an error.
 func (g *Gateway) failed(tool string, err error) *mcp.CallToolResult {
 	e := outcome.Of(err).Refusal
 	if e == nil {
@@ -237,7 +239,7 @@ func (g *Gateway) failed(tool string, err error) *mcp.CallToolResult {
 		Meta: errorMeta(e.Code, e.Field, e.Params)}
 }
 
-// failure is the result of a tool whose arguments do not fit.
+// failure returns the result of a tool whose arguments do not fit.
 func (g *Gateway) failure(e *fleet.CallError) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: e.Code + ": " + g.o.Texts.CallError(e)}},
 		IsError: true, Meta: errorMeta(e.Code, "", e.Params)}

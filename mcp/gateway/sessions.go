@@ -18,26 +18,26 @@ import (
 	"fleetd/fleet"
 )
 
-// Limits of what stays open. A client whose session does not fit is served without
-// one, and gets no pushes.
+// Limits of sessions and streams. If there is no room for a client's session, the client
+// is served without one, and gets no pushes.
 const (
 	maxSessions        = 1000
 	maxSessionsByToken = 32
-	maxStreams         = 20 // of a token
-	// A session that was not used for this long makes room for another of its token.
+	maxStreams         = 20 // for each token
+	// A session that was idle for this long can be ended for another one of its token.
 	sessionSpare = time.Minute
 )
 
-// sessions are the open sessions, by the id that clients send. The zero value is ready.
+// sessions holds the open sessions, by the id that clients send. The zero value is ready.
 type sessions struct {
 	mu      sync.Mutex
 	byID    map[string]*slot
-	slots   map[*slot]struct{} // also those without an id yet
+	slots   map[*slot]struct{} // includes sessions without an id yet
 	byToken map[string]int
 	streams map[string]int // open, by token
 }
 
-// A slot is the room of one session.
+// A slot is the place of one session.
 type slot struct {
 	all     *sessions
 	caller  *caller
@@ -45,17 +45,18 @@ type slot struct {
 	session *mcp.ServerSession // nil until the client is initialized
 	used    time.Time
 	busy    int // requests under way
-	posts   int // of these, POSTs: a stream that stays open does not keep a session
+	posts   int // of these, POSTs: an open stream does not keep a session alive
 	posted  time.Time
 	gone    bool
 
-	// Usual calls under way, which the SDK does not know: how each is canceled, by id.
+	// Usual calls in progress, by id, with their cancel functions. The SDK does not see
+	// these calls.
 	calls   map[string]context.CancelFunc
 	usual   sync.WaitGroup
-	closing bool // a DELETE waits for them
+	closing bool // a DELETE is waiting for the calls to end
 }
 
-// reserve makes room for a session, nil if all is taken.
+// reserve returns a slot for a session, nil if there is no room.
 func (s *sessions) reserve(c *caller, path string) *slot {
 	now := time.Now()
 	s.mu.Lock()
@@ -75,8 +76,7 @@ func (s *sessions) reserve(c *caller, path string) *slot {
 	return t
 }
 
-// evict ends the token's session that was not used for longest, if it is idle.
-// It is called with mu held.
+// evict ends the token's least recently used session, if it is idle. The caller holds mu.
 func (s *sessions) evict(token string, now time.Time) {
 	var oldest *slot
 	for t := range s.slots {
@@ -90,7 +90,7 @@ func (s *sessions) evict(token string, now time.Time) {
 	}
 }
 
-// remove is called with mu held.
+// remove removes the slot. The caller holds mu.
 func (s *sessions) remove(t *slot) {
 	if t.gone {
 		return
@@ -105,7 +105,7 @@ func (s *sessions) remove(t *slot) {
 	}
 }
 
-// opened notes the session of a client that initializes, before it knows its id.
+// opened stores the session of a client that initializes, before the client gets its id.
 func (t *slot) opened(session *mcp.ServerSession) {
 	t.all.mu.Lock()
 	defer t.all.mu.Unlock()
@@ -122,7 +122,7 @@ func (t *slot) opened(session *mcp.ServerSession) {
 	}()
 }
 
-// settle gives the room back if no session was opened.
+// settle frees the slot if no session was opened.
 func (t *slot) settle() {
 	t.all.mu.Lock()
 	defer t.all.mu.Unlock()
@@ -131,8 +131,8 @@ func (t *slot) settle() {
 	}
 }
 
-// enter finds the session for a request of the same token to the same address;
-// leave must be called after it.
+// enter returns the session for a request of the same token to the same address. The
+// caller must call leave afterwards.
 func (s *sessions) enter(id, path string, c *caller, post bool) *slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,25 +160,26 @@ func (t *slot) leave(post bool) {
 	}
 }
 
-// initialized reports whether the client has said who it is, and opens no addresses
-// for its user: one that does may be asked for an approval, which the SDK does.
+// initialized reports whether the client has identified itself and cannot open addresses
+// for its user. If it can, a call may need an elicitation about an approval, which only
+// the SDK sends.
 func (t *slot) initialized() bool {
 	p := t.session.InitializeParams()
 	return p != nil && (p.Capabilities == nil || p.Capabilities.Elicitation == nil ||
 		p.Capabilities.Elicitation.URL == nil)
 }
 
-// Whether a usual call began.
+// begun is the result of begin.
 type begun int
 
 const (
 	began     begun = iota
-	twice           // a call under way has its id
-	elsewhere       // the session ends: the SDK answers
+	twice           // a call in progress has its id
+	elsewhere       // the session is ending: the SDK answers
 )
 
-// begin notes a usual call, whose context ends when the client cancels it; after
-// began, done must be called. id is JSON.
+// begin registers a usual call, whose context ends when the client cancels the call. If
+// begin returns began, the caller must call done afterwards. id is JSON.
 func (t *slot) begin(ctx context.Context, id string) (context.Context, begun) {
 	t.all.mu.Lock()
 	defer t.all.mu.Unlock()
@@ -204,7 +205,7 @@ func (t *slot) done(id string) {
 	t.usual.Done()
 }
 
-// cancel cancels the usual calls that the body names, if its messages do.
+// cancel cancels the usual calls that the cancellation messages in the body name.
 func (t *slot) cancel(body []byte) {
 	if !bytes.Contains(body, []byte("cancelled")) {
 		return
@@ -221,7 +222,7 @@ func (t *slot) cancel(body []byte) {
 			continue
 		}
 		switch id := params["requestId"].(type) {
-		case string: // that of a usual call has no escapes
+		case string: // the id of a usual call has no escapes
 			t.cancelCall(`"` + id + `"`)
 		case float64:
 			t.cancelCall(strconv.FormatFloat(id, 'f', -1, 64))
@@ -229,7 +230,7 @@ func (t *slot) cancel(body []byte) {
 	}
 }
 
-// maxBatch is how many messages of a batch are looked at.
+// maxBatch is how many messages of a batch are read.
 const maxBatch = 100
 
 func (t *slot) cancelCall(id string) {
@@ -240,7 +241,7 @@ func (t *slot) cancelCall(id string) {
 	}
 }
 
-// drain waits for the usual calls under way. No other begins.
+// drain waits for the usual calls in progress. No further call can begin.
 func (t *slot) drain() {
 	t.all.mu.Lock()
 	t.closing = true
@@ -269,12 +270,12 @@ func (s *sessions) closeStream(token string) {
 	}
 }
 
-// sessionCheck is between two looks at the tokens of sessions.
+// sessionCheck is the interval between checks of the sessions' tokens.
 const sessionCheck = 500 * time.Millisecond
 
-// endSessions ends the sessions of tokens that may not act any more, and those that
-// no message came for, until the gateway is closed: a session is sent what its client
-// subscribed to. The SDK could not end idle ones, as it does not see usual calls.
+// endSessions ends the sessions whose tokens were revoked or lost rights, and idle
+// sessions, until the gateway closes: otherwise a session would go on receiving its
+// subscriptions. The SDK cannot end idle sessions, because it does not see usual calls.
 func (g *Gateway) endSessions() {
 	defer close(g.ended)
 	tick := time.NewTicker(sessionCheck)
@@ -294,7 +295,7 @@ func (g *Gateway) endSessions() {
 	}
 }
 
-// principals are those that have sessions.
+// principals returns the principals that have sessions.
 func (s *sessions) principals() []fleet.Principal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,7 +306,7 @@ func (s *sessions) principals() []fleet.Principal {
 	return slices.Collect(maps.Values(byToken))
 }
 
-// end ends the sessions of a token: they do not exist any more.
+// end ends the sessions of a token: they no longer exist.
 func (s *sessions) end(token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +318,7 @@ func (s *sessions) end(token string) {
 	}
 }
 
-// endIdle ends the sessions without a message since then.
+// endIdle ends the sessions without a message since the given time.
 func (s *sessions) endIdle(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +330,8 @@ func (s *sessions) endIdle(since time.Time) {
 	}
 }
 
-// closeAll ends every session. Those with a request under way end after it.
+// closeAll ends every session. A session with a request in progress ends after that
+// request.
 func (s *sessions) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,8 +342,8 @@ func (s *sessions) closeAll() {
 	}
 }
 
-// serveSession serves a request of a session. A session that another token opened
-// does not exist. body is that of a POST.
+// serveSession serves a request of a session. For a token, sessions that another token
+// opened do not exist. body is the body of a POST.
 func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller, id string, body []byte) {
 	post := r.Method == http.MethodPost
 	t := g.sessions.enter(id, r.URL.Path, c, post)
@@ -358,7 +360,7 @@ func (g *Gateway) serveSession(w http.ResponseWriter, r *http.Request, c *caller
 	case http.MethodPost:
 		t.cancel(body)
 	case http.MethodDelete:
-		t.drain() // the SDK waits for the others
+		t.drain() // the SDK waits for the other calls
 	}
 	g.stateful.ServeHTTP(w, r)
 }

@@ -49,7 +49,7 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 		}
 		if c.State != fleet.CallSucceeded {
 			a := g.outcome(ctx, c)
-			a.out, a.failed = nil, true // without a picture there is nothing of the schema
+			a.out, a.failed = nil, true // without a picture the answer cannot match the schema
 			return a, nil
 		}
 		if shot, err = g.o.Pictures.SnapshotOfCall(ctx, c.ID); err != nil {

@@ -15,25 +15,24 @@ import (
 	"fleetd/internal/jsonscan"
 )
 
-// A usualCall is a tools/call of call_device or read_device in the form in which
-// clients send them: with a session or without one, with or without a token for
-// progress, and without anything else that the SDK would have to look at. For a
-// request without a session the SDK makes one and several buffers of 64 KiB, which
-// takes longer than the call itself; for one with a session it hands the message from
-// goroutine to goroutine. All other requests, and so everything that is at fault, go
-// to the SDK.
+// A usualCall is a tools/call of call_device or read_device in the form in which clients
+// send it: with or without a session, with or without a progress token, and without
+// anything else that the SDK would have to handle. For a request without a session the
+// SDK creates a session and several buffers of 64 KiB, which takes longer than the call;
+// for a request with a session it passes the message from goroutine to goroutine. All
+// other requests, and so all invalid ones, go to the SDK.
 type usualCall struct {
 	id, name  []byte // JSON; name without its quotes
 	arguments []byte
 	session   string // its id; empty without one
-	progress  bool   // the client accepts notifications of progress, of which these tools send none
-	stateless bool   // in a version without sessions, whose results say who made them
+	progress  bool   // the client accepts progress notifications, but these tools send none
+	stateless bool   // the protocol version has no sessions, and its results name the server
 }
 
 // streams reports whether the SDK would answer with a stream of events.
 func (u *usualCall) streams() bool { return u.session != "" || u.progress }
 
-// serveUsual answers a usual call, and reports whether it was one.
+// serveUsual answers a usual call. It returns false if the request is not one.
 func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, body []byte) bool {
 	var u usualCall
 	if c.server != g.fleet || !u.read(r, body) {
@@ -50,7 +49,7 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	by := *c.by.Load()
 	ctx := fleet.WithScope(r.Context(), by)
 	if !u.stateless {
-		ctx = context.WithoutCancel(ctx) // a client cancels with a message, for which it needs a session
+		ctx = context.WithoutCancel(ctx) // a client can cancel only with a message, for which it needs a session
 	}
 	if u.session != "" {
 		t := g.sessions.enter(u.session, r.URL.Path, c, true)
@@ -86,7 +85,7 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	return true
 }
 
-// is reports whether a header has the value, in one line.
+// is reports whether a header has exactly one value, and that value is value.
 func is(header []string, value string) bool { return len(header) == 1 && header[0] == value }
 
 func (u *usualCall) read(r *http.Request, body []byte) bool {
@@ -111,8 +110,8 @@ func (u *usualCall) read(r *http.Request, body []byte) bool {
 		is(h["Mcp-Method"], "tools/call") && is(h["Mcp-Name"], string(u.name)))
 }
 
-// readMessage reads the body. It must accept nothing that the SDK refuses, or reads
-// otherwise.
+// readMessage reads the body. It must not accept anything that the SDK refuses or reads
+// differently.
 func (u *usualCall) readMessage(body []byte) bool {
 	var version, method, params, meta []byte
 	if !jsonscan.PlainMembers(body, func(key, value []byte) bool {
@@ -153,11 +152,12 @@ func (u *usualCall) readMessage(body []byte) bool {
 	return meta == nil && !u.stateless || u.readMeta(meta)
 }
 
-// ofProtocol begins the keys of _meta that the protocol defines, but for progressToken.
+// ofProtocol is the prefix of the keys of _meta that the protocol defines, except
+// progressToken.
 const ofProtocol = "io.modelcontextprotocol/"
 
-// readMeta reads _meta. Keys of clients have no effect; of those of the protocol it
-// accepts what the version without sessions requires, and no more.
+// readMeta reads _meta. Clients' own keys have no effect. Of the protocol's keys it
+// accepts only those that the version without sessions requires.
 func (u *usualCall) readMeta(meta []byte) bool {
 	version, capabilities := false, false
 	return jsonscan.PlainMembers(meta, func(key, value []byte) bool {
@@ -170,7 +170,7 @@ func (u *usualCall) readMeta(meta []byte) bool {
 			return version
 		case mcp.MetaKeyClientCapabilities:
 			capabilities = value[0] == '{'
-			return capabilities && !bytes.Contains(value, []byte("elicitation")) // its user may be asked for an approval
+			return capabilities && !bytes.Contains(value, []byte("elicitation")) // the user could get an elicitation
 		case mcp.MetaKeyClientInfo:
 			var info mcp.Implementation
 			return u.stateless && json.Unmarshal(value, &info) == nil
@@ -179,7 +179,7 @@ func (u *usualCall) readMeta(meta []byte) bool {
 	}) && version == u.stateless && capabilities == u.stateless
 }
 
-// readCallIn reads arguments that need no explanation.
+// readCallIn reads arguments without escapes or unknown members.
 func readCallIn(arguments []byte) (in callIn, ok bool) {
 	return in, jsonscan.PlainMembers(arguments, func(key, value []byte) bool {
 		text, plain := jsonscan.PlainString(value)
@@ -204,15 +204,15 @@ func readCallIn(arguments []byte) (in callIn, ok bool) {
 	}) && in.complete()
 }
 
-// refuseTwice answers as the SDK does to an id that a call under way has.
+// refuseTwice answers as the SDK does if a call in progress has the same id.
 func (u *usualCall) refuseTwice(w http.ResponseWriter) {
 	var raw any
-	_ = json.Unmarshal(u.id, &raw) // it was checked
+	_ = json.Unmarshal(u.id, &raw) // valid: it was checked
 	id, _ := jsonrpc.MakeID(raw)
 	data, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
 		Message: fmt.Sprintf("duplicate in-flight request ID %v", id.Raw())}})
 	if err != nil {
-		panic(err) // an id that was read, and our text
+		panic(err) // cannot fail: the id was parsed, and the text is constant
 	}
 	h := w.Header()
 	h["Cache-Control"], h["Content-Type"], h["Connection"] = noTransform, jsonType, keepAlive

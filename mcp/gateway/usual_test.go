@@ -22,8 +22,8 @@ import (
 	"fleetd/mcp/gateway"
 )
 
-// Calls that the gateway reads without the SDK are answered as the SDK does: without a
-// session, in one, and with what clients add in _meta.
+// The gateway answers calls that it reads without the SDK exactly as the SDK does: without a
+// session, in one, and with the members that clients add in _meta.
 func TestUsualCallsAreAnsweredAsTheSDKDoes(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{Kind: fleet.KindModel})
@@ -121,12 +121,12 @@ func (w *world) session(t testing.TB, token string) string {
 	return id
 }
 
-// bothWays are the headers Accept that a usual call has, and that take it to the SDK.
+// bothWays are the Accept headers of a usual call and of a call that goes to the SDK.
 var bothWays = map[string]string{"usual": "application/json, text/event-stream",
 	"by the SDK": "text/event-stream, application/json"}
 
-// A message of the session cancels a call that waits for its turn; one that was sent
-// goes on. An id that a call under way has is refused. A DELETE waits for the calls.
+// A message of the session cancels a call that waits for its turn; a call that was sent goes on.
+// A call with the id of a call in progress is refused. A DELETE waits for the calls.
 func TestUsualCallsOfASession(t *testing.T) {
 	for name, accept := range bothWays {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestUsualCallsOfASession(t *testing.T) {
 			}
 			close(hold)
 			for _, id := range []string{"1", "2"} {
-				// The SDK may end the streams of a session that is deleted before their answers.
+				// When a session is deleted, the SDK may end its streams before their answers.
 				if data := <-answers[id]; !strings.Contains(data, `"succeeded"`) && (data != "" || name == "usual") {
 					t.Errorf("call %s: %s", id, data)
 				}
@@ -205,8 +205,8 @@ func TestUsualCallsOfASession(t *testing.T) {
 	}
 }
 
-// A session ends a while after its last message, whichever way that was read. A stream
-// that is open does not keep it.
+// A session ends some time after its last message, whether the SDK or the gateway read that. An
+// open stream does not keep it alive.
 func TestIdleSession(t *testing.T) {
 	w := newWorld(t, func(o *gateway.Options) { o.SessionIdle = 2 * time.Second })
 	token := w.token(t, operator.TokenRequest{})
@@ -225,7 +225,7 @@ func TestIdleSession(t *testing.T) {
 	status := func(session string) int {
 		return w.post(t, token, "/mcp", readStatus, "Mcp-Session-Id", session).StatusCode
 	}
-	eventually(t, func() bool { // each look uses the other session
+	eventually(t, func() bool { // each check uses the other session
 		if got := status(used); got != http.StatusOK {
 			t.Fatalf("a session that is used: %d", got)
 		}
@@ -240,7 +240,7 @@ func TestIdleSession(t *testing.T) {
 	}
 }
 
-// What clients with an SDK send is read without the SDK.
+// The gateway reads the requests of SDK clients without the SDK.
 func TestClientsMakeUsualCalls(t *testing.T) {
 	w := newWorld(t)
 	token := w.token(t, operator.TokenRequest{})
@@ -268,7 +268,7 @@ func TestClientsMakeUsualCalls(t *testing.T) {
 			s.Close()
 		}
 	}
-	// What the TypeScript SDKs 1.32 and 2.4 sent, with a session and without one.
+	// The requests of the TypeScript SDKs 1.32 and 2.4, with a session and without one.
 	const params = `{"method":"tools/call","params":{"name":"call_device","arguments":{"device":"a085e3112233",` +
 		`"tool":"self.audio_speaker.set_volume","arguments":{"volume":50}}%s},"jsonrpc":"2.0","id":2}`
 	const stateless = `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":` +
@@ -285,7 +285,7 @@ func TestClientsMakeUsualCalls(t *testing.T) {
 	}
 }
 
-// recorder keeps the requests that a client makes.
+// recorder records the requests that a client makes.
 type recorder struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -318,7 +318,8 @@ func (r *recorder) of(method string) (http.Header, string) {
 	return nil, ""
 }
 
-// FuzzUsualBody: what is read without the SDK is a message of the SDK with the same values.
+// FuzzUsualBody checks that a message that the gateway reads without the SDK is valid for the
+// SDK too, with the same values.
 func FuzzUsualBody(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_device","arguments":{"device":"x","tool":"y"}}}`,

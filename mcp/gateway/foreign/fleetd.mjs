@@ -12,7 +12,7 @@ const exec = promisify(execFile);
 export const bin = process.env.FLEETD_BIN ?? new URL('../../../bin/fleetd', import.meta.url).pathname;
 export const here = new URL('.', import.meta.url).pathname;
 
-// An address of this machine that no other test has: all of 127.0.0.0/8 is loopback.
+// An address of this machine that no other test uses: all of 127.0.0.0/8 is loopback.
 const below = n => 1 + Math.floor((n - 1) * Math.random());
 const freeHost = () => `127.${below(255)}.${below(255)}.${below(255)}`;
 
@@ -56,7 +56,7 @@ export async function startFleetd(devices, ...flags) {
       const { stdout } = await exec(bin, ['token', 'create', name, '--data-dir', data, '--json', ...args]);
       return JSON.parse(stdout).token;
     },
-    /** Asks REST, as an administrator. */
+    /** Sends a request to REST as an administrator. */
     async rest(method, path, body) {
       this.admin ??= await this.token('rest', '--role', 'admin');
       const r = await fetch(`${url}/api/v1${path}`, { method, body: body && JSON.stringify(body),
@@ -84,8 +84,8 @@ export async function startFleetd(devices, ...flags) {
 }
 
 /**
- * A proxy that adds the token to what a program sends that knows none. Its own
- * address in Host and Origin becomes fleetd's; any other one stays.
+ * Starts a proxy that adds the token to the requests of a program that has none. Its own
+ * address in Host and Origin becomes fleetd's; any other address stays.
  */
 export async function withToken(url, token) {
   const { hostname, port, host } = new URL(url);

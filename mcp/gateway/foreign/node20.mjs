@@ -1,5 +1,5 @@
-// The conformance suite imports fs.globSync, which Node 20 has not, and which
-// its tests of servers do not call. With this, Node 20 loads the suite.
+// The conformance suite imports fs.globSync, which Node 20 lacks, and which its
+// tests of servers do not call. With this shim, Node 20 loads the suite.
 import { register } from 'node:module';
 
 const shim = `export * from 'node:fs';

@@ -1,8 +1,8 @@
-// The published conformance suite, against a build of the gateway's tests that has
-// the suite's own tools, resources and prompts as well (GATEWAY_TEST_BIN):
-// they pass through the gateway's sessions, checks and encoding. What still fails
-// stands in expected-failures.yaml with the reason; the suite itself fails if one of
-// these passes, or another one fails.
+// Runs the published conformance suite against a build of the gateway's tests that also
+// has the suite's own tools, resources and prompts (GATEWAY_TEST_BIN): they go through
+// the gateway's sessions, checks and encoding. expected-failures.yaml lists the scenarios
+// that fail, with the reasons; the suite itself fails if one of these passes, or another
+// one fails.
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';

@@ -1,6 +1,6 @@
-// A client that does what it should not: giant frames, thousands of sessions,
-// forged ids; and devices and people whose texts give orders. Nothing breaks, and
-// nothing leaks beyond the scope.
+// Hostile clients send giant frames, open thousands of sessions and forge ids;
+// texts of devices and people contain orders. Nothing breaks, and nothing leaks
+// beyond the scope.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { eventually, startFleetd } from '../fleetd.mjs';
@@ -46,7 +46,7 @@ test('giant and broken frames', async () => {
   const giant = 'x'.repeat(20 << 20);
   for (const body of [giant, `{"jsonrpc":"2.0","id":1,"method":"${giant}"}`, '['.repeat(200_000), '{"a":'.repeat(100_000), '', 'null', '[]', '"x"',
     '{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}', '\u0000']) {
-    const r = await post(body).catch(() => ({ status: 413, text: async () => '' })); // closed while we were sending
+    const r = await post(body).catch(() => ({ status: 413, text: async () => '' })); // closed during sending
     assert.ok(r.status >= 400 && r.status < 500, `${body.slice(0, 30)}: ${r.status}`);
     await r.text().catch(() => ''); // as above
   }
@@ -109,7 +109,8 @@ test('texts that give orders', async () => {
   await alive();
 });
 
-// 40 tokens may have 32 sessions each, which is more than all together may have.
+// 40 tokens may each have 32 sessions, together more than the limit for all
+// tokens.
 test('ten thousand sessions', async () => {
   const attempts = 10_000, inFlight = 50;
   const secrets = await Promise.all(Array.from({ length: 40 }, async (_, i) =>
@@ -130,7 +131,7 @@ test('ten thousand sessions', async () => {
   }));
   const size = async () => ({ goroutines: await fleetd.metric('go_goroutines'),
     memory: await fleetd.metric('process_resident_memory_bytes') });
-  // Others find devices meanwhile, over MCP and REST.
+  // Meanwhile other clients find devices, over MCP and REST.
   let slowest = 0, answered = 0;
   const others = (async () => {
     while (flooding) {

@@ -1,5 +1,5 @@
-// The Inspector's command line, over HTTP with a bearer token and over stdio
-// with "fleetd mcp"; and that of version 2, whose command line Node 20 runs as well.
+// Tests the Inspector's command line, over HTTP with a bearer token and over stdio with
+// "fleetd mcp", and that of version 2, which also runs on Node 20.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -48,5 +48,5 @@ test('the Inspector 2 finds nothing in the schemas', async () => {
   const { stdout, stderr } = await exec(process.execPath, [inspector2, ...doors.http(), '--method', 'tools/list', '--strict'],
     { timeout: 600_000, env: { ...process.env, HOME: home, MCP_CATALOG_PATH: `${home}/mcp.json` } });
   assert.equal(JSON.parse(stdout).tools.length, 14, stdout);
-  assert.doesNotMatch(stderr, /warning|error/i, stderr); // --strict reports both there
+  assert.doesNotMatch(stderr, /warning|error/i, stderr); // --strict prints both there
 });

@@ -1,4 +1,4 @@
-// A session of the TypeScript SDK's client: find, read, call, a fan-out with
+// Runs a session of the TypeScript SDK's client: find, read, call, a fan-out with
 // progress, cancel.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -100,8 +100,8 @@ test('a call that needs approval', async t => {
   });
 });
 
-// A call that waits for its turn is withdrawn when its client cancels; one that was
-// sent goes on, and its outcome is on record.
+// A call that waits for its turn is withdrawn when its client cancels; a call that
+// was sent goes on, and its outcome is on record.
 test('cancelled calls', async t => {
   fleetd.simulate('--devices', '1', '--first-mac', '02:00:00:fe:00:01', '--faults', 'slow=15s:100%', '--boot-delay', '0s');
   const device = '020000fe0001';

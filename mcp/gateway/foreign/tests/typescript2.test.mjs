@@ -1,5 +1,5 @@
-// The client of the TypeScript SDK 2.4 in both of its eras: with sessions, and in
-// 2026-07-28 without. And what it says without a token: it looks for OAuth.
+// Runs the client of the TypeScript SDK 2.4 in both of its eras: with sessions,
+// and without them since 2026-07-28. Without a token the client looks for OAuth.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
