@@ -1,10 +1,10 @@
-// Command fleetd runs a fleet of devices that are MCP servers: an MQTT broker,
-// a registry in PostgreSQL, an operator console and a REST interface in one
-// process. Its other commands manage a running one.
+// Command fleetd runs a fleet of devices that are MCP servers: an MQTT broker, a
+// registry in PostgreSQL, an operator console and a REST interface in one process.
+// Its other commands manage a running server.
 //
-// This package parses the command line and nothing else: the server is package
-// server, the commands over REST are package client. Tests that need a process to
-// kill, or that are about the whole repository (dependencies, documents), are here.
+// This package only parses the command line: the server is package server, the
+// commands over REST are package client. Tests that need a process to kill, or that
+// cover the whole repository (dependencies, documents), are here.
 package main
 
 import (
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string) int {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	if err != nil {
-		panic(err) // the command structs are wrong
+		panic(err) // a mistake in the command structs
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
@@ -103,8 +103,8 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// sentence writes an error for a terminal, with the text of a refusal instead
-// of its code.
+// sentence returns the text of an error for a terminal, with the text of a refusal
+// in place of its code.
 func sentence(err error) string {
 	refusal, ok := errors.AsType[*fleet.Error](err)
 	if !ok {
@@ -115,12 +115,12 @@ func sentence(err error) string {
 
 type serveCommand struct{ server.Config }
 
-// Run serves until ctx ends or a part dies.
+// Run serves until ctx ends or a part fails.
 func (c *serveCommand) Run(ctx context.Context) error {
 	c.Version = buildVersion()
 	s, err := server.Start(ctx, c.Config)
 	switch {
-	case ctx.Err() != nil && err != nil: // asked to stop before it was up, which is no failure
+	case ctx.Err() != nil && err != nil: // stopped before it had started, which is not a failure
 		return nil
 	case err != nil:
 		return err
@@ -136,7 +136,7 @@ func (versionCommand) Run() error {
 	return nil
 }
 
-// buildVersion is the released version, or the commit it was built from.
+// buildVersion returns the released version, or the commit of the build.
 func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if version != "dev" || !ok {

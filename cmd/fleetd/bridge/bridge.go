@@ -1,8 +1,9 @@
 // Package bridge is the command `fleetd mcp`: it carries MCP messages between the standard
-// input and output of a client that starts programs and a server's MCP address. It
-// connects again after a loss, and repeats no request.
+// input and output of a client that starts programs and a server's MCP address. After a
+// lost connection it connects again, but it does not repeat requests.
 //
-// One goroutine reads standard input, one the server's stream; each request has its own.
+// One goroutine reads standard input and one the server's stream; each request has one
+// more.
 package bridge
 
 import (
@@ -26,8 +27,8 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 )
 
-// An MCPCommand lets an MCP client that starts programs, and speaks with them
-// over their standard input and output, reach a server's MCP address.
+// Command lets an MCP client that starts programs, and communicates over their standard
+// input and output, reach a server's MCP address.
 type Command struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
 	Token string `help:"API token; create one with: fleetd token create NAME --kind model --tools '*'." env:"FLEETD_TOKEN" placeholder:"flt_..."`
@@ -36,12 +37,12 @@ type Command struct {
 	Device    string `help:"Offer the tools of this device instead of the fleet's." placeholder:"ID" xor:"scope"`
 	Group     string `help:"Offer the tools that all devices in a saved filter share." placeholder:"NAME" xor:"scope"`
 
-	dialTimeout time.Duration // for tests. Default: dialTimeout
+	dialTimeout time.Duration // set by tests. Default: dialTimeout
 }
 
-// Run carries messages until standard input ends and all requests are answered.
+// Run carries messages until standard input ends and all requests have answers.
 func (c *Command) Run(ctx context.Context) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil)) // standard output is the protocol's
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)) // standard output carries the protocol
 	return c.bridge(ctx, &mcp.StdioTransport{}, log)
 }
 
@@ -69,7 +70,7 @@ func (c *Command) bridge(ctx context.Context, local mcp.Transport, log *slog.Log
 	b := &mcpBridge{server: c.URL, endpoint: address.String(), log: log, ctx: ctx,
 		waiting: make(map[jsonrpc.ID]*awaited), dialTimeout: cmp.Or(c.dialTimeout, dialTimeout)}
 	b.client = &http.Client{Transport: &mcpDoor{b, c.Token},
-		// The token is for this server.
+		// No redirect is followed: the token must reach only this server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if b.local, err = local.Connect(ctx); err != nil {
 		return err
@@ -77,28 +78,28 @@ func (c *Command) bridge(ctx context.Context, local mcp.Transport, log *slog.Log
 	return b.run()
 }
 
-// How long a server that does not listen is tried again: it may be restarting.
+// dialTimeout is how long the bridge tries to reach a server that does not listen: it may
+// be restarting.
 const dialTimeout = 10 * time.Second
 
-// Between tries to reopen the stream of notifications.
+// Pauses between attempts to reopen the stream of notifications.
 const (
 	streamPause    = time.Second
 	maxStreamPause = 30 * time.Second
 )
 
-// Codes of errors that are the bridge's own, in the range that JSON-RPC leaves
-// to implementations.
+// Codes of the bridge's own errors, in the range that JSON-RPC leaves to implementations.
 const (
 	codeUnauthorized = -32001
 	codeUnreachable  = -32002
 	codeInterrupted  = -32003
 )
 
-// An mcpBridge carries messages between an MCP client on standard input and
-// output, and a server behind HTTP. What it carries it does not change.
+// An mcpBridge carries messages between an MCP client on standard input and output, and a
+// server behind HTTP. It does not change the messages.
 //
-// One goroutine reads what the client says. Each request has one that waits for
-// the server to accept it, one reads what a link brings, and one the stream of
+// One goroutine reads the client's messages. Each request has one that waits until the
+// server accepts it. One goroutine reads from each link, and one reads the stream of
 // notifications. The lock guards the fields below it.
 type mcpBridge struct {
 	server, endpoint string
@@ -107,30 +108,29 @@ type mcpBridge struct {
 	log              *slog.Logger
 	ctx              context.Context
 	dialTimeout      time.Duration
-	version          atomic.Pointer[string] // of the protocol: as negotiated, or as the latest request says
+	version          atomic.Pointer[string] // protocol version: as negotiated, or as in the latest request
 
 	mu         sync.Mutex
 	link       *mcpLink // nil: the next message opens one
 	initialize *jsonrpc.Request
 	waiting    map[jsonrpc.ID]*awaited // requests without an answer
 	answering  int                     // answers that are being written
-	idle       chan struct{}           // closed when input has ended and all are answered; nil before
+	idle       chan struct{}           // closed when input has ended and all requests have answers; nil before
 }
 
 // An awaited request has no answer yet.
 type awaited struct {
 	method string
-	cancel context.CancelFunc // closes the stream on which the answer is to come
-	link   *mcpLink           // that accepted it; nil before
+	cancel context.CancelFunc // closes the stream that carries the answer
+	link   *mcpLink           // the link that accepted the request; nil before
 }
 
-// An mcpLink is one connection to the server; with a session, if the server has
-// sessions.
+// An mcpLink is one connection to the server, with a session if the server has sessions.
 type mcpLink struct {
 	mcp.Connection
-	cancel context.CancelFunc // ends what reads from it
+	cancel context.CancelFunc // ends the goroutines that read from it
 	ctx    context.Context
-	quiet  atomic.Pointer[jsonrpc.ID] // of a request of the bridge: its answer is not for the client
+	quiet  atomic.Pointer[jsonrpc.ID] // id of the bridge's own request, whose answer is not for the client
 	opened chan error                 // receives that answer
 	lists  bool                       // the server announces that its list of tools changed
 	broken bool                       // under the bridge's lock
@@ -152,7 +152,7 @@ func (b *mcpBridge) run() error {
 		switch {
 		case request == nil || !request.IsCall():
 			b.notify(msg)
-		case request.Method == "initialize": // what follows needs its session
+		case request.Method == "initialize": // later messages need its session
 			b.mu.Lock()
 			b.initialize = request
 			b.mu.Unlock()
@@ -170,8 +170,8 @@ func (b *mcpBridge) run() error {
 	return nil
 }
 
-// methodListen is the request of newer versions for notifications: it has no
-// answer before the client or the server ends it.
+// methodListen is the request for notifications in newer versions. It has no answer until
+// the client or the server ends it.
 const methodListen = "subscriptions/listen"
 
 func (b *mcpBridge) endListening() {
@@ -185,8 +185,8 @@ func (b *mcpBridge) endListening() {
 	}
 }
 
-// answered is closed when no request waits for its answer, and the last answer
-// is written.
+// answered returns a channel that closes when no request waits for its answer and the last
+// answer is written.
 func (b *mcpBridge) answered() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,14 +195,15 @@ func (b *mcpBridge) answered() <-chan struct{} {
 	return b.idle
 }
 
-// closeIdle is called with the lock held.
+// closeIdle closes the channel idle if there is nothing left to answer. The caller holds
+// the lock.
 func (b *mcpBridge) closeIdle() {
 	if b.idle != nil && len(b.waiting) == 0 && b.answering == 0 {
 		close(b.idle)
 	}
 }
 
-// request sends a request, and answers it if the server will not.
+// request sends a request. If the server will not answer it, request does.
 func (b *mcpBridge) request(r *jsonrpc.Request) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.mu.Lock()
@@ -213,7 +214,7 @@ func (b *mcpBridge) request(r *jsonrpc.Request) {
 	}
 }
 
-// accepted notes the link on which the answer to a request is to come.
+// accepted records the link that will carry the answer to a request.
 func (b *mcpBridge) accepted(msg jsonrpc.Message, l *mcpLink) {
 	r, ok := msg.(*jsonrpc.Request)
 	if !ok || !r.IsCall() {
@@ -230,7 +231,7 @@ func (b *mcpBridge) accepted(msg jsonrpc.Message, l *mcpLink) {
 	}
 }
 
-// notify sends what has no answer: a notification, or an answer of the client.
+// notify sends a message that has no answer: a notification, or an answer of the client.
 func (b *mcpBridge) notify(msg jsonrpc.Message) {
 	if err := b.send(b.ctx, msg); err != nil && b.ctx.Err() == nil {
 		b.log.Warn("message not delivered", "err", b.explain(err).Message)
@@ -239,7 +240,7 @@ func (b *mcpBridge) notify(msg jsonrpc.Message) {
 	if !ok || r.Method != "notifications/cancelled" {
 		return
 	}
-	// The client does not wait for this answer any more, and there may be none.
+	// The client no longer waits for this answer, and the server may not send one.
 	var params struct {
 		RequestID any `json:"requestId"`
 	}
@@ -253,7 +254,7 @@ func (b *mcpBridge) notify(msg jsonrpc.Message) {
 	}
 }
 
-// answer gives the client an answer, once.
+// answer writes a response to the client, once.
 func (b *mcpBridge) answer(r *jsonrpc.Response) {
 	if b.take(r.ID) {
 		b.say(r)
@@ -263,12 +264,12 @@ func (b *mcpBridge) answer(r *jsonrpc.Response) {
 
 func (b *mcpBridge) say(msg jsonrpc.Message) {
 	if err := b.local.Write(b.ctx, msg); err != nil && b.ctx.Err() == nil {
-		b.log.Warn("the client takes no messages", "err", err)
+		b.log.Warn("cannot write to the client", "err", err)
 	}
 }
 
-// take forgets a request, and reports whether it waited for its answer. Whoever
-// took it calls finish once the answer is written: the bridge ends after that.
+// take removes a request, and reports whether it was waiting for its answer. The caller
+// must call finish once the answer is written: the bridge may end after that.
 func (b *mcpBridge) take(id jsonrpc.ID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -278,7 +279,7 @@ func (b *mcpBridge) take(id jsonrpc.ID) bool {
 	}
 	delete(b.waiting, id)
 	b.answering++
-	time.AfterFunc(time.Second, w.cancel) // the stream that brought the answer ends before
+	time.AfterFunc(time.Second, w.cancel) // the stream that carried the answer normally ends earlier
 	return true
 }
 
@@ -289,8 +290,8 @@ func (b *mcpBridge) finish() {
 	b.closeIdle()
 }
 
-// send sends a message. What certainly did not reach the server is sent again: a
-// server that restarts listens soon, and one that forgot the session makes another.
+// send sends a message. It repeats a message that certainly did not reach the server: a
+// server that restarts listens again soon, and one that lost the session creates another.
 func (b *mcpBridge) send(ctx context.Context, msg jsonrpc.Message) error {
 	if r, ok := msg.(*jsonrpc.Request); ok {
 		b.noteVersion(r)
@@ -325,8 +326,8 @@ func (b *mcpBridge) send(ctx context.Context, msg jsonrpc.Message) error {
 	}
 }
 
-// open returns the link, and makes one if needed. A link that was lost
-// is begun as the client began the first.
+// open returns the link, and creates one if needed. It begins a new link in the way in
+// which the client began the first.
 func (b *mcpBridge) open(ctx context.Context, msg jsonrpc.Message, result *delivery) (*mcpLink, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -351,7 +352,7 @@ func (b *mcpBridge) open(ctx context.Context, msg jsonrpc.Message, result *deliv
 	return l, nil
 }
 
-// begin opens a session in place of one that the server forgot.
+// begin opens a session in place of one that the server lost.
 func (b *mcpBridge) begin(ctx context.Context, l *mcpLink, result *delivery) error {
 	id, err := jsonrpc.MakeID("fleetd-bridge-reopen")
 	if err != nil {
@@ -376,7 +377,7 @@ func (b *mcpBridge) begin(ctx context.Context, l *mcpLink, result *delivery) err
 	return l.deliver(ctx, &jsonrpc.Request{Method: "notifications/initialized"}, result)
 }
 
-// deliver sends a message and notes what became of it.
+// deliver sends a message and records the result.
 func (l *mcpLink) deliver(ctx context.Context, msg jsonrpc.Message, result *delivery) error {
 	*result = delivery{}
 	if r, ok := msg.(*jsonrpc.Request); ok {
@@ -410,7 +411,7 @@ func (l *mcpLink) close() {
 	l.cancel()
 }
 
-// receive hands what comes over a link to the client.
+// receive passes the messages of a link to the client.
 func (b *mcpBridge) receive(l *mcpLink) {
 	for {
 		msg, err := l.Read(l.ctx)
@@ -444,11 +445,11 @@ func (b *mcpBridge) receive(l *mcpLink) {
 	}
 }
 
-// interrupted answers what the link will not answer any more. What was sent may
-// have been carried out.
+// interrupted answers the requests that the link will no longer answer. The server may
+// have carried them out.
 func (b *mcpBridge) interrupted(l *mcpLink, err error) {
 	b.drop(l)
-	b.log.Warn("the connection broke", "server", b.endpoint, "err", err)
+	b.log.Warn("the connection was lost", "server", b.endpoint, "err", err)
 	var ids []jsonrpc.ID
 	b.mu.Lock()
 	l.broken = true
@@ -463,8 +464,8 @@ func (b *mcpBridge) interrupted(l *mcpLink, err error) {
 	}
 }
 
-// negotiated reads the version that client and server agreed on, and follows the
-// server's notifications if it has them in a stream.
+// negotiated reads the version that client and server agreed on. If that version has a
+// stream for the server's notifications, negotiated follows it.
 func (b *mcpBridge) negotiated(l *mcpLink, r *jsonrpc.Response) {
 	var result mcp.InitializeResult
 	if r.Error != nil || json.Unmarshal(r.Result, &result) != nil {
@@ -477,8 +478,8 @@ func (b *mcpBridge) negotiated(l *mcpLink, r *jsonrpc.Response) {
 	}
 }
 
-// noteVersion keeps the version that newer clients write into each request, for
-// messages that have none.
+// noteVersion stores the version that newer clients write into each request, for messages
+// without one.
 func (b *mcpBridge) noteVersion(r *jsonrpc.Request) {
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
@@ -490,14 +491,14 @@ func (b *mcpBridge) noteVersion(r *jsonrpc.Request) {
 	}
 }
 
-// explain makes the answer to a request that the server does not answer.
+// explain returns the error for a request that the server does not answer.
 func (b *mcpBridge) explain(err error) *jsonrpc.Error {
 	var refused *jsonrpc.Error
 	var u undelivered
 	errors.As(err, &u)
 	if u.status != 0 && !u.transient() && errors.As(err, &refused) {
 		b.log.Error("refused", "status", u.status, "err", refused.Message)
-		return refused // as the server says it
+		return refused // in the server's own text
 	}
 	e := &jsonrpc.Error{Code: codeUnreachable}
 	switch {

@@ -21,27 +21,27 @@ const (
 	sessionHeader = "Mcp-Session-Id"
 )
 
-// firstWithoutStreams is the version in which no stream is opened by GET, and
-// requests carry their version and method in headers.
+// firstWithoutStreams is the first version in which GET opens no stream, and headers of
+// requests carry their version and method.
 const firstWithoutStreams = "2026-07-28"
 
-// A delivery is what became of one HTTP request.
+// A delivery is the result of one HTTP request.
 type delivery struct {
 	method   string
 	status   int  // 0 without an answer
-	undialed bool // certainly not sent
+	undialed bool // no connection was made, so nothing was sent
 	cause    error
 }
 
 type deliveryKey struct{}
 
-// transient reports whether the link is good in spite of the failure.
+// transient reports whether the link is still usable after the failure.
 func (d delivery) transient() bool {
 	return d.undialed || d.status == http.StatusTooManyRequests || d.status >= http.StatusInternalServerError
 }
 
-// An undelivered message had no effect, unless its delivery has neither a status
-// nor is undialed.
+// An undelivered error means that a message had no effect, unless its delivery has neither
+// a status nor is undialed.
 type undelivered struct {
 	error
 	delivery
@@ -49,8 +49,8 @@ type undelivered struct {
 
 func (u undelivered) Unwrap() error { return u.error }
 
-// An mcpDoor sends the bridge's requests: with the token, with the version of the
-// protocol where the transport does not know it, and noting what became of them.
+// An mcpDoor sends the bridge's requests. It adds the token, and the protocol version if
+// the transport does not, and records the results.
 type mcpDoor struct {
 	bridge *mcpBridge
 	token  string
@@ -83,14 +83,14 @@ func (d *mcpDoor) RoundTrip(r *http.Request) (*http.Response, error) {
 // maxEvent bounds one event of a stream.
 const maxEvent = mcp.DefaultMaxEventSize
 
-// follow gives the client what the server says unasked, in the stream that older
-// versions of the protocol have for it. The SDK's transport opens it for its own
-// clients alone.
+// follow passes to the client the messages that the server sends without a request, in the
+// stream that older versions of the protocol use for them. The SDK's transport opens that
+// stream only for its own clients.
 func (b *mcpBridge) follow(l *mcpLink) {
 	if *b.version.Load() >= firstWithoutStreams {
 		return
 	}
-	last, missed := "", l.quiet.Load() != nil // a link in place of one that was lost
+	last, missed := "", l.quiet.Load() != nil // true for a link that replaces a lost one
 	for pause := streamPause; l.ctx.Err() == nil; pause = min(2*pause, maxStreamPause) {
 		begin := time.Now()
 		again, err := b.readStream(l, &last, &missed)
@@ -111,7 +111,8 @@ func (b *mcpBridge) follow(l *mcpLink) {
 }
 
 // readStream reads one stream to its end. last is the id of the latest event; missed
-// says that there was a time without a stream before, in which the tools may have changed.
+// reports that there was no stream for some time before, in which the tools may have
+// changed.
 func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bool, err error) {
 	r, err := http.NewRequestWithContext(l.ctx, http.MethodGet, b.endpoint, nil)
 	if err != nil {
@@ -128,13 +129,13 @@ func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bo
 	}
 	defer resp.Body.Close()
 	switch {
-	case resp.StatusCode == http.StatusNotFound: // the session is over; the next message begins another
+	case resp.StatusCode == http.StatusNotFound: // the session has ended; the next message begins another
 		b.drop(l)
 		return false, nil
 	case resp.StatusCode >= http.StatusInternalServerError:
 		return true, fmt.Errorf("answered %s", resp.Status)
 	case resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"):
-		return false, nil // it has no such stream
+		return false, nil // the server has no such stream
 	}
 	if *missed && l.lists {
 		b.say(&jsonrpc.Request{Method: "notifications/tools/list_changed"})
@@ -157,7 +158,7 @@ func (b *mcpBridge) readStream(l *mcpLink, last *string, missed *bool) (again bo
 				data.WriteByte('\n')
 			}
 			data.WriteString(value)
-		case "": // the event is whole
+		case "": // the event is complete
 			if data.Len() == 0 {
 				continue
 			}

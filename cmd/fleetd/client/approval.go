@@ -26,7 +26,7 @@ func (a CallApproval) row() []string {
 	if a.DecidedBy != nil {
 		decided = a.DecidedBy.Name
 	}
-	arguments, _ := json.Marshal(a.Arguments) // it was JSON
+	arguments, _ := json.Marshal(a.Arguments) // cannot fail: it was JSON
 	return []string{a.ID, a.State, a.Tool, string(arguments), target, a.AskedBy.Name, a.Purpose,
 		a.ExpiresAt.Format(time.DateTime), decided}
 }

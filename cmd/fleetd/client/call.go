@@ -16,7 +16,7 @@ type CallCommand struct {
 const callHeading = "ID DEVICE TOOL ARGUMENTS MADE-BY STATE CREATED WAITS-UNTIL ERROR"
 
 func (c Call) row() []string {
-	arguments, _ := json.Marshal(c.Arguments) // it was JSON
+	arguments, _ := json.Marshal(c.Arguments) // cannot fail: it was JSON
 	until, why := "", ""
 	if c.State == "pending_device" && c.WaitUntil != nil {
 		until = c.WaitUntil.Format(time.DateTime)

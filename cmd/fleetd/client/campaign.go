@@ -32,13 +32,13 @@ type CampaignCommand struct {
 	Rollback    campaignRollback    `cmd:"" help:"Roll the updated devices back to their earlier images."`
 }
 
-// campaignFlags are of every command about one campaign.
+// campaignFlags are the flags of every command about one campaign.
 type campaignFlags struct {
 	clientFlags
 	ID string `arg:"" help:"Id of the campaign."`
 }
 
-// act does something with the campaign and prints what became of it.
+// act applies verb to the campaign and prints the result.
 func (c *campaignFlags) act(ctx context.Context, verb string, body any) error {
 	answer, err := c.do(ctx, http.MethodPost, campaignPath(c.ID, "/"+verb), body)
 	return printCampaign(&c.clientFlags, answer, err)
@@ -156,7 +156,8 @@ func (c *campaignCreate) Run(ctx context.Context) error {
 	return printCampaign(&c.clientFlags, answer, err)
 }
 
-// started starts the campaign that was made, and says where it is if that fails.
+// started starts the new campaign. If that fails, the error names the stored
+// draft.
 func (c *campaignCreate) started(ctx context.Context, made json.RawMessage) (json.RawMessage, error) {
 	var v Campaign
 	if err := json.Unmarshal(made, &v); err != nil {
@@ -169,7 +170,7 @@ func (c *campaignCreate) started(ctx context.Context, made json.RawMessage) (jso
 	return answer, nil
 }
 
-// body is the plan's file with what the flags say.
+// body returns the plan from the file, with the values of the flags.
 func (c *campaignCreate) body() (map[string]any, error) {
 	plan := map[string]any{}
 	if c.Plan != "" {
@@ -228,7 +229,8 @@ func (c *campaignCreate) canary(plan map[string]any) error {
 	return nil
 }
 
-// complete reports what neither the file nor the flags say.
+// complete returns an error that names what both the file and the flags leave
+// out.
 func (c *campaignCreate) complete(plan map[string]any) error {
 	for _, need := range []struct{ field, flag string }{{"name", "--name"}, {"release_id", "--release"}} {
 		if plan[need.field] == nil {

@@ -14,7 +14,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// tally sums the devices up: those with an outcome, good and bad.
+// tally counts the devices with a good outcome, those with a bad one, and both
+// together.
 func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int) {
 	for state, n := range counts {
 		switch {
@@ -32,7 +33,7 @@ func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int
 	return succeeded, failed, done
 }
 
-// stateText is a campaign's state, with what paused it.
+// stateText returns a campaign's state, with the reason for a pause.
 func stateText(state campaign.State, pause *string) string {
 	if orEmpty(pause) != "" {
 		return fmt.Sprintf("%s (%s)", state, *pause)
@@ -117,7 +118,7 @@ func (v Campaign) failures() error {
 	return terminal.Table("FAILED COUNT REASON DEVICES", rows)
 }
 
-// leftOut prints which devices get nothing, and why.
+// leftOut prints the devices that get no image, and why.
 func leftOut(rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -128,7 +129,7 @@ func leftOut(rows [][]string) error {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// printDryRun prints what a campaign would do.
+// printDryRun prints the effects that a campaign would have.
 func printDryRun(c *clientFlags, answer json.RawMessage, err error) error {
 	if err != nil {
 		return err

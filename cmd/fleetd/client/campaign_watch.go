@@ -28,8 +28,8 @@ func (c *campaignShow) Run(ctx context.Context) error {
 	return c.watch(ctx, answer)
 }
 
-// watch follows a campaign. For a person it keeps one line current; for a
-// script it prints the campaign each time that it changed.
+// watch follows a campaign. On a terminal it updates one line; for a script it
+// prints the campaign each time that it changes.
 func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error {
 	var shown, stage string
 	for {
@@ -58,15 +58,16 @@ func (c *campaignShow) watch(ctx context.Context, answer json.RawMessage) error 
 	}
 }
 
-// watchTimeout is how long a server that is being restarted may be away.
+// watchTimeout is how long watch tries to reach a server that is restarting.
 const watchTimeout = 2 * time.Minute
 
-// next looks again after a while, and again if the server cannot be reached.
+// next waits, then reads the campaign again. It retries while the server cannot
+// be reached.
 func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
 	for until := time.Now().Add(watchTimeout); ; {
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("stopped following before its end")
+			return nil, errors.New("stopped following before the campaign ended")
 		case <-time.After(c.Every):
 		}
 		answer, err := c.do(ctx, http.MethodGet, campaignPath(c.ID, ""), nil)
@@ -77,7 +78,7 @@ func (c *campaignShow) next(ctx context.Context) (json.RawMessage, error) {
 	}
 }
 
-// line sums a campaign up. It goes on the next line when its stage changes.
+// line summarizes a campaign. A new stage begins on a new line.
 func (v Campaign) line() (line, stage string) {
 	succeeded, failed, done := tally(v.Counts)
 	stage = stateText(v.State, v.PauseReason)

@@ -1,10 +1,10 @@
-// Package client is fleetd's commands that manage a running server over REST,
-// from any machine: devices, firmware images, releases, campaigns and serial
-// numbers. It prints for a person on a terminal, and JSON otherwise.
+// Package client implements fleetd's commands that manage a running server over REST,
+// from any machine: devices, firmware images, releases, campaigns and serial numbers. It
+// prints text on a terminal, and JSON otherwise.
 //
-// It knows the contract of REST alone, by types generated from the OpenAPI document
-// (api.gen.go): no database, no broker, no defaults of its server. A command makes
-// one request after the other; there is no goroutine and no lock.
+// It depends only on the contract of REST, through types generated from the OpenAPI
+// document (api.gen.go): not on a database, a broker or the server's defaults. A command
+// makes one request after the other; there is no goroutine and no lock.
 package client
 
 import (
@@ -22,7 +22,7 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 )
 
-// clientFlags say which server a client command talks to.
+// clientFlags are the flags that name the server, and the format of the output.
 type clientFlags struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
 	Token string `help:"API token; create one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
@@ -31,17 +31,18 @@ type clientFlags struct {
 	JSON      bool   `name:"json" help:"Print JSON even on a terminal."`
 }
 
-// maxAnswer bounds what a client reads of an answer; a tool result has at most 256 KiB.
+// maxAnswer bounds the bytes that a client reads of an answer; a tool result has at most
+// 256 KiB.
 const maxAnswer = 8 << 20
 
-// do sends a request and returns the JSON of the answer. A problem becomes an
-// error that carries the server's own sentence.
+// do sends a request and returns the JSON of the answer. A problem becomes an error with
+// the server's own text.
 func (c *clientFlags) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
 	req, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return nil, err
 	}
-	return c.send(&http.Client{Timeout: 6 * time.Minute}, req) // a call may take five
+	return c.send(&http.Client{Timeout: 6 * time.Minute}, req) // a call may take five minutes
 }
 
 // send sends a request and returns the JSON of the answer.
@@ -53,7 +54,7 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the answer from %s broke off: %w", c.URL, err)
+		return nil, fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
 	}
 	if resp.StatusCode >= 400 {
 		return nil, problem(resp, data)
@@ -112,7 +113,7 @@ func (c *clientFlags) all(ctx context.Context, path string, params url.Values, l
 		if err != nil {
 			return nil, err
 		}
-		var page struct { // of any of the lists
+		var page struct { // fits every list
 			Items      []json.RawMessage `json:"items"`
 			NextCursor string            `json:"next_cursor"`
 		}

@@ -113,7 +113,7 @@ type deviceCall struct {
 	Picture     string        `help:"JPEG or PNG for self.screen.preview_image to show." type:"existingfile" placeholder:"FILE"`
 }
 
-// post makes the call, in a form if there is a picture.
+// post makes the call, as a form if there is a picture.
 func (c *deviceCall) post(ctx context.Context, call MakeCallInputBody) (json.RawMessage, error) {
 	if c.Picture == "" {
 		return c.do(ctx, http.MethodPost, devicePath(c.ID, "/calls"), call)
@@ -127,7 +127,7 @@ func (c *deviceCall) post(ctx context.Context, call MakeCallInputBody) (json.Raw
 		return nil, err
 	}
 	var body bytes.Buffer
-	form := multipart.NewWriter(&body) // into memory: it does not fail
+	form := multipart.NewWriter(&body) // writes to memory, which cannot fail
 	_ = form.WriteField("call", string(text))
 	part, _ := form.CreateFormFile("picture", filepath.Base(c.Picture))
 	_, _ = part.Write(picture)
@@ -173,7 +173,7 @@ func (c *deviceCall) Run(ctx context.Context) error {
 		return fmt.Errorf("the call %s waits for approval: fleetd approval approve %s", call.ID, orEmpty(call.ApprovalID))
 	case call.State == "pending_device":
 		fmt.Fprintf(os.Stderr, "the call %s waits until the device is back; to cancel it: fleetd call cancel %[1]s\n", call.ID)
-	case call.Error != nil && call.State == "succeeded": // its answer was too large to be kept
+	case call.Error != nil && call.State == "succeeded": // its answer was too large to store
 		fmt.Fprintf(os.Stderr, "%s (%s)\n", terminal.Printable(call.Error.Message), call.Error.Code)
 	case call.Error != nil:
 		return fmt.Errorf("%s: %s (%s)", call.State, terminal.Printable(call.Error.Message), call.Error.Code)
@@ -241,7 +241,8 @@ func (c *deviceTransport) Run(ctx context.Context) error {
 	return nil
 }
 
-// maxTransportDevices bounds one command; it may be given again for the rest.
+// maxTransportDevices bounds the devices of one command. For more devices,
+// repeat the command.
 const maxTransportDevices = 10_000
 
 type deviceReplace struct {
@@ -259,7 +260,7 @@ func (c *deviceReplace) Run(ctx context.Context) error {
 	return c.printDevice(c.do(ctx, http.MethodPost, devicePath(c.ID, "/replace"), body))
 }
 
-// shown prints what the server answered: as a table of one row, or as JSON.
+// shown prints the server's answer: as a table with one row, or as JSON.
 func shown[T any](c *clientFlags, heading string, row func(T) []string) func(json.RawMessage, error) error {
 	return func(answer json.RawMessage, err error) error {
 		if err != nil {
@@ -272,7 +273,7 @@ func shown[T any](c *clientFlags, heading string, row func(T) []string) func(jso
 	}
 }
 
-// printDevice shows the device that an act returned.
+// printDevice prints the device that an action returned.
 func (c *clientFlags) printDevice(answer json.RawMessage, err error) error {
 	return shown(c, "ID NAME BOARD PRESENCE ENROLMENT", func(d Device) []string {
 		return []string{d.ID, d.Name, d.Board, d.Presence, d.Enrolment}

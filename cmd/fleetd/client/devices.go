@@ -20,7 +20,7 @@ type DevicesCommand struct {
 	Retire  devicesRetire  `cmd:"" help:"Retire devices for good."`
 }
 
-// bulkFlags say which devices, and how.
+// bulkFlags pick the devices, and allow a dry run or a confirmation.
 type bulkFlags struct {
 	clientFlags
 	Query   string   `help:"Filter that picks the devices, for example: tag:lab -hold. For every device in service: --query ''." xor:"which" required:"" placeholder:"FILTER"`

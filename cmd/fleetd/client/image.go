@@ -102,13 +102,14 @@ func (c *imagePush) upload(ctx context.Context, file io.Reader, size int64) (jso
 		req.Body = http.NoBody
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
-	req.Header.Set("Expect", "100-continue") // a refusal comes before the bytes go
+	req.Header.Set("Expect", "100-continue") // the server can refuse before the bytes are sent
 	defer body.done()
 	return c.send(&http.Client{}, req)
 }
 
-// progressReader shows on a terminal how far an upload is. net/http may read it
-// still when the answer came, as a refusal does: hence the lock.
+// progressReader shows the progress of an upload on a terminal. If the server
+// refuses early, net/http may still read from it after the answer: hence the
+// lock.
 type progressReader struct {
 	r         io.Reader
 	size, n   int64
@@ -129,7 +130,7 @@ func (p *progressReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// done clears the line, and no further one is shown.
+// done clears the line and stops the display.
 func (p *progressReader) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,8 +140,8 @@ func (p *progressReader) done() {
 	}
 }
 
-// versionWarning is the text of a code that a server sent, which may be newer
-// than this program.
+// versionWarning returns the text of a code that a server sent. The server may
+// be newer than this program.
 func versionWarning(w VersionWarning) string {
 	if key := "firmware." + w.Code; i18n.Has(key) {
 		return i18n.Text(i18n.English, key, "part", w.Params.Part, "read", w.Params.Read)

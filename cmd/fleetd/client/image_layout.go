@@ -16,11 +16,12 @@ import (
 	"slices"
 )
 
-// flasherArgsFile is what ESP-IDF's build leaves to say which file goes where.
+// flasherArgsFile is the file in which ESP-IDF's build lists the flash offset
+// of each file.
 const flasherArgsFile = "flasher_args.json"
 
-// buildFiles are the files of a build except its application, by their paths
-// in its folder; and the application, if none was named.
+// buildFiles returns the files of a build, by their paths in its folder,
+// without its application. If no application was named, it also sets that.
 func (c *imagePush) buildFiles() ([]string, error) {
 	if c.Layout == "" {
 		if c.File == "" {
@@ -54,7 +55,7 @@ func (c *imagePush) buildFiles() ([]string, error) {
 	return append(files, flasherArgsFile), nil
 }
 
-// pushLayout sends the files that go with the image just pushed. All of
+// pushLayout uploads the files that belong to the image just uploaded. All of
 // them fit in memory: they are a bootloader, a table and small data.
 func (c *imagePush) pushLayout(ctx context.Context, image json.RawMessage, files []string) error {
 	var pushed Image
@@ -98,8 +99,8 @@ func addFile(form *multipart.Writer, dir, name string) error {
 	return err
 }
 
-// readPart reads a file of the build. A pipe would be waited for, a device read
-// without an end.
+// readPart reads a file of the build. It refuses pipes, which could block, and
+// devices, which may have no end.
 func readPart(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {

@@ -21,8 +21,8 @@ import (
 	"fleetd/web/i18n"
 )
 
-// manifestSuffix is what the name of an image's .manifest file adds to that of
-// the image.
+// manifestSuffix is the suffix that turns the path of an image into that of its
+// manifest.
 const manifestSuffix = ".manifest"
 
 type imageSign struct {
@@ -92,7 +92,7 @@ type imageKey struct {
 	File string `arg:"" help:"Private key (PEM); created if the file does not exist. The public key is written next to it."`
 }
 
-// Run makes a key pair, or shows the public half of one.
+// Run creates a key pair, or prints the public key of an existing one.
 func (c *imageKey) Run(context.Context) error {
 	public := publicName(c.File)
 	private, err := readSmall(c.File)
@@ -108,7 +108,7 @@ func (c *imageKey) Run(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
-	number := hex.EncodeToString(key[32:]) // the public half stands behind the secret one
+	number := hex.EncodeToString(key[32:]) // the public key follows the private one
 	fmt.Printf("\nfleetd serve        --manifest-key %s\nfirmware (Kconfig)  CONFIG_FLEET_SIGNED_RELEASES=y CONFIG_FLEET_RELEASE_KEY=\"%s\"\nvirtual device      --signed-by %s\n", public, number, number)
 	return nil
 }
@@ -118,7 +118,7 @@ func publicName(private string) string {
 	return strings.TrimSuffix(private, ext) + ".pub" + ext
 }
 
-// makeKeys writes a new pair, and never over another.
+// makeKeys writes a new pair of keys. It never overwrites files.
 func makeKeys(privateName, publicName string) ([]byte, error) {
 	private, public, err := espimage.NewReleaseKey()
 	if err != nil {
@@ -139,8 +139,8 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// manifest reads the .manifest file that goes with the image to be pushed: the
-// one that was named, or one in the same directory. It must be about that image.
+// manifest reads the manifest of the image to upload: the named file, or the one
+// next to the image. The manifest must belong to that image.
 func (c *imagePush) manifest() (json.RawMessage, string, error) {
 	name := c.Manifest
 	if name == "" {
@@ -164,7 +164,7 @@ func (c *imagePush) manifest() (json.RawMessage, string, error) {
 	return file, is.SHA256, err
 }
 
-// pushManifest gives the image that was just uploaded its manifest.
+// pushManifest uploads the manifest of the image just uploaded.
 func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, sha256 string) (json.RawMessage,
 	error) {
 	answer, err := c.do(ctx, http.MethodPut, "/images/"+url.PathEscape(sha256)+"/manifest", manifest)
@@ -174,10 +174,11 @@ func (c *imagePush) pushManifest(ctx context.Context, manifest json.RawMessage, 
 	return answer, nil
 }
 
-// maxSmall is far more than a key or a manifest has. Bytes.
+// maxSmall bounds the size of a key or a manifest, in bytes. Both are far
+// smaller.
 const maxSmall = 64 << 10
 
-// readSmall reads a key or a manifest, which may come by a pipe.
+// readSmall reads a key or a manifest, which may come from a pipe.
 func readSmall(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -57,8 +57,8 @@ func (c *serialLoad) Run(ctx context.Context) error {
 	return nil
 }
 
-// sendList posts the list. A refusal names every line at fault, as far as the
-// server does.
+// sendList posts the list. A refusal names every bad line that the server
+// reports.
 func (c *serialLoad) sendList(ctx context.Context, list []byte) (json.RawMessage, error) {
 	req, err := c.request(ctx, http.MethodPost, "/serials", nil)
 	if err != nil {
@@ -73,13 +73,13 @@ func (c *serialLoad) sendList(ctx context.Context, list []byte) (json.RawMessage
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("the answer from %s broke off: %w", c.URL, err)
+		return nil, fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
 	}
 	if resp.StatusCode < 400 {
 		return data, nil
 	}
 	var p Problem
-	_ = json.Unmarshal(data, &p) // what is no list of lines is a problem all the same
+	_ = json.Unmarshal(data, &p) // if data does not list lines, the problem is reported all the same
 	if p.Errors != nil {
 		for _, e := range *p.Errors {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", terminal.Printable(e.Field), terminal.Printable(e.Message))
@@ -93,7 +93,7 @@ func (s Serial) row() []string {
 		fmt.Sprint(s.WrongProofs), s.LoadedAt.Format(time.DateTime)}
 }
 
-// orEmpty is the text of what may be null.
+// orEmpty returns the text, or "" for nil.
 func orEmpty(text *string) string {
 	if text == nil {
 		return ""

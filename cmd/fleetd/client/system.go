@@ -7,8 +7,8 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 )
 
-// SystemCommand prints the report as JSON, on a terminal too: it is for requests
-// for help.
+// SystemCommand prints the report as JSON, on a terminal too: users attach it to
+// requests for help.
 type SystemCommand struct{ clientFlags }
 
 func (c *SystemCommand) Run(ctx context.Context) error {

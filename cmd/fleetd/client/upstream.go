@@ -58,7 +58,8 @@ func upstreamState(u Upstream) string {
 	return "not tried"
 }
 
-// upstreamFields are what can be set; those that are not given are left out.
+// upstreamFields are the fields that can be set; those without a flag are left
+// out.
 type upstreamFields struct {
 	Auth   *string `help:"none, secret (used to create a token for each device) or token (the same for all devices)." enum:"none,secret,token"`
 	Secret *string `help:"The secret or token; better passed in the environment or a file." env:"FLEETD_UPSTREAM_SECRET" placeholder:"SECRET"`
@@ -120,7 +121,7 @@ func (c *upstreamAdd) Run(ctx context.Context) error {
 	return c.show(c.do(ctx, http.MethodPost, "/upstreams", c.body(&c.Name, &c.Kind, &c.Address)))
 }
 
-// show prints a voice server that was changed.
+// show prints a voice server after a change.
 func (c *clientFlags) show(answer json.RawMessage, err error) error {
 	if err != nil {
 		return err

@@ -1,10 +1,10 @@
-// Package matrix holds tests alone. They state, in one table, which
-// principal may do what, and try each combination on a real server with a real
+// Package matrix contains only tests. One table states which principal may do
+// which action, and the tests try each combination on a real server with a real
 // database, a real broker and simulated devices.
 //
-// They judge effects: the rows that changed, as triggers of the database noted
-// them, and the tools that ran on the devices. A status alone proves nothing.
-// The rules are stated again here, in a few lines, and share no code with the
-// server's. An operation of REST or a table of the database that the tests do
-// not list fails them.
+// The tests check effects: the rows that changed, as recorded by triggers of
+// the database, and the tools that ran on the devices. A status alone proves
+// nothing. The tests state the rules again, in a few lines, and share no code
+// with the server's. If the tests do not list an operation of REST or a table
+// of the database, they fail.
 package matrix

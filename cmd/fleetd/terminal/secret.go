@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// maxSecretFile bounds what is read of a file with a secret, in bytes.
+// maxSecretFile bounds the bytes that are read of a file with a secret.
 const maxSecretFile = 64 << 10
 
-// A Secret is a setting that may be given in a file, so that no list of processes
-// shows it: --NAME or --NAME-file.
+// A Secret is a setting that may be given in a file, so the list of processes
+// does not show it: --NAME or --NAME-file.
 type Secret struct {
 	Flag  string  // "--voice-secret"
-	Value *string // as given; filled in from the file
+	Value *string // from the flag, or filled in from the file
 	File  string  // "" for none
 }
 
-// ReadSecrets fills in the secrets that are given in files. warn is called for a
+// ReadSecrets fills in the secrets that are given in files. It calls warn for a
 // file that everybody on the machine can read.
 func ReadSecrets(warn func(flag, path string), secrets ...Secret) error {
 	for _, s := range secrets {
@@ -32,7 +32,7 @@ func ReadSecrets(warn func(flag, path string), secrets ...Secret) error {
 		case text == "":
 			return fmt.Errorf("%s-file: %s is empty", s.Flag, s.File)
 		case *s.Value != "" && *s.Value != text:
-			return fmt.Errorf("%s and %s-file are both given: leave one out", s.Flag, s.Flag)
+			return fmt.Errorf("%s and %s-file are both set: remove one of them", s.Flag, s.Flag)
 		}
 		if open {
 			warn(s.Flag+"-file", s.File)
@@ -42,8 +42,8 @@ func ReadSecrets(warn func(flag, path string), secrets ...Secret) error {
 	return nil
 }
 
-// readSecret returns what the file holds, without the end of its last line, and
-// whether everybody can read it.
+// readSecret returns the content of the file, without the final line break, and
+// whether everybody can read the file.
 func readSecret(path string) (text string, open bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -62,7 +62,7 @@ func readSecret(path string) (text string, open bool, err error) {
 	return text, info.Mode().Perm()&0o004 != 0, err
 }
 
-// WarnOpenSecret says on standard error that everybody can read a secret.
+// WarnOpenSecret warns on standard error that everybody can read a secret.
 func WarnOpenSecret(flag, path string) {
 	fmt.Fprintf(os.Stderr, "fleetd: %s: everybody on this machine can read %s; run chmod 600 %s\n", flag, path, path)
 }

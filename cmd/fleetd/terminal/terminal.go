@@ -1,8 +1,8 @@
-// Package terminal prints what fleetd's commands found: aligned tables for a
-// person, JSON for a script. Text that others wrote, such as a device's name,
-// cannot steer the terminal.
+// Package terminal prints the results of fleetd's commands: aligned tables on a terminal,
+// JSON for a script. It cleans text from other sources, such as a device's name, so the
+// text cannot control the terminal.
 //
-// It knows neither devices nor servers, and has no state: callers pass rows of text.
+// It does not depend on devices or servers, and has no state: callers pass rows of text.
 package terminal
 
 import (
@@ -26,7 +26,7 @@ func JSON(v any) error {
 	return out.Encode(v)
 }
 
-// Table prints rows under a heading, whose words are the columns, aligned.
+// Table prints aligned rows under a heading, whose words are the column names.
 func Table(heading string, rows [][]string) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, strings.ReplaceAll(heading, " ", "\t"))
@@ -39,8 +39,8 @@ func Table(heading string, rows [][]string) error {
 	return w.Flush()
 }
 
-// Printable replaces control characters and those that change the direction of
-// the text around them.
+// Printable replaces control characters and the characters that change the direction of
+// text.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || (r >= 0x7f && r < 0xa0) || (r >= 0x202a && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069) {

@@ -1,6 +1,6 @@
 package terminal
 
-// A UsageError is a mistake on the command line that only the command itself can find.
+// A UsageError is a mistake on the command line that only the command can find.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }
