@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// tally counts the devices with a good outcome, those with a bad one, and both
-// together.
+// tally counts the devices that succeeded, those that failed, and all in a
+// final state. It leaves out skipped devices.
 func tally(counts map[campaign.DeploymentState]int) (succeeded, failed, done int) {
 	for state, n := range counts {
 		switch {

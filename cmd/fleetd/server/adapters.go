@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// brokerDevices shows the domain to the broker.
+// brokerDevices gives the broker access to the domain.
 type brokerDevices struct{ *Server }
 
 func (d brokerDevices) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
@@ -27,7 +27,7 @@ func (d brokerDevices) AuthenticateToken(id fleet.DeviceID, clientID, token, rem
 
 func (d brokerDevices) Connected(c fleet.Connection) {
 	d.Presences.Connected(c)
-	if c.Transport != "ws" { // those connect for conversations
+	if c.Transport != "ws" { // devices with ws connect only for conversations
 		d.reconnects.Connected(c.Device, c.At)
 	}
 	d.Enrolments.Connected(c)
@@ -54,13 +54,13 @@ func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {
 	return !d.Enrolments.Running(id).InventoryFresh
 }
 
-// SaveListing adds the build that the device said it runs, so that the same
-// build need not be listed again.
+// SaveListing adds the build that the device reported, so the same build need
+// not be listed again.
 func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	running := d.Enrolments.Running(l.Device)
 	l.ELFSHA256, l.Version = running.ELFSHA256, running.Version
 	err := d.Devices.Listed(ctx, l)
-	if errors.Is(err, fleet.ErrNotFound) { // a device that joined a moment ago
+	if errors.Is(err, fleet.ErrNotFound) { // a device that joined just now
 		if err = d.Enrolments.Stored(ctx, l.Device); err == nil {
 			err = d.Devices.Listed(ctx, l)
 		}
@@ -76,8 +76,8 @@ func (d brokerDevices) SaveListing(ctx context.Context, l fleet.ToolListing) err
 	return nil
 }
 
-// Notified is what the included firmware and custom boards say unasked; stock
-// firmware sends nothing.
+// Notified handles notifications of the included firmware and of custom boards;
+// stock firmware sends none.
 func (d brokerDevices) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
 	d.Reports.Notified(id, method, params)
 }
@@ -88,19 +88,19 @@ func (s *Server) kick(id fleet.DeviceID, cause fleet.Cause) {
 	s.broker.Kick(id, cause)
 }
 
-// connection is the one that the device has now.
+// connection returns the device's current connection.
 func (s *Server) connection(id fleet.DeviceID) (fleet.Connection, bool) {
 	return s.broker.Connection(id)
 }
 
-// ping asks the device's connection for a sign of life, for enrolment.
+// ping checks for enrolment that the device's connection is alive.
 func (s *Server) ping(ctx context.Context, id fleet.DeviceID) (fleet.Connection, bool) {
 	epoch, err := s.broker.Ping(ctx, id)
 	c, ok := s.broker.Connection(id)
 	return c, ok && err == nil && c.Epoch == epoch
 }
 
-// evidence passes what is observed of devices to the campaigns.
+// evidence passes observations of devices to the campaigns.
 func (s *Server) evidence(id fleet.DeviceID, e fleet.Evidence) {
 	s.engine.Observe(rollout.OfDevice(id, e))
 }
@@ -114,7 +114,7 @@ func (s *Server) upgradeReported(device fleet.DeviceID, deployment uuid.UUID, at
 	s.engine.Observe(rollout.OfJob(device, deployment, attempt, j))
 }
 
-// register has what devices said stored for campaigns.
+// register stores for campaigns what devices reported.
 type register struct {
 	*enrolment.Service
 	reports *telemetry.Reports
@@ -127,19 +127,19 @@ func (r register) Stored(ctx context.Context, ids ...fleet.DeviceID) error {
 	return r.reports.Stored(ctx)
 }
 
-// rollBack is what an abort rule or an operator asked for when a campaign
-// stopped.
+// rollBack starts the rollback that an abort rule or an operator requested when
+// a campaign stopped.
 func (s *Server) rollBack(ctx context.Context, campaign uuid.UUID) error {
 	return s.Campaigns.RollBackAborted(ctx, campaign)
 }
 
-// observed sees every outcome of a call.
+// observed is called with every outcome of a call.
 func (s *Server) observed(c *fleet.Call) {
 	s.metrics.observe(c)
 	s.Reports.Called(c)
 }
 
-// crashWatch shows vitals to those who look for crashes, as they are stored.
+// crashWatch passes vitals to the detection of crashes as they are stored.
 type crashWatch struct {
 	telemetry.ReportStore
 	server *Server

@@ -18,13 +18,13 @@ import (
 	"fleetd/fleet/outcome"
 )
 
-// An adminServer answers those who watch the process: it listens on loopback
-// by default, and asks for no credentials.
+// An adminServer serves the monitoring of the process: it listens on loopback by
+// default, and requires no credentials.
 type adminServer struct {
 	ready atomic.Bool                     // set while all parts run
-	probe func(ctx context.Context) error // asks the database
+	probe func(ctx context.Context) error // queries the database
 	reg   *prometheus.Registry
-	hosts []string // by which it may be asked besides its own address
+	hosts []string // host names that it accepts besides its own address
 }
 
 func (a *adminServer) handler() http.Handler {
@@ -39,8 +39,9 @@ func (a *adminServer) handler() http.Handler {
 	return outcome.RetryLater(a.ownHost(mux))
 }
 
-// ownHost refuses requests for another host: the page of a stranger whose name was
-// made to resolve to this address would read the answers (DNS rebinding).
+// ownHost refuses requests for another host. A foreign page whose host name was
+// made to resolve to this address could otherwise read the answers (DNS
+// rebinding).
 func (a *adminServer) ownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -53,7 +54,7 @@ func (a *adminServer) ownHost(next http.Handler) http.Handler {
 		own := host == "localhost" || err == nil && (ip.IsLoopback() || sameIP(local, ip)) ||
 			slices.ContainsFunc(a.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 		if !own {
-			http.Error(w, "this host is not known here: ask for localhost, or start fleetd with --admin-host",
+			http.Error(w, "unknown host; use localhost, or start fleetd with --admin-host",
 				http.StatusMisdirectedRequest)
 			return
 		}
@@ -61,7 +62,7 @@ func (a *adminServer) ownHost(next http.Handler) http.Handler {
 	})
 }
 
-// sameIP reports whether a connection came in at the address.
+// sameIP reports whether a connection arrived at the address.
 func sameIP(local net.Addr, ip netip.Addr) bool {
 	if local == nil {
 		return false
@@ -70,7 +71,7 @@ func sameIP(local net.Addr, ip netip.Addr) bool {
 	return err == nil && ap.Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
 }
 
-// readyz says whether this server should be sent traffic.
+// readyz reports whether this server should receive traffic.
 func (a *adminServer) readyz(w http.ResponseWriter, r *http.Request) {
 	if !a.ready.Load() {
 		http.Error(w, "starting or stopping", http.StatusServiceUnavailable)

@@ -20,7 +20,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// watchAlerts starts the loop that looks whether the fleet is well.
+// watchAlerts starts the loop that checks the health of the fleet.
 func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log,
 		Disks: s.disks, Now: s.cfg.alertNow, Presence: s.Devices.CountPresence, Connected: s.Presences.Counts,
@@ -36,7 +36,7 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	if s.cfg.SMTPURL != "" {
 		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
 		if err != nil {
-			return fmt.Errorf("--smtp-url: %w", err) // check has opened it before
+			return fmt.Errorf("--smtp-url: %w", err) // check has already opened it
 		}
 		o.Mail, o.MailText = sender, alertMails{s.cfg.PublicURL}.text
 	}
@@ -53,8 +53,8 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	return nil
 }
 
-// disks are those of the data directory, and of the blobs if they are on another
-// one.
+// disks returns the disk of the data directory, and that of the blobs if it is
+// another one.
 func (s *Server) disks() (all []alert.Disk) {
 	dirs := []string{s.cfg.DataDir}
 	if path, ok := strings.CutPrefix(s.cfg.BlobURL, "file://"); ok {
@@ -64,7 +64,7 @@ func (s *Server) disks() (all []alert.Disk) {
 	for _, dir := range dirs {
 		var st syscall.Statfs_t
 		if err := syscall.Statfs(dir, &st); err != nil || seen[st.Fsid] {
-			continue // not there yet
+			continue // the directory does not exist yet
 		}
 		seen[st.Fsid] = true
 		all = append(all, alert.Disk{Name: dir, Free: int64(st.Bavail) * st.Bsize, Total: int64(st.Blocks) * st.Bsize})
@@ -72,18 +72,18 @@ func (s *Server) disks() (all []alert.Disk) {
 	return all
 }
 
-// upstreamProbe finds out which voice servers cannot be reached: it opens a
-// connection to each and closes it, and asks how their conversations began.
+// upstreamProbe finds the voice servers that cannot be reached: it opens a
+// connection to each and closes it, and checks how their conversations began.
 type upstreamProbe struct {
 	states func() []upstream.State
 	dial   outbound.DialFunc
 
 	mu   sync.Mutex
-	down map[uuid.UUID]time.Time // since when
+	down map[uuid.UUID]time.Time // the time since which each is unreachable
 }
 
-// Bounds of looking at voice servers. A failure that is older says nothing of one
-// without conversations since.
+// Limits for checks of voice servers. An older failure proves nothing about a
+// server without conversations since then.
 const (
 	upstreamTimeout = 5 * time.Second
 	upstreamRecent  = 10 * time.Minute
@@ -129,7 +129,7 @@ func (p *upstreamProbe) reachable(ctx context.Context, address string) bool {
 	return true
 }
 
-// alertMails writes mails about alerts, in the language that the settings name.
+// alertMails writes mails about alerts, in the language of the settings.
 type alertMails struct{ publicURL string }
 
 func (m alertMails) text(lang string, d alert.Digest) (subject, text string) {
@@ -160,7 +160,7 @@ func (m alertMails) text(lang string, d alert.Digest) (subject, text string) {
 			item.Record.Alert.String() + "\n\n")
 	}
 	b.WriteString(i18n.Text(l, "mail.open", "n", d.Open, "url", m.publicURL+"/alerts") + "\n")
-	// The subject says the worst that is news.
+	// The subject names the worst new event.
 	for _, e := range []alert.Event{alert.Opened, alert.Worsened, alert.Acked, alert.Closed} {
 		if n := counts[e]; n > 0 {
 			return i18n.Text(l, "mail.subject."+string(e), "n", n, "open", d.Open), b.String()

@@ -9,12 +9,13 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// maxCameraBuilds bounds the builds that are remembered; a device can claim another at each boot.
+// maxCameraBuilds bounds the builds in memory, because a device can report another build at each
+// boot.
 const maxCameraBuilds = 4096
 
-// cameras remembers which builds have tools that use a camera. Devices of the
-// same build have the same tools, so a fleet that reconnects costs one read per
-// build, and devices without a camera get no request.
+// cameras caches which builds have tools that use a camera. Devices of the same build have the
+// same tools, so a fleet that reconnects costs one read for each build, and devices without a
+// camera get no request.
 type cameras struct {
 	builds *bounded.Cache[string, bool] // by the SHA-256 of the ELF
 }
@@ -32,9 +33,9 @@ func (c *cameras) known(elf string) (has, known bool) {
 	return c.builds.Get(elf)
 }
 
-// visionURL is where a device's camera is to send pictures; "" for a device
-// that is known to have none. A device whose tools are not known yet is asked for
-// them anyway, and gets the address with that.
+// visionURL returns the address to which a device's camera sends pictures, "" for a device that
+// has no camera. If a device's tools are not known yet, it gets the address too, with the
+// request for its tools.
 func (s *Server) visionURL(device string) (url, token string) {
 	id := fleet.DeviceID(device)
 	if running := s.Enrolments.Running(id); running.InventoryFresh && !s.hasCamera(id, running.ELFSHA256) {
@@ -51,7 +52,7 @@ func (s *Server) hasCamera(id fleet.DeviceID, elf string) bool {
 	defer cancel()
 	inventory, err := s.Devices.Tools(ctx, id)
 	if err != nil {
-		return true // an address too many does no harm
+		return true // an unused address does no harm
 	}
 	return s.cameras.note(elf, inventory.Tools)
 }

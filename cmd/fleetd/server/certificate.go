@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// certificateEvery is how often the files of the certificate are looked at.
+// certificateEvery is the interval between checks of the certificate's files.
 const certificateEvery = 10 * time.Second
 
-// A certificate is that of the TLS broker, read again when its files change. A
-// new pair that does not work, such as one whose second file is not written
-// yet, changes nothing.
+// A certificate is the certificate of the TLS broker. It is read again when its
+// files change. A new pair that does not work changes nothing, for example while
+// its second file is not written yet.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 	every             time.Duration
 
 	current atomic.Pointer[tls.Certificate]
-	bad     atomic.Bool   // the files are not those in use, since they do not work
-	seen    [2]contentSum // at the last look, used or not; belongs to run
+	bad     atomic.Bool   // the files do not work, so the earlier ones are in use
+	seen    [2]contentSum // of the last check, whether used or not; belongs to run
 }
 
 // A contentSum is the SHA-256 of a file's content. Time and size are not enough:
-// two files written within a tick of the clock may have the same.
+// two files written within one tick of the clock may have the same.
 type contentSum [sha256.Size]byte
 
 // openCertificate reads the files. Afterwards run follows their changes.
@@ -54,7 +54,7 @@ func (c *certificate) load() (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// sums reads the files. One that is missing has the zero sum.
+// sums reads the files. A missing file has the zero sum.
 func (c *certificate) sums() (now [2]contentSum) {
 	for i, name := range []string{c.certFile, c.keyFile} {
 		if content, err := os.ReadFile(name); err == nil {
@@ -64,7 +64,7 @@ func (c *certificate) sums() (now [2]contentSum) {
 	return now
 }
 
-// get is GetCertificate of a [tls.Config].
+// get implements GetCertificate of a [tls.Config].
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current.Load(), nil
 }
@@ -78,7 +78,7 @@ func (c *certificate) filesBad() float64 {
 	return 0
 }
 
-// run follows the files until ctx ends.
+// run checks the files for changes until ctx ends.
 func (c *certificate) run(ctx context.Context) error {
 	tick := time.NewTicker(c.every)
 	defer tick.Stop()
@@ -92,10 +92,10 @@ func (c *certificate) run(ctx context.Context) error {
 	}
 }
 
-// follow uses the files if they have changed and work. Files that do not are
-// logged once, and tried again when they change.
+// follow starts to use the files if they have changed and work. If they do not
+// work, it logs that once, and tries again when they change.
 func (c *certificate) follow(now time.Time) {
-	changed := c.sums() // before the reading, so that a change meanwhile is seen next time
+	changed := c.sums() // before the files are read, so the next check sees a later change
 	if changed == c.seen {
 		return
 	}
@@ -106,7 +106,7 @@ func (c *certificate) follow(now time.Time) {
 	}
 	if err != nil {
 		if !c.bad.Swap(true) {
-			c.log.Error("the changed certificate is not used, the one before stays", "err", err, "expires", c.expiry())
+			c.log.Error("the changed certificate is not used, the earlier one stays in use", "err", err, "expires", c.expiry())
 		}
 		return
 	}
@@ -115,8 +115,8 @@ func (c *certificate) follow(now time.Time) {
 	c.log.Info("the certificate was changed", "file", c.certFile, "expires", cert.Leaf.NotAfter)
 }
 
-// followCertificate follows the files' changes and shows when they expire. It
-// returns nil without a certificate.
+// followCertificate follows changes of the files, and adds the metric of their
+// expiry. It returns nil without a certificate.
 func (s *Server) followCertificate(cert *certificate) *tls.Config {
 	if cert == nil {
 		return nil

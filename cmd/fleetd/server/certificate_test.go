@@ -128,10 +128,10 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		lines  int
 	}{
 		{"nothing", func() {}, 1, 0, "", 0},
-		{"half of a new pair", func() { files.write(files.cert, cert2) }, 1, 1, "the one before stays", 1},
+		{"half of a new pair", func() { files.write(files.cert, cert2) }, 1, 1, "the earlier one stays in use", 1},
 		{"nothing more", func() {}, 1, 1, "", 0},
 		{"the other half", func() { files.write(files.key, key2) }, 2, 0, "the certificate was changed", 1},
-		{"garbage", func() { files.write(files.cert, []byte("garbage")) }, 2, 1, "the one before stays", 1},
+		{"garbage", func() { files.write(files.cert, []byte("garbage")) }, 2, 1, "the earlier one stays in use", 1},
 		{"other garbage", func() { files.write(files.cert, []byte("more garbage")) }, 2, 1, "", 0},
 		{"no file", func() { _ = os.Remove(files.key) }, 2, 1, "", 0},
 		{"a new pair", func() { both(cert3, key3) }, 3, 0, "the certificate was changed", 1},

@@ -29,76 +29,81 @@ import (
 // command, that the parser could not find.
 type UsageError struct{ error }
 
-// Database says where the records are kept. Commands that work straight on the
-// database share it with the server.
+// Database names the database and the data directory. The server shares it with the commands that
+// work directly on the database.
 type Database struct {
-	// DataDir holds the embedded PostgreSQL, pictures, firmware and the secret key. It is made if it is missing.
-	// Default: ./data.
+	// DataDir is the directory of the embedded PostgreSQL, pictures, firmware and the secret key.
+	// It is created if it is missing. Default: ./data.
 	DataDir string `help:"Directory for the embedded PostgreSQL, pictures and the secret key." default:"./data" env:"FLEETD_DATA_DIR" type:"path"`
 
-	// DatabaseURL names a PostgreSQL, version 15 or later, to use instead of the embedded one.
+	// DatabaseURL is the address of a PostgreSQL, version 15 or later, to use instead of the
+	// embedded one.
 	DatabaseURL string `help:"PostgreSQL to use instead of the embedded one: postgres://user:password@host/db." env:"FLEETD_DATABASE_URL,DATABASE_URL" placeholder:"URL"`
 
-	// DatabaseURLFile is a file that holds DatabaseURL, as all fields with this ending hold another one: a secret on
-	// the command line is seen by everybody on the machine.
+	// DatabaseURLFile is a file that contains DatabaseURL. Other fields with this ending do the
+	// same for their secrets: everybody on the machine can read a secret on the command line.
 	DatabaseURLFile string `name:"database-url-file" help:"File that contains the URL." env:"FLEETD_DATABASE_URL_FILE" type:"path" placeholder:"FILE"`
 }
 
-// Config configures a server. The zero value of each field is its default. The
-// command line fills a Config from flags and environment; a program that embeds
-// the server sets what it needs. Addresses to listen on are host:port; port 0
-// takes one that is free.
+// Config configures a server. The zero value of each field means its default. The command line
+// fills a Config from flags and environment; a program that embeds the server sets the fields that
+// it needs. Addresses to listen on are host:port; port 0 picks a free port.
 type Config struct {
 	Database
 
-	// BlobURL is where pictures, firmware and core dumps are kept: file:///path, or
-	// s3://bucket/prefix?endpoint=https://host&region=name with credentials from the environment. Default: blobs below
-	// DataDir.
+	// BlobURL is the storage for pictures, firmware and core dumps: file:///path, or
+	// s3://bucket/prefix?endpoint=https://host&region=name with credentials from the environment.
+	// Default: blobs below DataDir.
 	BlobURL string `help:"Where to store pictures, firmware and core dumps: file:///path or s3://bucket/prefix?endpoint=https://host&region=name. S3 takes its credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
 
-	// HTTPAddr is where the console, REST and the device endpoints listen. Default: :8080.
+	// HTTPAddr is the listen address of the console, REST and the device endpoints. Default: :8080.
 	HTTPAddr string `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
 
-	// MQTTAddr is where the broker listens without TLS. Default: :1883.
+	// MQTTAddr is the listen address of the broker without TLS. Default: :1883.
 	MQTTAddr string `name:"mqtt-addr" help:"Address of the MQTT broker." default:":1883" env:"FLEETD_MQTT_ADDR"`
 
-	// MQTTSAddr is where the broker listens with TLS. Default: :8883 with a certificate, off without.
+	// MQTTSAddr is the listen address of the broker with TLS. Default: :8883 with a certificate,
+	// off without.
 	MQTTSAddr string `name:"mqtts-addr" help:"Address of the MQTT broker for TLS; needs a certificate. Default: :8883 with a certificate, else off." env:"FLEETD_MQTTS_ADDR"`
 
-	// TLSCert and TLSKey are PEM files: the certificate chain of the broker and its private key. Both or neither
-	// are set. They are read again when they change.
+	// TLSCert and TLSKey are PEM files: the certificate chain of the broker and its private key.
+	// Set both or neither. The server reads them again when they change.
 	TLSCert string `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
 	TLSKey  string `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
 
-	// ProxyProtocol lists networks (CIDR) or addresses of balancers before the broker. A connection from one of them
-	// must begin with a header of the PROXY protocol, version 2; any other must not.
+	// ProxyProtocol lists networks (CIDR) or addresses of load balancers in front of the broker. A
+	// connection from one of them must begin with a header of the PROXY protocol, version 2; any
+	// other must not.
 	ProxyProtocol []string `name:"proxy-protocol-from" help:"Addresses (CIDR) of load balancers in front of the MQTT addresses. Their connections must begin with a PROXY protocol header, version 2; from other addresses that header is refused." env:"FLEETD_PROXY_PROTOCOL_FROM" placeholder:"CIDR"`
 
-	// MaxHTTPConnections bounds the connections of the HTTP address; MaxHTTPPerAddress those of one client address,
-	// loopback and trusted proxies aside. Default: a tenth of the open files, at least 256; a quarter of that.
+	// MaxHTTPConnections bounds the connections of the HTTP address, and MaxHTTPPerAddress those of
+	// one client address, except loopback and trusted proxies. Default: a tenth of the limit of
+	// open files, at least 256; a quarter of that.
 	MaxHTTPConnections int `name:"max-http-connections" help:"Maximum number of open connections at the HTTP address. Default: a tenth of the process's file limit, at least 256." env:"FLEETD_MAX_HTTP_CONNECTIONS" placeholder:"N"`
 	MaxHTTPPerAddress  int `name:"max-http-connections-per-address" help:"Maximum number of these from one client address (or IPv6 /64); this machine and trusted proxies have no limit. Default: a quarter of all." env:"FLEETD_MAX_HTTP_CONNECTIONS_PER_ADDRESS" placeholder:"N"`
 
-	// AdminHosts are further names by which the admin address may be asked.
+	// AdminHosts are additional host names that the admin address accepts.
 	AdminHosts []string `name:"admin-host" help:"Host name (Host header) allowed at the admin address, in addition to localhost and the address itself; can be repeated." env:"FLEETD_ADMIN_HOSTS" placeholder:"HOST"`
 
-	// AllowOutbound are addresses, host:port, on this host or reserved that voice servers may hand out.
+	// AllowOutbound are local or reserved addresses (host:port) to which voice servers may direct
+	// fleetd.
 	AllowOutbound []string `name:"allow-outbound" help:"Address (host:port) on this machine that a voice server may hand out, such as its WebSocket next to its OTA address; can be repeated. Other addresses on this machine are refused." env:"FLEETD_ALLOW_OUTBOUND" placeholder:"HOST:PORT"`
 
-	// TrustedProxies lists networks (CIDR) or addresses of HTTP proxies whose X-Forwarded-For is believed. Loopback
-	// always is.
+	// TrustedProxies lists networks (CIDR) or addresses of HTTP proxies whose X-Forwarded-For is
+	// trusted. Loopback is always trusted.
 	TrustedProxies []string `name:"trusted-proxies" help:"Addresses (CIDR) of proxies in front of the HTTP address whose X-Forwarded-For is trusted. Proxies on this machine are always trusted." env:"FLEETD_TRUSTED_PROXIES" placeholder:"CIDR"`
 
-	// AdminAddr is where /metrics, /healthz, /readyz and /debug/pprof are served, without credentials. Default:
-	// 127.0.0.1:9464.
+	// AdminAddr is the address of /metrics, /healthz, /readyz and /debug/pprof, without
+	// credentials. Default: 127.0.0.1:9464.
 	AdminAddr string `help:"Address of /metrics, /healthz, /readyz and /debug/pprof." default:"127.0.0.1:9464" env:"FLEETD_ADMIN_ADDR"`
 
-	// PublicURL is where devices and browsers reach this server, http or https, with a path if a proxy adds one.
-	// Default: http, an address of this machine, and the port of HTTPAddr.
+	// PublicURL is the address at which devices and browsers reach this server, http or https, with
+	// a path if a proxy adds one. Default: http, an address of this machine, and the port of
+	// HTTPAddr.
 	PublicURL string `help:"Address at which devices and browsers reach this server. Default: derived from the HTTP address." env:"FLEETD_PUBLIC_URL" placeholder:"URL"`
 
-	// MQTTEndpoint is the host:port of the broker that devices are sent to. Port 8883 means TLS to a device. Default:
-	// the host of PublicURL and the port of MQTTAddr.
+	// MQTTEndpoint is the host:port of the broker that the server gives to devices. To a device,
+	// port 8883 means TLS. Default: the host of PublicURL and the port of MQTTAddr.
 	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker to give to devices. Default: the host of the public URL and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 
 	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
@@ -107,103 +112,111 @@ type Config struct {
 	// MaxWaiting bounds the devices that wait to be enrolled, 1 to 100,000. Default: 10,000.
 	MaxWaiting int `help:"Maximum number of devices waiting to be enrolled." default:"10000" env:"FLEETD_MAX_WAITING" placeholder:"N"`
 
-	// MaxWaitingNet bounds those of one network. Default: 500.
+	// MaxWaitingNet bounds the waiting devices of one network. Default: 500.
 	MaxWaitingNet int `name:"max-waiting-per-network" help:"Maximum number of these from one network; this machine's own address has no limit." default:"500" env:"FLEETD_MAX_WAITING_PER_NETWORK" placeholder:"N"`
 
-	// WaitingBits4 and WaitingBits6 are the bits of an address that name its network. Default: 24 of IPv4, 64 of IPv6.
+	// WaitingBits4 and WaitingBits6 are the lengths of the network prefix of an address, in bits.
+	// Default: 24 of IPv4, 64 of IPv6.
 	WaitingBits4 int `name:"waiting-network-bits-v4" help:"Length of the network prefix of an IPv4 address, in bits." default:"24" env:"FLEETD_WAITING_NETWORK_BITS_V4" placeholder:"BITS"`
 	WaitingBits6 int `name:"waiting-network-bits-v6" help:"Length of the network prefix of an IPv6 address, in bits." default:"64" env:"FLEETD_WAITING_NETWORK_BITS_V6" placeholder:"BITS"`
 
-	// SerialProof is what becomes of a device that proves its serial number: accept lets it in, mark leaves it to an
-	// operator. Default: accept.
+	// SerialProof is what happens to a device that proves its serial number: accept lets it join,
+	// mark leaves the decision to an operator. Default: accept.
 	SerialProof string `help:"What happens to a device that proves its serial number: it joins at once (accept), or it is marked for an operator to decide (mark)." enum:"accept,mark" default:"accept" env:"FLEETD_SERIAL_PROOF"`
 
-	// AdminPassword is the password of the operator admin, who is made at the first start; at least
-	// fleet.MinPassword characters. Default: generated; Greet prints it.
+	// AdminPassword is the password of the operator admin, who is created at the first start; at
+	// least operator.MinPassword characters. Default: generated; Greet prints it.
 	AdminPassword string `help:"Password of the first operator, admin, set at the first start. Default: generated and printed once." env:"FLEETD_ADMIN_PASSWORD" placeholder:"PASSWORD"`
 
 	AdminPasswordFile string `name:"admin-password-file" help:"File that contains this password." env:"FLEETD_ADMIN_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 
-	// SessionIdle ends the sign-in of a browser that made no request for so long; live pages that are open do not
-	// count. 0 does not; each ends after 7 days. The command line sets 12 hours by default.
+	// SessionIdle signs a browser out that made no request for this time; open live pages do not
+	// count. With 0, a browser is signed out only after 7 days. The command line sets 12 hours by
+	// default.
 	SessionIdle time.Duration `help:"Sign a browser out after this time without use; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`
 
-	// LogFormat is text or json, LogLevel the least level that is logged: debug, info, warn or error. Both are about
-	// the default of Log. Default: text, info.
+	// LogFormat is text or json; LogLevel is the lowest level to log: debug, info, warn or error.
+	// Both configure the default of Log. Default: text, info.
 	LogFormat string `help:"Log format." enum:"text,json" default:"text" env:"FLEETD_LOG_FORMAT"`
 	LogLevel  string `help:"Lowest level to log." enum:"debug,info,warn,error" default:"info" env:"FLEETD_LOG_LEVEL"`
 
 	// NodeName is the name of this server in records. Default: the host name.
 	NodeName string `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
 
-	// Retention is how long calls, audit entries and the records of pictures are kept. 0 keeps them for ever, but for
-	// the history of vitals, which is kept for telemetry.VitalsKept at most.
+	// Retention is how long the server keeps calls, audit entries and the records of pictures. 0
+	// keeps them for ever, except the history of vitals, which is kept for telemetry.VitalsKept at
+	// most.
 	Retention time.Duration `help:"How long to keep calls, audit entries and the records of pictures; 0: for ever. Picture files are not deleted." default:"0" env:"FLEETD_RETENTION"`
 
-	// AlertRetention is how long alerts are kept after their end. 0 keeps them for ever. The command line sets 90 days
-	// by default.
+	// AlertRetention is how long the server keeps alerts after they end. 0 keeps them for ever. The
+	// command line sets 90 days by default.
 	AlertRetention time.Duration `help:"How long to keep alerts after they end; 0: for ever." default:"2160h" env:"FLEETD_ALERT_RETENTION"`
 
-	// TimeZone is the IANA name of the zone of devices that have none. Default: Local, this machine's.
+	// TimeZone is the IANA name of the time zone of devices without their own. Default: Local, this
+	// machine's.
 	TimeZone string `help:"Time zone of devices without their own (Europe/Berlin). Default: this machine's." default:"Local" env:"FLEETD_TIME_ZONE" placeholder:"ZONE"`
 
-	// VisionURL is a service that answers questions about the pictures of cameras, VisionToken its bearer token.
-	// Default: none; the pictures are kept with their calls.
+	// VisionURL is a service that answers questions about pictures from device cameras, VisionToken
+	// its bearer token. Default: none; the pictures are stored with their calls.
 	VisionURL   string `name:"vision-url" help:"Service that answers questions about pictures from device cameras. Default: none; pictures are only stored with their calls." env:"FLEETD_VISION_URL" placeholder:"URL"`
 	VisionToken string `name:"vision-token" help:"Bearer token for --vision-url." env:"FLEETD_VISION_TOKEN" placeholder:"TOKEN"`
 
 	VisionTokenFile string `name:"vision-token-file" help:"File that contains this token." env:"FLEETD_VISION_TOKEN_FILE" type:"path" placeholder:"FILE"`
 
-	// MaxDownloads bounds the firmware downloads at one time; more wait. Default: 500.
+	// MaxDownloads bounds the simultaneous firmware downloads; others wait. Default: 500.
 	MaxDownloads int `help:"Maximum number of simultaneous firmware downloads; others wait." default:"500" env:"FLEETD_MAX_DOWNLOADS" placeholder:"N"`
 
-	// DownloadRate bounds all firmware downloads together, in bytes per second. 0 does not.
+	// DownloadRate bounds all firmware downloads together, in bytes per second. 0 means no limit.
 	DownloadRate int64 `help:"Maximum bytes per second of all firmware downloads together; 0: no limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
 
 	// ImageKeys are PEM files with public keys whose Secure Boot v2 signatures are trusted.
 	ImageKeys []string `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be repeated." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
 
-	// ManifestKeys are PEM files with public keys (Ed25519) that the manifests of images must be signed with.
+	// ManifestKeys are PEM files with public keys (Ed25519). One of them must have signed the
+	// manifest of an image.
 	ManifestKeys []string `name:"manifest-key" help:"Public key (PEM, Ed25519) for the signatures of image manifests; can be repeated. Create one with: fleetd image key." env:"FLEETD_MANIFEST_KEYS" type:"existingfile" placeholder:"FILE"`
 
-	// RequireSigned refuses images without a signature of one of ImageKeys.
+	// RequireSigned refuses images without a signature by one of ImageKeys.
 	RequireSigned bool `help:"Refuse images without a signature of one of these keys." env:"FLEETD_REQUIRE_SIGNED"`
 
 	// RequireManifest withholds images without a manifest that one of ManifestKeys signed.
 	RequireManifest bool `help:"Offer only images whose manifest is signed by a key of --manifest-key." env:"FLEETD_REQUIRE_MANIFEST"`
 
-	// RequireApproval makes each campaign wait for a second person's approval; a rollback does not.
-	RequireApproval bool `help:"Require a second person's approval for every campaign except rollbacks." env:"FLEETD_REQUIRE_APPROVAL"`
+	// RequireApproval makes every campaign wait for a second person's approval. So does a rollback,
+	// unless the approval of its campaign covers it.
+	RequireApproval bool `help:"Require a second person's approval for every campaign, and for every rollback that the campaign's approval does not cover." env:"FLEETD_REQUIRE_APPROVAL"`
 
-	// CollectDumps fetches the core dump of a crashed device, once per crash; a device on a hold is left alone. The
-	// command line sets it by default.
+	// CollectDumps fetches the core dump of a crashed device, once per crash, unless the device is
+	// on hold. The command line sets it by default.
 	CollectDumps bool `name:"collect-core-dumps" help:"Fetch the core dump of a crashed device automatically, once per crash, except from devices on hold." default:"true" negatable:"" env:"FLEETD_COLLECT_CORE_DUMPS"`
 
-	// VoiceUpstream is the WebSocket address of a voice server that devices talk to through fleetd. Default: none; a
-	// conversation is ended at once.
+	// VoiceUpstream is the WebSocket address of a voice server that devices talk to through fleetd.
+	// Default: none; the server ends conversations at once.
 	VoiceUpstream string `help:"Voice server that devices talk to through fleetd (ws://host:8000/xiaozhi/v1/). Default: none." env:"FLEETD_VOICE_UPSTREAM" placeholder:"URL"`
 
-	// VoiceSecret is what the voice server and fleetd share, to make tokens. Default: no token is sent.
+	// VoiceSecret is the secret that the voice server and fleetd share, to create tokens. Default:
+	// no token is sent.
 	VoiceSecret string `help:"Secret shared with the voice server, used to create its tokens. Default: no token is sent." env:"FLEETD_VOICE_SECRET" placeholder:"SECRET"`
 
 	VoiceSecretFile string `name:"voice-secret-file" help:"File that contains this secret." env:"FLEETD_VOICE_SECRET_FILE" type:"path" placeholder:"FILE"`
 
-	// VoiceUDPAddr is where the audio of conversations is received. Default: :8884.
+	// VoiceUDPAddr is the UDP listen address for the audio of conversations. Default: :8884.
 	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address for the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
 
-	// VoiceUDPEndpoint is the host:port of it that devices are sent to. Default: the host of PublicURL and the port of
-	// VoiceUDPAddr.
+	// VoiceUDPEndpoint is the host:port of VoiceUDPAddr that the server gives to devices. Default:
+	// the host of PublicURL and the port of VoiceUDPAddr.
 	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address to give to devices. Default: the host of the public URL and the port of the audio address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
 
-	// VoiceLanguage is the language of what devices show, and the voice server's model says, about failures: en or
-	// zh-CN. Default: en.
+	// VoiceLanguage is the language in which devices show failures, and the voice server's model
+	// speaks about them: en or zh-CN. Default: en.
 	VoiceLanguage string `help:"Language in which devices show and speak failures in conversations." enum:"en,zh-CN" default:"en" env:"FLEETD_VOICE_LANGUAGE"`
 
 	// VoiceReboot lets the voice server restart devices with its system message.
 	VoiceReboot bool `name:"voice-allow-reboot" help:"Allow the voice server to restart devices." env:"FLEETD_VOICE_ALLOW_REBOOT"`
 
-	// ConversationWait is how long what would interrupt a conversation waits for its end: restarts, changes of settings,
-	// upgrades. 0: it does not wait. The command line sets 10 minutes by default.
+	// ConversationWait is how long restarts, changes of settings and upgrades wait for the end of a
+	// conversation that they would interrupt. 0: they do not wait. The command line sets 10 minutes
+	// by default.
 	ConversationWait time.Duration `help:"How long restarts, settings and upgrades of a device wait for its conversation to end; 0: not at all." default:"10m" env:"FLEETD_CONVERSATION_WAIT"`
 
 	// SMTPURL is the mail server for alerts, SMTPFrom the sender's address. Default: no mail is sent.
@@ -212,33 +225,34 @@ type Config struct {
 
 	SMTPURLFile string `name:"smtp-url-file" help:"File that contains the URL of the mail server." env:"FLEETD_SMTP_URL_FILE" type:"path" placeholder:"FILE"`
 
-	// Demo also runs this many simulated devices, 20,000 at most.
+	// Demo also runs this many simulated devices, at most 20,000.
 	Demo int `help:"Also run this many simulated devices." default:"0" env:"FLEETD_DEMO" placeholder:"N"`
 
-	// DemoVoice also runs a voice server that answers with a tone, unless VoiceUpstream names one, and lets people talk
-	// to the simulated devices now and then.
+	// DemoVoice also runs a voice server that answers with a tone, unless VoiceUpstream names one,
+	// and simulates an occasional conversation with the simulated devices.
 	DemoVoice bool   `help:"Also run a voice server that answers with a tone, and conversations of the simulated devices." env:"FLEETD_DEMO_VOICE"`
-	voiceName string // what records call VoiceUpstream. Default: its host
+	voiceName string // name of VoiceUpstream in records. Default: its host
 
-	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage of this directory.
+	// DemoVirtual also runs three virtual devices, with the programs vdevice and mkimage from this
+	// directory.
 	DemoVirtual string `help:"Also run three virtual devices with the programs vdevice and mkimage (built from firmware/) in this directory." env:"FLEETD_DEMO_VIRTUAL" placeholder:"DIR"`
 
-	// Version is this program's version, as the console and REST show it. Default: dev.
+	// Version is this program's version, shown by the console and REST. Default: dev.
 	Version string `kong:"-" json:"-"`
 
-	// Log receives what happens. Default: standard error, as LogFormat and LogLevel say.
+	// Log is the server's logger. Default: standard error, with LogFormat and LogLevel.
 	Log *slog.Logger `kong:"-" json:"-"`
 
-	// Parsed by check.
+	// check parses these.
 	proxyProtocol, trustedProxies []netip.Prefix
 
-	// For tests, whose devices are quicker than real ones.
+	// Set by tests, whose devices are faster than real ones.
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
-	alertNow   func() time.Time // of the conditions of alerts; nil: time.Now
+	alertNow   func() time.Time // clock of the alert conditions; nil: time.Now
 }
 
-// readSecrets fills in what files hold.
+// readSecrets reads the secrets that are given in files.
 func (c *Config) readSecrets() error {
 	warn := func(flag, path string) {
 		c.logger().Warn("everybody on this machine can read a secret; run chmod 600", "flag", flag, "file", path)
@@ -255,7 +269,7 @@ func (d *Database) secret() terminal.Secret {
 	return terminal.Secret{Flag: "--database-url", Value: &d.DatabaseURL, File: d.DatabaseURLFile}
 }
 
-// setDefaults gives each field that is zero what the command line does.
+// setDefaults sets each zero field to the default of the command line.
 func (c *Config) setDefaults() {
 	c.DataDir = cmp.Or(c.DataDir, "./data")
 	c.HTTPAddr = cmp.Or(c.HTTPAddr, ":8080")
@@ -282,21 +296,21 @@ func (c *Config) setDefaults() {
 	c.VoiceLanguage = cmp.Or(c.VoiceLanguage, "en")
 }
 
-// check fills in what follows from other settings and refuses what could not
-// work, before anything is touched.
+// check sets the fields that depend on others, and refuses settings that cannot work, before the
+// server changes anything.
 func (c *Config) check() error {
 	c.setDefaults()
 	if err := c.readSecrets(); err != nil {
 		return err
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return errors.New("--tls-cert and --tls-key belong together: give both or neither")
+		return errors.New("give both --tls-cert and --tls-key, or neither")
 	}
 	if c.MQTTSAddr != "" && c.TLSCert == "" {
 		return errors.New("--mqtts-addr needs a certificate: give --tls-cert and --tls-key")
 	}
 	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
-		return fmt.Errorf("--enrolment %q is not known: write code, approve or open", c.Enrolment)
+		return fmt.Errorf("unknown --enrolment %q; use code, approve or open", c.Enrolment)
 	}
 	if c.MaxHTTPConnections < 0 || c.MaxHTTPPerAddress < 0 {
 		return errors.New("--max-http-connections and --max-http-connections-per-address cannot be negative")
@@ -307,31 +321,31 @@ func (c *Config) check() error {
 		}
 	}
 	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
-		return fmt.Errorf("--serial-proof %q is not known: write accept or mark", c.SerialProof)
+		return fmt.Errorf("unknown --serial-proof %q; use accept or mark", c.SerialProof)
 	}
 	if c.AlertRetention < 0 {
 		return errors.New("--alert-retention cannot be negative; 0 keeps alerts for ever")
 	}
 	if c.SessionIdle < 0 || c.SessionIdle > 0 && c.SessionIdle < 2*time.Minute {
-		return errors.New("--session-idle is 0 or 2m at least: requests are noted once a minute")
+		return errors.New("--session-idle must be 0 or at least 2m: requests are recorded once a minute")
 	}
 	if c.Retention < 0 || c.Demo < 0 || c.Demo > 20_000 {
-		return errors.New("--retention cannot be negative, and --demo lies between 0 and 20000")
+		return errors.New("--retention cannot be negative, and --demo must be between 0 and 20000")
 	}
 	if c.MaxWaiting < 1 || c.MaxWaiting > 100_000 || c.MaxWaitingNet < 1 {
-		return errors.New("--max-waiting lies between 1 and 100000, and --max-waiting-per-network is 1 or more")
+		return errors.New("--max-waiting must be between 1 and 100000, and --max-waiting-per-network at least 1")
 	}
 	if c.WaitingBits4 < 1 || c.WaitingBits4 > 32 || c.WaitingBits6 < 1 || c.WaitingBits6 > 128 {
-		return errors.New("--waiting-network-bits-v4 lies between 1 and 32, and --waiting-network-bits-v6 between 1 and 128")
+		return errors.New("--waiting-network-bits-v4 must be between 1 and 32, and --waiting-network-bits-v6 between 1 and 128")
 	}
 	if c.MaxDownloads < 0 || c.DownloadRate < 0 {
 		return errors.New("--max-downloads and --download-rate cannot be negative")
 	}
 	if c.RequireSigned && len(c.ImageKeys) == 0 {
-		return errors.New("--require-signed needs to know whose signatures: give --image-key")
+		return errors.New("--require-signed needs a key: give --image-key")
 	}
 	if c.RequireManifest && len(c.ManifestKeys) == 0 {
-		return errors.New("--require-manifest needs to know whose manifests: give --manifest-key")
+		return errors.New("--require-manifest needs a key: give --manifest-key")
 	}
 	if c.AdminPassword != "" && len(c.AdminPassword) < operator.MinPassword {
 		return fmt.Errorf("--admin-password is too short: a password has at least %d characters", operator.MinPassword)
@@ -354,14 +368,14 @@ func (c *Config) check() error {
 	return c.checkEndpoint()
 }
 
-// publicHostname is the host of PublicURL, which check has parsed.
+// publicHostname returns the host of PublicURL, which check has parsed.
 func (c *Config) publicHostname() string {
 	u, _ := url.Parse(c.PublicURL)
 	return u.Hostname()
 }
 
-// networkURL is where others would reach the server if it listened to them; "" if
-// they can reach PublicURL, or if this machine has no network.
+// networkURL returns the address at which others could reach the server if it listened on the
+// network; "" if they can reach PublicURL, or if this machine has no network.
 func (c *Config) networkURL() string {
 	if !console.LocalOnly(c.PublicURL) {
 		return ""
@@ -387,7 +401,7 @@ func (c *Config) checkProxies() (err error) {
 	}
 	for _, p := range c.proxyProtocol {
 		if p.Overlaps(loopback) && (c.Demo > 0 || c.DemoVirtual != "") {
-			return errors.New("--demo runs devices on this machine, which --proxy-protocol-from takes for a balancer; leave one out")
+			return errors.New("--demo runs devices on this machine, which --proxy-protocol-from treats as a load balancer; remove one of the two")
 		}
 	}
 	return nil
@@ -395,14 +409,14 @@ func (c *Config) checkProxies() (err error) {
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// prefixes reads networks; an address alone is a network of one.
+// prefixes parses networks; a single address is a network of one.
 func prefixes(flag string, texts []string) (all []netip.Prefix, err error) {
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			ip, ipErr := netip.ParseAddr(text)
 			if ipErr != nil {
-				return nil, fmt.Errorf("%s %q is no network; write 10.0.0.0/8, 2001:db8::/32 or an address", flag, text)
+				return nil, fmt.Errorf("%s %q is not a network; write 10.0.0.0/8, 2001:db8::/32 or an address", flag, text)
 			}
 			p = netip.PrefixFrom(ip, ip.BitLen())
 		}
@@ -418,13 +432,13 @@ func (c *Config) checkPublicURL() error {
 	if c.PublicURL == "" {
 		host, port, err := net.SplitHostPort(c.HTTPAddr)
 		if err != nil {
-			return fmt.Errorf("--http-addr %q is no address; write host:port or :port", c.HTTPAddr)
+			return fmt.Errorf("--http-addr %q is not an address; write host:port or :port", c.HTTPAddr)
 		}
 		c.PublicURL = "http://" + net.JoinHostPort(reachableHost(host), port)
 	}
 	u, err := url.Parse(c.PublicURL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" {
-		return fmt.Errorf("--public-url %q is no address; write http://host or https://host", c.PublicURL)
+		return fmt.Errorf("--public-url %q is not an address; write http://host or https://host", c.PublicURL)
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
 	return nil
@@ -432,7 +446,7 @@ func (c *Config) checkPublicURL() error {
 
 func (c *Config) checkMail() error {
 	if c.SMTPURL == "" && c.SMTPFrom != "" {
-		return errors.New("--smtp-from is for --smtp-url: give that, too")
+		return errors.New("--smtp-from needs --smtp-url")
 	}
 	if c.SMTPURL == "" {
 		return nil
@@ -445,26 +459,25 @@ func (c *Config) checkMail() error {
 
 func (c *Config) checkVision() error {
 	if c.VisionURL == "" && c.VisionToken != "" {
-		return errors.New("--vision-token is for --vision-url: give that, too")
+		return errors.New("--vision-token needs --vision-url")
 	}
 	if c.VisionURL == "" {
 		return nil
 	}
 	u, err := url.Parse(c.VisionURL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
-		return fmt.Errorf("--vision-url %q is no address; write http://host/path or https://host/path", c.VisionURL)
+		return fmt.Errorf("--vision-url %q is not an address; write http://host/path or https://host/path", c.VisionURL)
 	}
 	return nil
 }
 
-// checkEndpoint holds the endpoint to what a stock device survives. Port 0 is
-// known later.
+// checkEndpoint checks that a stock device can use the endpoint. Port 0 is resolved later.
 func (c *Config) checkEndpoint() error {
 	if c.MQTTEndpoint == "" {
 		u, _ := url.Parse(c.PublicURL)
 		_, port, err := net.SplitHostPort(c.MQTTAddr)
 		if err != nil {
-			return fmt.Errorf("--mqtt-addr %q is no address; write host:port or :port", c.MQTTAddr)
+			return fmt.Errorf("--mqtt-addr %q is not an address; write host:port or :port", c.MQTTAddr)
 		}
 		c.MQTTEndpoint = net.JoinHostPort(u.Hostname(), port)
 	}
@@ -475,12 +488,12 @@ func (c *Config) checkEndpoint() error {
 		return fmt.Errorf("--mqtt-endpoint: %w", err)
 	}
 	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" {
-		return errors.New("devices speak TLS on port 8883 and plain MQTT on every other; choose another port, or give --tls-cert and --tls-key")
+		return errors.New("devices use TLS on port 8883 and plain MQTT on every other port; choose another port, or give --tls-cert and --tls-key")
 	}
 	return nil
 }
 
-// boundHTTP and boundMQTT replace port 0 with the one that the listener got.
+// boundHTTP and boundMQTT replace port 0 with the port of the listener.
 func (c *Config) boundHTTP(addr net.Addr) {
 	if u, _ := url.Parse(c.PublicURL); u.Port() == "0" {
 		u.Host = net.JoinHostPort(u.Hostname(), portOf(addr))
@@ -499,7 +512,7 @@ func portOf(addr net.Addr) string {
 	return port
 }
 
-// reachableHost turns a listen host into one that others can use.
+// reachableHost converts a listen host to one that others can use.
 func reachableHost(host string) string {
 	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
 		return host
@@ -526,8 +539,7 @@ func (c *Config) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, o))
 }
 
-// vitalsKept is how long the history of vitals is kept: it grows faster than
-// all else.
+// vitalsKept returns how long the history of vitals is kept: it grows faster than all other data.
 func (c *Config) vitalsKept() time.Duration {
 	return min(cmp.Or(c.Retention, telemetry.VitalsKept), telemetry.VitalsKept)
 }

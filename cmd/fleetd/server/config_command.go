@@ -37,8 +37,8 @@ func redact(secret string) string {
 	return "(set)"
 }
 
-// redactURL hides what can be a password: in its place in a URL, as a
-// parameter, and in the other form, of key=value pairs, everything.
+// redactURL hides possible passwords: the password of a URL, its parameters,
+// and the whole text in the other form, key=value pairs.
 func redactURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme == "" {

@@ -19,8 +19,8 @@ type database struct {
 	close func()
 }
 
-// openDatabase opens the server's database for one command. The embedded one
-// is joined if it runs, and started for the command if it does not.
+// openDatabase opens the server's database for one command. It connects to the embedded
+// one if that runs, and otherwise starts it for the command.
 func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database, error) {
 	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, f.secret()); err != nil {
 		return nil, UsageError{err}
@@ -39,13 +39,14 @@ func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database
 	}
 	return &database{store: postgres.New(pool, postgres.Options{Logger: log}), close: func() {
 		pool.Close()
-		_ = release(context.WithoutCancel(ctx)) // the command's own outcome is known by now
+		_ = release(context.WithoutCancel(ctx)) // the command has already reported its outcome
 	}}, nil
 }
 
-// holdDatabase waits until no other server serves the database, makes it this one's,
-// and brings it to this version's schema: not before, as another server that runs
-// knows the schema that it has. Of the server before no session is left then.
+// holdDatabase waits until no other server serves the database, takes it over, and
+// migrates it to this version's schema. It cannot migrate earlier, because a running
+// server needs the schema of its own version. After the takeover, no session of the
+// earlier server is left.
 func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	leases, err := postgres.NewLeases(url)
 	if err != nil {

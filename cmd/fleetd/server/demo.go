@@ -16,13 +16,13 @@ import (
 )
 
 // demoVersions are the releases of a demo fleet: one that some of its devices
-// run, to roll back to, and one that is new to all.
+// run, as the target of rollbacks, and one that is new to all.
 var demoVersions = []string{"2.4.2", "2.5.0"}
 
 const demoImageSize = 1_200_000
 
 // startDemo adds simulated and virtual devices, which reach fleetd as real ones
-// do, and firmware to try campaigns with.
+// do, and firmware for trial campaigns.
 func (s *Server) startDemo(ctx context.Context) error {
 	if s.cfg.Demo > 0 {
 		if err := s.demoFirmware(ctx); err != nil {
@@ -44,8 +44,8 @@ func (s *Server) startDemo(ctx context.Context) error {
 	return v.start(ctx)
 }
 
-// demoModel makes a token with which a language model tries the demo. The one of
-// the start before, whose secret is gone, is revoked.
+// demoModel creates a token for a language model to try the demo. It revokes the
+// token of the previous start, whose secret is lost.
 func (s *Server) demoModel(ctx context.Context) error {
 	const name = "demo model"
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "demo", Role: fleet.RoleAdmin}
@@ -83,14 +83,14 @@ func (s *Server) simulate(ctx context.Context) error {
 	return f.Run(ctx)
 }
 
-// A conversation of the demo, and the time until the next begins.
+// Length of a conversation of the demo, and the pause before the next.
 const (
 	demoTalk      = 12 * time.Second
 	demoUtterance = 40 // frames of 60 ms
 	demoTalkEvery = 8 * time.Second
 )
 
-// demoSpeech is what devices say: nothing can be understood.
+// demoSpeech is the devices' audio: unintelligible.
 func demoSpeech(_ string, n int) []byte {
 	if n >= demoUtterance {
 		return nil
@@ -98,7 +98,8 @@ func demoSpeech(_ string, n int) []byte {
 	return make([]byte, 40)
 }
 
-// talkTo has somebody talk to one device after another, until ctx ends.
+// talkTo simulates a person who talks to one device after another, until ctx
+// ends.
 func talkTo(ctx context.Context, f *sim.Fleet) {
 	for wait := demoTalkEvery / 4; ; wait = demoTalkEvery {
 		select {
@@ -114,7 +115,7 @@ func talkTo(ctx context.Context, f *sim.Fleet) {
 	}
 }
 
-// toneServer makes a voice server on this machine, for a demo that names none.
+// toneServer starts a voice server on this machine for a demo without one.
 func (c *Config) toneServer() (*sim.VoiceServer, error) {
 	if !c.DemoVoice || c.VoiceUpstream != "" {
 		return nil, nil
@@ -124,14 +125,14 @@ func (c *Config) toneServer() (*sim.VoiceServer, error) {
 		return nil, fmt.Errorf("voice server of the demo: %w", err)
 	}
 	c.VoiceUpstream, c.voiceName = s.URL(), "demo tone"
-	if c.VoiceUDPAddr == "" || c.VoiceUDPAddr == defaultVoiceUDPAddr { // which another demo may have
+	if c.VoiceUDPAddr == "" || c.VoiceUDPAddr == defaultVoiceUDPAddr { // another demo may use it
 		host, _, _ := net.SplitHostPort(c.HTTPAddr)
 		c.VoiceUDPAddr = net.JoinHostPort(host, "0")
 	}
 	return s, nil
 }
 
-// demoFirmware makes the simulated devices' releases, unless they are there.
+// demoFirmware creates the simulated devices' releases, unless they exist.
 func (s *Server) demoFirmware(ctx context.Context) error {
 	for _, version := range demoVersions {
 		var images []demoImage
@@ -154,8 +155,8 @@ type demoImage struct {
 	data  []byte
 }
 
-// demoRelease releases the images, unless their boards have this version
-// already: somebody may have revoked it since.
+// demoRelease releases the images, unless their boards already have this
+// version: an operator may have revoked it since.
 func (s *Server) demoRelease(ctx context.Context, version, notes string, images []demoImage) error {
 	by := fleet.Principal{Kind: fleet.KindSystem, Name: "demo", Role: fleet.RoleOperator}
 	r := firmware.ReleaseRequest{Notes: notes}

@@ -25,13 +25,13 @@ var demoUnits = []demoUnit{
 	{"02:f1:1e:00:00:03", "esp32s3-lcd", "esp32s3"},
 }
 
-// demoClaimed is the one that joins by its code, which its screen shows, also
-// where the others join at once: claiming can be tried.
+// demoClaimed is the device that joins with the code on its screen even if the
+// others join at once, to demonstrate claiming.
 const demoClaimed = fleet.DeviceID("02f11e000003")
 
 type demoUnit struct{ mac, board, chip string }
 
-// demoBuilds are the virtual devices' releases, the first of which they run.
+// demoBuilds are the virtual devices' releases; the devices run the first one.
 var demoBuilds = []demoBuild{
 	{"1.0.0", "", "What the virtual devices run at first."},
 	{"1.1.0", "", "For the virtual devices: a campaign to it succeeds."},
@@ -40,20 +40,20 @@ var demoBuilds = []demoBuild{
 
 type demoBuild struct{ version, payload, notes string }
 
-// unitImageSize makes a download last long enough to be seen.
+// unitImageSize makes a download long enough to be visible.
 const unitImageSize = 600_000
 
-// A virtualFleet runs the firmware of firmware/ in separate processes, one a
-// device. They end with this process, however it ends.
+// A virtualFleet runs the firmware of firmware/ in separate processes, one for
+// each device. They end with this process, however it ends.
 type virtualFleet struct {
 	server   *Server
 	programs string // directory of vdevice and mkimage
 	dir      string // their flash, and their logs
-	host     string // where fleetd's links point
+	host     string // the host in fleetd's links
 	log      *slog.Logger
 }
 
-// claimedByHand picks the device that shows its code in a demo.
+// claimedByHand reports whether the device shows its code in a demo.
 func (c *Config) claimedByHand(id fleet.DeviceID) bool {
 	return c.DemoVirtual != "" && id == demoClaimed
 }
@@ -70,7 +70,7 @@ func (s *Server) virtualFleet() (*virtualFleet, error) {
 	return &virtualFleet{server: s, programs: s.cfg.DemoVirtual, dir: dir, host: public.Hostname(), log: s.log}, nil
 }
 
-// start makes the releases and starts the devices.
+// start creates the releases and starts the devices.
 func (v *virtualFleet) start(ctx context.Context) error {
 	for _, b := range demoBuilds {
 		if err := v.release(ctx, b); err != nil {
@@ -83,7 +83,7 @@ func (v *virtualFleet) start(ctx context.Context) error {
 	return nil
 }
 
-// greet says where the devices are.
+// greet prints where the devices are.
 func (v *virtualFleet) greet(w io.Writer) {
 	fmt.Fprintf(w, "\n  Virtual    %d devices that run the firmware of firmware/; what they log and show is in %s\n",
 		len(demoUnits), filepath.Join(v.dir, "[1-3].log"))
@@ -113,8 +113,8 @@ func (v *virtualFleet) release(ctx context.Context, b demoBuild) error {
 	return v.server.demoRelease(ctx, b.version, b.notes, images)
 }
 
-// run keeps one device running. One that ends early is no reason for fleetd
-// to end: its log says why.
+// run restarts one device whenever it ends. fleetd goes on if a device ends
+// early: the device's log shows the reason.
 func (v *virtualFleet) run(ctx context.Context, n int, u demoUnit) error {
 	// The kernel counts the thread that starts a process as its parent.
 	runtime.LockOSThread()
@@ -136,7 +136,7 @@ func (v *virtualFleet) process(ctx context.Context, n int, u demoUnit) error {
 		"--state-dir", v.flash(n), "--board", u.board, "--mac", u.mac, "--image", v.imageFile(u, demoBuilds[0]),
 		"--url-hosts", v.host)
 	cmd.Stdout, cmd.Stderr = out, out
-	// Ctrl-C is fleetd's, which passes it on
+	// Ctrl-C reaches only fleetd, which passes it on
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second

@@ -7,8 +7,9 @@ import (
 	"fleetd/web/console"
 )
 
-// Greet says where people and devices reach the server. A generated password is
-// shown this once; one that was given is known, and output ends up in logs.
+// Greet prints where people and devices reach the server. It prints a generated
+// password this once. It does not print a given password, because the user has
+// it, and output ends up in logs.
 func (s *Server) Greet(w io.Writer) {
 	fmt.Fprintf(w, "\nfleetd %s is up\n\n", s.cfg.Version)
 	fmt.Fprintf(w, "  Console    %s\n", s.cfg.PublicURL)
@@ -36,7 +37,7 @@ func (s *Server) Greet(w io.Writer) {
 	}
 }
 
-// openToNetwork says how boards reach the server, and where then.
+// openToNetwork explains how boards can reach the server, and at which address.
 func (s *Server) openToNetwork() string {
 	how := "LAN=1 make run, or --http-addr :8080 --mqtt-addr :1883"
 	if at := s.cfg.networkURL(); at != "" {

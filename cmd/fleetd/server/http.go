@@ -64,7 +64,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
 }
 
-// boundHTTPConnections makes the bound of the HTTP listener.
+// boundHTTPConnections returns the connection limit of the HTTP listener.
 func (s *Server) boundHTTPConnections() *intake.Bound {
 	b := intake.New(intake.Options{Max: s.cfg.MaxHTTPConnections, MaxPerAddress: s.cfg.MaxHTTPPerAddress,
 		Shared: func(a netip.Addr) bool {
@@ -75,7 +75,7 @@ func (s *Server) boundHTTPConnections() *intake.Bound {
 	return b
 }
 
-// systemFacts are what the settings page says about this process.
+// systemFacts returns the facts about this process for the settings page.
 func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 	var release string
 	if err := s.pool.QueryRow(ctx, `SHOW server_version`).Scan(&release); err != nil {
@@ -102,7 +102,8 @@ func (s *Server) rest() http.Handler {
 		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
 }
 
-// tester tries calls for those who look at the policy.
+// tester returns the service that tests calls against the policy without making
+// them.
 func (s *Server) tester() *policy.Tester {
 	return &policy.Tester{Policy: s.Policies, Calls: s.Calls, Devices: s.Devices, Operators: s.Operators}
 }

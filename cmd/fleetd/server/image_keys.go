@@ -25,7 +25,7 @@ func manifestKeys(files []string) ([]ed25519.PublicKey, error) {
 	return keys, nil
 }
 
-// imageKeys reads the public keys that signatures of images are trusted of.
+// imageKeys reads the public keys whose image signatures are trusted.
 func imageKeys(files []string) ([]espimage.Key, error) {
 	var keys []espimage.Key
 	for _, name := range files {

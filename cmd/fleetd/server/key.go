@@ -40,7 +40,7 @@ type KeyCommand struct {
 	Reset  keyReset  `cmd:"" help:"After secret.key was lost: create a new key and refuse all others. Every device must be restarted."`
 }
 
-// keyFlags are shared by the commands that act.
+// keyFlags are shared by the commands that change keys.
 type keyFlags struct {
 	Database
 	JSON    bool   `name:"json" help:"Print JSON."`
@@ -48,7 +48,7 @@ type keyFlags struct {
 }
 
 // withKeys opens the server's database and keys for one command. A running
-// server follows within seconds.
+// server sees the changes within seconds.
 func (f *Database) withKeys(ctx context.Context, load bool, do func(*enrolment.SigningKeys) error) error {
 	secret, err := secretKey(f.DataDir)
 	if err != nil {
@@ -69,7 +69,7 @@ func (f *Database) withKeys(ctx context.Context, load bool, do func(*enrolment.S
 	return do(keys)
 }
 
-// confirmed returns what --confirm says, or asks.
+// confirmed returns the value of --confirm, or asks for it.
 func (f *keyFlags) confirmed(question string) (string, error) {
 	if f.Confirm != "" {
 		return f.Confirm, nil
@@ -161,8 +161,8 @@ func (c *keyFinish) Run(ctx context.Context) error {
 	})
 }
 
-// listLeft prints the devices that the end of the rotation refuses, to stderr:
-// what is done goes to stdout.
+// listLeft prints to stderr the devices that the end of the rotation will
+// refuse. The result of the command goes to stdout.
 func listLeft(ctx context.Context, keys *enrolment.SigningKeys) error {
 	const shown = 1000
 	r := keys.Rotation()

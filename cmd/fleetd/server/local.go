@@ -18,10 +18,11 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// localActor is whoever may run commands on the server's own machine.
+// localActor is the principal of commands on the server's own machine.
 var localActor = fleet.Principal{Kind: fleet.KindSystem, Name: "command line", Role: fleet.RoleAdmin}
 
-// withOperators opens the server's database, running or not, for one command.
+// withOperators opens the server's database for one command, whether the database runs or
+// not.
 func (f *Database) withOperators(ctx context.Context, do func(*operator.Service) error) error {
 	db, err := openDatabase(ctx, f, quietLogger())
 	if err != nil {
@@ -201,7 +202,7 @@ func (c *tokenCreate) Run(ctx context.Context) error {
 	})
 }
 
-// warnOfClaims says of a new scope which devices could choose whether they are in it.
+// warnOfClaims prints a warning if devices could choose whether they are in a new scope.
 func warnOfClaims(s *fleet.Scope) {
 	if s == nil {
 		return
@@ -243,7 +244,7 @@ func (c *tokenList) Run(ctx context.Context) error {
 	})
 }
 
-// toolsOf says which tools a token may call.
+// toolsOf lists the tools that a token may call.
 func toolsOf(s *fleet.Scope) string {
 	switch {
 	case s.AllTools():
@@ -267,8 +268,8 @@ func (c *tokenRevoke) Run(ctx context.Context) error {
 	return c.withOperators(ctx, func(s *operator.Service) error { return s.Revoke(ctx, localActor, id) })
 }
 
-// choosePassword takes the password given, asks for one on a terminal, or
-// makes one up.
+// choosePassword returns the given password. Without one it asks for one on a terminal,
+// or else generates one.
 func choosePassword(given, file string) (password string, generated bool, err error) {
 	err = terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--password", Value: &given, File: file})
 	if err != nil {
@@ -292,7 +293,7 @@ func choosePassword(given, file string) (password string, generated bool, err er
 	return string(line), false, nil
 }
 
-// newPassword makes a password of 80 random bits that is easy to type.
+// newPassword generates a password of 80 random bits that is easy to type.
 func newPassword() string {
 	s := strings.ToLower(rand.Text()[:16])
 	return s[0:4] + "-" + s[4:8] + "-" + s[8:12] + "-" + s[12:16]

@@ -9,13 +9,13 @@ import (
 	"fleetd/web/device"
 )
 
-// metrics are what fleetd counts of its work.
+// metrics are the counters of fleetd's work.
 type metrics struct {
 	registry *prometheus.Registry
 	calls    map[fleet.CallState]prometheus.Counter // by outcome
 	duration prometheus.Histogram
 
-	approvals map[call.ApprovalState]prometheus.Counter // by how they ended
+	approvals map[call.ApprovalState]prometheus.Counter // by their end
 }
 
 func newMetrics() *metrics {
@@ -30,7 +30,7 @@ func newMetrics() *metrics {
 		Name: "fleetd_calls_total", Help: "Tool calls by outcome."}, []string{"state"})
 	for _, s := range fleet.CallStates {
 		if s.Final() {
-			m.calls[s] = calls.WithLabelValues(string(s)) // shown from the start, as 0
+			m.calls[s] = calls.WithLabelValues(string(s)) // present from the start, as 0
 		}
 	}
 	approvals := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -63,7 +63,7 @@ func (m *metrics) observeApproval(s call.ApprovalState) {
 	}
 }
 
-// countPolls adds what the device routes counted of boot polls that are broken.
+// countPolls adds the counts of broken boot polls of the device routes.
 func (m *metrics) countPolls(stats func() device.Stats) {
 	for outcome, read := range map[string]func(device.Stats) int64{
 		"salvaged":   func(s device.Stats) int64 { return s.PollsSalvaged },
@@ -75,13 +75,13 @@ func (m *metrics) countPolls(stats func() device.Stats) {
 	}
 }
 
-// gauge adds a value that is read when the metrics are.
+// gauge adds a value that is read with the metrics.
 func (m *metrics) gauge(name, help string, labels prometheus.Labels, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
 		read))
 }
 
-// counter adds a count that is read when the metrics are.
+// counter adds a count that is read with the metrics.
 func (m *metrics) counter(name, help string, labels prometheus.Labels, read func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 		read))

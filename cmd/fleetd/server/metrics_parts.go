@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// watchParts shows the numbers that the parts keep themselves. They are read
-// when the metrics are.
+// watchParts exports the numbers that the parts count themselves. They are read
+// with the metrics.
 func (s *Server) watchParts() {
 	m := s.metrics
 	m.gauge("fleetd_devices", "Connected devices by presence.",
@@ -42,10 +42,10 @@ func (s *Server) watchParts() {
 	m.registry.MustRegister(reportMetrics{s.Reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.Keys})
 }
 
-// brokerMetrics shows the broker's numbers, all from one reading.
+// brokerMetrics exports the broker's numbers, all from one reading.
 type brokerMetrics struct{ broker *broker.Broker }
 
-// A brokerMetric is one number of the broker under the name it is shown by.
+// A brokerMetric is one number of the broker with its name as a metric.
 type brokerMetric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -125,8 +125,8 @@ func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// rotationMetrics shows how far the latest rotation of the signing key has
-// come. The database is asked every quarter of a minute at most.
+// rotationMetrics exports the progress of the latest rotation of the signing
+// key. It queries the database at most every 15 seconds.
 type rotationMetrics struct {
 	keys *enrolment.SigningKeys
 
@@ -142,8 +142,8 @@ var rotationDesc = prometheus.NewDesc("fleetd_signing_key_devices",
 // Describe implements prometheus.Collector.
 func (*rotationMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- rotationDesc }
 
-// Collect implements prometheus.Collector. Before the first rotation there is
-// nothing to show.
+// Collect implements prometheus.Collector. Before the first rotation it sends
+// no metrics.
 func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
 	if r.keys.Rotation().ID == 0 {
 		return
@@ -166,7 +166,7 @@ func (r *rotationMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// reportMetrics shows what became of the reports.
+// reportMetrics exports the counts of reports by outcome.
 type reportMetrics struct{ reports *telemetry.Reports }
 
 var (

@@ -13,9 +13,10 @@ import (
 
 const secretBytes = 32
 
-// secretKey returns the key that device credentials are derived from: from the
-// environment, or from a file in the data directory that is made once. Without
-// the same key devices must fetch new credentials, which they do only at boot.
+// secretKey returns the key from which device credentials are derived: from the
+// environment, or from a file in the data directory that is created once. If
+// the key changes, devices must fetch new credentials, which they do only at
+// boot.
 func secretKey(dataDir string) ([]byte, error) {
 	if s := os.Getenv("FLEETD_SECRET_KEY"); s != "" {
 		key, err := hex.DecodeString(strings.TrimSpace(s))
@@ -43,7 +44,8 @@ func secretKey(dataDir string) ([]byte, error) {
 }
 
 // checkPrivate refuses a key that everybody on the machine can read or change.
-// Its group may, as where secrets are mounted into a container.
+// The file's group may have access, as with secrets that are mounted into a
+// container.
 func checkPrivate(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -55,7 +57,7 @@ func checkPrivate(path string) error {
 	return nil
 }
 
-// newSecretKey writes the file whole or not at all.
+// newSecretKey writes the file completely or not at all.
 func newSecretKey(path string) ([]byte, error) {
 	key := make([]byte, secretBytes)
 	rand.Read(key) // never fails
@@ -63,14 +65,15 @@ func newSecretKey(path string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot create the data directory: %w", err)
 	}
 	tmp := path + ".new"
-	_ = os.Remove(tmp) // one of a start that was killed would keep its mode
+	_ = os.Remove(tmp) // the file of a killed start would keep its mode
 	if err := writeSynced(tmp, hex.EncodeToString(key)+"\n"); err != nil {
 		return nil, fmt.Errorf("cannot write the secret key: %w", err)
 	}
 	return key, os.Rename(tmp, path)
 }
 
-// writeSynced writes a new file that its owner alone can read, to the disk.
+// writeSynced writes a new file that only its owner can read, and syncs it to
+// the disk.
 func writeSynced(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -1,14 +1,14 @@
-// Package server is fleetd's server: [Start] opens the database, puts the parts
-// together and listens. It keeps no state in the package, so that several
-// servers can run in one process.
+// Package server is fleetd's server: [Start] opens the database, puts the parts together
+// and listens. It keeps no state in the package, so several servers can run in one
+// process.
 //
-// It is the only package that knows all others, and holds no rule of the fleet: it
-// reads the configuration, connects what one part needs to the part that has it
-// (adapters.go), and starts and stops them in order (stages.go). Each part has one
-// goroutine; [Server.Close] stops the latest first and waits a bounded time for each.
+// It is the only package that imports all others, and contains no rules of the fleet: it
+// reads the configuration, connects the parts to each other (adapters.go), and starts and
+// stops them in order (stages.go). Each part has one goroutine; [Server.Close] stops the
+// latest first and waits a bounded time for each.
 //
-// The commands that work straight on a server's database are here, too: they
-// open it as Start does.
+// The commands that work directly on a server's database are here, too: they open it as
+// Start does.
 package server
 
 import (
@@ -53,9 +53,9 @@ import (
 	"fleetd/web/device"
 )
 
-// A Server is fleetd's parts, running. Its exported fields are the services of
-// the domain, for programs that embed the server: they check and audit as REST
-// does. They are set when Start returns, and not to be changed.
+// A Server is the set of fleetd's running parts. Its exported fields are the services of
+// the domain, for programs that embed the server: they check and audit as REST does.
+// Start sets them; do not change them afterwards.
 type Server struct {
 	Devices    *fleet.Devices
 	Calls      *call.Service
@@ -102,30 +102,31 @@ type Server struct {
 	heavy      heavy.Limits
 	downloads  *firmware.Downloads
 
-	voice     atomic.Pointer[voice.Relay] // opened with the first voice server; nil before
+	voice     atomic.Pointer[voice.Relay] // started with the first voice server; nil before
 	engine    *rollout.Engine
 	coreDumps *telemetry.CoreDumps
 	logs      *telemetry.Logs
 
-	voiceWanted   chan struct{} // the voice servers changed
+	voiceWanted   chan struct{} // signals that the voice servers changed
 	reporter      *systemReporter
-	zone          *time.Location // of devices that have none set
+	zone          *time.Location // for devices without their own
 	accounts      *voice.Accounts
 	vision        *picture.VisionTokens
 	cameras       cameras
 	virtual       *virtualFleet // nil without DemoVirtual
-	firstPassword string        // of the operator made at the first start; "" later
+	firstPassword string        // of the operator created at the first start; "" later
 	modelToken    string        // of the demo; "" without one
 }
 
-// Start starts a server and returns when all its parts run. The server stops
-// with [Server.Close]; the end of ctx only interrupts Start. On an error nothing
-// is left running. If the error is a [UsageError], or about a file or an address
-// that the configuration names, nothing was changed on disk.
+// Start starts a server and returns when all its parts run. [Server.Close] stops the
+// server; the end of ctx only interrupts Start. After an error nothing keeps running. If
+// the error is a [UsageError], or concerns a file or an address that the configuration
+// names, nothing was changed on disk.
 //
-// The database and what keeps records run first. All other parts are put together, so
-// that each has the others, and only then start, in the order in which they are written
-// here. They stop in the opposite order: what a part needs outlives it.
+// The database and the parts that store records run first. All other parts are
+// constructed, so each has access to the others, and only then start, in the order in
+// which they are written here. They stop in the opposite order, so each part stops before
+// the parts that it needs.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	tone, err := cfg.toneServer()
 	if err != nil {
@@ -148,7 +149,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		s.stages.run("voice server of the demo", tone.Run)
 	}
 
-	// What the configuration names, before anything is made on disk.
+	// The files that the configuration names, before anything is created on disk.
 	imageKeys, err := imageKeys(cfg.ImageKeys)
 	if err != nil {
 		return nil, err
@@ -158,7 +159,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	if s.zone, err = time.LoadLocation(cfg.TimeZone); err != nil {
-		return nil, fmt.Errorf("--time-zone %q is not known: write a name such as Europe/Berlin or Asia/Shanghai",
+		return nil, fmt.Errorf("unknown --time-zone %q; use a name such as Europe/Berlin or Asia/Shanghai",
 			cfg.TimeZone)
 	}
 	var cert *certificate // nil without TLS
@@ -182,7 +183,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 
-	// What outlives the process: PostgreSQL, blobs, the secret.
+	// Data that outlives the process: PostgreSQL, blobs, the secret.
 	databaseURL := cfg.DatabaseURL
 	if databaseURL == "" {
 		pg, err := embedded.Start(ctx, embedded.Options{DataDir: cfg.DataDir, Logger: log})
@@ -237,7 +238,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.run("jobs", work.Run)
 
-	// What knows devices without a connection.
+	// Services that need no connection to devices.
 	s.Serials = enrolment.NewSerials(s.store, sealer, log)
 	if err := s.Serials.Load(ctx); err != nil {
 		return nil, err
@@ -252,7 +253,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
 		Node: cfg.NodeName, Tap: s.evidence})
-	if err := s.Presences.Recover(ctx); err != nil { // before the first page shows devices of the last run as online
+	if err := s.Presences.Recover(ctx); err != nil { // before a page can show devices of the last run as online
 		return nil, err
 	}
 	s.Rules = enrolment.NewRules(s.store, nil)
@@ -291,7 +292,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.vision = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
 		Connection: s.connection})
 
-	// How they connect.
+	// Connections of devices.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
 		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Node: cfg.NodeName,
@@ -302,7 +303,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.add("broker", s.broker.Run)
 	s.cfg.boundMQTT(s.broker.Addr())
 
-	// What calls them.
+	// Calls to devices.
 	s.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: s.Events,
 		Free: func(id fleet.DeviceID) { s.engine.ConversationEnded(id) }})
 	var interruptions *call.Interruptions // nil: nothing waits
@@ -330,7 +331,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			running := s.Enrolments.Running(id)
 			return running.ELFSHA256, running.Version
 		}})
-	// These two stop after the calls: they wait for those that they make.
+	// These two stop after the calls: they wait for the calls that they make.
 	s.coreDumps = telemetry.NewCoreDumps(telemetry.CoreDumpsOptions{Links: s.store, Store: s.store, Blobs: s.blobs,
 		Calls: s.Calls, Devices: s.store, Inventories: s.store, Vitals: s.Reports, Presences: s.Presences,
 		Events: s.Events, Collect: cfg.CollectDumps, Keep: cfg.Retention, Log: log})
@@ -351,7 +352,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 
-	// What brings them firmware.
+	// Firmware for devices.
 	s.Firmware = firmware.New(firmware.Options{Store: s.store, Blobs: s.blobs, Devices: s.store, Layouts: s.store,
 		Unavailable: campaign.Unavailable(s.store), RolledBack: s.store.RolledBackBuilds, Events: s.Events, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, RequireManifest: cfg.RequireManifest, Floors: s.store,
@@ -405,10 +406,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// Serve returns when ctx ends, or with the error of a part that ended before. The
-// server is closed then, unless another process took its database over: what
-// belongs to that one now is better left alone, and the end of this process closes
-// connections best.
+// Serve returns when ctx ends, or with the error of a part that ended earlier. It closes
+// the server first, unless another process has taken over the database: then the database
+// belongs to that process, and the end of this process closes its connections.
 func (s *Server) Serve(ctx context.Context) error {
 	err := s.stages.wait(ctx)
 	if taken, ok := errors.AsType[*lease.TakenError](err); ok {
@@ -428,19 +428,19 @@ func (s *Server) Close() {
 	s.stages.stop()
 }
 
-// HTTPAddr is where the console, REST and the device endpoints listen.
+// HTTPAddr returns the listen address of the console, REST and the device endpoints.
 func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
 
-// MQTTAddr is where the broker listens without TLS.
+// MQTTAddr returns the listen address of the broker without TLS.
 func (s *Server) MQTTAddr() net.Addr { return s.broker.Addr() }
 
-// MQTTSAddr is where the broker listens with TLS; nil if it does not.
+// MQTTSAddr returns the listen address of the broker with TLS; nil without TLS.
 func (s *Server) MQTTSAddr() net.Addr { return s.broker.TLSAddr() }
 
-// AdminAddr is where metrics and profiles are served.
+// AdminAddr returns the listen address of metrics and profiles.
 func (s *Server) AdminAddr() net.Addr { return s.adminListener.Addr() }
 
-// URL is where this machine reaches the HTTP address.
+// URL returns the HTTP address for clients on this machine.
 func (s *Server) URL() string {
 	addr := s.HTTPAddr().(*net.TCPAddr)
 	if addr.IP.IsUnspecified() {
@@ -463,7 +463,7 @@ func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
 	return ln, nil
 }
 
-// tryAddrs reports which address cannot be had. The broker opens its own later.
+// tryAddrs returns an error if an address cannot be used. The broker opens its own later.
 func tryAddrs(ctx context.Context, byFlag map[string]string) error {
 	for flag, addr := range byFlag {
 		if addr == "" {
@@ -478,7 +478,7 @@ func tryAddrs(ctx context.Context, byFlag map[string]string) error {
 	return nil
 }
 
-// closeOldCalls closes what a process that died left open.
+// closeOldCalls ends the calls that a process left open when it died.
 func (s *Server) closeOldCalls(ctx context.Context) error {
 	canceled, unknown, err := s.store.RecoverCalls(ctx)
 	if err != nil {
@@ -490,7 +490,7 @@ func (s *Server) closeOldCalls(ctx context.Context) error {
 	return nil
 }
 
-// firstOperator makes the operator admin if no operator exists.
+// firstOperator creates the operator admin if no operator exists.
 func (s *Server) firstOperator(ctx context.Context) error {
 	operators, err := s.store.Operators(ctx)
 	if err != nil || len(operators) > 0 {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// stages are the parts of the server in the order in which they start. They stop
-// in the opposite order, each before the next: what a part needs outlives it.
+// stages are the parts of the server in the order in which they start. They stop in the
+// opposite order, so each part stops before the parts that it needs.
 type stages struct {
 	log   *slog.Logger
 	parts []stage
@@ -18,7 +18,7 @@ type stages struct {
 
 type stage struct {
 	name  string
-	start func(ctx context.Context) (stop func()) // nil once it was called
+	start func(ctx context.Context) (stop func()) // nil after the call
 	stop  func()
 }
 
@@ -36,15 +36,15 @@ func (s *stages) run(name string, run func(context.Context) error) {
 	s.onStop(name, s.launch(context.Background(), name, run))
 }
 
-// add registers a part that [stages.start] starts: until then the parts that it needs,
-// and those that need it, are put together.
+// add registers a part that [stages.start] starts later, after all parts have been
+// constructed and connected.
 func (s *stages) add(name string, run func(context.Context) error) {
 	s.parts = append(s.parts, stage{name: name, start: func(ctx context.Context) func() {
 		return s.launch(ctx, name, run)
 	}})
 }
 
-// start starts the parts that were added, in their order.
+// start starts the added parts, in their order.
 func (s *stages) start() {
 	for i := range s.parts {
 		if p := &s.parts[i]; p.start != nil {
@@ -71,7 +71,7 @@ func (s *stages) launch(ctx context.Context, name string, run func(context.Conte
 	}
 }
 
-// onStop registers what ends a part that has been started otherwise.
+// onStop registers the function that ends a part that was started in another way.
 func (s *stages) onStop(name string, stop func()) {
 	s.parts = append(s.parts, stage{name: name, stop: stop})
 }
@@ -83,7 +83,7 @@ func (s *stages) fail(err error) {
 	}
 }
 
-// wait returns when ctx ends, or with the error of a part that died.
+// wait returns when ctx ends, or with the error of a part that failed.
 func (s *stages) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -93,8 +93,9 @@ func (s *stages) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends all parts, the latest first. One that takes too long is left behind. A part
-// that never started runs with a context that has ended, to close what it has open.
+// stop ends all parts, the latest first. It does not wait for a part that takes too long.
+// A part that never started runs with a context that has ended, to close its open
+// resources.
 func (s *stages) stop() {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()

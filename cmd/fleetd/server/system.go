@@ -20,14 +20,14 @@ import (
 //go:embed licences.tsv
 var licences string
 
-// Bounds of a report: how long the database may take, and how long an answer is
-// good for, so that pages that are loaded again and again cost nothing.
+// Limits of a report: how long the database may take, and how long a report is
+// cached, so frequent reloads of a page cost nothing.
 const (
 	reportTimeout = 5 * time.Second
 	reportFresh   = 5 * time.Second
 )
 
-// A systemReporter says how this server runs.
+// A systemReporter reports the state of this server.
 type systemReporter struct {
 	server  *Server
 	cert    *certificate // nil without TLS
@@ -83,8 +83,8 @@ func (r *systemReporter) read(ctx context.Context) (v system.Report, err error) 
 	return v, nil
 }
 
-// parts lists the modules that are linked, and what the console ships. It also
-// sets the commit that was built.
+// parts lists the linked modules, and the libraries of the console. It also
+// sets the commit of the build.
 func parts(v *system.Report) (all []system.Part) {
 	known := make(map[string]string) // licences of modules
 	for line := range strings.Lines(licences) {

@@ -21,7 +21,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// openUpstreams reads the voice servers: those on record, and behind them the one
+// openUpstreams reads the voice servers: those on record, and after them the one
 // that the command line names.
 func (s *Server) openUpstreams(ctx context.Context, sealer upstream.Sealer) error {
 	s.voiceWanted = make(chan struct{}, 1)
@@ -54,7 +54,7 @@ func (s *Server) openUpstreams(ctx context.Context, sealer upstream.Sealer) erro
 	return nil
 }
 
-// upstreamLink is what the relay knows of voice servers. There may be none yet.
+// upstreamLink gives the relay access to the voice servers. There may be none yet.
 type upstreamLink struct{ *Server }
 
 func (l upstreamLink) UpstreamHealth(id uuid.UUID, changed time.Time) upstream.Health {
@@ -74,7 +74,7 @@ func (l upstreamLink) CheckUpstream(ctx context.Context, c upstream.Choice) upst
 	return voice.Check(ctx, l.voiceUpstream(c), checkUpstreamTimeout)
 }
 
-// voicePolls shows boot polls to voice servers.
+// voicePolls passes boot polls to voice servers.
 type voicePolls struct{ accounts *voice.Accounts }
 
 func (v voicePolls) Polled(p enrolment.BootPoll) {
@@ -87,11 +87,11 @@ func (v voicePolls) Code(id fleet.DeviceID) *enrolment.Activation {
 	if !ok {
 		return nil
 	}
-	// The challenge makes the device ask whether it was activated.
+	// The challenge makes the device request whether it was activated.
 	return &enrolment.Activation{Code: code, Message: message, Challenge: "voice"}
 }
 
-// voiceUpstream is a voice server as the relay wants it.
+// voiceUpstream converts a voice server for the relay.
 func (s *Server) voiceUpstream(c upstream.Choice) voice.Upstream {
 	if c.Kind == upstream.OTA {
 		return s.accounts.Of(c)
@@ -107,8 +107,8 @@ func (s *Server) voiceUpstream(c upstream.Choice) voice.Upstream {
 	return u
 }
 
-// startVoice starts the relay of conversations once there is a voice server: its
-// port is opened only then.
+// startVoice starts the relay of conversations once there is a voice server: only
+// then it opens its port.
 func (s *Server) startVoice(ctx context.Context) error {
 	if open, err := s.store.RecoverConversations(ctx, time.Now().UTC()); err != nil {
 		return err
@@ -143,8 +143,8 @@ func (s *Server) startVoice(ctx context.Context) error {
 	return nil
 }
 
-// announcedConversations has pages read the record of a conversation when it is
-// stored.
+// announcedConversations notifies pages when the record of a conversation is
+// stored, so they read it.
 type announcedConversations struct {
 	*postgres.Store
 	events *fleet.Events
@@ -182,8 +182,8 @@ func (s *Server) chooseUpstream(ctx context.Context, id fleet.DeviceID) (voice.U
 	return s.voiceUpstream(c), true
 }
 
-// A voiceExplainer has pictures that a voice server's model asked for explained by
-// that server, and those of others by the one that is configured.
+// A voiceExplainer sends a picture to the voice server whose model requested it,
+// and all other pictures to the configured vision service.
 type voiceExplainer struct {
 	server *Server
 	other  device.Explainer // nil without one
@@ -201,7 +201,7 @@ func (e voiceExplainer) Explain(ctx context.Context, p picture.Photo, clientID s
 	return e.other.Explain(ctx, p, clientID)
 }
 
-// brokerVoice shows the relay to the broker, which starts before it.
+// brokerVoice gives the broker access to the relay, which starts later.
 type brokerVoice struct{ *Server }
 
 func (v brokerVoice) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
@@ -211,8 +211,8 @@ func (v brokerVoice) Begin(d broker.VoiceDevice, hello []byte) broker.Conversati
 	return nil
 }
 
-// VoiceAddr is where the audio of conversations is received; nil without a voice
-// server.
+// VoiceAddr returns the listen address for the audio of conversations; nil without
+// a voice server.
 func (s *Server) VoiceAddr() net.Addr {
 	if relay := s.voice.Load(); relay != nil {
 		return relay.Addr()
@@ -220,10 +220,10 @@ func (s *Server) VoiceAddr() net.Addr {
 	return nil
 }
 
-// defaultVoiceUDPAddr is where audio of devices is received.
+// defaultVoiceUDPAddr is the default listen address for devices' audio.
 const defaultVoiceUDPAddr = ":8884"
 
-// voiceTexts are the texts that devices show, and models say, in one language.
+// voiceTexts are the texts in one language that devices show and models speak.
 type voiceTexts i18n.Lang
 
 func (l voiceTexts) Ended(how fleet.ConversationEnd) (title, text string) {
@@ -247,13 +247,13 @@ func (l voiceTexts) Error(err error) string {
 	return i18n.Text(i18n.Lang(l), "voice.failed")
 }
 
-// voiceMetrics shows the relay's numbers, all from one reading.
+// voiceMetrics exports the relay's numbers, all from one reading.
 type voiceMetrics struct {
 	relay     *voice.Relay
 	upstreams *upstream.Service
 }
 
-// A voiceMetric is one number of the relay under the name it is shown by.
+// A voiceMetric is one number of the relay with its name as a metric.
 type voiceMetric struct {
 	desc *prometheus.Desc
 	read func(*voice.Stats) int64
@@ -272,7 +272,7 @@ var (
 		"From a device's hello to that of the voice server.", nil, nil)
 )
 
-// Each voice server of the table has these. Names may be given twice, ids not.
+// Each voice server has these. Names may repeat, ids may not.
 var (
 	upstreamLabels   = []string{"upstream", "id"}
 	upstreamOpenDesc = prometheus.NewDesc("fleetd_voice_upstream_conversations",
@@ -357,8 +357,7 @@ func (v voiceMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// checkVoice holds the addresses of conversations to what works. Port 0 is known
-// later.
+// checkVoice checks the addresses of conversations. Port 0 is resolved later.
 func (c *Config) checkVoice() error {
 	if c.VoiceUpstream != "" {
 		if err := (&voice.Upstream{URL: c.VoiceUpstream}).Check(); err != nil {
@@ -367,7 +366,7 @@ func (c *Config) checkVoice() error {
 	}
 	_, port, err := net.SplitHostPort(c.VoiceUDPAddr)
 	if n, badPort := strconv.Atoi(port); err != nil || badPort != nil || n < 0 || n > 65535 {
-		return errors.New("--voice-udp-addr " + strconv.Quote(c.VoiceUDPAddr) + " is no address; write host:port or :port")
+		return errors.New("--voice-udp-addr " + strconv.Quote(c.VoiceUDPAddr) + " is not an address; write host:port or :port")
 	}
 	if c.VoiceUDPEndpoint == "" {
 		c.VoiceUDPEndpoint = net.JoinHostPort(c.publicHostname(), port)
@@ -378,7 +377,7 @@ func (c *Config) checkVoice() error {
 			" is no address for devices; write host:port")
 	}
 	if c.VoiceLanguage != string(i18n.English) && c.VoiceLanguage != string(i18n.Chinese) {
-		return errors.New("--voice-language " + strconv.Quote(c.VoiceLanguage) + " is not known: write en or zh-CN")
+		return errors.New("unknown --voice-language " + strconv.Quote(c.VoiceLanguage) + "; use en or zh-CN")
 	}
 	return nil
 }
