@@ -14,13 +14,14 @@ import (
 	"fleetd/broker/sim"
 )
 
-// A plan that names a name, a release and a filter is the same plan whether it
-// is made in the console, over REST or by a command.
+// A plan with a name, a release and a filter is the same plan whether it is made in the console,
+// over REST or by a command.
 func TestCampaignDefaultsAreOneSet(t *testing.T) {
 	t.Parallel()
 	const board = "bread-compact-wifi"
 	d := newDaemon(t, "--admin-password", consolePassword)
-	// One device: which of several is the canary depends on the campaign's id, and so does the digest.
+	// One device: the choice of the canary among several depends on the campaign's id, and so does
+	// the digest.
 	d.simulate(sim.Options{Devices: 1, Boards: []string{board}, Seed: 11, TimeScale: 0.05,
 		BootDelay: 200 * time.Millisecond})
 	d.listed(1)
@@ -61,7 +62,7 @@ func TestCampaignDefaultsAreOneSet(t *testing.T) {
 	}
 }
 
-// planned sends the wizard's form and returns the id of the campaign it makes.
+// planned sends the wizard's form and returns the id of the new campaign.
 func (d *daemon) planned(browser *http.Client, form url.Values) string {
 	d.t.Helper()
 	resp, err := browser.PostForm("http://"+d.http+"/campaigns", form)
@@ -69,14 +70,14 @@ func (d *daemon) planned(browser *http.Client, form url.Values) string {
 		d.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	id := path.Base(resp.Request.URL.Path) // of the page that it leads to
+	id := path.Base(resp.Request.URL.Path) // of the page to which it redirects
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || id == "campaigns" {
 		d.t.Fatalf("POST /campaigns: %s\n%s", resp.Status, body)
 	}
 	return id
 }
 
-// chinese is a page as a Chinese browser asks for it.
+// chinese returns a page as a Chinese browser requests it.
 func (d *daemon) chinese(browser *http.Client, address string) []byte {
 	d.t.Helper()
 	req, err := http.NewRequest("GET", "http://"+d.http+address, nil)
@@ -96,8 +97,8 @@ func (d *daemon) chinese(browser *http.Client, address string) []byte {
 	return page
 }
 
-// formFields are the fields that a browser would send of the page's form that
-// has the named one.
+// formFields returns the fields that a browser would send for the form that contains the named
+// field.
 func formFields(t *testing.T, page []byte, having string) url.Values {
 	t.Helper()
 	root, err := html.Parse(bytes.NewReader(page))
@@ -142,7 +143,7 @@ func sentFields(form *html.Node) url.Values {
 	return fields
 }
 
-// selected is the value of the chosen option, the first if none is.
+// selected returns the value of the selected option, the first one by default.
 func selected(list *html.Node) string {
 	var first *string
 	for n := range list.Descendants() {

@@ -17,7 +17,7 @@ import (
 	"fleetd/broker/sim"
 )
 
-// exits runs a command that is to fail and returns its exit code and words.
+// exits runs a command that must fail and returns its exit code and output.
 func (d *daemon) exits(args ...string) (int, string) {
 	d.t.Helper()
 	cmd := d.command(args...)
@@ -49,7 +49,7 @@ func writeImage(t *testing.T, board, version string) string {
 	return file
 }
 
-// From a file to devices that run it, with nothing but commands.
+// Commands alone bring an image from a file to devices that run it.
 func TestCampaignByCommand(t *testing.T) {
 	t.Parallel()
 	const board = "bread-compact-wifi"
@@ -91,8 +91,8 @@ func TestCampaignByCommand(t *testing.T) {
 	d.commandsThatFail(id, image)
 }
 
-// commandsOnATerminal looks at what commands print for a person: the columns of
-// a heading, and one line of the table.
+// commandsOnATerminal checks the output of commands on a terminal: the columns
+// of a heading, and one row of the table.
 func (d *daemon) commandsOnATerminal(campaign, image, release string) {
 	d.t.Helper()
 	device := d.listed(3)[0].ID

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Dependencies point to fleet. A rule names what a package must not lean on,
-// and why.
+// Dependencies point to fleet. Each rule names a package that another must not
+// depend on, and the reason.
 var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet", "fleetd/broker", "the domain states what it needs as fleet.Link"},
 	{"fleetd/fleet", "fleetd/fleet/postgres", "the domain states what it needs as store interfaces"},
@@ -173,8 +173,8 @@ func TestDependenciesPointToFleet(t *testing.T) {
 	}
 }
 
-// What the server connects to on somebody's word is judged by fleet/outbound. A
-// file that dials otherwise says here why.
+// fleet/outbound checks the connections that the server makes on request. Each
+// file that dials without it is listed here with the reason.
 var dialsOtherwise = map[string]string{
 	"fleet/outbound/outbound.go":    "it is the guard",
 	"fleet/mail/mail.go":            "the mail server is named at the start, by who can start any program",

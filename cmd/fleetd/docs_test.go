@@ -16,7 +16,7 @@ import (
 // repository is the root of the module, as seen from this package's tests.
 const repository = "../.."
 
-// A goPackage is what "go list" says about a package of the module.
+// A goPackage is the description of a package by "go list".
 type goPackage struct {
 	ImportPath, Name, Dir string
 	GoFiles               []string
@@ -43,7 +43,8 @@ func goPackages(t *testing.T) (all []goPackage) {
 	return all
 }
 
-// A package says what it is for in the file where one looks first.
+// Every package has a comment of at least three lines in the file where readers
+// look first.
 func TestPackageComments(t *testing.T) {
 	const least = 3 // lines
 	for _, p := range goPackages(t) {
@@ -55,7 +56,7 @@ func TestPackageComments(t *testing.T) {
 				t.Fatal(err)
 			}
 			if f.Doc == nil || !strings.HasPrefix(f.Doc.Text(), "Package ") && !strings.HasPrefix(f.Doc.Text(), "Command ") {
-				continue // a generator's mark is no package comment
+				continue // the mark of a generator is not a package comment
 			}
 			if name != "doc.go" && name != p.Name+".go" && name != filepath.Base(p.Dir)+".go" {
 				t.Errorf("%s: the package comment is in %s, want it in doc.go or %s.go", p.ImportPath, name, p.Name)
@@ -69,7 +70,7 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// CONTRIBUTING.md has each package in its table, and no other.
+// CONTRIBUTING.md lists every package in its table, and nothing else.
 func TestContributingListsPackages(t *testing.T) {
 	text := readDoc(t, "CONTRIBUTING.md")
 	listed := map[string]bool{}
@@ -99,8 +100,8 @@ func TestContributingListsPackages(t *testing.T) {
 // A link of docs/architecture.md that names something in a Go file.
 var codeLink = regexp.MustCompile("\\[`([^`\\]]+)`\\]\\(([^)]+)\\)")
 
-// What docs/architecture.md links to exists, and the file has what the link names:
-// a function, a type, or a method as Type.Method.
+// Links of docs/architecture.md lead to files that exist and that declare the named
+// function, type, or method (as Type.Method).
 func TestArchitectureLinks(t *testing.T) {
 	const doc = "docs/architecture.md"
 	text := readDoc(t, doc)
@@ -135,7 +136,7 @@ func TestSecurityPromises(t *testing.T) {
 		t.Fatal("docs/security.md does not say what is not promised")
 	}
 	rows := 0
-	held := false // in a table of promises
+	held := false // inside a table of promises
 	for line := range strings.Lines(promises) {
 		switch {
 		case !strings.HasPrefix(line, "|"):
@@ -161,7 +162,7 @@ func TestSecurityPromises(t *testing.T) {
 	}
 }
 
-// Links between our documents lead to files that exist.
+// Links between the documents lead to files that exist.
 func TestDocumentLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
 	docs, err := filepath.Glob(repository + "/docs/*.md")
@@ -185,7 +186,8 @@ func TestDocumentLinks(t *testing.T) {
 	}
 }
 
-// declared are the names that a Go file declares; nothing if there is no such file.
+// declared returns the names that a Go file declares; none if there is no such
+// file.
 func declared(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet"
 )
 
-// TestTwoBoardsWithOneMAC has two boards with the same address on the air. The
-// first is connected; the second polls under the same Device-Id.
+// TestTwoBoardsWithOneMAC runs two boards with the same address. The first is
+// connected; the second polls under the same Device-Id.
 func TestTwoBoardsWithOneMAC(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -84,7 +84,7 @@ func TestTwoBoardsWithOneMAC(t *testing.T) {
 		t.Errorf("after it was resolved there is %+v", v.Conflict)
 	}
 	d.eventually("the kept board connected", first.Connected)
-	time.Sleep(5 * time.Second) // the other goes on polling, and the first answers
+	time.Sleep(5 * time.Second) // the second goes on polling, and the first answers
 	if c := look().Conflict; c != nil || second.Connected() {
 		t.Errorf("the refused board makes a conflict %+v, connected %t", c, second.Connected())
 	}

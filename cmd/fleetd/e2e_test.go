@@ -28,7 +28,7 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// The test binary runs as fleetd where a test needs a process to kill.
+// The test binary runs as fleetd if a test needs a process to kill.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
 func TestMain(m *testing.M) {
@@ -83,7 +83,7 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// An output is what a process prints, which a test may read meanwhile.
+// An output is the output of a process, which a test may read at the same time.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -121,7 +121,7 @@ func (d *daemon) start(flags ...string) {
 	})
 }
 
-// stop ends the process as Ctrl-C does and checks that it ends well.
+// stop ends the process as Ctrl-C does and checks its exit.
 func (d *daemon) stop() {
 	if d.cmd.ProcessState != nil {
 		return
@@ -138,8 +138,7 @@ func (d *daemon) kill() {
 	_ = d.cmd.Wait()
 }
 
-// slowWrites makes the database take its time for writes of the tables, so that a kill
-// meets what waits to be stored.
+// slowWrites slows down writes to the tables, so a kill hits data that is not stored yet.
 func (d *daemon) slowWrites(tables ...string) {
 	d.t.Helper()
 	url, _, err := embedded.Join(filepath.Join(d.dir, "data"))
@@ -246,14 +245,14 @@ type list[T any] struct {
 	NextCursor string `json:"next_cursor"`
 }
 
-// A deviceView is what tests look at of a device.
+// A deviceView has the fields of a device that tests read.
 type deviceView struct {
 	ID, Version, Slot, Presence string
 	ELF                         string `json:"elf_sha256"`
 	ToolsCount                  int    `json:"tools_count"`
 }
 
-// register is every device on record, by id.
+// register returns every device on record, by id.
 func (d *daemon) register() map[string]deviceView {
 	d.t.Helper()
 	all := map[string]deviceView{}
@@ -323,8 +322,8 @@ func TestClientCommands(t *testing.T) {
 	}
 }
 
-// A board that is asked to set up its Wi-Fi goes without an answer; its going
-// is the outcome, and it is back when a person has been there.
+// A board that enters its Wi-Fi setup leaves without an answer. Its departure is the
+// outcome, and it returns after a person has configured it.
 func TestReconfigureWiFi(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -358,9 +357,8 @@ func TestReconfigureWiFi(t *testing.T) {
 	}
 }
 
-// A kill -9 in the middle of a fan-out loses nothing: what waited is canceled,
-// what was sent is unknown, the fan-out goes on, and no device gets the call
-// twice.
+// A kill -9 during a fan-out loses nothing: unsent calls are canceled, sent ones are
+// unknown, the fan-out goes on, and no device gets the call twice.
 func TestKillNineInAFanOut(t *testing.T) {
 	t.Parallel()
 	states := restartInAFanOut(t, (*daemon).kill)
@@ -374,8 +372,8 @@ func TestRestartInAFanOut(t *testing.T) {
 	restartInAFanOut(t, (*daemon).stop)
 }
 
-// restartInAFanOut ends fleetd in the middle of a fan-out and starts it again.
-// The devices take seconds to come back: none of them is called offline.
+// restartInAFanOut ends fleetd during a fan-out and starts it again. The devices need
+// seconds to return: none of them counts as offline.
 func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	t.Helper()
 	const devices = 40
@@ -391,7 +389,7 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	const volumeTool = "self.audio_speaker.set_volume"
 	d.rest("POST", "/fanouts", map[string]any{"q": "presence:online", "tool": volumeTool,
 		"arguments": map[string]any{"volume": 5}, "max_in_flight": 8}, &fanout)
-	// One device gets further calls, so that some wait in its line.
+	// One device gets further calls, so some wait in its line.
 	for range 4 {
 		d.async(audience[0].ID)
 	}
@@ -419,7 +417,7 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 		if c.State == "pending" || c.State == "sent" {
 			open++
 		}
-		if c.State == "offline" && c.Tool == volumeTool { // a further call may have its turn when the connections end
+		if c.State == "offline" && c.Tool == volumeTool { // a further call may be next when the connections end
 			offline++
 		}
 	}
@@ -445,7 +443,7 @@ func restartInAFanOut(t *testing.T, end func(*daemon)) map[string]int {
 	return states
 }
 
-// async makes a call that is not waited for.
+// async starts a call without waiting for it.
 func (d *daemon) async(device string) {
 	d.t.Helper()
 	req, _ := http.NewRequest("POST", "http://"+d.http+"/api/v1/devices/"+device+"/calls",

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A deploymentJSON is what REST says of a unit's part in a campaign.
+// A deploymentJSON is REST's JSON of a unit's deployment.
 type deploymentJSON struct {
 	State, Reason string
 	Class         string `json:"failure_class"`
@@ -50,8 +50,8 @@ var finalStates = map[string]bool{"succeeded": true, "failed": true, "timed_out"
 	"unhealthy":   true, "rejected": true, "skipped": true, "canceled": true, "expired": true, "aborted": true,
 	"removed": true}
 
-// verdict waits for what a campaign makes of a unit. The second attempt comes a
-// minute after the first.
+// verdict waits for the outcome of a unit's deployment. The second attempt comes a minute after
+// the first.
 func (d *daemon) verdict(campaign string, u *unit) (v deploymentJSON) {
 	d.t.Helper()
 	d.within(5*time.Minute, "judged: "+u.id, func() bool {
@@ -92,7 +92,7 @@ func unitUpgrades(t *testing.T, d *daemon) {
 	}
 }
 
-// A unit that takes signed images only says no in its own words, and runs on.
+// A unit that accepts only signed images refuses with its own message, and keeps running.
 func unitTakesSignedImages(t *testing.T, d *daemon) {
 	ours, public := signingKeys(t, d)
 	theirs, _ := signingKeys(t, d)
@@ -111,7 +111,7 @@ func unitTakesSignedImages(t *testing.T, d *daemon) {
 	for _, tt := range tests {
 		file := buildImage(t, tt.version, "")
 		if tt.key != "" {
-			d.run("image", "sign", file, "--key", tt.key) // its manifest goes up with it
+			d.run("image", "sign", file, "--key", tt.key) // its manifest is uploaded with it
 		}
 		v := d.verdict(d.campaign("signed "+tt.version, "signed", file), u)
 		if v.State != tt.state || !strings.Contains(v.Reason, tt.reason) || tt.reason != "" && !strings.HasPrefix(v.Reason,
@@ -126,7 +126,8 @@ func unitTakesSignedImages(t *testing.T, d *daemon) {
 	}
 }
 
-// signingKeys are a pair as "fleetd image key" makes it, and the public half as a unit takes it.
+// signingKeys creates a pair with "fleetd image key", and returns the public key in the form
+// that a unit accepts.
 func signingKeys(t *testing.T, d *daemon) (private, public string) {
 	t.Helper()
 	private = filepath.Join(t.TempDir(), "release.pem")
@@ -176,8 +177,8 @@ func (d *daemon) job(u *unit, state string) jobJSON {
 	return jobs.Items[0]
 }
 
-// cuts are the steps of an upgrade that change what is on the flash. Up to the
-// last byte the old image is what boots, and from the switch on the new one.
+// cuts are the steps of an upgrade that change the flash. Until the last byte the old image
+// boots; after the switch the new one does.
 var cuts = []struct {
 	step, build, state string
 	attempts           int
@@ -188,8 +189,8 @@ var cuts = []struct {
 	{"update.invalid", `{"selftest":"fail"}`, "rolled_back", 1},
 }
 
-// At each step the power goes, and comes back. A cut before the switch costs an
-// attempt, one after it nothing; a build that fails its test does not stay.
+// The power fails at each step, and returns. A cut before the switch costs an attempt, a later
+// one costs nothing; a build that fails its test does not stay.
 func unitLosesPower(t *testing.T, d *daemon) {
 	units, campaigns := make([]*unit, len(cuts)), map[string]string{}
 	for i, cut := range cuts {

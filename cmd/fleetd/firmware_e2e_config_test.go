@@ -93,8 +93,8 @@ func (d *daemon) config(u *unit) (c configJSON) {
 	return c
 }
 
-// A configuration is on trial at first. A unit that loses its broker, and then
-// its power, comes back with the values before, and says so.
+// A new configuration is on trial. A unit that loses its broker, and then its
+// power, returns with the earlier values, and reports that.
 func unitIsConfigured(t *testing.T, d *daemon) {
 	line := newCable(t, d.mqtt)
 	u := newUnit(t, d, 6, "--broker", line.listener.Addr().String())

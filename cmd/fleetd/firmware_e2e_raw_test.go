@@ -12,8 +12,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// A rawBroker is a broker that lets anybody say anything: what a device faces
-// that fleetd does not stand in front of.
+// A rawBroker is a broker that passes on any message: a device may meet one if
+// fleetd is not in between.
 type rawBroker struct {
 	t      *testing.T
 	addr   string
@@ -61,7 +61,8 @@ func newRawBroker(t *testing.T) *rawBroker {
 	return b
 }
 
-// device is the only client that came over the network, once it is there.
+// device returns the only client that connected over the network, once it is
+// there.
 func (b *rawBroker) device(d *daemon) (c *mqtt.Client) {
 	b.t.Helper()
 	d.eventually("connected to the raw broker", func() bool {
@@ -104,8 +105,8 @@ func (b *rawBroker) ask(c *mqtt.Client, id int, wire string) (answer struct {
 	}
 }
 
-// Whoever speaks to the device past fleetd is no operator: the device itself
-// keeps its tools for people from models.
+// A client that reaches the device without fleetd is not an operator: the
+// device itself keeps its tools for people from models.
 func unitGuardsItself(t *testing.T, d *daemon) {
 	b := newRawBroker(t)
 	u := newUnit(t, d, 5, "--broker", b.addr)

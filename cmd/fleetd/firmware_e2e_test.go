@@ -30,7 +30,7 @@ import (
 
 const consolePassword = "correct horse battery"
 
-// newUnitDaemon is a fleetd that asks for claim codes.
+// newUnitDaemon starts a fleetd that requires claim codes.
 func newUnitDaemon(t *testing.T, flags ...string) *daemon {
 	t.Helper()
 	virtualPrograms(t)
@@ -77,9 +77,9 @@ func (d *daemon) call(u *unit, tool string, args any) (c callJSON, text string) 
 	return c, text
 }
 
-// TestFirmware is the included firmware with a real fleetd: processes, sockets,
-// flash in files, PostgreSQL. Units share the server and not much more, so that
-// what one waits for another uses.
+// TestFirmware runs the included firmware with a real fleetd: processes, sockets, flash
+// in files, PostgreSQL. Units share little more than the server, so one can run while
+// another waits.
 func TestFirmware(t *testing.T) {
 	d := newUnitDaemon(t)
 	t.Run("units", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestFirmware(t *testing.T) {
 	})
 }
 
-// in is the same daemon for a part of a test.
+// in returns the same daemon for a part of a test.
 func (d *daemon) in(t *testing.T) *daemon {
 	part := *d
 	part.t = t
@@ -115,7 +115,7 @@ func unitJoins(t *testing.T, d *daemon) {
 	t.Run("a core dump is fetched", func(t *testing.T) { unitCoreDump(t, d.in(t), u) })
 }
 
-// The tools that stock firmware has too, and some that only this one has.
+// The tools that stock firmware also has, and some that only this firmware has.
 func unitTools(t *testing.T, d *daemon, u *unit) {
 	want := map[string]string{
 		"self.get_device_status": "model", "self.audio_speaker.set_volume": "model", "self.screen.set_brightness": "model",
@@ -200,7 +200,7 @@ func unitTakesPhotos(t *testing.T, d *daemon) {
 	}
 }
 
-// signedIn is a browser with a session of the first operator.
+// signedIn returns a browser with a session of the first operator.
 func signedIn(t *testing.T, d *daemon) *http.Client {
 	t.Helper()
 	jar, _ := cookiejar.New(nil)
@@ -272,8 +272,8 @@ func unitCoreDump(t *testing.T, d *daemon, u *unit) {
 	d.online(u)
 }
 
-// TestFirmwareKeyAtConnect: who has read the unit's credentials, and even its CONNECT,
-// is turned away; the unit's key is what is missing.
+// TestFirmwareKeyAtConnect: a client that has read the unit's credentials, and even its
+// CONNECT, is refused, because it lacks the unit's key.
 func TestFirmwareKeyAtConnect(t *testing.T) {
 	t.Parallel()
 	d := newUnitDaemon(t, "--enrolment", "open")
@@ -328,7 +328,7 @@ func TestFirmwareKeyAtConnect(t *testing.T) {
 	}
 	turnedAway(password, "device_key_missing")
 	turnedAway(sign(other, time.Now()), "device_key_wrong")
-	d.online(u) // and stays so
+	d.online(u) // and stays online
 	u.cutPower()
 	turnedAway(password, "")
 	good := sign(own, time.Now())
@@ -340,8 +340,8 @@ func TestFirmwareKeyAtConnect(t *testing.T) {
 	d.online(u)
 }
 
-// TestFirmwareKey: a unit proves its key. Another that knows its Client-Id gets nothing,
-// also while the unit is off, and the unit comes back with its own credentials.
+// TestFirmwareKey: a unit proves its key. Another unit with the same Client-Id gets
+// nothing, even while the first is off, and the first returns with its own credentials.
 func TestFirmwareKey(t *testing.T) {
 	t.Parallel()
 	d := newUnitDaemon(t, "--enrolment", "open")

@@ -27,7 +27,7 @@ type unit struct {
 	ended   chan error
 }
 
-// virtualPrograms are the firmware's programs, or the end of the test.
+// virtualPrograms returns the paths of the firmware's programs, or ends the test.
 func virtualPrograms(t *testing.T) (vdevice, mkimage string) {
 	t.Helper()
 	vdevice, mkimage = os.Getenv("FLEETD_VDEVICE"), os.Getenv("FLEETD_MKIMAGE")
@@ -37,7 +37,7 @@ func virtualPrograms(t *testing.T) (vdevice, mkimage string) {
 	return vdevice, mkimage
 }
 
-// newUnit makes the nth unit of a test, not running yet, with waits that suit a test.
+// newUnit creates the nth unit of a test, not running yet, with timeouts for tests.
 func newUnit(t *testing.T, d *daemon, n int, args ...string) *unit {
 	t.Helper()
 	virtualPrograms(t)
@@ -55,7 +55,7 @@ func colons(id string) string {
 	return strings.Join(regexp.MustCompile("..").FindAllString(id, -1), ":")
 }
 
-// start powers the unit on; faults are those of this time only.
+// start powers the unit on, with faults for this run only.
 func (u *unit) start(faults ...string) {
 	u.t.Helper()
 	vdevice, _ := virtualPrograms(u.t)
@@ -88,7 +88,7 @@ func (u *unit) start(faults ...string) {
 	u.process = cmd.Process
 }
 
-// cutPower ends the process as nothing that runs on the unit can foresee.
+// cutPower kills the process, without a warning to the unit.
 func (u *unit) cutPower() {
 	_ = u.process.Kill()
 	<-u.ended
@@ -106,7 +106,7 @@ func (u *unit) died(within time.Duration) bool {
 	}
 }
 
-// cleanUp stops the unit and looks at what the sanitizers found in it.
+// cleanUp stops the unit and checks what the sanitizers found in it.
 func (u *unit) cleanUp() {
 	if u.process != nil {
 		_ = u.process.Signal(syscall.SIGTERM)
@@ -134,7 +134,7 @@ func (u *unit) said() string {
 	return string(data)
 }
 
-// reads waits until the unit's log has what matches, and returns the last group.
+// reads waits until the unit's log matches, and returns the last group.
 func (u *unit) reads(d *daemon, pattern string) (group string) {
 	u.t.Helper()
 	re := regexp.MustCompile(pattern)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A board that was let in is on record, whenever fleetd is killed: it is in the list, and
-// connects with what it was given.
+// If a board has joined, a kill of fleetd at any moment does not lose it: it is in the
+// list, and connects with its credentials.
 func TestBoardsThatJoinOutliveAKill(t *testing.T) {
 	d := newDaemon(t)
 	const boards, kills = 300, 2
@@ -34,8 +34,8 @@ func TestBoardsThatJoinOutliveAKill(t *testing.T) {
 	}
 }
 
-// joinUntilKilled has boards join at once, kills fleetd when a third of them are in, and
-// returns those that were given credentials.
+// joinUntilKilled lets boards join at the same time, kills fleetd when a third of them
+// have joined, and returns the boards that got credentials.
 func (d *daemon) joinUntilKilled(round, boards int) map[string]credential {
 	var mu sync.Mutex
 	given := map[string]credential{}
@@ -49,7 +49,7 @@ func (d *daemon) joinUntilKilled(round, boards int) map[string]credential {
 			id := fmt.Sprintf("02:00:00:00:%02x:%02x", round*2+i/256, i%256)
 			a, err := d.poll(id, boardClientID)
 			if err != nil || a.MQTT.Password == "" {
-				return // the kill was faster
+				return // the kill came first
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -55,16 +55,16 @@ type credential struct {
 	Topic    string `json:"publish_topic"`
 }
 
-// boardClientID is the Client-Id of boards that a test plays itself.
+// boardClientID is the Client-Id of boards that a test simulates.
 const boardClientID = "5f0c0f4e-6f0a-4c7e-9d0e-2d6f1f7a9b10"
 
-// An otaAnswer is what tests look at of the answer to a boot poll.
+// An otaAnswer has the fields of the answer to a boot poll that tests read.
 type otaAnswer struct {
 	MQTT credential
 	Key  struct{ Challenge string } `json:"device_key"`
 }
 
-// poll polls as a device that starts does. It fails if fleetd is killed.
+// poll sends the boot poll of a device. It fails if fleetd is killed.
 func (d *daemon) poll(device, client string, headers ...string) (a otaAnswer, err error) {
 	req, err := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
 		strings.NewReader(`{"application":{"version":"2.4.0"}}`))
@@ -84,7 +84,7 @@ func (d *daemon) poll(device, client string, headers ...string) (a otaAnswer, er
 	return a, json.NewDecoder(resp.Body).Decode(&a)
 }
 
-// pollAs polls as a device that is let in.
+// pollAs sends the boot poll of an enrolled device.
 func (d *daemon) pollAs(device string) credential {
 	d.t.Helper()
 	a, err := d.poll(device, boardClientID)
@@ -105,7 +105,7 @@ func (d *daemon) connectWith(c credential) byte {
 	return code
 }
 
-// dial is connectWith for a time when fleetd may be killed.
+// dial is connectWith for tests in which fleetd may be killed.
 func (d *daemon) dial(c credential) (_ net.Conn, code byte, _ error) {
 	conn, err := net.Dial("tcp", d.mqtt)
 	if err != nil {
@@ -133,14 +133,14 @@ func (d *daemon) dial(c credential) (_ net.Conn, code byte, _ error) {
 	return conn, ack[3], nil
 }
 
-// packet is an MQTT packet.
+// packet returns an MQTT packet.
 func packet(kind byte, body []byte) []byte {
 	return append(binary.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
 }
 
-// TestSigningKeyRotation goes through a rotation with a fleet that is connected,
-// a board that keeps trying with what it has, and one that is switched off all
-// the while; fleetd is killed after each step.
+// TestSigningKeyRotation runs a rotation with a connected fleet, a board that
+// keeps trying its old credentials, and one that is switched off all the time.
+// fleetd is killed after each step.
 func TestSigningKeyRotation(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -179,7 +179,7 @@ func TestSigningKeyRotation(t *testing.T) {
 		t.Errorf("the old key is refused during the overlap: %d", code)
 	}
 
-	// A gentle restart brings those that are connected.
+	// A gentle restart moves the connected devices to the new key.
 	var fanOut struct {
 		ID, Code, Detail string
 		Targets          int
@@ -219,8 +219,8 @@ func TestSigningKeyRotation(t *testing.T) {
 			t.Errorf("no %s in the metrics", want)
 		}
 	}
-	// Restarted, the board polls and has new credentials; one that was switched
-	// off all the while polls before it connects, too.
+	// After a restart the board polls and gets new credentials. A board that
+	// was switched off also polls before it connects.
 	if fresh := d.pollAs(off); fresh == old || d.connectWith(fresh) != 0 {
 		t.Error("not let in after its restart")
 	}
@@ -257,7 +257,7 @@ func TestSigningKeyRotation(t *testing.T) {
 	}
 	connected(3)
 
-	// The secret is lost: the server says so, and a reset is the way on.
+	// The secret is lost: the server reports that, and a reset is the way out.
 	d.stop()
 	secret := d.dir + "/data/secret.key"
 	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o600 {

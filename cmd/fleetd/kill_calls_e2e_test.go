@@ -11,8 +11,8 @@ import (
 	"fleetd/broker/sim"
 )
 
-// A call that waits for its device waits on after a kill, and runs once; one that was
-// canceled never does.
+// A call that waits for its device still waits after a kill, and runs once; a canceled
+// call never runs.
 func TestCallsThatWaitOutliveAKill(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
@@ -85,8 +85,8 @@ func TestCallsThatWaitOutliveAKill(t *testing.T) {
 	}
 }
 
-// cancelUntilKilled cancels calls at the same time, kills fleetd once some of that was
-// answered, and returns the calls that were.
+// cancelUntilKilled cancels calls concurrently, kills fleetd after some answers, and
+// returns the calls whose cancellation was confirmed.
 func (d *daemon) cancelUntilKilled(calls []callJSON) map[string]bool {
 	ids := make(chan string, len(calls))
 	var running sync.WaitGroup

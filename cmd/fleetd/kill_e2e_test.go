@@ -9,10 +9,10 @@ import (
 	"fleetd/broker/sim"
 )
 
-// A campaign that says of a device that it succeeded has it from the register, whenever
-// fleetd is killed: the register names the version and the build, and no plan has the
-// device upgraded once more. Of one that it says failed by its own report, that report
-// is on record.
+// Whenever fleetd is killed, the register agrees with the campaign. If the campaign
+// reports a success, the register names the version and the build, and no plan upgrades
+// the device again. If it reports a failure by the device's own report, that report is on
+// record.
 func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 	t.Parallel()
 	const (
@@ -28,7 +28,7 @@ func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 	all := len(conclusions) * devices
 	d := newDaemon(t)
 	d.simulate(sim.Options{Devices: all, Boards: []string{board}, Seed: 7, TimeScale: 0.02, Reports: true, Faults: refuse,
-		BootDelay: 50 * time.Second}) // in the second that this takes all have installed the image
+		BootDelay: 50 * time.Second}) // within that second all devices have installed the image
 	var ids []string
 	for _, v := range d.listed(all) {
 		ids = append(ids, v.ID)
@@ -47,7 +47,7 @@ func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("no device %s: %v", conclusion, c.Counts)
 			}
-			d.rest("GET", "/campaigns/"+c.ID, nil, &c) // no pause: the kill is to meet reports that wait to be stored
+			d.rest("GET", "/campaigns/"+c.ID, nil, &c) // no pause: the kill must hit reports that are not stored yet
 		}
 		d.kill()
 		d.start()
@@ -64,7 +64,7 @@ func TestWhatACampaignConcludedIsInTheRegisterAfterAKill(t *testing.T) {
 	}
 }
 
-// campaignCounts is what a campaign says of its devices.
+// campaignCounts is the number of devices in each state of a campaign.
 type campaignCounts struct {
 	ID     string
 	Counts map[string]int
@@ -83,9 +83,9 @@ func (d *daemon) startCampaign(plan map[string]any) (c campaignCounts) {
 	return c
 }
 
-// onRecord holds the campaign's conclusions against the register and the jobs of its
-// devices, and what it said before a kill against what it says now. It returns the devices
-// that succeeded.
+// onRecord compares the campaign's conclusions with the register and with the jobs of its
+// devices, and its counts before a kill with those after it. It returns the devices that
+// succeeded.
 func (d *daemon) onRecord(before campaignCounts) (succeeded []string) {
 	d.t.Helper()
 	var all list[struct {

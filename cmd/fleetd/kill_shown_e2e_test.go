@@ -22,10 +22,10 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// What somebody was shown before fleetd is killed is so after the next start: presence,
+// Facts that fleetd has shown before a kill are still true after the next start: presence,
 // conflicts, vitals, keys in use, conversations, and the end of a device's old password.
-// Boards join, connect, report and talk all the while, the database takes its time for
-// what they bring, and others look without pause.
+// Meanwhile boards join, connect, report and talk, the database writes slowly, and other
+// clients read without a pause.
 func TestWhatWasShownOutlivesAKill(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})
@@ -93,7 +93,7 @@ func TestWhatWasShownOutlivesAKill(t *testing.T) {
 	}
 }
 
-// shown is what was shown last.
+// shown records the facts that were shown last.
 type shown struct {
 	enough chan struct{} // closed once the kill may come
 
@@ -125,7 +125,7 @@ func (s *shown) looks() []func(*daemon) error {
 	return []func(*daemon) error{s.seeDevices, s.seeVitals, s.seeRotation, s.seeConversations}
 }
 
-// note notes what was shown, and whether that is enough of each subject.
+// note records a fact, and whether there is enough of each kind.
 func (s *shown) note(set func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *shown) seeDevices(d *daemon) error {
 	})
 }
 
-// seeVitals asks for the vitals of devices that have shown none so far.
+// seeVitals reads the vitals of devices that have shown none so far.
 func (s *shown) seeVitals(d *daemon) error {
 	s.mu.Lock()
 	ids := slices.DeleteFunc(slices.Collect(maps.Keys(s.devices)), func(id string) bool { return s.vitals[id] != 0 })
@@ -210,7 +210,7 @@ func (s *shown) seeConversations(d *daemon) error {
 	})
 }
 
-// seen is an answer of fleetd, which may be killed meanwhile.
+// seen returns an answer of fleetd, which may be killed meanwhile.
 func seen[T any](d *daemon, path string) (answer T, err error) {
 	req, err := http.NewRequest("GET", "http://"+d.http+"/api/v1"+path, nil)
 	if err != nil {
@@ -229,7 +229,7 @@ func seen[T any](d *daemon, path string) (answer T, err error) {
 	return whole, nil
 }
 
-// check holds what was shown against what is shown now.
+// check compares the recorded facts with those that fleetd shows now.
 func (s *shown) check(d *daemon) {
 	d.t.Helper()
 	now := newShown()
@@ -278,8 +278,8 @@ func (d *daemon) wasOnline(id string, since time.Time) bool {
 	return false
 }
 
-// join has the nth board join; every other one connects and reports, and of the rest another
-// unit polls under the same Device-Id. The kill may be faster.
+// join lets the nth board join. Every other board connects and reports; for each of the
+// rest, another unit polls under the same Device-Id. The kill may come first.
 func (d *daemon) join(n int) {
 	id := fmt.Sprintf("02:00:00:00:%02x:%02x", n/256, n%256)
 	a, err := d.poll(id, boardClientID)
@@ -305,7 +305,7 @@ func (d *daemon) join(n int) {
 // A keyedBoard has a key to prove.
 type keyedBoard struct {
 	key    ed25519.PrivateKey
-	before credential // from before it had the key
+	before credential // from the time before it had the key
 	own    credential
 }
 
@@ -329,7 +329,7 @@ func (d *daemon) keyedBoard(mac string) *keyedBoard {
 	return b
 }
 
-// proved is the board's own credentials with a proof for now.
+// proved returns the board's own credentials with a proof for the current time.
 func (b *keyedBoard) proved() credential {
 	c, at := b.own, time.Now().UnixMilli()
 	signature := ed25519.Sign(b.key, enrolment.ConnectMessage(c.ClientID, c.Username, at))

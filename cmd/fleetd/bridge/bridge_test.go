@@ -22,13 +22,13 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// mcpServer is a small MCP server behind HTTP, with a token and sessions or
-// without.
+// mcpServer is a small MCP server behind HTTP, with a token, and with or
+// without sessions.
 type mcpServer struct {
 	*httptest.Server
 	mcp      *mcp.Server
 	canceled chan struct{}
-	inside   chan struct{} // one for each call of wait
+	inside   chan struct{} // receives a value for each call of wait
 	paths    sync.Map
 }
 
@@ -236,7 +236,7 @@ func TestBridgeCarriesASession(t *testing.T) {
 					t.Error("the change of the list did not arrive")
 				}
 			}
-			if !tt.stateless || tt.version >= firstWithoutStreams { // others do not know which call is meant
+			if !tt.stateless || tt.version >= firstWithoutStreams { // other versions cannot identify the call
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() { <-s.inside; cancel() }()
 				if _, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "wait"}); !errors.Is(err, context.Canceled) {
@@ -287,10 +287,10 @@ func TestBridgeKeepsIDsAndAnswersBeforeItEnds(t *testing.T) {
 	for _, id := range ids {
 		p.send(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"wait","arguments":{"text":"300ms"}}}`)
 	}
-	p.in.Close() // before any is answered
+	p.in.Close() // before any answer
 	got := map[string]bool{}
 	for range ids {
-		time.Sleep(200 * time.Millisecond) // each answer waits for a client that reads late, the last one too
+		time.Sleep(200 * time.Millisecond) // each answer, also the last, waits for a client that reads late
 		m := p.read(t)
 		if m.Error != nil || !strings.Contains(string(m.Result), "waited") {
 			t.Errorf("%s: %s %+v", m.ID, m.Result, m.Error)
@@ -354,7 +354,7 @@ func startImpatient(t *testing.T, c *Command) (*pipe, mcp.Transport) {
 	return startBridge(t, c)
 }
 
-// A server that restarts has forgotten its sessions.
+// A server loses its sessions when it restarts.
 func TestBridgeConnectsAgain(t *testing.T) {
 	s := &mcpServer{canceled: make(chan struct{}, 1), inside: make(chan struct{}, 10)}
 	s.mcp = s.tools()

@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// The plan of a file and the flags make one body; what neither says
-// is a mistake of the command line.
+// The plan's file and the flags make one body; a field in neither is a mistake
+// of the command line.
 func TestCampaignBody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
 	everyone, lab := "", "tag:lab"

@@ -15,7 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// commands are those that the tests run, as the program has them.
+// commands are the commands that the tests run, declared as in the program.
 type commands struct {
 	Device   DeviceCommand   `cmd:""`
 	Call     CallCommand     `cmd:""`
@@ -25,7 +25,7 @@ type commands struct {
 	System   SystemCommand   `cmd:""`
 }
 
-// A rest is a server that answers by script and remembers what it was asked.
+// A rest is a server that answers from a script and records the requests.
 type rest struct {
 	*httptest.Server
 	answers map[string]string // "GET /path" to JSON; "409 {...}" for a failure
@@ -88,7 +88,8 @@ func (s *rest) run(t *testing.T, args ...string) (string, error) {
 	return string(printed), err
 }
 
-// A commandTest runs a command line, and says what the server is to be asked.
+// A commandTest runs a command line, and lists the requests that the server
+// must get.
 type commandTest struct {
 	args    []string
 	asks    []string
@@ -159,7 +160,7 @@ func TestTransportCommand(t *testing.T) {
 		"GET /devices/d1":       device("d1", "mqtt"),
 		"PATCH /devices/absent": `{}`})
 	testCommands(t, s, []commandTest{
-		// One that has it already is not asked again.
+		// A device that has it already gets no request.
 		{args: []string{"device", "transport", "ws", "tag:lab"}, asks: []string{"GET /devices?limit=500&q=tag%3Alab",
 			`PATCH /devices/d1 {"transport_choice":"ws"}`}, prints: `"d1"`},
 		{args: []string{"device", "transport", "mqtt", "tag:lab"}, asks: []string{"GET /devices?limit=500&q=tag%3Alab",

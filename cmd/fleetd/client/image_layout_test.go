@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What flasher_args.json names comes from whoever made the build.
+// The author of a build controls the names in flasher_args.json.
 func TestLayoutFilesAreFilesOfTheBuild(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "table.bin"), []byte("table"), 0o600); err != nil {
@@ -40,7 +40,7 @@ func TestLayoutFilesAreFilesOfTheBuild(t *testing.T) {
 	}
 }
 
-// A flasher_args.json from elsewhere names no file of ours.
+// A foreign flasher_args.json cannot name a local file outside the build.
 func TestLayoutNamesItsOwnApp(t *testing.T) {
 	for _, app := range []string{"../../etc/passwd", "/etc/passwd"} {
 		dir := t.TempDir()

@@ -11,9 +11,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A campaign does not begin, and takes in no further device, once who made it may
-// not do that any more; nor does it leave the scope of who made it, whatever its
-// filter says.
+// A campaign does not begin, and includes no further device, once its maker has lost the
+// right. It never leaves its maker's scope, whatever its filter contains.
 func TestCampaignsThatWait(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -46,10 +45,10 @@ func testCampaignsThatWait(t *testing.T, restart bool) {
 			t.Fatalf("start: %d %s", c.status, c.text)
 		}
 	}
-	// The scope is in quotes, where it is part of a name.
+	// A quoted scope in the filter is part of a name.
 	quoted := grow(scoped, "escape", fmt.Sprintf(`-name:"x tag:%s y"`, scopeTag))
 	start(scoped, quoted)
-	// This one begins when its maker is gone.
+	// This campaign begins when its maker is gone.
 	scheduled := w.rest(gone.secret, "POST", "/campaigns", obj{"name": "later", "release_id": w.release,
 		"devices":  []fleet.DeviceID{w.fresh(liveBoard).id},
 		"start_at": time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339)}).str("id")
@@ -71,7 +70,8 @@ func testCampaignsThatWait(t *testing.T, restart bool) {
 		state := w.must("GET", "/campaigns/"+scheduled, nil).str("state")
 		return state != "scheduled" && state != "running"
 	})
-	// Each look at what a campaign takes in is over once a device that belongs to it is in.
+	// Each check for more devices has ended once a device that belongs to the campaign is
+	// in it.
 	w.dress(late, inside)
 	w.eventually("the growing campaign to take in the device inside", func() bool {
 		return slices.Contains(w.deployed(quoted), string(late))
@@ -88,7 +88,7 @@ func testCampaignsThatWait(t *testing.T, restart bool) {
 	}
 }
 
-// deployed are the devices that a campaign takes in.
+// deployed returns the devices that a campaign includes.
 func (w *world) deployed(campaign string) (ids []string) {
 	w.t.Helper()
 	rows, err := w.db.Query(w.t.Context(), `SELECT device_id FROM deployments WHERE campaign_id = $1 AND state <> 'skipped'`,

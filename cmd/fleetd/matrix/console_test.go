@@ -11,11 +11,11 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// byPage is the method of acts that the console offers to operators.
+// byPage is the method of actions that the console offers to operators.
 const byPage = "PAGE"
 
-// operators are people of each role, everywhere, in a scope, and in a scope with a
-// lesser role on the rest.
+// operators returns people of each role: everywhere, in a scope, and in a scope
+// with a lower role on the rest.
 func operators() (all []*principal) {
 	for _, role := range []fleet.Role{viewer, asOperator, admin} {
 		all = append(all, &principal{kind: fleet.KindOperator, role: role, tools: allTools},
@@ -49,8 +49,8 @@ func (w *world) signIn(p *principal) {
 	w.actors[p.id] = p
 }
 
-// page posts a form to the console. The redirect that follows an act has the status
-// 200, and the one to the sign-in page 401.
+// page posts a form to the console. The redirect after an action has the status
+// 200, and the redirect to the sign-in page 401.
 func (w *world) page(cookies, path string, form url.Values) answer {
 	w.t.Helper()
 	req, err := http.NewRequest("POST", "http://"+w.http+path, strings.NewReader(form.Encode()))
@@ -69,8 +69,8 @@ func (w *world) page(cookies, path string, form url.Values) answer {
 	return a
 }
 
-// pageRows are acts of the console on devices. They go on what the operations of
-// REST do the same with: who may is stated there.
+// pageRows are the console's actions on devices. Each has the row of the REST
+// operation that does the same, which states who may do it.
 var pageRows = map[string]struct {
 	path, operation string
 	form            func(r request) url.Values
@@ -116,14 +116,15 @@ func init() {
 	}
 }
 
-// pagesOf adds the acts of the console.
+// pagesOf adds the console's actions.
 func (w *world) pagesOf(all map[string]operation) {
 	for name := range maps.Keys(pageRows) {
 		all[name] = operation{name, byPage, pageRows[name].path}
 	}
 }
 
-// callsEnd waits until no call of "page call" goes on; others wait for an approval.
+// callsEnd waits until no call of "page call" is running; others wait for an
+// approval.
 func (w *world) callsEnd(s side, _ request) {
 	w.t.Helper()
 	w.eventually("the call to end", func() bool {
@@ -141,7 +142,7 @@ func formOf(r request) url.Values {
 	return form
 }
 
-// pagePath fills in the path of an act.
+// pagePath fills in the path of an action.
 func pagePath(op operation, r request) string {
 	return strings.ReplaceAll(op.path, "{id}", cmp.Or(r.args["id"], "a085e3112233"))
 }

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// Principals and operations in a random order, judged as in TestMatrix: for a few
-// seconds with a fixed seed, or for FLEETD_MATRIX_TIME with FLEETD_MATRIX_SEED.
+// Principals try operations in a random order, checked as in TestMatrix: for a
+// few seconds with a fixed seed, or for FLEETD_MATRIX_TIME with
+// FLEETD_MATRIX_SEED.
 func TestRandomActs(t *testing.T) {
 	t.Parallel()
 	length, seed := 4*time.Second, uint64(1)
@@ -44,7 +45,7 @@ func TestRandomActs(t *testing.T) {
 	w.quiet()
 	w.changes()
 	w.settleDevices()
-	defer func() { // also after an event that did not come
+	defer func() { // also if an event did not come
 		if t.Failed() {
 			t.Logf("the latest acts:\n\t%s", strings.Join(w.log, "\n\t"))
 		}

@@ -10,14 +10,14 @@ import (
 	"fleetd/fleet"
 )
 
-// A table says whose the rows of a table of the database are.
+// A table describes whose rows a table of the database contains.
 type table struct {
 	device string   // column with the id of the device that a row belongs to
-	noise  []string // columns that change without anybody's act
-	silent bool     // rows change without anybody's act, and decide nothing
+	noise  []string // columns that change without an action
+	silent bool     // rows change without an action, and decide nothing
 }
 
-// What devices report, what the server counts, and what it needs to work.
+// silent is a table of reports of devices, counts of the server, or its working data.
 var silent = table{silent: true}
 
 var tables = map[string]table{
@@ -43,7 +43,7 @@ var tables = map[string]table{
 	"webhook_deliveries": silent,
 }
 
-// watch makes the database note each change of the tables that are not silent.
+// watch makes the database record each change of the tables that are not silent.
 func (w *world) watch() {
 	w.t.Helper()
 	w.exec(`CREATE SCHEMA matrix`)
@@ -81,7 +81,7 @@ func (w *world) watch() {
 	}
 }
 
-// A change is one of one row.
+// A change is the change of one row.
 type change struct {
 	table, op string
 	old, new  obj
@@ -110,7 +110,7 @@ func (c change) key() string {
 	return ""
 }
 
-// String says what changed, of an update the columns alone.
+// String describes the change; for an update, only the changed columns.
 func (c change) String() string {
 	text := fmt.Sprintf("%s of %s %s", c.op, c.table, c.key())
 	if c.op != "UPDATE" {
@@ -122,21 +122,21 @@ func (c change) String() string {
 	return text
 }
 
-// unasked reports whether the server or a device makes such a change without anybody's
-// act, at any time.
+// unasked reports whether the server or a device makes such a change at any time without
+// an action.
 func (c change) unasked() bool {
 	switch c.table {
 	case "devices":
 		return c.op == "INSERT" // a boot poll
 	case "alerts":
-		return c.op == "INSERT" || c.old["acked_id"] == c.new["acked_id"] // begun or ended by what the server found
+		return c.op == "INSERT" || c.old["acked_id"] == c.new["acked_id"] // begun or ended after a check of the server
 	case "settings":
-		return c.key() == "alerts_mailed" // a place in a list that the server works on
+		return c.key() == "alerts_mailed" // a position in a queue of the server
 	}
 	return false
 }
 
-// columns are those that an update changed, without the noise.
+// columns returns the columns that an update changed, without the noise.
 func (c change) columns() (changed []string) {
 	for _, column := range slices.Sorted(maps.Keys(c.new)) {
 		if fmt.Sprint(c.old[column]) != fmt.Sprint(c.new[column]) && !slices.Contains(tables[c.table].noise, column) {
@@ -146,7 +146,7 @@ func (c change) columns() (changed []string) {
 	return changed
 }
 
-// changes are those since it was last called, in their order.
+// changes returns the changes since its last call, in order.
 func (w *world) changes() (all []change) {
 	w.t.Helper()
 	rows, err := w.db.Query(context.Background(), `WITH gone AS (DELETE FROM matrix.changes RETURNING *)
@@ -172,7 +172,7 @@ func (w *world) changes() (all []change) {
 	return all
 }
 
-// device is the device that a changed row belongs to; "" if none.
+// device returns the device that a changed row belongs to; "" if none.
 func (c change) device() fleet.DeviceID {
 	if column := tables[c.table].device; column != "" {
 		return fleet.DeviceID(c.get(column))

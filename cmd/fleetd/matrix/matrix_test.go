@@ -55,7 +55,7 @@ func (w *world) do(op operation, p *principal, r request) answer {
 	return w.rest(p.secret, op.method, address(op, r), r.body)
 }
 
-// fix makes what the reads are about, on each side.
+// fix creates the objects that reads return, on each side.
 func (w *world) fix() {
 	w.t.Helper()
 	w.must("POST", "/images?board="+liveBoard, w.appImage(version))
@@ -99,7 +99,7 @@ func (w *world) fix() {
 	}
 }
 
-// nouns are what {id} names, by the beginning of the path.
+// nouns map the beginning of a path to the object that {id} names.
 var nouns = map[string]string{"alerts": "alert", "approvals": "approval", "calls": "call", "campaigns": "campaign",
 	"conversations": "conversation", "core-dumps": "core-dump", "devices": "device", "enrolment": "rule", "fanouts": "fanout",
 	"operators": "operator", "releases": "release", "snapshots": "snapshot", "upstreams": "upstream"}
@@ -126,7 +126,7 @@ func address(op operation, r request) string {
 	return at + r.query
 }
 
-// may reports whether the principal may do what a row is about, on a side.
+// may reports whether the principal may do the operation of a row, on a side.
 func (p *principal) may(r row, s side) bool {
 	role := map[reach]fleet.Role{onDevice: p.on(s), onFleet: p.onFleet(), somewhere: p.role}[r.reach]
 	switch {
@@ -142,7 +142,7 @@ func (p *principal) may(r row, s side) bool {
 	return r.tool == "" || p.calls(r.tool, s)
 }
 
-// quiet waits until the database does not change any more.
+// quiet waits until the database no longer changes.
 func (w *world) quiet() {
 	w.t.Helper()
 	for last, since := int64(-1), time.Now(); time.Since(since) < 40*time.Millisecond; time.Sleep(5 * time.Millisecond) {
@@ -156,7 +156,7 @@ func (w *world) quiet() {
 	}
 }
 
-// engineRests waits until campaigns that were stopped have come to their end.
+// engineRests waits until stopped campaigns have ended.
 func (w *world) engineRests() {
 	w.t.Helper()
 	w.eventually("campaigns to stop", func() bool {
@@ -172,23 +172,23 @@ func (w *world) engineRests() {
 	w.quiet()
 }
 
-// try sends the request of a principal, and judges its effect.
+// try sends the request of a principal, and checks its effect.
 func (w *world) try(op operation, name string, p *principal, s side) {
 	w.t.Helper()
 	r := rows[name]
 	if r.ask == nil || r.reach == onFleet && s == outside && op.method != "GET" {
-		return // what belongs to no device has no side
+		return // objects without a device have no side
 	}
 	if (p.kind == fleet.KindOperator) != (op.method == byPage) {
-		return // people have no token, and tokens no session
+		return // operators have no token, and tokens no session
 	}
 	w.used = nil
 	ask := r.ask(w, p, s)
-	w.changes() // of the set-up
+	w.changes() // discards the changes of the set-up
 	a := w.do(op, p, ask)
 	may := p.may(r, s)
 	if may && r.undo != nil && (r.tool != "" || r.runs != "") {
-		r.undo(w, s, ask) // the effect of what it started is visible now
+		r.undo(w, s, ask) // the effects of the request are visible now
 	}
 	if may && r.runs != "" && r.inert == "" && a.status/100 == 2 {
 		w.eventually(r.runs+" to run", func() bool { return len(w.sims[w.live[s]].Calls()) > w.ran[w.live[s]] })
@@ -204,7 +204,7 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 		}
 		if slices.Contains(r.writes, "policies") {
 			for _, s := range sides {
-				delete(w.kept, string(s)+" asked") // what was asked for under other rules is stale
+				delete(w.kept, string(s)+" asked") // requests under other rules are stale
 			}
 		}
 		if r.undo != nil && (r.tool == "" && r.runs == "" || !may) {
@@ -215,14 +215,14 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 	w.log = append(w.log[max(0, len(w.log)-20):], fmt.Sprintf("%s %s by %s: %d", name, s, p, a.status))
 }
 
-// settleDevices takes the calls that ran on devices as looked at.
+// settleDevices marks the calls that ran on devices as checked.
 func (w *world) settleDevices() {
 	for id, d := range w.sims {
 		w.ran[id] = len(d.Calls())
 	}
 }
 
-// tryStranger asks without a token.
+// tryStranger sends the request without a token.
 func (w *world) tryStranger(op operation) {
 	w.t.Helper()
 	if op.method == byMCP {
@@ -241,13 +241,13 @@ func (w *world) tryStranger(op operation) {
 	req := w.request("", op.method, at, nil)
 	req.Header.Del("Authorization")
 	a := w.send(req)
-	// After a few of them the address has to wait.
+	// After a few attempts the address has to wait.
 	if code := a.str("code"); code != "token_missing" && code != "too_many_attempts" {
 		w.t.Errorf("%s without a token is answered %d %s", op.id, a.status, a.text)
 	}
 }
 
-// A verdict is what is known of an act.
+// A verdict collects the facts about an action.
 type verdict struct {
 	w      *world
 	op     operation
@@ -278,7 +278,7 @@ func (v *verdict) report() {
 	}
 }
 
-// judge compares what happened with what may happen.
+// judge compares the effects with the permitted ones.
 func (w *world) judge(v *verdict) {
 	w.t.Helper()
 	done := false
@@ -325,7 +325,7 @@ func (w *world) judge(v *verdict) {
 	v.report()
 }
 
-// leaks finds what is in an answer and not for this principal.
+// leaks finds data in an answer that this principal must not see.
 func (v *verdict) leaks() {
 	v.w.t.Helper()
 	if v.answer.status == 200 && v.p.on(outside) == "" {
@@ -343,7 +343,7 @@ func (v *verdict) leaks() {
 	}
 }
 
-// actor is the id of who a change says it was made by.
+// actor returns the id of the principal that made a change, according to its row.
 func (w *world) actor(c change) string {
 	if c.op == "UPDATE" && c.table != "calls" {
 		return ""
@@ -351,7 +351,8 @@ func (w *world) actor(c change) string {
 	return c.get("actor_id")
 }
 
-// breach says why the act may not make a change; "" if it may.
+// breach returns the reason for which the action may not make a change; "" if it
+// may.
 func (v *verdict) breach(c change) string {
 	if c.unasked() {
 		return ""
@@ -365,14 +366,14 @@ func (v *verdict) breach(c change) string {
 		}
 	case "waves":
 		if c.op == "UPDATE" && c.get("state") != c.old["state"] && !v.may {
-			return "" // the engine moves waves on; an act changes the campaign first, which is judged
+			return "" // the engine advances waves; an action changes the campaign first, which is checked
 		}
 	case "sessions":
 		if v.op.method == byPage && c.op == "UPDATE" {
-			return "" // what the next page shows
+			return "" // decides only what the next page shows
 		}
 	case "audit_entries":
-		// What fleetd does in consequence is judged by the rows that it changes.
+		// Later effects of fleetd are checked through the rows that it changes.
 		if id := c.get("actor_id"); id == v.p.id && !v.may {
 			return "on record"
 		}
@@ -402,14 +403,14 @@ func (v *verdict) breach(c change) string {
 	return ""
 }
 
-// own remembers which side a new row belongs to.
+// own records which side a new row belongs to.
 func (v *verdict) own(c change) {
 	if _, ok := v.w.owner[c.key()]; !ok {
 		v.w.owner[c.key()] = v.side
 	}
 }
 
-// breachOfCall judges a call by who made it, whenever it was.
+// breachOfCall checks a call by its maker, whenever it was made.
 func (v *verdict) breachOfCall(c change) string {
 	s := v.w.where[c.device()]
 	if c.get("actor_id") == v.w.rootID {
@@ -429,9 +430,9 @@ func (v *verdict) breachOfCall(c change) string {
 	return ""
 }
 
-// Every operation of REST, by principals of every kind, role, scope and choice of
-// tools, about a device inside and a device outside of the scope: nothing happens
-// that the principal may not do, and all happens that it may.
+// Principals of every kind, role, scope and choice of tools try every operation
+// of REST on a device inside and a device outside of the scope. Nothing forbidden
+// happens, and everything permitted does.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -10,7 +10,7 @@ import (
 // byMCP is the method of the operations that are tools of the MCP server.
 const byMCP = "MCP"
 
-// toolsOfMCP are the tools that the MCP server lists, as operations.
+// toolsOfMCP adds the tools that the MCP server lists, as operations.
 func (w *world) toolsOfMCP(all map[string]operation) {
 	w.t.Helper()
 	a := w.mcp(w.root, "tools/list", obj{})
@@ -29,8 +29,8 @@ func (w *world) toolsOfMCP(all map[string]operation) {
 	}
 }
 
-// mcp sends a request of MCP. The answer of a tool that failed has the status 422,
-// or 404 where that tool of devices is not there.
+// mcp sends a request of MCP. The answer of a failed tool has the status 422, or
+// 404 if a tool of devices does not exist.
 func (w *world) mcp(secret, method string, params any) answer {
 	w.t.Helper()
 	req := w.request(secret, "POST", "", obj{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
@@ -39,7 +39,7 @@ func (w *world) mcp(secret, method string, params any) answer {
 	req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
 	a := w.send(req)
 	for line := range strings.Lines(a.text) {
-		if data, ok := strings.CutPrefix(line, "data:"); ok { // the answer came as a stream
+		if data, ok := strings.CutPrefix(line, "data:"); ok { // the answer arrived as a stream
 			a.text, a.body = strings.TrimSpace(data), nil
 			_ = json.Unmarshal([]byte(a.text), &a.body)
 		}
@@ -58,7 +58,7 @@ func (w *world) mcp(secret, method string, params any) answer {
 var mcpRows = map[string]row{
 	"mcp find_devices": mcpRead(somewhere, nil), "mcp search_tools": mcpRead(somewhere, nil),
 	"mcp list_calls": mcpRead(somewhere, nil), "mcp list_campaigns": mcpRead(somewhere, nil),
-	// Only tools that the principal may call are there for it.
+	// For a principal, only tools that it may call exist.
 	"mcp describe_tool":   absent(mcpRead(somewhere, func(*world, side) obj { return obj{"tool": "self.get_device_status"} })),
 	"mcp describe_device": mcpRead(onDevice, aboutDevice), "mcp explain_device": mcpRead(onDevice, aboutDevice),
 	"mcp get_call": mcpRecord("self.get_device_status", func(w *world, s side) obj { return obj{"id": w.fixture[s]["call"]} }),

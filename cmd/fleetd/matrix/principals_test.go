@@ -14,13 +14,13 @@ type principal struct {
 	kind   fleet.PrincipalKind
 	role   fleet.Role
 	scoped bool       // to tag:lab
-	rest   fleet.Role // its role outside of the scope
+	rest   fleet.Role // role outside of the scope
 	tools  reachOfTools
 
 	id, secret string
 }
 
-// reachOfTools is which tools a principal may call.
+// reachOfTools selects the tools that a principal may call.
 type reachOfTools string
 
 const (
@@ -42,7 +42,8 @@ func (p *principal) String() string {
 	return fmt.Sprintf("%s %s %s, %s tools", p.kind, p.role, scope, p.tools)
 }
 
-// on is the principal's role on the devices of a side; "" does not see them.
+// on returns the principal's role on the devices of a side; "" if it does not see
+// them.
 func (p *principal) on(s side) fleet.Role {
 	if p.scoped && s == outside {
 		return p.rest
@@ -50,7 +51,7 @@ func (p *principal) on(s side) fleet.Role {
 	return p.role
 }
 
-// onFleet is its role in what belongs to no device.
+// onFleet returns its role on objects that belong to no device.
 func (p *principal) onFleet() fleet.Role {
 	if p.scoped {
 		return p.rest
@@ -83,13 +84,13 @@ func (p *principal) mayCall(tool string) bool {
 	return false
 }
 
-// allows reports whether a role suffices where need is needed.
+// allows reports whether a role suffices for an operation that requires need.
 func allows(role, need fleet.Role) bool {
 	order := " viewer operator admin"
 	return role != "" && strings.Index(order, string(role)) >= strings.Index(order, string(need))
 }
 
-// token makes the principal's token.
+// token creates the principal's token.
 func (w *world) token(p *principal) *principal {
 	w.t.Helper()
 	ask := operator.TokenRequest{Name: w.name(inside), Kind: p.kind, Role: p.role, Tools: toolPatterns[p.tools]}
@@ -108,7 +109,7 @@ func (w *world) token(p *principal) *principal {
 	return p
 }
 
-// allTokens is every combination that a token can have.
+// allTokens returns every combination that a token can have.
 func allTokens() (all []*principal) {
 	for _, kind := range []fleet.PrincipalKind{fleet.KindProgram, fleet.KindModel} {
 		for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
@@ -122,9 +123,9 @@ func allTokens() (all []*principal) {
 	return all
 }
 
-// pairwise keeps principals so that each two values of different properties that
-// occur together in one of all occur together in one of those that are kept, and
-// all programs that may call every tool.
+// pairwise selects principals such that each pair of values of two properties
+// that occurs in all also occurs in the selection. It selects all programs that
+// may call every tool.
 func pairwise(all []*principal) (kept []*principal) {
 	pairs := func(p *principal) (list []string) {
 		values := []string{string(p.kind), string(p.role), fmt.Sprint(p.scoped), string(p.rest) + " elsewhere", string(p.tools)}
@@ -149,7 +150,7 @@ func pairwise(all []*principal) (kept []*principal) {
 	}
 	for _, p := range all {
 		if p.kind == fleet.KindProgram && p.tools == allTools {
-			keep(p) // what no language model may is tried in each role and scope, too
+			keep(p) // operations closed to models are tried in each role and scope, too
 		}
 	}
 	for len(open) > 0 {

@@ -14,51 +14,51 @@ import (
 	"fleetd/fleet"
 )
 
-// A reach is what an operation concerns.
+// A reach is the kind of object that an operation concerns.
 type reach int
 
 const (
-	onDevice  reach = iota + 1 // a device, or what belongs to one, of either side
-	onFleet                    // what belongs to no device
-	somewhere                  // is answered to a principal that has the role on some device
+	onDevice  reach = iota + 1 // a device, or an object that belongs to one, of either side
+	onFleet                    // an object that belongs to no device
+	somewhere                  // open to a principal that has the role on some device
 )
 
-// A thing was set up to be acted on: its ids.
+// A thing is an object that was set up for an action: its ids.
 type thing map[string]string
 
-// A request is what a principal sends.
+// A request is a request of a principal.
 type request struct {
 	args  map[string]string // of the path
 	query string
 	body  any
 }
 
-// A row says of one operation who may do it, what it may write, and how to ask
-// for it so that it acts.
+// A row describes one operation: who may do it, what it may write, and a request that has
+// an effect.
 type row struct {
 	need   fleet.Role
 	reach  reach
 	models models   // whether principals of kind model may, too
-	manage bool     // needs every device and every tool: it makes or changes principals
-	tool   string   // that it calls on the device
-	of     string   // the tool whose record it reads: a model that may never call it does not find it
-	runs   string   // that runs on the device by it, called by somebody else
-	partly bool     // is answered 2xx also if nothing of it may be done
+	manage bool     // needs every device and every tool: it creates or changes principals
+	tool   string   // tool that it calls on the device
+	of     string   // tool whose record it reads: a model that may never call it does not find it
+	runs   string   // tool that it runs on the device, called by another principal
+	partly bool     // answers 2xx even if none of it may be done
 	writes []string // tables besides audit_entries
-	inert  string   // why nothing is seen of it in the tables: then writes is empty or may stay unused
-	absent bool     // a read of what there need not be
+	inert  string   // why the tables show no effect: then writes is empty or may stay unused
+	absent bool     // a read of an object that need not exist
 
 	ask  func(w *world, p *principal, s side) request
-	undo func(w *world, s side, r request) // after it was done
+	undo func(w *world, s side, r request) // runs after the operation
 }
 
-// models says whether a language model may, if its role suffices.
+// models is whether a language model may, if its role suffices.
 type models int
 
 const (
 	never models = iota
-	own          // what it made
-	too          // like everybody
+	own          // objects that it made
+	too          // like every principal
 )
 
 const (
@@ -67,7 +67,7 @@ const (
 	admin      = fleet.RoleAdmin
 )
 
-// keep sets a thing up once, and again after it was acted on.
+// keep sets a thing up once, and again after an action on it.
 func (w *world) keep(use string, s side, set func() thing) thing {
 	key := string(s) + " " + use
 	if _, ok := w.kept[key]; !ok {
@@ -80,8 +80,8 @@ func (w *world) keep(use string, s side, set func() thing) thing {
 	return w.kept[key]
 }
 
-// device asks about a device that never connects and is not used again once it
-// was acted on.
+// device returns requests about a device that never connects and is not reused after an
+// action on it.
 func device(use string, body func(w *world) any) func(w *world, p *principal, s side) request {
 	return func(w *world, _ *principal, s side) request {
 		r := request{args: map[string]string{"id": string(w.spare(s, use))}}
@@ -92,7 +92,7 @@ func device(use string, body func(w *world) any) func(w *world, p *principal, s 
 	}
 }
 
-// spare is a device for one act.
+// spare returns a device for one action.
 func (w *world) spare(s side, use string) fleet.DeviceID {
 	return fleet.DeviceID(w.keep("device "+use, s, func() thing {
 		delete(w.paper, string(s)+" "+use)
@@ -100,7 +100,7 @@ func (w *world) spare(s side, use string) fleet.DeviceID {
 	})["id"])
 }
 
-// waiting is a device that asks to join, with the tags of its side.
+// waiting returns a device that is waiting to join, with the tags of its side.
 func (w *world) waiting(s side, use string) thing {
 	return w.keep("waiting "+use, s, func() thing {
 		d := w.fresh(lonely)
@@ -109,7 +109,8 @@ func (w *world) waiting(s side, use string) thing {
 	})
 }
 
-// made asks about something that root makes by REST. Rows of one use act on the same.
+// made returns requests about an object that root creates over REST. Rows of one use
+// share the object.
 func made(use, path string, create, body func(*world, side) any) func(*world, *principal, side) request {
 	return func(w *world, _ *principal, s side) request {
 		t := w.keep("made "+use, s, func() thing {
@@ -123,12 +124,12 @@ func made(use, path string, create, body func(*world, side) any) func(*world, *p
 	}
 }
 
-// just asks with a body.
+// just returns requests with a body.
 func just(body func(w *world, s side) any) func(w *world, p *principal, s side) request {
 	return func(w *world, _ *principal, s side) request { return request{body: body(w, s)} }
 }
 
-// read asks for what belongs to a side.
+// read requests an object of a side.
 func read(w *world, _ *principal, s side) request {
 	f := w.fixture[s]
 	return request{args: f, query: "?device=" + f["device"] + "&from=" + f["inventory"] + "&to=" + f["inventory"]}
@@ -138,16 +139,16 @@ func reads(reach reach, need fleet.Role) row {
 	return row{need: need, reach: reach, models: too, ask: read}
 }
 
-// record is a read of the outcome of a call of the tool.
+// record returns a row for reading the outcome of a call of the tool.
 func record(tool string) row {
 	r := reads(onDevice, viewer)
 	r.of = tool
 	return r
 }
 
-// rows has every operation of the document.
+// rows has a row for every operation of the document.
 var rows = map[string]row{
-	// What is read.
+	// Reads.
 	"list-devices": reads(somewhere, viewer), "export-devices": reads(somewhere, viewer), "list-calls": reads(somewhere, viewer),
 	"list-campaigns": reads(somewhere, viewer), "list-fanouts": reads(somewhere, viewer),
 	"list-quarantines": reads(somewhere, viewer), "list-snapshots": reads(somewhere, viewer), "get-stats": reads(somewhere, viewer),
@@ -481,7 +482,7 @@ const (
 
 func list(tables ...string) []string { return tables }
 
-// people are a row that no language model may.
+// people returns the row closed to language models.
 func people(r row) row {
 	r.models = never
 	return r
@@ -504,7 +505,7 @@ func fanOutOf(tool string, arguments obj) func(*world, *principal, side) request
 	}
 }
 
-// waitingFanOut calls a device that is asleep, when it wakes up.
+// waitingFanOut makes a fan-out that waits for a sleeping device.
 func (w *world) waitingFanOut(secret string, s side) string {
 	w.t.Helper()
 	id := w.rest(secret, "POST", "/fanouts", obj{"devices": []fleet.DeviceID{w.asleep[s]}, "tool": "self.get_device_status",
@@ -517,7 +518,7 @@ func (w *world) waitingFanOut(secret string, s side) string {
 	return id
 }
 
-// lateCall waits for a device that is asleep to wake up.
+// lateCall makes a call that waits for a sleeping device.
 func (w *world) lateCall(s side) thing {
 	return w.keep("late call", s, func() thing { return w.makeLateCall(w.root, s) })
 }
@@ -585,7 +586,7 @@ func approvalOf(body any) func(*world, *principal, side) request {
 	}
 }
 
-// plan is a campaign over two devices that never connect.
+// plan returns a campaign over two devices that never connect.
 func (w *world) plan(s side, use string) obj {
 	return obj{"name": w.name(s), "release_id": w.release, "supersede": true,
 		"devices": []fleet.DeviceID{w.enrolled(s, use+" 1"), w.enrolled(s, use+" 2")},
@@ -605,7 +606,7 @@ func draftOf(body func(*world, side) any) func(*world, *principal, side) request
 	}
 }
 
-// ownDraft asks about a draft that the principal made.
+// ownDraft returns requests about a draft that the principal made.
 func ownDraft(body func(*world, side) any) func(*world, *principal, side) request {
 	return func(w *world, p *principal, s side) request {
 		id := cmp.Or(w.rest(p.secret, "POST", "/campaigns", w.plan(s, "draft")).str("id"), uuid.NewString())
@@ -618,7 +619,7 @@ func ownDraft(body func(*world, side) any) func(*world, *principal, side) reques
 	}
 }
 
-// awaiting is a campaign that waits for an approval.
+// awaiting returns a campaign that waits for an approval.
 func (w *world) awaiting(s side) thing {
 	return w.keep("awaiting campaign", s, func() thing {
 		plan := w.plan(s, "awaiting")
@@ -629,7 +630,7 @@ func (w *world) awaiting(s side) thing {
 	})
 }
 
-// running is a campaign whose first wave is open, with its devices in their queue.
+// running returns a campaign whose first wave is open, with its devices queued.
 func (w *world) running(use string, s side, paused bool) thing {
 	return w.keep("running "+use, s, func() thing {
 		id := w.must("POST", "/campaigns", w.plan(s, use)).str("id")
@@ -722,7 +723,7 @@ func serialLine(w *world) string {
 	return fmt.Sprintf("SN-%d,%s\n", w.count(), strings.Repeat("ab", 32))
 }
 
-// signedIn asks about an operator who is signed in, and the session.
+// signedIn returns a request about an operator who is signed in, and the session.
 func signedIn(w *world, _ *principal, s side) request {
 	return request{args: w.keep("signed in", s, func() thing {
 		p := &principal{kind: fleet.KindOperator, role: viewer, tools: allTools}
@@ -758,7 +759,7 @@ func (w *world) rotating() {
 	})
 }
 
-// endRotation finishes what rotation there is.
+// endRotation finishes the rotation, if there is one.
 func (w *world) endRotation() {
 	w.t.Helper()
 	for _, key := range []string{"inside rotation", "inside no rotation"} {

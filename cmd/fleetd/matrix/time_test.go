@@ -18,16 +18,17 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// An asker asks for work that waits, and then may not do it any more.
+// An asker requests work that waits, and then loses the right to it.
 type asker struct {
 	name   string
 	actor  fleet.Principal
 	secret string // of a token; "" for an operator
-	strike func() // takes the right away
+	strike func() // revokes the right
 }
 
-// askers are principals of both kinds that people give rights to, and each way in
-// which a right ends. All may call every tool of the devices inside at first.
+// askers returns principals of both kinds that people give rights to, one for
+// each way in which a right ends. At first all may call every tool of the devices
+// inside.
 func (w *world) askers() []asker {
 	w.t.Helper()
 	ctx, by := w.t.Context(), w.people[0]
@@ -89,8 +90,8 @@ func (w *world) askers() []asker {
 	}
 }
 
-// Work that waits does not go on once who asked for it may not do it any more,
-// whether or not the server was restarted meanwhile.
+// Waiting work does not go on once its requester has lost the right, whether or
+// not the server restarted meanwhile.
 func TestWorkThatWaits(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -105,13 +106,13 @@ func testWorkThatWaits(t *testing.T, restart bool) {
 	w := newWorld(t)
 	w.must("POST", "/policies", obj{"name": "ask first", "enabled": true, "tools": []string{asked}, "decision": "require_approval"})
 	all := w.askers()
-	approvals, by := map[string]string{}, map[string]string{} // the call that an approval is about; who asked
+	approvals, by := map[string]string{}, map[string]string{} // call of each approval; requester of each call
 	for _, a := range all {
 		by[a.actor.ID] = a.name
 		w.waitForWakeUp(a.actor, a.name)
 		approvals[a.name] = w.waitForApproval(a.actor, a.name)
 	}
-	good := w.people[1] // goes on as it was: what waits, runs
+	good := w.people[1] // keeps its rights: its waiting work runs
 	w.waitForWakeUp(good, "control")
 	approvals["control"] = w.waitForApproval(good, "control")
 	before := map[fleet.DeviceID]int{w.asleep[inside]: 0, w.live[inside]: len(w.sims[w.live[inside]].Calls())}
@@ -120,7 +121,7 @@ func testWorkThatWaits(t *testing.T, restart bool) {
 	}
 	if restart {
 		w.restart()
-		w.online(w.live) // or the approved call would find no connection
+		w.online(w.live) // otherwise the approved call would find no connection
 	}
 
 	for name, id := range approvals {
@@ -161,7 +162,7 @@ func testWorkThatWaits(t *testing.T, restart bool) {
 	}
 }
 
-// waitForWakeUp calls a device when it wakes up.
+// waitForWakeUp makes a call that waits until a device wakes up.
 func (w *world) waitForWakeUp(actor fleet.Principal, purpose string) {
 	w.t.Helper()
 	_, err := w.srv.FanOuts.Create(w.t.Context(), call.FanOutRequest{Actor: actor,
@@ -171,7 +172,7 @@ func (w *world) waitForWakeUp(actor fleet.Principal, purpose string) {
 	}
 }
 
-// waitForApproval makes a call that somebody has to approve.
+// waitForApproval makes a call that needs an approval.
 func (w *world) waitForApproval(actor fleet.Principal, purpose string) string {
 	w.t.Helper()
 	c, err := w.srv.Calls.Make(w.t.Context(), call.Request{Actor: actor, Device: w.live[inside], Tool: asked,
@@ -201,10 +202,10 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// open sends a request and returns the body of its answer as it comes.
+// open sends a request and returns the body of its answer as a stream.
 func (w *world) open(req *http.Request) io.Reader {
 	w.t.Helper()
-	client := &http.Client{Transport: &http.Transport{}} // without a bound of its time
+	client := &http.Client{Transport: &http.Transport{}} // without a timeout
 	resp, err := client.Do(req)
 	if err != nil || resp.StatusCode != 200 {
 		w.t.Fatalf("%s %s: %v, %v", req.Method, req.URL.Path, resp, err)

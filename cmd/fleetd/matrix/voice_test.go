@@ -29,8 +29,8 @@ func talkingWorld(t *testing.T) (*world, *voicetest.Server) {
 	return w, up
 }
 
-// talk begins a conversation of the connected device of a side, and returns its
-// voice server's end once the tools are listed.
+// talk begins a conversation of the connected device of a side. It returns the voice
+// server's end once the tools are listed.
 func (w *world) talk(up *voicetest.Server, s side) *voicetest.Session {
 	w.t.Helper()
 	d := w.sims[w.live[s]]
@@ -48,7 +48,7 @@ func (w *world) talk(up *voicetest.Server, s side) *voicetest.Session {
 	return talk
 }
 
-// conversation is the id of the conversation of a device, once it is on record.
+// conversation returns the id of the conversation of a device, once it is on record.
 func (w *world) conversation(s side) (id string) {
 	w.t.Helper()
 	w.eventually("the record of the conversation", func() bool {
@@ -60,8 +60,8 @@ func (w *world) conversation(s side) (id string) {
 	return id
 }
 
-// The model of a voice server acts through a conversation alone: it calls the tools
-// for models of the device that talks, except those that a policy denies, and
+// The model of a voice server acts only through a conversation: it calls the tools for
+// models of the device in the conversation, except those that a policy denies, and
 // nothing of the server or of another device.
 func TestVoice(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestVoice(t *testing.T) {
 	w.quiet()
 	w.changes()
 	w.settleDevices()
-	// say calls a tool, and judges whether it was answered and what ran where.
+	// say calls a tool, and checks whether there was an answer and what ran where.
 	say := func(s side, tool, arguments string, runs bool) {
 		t.Helper()
 		a, err := talks[s].Call(tool, arguments, time.Minute)
@@ -137,7 +137,7 @@ func TestVoice(t *testing.T) {
 		}
 		say(s, asked, `{"theme":"dark"}`, false)
 	}
-	// Somebody approves what was asked for, which is the call of that device's model.
+	// An operator approves the request, which is a call of that device's model.
 	approvals := w.must("GET", "/approvals", nil).items()
 	if len(approvals) != len(sides) {
 		t.Errorf("%d calls wait for an approval, want %d", len(approvals), len(sides))
@@ -175,8 +175,8 @@ func TestVoice(t *testing.T) {
 	}
 }
 
-// A call that waits for the end of a conversation does not run once who asked for it
-// may not call any more.
+// A call that waits for the end of a conversation does not run once its requester has
+// lost the right to call.
 func TestCallsThatWaitForAConversation(t *testing.T) {
 	t.Parallel()
 	w, up := talkingWorld(t)
@@ -195,7 +195,7 @@ func TestCallsThatWaitForAConversation(t *testing.T) {
 	}
 	by, all := map[string]string{}, w.askers()
 	for _, a := range all {
-		if a.actor.Kind != fleet.KindModel { // which may not call this tool at all
+		if a.actor.Kind != fleet.KindModel { // a model may not call this tool at all
 			by[hold(a.actor, a.name)] = a.name
 		}
 	}

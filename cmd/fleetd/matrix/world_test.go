@@ -25,7 +25,7 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// A side is where a device is, seen from the scope tag:lab.
+// A side is the place of a device relative to the scope tag:lab.
 type side string
 
 const (
@@ -36,13 +36,13 @@ const (
 var sides = []side{inside, outside}
 
 const (
-	liveBoard = "bread-compact-wifi" // devices of it are let in
-	lonely    = "toaster"            // devices of it wait to be let in
-	version   = "2.5.0"              // that campaigns bring; devices run less
+	liveBoard = "bread-compact-wifi" // its devices join at once
+	lonely    = "toaster"            // its devices wait to join
+	version   = "2.5.0"              // version of the campaigns; devices run an older one
 	scopeTag  = "lab"
 )
 
-// marker is part of all text that belongs to the devices outside.
+// marker is part of every text of the devices outside.
 const marker = "zqxmarker"
 
 // A world is a server, its database and its devices.
@@ -53,26 +53,26 @@ type world struct {
 	db  *pgxpool.Pool
 
 	http, mqtt, admin string // addresses
-	root              string // secret of the token that sets things up
+	root              string // secret of the token for setting things up
 	rootID            string
 
-	people [2]fleet.Principal      // who made the tokens: of root, and of all others
+	people [2]fleet.Principal      // makers of the tokens: of root, and of all others
 	live   map[side]fleet.DeviceID // connected
 	asleep map[side]fleet.DeviceID // were connected once
 	sims   map[fleet.DeviceID]*sim.Device
-	ran    map[fleet.DeviceID]int // calls that were looked at
+	ran    map[fleet.DeviceID]int // number of calls that were checked
 	where  map[fleet.DeviceID]side
 	paper  map[string]fleet.DeviceID // never connected, by side and use
 	macs   int
 	stock  map[string][]stocked // devices that have polled, by board
-	log    []string             // the latest acts
+	log    []string             // the latest actions
 	notes  int
 
 	image, release string
-	fixture        map[side]map[string]string // what is read
+	fixture        map[side]map[string]string // objects for reads
 	kept           map[string]thing
-	used           []string              // keys of what the latest act is about
-	owner          map[string]side       // of what was set up, by id
+	used           []string              // keys of the objects of the latest action
+	owner          map[string]side       // of the objects that were set up, by id
 	actors         map[string]*principal // by the id of their tokens
 	clients        []string              // Client-Ids, which are secrets
 	client         *http.Client
@@ -95,7 +95,7 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	w.cfg = server.Config{Enrolment: "code", NodeName: "matrix", Log: slog.New(slog.DiscardHandler)}
 	for _, addr := range []*string{&w.cfg.HTTPAddr, &w.cfg.MQTTAddr, &w.cfg.AdminAddr} {
 		var err error
-		if *addr, err = fleettest.FreeAddr(); err != nil { // free also during a restart
+		if *addr, err = fleettest.FreeAddr(); err != nil { // stays free during a restart
 			t.Fatal(err)
 		}
 	}
@@ -134,7 +134,7 @@ func (w *world) start() {
 	}
 }
 
-// restart ends the server, and starts another on its records and addresses.
+// restart stops the server, and starts another with the same records and addresses.
 func (w *world) restart() {
 	w.t.Helper()
 	w.srv.Close()
@@ -182,7 +182,7 @@ func (w *world) switchOn() {
 	}
 }
 
-// fleetOf are two simulated devices: 0 those that sleep, 1 those that are connected.
+// fleetOf returns two simulated devices: 0 the sleeping ones, 1 the connected ones.
 func (w *world) fleetOf(i int) *sim.Fleet {
 	w.t.Helper()
 	f, err := sim.New(sim.Options{OTAURL: w.srv.URL() + "/xiaozhi/ota/", Devices: 2, Boards: []string{liveBoard},
@@ -233,7 +233,7 @@ func (w *world) online(devices map[side]fleet.DeviceID) {
 	})
 }
 
-// dress gives a device the name, tags and notes of its side.
+// dress sets the name, tags and notes of a device for its side.
 func (w *world) dress(id fleet.DeviceID, s side) {
 	w.t.Helper()
 	tags, name := []string{scopeTag}, "plain"
@@ -244,7 +244,7 @@ func (w *world) dress(id fleet.DeviceID, s side) {
 	w.where[id] = s
 }
 
-// change changes a device, whose first boot poll may be on its way to the store.
+// change changes a device whose first boot poll may not be stored yet.
 func (w *world) change(id fleet.DeviceID, patch obj) {
 	w.t.Helper()
 	w.eventually("device "+string(id)+" to change", func() bool {
@@ -252,13 +252,13 @@ func (w *world) change(id fleet.DeviceID, patch obj) {
 	})
 }
 
-// newMAC is an address that no device has had.
+// newMAC returns a new MAC address.
 func (w *world) newMAC() string {
 	w.macs++
 	return fmt.Sprintf("a0:85:e3:01:%02x:%02x", w.macs>>8, w.macs&255)
 }
 
-// poll is a device's boot poll; it returns the code that the device shows.
+// poll sends a device's boot poll and returns the code that the device shows.
 func (w *world) poll(mac, board string) (id fleet.DeviceID, code string) {
 	w.t.Helper()
 	client := uuid.NewString()
@@ -296,14 +296,14 @@ func (w *world) poll(mac, board string) (id fleet.DeviceID, code string) {
 	return id, code
 }
 
-// A stocked device has made its boot poll.
+// A stocked device has sent its boot poll.
 type stocked struct {
 	id   fleet.DeviceID
 	code string
 }
 
-// fresh is a device of a board that has polled a while ago: many do so at once,
-// since the server stores polls a moment later.
+// fresh returns a device of a board that has polled some time ago. Many poll at once,
+// because the server stores polls a moment later.
 func (w *world) fresh(board string) stocked {
 	w.t.Helper()
 	if len(w.stock[board]) == 0 {
@@ -317,8 +317,8 @@ func (w *world) fresh(board string) stocked {
 	return first
 }
 
-// enrolled is a device of a side that never connects, the same for each use
-// until it is spent.
+// enrolled returns a device of a side that never connects, the same for each use until it
+// is spent.
 func (w *world) enrolled(s side, use string) fleet.DeviceID {
 	w.t.Helper()
 	key := string(s) + " " + use
@@ -334,7 +334,7 @@ func (w *world) enrolled(s side, use string) fleet.DeviceID {
 // An obj is a JSON object.
 type obj = map[string]any
 
-// An answer is what a request was answered.
+// An answer is the answer to a request.
 type answer struct {
 	status int
 	text   string
@@ -352,7 +352,7 @@ func (a answer) number(name string) float64 {
 	return v
 }
 
-// items are the items of a list.
+// items returns the items of a list.
 func (a answer) items() (all []obj) {
 	list, _ := a.body["items"].([]any)
 	for _, item := range list {
@@ -378,7 +378,8 @@ func (w *world) send(req *http.Request) answer {
 	return a
 }
 
-// request makes a request of REST. A body is an object, or text or bytes as they are.
+// request returns a request of REST. A body is an object, or text or bytes to send
+// unchanged.
 func (w *world) request(secret, method, path string, body any) *http.Request {
 	w.t.Helper()
 	var content io.Reader
@@ -413,7 +414,7 @@ func (w *world) rest(secret, method, path string, body any) answer {
 	return w.send(w.request(secret, method, path, body))
 }
 
-// must sends a request that sets something up.
+// must sends a request for setting something up.
 func (w *world) must(method, path string, body any) answer {
 	w.t.Helper()
 	a := w.rest(w.root, method, path, body)
@@ -440,7 +441,7 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// name is a name that nothing has had.
+// name returns a new name.
 func (w *world) name(s side) string {
 	w.notes++
 	if s == outside {

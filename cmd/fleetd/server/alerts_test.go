@@ -18,7 +18,7 @@ type aheadClock struct{ ahead atomic.Int64 }
 func (c *aheadClock) now() time.Time          { return time.Now().UTC().Add(time.Duration(c.ahead.Load())) }
 func (c *aheadClock) forward(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// open returns the open alert of a kind, and what pages say of it.
+// open returns the open alert of a kind, and its text on pages.
 func (d *testServer) open(kind alert.Kind) (found alert.Alert, says string) {
 	for _, a := range d.Alerts.Current(testOperator) {
 		if a.Kind == kind {
@@ -28,8 +28,8 @@ func (d *testServer) open(kind alert.Kind) (found alert.Alert, says string) {
 	return found, says
 }
 
-// Most of a fleet leaves, fleetd restarts meanwhile, and the devices come back: over real
-// connections, with the alerts' clock set forward where they would wait.
+// Most of a fleet leaves, fleetd restarts meanwhile, and the devices return: over real
+// connections, with the alerts' clock set forward in place of waiting.
 func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	t.Parallel()
 	var clock aheadClock
@@ -50,7 +50,7 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	leave()
 	d.eventually("4 devices online", online(4))
 	d.eventually("the broker's count was seen", func() bool {
-		clock.forward(200 * time.Millisecond) // some seconds a second: it has to hold for 15
+		clock.forward(200 * time.Millisecond) // some seconds a second: the condition must last for 15
 		a, _ := d.open(alert.OnlineDropped)
 		return a.Kind != ""
 	})
@@ -85,8 +85,8 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	}
 }
 
-// Devices that lose their connection again and again are alerted about, though most
-// of the time they are online.
+// Devices that lose their connection again and again cause an alert, although they are
+// online most of the time.
 func TestAlertOfDevicesThatFlap(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)

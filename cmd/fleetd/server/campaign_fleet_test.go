@@ -18,8 +18,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// quickTimers judge devices whose waits are a hundredth of real ones, and
-// leave room for a machine that has ten thousand of them to simulate.
+// quickTimers suit devices that wait a hundredth of the real time, and leave room for a
+// machine that simulates ten thousand of them.
 var quickTimers = campaign.DeploymentTimers{
 	Get: 8 * time.Second, Resend: 8 * time.Second, Stall: 8 * time.Second, Download: 30 * time.Second,
 	SlowestRate: 8 << 10,
@@ -27,8 +27,8 @@ var quickTimers = campaign.DeploymentTimers{
 	Backoff: 500 * time.Millisecond,
 }
 
-// verdicts are what a device with each fault must end as, as the one who
-// watches it from outside can know.
+// verdicts are the final states of devices with each fault, as an observer from outside
+// can determine them.
 var verdicts = map[sim.FaultKind]campaign.DeploymentState{
 	sim.FaultSilentAccept:    campaign.DeploymentTimedOut,
 	sim.FaultNoGet:           campaign.DeploymentTimedOut,
@@ -40,9 +40,9 @@ var verdicts = map[sim.FaultKind]campaign.DeploymentState{
 	sim.FaultMQTTWithoutPoll: campaign.DeploymentTimedOut,
 }
 
-// TestCampaignOverSimulatedFleet takes a fleet through a campaign of three
-// waves while 3 % of it misbehaves in every way the simulator knows, over real
-// sockets and a real database, and looks at each verdict.
+// TestCampaignOverSimulatedFleet runs a campaign of three waves over a fleet of which 3 %
+// has every fault of the simulator, over real sockets and a real database, and checks
+// each verdict.
 func TestCampaignOverSimulatedFleet(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -133,8 +133,9 @@ func deploymentsOf(t *testing.T, s *testServer, c campaign.Campaign) map[fleet.D
 	}
 }
 
-// dispatchRate says how fast the last wave was dispatched. What is between the first
-// and the last tenth of it is the engine's doing: both have few devices left.
+// dispatchRate returns the speed at which the last wave was dispatched. It excludes the
+// first and the last tenth, which have few devices left: the rest shows the speed of the
+// engine.
 func dispatchRate(all map[fleet.DeviceID]campaign.Deployment) string {
 	var at []time.Time
 	for _, d := range all {
@@ -151,8 +152,8 @@ func dispatchRate(all map[fleet.DeviceID]campaign.Deployment) string {
 	return fmt.Sprintf("dispatched %.0f devices a second", float64(n)*0.8/took.Seconds())
 }
 
-// expected is the right verdict; of a device with several faults any failure
-// will do, so it is not looked at.
+// expected returns the right verdict. For a device with several faults any failure is
+// right, so it returns false.
 func expected(d *sim.Device) (campaign.DeploymentState, bool) {
 	switch faults := d.Faults(); len(faults) {
 	case 0:
@@ -163,10 +164,9 @@ func expected(d *sim.Device) (campaign.DeploymentState, bool) {
 	return "", false
 }
 
-// startSim runs the simulator as a separate process, with each fault at the
-// rate: both ends of ten
-// thousand connections are more than one process may open. Which device has
-// which fault follows from the seed, so a fleet that is not running knows them.
+// startSim runs the simulator as a separate process, with each fault at the rate, because
+// one process may not open both ends of ten thousand connections. The seed determines the
+// faults of each device, so a fleet that is not running has the same ones.
 func startSim(t *testing.T, s *testServer, devices int, rate string, more ...string) *sim.Fleet {
 	t.Helper()
 	var list []string

@@ -12,9 +12,9 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// A language model changes no firmware without an approval: it passes no gate and takes
-// nothing back. The way back stays open to people after a rollback was denied or
-// discarded: the device returns to its former build.
+// A language model changes no firmware without an approval: it opens no wave gate and
+// starts no rollback. After a rollback was denied or discarded, people can still start
+// one: the device returns to its former build.
 func TestTheWayBackWithDevices(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "", nil)
@@ -57,7 +57,7 @@ func TestTheWayBackWithDevices(t *testing.T) {
 		var answer any
 		status := b.rest("POST", path+act, map[string]any{"rollback": true}, &answer)
 		b.token = person
-		time.Sleep(300 * time.Millisecond) // some turns of the engine
+		time.Sleep(300 * time.Millisecond) // some rounds of the engine
 		now, err := b.Campaigns.Campaign(ctx, c.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -96,8 +96,8 @@ func TestTheWayBackWithDevices(t *testing.T) {
 	}
 }
 
-// A health check calls what the token of the plan's maker may call: it is refused at
-// planning, and not made once the token may not any more.
+// A health check calls only tools that the token of the plan's maker may call. Otherwise
+// planning refuses it, and if the token loses the right later, the check is not made.
 func TestHealthChecksKeepToTheToolsOfTheMaker(t *testing.T) {
 	const loud = "self.audio_speaker.set_volume"
 	s := newRightsWorld(t)

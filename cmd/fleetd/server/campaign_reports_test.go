@@ -13,7 +13,7 @@ import (
 )
 
 // reported are the verdicts on devices that report on their upgrades, and the
-// words that must be theirs.
+// expected texts of their reports.
 var reported = map[sim.FaultKind]struct {
 	state campaign.DeploymentState
 	words string
@@ -28,9 +28,9 @@ var reported = map[sim.FaultKind]struct {
 	sim.FaultMQTTWithoutPoll: {campaign.DeploymentTimedOut, ""},
 }
 
-// TestCampaignOverReportingFleet takes devices through a campaign that say how
-// far they are and why they fail, over real sockets and a real database. The
-// verdicts are those of what was observed; the words are the devices'.
+// TestCampaignOverReportingFleet runs a campaign over devices that report their
+// progress and their failures, over real sockets and a real database. The
+// verdicts come from observations; the texts come from the devices.
 func TestCampaignOverReportingFleet(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -72,7 +72,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 		case 1:
 			want := reported[faults[0]]
 			seen[faults[0]]++
-			if want.words != "" { // the word of one that rolled back comes a moment after the verdict
+			if want.words != "" { // the report of a device that rolled back arrives after the verdict
 				waitFor(t, time.Minute, "the words of "+string(id), func() bool {
 					d, said = words(id)
 					return said != "" ||

@@ -50,7 +50,7 @@ func newRightsWorld(t *testing.T) *rightsWorld {
 	return s
 }
 
-// actsAs lets the requests that follow be those of a new token, and returns its principal.
+// actsAs makes later requests with a new token, and returns its principal.
 func (d *rightsWorld) actsAs(r operator.TokenRequest) fleet.Principal {
 	d.t.Helper()
 	made, secret, err := d.Operators.NewToken(d.t.Context(), testOperator, r)
@@ -61,7 +61,7 @@ func (d *rightsWorld) actsAs(r operator.TokenRequest) fleet.Principal {
 	return made.Principal()
 }
 
-// touched are the devices that have a part in some campaign, or were called.
+// touched returns the devices that are in a campaign, or were called.
 func (d *rightsWorld) touched(among []fleet.DeviceID) (touched []fleet.DeviceID) {
 	d.t.Helper()
 	for _, id := range among {
@@ -80,7 +80,7 @@ func (d *rightsWorld) touched(among []fleet.DeviceID) (touched []fleet.DeviceID)
 	return touched
 }
 
-// versions are what the devices themselves run.
+// versions returns the versions that the devices run.
 func (d *rightsWorld) versions(ids []fleet.DeviceID) (versions []string) {
 	for _, id := range ids {
 		versions = append(versions, d.units[id].Firmware().Version)
@@ -88,7 +88,7 @@ func (d *rightsWorld) versions(ids []fleet.DeviceID) (versions []string) {
 	return versions
 }
 
-// A word of the query that is spelled as the scope is leaves the scope as it is.
+// Text of the query that is spelled like the scope does not change the scope.
 func TestContinuousCampaignStaysWithinItsMakersFilter(t *testing.T) {
 	s := newRightsWorld(t)
 	lab, others := s.lab, s.others
@@ -116,7 +116,8 @@ func TestContinuousCampaignStaysWithinItsMakersFilter(t *testing.T) {
 		return all
 	}
 	s.eventually("the devices of the lab to be updated", func() bool { return len(targets()) >= len(lab) })
-	// The engine looks for more devices once before the first outcome, and again while it runs.
+	// The engine looks for more devices once before the first outcome, and again during the
+	// campaign.
 	if got := s.touched(others); len(got) > 0 {
 		t.Errorf("devices outside of the maker's filter have a part or were called: %v", got)
 	}
@@ -130,7 +131,7 @@ func TestContinuousCampaignStaysWithinItsMakersFilter(t *testing.T) {
 	}
 }
 
-// A device that leaves the scope of who made a campaign gets nothing from its later waves.
+// A device that leaves the scope of a campaign's maker gets nothing from later waves.
 func TestADeviceThatLeavesTheScopeGetsNothing(t *testing.T) {
 	s := newRightsWorld(t)
 	release := releaseForSim(t, s.testServer, "2.5.0")
@@ -162,7 +163,7 @@ func TestADeviceThatLeavesTheScopeGetsNothing(t *testing.T) {
 	if _, err := s.Devices.Update(t.Context(), testOperator, leaves, fleet.DevicePatch{Tags: &[]string{}}); err != nil {
 		t.Fatal(err)
 	}
-	s.token = admin // the campaign exists only for those who see all of its devices
+	s.token = admin // only a principal that sees all of its devices sees the campaign
 	if status := s.rest("POST", "/campaigns/"+c.ID+"/advance", nil, &c); status != 200 {
 		t.Fatalf("passing the gate is answered %d, %+v", status, c)
 	}

@@ -34,7 +34,7 @@ func newCertFiles(t *testing.T) certFiles {
 	return certFiles{t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 }
 
-// pair makes a certificate with this serial number.
+// pair creates a certificate with this serial number.
 func (f certFiles) pair(serial int64, expires time.Time) (cert, key []byte) {
 	f.t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -72,10 +72,10 @@ func (f certFiles) writePair(serial int64, expires time.Time) {
 	f.write(f.key, key)
 }
 
-// served is the serial number of the certificate that a server shows.
+// served returns the serial number of the certificate that a server presents.
 func served(t *testing.T, addr net.Addr) int64 {
 	t.Helper()
-	conn, err := tls.Dial("tcp", addr.String(), &tls.Config{InsecureSkipVerify: true}) // the number is looked at
+	conn, err := tls.Dial("tcp", addr.String(), &tls.Config{InsecureSkipVerify: true}) // only the number is checked
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,15 +83,15 @@ func served(t *testing.T, addr net.Addr) int64 {
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
 
-// noDevices refuses everybody.
+// noDevices refuses every device.
 type noDevices struct{ broker.Devices }
 
 func (noDevices) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
 	return "", enrolment.CredentialsForged
 }
 
-// The broker shows a renewed certificate to those who come next. One that does
-// not work leaves the one before, with one line in the log.
+// The broker presents a renewed certificate to new connections. A certificate
+// that does not work leaves the earlier one in use, with one entry in the log.
 func TestCertificateIsReadAgain(t *testing.T) {
 	files := newCertFiles(t)
 	month := time.Now().Add(30 * 24 * time.Hour).Truncate(time.Second)

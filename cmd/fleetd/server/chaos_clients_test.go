@@ -21,22 +21,21 @@ import (
 	"fleetd/fleet/call"
 )
 
-// Clients that do more than call: one whose calls wait for approvals, and the person
-// who decides; one that uploads images; and boards that join.
+// Clients other than callers: a client whose calls need approvals, and the person who
+// decides; a client that uploads images; and boards that join.
 
 // chaosAsker is the name of the token whose calls wait for approvals.
 const chaosAsker = "asker"
 
-// An askedApproval is a call that waits for a person, and what the person was
-// answered.
+// An askedApproval is a call that waits for an approval, and the answer to the decision.
 type askedApproval struct {
 	marker   chaosMarker
 	call     chaosCall
-	decision string // approve, deny; "" left alone
+	decision string // approve or deny; "" for no decision
 	status   int    // of the answer to the decision
 }
 
-// An upload is an image that was handed in.
+// A chaosUpload is an image that was uploaded.
 type chaosUpload struct {
 	version, sha256 string
 	status          int
@@ -44,7 +43,7 @@ type chaosUpload struct {
 	err             error
 }
 
-// makeAsker makes the token of the asker and the rule by which its calls wait.
+// makeAsker creates the token of the asker and the rule that makes its calls wait.
 func (w *chaosWorld) makeAsker() (token string, err error) {
 	if token, err = w.newToken(chaosAsker, "operator"); err != nil {
 		return "", err
@@ -54,7 +53,7 @@ func (w *chaosWorld) makeAsker() (token string, err error) {
 	return token, err
 }
 
-// approveUntil asks for calls that wait for an approval, and decides about most.
+// approveUntil makes calls that need an approval, and decides most of them.
 func (l *chaosLoad) approveUntil(ctx context.Context, random *rand.Rand, ids []fleet.DeviceID) {
 	for ; ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 		asked := askedApproval{marker: l.newMarker()}
@@ -85,8 +84,8 @@ func (l *chaosLoad) approveUntil(ctx context.Context, random *rand.Rand, ids []f
 	}
 }
 
-// approvalsWrong holds what the asker and the person were answered against the
-// records. What ran, recordsUntrue looks at.
+// approvalsWrong compares the answers to the asker and the person with the records.
+// recordsUntrue checks what ran.
 func approvalsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?limit=500&actor="+chaosAsker)
 	if err != nil {
@@ -121,7 +120,7 @@ func approvalsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	return broken
 }
 
-// uploadUntil hands in one small image after the other.
+// uploadUntil uploads one small image after another.
 func (l *chaosLoad) uploadUntil(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		u := chaosUpload{version: fmt.Sprintf("0.0.%d", n)}
@@ -144,8 +143,8 @@ func (l *chaosLoad) uploadUntil(ctx context.Context) {
 	}
 }
 
-// uploadsWrong: an image that was taken is on record and whole; a failure is one of
-// the moment, says when to try again, and names no path of the server.
+// uploadsWrong checks that an accepted image is on record and complete, and that a
+// failure is temporary, names the time to retry, and contains no path of the server.
 func uploadsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +175,8 @@ func uploadsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	return broken
 }
 
-// Read-only directories: a file system that was mounted so after an error.
+// Read-only directories simulate a file system that was remounted read-only after an
+// error.
 
 func canMountReadOnly(w *chaosWorld) string {
 	probe := filepath.Join(w.dir, "probe")
@@ -209,7 +209,7 @@ func unlockBlobs(w *chaosWorld, _ chaosStep) error {
 	return unix.Unmount(filepath.Join(w.dataDir, "blobs"), unix.MNT_DETACH)
 }
 
-// join switches on new boards, so that they join while the step's fault lasts.
+// join switches on new boards, so they join during the step's fault.
 func (w *chaosWorld) join(step int) error {
 	span := w.schedule.steps[step].lead + w.schedule.steps[step].lasts
 	n := max(4, w.schedule.size.devices/25)
@@ -229,7 +229,7 @@ func (w *chaosWorld) join(step int) error {
 	return nil
 }
 
-// everyDevice is those that there were at the start, and those that joined.
+// everyDevice returns the devices of the start, and those that joined.
 func (w *chaosWorld) everyDevice() map[fleet.DeviceID]*sim.Device {
 	all := maps.Clone(w.ids)
 	for _, boards := range w.joined {
@@ -241,8 +241,8 @@ func (w *chaosWorld) everyDevice() map[fleet.DeviceID]*sim.Device {
 	return all
 }
 
-// joinsLost: every board that was switched on comes to be in the register, online
-// and with its tools, whatever happened while it joined.
+// joinsLost checks that every board that was switched on is in the register, online and
+// with its tools, whatever happened while it joined.
 func joinsLost(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	devices, err := chaosList[deviceView](w, "/devices?limit=500")
 	if err != nil {
@@ -266,7 +266,8 @@ func joinsLost(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	return broken
 }
 
-// registerWrong holds what the register says each device runs against what it runs.
+// registerWrong compares the version of each device in the register with the version that
+// it runs.
 func registerWrong(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	devices, err := chaosList[struct {
 		ID        fleet.DeviceID

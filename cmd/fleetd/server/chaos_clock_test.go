@@ -13,16 +13,17 @@ import (
 	"unsafe"
 )
 
-// fleetd has no seam for its clock, and gets none for this: Go reads the clock
-// through a function that the kernel maps into each process, the vDSO, past
-// which no library can step. The test binary that plays fleetd writes another
-// function over it, which adds the seconds that a file shared with the test
-// holds. PostgreSQL's clock stays right.
+// The test needs a wrong clock in fleetd, whose code has no replaceable clock.
+// Go reads the clock through a function that the kernel maps into each process,
+// the vDSO, and no library can intercept that. The test binary that runs as
+// fleetd overwrites that function with one that adds the seconds from a file
+// shared with the test. PostgreSQL's clock stays right.
 
-// clockFile names the file to a fleetd whose clock can be set.
+// clockFile is the environment variable with the path of the clock file.
 const clockFile = "FLEETD_TEST_CLOCK"
 
-// canSetClock says whether this machine can; the code below is for amd64.
+// canSetClock returns the reason for which this machine cannot set the clock;
+// the code below is for amd64.
 func canSetClock(*chaosWorld) string {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return "Linux on amd64"
@@ -30,8 +31,8 @@ func canSetClock(*chaosWorld) string {
 	return ""
 }
 
-// setClock makes fleetd's wall clock wrong by the step's seconds, and has
-// devices connect by it.
+// setClock moves fleetd's wall clock by the step's seconds, and makes devices
+// connect under it.
 func setClock(w *chaosWorld, step chaosStep) error {
 	w.clockSet = true
 	if err := w.writeClock(int64(step.clock.Seconds())); err != nil {
@@ -40,7 +41,7 @@ func setClock(w *chaosWorld, step chaosStep) error {
 	return resetNetwork(w, step)
 }
 
-// rightClock is the step in the other direction.
+// rightClock undoes the step.
 func rightClock(w *chaosWorld, _ chaosStep) error { return w.writeClock(0) }
 
 func (w *chaosWorld) writeClock(seconds int64) error {
@@ -57,7 +58,8 @@ func (w *chaosWorld) clock() string { return filepath.Join(w.dir, "clock") }
 
 func (w *chaosWorld) makeClock() error { return os.WriteFile(w.clock(), make([]byte, 8), 0o644) }
 
-// followClock makes this process's clock follow the file, for good.
+// followClock makes this process's clock follow the file until the process
+// ends.
 func followClock(name string) error {
 	file, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -82,7 +84,7 @@ func followClock(name string) error {
 }
 
 // offsetClock is clock_gettime(clock, time) in machine code: the system call,
-// and for the wall clock, number 0, the seconds at the address added.
+// which for the wall clock, number 0, adds the seconds at the address.
 func offsetClock(address uintptr) []byte {
 	code := []byte{
 		0xb8, 0xe4, 0, 0, 0, // mov eax, 228

@@ -13,15 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A chaosFault is one row of the table of faults. Between start and stop the
-// fault lasts; a fault without stop is over at once.
+// A chaosFault is one row of the table of faults. The fault lasts from start to
+// stop; a fault without stop ends at once.
 type chaosFault struct {
 	name              string
 	weight            int
 	shortest, longest time.Duration
-	external          bool // only for a PostgreSQL of the test
+	external          bool // only with a PostgreSQL of the test
 	fleetdEnds        func(*chaosWorld) bool
-	needs             func(*chaosWorld) string // why it cannot be done here; "" if it can
+	needs             func(*chaosWorld) string // why this machine cannot do it; "" if it can
 	start, stop       func(*chaosWorld, chaosStep) error
 }
 
@@ -80,7 +80,8 @@ func chaosFaultNamed(name string) chaosFault {
 
 func always(*chaosWorld) bool { return true }
 
-// ownsPostgres: fleetd ends with its own PostgreSQL, and both are started again.
+// ownsPostgres reports whether fleetd runs its own PostgreSQL: both end and
+// start together.
 func ownsPostgres(w *chaosWorld) bool { return w.schedule.embedded }
 
 func stopPostgres(w *chaosWorld, _ chaosStep) error {
@@ -97,7 +98,8 @@ func killPostmaster(w *chaosWorld, _ chaosStep) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// bringBackPostgres starts the test's database; fleetd's comes with fleetd.
+// bringBackPostgres starts the test's database; fleetd's own starts with
+// fleetd.
 func bringBackPostgres(w *chaosWorld, _ chaosStep) error {
 	if w.schedule.embedded {
 		return nil
@@ -105,9 +107,9 @@ func bringBackPostgres(w *chaosWorld, _ chaosStep) error {
 	return w.restartPostgres()
 }
 
-// restartPostgres starts a database that has ended, or is about to.
+// restartPostgres starts a database that has ended, or is ending.
 func (w *chaosWorld) restartPostgres() error {
-	if err := stopPostgres(w, chaosStep{}); err != nil { // gives its directory back
+	if err := stopPostgres(w, chaosStep{}); err != nil { // releases its directory
 		return err
 	}
 	return w.startPostgres()
@@ -125,7 +127,7 @@ func killBackend(w *chaosWorld, _ chaosStep) error {
 	})
 }
 
-// freezePostgres stops all processes of the database where they are.
+// freezePostgres stops all processes of the database with SIGSTOP.
 func freezePostgres(w *chaosWorld, _ chaosStep) error {
 	pid, err := w.postmaster()
 	if err != nil {
@@ -145,7 +147,7 @@ func thawPostgres(w *chaosWorld, _ chaosStep) error {
 	return nil
 }
 
-// thaw lets a frozen database go on; it does nothing to one that runs.
+// thaw resumes a frozen database; it has no effect on a running one.
 func (w *chaosWorld) thaw() {
 	pid, err := w.postmaster()
 	if err != nil {
@@ -165,7 +167,7 @@ func childrenOf(parent int) []int {
 		if err != nil {
 			continue
 		}
-		// "pid (name) state ppid ...", and a name may hold anything.
+		// "pid (name) state ppid ...", and a name may contain anything.
 		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		if len(fields) < 2 || fields[1] != strconv.Itoa(parent) {
@@ -178,8 +180,8 @@ func childrenOf(parent int) []int {
 	return children
 }
 
-// takeConnections leaves fleetd no connection to the database, and no right to
-// make another.
+// takeConnections ends fleetd's connections to the database, and revokes its
+// right to open others.
 func takeConnections(w *chaosWorld, _ chaosStep) error {
 	return w.asSuperuser(func(ctx context.Context, db *pgx.Conn) error {
 		if _, err := db.Exec(ctx, `ALTER ROLE fleetd CONNECTION LIMIT 0`); err != nil {
@@ -230,8 +232,8 @@ func fillDisk(w *chaosWorld, _ chaosStep) error {
 	return nil
 }
 
-// freeDisk makes room. A PostgreSQL that gave up on the full disk is started
-// again, as its operator would.
+// freeDisk makes room. It restarts a PostgreSQL that ended because of the full
+// disk, as its operator would.
 func freeDisk(w *chaosWorld, _ chaosStep) error {
 	if err := os.Remove(w.ballast()); err != nil {
 		return err
@@ -280,8 +282,8 @@ func healNetwork(w *chaosWorld, _ chaosStep) error {
 	return nil
 }
 
-// resetNetwork breaks the connections, which is also how they end that were
-// cut for a while.
+// resetNetwork breaks the connections. Connections that were cut for some time
+// end in the same way.
 func resetNetwork(w *chaosWorld, step chaosStep) error {
 	w.http.resetShare(step.share)
 	w.mqtt.resetShare(step.share)
@@ -293,13 +295,13 @@ func hideBlobs(w *chaosWorld, _ chaosStep) error {
 }
 
 func showBlobs(w *chaosWorld, _ chaosStep) error {
-	if err := os.RemoveAll(filepath.Join(w.dataDir, "blobs")); err != nil { // made meanwhile
+	if err := os.RemoveAll(filepath.Join(w.dataDir, "blobs")); err != nil { // created meanwhile
 		return err
 	}
 	return os.Rename(filepath.Join(w.dataDir, "blobs.away"), filepath.Join(w.dataDir, "blobs"))
 }
 
-// carryOut makes the step's fault happen, unless this machine cannot.
+// carryOut causes the step's fault, unless this machine cannot.
 func (w *chaosWorld) carryOut(step chaosStep) error {
 	fault := chaosFaultNamed(step.fault)
 	if fault.needs != nil {
@@ -313,7 +315,7 @@ func (w *chaosWorld) carryOut(step chaosStep) error {
 		before := w.processes()
 		defer func() {
 			_ = w.await(time.Minute, "", func() bool { return w.wasReady() && w.processes() > before })
-			w.setExcused(false) // whether it is well again is judged later
+			w.setExcused(false) // its recovery is checked later
 		}()
 	}
 	w.journal.notef("%s begins", fault.name)

@@ -18,15 +18,15 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A chaosInvariant is one row of the table of what must hold after a fault, or
-// when a seed is over, at the latest so long after.
+// A chaosInvariant is one row of the table of conditions that must hold within a
+// time after a fault, or after the end of a seed.
 type chaosInvariant struct {
 	name   string
 	within time.Duration
-	broken func(*chaosWorld, *chaosLoad) findings // what does not hold now
+	broken func(*chaosWorld, *chaosLoad) findings // returns what does not hold now
 }
 
-// findings are what does not hold, a line each.
+// findings are the conditions that do not hold, one text each.
 type findings []string
 
 func (f *findings) addf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
@@ -38,7 +38,7 @@ var afterFault = []chaosInvariant{
 	{"presence is right", 60 * time.Second, presenceWrong},
 }
 
-// atTheEnd must hold once nothing is asked any more.
+// atTheEnd must hold once all requests have ended.
 var atTheEnd = []chaosInvariant{
 	{"presence is right", 60 * time.Second, presenceWrong},
 	{"fan-outs end", 90 * time.Second, fanOutsOpen},
@@ -56,13 +56,13 @@ var atTheEnd = []chaosInvariant{
 	{"no process panics", 0, panics},
 }
 
-// check waits for each invariant and notes those that do not come to hold. The
-// time of all runs from the same moment.
+// check waits for each invariant and records those that do not hold in time. The
+// times of all start at the same moment.
 func (w *chaosWorld) check(l *chaosLoad, when string, invariants []chaosInvariant) {
 	began := time.Now()
 	for _, in := range invariants {
 		looked := time.Now()
-		deadline := looked.Add(2 * time.Second) // the time of those before it may be used up
+		deadline := looked.Add(2 * time.Second) // earlier invariants may have used up the time
 		within := in.within * time.Duration(w.schedule.size.slack)
 		if began.Add(within).After(deadline) {
 			deadline = began.Add(within)
@@ -118,7 +118,8 @@ func callFails(w *chaosWorld, l *chaosLoad) findings {
 	return findings{"no device without a fault is connected"}
 }
 
-// settleTime is how old a change at a device is that fleetd must know of.
+// settleTime is the time after which fleetd must have noticed a change at a
+// device.
 const settleTime = 2 * time.Second
 
 func presenceWrong(w *chaosWorld, _ *chaosLoad) (broken findings) {
@@ -186,7 +187,7 @@ func (w *chaosWorld) campaignWrong(id string) (broken findings) {
 	if _, err := w.rest("GET", "/campaigns/"+id, nil, &c); err != nil {
 		return findings{err.Error()}
 	}
-	if c.State == string(campaign.Paused) { // by a success rule; an operator goes on
+	if c.State == string(campaign.Paused) { // paused by a success rule; an operator resumes it
 		w.journal.notef("campaign is paused: %s, %s", c.PauseReason, c.Reason)
 		_, _ = w.rest("POST", "/campaigns/"+id+"/resume", nil, &c)
 	}
@@ -235,7 +236,7 @@ func callsOpen(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	return broken
 }
 
-// chaosResources are what a process holds when nothing is asked of it.
+// chaosResources are the resources of an idle process.
 type chaosResources struct{ goroutines, heap, connections float64 }
 
 func (w *chaosWorld) resources() (chaosResources, error) {
@@ -263,7 +264,7 @@ func (w *chaosWorld) resources() (chaosResources, error) {
 	return r, nil
 }
 
-// Room that a process may take beyond what it held at the start.
+// Growth that a process is allowed beyond its resources at the start.
 const (
 	moreGoroutines = 100
 	moreHeap       = 40 << 20
@@ -301,7 +302,7 @@ func callsRefused(_ *chaosWorld, l *chaosLoad) (broken findings) {
 	return broken
 }
 
-// acknowledgedLost holds each good answer against the records.
+// acknowledgedLost compares each good answer with the records.
 func acknowledgedLost(w *chaosWorld, l *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?limit=500")
 	if err != nil {
@@ -353,8 +354,8 @@ var truths = map[fleet.CallState]struct{ least, most int }{
 	fleet.CallPendingApproval: {0, 0},
 }
 
-// A chaosOrder is one call to one device, as its client or fan-out meant it, or
-// all restarts of the device.
+// A chaosOrder is one call to one device, as its client or fan-out intended it,
+// or all restarts of the device.
 type chaosOrder struct {
 	tool   string
 	marker chaosMarker
@@ -380,8 +381,8 @@ func (w *chaosWorld) executed() map[chaosOrder]int {
 	return ran
 }
 
-// recordsUntrue holds each record against what ran on the device. A fan-out
-// may have made a second call where the first was canceled.
+// recordsUntrue compares each record with what ran on the device. A fan-out may
+// have made a second call if the first was canceled.
 func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	calls, err := chaosList[chaosCall](w, "/calls?limit=500")
 	if err != nil {
@@ -420,8 +421,9 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	return broken
 }
 
-// Within these times of a start of fleetd a device that was connected before
-// and after it is not "offline" for a fan-out that goes on.
+// Limits around a start of fleetd: a fan-out that goes on must not treat a
+// device as "offline" if it was connected before and after the start within
+// these times.
 const (
 	resumeTime  = 15 * time.Second
 	comebackMax = 5 * time.Second
@@ -477,12 +479,12 @@ func fanOutsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	return broken
 }
 
-// cameBack reports whether a call that ended offline was made when the fan-out
-// went on soon after a start of fleetd, to a device that was connected before it
-// and soon after.
+// cameBack reports whether a call that ended offline was made by a fan-out that
+// went on soon after a start of fleetd, to a device that was connected before
+// the start and soon after.
 func (w *chaosWorld) cameBack(f chaosFanOut, c chaosCall) bool {
 	if w.clockSet {
-		return false // times of records cannot be compared with the test's
+		return false // the times of records and of the test are not comparable
 	}
 	w.mu.Lock()
 	starts := slices.Clone(w.starts[1:])

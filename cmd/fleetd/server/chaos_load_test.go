@@ -18,8 +18,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A chaosLoad is what clients ask of fleetd while it has its faults, and what
-// they were answered.
+// A chaosLoad is the requests of clients to fleetd during its faults, with
+// their answers.
 type chaosLoad struct {
 	w    *chaosWorld
 	stop context.CancelFunc
@@ -35,14 +35,14 @@ type chaosLoad struct {
 	polls     int
 }
 
-// An askedCall is one request for a call. Every call carries a marker, by which
-// what ran on devices and what is on record are brought together.
+// An askedCall is one request for a call. Every call carries a marker, which
+// links the record to the run on the device.
 type askedCall struct {
 	marker chaosMarker
 	async  bool
-	leaves time.Duration // after which the caller goes; 0: never
+	leaves time.Duration // time after which the caller disconnects; 0: never
 	status int           // 0 if no answer came
-	err    error         // of any other than a good answer
+	err    error         // of any answer but a good one
 	call   chaosCall     // of a good answer
 }
 
@@ -65,15 +65,15 @@ type chaosCall struct {
 	SentAt     *time.Time `json:"sent_at"`
 }
 
-// A chaosMarker is a number, from 1 to 2^24, as three arguments of chaosTool.
-// The marker of other calls is 0.
+// A chaosMarker is a number from 1 to 2^24, sent as three arguments of
+// chaosTool. The marker of other calls is 0.
 type chaosMarker struct {
 	R int `json:"r"`
 	G int `json:"g"`
 	B int `json:"b"`
 }
 
-// newMarker gives each call, or fan-out, a colour that no other has.
+// newMarker returns a unique colour for a call or a fan-out.
 func (l *chaosLoad) newMarker() chaosMarker {
 	n := int(l.next.Add(1))
 	return chaosMarker{n >> 16 & 255, n >> 8 & 255, n & 255}
@@ -83,11 +83,12 @@ func (m chaosMarker) String() string { return fmt.Sprintf("#%d", m.R<<16|m.G<<8|
 
 const (
 	chaosTool        = "self.light.set_rgb"
-	chaosCallTimeout = 3 * time.Second // of a call, in the device's hands
+	chaosCallTimeout = 3 * time.Second // of a call on the device
 	chaosPollTimeout = 5 * time.Second // of a boot poll; a device waits six times as long
 )
 
-// startLoad lets clients call devices and separate devices poll until stop.
+// startLoad starts clients that call devices, and separate devices that poll,
+// until stop.
 func (w *chaosWorld) startLoad() *chaosLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &chaosLoad{w: w, stop: cancel}
@@ -150,8 +151,8 @@ func (l *chaosLoad) ask(random *rand.Rand, device fleet.DeviceID) askedCall {
 	return asked
 }
 
-// startFanOut calls all devices that are online. One that is not answered with
-// 201 may be on record all the same.
+// startFanOut calls all devices that are online. A fan-out may be on record
+// even if the answer was not 201.
 func (l *chaosLoad) startFanOut() {
 	marker := l.newMarker()
 	var made struct {
@@ -170,7 +171,7 @@ func (l *chaosLoad) startFanOut() {
 	l.fanOuts = append(l.fanOuts, askedFanOut{made.ID, marker})
 }
 
-// startCampaign upgrades a part of the devices.
+// startCampaign upgrades some of the devices.
 func (l *chaosLoad) startCampaign(release string) {
 	var made struct {
 		ID      string
@@ -195,8 +196,8 @@ func (l *chaosLoad) startCampaign(release string) {
 	l.campaigns = append(l.campaigns, made.ID)
 }
 
-// pollUntil polls as a known device that has nothing but boot polls. Whatever
-// becomes of the database, it must be answered while fleetd runs.
+// pollUntil polls as a known device that only sends boot polls. Whatever
+// happens to the database, fleetd must answer while it runs.
 func (l *chaosLoad) pollUntil(ctx context.Context, i int) {
 	mac := fmt.Sprintf("02:c4:a0:5e:00:%02x", i)
 	client := fmt.Sprintf("5f0c0f4e-6f0a-4c7e-9d0e-0000000000%02x", i)
@@ -209,7 +210,7 @@ func (l *chaosLoad) pollUntil(ctx context.Context, i int) {
 		answer, err := l.poll(mac, client, body)
 		switch {
 		case before == 0 || before != l.w.serving():
-			continue // fleetd was not there all the time
+			continue // fleetd did not run all the time
 		case err == nil && strings.Contains(answer, `"mqtt"`):
 			known = true
 			l.mu.Lock()
@@ -242,10 +243,11 @@ func (l *chaosLoad) poll(mac, client, body string) (string, error) {
 	return string(answer), err
 }
 
-// chaosSightings are when each device was seen to be connected, from its side.
+// chaosSightings records when each device was connected, from the device's
+// side.
 type chaosSightings struct {
 	mu      sync.Mutex
-	changes map[fleet.DeviceID][]sighting // first as it began
+	changes map[fleet.DeviceID][]sighting // the first is the initial state
 }
 
 type sighting struct {
@@ -277,8 +279,8 @@ func (s *chaosSightings) look(devices map[fleet.DeviceID]*sim.Device) {
 	}
 }
 
-// steady reports whether the device is connected, and whether that is so
-// since at least the given time.
+// steady reports whether the device is connected, and whether its state has not
+// changed since the given time.
 func (s *chaosSightings) steady(id fleet.DeviceID, since time.Time) (connected, steady bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,8 +292,8 @@ func (s *chaosSightings) steady(id fleet.DeviceID, since time.Time) (connected, 
 	return last.connected, last.at.Before(since)
 }
 
-// connectedWithin reports whether the device was connected at some time of the
-// span.
+// connectedWithin reports whether the device was connected at any time between
+// from and to.
 func (s *chaosSightings) connectedWithin(id fleet.DeviceID, from, to time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

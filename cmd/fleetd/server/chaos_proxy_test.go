@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A chaosProxy stands between devices and one of fleetd's listeners.
+// A chaosProxy is a proxy between devices and one of fleetd's listeners.
 //
 // It works on TCP streams, where lost and reordered packets look alike: later
-// bytes wait for the retransmission of earlier ones. A loss rule makes that
-// wait; what the kernel's own TCP does with lost packets is not tested here.
+// bytes wait for the retransmission of earlier ones. A loss rule simulates that
+// delay; the kernel's own handling of lost packets is not tested here.
 type chaosProxy struct {
 	listener net.Listener
 	target   string
@@ -24,22 +24,22 @@ type chaosProxy struct {
 	changed chan struct{} // closed when the rule changes
 }
 
-// A proxyRule is what happens to a share of the connections.
+// A proxyRule is a disturbance of a share of the connections.
 type proxyRule struct {
 	share     float64       // 0 to 1
-	delay     time.Duration // of every piece, in both directions
-	loss      float64       // of pieces that come a retransmission time later
+	delay     time.Duration // delay of every piece, in both directions
+	loss      float64       // share of pieces that arrive a retransmission time later
 	stallUp   bool          // nothing passes from the devices to fleetd
 	stallDown bool          // nothing passes from fleetd to the devices
 }
 
-// A proxyPair is a connection of a device and the one made for it.
+// A proxyPair is a connection of a device and its counterpart to fleetd.
 type proxyPair struct {
 	device, server net.Conn
 	luck           float64 // 0 to 1; a rule hits it if this is below the share
 }
 
-// Retransmission of a lost packet takes this long at least, and at most.
+// Bounds of the time that the retransmission of a lost packet takes.
 const (
 	shortestRetransmission = 200 * time.Millisecond
 	longestRetransmission  = 1200 * time.Millisecond
@@ -92,14 +92,14 @@ func (p *chaosProxy) serve(device net.Conn) {
 	p.mu.Unlock()
 }
 
-// A piece is what one read brought, to be written when it is due. The end of
-// the stream is a piece without data.
+// A piece is the data of one read, to be written at its due time. A piece
+// without data is the end of the stream.
 type piece struct {
 	data []byte
 	due  time.Time
 }
 
-// pump copies one direction in order, with the rule that holds at the time.
+// pump copies one direction in order, under the current rule.
 func (p *chaosProxy) pump(pair *proxyPair, from, to net.Conn, stalled func(proxyRule) bool) {
 	line := make(chan piece, 256)
 	go func() {
@@ -139,8 +139,8 @@ func (p *chaosProxy) pump(pair *proxyPair, from, to net.Conn, stalled func(proxy
 	}
 }
 
-// ruleFor is the rule that holds for a pair, and a channel that closes when it
-// changes.
+// ruleFor returns the current rule for a pair, and a channel that closes when
+// it changes.
 func (p *chaosProxy) ruleFor(pair *proxyPair) (proxyRule, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A chaosSchedule is what one seed does to fleetd. It follows from the seed and
-// the size alone: the same seed is the same schedule on every machine, which
-// leaves out what it cannot do.
+// A chaosSchedule is the sequence of faults of one seed. It depends only on the seed and
+// the size: a seed has the same schedule on every machine, which skips the faults that it
+// cannot cause.
 type chaosSchedule struct {
 	seed     uint64
 	size     chaosSize
@@ -17,39 +17,39 @@ type chaosSchedule struct {
 	steps    []chaosStep
 }
 
-// A chaosStep is one fault, under load, and what is begun shortly before it.
+// A chaosStep is one fault under load, and the work that begins shortly before it.
 type chaosStep struct {
 	fault    string
 	lead     time.Duration // from the start of a fan-out to the fault
 	campaign bool          // a campaign starts with the fan-out
 	lasts    time.Duration
-	share    float64       // of the devices' connections that a network fault hits
-	clock    time.Duration // by which a clock step moves it
+	share    float64       // share of the devices' connections that a network fault affects
+	clock    time.Duration // offset of a clock step
 }
 
-// A chaosSize is how much of everything there is.
+// A chaosSize is the size of a run.
 type chaosSize struct {
 	devices, workers int
 	steps            int
-	longest          time.Duration // no fault lasts longer
-	slack            int           // by what the bounds of invariants are multiplied
+	longest          time.Duration // upper limit of every fault's duration
+	slack            int           // factor for the limits of invariants
 }
 
 var (
 	chaosFull = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second, slack: 1}
-	// Other tests may have the processor meanwhile.
+	// Other tests may use the processor at the same time.
 	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second, slack: 4}
 )
 
-// clockSteps are what people and time servers may do to a clock. They stay below
-// the hour within which a start of fleetd looks for calls that were left open.
+// clockSteps are changes that people and time servers may make to a clock. They are below
+// one hour, the time within which fleetd looks for open calls when it starts.
 var clockSteps = []time.Duration{-45 * time.Minute, -90 * time.Second, -5 * time.Second,
 	5 * time.Second, 90 * time.Second, 45 * time.Minute}
 
 func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 	random := rand.New(rand.NewPCG(seed, 1))
 	s := chaosSchedule{seed: seed, size: size, embedded: random.IntN(2) == 0}
-	upgrades := random.IntN(size.steps) // the step with which a campaign starts
+	upgrades := random.IntN(size.steps) // the step at which a campaign starts
 	for i, fault := range drawFaults(random, s.embedded, size.steps) {
 		s.steps = append(s.steps, chaosStep{
 			fault:    fault.name,
@@ -61,8 +61,8 @@ func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 		})
 	}
 	if s.has("clock-step") {
-		// A campaign takes a boot poll from before its order for one after it once
-		// the clock was set back between them: what it says then is not judged here.
+		// If the clock is set back, a campaign may mistake a boot poll from before its
+		// order for one after it: its conclusion is not checked in this case.
 		for i := range s.steps {
 			s.steps[i].campaign = false
 		}
@@ -97,7 +97,8 @@ func drawFaults(random *rand.Rand, embedded bool, n int) []chaosFault {
 	return drawn
 }
 
-// drawLength is mostly short; one in eight is up to the longest of the fault.
+// drawLength returns a mostly short duration; one in eight is up to the longest of the
+// fault.
 func (f chaosFault) drawLength(random *rand.Rand) time.Duration {
 	usual := min(f.longest, max(f.shortest, 8*time.Second))
 	if random.IntN(8) == 0 {

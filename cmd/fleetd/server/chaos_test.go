@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestChaosShort does the first seeds of `make chaos` with a small fleet and
-// short faults.
+// TestChaosShort runs the first seeds of `make chaos` with a small fleet and short
+// faults.
 func TestChaosShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts PostgreSQL clusters")
@@ -22,8 +22,8 @@ func TestChaosShort(t *testing.T) {
 	}
 }
 
-// longestSeed is what a seed may take that fails: no other begins when less is
-// left of the time that make chaos was given.
+// longestSeed is the longest time that a failing seed may need: no seed begins with less
+// than that left of the time for make chaos.
 const longestSeed = 4 * time.Minute
 
 // TestChaos is `make chaos`. FLEETD_CHAOS_SEEDS names the seeds (7, or 1-50),
@@ -83,10 +83,11 @@ func chaosTemplateFor(t *testing.T) chaosTemplate {
 	return template
 }
 
-// runChaos does what the schedule says and reports whether all invariants held.
+// runChaos runs the schedule and reports whether all invariants held.
 func runChaos(t *testing.T, schedule chaosSchedule, template chaosTemplate) bool {
 	t.Helper()
-	// Not the test's own directory: logs outlive a failure, and a socket's path is short.
+	// Not the test's own directory: logs must survive a failure, and the path of a socket
+	// must be short.
 	dir, err := os.MkdirTemp("", fmt.Sprintf("chaos-%d-", schedule.seed))
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func (s chaosSchedule) faults() string {
 	return strings.Join(names, ", ")
 }
 
-// run goes through the steps under load, and then looks at what is left.
+// run executes the steps under load, and then checks the result.
 func (w *chaosWorld) run(release string) (err error) {
 	if w.atStart, err = w.resources(); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (w *chaosWorld) run(release string) (err error) {
 	return err
 }
 
-// A seed is the same schedule every time, and seeds reach every fault.
+// A seed always has the same schedule, and the seeds cover every fault.
 func TestChaosSchedule(t *testing.T) {
 	times := map[string]int{}
 	for seed := range uint64(300) {

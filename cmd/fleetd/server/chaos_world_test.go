@@ -34,7 +34,7 @@ import (
 // another command.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
 
-// chaosTimers judge devices whose waits are a twentieth of real ones. Connect has room for
+// chaosTimers suit devices that wait a twentieth of the real time. Connect leaves room for
 // a slow device that answers the calls in its line, at 4 s each, before a health check.
 var chaosTimers = campaign.DeploymentTimers{
 	Get: 4 * time.Second, Resend: 3 * time.Second, Stall: 4 * time.Second, Download: 10 * time.Second,
@@ -50,7 +50,7 @@ const (
 	chaosTmpfs     = 400 << 20          // bytes; the disk that a fault fills
 )
 
-// testMain is what the test binary does where a test needs a process.
+// testMain is the command line of the test binary when a test runs it as a process.
 type testMain struct {
 	Serve quickServe   `cmd:""`
 	Token TokenCommand `cmd:""`
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	command.FatalIfErrorf(command.Run())
 }
 
-// quickServe is `fleetd serve`, but for the timers of campaigns.
+// quickServe is `fleetd serve` with other timers of campaigns.
 type quickServe struct{ Config }
 
 func (c *quickServe) Run(ctx context.Context) error {
@@ -85,9 +85,9 @@ func (c *quickServe) Run(ctx context.Context) error {
 	return s.Serve(ctx)
 }
 
-// A chaosWorld is all that takes part: fleetd as a process, which is started
-// again whenever it ends, as systemd would; its PostgreSQL; the devices, in the
-// test's own process; and the proxies between them.
+// A chaosWorld contains all participants: fleetd as a process, which is restarted whenever
+// it ends, as systemd would; its PostgreSQL; the devices, in the test's own process; and
+// the proxies between them.
 type chaosWorld struct {
 	schedule chaosSchedule
 	dir      string // all files of this seed
@@ -95,7 +95,7 @@ type chaosWorld struct {
 	pgDir    string // of the database that the test runs; "" if fleetd does
 	mounted  bool   // pgDir is a separate file system
 	token    string
-	asker    string // token whose calls wait for approvals
+	asker    string // token whose calls need approvals
 
 	httpAddr, mqttAddr, adminAddr string
 
@@ -103,7 +103,7 @@ type chaosWorld struct {
 	ids         map[fleet.DeviceID]*sim.Device
 	audience    []fleet.DeviceID // of the campaign
 	http, mqtt  *chaosProxy
-	joined      []*sim.Fleet // boards that came later, by step
+	joined      []*sim.Fleet // boards that joined later, by step
 	stopDevices func()
 
 	journal *chaosJournal
@@ -116,16 +116,17 @@ type chaosWorld struct {
 	mu       sync.Mutex
 	fleetd   *os.Process
 	starts   []time.Time // of fleetd's processes
-	ready    bool        // the process answered /readyz with 200 since it started
-	held     bool        // it is not started again until this ends
-	excused  bool        // it may end: the fault of the moment ends it
+	ready    bool        // the process has answered /readyz with 200 since its start
+	held     bool        // a fault prevents its restart for now
+	excused  bool        // it may end: the current fault ends it
 	stopping bool
 	ended    chan struct{} // closed when the supervisor ends
 	pg       *embedded.Server
 	breaches []string
 }
 
-// A chaosJournal is what happened when, for whoever looks at a failure.
+// A chaosJournal records the events of a run with their times, for the analysis of
+// failures.
 type chaosJournal struct {
 	began time.Time
 	mu    sync.Mutex
@@ -146,7 +147,7 @@ func (j *chaosJournal) String() string {
 	return j.text.String()
 }
 
-// breachf notes that an invariant does not hold.
+// breachf records that an invariant does not hold.
 func (w *chaosWorld) breachf(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.journal.notef("BREACH %s", text)
@@ -174,7 +175,7 @@ func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (
 	return w, w.switchOn()
 }
 
-// prepare takes addresses and starts the proxies.
+// prepare reserves addresses and starts the proxies.
 func (w *chaosWorld) prepare() (err error) {
 	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
 	w.client = &http.Client{Timeout: 25 * time.Second,
@@ -191,8 +192,8 @@ func (w *chaosWorld) prepare() (err error) {
 	return err
 }
 
-// placeDatabase copies the template's cluster to where this seed's PostgreSQL
-// will run, and starts it there if that is the test's part.
+// placeDatabase copies the template's cluster to the place of this seed's PostgreSQL, and
+// starts it there if the test runs it.
 func (w *chaosWorld) placeDatabase(template chaosTemplate) error {
 	if err := copyTree(template.dir, w.dataDir); err != nil || w.schedule.embedded {
 		return err
@@ -217,7 +218,7 @@ func (w *chaosWorld) placeDatabase(template chaosTemplate) error {
 	return w.startPostgres()
 }
 
-// copyTree keeps owners, which cp does best.
+// copyTree copies with cp, because that preserves owners.
 func copyTree(from, to string) error {
 	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("copying %s: %w: %s", from, err, out)
@@ -254,7 +255,7 @@ func (w *chaosWorld) postgres() *embedded.Server {
 	return w.pg
 }
 
-// cluster is the database's directory, which holds its socket, too.
+// cluster returns the database's directory, which also contains its socket.
 func (w *chaosWorld) cluster() string {
 	if w.pgDir != "" {
 		return filepath.Join(w.pgDir, "postgres")
@@ -262,7 +263,7 @@ func (w *chaosWorld) cluster() string {
 	return filepath.Join(w.dataDir, "postgres")
 }
 
-// postmaster is the process id of the database's first process.
+// postmaster returns the process id of the database's first process.
 func (w *chaosWorld) postmaster() (int, error) {
 	text, err := os.ReadFile(filepath.Join(w.cluster(), "postmaster.pid"))
 	if err != nil {
@@ -272,8 +273,8 @@ func (w *chaosWorld) postmaster() (int, error) {
 	return strconv.Atoi(line)
 }
 
-// supervise runs fleetd until the world ends. The kernel counts this thread as
-// its parent, so that it dies with the test.
+// supervise runs fleetd until the world ends. The kernel counts this thread as the parent
+// of fleetd, so fleetd dies with the test.
 func (w *chaosWorld) supervise() {
 	defer close(w.ended)
 	runtime.LockOSThread()
@@ -318,7 +319,7 @@ func (w *chaosWorld) serveCommand() *exec.Cmd {
 	return cmd
 }
 
-// waitForTurn reports whether fleetd is to be started, as soon as it may.
+// waitForTurn waits until fleetd may start, and reports whether it should.
 func (w *chaosWorld) waitForTurn() bool {
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		w.mu.Lock()
@@ -330,7 +331,7 @@ func (w *chaosWorld) waitForTurn() bool {
 	}
 }
 
-// noteEnd judges how fleetd ended, and leaves systemd's pause before its next
+// noteEnd checks how fleetd ended, and waits as long as systemd does before its next
 // start.
 func (w *chaosWorld) noteEnd(err error) {
 	w.mu.Lock()
@@ -344,7 +345,7 @@ func (w *chaosWorld) noteEnd(err error) {
 	time.Sleep(300 * time.Millisecond)
 }
 
-// watchReady notes when the process is up, until done.
+// watchReady records when the process becomes ready, until done.
 func (w *chaosWorld) watchReady(done <-chan struct{}) {
 	for {
 		select {
@@ -362,7 +363,7 @@ func (w *chaosWorld) watchReady(done <-chan struct{}) {
 	}
 }
 
-// probe asks the admin listener; 0 is no answer.
+// probe requests a path of the admin listener; 0 means no answer.
 func (w *chaosWorld) probe(path string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -378,15 +379,16 @@ func (w *chaosWorld) probe(path string) int {
 
 func (w *chaosWorld) isReady() bool { return w.probe("/readyz") == http.StatusOK }
 
-// wasReady reports whether the process that runs now has been up, whatever
-// became of its database since.
+// wasReady reports whether the current process has been ready, whatever happened to its
+// database since.
 func (w *chaosWorld) wasReady() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ready
 }
 
-// serving is the process that has been up and that no fault ends now; 0: no process.
+// serving returns the process that has been ready and that no fault is ending now; 0: no
+// process.
 func (w *chaosWorld) serving() (pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -396,14 +398,14 @@ func (w *chaosWorld) serving() (pid int) {
 	return w.fleetd.Pid
 }
 
-// processes is how often fleetd was started.
+// processes returns how often fleetd was started.
 func (w *chaosWorld) processes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.starts)
 }
 
-// signal sends to fleetd's process, if it runs.
+// signal sends a signal to fleetd's process, if it runs.
 func (w *chaosWorld) signal(s os.Signal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -435,7 +437,7 @@ func (w *chaosWorld) await(limit time.Duration, what string, ok func() bool) err
 
 func (w *chaosWorld) inCampaign(id fleet.DeviceID) bool { return slices.Contains(w.audience, id) }
 
-// switchOn starts the devices and waits until fleetd knows the tools of all.
+// switchOn starts the devices and waits until fleetd has listed the tools of all.
 func (w *chaosWorld) switchOn() error {
 	faults, err := sim.ParseFaults("slow=4s:30%,silent:1%,drop:1%,cut:2%,rollback:1%,late-true:1%,wrong-build:1%")
 	if err != nil {
@@ -454,8 +456,8 @@ func (w *chaosWorld) switchOn() error {
 			return err
 		}
 		w.ids[id] = w.devices.Device(i)
-		// A device that drops its orders takes the time of all attempts, and one that
-		// does not answer calls is left alone until the next probe, for a minute.
+		// A device that drops its orders uses the time of all attempts. fleetd does not
+		// call a device that does not answer calls until the next probe, a minute later.
 		faults := w.ids[id].Faults()
 		if i%3 == 0 && !slices.Contains(faults, sim.FaultDrop) && !slices.Contains(faults, sim.FaultSilent) {
 			w.audience = append(w.audience, id)
@@ -478,7 +480,7 @@ func (w *chaosWorld) switchOn() error {
 	})
 }
 
-// stop ends everything that was started and takes the disk back.
+// stop ends everything that was started and unmounts the disk.
 func (w *chaosWorld) stop() {
 	w.mu.Lock()
 	w.stopping = true
@@ -508,8 +510,7 @@ func (w *chaosWorld) stop() {
 	w.client.CloseIdleConnections()
 }
 
-// keepLogs leaves the logs of all processes in the seed's directory, and
-// nothing else.
+// keepLogs leaves only the logs of all processes in the seed's directory.
 func (w *chaosWorld) keepLogs() {
 	_ = copyTree(filepath.Join(w.cluster(), "log"), filepath.Join(w.dir, "postgres-log"))
 	_ = os.WriteFile(filepath.Join(w.dir, "journal.log"), []byte(w.schedule.String()+"\n\n"+w.journal.String()), 0o644)
@@ -584,12 +585,12 @@ func chaosList[T any](w *chaosWorld, path string) ([]T, error) {
 	}
 }
 
-// A chaosTemplate is a data directory with all that seeds have in common.
+// A chaosTemplate is a data directory with everything that the seeds have in common.
 type chaosTemplate struct {
 	dir, token, asker, release string
 }
 
-// makeChaosTemplate lets fleetd make its database, a token and a release.
+// makeChaosTemplate lets fleetd create its database, a token and a release.
 func makeChaosTemplate(dir string) (template chaosTemplate, err error) {
 	w := &chaosWorld{dir: dir}
 	if err := w.prepare(); err != nil {

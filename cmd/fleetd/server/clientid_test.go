@@ -24,8 +24,9 @@ func spellings(id string) []string {
 	return []string{id, strings.ReplaceAll(id, "-", "")}
 }
 
-// A viewer that sees all that devices say does not see what it takes to poll in
-// their place, and neither does the database hold it but where credentials are made.
+// A viewer who sees everything that devices report cannot read the Client-Id, with which
+// one could poll in a device's place. The database contains it only where credentials are
+// made.
 func TestViewersSeeNoClientID(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -80,11 +81,11 @@ func TestViewersSeeNoClientID(t *testing.T) {
 		t.Errorf("the result lost more than the Client-Id: %s", text)
 	}
 	clean("the stream of events", events())
-	d.Close() // what is to be stored is
+	d.Close() // all pending data is stored
 	clean("the database", d.dump(t))
 }
 
-// get returns what REST answers, as text.
+// get returns REST's answer as text.
 func (d *testServer) get(path string) string {
 	d.t.Helper()
 	req, _ := http.NewRequest("GET", "http://"+d.http+"/api/v1"+path, nil)
@@ -101,8 +102,8 @@ func (d *testServer) get(path string) string {
 	return string(text)
 }
 
-// follow reads the stream of events as a token may. The function that it returns ends
-// the stream and returns what it said.
+// follow reads the stream of events with a token. The returned function ends the stream
+// and returns its text.
 func (d *testServer) follow(token string) func() string {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.t.Cleanup(cancel)
@@ -127,8 +128,8 @@ func (d *testServer) follow(token string) func() string {
 	}
 }
 
-// dump returns all text of the database, but for columns that hold Client-Ids by
-// their nature and are not shown.
+// dump returns all text of the database, except columns that must contain Client-Ids and
+// are not shown.
 func (d *testServer) dump(t *testing.T) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

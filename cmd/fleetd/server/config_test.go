@@ -36,7 +36,7 @@ func TestRedactURL(t *testing.T) {
 	}
 }
 
-// No secret of a file is printed with the configuration.
+// Printing the configuration shows no secret of a file.
 func TestSecretsFromFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(file, []byte("postgres://u:SEKRET-kettle-moss@db/fleet\n"), 0o600); err != nil {
@@ -60,7 +60,7 @@ func TestSecretsFromFiles(t *testing.T) {
 	if strings.Contains(string(printed), "SEKRET") || strings.Count(string(printed), "(set)") != 3 {
 		t.Errorf("printed %s", printed)
 	}
-	// What is read is what is used.
+	// The value from the file is in effect.
 	used := Config{VoiceSecretFile: file}
 	if err := used.readSecrets(); err != nil || used.VoiceSecret != "postgres://u:SEKRET-kettle-moss@db/fleet" {
 		t.Errorf("used %q, %v", used.VoiceSecret, err)
@@ -80,8 +80,7 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// The command line says the defaults for --help, and a Config that a program
-// fills has the same.
+// A zero Config has the same defaults as the flags on the command line.
 func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	for _, entry := range os.Environ() {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "FLEETD_") || name == "DATABASE_URL" {
@@ -98,7 +97,7 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	if _, err := parser.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	// What the command line turns on.
+	// Settings that the command line turns on.
 	zero.CollectDumps, zero.ConversationWait, zero.AlertRetention = true, 10*time.Minute, 90*24*time.Hour
 	zero.SessionIdle = 12 * time.Hour
 	for _, c := range []*Config{&flags, &zero} {

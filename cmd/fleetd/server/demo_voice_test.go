@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The demo has conversations: a device talks, hears a tone, and the voice server's
-// model sets its volume, which is on record.
+// The demo simulates conversations: a device talks and hears a tone, and the voice
+// server's model sets its volume, which is on record.
 func TestDemoTalks(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, func(c *Config) { c.Demo, c.DemoVoice = 2, true })

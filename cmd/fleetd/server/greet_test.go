@@ -39,7 +39,7 @@ func TestGreetShowsTheDemosToken(t *testing.T) {
 	}
 }
 
-// An address of this machine alone is not offered to boards without a word.
+// Greet warns if boards cannot reach its address because only this machine can.
 func TestGreetWarnsOfALocalAddress(t *testing.T) {
 	for public, want := range map[string]bool{"http://127.0.0.1:8080": true, "http://localhost:8080": true,
 		"http://192.0.2.7:8080": false, "https://fleet.example.org": false} {

@@ -29,8 +29,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// An imageBench is a server with simulated devices of one board, a release for
-// it, and the database as somebody sees it who can write to it.
+// An imageBench is a server with simulated devices of one board, a release for it, and
+// write access to its database.
 type imageBench struct {
 	*testServer
 	db      *pgxpool.Pool
@@ -124,7 +124,7 @@ func (b *imageBench) await(id uuid.UUID, state campaign.State, why campaign.Paus
 	return c
 }
 
-// write writes to the database behind fleetd's back.
+// write changes the database without fleetd.
 func (b *imageBench) write(sql string, args ...any) {
 	b.t.Helper()
 	if _, err := b.db.Exec(b.t.Context(), sql, args...); err != nil {
@@ -132,8 +132,7 @@ func (b *imageBench) write(sql string, args ...any) {
 	}
 }
 
-// foreign puts bytes into the blob store, and a row for them that is like the
-// image's.
+// foreign stores other bytes in the blob store, and a row for them like the image's.
 func (b *imageBench) foreign(like firmware.Image, version string) string {
 	b.t.Helper()
 	data, err := sim.AppImage(b.board, version, 40_000)
@@ -149,7 +148,7 @@ func (b *imageBench) foreign(like firmware.Image, version string) string {
 	return sha
 }
 
-// versions are what the devices run, as their boot polls say.
+// versions returns the number of devices by the version in their boot polls.
 func (b *imageBench) versions() map[string]int {
 	b.t.Helper()
 	all, err := b.store.DevicesByID(b.t.Context(), b.devices)
@@ -163,7 +162,7 @@ func (b *imageBench) versions() map[string]int {
 	return count
 }
 
-// links counts the links that were made for an image.
+// links counts the links that were created for an image.
 func (b *imageBench) links(image string) (n int) {
 	b.t.Helper()
 	if err := b.db.QueryRow(b.t.Context(), `SELECT count(*) FROM firmware_links WHERE image = $1`, image).Scan(
@@ -180,9 +179,8 @@ func wantRefusal(t *testing.T, err error, code string) {
 	}
 }
 
-// TestImageSwappedInTheDatabase swaps the image of an approved campaign by
-// writing to the database: before its start, and between two waves. No device
-// is offered anything, and there is no link.
+// TestImageSwappedInTheDatabase swaps the image of an approved campaign by writing to the
+// database: before its start, and between two waves. No device gets an offer or a link.
 func TestImageSwappedInTheDatabase(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "", nil)
@@ -196,7 +194,7 @@ func TestImageSwappedInTheDatabase(t *testing.T) {
 		b.write(`UPDATE deployments SET image = $2 WHERE campaign_id = $1 AND wave = $3`, c.ID, foreign, wave)
 	}
 
-	// Before the start: the approval that a second person gives starts nothing.
+	// Before the start: a second person's approval does not start the campaign.
 	c := b.campaign(r, func(p *campaign.Plan) { p.ApprovalRequired = true })
 	if c, err := b.Campaigns.Start(ctx, testOperator, c.ID); err != nil || c.State != campaign.AwaitingApproval {
 		t.Fatalf("started: %s, %v", c.State, err)
@@ -226,7 +224,7 @@ func TestImageSwappedInTheDatabase(t *testing.T) {
 	_, err = b.Campaigns.Resume(ctx, testOperator, c.ID)
 	wantRefusal(t, err, "plan_changed")
 
-	// A restart reads the rows again.
+	// After a restart the server reads the rows again.
 	b.write(`UPDATE campaigns SET state = 'running', pause_reason = '', revision = revision + 1 WHERE id = $1`, c.ID)
 	b.restart()
 	c = b.await(c.ID, campaign.Paused, campaign.PausedBySystem)
@@ -243,9 +241,9 @@ func TestImageSwappedInTheDatabase(t *testing.T) {
 	}
 }
 
-// TestCampaignOfAnEarlierVersion takes from a campaign what earlier versions did not
-// store: the images that its devices may get. No further device is updated by it, and
-// none by a draft until it is planned again.
+// TestCampaignOfAnEarlierVersion removes from a campaign the data that earlier versions
+// did not store: the images that its devices may get. The campaign updates no further
+// device, and a draft must be planned again before it updates any.
 func TestCampaignOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "", nil)
@@ -297,8 +295,8 @@ func TestCampaignOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestGateOpenedInTheDatabase changes the rules in the row of a wave: the plan
-// that was approved is what holds, and the second wave waits for somebody.
+// TestGateOpenedInTheDatabase changes the rules in the row of a wave: the approved plan
+// still counts, and the second wave waits for an operator.
 func TestGateOpenedInTheDatabase(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "", nil)
@@ -319,8 +317,8 @@ func TestGateOpenedInTheDatabase(t *testing.T) {
 	}
 }
 
-// TestSwappedAfterTheOrder changes rows and bytes once a device has its link: it
-// is served nothing, and its deployment says why.
+// TestSwappedAfterTheOrder changes rows and bytes after a device got its link: the
+// download is refused, and the deployment shows the reason.
 func TestSwappedAfterTheOrder(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "no-get:100%", nil)
@@ -391,7 +389,7 @@ func TestSwappedAfterTheOrder(t *testing.T) {
 	}
 }
 
-// ownLink gives the link of a deployment a token that the test knows.
+// ownLink replaces the token in the link of a deployment with one that the test has.
 func (b *imageBench) ownLink(d campaign.Deployment) string {
 	b.t.Helper()
 	secret := sha256.Sum256(d.ID[:])
@@ -419,7 +417,7 @@ func get(t *testing.T, method, address string) (status, n int) {
 	return resp.StatusCode, len(data)
 }
 
-// keyFile writes the public half of a signing key.
+// keyFile writes the public key of a signing key.
 func keyFile(t *testing.T, key *ecdsa.PrivateKey) string {
 	t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
@@ -433,9 +431,9 @@ func keyFile(t *testing.T, key *ecdsa.PrivateKey) string {
 	return name
 }
 
-// TestUnsignedFromBefore restarts a server with --require-signed whose images
-// were uploaded before: none is released, started, rolled back to or served any
-// more, and devices are answered as ever. A signed one goes out.
+// TestUnsignedFromBefore restarts a server with --require-signed whose images were
+// uploaded earlier without signatures: they can no longer be released, started, rolled
+// back to or served, and devices get answers as usual. A signed image is served.
 func TestUnsignedFromBefore(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "no-get:100%", nil)
@@ -476,7 +474,7 @@ func TestUnsignedFromBefore(t *testing.T) {
 	if err != nil || fit.Fit > 0 {
 		t.Errorf("fits %d devices, %v", fit.Fit, err)
 	}
-	b.listed(benchDevices) // they poll, and are answered
+	b.listed(benchDevices) // they poll, and get answers
 
 	signed := b.image("2.9.1", key)
 	c := b.campaign(b.release(signed), func(p *campaign.Plan) { p.Devices = b.devices[2:]; p.Waves = p.Waves[1:] })
@@ -486,8 +484,8 @@ func TestUnsignedFromBefore(t *testing.T) {
 	b.eventually("a signed image to go out", func() bool { return b.links(signed.SHA256) > 0 })
 }
 
-// TestFloor sets the least version of a board: planning skips its devices, a
-// rollback below it is refused, and a link that was sent before is dead.
+// TestFloor sets the minimum version of a board: planning skips its devices, a rollback
+// below it is refused, and an earlier link no longer works.
 func TestFloor(t *testing.T) {
 	t.Parallel()
 	b := newImageBench(t, "", nil)

@@ -22,7 +22,7 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// A leaseProcess is a fleetd on a database that others use, too.
+// A leaseProcess is a fleetd on a database that others use too.
 type leaseProcess struct {
 	t                 *testing.T
 	name, dir, url    string
@@ -32,7 +32,7 @@ type leaseProcess struct {
 	ended             chan struct{}
 }
 
-// A lockedBuffer is what a process prints, which a test may read meanwhile.
+// A lockedBuffer is the output of a process, which a test may read at the same time.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -50,8 +50,8 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// newLeaseProcess prepares a fleetd; its data directory is that of all of the test,
-// as the key in it is.
+// newLeaseProcess prepares a fleetd. All processes of a test share the data directory,
+// because they need the key in it.
 func newLeaseProcess(t *testing.T, name, dir, url string) *leaseProcess {
 	return &leaseProcess{t: t, name: name, dir: dir, url: url, http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
 }
@@ -89,7 +89,7 @@ func (p *leaseProcess) awaitReady() {
 	})
 }
 
-// awaitEnd returns what the process printed.
+// awaitEnd waits for the end of the process and returns its output.
 func (p *leaseProcess) awaitEnd(limit time.Duration) string {
 	p.t.Helper()
 	select {
@@ -166,8 +166,8 @@ func (w *leaseWorld) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// call makes a call on the i-th device over the process, and returns its state, or
-// what went wrong.
+// call calls the i-th device through the process, and returns the call's state or the
+// error.
 func (w *leaseWorld) call(p *leaseProcess, i int) string {
 	body := strings.NewReader(`{"tool":"self.get_device_status"}`)
 	req, err := http.NewRequest("POST", "http://"+p.http+"/api/v1/devices/"+w.devices.Device(i).ID()+"/calls", body)
@@ -191,8 +191,8 @@ func (w *leaseWorld) call(p *leaseProcess, i int) string {
 
 func (w *leaseWorld) term() int { return w.count(`SELECT term FROM lease`) }
 
-// A second server refuses to start, and names the first one, whose devices and calls
-// do not notice.
+// A second server refuses to start, and names the first one, whose devices and calls are
+// not disturbed.
 func TestSecondServerRefusesToStart(t *testing.T) {
 	t.Parallel()
 	w := newLeaseWorld(t)
@@ -248,8 +248,8 @@ func TestSecondServerRefusesToStart(t *testing.T) {
 	}
 }
 
-// After a crash on this machine the next start does not wait at all; where the
-// process cannot be looked for, it waits for the end of the lease.
+// After a crash on this machine the next start does not wait at all. If the start cannot
+// check whether the process still runs, it waits for the end of the lease.
 func TestServerStartsAfterACrash(t *testing.T) {
 	t.Parallel()
 	for _, elsewhere := range []bool{false, true} {
@@ -276,8 +276,8 @@ func TestServerStartsAfterACrash(t *testing.T) {
 	}
 }
 
-// Another server replaces one that is frozen for longer than its lease. Once it runs
-// again, the replaced server writes nothing, calls nothing, and ends.
+// Another server replaces a server that is frozen for longer than its lease. When the
+// replaced server runs again, it writes nothing, calls nothing, and ends.
 func TestReplacedServerEnds(t *testing.T) {
 	t.Parallel()
 	w := newLeaseWorld(t)
@@ -285,7 +285,7 @@ func TestReplacedServerEnds(t *testing.T) {
 		t.Fatal(state)
 	}
 	w.first.signal(syscall.SIGSTOP)
-	// They wait in its sockets until it goes on.
+	// These requests wait in its sockets until it resumes.
 	var callers sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[string]int{}
@@ -326,7 +326,7 @@ func TestReplacedServerEnds(t *testing.T) {
 	}
 }
 
-// executed is how many calls the devices executed.
+// executed returns how many calls the devices executed.
 func (w *leaseWorld) executed() (n int) {
 	for i := range leaseDevices {
 		n += len(w.devices.Device(i).Calls())
@@ -334,7 +334,7 @@ func (w *leaseWorld) executed() (n int) {
 	return n
 }
 
-// snapshot is what a server writes about calls and devices.
+// snapshot returns the data that a server writes about calls and devices.
 func (w *leaseWorld) snapshot() (text string) {
 	w.t.Helper()
 	err := w.db.QueryRow(context.Background(), `SELECT concat_ws(E'\n',

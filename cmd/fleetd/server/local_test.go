@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// The command line warns of a scope over what devices say of themselves, and not of
-// one over tags.
+// The command line warns of a scope that depends on values that devices report, but
+// not of a scope over tags.
 func TestCommandsWarnOfClaims(t *testing.T) {
 	db := Database{DataDir: t.TempDir(), DatabaseURL: pgtest.URL(t)}
 	for scope, want := range map[string]string{"tag:lab": "", "tag:lab board:lock": "report about themselves: board.", "": ""} {
@@ -30,7 +30,7 @@ func TestCommandsWarnOfClaims(t *testing.T) {
 	}
 }
 
-// errorsOf is what run writes to the standard error.
+// errorsOf returns the text that run writes to standard error.
 func errorsOf(t *testing.T, run func() error) string {
 	t.Helper()
 	r, w, err := os.Pipe()

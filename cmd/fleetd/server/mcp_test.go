@@ -24,10 +24,11 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// A model reaches simulated devices through a whole server, with a session and without.
+// A model reaches simulated devices through a complete server, with a session and
+// without.
 func TestModelThroughMCP(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer // its handler has a lock, and writes nothing after Close
+	var log bytes.Buffer // its handler locks, and writes nothing after Close
 	d := startTestServer(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})

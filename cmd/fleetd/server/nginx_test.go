@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet"
 )
 
-// nginxExample is the location of nginx in docs/voice.md.
+// nginxExample returns the nginx location in docs/voice.md.
 func nginxExample(t *testing.T) string {
 	t.Helper()
 	doc, err := os.ReadFile("../../../docs/voice.md")
@@ -31,8 +31,8 @@ func nginxExample(t *testing.T) string {
 	return ""
 }
 
-// startNginx runs nginx with a location at an address. It returns what its log of
-// requests says.
+// startNginx runs nginx with a location at an address. It returns a function that reads
+// its access log.
 func startNginx(t *testing.T, addr, location string) (requests func() string) {
 	t.Helper()
 	path, err := exec.LookPath("nginx")
@@ -83,9 +83,9 @@ http {
 	}
 }
 
-// The example for nginx in docs/voice.md is run as it is, but for fleetd's address: a
-// board talks and is called through it, fleetd knows the board's address, and the end
-// of either side reaches the other.
+// The nginx example in docs/voice.md runs unchanged except for fleetd's address: a board
+// talks and is called through it, fleetd sees the board's address, and each side notices
+// the end of the other.
 func TestBoardTalksThroughNginx(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})

@@ -11,7 +11,7 @@ type pinnedView struct {
 	Claimed     *struct{ Board, Chip string }
 }
 
-// claims polls as a device that says to be a board with a chip.
+// claims polls as a device that reports this board and chip.
 func (d *testServer) claims(board, chip string) {
 	d.t.Helper()
 	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/", strings.NewReader(`{"version":2,"chip_model_name":"`+
@@ -28,8 +28,8 @@ func (d *testServer) claims(board, chip string) {
 	}
 }
 
-// A device that was let in does not leave a rule, a scope or an image by claiming
-// another board: what it was let in with counts until an operator accepts the other.
+// An enrolled device cannot leave a rule, a scope or an image by reporting another board:
+// the reported values of its enrolment count until an operator accepts new ones.
 func TestADeviceDoesNotChooseItsBoard(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -58,7 +58,7 @@ func TestADeviceDoesNotChooseItsBoard(t *testing.T) {
 	if device, err := d.targets.Device(t.Context(), "020000000001"); err != nil || device.Board != "lock-board" {
 		t.Errorf("calls are judged by the board %s, %v", device.Board, err)
 	}
-	d.claims("", "") // a body without either says nothing
+	d.claims("", "") // a body without board and chip
 	if v := look(); v.Claimed == nil {
 		t.Error("the claim is forgotten")
 	}
@@ -93,7 +93,7 @@ func TestADeviceDoesNotChooseItsBoard(t *testing.T) {
 	}
 }
 
-// Rules and scopes that rest on what devices say of themselves carry a warning.
+// Rules and scopes that depend on values that devices report carry a warning.
 func TestWarningsOfClaims(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)

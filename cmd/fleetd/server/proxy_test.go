@@ -16,8 +16,8 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// Behind balancers the device's record has the device's address, from the boot
-// poll as from MQTT; and the certificate's expiry is among the metrics.
+// Behind load balancers the device's record has the device's address, from the
+// boot poll and from MQTT; and the metrics contain the certificate's expiry.
 func TestBehindProxies(t *testing.T) {
 	t.Parallel()
 	files := newCertFiles(t)

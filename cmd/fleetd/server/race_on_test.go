@@ -2,6 +2,6 @@
 
 package server
 
-// campaignDevices: the race detector takes several times the processor time
-// and memory of what it watches.
+// campaignDevices is smaller here because the race detector needs several times
+// the processor time and memory.
 const campaignDevices = 2000

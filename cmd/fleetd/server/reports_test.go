@@ -15,15 +15,15 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 )
 
-// An otherDevice is a device that is not of our making: it polls once, connects
-// with paho's MQTT client and publishes what a test asks for.
+// An otherDevice is a device of another maker: it polls once, connects with
+// paho's MQTT client and publishes the messages of a test.
 type otherDevice struct {
 	t      *testing.T
 	cm     *autopaho.ConnectionManager
 	topic  string
 	config string        // its answer to self.config.get
 	ready  chan struct{} // closed once cm is there
-	dead   atomic.Bool   // it answers nothing any more
+	dead   atomic.Bool   // it no longer answers
 }
 
 func (d *testServer) otherDevice(mac, config string) *otherDevice {
@@ -118,8 +118,8 @@ type vitalsJSON struct {
 	Heap     struct{ Free int64 }
 }
 
-// What a device reports over MQTT is there for programs, after a restart of
-// fleetd, too; what it should not say does no harm.
+// Programs can read a device's reports over MQTT, even after a restart of
+// fleetd; invalid reports do no harm.
 func TestReportsEndToEnd(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -130,13 +130,13 @@ func TestReportsEndToEnd(t *testing.T) {
 		o.report("telemetry", params)
 	}
 	o.report("no-such-thing", `{}`)
-	// too long
+	// The network name is too long.
 	o.report("telemetry", `{"uptime_s":61,"version":"1.0.0","safe_mode":true,"heap":{"free":123456},"network":{"ssid":"`+
 		strings.Repeat("x", 20_000)+`"}}`)
 	o.report("telemetry", `{"uptime_s":60,"version":"1.0.0","safe_mode":true,"heap":{"free":123456}}`)
 	o.report("job", `{"job":"j1","kind":"upgrade","state":"progress","percent":35}`)
 	o.report("config", `{"config":{"version":6,"on_trial":true,"reverted":0,"values":{"heartbeat_s":20}}}`)
-	for range 2000 { // more than a device may
+	for range 2000 { // more than a device may send
 		if err := o.say(0, `{"jsonrpc":"2.0","method":"notifications/job","params":{"job":"flood","kind":"upgrade","state":"progress","percent":1}}`); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // bootPoll polls from a loopback address with the ids of a device, and returns the
-// password that it is given.
+// password in the answer.
 func (d *testServer) bootPoll(from, device, client string) (password string) {
 	d.t.Helper()
 	req, _ := http.NewRequest("POST", "http://"+d.http+"/xiaozhi/ota/",
@@ -52,8 +52,8 @@ type conflictView struct {
 	}
 }
 
-// Who learned a device's Client-Id is given nothing while the device answers, and the
-// operator sees both addresses. The device keeps its connection.
+// A client that learned a device's Client-Id gets nothing while the device answers, and
+// the operator sees both addresses. The device keeps its connection.
 func TestASecondUnitGetsNoCredentials(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -95,14 +95,14 @@ func TestASecondUnitGetsNoCredentials(t *testing.T) {
 	if facts := d.get(path + "/facts"); strings.Contains(facts, `"own"`) {
 		t.Errorf("the second unit changed what is known of the device: %s", facts)
 	}
-	// While the conflict stands, the other address gets nothing, with the device away too.
+	// During the conflict the other address gets nothing, even while the device is away.
 	d.kick(id, fleet.Cause{})
 	if d.bootPoll("127.0.0.3", board.ID(), board.ClientID()) != "" {
 		t.Error("the second unit was given credentials while the device was away")
 	}
 }
 
-// A device behind the same address is no less a second unit.
+// A second device behind the same address also counts as a second unit.
 func TestASecondUnitBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -114,8 +114,8 @@ func TestASecondUnitBehindOneAddress(t *testing.T) {
 	}
 }
 
-// A device that lost power is let in with another address, though the socket of its
-// connection is still open.
+// A device that lost power gets credentials at another address, although the socket of
+// its connection is still open.
 func TestARestartedDeviceWithAnotherAddressIsLetIn(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)

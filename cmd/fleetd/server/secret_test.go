@@ -33,7 +33,8 @@ func TestSecretKeyFile(t *testing.T) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
-	// A leftover of a start that was killed, readable by all, does not pass its mode on.
+	// The file that a killed start left behind, readable by all, does not pass on its
+	// mode.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestSecretKeyFile(t *testing.T) {
 	}
 }
 
-// The flags of the process can hold passwords.
+// The flags of the process may contain passwords.
 func TestAdminListenerHidesTheCommandLine(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "http://localhost/debug/pprof/cmdline", nil)

@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// Two servers in one process share nothing: neither devices nor numbers, nor
+// Two servers in one process share nothing: neither devices nor metrics, nor
 // their end.
 func TestTwoServersInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestTwoServersInOneProcess(t *testing.T) {
 	one.Close() // a second time does nothing
 }
 
-// An error of Start leaves nothing: its addresses can be had again.
+// After an error Start leaves nothing: its addresses are free again.
 func TestStartLeavesNothingAfterAnError(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,7 +94,7 @@ func TestStopOrder(t *testing.T) {
 	})
 }
 
-// Parts that hang cost no more than Close promises, and the others stop.
+// Parts that hang delay Close no longer than it promises, and the others stop.
 func TestStopInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStages(slog.New(slog.DiscardHandler))
@@ -117,7 +117,7 @@ func TestStopInTime(t *testing.T) {
 	})
 }
 
-// metricsText is what the admin listener shows.
+// metricsText returns the metrics of the admin listener.
 func (d *testServer) metricsText() string {
 	d.t.Helper()
 	resp, err := http.Get("http://" + d.admin + "/metrics")

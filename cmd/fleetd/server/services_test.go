@@ -18,8 +18,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Services check who acts. One that embeds a store offers the store's writes
-// too, without the checks.
+// Services check the caller's rights. A service that embeds a store would also
+// offer the store's writes, without the checks.
 func TestServicesEmbedNoStore(t *testing.T) {
 	for _, service := range []any{
 		call.Service{}, fleet.Devices{}, call.FanOuts{}, operator.Service{}, fleet.Presences{}, picture.Service{},
@@ -45,10 +45,10 @@ func TestServicesEmbedNoStore(t *testing.T) {
 	}
 }
 
-// Every method that is given an actor checks it, before anything else: these
-// services have no stores, and one that came to its store would panic.
+// Every method with an actor checks it first: these services have no stores,
+// and a method that reached its store would panic.
 func TestWritesCheckTheRole(t *testing.T) {
-	unchecked := map[string]string{ // why
+	unchecked := map[string]string{ // the reason
 		"CoreDumps.Ask":           "makes a call, which the gate judges",
 		"CoreDumps.Fetch":         "makes a call, which the gate judges",
 		"CoreDumps.UploadRequest": "does nothing",
@@ -111,7 +111,8 @@ func TestWritesCheckTheRole(t *testing.T) {
 	if checked < 30 {
 		t.Errorf("%d methods take an actor, want 30 at least", checked)
 	}
-	// Acts on campaigns check in the change of the row; this one has no row.
+	// Actions on campaigns check within the change of the row; this one has no
+	// row.
 	if err := campaign.New(campaign.Options{}).ClearQuarantine(t.Context(), viewer, "a085e3112233"); !errors.Is(err,
 		fleet.ErrForbidden) {
 		t.Errorf("campaign: a viewer is answered %v, want forbidden", err)

@@ -77,9 +77,9 @@ func (a *asked) do(ctx context.Context) {
 }
 
 // While the database does not answer, REST and pages answer 503 with Retry-After, and
-// tools of /mcp the error unavailable or not_recorded: reads within 5 s, calls within
-// 10 s. No call is sent. If a caller leaves meanwhile, its call is on record if it was
-// stored.
+// tools of /mcp the error unavailable or not_recorded: reads within 5 s, calls within 10
+// s. fleetd sends no call. If a caller disconnects meanwhile, its call is on record if it
+// was stored.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	const answer, call = 5 * time.Second, 10 * time.Second
@@ -107,7 +107,7 @@ func TestSilentDatabase(t *testing.T) {
 	}
 	resp.Body.Close()
 
-	// Every list and figure of REST, too; they may be answered from memory.
+	// Every list and figure of REST, too; the answer may come from memory.
 	var document struct{ Paths map[string]map[string]any }
 	d.rest("GET", "/openapi.json", nil, &document)
 	var others []*asked
@@ -121,7 +121,7 @@ func TestSilentDatabase(t *testing.T) {
 		t.Fatalf("%d paths in the document", len(others))
 	}
 
-	// Calls are under way when the silence begins.
+	// Calls are in progress when the silence begins.
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	var mu sync.Mutex
@@ -186,7 +186,7 @@ func TestSilentDatabase(t *testing.T) {
 	}
 	for _, a := range list {
 		refused := a.status == http.StatusServiceUnavailable && a.retryAfter != ""
-		if strings.HasPrefix(a.what, "/mcp") { // a tool that fails is a result
+		if strings.HasPrefix(a.what, "/mcp") { // a failed tool returns a result
 			refused = refused || strings.Contains(a.text, `"fleetd/error":{"code":"unavailable"}`) ||
 				strings.Contains(a.text, `"fleetd/error":{"code":"not_recorded"}`)
 		}
@@ -208,7 +208,7 @@ func TestSilentDatabase(t *testing.T) {
 		return n
 	}
 	before := executed()
-	time.Sleep(3 * time.Second) // all calls of now are refused
+	time.Sleep(3 * time.Second) // all calls of this time are refused
 	if n := executed() - before; n != 0 {
 		t.Errorf("%d calls were made while the database was silent", n)
 	}
@@ -220,7 +220,7 @@ func TestSilentDatabase(t *testing.T) {
 		t.Errorf("the slowest answer to a call took %v, %d were refused", slowest, refused)
 	}
 
-	// What was made is on record, and what is on record as made was.
+	// Every call that ran is on record, and every call with a record of running ran.
 	db, err := pgx.Connect(t.Context(), direct)
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +246,7 @@ func TestSilentDatabase(t *testing.T) {
 	}
 }
 
-// A failure of the blob store says what the system said, and names no path of the
-// server.
+// A failure of the blob store returns the system's error, and no path of the server.
 func TestBlobStoreFailureNamesNoPath(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
@@ -255,7 +254,7 @@ func TestBlobStoreFailureNamesNoPath(t *testing.T) {
 	if err := os.RemoveAll(blobs); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(blobs, nil, 0o600); err != nil { // also root cannot write below a file
+	if err := os.WriteFile(blobs, nil, 0o600); err != nil { // even root cannot write below a file
 		t.Fatal(err)
 	}
 	data, err := sim.AppImage(sim.DefaultBoards[0], "1.0.0", 40_000)

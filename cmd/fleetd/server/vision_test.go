@@ -25,7 +25,7 @@ type pictureJSON struct {
 	CallID             *string `json:"call_id"`
 }
 
-// takePhoto calls the camera of a device and returns what its tool answered.
+// takePhoto calls the camera of a device and returns its tool's answer.
 func (d *testServer) takePhoto(device, question string) (call callJSON, text string) {
 	d.t.Helper()
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": fleet.ToolTakePhoto,
@@ -74,7 +74,8 @@ func TestPhotoIsKeptWithItsCall(t *testing.T) {
 		t.Errorf("pictures of the screen: %+v", screens.Items)
 	}
 
-	// A board forgets the address at its start, and a fresh inventory is not read again.
+	// A board loses the address when it starts, and fleetd does not read a recent
+	// inventory again.
 	var call callJSON
 	d.rest("POST", "/devices/"+device+"/calls", map[string]any{"tool": "self.reboot"}, &call)
 	d.eventually("the device is back", func() bool { return d.Presences.IsConnected(fleet.DeviceID(device)) })

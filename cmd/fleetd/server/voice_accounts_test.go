@@ -16,8 +16,8 @@ import (
 	"fleetd/fleet/outbound"
 )
 
-// A voice server that is found by its OTA address: the boot poll is repeated, its
-// code is shown, its firmware and broker are not passed on, and boards talk.
+// A voice server is found through its OTA address: fleetd repeats the boot poll,
+// shows the code, does not pass on firmware and broker, and boards talk.
 func TestVoiceServerByOTA(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Token: "of-the-server"})
@@ -52,7 +52,7 @@ func TestVoiceServerByOTA(t *testing.T) {
 	off()
 	d.eventually("the board is off", func() bool { _, connected := d.connection(id); return !connected })
 
-	// The board's next start: as it polls, and asks whether it was activated.
+	// The board's next start: it polls, and requests whether it was activated.
 	poll := func(path string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequest("POST", d.URL()+"/xiaozhi/ota/"+path, strings.NewReader(o.Polls()[0].Body))
@@ -100,7 +100,7 @@ func TestVoiceServerByOTA(t *testing.T) {
 	}
 }
 
-// The answers to boot polls are as fast with an OTA address that never answers.
+// The answers to boot polls are as fast if an OTA address never answers.
 func TestBootPollsDoNotWaitForVoiceServers(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})
@@ -121,11 +121,11 @@ func TestBootPollsDoNotWaitForVoiceServers(t *testing.T) {
 	fleettest.Within(t, "joining of 50 devices", time.Since(begin), askTimeoutOfVoice)
 }
 
-// askTimeoutOfVoice is how long an OTA address is waited for, at least.
+// askTimeoutOfVoice is a lower limit of the timeout for an OTA address.
 const askTimeoutOfVoice = 10 * time.Second
 
-// The picture that the server's model asked for goes to the server; those of others
-// do not. Both are kept.
+// A picture that the server's model requested goes to the server; others do not.
+// Both are stored.
 func TestVoiceServerExplainsItsPictures(t *testing.T) {
 	t.Parallel()
 	const answer = `{"success":true,"action":"RESPONSE","response":"a <cat>"}`

@@ -12,7 +12,7 @@ import (
 )
 
 // A board in Python, with paho's MQTT and OpenSSL's AES, talks to a voice server
-// through fleetd, and its tools are called.
+// through fleetd, which calls its tools.
 func TestPythonBoardTalks(t *testing.T) {
 	t.Parallel()
 	const python = "/usr/bin/python3" // Debian's, which has Debian's packages

@@ -18,9 +18,9 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A spoken "volume up" is answered within 300 ms while a fan-out goes to the
-// whole fleet, and programs keep the same device's line full: each call
-// takes the device 30 ms, 16 wait for it all the time.
+// A spoken "volume up" gets its answer within 300 ms while a fan-out goes to the
+// whole fleet, and programs keep the same device's line full: each call takes the
+// device 30 ms, and 16 are always waiting.
 func TestSpokenCallAmongOthers(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{MCP: true})
@@ -85,8 +85,8 @@ func TestSpokenCallAmongOthers(t *testing.T) {
 	}
 }
 
-// Floods at the UDP port, of noise, of unknown conversations and of forged packets
-// of one that is open, neither slow down calls nor end conversations.
+// Floods at the UDP port (noise, unknown conversations, forged packets of an open
+// one) neither slow down calls nor end conversations.
 func TestCallsDuringFlood(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Echo: true})

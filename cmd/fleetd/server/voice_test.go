@@ -37,9 +37,9 @@ type conversationJSON struct {
 	Audio      struct{ Received, Lost, Sent, Refused int }
 }
 
-// Simulated boards talk through a whole server with a voice server that repeats
-// what it hears: each hears its own words and no other's, the server's model
-// calls their tools, and all of it is on record.
+// Simulated boards talk through a complete server with a voice server that echoes audio:
+// each hears only its own audio, the server's model calls their tools, and everything is
+// on record.
 func TestBoardsTalk(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})
@@ -188,8 +188,8 @@ func (d *testServer) scrape() string {
 	return string(text)
 }
 
-// With the voice server down a board returns to idle at once, shows why in the
-// configured language, and goes on to be managed.
+// If the voice server is down, a board returns to idle at once, shows the reason in the
+// configured language, and can still be managed.
 func TestVoiceServerIsDown(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{})
@@ -215,8 +215,8 @@ func TestVoiceServerIsDown(t *testing.T) {
 	})
 }
 
-// A program that plays a board connects for its conversation: it is listed in
-// it, and its tools can be called by people and by the voice server alike.
+// A program that acts as a board connects for its conversation: it is listed during it,
+// and people and the voice server can call its tools.
 func TestProgramTalks(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Echo: true, MCP: true})
@@ -242,7 +242,7 @@ func TestProgramTalks(t *testing.T) {
 	d.eventually("it left", func() bool { return !f.Device(0).Connected() && up.Sessions()[0].Closed() })
 }
 
-// When fleetd stops, boards are not left in conversations that are over.
+// When fleetd stops, boards leave their conversations.
 func TestStopEndsConversations(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{})
@@ -271,7 +271,7 @@ func TestVoiceConfiguration(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*Config)
-		want   string // "" is good
+		want   string // "": no error
 	}{
 		{"off", func(c *Config) {}, ""},
 		{"no address, for later", func(c *Config) { c.VoiceUDPAddr = "nonsense" }, "--voice-udp-addr"},
@@ -297,9 +297,9 @@ func TestVoiceConfiguration(t *testing.T) {
 	}
 }
 
-// Devices for which a WebSocket is chosen talk over it through a whole server,
-// together with those on MQTT: each hears its own words, the voice server's model calls
-// their tools, and between conversations they are not lost.
+// Devices with the transport WebSocket talk over it through a complete server, together
+// with devices on MQTT: each hears its own audio, the voice server's model calls their
+// tools, and between conversations they do not count as lost.
 func TestBoardsTalkOverWebSocket(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{Secret: "s3cret", Echo: true, MCP: true})
@@ -328,7 +328,7 @@ func TestBoardsTalkOverWebSocket(t *testing.T) {
 		id, _ := fleet.ParseDeviceID(f.Device(i).ID())
 		ids[i] = string(id)
 	}
-	const sockets = devices / 2 // the others stay on MQTT
+	const sockets = devices / 2 // the others use MQTT
 	var device socketDeviceView
 	for _, id := range ids[:sockets] {
 		d.rest("PATCH", "/devices/"+id, map[string]any{"transport_choice": "ws"}, &device)
@@ -409,7 +409,8 @@ func TestBoardsTalkOverWebSocket(t *testing.T) {
 	if d.rest("GET", "/stats", nil, &stats); stats.Presence.Offline != 0 || stats.Presence.Between != 1 {
 		t.Errorf("%+v", stats)
 	}
-	// The voice server ends a conversation: the device's socket is closed, and it is idle.
+	// If the voice server ends a conversation, the device's socket closes, and the device
+	// is idle.
 	for _, c := range up.Sessions() {
 		if c.Header.Get("Device-Id") == f.Device(1).ID() {
 			c.Close()
@@ -427,8 +428,8 @@ type socketDeviceView struct {
 	ForConversations    bool   `json:"for_conversations"`
 }
 
-// Voice servers come and go while fleetd runs: the audio port opens with the first
-// one, and a board is at the one that its tags choose at its next conversation.
+// Voice servers come and go while fleetd runs: the audio port opens with the first one,
+// and at its next conversation a board uses the server that its tags select.
 func TestVoiceServersByDevice(t *testing.T) {
 	t.Parallel()
 	one, two := voicetest.Start(voicetest.Options{Secret: "first", MCP: true}), voicetest.Start(voicetest.Options{})

@@ -21,7 +21,7 @@ import (
 
 var testOperator = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "ana", Role: fleet.RoleAdmin}
 
-// A testServer is a whole server in the test's process, on free ports of the
+// A testServer is a complete server in the test's process, on free ports of the
 // loopback interface and a new database.
 type testServer struct {
 	*Server
@@ -31,15 +31,15 @@ type testServer struct {
 	cfg               Config
 }
 
-// startTestServer starts a server that lets every device in, unless change
-// says otherwise.
+// startTestServer starts a server on which every device joins at once, unless
+// change sets otherwise.
 func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a whole server")
 	}
 	d := &testServer{t: t}
-	// Free also while a test restarts the server, unlike ports of 0.
+	// Unlike port 0, these stay free while a test restarts the server.
 	cfg := Config{HTTPAddr: freeAddr(t), MQTTAddr: freeAddr(t), AdminAddr: freeAddr(t), Enrolment: "open",
 		NodeName: "test", Log: slog.New(slog.DiscardHandler)}
 	cfg.DataDir, cfg.DatabaseURL = t.TempDir(), pgtest.URL(t)
@@ -78,7 +78,8 @@ func (d *testServer) start(cfg Config) {
 	d.cfg = cfg
 }
 
-// restart stops the server, and starts another on its records and addresses.
+// restart stops the server, and starts another with the same records and
+// addresses.
 func (d *testServer) restart() {
 	d.t.Helper()
 	d.Close()
@@ -91,7 +92,7 @@ type list[T any] struct {
 	NextCursor string `json:"next_cursor"`
 }
 
-// A deviceView is what tests look at of a device.
+// A deviceView has the fields of a device that tests read.
 type deviceView struct {
 	ID, Version, Presence string
 	ToolsCount            int `json:"tools_count"`
@@ -135,7 +136,8 @@ func (d *testServer) simulate(o sim.Options) *sim.Fleet {
 	return f
 }
 
-// simulateFor also returns how to end the devices before the test ends.
+// simulateFor also returns a function that ends the devices before the test
+// ends.
 func (d *testServer) simulateFor(o sim.Options) (*sim.Fleet, func()) {
 	d.t.Helper()
 	o.OTAURL = d.URL() + "/xiaozhi/ota/"

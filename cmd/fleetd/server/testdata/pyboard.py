@@ -1,4 +1,4 @@
-"""A board written from the protocol documents, with libraries of others.
+"""A board written from the protocol documents, with third-party libraries.
 
 It polls as at boot, connects to MQTT (paho), says hello, sends frames of audio
 over UDP (AES-CTR of cryptography) and hears them back, answers MCP, and says
@@ -77,12 +77,12 @@ def crypt(key, counter, data):
 
 
 def frame(n):
-    """An Opus packet: SILK, wide band, 60 ms, mono; what follows is the test's."""
+    """An Opus packet: SILK, wide band, 60 ms, mono; the payload is the test's."""
     return bytes([11 << 3]) + b"%s frame %d " % (mac.encode(), n) + bytes(range(n % 64))
 
 
 def listen(key):
-    """Section 6: what comes over UDP."""
+    """Section 6: packets received over UDP."""
     last = 0
     while True:
         try:
