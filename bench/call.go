@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// callCommand measures one way to make calls for a few seconds: what one runs
-// while tuning.
+// callCommand measures one way to make calls for a few seconds, for use while
+// tuning.
 type callCommand struct {
 	serveOptions
 	Variant  string  `help:"What to measure: rest (fleetd serve), mcp (the same through its MCP server), mcp-session (through it as clients with an SDK do), in-process, fan-out, echo (Mosquitto), http (a bare net/http) or commit." enum:"rest,mcp,mcp-session,in-process,fan-out,echo,http,commit" default:"rest"`
@@ -23,8 +23,8 @@ type callCommand struct {
 	CPUProfile string `name:"cpu-profile" help:"Also write fleetd's CPU profile for go tool pprof, and print the functions that use most." placeholder:"FILE"`
 }
 
-// Run starts what is measured, lets it warm up for a second, and prints. Two
-// builds take turns, so that other work on the machine meets both.
+// Run starts a variant, lets it warm up for a second, measures it, and prints
+// the result. Two builds take turns, so other work on the machine affects both.
 func (c *callCommand) Run(ctx context.Context) error {
 	if c.Devices == 0 {
 		c.Devices = 64

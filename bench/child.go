@@ -36,7 +36,7 @@ func (c *child) stop() {
 	_ = c.cmd.Wait()
 }
 
-// A deviceProcess is the child that plays devices.
+// A deviceProcess is the child that simulates devices.
 type deviceProcess struct {
 	*child
 	orders  *json.Encoder
@@ -51,7 +51,7 @@ func startDevices() (*deviceProcess, error) {
 	return &deviceProcess{c, json.NewEncoder(c.stdin), json.NewDecoder(c.stdout)}, nil
 }
 
-// connect drops the devices connected before and connects these.
+// connect disconnects the earlier devices and connects these.
 func (p *deviceProcess) connect(addr string, parallel int, devices []credentials) (deviceReport, error) {
 	var r deviceReport
 	if err := p.orders.Encode(deviceOrder{Addr: addr, Parallel: parallel, Devices: devices}); err != nil {

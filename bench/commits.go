@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/postgres/embedded"
 )
 
-// singleRowCommits measures what a program gets that commits a row per call to
-// the rig's PostgreSQL, by how many calls are in flight.
+// singleRowCommits measures the rate of a program that commits one row per call to
+// the rig's PostgreSQL, by the number of calls in flight.
 func singleRowCommits(ctx context.Context, r *rig, d time.Duration) (map[int]reading, error) {
 	all := make(map[int]reading)
 	for _, n := range []int{1, 16, 64} {
@@ -25,8 +25,8 @@ func singleRowCommits(ctx context.Context, r *rig, d time.Duration) (map[int]rea
 	return all, nil
 }
 
-// commitsOver commits a row for each of n in flight, over a connection each but 32
-// at most: PostgreSQL has 60, and fleetd keeps some.
+// commitsOver commits a row for each of n in flight, over one connection each but
+// at most 32: PostgreSQL has 60, and fleetd uses some.
 func commitsOver(ctx context.Context, url string, server process, n int) (variant, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A storedRun is what --json writes and --compare reads: each figure, by name.
+// A storedRun is the content of the file of --json and --compare: each figure, by
+// name.
 type storedRun struct {
 	Made    time.Time
 	Machine string
@@ -25,8 +26,8 @@ type figure struct {
 	value float64
 }
 
-// figures are all numbers of the tables, in their order. What was not measured is
-// left out.
+// figures returns all numbers of the tables, in their order. It leaves out
+// numbers that were not measured.
 func figures(rounds []round, costs []namedCost) (all []figure) {
 	for _, t := range targets {
 		all = append(all, figure{t.name, medianOf(rounds, t.value)})
@@ -51,7 +52,7 @@ func figures(rounds []round, costs []namedCost) (all []figure) {
 	return measured(all)
 }
 
-// voiceFigures are those of conversations.
+// voiceFigures returns the figures of conversations.
 func voiceFigures(rounds []round) (all []figure) {
 	for _, t := range voiceTargets {
 		all = append(all, figure{t.name, medianOf(rounds, t.value)})
@@ -89,8 +90,8 @@ func writeRun(file string, figures []figure, rounds int) error {
 	return os.WriteFile(file, append(data, '\n'), 0o644)
 }
 
-// compare writes the change of each figure since an earlier run. What only one
-// run has is listed without a change.
+// compare writes the change of each figure since an earlier run. It lists a
+// figure of only one run without a change.
 func compare(w io.Writer, old storedRun, now []figure) {
 	fmt.Fprintf(w, "Compared with %d rounds of %s.\n\n| Quantity | old | new | change |\n|---|---|---|---|\n", old.Rounds,
 		old.Made.Format("2006-01-02 15:04 MST"))
@@ -102,7 +103,7 @@ func compare(w io.Writer, old storedRun, now []figure) {
 		case !ok:
 			fmt.Fprintf(w, "| %s | | %s | |\n", f.name, number(f.value))
 		case before == 0 && f.value == 0:
-		case before == 0: // a share of nothing
+		case before == 0: // a change relative to 0 is undefined
 			fmt.Fprintf(w, "| %s | %s | %s | |\n", f.name, number(before), number(f.value))
 		default:
 			fmt.Fprintf(w, "| %s | %s | %s | %+.1f %% |\n", f.name, number(before), number(f.value),

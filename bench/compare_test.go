@@ -34,7 +34,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// No two figures may share a name: the later one would be compared with the other.
+// No two figures may have the same name: compare would mix them up.
 func TestFigures(t *testing.T) {
 	r := round{Flights: map[string]map[int]reading{}}
 	for _, name := range flightNames {

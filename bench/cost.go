@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A cost is what one call costs, on average, beyond a reading.
+// A cost is the average cost of one call, in addition to a reading.
 type cost struct {
 	reading
 	Allocations, AllocatedBytes                        float64 // of fleetd
@@ -24,7 +24,7 @@ type cost struct {
 	Tables                                             []tableCost
 }
 
-// A tableCost is what one call writes to a table.
+// A tableCost is the number of rows that one call writes to a table.
 type tableCost struct {
 	Name                   string
 	Inserted, Updated, HOT float64 // rows; a HOT update writes no index
@@ -40,11 +40,11 @@ func (c cost) indexEntries() (sum float64) {
 	return sum
 }
 
-// statsDelay is after what time PostgreSQL's idle processes have reported their
-// statistics: PGSTAT_IDLE_INTERVAL is 10 s.
+// statsDelay is the time after which PostgreSQL's idle processes have reported
+// their statistics: PGSTAT_IDLE_INTERVAL is 10 s.
 const statsDelay = 11 * time.Second
 
-// cost measures a variant with all that fleetd and PostgreSQL count.
+// cost measures a variant with all counters of fleetd and PostgreSQL.
 func (r *rig) cost(ctx context.Context, v variant, n int, d time.Duration) (c cost, err error) {
 	closedLoop(n, time.Second, v.do)
 	time.Sleep(statsDelay)
@@ -72,7 +72,7 @@ func (r *rig) cost(ctx context.Context, v variant, n int, d time.Duration) (c co
 	c.WALImages, c.WALWrites = each(before.WALImages, after.WALImages), each(before.WALWrites, after.WALWrites)
 	c.Fsyncs = each(before.Fsyncs, after.Fsyncs)
 	for _, t := range after.Tables {
-		var b tableCost // zero for a table made meanwhile
+		var b tableCost // zero for a table that was created meanwhile
 		if i := slices.IndexFunc(before.Tables, func(b tableCost) bool { return b.Name == t.Name }); i >= 0 {
 			b = before.Tables[i]
 		}
@@ -84,9 +84,9 @@ func (r *rig) cost(ctx context.Context, v variant, n int, d time.Duration) (c co
 	return c, c.Error
 }
 
-// counters are PostgreSQL's, since it was made.
+// counters returns PostgreSQL's counters since the cluster was created.
 func (r *rig) counters(ctx context.Context) (c cost, err error) {
-	// PostgreSQL 18 moved what it counts of writes to pg_stat_io.
+	// PostgreSQL 18 moved the counters of writes to pg_stat_io.
 	writes := `SELECT wal_write, wal_sync FROM pg_stat_wal`
 	var version int
 	if err := r.db.QueryRow(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
@@ -112,7 +112,8 @@ func (r *rig) counters(ctx context.Context) (c cost, err error) {
 	return c, err
 }
 
-// allocated is what fleetd's /metrics say that it has allocated since it started.
+// allocated returns what fleetd has allocated since it started, according to
+// /metrics.
 func (r *rig) allocated() (objects, bytes float64, err error) {
 	resp, err := http.Get("http://" + r.admin + "/metrics")
 	if err != nil {
@@ -133,8 +134,8 @@ func (r *rig) allocated() (objects, bytes float64, err error) {
 	return objects, bytes, err
 }
 
-// cpuProfile writes fleetd's CPU profile under load to a file, and returns its
-// 15 functions that use most.
+// cpuProfile writes fleetd's CPU profile under load to a file, and returns the
+// 15 functions that use the most time.
 func (r *rig) cpuProfile(v variant, n int, d time.Duration, file string) (top string, err error) {
 	load := make(chan reading)
 	go func() { load <- closedLoop(n, d+time.Second, v.do) }()
@@ -156,7 +157,7 @@ func (r *rig) cpuProfile(v variant, n int, d time.Duration, file string) (top st
 	if err != nil {
 		return "", fmt.Errorf("go tool pprof: %w: %s", err, text)
 	}
-	_, lines, _ := strings.Cut(string(text), "Duration:") // what it is of comes before
+	_, lines, _ := strings.Cut(string(text), "Duration:") // the description comes before
 	return "Duration:" + lines, nil
 }
 
@@ -166,8 +167,8 @@ type costRow struct {
 	value func(cost) float64
 }
 
-// costRows are the lines about what processes use, then those about what is
-// written.
+// costRows returns the rows about resources of processes, then those about
+// writes.
 func costRows() (rows []costRow) {
 	add := func(name string, value func(cost) float64) { rows = append(rows, costRow{name, value}) }
 	add("calls/s", func(c cost) float64 { return c.PerSecond })
@@ -198,7 +199,8 @@ type namedCost struct {
 	cost
 }
 
-// writeCosts writes the table of costs, and what the last one writes to tables.
+// writeCosts writes the table of costs, and the rows that the last variant
+// writes to tables.
 func writeCosts(w io.Writer, costs []namedCost) {
 	fmt.Fprint(w, "| Per call")
 	for _, c := range costs {
@@ -221,8 +223,8 @@ func writeCosts(w io.Writer, costs []namedCost) {
 	}
 }
 
-// profile measures what a call costs in both variants, one at a time and 64, and
-// what fleetd serve does most.
+// profile measures the cost of a call in both variants, with one call and with
+// 64 in flight, and finds the functions that use most of fleetd serve's time.
 func (s *suite) profile(ctx context.Context) (costs []namedCost, top string, err error) {
 	for _, name := range []string{processed, served} {
 		var some []namedCost

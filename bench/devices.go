@@ -12,27 +12,29 @@ import (
 	"time"
 )
 
-// Devices run in a process of their own, so that every broker under test has
-// them on the other side of a socket. The parent speaks to it in lines of JSON.
+// Devices run in a separate process, so every broker under test reaches them
+// through a socket. The parent sends it lines of JSON.
 
-// deviceOrder is what the parent asks for: connect these, this many at a time.
+// deviceOrder is a request of the parent: connect these devices, this many at a
+// time.
 type deviceOrder struct {
 	Addr     string
 	Parallel int
 	Devices  []credentials
 }
 
-// deviceReport says how connecting went.
+// deviceReport is the result of connecting.
 type deviceReport struct {
 	Connected int
 	Failed    int
-	Error     string // of one that failed
+	Error     string // of one failed device
 	Seconds   float64
 	P50, P99  float64 // of CONNECT to CONNACK, in milliseconds
 }
 
-// runDevices is the child's main: it connects the devices of each order, drops
-// those of the order before, and answers calls until stdin ends.
+// runDevices is the child's main function: it connects the devices of each
+// order, disconnects those of the previous order, and answers calls until stdin
+// ends.
 func runDevices() error {
 	orders := json.NewDecoder(bufio.NewReader(os.Stdin))
 	var conns []net.Conn
@@ -93,7 +95,8 @@ func connectAll(o deviceOrder) ([]net.Conn, deviceReport) {
 	return conns, report
 }
 
-// answer plays a device until its connection ends: it says true to every call.
+// answer simulates a device until its connection ends: it answers true to every
+// call.
 func answer(conn net.Conn, r *bufio.Reader, up string) {
 	defer conn.Close()
 	var buf []byte
@@ -127,7 +130,7 @@ const (
 		`{"name":"self.reboot","description":"Reboot the system","inputSchema":{"type":"object","properties":{}},"annotations":{"audience":["user"]}}]}`
 )
 
-// replyTo answers as a device would; nil for what needs no answer.
+// replyTo returns a device's answer; nil for messages that need none.
 func replyTo(request []byte) []byte {
 	id := callID(request)
 	if id == nil {

@@ -30,7 +30,7 @@ type downloadsCommand struct {
 	KiBps   int `name:"kibps" help:"What each device reads in a second; 0 is as fast as it can." default:"256"`
 }
 
-// linkTable keeps links in memory: the database is not what is measured here.
+// linkTable stores links in memory, because the database is not measured here.
 type linkTable struct {
 	mu    sync.Mutex
 	links map[string]firmware.Link
@@ -53,8 +53,8 @@ func (t *linkTable) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Ti
 	return nil
 }
 
-// Run serves one image to many devices, which are a process of their own, and
-// prints how much memory that took here.
+// Run serves one image to many devices, which are one separate process, and
+// prints the memory that this process needed.
 func (c *downloadsCommand) Run(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "fleetd-bench")
 	if err != nil {
@@ -129,7 +129,8 @@ func (c *downloadsCommand) measure(ctx context.Context, urls []string, downloads
 	return nil
 }
 
-// peakMemory watches this process until it is called: growth in KiB.
+// peakMemory watches this process until the returned function is called, which
+// returns the growth in KiB.
 func peakMemory(downloads *firmware.Downloads) func() (heap, resident float64, active int) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -162,10 +163,11 @@ type fetchOrder struct {
 
 type fetchReport struct {
 	Whole, Failed int
-	Error         string // of one that failed
+	Error         string // of one failed download
 }
 
-// Run downloads all of its order at once, as devices do, and reports.
+// Run starts all downloads of its order at once, as devices do, and reports the
+// result.
 func (fetchCommand) Run() error {
 	var o fetchOrder
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {

@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// An httpClient is one keep-alive connection of HTTP/1.1 with the least parsing
-// that works. A client of package net/http costs more processor per exchange than
-// a foreign program does, on cores that fleetd shares.
+// An httpClient is one keep-alive connection of HTTP/1.1 with minimal parsing. A client
+// of package net/http needs more processor time per exchange than a separate program, on
+// cores that fleetd shares.
 type httpClient struct {
 	addr string
-	conn net.Conn // nil before the first request, and after one that failed
+	conn net.Conn // nil before the first request, and after a failed one
 	r    *bufio.Reader
 	buf  []byte
 }
@@ -50,7 +50,7 @@ func (c *httpClient) close() {
 	}
 }
 
-// httpRequest returns the bytes of a request. Each header is a line without its end.
+// httpRequest returns the bytes of a request. Headers have no line ends.
 func httpRequest(method, host, path, body string, headers ...string) []byte {
 	head := []string{method + " " + path + " HTTP/1.1", "Host: " + host, "Content-Type: application/json",
 		"Content-Length: " + strconv.Itoa(len(body))}
@@ -60,8 +60,8 @@ func httpRequest(method, host, path, body string, headers ...string) []byte {
 // maxResponse bounds the body of an answer, in bytes.
 const maxResponse = 1 << 20
 
-// readResponse reads one response and appends its body to buf. It does not know
-// bodies that end with the connection: those of keep-alive never do.
+// readResponse reads one response and appends its body to buf. It does not support bodies
+// that end with the connection, which keep-alive never has.
 func readResponse(r *bufio.Reader, buf []byte) (status int, body []byte, err error) {
 	line, err := readLine(r)
 	if err != nil {
@@ -70,7 +70,7 @@ func readResponse(r *bufio.Reader, buf []byte) (status int, body []byte, err err
 	version, rest, _ := bytes.Cut(line, []byte(" "))
 	code, _, _ := bytes.Cut(rest, []byte(" "))
 	if status, err = strconv.Atoi(string(code)); err != nil || !bytes.HasPrefix(version, []byte("HTTP/1.")) {
-		return 0, buf, fmt.Errorf("%.60q is no status line of HTTP/1.1", line)
+		return 0, buf, fmt.Errorf("%.60q is not a status line of HTTP/1.1", line)
 	}
 	length, chunked := -1, false
 	for {
@@ -85,7 +85,7 @@ func readResponse(r *bufio.Reader, buf []byte) (status int, body []byte, err err
 		switch {
 		case bytes.EqualFold(name, []byte("Content-Length")):
 			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 {
-				return status, buf, fmt.Errorf("%.60q is no length", value)
+				return status, buf, fmt.Errorf("%.60q is not a length", value)
 			}
 		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
 			chunked = bytes.EqualFold(value, []byte("chunked"))
@@ -113,7 +113,7 @@ func readChunks(r *bufio.Reader, buf []byte) ([]byte, error) {
 		digits, _, _ := bytes.Cut(line, []byte(";"))
 		n, err := strconv.ParseUint(string(bytes.TrimSpace(digits)), 16, 31)
 		if err != nil {
-			return buf, fmt.Errorf("%.60q is no size of a chunk", line)
+			return buf, fmt.Errorf("%.60q is not the size of a chunk", line)
 		}
 		if buf, err = appendBytes(r, buf, int(n)); err != nil {
 			return buf, err
@@ -145,7 +145,7 @@ func appendBytes(r *bufio.Reader, buf []byte, n int) ([]byte, error) {
 	return buf, err
 }
 
-// readLine returns a line without its end, valid until the next read.
+// readLine returns a line without its line end, valid until the next read.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
@@ -187,8 +187,8 @@ func (l *httpLoad) close() {
 	}
 }
 
-// bareCommand is a child with nothing but net/http: it reads the body and gives
-// an answer as long as that to a call.
+// bareCommand is a child with only net/http: it reads the body and sends an answer as
+// long as that to a call.
 type bareCommand struct{}
 
 func (bareCommand) Run() error {
@@ -213,7 +213,7 @@ func (bareCommand) Run() error {
 	return err
 }
 
-// startBare starts a bareCommand, and requests as long as calls.
+// startBare starts a bareCommand, and sends requests as long as calls.
 func startBare(n int) (v variant, err error) {
 	server, err := startChild("bare")
 	if err != nil {

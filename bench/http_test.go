@@ -28,7 +28,7 @@ func TestReadResponse(t *testing.T) {
 		{name: "trailer", wire: "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n1\r\na\r\n0\r\nT: v\r\n\r\n", status: 200,
 			body: "a"},
 		{name: "no length", wire: "HTTP/1.1 200 OK\r\n\r\nhello", status: 200, bad: "no length"},
-		{name: "negative length", wire: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", status: 200, bad: "is no length"},
+		{name: "negative length", wire: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", status: 200, bad: "is not a length"},
 		{name: "too long", wire: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", status: 200, bad: "longer than"},
 		{name: "cut off", wire: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", status: 200, bad: "unexpected EOF"},
 		{name: "cut off in its head", wire: "HTTP/1.1 200 OK\r\nContent-", status: 200, bad: "unexpected EOF"},
@@ -62,7 +62,8 @@ func TestReadResponse(t *testing.T) {
 	}
 }
 
-// The server of net/http sends what the client reads, over one connection.
+// The client reads everything that the server of net/http sends, over one
+// connection.
 func TestHTTPClient(t *testing.T) {
 	var connections atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,11 +1,11 @@
-// Command bench measures fleetd and what it is compared with, in the same
-// run: Mosquitto's raw echo, PostgreSQL's single-row commits, a bare net/http and
-// a bare mochi. It prints a table against the speed targets; make bench
-// writes it to bench/RESULTS.md.
+// Command bench measures fleetd and its yardsticks in the same run: Mosquitto's
+// raw echo, PostgreSQL's single-row commits, a bare net/http and a bare mochi. It
+// prints a table with the speed targets; make bench writes it to
+// bench/RESULTS.md.
 //
-// fleetd is the program fleetd serve, a child that is loaded through REST; "in
-// process" it is [server.Start] in this process. The devices are a child, too.
-// It keeps no state between runs.
+// fleetd is the program fleetd serve, a child that gets its load through REST;
+// "in process" is [server.Start] in this process. The devices are a child, too.
+// The command keeps no state between runs.
 package main
 
 import (
@@ -47,12 +47,12 @@ type devicesCommand struct{}
 
 func (devicesCommand) Run() error { return runDevices() }
 
-// Run does all rounds even if it takes long, and writes at the end.
+// Run does all rounds, however long they take, and writes the results at the end.
 func (c *runCommand) Run(ctx context.Context) error {
 	var old storedRun
 	if c.Compare != "" {
 		var err error
-		if old, err = readRun(c.Compare); err != nil { // now, as --json may write over it
+		if old, err = readRun(c.Compare); err != nil { // now, because --json may overwrite it
 			return err
 		}
 	}
@@ -105,12 +105,12 @@ func (c *runCommand) Run(ctx context.Context) error {
 	return os.WriteFile(c.Output, []byte(text.String()+keptFigures(c.Output)), 0o644)
 }
 
-// keptHeading begins the figures that other commands measured.
+// keptHeading begins the section of figures from other commands.
 const keptHeading = "## By other commands"
 
-// keptFigures are those of the file that is about to be overwritten.
+// keptFigures returns that section of the file that will be overwritten.
 func keptFigures(name string) string {
-	old, _ := os.ReadFile(name) // there may be none
+	old, _ := os.ReadFile(name) // the file may not exist
 	_, kept, found := strings.Cut(string(old), keptHeading)
 	if !found {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// startMochi runs a bare mochi with the settings fleetd uses and no check of credentials:
-// what the library alone can do on this machine.
+// startMochi runs a bare mochi with fleetd's settings and without a check of credentials,
+// to measure the library alone on this machine.
 func startMochi(context.Context) (addr string, stop func(), err error) {
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumClientWritesPending = 32
@@ -35,7 +35,7 @@ func startMochi(context.Context) (addr string, stop func(), err error) {
 	return addr, func() { _ = srv.Close() }, waitFor(addr)
 }
 
-// allowAll lets everybody in: mochi refuses all without a hook that says yes.
+// allowAll accepts every client: without a hook that does, mochi refuses all.
 type allowAll struct{ mqtt.HookBase }
 
 func (*allowAll) Provides(b byte) bool {

@@ -86,7 +86,7 @@ func waitFor(addr string) error {
 	return err
 }
 
-// mosquittoDevices are devices as a Mosquitto needs them.
+// mosquittoDevices returns devices in the form that a Mosquitto needs.
 func mosquittoDevices(n int) []credentials {
 	devices := make([]credentials, n)
 	for i := range devices {
@@ -98,8 +98,8 @@ func mosquittoDevices(n int) []credentials {
 
 func downTopic(i int) string { return "devices/p2p/" + strconv.Itoa(i) }
 
-// A controller makes calls through a Mosquitto, with no record of them: ids
-// carry the worker, answers go to its channel.
+// A controller makes calls through a Mosquitto without recording them: ids
+// contain the worker, and answers go to its channel.
 type controller struct {
 	conn    net.Conn
 	mu      sync.Mutex
@@ -109,7 +109,7 @@ type controller struct {
 	seq     []int
 }
 
-// workerBits of an id say which worker waits for it.
+// workerBits is the number of bits of an id that identify the waiting worker.
 const workerBits = 16
 
 func newController(addr string, workers int) (*controller, error) {
@@ -142,7 +142,7 @@ func (c *controller) read(r *bufio.Reader) {
 	}
 }
 
-// flush writes what gathered since the last write, so that one system call
+// flush writes everything that gathered since the last write: one system call
 // carries the requests of many workers.
 func (c *controller) flush() {
 	for range c.kick {
@@ -171,7 +171,7 @@ func (c *controller) send(worker, device int) error {
 	return err
 }
 
-// call sends and waits for the answer.
+// call sends a call and waits for its answer.
 func (c *controller) call(worker int) error {
 	if err := c.send(worker, worker); err != nil {
 		return err

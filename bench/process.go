@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A process is one part of a run: what it uses is counted separately.
+// A process is one part of a run whose resources are counted separately.
 type process struct {
 	name     string
 	pid      int
@@ -25,10 +25,10 @@ const (
 	ofDevices  = "devices"
 )
 
-// self is this process.
+// self returns this process.
 func self(name string) process { return process{name: name, pid: os.Getpid()} }
 
-// A usage is what a process has used since it started.
+// A usage is the resources that a process has used since it started.
 type usage struct {
 	User, System float64 // processor, µs
 	Switches     float64 // times that a thread went to sleep
@@ -38,7 +38,7 @@ type usage struct {
 
 func (u usage) cpu() float64 { return u.User + u.System }
 
-// each returns what every one of n operations used since an earlier usage.
+// each returns the usage per operation, of n operations since an earlier usage.
 func (u usage) each(earlier usage, n float64) usage {
 	return usage{(u.User - earlier.User) / n, (u.System - earlier.System) / n, (u.Switches - earlier.Switches) / n,
 		(u.Reads - earlier.Reads) / n, (u.Writes - earlier.Writes) / n}
@@ -52,8 +52,8 @@ func usages(processes []process) map[string]usage {
 	return all
 }
 
-// usage adds up what the process and its children have used. Children that have
-// ended are in the processor times of their parent and missing in the rest.
+// usage sums what the process and its children have used. Ended children count
+// in the processor times of their parent, and are missing in the rest.
 func (p process) usage() (sum usage) {
 	pids := []string{strconv.Itoa(p.pid)}
 	if p.children {
@@ -108,10 +108,11 @@ func procFields(path string) map[string]float64 {
 	return fields
 }
 
-// rss is the resident memory of a process in KiB.
+// rss returns the resident memory of a process in KiB.
 func rss(pid int) float64 { return procFields(fmt.Sprintf("/proc/%d/status", pid))["VmRSS"] }
 
-// busy is the processor time that the whole machine has used, in microseconds.
+// busy returns the processor time that the whole machine has used, in
+// microseconds.
 func busy() (used float64) {
 	data, _ := os.ReadFile("/proc/stat")
 	first, _, _ := strings.Cut(string(data), "\n")

@@ -26,7 +26,7 @@ func TestProcessorTimes(t *testing.T) {
 	}
 }
 
-// Work of this process is counted as its own, and not as that of others.
+// The work of this process counts as its own, and not as that of others.
 func TestMeasure(t *testing.T) {
 	f, err := os.Open("/dev/zero")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestMeasure(t *testing.T) {
 	buf := make([]byte, 64<<10)
 	v := variant{calls: 2, processes: []process{self(ofLoad)}, do: func(int) error { _, err := f.Read(buf); return err }}
 	r := v.measure(1, 300*time.Millisecond)
-	for n := 0; r.Each[ofLoad].cpu()*r.Calls < 10e3 && n < 100; n++ { // a busy machine gave it less than a tick
+	for n := 0; r.Each[ofLoad].cpu()*r.Calls < 10e3 && n < 100; n++ { // on a busy machine it may get less than a tick
 		r = v.measure(1, 300*time.Millisecond)
 	}
 	u := r.Each[ofLoad]

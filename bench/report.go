@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// A target is one line of the table: what is wanted, and what a round showed.
+// A target is one row of the table: the wanted value, and how to read it from a
+// round.
 type target struct {
 	name  string
 	want  string // "<=" or ">="
@@ -58,7 +59,7 @@ var targets = []target{
 	{"boot polls/s, a connection each", ">=", 3000, func(r round) float64 { return r.Polls.PerSecond }},
 }
 
-// voiceTargets are those of conversations.
+// voiceTargets are the targets of conversations.
 var voiceTargets = []target{
 	{"conversations, p50 of a frame and its echo, ms more than plain UDP", "<=", 2,
 		func(r round) float64 { return r.Voice.addedP50() }},
@@ -76,7 +77,7 @@ type quantity struct {
 
 var quantities = []quantity{
 	{"single-row commits/s, best of 1, 16 and 32 connections", round.bestCommits},
-	{"rows/s at 64 in flight, in process / best single-row commits", // a call is two rows
+	{"rows/s at 64 in flight, in process / best single-row commits", // a call writes two rows
 		func(r round) float64 { return 2 * r.at(processed, 64).PerSecond / r.bestCommits() }},
 	{"fan-out, Mosquitto, unaudited, s", func(r round) float64 { return r.EchoFanOut }},
 	{"fan-out, fleetd, audited, s", func(r round) float64 { return r.FanOut }},
@@ -94,7 +95,8 @@ func (t target) line(rounds []round) string {
 	return fmt.Sprintf("| %s | %s %g | %s | %s |", t.name, t.want, t.limit, number(m), verdict)
 }
 
-// met is false for 0 and what is no number: then nothing was measured.
+// met returns false for 0 and for a value that is not a number: then nothing was
+// measured.
 func (t target) met(v float64) bool {
 	return v > 0 && (t.want == "<=" && v <= t.limit || t.want == ">=" && v >= t.limit)
 }
@@ -161,7 +163,7 @@ func report(w io.Writer, rounds []round, costs []namedCost, top string, s *suite
 	fmt.Fprintf(w, "\nProfile of fleetd's processor time, %s:\n\n```\n%s```\n", costs[len(costs)-1].name, top)
 }
 
-// leastP50 is the p50, in ms, of what a call consists of.
+// leastP50 returns the p50, in ms, of the parts of a call together.
 func (r round) leastP50(name string, n int) float64 {
 	least := r.at(echo, n).P50 + 2*r.at(commits, n).P50
 	if name == served {
@@ -170,7 +172,7 @@ func (r round) leastP50(name string, n int) float64 {
 	return least
 }
 
-// mostRate is the rate at which what a call consists of would go one after the
+// mostRate returns the rate of the parts of a call if they ran one after the
 // other.
 func (r round) mostRate(name string, n int) float64 {
 	time := 1/r.at(echo, n).PerSecond + 2/r.at(commits, n).PerSecond
@@ -180,7 +182,7 @@ func (r round) mostRate(name string, n int) float64 {
 	return 1 / time
 }
 
-// flightColumns are what a table says of a reading.
+// flightColumns are the columns about one reading.
 var flightColumns = []struct {
 	name  string
 	value func(reading) float64
@@ -195,7 +197,7 @@ var flightColumns = []struct {
 	{"other work %", func(r reading) float64 { return 100 * r.Foreign }},
 }
 
-// flightTable writes what was measured at several numbers of calls in flight.
+// flightTable writes the readings at several numbers of calls in flight.
 func flightTable(w io.Writer, rounds []round, names ...string) {
 	fmt.Fprint(w, "| | In flight")
 	for _, c := range flightColumns {
@@ -242,8 +244,8 @@ var voiceQuantities = []quantity{
 // voiceHeading begins the section of conversations.
 const voiceHeading = "## Conversations\n"
 
-// voiceSection writes the section of conversations. made says how and when, if it
-// was not with all the rest.
+// voiceSection writes the section of conversations. made describes how and when
+// it was measured, if not with all the rest.
 func voiceSection(w io.Writer, rounds []round, made string) {
 	fmt.Fprint(w, voiceHeading+"\n"+made+voiceHint+"\n"+targetsHead)
 	for _, t := range voiceTargets {
@@ -263,7 +265,7 @@ func medianOf(rounds []round, value func(round) float64) float64 {
 	return median(values)
 }
 
-// machine describes where the figures were taken.
+// machine describes the machine of the measurement.
 func machine() string {
 	parts := []string{fmt.Sprintf("Machine: %d cores", runtime.NumCPU()), runtime.Version()}
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -282,7 +284,7 @@ func machine() string {
 	return strings.Join(parts, "; ") + ". Shared with other work, so single rounds vary."
 }
 
-// readingHint is printed below the table: what a missed line depends on.
+// readingHint is printed below the table and explains missed targets.
 const readingHint = "Every call of fleetd is two durable rows, the intent before a byte leaves and the outcome before the caller gets it, with\n" +
 	"a round trip to the device between them. Compared with single-row commits, and with a Mosquitto that keeps no record, it\n" +
 	"therefore does best if the processor is the limit and the disk is slow. If fsync returns in some 50 µs, as on the machine\n" +

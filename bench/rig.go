@@ -25,7 +25,7 @@ import (
 	"fleetd/fleet/postgres/embedded"
 )
 
-// A rig is a whole fleetd with an embedded PostgreSQL: fleetd serve as users run
+// A rig is a complete fleetd with an embedded PostgreSQL: fleetd serve as users run
 // it, or a server in this process.
 type rig struct {
 	http, mqtt, admin string // addresses
@@ -58,7 +58,7 @@ func startServer(ctx context.Context, dir string) (r *rig, err error) {
 	return r, nil
 }
 
-// join connects to the rig's PostgreSQL, for what only it knows.
+// join connects to the rig's PostgreSQL to read its counters.
 func (r *rig) join(ctx context.Context, dir string) error {
 	url, running, err := embedded.Join(dir)
 	if err == nil && !running {
@@ -73,7 +73,7 @@ func (r *rig) join(ctx context.Context, dir string) error {
 	return err
 }
 
-// postmaster is the PostgreSQL of a data directory.
+// postmaster returns the PostgreSQL process of a data directory.
 func postmaster(dir string) (process, error) {
 	p := process{name: ofPostgres, children: true}
 	data, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
@@ -102,8 +102,8 @@ func (r *rig) stop() {
 	}
 }
 
-// populate enrols n devices, connects them and waits until fleetd knows their
-// tools and has settled, unaided.
+// populate enrols n devices, connects them and waits until fleetd has listed their
+// tools and has settled.
 func (r *rig) populate(ctx context.Context, n int, devices *deviceProcess) ([]credentials, error) {
 	all, err := r.enrol(n)
 	if err != nil {
@@ -119,10 +119,11 @@ func (r *rig) populate(ctx context.Context, n int, devices *deviceProcess) ([]cr
 	return all, nil
 }
 
-// settle waits until what fleetd does about n new connections is over.
+// settle waits until fleetd has finished its work for n new connections.
 func settle(n int) { time.Sleep(2*time.Second + time.Duration(n)*time.Millisecond) }
 
-// variant is calls to this fleetd; in process, the load is part of it.
+// variant returns calls to this fleetd as a variant; in process, the load is part
+// of it.
 func (r *rig) variant(do func(worker int) error, devices *deviceProcess) variant {
 	v := variant{do: do, calls: 1, processes: []process{r.fleetd, r.postgres}, stop: r.stop, rig: r}
 	if r.child != nil {
@@ -132,7 +133,7 @@ func (r *rig) variant(do func(worker int) error, devices *deviceProcess) variant
 	return v
 }
 
-// enrol lets n devices poll as at boot and returns their credentials.
+// enrol sends the boot polls of n devices and returns their credentials.
 func (r *rig) enrol(n int) ([]credentials, error) {
 	r.ids = make([]fleet.DeviceID, n)
 	for i := range r.ids {
@@ -163,7 +164,7 @@ func (r *rig) enrol(n int) ([]credentials, error) {
 	return all, g.Wait()
 }
 
-// listed waits until the tools of all n devices are known.
+// listed waits until the tools of all n devices are listed.
 func (r *rig) listed(ctx context.Context, n int) error {
 	for range 600 {
 		var known int
@@ -188,7 +189,7 @@ func (r *rig) call(worker int) error {
 	return err
 }
 
-// rest makes calls through REST on connections that are kept, one for each of n
+// rest makes calls through REST on persistent connections, one for each of n
 // workers.
 func (r *rig) rest(n int) *httpLoad {
 	requests := make([][]byte, n)
@@ -299,7 +300,7 @@ func (r *rig) fanOut(window int) (time.Duration, error) {
 	return took, err
 }
 
-// ask makes a request of REST that is not what is measured.
+// ask sends a request of REST that is not part of the measurement.
 func (r *rig) ask(method, path, body string, answer any) error {
 	client := httpClient{addr: r.http}
 	defer client.close()

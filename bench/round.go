@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A round is one pass over everything, in the same minute, so that its ratios
-// compare like with like on a noisy machine.
+// A round is one measurement of everything within the same minute, so its
+// ratios compare like with like on a noisy machine.
 type round struct {
-	Flights                 map[string]map[int]reading // by what was called, and calls in flight
+	Flights                 map[string]map[int]reading // by variant, and calls in flight
 	Polls                   reading
 	EchoFanOut, FanOut      float64 // seconds
 	MochiStorm, Storm       deviceReport
@@ -20,7 +20,7 @@ type round struct {
 	Voice                   voiceReading
 }
 
-// What is called. The whole fleet is connected where the name has no number.
+// Names of the variants. If a name has no number, the whole fleet is connected.
 const (
 	echo        = "Mosquitto echo"
 	bare        = "bare net/http"
@@ -40,7 +40,8 @@ var flightNames = []string{echo, bare, commits, processed, served, servedFew, se
 
 var inFlight = []int{1, 64, 512}
 
-// fewDevices are connected where a large fleet is not what is measured.
+// fewDevices is the number of connected devices if a large fleet is not
+// measured.
 const fewDevices = 64
 
 type suite struct {
@@ -139,8 +140,8 @@ func (s *suite) serve(ctx context.Context, dir string, r *round) error {
 	return nil
 }
 
-// serveFew measures fleetd serve with a few devices, as it is and as on a small
-// machine.
+// serveFew measures fleetd serve with a few devices, on this machine and
+// limited as on a small one.
 func (s *suite) serveFew(ctx context.Context, dir string, r *round) error {
 	small, tcp := s.serving, s.serving
 	small.Procs, tcp.TCP = 1, true

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// samples are durations of one measurement.
+// samples are the durations of one measurement.
 type samples []time.Duration
 
 // percentile returns the p-th percentile; 0 without samples. It sorts.
@@ -21,7 +21,7 @@ func (s samples) percentile(p float64) time.Duration {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// median of values; 0 without any.
+// median returns the median of values; 0 without any.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -39,21 +39,21 @@ type reading struct {
 	PerSecond float64
 	P50, P99  float64 // milliseconds
 	Failed    int
-	Error     error            // of one that failed
-	Each      map[string]usage // what a call used, by process; nil where it was not counted
+	Error     error            // of one failed call
+	Each      map[string]usage // usage per call, by process; nil if it was not counted
 	Foreign   float64          // share of the machine that other processes used
 }
 
 // A variant is one way to make calls.
 type variant struct {
 	do        func(worker int) error
-	calls     int // that do makes at a time, 1 but for fan-outs
+	calls     int // calls that do makes at a time, 1 except for fan-outs
 	processes []process
 	stop      func()
 	rig       *rig // nil without fleetd
 }
 
-// measure runs a closed loop with a look at what the processes use.
+// measure runs a closed loop and reads the usage of the processes.
 func (v variant) measure(n int, d time.Duration) reading {
 	begin, before, busyBefore := time.Now(), usages(v.processes), busy()
 	r := closedLoop(n, d, v.do)
@@ -68,8 +68,8 @@ func (v variant) measure(n int, d time.Duration) reading {
 	return r
 }
 
-// closedLoop runs do on n workers for a while, each waiting for its own
-// answer before it asks again.
+// closedLoop runs do on n workers for d. Each worker waits for its answer
+// before its next call.
 func closedLoop(n int, d time.Duration, do func(worker int) error) reading {
 	type result struct {
 		times  samples

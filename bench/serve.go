@@ -17,16 +17,16 @@ import (
 	"fleetd/fleet/postgres/embedded"
 )
 
-// serveOptions say which fleetd runs, and where. Devices join at once: the default
-// asks a person for each, which calls do not depend on.
+// serveOptions select which fleetd runs, and how. Devices join at once: by default
+// a person approves each, which does not affect calls.
 type serveOptions struct {
 	Fleetd string `help:"The program fleetd." default:"bin/fleetd"`
 	Procs  int    `help:"GOMAXPROCS of fleetd; 0 is all cores." default:"0"`
 	TCP    bool   `help:"fleetd reaches its PostgreSQL over TCP (--database-url), and not over a socket of its data directory."`
 }
 
-// startServe starts fleetd serve as a child, with default flags but for addresses
-// and enrolment, and those given.
+// startServe starts fleetd serve as a child with default flags, except for
+// addresses, enrolment, and the given flags.
 func startServe(ctx context.Context, dir string, o serveOptions, flags ...string) (_ *rig, err error) {
 	r := &rig{}
 	for _, addr := range []*string{&r.http, &r.mqtt, &r.admin} {
@@ -34,7 +34,7 @@ func startServe(ctx context.Context, dir string, o serveOptions, flags ...string
 			return nil, err
 		}
 	}
-	clusterDir := dir // where PostgreSQL's directory is
+	clusterDir := dir // the directory that contains PostgreSQL's
 	env := append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "FLEETD_") || strings.HasPrefix(v, "DATABASE_URL=")
 	}), "FLEETD_DATA_DIR="+dir)
@@ -83,14 +83,14 @@ func startServe(ctx context.Context, dir string, o serveOptions, flags ...string
 
 // postgresOverTCP starts a PostgreSQL that is reached over TCP.
 func postgresOverTCP(ctx context.Context, dir string) (pg *embedded.Server, url string, err error) {
-	const host = "127.54.32.1" // of the loopback interface; the port is taken by others on 127.0.0.1
+	const host = "127.54.32.1" // on the loopback interface; others use the port on 127.0.0.1
 	pg, err = embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: map[string]string{"listen_addresses": host}})
 	if err != nil {
 		return nil, "", err
 	}
 	file := filepath.Join(dir, "postgres", "pg_hba.conf")
 	rules, err := os.ReadFile(file)
-	if err == nil { // the cluster refuses hosts
+	if err == nil { // by default the cluster refuses hosts
 		err = os.WriteFile(file, append([]byte("host all all 127.0.0.0/8 trust\n"), rules...), 0o600)
 	}
 	p, pidErr := postmaster(dir)

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// voiceCommand measures conversations: what one runs while tuning.
+// voiceCommand measures conversations, for use while tuning.
 type voiceCommand struct {
 	serveOptions
 	voiceLoad
@@ -33,7 +33,7 @@ type voiceCommand struct {
 	CPUProfile string `name:"cpu-profile" help:"Also write fleetd's CPU profile while all talk for go tool pprof, and print the functions that use most." placeholder:"FILE"`
 }
 
-// voiceLoad is how many conversations are measured.
+// voiceLoad is the number and length of the measured conversations.
 type voiceLoad struct {
 	Conversations int           `help:"Conversations in which audio flows." default:"500"`
 	Open          int           `help:"Conversations that are open at once, in which nothing is said at first." default:"2000"`
@@ -74,7 +74,7 @@ func (c *voiceCommand) Run(ctx context.Context) error {
 	return os.WriteFile(c.Output, []byte(withSection(string(old), text.String())), 0o644)
 }
 
-// withSection replaces the section of conversations in a report, or puts it
+// withSection replaces the section of conversations in a report, or inserts it
 // before the figures of other commands.
 func withSection(report, section string) string {
 	before, after, found := strings.Cut(report, voiceHeading)
@@ -99,7 +99,7 @@ type voiceReading struct {
 	Conversations, Open int
 
 	Echo, Relayed talk    // through a plain UDP echo, and through fleetd and a voice server
-	IdleCPU       float64 // of fleetd with all conversations open and nothing said, of a core
+	IdleCPU       float64 // of fleetd with all conversations open and silent, of a core
 	KiB           float64 // of fleetd, for an open conversation
 
 	Calls, FloodedCalls reading // through REST while audio flows, without and with a flood
@@ -109,20 +109,21 @@ type voiceReading struct {
 	OpenSeconds float64 // until all conversations were open
 }
 
-// A talk is what was measured while audio flowed.
+// A talk is a measurement while audio flows.
 type talk struct {
 	P50, P99, Max     float64
 	Back              float64 // of the frames sent
 	CPU, LoadCPU      float64 // of fleetd, and of boards and voice server, of a core
-	Foreign           float64 // of the machine, by processes that are not measured
+	Foreign           float64 // share of the machine used by processes that are not measured
 	CPUPerFrameMicros float64 // of fleetd
 }
 
-// addedP50 and addedP99 are what fleetd and the voice server add to the echo.
+// addedP50 and addedP99 are the delays that fleetd and the voice server add to
+// the echo.
 func (v voiceReading) addedP50() float64 { return v.Relayed.P50 - v.Echo.P50 }
 func (v voiceReading) addedP99() float64 { return v.Relayed.P99 - v.Echo.P99 }
 
-// measureVoice starts fleetd serve and a voice server, which echoes, opens
+// measureVoice starts fleetd serve and a voice server that echoes. It opens
 // conversations of as many boards, and talks in some of them.
 func measureVoice(ctx context.Context, dir string, serving serveOptions, load voiceLoad,
 	profile string) (v voiceReading, top string, err error) {
@@ -207,7 +208,8 @@ func measureVoice(ctx context.Context, dir string, serving serveOptions, load vo
 	return v, top, err
 }
 
-// inUse is the memory of fleetd's heap and stacks after a collection, in bytes.
+// inUse returns the memory of fleetd's heap and stacks after a collection, in
+// bytes.
 func (r *rig) inUse() (bytes float64, err error) {
 	for _, path := range []string{"/debug/pprof/heap?gc=1", "/metrics"} {
 		resp, err := http.Get("http://" + r.admin + path)
@@ -235,7 +237,7 @@ func (r *rig) inUse() (bytes float64, err error) {
 	return bytes, err
 }
 
-// callsMeanwhile has four callers make calls while all talk.
+// callsMeanwhile runs four callers while all boards talk.
 func (r *rig) callsMeanwhile(boards []*voiceBoard, d time.Duration, processes []process) (calls reading, t talk,
 	err error) {
 	load := r.rest(4)
@@ -286,7 +288,7 @@ func startFlood(addr string) (*voiceFlood, error) {
 	return f, nil
 }
 
-// stop returns how many datagrams were sent a second.
+// stop ends the flood and returns the number of datagrams sent per second.
 func (f *voiceFlood) stop() float64 {
 	close(f.end)
 	<-f.ended
@@ -318,7 +320,7 @@ type voiceBoard struct {
 	session  string
 	block    cipher.Block
 	udp      net.Conn
-	plain    bool // the other side echoes packets as they are
+	plain    bool // the other side echoes packets unchanged
 	sequence uint32
 	up, down []byte
 	took     samples
@@ -361,7 +363,7 @@ func (r *rig) connectBoards(ctx context.Context, n int) (boards []*voiceBoard, e
 	return boards, r.listed(ctx, n)
 }
 
-// answer plays the board on MQTT until its connection ends.
+// answer simulates the board on MQTT until its connection ends.
 func (b *voiceBoard) answer(r *bufio.Reader) {
 	var buf []byte
 	for {
@@ -393,7 +395,7 @@ func (b *voiceBoard) close() {
 	}
 }
 
-// openAll begins a conversation of each board, some at a time.
+// openAll begins a conversation of each board, a few at a time.
 func openAll(boards []*voiceBoard) error {
 	var g errgroup.Group
 	g.SetLimit(64)
@@ -443,10 +445,10 @@ func (b *voiceBoard) dial(addr string) (err error) {
 	return err
 }
 
-// talkAll has all boards say a frame each 60 ms, one board after the other
-// within that time, and returns how long the frames were on their way back.
+// talkAll makes all boards send a frame every 60 ms, one board after the other
+// within that time, and measures the round trip of the frames.
 func talkAll(boards []*voiceBoard, d time.Duration, processes []process) (t talk) {
-	runtime.GC() // of what the last talk left
+	runtime.GC() // collects the garbage of the last talk
 	w := watch(processes)
 	begin := time.Now()
 	var listening errgroup.Group
@@ -476,8 +478,8 @@ func talkAll(boards []*voiceBoard, d time.Duration, processes []process) (t talk
 	return t
 }
 
-// speak sends a frame that holds the time. What begins with the time of another
-// talk is not counted.
+// speak sends a frame that contains the time. Frames of another talk are not
+// counted.
 func (b *voiceBoard) speak(begin time.Time) {
 	b.sequence++
 	binary.BigEndian.PutUint32(b.up[12:], b.sequence)
@@ -489,7 +491,7 @@ func (b *voiceBoard) speak(begin time.Time) {
 	if !b.plain {
 		cipher.NewCTR(b.block, b.up[:audioHeader]).XORKeyStream(frame, frame)
 	}
-	_, _ = b.udp.Write(b.up) // a packet that is not sent is one that does not come back
+	_, _ = b.udp.Write(b.up) // an unsent packet counts as one that does not return
 }
 
 func (b *voiceBoard) listen(begin time.Time) {
@@ -515,7 +517,7 @@ func (b *voiceBoard) listen(begin time.Time) {
 	}
 }
 
-// A usageWatch says what processes have used since it began.
+// A usageWatch measures what processes have used since it was created.
 type usageWatch struct {
 	processes []process
 	begin     time.Time
@@ -527,17 +529,17 @@ func watch(processes []process) usageWatch {
 	return usageWatch{processes, time.Now(), usages(processes), busy()}
 }
 
-// used is the processor time of a process, in microseconds.
+// used returns the processor time of a process, in microseconds.
 func (w usageWatch) used(name string) float64 {
 	return usages(w.processes)[name].cpu() - w.before[name].cpu()
 }
 
-// share is that of one core.
+// share returns the processor time of a process as a share of one core.
 func (w usageWatch) share(name string) float64 {
 	return w.used(name) / float64(time.Since(w.begin).Microseconds())
 }
 
-// foreign is the share of the machine that other processes used.
+// foreign returns the share of the machine that other processes used.
 func (w usageWatch) foreign() float64 {
 	others := busy() - w.busy
 	for _, p := range w.processes {

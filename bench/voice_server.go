@@ -11,12 +11,12 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// The voice server runs in another process. It accepts every hello, sends
-// each frame of audio back, and is the plain UDP echo that fleetd is compared with.
+// The voice server runs in another process. It accepts every hello and echoes each
+// frame of audio. It is also the plain UDP echo with which fleetd is compared.
 
 type voiceServerCommand struct{}
 
-// A voiceServer is the child, and where it listens.
+// A voiceServer is the child with its addresses.
 type voiceServer struct {
 	*child
 	URL  string // of the voice server

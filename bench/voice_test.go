@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The section of conversations is replaced in place, and comes before the figures
-// of other commands where there was none.
+// withSection replaces the section of conversations in place, or inserts it
+// before the figures of other commands.
 func TestWithSection(t *testing.T) {
 	section := voiceHeading + "\nnew\n"
 	for _, tt := range []struct{ report, want string }{

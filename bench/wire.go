@@ -9,8 +9,8 @@ import (
 	"net"
 )
 
-// Just enough MQTT 3.1.1 to load a broker with: the same code plays devices and
-// controller against every broker, so that its cost is the same in each.
+// The parts of MQTT 3.1.1 that a load needs: the same code simulates devices
+// and controller with every broker, so its cost is the same for each.
 
 const (
 	packetConnect   = 0x10
@@ -76,7 +76,7 @@ func readPacket(r *bufio.Reader, buf []byte) (kind byte, body []byte, err error)
 	return kind, body, err
 }
 
-// payload cuts the topic off a QoS 0 PUBLISH.
+// payload returns the payload of a QoS 0 PUBLISH.
 func payload(body []byte) []byte {
 	if len(body) < 2 {
 		return nil
@@ -88,11 +88,11 @@ func payload(body []byte) []byte {
 	return body[n:]
 }
 
-// credentials are what one device connects with, and its topics.
+// credentials are the login data and the topics of one device.
 type credentials struct {
 	ClientID, Username, Password string
 	Down, Up                     string
-	Subscribe                    bool // Mosquitto delivers nothing without
+	Subscribe                    bool // Mosquitto delivers nothing without a subscription
 }
 
 // dial connects and returns after CONNACK (and SUBSCRIBE).

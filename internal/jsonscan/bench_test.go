@@ -38,8 +38,8 @@ type mcpCall struct {
 	} `json:"params"`
 }
 
-// BenchmarkBody compares the scanner with encoding/json into one struct, which also
-// accepts keys in any case, and into a map, which has them as they are.
+// BenchmarkBody compares the scanner with encoding/json: into one struct, which
+// also accepts keys in any case, and into a map, which keeps the keys unchanged.
 func BenchmarkBody(b *testing.B) {
 	run := func(name, body string, read func(data []byte) bool) {
 		b.Run(name, func(b *testing.B) {

@@ -1,11 +1,11 @@
-// Package jsonscan walks JSON text once, without decoding it: it checks the grammar,
-// bounds the nesting, and returns the parts of objects and arrays as they are.
+// Package jsonscan scans JSON text once, without decoding it: it checks the grammar,
+// bounds the nesting, and returns the parts of objects and arrays unchanged.
 //
-// It reads what is read for each call: messages of devices, and the short bodies of
-// REST and MCP. encoding/json would take longer than the rest of the work there, and
-// matches keys in any case. The package decodes nothing, knows no message, and holds
-// no state. It accepts exactly the texts that [encoding/json.Valid] accepts, up to
-// MaxDepth; a fuzz test compares the two.
+// It serves the text that is read for each call: messages of devices, and the short
+// bodies of REST and MCP. There encoding/json would take longer than the rest of the
+// work, and it matches keys in any case. The package decodes nothing, defines no
+// messages, and holds no state. It accepts exactly the texts that [encoding/json.Valid]
+// accepts, up to MaxDepth; a fuzz test compares the two.
 package jsonscan
 
 import (
@@ -26,12 +26,12 @@ var (
 // A Scanner steps over the tokens of a JSON text. Its methods allocate nothing.
 type Scanner struct {
 	Data []byte
-	Pos  int // of the next byte
+	Pos  int // index of the next byte
 }
 
-// Members calls f with the key (still escaped, without quotes) and the text
-// of each member of the object in data. Both are parts of data. It reports
-// errors of the whole text, so f may have seen members of a broken object.
+// Members calls f with the key (still escaped, without quotes) and the text of each
+// member of the object in data. Both alias data. Members also reports errors after the
+// last member, so f may have been called for members of a broken object.
 func Members(data []byte, f func(key, value []byte) error) error {
 	s := Scanner{Data: data}
 	if s.Peek() != '{' {
@@ -65,7 +65,7 @@ func Check(data []byte, depth int) error {
 	return s.end()
 }
 
-// Peek skips white space and returns the byte behind it, 0 at the end.
+// Peek skips white space and returns the byte after it, 0 at the end.
 func (s *Scanner) Peek() byte {
 	for s.Pos < len(s.Data) {
 		switch c := s.Data[s.Pos]; c {
@@ -175,7 +175,8 @@ func (s *Scanner) array(depth int, f func(value []byte) error) error {
 	}
 }
 
-// more steps over a comma, then returns true, or over the closing byte.
+// more steps over a comma and returns true, or steps over the closing byte and returns
+// false.
 func (s *Scanner) more(closing byte) (bool, error) {
 	switch s.Peek() {
 	case ',':

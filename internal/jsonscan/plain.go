@@ -2,15 +2,15 @@ package jsonscan
 
 import "errors"
 
-// errPlain ends Plain: the text is for a reader that decodes.
+// errPlain ends PlainMembers: the text needs a reader that decodes.
 var errPlain = errors.New("not an object of a few plain keys")
 
-// maxPlain is how many members the object of [PlainMembers] may have.
+// maxPlain is the maximum number of members in the object of [PlainMembers].
 const maxPlain = 16
 
-// PlainMembers calls f with each member of the object in data, until f returns false.
-// It reports whether data is valid JSON, f accepted every member, and each key comes
-// once and is plain, as [PlainString] says: every other reader then reads the same.
+// PlainMembers calls f with each member of the object in data, until f returns false. It
+// reports whether data is valid JSON, f accepted every member, and each key occurs once
+// and is plain as in [PlainString]: then every other reader gets the same result.
 func PlainMembers(data []byte, f func(key, value []byte) bool) bool {
 	var seen [maxPlain][]byte
 	n := 0

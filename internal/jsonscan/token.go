@@ -1,6 +1,6 @@
 package jsonscan
 
-// Unescaped marks the bytes that a string may hold unescaped.
+// Unescaped marks the bytes that a string may contain unescaped.
 var Unescaped = func() (t [256]bool) {
 	for c := 0x20; c < 256; c++ {
 		t[c] = c != '"' && c != '\\'
@@ -8,8 +8,8 @@ var Unescaped = func() (t [256]bool) {
 	return t
 }()
 
-// StringLit steps over a string literal. It does not look at UTF-8: devices cut
-// text in the middle of a character, and that must not cost the answer.
+// StringLit steps over a string literal. It does not check UTF-8: devices cut
+// text in the middle of a character, and such an answer must still be readable.
 func (s *Scanner) StringLit() error {
 	if s.Pos >= len(s.Data) || s.Data[s.Pos] != '"' {
 		return s.unexpected()

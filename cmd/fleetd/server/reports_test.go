@@ -130,7 +130,7 @@ func TestReportsEndToEnd(t *testing.T) {
 		o.report("telemetry", params)
 	}
 	o.report("no-such-thing", `{}`)
-	// The network name is too long.
+	// This report is too long.
 	o.report("telemetry", `{"uptime_s":61,"version":"1.0.0","safe_mode":true,"heap":{"free":123456},"network":{"ssid":"`+
 		strings.Repeat("x", 20_000)+`"}}`)
 	o.report("telemetry", `{"uptime_s":60,"version":"1.0.0","safe_mode":true,"heap":{"free":123456}}`)
