@@ -28,17 +28,17 @@ test: ## everything that a change has to pass
 	@scripts/test
 
 .PHONY: test-long
-test-long: ## what takes longer than test: large campaigns, fuzzing, coverage, more sanitizers
+test-long: ## the slower tests: large campaigns, fuzzing, coverage, more sanitizers
 	@scripts/setup test-long
 	@scripts/test long
 
 .PHONY: firmware-test
-firmware-test: ## the part of test that is about firmware/ (STEPS="format asan": these; STEPS=long: of test-long)
+firmware-test: ## the tests of firmware/ (STEPS="format asan": these; STEPS=long: of test-long)
 	@scripts/setup $(if $(STEPS),test-long,test)
 	@scripts/firmware-test $(STEPS)
 
 .PHONY: firmware-mutate
-firmware-mutate: ## change the firmware's core in 200 places, one by one: the tests have to notice 90 % of them
+firmware-mutate: ## change the firmware's core in 200 places, one by one; the tests must detect 90 % of the changes
 	@scripts/setup test
 	@scripts/firmware-mutate $(MUTATE)
 
@@ -55,14 +55,14 @@ format: ## format Go and templ files
 	@go tool templ fmt -log-level error .
 
 .PHONY: generate
-generate: ## make the Go code of the templ pages, and the client's types of REST
+generate: ## generate the Go code of the templ pages, and the client's types of REST
 	@scripts/generate
 
-# Tests that judge how long something takes only where nothing else runs.
+# Tests of durations, which are valid only on an idle machine.
 bounded = ^(TestDeviceListIsInstant|TestSpeedWithTenThousandDevices|TestBulkSpeed|TestConditionsOfALargeFleet|TestSpokenCallAmongOthers|TestCallsDuringFlood|TestBootPollsDoNotWaitForVoiceServers)$$
 
 .PHONY: bench
-bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)
+bench: ## measure against Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)
 	@scripts/setup test
 	@FLEETD_BOUNDS=1 go test -vet=off -count=1 -p 1 -timeout 20m -run '$(bounded)' ./web ./mcp/gateway ./fleet/postgres ./cmd/fleetd/server
 	@go build -o bin/ ./bench ./cmd/fleetd
@@ -70,11 +70,11 @@ bench: ## measure beside Mosquitto and PostgreSQL, into bench/RESULTS.md and res
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(COMPARE),--compare $(COMPARE))
 
 .PHONY: chaos
-chaos: ## faults by schedule under load, for 20 minutes at most (SEED=7, or SEEDS=1-50; MINUTES=5)
+chaos: ## run scheduled faults under load, for at most 20 minutes (SEED=7, or SEEDS=1-50; MINUTES=5)
 	@scripts/setup test
 	@FLEETD_CHAOS_SEEDS=$(or $(SEED),$(SEEDS),1-50) FLEETD_CHAOS_MINUTES=$(or $(MINUTES),20) \
 		go test -vet=off -count=1 -timeout 25m -v -run 'TestChaos$$' ./cmd/fleetd/server
 
 .PHONY: clean
-clean: ## remove what was built, and the test databases; never the data directory
+clean: ## remove built files, and the test databases; never the data directory
 	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)" "/dev/shm/fleetd-pgtest-$$(id -u)"
