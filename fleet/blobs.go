@@ -5,18 +5,18 @@ import (
 	"io"
 )
 
-// BlobFiles keeps files too large for memory by their SHA-256.
+// BlobFiles stores files that are too large for memory, by their SHA-256.
 type BlobFiles interface {
-	// PutFile stores size bytes of r. The key is the SHA-256 of what it read.
+	// PutFile stores size bytes of r and returns their SHA-256 as the key.
 	PutFile(ctx context.Context, r io.Reader, size int64) (key string, err error)
-	// OpenRange reads length bytes from offset on; length < 0 reads to the end.
+	// OpenRange reads length bytes from offset on; length < 0 reads to the end. It returns
 	// [ErrNotFound] if there is no such blob.
 	OpenRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error)
-	// DeleteFile forgets a blob; one that is not there is no error.
+	// DeleteFile deletes a blob. Deleting a missing blob is not an error.
 	DeleteFile(ctx context.Context, key string) error
 }
 
-// Blobs keeps bytes by their SHA-256.
+// Blobs stores bytes by their SHA-256.
 type Blobs interface {
 	Put(ctx context.Context, data []byte) (key string, err error)
 	Get(ctx context.Context, key string) ([]byte, error)

@@ -8,14 +8,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxBulkDevices bounds what one act changes. The devices are locked until all
-// of them have changed.
+// MaxBulkDevices is the maximum number of devices that one act changes. The devices stay
+// locked until all of them have changed.
 const MaxBulkDevices = 50_000
 
 // BulkPage is how many devices are read and written at a time.
 const BulkPage = 5000
 
-// A BulkAct is what is done to many devices at once.
+// A BulkAct is an action on many devices at once.
 type BulkAct string
 
 const (
@@ -29,7 +29,7 @@ const (
 // BulkActs lists every act.
 var BulkActs = []BulkAct{BulkTag, BulkUntag, BulkHold, BulkRelease, BulkRetire}
 
-// bulkActs says what each act needs: of whom on each device, and in words.
+// bulkActs maps each act to the role that it needs on each device, and to its code in errors.
 var bulkActs = map[BulkAct]struct {
 	need Role
 	act  string
@@ -41,53 +41,53 @@ var bulkActs = map[BulkAct]struct {
 	BulkRetire:  {RoleAdmin, "retire_device"},
 }
 
-// Role is the least that may do the act to a device.
+// Role returns the lowest role that may do the act to a device.
 func (a BulkAct) Role() Role { return bulkActs[a].need }
 
-// MustType reports whether an operator types the number of devices first: there
-// is no way back.
+// MustType reports whether an operator must type the number of devices to confirm the act,
+// because it cannot be undone.
 func (a BulkAct) MustType() bool { return a == BulkRetire }
 
-// Codes of why a device is left out of an act.
+// Codes of the reasons for which an act skips a device.
 const (
-	LeftOutUnknown   = "unknown_device" // the id names none that exists for the actor
+	LeftOutUnknown   = "unknown_device" // no device with this id exists for the actor
 	LeftOutRetired   = "device_retired"
 	LeftOutRole      = "not_yours"   // the actor's role on it does not suffice
-	LeftOutHeld      = "device_held" // somebody else's hold is on it
-	LeftOutUnchanged = "unchanged"   // it is so already
+	LeftOutHeld      = "device_held" // another principal holds it
+	LeftOutUnchanged = "unchanged"   // it already is as requested
 	LeftOutTags      = "too_many_tags"
-	LeftOutScope     = "leaves_scope" // the change would bring it into the actor's scope, or out of it
+	LeftOutScope     = "leaves_scope" // the change would move it into or out of the actor's scope
 )
 
-// LeftOutCodes lists them all.
+// LeftOutCodes lists every such code.
 var LeftOutCodes = []string{LeftOutUnknown, LeftOutRetired, LeftOutRole, LeftOutHeld, LeftOutUnchanged, LeftOutTags,
 	LeftOutScope}
 
-// A BulkRequest asks for one act on the devices of a query, or on those listed.
+// A BulkRequest is a request for one act, on the devices of a query or on a list of devices.
 type BulkRequest struct {
 	Actor   Principal
 	Query   string
 	Devices []DeviceID // instead of Query
 	Act     BulkAct
-	Tags    []string   // of tag and untag
-	Reason  string     // of hold
-	Until   *time.Time // of hold; nil holds until released
-	// Confirm is the number of devices that a preview named; another number is
-	// refused. 0 asks for no such check, which acts without a way back do not allow.
+	Tags    []string   // for tag and untag
+	Reason  string     // for hold
+	Until   *time.Time // for hold; nil holds until released
+	// Confirm is the number of devices that a preview returned; the act is refused if the
+	// number differs. 0 skips the check, which acts that cannot be undone do not allow.
 	Confirm int
 }
 
-// A BulkResult says what an act does to devices, or did.
+// A BulkResult is the outcome or the preview of an act.
 type BulkResult struct {
 	Matched int
-	Targets int              // that it changes
+	Targets int              // devices that the act changes
 	Skipped []SkippedDevices // by reason, most first
 }
 
-// A DeviceChange is what a device becomes.
+// A DeviceChange is the change of one device.
 type DeviceChange struct {
 	ID    DeviceID
-	Patch DevicePatch // of tags, names and notes
+	Patch DevicePatch // tags, names and notes
 }
 
 // DeviceChanges are changes of one kind, made together.
@@ -95,24 +95,25 @@ type DeviceChanges struct {
 	Act     BulkAct
 	Bulk    uuid.UUID // groups the audit entries
 	Changes []DeviceChange
-	Hold    *Hold // of [BulkHold]
+	Hold    *Hold // for [BulkHold]
 	At      time.Time
 }
 
-// A BulkPlan says what devices become, of which the ids are given too: some may
-// not exist. first is the first of all pages; it comes again if all is done again.
+// A BulkPlan returns the changes of a page of devices. ids are the ids of the page, including
+// those of devices that do not exist. first is true for the first page; a retried transaction
+// starts with it again.
 type BulkPlan func(first bool, ids []DeviceID, devices []Device) (DeviceChanges, error)
 
 // BulkStore changes many devices at once.
 type BulkStore interface {
-	// ChangeDevices reads and locks the devices of the ids that exist, page by page,
-	// and makes of them what plan says: in one transaction, with an audit entry for
-	// each device that changes. An error of plan or of last, which is called before
-	// the end, undoes everything.
+	// ChangeDevices reads and locks the existing devices among ids, page by page, and applies
+	// the changes that plan returns. It runs in one transaction and writes an audit entry for
+	// each changed device. It calls last before it commits. An error of plan or last rolls
+	// everything back.
 	ChangeDevices(ctx context.Context, by Principal, ids []DeviceID, plan BulkPlan, last func() error) error
 }
 
-// PreviewBulk says what the act would do. It changes nothing.
+// PreviewBulk returns what the act would do. It changes nothing.
 func (s *Devices) PreviewBulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 	ids, err := s.prepareBulk(ctx, &r)
 	if err != nil {
@@ -130,8 +131,7 @@ func (s *Devices) PreviewBulk(ctx context.Context, r BulkRequest) (BulkResult, e
 	return t.result(), nil
 }
 
-// Bulk does one act to many devices: to all that it does not leave out, or, if
-// it fails, to none.
+// Bulk applies one act to every device that it does not skip or, if it fails, to none.
 func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 	ids, err := s.prepareBulk(ctx, &r)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Devices) Bulk(ctx context.Context, r BulkRequest) (BulkResult, error) {
 	return t.result(), nil
 }
 
-// prepareBulk checks the request, and finds its devices.
+// prepareBulk checks the request and finds its devices.
 func (s *Devices) prepareBulk(ctx context.Context, r *BulkRequest) ([]DeviceID, error) {
 	act, ok := bulkActs[r.Act]
 	if !ok {
@@ -208,7 +208,8 @@ func (r *BulkRequest) clean(now time.Time) (err error) {
 	return err
 }
 
-// judge says what the act makes of a device, or why it leaves it out.
+// judge returns the patch that the act applies to a device, or the code for which it skips
+// the device.
 func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut string) {
 	switch {
 	case !r.Actor.RoleOn(d).Allows(r.Act.Role()):
@@ -243,7 +244,7 @@ func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut str
 	return p, ""
 }
 
-// changedTags are the tags of a device with some more, or without them.
+// changedTags returns the tags with some added (more) or removed.
 func changedTags(tags, some []string, more bool) []string {
 	has := func(t string) bool { return slices.Contains(tags, t) }
 	if !more {
@@ -264,7 +265,7 @@ type bulkTally struct {
 	skipped SkippedTally
 }
 
-// judge counts the devices of the ids, and returns what becomes of those that change.
+// judge counts the devices of the ids and returns the changes of those that change.
 func (t *bulkTally) judge(r BulkRequest, ids []DeviceID, devices []Device) []DeviceChange {
 	byID := make(map[DeviceID]*Device, len(devices))
 	for i := range devices {
@@ -295,7 +296,7 @@ func (t *bulkTally) result() BulkResult {
 
 var holdChanges = map[BulkAct]HoldChange{BulkHold: HoldBegan, BulkRelease: HoldEnded}
 
-// changedMany follows up a write to many devices.
+// changedMany drops many changed devices from the cache and publishes their events.
 func (s *Devices) changedMany(ids []DeviceID, act BulkAct) {
 	now := s.now()
 	for _, id := range ids {

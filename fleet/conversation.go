@@ -8,54 +8,54 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Conversation is one voice session between a device and a voice server. Only
-// its circumstances are on record: no audio and no words.
+// A Conversation is one voice session between a device and a voice server. Its record holds
+// neither audio nor speech.
 type Conversation struct {
-	ID       uuid.UUID // version 7; the id of the principal that made its calls
+	ID       uuid.UUID // version 7; also the id of the principal of its calls
 	Device   DeviceID
 	Upstream string // name of the voice server
 	Begin    time.Time
 	End      *time.Time // nil while it is open
 	Ended    ConversationEnd
-	Calls    int64         // tool calls that the voice server's model asked for
-	HelloIn  time.Duration // until the voice server's hello; 0 without one
+	Calls    int64         // tool calls by the voice server's model
+	HelloIn  time.Duration // time until the voice server's hello; 0 if none came
 	Audio    AudioCounts
 }
 
-// AudioCounts are the audio packets of a conversation.
+// AudioCounts counts the audio packets of a conversation.
 type AudioCounts struct {
 	Received int64         // from the device
-	Lost     int64         // from the device, by their sequence numbers
+	Lost     int64         // missing from the device's sequence numbers
 	Refused  int64         // replayed, forged, damaged or not Opus; never relayed
-	Dropped  int64         // in both directions: too late, or before the device's address was known
+	Dropped  int64         // in both directions: late, or before the device's address was known
 	Sent     int64         // to the device
 	Moves    int64         // changes of the device's address
-	Jitter   time.Duration // of packets from the device, smoothed as in RFC 3550
+	Jitter   time.Duration // of the device's packets, smoothed as in RFC 3550
 }
 
-// A ConversationEnd is how a conversation ended.
+// A ConversationEnd is the way in which a conversation ended.
 type ConversationEnd string
 
 const (
 	EndedByDevice     ConversationEnd = "device_goodbye"
-	EndedByNewHello   ConversationEnd = "device_hello" // the device began another one
+	EndedByNewHello   ConversationEnd = "device_hello" // the device began another conversation
 	EndedByDeviceLost ConversationEnd = "device_lost"  // the device's connection ended
 	EndedByUpstream   ConversationEnd = "upstream_closed"
 	EndedByStop       ConversationEnd = "fleetd_stopping"
-	EndedByCrash      ConversationEnd = "fleetd_stopped" // found open at the next start
+	EndedByCrash      ConversationEnd = "fleetd_stopped" // still open when fleetd started again
 
-	// The voice server failed, there was no room, or the device cannot be
-	// understood. The device shows why.
+	// The voice server failed, fleetd had no room, or fleetd could not understand the device.
+	// The device displays the reason.
 	EndedUnreachable ConversationEnd = "upstream_unreachable" // no connection
 	EndedNoWebSocket ConversationEnd = "upstream_no_websocket"
-	EndedRefused     ConversationEnd = "upstream_refused"   // the token
-	EndedNoHello     ConversationEnd = "upstream_no_hello"  // in time
-	EndedBadHello    ConversationEnd = "upstream_bad_hello" // or something else first
+	EndedRefused     ConversationEnd = "upstream_refused"   // the voice server refused the token
+	EndedNoHello     ConversationEnd = "upstream_no_hello"  // no hello in time
+	EndedBadHello    ConversationEnd = "upstream_bad_hello" // a malformed hello, or another message first
 	EndedTooLarge    ConversationEnd = "upstream_too_large" // a message longer than fleetd accepts
-	EndedSlow        ConversationEnd = "upstream_slow"      // accepts no more bytes
+	EndedSlow        ConversationEnd = "upstream_slow"      // the voice server stopped reading
 	EndedLost        ConversationEnd = "upstream_lost"      // the connection broke
 	EndedFull        ConversationEnd = "too_many_conversations"
-	EndedBadAudio    ConversationEnd = "device_bad_audio" // frames that cannot be relayed, and no others
+	EndedBadAudio    ConversationEnd = "device_bad_audio" // only frames that cannot be relayed
 )
 
 // ConversationEnds lists every end.
@@ -63,8 +63,8 @@ var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedBy
 	EndedByStop, EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello,
 	EndedTooLarge, EndedSlow, EndedLost, EndedFull, EndedBadAudio}
 
-// Failed reports whether something other than the wish of either side ended the
-// conversation: the device shows why.
+// Failed reports whether something other than the wish of either side ended the conversation.
+// The device displays the reason.
 func (e ConversationEnd) Failed() bool {
 	switch e {
 	case EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello, EndedTooLarge, EndedSlow,
@@ -74,7 +74,7 @@ func (e ConversationEnd) Failed() bool {
 	return false
 }
 
-// Duration is how long the conversation took, 0 while it is open.
+// Duration returns how long the conversation lasted, 0 while it is open.
 func (c Conversation) Duration() time.Duration {
 	if c.End == nil {
 		return 0
@@ -86,16 +86,16 @@ func (c Conversation) Duration() time.Duration {
 type ConversationFilter struct {
 	Device   DeviceID
 	Upstream string            // name
-	Ends     []ConversationEnd // "" for those that are open
-	Since    time.Time         // begun then or later
-	Until    time.Time         // begun before
+	Ends     []ConversationEnd // "" means open conversations
+	Since    time.Time         // began at or after this time
+	Until    time.Time         // began before this time
 	Limit    int
 	Cursor   string
 }
 
-// ParseConversationEnds reads which conversations a list shows: the code of an end,
-// "open", or "failed" for all ends that [ConversationEnd.Failed]. "" is every
-// conversation, nil.
+// ParseConversationEnds parses a list's filter: the code of an end, "open", or "failed" for
+// every end with [ConversationEnd.Failed]. For "", which means every conversation, it returns
+// nil.
 func ParseConversationEnds(s string) ([]ConversationEnd, error) {
 	switch {
 	case s == "":
@@ -110,16 +110,16 @@ func ParseConversationEnds(s string) ([]ConversationEnd, error) {
 	return nil, Refuse(ErrInvalid, "invalid_end", "value", s).At("end")
 }
 
-// ConversationStore keeps the record of conversations.
+// ConversationStore stores the records of conversations.
 type ConversationStore interface {
 	ConversationRecords
-	// SaveConversations stores conversations, or what became of them.
+	// SaveConversations inserts or updates conversations.
 	SaveConversations(ctx context.Context, list []Conversation) error
-	// RecoverConversations ends what a dead process left open.
+	// RecoverConversations ends the conversations that a previous process left open.
 	RecoverConversations(ctx context.Context, at time.Time) (int64, error)
 }
 
-// ConversationRecords are the conversations on record.
+// ConversationRecords reads recorded conversations.
 type ConversationRecords interface {
 	Conversation(ctx context.Context, id uuid.UUID) (Conversation, error)
 	Conversations(ctx context.Context, f ConversationFilter) (Page[Conversation], error) // newest first

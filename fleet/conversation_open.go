@@ -7,16 +7,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// An OpenConversation is a conversation that is under way.
+// An OpenConversation is a conversation in progress.
 type OpenConversation struct {
 	ID    uuid.UUID
 	Since time.Time
-	Ended <-chan struct{} // closed when it has
+	Ended <-chan struct{} // closed when the conversation has ended
 }
 
-// OpenConversations knows which devices are in conversation now. The relay of
-// conversations fills it; what would interrupt them asks it, and pages mark the
-// devices. It is in memory only: no conversation outlives the process.
+// OpenConversations tracks the devices that are in a conversation now. The relay of
+// conversations fills it. Calls that would interrupt a conversation check it, and pages mark
+// the devices. It is in memory only, since no conversation outlives the process.
 type OpenConversations struct {
 	o  OpenConversationsOptions
 	mu sync.RWMutex
@@ -31,16 +31,16 @@ type openConversation struct {
 // OpenConversationsOptions configures [OpenConversations]. The zero value is ready
 // to use.
 type OpenConversationsOptions struct {
-	Events *Events        // nil: none are published
-	Free   func(DeviceID) // sees that a device is in no conversation any more; must not wait
+	Events *Events        // nil publishes no events
+	Free   func(DeviceID) // called when a device's conversation has ended; must not block
 }
 
-// NewOpenConversations returns one without conversations.
+// NewOpenConversations returns an empty OpenConversations.
 func NewOpenConversations(o OpenConversationsOptions) *OpenConversations {
 	return &OpenConversations{o: o, of: make(map[DeviceID]openConversation)}
 }
 
-// Begin notes that a conversation began. It ends another one of the same device.
+// Begin records the start of a conversation. It ends the device's previous conversation.
 func (o *OpenConversations) Begin(c Conversation) {
 	ended := make(chan struct{})
 	o.mu.Lock()
@@ -53,7 +53,7 @@ func (o *OpenConversations) Begin(c Conversation) {
 	o.publish(c.Device, c.ID, c.Begin)
 }
 
-// End notes that a conversation ended. One that is not open changes nothing.
+// End records the end of a conversation. It does nothing if the conversation is not open.
 func (o *OpenConversations) End(device DeviceID, id uuid.UUID) {
 	o.mu.Lock()
 	c, open := o.of[device]
@@ -77,7 +77,7 @@ func (o *OpenConversations) publish(device DeviceID, id uuid.UUID, at time.Time)
 	}
 }
 
-// Of returns the conversation that the device is in, if it is in one.
+// Of returns the device's open conversation, if there is one.
 func (o *OpenConversations) Of(device DeviceID) (OpenConversation, bool) {
 	if o == nil {
 		return OpenConversation{}, false
@@ -88,7 +88,7 @@ func (o *OpenConversations) Of(device DeviceID) (OpenConversation, bool) {
 	return c.OpenConversation, ok
 }
 
-// Count is how many conversations are open.
+// Count returns the number of open conversations.
 func (o *OpenConversations) Count() int {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A DeviceID names a device for life. An ESP32's is its station MAC address as
-// twelve lower-case hex digits; other dialects use [a-z0-9._-]{1,64}, from a
-// letter or digit on: browsers take "." and ".." out of an address, and a
-// leading "-" makes a flag of it on the command line.
+// A DeviceID identifies a device for life. The id of an ESP32 is its station MAC address as
+// twelve lower-case hex digits. Other dialects use [a-z0-9._-]{1,64}, beginning with a letter
+// or digit: browsers remove "." and ".." from an address, and the command line reads a
+// leading "-" as a flag.
 type DeviceID string
 
 var (
@@ -36,8 +36,8 @@ func ParseDeviceID(s string) (DeviceID, error) {
 	return DeviceID(id), nil
 }
 
-// isMAC reports whether s is a MAC address as ids have it. Every request names
-// a device, and a regular expression would take longer than all else of this file.
+// isMAC reports whether s is a MAC address in the form of an id. It avoids a regular
+// expression because every request names a device.
 func isMAC(s string) bool {
 	if len(s) != 12 {
 		return false
@@ -50,7 +50,7 @@ func isMAC(s string) bool {
 	return true
 }
 
-// MAC returns the id as a colon-separated MAC address, or "" if the id is not one.
+// MAC returns the id as a colon-separated MAC address, or "" if it is not a MAC address.
 func (id DeviceID) MAC() string {
 	if !isMAC(string(id)) {
 		return ""
@@ -59,7 +59,7 @@ func (id DeviceID) MAC() string {
 	return s[0:2] + ":" + s[2:4] + ":" + s[4:6] + ":" + s[6:8] + ":" + s[8:10] + ":" + s[10:12]
 }
 
-// Presence says whether a device can be reached, as far as the evidence goes.
+// Presence is whether a device can be reached, according to the evidence.
 type Presence string
 
 const (
@@ -69,88 +69,88 @@ const (
 	PresenceOffline      Presence = "offline"
 )
 
-// CountedBetween is among the counts by presence: offline devices that connect for
-// conversations. It is no presence of a device.
+// CountedBetween is the key, among counts by presence, of the offline devices that connect
+// only for conversations. It is not a presence of a device.
 const CountedBetween Presence = "conversations"
 
-// A Transport is how a device connects, as its boot poll is answered.
+// A Transport is how a device connects, as the answer to its boot poll specifies.
 type Transport string
 
 const (
 	TransportMQTT Transport = "mqtt" // always connected, audio over UDP
-	// TransportWebSocket is connected in conversations only.
+	// TransportWebSocket connects the device only during conversations.
 	TransportWebSocket Transport = "ws"
 )
 
-// Enrolment is a device's standing with the fleet.
+// Enrolment is the state of a device's enrolment.
 type Enrolment string
 
 const (
-	EnrolmentWaiting  Enrolment = "waiting"  // polled; shows a code until an operator claims or approves it
+	EnrolmentWaiting  Enrolment = "waiting"  // it polled, and shows a code until an operator claims or approves it
 	EnrolmentEnrolled Enrolment = "enrolled" // gets credentials
 	EnrolmentRejected Enrolment = "rejected" // refused by an operator; gets none
 )
 
-// EnrolmentMode says how an unknown device joins.
+// EnrolmentMode is the way in which an unknown device joins.
 type EnrolmentMode string
 
 const (
 	EnrolByCode     EnrolmentMode = "code"    // an operator types the six digits the device shows
 	EnrolByApproval EnrolmentMode = "approve" // an operator clicks
-	EnrolOpen       EnrolmentMode = "open"    // joins at once
+	EnrolOpen       EnrolmentMode = "open"    // the device joins at once
 )
 
-// A Device is one physical unit. Devices are retired, never deleted: calls and
-// audit entries keep pointing at them.
+// A Device is one physical unit. Devices are retired, never deleted, because calls and audit
+// entries refer to them.
 type Device struct {
 	ID   DeviceID
 	Name string // chosen by an operator; need not be unique
-	// Board, BoardType and Chip are pinned when the device is let in: rules, scopes and
-	// campaigns go by them. They are what it claimed until then.
+	// Board, BoardType and Chip are pinned when the device is enrolled, because rules, scopes
+	// and campaigns depend on them. Before that they are what the device claims.
 	Board     string // exact build variant, board.name of the boot poll
 	BoardType string // board family, board.type of the boot poll
 	Chip      string // chip_model_name: "esp32s3"
 	Version   string // running firmware, as last reported
-	ELFSHA256 string // identifies the running build; "" if unknown
+	ELFSHA256 string // hash of the running build; "" if unknown
 	Slot      string // running OTA slot: "ota_0"
 	ClientID  string // the Client-Id (UUID) its credentials are bound to
 	Language  string // UI language of the firmware, "zh-CN"
 
-	Layout   *FlashLayout // nil before a boot poll that reported it
+	Layout   *FlashLayout // nil until a boot poll reports it
 	TimeZone string       // IANA name, set by an operator; "" is the fleet's
 
 	Presence         Presence
 	PresenceSince    time.Time
-	PresenceEvidence Reason     // what the presence was concluded from: a code of [PresenceReasons]
+	PresenceEvidence Reason     // evidence for the presence: a code of [PresenceReasons]
 	LastSeen         *time.Time // latest message or poll received; nil before the first
 	LastPoll         *time.Time // latest boot poll
 	Transport        string     // of its latest connection: "mqtt", "mqtts", "ws"; "" if never connected
-	TransportChoice  Transport  // how it is to connect from its next start on
-	TransportGiven   Transport  // how its latest boot poll had it connect; "" before the first
+	TransportChoice  Transport  // how it must connect from its next start on
+	TransportGiven   Transport  // how its latest boot poll was answered; "" before the first
 	RemoteAddr       string     // of the latest connection or poll, without port
 
 	Enrolment    Enrolment
 	ClaimCode    string // six digits while waiting; "" otherwise
-	NewClientID  string // a second Client-Id that asked for this device's credentials; "" if none
+	NewClientID  string // a second Client-Id that requested this device's credentials; "" if none
 	EnrolledAt   *time.Time
 	Tags         []string
 	Notes        string
 	Hold         *Hold
 	InventoryID  string // hash of its current tool inventory; "" before the first listing
-	InventoryELF string // build the inventory was taken from
+	InventoryELF string // build that listed the inventory
 	InventoryAt  *time.Time
 	ToolsCount   int
-	SafeMode     bool             // by its latest vitals, as is the next; stock firmware reports none
-	CoreDump     bool             // one waits on the device
-	Conflict     *DeviceConflict  // nil: none was seen lately
-	Claimed      *ClaimedHardware // nil: it claims what is pinned
+	SafeMode     bool             // from its latest vitals, like CoreDump; stock firmware reports none
+	CoreDump     bool             // a core dump is stored on the device
+	Conflict     *DeviceConflict  // nil: no recent evidence of one
+	Claimed      *ClaimedHardware // nil: it claims the pinned hardware
 	CreatedAt    time.Time
 	RetiredAt    *time.Time // nil while in service
 	ReplacedBy   DeviceID   // the unit that took over from this one
 	Replaces     DeviceID   // the unit that this one took over from
 }
 
-// Title is what a person calls the device: its name, or its MAC address.
+// Title returns what a person calls the device: its name, or its MAC address.
 func (d Device) Title() string {
 	if d.Name != "" {
 		return d.Name
@@ -161,11 +161,11 @@ func (d Device) Title() string {
 	return string(d.ID)
 }
 
-// ConnectsForConversations reports whether the device is connected in conversations
-// only: while it is offline nothing is wrong with it.
+// ConnectsForConversations reports whether the device connects only for conversations. Then
+// being offline is normal.
 func (d Device) ConnectsForConversations() bool { return d.TransportGiven == TransportWebSocket }
 
-// A Hold keeps everyone but its owner from acting on a device.
+// A Hold prevents every principal but its owner from acting on a device.
 type Hold struct {
 	Reason string
 	By     Principal
@@ -173,28 +173,27 @@ type Hold struct {
 	Until  *time.Time // nil holds until released
 }
 
-// Active reports whether the hold stands at the given time. A nil hold does not.
+// Active reports whether the hold is in force at the given time. A nil hold is not.
 func (h *Hold) Active(now time.Time) bool {
 	return h != nil && (h.Until == nil || now.Before(*h.Until))
 }
 
-// Facts are what a device said of itself in its latest boot poll: untrusted
-// JSON, kept whole.
+// Facts is the body of a device's latest boot poll: untrusted JSON, stored whole.
 type Facts struct {
 	Device   DeviceID
 	PolledAt time.Time
-	Body     json.RawMessage // what is left of it when the body did not parse, nil if nothing
+	Body     json.RawMessage // the part that parsed; nil if nothing did
 	Broken   bool            // the body did not parse
-	Salvaged []PollField     // what it said before it broke; the headers were used too
+	Salvaged []PollField     // fields read before the error; the headers were read too
 }
 
-// Codes of what is wrong with a boot poll.
+// Codes of the problems of a boot poll.
 const (
-	FactsSalvaged   = "poll_salvaged"   // broken, and read in part: Salvaged says what
-	FactsUnreadable = "poll_unreadable" // the headers had to do
+	FactsSalvaged   = "poll_salvaged"   // broken; Salvaged lists the fields that were read
+	FactsUnreadable = "poll_unreadable" // only the headers were read
 )
 
-// Problem returns the code of what is wrong with the poll, "" for nothing.
+// Problem returns the code of the poll's problem, "" if it has none.
 func (f Facts) Problem() string {
 	switch {
 	case !f.Broken:
@@ -205,8 +204,8 @@ func (f Facts) Problem() string {
 	return FactsUnreadable
 }
 
-// A FirmwareRecord is one stretch of a device's firmware history: a build it
-// ran, in which slot, from when.
+// A FirmwareRecord is one entry of a device's firmware history: the build that it ran, the
+// slot, and the time from which it ran.
 type FirmwareRecord struct {
 	Version    string
 	Slot       string
@@ -216,25 +215,25 @@ type FirmwareRecord struct {
 	LastSeen   time.Time
 }
 
-// A DevicePatch changes what operators say about a device. Nil fields stay.
+// A DevicePatch changes the fields of a device that operators set. Nil fields stay unchanged.
 type DevicePatch struct {
 	Name  *string
 	Notes *string
 	Tags  *[]string
-	// TimeZone is an IANA name, or "" for the fleet's.
+	// TimeZone is an IANA name, or "" for the fleet's time zone.
 	TimeZone *string
 	// Transport is how the device connects from its next start on.
 	Transport *Transport
 }
 
-// A FlashLayout is what a device's boot poll says about where firmware goes.
+// A FlashLayout is where firmware goes on a device, according to its boot poll.
 type FlashLayout struct {
-	SlotSize   int64    // bytes of its smallest OTA slot; 0: it has none
-	Labels     []string // of its partitions
+	SlotSize   int64    // bytes of the smallest OTA slot; 0 if there is none
+	Labels     []string // of the partitions
 	ChipRev    int      // major*100+minor; 0 if unknown
 	FreeHeap   int64    // minimum_free_heap_size, bytes; 0 if unknown
 	FlashBytes int64    // flash_size
 }
 
-// A PollField names what a boot poll says of its device.
+// A PollField names a field of a boot poll.
 type PollField string

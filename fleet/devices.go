@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DeviceSort is a column that a device list can be ordered by.
+// DeviceSort is a column by which a device list can be sorted.
 type DeviceSort string
 
 const (
@@ -17,41 +17,41 @@ const (
 	SortCreated  DeviceSort = "created"
 )
 
-// A DeviceFilter picks and orders devices for a list.
+// A DeviceFilter selects and sorts the devices of a list.
 type DeviceFilter struct {
 	Query  Query
 	Sort   DeviceSort // default SortName
 	Desc   bool
 	Limit  int
 	Cursor string
-	// Pictured leaves out devices of which no picture is kept.
+	// Pictured selects only devices with a stored picture.
 	Pictured bool
 }
 
-// A DeviceCount is one bar of a breakdown: how many devices share a value.
+// A DeviceCount is one bar of a breakdown: the number of devices that share a value.
 type DeviceCount struct {
 	Value string
 	Count int
 }
 
-// DeviceStore keeps devices. Retired devices are found by id, and by queries
-// that ask for them (retired).
+// DeviceStore stores devices. It finds retired devices by id, and by queries with the flag
+// retired.
 type DeviceStore interface {
 	Device(ctx context.Context, id DeviceID) (Device, error)
 	Devices(ctx context.Context, f DeviceFilter) (Page[Device], error)
 	CountDevices(ctx context.Context, q Query) (int, error)
 	// DeviceIDs streams the ids of all matching devices in id order.
 	DeviceIDs(ctx context.Context, q Query) ([]DeviceID, error)
-	// DevicesByID returns those of the ids that exist, in no particular order.
+	// DevicesByID returns the existing devices among ids, in no particular order.
 	DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error)
 	// CountBy breaks matching devices down by "board", "version", "presence" or "chip", largest first.
 	CountBy(ctx context.Context, q Query, field string) ([]DeviceCount, error)
-	// CountEach counts what each of the queries matches, in one pass.
+	// CountEach counts the devices that match each of the queries, in one pass.
 	CountEach(ctx context.Context, queries []Query) ([]int, error)
-	// CountPictured counts the matching devices of which a picture is kept.
+	// CountPictured counts the matching devices that have a stored picture.
 	CountPictured(ctx context.Context, q Query) (int, error)
-	// CountValues breaks matching devices down by a field of the query language, as far
-	// as its values contain the text, largest first. It returns nothing for a field
+	// CountValues breaks matching devices down by a field of the query language, largest
+	// first, and returns the values that contain the text. It returns nothing for a field
 	// whose values are not counted.
 	CountValues(ctx context.Context, q Query, field, text string, limit int) ([]DeviceCount, error)
 	Facts(ctx context.Context, id DeviceID) (Facts, error)

@@ -18,25 +18,25 @@ const (
 	MaxDeviceFile  = 8 << 20 // bytes
 	MaxFileLines   = MaxBulkDevices
 	MaxFileColumns = 64
-	maxFileCell    = 64 << 10 // bytes, also in columns that are passed over
-	maxFileProblem = 1000     // lines at fault that are named
-	exportPage     = 1000     // devices that are read at a time
+	maxFileCell    = 64 << 10 // bytes, including cells of ignored columns
+	maxFileProblem = 1000     // invalid lines that are listed
+	exportPage     = 1000     // devices read at a time
 )
 
-// DeviceColumns are the columns of an exported file. An imported one may have
-// id, name, tags and notes; others are passed over.
+// DeviceColumns are the columns of an exported file. An import reads the columns id, name,
+// tags and notes and ignores the others.
 var DeviceColumns = []string{"id", "name", "tags", "notes", "board", "chip", "version", "presence", "last_seen",
 	"enrolment", "hold", "transport", "address"}
 
-// WriteDeviceFile writes devices as lines of CSV, after a line with the names
-// of the columns; none are all of [DeviceColumns]. next returns the devices page
-// by page, and none at the end.
+// WriteDeviceFile writes devices as lines of CSV, after a line with the column names; nil
+// columns mean all of [DeviceColumns]. next returns the devices page by page, and an empty
+// page at the end.
 func WriteDeviceFile(w io.Writer, columns []string, next func() ([]Device, error)) error {
 	if len(columns) == 0 {
 		columns = DeviceColumns
 	}
 	out := csv.NewWriter(w)
-	_ = out.Write(columns) // Flush says what went wrong
+	_ = out.Write(columns) // Flush returns the error
 	now := time.Now()
 	for {
 		page, err := next()
@@ -106,22 +106,22 @@ func deviceCell(d *Device, column string, now time.Time) string {
 	return ""
 }
 
-// A DeviceFile is what an imported file says of devices.
+// A DeviceFile is a parsed import of devices.
 type DeviceFile struct {
-	Columns  []string     // that it has, of id, name, tags and notes
+	Columns  []string     // of id, name, tags and notes, those that the file has
 	Lines    []DeviceLine // in the file's order
-	Invalid  int          // lines that say nothing that can be taken
+	Invalid  int          // number of lines that could not be parsed
 	Problems []LineProblem
 }
 
-// A DeviceLine says what operators say about one device.
+// A DeviceLine is the change of one device in an imported file.
 type DeviceLine struct {
-	Line  int // of the file, from 1
+	Line  int // in the file, from 1
 	ID    DeviceID
 	Patch DevicePatch
 }
 
-// A LineProblem says what is wrong with a line.
+// A LineProblem is the reason why a line is invalid.
 type LineProblem struct {
 	Line int
 	Why  Reason // a refusal's code
@@ -134,8 +134,9 @@ func (f *DeviceFile) fault(line int, err error) {
 	}
 }
 
-// ParseDeviceFile reads a file of devices: its first line names the columns, of
-// which id is needed. It fails for what is no such file; lines at fault are named.
+// ParseDeviceFile parses a file of devices. Its first line names the columns, which must
+// include id. ParseDeviceFile fails if the text is not such a file; it lists invalid lines in
+// the result.
 func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	var f DeviceFile
 	if len(text) > MaxDeviceFile {
@@ -148,7 +149,7 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	comma := byte(',')
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	if bytes.Count(first, []byte(";")) > bytes.Count(first, []byte(",")) {
-		comma = ';' // as spreadsheets write it where the comma is in numbers
+		comma = ';' // spreadsheets use it where the comma is the decimal separator
 	}
 	if err := checkSize(text, comma); err != nil {
 		return f, err
@@ -159,7 +160,7 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	if err != nil {
 		return f, Refuse(ErrInvalid, "invalid_device_file.columns").At("file")
 	}
-	columns = slices.Clone(columns) // the reader uses the slice again
+	columns = slices.Clone(columns) // the reader reuses the slice
 	for i, c := range columns {
 		columns[i] = strings.ToLower(strings.TrimSpace(c))
 	}
@@ -204,7 +205,7 @@ func ParseDeviceFile(text []byte) (DeviceFile, error) {
 	}
 }
 
-// checkSize refuses a file of which the parser would make much more than it is long.
+// checkSize refuses a file that would need much more memory when parsed than its length.
 func checkSize(text []byte, comma byte) error {
 	err := sheet.Check(text, comma, sheet.Limits{Columns: MaxFileColumns, CellBytes: maxFileCell})
 	over, ok := errors.AsType[*sheet.BoundError](err)

@@ -76,8 +76,8 @@ func writeFile(t testing.TB, columns []string, devices ...fleet.Device) string {
 	return b.String()
 }
 
-// No cell of an export is one that a spreadsheet calculates, and an import reads
-// what the export meant.
+// A spreadsheet evaluates no cell of an export as a formula, and an import reads the original
+// text back.
 func TestDeviceFileIsNoFormula(t *testing.T) {
 	for _, name := range []string{"=HYPERLINK(1)", "+1", "-1", "@x", "'=1", "''x", "'s", "'", "plain", "a,\"b\"", "＝1",
 		"|x", ";x", "＠x"} {
@@ -96,7 +96,7 @@ func TestDeviceFileIsNoFormula(t *testing.T) {
 	}
 }
 
-// A file costs memory in proportion to its length, whatever it consists of.
+// Parsing a file needs memory in proportion to its length, whatever its content.
 func TestParseDeviceFileIsBounded(t *testing.T) {
 	const size = 7 << 20
 	fill := func(head, unit string) []byte { return []byte(head + strings.Repeat(unit, size/len(unit))) }
@@ -128,8 +128,8 @@ func TestParseDeviceFileIsBounded(t *testing.T) {
 	}
 }
 
-// bytesAllocated is what work allocates in all, freed or not. Other goroutines
-// may add to it: bounds are generous.
+// bytesAllocated returns the number of bytes that work allocates, freed or not. Other
+// goroutines may add to it, so callers use generous bounds.
 func bytesAllocated(work func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

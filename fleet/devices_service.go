@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what operators write about a device; lengths are in characters.
+// Limits of the fields that operators set; lengths are in characters.
 const (
 	MaxNameLength   = 120
 	maxNotesBytes   = 8 << 10
@@ -19,18 +19,18 @@ const (
 	MaxReasonLength = 300
 )
 
-// Devices is the register of devices as operators see and change it. Any
-// signed-in operator may read; each write checks who acts.
+// Devices is the register of devices that operators read and change. Any signed-in operator
+// may read. Each write checks the rights of the principal.
 type Devices struct {
 	store       DeviceStore
 	bulk        BulkStore
 	inventories InventoryStore
 	timeline    TimelineStore
-	presence    *Presences // nil: rows are as stored
+	presence    *Presences // nil returns presence as stored
 	targets     *Targets
 	events      *Events
 	kick        func(DeviceID, Cause) // ends the device's connection
-	retiring    func(DeviceID)        // enrolment's: its credentials end
+	retiring    func(DeviceID)        // set by enrolment: revokes the device's credentials
 	transport   func(DeviceID, Transport)
 	approve     func(ctx context.Context, by Principal, id DeviceID, code string) error
 	busy        func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
@@ -47,21 +47,22 @@ type DevicesOptions struct {
 		TimelineStore
 	}
 	Targets  *Targets
-	Presence *Presences // nil: rows are as stored
+	Presence *Presences // nil returns presence as stored
 	Events   *Events
 	Kick     func(id DeviceID, cause Cause)
 	Retiring func(id DeviceID)
-	// Transport is notified of what was chosen for a device; enrolment answers its
-	// next boot poll by it. May be nil.
+	// Transport is called with the transport that an operator chose for a device; enrolment
+	// uses it in the answer to the next boot poll. May be nil.
 	Transport func(id DeviceID, t Transport)
-	// Approve lets in a unit that replaces another while it waits; enrolment does.
+	// Approve enrols a unit that waits and replaces another; enrolment provides it.
 	Approve func(ctx context.Context, by Principal, id DeviceID, code string) error
-	// Busy returns the parts that a device has in open campaigns. nil: none does.
+	// Busy returns the parts that a device has in open campaigns. If it is nil, devices have
+	// none.
 	Busy func(ctx context.Context, device DeviceID) ([]CampaignPart, error)
 	Log  *slog.Logger
 }
 
-// NewDevices returns the service.
+// NewDevices returns the register of devices.
 func NewDevices(o DevicesOptions) *Devices {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -73,34 +74,34 @@ func NewDevices(o DevicesOptions) *Devices {
 		now: func() time.Time { return time.Now().UTC() }}
 }
 
-// settle brings the stored presence up to the moment before a read: of one
-// device, or with "" of all. Rows, filters, order and counts then come from one
-// place and agree; what memory knows beyond that is never mixed in.
+// settle stores the current presence of one device, or of all if id is "", before a read.
+// Then rows, filters, order and counts come from the store and agree; newer presence in
+// memory is never mixed in.
 func (s *Devices) settle(ctx context.Context, id DeviceID) {
 	if s.presence != nil {
 		s.presence.Settle(ctx, id)
 	}
 }
 
-// Device returns one device, also a retired one.
+// Device returns one device, including a retired one.
 func (s *Devices) Device(ctx context.Context, id DeviceID) (Device, error) {
 	s.settle(ctx, id)
 	return s.store.Device(ctx, id)
 }
 
-// Known returns the device as calls are judged, from memory where it can; see
+// Known returns the device that calls are judged by, from memory if possible; see
 // [Targets.Device].
 func (s *Devices) Known(ctx context.Context, id DeviceID) (Device, error) {
 	return s.targets.Device(ctx, id)
 }
 
-// Devices returns a page of the devices that a filter picks.
+// Devices returns a page of the devices that match the filter.
 func (s *Devices) Devices(ctx context.Context, f DeviceFilter) (Page[Device], error) {
 	s.settle(ctx, "")
 	return s.store.Devices(ctx, f)
 }
 
-// DevicesByID returns those of the ids that exist, in no particular order.
+// DevicesByID returns the existing devices among ids, in no particular order.
 func (s *Devices) DevicesByID(ctx context.Context, ids []DeviceID) ([]Device, error) {
 	s.settle(ctx, "")
 	return s.store.DevicesByID(ctx, ids)
@@ -135,7 +136,7 @@ func (s *Devices) CountPresence(ctx context.Context) (p PresenceSample, err erro
 	return p, err
 }
 
-// CountEach counts what each of the queries matches, in one pass.
+// CountEach counts the devices that match each of the queries, in one pass.
 func (s *Devices) CountEach(ctx context.Context, queries []Query) ([]int, error) {
 	if len(queries) == 0 {
 		return nil, nil
@@ -144,26 +145,26 @@ func (s *Devices) CountEach(ctx context.Context, queries []Query) ([]int, error)
 	return s.store.CountEach(ctx, queries)
 }
 
-// CountPictured counts the matching devices of which a picture is kept.
+// CountPictured counts the matching devices that have a stored picture.
 func (s *Devices) CountPictured(ctx context.Context, q Query) (int, error) {
 	s.settle(ctx, "")
 	return s.store.CountPictured(ctx, q)
 }
 
-// CountValues breaks matching devices down by a field of the query language, as far as
-// its values contain the text, largest first. It returns nothing for a field whose
-// values are not counted, such as names.
+// CountValues breaks matching devices down by a field of the query language, largest first,
+// and returns the values that contain the text. It returns nothing for a field whose values
+// are not counted, for example names.
 func (s *Devices) CountValues(ctx context.Context, q Query, field, text string, limit int) ([]DeviceCount, error) {
 	s.settle(ctx, "")
 	return s.store.CountValues(ctx, q, field, text, limit)
 }
 
-// Facts returns what the device said in its latest boot poll.
+// Facts returns the body of the device's latest boot poll.
 func (s *Devices) Facts(ctx context.Context, id DeviceID) (Facts, error) {
 	return s.store.Facts(ctx, id)
 }
 
-// FirmwareHistory returns the builds that the device ran, newest first.
+// FirmwareHistory returns the builds that the device has run, newest first.
 func (s *Devices) FirmwareHistory(ctx context.Context, id DeviceID) ([]FirmwareRecord, error) {
 	return s.store.FirmwareHistory(ctx, id)
 }
@@ -173,22 +174,23 @@ func (s *Devices) Inventory(ctx context.Context, id string) (*Inventory, error) 
 	return s.inventories.Inventory(ctx, id)
 }
 
-// DeviceInventories returns the inventories that the device listed, newest first.
+// DeviceInventories returns the inventories that the device has listed, newest first.
 func (s *Devices) DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) {
 	return s.inventories.DeviceInventories(ctx, id)
 }
 
-// InventoriesInUse counts the devices that match a query by what they offer.
+// InventoriesInUse counts the devices that match a query by inventory.
 func (s *Devices) InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse, error) {
 	return s.inventories.InventoriesInUse(ctx, q)
 }
 
-// InventoryChanges counts the devices whose inventory changed and whose firmware did not.
+// InventoryChanges counts the devices whose inventory changed although their firmware did
+// not.
 func (s *Devices) InventoryChanges(ctx context.Context) ([]InventoryChange, error) {
 	return s.inventories.InventoryChanges(ctx)
 }
 
-// Update changes name, notes, tags or time zone.
+// Update changes a device's name, notes, tags, time zone or transport.
 func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p DevicePatch) (Device, error) {
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "change_device"); err != nil {
 		return Device{}, err
@@ -206,8 +208,8 @@ func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p Devic
 	return s.changed(ctx, id, "", err)
 }
 
-// staysInScope refuses a change of name or tags that would bring the device into
-// a principal's scope, or out of it: who may do that gives itself devices.
+// staysInScope refuses a change of name or tags that would move the device into or out of a
+// principal's scope. Otherwise a principal could give itself devices.
 func (s *Devices) staysInScope(ctx context.Context, by Principal, id DeviceID, p DevicePatch) error {
 	if by.Scope == nil || by.Scope.Filter.Empty() || p.Name == nil && p.Tags == nil {
 		return nil
@@ -229,8 +231,8 @@ func (s *Devices) staysInScope(ctx context.Context, by Principal, id DeviceID, p
 	return nil
 }
 
-// Hold keeps everyone but its owner from acting on the device, until the time
-// given or, if that is nil, until released.
+// Hold prevents every principal but its owner from acting on the device until the given time
+// or, if until is nil, until the hold is released.
 func (s *Devices) Hold(ctx context.Context, by Principal, id DeviceID, reason string, until *time.Time) (Device,
 	error) {
 	if err := s.targets.MayOn(ctx, by, id, RoleOperator, "hold_device"); err != nil {
@@ -259,8 +261,8 @@ func (s *Devices) Release(ctx context.Context, by Principal, id DeviceID) (Devic
 	return s.changed(ctx, id, HoldEnded, s.store.SetHold(ctx, by, id, nil))
 }
 
-// Retire takes a device out of service: its credentials end and its connection
-// closes. Its records stay.
+// Retire takes a device out of service: it revokes the credentials and closes the connection.
+// Records stay.
 func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
 	if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "retire_device"); err != nil {
 		return err
@@ -278,7 +280,7 @@ func (s *Devices) end(id DeviceID) {
 	s.events.Publish(Event{Kind: EventDevice, At: s.now(), Device: id})
 }
 
-// Listed stores what a device listed as its tools.
+// Listed stores the tools that a device listed.
 func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
 	if err := s.inventories.SaveListing(ctx, l); err != nil {
 		return err
@@ -288,8 +290,8 @@ func (s *Devices) Listed(ctx context.Context, l ToolListing) error {
 	return nil
 }
 
-// changed follows up a write: it drops what was cached, publishes an event for live
-// views, and reads the device back. hold says which change of a hold it was; "" for none.
+// changed completes a write: it drops the device from the cache, publishes an event for live
+// pages, and reads the device back. hold is the change of a hold, "" for another change.
 func (s *Devices) changed(ctx context.Context, id DeviceID, hold HoldChange, err error) (Device, error) {
 	if err != nil {
 		return Device{}, err
@@ -299,8 +301,7 @@ func (s *Devices) changed(ctx context.Context, id DeviceID, hold HoldChange, err
 	return s.Device(ctx, id)
 }
 
-// Tools returns the tools of the device's current inventory, nil before the
-// first listing.
+// Tools returns the device's current inventory, nil before the first listing.
 func (s *Devices) Tools(ctx context.Context, id DeviceID) (*Inventory, error) {
 	d, err := s.Device(ctx, id)
 	if err != nil || d.InventoryID == "" {
@@ -346,8 +347,8 @@ func (p *DevicePatch) clean() (err error) {
 	return err
 }
 
-// cleanZone accepts names of the time zone database. "Local" would be the
-// server's, whatever that is.
+// cleanZone accepts names from the time zone database. It refuses "Local", which would mean
+// the server's time zone.
 func cleanZone(name string) (string, error) {
 	name = strings.TrimSpace(name)
 	if name == "" {
@@ -359,8 +360,8 @@ func cleanZone(name string) (string, error) {
 	return name, nil
 }
 
-// CleanTags lower-cases, sorts and dedupes tags. A tag must be writable in a
-// query: no blanks, commas, colons or quotes.
+// CleanTags lower-cases, sorts and deduplicates tags. A tag must be usable in a query, so it
+// contains no blanks, commas, colons or quotes.
 func CleanTags(tags []string) ([]string, error) {
 	out := []string{}
 	for _, t := range tags {

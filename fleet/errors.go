@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// The kinds of failure that callers branch on. Adapters map them to a status
-// (web) or an exit code (cmd/fleetd); errors.Is finds them through [Error].
+// Kinds of failure that callers branch on. Adapters map them to a status (web) or an exit
+// code (cmd/fleetd). errors.Is finds them through [Error].
 var (
 	ErrNotFound    = errors.New("not found")
 	ErrInvalid     = errors.New("invalid")
@@ -15,9 +15,8 @@ var (
 	ErrTooMany     = errors.New("too many attempts") // wait before the next one
 	ErrUnavailable = errors.New("unavailable")       // try again later: overload, database down, shutting down
 
-	// ErrNotStored means that a write certainly left no trace. A failure without
-	// it leaves open whether the write happened, or will yet: a database that
-	// hangs may carry it out when it goes on.
+	// ErrNotStored means that a write certainly changed nothing. Without it, a failed write
+	// may have happened or may still happen: a hanging database may complete it later.
 	ErrNotStored = errors.New("not stored")
 
 	// ErrOffline means that the device has no connection. Nothing was sent.
@@ -31,34 +30,34 @@ var (
 	ErrNoAnswer = errors.New("no answer in time")
 )
 
-// An Error is a failure with a stable code for programs. It holds no text: the
-// message catalogue makes that from the code and its parameters, where it is
-// shown. One code can have several texts; then the parameter "case" says which.
+// An Error is a failure with a stable code for programs. It contains no text: the message
+// catalogue makes the text from the code and its parameters. If a code has several texts, the
+// parameter "case" selects one.
 type Error struct {
 	Kind   error  // one of the Err values above
 	Code   string // stable, snake_case: "unknown_tool", "device_held", ...
-	Field  string // the argument or form field at fault; "" if none
-	Params Params // of the code; nil for most
+	Field  string // the invalid argument or form field; "" if none
+	Params Params // parameters of the code; nil for most codes
 }
 
-// Refuse makes an [Error]. The code is one of the catalogue, followed by a dot
-// and the case if it has several texts: "invalid_tag.form". params alternates
-// names and values, as in [Because].
+// Refuse returns an [Error]. code is a code of the catalogue, followed by a dot and the case
+// if it has several texts: "invalid_tag.form". params alternates names and values, as in
+// [Because].
 func Refuse(kind error, code string, params ...any) *Error {
 	r := Because(code, params...)
 	return &Error{Kind: kind, Code: r.Code, Params: r.Params}
 }
 
-// At names the argument or form field at fault, and returns the error.
+// At sets the invalid argument or form field and returns the error.
 func (e *Error) At(field string) *Error {
 	e.Field = field
 	return e
 }
 
-// Reason is the error as a parameter of another code.
+// Reason returns the error as a parameter of another code.
 func (e *Error) Reason() Reason { return Reason{Code: e.Code, Params: e.Params} }
 
-// Error is for logs: the code, and what belongs to it.
+// Error returns the code and its parameters, for logs.
 func (e *Error) Error() string {
 	if e.Field == "" {
 		return e.Reason().String()
@@ -68,8 +67,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Kind }
 
-// SystemCause is what the operating system said, without the server's paths, which
-// are for its log alone; "" if it said nothing.
+// SystemCause returns the operating system's message without the server's paths, which belong
+// only in the log; "" if there is no message.
 func SystemCause(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
@@ -77,7 +76,7 @@ func SystemCause(err error) string {
 	return ""
 }
 
-// CauseOf is a refusal as a parameter of another one.
+// CauseOf returns an error as a parameter of a refusal.
 func CauseOf(err error) Reason {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason()

@@ -6,14 +6,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// An EventFilter lets through the events about what exists for a principal. Its
-// zero value lets through all.
+// An EventFilter passes the events whose subject exists for a principal. The zero value
+// passes every event.
 type EventFilter struct {
 	principal Principal
 	sources   *EventSources
 }
 
-// EventSources find what events are about, narrowed to the scope of their context.
+// EventSources looks up the subjects of events, narrowed to the scope of the context.
 type EventSources struct {
 	Device   func(ctx context.Context, id DeviceID) (Device, error)
 	FanOut   func(ctx context.Context, id uuid.UUID) error
@@ -31,9 +31,9 @@ func (s *EventSources) FilterFor(p Principal) EventFilter {
 	return EventFilter{principal: p, sources: s}
 }
 
-// Pass reports whether what the event is about exists for the principal. What
-// cannot be looked up does not pass. The name of a campaign that made a call is
-// taken out of the event if the campaign does not exist.
+// Pass reports whether the subject of the event exists for the principal. An event whose
+// subject cannot be looked up does not pass. If a campaign made a call and does not exist for
+// the principal, Pass removes its name from the event.
 func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
 	if f.sources == nil {
 		return true
@@ -71,8 +71,8 @@ func (f EventFilter) Pass(ctx context.Context, e *Event) bool {
 	return f.finds(ctx, find, e.Subject)
 }
 
-// passTool reports whether the tool that the event concerns exists for the
-// principal. The records know: an event comes after its record.
+// passTool reports whether the tool of the event exists for the principal. It reads the
+// records, which are written before the event is published.
 func (f EventFilter) passTool(ctx context.Context, e *Event) bool {
 	switch e.Kind {
 	case EventCall:
@@ -85,7 +85,7 @@ func (f EventFilter) passTool(ctx context.Context, e *Event) bool {
 		}, e.Subject)
 	case EventFanOut:
 		return f.finds(ctx, f.sources.FanOut, e.Subject)
-	case EventCoreDump: // one that was deleted is found nowhere
+	case EventCoreDump: // a deleted dump can no longer be found
 		return f.principal.SeesTool(Tool{Name: ToolCoreDumpInfo})
 	case EventConfig:
 		return f.principal.SeesTool(Tool{Name: ToolConfigGet})

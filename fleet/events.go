@@ -7,61 +7,62 @@ import (
 	"time"
 )
 
-// EventKind names what an [Event] is about.
+// EventKind is the subject of an [Event].
 type EventKind string
 
 const (
 	EventPresence  EventKind = "presence"   // a device's presence changed
-	EventDevice    EventKind = "device"     // a device's facts, name, tags, hold or enrolment changed, or it is new
-	EventInventory EventKind = "inventory"  // a device listed other tools than before
+	EventDevice    EventKind = "device"     // a device is new, or its facts, name, tags, hold or enrolment changed
+	EventInventory EventKind = "inventory"  // a device's tools changed
 	EventCall      EventKind = "call"       // a call was created or changed state
 	EventSnapshot  EventKind = "snapshot"   // a picture arrived
 	EventFanOut    EventKind = "fanout"     // a fan-out progressed or changed state
 	EventCampaign  EventKind = "campaign"   // a campaign progressed or changed state
 	EventDeployed  EventKind = "deployment" // a device's part in a campaign changed; Subject is the campaign
 	EventRelease   EventKind = "release"    // an image or release is new or changed state
-	EventVitals    EventKind = "vitals"     // a device reported its vitals, or started again
+	EventVitals    EventKind = "vitals"     // a device reported its vitals, or restarted
 	EventJob       EventKind = "job"        // a device's job progressed; Subject is the job
 	EventConfig    EventKind = "config"     // a device reported its configuration
 	EventCoreDump  EventKind = "core_dump"  // a core dump arrived or was deleted; Subject is its id
-	EventApproval  EventKind = "approval"   // an approval is asked for or was decided; Subject is its id
+	EventApproval  EventKind = "approval"   // an approval was requested or decided; Subject is its id
 	EventAlert     EventKind = "alert"      // an alert opened, ended, was acknowledged or changed; Subject is its id
 	// a conversation began or ended, or its record changed; Subject is its id
 	EventConversation EventKind = "conversation"
-	// lines of a device's log came, or its following began or ended; Subject is the device
+	// lines of a device's log arrived, or following the log began or ended; Subject is the
+	// device
 	EventLog EventKind = "log"
 )
 
-// An Event notifies live views of a change. It is a hint to look, not a record:
-// a slow reader loses its subscription and reads again from the store.
+// An Event notifies live pages of a change. It is a hint to read again, not a record: a slow
+// subscriber loses its subscription and reads from the store.
 type Event struct {
 	Kind     EventKind
 	At       time.Time
-	Device   DeviceID // "" for fan-outs
+	Device   DeviceID // "" for events about no device, such as fan-outs
 	Presence Presence // EventPresence
 	Call     *Call    // EventCall; shared, do not change
 	Subject  string   // id of the snapshot, fan-out, campaign, image, release or conversation
 	Hold     HoldChange
 }
 
-// A HoldChange says of an [EventDevice] that it is about a hold.
+// A HoldChange marks an [EventDevice] as a change of a hold.
 type HoldChange string
 
 const (
 	HoldBegan HoldChange = "held"
-	HoldEnded HoldChange = "released" // by a person; a hold that runs out makes no event
+	HoldEnded HoldChange = "released" // released by a person; an expiring hold makes no event
 )
 
-// Events hands each published event to every subscriber. The zero value is ready.
+// Events delivers each published event to every subscriber. The zero value is ready to use.
 type Events struct {
 	mu     sync.RWMutex
 	subs   map[*Subscription]struct{}
 	closed bool
-	kinds  atomic.Pointer[[]EventKind] // that subscriptions are about; with a "" if one is about all
+	kinds  atomic.Pointer[[]EventKind] // kinds of all subscriptions; "" is in the list if one has every kind
 }
 
-// A Subscription receives events on C until it is closed, by its owner or
-// because it fell more than its buffer behind.
+// A Subscription receives events on C until its owner closes it, or until its buffer
+// overflows.
 type Subscription struct {
 	C      <-chan Event
 	c      chan Event
@@ -71,10 +72,10 @@ type Subscription struct {
 	once   sync.Once
 }
 
-// Subscribe starts a subscription with room for buffer unread events. want
-// reports whether it wants an event, nil for all; it must be quick. Kinds are
-// those that it may want, none for all: events that are costly to make are not
-// made unless they may be wanted.
+// Subscribe starts a subscription with a buffer of unread events. want reports whether the
+// subscriber wants an event and must return quickly; nil wants all. kinds are the kinds of
+// events it may want, none for all; publishers do not build expensive events of a kind that
+// no subscriber may want.
 func (b *Events) Subscribe(buffer int, want func(*Event) bool, kinds ...EventKind) *Subscription {
 	c := make(chan Event, buffer)
 	s := &Subscription{C: c, c: c, want: want, kinds: kinds, events: b}
@@ -92,7 +93,7 @@ func (b *Events) Subscribe(buffer int, want func(*Event) bool, kinds ...EventKin
 	return s
 }
 
-// noteKinds is called with mu held.
+// noteKinds updates kinds. The caller holds mu.
 func (b *Events) noteKinds() {
 	var kinds []EventKind
 	for s := range b.subs {
@@ -105,7 +106,7 @@ func (b *Events) noteKinds() {
 	b.kinds.Store(&kinds)
 }
 
-// Publish hands e to every subscriber that wants it. It never blocks.
+// Publish delivers e to every subscriber that wants it. It never blocks.
 func (b *Events) Publish(e Event) {
 	var slow []*Subscription
 	b.mu.RLock()
@@ -131,7 +132,7 @@ func (b *Events) Wanted(kind EventKind) bool {
 	return kinds != nil && len(*kinds) > 0 && ((*kinds)[0] == "" || slices.Contains(*kinds, kind))
 }
 
-// Close ends every subscription, and all later ones at once.
+// Close ends every subscription, including those made later.
 func (b *Events) Close() {
 	b.mu.Lock()
 	subs := b.subs
@@ -143,7 +144,7 @@ func (b *Events) Close() {
 	}
 }
 
-// Close ends the subscription; C is closed.
+// Close ends the subscription and closes C.
 func (s *Subscription) Close() {
 	s.events.mu.Lock()
 	delete(s.events.subs, s)

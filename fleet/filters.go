@@ -16,21 +16,21 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// MaxFilters bounds the saved filters of a fleet.
+// MaxFilters is the maximum number of saved filters in a fleet.
 const MaxFilters = 500
 
-// A Filter is a device query with a name, for people and programs that ask for
-// the same devices again and again.
+// A Filter is a named device query, for people and programs that use the same query
+// repeatedly.
 type Filter struct {
 	ID        uuid.UUID
-	Name      string // 1 to 60 of a-z, 0-9 and -, begins and ends with no -; unique
+	Name      string // unique; 1 to 60 of a-z, 0-9 and -, with no - at either end
 	Title     string // for people; may be empty
 	Query     string // in the query language; never empty
 	CreatedBy string
 	CreatedAt time.Time
 }
 
-// FilterStore keeps saved filters. Changes are audited.
+// FilterStore stores saved filters. It audits each change.
 type FilterStore interface {
 	Filters(ctx context.Context) ([]Filter, error) // by name
 	Filter(ctx context.Context, id uuid.UUID) (Filter, error)
@@ -41,15 +41,15 @@ type FilterStore interface {
 	DeleteFilter(ctx context.Context, by Principal, id uuid.UUID) error
 }
 
-// Filters manages saved filters. A query may name devices and tags: for a
-// principal that does not see every device, a filter exists only if its query
-// repeats the whole scope, so that it can find nothing else.
+// Filters manages saved filters. A filter's query may reveal devices and tags. Therefore, for
+// a principal that does not see every device, a filter exists only if its query repeats the
+// whole scope; such a filter can find nothing outside the scope.
 type Filters struct {
 	store FilterStore
 	now   func() time.Time
 }
 
-// NewFilters makes the service.
+// NewFilters returns the service.
 func NewFilters(store FilterStore) *Filters {
 	return &Filters{store: store, now: func() time.Time { return time.Now().UTC() }}
 }
@@ -62,7 +62,7 @@ func (s *Filters) Filters(ctx context.Context) ([]Filter, error) {
 	return slices.DeleteFunc(all, func(f Filter) bool { return !f.existsFor(ctx) }), err
 }
 
-// existsFor reports whether the query has each term of the scope of the context.
+// existsFor reports whether the query contains each term of the context's scope.
 func (f Filter) existsFor(ctx context.Context) bool {
 	scope, narrow := ScopeOf(ctx)
 	if !narrow {
@@ -74,8 +74,8 @@ func (f Filter) existsFor(ctx context.Context) bool {
 	})
 }
 
-// FilterByName returns the filter with this name, or [ErrNotFound]. A text that
-// cannot be a name is not looked up.
+// FilterByName returns the filter with this name, or [ErrNotFound]. It does not query the
+// store for a text that cannot be a name.
 func (s *Filters) FilterByName(ctx context.Context, name string) (Filter, error) {
 	if !filterName.MatchString(name) {
 		return Filter{}, errUnknownFilter(name)
@@ -91,11 +91,11 @@ func errUnknownFilter(name string) error {
 	return Refuse(ErrNotFound, "unknown_filter", "name", name)
 }
 
-// A FilterChange says what a filter becomes; nil leaves a field as it is.
+// A FilterChange changes a filter; nil fields stay unchanged.
 type FilterChange struct{ Name, Title, Query *string }
 
-// Create saves a filter. It takes an operator of the whole fleet. A filter without a
-// name gets one from its title.
+// Create saves a filter. It requires an operator of the whole fleet. If the filter has no
+// name, Create derives one from its title.
 func (s *Filters) Create(ctx context.Context, by Principal, f Filter) (Filter, error) {
 	if err := by.May(RoleOperator, "change_filter"); err != nil {
 		return Filter{}, err
@@ -137,7 +137,7 @@ func (s *Filters) Update(ctx context.Context, by Principal, id uuid.UUID, c Filt
 	return f, s.store.UpdateFilter(ctx, by, f)
 }
 
-// Delete removes a filter. The devices stay.
+// Delete removes a filter. It does not affect devices.
 func (s *Filters) Delete(ctx context.Context, by Principal, id uuid.UUID) error {
 	if err := by.May(RoleOperator, "change_filter"); err != nil {
 		return err
@@ -145,8 +145,8 @@ func (s *Filters) Delete(ctx context.Context, by Principal, id uuid.UUID) error 
 	return s.store.DeleteFilter(ctx, by, id)
 }
 
-// nameAmong makes a name that none of the others has: of the title's Latin letters and
-// digits, or of the query's if the title has none.
+// nameAmong derives a name that none of the others has, from the Latin letters and digits of
+// the title or, if the title has none, of the query.
 func (f Filter) nameAmong(others []Filter) string {
 	base := cmp.Or(latinName(f.Title), latinName(f.Query), "filter")
 	taken := func(name string) bool {
@@ -159,13 +159,13 @@ func (f Filter) nameAmong(others []Filter) string {
 	return name
 }
 
-// latinName is what a text leaves for a name: letters without their accents, digits,
-// and - for all else; not so long that a number would not fit behind it.
+// latinName reduces a text to a name: letters without accents, digits, and - for everything
+// else. It is short enough to append a number.
 func latinName(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(norm.NFKD.String(text)) {
 		switch {
-		case unicode.Is(unicode.Mn, r): // the accent of the letter before it
+		case unicode.Is(unicode.Mn, r): // the accent of the preceding letter
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
 			b.WriteRune(r)
 		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):

@@ -14,36 +14,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// An ImportPlan says what a file of devices changes.
+// An ImportPlan is the set of changes that a file of devices makes.
 type ImportPlan struct {
-	// Digest names these changes of these devices: another one, once anything of it
-	// is different.
+	// Digest identifies these changes of these devices. It differs if any part of them
+	// differs.
 	Digest    string
-	Lines     int // that could be read
-	Unchanged int // that say what is so already
+	Lines     int // valid lines
+	Unchanged int // lines that change nothing
 	Changes   []ImportChange
-	LeftOut   []LeftOutLine // lines of devices that cannot be changed
-	Invalid   int           // lines that could not be read
-	Problems  []LineProblem // of the invalid ones, as many as are named
+	LeftOut   []LeftOutLine // lines whose devices cannot be changed
+	Invalid   int           // number of invalid lines
+	Problems  []LineProblem // problems of the first invalid lines
 }
 
-// An ImportChange is what a line changes: fields that stay are nil on both sides.
+// An ImportChange is the change by one line. Fields that stay unchanged are nil in both Old
+// and New.
 type ImportChange struct {
 	Line     int
 	ID       DeviceID
-	Title    string // of the device now
+	Title    string // current title of the device
 	Old, New DevicePatch
 }
 
-// A LeftOutLine names a device that an import leaves as it is. Code is one of
-// [LeftOutCodes].
+// A LeftOutLine is a line whose device the import skips. Code is one of [LeftOutCodes].
 type LeftOutLine struct {
 	Line int
 	ID   DeviceID
 	Code string
 }
 
-// PlanImport says what a file would change. It changes nothing.
+// PlanImport returns the changes that a file would make. It changes nothing.
 func (s *Devices) PlanImport(ctx context.Context, by Principal, f DeviceFile) (ImportPlan, error) {
 	if err := by.MaySomewhere(RoleOperator, "change_device"); err != nil {
 		return ImportPlan{}, err
@@ -60,8 +60,8 @@ func (s *Devices) PlanImport(ctx context.Context, by Principal, f DeviceFile) (I
 	return i.plan(), nil
 }
 
-// Import makes the changes that a plan of the file showed, all or none. If they
-// would be others by now it is [ErrConflict].
+// Import makes the changes that a plan of the file showed, all or none. It returns
+// [ErrConflict] if the changes differ by now.
 func (s *Devices) Import(ctx context.Context, by Principal, f DeviceFile, digest string) (ImportPlan, error) {
 	if err := by.MaySomewhere(RoleOperator, "change_device"); err != nil {
 		return ImportPlan{}, err
@@ -93,7 +93,7 @@ func (s *Devices) Import(ctx context.Context, by Principal, f DeviceFile, digest
 	return done, nil
 }
 
-// importing is a file that is held against devices, page by page.
+// importing compares a file with devices, page by page.
 type importing struct {
 	by    Principal
 	file  DeviceFile
@@ -165,11 +165,11 @@ func (i *importing) judge(l *DeviceLine, d *Device) (c ImportChange, why string)
 	return c, ""
 }
 
-// plan ends the work: changes stand in the order of the file.
+// plan returns the finished plan, with changes in the order of the file.
 func (i *importing) plan() ImportPlan {
 	p := i.done
 	digest := sha256.New()
-	for _, c := range p.Changes { // by id, whatever the order of the file
+	for _, c := range p.Changes { // sorted by id, independent of the order in the file
 		_ = json.NewEncoder(digest).Encode([]any{c.ID, c.Old, c.New})
 	}
 	p.Digest = hex.EncodeToString(digest.Sum(nil))
@@ -178,8 +178,8 @@ func (i *importing) plan() ImportPlan {
 	return p
 }
 
-// Changing is the part of the file that changes something, as a file again: for
-// who holds it until the changes are made. The plan of it has the same digest.
+// Changing returns the lines of the file that change something, as a file. Callers store it
+// until the operator confirms; its plan has the same digest.
 func (f DeviceFile) Changing(p ImportPlan) []byte {
 	var b bytes.Buffer
 	lines := make(map[DeviceID]DeviceLine, len(f.Lines))
@@ -200,15 +200,15 @@ func (f DeviceFile) Changing(p ImportPlan) []byte {
 		}
 		devices = append(devices, d)
 	}
-	_ = WriteDeviceFile(&b, f.Columns, func() (page []Device, _ error) { // into memory: it does not fail
+	_ = WriteDeviceFile(&b, f.Columns, func() (page []Device, _ error) { // a write to memory cannot fail
 		page, devices = devices, nil
 		return page, nil
 	})
 	return b.Bytes()
 }
 
-// Export writes the devices of a query as a file, in the order of their ids. Of a
-// query or columns that cannot be it fails before it writes.
+// Export writes the devices of a query as a file, sorted by id. If the query or the columns
+// are invalid, it fails before it writes.
 func (s *Devices) Export(ctx context.Context, w io.Writer, query string, columns []string) error {
 	q, err := ParseQuery(query)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Tools of the stock firmware that have a meaning here.
+// Tools of the stock firmware that fleetd treats specially.
 const (
 	ToolReboot          = "self.reboot"
 	ToolUpgradeFirmware = "self.upgrade_firmware"
@@ -20,7 +20,7 @@ const (
 	ToolSetVolume       = "self.audio_speaker.set_volume"
 )
 
-// Tools of the included firmware that fleetd treats in a particular way.
+// Tools of the included firmware that fleetd treats specially.
 const (
 	ToolRollback       = "self.rollback"
 	ToolConfigGet      = "self.config.get"
@@ -32,25 +32,25 @@ const (
 	ToolCoreDumpUpload = "self.core_dump.upload"
 )
 
-// ToolEffect says what becomes of a device's connection when it runs a tool.
+// ToolEffect is the effect of a tool on its device's connection.
 type ToolEffect string
 
 const (
-	EffectNone     ToolEffect = ""               // it stays connected
-	EffectRestarts ToolEffect = "restarts"       // it goes, and comes back within a minute or so
-	EffectLeaves   ToolEffect = "leaves_network" // it goes, until a person at the device sets up its Wi-Fi
+	EffectNone     ToolEffect = ""               // the device stays connected
+	EffectRestarts ToolEffect = "restarts"       // it disconnects and returns within about a minute
+	EffectLeaves   ToolEffect = "leaves_network" // it disconnects until a person sets up its Wi-Fi at the device
 )
 
-// ToolAccess narrows who may call a tool, beyond its audience.
+// ToolAccess restricts who may call a tool, in addition to its audience.
 type ToolAccess int
 
 const (
 	AccessAudience  ToolAccess = iota
-	AccessCampaigns            // campaigns only, with an order for an upgrade
-	AccessNone                 // fleetd makes no such call
+	AccessCampaigns            // only campaigns may call it, with an upgrade order
+	AccessNone                 // fleetd never calls it
 )
 
-// LinkPurpose says what a one-time link is for.
+// LinkPurpose is the purpose of a one-time link.
 type LinkPurpose string
 
 const (
@@ -59,34 +59,34 @@ const (
 	LinkPreview  LinkPurpose = "preview"   // the device fetches a picture: GET /d/{token}/preview.jpg
 )
 
-// A knownTool is what fleetd knows of a tool by its name, whatever the device
+// A knownTool is what fleetd assumes about a tool because of its name, whatever the device
 // lists. The zero value is an ordinary tool.
 type knownTool struct {
 	audience Audience      // AudienceUser: a language model never calls it
-	access   ToolAccess    // who else may not
+	access   ToolAccess    // who else may not call it
 	effect   ToolEffect    // on the device's connection
-	silent   bool          // the device goes without an answer: the outcome comes from evidence
-	url      LinkPurpose   // of the one-time address that fleetd puts into the argument url
-	single   bool          // needs something made for one device: no fan-out
-	reads    bool          // changes nothing, which its name does not say; see [ReadsOnly]
-	timeout  time.Duration // 0 takes DefaultCallTimeout
+	silent   bool          // the device disconnects without an answer; the outcome comes from evidence
+	url      LinkPurpose   // purpose of the one-time link that fleetd puts into the argument url
+	single   bool          // needs something made for one device, so it allows no fan-out
+	reads    bool          // changes nothing, although its name does not show it; see [ReadsOnly]
+	timeout  time.Duration // 0 means DefaultCallTimeout
 }
 
-// How long tools take that connect, upload or download (protocol 4.9), and
-// devices that go away: one that restarts without a DISCONNECT is missed after
-// one and a half keepalives.
+// Timeouts of tools that connect, upload or download (protocol 4.9), and of devices that
+// disconnect: the broker notices the restart of a device without a DISCONNECT after one and a
+// half keepalives.
 const (
 	transferTimeout  = 75 * time.Second
 	departureTimeout = 2 * time.Minute
 )
 
-// knownTools are the tools of stock and included firmware that fleetd treats in
-// a particular way. The audience stands here too, since the flag of tools/list
-// is a filter and no access control, and some lists do not carry it.
+// knownTools are the tools of stock and included firmware that fleetd treats specially. The
+// table repeats the audience because the flag of tools/list is a filter and no access
+// control, and some lists lack it.
 //
-// Where the firmware is not named it is the stock one, 78/xiaozhi-esp32 at
-// 48142026 (2.4.2), below main/. It has no tool that sleeps, switches off or
-// erases: those are buttons and timers of the boards.
+// Entries that name no firmware are of the stock one, 78/xiaozhi-esp32 at 48142026 (2.4.2),
+// below main/. It has no tool that sleeps, switches off or erases: the boards have buttons
+// and timers for that.
 var knownTools = map[string]knownTool{
 	// mcp_server.cc, AddUserOnlyTools
 	"self.get_system_info": {audience: AudienceUser},
@@ -95,36 +95,36 @@ var knownTools = map[string]knownTool{
 	ToolUpgradeFirmware:    {audience: AudienceUser, access: AccessCampaigns, effect: EffectRestarts, silent: true},
 	ToolSnapshot:           {audience: AudienceUser, url: LinkUpload, timeout: transferTimeout},
 	ToolPreviewImage:       {audience: AudienceUser, url: LinkPreview, single: true, timeout: transferTimeout},
-	ToolSetAssetsURL:       {audience: AudienceUser, access: AccessNone}, // it downloads at its next boot
+	ToolSetAssetsURL:       {audience: AudienceUser, access: AccessNone}, // the device downloads at its next boot
 
 	// mcp_server.cc, AddCommonTools
 	ToolTakePhoto: {timeout: transferTimeout},
 
-	// Boards. All list these for models.
+	// Boards. All of them list these tools for models.
 	//
 	// EnterWifiConfigMode (boards/common/wifi_board.cc) resets the protocol, which
 	// sends DISCONNECT before the answer, stops the station and opens an access
 	// point. In lckfb/szpi-esp32s3, lcdwiki-es3c35p, rymcu/bigsmart and 19 of waveshare:
 	ToolReconfigureWiFi: {audience: AudienceUser, effect: EffectLeaves, silent: true, timeout: departureTimeout},
-	// The same by another name, in waveshare's e-paper, rlcd, amoled-1.32 and 1.43c, and zectrix:
+	// The same tool under another name, in waveshare's e-paper, rlcd, amoled-1.32 and 1.43c,
+	// and zectrix:
 	"self.disp.network": {audience: AudienceUser, effect: EffectLeaves, silent: true, timeout: departureTimeout},
 	// zhengchen/cam and cam-ml307, mcp_controller.cc: esp_restart after a second, without DISCONNECT.
 	"self.res.esp_restart": {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
-	// yunliao-s3: inverts the colours for good, and calls Reboot.
+	// yunliao-s3: inverts the colours permanently and calls Reboot.
 	"self.system.switch_TFT": {audience: AudienceUser, effect: EffectRestarts, silent: true, timeout: departureTimeout},
 
 	// The included firmware, firmware/components/fleet_tools.
 	ToolCoreDumpUpload: {audience: AudienceUser, url: LinkCoreDump, single: true, timeout: 2 * time.Minute},
-	ToolRollback:       {audience: AudienceUser, effect: EffectRestarts}, // answers that it will, and restarts
+	ToolRollback:       {audience: AudienceUser, effect: EffectRestarts}, // answers first, then restarts
 	ToolLogsTail:       {reads: true},
 }
 
-// ReadsOnly reports whether a tool changes nothing on its device, as far as its
-// name says: the last part of the name is "get", "list" or "read", or begins with
-// one of them and "_", as in self.get_device_status and self.config.get; or it is a
-// [knownTools] of which fleetd knows it. Devices do not state it, and what
-// firmware does under such a name is not checked. What takes a device away or
-// needs an address never counts.
+// ReadsOnly reports whether a tool changes nothing on its device, judged by its name. It does
+// if the last part of the name is "get", "list" or "read", or begins with one of them and
+// "_", as in self.get_device_status and self.config.get, or if [knownTools] marks it. Devices
+// do not declare it, and fleetd does not check what the firmware does under such a name.
+// Tools that disconnect the device or need a link never qualify.
 func ReadsOnly(tool string) bool {
 	known := knownTools[tool]
 	if known.effect != EffectNone || known.url != "" || known.access != AccessAudience {
@@ -145,7 +145,7 @@ func ReadsOnly(tool string) bool {
 	return false
 }
 
-// Bounds of the name of a tool; the longest of stock firmware has 30 bytes and 5 words.
+// Bounds of a tool's name; the longest name of stock firmware has 30 bytes and 5 words.
 const (
 	maxNameBytes    = 64
 	maxNameWords    = 8
@@ -153,12 +153,12 @@ const (
 	maxNameCapitals = 2 // words in capitals
 )
 
-// commanding are words that address a reader and name nothing of a device.
+// commanding matches words that address a reader and name nothing on a device.
 var commanding = regexp.MustCompile(`(?i)ignore|disregard|instruction|prompt|assistant|please`)
 
-// IsSentence reports whether the name of a tool reads like a sentence: a device may
-// write to a language model in it. It is shown with a warning, and never counts as
-// one that only reads.
+// IsSentence reports whether a tool's name reads like a sentence, in which a device may
+// address a language model. Such a tool is shown with a warning and never counts as one that
+// only reads.
 func IsSentence(tool string) bool {
 	words := func(s string) []string {
 		return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("._-/ ", r) })
@@ -173,7 +173,7 @@ func IsSentence(tool string) bool {
 		len(words(tool[strings.LastIndexByte(tool, '.')+1:])) > maxNameLastPart || commanding.MatchString(tool)
 }
 
-// OwnsURL reports whether the url argument of the tool is made by fleetd.
+// OwnsURL reports whether fleetd makes the url argument of the tool.
 func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
 
 // ShowsPicture reports whether a call of the tool needs [call.Request.Picture].

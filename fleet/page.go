@@ -1,12 +1,12 @@
 package fleet
 
-// A Page is one stretch of a keyset-paged list.
+// A Page is one page of a keyset-paged list.
 type Page[T any] struct {
 	Items []T
-	// Next is the opaque cursor of the following page; "" on the last one.
+	// Next is the opaque cursor of the next page; "" on the last page.
 	Next string
-	// Prev is the cursor of the page before; "" on the first one. Lists that
-	// are only walked forward leave it empty.
+	// Prev is the cursor of the previous page; "" on the first page. Forward-only lists leave
+	// it empty.
 	Prev string
 }
 
@@ -16,7 +16,7 @@ const (
 	MaxLimit     = 500
 )
 
-// ClampLimit turns a wished page size into a permitted one.
+// ClampLimit limits a requested page size to the permitted range.
 func ClampLimit(n int) int {
 	if n <= 0 {
 		return DefaultLimit

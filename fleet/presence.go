@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A Connection is one device's hold on the broker, from CONNECT to the end of
-// the socket. A later connection of the same device has a higher epoch; what
-// an earlier one reports afterwards changes nothing.
+// A Connection is a device's connection to the broker, from CONNECT until the socket closes.
+// A later connection of the same device has a higher epoch; reports of an earlier connection
+// then change nothing.
 type Connection struct {
 	Device     DeviceID
 	Node       string
@@ -17,46 +17,46 @@ type Connection struct {
 	RemoteAddr string // without port
 	At         time.Time
 
-	// The connection that it took over from; "" if the device had none.
+	// The previous connection, which this one took over from; "" if the device had none.
 	OverClientID, OverRemoteAddr string
 }
 
-// Codes of what a presence was concluded from.
+// Codes of the evidence for a presence.
 const (
 	PresenceConnected    = "connected"
-	PresenceDisconnected = "disconnected"         // with an MQTT DISCONNECT
-	PresenceLeft         = "disconnected_because" // the same, and the connection gave a reason
+	PresenceDisconnected = "disconnected"         // the device sent an MQTT DISCONNECT
+	PresenceLeft         = "disconnected_because" // the same, with a reason from the connection
 	PresenceLost         = "connection_lost"
 	PresenceBroke        = "connection_lost_because"
 	PresenceSilent       = "does_not_answer"
-	PresenceTalked       = "conversation_ended" // of a device that connects for conversations
+	PresenceTalked       = "conversation_ended" // the device connects only for conversations
 	PresenceAnswered     = "answered_again"
 	PresenceUnwatched    = "fleetd_started" // no connection outlives the process
-	// of time lines only: connected again soon after fleetd was away, since since_at
+	// only in time lines: the device reconnected soon after fleetd was away since since_at
 	PresenceWatched = "fleetd_was_away"
 )
 
-// PresenceReasons are the codes of presence with the names of their parameters.
-// Detail is a code of [CauseReasons]; on records of older versions it is text.
+// PresenceReasons maps the codes of presence to the names of their parameters. Detail is a
+// code of [CauseReasons]; in records of older versions it is text.
 var PresenceReasons = map[string][]string{
 	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
 	PresenceBroke: {"detail"}, PresenceTalked: {}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
 	PresenceWatched: {"address", "since_at"},
 }
 
-// Codes of why a connection ended or is silent: the parameter "detail" of the
-// codes above, and of what a campaign records of it.
+// Codes of the causes for which a connection ended or is silent. They are the parameter
+// "detail" of the codes above, and campaigns record them.
 const (
 	CauseTakenOver        = "taken_over_by_device" // the device connected again
 	CauseStopping         = "fleetd_stopping"
 	CauseNotTaken         = "takes_no_bytes"
 	CauseRetired          = "kicked_retired"      // the device was retired
-	CauseRevoked          = "credentials_revoked" // the device must come back with others
-	CauseKicked           = "connection_kicked"   // on records of older versions: why is text
+	CauseRevoked          = "credentials_revoked" // the device must reconnect with new credentials
+	CauseKicked           = "connection_kicked"   // in records of older versions: why is text
 	CauseViolation        = "mqtt_violation"
 	CauseSocketMisused    = "websocket_misused"
 	CauseNoPong           = "pings_unanswered"
-	CauseConversationOver = "conversation_over" // of a device that connects for conversations
+	CauseConversationOver = "conversation_over" // the device connects only for conversations
 	CauseNoKeepalive      = "keepalive_missed"
 	CauseInternal         = "internal_error"
 	CauseSocketClosed     = "socket_closed"
@@ -65,8 +65,8 @@ const (
 	CauseNoAnswer         = "no_answer_to"
 )
 
-// CauseReasons are the codes of causes with the names of their parameters. A
-// detail is foreign text.
+// CauseReasons maps the codes of causes to the names of their parameters. A detail is foreign
+// text.
 var CauseReasons = map[string][]string{
 	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseRetired: {}, CauseRevoked: {},
 	CauseSocketMisused: {"detail"}, CauseNoPong: {}, CauseConversationOver: {},
@@ -74,13 +74,13 @@ var CauseReasons = map[string][]string{
 	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseNoAnswer: {"request"},
 }
 
-// A Cause says why a connection ended or is silent. The zero Cause says nothing.
+// A Cause is the reason why a connection ended or is silent. The zero Cause has none.
 type Cause struct {
 	Reason Reason // a code of [CauseReasons]; zero if the cause has no code
 	Text   string // in English, for logs and for the evidence of calls
 }
 
-// detail is the cause as the parameter of a reason, "" without one.
+// detail returns the cause as the parameter of a reason, "" if there is none.
 func (c Cause) detail() any {
 	if c.Reason.Is("") {
 		return CleanText(c.Text, 120)
@@ -88,33 +88,34 @@ func (c Cause) detail() any {
 	return c.Reason
 }
 
-// A PresenceChange is one device's presence to be stored. Changes are
-// coalesced: only the newest of a device is written.
+// A PresenceChange is a device's presence to be stored. Changes are coalesced: only the
+// newest one of each device is written.
 type PresenceChange struct {
 	Device     DeviceID
 	Presence   Presence
 	Since      time.Time
 	Evidence   Reason // a code of [PresenceReasons]
 	LastSeen   time.Time
-	Connection *Connection // the connection that now owns the device; nil leaves it
+	Connection *Connection // the connection that now owns the device; nil leaves it unchanged
 }
 
 // A PresenceSample counts the fleet's devices by presence at one moment.
 type PresenceSample struct {
 	At                                     time.Time
 	Online, Unresponsive, Offline, Pending int
-	// Between is how many are not connected because they connect for conversations
-	// only; they are not among Offline. Samples on record do not count them.
+	// Between is the number of devices that are not connected because they connect only for
+	// conversations; Offline excludes them. Stored samples do not have it.
 	Between int `db:"-"`
 }
 
-// Joined is how many devices were ever on line, without those between conversations.
+// Joined returns the number of devices that were ever online, without those counted in
+// Between.
 func (p PresenceSample) Joined() int { return p.Online + p.Unresponsive + p.Offline }
 
-// Away is how many of them cannot be reached.
+// Away returns the number of joined devices that cannot be reached.
 func (p PresenceSample) Away() int { return p.Unresponsive + p.Offline }
 
-// Add adds devices of a presence, or [CountedBetween].
+// Add adds n devices of a presence, or of [CountedBetween].
 func (p *PresenceSample) Add(presence Presence, n int) {
 	switch presence {
 	case PresenceOnline:
@@ -130,18 +131,18 @@ func (p *PresenceSample) Add(presence Presence, n int) {
 	}
 }
 
-// PresenceStore keeps presence for lists and for the next start.
+// PresenceStore stores presence for lists and for the next start.
 type PresenceStore interface {
 	SavePresence(ctx context.Context, changes []PresenceChange) error
-	// ResetPresence turns every online or unresponsive device of the node to
-	// offline, of any node if that is "": called at start, when no connection can
-	// exist yet. The node of a process may change with each start.
+	// ResetPresence sets every online or unresponsive device of the node to offline; "" means
+	// any node. It is called at start, when no connection can exist yet. The node of a
+	// process may change with each start.
 	ResetPresence(ctx context.Context, node string, evidence Reason, at time.Time) (int64, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
 	PresenceSampleRecords
 }
 
-// PresenceSampleRecords are the samples on record.
+// PresenceSampleRecords reads the stored samples.
 type PresenceSampleRecords interface {
 	PresenceSamples(ctx context.Context, since time.Time) ([]PresenceSample, error)
 }

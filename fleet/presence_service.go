@@ -17,34 +17,35 @@ import (
 type PresenceOptions struct {
 	Store  PresenceStore
 	Log    *slog.Logger
-	Events *Events // nil: no events are published
-	Node   string  // this process, as its connections name it
-	// Tap sees all evidence about devices as watchers do, in order for each
-	// device. It is called under a lock: it must not block, nor call back.
+	Events *Events // nil publishes no events
+	Node   string  // this process, as its connections record it
+	// Tap receives all evidence about devices, like a watcher, in order for each device. It
+	// is called under a lock: it must not block, and must not call back.
 	Tap func(DeviceID, Evidence)
 
 	Now         func() time.Time // default: time.Now
-	WriteEvery  time.Duration    // how long changes are gathered. Default: 250ms
+	WriteEvery  time.Duration    // how long changes are collected before they are written. Default: 250ms
 	SeenEvery   time.Duration    // how often a device's last-seen time is stored. Default: 30s
 	SampleEvery time.Duration    // how often the fleet is counted. Default: 1m
 }
 
-// Presences knows which devices can be reached, from the evidence that the
-// broker and the boot polls bring. It answers from memory and writes behind.
+// Presences tracks which devices can be reached, from the evidence of the broker and the boot
+// polls. It serves reads from memory and writes behind.
 //
-// A connection's end counts only if it is the newest of its device: ends of
-// older ones, which often arrive after the device is back, change nothing.
+// The end of a connection counts only if it is the device's newest connection. The end of an
+// older one, which often arrives after the device has reconnected, changes nothing.
 type Presences struct {
 	opts PresenceOptions
-	// writer holds changes that events and watchers already know. Devices and lists are read
-	// from the store, after Settle. A kill ends every connection, and the next start marks all
-	// devices offline: a kill loses history that only an event named, and the latest last-seen times.
-	writer   *writebehind.Buffer[DeviceID, *Connection] // nil: the owning connection stays
-	changes  atomic.Int64                               // of presence, so far
-	settled  atomic.Int64                               // of them, that readers need not wait for
-	cleared  atomic.Bool                                // of what a former process left behind
-	online   atomic.Int64                               // devices that are connected and well
-	silent   atomic.Int64                               // that are connected and do not answer
+	// writer buffers changes that events and watchers have already delivered. Devices and
+	// lists are read from the store, after Settle. If the process is killed, every connection
+	// ends and the next start marks all devices offline: only the history behind published
+	// events and the latest last-seen times are lost.
+	writer   *writebehind.Buffer[DeviceID, *Connection] // nil leaves the owning connection unchanged
+	changes  atomic.Int64                               // number of changes of presence
+	settled  atomic.Int64                               // how many of them readers need not wait for
+	cleared  atomic.Bool                                // whether the reset at start is done
+	online   atomic.Int64                               // devices that are connected and responsive
+	silent   atomic.Int64                               // devices that are connected and unresponsive
 	watchers presenceWatchers
 	seed     maphash.Seed
 	shards   [presenceShards]presenceShard
@@ -57,19 +58,19 @@ type presenceShard struct {
 	devices map[DeviceID]*reachability
 }
 
-// reachability is what memory holds per device. Fleets are large: it is kept
-// at some 100 bytes, times as Unix milliseconds.
+// reachability is the state of one device in memory. Fleets are large, so it needs only some
+// 100 bytes; times are Unix milliseconds.
 type reachability struct {
 	presence Presence
-	code     string // of the evidence, and its one parameter
+	code     string // of the evidence; detail is its one parameter
 	detail   any    // string, or Reason
 	since    int64
 	epoch    int64 // of the newest connection
 	lastSeen int64
-	stored   int64 // lastSeen, as the store knows it
+	stored   int64 // lastSeen as stored
 }
 
-// evidence is what the presence was concluded from.
+// evidence returns the evidence for the presence.
 func (r *reachability) evidence() Reason {
 	reason := Because(r.code)
 	for _, name := range PresenceReasons[r.code] {
@@ -82,7 +83,7 @@ func (r *reachability) connected() bool {
 	return r.presence == PresenceOnline || r.presence == PresenceUnresponsive
 }
 
-// NewPresences makes the service. Nothing is stored until Run.
+// NewPresences returns the service. It stores nothing until Run.
 func NewPresences(opts PresenceOptions) *Presences {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -104,11 +105,11 @@ func NewPresences(opts PresenceOptions) *Presences {
 	return p
 }
 
-// Connected notes a new connection. If the device had one, that one is over.
+// Connected records a new connection. It ends the device's previous connection.
 func (p *Presences) Connected(c Connection) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch <= r.epoch {
-			return // a newer connection was faster
+			return // a newer connection is already recorded
 		}
 		if r.connected() {
 			p.notify(c.Device, p.evidence(EvidenceConnectionLost, Cause{Because(CauseReplaced), "replaced by a newer connection"}))
@@ -120,8 +121,8 @@ func (p *Presences) Connected(c Connection) {
 	})
 }
 
-// Disconnected notes the end of a connection. clean says that the device sent
-// an MQTT DISCONNECT.
+// Disconnected records the end of a connection. clean reports that the device sent an MQTT
+// DISCONNECT.
 func (p *Presences) Disconnected(c Connection, clean bool, cause Cause) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch != r.epoch || !r.connected() {
@@ -144,7 +145,7 @@ func (p *Presences) Disconnected(c Connection, clean bool, cause Cause) {
 	})
 }
 
-// Unresponsive notes that the device did not answer over its connection.
+// Unresponsive records that the device did not answer over its connection.
 func (p *Presences) Unresponsive(c Connection, cause Cause) {
 	p.with(c.Device, func(r *reachability) {
 		if c.Epoch == r.epoch && r.presence == PresenceOnline {
@@ -153,7 +154,7 @@ func (p *Presences) Unresponsive(c Connection, cause Cause) {
 	})
 }
 
-// Responded notes an answer to a probe or call: the device is well.
+// Responded records an answer to a probe or call: the device is responsive.
 func (p *Presences) Responded(id DeviceID) {
 	p.with(id, func(r *reachability) {
 		p.seen(id, r)
@@ -163,15 +164,15 @@ func (p *Presences) Responded(id DeviceID) {
 	})
 }
 
-// Seen notes any sign of life over the connection. It does not make an
-// unresponsive device well: the MQTT task of a device pings while the rest hangs.
+// Seen records any sign of life over the connection. It does not make an unresponsive device
+// responsive, because the device's MQTT task still pings while the rest hangs.
 func (p *Presences) Seen(id DeviceID) {
 	p.with(id, func(r *reachability) { p.seen(id, r) })
 }
 
-// Polled notes a boot poll by the device, which names the build it runs. Devices
-// poll only when they start, so it is evidence of a restart; it says nothing of
-// the MQTT connection.
+// Polled records a boot poll of the device with the build that it reported. Devices poll only
+// when they start, so a poll is evidence of a restart; it does not prove anything about the
+// MQTT connection.
 func (p *Presences) Polled(id DeviceID, at time.Time, elfSHA256 string) {
 	p.with(id, func(r *reachability) {
 		r.lastSeen = max(r.lastSeen, at.UnixMilli())
@@ -179,15 +180,13 @@ func (p *Presences) Polled(id DeviceID, at time.Time, elfSHA256 string) {
 	})
 }
 
-// Observed passes other evidence about a device, such as an upload, to those
-// who watch it.
+// Observed passes other evidence about a device, such as an upload, to its watchers.
 func (p *Presences) Observed(id DeviceID, e Evidence) {
 	p.with(id, func(*reachability) { p.notify(id, e) })
 }
 
-// State returns the presence of a device, since when, and what it was
-// concluded from. It returns "" for a device of which nothing was heard since
-// the start of the process: the store knows how it was left.
+// State returns the presence of a device, its start and its evidence. It returns "" if the
+// device has sent nothing since the process started; its last presence is in the store.
 func (p *Presences) State(id DeviceID) (presence Presence, since time.Time, evidence Reason) {
 	s := p.shard(id)
 	s.mu.Lock()
@@ -205,13 +204,12 @@ func (p *Presences) IsConnected(id DeviceID) bool {
 	return presence == PresenceOnline || presence == PresenceUnresponsive
 }
 
-// Counts returns how many devices are connected and well, and how many are
-// connected but do not answer.
+// Counts returns the numbers of connected devices that are responsive and unresponsive.
 func (p *Presences) Counts() (online, unresponsive int) {
 	return int(p.online.Load()), int(p.silent.Load())
 }
 
-// count moves one device from one presence to another in what [Presences.Counts] returns.
+// count moves one device from one presence to another in the counts of [Presences.Counts].
 func (p *Presences) count(from, to Presence) {
 	add := func(presence Presence, n int64) {
 		switch presence {
@@ -225,20 +223,20 @@ func (p *Presences) count(from, to Presence) {
 	add(to, 1)
 }
 
-// Watch delivers what is observed of a device from now on, in order: ends of
-// connections, boot polls, connects. stop ends it and closes the channel. A
-// watcher that leaves more than 64 observations unread misses the later ones.
+// Watch delivers the observations about a device from now on, in order: ends of connections,
+// boot polls, connects. stop ends it and closes the channel. If a watcher leaves more than 64
+// observations unread, it misses the later ones.
 func (p *Presences) Watch(id DeviceID) (evidence <-chan Evidence, stop func()) {
 	return p.watchers.add(id)
 }
 
-// readTimeout bounds how long a reader waits for changes to be stored.
+// readTimeout is how long a reader waits for changes to be stored.
 const readTimeout = 500 * time.Millisecond
 
-// Settle stores what memory knows of the device, or of all if id is "", so that
-// what is read next is one whole: presence, transport and last-seen time of one
-// moment, in rows and filters alike. While changes pour in, or the store is
-// away, it returns after a moment with some left.
+// Settle stores the device's presence from memory, or that of all devices if id is "". The
+// next read then has presence, transport and last-seen time of one moment, in rows and
+// filters alike. If many changes arrive or the store is unavailable, Settle returns after a
+// short time with some changes unstored.
 func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 	changes := p.changes.Load()
 	if !p.cleared.Load() || id == "" && changes == p.settled.Load() {
@@ -257,9 +255,9 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 	}
 }
 
-// Recover turns offline what a former process left online: no connection can
-// exist yet. Call it before anything is read or connects; [Presences.Run] does
-// it otherwise.
+// Recover sets devices that a previous process left online to offline, since no connection
+// can exist yet. Call it before the first read or connection; otherwise [Presences.Run] does
+// it.
 func (p *Presences) Recover(ctx context.Context) error {
 	n, err := p.opts.Store.ResetPresence(ctx, "", Because(PresenceUnwatched), p.opts.Now().UTC())
 	if err == nil {
@@ -269,8 +267,8 @@ func (p *Presences) Recover(ctx context.Context) error {
 	return err
 }
 
-// Run resets what a former process left behind, then stores changes and
-// samples until ctx ends, and what is left after that.
+// Run resets the presence left by a previous process, then stores changes and samples until
+// ctx ends, and finally stores the remaining changes.
 func (p *Presences) Run(ctx context.Context) error {
 	if !p.cleared.Load() {
 		p.reset(ctx)
@@ -282,14 +280,14 @@ func (p *Presences) Run(ctx context.Context) error {
 	return nil
 }
 
-// reset must happen before the first change is written, and tries until it does.
+// reset retries until it succeeds. It must happen before the first change is written.
 func (p *Presences) reset(ctx context.Context) {
 	for wait := p.opts.WriteEvery; ; wait = min(2*wait, 5*time.Second) {
 		err := p.Recover(ctx)
 		if err == nil {
 			return
 		}
-		p.opts.Log.Error("presence not reset; trying again", "err", err)
+		p.opts.Log.Error("could not reset presence; retrying", "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -307,7 +305,7 @@ func (p *Presences) sample(ctx context.Context) {
 			return
 		case <-tick.C:
 			if err := p.opts.Store.SavePresenceSample(ctx, p.opts.Now().UTC()); err != nil && ctx.Err() == nil {
-				p.opts.Log.Warn("presence not sampled", "err", err)
+				p.opts.Log.Warn("could not sample presence", "err", err)
 			}
 		}
 	}
@@ -330,7 +328,8 @@ func (p *Presences) with(id DeviceID, f func(*reachability)) {
 	f(r)
 }
 
-// notify must run under the lock of the device's shard.
+// notify passes evidence to the watchers and the tap. The caller holds the lock of the
+// device's shard.
 func (p *Presences) notify(id DeviceID, e Evidence) {
 	p.watchers.notify(id, e)
 	if p.opts.Tap != nil {
@@ -342,8 +341,8 @@ func (p *Presences) evidence(kind EvidenceKind, cause Cause) Evidence {
 	return Evidence{At: p.opts.Now().UTC(), Kind: kind, Detail: cause.Text, Reason: cause.Reason}
 }
 
-// change sets the presence, publishes and stores it. A reconnect without a gap
-// is no change of presence, but the store must learn the connection.
+// change sets, publishes and stores the presence. A reconnect without a gap does not change
+// the presence, but the store must get the new connection.
 func (p *Presences) change(id DeviceID, r *reachability, to Presence, code string, detail any,
 	c *Connection) {
 	now := p.opts.Now()
@@ -369,7 +368,7 @@ func (p *Presences) seen(id DeviceID, r *reachability) {
 	}
 }
 
-// save stores the devices as they are now: the batch only names them.
+// save stores the current state of the devices; the batch only names them.
 func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) error {
 	changes := make([]PresenceChange, 0, len(batch))
 	for id, c := range batch {
@@ -383,11 +382,11 @@ func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) er
 	return p.opts.Store.SavePresence(ctx, changes)
 }
 
-// watchBuffer is far more than a reboot brings: four observations.
+// watchBuffer is far more than the four observations of a reboot.
 const watchBuffer = 64
 
-// presenceWatchers are the few who wait for evidence about single devices. The
-// count keeps the many observations without a watcher off the lock.
+// presenceWatchers holds the few watchers of single devices. The count spares most
+// observations, which have no watcher, the lock.
 type presenceWatchers struct {
 	count    atomic.Int64
 	mu       sync.Mutex
@@ -417,7 +416,7 @@ func (w *presenceWatchers) remove(id DeviceID, c chan Evidence) {
 	close(c)
 }
 
-// notify never blocks.
+// notify delivers evidence to the device's watchers. It never blocks.
 func (w *presenceWatchers) notify(id DeviceID, e Evidence) {
 	if w.count.Load() == 0 {
 		return

@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// presenceStore keeps presence in memory, and what was written how often.
+// presenceStore stores presence in memory and counts the writes.
 type presenceStore struct {
 	mu      sync.Mutex
 	away    bool
@@ -80,7 +80,7 @@ func (s *presenceStore) row(id fleet.DeviceID) fleet.PresenceChange {
 	return s.rows[id]
 }
 
-// counts returns how many resets, samples and written rows there were.
+// counts returns the numbers of resets, samples and written rows.
 func (s *presenceStore) counts() (resets, samples, writes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +185,7 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &presenceStore{away: true}
 		p, stop := runPresences(t, s, nil)
-		p.Connected(connection(1)) // before the reset could be made
+		p.Connected(connection(1)) // before the reset
 		time.Sleep(time.Minute)
 		s.setAway(false)
 		time.Sleep(time.Minute)
@@ -245,7 +245,7 @@ func TestTapSeesWhatWatchersSee(t *testing.T) {
 	seen, stop := p.Watch(unit)
 	p.Connected(connection(1))
 	p.Connected(connection(2))
-	p.Disconnected(connection(1), false, fleet.Cause{}) // of the older one: says nothing
+	p.Disconnected(connection(1), false, fleet.Cause{}) // of the older connection: changes nothing
 	p.Disconnected(connection(2), true, fleet.Cause{})
 	p.Polled(unit, time.Now(), "aa11")
 	p.Observed(unit, fleet.Evidence{Kind: fleet.EvidenceUpload})

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Query is a filter of devices in the one language that lists, fan-outs,
-// policies and campaigns share: terms separated by blanks, all of which must
-// hold.
+// A Query is a filter of devices, in the language that lists, fan-outs, policies and
+// campaigns share. It consists of terms separated by blanks, and a device must match all of
+// them.
 //
 //	board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen
 //
-// A term is field, operator, value; "-" before it negates it. A value with
-// commas matches any of its parts, a trailing * any ending, and double quotes
-// keep blanks. A word without a field is searched in id, name, board and tags.
+// A term consists of field, operator and value; a leading "-" negates it. A value with commas
+// matches any of its parts, a trailing * matches any ending, and double quotes preserve
+// blanks. A word without a field searches id, name, board and tags.
 type Query struct {
 	Text  string // as written
 	Terms []Term
@@ -24,12 +24,12 @@ type Query struct {
 type Term struct {
 	Text   string // as written
 	Not    bool
-	Field  string   // one of the QueryFields; "" searches
+	Field  string   // one of the QueryFields; "" for a search word
 	Op     string   // ":", "<", "<=", ">", ">="; "" for a flag such as hold
-	Values []string // alternatives; compare operators have one
-	// Age is the value of a term on seen: how long ago.
+	Values []string // alternatives; comparisons have one
+	// Age is the value of a term on seen.
 	Age time.Duration
-	// Version is the value of a comparing term on version.
+	// Version is the value of a term that compares version.
 	Version []int64
 }
 
@@ -40,7 +40,7 @@ type QueryField struct {
 	Example string
 }
 
-// FieldKind says which operators a field allows.
+// FieldKind determines which operators a field allows.
 type FieldKind int
 
 const (
@@ -75,13 +75,13 @@ var QueryFields = []QueryField{
 // Empty reports whether the query matches every device in service.
 func (q Query) Empty() bool { return len(q.Terms) == 0 }
 
-// And is the query that finds what both find. It joins their terms and never their
-// texts: a quote or a negation in one says nothing about the other.
+// And returns the query that matches the devices which both match. It joins their terms and
+// not their texts, so that a quote or a negation in one cannot affect the other.
 func (q Query) And(other Query) Query {
 	return Query{Text: strings.TrimSpace(q.Text + " " + other.Text), Terms: slices.Concat(q.Terms, other.Terms)}
 }
 
-// Asks reports whether any term names the field, negated or not.
+// Asks reports whether any term uses the field, negated or not.
 func (q Query) Asks(field string) bool {
 	for _, t := range q.Terms {
 		if t.Field == field {
@@ -91,10 +91,10 @@ func (q Query) Asks(field string) bool {
 	return false
 }
 
-// VersionKey turns a firmware version into numbers that compare as the stock
-// firmware compares them: part by part, digits up to the first other
-// character, and more parts is newer. It returns nil if a part starts with no
-// digit, which the stock firmware cannot compare at all.
+// VersionKey returns a firmware version as numbers that compare as the stock firmware
+// compares versions: part by part, with the digits up to the first other character; a version
+// with more parts is newer. It returns nil if a part does not start with a digit, which the
+// stock firmware cannot compare.
 func VersionKey(version string) []int64 {
 	if version == "" {
 		return nil

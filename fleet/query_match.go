@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// ToolSet answers whether a device offers a tool; the device itself only names
-// its inventory.
+// ToolSet reports whether a device offers a tool; the device itself only has the id of its
+// inventory.
 type ToolSet func(d Device, tool string) bool
 
-// Match reports whether the device fits the query at the given time, and if it
-// does not, which term kept it out. A retired device is out unless the query
-// asks about retirement; that term reads "-retired".
+// Match reports whether the device matches the query at the given time and, if it does not,
+// the term that excludes it. A retired device does not match unless the query uses the field
+// retired; the term is then "-retired".
 //
-// It says in Go what the store says in SQL; a test holds the two together.
+// It is the Go version of the store's SQL; a test compares the two.
 func (q Query) Match(d Device, offers ToolSet, now time.Time) (term string, ok bool) {
 	if d.RetiredAt != nil && !q.Asks("retired") {
 		return "-retired", false
@@ -25,8 +25,8 @@ func (q Query) Match(d Device, offers ToolSet, now time.Time) (term string, ok b
 	return q.match(&d, offers, now)
 }
 
-// Selects is [Query.Match] for a device that is not to be copied, as it is for
-// policies: they ask many queries about one device.
+// Selects is [Query.Match] without copying the device: policies match many queries against
+// one device.
 func (q *Query) Selects(d *Device, offers ToolSet, now time.Time) bool {
 	if d.RetiredAt != nil && !q.Asks("retired") {
 		return false
@@ -94,7 +94,7 @@ func (t *Term) text(d *Device) string {
 	return ""
 }
 
-// anyOf compares without case; a trailing * matches any ending.
+// anyOf compares case-insensitively; a trailing * matches any ending.
 func (t *Term) anyOf(s string) bool {
 	return slices.ContainsFunc(t.Values, func(v string) bool {
 		if prefix, ok := strings.CutSuffix(v, "*"); ok {
@@ -106,8 +106,8 @@ func (t *Term) anyOf(s string) bool {
 	})
 }
 
-// cutLower cuts the prefix from s without regard to case, as if both were
-// lowered. It makes no copy: policies compare much and often.
+// cutLower cuts the prefix from s case-insensitively. It allocates nothing because policies
+// call it often.
 func cutLower(s, prefix string) (rest string, ok bool) {
 	for prefix != "" {
 		if s == "" {
@@ -132,15 +132,15 @@ func containsLower(s, word string) bool {
 	return false
 }
 
-// seen compares the age of the latest message. A device never seen is older
-// than any age.
+// seen compares the age of the latest message. A device that was never seen is older than any
+// age.
 func (t *Term) seen(d *Device, now time.Time) bool {
 	recent := d.LastSeen != nil && now.Sub(*d.LastSeen) < t.Age
 	return recent == (t.Op == "<")
 }
 
-// version compares as the firmware does. A version that cannot be compared is
-// neither older nor newer than any.
+// version compares as the firmware does. A version without a [VersionKey] is neither older
+// nor newer than any other.
 func (t *Term) version(d *Device) bool {
 	if t.Op == ":" {
 		return t.anyOf(d.Version)
@@ -160,8 +160,8 @@ func (t *Term) version(d *Device) bool {
 	return c >= 0
 }
 
-// compareVersion compares the [VersionKey] of a version with another one, without
-// making it; false if the version has no key.
+// compareVersion compares the [VersionKey] of a version with another key without building it.
+// It returns false if the version has no key.
 func compareVersion(version string, key []int64) (c int, ok bool) {
 	if version == "" {
 		return 0, false
@@ -183,8 +183,8 @@ func compareVersion(version string, key []int64) (c int, ok bool) {
 	return c, true
 }
 
-// search finds a word in what people know a device by. The separators of a
-// pasted MAC address do not count.
+// search looks for a word in the names and ids by which people identify a device. It ignores
+// the separators of a pasted MAC address.
 func search(d *Device, word string) bool {
 	if looksLikeMAC(word) {
 		id, _ := ParseDeviceID(word)

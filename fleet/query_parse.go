@@ -8,14 +8,14 @@ import (
 	"unicode"
 )
 
-// Limits of a query: it comes from a URL.
+// Limits of a query, which comes from a URL.
 const (
 	maxQueryBytes = 1024
 	maxQueryTerms = 32
 )
 
-// ParseQuery reads the query language. Its errors name the term at fault and
-// say what would be understood.
+// ParseQuery parses the query language. Its errors name the invalid term and list what is
+// allowed.
 func ParseQuery(text string) (Query, error) {
 	if len(text) > maxQueryBytes {
 		return Query{}, Refuse(ErrInvalid, "invalid_query.long", "size", len(text), "limit", maxQueryBytes)
@@ -38,7 +38,7 @@ func ParseQuery(text string) (Query, error) {
 	return q, nil
 }
 
-// splitQuery cuts at blanks outside double quotes; the quotes stay in.
+// splitQuery splits at blanks outside double quotes and keeps the quotes.
 func splitQuery(text string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -95,8 +95,7 @@ func parseTerm(word string) (Term, error) {
 	return parseValue(t, f, rest)
 }
 
-// flagOrWord reads a term without an operator: a flag such as hold, or a word
-// to search for.
+// flagOrWord parses a term without an operator: a flag such as hold, or a search word.
 func flagOrWord(t Term, body string) (Term, error) {
 	if f, ok := queryField(strings.ToLower(body)); ok && f.Kind == FlagField {
 		t.Field = f.Name
@@ -110,11 +109,11 @@ func flagOrWord(t Term, body string) (Term, error) {
 	return t, nil
 }
 
-// looksLikeMAC lets people paste an address: its colons are no operators.
+// looksLikeMAC reports whether s is a pasted MAC address, whose colons are not operators.
 func looksLikeMAC(s string) bool { return macSeparated.MatchString(strings.ToLower(s)) }
 
-// macPart returns the hex digits of a part of an address as it is printed on
-// boards and boxes, such as 3E:11:f0 or its end; "" if s is not one.
+// macPart returns the hex digits of a MAC address or of its end, in the form printed on
+// boards and boxes, such as 3E:11:f0; "" if s is neither.
 func macPart(s string) string {
 	if !macPartPattern.MatchString(s) {
 		return ""
@@ -122,9 +121,9 @@ func macPart(s string) string {
 	return strings.ToLower(strings.ReplaceAll(s, ":", ""))
 }
 
-// MACDigits returns the hex digits of a word that may be a part of an address with
-// dashes, such as A0-85; "" if it cannot. Names have dashes too: such a word is
-// searched for as it is written as well.
+// MACDigits returns the hex digits of a word that may be part of a MAC address with dashes,
+// such as A0-85; "" otherwise. Names contain dashes too, so the search also uses the word as
+// written.
 func MACDigits(word string) string {
 	if !macDashPattern.MatchString(word) {
 		return ""
@@ -180,7 +179,7 @@ func parseValue(t Term, f QueryField, raw string) (Term, error) {
 	return t, nil
 }
 
-// splitValues cuts at commas outside double quotes and drops the quotes.
+// splitValues splits at commas outside double quotes and removes the quotes.
 func splitValues(s string) []string {
 	var values []string
 	var v strings.Builder
@@ -200,7 +199,7 @@ func splitValues(s string) []string {
 	return slices.DeleteFunc(values, func(s string) bool { return s == "" })
 }
 
-// parseAge reads a duration with the units s, m, h, d, w.
+// parseAge parses a duration with the units s, m, h, d, w.
 func parseAge(s string) (time.Duration, bool) {
 	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
 		'w': 7 * 24 * time.Hour}

@@ -22,7 +22,7 @@ func TestQueryMatch(t *testing.T) {
 	offers := func(_ fleet.Device, tool string) bool { return tool == "self.reboot" }
 	tests := []struct {
 		query string
-		out   string // the term that keeps the device out; "" for a match
+		out   string // the term that excludes the device; "" for a match
 	}{
 		{"", ""},
 		{"board:bread-compact-wifi tag:lab presence:online hold", ""},

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// A Reason says why something is so: a code, and what belongs to it. It holds
-// no text; text is made where it is shown, from the message catalogue. The zero
-// Reason means that there is no reason.
+// A Reason is a code with parameters that explains something. It contains no text; the
+// message catalogue makes the text where it is shown. The zero Reason means that there is
+// none.
 type Reason struct {
 	Code   string `json:"code"` // stable, snake_case: "download_stalled"
 	Params Params `json:"params,omitempty"`
 }
 
-// Params are the parameters of a code, by name. A value is a string, an int64,
-// or a [Reason] that explains further. The end of a name says what a value is:
+// Params are the parameters of a code, by name. A value is a string, an int64, or a [Reason]
+// that explains further. The end of a name gives the value's type:
 //
 //	_ms     a duration, in milliseconds
 //	_bytes  a size, in bytes
@@ -27,18 +27,18 @@ type Reason struct {
 //	_time   the same; pages write those of one day on the clock alone
 //	_hex    an address, an identifier or a byte: texts write it in hexadecimal
 //
-// The parameter "case" is a second code: it chooses one of several texts of the
-// first. Foreign text is cleaned and bounded before it becomes a parameter.
+// The parameter "case" is a second code that selects one of several texts of the first.
+// Foreign text is cleaned and bounded before it becomes a parameter.
 type Params map[string]any
 
-// Case is the second code, "" without one.
+// Case returns the second code, "" if there is none.
 func (p Params) Case() string {
 	c, _ := p["case"].(string)
 	return c
 }
 
-// Because makes a reason. params alternates names and values. What follows a
-// dot in the code is its case.
+// Because returns a reason. params alternates names and values. The part of the code after a
+// dot is its case.
 func Because(code string, params ...any) Reason {
 	r := Reason{Code: code}
 	if code, which, ok := strings.Cut(code, "."); ok {
@@ -85,7 +85,7 @@ func (r Reason) With(name string, value any) Reason {
 	return r
 }
 
-// String writes the reason for logs: its code, and its parameters by name.
+// String returns the code and the parameters by name, for logs.
 func (r Reason) String() string {
 	var b strings.Builder
 	b.WriteString(r.Code)
@@ -125,7 +125,7 @@ func (r Reason) Equal(other Reason) bool {
 		(len(r.Params) == 0 || reflect.DeepEqual(r.Params, other.Params))
 }
 
-// UnmarshalJSON reads whole numbers as int64 and objects as reasons.
+// UnmarshalJSON decodes whole numbers to int64 and objects to reasons.
 func (p *Params) UnmarshalJSON(text []byte) error {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil || raw == nil {

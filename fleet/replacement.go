@@ -8,34 +8,33 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Replacement is what happens when one unit takes over from another.
+// A Replacement is the plan for one unit to take over from another.
 type Replacement struct {
 	Old, New Device
-	Lets     bool           // New waits, and is let in along the way
-	Moves    []ReplacedFact // what New gets from Old
-	// Leaves are the campaigns in which Old waits: they go on without it.
+	Lets     bool           // New waits and is enrolled by the replacement
+	Moves    []ReplacedFact // facts that New gets from Old
+	// Leaves are the campaigns in which Old waits. They continue without it.
 	Leaves []CampaignPart
-	// Differs says that the boards are not the same: firmware and tools may not be.
+	// Differs reports that the boards differ; firmware and tools may differ too.
 	Differs bool
 }
 
 // A CampaignPart is a device's part in an open campaign.
 type CampaignPart struct {
 	Campaign uuid.UUID
-	Name     string // of the campaign
-	Active   bool   // the device works on it; otherwise it waits
+	Name     string // name of the campaign
+	Active   bool   // the device is being upgraded; otherwise it waits
 }
 
-// A ReplacedFact is one thing that the new unit gets. Field is "name", "tags",
-// "notes", "time_zone", "transport" or "hold".
+// A ReplacedFact is one fact that the new unit gets. Field is "name", "tags", "notes",
+// "time_zone", "transport" or "hold".
 type ReplacedFact struct {
 	Field    string
-	From, To any // of the field's type; To is what the new unit has now
+	From, To any // of the field's type; To is the new unit's current value
 	Loses    bool
 }
 
-// PlanReplacement checks whether successor can take over from old, and says
-// what would happen.
+// PlanReplacement checks whether successor can take over from old, and returns the plan.
 func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) (Replacement, error) {
 	if old == successor {
 		return Replacement{}, Refuse(ErrInvalid, "invalid_successor.itself")
@@ -84,16 +83,16 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	add("tags", r.Old.Tags, r.New.Tags, len(r.Old.Tags) > 0, len(r.New.Tags) > 0)
 	add("notes", r.Old.Notes, r.New.Notes, r.Old.Notes != "", r.New.Notes != "")
 	add("time_zone", r.Old.TimeZone, r.New.TimeZone, r.Old.TimeZone != "", r.New.TimeZone != "")
-	choice, had := r.Old.TransportChoice, r.New.TransportChoice // how each is to connect; MQTT unless one was chosen
+	choice, had := r.Old.TransportChoice, r.New.TransportChoice // chosen transports; the default is MQTT
 	add("transport", choice, had, choice != had, had != choice && had != TransportMQTT)
 	now := s.now()
 	add("hold", r.Old.Hold, r.New.Hold, r.Old.Hold.Active(now), r.New.Hold.Active(now))
 	return r, nil
 }
 
-// Replace retires old and gives its name, tags, notes, time zone, transport and
-// hold to its successor. A successor that waits is let in first; code is the one that
-// it was seen to show, "" accepts whichever asks.
+// Replace retires old and gives its name, tags, notes, time zone, transport and hold to its
+// successor. It first enrols a successor that waits; code is the enrolment code that the
+// operator saw on it, and "" accepts any.
 func (s *Devices) Replace(ctx context.Context, by Principal, old, successor DeviceID, code string) (Device, error) {
 	for _, id := range []DeviceID{old, successor} {
 		if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "replace_device"); err != nil {
@@ -109,7 +108,7 @@ func (s *Devices) Replace(ctx context.Context, by Principal, old, successor Devi
 	}
 	if r.Lets {
 		if err := s.approve(ctx, by, successor, code); err != nil {
-			return Device{}, fmt.Errorf("letting in the successor: %w", err)
+			return Device{}, fmt.Errorf("enrolling the successor: %w", err)
 		}
 	}
 	d, err := s.changed(ctx, successor, "", s.store.ReplaceDevice(ctx, by, old, successor, s.now()))
@@ -124,12 +123,12 @@ func (s *Devices) Replace(ctx context.Context, by Principal, old, successor Devi
 	return d, nil
 }
 
-// ErrReplaced says that a device was replaced already.
+// ErrReplaced returns the error for a device that was already replaced.
 func ErrReplaced(id, by DeviceID) *Error {
 	return Refuse(ErrConflict, "already_replaced", "replaced", id, "device", by)
 }
 
-// ErrSuccessorTaken says that a device has taken over from another.
+// ErrSuccessorTaken returns the error for a device that already took over from another one.
 func ErrSuccessorTaken(id, before DeviceID) *Error {
 	return Refuse(ErrConflict, "successor_taken", "successor", id, "device", before)
 }

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// A Scope narrows a principal: the devices on which it has its role, and the
-// tools that it may call there.
+// A Scope narrows a principal to the devices on which it has its role and to the tools that
+// it may call there.
 type Scope struct {
-	Filter Query // see [ParseScope]; the empty one covers every device
-	// Rest is the role on devices that Filter does not cover, and in what concerns
-	// no single device. "": such devices do not exist for the principal.
+	Filter Query // see [ParseScope]; an empty filter covers every device
+	// Rest is the role on devices outside Filter and in matters of no single device. "" means
+	// that such devices do not exist for the principal.
 	Rest  Role
-	Tools []string // patterns of tools that it may call; a trailing * is any ending; none: all tools
-	// NoTools: it may call no tool at all, as a language model whose token names none.
+	Tools []string // patterns of tools that it may call; a trailing * matches any ending; none means all
+	// NoTools means that it may call no tool, like a language model whose token names none.
 	NoTools bool
 }
 
-// scopeFields are what a scope may ask of a device: what the device cannot
-// change from one moment to the next, and the database need not be asked for.
+// scopeFields are the fields that a scope may use: those that a device cannot change from one
+// moment to the next and that need no database query.
 var scopeFields = []string{"", "id", "name", "board", "chip", "tag"}
 
-// ParseScope reads the filter of a scope: a query over id, name, board, chip and
-// tag. Unlike in a list, retired devices are covered too: their records stay.
+// ParseScope parses the filter of a scope: a query over id, name, board, chip and tag. Unlike
+// a list's query, it also covers retired devices, because their records remain.
 func ParseScope(text string) (Query, error) {
 	q, err := ParseQuery(text)
 	if err != nil {
@@ -40,10 +40,10 @@ func ParseScope(text string) (Query, error) {
 	return q, nil
 }
 
-// MaxScopeTools bounds the patterns of tools of a scope.
+// MaxScopeTools is the maximum number of tool patterns in a scope.
 const MaxScopeTools = 50
 
-// NewScope makes a scope of its texts; nil if they narrow nothing.
+// NewScope returns a scope from its texts; nil if they narrow nothing.
 func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 	q, err := ParseScope(filter)
 	if err != nil {
@@ -66,17 +66,17 @@ func NewScope(filter string, rest Role, tools []string) (*Scope, error) {
 	return &Scope{Filter: q, Rest: rest, Tools: tools}, nil
 }
 
-// claimedFields are what a device says of itself. Board and chip are pinned when it is
-// let in, and are its word until then.
+// claimedFields are the fields that devices report about themselves. Board and chip are
+// pinned when the device is enrolled; before that they are only claims.
 var claimedFields = []string{"board", "chip", "version", "elf", "slot", "tool", "transport", "safe_mode", "core_dump"}
 
-// Claims returns the fields of the query that rest on what devices say of themselves,
-// each once: a device that lies chooses whether it fits.
+// Claims returns the query's fields that depend on the devices' own reports, without
+// duplicates. A lying device controls whether such a query matches it.
 func (q Query) Claims() (fields []string) {
 	for _, t := range q.Terms {
 		field := t.Field
 		if field == "" {
-			field = "board" // a word may be found there
+			field = "board" // a search word also searches the board
 		}
 		if slices.Contains(claimedFields, field) && !slices.Contains(fields, field) {
 			fields = append(fields, field)
@@ -85,8 +85,8 @@ func (q Query) Claims() (fields []string) {
 	return fields
 }
 
-// NewTokenScope makes the scope of a token. A language model's that names no tools
-// may call none: "*" is all. A program's that names none may call all.
+// NewTokenScope returns the scope of a token. A language model whose token names no tools may
+// call none, and "*" means all. A program whose token names none may call all.
 func NewTokenScope(kind PrincipalKind, filter string, tools []string) (*Scope, error) {
 	s, err := NewScope(filter, "", tools)
 	if err == nil && kind.IsModel() && len(tools) == 0 {
@@ -96,26 +96,25 @@ func NewTokenScope(kind PrincipalKind, filter string, tools []string) (*Scope, e
 	return s, err
 }
 
-// AllTools reports whether the scope names no tool in particular.
+// AllTools reports whether the scope allows every tool.
 func (s *Scope) AllTools() bool {
 	return s == nil || !s.NoTools && (len(s.Tools) == 0 || slices.Contains(s.Tools, "*"))
 }
 
-// Covers reports whether the device, in service or retired, meets every term of
-// the query. The query is one of [ParseScope].
+// Covers reports whether the device, in service or retired, matches every term of the query,
+// which must come from [ParseScope].
 func (q Query) Covers(d Device) bool {
 	_, ok := q.match(&d, nil, time.Time{})
 	return ok
 }
 
-// AllowsTool reports whether the scope lets a principal call the tool. A nil
-// scope allows all.
+// AllowsTool reports whether the scope allows the tool. A nil scope allows every tool.
 func (s *Scope) AllowsTool(tool string) bool {
 	return s == nil || !s.NoTools && (len(s.Tools) == 0 || MatchTool(s.Tools, tool))
 }
 
-// MatchTool reports whether one of the patterns names the tool. A trailing *
-// matches any ending; case counts, as it does for devices.
+// MatchTool reports whether one of the patterns matches the tool. A trailing * matches any
+// ending. Case matters, as it does for devices.
 func MatchTool(patterns []string, tool string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		prefix, open := strings.CutSuffix(p, "*")
@@ -123,21 +122,20 @@ func MatchTool(patterns []string, tool string) bool {
 	})
 }
 
-// SeesTool reports whether the tool exists for the principal: one that it may
-// never call does not.
+// SeesTool reports whether the tool exists for the principal. A tool that it may never call
+// does not.
 func (p Principal) SeesTool(t Tool) bool {
 	return !(p.Kind.IsModel() && t.UserOnly()) && p.Scope.AllowsTool(t.Name)
 }
 
-// A ToolScope narrows what stores read of calls, their results and their pictures
-// to those of the tools that a language model may call. Tools for people only are
-// never among them.
+// A ToolScope narrows reads of calls, results and pictures to those of the tools that a
+// language model may call. It never includes tools for people only.
 type ToolScope struct {
 	Patterns []string // nil: all tools; empty: none
 }
 
-// toolScope is nil if the principal reads of all tools: people and programs do,
-// also where they may not call them.
+// toolScope returns nil if the principal may read about all tools. People and programs may,
+// even about tools that they may not call.
 func (p Principal) toolScope() *ToolScope {
 	if !p.Kind.IsModel() {
 		return nil
@@ -148,7 +146,7 @@ func (p Principal) toolScope() *ToolScope {
 	return &ToolScope{Patterns: append([]string{}, p.Scope.Tools...)}
 }
 
-// ToolScopeOf returns what reads with this context are narrowed to, nil for all
+// ToolScopeOf returns the tools to which reads with this context are narrowed, nil for all
 // tools.
 func ToolScopeOf(ctx context.Context) *ToolScope {
 	t, _ := ctx.Value(toolScopeKey{}).(*ToolScope)
@@ -160,10 +158,10 @@ type (
 	toolScopeKey struct{}
 )
 
-// WithScope returns a context in which stores find only what the principal may
-// see: the rows of devices that its scope hides are left out, as if they did not
-// exist, and so are, for a language model, calls of tools that it may never call,
-// with all that came of them. Each door calls it once it knows who asks.
+// WithScope returns a context in which stores find only what the principal may see. Reads
+// omit the rows of devices that its scope hides. For a language model they also omit calls of
+// tools that it may never call, with all their results. Each door calls it after it has
+// authenticated the caller.
 func WithScope(ctx context.Context, p Principal) context.Context {
 	if t := p.toolScope(); t != nil {
 		ctx = context.WithValue(ctx, toolScopeKey{}, t)
@@ -174,8 +172,8 @@ func WithScope(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
 }
 
-// WithinFilter returns a context in which stores find what lies wholly within the
-// principal's filter, also if it sees the rest.
+// WithinFilter returns a context in which stores find only what lies wholly within the
+// principal's filter, even if the principal sees the rest.
 func WithinFilter(ctx context.Context, p Principal) context.Context {
 	if p.Scope == nil || p.Scope.Filter.Empty() {
 		return ctx
@@ -183,8 +181,8 @@ func WithinFilter(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, scopeKey{}, &p.Scope.Filter)
 }
 
-// MayOnDevice is [Principal.MayOn] for a device that has yet to be found. Where
-// the scope does not matter, the act itself finds out whether it exists.
+// MayOnDevice is [Principal.MayOn] for a device that must first be found. If the scope does
+// not matter, it skips the lookup; the act itself reports a missing device.
 func (p Principal) MayOnDevice(ctx context.Context, find func(context.Context, DeviceID) (Device, error), id DeviceID,
 	need Role, act string) error {
 	if p.Scope == nil {
@@ -197,10 +195,9 @@ func (p Principal) MayOnDevice(ctx context.Context, find func(context.Context, D
 	return p.MayOn(d, need, act)
 }
 
-// RoleOnAll is the principal's role on a collection of devices, such as the
-// audience of a campaign: on each of them it has that role or a higher one. find
-// reads the collection; where the context is narrowed to a filter, it finds only
-// what lies wholly within that.
+// RoleOnAll returns the role that the principal has at least on each device of a collection,
+// such as the audience of a campaign. find reads the collection. If the context is narrowed
+// to a filter, find succeeds only if the collection lies wholly within it.
 func (p Principal) RoleOnAll(ctx context.Context, find func(context.Context) error) (Role, error) {
 	if p.Scope == nil || p.Scope.Filter.Empty() {
 		return p.Role, nil
@@ -217,8 +214,8 @@ func (p Principal) RoleOnAll(ctx context.Context, find func(context.Context) err
 	return p.Scope.Rest, nil
 }
 
-// MayOnAll returns nil if the principal may do to each device of a collection
-// what needs role need; see [Principal.RoleOnAll].
+// MayOnAll returns nil if the principal may do an act that needs role need on each device of
+// a collection; see [Principal.RoleOnAll].
 func (p Principal) MayOnAll(ctx context.Context, find func(context.Context) error, need Role, act string) error {
 	if p.Scope == nil {
 		return p.May(need, act)
@@ -230,8 +227,8 @@ func (p Principal) MayOnAll(ctx context.Context, find func(context.Context) erro
 	return p.mayAs(role, need, act)
 }
 
-// WithoutScope returns a context for reads on behalf of fleetd itself, such as
-// those that fill a cache which all principals share.
+// WithoutScope returns a context for reads on behalf of fleetd itself, such as those that
+// fill a cache shared by all principals.
 func WithoutScope(ctx context.Context) context.Context {
 	if ToolScopeOf(ctx) != nil {
 		ctx = context.WithValue(ctx, toolScopeKey{}, (*ToolScope)(nil))
@@ -242,8 +239,8 @@ func WithoutScope(ctx context.Context) context.Context {
 	return context.WithValue(ctx, scopeKey{}, (*Query)(nil))
 }
 
-// ScopeOf returns the filter that reads with this context are narrowed to, and
-// whether there is one. Stores add it to what they read of devices.
+// ScopeOf returns the filter to which reads with this context are narrowed, and whether there
+// is one. Stores add it to their queries about devices.
 func ScopeOf(ctx context.Context) (Query, bool) {
 	q, _ := ctx.Value(scopeKey{}).(*Query)
 	if q == nil {

@@ -17,7 +17,7 @@ func scope(t *testing.T, filter string, rest fleet.Role, tools ...string) *fleet
 	return s
 }
 
-// A scope narrows a role to some devices, and says what it is elsewhere.
+// A scope limits a role to some devices and sets the role on the others.
 func TestRoleInAScope(t *testing.T) {
 	lab := fleet.Device{ID: "a085e3112233", Tags: []string{"lab"}}
 	hall := fleet.Device{ID: "a085e3445566", Board: "bread-compact-wifi"}

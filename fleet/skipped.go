@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// SkippedSample is how many devices a group of a preview names.
+// SkippedSample is the number of devices that a preview lists per group.
 const SkippedSample = 5
 
-// SkippedDevices groups devices left out for the same reason.
+// SkippedDevices is a group of devices skipped for the same reason.
 type SkippedDevices struct {
 	Reason string // a code such as "device_held"
 	Count  int
 	Sample []DeviceID
 }
 
-// A SkippedTally groups devices by the reason for which they are left out. The
-// zero value is empty.
+// A SkippedTally groups skipped devices by reason. The zero value is empty.
 type SkippedTally struct{ groups map[string]*SkippedDevices }
 
-// Add counts a device that is left out.
+// Add counts a skipped device.
 func (s *SkippedTally) Add(reason string, id DeviceID) {
 	group := s.groups[reason]
 	if group == nil {

@@ -8,25 +8,23 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A target is what the gate must know of a device to judge a call.
+// A Target is the data about a device that the gate needs to judge a call.
 type Target struct {
 	Device    Device
 	Inventory *Inventory // shared by equal devices; nil before the first listing
-	Offers    ToolSet    // of this device alone: what inventory holds
+	Offers    ToolSet    // answers from Inventory, for this device only
 	readAt    time.Time
 }
 
-// targetTTL bounds how long a change made behind fleetd's back goes unnoticed;
-// changes made through it are forgotten here at once.
+// targetTTL is how long a change that bypasses fleetd can go unnoticed. Changes made through
+// fleetd drop the cached device at once.
 const targetTTL = 15 * time.Second
 
-// maxTargetInventories bounds the inventories kept. A fleet has one per
-// firmware build; a hostile device offers another at every connection, of up
-// to a megabyte.
+// maxTargetInventories is the maximum number of cached inventories. A fleet has one per
+// firmware build; a hostile device offers another at every connection, of up to a megabyte.
 const maxTargetInventories = 256
 
-// Targets keeps what calls need to know of devices in memory, so that a call
-// costs no read.
+// Targets caches the data about devices that calls need, so that a call needs no read.
 type Targets struct {
 	devices     DeviceStore
 	inventories InventoryStore
@@ -42,14 +40,14 @@ func NewTargets(devices DeviceStore, inventories InventoryStore) *Targets {
 		targets: make(map[DeviceID]*Target), inventoryOf: bounded.New[string, *Inventory](maxTargetInventories)}
 }
 
-// Forget drops what is known of a device, after it changed.
+// Forget drops a changed device from the cache.
 func (t *Targets) Forget(id DeviceID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.targets, id)
 }
 
-// Get returns what is known of the device, and reads it again if that is older than
+// Get returns the device from the cache, or reads it again if the entry is older than
 // [targetTTL].
 func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*Target, error) {
 	t.mu.RLock()
@@ -66,16 +64,15 @@ func (t *Targets) Get(ctx context.Context, id DeviceID, now time.Time) (*Target,
 	return t.add(ctx, d, now)
 }
 
-// Latest returns the device as it was last read, however long ago; nil if it is
-// not in memory.
+// Latest returns the device as last read, however long ago; nil if it is not in memory.
 func (t *Targets) Latest(id DeviceID) *Target {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.targets[id]
 }
 
-// Device returns the device as calls are judged: as it was some seconds ago, if
-// something else than fleetd changed it since.
+// Device returns the device that calls are judged by. It may be some seconds old if something
+// other than fleetd changed the device.
 func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {
 	known, err := t.Get(ctx, id, time.Now().UTC())
 	if err != nil {
@@ -84,18 +81,18 @@ func (t *Targets) Device(ctx context.Context, id DeviceID) (Device, error) {
 	return known.Device, nil
 }
 
-// MayOn returns nil if the principal may do to the device what needs role need;
-// see [Principal.MayOnDevice].
+// MayOn returns nil if the principal may do an act on the device that needs role need; see
+// [Principal.MayOnDevice].
 func (t *Targets) MayOn(ctx context.Context, by Principal, id DeviceID, need Role, act string) error {
 	return by.MayOnDevice(ctx, t.Device, id, need, act)
 }
 
-// loadTTL leaves what Load returns enough time to be used by the calls for which
-// it was loaded, so that these do not read device by device.
+// loadTTL is the age after which Load reads a device again. It leaves the calls of a fan-out
+// enough time to use the loaded devices, so that they do not read them one by one.
 const loadTTL = targetTTL / 3
 
-// Load returns many devices at once, for a fan-out: those that are unknown, or
-// were read a while ago, are read.
+// Load returns many devices at once, for a fan-out. It reads those that are not cached or
+// older than loadTTL.
 func (t *Targets) Load(ctx context.Context, ids []DeviceID, now time.Time) (map[DeviceID]*Target, error) {
 	loaded := make(map[DeviceID]*Target, len(ids))
 	var unknown []DeviceID
@@ -152,18 +149,18 @@ func (t *Targets) inventory(ctx context.Context, id string) (*Inventory, error) 
 	return inv, nil
 }
 
-// Run forgets devices as events report their changes, until ctx ends.
+// Run drops devices from the cache when events report their changes, until ctx ends.
 func (t *Targets) Run(ctx context.Context, events *Events) error {
 	for ctx.Err() == nil {
 		sub := events.Subscribe(1024, nil, EventDevice, EventInventory)
-		t.forgetAll() // what changed before the subscription
+		t.forgetAll() // devices may have changed before the subscription
 		t.follow(ctx, sub)
 		sub.Close()
 	}
 	return nil
 }
 
-// follow returns when ctx ends or the subscription was lost to a burst.
+// follow drops changed devices until ctx ends or a burst of events ends the subscription.
 func (t *Targets) follow(ctx context.Context, sub *Subscription) {
 	for {
 		select {

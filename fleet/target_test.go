@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fickle is one device that has offered other tools whenever it is looked at.
+// fickle is one device whose tools differ at every read.
 type fickle struct {
 	DeviceStore
 	InventoryStore

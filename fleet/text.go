@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// CleanText makes foreign text fit to store and show: valid UTF-8, no control
-// or direction-changing characters, at most limit bytes.
+// CleanText makes foreign text fit to store and show: valid UTF-8, no control or
+// direction-changing characters, at most limit bytes.
 func CleanText(s string, limit int) string {
 	if isPlain(s) && len(s) <= limit {
 		return s
@@ -37,8 +37,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// CleanLine trims a single line of text and holds it to what every page and
-// table can show: limit counts characters, as forms and the API promise it.
+// CleanLine trims a single line of text and checks that every page and table can show it.
+// limit counts characters, as forms and the API document it.
 func CleanLine(field, s string, limit int) (string, error) {
 	s = strings.TrimSpace(s)
 	if len(s) > limit && utf8.RuneCountInString(s) > limit || !utf8.ValidString(s) ||

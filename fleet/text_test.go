@@ -7,7 +7,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A form promises so many characters, and a character of Chinese has three bytes.
+// Forms limit text in characters, and a Chinese character has three bytes.
 func TestLinesAreBoundedInCharacters(t *testing.T) {
 	for _, s := range []string{strings.Repeat("x", 120), strings.Repeat("厅", 120), strings.Repeat("🤖", 120)} {
 		if got, err := fleet.CleanLine("name", s, 120); err != nil || got != s {

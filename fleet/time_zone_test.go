@@ -3,7 +3,7 @@ package fleet
 import (
 	"errors"
 	"testing"
-	_ "time/tzdata" // the machine may have none
+	_ "time/tzdata" // the machine may lack time zones
 )
 
 func TestDeviceZone(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A TimelineKind is a subject of a device's time line.
+// A TimelineKind is the kind of an entry in a device's time line.
 type TimelineKind string
 
 // Kinds of entries.
@@ -14,12 +14,12 @@ const (
 	TimelinePresence      TimelineKind = "presence"
 	TimelineCall          TimelineKind = "call"
 	TimelineEdit          TimelineKind = "edit"          // name, tags, notes or time zone
-	TimelineHold          TimelineKind = "hold"          // put on it, or released
+	TimelineHold          TimelineKind = "hold"          // a hold began or ended
 	TimelineDeployment    TimelineKind = "deployment"    // its part in a campaign
-	TimelineFirmware      TimelineKind = "firmware"      // it runs another build than before
-	TimelineCrash         TimelineKind = "crash"         // core dumps, and restarts with their reason
-	TimelineInventory     TimelineKind = "inventory"     // it offers other tools than before
-	TimelineConfiguration TimelineKind = "configuration" // it runs with another one than before
+	TimelineFirmware      TimelineKind = "firmware"      // its build changed
+	TimelineCrash         TimelineKind = "crash"         // core dumps, and restarts with their reasons
+	TimelineInventory     TimelineKind = "inventory"     // its tools changed
+	TimelineConfiguration TimelineKind = "configuration" // its configuration changed
 	TimelineConversation  TimelineKind = "conversation"
 	TimelinePicture       TimelineKind = "picture"
 	TimelineAudit         TimelineKind = "audit" // other audit entries about the device
@@ -30,12 +30,12 @@ var TimelineKinds = []TimelineKind{TimelinePresence, TimelineCall, TimelineEdit,
 	TimelineFirmware, TimelineCrash, TimelineInventory, TimelineConfiguration, TimelineConversation, TimelinePicture,
 	TimelineAudit}
 
-// Codes of entries whose code is no state, presence, or action of the audit:
-// those of firmware, crash, inventory, configuration, conversation and picture.
+// Codes of entries about firmware, crashes, inventories, configuration, conversations and
+// pictures. The codes of other entries are states, presences, or actions of the audit.
 const (
 	TimelineFirstFirmware   = "firmware_first"   // version, slot
 	TimelineFirmwareChanged = "firmware_changed" // version, slot, before
-	TimelineRestarted       = "restarted"        // reset_reason, boots; crashes in a row. Or proof: an [EvidenceKind]
+	TimelineRestarted       = "restarted"        // reset_reason, boots, crashes (in a row); or proof, an [EvidenceKind]
 	TimelineCoreDump        = "core_dump"        // summary, version, reset_reason
 	TimelineFirstTools      = "tools_first"      // tools, inventory
 	TimelineToolsChanged    = "tools_changed"    // tools, inventory, before
@@ -45,27 +45,27 @@ const (
 	TimelineCamera          = "picture_camera"   // call, question
 )
 
-// A TimelineEntry is one thing that happened to a device, or that was done to
-// it. It holds codes and parameters; text is made where it is shown.
+// A TimelineEntry is one event in the life of a device. It contains codes and parameters;
+// text is made where it is shown.
 type TimelineEntry struct {
 	At   time.Time
 	Kind TimelineKind
 	// Ref is the id of the record behind the entry: a call, deployment, core dump,
 	// snapshot, conversation or audit entry. May be "".
 	Ref string
-	// Code says what happened. Of presence it is the new presence, of a call or
-	// deployment its state now, of an audit entry its action.
+	// Code is the new presence for presence, the current state for a call or deployment, the
+	// action for an audit entry, and otherwise one of the codes above.
 	Code   string
 	Params Params
-	Actor  *Principal // who did it, by kind and name; nil if no one acted
+	Actor  *Principal // principal, by kind and name; nil if no principal acted
 	Key    string     // orders entries, and distinguishes them
 }
 
 // A TimelineFilter narrows a time line.
 type TimelineFilter struct {
 	Device DeviceID
-	Kinds  []TimelineKind // none: all
-	Before time.Time      // what happened before; zero is now
+	Kinds  []TimelineKind // none means all
+	Before time.Time      // only entries before this time; zero means now
 	Limit  int
 	Cursor string
 }
@@ -76,8 +76,8 @@ type TimelineStore interface {
 	Timeline(ctx context.Context, f TimelineFilter) (Page[TimelineEntry], error)
 }
 
-// Timeline lists what happened to a device, newest first: [ErrNotFound] for one
-// that does not exist.
+// Timeline lists a device's entries, newest first. It returns [ErrNotFound] if the device
+// does not exist.
 func (s *Devices) Timeline(ctx context.Context, f TimelineFilter) (Page[TimelineEntry], error) {
 	for _, k := range f.Kinds {
 		if !slices.Contains(TimelineKinds, k) {
@@ -85,7 +85,7 @@ func (s *Devices) Timeline(ctx context.Context, f TimelineFilter) (Page[Timeline
 				At("kinds")
 		}
 	}
-	if _, err := s.Device(ctx, f.Device); err != nil { // brings presence up to the moment
+	if _, err := s.Device(ctx, f.Device); err != nil { // stores the current presence
 		return Page[TimelineEntry]{}, err
 	}
 	return s.timeline.Timeline(ctx, f)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Audience says for whom the device meant a tool.
+// Audience is the audience for which the device meant a tool.
 type Audience string
 
 const (
@@ -15,8 +15,8 @@ const (
 	AudienceUser  Audience = "user"  // people and programs they run; never a language model
 )
 
-// A Tool is a function that a device offers, as tools/list names it. Name and
-// description are foreign text, cleaned and bounded where they entered.
+// A Tool is a function that a device offers, as listed by tools/list. Name and description
+// are foreign text, cleaned and bounded on entry.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
@@ -24,8 +24,8 @@ type Tool struct {
 	Audience    Audience        `json:"audience"`
 }
 
-// An Inventory is the list of tools of a device. It is stored once by its
-// content and shared by all devices that offer the same tools.
+// An Inventory is the list of a device's tools. It is stored once by its content and shared
+// by all devices with the same tools.
 type Inventory struct {
 	ID        string // SHA-256 of the tools in canonical JSON, hex
 	Tools     []Tool
@@ -45,7 +45,7 @@ func (inv *Inventory) Tool(name string) (Tool, bool) {
 	return Tool{}, false
 }
 
-// An InventoryRecord says that a device offered an inventory from when to when.
+// An InventoryRecord is the time during which a device offered an inventory.
 type InventoryRecord struct {
 	InventoryID string
 	Version     string // firmware version at the first listing
@@ -56,26 +56,26 @@ type InventoryRecord struct {
 	LastSeen    time.Time
 }
 
-// A ToolListing is what one complete tools/list of a device brought.
+// A ToolListing is the result of one complete tools/list of a device.
 type ToolListing struct {
 	Device        DeviceID
 	Inventory     Inventory
 	ServerName    string // initialize: serverInfo.name
 	ServerVersion string
-	ELFSHA256     string // build it was taken from, as known from the boot poll
+	ELFSHA256     string // build of the device, from the boot poll
 	Version       string
 	Partial       bool
 	At            time.Time
 }
 
-// An InventoryDiff says what changed between two inventories.
+// An InventoryDiff is the difference between two inventories.
 type InventoryDiff struct {
 	From, To       string
 	Added, Removed []Tool
 	Changed        []ToolChange
 }
 
-// A ToolChange is a tool that both inventories have, differently.
+// A ToolChange is a tool that differs between two inventories.
 type ToolChange struct {
 	Before, After Tool
 }
@@ -105,7 +105,7 @@ func SameTool(a, b Tool) bool {
 	return a.Description == b.Description && a.Audience == b.Audience && sameJSON(a.InputSchema, b.InputSchema)
 }
 
-// sameJSON compares values, not spellings: the store may reorder keys.
+// sameJSON compares values, not spellings, because the store may reorder keys.
 func sameJSON(a, b json.RawMessage) bool {
 	return slices.Equal(canonicalJSON(a), canonicalJSON(b))
 }
@@ -115,39 +115,39 @@ func canonicalJSON(raw json.RawMessage) []byte {
 	if json.Unmarshal(raw, &v) != nil {
 		return raw
 	}
-	out, _ := json.Marshal(v) // what was unmarshalled marshals, with sorted keys
+	out, _ := json.Marshal(v) // cannot fail for unmarshalled values; sorts keys
 	return out
 }
 
-// InventoryStore keeps inventories by content, and which device had which when.
+// InventoryStore stores inventories by content, and when each device had which one.
 type InventoryStore interface {
-	// SaveListing stores the inventory if it is new, notes it for the device
-	// and makes it the device's current one.
+	// SaveListing stores the inventory if it is new, records it for the device, and makes it
+	// the device's current one.
 	SaveListing(ctx context.Context, l ToolListing) error
 	Inventory(ctx context.Context, id string) (*Inventory, error)
 	DeviceInventories(ctx context.Context, id DeviceID) ([]InventoryRecord, error) // newest first
-	// InventoriesInUse counts the devices that match a query by what they offer.
+	// InventoriesInUse counts the devices that match a query by inventory.
 	InventoriesInUse(ctx context.Context, q Query) ([]InventoryUse, error)
-	// InventoryChanges counts the devices whose inventory changed and whose firmware did not.
+	// InventoryChanges counts the devices whose inventory changed although their firmware did
+	// not.
 	InventoryChanges(ctx context.Context) ([]InventoryChange, error)
 }
 
-// An InventoryUse counts the devices in service of one board that offer one
-// inventory.
+// An InventoryUse counts the devices in service of one board with one inventory.
 type InventoryUse struct {
 	InventoryID string
 	Board       string
 	Devices     int
 }
 
-// An InventoryChange counts the devices that listed another inventory before, with
-// the same firmware: their tools should be the same.
+// An InventoryChange counts the devices that listed another inventory with the same firmware
+// before. Their tools should be the same.
 type InventoryChange struct {
 	Before, After string // ids; After is the current one
 	Devices       int
 }
 
-// ResultText is the first text of a CallToolResult, "" if it has none.
+// ResultText returns the first text of a CallToolResult, "" if it has none.
 func ResultText(result json.RawMessage) string {
 	var r struct {
 		Content []struct{ Type, Text string }

@@ -8,8 +8,8 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A ToolDigest is the SHA-256 of the JSON {"description":...,"input_schema":...} of
-// a tool, with sorted keys and without spaces. A schema that is no JSON is a string in it.
+// A ToolDigest is the SHA-256 of a tool's JSON {"description":...,"input_schema":...}, with
+// sorted keys and without spaces. A schema that is not valid JSON is a string in it.
 type ToolDigest [sha256.Size]byte
 
 // Digest returns the digest of the tool as its device lists it.
@@ -21,16 +21,17 @@ func (t Tool) Digest() ToolDigest {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(map[string]any{"description": t.Description, "input_schema": schema}) // what was unmarshalled marshals
+	_ = e.Encode(map[string]any{"description": t.Description, "input_schema": schema}) // cannot fail
 	return sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
 type inventoryTool struct{ inventory, tool string }
 
-// maxToolDigests bounds the digests kept; hostile devices have many inventories.
+// maxToolDigests is the maximum number of cached digests; hostile devices have many
+// inventories.
 const maxToolDigests = 10_000
 
-// ToolDigests keeps the digests of tools by their inventory.
+// ToolDigests caches the digests of tools by inventory.
 type ToolDigests struct {
 	known *bounded.Cache[inventoryTool, ToolDigest]
 }
@@ -40,7 +41,7 @@ func NewToolDigests() *ToolDigests {
 	return &ToolDigests{bounded.New[inventoryTool, ToolDigest](maxToolDigests)}
 }
 
-// Of returns the digest of the tool of an inventory.
+// Of returns the digest of an inventory's tool.
 func (c *ToolDigests) Of(inventory string, tool Tool) ToolDigest {
 	key := inventoryTool{inventory, tool.Name}
 	digest, known := c.known.Get(key)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// JobState is where a job of a device stands.
+// JobState is the state of a device's job.
 type JobState string
 
 const (
@@ -21,13 +21,13 @@ const (
 // Final reports whether the state is an outcome.
 func (s JobState) Final() bool { return s == JobDone || s == JobFailed }
 
-// UpgradeJobName names the job of an attempt at a campaign's upgrade, as the
-// device reports on it: at most 48 bytes, as much as the included firmware keeps.
+// UpgradeJobName returns the name of an upgrade attempt's job, which the device uses in its
+// reports. It has at most 48 bytes, the limit of the included firmware.
 func UpgradeJobName(deployment uuid.UUID, attempt int) string {
 	return deployment.String() + "." + strconv.Itoa(attempt)
 }
 
-// ParseUpgradeJob reads what [UpgradeJobName] wrote; false for any other name.
+// ParseUpgradeJob parses a name from [UpgradeJobName]; it returns false for any other name.
 func ParseUpgradeJob(job string) (deployment uuid.UUID, attempt int, ok bool) {
 	id, number, _ := strings.Cut(job, ".")
 	deployment, err := uuid.Parse(id)
@@ -45,8 +45,8 @@ func ParseUpgradeJob(job string) (deployment uuid.UUID, attempt int, ok bool) {
 type FirmwareOffer struct {
 	Version string
 	URL     string // one-time link of the attempt
-	Force   bool   // install although the version is not newer
-	// For the included firmware; stock firmware does not look at them.
+	Force   bool   // install even if the version is not newer
+	// For the included firmware; stock firmware ignores them.
 	SHA256    string // of the bytes, hex
 	Size      int64  // bytes
 	Job       string // as [UpgradeJobName] names it
@@ -56,6 +56,6 @@ type FirmwareOffer struct {
 
 var comparableVersion = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9}){0,5}$`)
 
-// ComparableVersion reports whether a stock device survives comparing the
-// version: it parses each part as a number, and throws on one that is not.
+// ComparableVersion reports whether a stock device can compare the version without crashing:
+// it parses each part as a number and throws on any other part.
 func ComparableVersion(version string) bool { return comparableVersion.MatchString(version) }

@@ -9,10 +9,10 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// DeviceZone as the zone of a [Window] means each device's own.
+// DeviceZone as the zone of a [Window] means each device's own zone.
 const DeviceZone = "device"
 
-// A Window is a recurring time: in which devices may be dispatched, or a rule applies.
+// A Window is a recurring period in which devices may be dispatched or a rule applies.
 type Window struct {
 	Cron     string        `json:"cron"`        // five fields; when it opens: "0 2 * * *"
 	Duration time.Duration `json:"duration_ns"` // how long it stays open
@@ -26,9 +26,8 @@ const (
 	MaxWindow   = 7 * 24 * time.Hour
 )
 
-// CheckTimes brings the time table and the zone of a window into the form in
-// which they are stored, and refuses what names no time. field is where the
-// window was given. The duration is up to the caller.
+// CheckTimes normalises the schedule and the zone of a window for storage, and refuses
+// invalid ones. field names the window in errors. The caller checks the duration.
 func (w *Window) CheckTimes(field string) error {
 	w.Cron = strings.Join(strings.Fields(w.Cron), " ")
 	if len(w.Cron) > maxCronText || len(strings.Fields(w.Cron)) != 5 {
@@ -47,13 +46,12 @@ func (w *Window) CheckTimes(field string) error {
 	return nil
 }
 
-// WindowHorizon is how far ahead a window is looked for: one that opens once a
-// year is found.
+// WindowHorizon is how far ahead the search for a window goes. It is long enough for a window
+// that opens once a year.
 const WindowHorizon = 400 * 24 * time.Hour
 
-// WindowOpen reports whether a dispatch at the given time falls into a window,
-// and whether what takes as long as need is over before the window ends. zone
-// is the device's, for windows in [DeviceZone]. No windows are always open.
+// WindowOpen reports whether the given time falls into a window that stays open for at least
+// need. zone is the device's zone, for windows in [DeviceZone]. An empty list is always open.
 func WindowOpen(ws []Window, zone *time.Location, now time.Time, need time.Duration) bool {
 	if len(ws) == 0 {
 		return true
@@ -66,9 +64,8 @@ func WindowOpen(ws []Window, zone *time.Location, now time.Time, need time.Durat
 	return false
 }
 
-// NextWindow returns the next time at which [WindowOpen] holds: now, or when a
-// window opens. It returns false if no window is long enough or none opens
-// within 400 days.
+// NextWindow returns the next time at which [WindowOpen] is true: now, or when a window
+// opens. It returns false if no window is long enough or none opens within 400 days.
 func NextWindow(ws []Window, zone *time.Location, now time.Time, need time.Duration) (time.Time, bool) {
 	if WindowOpen(ws, zone, now, need) {
 		return now, true
@@ -86,7 +83,7 @@ func NextWindow(ws []Window, zone *time.Location, now time.Time, need time.Durat
 	return next, found
 }
 
-// open looks for an opening that lies so that now and now+need are inside.
+// open reports whether an opening of the window contains both now and now+need.
 func (w Window) open(zone *time.Location, now time.Time, need time.Duration) bool {
 	if need > w.Duration {
 		return false
@@ -101,17 +98,17 @@ var (
 	loadedZones sync.Map // name -> *time.Location
 )
 
-// widestShift is more than clocks are ever set forward or back by.
+// widestShift is more than any change of clocks.
 const widestShift = 3 * time.Hour
 
-// parseCron reads the five fields of a window. The schedule is one of wall
-// clocks: it is only ever asked in UTC.
+// parseCron parses the five fields of a window. The schedule is in wall clock time, so
+// callers always evaluate it in UTC.
 func parseCron(text string) (cron.Schedule, error) {
 	if s, ok := parsedCrons.Load(text); ok {
 		return s.(cron.Schedule), nil
 	}
 	if strings.Contains(text, "=") { // "TZ=Europe/Berlin 0 2 * * *"
-		return nil, fmt.Errorf("the time zone has a field of its own")
+		return nil, fmt.Errorf("the time zone belongs in its own field, not in the cron text")
 	}
 	s, err := cronParser.Parse("TZ=UTC " + text)
 	if err != nil {
@@ -121,8 +118,8 @@ func parseCron(text string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// loadZone is [time.LoadLocation] for the names that a window may have; it
-// keeps what it read from disk.
+// loadZone is [time.LoadLocation] for the zone names that a window may have; it caches what
+// it read from disk.
 func loadZone(name string) (*time.Location, error) {
 	if z, ok := loadedZones.Load(name); ok {
 		return z.(*time.Location), nil
@@ -154,9 +151,9 @@ func (w Window) zone(device *time.Location) *time.Location {
 
 // firstOpening returns the first opening at or after from.
 //
-// The schedule names wall clock times. One that is skipped when clocks go
-// forward opens the window at that moment, so that no night is left out; one
-// that comes twice when they go back opens it the first time only.
+// The schedule gives wall clock times. A time that is skipped when clocks go forward opens
+// the window at that moment, so that no night is left out. A time that occurs twice when
+// clocks go back opens it only the first time.
 func (w Window) firstOpening(device *time.Location, from time.Time) (time.Time, bool) {
 	schedule, err := parseCron(w.Cron)
 	if err != nil {
@@ -174,12 +171,12 @@ func (w Window) firstOpening(device *time.Location, from time.Time) (time.Time, 
 	}
 }
 
-// asWall returns what the clock shows at t, as if it were UTC.
+// asWall returns the wall clock time at t, as if it were UTC.
 func asWall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// fromWall returns when clocks in the zone show, or first pass, the given time.
+// fromWall returns the moment when clocks in the zone show, or first pass, the given time.
 func fromWall(wall time.Time, zone *time.Location) time.Time {
 	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
 	start, end := t.ZoneBounds()
@@ -199,8 +196,8 @@ func fromWall(wall time.Time, zone *time.Location) time.Time {
 	return t
 }
 
-// Phase reports whether the window is open at the given time, for windows whose
-// zone is a name, and the times from and until which that stays so at least.
+// Phase reports whether the window is open at the given time, for windows with a named zone,
+// and the range of times for which that certainly stays so.
 func (w Window) Phase(now time.Time) (open bool, from, until time.Time) {
 	at, ok := w.firstOpening(nil, now.Add(-w.Duration))
 	switch {
