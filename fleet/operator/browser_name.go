@@ -2,8 +2,8 @@ package operator
 
 import "strings"
 
-// Products that a User-Agent names, the more special first: nearly all of them
-// also call themselves Chrome or Safari.
+// Products that a User-Agent names, the more specific first: nearly all of them also claim to
+// be Chrome or Safari.
 var (
 	browserNames = [][2]string{{"Edg/", "Edge"}, {"EdgA/", "Edge"}, {"OPR/", "Opera"}, {"MicroMessenger/", "WeChat"},
 		{"SamsungBrowser/", "Samsung Internet"}, {"Firefox/", "Firefox"}, {"FxiOS/", "Firefox"}, {"CriOS/", "Chrome"},
@@ -12,8 +12,8 @@ var (
 		{"CrOS", "ChromeOS"}, {"Mac OS X", "macOS"}, {"Linux", "Linux"}}
 )
 
-// BrowserName is a short name for a User-Agent, such as "Firefox · Linux"; "" if
-// it names nothing that is known.
+// BrowserName returns a short name for a User-Agent, such as "Firefox · Linux"; "" if it
+// recognises nothing.
 func BrowserName(agent string) string {
 	name := func(of [][2]string) string {
 		for _, n := range of {

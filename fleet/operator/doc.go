@@ -1,6 +1,7 @@
-// Package operator keeps the people and programs that may act: operators with passwords,
-// tokens, and the sign-ins of browsers. It says who a secret belongs to, and what an
-// operator or token may do; it does not judge acts.
+// Package operator manages the people and programs that may act: operators with passwords,
+// API tokens, and the logins of browsers. It authenticates them and returns their rights; it
+// does not judge acts.
 //
-// Its lock guards the tokens that were used a few seconds ago. It starts no goroutines.
+// Its lock guards the cache of tokens that were used in the last few seconds. It starts no
+// goroutines.
 package operator

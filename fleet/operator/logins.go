@@ -12,57 +12,58 @@ import (
 	"fleetd/fleet"
 )
 
-// A Login is a browser in which an operator is signed in.
+// A Login is an operator's session in one browser.
 type Login struct {
 	ID        uuid.UUID
 	Operator  uuid.UUID
 	CreatedAt time.Time
-	SeenAt    time.Time // of its latest request, to within a minute
+	SeenAt    time.Time // time of its latest request, to within a minute
 	ExpiresAt time.Time
 	Address   string // of its latest request
-	Agent     string // User-Agent, as the browser put it
+	Agent     string // User-Agent as the browser sent it
 
-	ConfirmedAt time.Time // the password was entered, at the sign-in or since
-	Browser     uuid.UUID // see [KnownBrowser]; [uuid.Nil] for none
+	ConfirmedAt time.Time // latest time at which the password was entered
+	Browser     uuid.UUID // id of its [KnownBrowser]; [uuid.Nil] if none
 }
 
-// A KnownBrowser is one in which an operator was signed in. It outlives sign-ins,
-// and ends with the password, with the operator, and with a session that is ended.
+// A KnownBrowser is a browser in which an operator has signed in. It outlives logins. It ends
+// when the password changes, when the operator is disabled, and when one of its sessions is
+// ended.
 type KnownBrowser struct {
 	ID        uuid.UUID
 	Operator  uuid.UUID
-	Hash      []byte // SHA-256 of the secret that the browser has
+	Hash      []byte // SHA-256 of the browser's secret
 	ExpiresAt time.Time
 }
 
 // BrowserLifetime is how long a browser stays known after a sign-in.
 const BrowserLifetime = 180 * 24 * time.Hour
 
-// ConfirmedFor is how long an entered password is good for acts that ask for it.
+// ConfirmedFor is how long an entered password is valid for acts that require a recent one.
 const ConfirmedFor = 10 * time.Minute
 
-// LoginStore keeps logins.
+// LoginStore stores logins.
 type LoginStore interface {
-	// AddLogin also notes the operator's latest sign-in, and its browser with the new
-	// hash.
+	// AddLogin stores the login, the time of the operator's latest sign-in, and the browser
+	// with the new hash.
 	AddLogin(ctx context.Context, l Login, b KnownBrowser) error
-	// KnownBrowser finds a browser by its hash, or fails with ErrNotFound.
+	// KnownBrowser finds a browser by its hash, or returns ErrNotFound.
 	KnownBrowser(ctx context.Context, hash []byte, now time.Time) (KnownBrowser, error)
 	ConfirmLogin(ctx context.Context, id uuid.UUID, at time.Time) error
 	Login(ctx context.Context, id uuid.UUID, now time.Time) (Login, error) // ErrNotFound if it has ended
-	// Logins lists those of an operator that have not ended, the latest used first.
+	// Logins lists the active logins of an operator, most recently used first.
 	Logins(ctx context.Context, operator uuid.UUID, now time.Time) ([]Login, error)
 	TouchLogin(ctx context.Context, id uuid.UUID, at time.Time, address string) error
-	DeleteLogin(ctx context.Context, id uuid.UUID) error // without an audit entry: the operator left
+	DeleteLogin(ctx context.Context, id uuid.UUID) error // writes no audit entry: the operator signed out
 	EndLogin(ctx context.Context, by fleet.Principal, operator, id uuid.UUID) error
-	// EndLogins ends all but one, and reports how many.
+	// EndLogins ends all but one and returns how many it ended.
 	EndLogins(ctx context.Context, by fleet.Principal, operator, except uuid.UUID) (int, error)
 }
 
-// Bounds of logins.
+// Limits of logins.
 const (
-	maxAgent   = 300         // bytes of a User-Agent that are kept
-	touchEvery = time.Minute // at most, what is known of a login is written
+	maxAgent   = 300         // stored bytes of a User-Agent
+	touchEvery = time.Minute // minimum time between two writes of one login
 )
 
 // KnownBrowser returns the browser with this secret, or [fleet.ErrNotFound].
@@ -74,14 +75,13 @@ func (s *Service) KnownBrowser(ctx context.Context, secret string) (KnownBrowser
 	return s.store.KnownBrowser(ctx, hash[:], s.now())
 }
 
-// A SignedIn is what a sign-in gives a browser.
+// A SignedIn describes the browser of a sign-in.
 type SignedIn struct {
 	Address, Agent string
-	Browser        string // the secret that the browser had, if any
+	Browser        string // the browser's previous secret, if any
 }
 
-// OpenLogin notes that an operator signed in. It also returns the secret that the
-// browser is known by from now on.
+// OpenLogin records a sign-in of an operator. It also returns the browser's new secret.
 func (s *Service) OpenLogin(ctx context.Context, o Operator, lifetime time.Duration, in SignedIn) (Login, string,
 	error) {
 	known, err := s.KnownBrowser(ctx, in.Browser)
@@ -101,11 +101,11 @@ func (s *Service) OpenLogin(ctx context.Context, o Operator, lifetime time.Durat
 	return l, secret, s.store.AddLogin(ctx, l, b)
 }
 
-// EndIdle ends logins that had no request for so long; 0 ends none. Call it before
-// the service is used.
+// EndIdle makes logins end after they had no request for the given time; 0 disables it. Call
+// it before the service is used.
 func (s *Service) EndIdle(after time.Duration) { s.idle = after }
 
-// EndOf is when the login ends if it has no further request.
+// EndOf returns when the login ends if it has no further request.
 func (s *Service) EndOf(l Login) time.Time {
 	if idle := l.SeenAt.Add(s.idle); s.idle > 0 && idle.Before(l.ExpiresAt) {
 		return idle
@@ -126,16 +126,15 @@ func (s *Service) LoggedIn(ctx context.Context, id uuid.UUID) (Login, Operator, 
 	return l, o, err
 }
 
-// Confirmed reports whether the password was entered in this login a short while
-// ago.
+// Confirmed reports whether the password was entered in this login within [ConfirmedFor].
 func (s *Service) Confirmed(l Login) bool { return s.now().Sub(l.ConfirmedAt) < ConfirmedFor }
 
-// ConfirmLogin notes that the operator entered the password again.
+// ConfirmLogin records that the operator entered the password again.
 func (s *Service) ConfirmLogin(ctx context.Context, id uuid.UUID) error {
 	return s.store.ConfirmLogin(ctx, id, s.now())
 }
 
-// Seen notes a request of a login.
+// Seen records a request of a login.
 func (s *Service) Seen(ctx context.Context, l Login, address string) error {
 	now, address := s.now(), fleet.CleanText(address, 80)
 	if now.Sub(l.SeenAt) < touchEvery && l.Address == address {
@@ -144,13 +143,13 @@ func (s *Service) Seen(ctx context.Context, l Login, address string) error {
 	return s.store.TouchLogin(ctx, l.ID, now, address)
 }
 
-// CloseLogin notes that the operator signed out.
+// CloseLogin signs the operator out.
 func (s *Service) CloseLogin(ctx context.Context, id uuid.UUID) error {
 	return s.store.DeleteLogin(ctx, id)
 }
 
-// mayEnd returns nil if the principal may see the operator's logins and end them:
-// an admin anyone's, an operator their own.
+// mayEnd returns nil if the principal may see and end the operator's logins: an admin may for
+// everyone, an operator for themselves.
 func mayEnd(by fleet.Principal, operator uuid.UUID) error {
 	if by.Kind == fleet.KindOperator && by.ID == operator.String() {
 		return nil
@@ -158,7 +157,7 @@ func mayEnd(by fleet.Principal, operator uuid.UUID) error {
 	return mayManage(by, "end_sessions")
 }
 
-// Logins lists where the operator is signed in, the latest used first.
+// Logins lists the operator's active logins, most recently used first.
 func (s *Service) Logins(ctx context.Context, by fleet.Principal, operator uuid.UUID) ([]Login, error) {
 	if err := mayEnd(by, operator); err != nil {
 		return nil, err
@@ -167,7 +166,7 @@ func (s *Service) Logins(ctx context.Context, by fleet.Principal, operator uuid.
 	return slices.DeleteFunc(list, func(l Login) bool { return !s.now().Before(s.EndOf(l)) }), err
 }
 
-// EndLogin signs the operator out of one browser, from its next request on.
+// EndLogin signs the operator out of one browser from its next request on.
 func (s *Service) EndLogin(ctx context.Context, by fleet.Principal, operator, id uuid.UUID) error {
 	if err := mayEnd(by, operator); err != nil {
 		return err
@@ -179,7 +178,7 @@ func (s *Service) EndLogin(ctx context.Context, by fleet.Principal, operator, id
 	return nil
 }
 
-// EndLogins signs the operator out of all browsers but one; [uuid.Nil] excepts none.
+// EndLogins signs the operator out of all browsers except one; [uuid.Nil] means no exception.
 func (s *Service) EndLogins(ctx context.Context, by fleet.Principal, operator, except uuid.UUID) (int, error) {
 	if err := mayEnd(by, operator); err != nil {
 		return 0, err

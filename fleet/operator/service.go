@@ -23,10 +23,10 @@ import (
 	"fleetd/fleet/internal/password"
 )
 
-// tokenPrefix marks an API token, for people and for secret scanners.
+// tokenPrefix marks an API token for people and secret scanners.
 const tokenPrefix = "flt_"
 
-// MinPassword is the least number of bytes of an operator's password.
+// MinPassword is the minimum length of an operator's password in bytes.
 const MinPassword = 10
 
 // An Operator is a person who may act.
@@ -34,29 +34,29 @@ type Operator struct {
 	ID           uuid.UUID
 	Name         string
 	Role         fleet.Role
-	Scope        *fleet.Scope // nil: the role holds everywhere
+	Scope        *fleet.Scope // nil: the role applies everywhere
 	PasswordHash string       // argon2id
-	Locale       string       // "en" or "zh-CN"; "" follows the browser
+	Locale       string       // "en" or "zh-CN"; "" uses the browser's language
 	CreatedAt    time.Time
 	DisabledAt   *time.Time
-	SignedInAt   *time.Time // the latest sign-in; nil before the first
-	SignedInFrom string     // its address
+	SignedInAt   *time.Time // latest sign-in; nil before the first
+	SignedInFrom string     // address of the latest sign-in
 }
 
-// Principal returns the operator as a subject of calls and audit entries.
+// Principal returns the operator as the principal of calls and audit entries.
 func (o Operator) Principal() fleet.Principal {
 	return fleet.Principal{Kind: fleet.KindOperator, ID: o.ID.String(), Name: o.Name, Role: o.Role, Scope: o.Scope}
 }
 
-// A Token lets a program or a language model act. Only the SHA-256 of the
-// secret is kept.
+// A Token is the right of a program or a language model to act. Only the SHA-256 of its
+// secret is stored.
 type Token struct {
 	ID         uuid.UUID
 	Name       string
 	Kind       fleet.PrincipalKind // KindProgram or KindModel
 	Role       fleet.Role
-	Scope      *fleet.Scope // nil: the role holds everywhere, for all tools; see [fleet.NewTokenScope]
-	PerMinute  int          // most requests a minute; 0: no limit
+	Scope      *fleet.Scope // nil: the role applies everywhere, for all tools; see [fleet.NewTokenScope]
+	PerMinute  int          // maximum requests per minute; 0 for no limit
 	Hash       []byte       // SHA-256 of the whole secret "flt_..."
 	Hint       string       // last four characters, to distinguish tokens
 	CreatedBy  string
@@ -66,24 +66,24 @@ type Token struct {
 	RevokedAt  *time.Time
 }
 
-// Principal returns the token as a subject of calls and audit entries.
+// Principal returns the token as the principal of calls and audit entries.
 func (t Token) Principal() fleet.Principal {
 	return fleet.Principal{Kind: t.Kind, ID: t.ID.String(), Name: t.Name, Role: t.Role, Scope: t.Scope}
 }
 
-// OperatorStore keeps operators and API tokens.
+// Store stores operators and API tokens.
 type Store interface {
 	LoginStore
 	CreateOperator(ctx context.Context, by fleet.Principal,
-		o Operator) error // ErrConflict if the name is taken (any case)
+		o Operator) error // ErrConflict if the name exists (in any case)
 	Operators(ctx context.Context) ([]Operator, error)
 	Operator(ctx context.Context, id uuid.UUID) (Operator, error)
 	OperatorByName(ctx context.Context, name string) (Operator, error) // any case
-	// SetOperatorPassword ends the operator's logins.
+	// SetOperatorPassword also ends the operator's logins.
 	SetOperatorPassword(ctx context.Context, by fleet.Principal, id uuid.UUID, hash string) error
-	// SetOperatorDisabled and SetOperatorAccess refuse (last_admin) what would leave
-	// no operator who is an admin of the whole fleet and not locked out. Who is
-	// disabled has no login any more.
+	// SetOperatorDisabled and SetOperatorAccess refuse (last_admin) a change that would leave
+	// no enabled operator who is an admin of the whole fleet. Disabling an operator ends
+	// their logins.
 	SetOperatorDisabled(ctx context.Context, by fleet.Principal, id uuid.UUID, at *time.Time) error
 	SetOperatorAccess(ctx context.Context, by fleet.Principal, id uuid.UUID, role fleet.Role, scope *fleet.Scope) error
 	SetOperatorLocale(ctx context.Context, id uuid.UUID, locale string) error
@@ -96,7 +96,7 @@ type Store interface {
 
 var operatorName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@ -]{0,62}$`)
 
-// Operators manages people and API tokens, and authenticates both.
+// Service manages operators and API tokens, and authenticates both.
 type Service struct {
 	store   Store
 	now     func() time.Time
@@ -104,32 +104,32 @@ type Service struct {
 	changes atomic.Int64  // see [Service.Changes]
 
 	mu      sync.RWMutex
-	tokens  map[[32]byte]*seenToken // recently used, so that a request costs no read
-	epoch   int                     // revocations until now: what was read before the latest is not kept
-	hashing chan struct{}           // argon2id takes 19 MiB a turn
+	tokens  map[[32]byte]*seenToken // cache of recently used tokens, which saves a read per request
+	epoch   int                     // number of revocations; a token read before the latest is not cached
+	hashing chan struct{}           // limits concurrent hashing: argon2id needs 19 MiB each time
 }
 
-// A seenToken is what a request needs of a token.
+// A seenToken is a cached token with the data that a request needs.
 type seenToken struct {
 	id      uuid.UUID
 	actor   fleet.Principal
-	pace    *rate.Limiter // nil: no limit
+	pace    *rate.Limiter // nil for no limit
 	expires *time.Time
 	revoked bool
 	readAt  time.Time
 }
 
-// tokenTTL bounds how long a token revoked by another process still works.
+// tokenTTL is how long a token that another process revoked can still work.
 const tokenTTL = 5 * time.Second
 
-// NewOperators returns the service.
+// New returns the service.
 func New(store Store) *Service {
 	return &Service{store: store, now: func() time.Time { return time.Now().UTC() },
 		tokens: make(map[[32]byte]*seenToken), hashing: make(chan struct{}, 2)}
 }
 
-// HashPassword returns the argon2id hash of a password, or an error that says
-// why it is not good enough for the operator of that name.
+// HashPassword returns the argon2id hash of a password, or an error that explains why it is
+// too weak for the operator with that name.
 func HashPassword(name, secret string) (string, error) {
 	if len(secret) < MinPassword || len(secret) > 1000 {
 		return "", fleet.Refuse(fleet.ErrInvalid, "weak_password", "least", MinPassword).At("password")
@@ -140,15 +140,15 @@ func HashPassword(name, secret string) (string, error) {
 	return hashPassword(secret)
 }
 
-// hashCost is what each comparison of a password costs.
+// hashCost is the cost of each password comparison.
 var hashCost = argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32}
 
 func hashPassword(password string) (string, error) {
 	return argon2id.CreateHash(password, &hashCost)
 }
 
-// noHash is compared when the name is unknown or disabled, so that timing reveals nothing.
-// SignIn refuses whatever the comparison says.
+// noHash is compared if the name is unknown or disabled, so timing reveals nothing. SignIn
+// then refuses whatever the result of the comparison.
 var noHash = fmt.Sprintf("$argon2id$v=19$m=%d,t=%d,p=%d$%s$%s", hashCost.Memory, hashCost.Iterations,
 	hashCost.Parallelism, noBytes(hashCost.SaltLength), noBytes(hashCost.KeyLength))
 
@@ -179,18 +179,18 @@ func (s *Service) SignIn(ctx context.Context, name, password string) (Operator, 
 	return o, nil
 }
 
-// An OperatorRequest asks for an operator.
+// A Request is a request for a new operator.
 type Request struct {
 	Name     string
 	Password string
 	Access
 }
 
-// Access is what an operator may do, and where.
+// Access is what an operator may do, and on which devices.
 type Access struct {
 	Role  fleet.Role
-	Scope string     // devices on which the role holds, see [fleet.ParseScope]; "" for all
-	Rest  fleet.Role // role on all others; "": they do not exist for the operator
+	Scope string     // devices to which the role applies, see [fleet.ParseScope]; "" for all
+	Rest  fleet.Role // role on all other devices; "" if they do not exist for the operator
 }
 
 // scope checks the access and returns its scope.
@@ -206,9 +206,9 @@ func (a Access) scope() (*fleet.Scope, error) {
 	return fleet.NewScope(a.Scope, a.Rest, nil)
 }
 
-// mayManage returns nil if the principal may make principals and change what
-// they may do. Who is held to some tools, or is a language model, could
-// otherwise make one that is not.
+// mayManage returns nil if the principal may create principals and change their rights. A
+// principal that is restricted to some tools, or is a language model, may not, since it could
+// create one that is not.
 func mayManage(p fleet.Principal, act string) error {
 	if err := p.May(fleet.RoleAdmin, act); err != nil {
 		return err
@@ -241,8 +241,8 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, r Request) (Op
 	return o, s.store.CreateOperator(ctx, by, o)
 }
 
-// SetAccess changes what an operator may do, from their next request on.
-// Operators cannot change their own.
+// SetAccess changes an operator's rights from their next request on. Operators cannot change
+// their own rights.
 func (s *Service) SetAccess(ctx context.Context, by fleet.Principal, id uuid.UUID, a Access) error {
 	if err := mayManage(by, "change_access"); err != nil {
 		return err
@@ -261,16 +261,16 @@ func (s *Service) SetAccess(ctx context.Context, by fleet.Principal, id uuid.UUI
 	return nil
 }
 
-// Changes counts the changes of what operators and tokens may do, made by this
-// process. What keeps a principal reads it again when the number moved.
+// Changes returns the number of changes that this process has made to the rights of operators
+// and tokens. Code that caches a principal reads it again if the number has changed.
 func (s *Service) Changes() int64 { return s.changes.Load() }
 
-// ErrLastAdmin says that the fleet would be left without an admin.
+// ErrLastAdmin returns the error for a change that would leave the fleet without an admin.
 func ErrLastAdmin(name string) *fleet.Error {
 	return fleet.Refuse(fleet.ErrConflict, "last_admin", "name", name)
 }
 
-// SetPassword changes a password: an admin anyone's, an operator their own.
+// SetPassword changes a password. An admin may change anyone's, an operator only their own.
 func (s *Service) SetPassword(ctx context.Context, by fleet.Principal, id uuid.UUID, password string) error {
 	if by.ID != id.String() {
 		if err := mayManage(by, "change_password"); err != nil {
@@ -292,8 +292,8 @@ func (s *Service) SetPassword(ctx context.Context, by fleet.Principal, id uuid.U
 	return nil
 }
 
-// SetDisabled locks an operator out, or lets them in again. Operators cannot
-// lock themselves out.
+// SetDisabled disables an operator or enables them again. Operators cannot disable
+// themselves.
 func (s *Service) SetDisabled(ctx context.Context, by fleet.Principal, id uuid.UUID, disabled bool) error {
 	if err := mayManage(by, "disable_operator"); err != nil {
 		return err
@@ -313,7 +313,7 @@ func (s *Service) SetDisabled(ctx context.Context, by fleet.Principal, id uuid.U
 	return nil
 }
 
-// SetLocale keeps the language that operators choose for themselves.
+// SetLocale stores the language that an operator has chosen.
 func (s *Service) SetLocale(ctx context.Context, by fleet.Principal, id uuid.UUID, locale string) error {
 	if by.ID != id.String() {
 		return fleet.Refuse(fleet.ErrForbidden, "forbidden.locale", "actor", by.Name)
@@ -326,33 +326,33 @@ func (s *Service) Operator(ctx context.Context, id uuid.UUID) (Operator, error) 
 	return s.store.Operator(ctx, id)
 }
 
-// ByName returns the operator with the name, in any case, or [fleet.ErrNotFound].
+// ByName returns the operator with the name in any case, or [fleet.ErrNotFound].
 func (s *Service) ByName(ctx context.Context, name string) (Operator, error) {
 	return s.store.OperatorByName(ctx, name)
 }
 
-// Operators returns all operators, also those that are disabled.
+// Operators returns all operators, including disabled ones.
 func (s *Service) Operators(ctx context.Context) ([]Operator, error) { return s.store.Operators(ctx) }
 
-// Tokens returns all API tokens, also those that have ended, without secrets.
+// Tokens returns all API tokens, including expired and revoked ones, without secrets.
 func (s *Service) Tokens(ctx context.Context) ([]Token, error) { return s.store.Tokens(ctx) }
 
-// A TokenRequest asks for an API token.
+// A TokenRequest is a request for a new API token.
 type TokenRequest struct {
 	Name      string
 	Kind      fleet.PrincipalKind // KindProgram (default) or KindModel
 	Role      fleet.Role
-	Scope     string     // devices, see [fleet.ParseScope]; "" for all. All others do not exist for the token
-	Tools     []string   // patterns of tools that it may call; "*" is all. None: a program all, a model none
-	PerMinute int        // most requests a minute; 0: no limit
-	ExpiresAt *time.Time // nil: never
+	Scope     string     // devices that exist for the token, see [fleet.ParseScope]; "" for all
+	Tools     []string   // patterns of tools that it may call, "*" for all; nil: all for a program, none for a model
+	PerMinute int        // maximum requests per minute; 0 for no limit
+	ExpiresAt *time.Time // nil for no expiry
 }
 
-// MaxTokenPerMinute is the highest limit of requests that a token can have.
+// MaxTokenPerMinute is the highest rate limit that a token can have.
 const MaxTokenPerMinute = 100_000
 
-// NewToken makes an API token and returns its secret, which is shown this once
-// and kept nowhere.
+// NewToken creates an API token and returns its secret, which is shown only once and never
+// stored.
 func (s *Service) NewToken(ctx context.Context, by fleet.Principal, r TokenRequest) (Token, string, error) {
 	if err := mayManage(by, "make_token"); err != nil {
 		return Token{}, "", err
@@ -389,7 +389,7 @@ func (r TokenRequest) token() (Token, error) {
 		ExpiresAt: r.ExpiresAt}, nil
 }
 
-// randomSecret returns 32 random bytes in URL-safe text.
+// randomSecret returns 32 random bytes as URL-safe text.
 func randomSecret() string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails
@@ -398,8 +398,8 @@ func randomSecret() string {
 
 var errToken = fleet.Refuse(fleet.ErrForbidden, "invalid_token")
 
-// Authenticate returns the principal behind an API token. It counts as one
-// request: one too many for the token's rate is [fleet.ErrTooMany].
+// Authenticate returns the principal of an API token. It counts as one request and returns
+// [fleet.ErrTooMany] if the request exceeds the token's limit.
 func (s *Service) Authenticate(ctx context.Context, secret string) (fleet.Principal, error) {
 	if !strings.HasPrefix(secret, tokenPrefix) || len(secret) > 200 {
 		return fleet.Principal{}, errToken
@@ -431,8 +431,8 @@ func (s *Service) token(ctx context.Context, hash [32]byte, now time.Time) (*see
 	return s.readToken(ctx, hash, now, epoch)
 }
 
-// readToken reads a token and keeps it, unless one was revoked since epoch: it
-// may have been this one.
+// readToken reads a token and caches it, unless a token was revoked since epoch: it may have
+// been this one.
 func (s *Service) readToken(ctx context.Context, hash [32]byte, now time.Time, epoch int) (*seenToken, error) {
 	t, err := s.store.TokenByHash(ctx, hash[:])
 	if err != nil {
@@ -453,7 +453,7 @@ func (s *Service) readToken(ctx context.Context, hash [32]byte, now time.Time, e
 	}
 	if s.epoch == epoch {
 		if len(s.tokens) > 1000 {
-			// One that is short of requests stays: it must not get new ones here.
+			// Keep tokens with a used-up limit: dropping them would reset it.
 			maps.DeleteFunc(s.tokens, func(_ [32]byte, t *seenToken) bool {
 				return t.pace == nil || t.pace.TokensAt(now) >= float64(t.pace.Burst())
 			})
@@ -463,7 +463,7 @@ func (s *Service) readToken(ctx context.Context, hash [32]byte, now time.Time, e
 	return seen, nil
 }
 
-// Revoke ends a token at once.
+// Revoke revokes a token at once.
 func (s *Service) Revoke(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	if err := by.May(fleet.RoleAdmin, "revoke_token"); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// oneToken is a store with one token, which is read as it was when reading began.
+// oneToken is a store with one token. A read returns the token as it was when the read began.
 type oneToken struct {
 	operator.Store
 	token   operator.Token
@@ -39,7 +39,7 @@ func (s *oneToken) RevokeToken(_ context.Context, _ fleet.Principal, _ uuid.UUID
 	return nil
 }
 
-// A token ends at once when it is revoked, also if a request is just reading it.
+// A revoked token ends at once, even if a request is reading it.
 func TestRevokedTokenIsNotKept(t *testing.T) {
 	admin := fleet.Principal{Name: "ann", Role: fleet.RoleAdmin}
 	store := &oneToken{token: operator.Token{ID: uuid.Max, Name: "script", Role: fleet.RoleViewer}}
@@ -66,7 +66,7 @@ func TestRevokedTokenIsNotKept(t *testing.T) {
 	store.token.RevokedAt = nil
 	operators = operator.New(store)
 	store.reading = revoke
-	_ = authenticate() // began before, and may be let in
+	_ = authenticate() // began before the revocation, so it may succeed
 	if err := authenticate(); !errors.Is(err, fleet.ErrForbidden) {
 		t.Errorf("a token that was revoked while it was read: %v", err)
 	}
@@ -88,7 +88,7 @@ func TestExpiredTokenEnds(t *testing.T) {
 	})
 }
 
-// manyTokens is a store of tokens by their hash.
+// manyTokens is a store of tokens by hash.
 type manyTokens struct {
 	operator.Store
 	tokens map[[32]byte]*operator.Token
@@ -112,8 +112,8 @@ func (s *manyTokens) RevokeToken(_ context.Context, _ fleet.Principal, id uuid.U
 	return nil
 }
 
-// A token that used up its requests gets no new ones because another is revoked,
-// or because many others are used.
+// The used-up limit of a token is not reset because another token is revoked, or because many
+// others are in use.
 func TestRevokingClearsNoOtherLimiter(t *testing.T) {
 	store := &manyTokens{tokens: make(map[[32]byte]*operator.Token)}
 	add := func(secret string, perMinute int) uuid.UUID {

@@ -23,8 +23,8 @@ func (s signIns) OperatorByName(_ context.Context, name string) (operator.Operat
 	return operator.Operator{}, fleet.ErrNotFound
 }
 
-// A name that is not there, a disabled one and a wrong password are refused alike, and
-// each costs a comparison.
+// An unknown name, a disabled operator and a wrong password get the same refusal, and each
+// costs a comparison.
 func TestSignInRefusesAlike(t *testing.T) {
 	const secret = "correct horse battery"
 	hash, err := operator.HashPassword("ann", secret)
@@ -45,7 +45,7 @@ func TestSignInRefusesAlike(t *testing.T) {
 		if !errors.Is(err, fleet.ErrForbidden) || err.Error() != wrong.Error() {
 			t.Errorf("%s: %v, want %v", name, err, wrong)
 		}
-		if took := time.Since(begun); took < time.Millisecond { // a comparison takes some 20
+		if took := time.Since(begun); took < time.Millisecond { // a comparison takes about 20 ms
 			t.Errorf("%s is refused in %v", name, took)
 		}
 	}
