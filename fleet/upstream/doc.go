@@ -1,6 +1,5 @@
-// Package upstream keeps the voice servers that devices talk to: which device uses which,
-// with which secret, and how the servers are doing. It opens no connection; package
-// broker/voice does.
+// Package upstream manages the voice servers that devices talk to: the devices that use each
+// server, its secret, and its health. It opens no connection; package broker/voice does.
 //
-// [Service.Run] reads the table again on one goroutine; readers see one version of it.
+// [Service.Run] reloads the table on one goroutine; readers see one version of it.
 package upstream

@@ -20,35 +20,35 @@ const (
 	upstreamDownFailures = 3
 )
 
-// An UpstreamKind is how a voice server is found.
+// A Kind is how fleetd finds a voice server.
 type Kind string
 
 const (
 	WebSocket Kind = "websocket" // at a fixed address
-	OTA       Kind = "ota"       // its OTA address answers each device's boot poll with one
+	OTA       Kind = "ota"       // at the address that its OTA address returns for each device
 	None      Kind = "none"      // these devices have no voice
 )
 
-// UpstreamKinds lists every kind.
+// Kinds lists every kind.
 var Kinds = []Kind{WebSocket, OTA, None}
 
-// An UpstreamAuth is how fleetd proves to a voice server that it may connect.
+// An Auth is how fleetd authenticates to a voice server.
 type Auth string
 
 const (
 	AuthNone   Auth = "none"
-	AuthSecret Auth = "secret" // tokens for each device are made with it
-	AuthToken  Auth = "token"  // it is the token, of all devices
+	AuthSecret Auth = "secret" // the secret signs a token for each device
+	AuthToken  Auth = "token"  // the secret is the token for all devices
 )
 
-// UpstreamAuths lists every way.
+// Auths lists every way to authenticate.
 var Auths = []Auth{AuthNone, AuthSecret, AuthToken}
 
-// FixedUpstreamID is the id of the voice server that the command line names.
+// FixedID is the id of the voice server given on the command line.
 var FixedID = uuid.MustParse("00000000-0000-7000-8000-0000000000f1")
 
-// An Upstream is a voice server, or the choice of none, for the devices of a
-// query. Of several that fit a device the first one counts.
+// A Server is a voice server, or the choice of none, for the devices of a query. If several
+// match a device, the first is used.
 type Server struct {
 	ID        uuid.UUID
 	Position  int // from 0
@@ -57,10 +57,10 @@ type Server struct {
 	URL       string // without credentials; "" for none
 	Auth      Auth
 	Secret    []byte // sealed; nil without one
-	Devices   string // query; "": any device
+	Devices   string // query; "" for every device
 	Tools     bool   // its language model may list and call the tools of devices
 	Enabled   bool
-	Fixed     bool   // of the command line: the last one, and not to be changed here
+	Fixed     bool   // given on the command line: always last, and cannot be changed here
 	UpdatedBy string // "" if fixed
 	CreatedAt time.Time
 	UpdatedAt time.Time
@@ -81,7 +81,7 @@ func (u *Server) clean() (err error) {
 	case None:
 		u.URL, u.Auth, u.Tools = "", AuthNone, false
 	case OTA:
-		u.Auth = AuthNone // it hands out tokens
+		u.Auth = AuthNone // the OTA address provides tokens
 	}
 	if u.Kind != None {
 		if err := CheckURL(u.URL, u.Kind.schemes()...); err != nil {
@@ -108,8 +108,8 @@ func (k Kind) schemes() []string {
 	return []string{"ws", "wss"}
 }
 
-// CheckUpstreamURL returns nil if the URL can be one of a voice server: with one
-// of the schemes and a host, and without credentials, which would be shown.
+// CheckURL returns nil if the URL can be that of a voice server: it has one of the schemes, a
+// host, and no credentials, which would be shown.
 func CheckURL(text string, schemes ...string) error {
 	refuse := func(what string) error {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_upstream_url."+what, "schemes", strings.Join(schemes, ", "),
@@ -132,7 +132,7 @@ func CheckURL(text string, schemes ...string) error {
 	return nil
 }
 
-// origin is what a token is good for: scheme, host and port.
+// origin returns the scheme, host and port for which a token is valid.
 func (u *Server) origin() string {
 	parsed, err := url.Parse(u.URL)
 	if err != nil {
@@ -141,8 +141,8 @@ func (u *Server) origin() string {
 	return parsed.Scheme + "://" + parsed.Host
 }
 
-// withoutValues is a URL as those see it who may not change it: there are voice servers
-// that take a secret in the query.
+// withoutValues returns a URL as shown to principals who may not change it, without the
+// values in its query: some voice servers accept a secret there.
 func withoutValues(text string) string {
 	address, query, found := strings.Cut(text, "?")
 	if !found || query == "" {
@@ -159,30 +159,29 @@ func withoutValues(text string) string {
 	return address + "?" + strings.Join(terms, "&")
 }
 
-// Detail is an upstream as audit entries have it.
+// Detail returns the voice server's fields for audit entries.
 func (u *Server) Detail() map[string]any {
 	return map[string]any{"name": u.Name, "kind": u.Kind, "url": withoutValues(u.URL), "auth": u.Auth, "devices": u.Devices,
 		"tools": u.Tools, "enabled": u.Enabled, "position": u.Position}
 }
 
-// UpstreamHealth is how the conversations of a voice server began, since it was
-// changed.
+// Health is how well the conversations of a voice server have started since it was changed.
 type Health struct {
 	LastSuccess *time.Time    // nil before the first
-	HelloIn     time.Duration // until its hello, the last time
-	Failures    int           // in a row, since the last success; before a start also those that were not tried
-	Failed      int64         // ever, since fleetd started or the voice server was changed
+	HelloIn     time.Duration // time until its hello, at the last success
+	Failures    int           // in a row since the last success; those from before fleetd started include untried ones
+	Failed      int64         // in total, since fleetd started or the voice server was changed
 	LastFailure *time.Time
 	LastError   fleet.ConversationEnd // of the last failure
-	RetryAt     *time.Time            // until then devices are answered without trying it; nil: it is tried
-	Open        int                   // conversations that are open
+	RetryAt     *time.Time            // until then fleetd answers devices without trying the server; nil: it tries
+	Open        int                   // open conversations
 }
 
-// Down reports whether the voice server failed so often that devices are answered
+// Down reports whether the voice server has failed so often that fleetd answers devices
 // without it.
 func (h Health) Down() bool { return h.Failures >= upstreamDownFailures }
 
-// after adds what is on record of the time before fleetd started.
+// after adds the health on record from before fleetd started.
 func (h Health) after(past Health) Health {
 	if h.LastSuccess != nil {
 		return h
@@ -195,7 +194,7 @@ func (h Health) after(past Health) Health {
 	return h
 }
 
-// healthFrom reads health from conversations, newest first.
+// healthFrom computes health from conversations, newest first.
 func healthFrom(list []fleet.Conversation) (h Health) {
 	for _, c := range list {
 		switch {
@@ -203,7 +202,7 @@ func healthFrom(list []fleet.Conversation) (h Health) {
 			at := c.Begin.Add(c.HelloIn).UTC()
 			h.LastSuccess, h.HelloIn = &at, c.HelloIn
 			return h
-		case c.Ended.Failed() && c.Ended != fleet.EndedFull: // that was fleetd's
+		case c.Ended.Failed() && c.Ended != fleet.EndedFull: // fleetd was full, not the server
 			h.Failures++
 			if h.LastFailure == nil {
 				at := c.End.UTC()
@@ -214,48 +213,48 @@ func healthFrom(list []fleet.Conversation) (h Health) {
 	return h
 }
 
-// An UpstreamState is a voice server with its health.
+// A State is a voice server with its health.
 type State struct {
 	Server
 	Health Health
 }
 
-// An UpstreamCheck is what came of trying a voice server now.
+// A Check is the result of a trial connection to a voice server.
 type Check struct {
 	OK    bool
 	Error fleet.ConversationEnd // "" if OK
 	Took  time.Duration
 }
 
-// An UpstreamAccount is what the OTA address of a voice server answered for a
-// device. All of it is the server's: untrusted.
+// An Account is the answer of a voice server's OTA address for a device. All of it is
+// untrusted.
 type Account struct {
 	Upstream uuid.UUID
 	Device   fleet.DeviceID
-	OTAURL   string // that was asked
-	ClientID string // of the device, when it was asked
-	URL      string // of the WebSocket; "": the server gave none
+	OTAURL   string // address of the request
+	ClientID string // of the device at the time of the request
+	URL      string // of the WebSocket; "" if the server gave none
 	Token    []byte // sealed; nil without one
-	// Code binds the device to an account, entered at the voice server; "": the
-	// device is bound, or the server binds none.
+	// Code binds the device to an account when it is entered at the voice server. It is "" if
+	// the device is bound or the server binds no devices.
 	Code      string
 	Message   string
 	Challenge string
 	AskedAt   time.Time // when the server answered
 }
 
-// UpstreamAccountStore keeps what OTA addresses answered.
+// AccountStore stores the answers of OTA addresses.
 type AccountStore interface {
-	// UpstreamAccount fails with [fleet.ErrNotFound] if nothing is stored.
+	// UpstreamAccount returns [fleet.ErrNotFound] if nothing is stored.
 	UpstreamAccount(ctx context.Context, upstream uuid.UUID, device fleet.DeviceID) (Account, error)
-	// SaveUpstreamAccount replaces what is stored. The account of a voice server
-	// that was removed is dropped.
+	// SaveUpstreamAccount replaces the stored account. It drops the account of a deleted
+	// voice server.
 	SaveUpstreamAccount(ctx context.Context, a Account) error
 }
 
-// UpstreamStore keeps voice servers. Each change names the version of the table
-// that it was made from, is stored with its audit entry, and makes the next
-// version; it fails with [fleet.ErrConflict] if the table has another version by now.
+// Store stores voice servers. Each change gives the version of the table that it is based on,
+// is stored with its audit entry, and creates the next version. It returns
+// [fleet.ErrConflict] if the table has another version by now.
 type Store interface {
 	AccountStore
 	Conversations(ctx context.Context, f fleet.ConversationFilter) (fleet.Page[fleet.Conversation], error) // newest first
@@ -264,6 +263,6 @@ type Store interface {
 	CreateUpstream(ctx context.Context, by fleet.Principal, version int64, u Server) error
 	UpdateUpstream(ctx context.Context, by fleet.Principal, version int64, u Server) error
 	DeleteUpstream(ctx context.Context, by fleet.Principal, version int64, u Server) error
-	// OrderUpstreams gives the voice servers their positions, in the order of ids.
+	// OrderUpstreams sets the positions of the voice servers to the order of ids.
 	OrderUpstreams(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID, moved Server) error
 }

@@ -13,68 +13,67 @@ import (
 	"fleetd/fleet/internal/table"
 )
 
-// A Sealer encrypts secrets that are kept in the database.
+// A Sealer encrypts the secrets in the database.
 type Sealer interface {
 	Seal(name string, key []byte) []byte
 	Open(name string, sealed []byte) ([]byte, error)
 }
 
-// An UpstreamLink is what knows how voice servers are doing.
+// A Link reports the health of voice servers.
 type Link interface {
-	// UpstreamHealth is of the time since changed.
+	// UpstreamHealth returns the health since changed.
 	UpstreamHealth(id uuid.UUID, changed time.Time) Health
-	// CheckUpstream exchanges hellos with a voice server now, within some seconds.
+	// CheckUpstream exchanges hellos with a voice server within some seconds.
 	CheckUpstream(ctx context.Context, c Choice) Check
 }
 
-// UpstreamsOptions configures [Service]. Store, Sealer, Targets and Link are
-// required.
+// Options configures [Service]. Store, Sealer, Targets and Link are required.
 type Options struct {
 	Store   Store
 	Sealer  Sealer
 	Targets *fleet.Targets
 	Link    Link
 
-	// Fixed is the voice server that the command line names, with its secret;
-	// nil: it names none. It is the last one.
+	// Fixed is the voice server given on the command line, with its secret; nil if none. It
+	// is always last.
 	Fixed *Choice
-	// Changed is called, if set, after the table changed.
+	// Changed, if set, is called after the table changed.
 	Changed func()
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now, in UTC
 }
 
-// Upstreams are the voice servers of the fleet in their order. They are kept in
-// memory, so that which one a device gets costs no read but the device's.
+// Service manages the voice servers of the fleet in their order. It has them in memory;
+// choosing one for a device reads only the device.
 type Service struct {
 	o Options
 
 	table *table.Table[servers]
 }
 
-// servers are the entries of the table in their order.
+// servers is the table of voice servers in their order.
 type servers struct {
 	version int64
-	stored  int // the first of entries
+	stored  int // number of entries from the store; they come first
 	entries []entry
-	queries bool // an enabled one asks about devices
+	queries bool // an enabled entry has a device query
 }
 
 type entry struct {
 	Choice
 	query fleet.Query
-	bad   bool   // its query cannot be read: it fits no device
-	past  Health // before fleetd started
+	bad   bool   // its query is invalid, so it matches no device
+	past  Health // health before fleetd started
 }
 
-// An UpstreamChoice is the voice server of a device.
+// A Choice is the voice server chosen for a device.
 type Choice struct {
 	Server
-	Key string // the secret, open; "" without one
+	Key string // the unsealed secret; "" if none
 }
 
-// NewUpstreams makes the service. Load it before it is used.
+// New returns the service. Call Load before using it.
 func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -97,7 +96,7 @@ func New(o Options) *Service {
 // Load reads the table.
 func (s *Service) Load(ctx context.Context) error { return s.table.Load(ctx) }
 
-// Run reads the table again when another process changed it, until ctx ends.
+// Run reloads the table when another process has changed it, until ctx ends.
 func (s *Service) Run(ctx context.Context) error { return s.table.Run(ctx) }
 
 func (s *Service) read(ctx context.Context, before *servers) (*servers, error) {
@@ -111,13 +110,13 @@ func (s *Service) read(ctx context.Context, before *servers) (*servers, error) {
 		if u.Secret != nil {
 			key, err := s.o.Sealer.Open(sealedUpstream(u.ID), u.Secret)
 			if err != nil {
-				s.o.Log.Error("secret of a voice server was sealed with another secret key of the server; set it again",
+				s.o.Log.Error("cannot unseal the secret of a voice server: it was sealed with another secret key; set it again",
 					"upstream", u.Name)
 			}
 			e.Key = string(key)
 		}
 		if e.query, err = fleet.ParseQuery(u.Devices); err != nil {
-			s.o.Log.Error("device query of a voice server cannot be read", "upstream", u.Name, "err", err)
+			s.o.Log.Error("invalid device query of a voice server", "upstream", u.Name, "err", err)
 			e.bad = true
 		}
 		t.queries = t.queries || u.Enabled && !e.query.Empty()
@@ -131,8 +130,8 @@ func (s *Service) read(ctx context.Context, before *servers) (*servers, error) {
 	return t, s.recall(ctx, t, before)
 }
 
-// recall gives the table what is known of the time before fleetd started: the
-// first one from the record of conversations, others from the one before.
+// recall fills in the health from before fleetd started: in the first table from the records
+// of conversations, in later ones from the previous table.
 func (s *Service) recall(ctx context.Context, t, known *servers) error {
 	for i := range t.entries {
 		e := &t.entries[i]
@@ -156,15 +155,14 @@ func (s *Service) recall(ctx context.Context, t, known *servers) error {
 
 func sealedUpstream(id uuid.UUID) string { return "upstream/" + id.String() }
 
-// Any reports whether a device could have a voice server.
+// Any reports whether any device could have a voice server.
 func (s *Service) Any() bool {
 	return slices.ContainsFunc(s.table.State().entries, func(e entry) bool {
 		return e.Enabled && e.Kind != None
 	})
 }
 
-// States returns all voice servers in their order, with their health. It reads
-// memory only.
+// States returns all voice servers in their order, with their health. It reads only memory.
 func (s *Service) States() []State {
 	t := s.table.State()
 	all := make([]State, len(t.entries))
@@ -178,11 +176,11 @@ func (s *Service) state(e *entry) State {
 	return State{e.Server, s.o.Link.UpstreamHealth(e.ID, e.UpdatedAt).after(e.past)}
 }
 
-// Version is that of the table.
+// Version returns the version of the table.
 func (s *Service) Version() int64 { return s.table.State().version }
 
-// Choose returns the voice server of a device; false: it has none. While the
-// store is away the device counts as it was last known.
+// Choose returns the voice server of a device, or false if it has none. While the store is
+// unavailable, Choose uses the cached device.
 func (s *Service) Choose(ctx context.Context, id fleet.DeviceID) (Choice, bool) {
 	t := s.table.State()
 	subject := &subject{device: fleet.Device{ID: id}}
@@ -198,7 +196,7 @@ func (s *Service) Choose(ctx context.Context, id fleet.DeviceID) (Choice, bool) 
 	return Choice{}, false
 }
 
-// An upstreamSubject is a device that gets a voice server.
+// A subject is a device for which a voice server is chosen.
 type subject struct {
 	device fleet.Device
 	offers fleet.ToolSet
@@ -209,7 +207,7 @@ func (s *Service) subject(ctx context.Context, id fleet.DeviceID) *subject {
 	if err != nil && !errors.Is(err, fleet.ErrNotFound) {
 		known = s.o.Targets.Latest(id)
 	}
-	if known == nil { // not on record yet
+	if known == nil { // the device is not stored yet
 		return &subject{device: fleet.Device{ID: id}}
 	}
 	return &subject{known.Device, known.Offers}
@@ -219,36 +217,36 @@ func (e *entry) fits(s *subject, now time.Time) bool {
 	return e.Enabled && !e.bad && (e.query.Empty() || e.query.Selects(&s.device, s.offers, now))
 }
 
-// An UpstreamStep is what choosing a device's voice server made of one of them.
+// A Step is the result for one voice server when a device's server is chosen.
 type Step struct {
 	Upstream Server
 	Outcome  Outcome
-	Term     string // of the query, that the device does not fit
+	Term     string // term of the query that excludes the device
 }
 
-// An UpstreamOutcome is why a voice server is, or is not, that of a device.
+// An Outcome is why a voice server is or is not the device's server.
 type Outcome string
 
 const (
 	Chosen   Outcome = "chosen"
 	Disabled Outcome = "disabled"
-	Unfit    Outcome = "unfit" // the device does not fit its query
-	Later    Outcome = "later" // one before it is chosen
+	Unfit    Outcome = "unfit" // the device does not match its query
+	Later    Outcome = "later" // an earlier server is chosen
 )
 
-// UpstreamOutcomes lists every outcome.
+// Outcomes lists every outcome.
 var Outcomes = []Outcome{Chosen, Disabled, Unfit, Later}
 
-// An UpstreamMatch says which voice server a device gets at its next
-// conversation, and why.
+// A Match is the voice server that a device gets at its next conversation, and the steps that
+// led to it.
 type Match struct {
 	Device   fleet.Device
-	Upstream *Server  // nil: none fits
-	Account  *Account // at a voice server that is found by its OTA address; nil: it was not asked yet
+	Upstream *Server  // nil if none matches
+	Account  *Account // at a voice server of kind OTA; nil if its OTA address has not answered yet
 	Steps    []Step
 }
 
-// Match says which voice server a device gets, and why.
+// Match returns the voice server that a device gets, and why.
 func (s *Service) Match(ctx context.Context, by fleet.Principal, id fleet.DeviceID) (Match, error) {
 	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
 		return Match{}, err
@@ -282,8 +280,8 @@ func (s *Service) Match(ctx context.Context, by fleet.Principal, id fleet.Device
 	return m, err
 }
 
-// OfDevice returns the voice server of a device, which the caller may see, and its
-// account there; nil: it has none. The one of the kind none counts as none.
+// OfDevice returns the voice server of a device and its account there, or nil if it has none.
+// The caller must be allowed to see the device. A server of kind none counts as none.
 func (s *Service) OfDevice(ctx context.Context, id fleet.DeviceID) (*Server, *Account, error) {
 	c, ok := s.Choose(ctx, id)
 	if !ok {
@@ -308,8 +306,8 @@ func (s *Service) account(ctx context.Context, u *Server, id fleet.DeviceID) (*A
 	return &a, nil
 }
 
-// List returns all voice servers in their order, and the version of the table. The
-// values in the queries of their addresses are for administrators.
+// List returns all voice servers in their order, and the version of the table. Only
+// administrators see the query values of the addresses.
 func (s *Service) List(by fleet.Principal) ([]State, int64, error) {
 	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
 		return nil, 0, err
@@ -327,7 +325,7 @@ func (s *State) shownTo(by fleet.Principal) {
 	}
 }
 
-// Upstream returns one voice server, as List does.
+// Upstream returns one voice server, as List shows it.
 func (s *Service) Upstream(by fleet.Principal, id uuid.UUID) (State, error) {
 	if err := by.May(fleet.RoleViewer, "read_upstreams"); err != nil {
 		return State{}, err
@@ -341,7 +339,7 @@ func (s *Service) Upstream(by fleet.Principal, id uuid.UUID) (State, error) {
 	return state, nil
 }
 
-// Check tries a voice server now. A failure is an outcome, not an error.
+// Check tries a voice server now. A failure is a result, not an error.
 func (s *Service) Check(ctx context.Context, by fleet.Principal, id uuid.UUID) (Check, error) {
 	if err := by.May(fleet.RoleAdmin, "manage_upstreams"); err != nil {
 		return Check{}, err
@@ -368,21 +366,20 @@ func errUnknownUpstream(id uuid.UUID) error {
 	return fleet.Refuse(fleet.ErrNotFound, "unknown_upstream.id", "id", id)
 }
 
-// An UpstreamChange says what a voice server becomes; nil leaves a field as it
-// is.
+// A Change changes a voice server; nil fields stay unchanged.
 type Change struct {
 	Name    *string
 	Kind    *Kind
 	URL     *string
 	Auth    *Auth
-	Secret  *string // "" leaves it as it is
+	Secret  *string // "" leaves it unchanged
 	Devices *string
 	Tools   *bool
 	Enabled *bool
 }
 
-// apply changes the fields. A token goes to no other server than the one that it
-// was entered for.
+// apply changes the fields. It never sends a token to a server other than the one that it was
+// entered for.
 func (s *Service) apply(u *Server, c Change) error {
 	origin, auth := u.origin(), u.Auth
 	for to, from := range map[*string]*string{&u.Name: c.Name, &u.URL: c.URL, &u.Devices: c.Devices} {
@@ -426,8 +423,8 @@ func (s *Service) apply(u *Server, c Change) error {
 	return nil
 }
 
-// Create adds a voice server at the given place, counted from 0, or at the end if
-// place is negative. version is that of the table which the editor saw; 0: any.
+// Create adds a voice server at the given place, counted from 0, or at the end if place is
+// negative. version is the version of the table that the editor saw; 0 means any.
 func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64, place int, c Change) (
 	State, error) {
 	now := s.o.Now()
@@ -446,7 +443,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64,
 	return s.changed(u.ID, err)
 }
 
-// Update changes a voice server; its place stays.
+// Update changes a voice server without moving it.
 func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, c Change) (
 	State, error) {
 	err := s.change(ctx, by, version, func(t *servers) error {
@@ -463,7 +460,7 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64,
 	return s.changed(id, err)
 }
 
-// Delete removes a voice server. Conversations that are open go on.
+// Delete removes a voice server. Open conversations continue.
 func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID) error {
 	return s.change(ctx, by, version, func(t *servers) error {
 		u, err := t.open(id)
@@ -474,8 +471,8 @@ func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64,
 	})
 }
 
-// Move puts a voice server to another place, counted from 0; beyond the end is the
-// end, before the one of the command line.
+// Move moves a voice server to another place, counted from 0. A place beyond the end means
+// the end, before the server of the command line.
 func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, place int) (State,
 	error) {
 	err := s.change(ctx, by, version, func(t *servers) error {
@@ -501,7 +498,7 @@ func stale(version int64) error {
 	return fleet.Refuse(fleet.ErrConflict, "upstreams_changed", "version", version).At("version")
 }
 
-// open returns a voice server that may be changed.
+// open returns a voice server that can be changed.
 func (t *servers) open(id uuid.UUID) (Server, error) {
 	e := t.entry(id)
 	switch {
@@ -518,7 +515,7 @@ func (s *Service) changed(id uuid.UUID, err error) (State, error) {
 		return State{}, err
 	}
 	e := s.table.State().entry(id)
-	if e == nil { // another process removed it at once
+	if e == nil { // another process removed it immediately
 		return State{}, errUnknownUpstream(id)
 	}
 	return s.state(e), nil
