@@ -19,14 +19,14 @@ import (
 const (
 	MaxSnapshotBytes = 4 << 20
 	maxPictureSide   = 4096 // pixels
-	maxScans         = 64   // of a JPEG: thousands of them fit 4 MiB and each costs a pass over all pixels
+	maxScans         = 64   // of a JPEG: thousands fit into 4 MiB, and each costs a pass over all pixels
 	maxPreviewBytes  = 200 << 10
 )
 
-// defaultScreen is what a preview is fitted to if the screen is not known.
+// defaultScreen is the screen size for previews if the device's is unknown.
 var defaultScreen = image.Pt(320, 480)
 
-// The ways in which a picture is refused.
+// Reasons to refuse a picture.
 var (
 	errPictureTooLarge = pictureTooLarge(MaxSnapshotBytes)
 	errTooManyPixels   = fleet.Refuse(fleet.ErrInvalid, "too_large.pixels", "limit", maxPictureSide)
@@ -51,8 +51,8 @@ func readPicture(r io.Reader, limit int) ([]byte, error) {
 	return data, nil
 }
 
-// decodePicture decodes a picture wholly, by its content and not by what its
-// sender calls it, after looking at its size.
+// decodePicture decodes a whole picture after checking its size. It detects the format from
+// the content, not from what the sender claims.
 func decodePicture(data []byte) (image.Image, string, error) {
 	mediaType := http.DetectContentType(data)
 	var decode func(io.Reader) (image.Image, error)
@@ -81,8 +81,8 @@ func decodePicture(data []byte) (image.Image, string, error) {
 	return img, mediaType, nil
 }
 
-// encodePreview makes a JPEG of at most the screen's size: devices hold the
-// whole picture in memory.
+// encodePreview returns a JPEG of at most the screen's size, because devices load the whole
+// picture into memory.
 func encodePreview(img image.Image, screen image.Point) ([]byte, error) {
 	if screen.X < 1 || screen.Y < 1 {
 		screen = defaultScreen
@@ -100,8 +100,8 @@ func encodePreview(img image.Image, screen image.Point) ([]byte, error) {
 	return nil, errPictureTooLarge
 }
 
-// shrink scales the picture to fit into box, on white where it is transparent.
-// Each pixel is the mean of those it replaces. Small pictures keep their size.
+// shrink scales the picture to fit into box and fills transparent areas with white. Each
+// pixel is the mean of those it replaces. Small pictures are not enlarged.
 func shrink(img image.Image, box image.Point) *image.RGBA {
 	from := image.NewRGBA(image.Rectangle{Max: img.Bounds().Size()})
 	draw.Draw(from, from.Rect, image.White, image.Point{}, draw.Src)
@@ -118,8 +118,8 @@ func shrink(img image.Image, box image.Point) *image.RGBA {
 	return out
 }
 
-// fit returns the largest size with the proportions of size inside box, no
-// larger than size.
+// fit returns the largest size inside box that has the proportions of size and is no larger
+// than size.
 func fit(size, box image.Point) (w, h int) {
 	w, h = size.X, size.Y
 	if w > box.X {
@@ -131,7 +131,7 @@ func fit(size, box image.Point) (w, h int) {
 	return max(w, 1), max(h, 1)
 }
 
-// mean returns the mean colour of an area, which is not empty.
+// mean returns the mean colour of a non-empty area.
 func mean(img *image.RGBA, area image.Rectangle) color.RGBA {
 	var r, g, b, n int
 	for y := area.Min.Y; y < area.Max.Y; y++ {

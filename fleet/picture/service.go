@@ -15,31 +15,30 @@ import (
 	"fleetd/fleet"
 )
 
-// SnapshotsOptions configures [Service]. Links, Store, Blobs and PublicURL
-// are required.
+// Options configures [Service]. Links, Store, Blobs and PublicURL are required.
 type Options struct {
 	Links     URLLinkStore
 	Store     Store
 	Blobs     fleet.Blobs
 	PublicURL string           // http://host:port, as devices reach fleetd
 	Presences *fleet.Presences // receives uploads as evidence; may be nil
-	// Running is the call that runs on a device, [call.Service.Running]. nil: the pictures of
-	// cameras are kept with the device alone.
+	// Running returns the call that runs on a device, see [call.Service.Running]. If it is
+	// nil, camera pictures are stored for the device without a call.
 	Running func(fleet.DeviceID) (fleet.RunningCall, bool)
-	Events  *fleet.Events // nil: no events are published
+	Events  *fleet.Events // nil publishes no events
 	Log     *slog.Logger
 	Now     func() time.Time // default: time.Now
 }
 
-// Snapshots exchanges pictures with devices over one-time links: the screen a
-// device uploads for a call, and the picture it fetches to show.
+// Service exchanges pictures with devices over one-time links: the screen that a device
+// uploads for a call, and the picture that it fetches to show.
 type Service struct {
 	*URLLinks
 	o        Options
-	decoding chan struct{} // one picture at a time: a large one takes 100 MB to decode
+	decoding chan struct{} // one picture at a time: decoding a large one needs 100 MB
 }
 
-// NewSnapshots makes the service.
+// New returns the service.
 func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -53,9 +52,8 @@ func New(o Options) *Service {
 	return &Service{URLLinks: NewURLLinks(o.Links, o.PublicURL, o.Now), o: o, decoding: make(chan struct{}, 1)}
 }
 
-// Receive stores the picture that a device uploads under the token. body is
-// asked for the bytes only after the token was found good, which uses it up: a
-// device whose upload breaks does not retry it.
+// Receive stores the picture that a device uploads with the token. It reads the body only
+// after it has accepted the token and used it up; a device does not retry a broken upload.
 func (s *Service) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (Snapshot, error) {
 	l, err := s.Use(ctx, token, fleet.LinkUpload)
 	if err != nil {
@@ -76,7 +74,8 @@ func (s *Service) Receive(ctx context.Context, token string, body func() (io.Rea
 	return s.keep(ctx, l, Snapshot{Kind: SnapshotScreen}, data, mediaType, img.Bounds().Size())
 }
 
-// keep stores the picture as shot, of which it fills in all but kind and question.
+// keep stores the picture as shot. The caller sets only kind and question; keep fills in the
+// rest.
 func (s *Service) keep(ctx context.Context, l URLLink, shot Snapshot, data []byte, mediaType string,
 	size image.Point) (Snapshot, error) {
 	key, err := s.o.Blobs.Put(ctx, data)
@@ -108,7 +107,7 @@ func (s *Service) Picture(ctx context.Context, id uuid.UUID) (Snapshot, []byte, 
 	return shot, data, err
 }
 
-// FetchPreview returns the JPEG that the token gives a device, once.
+// FetchPreview returns the JPEG for the token, once.
 func (s *Service) FetchPreview(ctx context.Context, token string) ([]byte, error) {
 	l, err := s.Use(ctx, token, fleet.LinkPreview)
 	if err != nil {
@@ -117,8 +116,8 @@ func (s *Service) FetchPreview(ctx context.Context, token string) ([]byte, error
 	return s.o.Blobs.Get(ctx, l.Blob)
 }
 
-// Preview makes an operator's picture fit for a device's screen and stores it.
-// The key it returns is good for [Service.PreviewURL], also of many devices.
+// Preview scales an operator's picture for a device's screen and stores it. The returned key
+// works in [Service.PreviewURL] for any number of devices.
 func (s *Service) Preview(ctx context.Context, r io.Reader, screen image.Point) (picture string, err error) {
 	data, err := readPicture(r, MaxSnapshotBytes)
 	if err != nil {
@@ -134,8 +133,8 @@ func (s *Service) Preview(ctx context.Context, r io.Reader, screen image.Point) 
 	return s.o.Blobs.Put(ctx, data)
 }
 
-// PreviewFor is [Service.Preview] for the screen of a device, as far as a
-// snapshot of it says how large that is.
+// PreviewFor is [Service.Preview] for the screen of a device, whose size it takes from a
+// snapshot if there is one.
 func (s *Service) PreviewFor(ctx context.Context, device fleet.DeviceID, r io.Reader) (picture string, err error) {
 	var screen image.Point
 	if shots, err := s.o.Store.SnapshotsOfKind(ctx, device, SnapshotScreen, 1); err == nil && len(shots) > 0 {
@@ -144,8 +143,8 @@ func (s *Service) PreviewFor(ctx context.Context, device fleet.DeviceID, r io.Re
 	return s.Preview(ctx, r, screen)
 }
 
-// PreviewOf makes a preview of a snapshot of the same device. Another device's
-// is refused: who may call the one need not see the other.
+// PreviewOf returns a preview of a snapshot of the same device. It refuses another device's
+// snapshot, because a principal that may call one device need not see the other.
 func (s *Service) PreviewOf(ctx context.Context, device fleet.DeviceID, snapshot uuid.UUID) (picture string,
 	err error) {
 	shot, data, err := s.Picture(ctx, snapshot)
@@ -170,13 +169,13 @@ func (s *Service) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			if err := s.o.Links.DeleteExpiredURLLinks(ctx, s.o.Now().UTC()); err != nil && ctx.Err() == nil {
-				s.o.Log.Warn("expired links not deleted", "err", err)
+				s.o.Log.Warn("could not delete expired links", "err", err)
 			}
 		}
 	}
 }
 
-// decode decodes the picture, when its turn has come.
+// decode waits for its turn and decodes the picture.
 func (s *Service) decode(ctx context.Context, data []byte) (image.Image, string, error) {
 	select {
 	case s.decoding <- struct{}{}:
@@ -187,21 +186,21 @@ func (s *Service) decode(ctx context.Context, data []byte) (image.Image, string,
 	return decodePicture(data)
 }
 
-// SnapshotKind says what a picture shows.
+// SnapshotKind is what a picture shows.
 type SnapshotKind string
 
 const (
 	SnapshotScreen SnapshotKind = "screen" // the device's screen
-	SnapshotCamera SnapshotKind = "camera" // what its camera saw, to answer a question
+	SnapshotCamera SnapshotKind = "camera" // its camera's picture, to answer a question
 )
 
-// A Snapshot is a picture a device uploaded.
+// A Snapshot is a picture that a device uploaded.
 type Snapshot struct {
 	ID            uuid.UUID
 	Kind          SnapshotKind
 	Device        fleet.DeviceID
-	Call          uuid.UUID // for which it was taken; zero if a camera sent it while none ran
-	Question      string    // of a camera's picture; foreign text
+	Call          uuid.UUID // call that it was taken for; zero if a camera sent it while no call ran
+	Question      string    // for a camera's picture; foreign text
 	Blob          string    // SHA-256 of the bytes, hex
 	MediaType     string    // "image/jpeg" or "image/png", by content
 	Width, Height int
@@ -209,7 +208,7 @@ type Snapshot struct {
 	CreatedAt     time.Time
 }
 
-// Records are the snapshots on record.
+// Records reads stored snapshots.
 type Records interface {
 	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
 	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
@@ -217,10 +216,10 @@ type Records interface {
 	Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]Snapshot, error) // newest first
 	SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
 	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot,
-		error) // of those that have one
+		error) // only for devices that have one
 }
 
-// Store keeps snapshots.
+// Store stores snapshots.
 type Store interface {
 	Records
 	CreateSnapshot(ctx context.Context, s Snapshot) error

@@ -13,11 +13,11 @@ import (
 	"fleetd/fleet/internal/token"
 )
 
-// URLLinks makes one-time addresses for the url arguments of calls, and
-// invalidates them when they are used.
+// URLLinks issues one-time addresses for the url arguments of calls, and invalidates them
+// when they are used.
 //
-// A device sends no name and no secret with its requests. The link alone says
-// who it is: unguessable, for one use and purpose, and only for minutes.
+// A device sends neither its id nor a secret with such a request. The link alone identifies
+// it: the link is unguessable, for one use and one purpose, and valid only for minutes.
 type URLLinks struct {
 	store     URLLinkStore
 	publicURL string
@@ -33,15 +33,15 @@ func NewURLLinks(store URLLinkStore, publicURL string, now func() time.Time) *UR
 	return &URLLinks{store, strings.TrimSuffix(publicURL, "/"), now}
 }
 
-// UploadURL makes an address to which the device can post one picture for the call.
+// UploadURL returns an address to which the device can post one picture for the call.
 func (u *URLLinks) UploadURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string,
 	error) {
 	token, err := u.link(ctx, URLLink{Purpose: fleet.LinkUpload, Device: device, Call: call}, ttl)
 	return u.publicURL + "/u/" + token, err
 }
 
-// PreviewURL makes an address from which the device can fetch the picture once,
-// which [Service.Preview] stored.
+// PreviewURL returns an address from which the device can fetch, once, a picture that
+// [Service.Preview] stored.
 func (u *URLLinks) PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string,
 	ttl time.Duration) (
 	string, error) {
@@ -50,7 +50,7 @@ func (u *URLLinks) PreviewURL(ctx context.Context, device fleet.DeviceID, call u
 	return u.publicURL + "/d/" + token + "/preview.jpg", err
 }
 
-// CoreDumpURL makes an address to which the device can post its core dump for the call.
+// CoreDumpURL returns an address to which the device can post its core dump for the call.
 func (u *URLLinks) CoreDumpURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string,
 	error) {
 	token, err := u.link(ctx, URLLink{Purpose: fleet.LinkCoreDump, Device: device, Call: call}, ttl)
@@ -67,7 +67,7 @@ func (u *URLLinks) link(ctx context.Context, l URLLink, ttl time.Duration) (text
 	return text, nil
 }
 
-// Use returns the link and invalidates it. Tokens in another form are not looked up.
+// Use returns the link and invalidates it. It does not look up malformed tokens.
 func (u *URLLinks) Use(ctx context.Context, text string, purpose fleet.LinkPurpose) (URLLink, error) {
 	if !token.WellFormed(text) {
 		return URLLink{}, errDeadLink
@@ -81,12 +81,12 @@ func (u *URLLinks) Use(ctx context.Context, text string, purpose fleet.LinkPurpo
 
 var errDeadLink = fleet.Refuse(fleet.ErrForbidden, "dead_link.upload")
 
-// DeadLink reports whether err says that no link of the purpose asked for has
-// this token.
+// DeadLink reports whether err means that no valid link of the requested purpose has this
+// token.
 func DeadLink(err error) bool { return errors.Is(err, errDeadLink) }
 
-// A URLLink is a one-time address handed to a device in a url argument, bound to
-// the device and the call. Only the hash of its token is stored.
+// A URLLink is a one-time address given to a device in a url argument and bound to the device
+// and the call. Only the hash of its token is stored.
 type URLLink struct {
 	TokenHash []byte // SHA-256 of the token
 	Purpose   fleet.LinkPurpose
@@ -97,11 +97,11 @@ type URLLink struct {
 	ExpiresAt time.Time
 }
 
-// URLLinkStore keeps one-time links.
+// URLLinkStore stores one-time links.
 type URLLinkStore interface {
 	CreateURLLink(ctx context.Context, l URLLink) error
-	// UseURLLink marks the link used and returns it. ErrNotFound covers
-	// unknown, used and expired links alike.
+	// UseURLLink marks the link as used and returns it. It returns ErrNotFound for unknown,
+	// used and expired links alike.
 	UseURLLink(ctx context.Context, tokenHash []byte, purpose fleet.LinkPurpose, now time.Time) (URLLink, error)
 	DeleteExpiredURLLinks(ctx context.Context, before time.Time) error
 }

@@ -16,39 +16,38 @@ import (
 	"fleetd/fleet"
 )
 
-// Limits of what a camera sends.
+// Limits of uploads by cameras.
 const (
 	MaxPhotoBytes    = 5 << 20
 	MaxQuestionBytes = 4 << 10 // a question is an argument of a call, which has [call.MaxArgumentBytes]
 )
 
-// visionTokenAge is how long a token of an earlier connection works: a device
-// may upload a picture while its MQTT connection is being replaced.
+// visionTokenAge is how long a token of an earlier connection still works: a device may
+// upload a picture while its MQTT connection is being replaced.
 const visionTokenAge = 15 * time.Minute
 
-// VisionPath is where cameras send pictures, below the public URL.
+// VisionPath is the path, below the public URL, to which cameras send pictures.
 const VisionPath = "/vision/explain"
 
 // VisionTokensOptions configures [VisionTokens]. All but Now are required.
 type VisionTokensOptions struct {
 	Secret    []byte // of the server; the key is derived from it
 	PublicURL string // http://host:port, as devices reach fleetd
-	// Connection is the one that the device has now.
+	// Connection returns the device's current connection.
 	Connection func(fleet.DeviceID) (fleet.Connection, bool)
 	Now        func() time.Time // default: time.Now
 }
 
-// VisionTokens makes and checks what a device's camera authenticates with.
-// A token names no device: it is good for the one that it was made for, while
-// the connection lasts on which the device got it, and [visionTokenAge] longer.
-// So each connection brings another, and a device that is revoked, which ends
-// its connection, soon has none.
+// VisionTokens issues and checks the tokens with which cameras authenticate. A token contains
+// no device id. It is valid only for the device that it was issued to, while the connection
+// lasts on which the device got it, and for [visionTokenAge] longer. Each connection gets a
+// new token, so a revoked device, whose connection ends, soon has no valid one.
 type VisionTokens struct {
 	o   VisionTokensOptions
 	key []byte
 }
 
-// NewVisionTokens makes the service.
+// NewVisionTokens returns the service.
 func NewVisionTokens(o VisionTokensOptions) *VisionTokens {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -60,8 +59,8 @@ func NewVisionTokens(o VisionTokensOptions) *VisionTokens {
 
 const visionMACBytes = 24
 
-// Address is where the device's camera is to send pictures, and the token that
-// it sends with them.
+// Address returns the address to which the device's camera sends pictures, and the token for
+// it.
 func (v *VisionTokens) Address(device fleet.DeviceID) (url, token string) {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(v.o.Now().UnixMilli()))
@@ -78,7 +77,7 @@ func (v *VisionTokens) mac(device fleet.DeviceID, made []byte) []byte {
 
 var errVisionToken = fleet.Refuse(fleet.ErrForbidden, "invalid_vision_token")
 
-// Check returns nil if the token is a good one of the device.
+// Check returns nil if the token is valid for the device.
 func (v *VisionTokens) Check(device fleet.DeviceID, token string) error {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) != 8+visionMACBytes || !hmac.Equal(b[8:], v.mac(device, b[:8])) {
@@ -94,19 +93,18 @@ func (v *VisionTokens) Check(device fleet.DeviceID, token string) error {
 	return errVisionToken
 }
 
-// A Photo is what a camera took to answer a question.
+// A Photo is a picture that a camera took to answer a question.
 type Photo struct {
 	Device   fleet.DeviceID
 	Question string
 	Data     []byte // JPEG or PNG
-	// Snapshot is the photo on record. Its call is zero if none was running.
+	// Snapshot is the stored photo. Its call is zero if no call was running.
 	Snapshot Snapshot
-	AskedBy  fleet.Principal // who made the call; zero without one
+	AskedBy  fleet.Principal // principal of the call; zero if there is no call
 }
 
-// Photo keeps the picture that a device's camera took, with the call that runs
-// on the device: the device has only one. A call that asked another question
-// is not that call.
+// Photo stores the picture that a device's camera took, with the call that runs on the
+// device: the device runs only one. A call with another question does not match.
 func (s *Service) Photo(ctx context.Context, device fleet.DeviceID, question string, picture io.Reader) (Photo, error) {
 	data, err := readPicture(picture, MaxPhotoBytes)
 	if err != nil {
@@ -134,11 +132,11 @@ type CallPicture struct {
 	Data []byte
 }
 
-// MaxCallPictures bounds the pictures that are given for one call.
+// MaxCallPictures is the maximum number of pictures returned for one call.
 const MaxCallPictures = 8
 
-// PicturesOfCall returns what a device uploaded for a call, oldest first: the
-// picture of its screen, or what its camera took. At most [MaxCallPictures].
+// PicturesOfCall returns the pictures that a device uploaded for a call, oldest first: the
+// screen, or the camera's pictures. It returns at most [MaxCallPictures].
 func (s *Service) PicturesOfCall(ctx context.Context, call uuid.UUID) ([]CallPicture, error) {
 	shots, err := s.o.Store.SnapshotsOfCall(ctx, call, MaxCallPictures)
 	if err != nil {
@@ -148,7 +146,7 @@ func (s *Service) PicturesOfCall(ctx context.Context, call uuid.UUID) ([]CallPic
 	for _, shot := range shots {
 		data, err := s.o.Blobs.Get(ctx, shot.Blob)
 		if errors.Is(err, fleet.ErrNotFound) {
-			continue // its file was removed
+			continue // its file was deleted
 		}
 		if err != nil {
 			return nil, err
