@@ -56,7 +56,7 @@ type Server struct {
 	Kind      Kind
 	URL       string // without credentials; "" for none
 	Auth      Auth
-	Secret    []byte // sealed; nil without one
+	Secret    []byte // sealed; nil if none
 	Devices   string // query; "" for every device
 	Tools     bool   // its language model may list and call the tools of devices
 	Enabled   bool
@@ -169,7 +169,7 @@ func (u *Server) Detail() map[string]any {
 type Health struct {
 	LastSuccess *time.Time    // nil before the first
 	HelloIn     time.Duration // time until its hello, at the last success
-	Failures    int           // in a row since the last success; those from before fleetd started include untried ones
+	Failures    int           // in a row since the last success; from before fleetd started also untried ones
 	Failed      int64         // in total, since fleetd started or the voice server was changed
 	LastFailure *time.Time
 	LastError   fleet.ConversationEnd // of the last failure
@@ -234,7 +234,7 @@ type Account struct {
 	OTAURL   string // address of the request
 	ClientID string // of the device at the time of the request
 	URL      string // of the WebSocket; "" if the server gave none
-	Token    []byte // sealed; nil without one
+	Token    []byte // sealed; nil if none
 	// Code binds the device to an account when it is entered at the voice server. It is "" if
 	// the device is bound or the server binds no devices.
 	Code      string
