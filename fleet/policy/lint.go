@@ -13,29 +13,30 @@ import (
 	"fleetd/fleet/call"
 )
 
-// Codes of warnings. The first five are of rules that can never decide: they are
-// made only where that is certain.
+// Codes of warnings. The first five mean that a rule can never decide; they are used only if
+// that is certain.
 const (
-	WarnShadowed      = "shadowed"       // by, by_id: an earlier rule applies to every call that it applies to
-	WarnNeverOpens    = "never_opens"    // its window does not open within 400 days
-	WarnWrongRole     = "wrong_role"     // kind: callers of the kinds it names have other roles
+	WarnShadowed      = "shadowed"       // by, by_id: an earlier rule applies to every call to which this one applies
+	WarnNeverOpens    = "never_opens"    // the rule's window does not open within 400 days
+	WarnWrongRole     = "wrong_role"     // kind: callers of the kinds that it names have other roles
 	WarnWrongEffect   = "wrong_effect"   // none of the tools that it names has the effect
-	WarnWrongAudience = "wrong_audience" // all tools that it names are for people alone, and it is about those for models
+	WarnWrongAudience = "wrong_audience" // its tools are all for people, but it is about tools for models
 	WarnUnknownTool   = "tool_not_seen"  // no device offers or has offered a tool that it names
-	// WarnLockedOut: the rule denies operators and admins every call. The table can
+	// WarnLockedOut means that the rule denies operators and admins every call. The table can
 	// still be changed.
 	WarnLockedOut = "operators_locked_out"
-	// WarnClaims, with fields: what devices say of themselves decides whether it applies.
+	// WarnClaims, with fields, means that the devices' own reports decide whether the rule
+	// applies.
 	WarnClaims = "rests_on_claims"
 )
 
-// A Warning says what is odd about a rule.
+// A Warning is a problem of a rule.
 type Warning struct {
 	Rule   uuid.UUID
 	Reason fleet.Reason
 }
 
-// Warnings looks for rules that cannot do what somebody meant them to.
+// Warnings finds rules that probably do not do what their author intended.
 func (s *Service) Warnings(ctx context.Context) ([]Warning, error) {
 	tools, err := s.ToolNames(ctx)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Service) Warnings(ctx context.Context) ([]Warning, error) {
 	return append(Lint(rules, tools, s.now()), restOnClaims(rules)...), nil
 }
 
-// restOnClaims finds the rules that devices can enter or leave by what they say of
+// restOnClaims finds the rules whose matches devices can control by what they report about
 // themselves.
 func restOnClaims(rules []Rule) (all []Warning) {
 	for _, r := range rules {
@@ -57,17 +58,16 @@ func restOnClaims(rules []Rule) (all []Warning) {
 	return all
 }
 
-// namesTTL is how old the list of tools may be: it is made from all inventories.
+// namesTTL is the maximum age of the list of tools, which is computed from all inventories.
 const namesTTL = 30 * time.Second
 
-// A nameList is what [Store.ToolNames] returned.
+// A nameList is the cached result of [Store.ToolNames].
 type nameList struct {
 	names []string
 	at    time.Time
 }
 
-// ToolNames are the names of all tools that any device offers or has offered, in
-// order.
+// ToolNames returns the sorted names of all tools that any device offers or has offered.
 func (s *Service) ToolNames(ctx context.Context) ([]string, error) {
 	if known := s.names.Load(); known != nil && s.now().Sub(known.at) < namesTTL {
 		return known.names, nil
@@ -81,8 +81,8 @@ func (s *Service) ToolNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Lint looks at rules in their order. Disabled ones are left out. tools are the
-// names of all tools that any device has.
+// Lint checks rules in their order and skips disabled ones. tools are the names of all tools
+// that any device has.
 func Lint(rules []Rule, tools []string, now time.Time) []Warning {
 	var all []Warning
 	var before []Rule
@@ -97,7 +97,7 @@ func Lint(rules []Rule, tools []string, now time.Time) []Warning {
 		}
 		if never.Code != "" {
 			all = append(all, Warning{r.ID, never})
-			continue // it decides nothing: no rule is in its shadow
+			continue // it never decides, so it shadows no rule
 		}
 		if len(tools) > 0 && len(r.Tools) > 0 &&
 			!slices.ContainsFunc(tools, func(t string) bool { return fleet.MatchTool(r.Tools, t) }) {
@@ -112,14 +112,14 @@ func Lint(rules []Rule, tools []string, now time.Time) []Warning {
 	return all
 }
 
-// never says why the rule can never apply, whatever the others are.
+// never returns why the rule can never apply, whatever the other rules are.
 func (r *Rule) never(now time.Time) fleet.Reason {
 	if r.Window != nil {
 		if _, opens := fleet.NextWindow([]fleet.Window{*r.Window}, time.UTC, now, 0); !opens {
 			return fleet.Because(WarnNeverOpens)
 		}
 	}
-	// Campaigns call as operators.
+	// Campaigns call with the role operator.
 	if len(r.Roles) > 0 && !slices.Contains(r.Roles, fleet.RoleOperator) && len(r.Kinds) == 1 &&
 		r.Kinds[0] == fleet.KindCampaign {
 		return fleet.Because(WarnWrongRole, "kind", fleet.KindCampaign)
@@ -141,8 +141,8 @@ func (r *Rule) never(now time.Time) fleet.Reason {
 
 func isOpen(pattern string) bool { return strings.HasSuffix(pattern, "*") }
 
-// locksOut reports whether the rule leaves people no call at all, given that no
-// earlier rule allows them any.
+// locksOut reports whether the rule denies people every call, given that no earlier rule
+// allows them any.
 func locksOut(before []Rule, r *Rule) bool {
 	everyone := Rule{Kinds: []fleet.PrincipalKind{fleet.KindOperator}, Roles: []fleet.Role{fleet.RoleOperator,
 		fleet.RoleAdmin}}
@@ -152,8 +152,8 @@ func locksOut(before []Rule, r *Rule) bool {
 	})
 }
 
-// covers reports whether r certainly applies to every call that other applies
-// to. False says nothing.
+// covers reports whether r certainly applies to every call to which other applies. False
+// means that this is not known.
 func (r *Rule) covers(other *Rule) bool {
 	return holds(r.Kinds, other.Kinds, fleet.PrincipalKinds) && holds(r.Roles, other.Roles, roles) &&
 		coversPatterns(r.Names, other.Names) && coversPatterns(r.Tools, other.Tools) &&
@@ -162,7 +162,7 @@ func (r *Rule) covers(other *Rule) bool {
 		(r.Window == nil || other.Window != nil && *r.Window == *other.Window)
 }
 
-// holds reports whether all that other names is among what r names. None is all.
+// holds reports whether r contains everything in other. An empty list means all.
 func holds[S comparable](r, other, all []S) bool {
 	if len(r) == 0 {
 		return true
@@ -203,9 +203,8 @@ func (r *Rule) coversEffects(other *Rule) bool {
 	})
 }
 
-// coversQuery compares terms: a query that has all terms of another one, and
-// more, is narrower. A query that does not ask about retirement leaves retired
-// devices out.
+// coversQuery compares terms: a query with all terms of another query, and more, is narrower.
+// A query without the field retired excludes retired devices.
 func coversQuery(r, other string) bool {
 	if r == "" || r == other {
 		return true

@@ -12,25 +12,25 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A Use is how often a caller has called a tool.
+// A Use is the number of calls of a tool by a caller.
 type Use struct {
 	Kind  fleet.PrincipalKind
-	ID    string // the name, of a caller without an id
+	ID    string // the name if the caller has no id
 	Tool  string
 	Calls int64
 }
 
-// A meter counts the calls that are allowed: by the minute for rates, in this
-// process alone, and by the day for budgets.
+// A meter counts allowed calls: per minute for rates, in this process only, and per day for
+// budgets.
 //
-// A budget counts all calls of a caller of a tool, whichever rule let them
-// through: so the record of calls says at any start how much of it is left.
+// A budget counts all calls of a tool by a caller, whichever rule allowed them. Therefore the
+// records of calls are enough to restore it at start.
 type meter struct {
-	budget atomic.Bool // a rule has one: the day is counted
+	budget atomic.Bool // a rule has a budget, so days are counted
 
 	mu    sync.Mutex
 	rates map[rateKey]bucket
-	swept time.Time // when full buckets were last forgotten
+	swept time.Time // when full buckets were last dropped
 	day   int64
 	spent map[useKey]int64
 }
@@ -45,15 +45,15 @@ type rateKey struct {
 	useKey
 }
 
-// A bucket holds the calls that may be made at once: one minute's. It fills
-// evenly.
+// A bucket holds the calls that may be made at once: one minute's worth. It refills at a
+// constant rate.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// Bounds of what a meter remembers. Beyond them, the tools of a caller share one
-// count: a device can offer any number of tools.
+// Limits of the counts in a meter. Beyond them, all tools of a caller share one count,
+// because a device can offer any number of tools.
 const (
 	maxBuckets = 20_000
 	maxUses    = 100_000
@@ -67,8 +67,8 @@ func keyOf(p *call.Proposal) useKey {
 	return k
 }
 
-// pass counts the call, unless it is a preview or judged again, or returns why it passes a limit
-// of the rule; r is nil for a call that no rule applies to.
+// pass counts the call, unless it is a preview or is judged again, or returns the error if it
+// exceeds a limit of the rule. r is nil if no rule applies to the call.
 func (m *meter) pass(r *Rule, p *call.Proposal) *fleet.CallError {
 	if p.Again {
 		return nil
@@ -104,8 +104,7 @@ func (m *meter) pass(r *Rule, p *call.Proposal) *fleet.CallError {
 	return nil
 }
 
-// takeFrom takes a call from a bucket, or returns how long it takes until there
-// is one.
+// takeFrom takes a call from a bucket, or returns the time until the bucket has one.
 func (m *meter) takeFrom(key rateKey, perMinute int, p *call.Proposal) (wait time.Duration) {
 	if m.rates == nil {
 		m.rates = make(map[rateKey]bucket)
@@ -132,8 +131,8 @@ func (m *meter) takeFrom(key rateKey, perMinute int, p *call.Proposal) (wait tim
 	return 0
 }
 
-// dropFull forgets buckets that are full by now, whose absence means the same. It
-// looks at most once a second: there are many.
+// dropFull drops buckets that are full by now, which equals having none. It runs at most once
+// a second because there are many.
 func (m *meter) dropFull(now time.Time) (dropped bool) {
 	if now.Sub(m.swept).Abs() < time.Second {
 		return false
@@ -148,8 +147,8 @@ func (m *meter) dropFull(now time.Time) (dropped bool) {
 	return dropped
 }
 
-// follow begins or ends counting days. It reports whether counting begins now,
-// so that what was called before has to be added.
+// follow starts or stops counting days. It reports whether counting has just started, in
+// which case the caller must add the earlier calls of the day.
 func (m *meter) follow(budget bool, now time.Time) (begins bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +158,7 @@ func (m *meter) follow(budget bool, now time.Time) (begins bool) {
 	return begins
 }
 
-// add adds what was called on a day before counting began.
+// add adds the calls made on a day before counting started.
 func (m *meter) add(day int64, uses []Use) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,5 +176,5 @@ func (m *meter) add(day int64, uses []Use) {
 
 const secondsOfDay = 24 * 60 * 60
 
-// dayOf counts days of UTC.
+// dayOf returns the number of the UTC day.
 func dayOf(t time.Time) int64 { return t.Unix() / secondsOfDay }

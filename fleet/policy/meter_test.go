@@ -23,7 +23,7 @@ func TestRateIsPerCallerAndTool(t *testing.T) {
 		}
 		return v
 	}
-	for range 5 { // what is only asked does not count
+	for range 5 { // previews do not count
 		p.Preview = true
 		judge("")
 	}
@@ -57,7 +57,7 @@ func TestBudgetEndsWithTheDay(t *testing.T) {
 	s := service(t, r)
 	p := proposal(fleet.KindModel, "self.a")
 	p.At = time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC)
-	s.meter.follow(false, p.At) // forgets the day of the loading
+	s.meter.follow(false, p.At) // drops the counts loaded for the day
 	s.meter.follow(true, p.At)
 	s.meter.add(dayOf(p.At), []Use{{fleet.KindModel, "7", "self.a", 2}, {fleet.KindModel, "7", "self.b", 9},
 		{fleet.KindProgram, "7", "self.a", 9}})
@@ -77,7 +77,7 @@ func TestBudgetEndsWithTheDay(t *testing.T) {
 	}
 }
 
-// A device that offers ever new tools makes the meter remember no more.
+// A device that keeps offering new tools does not make the meter grow without limit.
 func TestMeterIsBounded(t *testing.T) {
 	r := Rule{ID: uuid.New(), Name: "few", Enabled: true, Decision: call.DecisionAllow, DailyBudget: MaxBudget,
 		RatePerMinute: MaxRate}

@@ -1,13 +1,13 @@
-// Package policy is the ordered table of rules that judges every call: the first
-// rule that applies decides whether a call is allowed, denied, or waits for an
-// approval. A call that no rule applies to is allowed.
+// Package policy judges every call by an ordered table of rules: the first rule that applies
+// allows the call, denies it, or makes it wait for an approval. If no rule applies, the call
+// is allowed.
 //
-// The table is compiled to a [Set] whenever it changes; a [Service] implements
-// [call.Policy] with the current one and counts calls for rates and budgets. It
-// judges tool calls alone: signing in and changing the table are not calls.
+// The table is compiled to a [Set] whenever it changes. A [Service] implements [call.Policy]
+// with the current set and counts calls for rates and budgets. It judges only tool calls;
+// signing in and changing the table are not calls.
 //
-// [Service.Run] is its goroutine. Changes of the table are made one at a time; a
-// judgement takes a lock only to count.
+// [Service.Run] is its goroutine. Changes of the table are made one at a time. A judgement
+// needs a lock only to count.
 package policy
 
 import (
@@ -24,8 +24,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A Rule is one line of the policy. All of its conditions must hold; an empty
-// one holds for every call.
+// A Rule is one rule of the policy. It applies if all of its conditions hold; an empty
+// condition always holds.
 type Rule struct {
 	ID       uuid.UUID
 	Position int // the first rule that applies decides
@@ -34,24 +34,24 @@ type Rule struct {
 	Fixed    bool // cannot be changed, moved, disabled or removed
 
 	Kinds     []fleet.PrincipalKind
-	Roles     []fleet.Role // that the caller has on the device
-	Names     []string     // patterns of the caller's name; a trailing * is any ending
+	Roles     []fleet.Role // roles of the caller on the device
+	Names     []string     // patterns of the caller's name; a trailing * matches any ending
 	Tools     []string     // patterns of tools
 	Audience  fleet.Audience
-	Effects   []fleet.ToolEffect // what the tool does to the device's connection
+	Effects   []fleet.ToolEffect // effects of the tool on the device's connection
 	Devices   string             // a query
-	Arguments json.RawMessage    // JSON schema that the arguments satisfy; nil: any
-	Window    *fleet.Window      // when it applies; nil: always
+	Arguments json.RawMessage    // JSON schema of the arguments; nil for any
+	Window    *fleet.Window      // when the rule applies; nil for always
 
 	Decision    call.Decision
-	Note        string        // for people: why; shown with a denial and an approval
-	ApprovalTTL time.Duration // of require_approval; 0: the usual
-	// Most calls of one caller of one tool; 0: any number. A call beyond is denied,
-	// and no later rule is asked.
+	Note        string        // explanation for people, shown with a denial and an approval
+	ApprovalTTL time.Duration // of require_approval; 0 for the default
+	// Maximum calls of one tool by one caller; 0 for no limit. A call over the limit is
+	// denied, and no later rule is evaluated.
 	RatePerMinute int
 	DailyBudget   int // the day is UTC
 
-	UpdatedBy string // "" for a rule that fleetd came with
+	UpdatedBy string // "" for a built-in rule
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
@@ -68,7 +68,7 @@ const (
 	MinApprovalTTL = time.Minute
 )
 
-// Effects are what a rule can ask of a tool.
+// Effects are the effects of tools that a rule can name.
 var Effects = []fleet.ToolEffect{fleet.EffectRestarts, fleet.EffectLeaves}
 
 var (
@@ -77,7 +77,7 @@ var (
 	audiences = []fleet.Audience{"", fleet.AudienceModel, fleet.AudienceUser}
 )
 
-// Clean brings a rule into the form in which it is stored and compiled.
+// Clean normalises a rule for storage and compilation.
 func (r *Rule) Clean() (err error) {
 	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameLength); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (r *Rule) checkNumbers() error {
 	return nil
 }
 
-// choose returns the values in the order of all, each once.
+// choose returns the values in the order of all, without duplicates.
 func choose[S ~string](field string, values, all []S) ([]S, error) {
 	for _, v := range values {
 		if !slices.Contains(all, v) {
@@ -203,8 +203,8 @@ func cleanPatterns(field string, patterns []string) ([]string, error) {
 	return clean, nil
 }
 
-// cleanSchema returns the schema with its members in order, nil for one that
-// every object satisfies.
+// cleanSchema returns the schema with sorted members, nil for a schema that every object
+// satisfies.
 func cleanSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -224,7 +224,7 @@ func cleanSchema(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(members)
 }
 
-// Detail is what an audit entry keeps of a rule.
+// Detail returns the rule's fields for an audit entry.
 func (r Rule) Detail() map[string]any {
 	d := map[string]any{"name": r.Name, "position": r.Position, "enabled": r.Enabled, "decision": string(r.Decision)}
 	add := func(name string, value any, given bool) {

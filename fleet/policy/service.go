@@ -14,24 +14,24 @@ import (
 	"fleetd/fleet/internal/table"
 )
 
-// A Store keeps the table. Each change names the version that it was made from,
-// is stored with its audit entry, and makes the next version; it fails with
-// [fleet.ErrConflict] if the table has another version by now.
+// A Store stores the table. Each change gives the version that it is based on, is stored with
+// its audit entry, and creates the next version. It returns [fleet.ErrConflict] if the table
+// has another version by now.
 type Store interface {
 	Policies(ctx context.Context) (rules []Rule, version int64, err error) // by position
 	PolicyVersion(ctx context.Context) (int64, error)
 	CreatePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
 	UpdatePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
 	DeletePolicy(ctx context.Context, by fleet.Principal, version int64, r Rule) error
-	// OrderPolicies gives the rules their positions, in the order of ids.
+	// OrderPolicies sets the positions of the rules to the order of ids.
 	OrderPolicies(ctx context.Context, by fleet.Principal, version int64, ids []uuid.UUID, moved Rule) error
-	// CallUses counts the calls, of all that were not refused, made in [from, to).
+	// CallUses counts the calls made in [from, to) that were not refused.
 	CallUses(ctx context.Context, from, to time.Time) ([]Use, error)
-	// ToolNames are the names of all tools that any device offers or has offered.
+	// ToolNames returns the names of all tools that any device offers or has offered.
 	ToolNames(ctx context.Context) ([]string, error)
 }
 
-// A Service is the policy of this fleetd: it judges calls, and changes the table.
+// A Service is the policy of this fleetd: it judges calls and changes the table.
 type Service struct {
 	store Store
 	now   func() time.Time
@@ -41,14 +41,14 @@ type Service struct {
 	names atomic.Pointer[nameList]
 }
 
-// A Table is all rules in their order, the disabled ones included.
+// A Table is all rules in their order, including disabled ones.
 type Table struct {
 	Version int64
 	Rules   []Rule
 	set     *Set
 }
 
-// Rule returns a rule of the table by its id.
+// Rule returns the rule with the id.
 func (t *Table) Rule(id uuid.UUID) (Rule, bool) {
 	i := slices.IndexFunc(t.Rules, func(r Rule) bool { return r.ID == id })
 	if i < 0 {
@@ -59,8 +59,7 @@ func (t *Table) Rule(id uuid.UUID) (Rule, bool) {
 
 var _ call.Policy = (*Service)(nil)
 
-// New makes the service. Load it before the first call; until then every call is
-// denied.
+// New returns the service. Call Load before the first call; until then every call is denied.
 func New(store Store, log *slog.Logger) *Service {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -74,10 +73,10 @@ func New(store Store, log *slog.Logger) *Service {
 // Load reads and compiles the table.
 func (s *Service) Load(ctx context.Context) error { return s.table.Load(ctx) }
 
-// Run reads the table again when another process changed it, until ctx ends.
+// Run reloads the table when another process has changed it, until ctx ends.
 func (s *Service) Run(ctx context.Context) error { return s.table.Run(ctx) }
 
-// Table returns the table as calls are judged by it.
+// Table returns the current table, by which calls are judged.
 func (s *Service) Table() *Table { return s.table.State() }
 
 func (s *Service) read(ctx context.Context, _ *Table) (*Table, error) {
@@ -130,8 +129,8 @@ func (s *Service) Judge(p *call.Proposal) call.Verdict {
 	return v
 }
 
-// Create adds a rule at the given place, counted from 0, or at the end if place
-// is negative. version is that of the table which the editor saw; 0: any.
+// Create adds a rule at the given place, counted from 0, or at the end if place is negative.
+// version is the version of the table that the editor saw; 0 means any.
 func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64, place int, r Rule) (Rule, error) {
 	if err := r.Clean(); err != nil {
 		return Rule{}, err
@@ -148,7 +147,7 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, version int64,
 	return s.changed(r.ID, err)
 }
 
-// Update changes a rule; its place stays.
+// Update changes a rule without moving it.
 func (s *Service) Update(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID,
 	change func(*Rule) error) (Rule, error) {
 	err := s.change(ctx, by, version, func(t *Table) error {
@@ -180,7 +179,7 @@ func (s *Service) Delete(ctx context.Context, by fleet.Principal, version int64,
 	})
 }
 
-// Move puts a rule to another place, counted from 0; beyond the end is the end,
+// Move moves a rule to another place, counted from 0. A place beyond the end means the end,
 // and no rule comes before the fixed ones.
 func (s *Service) Move(ctx context.Context, by fleet.Principal, version int64, id uuid.UUID, place int) (Rule, error) {
 	err := s.change(ctx, by, version, func(t *Table) error {
@@ -206,7 +205,7 @@ func stale(version int64) error {
 	return fleet.Refuse(fleet.ErrConflict, "policy_changed", "version", version).At("version")
 }
 
-// open returns a rule that may be changed.
+// open returns a rule that can be changed.
 func (t *Table) open(id uuid.UUID) (Rule, error) {
 	r, ok := t.Rule(id)
 	switch {
@@ -218,7 +217,7 @@ func (t *Table) open(id uuid.UUID) (Rule, error) {
 	return r, nil
 }
 
-// fixed counts the rules at the beginning that cannot be moved.
+// fixed returns the number of rules at the beginning that cannot be moved.
 func (t *Table) fixed() int {
 	n := 0
 	for n < len(t.Rules) && t.Rules[n].Fixed {
@@ -232,7 +231,7 @@ func (s *Service) changed(id uuid.UUID, err error) (Rule, error) {
 		return Rule{}, err
 	}
 	r, ok := s.Table().Rule(id)
-	if !ok { // another process removed it at once
+	if !ok { // another process removed it immediately
 		return r, fleet.Refuse(fleet.ErrNotFound, "unknown_policy.id", "id", id)
 	}
 	return r, nil

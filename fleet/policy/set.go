@@ -17,25 +17,25 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A Set is a table of rules, compiled. It never changes.
+// A Set is a compiled table of rules. It never changes.
 //
-// Most rules do not apply to a call. For each condition that the caller's kind,
-// the tool or a plain term of the device query decides, the set knows which rules
-// it lets through; what these sets have in common is looked at rule by rule.
+// Most rules do not apply to a given call. The set indexes the conditions on the caller's
+// kind, the tool and the plain terms of the device query: for each value it has the rules
+// that the value allows. It then evaluates only the rules in the intersection one by one.
 type Set struct {
 	Version int64
 	rules   []*compiled // enabled ones, in order
-	words   int         // of a ruleSet that are in use
+	words   int         // words of a ruleSet that are in use
 
 	kinds, roles map[string]ruleSet
-	noKind       ruleSet // of rules that any kind may meet
+	noKind       ruleSet // rules without a condition on the kind
 	noRole       ruleSet
-	userTools    ruleSet // that may apply to user-only tools
+	userTools    ruleSet // rules that may apply to user-only tools
 	modelTools   ruleSet
 	terms        [len(indexed)]termIndex
 
-	tools     knownAnswers // by tool: rules whose patterns and effects it meets
-	arguments knownAnswers // by arguments: rules whose schema they satisfy
+	tools     knownAnswers // by tool: rules whose patterns and effects match
+	arguments knownAnswers // by arguments: rules whose schema matches
 }
 
 // A ruleSet has one bit for each rule of a set.
@@ -44,7 +44,7 @@ type ruleSet [(MaxRules + 63) / 64]uint64
 func (s *ruleSet) add(i int)      { s[i/64] |= 1 << (i % 64) }
 func (s *ruleSet) has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
 
-// keep leaves out what other does not have.
+// keep removes the rules that are not in other.
 func (s *ruleSet) keep(other *ruleSet) {
 	for i := range s {
 		s[i] &= other[i]
@@ -57,33 +57,33 @@ func (s *ruleSet) join(other *ruleSet) {
 	}
 }
 
-// indexed are the fields of a device query whose terms are looked up.
+// indexed are the fields of device queries whose terms are indexed.
 var indexed = [...]string{"tag", "board", "id"}
 
-// A termIndex is about one field of device queries.
+// A termIndex indexes the rules by one field of their device queries.
 type termIndex struct {
-	free ruleSet // do not ask for the field in a way that can be looked up
+	free ruleSet // rules without an indexable term on the field
 	of   map[string]ruleSet
 }
 
-// A compiled rule holds what the set itself does not decide.
+// A compiled rule has the conditions that the set's indexes do not decide.
 type compiled struct {
 	Rule
-	key    string // its id
-	asks   bool   // a device query is left
+	key    string // id of the rule
+	asks   bool   // a device query remains to be evaluated
 	query  fleet.Query
 	schema *jsonschema.Resolved
 	phase  atomic.Pointer[phase]
 }
 
-// A phase is a stretch of time in which a window does not open or close.
+// A phase is a period in which a window neither opens nor closes.
 type phase struct {
 	from, until time.Time
 	open        bool
 }
 
-// Compile makes a set of rules, which are in order. Rules of a store that this
-// version cannot read are an error: leaving one out could allow what it denies.
+// Compile compiles rules, which must be in order. A stored rule that this version cannot read
+// is an error, because skipping it could allow what it denies.
 func Compile(rules []Rule, version int64) (*Set, error) {
 	s := &Set{Version: version, kinds: map[string]ruleSet{}, roles: map[string]ruleSet{},
 		tools:     knownAnswers{bounded.New[string, answers](maxAnswers)},
@@ -92,7 +92,7 @@ func Compile(rules []Rule, version int64) (*Set, error) {
 		s.terms[f].of = map[string]ruleSet{}
 	}
 	if len(rules) > MaxRules {
-		return nil, fmt.Errorf("%d rules, at most %d are possible", len(rules), MaxRules)
+		return nil, fmt.Errorf("%d rules exceed the limit of %d", len(rules), MaxRules)
 	}
 	for _, r := range rules {
 		if !r.Enabled {
@@ -135,7 +135,7 @@ func (s *Set) compile(r Rule) error {
 	return nil
 }
 
-// index notes rule i for each of the values, or as one that asks for none.
+// index adds rule i under each of the values, or to free if it has none.
 func index[S ~string](of map[string]ruleSet, free *ruleSet, values []S, i int) {
 	if len(values) == 0 {
 		free.add(i)
@@ -147,8 +147,8 @@ func index[S ~string](of map[string]ruleSet, free *ruleSet, values []S, i int) {
 	}
 }
 
-// plainValues are the values of a term that asks for one of several values of
-// the field, none without such a term.
+// plainValues returns the values of a term that requires one of several values of the field;
+// nil if there is no such term.
 func plainValues(q fleet.Query, field string) []string {
 	for _, t := range q.Terms {
 		if t.Field != field || t.Not || strings.Contains(strings.Join(t.Values, ""), "*") {
@@ -163,9 +163,8 @@ func plainValues(q fleet.Query, field string) []string {
 	return nil
 }
 
-// Decide returns the first rule that applies to the call, nil if none does. The
-// error is that of arguments which a device may read in another way than the
-// rules that ask about them.
+// Decide returns the first rule that applies to the call, nil if none does. It returns an
+// error if a device may read the arguments differently from the rules that check them.
 func (s *Set) Decide(p *call.Proposal) (*Rule, error) {
 	c, err := s.decide(p)
 	if c == nil {
@@ -202,7 +201,7 @@ func orFree(of map[string]ruleSet, free *ruleSet, value string) *ruleSet {
 	return &rules
 }
 
-// keepTerms leaves out rules whose query names another tag, board or id.
+// keepTerms removes the rules whose query requires another tag, board or id.
 func (s *Set) keepTerms(candidates *ruleSet, d *fleet.Device) {
 	tags, board, id := &s.terms[0], &s.terms[1], &s.terms[2]
 	if len(tags.of) > 0 {
@@ -221,7 +220,7 @@ func (s *Set) keepTerms(candidates *ruleSet, d *fleet.Device) {
 	}
 }
 
-// ofTool returns the rules whose patterns and effects the tool meets.
+// ofTool returns the rules whose patterns and effects match the tool.
 func (s *Set) ofTool(tool string) ruleSet {
 	known, ok := s.tools.Get(tool)
 	if ok {
@@ -252,7 +251,7 @@ func (r *Rule) meetsTool(tool string) bool {
 	return false
 }
 
-// applies looks at what the indexes leave open.
+// applies evaluates the conditions that the indexes leave open.
 func (s *Set) applies(i int, p *call.Proposal) (bool, error) {
 	c := s.rules[i]
 	switch {
@@ -289,9 +288,9 @@ func (c *compiled) windowOpen(at time.Time) bool {
 	return open
 }
 
-// decode reads arguments as a device does. Of two members of one name, whatever
-// their case, devices read the first and Go the last: such arguments are refused
-// where a rule depends on them.
+// decode decodes arguments as a device does. If two members have the same name, whatever
+// their case, devices read the first and Go the last; if a rule depends on such arguments,
+// they are refused.
 func decode(raw json.RawMessage) (map[string]any, error) {
 	arguments := map[string]any{}
 	if len(raw) == 0 {
@@ -303,16 +302,16 @@ func decode(raw json.RawMessage) (map[string]any, error) {
 	return arguments, nil
 }
 
-var errAmbiguous = errors.New("arguments that can be read in two ways")
+var errAmbiguous = errors.New("ambiguous arguments: an object has two members of one name")
 
 // repeats reports whether an object has two members of one name.
 func repeats(d *json.Decoder) bool {
-	var seen []map[string]bool // of the objects that are open; nil for arrays
+	var seen []map[string]bool // names in each open object; nil for arrays
 	key := false
 	for {
 		token, err := d.Token()
 		if err != nil {
-			return false // the end, or what Unmarshal refuses
+			return false // the end, or an error that Unmarshal reports
 		}
 		if text, ok := token.(string); ok && key {
 			folded := strings.ToLower(text)
@@ -343,7 +342,7 @@ type knownAnswers struct {
 // answers are the rules that a text met, and those that it did not meet.
 type answers struct{ yes, no ruleSet }
 
-// maxAnswers bounds the memory of a set: with [call.MaxArgumentBytes], to 4 MB.
+// maxAnswers limits the memory of a set, with [call.MaxArgumentBytes], to 4 MB.
 const maxAnswers = 1000
 
 // put adds to the answers. If two calls add to the same text at once, the answers of one

@@ -17,7 +17,7 @@ import (
 	"fleetd/fleet/call"
 )
 
-// decideNaively asks every rule about everything, in order.
+// decideNaively evaluates every condition of every rule, in order.
 func decideNaively(rules []Rule, p *call.Proposal) *Rule {
 	matches := func(patterns []string, s string) bool {
 		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
@@ -67,7 +67,7 @@ var (
 	start         = time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC)
 )
 
-// drawSome picks a few, or none.
+// drawSome draws a few values, or none.
 func drawSome[S any](t *rapid.T, from []S, label string) []S {
 	if !rapid.Bool().Draw(t, label+"?") {
 		return nil
@@ -140,7 +140,7 @@ func TestSetAgreesWithNaiveEvaluation(t *testing.T) {
 		for range 20 {
 			p := drawProposal(t)
 			want := decideNaively(rules, p)
-			for range 2 { // the second time from what is remembered
+			for range 2 { // the second time uses the cache
 				got, err := set.Decide(p)
 				if err != nil || (got == nil) != (want == nil) || got != nil && got.ID != want.ID {
 					t.Fatalf("decided by %+v, %v, want %+v", got, err, want)
@@ -150,7 +150,7 @@ func TestSetAgreesWithNaiveEvaluation(t *testing.T) {
 	})
 }
 
-// What lint calls a rule that never decides does not, for any call.
+// A rule that lint reports as never deciding decides no call.
 func TestLintIsRight(t *testing.T) {
 	shadowed := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -197,7 +197,7 @@ func TestAmbiguousArgumentsAreDenied(t *testing.T) {
 			want != "policy_denied" && code != want {
 			t.Errorf("%s: %s %s, want %q", arguments, v.Decision, code, want)
 		}
-		// A rule about another tool is no reason to look at the arguments.
+		// A rule about another tool must not evaluate the arguments.
 		p.Tool.Name = "self.b"
 		if v := s.Judge(p); v.Decision != call.DecisionAllow {
 			t.Errorf("%s of another tool: %s %v", arguments, v.Decision, v.Reason)
@@ -218,13 +218,13 @@ func TestCompileRefusesHostileSchemas(t *testing.T) {
 	}
 }
 
-// officeRules are n rules as a fleet with many sites has them.
+// officeRules returns n rules like those of a fleet with many sites.
 func officeRules(n int) []Rule {
 	var all []Rule
 	for i := range n {
 		r := Rule{ID: uuid.New(), Name: fmt.Sprint("rule ", i), Enabled: true, Decision: call.DecisionDeny}
 		switch i % 5 {
-		case 0: // a caller that is another one
+		case 0: // another caller
 			r.Kinds, r.Names = []fleet.PrincipalKind{fleet.KindModel}, []string{fmt.Sprint("bot-", i)}
 		case 1: // another tool
 			r.Tools = []string{fmt.Sprint("self.site", i, ".*")}
@@ -244,7 +244,7 @@ func officeRules(n int) []Rule {
 		Tools: []string{"self.audio_speaker.set_volume"}})
 }
 
-// siteRules all are about the call's tool and caller, each with another query.
+// siteRules returns n rules about the call's tool and caller, each with another query.
 func siteRules(n int) []Rule {
 	all := officeRules(0)
 	for i := range n {
@@ -258,7 +258,7 @@ func siteRules(n int) []Rule {
 	return all
 }
 
-// storedRules is a store that holds rules and counts nothing.
+// storedRules is a store with fixed rules that counts nothing.
 type storedRules struct {
 	Store
 	rules []Rule
@@ -284,7 +284,7 @@ func proposal(kind fleet.PrincipalKind, tool string) *call.Proposal {
 		Arguments: json.RawMessage(`{"volume":40}`)}
 }
 
-// What a judgement allocates does not grow with rules that do not apply.
+// The allocations of a judgement do not grow with rules that do not apply.
 func TestJudgeAllocatesTheSameWithMoreRules(t *testing.T) {
 	for name, rules := range map[string]func(int) []Rule{"office": officeRules, "sites": siteRules} {
 		allocations := func(n int) float64 {

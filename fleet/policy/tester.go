@@ -11,11 +11,11 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// MaxTried bounds the devices that one trial asks about.
+// MaxTried is the maximum number of devices in one trial.
 const MaxTried = 1000
 
-// A Subject says who a trial is about: a token or an operator by its id, or
-// whoever has the kind, role and name.
+// A Subject is the principal of a trial: a token or an operator by id, or any principal of a
+// kind, role and name.
 type Subject struct {
 	Token, Operator uuid.UUID
 	Kind            fleet.PrincipalKind
@@ -23,25 +23,25 @@ type Subject struct {
 	Name            string
 }
 
-// A Trial asks what a call would come to, for one device or those of a query.
+// A Trial is a hypothetical call to one device or to the devices of a query.
 type Trial struct {
 	Subject   Subject
 	Device    fleet.DeviceID
-	Query     string // without Device; "" is every device in service
+	Query     string // if Device is empty; "" means every device in service
 	Tool      string
 	Arguments json.RawMessage
 }
 
-// A TrialResult says what would become of the calls. Nothing was counted,
-// recorded or sent.
+// A TrialResult is the predicted outcome of the calls. A trial counts, records and sends
+// nothing.
 type TrialResult struct {
 	Version   int64 // of the policy
 	Principal fleet.Principal
-	Matched   int // devices of the query; of those beyond [MaxTried] nothing was asked
+	Matched   int // devices of the query; those beyond [MaxTried] were not tried
 	Devices   []call.Preview
 }
 
-// A Tester tries calls on behalf of others.
+// A Tester tries calls on behalf of other principals.
 type Tester struct {
 	Policy    *Service
 	Calls     *call.Service
@@ -49,8 +49,8 @@ type Tester struct {
 	Operators *operator.Service
 }
 
-// Test tries calls. by sees only the devices that ctx shows; of those that the
-// subject does not see, the result says so.
+// Test tries calls. by sees only the devices that ctx shows; for those that the subject does
+// not see, the result states that.
 func (t *Tester) Test(ctx context.Context, by fleet.Principal, trial Trial) (TrialResult, error) {
 	if err := by.May(fleet.RoleViewer, "read_policies"); err != nil {
 		return TrialResult{}, err
@@ -123,17 +123,17 @@ func (t *Tester) subject(ctx context.Context, s Subject) (fleet.Principal, error
 	return fleet.Principal{Kind: s.Kind, Name: name, Role: s.Role}, err
 }
 
-// An Outcome is what a call would come to.
+// An Outcome is the predicted outcome of a call.
 type Outcome string
 
 const (
 	OutcomeSent    Outcome = "sent"
 	OutcomeWaits   Outcome = "pending_approval"
-	OutcomeRefused Outcome = "refused" // by the policy or the rest of the gate
-	OutcomeOffline Outcome = "offline" // allowed, and the device is not connected
+	OutcomeRefused Outcome = "refused" // by the policy or another part of the gate
+	OutcomeOffline Outcome = "offline" // allowed, but the device is not connected
 )
 
-// OutcomeOf is what the call of a preview would come to.
+// OutcomeOf returns the outcome that a preview predicts.
 func OutcomeOf(p call.Preview) Outcome {
 	switch {
 	case len(p.Refusals) > 0:

@@ -10,11 +10,11 @@ import (
 	"fleetd/fleet/internal/table"
 )
 
-// MaxToolPins bounds the pins of a fleet.
+// MaxToolPins is the maximum number of pins in a fleet.
 const MaxToolPins = 1000
 
-// A ToolPin says how a tool is to be described. Principals of kind model and voice
-// may not call it on a device that describes it otherwise.
+// A ToolPin fixes the digest of a tool. Principals of kind model and voice may not call the
+// tool on a device that lists it with another digest.
 type ToolPin struct {
 	Tool     string
 	Digest   fleet.ToolDigest
@@ -22,16 +22,16 @@ type ToolPin struct {
 	PinnedAt time.Time
 }
 
-// ToolPinStore keeps pins. Changes are audited.
+// ToolPinStore stores pins. It audits each change.
 type ToolPinStore interface {
 	ToolPins(ctx context.Context) ([]ToolPin, error) // by tool
-	// SaveToolPin stores a pin, in place of one that the tool has.
+	// SaveToolPin stores a pin and replaces the tool's previous one.
 	SaveToolPin(ctx context.Context, by fleet.Principal, p ToolPin, device fleet.DeviceID) error
 	DeleteToolPin(ctx context.Context, by fleet.Principal, tool string) error
 }
 
-// ToolPins manages pins, and keeps them in memory: the gate reads nothing. A nil
-// *ToolPins has none.
+// ToolPins manages pins and caches them in memory, so the gate reads no database. A nil
+// *ToolPins has no pins.
 type ToolPins struct {
 	store   ToolPinStore
 	targets *fleet.Targets
@@ -39,20 +39,20 @@ type ToolPins struct {
 	digests *fleet.ToolDigests // of pinned tools
 }
 
-// NewToolPins makes the service. Load it before the first call.
+// NewToolPins returns the service. Call Load before the first call.
 func NewToolPins(store ToolPinStore, targets *fleet.Targets, log *slog.Logger) *ToolPins {
 	s := &ToolPins{store: store, targets: targets, digests: fleet.NewToolDigests()}
 	s.pins = table.New(table.Options[map[string]ToolPin]{Read: s.read, Every: pinsRefresh, What: "tool pins", Log: log})
 	return s
 }
 
-// pinsRefresh is how long a change by another process goes unnoticed.
+// pinsRefresh is how long a change by another process can go unnoticed.
 const pinsRefresh = 5 * time.Second
 
 // Load reads the pins.
 func (s *ToolPins) Load(ctx context.Context) error { return s.pins.Load(ctx) }
 
-// Run reads the pins again and again, until ctx ends: another process may change them.
+// Run reloads the pins periodically until ctx ends, since another process may change them.
 func (s *ToolPins) Run(ctx context.Context) error { return s.pins.Run(ctx) }
 
 func (s *ToolPins) read(ctx context.Context, _ *map[string]ToolPin) (*map[string]ToolPin, error) {
@@ -79,13 +79,13 @@ func (s *ToolPins) Pin(tool string) (ToolPin, bool) {
 	return p, ok
 }
 
-// Save pins the tool as the device lists it. It takes an administrator of the whole fleet.
+// Save pins the tool as the device lists it. It requires an administrator of the whole fleet.
 func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.DeviceID, tool string) (ToolPin, error) {
 	if err := by.May(fleet.RoleAdmin, "pin_tool"); err != nil {
 		return ToolPin{}, err
 	}
 	now := time.Now().UTC()
-	s.targets.Forget(device) // what it lists now is to be pinned
+	s.targets.Forget(device) // pin the current listing, not the cached one
 	t, err := s.targets.Get(ctx, device, now)
 	if errors.Is(err, fleet.ErrNotFound) {
 		return ToolPin{}, fleet.Refuse(fleet.ErrInvalid, "unknown_device", "device", device).At("device")
@@ -115,7 +115,7 @@ func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.De
 	return p, nil
 }
 
-// Delete removes the pin of a tool. It takes an administrator of the whole fleet.
+// Delete removes the pin of a tool. It requires an administrator of the whole fleet.
 func (s *ToolPins) Delete(ctx context.Context, by fleet.Principal, tool string) error {
 	if err := by.May(fleet.RoleAdmin, "pin_tool"); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *ToolPins) Delete(ctx context.Context, by fleet.Principal, tool string) 
 	})
 }
 
-// Differs reports whether the tool is pinned to another digest than an inventory has.
+// Differs reports whether the tool is pinned to a digest other than that in the inventory.
 func (s *ToolPins) Differs(inventory string, tool fleet.Tool) bool {
 	p, pinned := s.Pin(tool.Name)
 	if !pinned {
