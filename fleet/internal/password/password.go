@@ -1,9 +1,9 @@
-// Package password judges how easily a password is guessed.
+// Package password estimates how easily a password can be guessed.
 //
-// It reads the password as somebody would who guesses: as common words, runs of
-// the keyboard or the alphabet, years, what was there before, the name of its
-// owner, and single characters, each with the bits that it adds. The cheapest
-// reading counts. It knows no hash and no rule about the length.
+// It splits the password as a guesser would: into common words, runs of the keyboard or the
+// alphabet, years, repetitions, the name of the owner, and single characters. Each part adds
+// bits, and the cheapest split counts. The package does not hash and has no rule about
+// length.
 package password
 
 import (
@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// A Weakness is why a password is easily guessed.
+// A Weakness is the reason why a password is easy to guess.
 type Weakness string
 
 const (
@@ -24,19 +24,20 @@ const (
 	Pattern Weakness = "pattern" // repeats, sequences, or too few kinds of characters
 )
 
-// leastBits is what a password needs. Guessed at through the sign-in, 38 bits take
-// longer than any password lives; against a stolen hash, at some 20 ms of argon2id
-// each, all of them take a processor some centuries.
+// leastBits is the minimum strength of a password. Guessing 38 bits through the sign-in takes
+// longer than any password is in use. Against a stolen hash, at some 20 ms of argon2id each,
+// trying all of them takes one processor some centuries.
 const leastBits = 38
 
-// judged bounds the characters that are read: the rest only makes it harder.
+// judged is the maximum number of characters that are examined; further ones only make
+// guessing harder.
 const judged = 64
 
-// longestPiece bounds what is read as one thing.
+// longestPiece is the maximum length of one part.
 const longestPiece = 24
 
-// shortestName is the least length of a name that may be nowhere in a password.
-// Shorter ones are in too many words, and count as guessed.
+// shortestName is the minimum length of a name that a password must not contain. Shorter
+// names occur in too many words; they count as guessed parts.
 const shortestName = 4
 
 //go:embed words.txt
@@ -53,16 +54,15 @@ func readWords() (map[string]bool, int) {
 	return all, longest
 }
 
-// keyboard are rows and columns of keyboards, of which parts are typed.
+// keyboard lists rows and columns of keyboards, parts of which people type.
 var keyboard = []string{"qwertyuiop", "asdfghjkl", "zxcvbnm", "qwertzuiop", "yxcvbnm", "azertyuiop", "qsdfghjklm",
 	"wxcvbn", "1234567890", "1qaz2wsx3edc4rfv5tgb6yhn7ujm", "!@#$%^&*()", "147258369", "789456123"}
 
-// plain undoes what people write instead of letters.
+// plain replaces the characters that people write instead of letters.
 var plain = strings.NewReplacer("0", "o", "1", "i", "3", "e", "4", "a", "5", "s", "7", "t", "8", "b", "@", "a",
 	"$", "s", "!", "i", "|", "l", "+", "t", "(", "c")
 
-// Judge says why the password is weak, or [None]. The names are those of its
-// owner.
+// Judge returns why the password is weak, or [None]. names are the names of its owner.
 func Judge(password string, names ...string) Weakness {
 	text := []rune(strings.ToLower(password))
 	if len(text) > judged {
@@ -79,7 +79,7 @@ func Judge(password string, names ...string) Weakness {
 		}
 	}
 	bits, why := read(text, own)
-	// What is written in upper case is guessed with a few tries more.
+	// Upper case costs a guesser only a few more tries.
 	if password != strings.ToLower(password) {
 		bits += 2
 	}
@@ -91,10 +91,10 @@ func Judge(password string, names ...string) Weakness {
 
 func betweenWords(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsNumber(c) }
 
-// A reading is the cheapest way to read the beginning of a password.
+// A reading is the cheapest split of the beginning of a password.
 type reading struct {
 	bits        float64
-	named, word bool // it uses the owner's name, or a common word
+	named, word bool // the split uses the owner's name, or a common word
 }
 
 func read(text []rune, own map[string]bool) (float64, Weakness) {
@@ -121,7 +121,7 @@ func read(text []rune, own map[string]bool) (float64, Weakness) {
 	}
 }
 
-// single is what one character adds.
+// single returns the bits that one character adds.
 func single(c rune) float64 {
 	switch {
 	case c >= '0' && c <= '9':
@@ -133,12 +133,12 @@ func single(c rune) float64 {
 	case c <= unicode.MaxASCII:
 		return math.Log2(33)
 	default:
-		return 10 // of thousands, but the common ones are guessed first
+		return 10 // there are thousands, but the common ones are guessed first
 	}
 }
 
-// piece is what a part of two characters or more adds, read as one thing;
-// infinitely much if it cannot be read so.
+// piece returns the bits that a part of two or more characters adds; infinity if the part has
+// no pattern.
 func piece(text []rune, start, end int, own map[string]bool) (bits float64, named, word bool) {
 	part := string(text[start:end])
 	switch n := end - start; {
@@ -160,7 +160,7 @@ func piece(text []rune, start, end int, own map[string]bool) (bits float64, name
 	return math.Inf(1), false, false
 }
 
-// repeats reports whether it is one character again and again.
+// repeats reports whether part repeats one character.
 func repeats(part []rune) bool {
 	for _, c := range part {
 		if c != part[0] {
@@ -170,8 +170,8 @@ func repeats(part []rune) bool {
 	return true
 }
 
-// sequence reports whether each character is the next one of its alphabet, or
-// each the one before.
+// sequence reports whether each character follows the one before it in the alphabet, or each
+// precedes it.
 func sequence(part []rune) bool {
 	step := part[1] - part[0]
 	if step != 1 && step != -1 {

@@ -22,7 +22,7 @@ func TestJudge(t *testing.T) {
 		{"qwertyuiopasdfghjkl", password.Pattern},
 		{"1qaz2wsx3edc", password.Pattern},
 		{"20261123", password.Pattern},
-		{"5029384756", password.Pattern}, // ten digits by chance
+		{"5029384756", password.Pattern}, // ten random digits
 		{"password123", password.Common},
 		{"P@ssw0rd2026!", password.Common},
 		{"passwordpassword", password.Common},
@@ -55,7 +55,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A name of three letters is in many words: the rest must do without it.
+// A three-letter name occurs in many words, so the rest must be strong enough without it.
 func TestJudgeShortName(t *testing.T) {
 	for secret, want := range map[string]password.Weakness{"ada ada ada ada": password.Name, "ada-ada-1234": password.Name,
 		"canada goose parade 61": password.None} {

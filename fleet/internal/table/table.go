@@ -1,9 +1,9 @@
-// Package table keeps a small ordered table of the database in memory, such as the rules
-// of a policy: readers take the present state without a lock, changes go to the database
-// first, and what another process changed is read again.
+// Package table caches a small ordered table of the database in memory, such as the rules of
+// a policy. Readers get the current state without a lock, changes go to the database first,
+// and the table is reloaded after another process has changed it.
 //
-// It knows nothing about the entries. One lock orders changes and readings; [Table.Run]
-// runs on the caller's goroutine.
+// It does not depend on the type of the entries. One lock orders changes and reloads;
+// [Table.Run] runs on the caller's goroutine.
 package table
 
 import (
@@ -20,40 +20,41 @@ import (
 	"fleetd/fleet"
 )
 
-// refresh is how long a change by another process goes unnoticed.
+// refresh is how long a change by another process can go unnoticed.
 const refresh = 2 * time.Second
 
-// maxTries bounds how often a change is repeated because another process changed the
+// maxTries is the maximum number of attempts at a change if other processes keep changing the
 // table first.
 const maxTries = 4
 
 // Options configures a [Table] whose state is a V. Read is required.
 type Options[V any] struct {
-	// Read reads the whole table. before is the state in memory; nil at the first reading.
+	// Read reads the whole table. before is the state in memory, nil at the first read.
 	Read func(ctx context.Context, before *V) (*V, error)
-	// VersionOf returns the version of a state, which each change in the database raises.
-	// nil: the table has no versions.
+	// VersionOf returns the version of a state; each change in the database increases it. If
+	// it is nil, the table has no versions.
 	VersionOf func(*V) int64
-	// Version reads the version in the database. nil: Run reads the table each time.
+	// Version reads the version in the database. If it is nil, Run reads the table each time.
 	Version func(ctx context.Context) (int64, error)
-	// Changed is called after each reading; may be nil.
+	// Changed, if set, is called after each read.
 	Changed func()
-	// Stale makes the error of a change whose editor saw another version than the one given.
+	// Stale returns the error for a change whose editor saw a version other than the current
+	// one.
 	Stale func(version int64) error
 
-	Every time.Duration // between two looks at the database. Default: 2 s
-	What  string        // what the table holds, in the log
+	Every time.Duration // interval between checks of the database. Default: 2 s
+	What  string        // content of the table, for the log
 	Log   *slog.Logger  // default: none
 }
 
-// A Table is the state in memory. The zero value is not usable; see [New].
+// A Table is a table in memory. The zero value is not usable; see [New].
 type Table[V any] struct {
 	o        Options[V]
-	changing sync.Mutex // one change, or one reading, at a time
+	changing sync.Mutex // one change or read at a time
 	current  atomic.Pointer[V]
 }
 
-// New makes a table. Load it before it is used.
+// New returns a table. Call Load before using it.
 func New[V any](o Options[V]) *Table[V] {
 	if o.VersionOf == nil {
 		o.VersionOf = func(*V) int64 { return 0 }
@@ -70,7 +71,7 @@ func New[V any](o Options[V]) *Table[V] {
 	return &Table[V]{o: o}
 }
 
-// State returns the present state, which must not be changed; an empty one before the first
+// State returns the current state, which must not be changed; an empty state before the first
 // [Table.Load].
 func (t *Table[V]) State() *V {
 	if now := t.current.Load(); now != nil {
@@ -96,7 +97,7 @@ func (t *Table[V]) load(ctx context.Context) error {
 	return nil
 }
 
-// Run reads the table again when another process changed it, until ctx ends.
+// Run reloads the table when another process has changed it, until ctx ends.
 func (t *Table[V]) Run(ctx context.Context) error {
 	return Follow(ctx, t.o.Every, t.o.What, t.o.Log, func(ctx context.Context) error {
 		if t.o.Version != nil {
@@ -109,9 +110,9 @@ func (t *Table[V]) Run(ctx context.Context) error {
 	})
 }
 
-// Change makes a change in the database and reads the table. seen is the version that
-// the editor saw; 0 applies the change to whatever version is current. do is called
-// again if the database refuses its state as outdated.
+// Change makes a change in the database and reloads the table. seen is the version that the
+// editor saw; 0 applies the change to whatever version is current. do is called again if the
+// database refuses the change because the state is outdated.
 func (t *Table[V]) Change(ctx context.Context, seen int64, do func(*V) error) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -137,8 +138,8 @@ func (t *Table[V]) Change(ctx context.Context, seen int64, do func(*V) error) er
 	}
 }
 
-// Follow calls load at the interval until ctx ends. It logs the first of several
-// failures: what is in memory stays in use.
+// Follow calls load at the interval until ctx ends. It logs the first of several failures in
+// a row; the state in memory stays in use.
 func Follow(ctx context.Context, every time.Duration, what string, log *slog.Logger,
 	load func(context.Context) error) error {
 	failing := false
@@ -150,14 +151,14 @@ func Follow(ctx context.Context, every time.Duration, what string, log *slog.Log
 		}
 		err := load(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			log.Error("not read again; what is in memory stays in use", "what", what, "err", err)
+			log.Error("could not reload; the state in memory stays in use", "what", what, "err", err)
 		}
 		failing = err != nil
 	}
 }
 
-// Place returns the place of an entry among n others, the first of which stay in front
-// of it: place itself within these bounds, or the end if it is negative.
+// Place returns the final place of an entry among n others, of which the first ones must stay
+// before it: place limited to these bounds, or the end if place is negative.
 func Place(place, first, n int) int {
 	if place < 0 {
 		return n
@@ -165,7 +166,7 @@ func Place(place, first, n int) int {
 	return min(max(place, first), n)
 }
 
-// Move returns the order of the entries in which id has the place that [Place] gives it.
+// Move returns the order of the entries after moving id to the place that [Place] returns.
 func Move[E any](entries []E, idOf func(E) uuid.UUID, id uuid.UUID, place, first int) (order []uuid.UUID, at int) {
 	order = make([]uuid.UUID, 0, len(entries))
 	for _, e := range entries {

@@ -21,7 +21,7 @@ type state struct {
 	names   []string
 }
 
-// A database keeps the table for several processes.
+// A database is a table shared by several processes.
 type database struct {
 	mu    sync.Mutex
 	state state
@@ -45,7 +45,7 @@ func (d *database) version(context.Context) (int64, error) {
 	return d.state.version, d.away
 }
 
-// add refuses a change of another state than the present one, as a store does.
+// add refuses a change of an outdated state, like a store.
 func (d *database) add(seen int64, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

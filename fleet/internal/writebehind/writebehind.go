@@ -1,9 +1,9 @@
-// Package writebehind keeps what devices report in memory and writes it in
-// batches, so that no report waits for the database.
+// Package writebehind buffers device reports in memory and writes them in batches, so that no
+// report waits for the database.
 //
-// It knows nothing of devices. A [Buffer] has one goroutine, [Buffer.Run]; its
-// other methods may be called from any. Values outlive an outage of the store,
-// up to a limit.
+// It does not depend on the kind of report. A [Buffer] has one goroutine, [Buffer.Run]; its
+// other methods are safe for concurrent use. Values survive an outage of the store, up to a
+// limit.
 package writebehind
 
 import (
@@ -17,24 +17,22 @@ import (
 	"time"
 )
 
-// A Buffer keeps the newest value per key in memory and writes them in
-// batches, so that what devices report never waits for the database. Values
-// outlive an outage of the store, up to a limit.
+// A Buffer has the newest value per key in memory and writes the values in batches. Values
+// survive an outage of the store, up to a limit.
 type Buffer[K comparable, V any] struct {
 	What  string // for the log: "boot polls"
 	Write func(ctx context.Context, batch map[K]V) error
-	Merge func(older, newer V) V // nil: the newer one replaces the older
+	Merge func(older, newer V) V // nil replaces the older value with the newer one
 	Every time.Duration
 	Batch int // values per write
-	Limit int // values kept; more of other keys are dropped while the store is away
+	Limit int // maximum values; new keys beyond it are dropped while the store is unavailable
 	Log   *slog.Logger
-	// Away is what the errors of Write wrap while the store cannot be reached,
-	// rather than that it cannot take a value. A write that runs out of time
-	// counts as one.
+	// Away is the error that errors of Write wrap if the store is unavailable, as opposed to
+	// refusing a value. A write that times out counts as unavailable.
 	Away error
 
-	// writing is held during a write. Whoever changes the same rows by another
-	// way takes it too, or a batch could undo the change.
+	// writing is locked during a write. Code that changes the same rows in another way must
+	// lock it too, or a batch could undo the change.
 	writing chan struct{}
 
 	mu      sync.Mutex
@@ -44,18 +42,17 @@ type Buffer[K comparable, V any] struct {
 
 const (
 	drainTimeout = 5 * time.Second  // bounds the last writes at shutdown
-	writeTimeout = 10 * time.Second // bounds each write: a database that hangs is one that is away
+	writeTimeout = 10 * time.Second // bounds each write: a hanging database counts as unavailable
 )
 
-// New returns a buffer with its fields as they are in w; all but Merge are
-// required.
+// New returns a buffer with the fields of w; all but Merge are required.
 func New[K comparable, V any](w *Buffer[K, V]) *Buffer[K, V] {
 	w.writing = make(chan struct{}, 1)
 	w.dirty = make(map[K]V)
 	return w
 }
 
-// Put notes v to be written. It reports false if there was no room.
+// Put buffers v to be written. It returns false if the buffer is full.
 func (w *Buffer[K, V]) Put(k K, v V) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +68,7 @@ func (w *Buffer[K, V]) Put(k K, v V) bool {
 	return true
 }
 
-// Lock takes the right to write, or gives up with ctx.
+// Lock acquires the right to write, or gives up when ctx ends.
 func (w *Buffer[K, V]) Lock(ctx context.Context) error {
 	select {
 	case w.writing <- struct{}{}:
@@ -81,11 +78,10 @@ func (w *Buffer[K, V]) Lock(ctx context.Context) error {
 	}
 }
 
-// Unlock gives it back.
+// Unlock releases the right to write.
 func (w *Buffer[K, V]) Unlock() { <-w.writing }
 
-// Run writes until ctx ends, then once more. It returns no error: it logs a
-// failure of the store and tries again.
+// Run writes until ctx ends, then once more. It logs a failure of the store and retries.
 func (w *Buffer[K, V]) Run(ctx context.Context) {
 	wait, failing := w.Every, false
 	for ctx.Err() == nil {
@@ -98,7 +94,7 @@ func (w *Buffer[K, V]) Run(ctx context.Context) {
 		}
 		err := w.flush(ctx)
 		if ctx.Err() != nil {
-			break // the end interrupted the write; it is made again below
+			break // the end of ctx interrupted the write; it is repeated below
 		}
 		w.report(err, &failing)
 		if wait = w.Every; err != nil {
@@ -108,11 +104,11 @@ func (w *Buffer[K, V]) Run(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := w.flush(last); err != nil {
-		w.Log.Error("not stored at shutdown", "what", w.What, "count", w.Pending(), "err", err)
+		w.Log.Error("could not store at shutdown", "what", w.What, "count", w.Pending(), "err", err)
 	}
 }
 
-// report logs the start and the end of an outage, not every failure in it.
+// report logs the start and the end of an outage, but not each failure during it.
 func (w *Buffer[K, V]) report(err error, failing *bool) {
 	switch {
 	case err != nil && !*failing:
@@ -127,17 +123,18 @@ func (w *Buffer[K, V]) report(err error, failing *bool) {
 	*failing = err != nil
 }
 
-// Pending is how many values wait to be written.
+// Pending returns the number of values that wait to be written.
 func (w *Buffer[K, V]) Pending() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.dirty)
 }
 
-// flush writes as many values as are dirty now, batch by batch. ctx ends a write, too.
+// flush writes as many values as are dirty now, batch by batch. The end of ctx interrupts a
+// write too.
 func (w *Buffer[K, V]) flush(ctx context.Context) error {
 	for n := w.Pending(); ; n -= w.Batch {
-		if err := w.Lock(ctx); err != nil { // the last write of all may be under way
+		if err := w.Lock(ctx); err != nil { // another write may be in progress
 			return err
 		}
 		var err error
@@ -151,7 +148,7 @@ func (w *Buffer[K, V]) flush(ctx context.Context) error {
 	}
 }
 
-// Settle is Sync for all that was put before.
+// Settle calls Sync for every value that was put before.
 func (w *Buffer[K, V]) Settle(ctx context.Context) error {
 	w.mu.Lock()
 	keys := slices.Collect(maps.Keys(w.dirty))
@@ -159,13 +156,12 @@ func (w *Buffer[K, V]) Settle(ctx context.Context) error {
 	return w.Sync(ctx, keys...)
 }
 
-// Sync returns when what was put under the keys before is written, or was dropped
-// because the store cannot take it. Callers that wait at the same time share
-// writes: each takes along what the others put. ctx bounds the waiting; a write
-// that began goes on.
+// Sync returns when the values put under the keys before are written, or dropped because the
+// store refuses them. Concurrent callers share writes: each write includes values of the
+// others. ctx limits the waiting; a write that has begun continues.
 func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
 	for {
-		if err := w.Lock(ctx); err != nil { // a write may be under way
+		if err := w.Lock(ctx); err != nil { // a write may be in progress
 			return err
 		}
 		var batch map[K]V
@@ -189,8 +185,8 @@ func (w *Buffer[K, V]) Sync(ctx context.Context, keys ...K) error {
 	}
 }
 
-// takeWith returns a batch that has the dirty ones of the keys, empty if none is, and
-// the keys that it had no room for.
+// takeWith returns a batch with the dirty values of the keys, empty if there are none, and
+// the keys that did not fit.
 func (w *Buffer[K, V]) takeWith(keys []K) (batch map[K]V, rest []K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +204,7 @@ func (w *Buffer[K, V]) takeWith(keys []K) (batch map[K]V, rest []K) {
 	return batch, keys
 }
 
-// FlushKey writes one value if it is dirty. The caller holds the lock.
+// FlushKey writes one value if it is dirty. The caller holds the write lock.
 func (w *Buffer[K, V]) FlushKey(ctx context.Context, k K) error {
 	w.mu.Lock()
 	v, ok := w.dirty[k]
@@ -239,7 +235,7 @@ func (w *Buffer[K, V]) fill(batch map[K]V, n int) {
 	}
 }
 
-// putBack returns what could not be written, unless something newer came.
+// putBack marks unwritten values as dirty again, unless a newer value has replaced them.
 func (w *Buffer[K, V]) putBack(batch map[K]V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -254,7 +250,7 @@ func (w *Buffer[K, V]) putBack(batch map[K]V) {
 	}
 }
 
-// try makes one attempt to write.
+// try writes the batch once.
 func (w *Buffer[K, V]) try(ctx context.Context, batch map[K]V) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -265,8 +261,8 @@ func (w *Buffer[K, V]) try(ctx context.Context, batch map[K]V) error {
 	return err
 }
 
-// writeOut writes the batch. If only some values of it are at fault they are
-// dropped: one value that the store cannot take must not hold up the others.
+// writeOut writes the batch. If the store refuses only some of its values, it drops those, so
+// that they do not block the others.
 func (w *Buffer[K, V]) writeOut(ctx context.Context, batch map[K]V) error {
 	err := w.try(ctx, batch)
 	if err == nil {
@@ -283,14 +279,13 @@ func (w *Buffer[K, V]) writeOut(ctx context.Context, batch map[K]V) error {
 		return err
 	}
 	for k := range bad {
-		w.Log.Error("dropped: the store cannot take it", "what", w.What, "key", k, "err", err)
+		w.Log.Error("dropped a value that the store refused", "what", w.What, "key", k, "err", err)
 	}
 	return nil
 }
 
-// bisect writes what can be written of the batch and collects the rest in bad.
-// It stops trying once so much has failed that the store itself must be at
-// fault.
+// bisect writes the valid part of the batch and collects the rest in bad. It stops after so
+// many failures that the store itself must be the cause.
 func (w *Buffer[K, V]) bisect(ctx context.Context, batch, bad map[K]V) (wrote bool, stopped error) {
 	failures := 0
 	var walk func(map[K]V)

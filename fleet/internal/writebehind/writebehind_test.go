@@ -16,12 +16,12 @@ import (
 
 var errAway = errors.New("the store is away")
 
-// benchStore is a store of ints that can be away, and cannot take some keys.
+// benchStore is a store of ints that can be unavailable and refuses some keys.
 type benchStore struct {
 	mu     sync.Mutex
 	away   error
 	poison map[int]bool
-	hangs  bool   // the next write does
+	hangs  bool   // the next write hangs
 	during func() // called in each write
 	rows   map[int]int
 	writes int
@@ -104,7 +104,7 @@ func TestWriteBehindSurvivesAnOutage(t *testing.T) {
 					w.Put(k, 1)
 				}
 				time.Sleep(time.Minute)
-				w.Put(7, 2) // newer than what is held
+				w.Put(7, 2) // newer than the buffered value
 				time.Sleep(time.Minute)
 				if n := w.Pending(); n != 40 {
 					t.Fatalf("%d kept during the outage, want the limit of 40", n)
@@ -170,7 +170,7 @@ func TestWriteBehindGivesUpOnAWriteThatHangs(t *testing.T) {
 	})
 }
 
-// A write that the end interrupts is made again, and is no failure to log.
+// A write interrupted by the end of ctx is repeated and not logged as a failure.
 func TestWriteBehindWritesAgainWhatItsEndInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := benchStore{hangs: true}
@@ -178,7 +178,7 @@ func TestWriteBehindWritesAgainWhatItsEndInterrupted(t *testing.T) {
 		var log bytes.Buffer
 		w.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w.Put(1, 1)
-		time.Sleep(300 * time.Millisecond) // the write is under way
+		time.Sleep(300 * time.Millisecond) // the write is in progress
 		stop()
 		if len(s.snapshot()) != 1 || log.Len() != 0 {
 			t.Errorf("rows %v, log %q", s.snapshot(), &log)
@@ -186,7 +186,7 @@ func TestWriteBehindWritesAgainWhatItsEndInterrupted(t *testing.T) {
 	})
 }
 
-// What comes during a write that fails is newer than what failed.
+// A value put during a failing write is newer than the failed value.
 func TestWriteBehindPutsBackOnlyWhatIsNotNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := benchStore{away: errAway}
@@ -203,7 +203,7 @@ func TestWriteBehindPutsBackOnlyWhatIsNotNewer(t *testing.T) {
 	})
 }
 
-// Settle waits for what was put before it, and not for as much of what came since.
+// Settle waits for values put before it, but not for an equal number of later ones.
 func TestWriteBehindSettlesWhatWasPutBefore(t *testing.T) {
 	for range 20 { // the order of a map is random
 		synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestWriteBehindSettlesWhatWasPutBefore(t *testing.T) {
 					t.Errorf("settled with %v, %d rows stored, and not the one before", err, len(s.snapshot()))
 				}
 			}
-			if err := w.Lock(t.Context()); err != nil { // a write is under way
+			if err := w.Lock(t.Context()); err != nil { // a write is in progress
 				t.Fatal(err)
 			}
 			w.Put(1, 1)
