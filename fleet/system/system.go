@@ -1,22 +1,21 @@
-// Package system describes a running fleetd: version, database, disks, certificates and
-// the parts that it is built from. It holds no secret.
+// Package system describes a running fleetd: version, database, disks, certificates and the
+// components that it is built from. It holds no secret.
 //
-// These are types alone: cmd/fleetd/server fills them in, pages and REST show them.
+// It contains only types: cmd/fleetd/server fills them in; pages and REST show them.
 package system
 
 import "time"
 
-// A SystemReport says how a fleetd runs, and what it is made of. It holds no
-// secret.
+// A Report describes how a fleetd runs and what it is built from. It holds no secret.
 type Report struct {
 	Version   string
-	Commit    string // "" if it is not known
+	Commit    string // "" if unknown
 	Modified  bool   // built from files that differ from the commit
 	GoVersion string
 	Platform  string // such as linux/amd64
 	Node      string
 	StartedAt time.Time
-	Memory    int64 // bytes that the process has from the operating system
+	Memory    int64 // bytes that the process has obtained from the operating system
 
 	Database     Database
 	Disks        []Disk
@@ -26,7 +25,7 @@ type Report struct {
 	Parts        []Part // by name
 }
 
-// A DatabaseReport says how large the database is, and how it is used.
+// A Database describes the size and use of the database.
 type Database struct {
 	Server    string // version of PostgreSQL
 	Embedded  bool   // fleetd runs it
@@ -41,46 +40,46 @@ type Database struct {
 type TableSize struct {
 	Name  string
 	Bytes int64
-	Rows  int64 // as PostgreSQL estimates them; -1 before it has
+	Rows  int64 // PostgreSQL's estimate; -1 if there is none yet
 }
 
-// A DiskReport is a file system that fleetd writes to.
+// A Disk is a file system that fleetd writes to.
 type Disk struct {
-	Name        string // of the directory
+	Name        string // name of the directory
 	Free, Total int64  // bytes
 }
 
-// StoredImages are the firmware images.
+// StoredImages describes the stored firmware images.
 type StoredImages struct {
 	Count int
 	Bytes int64
 }
 
-// A CertificateReport is a certificate that fleetd shows to devices.
+// A Certificate is a certificate that fleetd presents to devices.
 type Certificate struct {
-	Name string // of its file
+	Name string // name of its file
 	Ends time.Time
 }
 
-// A BrokerReport counts what the broker does; messages since the start.
+// A Broker has the broker's counters. Messages are counted since the start.
 type Broker struct {
-	Connections, Sockets, Onboarding          int64 // now
+	Connections, Sockets, Onboarding          int64 // current
 	MessagesIn, MessagesOut, Refused, Dropped int64 // dropped: the device did not read
 }
 
-// ComponentKind says what a part of the program is.
+// ComponentKind is the kind of a component.
 type ComponentKind string
 
-// A part is a Go module, a font or a script.
+// Kinds of components.
 const (
 	PartModule ComponentKind = "module"
 	PartFont   ComponentKind = "font"
 	PartScript ComponentKind = "script"
 )
 
-// A SystemPart is something that others made, and that fleetd is built from.
+// A Part is a third-party component that fleetd is built from.
 type Part struct {
 	Name, Version string
 	Kind          ComponentKind
-	Licence       string // SPDX identifier; "" if it is not known
+	Licence       string // SPDX identifier; "" if unknown
 }
