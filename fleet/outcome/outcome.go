@@ -1,9 +1,8 @@
-// Package outcome is the table from failures to HTTP, for the console, REST and
-// MCP alike: which status a failure has, when to try again, and what to say of a
-// failure that has no code.
+// Package outcome maps failures to HTTP for the console, REST and MCP: the status of a
+// failure, when to try again, and the message for a failure without a code.
 //
-// It writes no page, no problem document and no answer of MCP: its callers do. It looks at the kind
-// and the code of an error, never at its text, and has no state.
+// It writes neither pages, problem documents nor MCP answers; its callers do. It uses the
+// kind and the code of an error, never its text, and has no state.
 package outcome
 
 import (
@@ -14,14 +13,14 @@ import (
 	"fleetd/fleet"
 )
 
-// An Outcome is a failure as HTTP knows it.
+// An Outcome is a failure in terms of HTTP.
 type Outcome struct {
 	Status     int
-	RetryAfter int          // seconds; 0 if trying again does not help
-	Refusal    *fleet.Error // the failure's code, or one for its kind
+	RetryAfter int          // seconds; 0 if a retry does not help
+	Refusal    *fleet.Error // the failure's code, or the code of its kind
 }
 
-// table lists the kinds of failure. The first that fits counts.
+// table lists the kinds of failure. The first match is used.
 var table = []struct {
 	kind error
 	Outcome
@@ -43,9 +42,9 @@ var table = []struct {
 		fleet.Refuse(fleet.ErrUnavailable, "unavailable.slow")}},
 }
 
-// Of returns the outcome of a failure. One that the table does not foresee is
-// an internal error: its Refusal is nil, and its text is for the log only. Of
-// what wraps a [fleet.Error] nothing is shown: it may quote SQL.
+// Of returns the outcome of a failure. A failure that the table does not list is an internal
+// error: its Refusal is nil, and its text belongs only in the log. Of shows nothing of an
+// error that wraps a [fleet.Error], because it may quote SQL.
 func Of(err error) Outcome {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return Outcome{http.StatusRequestEntityTooLarge, 0,

@@ -7,15 +7,15 @@ import (
 	"net/http"
 )
 
-// RetryLater sets Retry-After on each answer 503 that does not say when to try again:
-// whoever answers so means that trying again will help.
+// RetryLater sets Retry-After on each 503 response that lacks it. A handler responds with 503
+// only if trying again helps.
 func RetryLater(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(&laterWriter{w}, r)
 	})
 }
 
-// retrySeconds is how soon to try again, if nothing better is known.
+// retrySeconds is the default delay before a retry.
 const retrySeconds = "2"
 
 type laterWriter struct{ http.ResponseWriter }
@@ -27,7 +27,7 @@ func (w *laterWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// What handlers look for in a writer.
+// Optional interfaces of a ResponseWriter.
 
 func (w *laterWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/outcome"
 )
 
-// Each 503 says when to try again; what knows better keeps its figure.
+// Each 503 has a Retry-After; a handler's own value stays unchanged.
 func TestRetryLater(t *testing.T) {
 	for _, tt := range []struct {
 		status      int
@@ -30,7 +30,7 @@ func TestRetryLater(t *testing.T) {
 	}
 }
 
-// Streams, copies and upgrades work behind it.
+// Streams, copies and upgrades work behind RetryLater.
 func TestRetryLaterKeepsTheWriter(t *testing.T) {
 	s := httptest.NewServer(outcome.RetryLater(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
