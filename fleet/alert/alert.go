@@ -1,13 +1,13 @@
-// Package alert says whether the fleet is well: conditions that are looked at again
-// and again, and the alerts that are open while one holds.
+// Package alert monitors the health of the fleet: it checks conditions periodically and has
+// an alert open while a condition holds.
 //
-// The conditions are one table ([Conditions]), and so are the states of an alert
-// ([Next]). An alert opens when its condition has held for a while, and ends when it
-// has not held for a while, so that nothing flaps. What an alert says is its kind
-// with parameters; text is made where it is shown.
+// The conditions are one table ([Conditions]), and so are the states of an alert ([Next]). An
+// alert opens after its condition has held for some time, and ends after the condition has
+// not held for some time, so brief changes do not flap. An alert is a kind with parameters;
+// text is made where it is shown.
 //
-// It knows no SQL, no HTTP and no mail server. Its goroutines are [Service.Run] and
-// [Service.RunMail]; a mutex guards what was last found.
+// It uses no SQL, HTTP or mail server directly. Its goroutines are [Service.Run] and
+// [Service.RunMail]; a mutex guards the latest findings.
 package alert
 
 import (
@@ -19,7 +19,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A Severity says how bad an alert is.
+// A Severity is how bad an alert is.
 type Severity string
 
 const (
@@ -27,19 +27,19 @@ const (
 	Bad     Severity = "bad"
 )
 
-// A Status is where an alert stands.
+// A Status is the state of an alert.
 type Status string
 
 const (
 	Open         Status = "open"
-	Acknowledged Status = "acknowledged" // somebody looks after it
+	Acknowledged Status = "acknowledged" // a person is handling it
 	Ended        Status = "ended"
 )
 
-// Statuses lists every one.
+// Statuses lists every status.
 var Statuses = []Status{Open, Acknowledged, Ended}
 
-// An Event moves an alert from one state to another.
+// An Event is a transition of an alert's state.
 type Event string
 
 const (
@@ -52,8 +52,8 @@ const (
 // Events lists every event.
 var Events = []Event{Opened, Worsened, Acked, Closed}
 
-// next is the state machine: what an event makes of a state. What is not here
-// cannot happen. "" is the state of an alert that does not exist yet.
+// next is the state machine: it maps a state and an event to the new state. Missing entries
+// are impossible. "" is the state before the alert exists.
 var next = map[Status]map[Event]Status{
 	"":           {Opened: Open},
 	Open:         {Worsened: Open, Acked: Acknowledged, Closed: Ended},
@@ -68,28 +68,28 @@ func Next(s Status, e Event) (to Status, ok bool) {
 	return to, ok
 }
 
-// An Alert is something that is, or was, wrong.
+// An Alert is a present or past problem.
 type Alert struct {
 	ID       uuid.UUID
 	Kind     Kind
 	Subject  string // the campaign's id, the upstream's name; "" for the fleet
 	State    Status
 	Severity Severity
-	Devices  int          // how many it concerns; 0 for what concerns no device
-	Params   fleet.Params // of its text; those of its condition
+	Devices  int          // number of affected devices; 0 if it concerns no device
+	Params   fleet.Params // parameters of its text, as its condition lists them
 	Query    string       // finds the devices; "" if there are none
 	Began    time.Time    // when its condition was first found to hold
 
-	QuietSince *time.Time // since when its condition is found not to hold; nil while it holds
+	QuietSince *time.Time // when its condition stopped to hold; nil while it holds
 	EndedAt    *time.Time
 
-	AckedBy    fleet.Principal // the last who did
+	AckedBy    fleet.Principal // the latest principal that acknowledged it
 	AckedAt    *time.Time
 	AckedCount int // Devices at that time
 	Note       string
 }
 
-// Reason is what the alert says, as a code.
+// Reason returns the alert's code and parameters.
 func (a Alert) Reason() fleet.Reason { return fleet.Reason{Code: string(a.Kind), Params: a.Params} }
 
 // A Record is one event in the history of an alert.
@@ -100,17 +100,17 @@ type Record struct {
 	Event    Event
 	Severity Severity
 	Devices  int
-	By       fleet.Principal // zero for fleetd itself
+	By       fleet.Principal // zero means fleetd itself
 	Note     string
 }
 
-// A Change is an alert as it is to be stored.
+// A Change is an alert to be stored.
 type Change struct {
 	Alert Alert
-	From  Status // as it was read; "" to create it
-	Event Event  // "" if only its figures changed
+	From  Status // state as read; "" to create the alert
+	Event Event  // "" if only its parameters changed
 	At    time.Time
-	By    fleet.Principal // zero for fleetd itself
+	By    fleet.Principal // zero means fleetd itself
 }
 
 // A Filter narrows a list of alerts. Zero fields do not filter.
@@ -120,16 +120,16 @@ type Filter struct {
 	Cursor string
 }
 
-// Store keeps alerts and their settings.
+// Store stores alerts and their settings.
 type Store interface {
-	// OpenAlerts lists those that have not ended: those not acknowledged first, then the
-	// worst, those that concern most devices, and the oldest.
+	// OpenAlerts lists the alerts that have not ended: unacknowledged ones first, then by
+	// severity, by number of devices and by age, the oldest first.
 	OpenAlerts(ctx context.Context) ([]Alert, error)
 	Alerts(ctx context.Context, f Filter) (fleet.Page[Alert], error) // newest first
 	Alert(ctx context.Context, id uuid.UUID) (Alert, error)
 	AlertRecords(ctx context.Context, id uuid.UUID) ([]Record, error) // oldest first
-	// ChangeAlert stores a change and its event, if the alert is still in the state
-	// that it is changed from; else it fails with [fleet.ErrConflict].
+	// ChangeAlert stores a change and its event if the alert is still in the change's From
+	// state; otherwise it returns [fleet.ErrConflict].
 	ChangeAlert(ctx context.Context, c Change) error
 	AlertSettings(ctx context.Context) (Settings, error)
 	SaveAlertSettings(ctx context.Context, by fleet.Principal, s Settings) error

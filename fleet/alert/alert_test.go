@@ -25,7 +25,7 @@ var (
 	viewer   = fleet.Principal{Kind: fleet.KindOperator, ID: "o2", Name: "bo", Role: fleet.RoleViewer}
 )
 
-// world is the service over a real database, with a clock that the test sets.
+// world is the service over a real database, with a clock set by the test.
 type world struct {
 	*testing.T
 	db    *pgxpool.Pool
@@ -34,7 +34,7 @@ type world struct {
 	o     alert.Options
 	mu    sync.Mutex
 	now   time.Time
-	fleet fleet.PresenceSample // as pages count it
+	fleet fleet.PresenceSample // as counted for pages
 }
 
 func newWorld(t *testing.T, change ...func(*alert.Options)) *world {
@@ -51,7 +51,7 @@ func newWorld(t *testing.T, change ...func(*alert.Options)) *world {
 	return w
 }
 
-// pass lets time go by and looks again, every half minute.
+// pass lets time go by and checks the conditions every half minute.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	for end := w.o.Now().Add(d); w.o.Now().Before(end); {
@@ -76,7 +76,7 @@ func (w *world) devices(n int, presence string, seen time.Time) {
 		presence[:2]+"--", presence, seen, n)
 }
 
-// samples are the fleet, counted every minute up to now.
+// samples stores samples of the fleet for every minute up to now.
 func (w *world) samples(minutes, online, offline int) {
 	w.Helper()
 	w.fleet.Online, w.fleet.Offline = online, offline
@@ -86,7 +86,7 @@ func (w *world) samples(minutes, online, offline int) {
 		w.now, online, offline, minutes)
 }
 
-// sampled passes the time with a sample of the fleet each minute.
+// sampled lets time pass with a sample of the fleet each minute.
 func (w *world) sampled(d time.Duration, online, offline int) {
 	w.Helper()
 	for end := w.now.Add(d); w.now.Before(end); {
@@ -96,7 +96,7 @@ func (w *world) sampled(d time.Duration, online, offline int) {
 	w.samples(1, online, offline)
 }
 
-// is compares what is open with "kind state severity devices".
+// is compares the open alerts with "kind state severity devices".
 func (w *world) is(want ...string) {
 	w.Helper()
 	var got []string
@@ -150,22 +150,22 @@ func TestOnlineShareFellAndRecovers(t *testing.T) {
 	w.sampled(6*time.Minute, 100, 0) // devices had time to reconnect
 	w.is()
 	w.sampled(time.Minute, 70, 30)
-	w.is() // it has to hold for a minute
+	w.is() // it must hold for a minute
 	w.sampled(3*time.Minute, 0, 100)
 	w.is("online_dropped open bad 100")
 	began := w.only().Began
 
-	// After the span of the threshold the fleet would be compared with itself.
+	// After the span of the threshold, the fleet would be compared with itself.
 	w.sampled(30*time.Minute, 0, 100)
 	w.is("online_dropped open bad 100")
-	// A little better is not over, and it does not end at once.
+	// A slight recovery does not end it, and a full one not at once.
 	w.sampled(3*time.Minute, 85, 15)
 	w.is("online_dropped open bad 15")
 	w.sampled(3*time.Minute, 95, 5)
 	if a := w.only(); a.QuietSince == nil || !a.Began.Equal(began) {
 		t.Errorf("alert %+v, want it quiet", a)
 	}
-	w.sampled(2*time.Minute, 0, 100) // not over, after all: the same alert goes on
+	w.sampled(2*time.Minute, 0, 100) // not over after all: the same alert continues
 	if a := w.only(); a.QuietSince != nil || !a.Began.Equal(began) {
 		t.Errorf("alert %+v, want it to go on", a)
 	}
@@ -194,7 +194,7 @@ func TestFewDevicesAreNoFall(t *testing.T) {
 
 func TestAfterAStartDevicesMayReconnect(t *testing.T) {
 	w := newWorld(t)
-	// fleetd was down for an hour; before that, all were on line.
+	// fleetd was down for an hour; before that, all devices were online.
 	w.now = w.now.Add(-time.Hour)
 	w.samples(20, 100, 0)
 	w.now = w.now.Add(time.Hour)
@@ -214,7 +214,7 @@ func TestAfterAStartDevicesMayReconnect(t *testing.T) {
 	w.o.Presence = func(context.Context) (fleet.PresenceSample, error) { return w.fleet, nil }
 	w.exec(`DELETE FROM alert_events; DELETE FROM alerts; DELETE FROM devices`)
 	w.Service = alert.New(w.o)
-	w.sampled(8*time.Minute, 10, 90) // they do not come back
+	w.sampled(8*time.Minute, 10, 90) // they do not reconnect
 	w.is("online_dropped open bad 90")
 }
 
@@ -350,7 +350,7 @@ func TestCrashLoops(t *testing.T) {
 	w.pass(time.Minute)
 	w.is("crash_loop open warning 2")
 
-	// What was counted outlives the process. An hour after the restarts it ends.
+	// The counts outlive the process. An hour after the restarts the alert ends.
 	w.exec(`DELETE FROM device_vitals`)
 	w.Service = alert.New(w.o)
 	w.pass(30 * time.Minute)
@@ -404,7 +404,7 @@ func TestDisksCertificatesAndUpstreams(t *testing.T) {
 	disk.Free, upstream.Down, ends = 9<<30, w.now, w.now.Add(10*24*time.Hour)
 	w.pass(3 * time.Minute)
 	w.is("upstream_down open bad 0", "certificate_expiring open warning 0", "disk_low open warning 0")
-	disk.Free = 11 << 30 // above the threshold, and not far enough
+	disk.Free = 11 << 30 // above the threshold, but not far enough
 	upstream.Down = time.Time{}
 	ends = w.now.Add(-time.Hour)
 	w.pass(6 * time.Minute)
@@ -423,7 +423,7 @@ func TestThresholds(t *testing.T) {
 	tests := []struct {
 		name   string
 		change alert.SettingsChange
-		field  string // at fault; "": it is accepted
+		field  string // the invalid field; "" if the change is accepted
 	}{
 		{"good", with(alert.OnlineDropped, alert.Threshold{Enabled: true, Percent: 5, Span: time.Hour, Count: 10}), ""},
 		{"no condition", with("made_up", alert.Threshold{}), "kind"},

@@ -14,19 +14,19 @@ type Kind string
 const (
 	OnlineDropped   Kind = "online_dropped"       // the share of devices online fell by Percent points within Span
 	Flapping        Kind = "flapping"             // a device reconnected Count times within Span; bad if Percent of the fleet did
-	DevicesOffline  Kind = "devices_offline"      // Count devices are offline for longer than Span
+	DevicesOffline  Kind = "devices_offline"      // Count devices have been offline for longer than Span
 	CrashLoop       Kind = "crash_loop"           // a device restarted Count times within Span, or is in safe mode
 	RolledBack      Kind = "rolled_back"          // Count devices fell back from an update within Span
-	CampaignStopped Kind = "campaign_stopped"     // by a rule or by fleetd: paused, or aborted within Span
-	CampaignStuck   Kind = "campaign_stuck"       // runs, and no deployment has moved for Span
-	ToolsChanged    Kind = "tools_changed"        // Count devices list other tools with the same firmware, within Span
-	CertificateEnds Kind = "certificate_expiring" // within Span
+	CampaignStopped Kind = "campaign_stopped"     // a rule or fleetd paused it, or aborted it within Span
+	CampaignStuck   Kind = "campaign_stuck"       // it runs, but no deployment has progressed for Span
+	ToolsChanged    Kind = "tools_changed"        // the tools of Count devices changed with the same firmware within Span
+	CertificateEnds Kind = "certificate_expiring" // a certificate expires within Span
 	DiskLow         Kind = "disk_low"             // less than Percent of a disk is free
-	UpstreamDown    Kind = "upstream_down"        // a voice server cannot be reached for Span
+	UpstreamDown    Kind = "upstream_down"        // a voice server has been unreachable for Span
 )
 
-// A Threshold says from when on a condition holds. What each field means is
-// said at the kinds; a condition uses those that its [Condition] has limits for.
+// A Threshold is the limit at which a condition holds. The kinds above describe each field; a
+// condition uses the fields that its [Condition] has limits for.
 type Threshold struct {
 	Enabled bool          `json:"enabled"`
 	Percent int           `json:"percent,omitempty"`
@@ -37,17 +37,17 @@ type Threshold struct {
 // A Condition is one row of the table.
 type Condition struct {
 	Kind     Kind
-	Every    time.Duration // how often it is looked at
-	AtOnce   bool          // it does not come and go: it opens when it is first found
-	Presence bool          // it opens no alert until devices had time to reconnect after a start
-	BadFrom  int           // devices; 0: its severity does not follow from their number
-	Params   []string      // of its text
+	Every    time.Duration // how often it is checked
+	AtOnce   bool          // it does not fluctuate, so its alert opens when it is first found
+	Presence bool          // opens no alert until devices had time to reconnect after a start
+	BadFrom  int           // number of devices; 0 if severity does not depend on it
+	Params   []string      // names of the parameters of its text
 	Default  Threshold
-	// Least and Most bound what may be set; a field whose Most is 0 is not used.
+	// Least and Most limit the settings; a field whose Most is 0 is not used.
 	Least, Most Threshold
 	look        look
-	// due reports whether it has to be looked at before Every has passed; nil: never.
-	// It is asked each second, and so is answered from memory.
+	// due reports whether the condition must be checked before Every has passed; nil means
+	// never. It is called each second, so it uses only memory.
 	due func(s *Service, now time.Time) bool
 }
 
@@ -58,15 +58,14 @@ const (
 	maxReconnects = 100
 )
 
-// lookEvery is how often most conditions are looked at; slowly is for those that
-// are about hours and read more.
+// lookEvery is how often most conditions are checked. slowly is for conditions about hours,
+// which read more.
 const (
 	lookEvery = 30 * time.Second
 	slowly    = 5 * time.Minute
 )
 
-// Conditions is the table of all conditions, in the order in which settings show
-// them.
+// Conditions is the table of all conditions, in the order of the settings page.
 var Conditions = []Condition{
 	{Kind: OnlineDropped, Every: lookEvery, Presence: true, due: (*Service).presenceDue,
 		Params:  []string{"n", "silent", "all", "before", "now", "lost", "missing", "back", "from_time", "to_time"},
@@ -127,23 +126,23 @@ func conditionOf(k Kind) (Condition, bool) {
 	return Conditions[i], true
 }
 
-// Settings say from when on something is wrong.
+// Settings are the thresholds and times of alerts.
 type Settings struct {
 	Thresholds map[Kind]Threshold `json:"thresholds"`
-	OpenAfter  time.Duration      `json:"open_after"` // how long a condition holds before its alert opens
-	EndAfter   time.Duration      `json:"end_after"`  // how long it does not hold before its alert ends
-	Settle     time.Duration      `json:"settle"`     // what devices get to reconnect when fleetd has started
+	OpenAfter  time.Duration      `json:"open_after"` // how long a condition must hold before its alert opens
+	EndAfter   time.Duration      `json:"end_after"`  // how long it must not hold before its alert ends
+	Settle     time.Duration      `json:"settle"`     // time for devices to reconnect after fleetd has started
 	Recipients []string           `json:"recipients"` // of mails
 	MailLang   string             `json:"mail_lang"`  // one of MailLangs
 }
 
-// Bounds of the settings.
+// Limits of the settings.
 const (
 	maxWait = time.Hour
 	MaxNote = 500 // bytes of an acknowledgement's note
 )
 
-// DefaultSettings are those of a fleetd on which nothing was set.
+// DefaultSettings returns the settings of a fleetd on which nothing was changed.
 func DefaultSettings() Settings {
 	s := Settings{Thresholds: make(map[Kind]Threshold), OpenAfter: time.Minute, EndAfter: 5 * time.Minute,
 		Settle: 5 * time.Minute, MailLang: MailLangs[0]}
@@ -158,8 +157,8 @@ func enabled(t Threshold) Threshold {
 	return t
 }
 
-// Complete gives conditions that the settings do not name, those of a newer
-// version, their defaults, and drops those that are not known.
+// Complete adds the defaults of conditions that the settings lack, for example those of a
+// newer version, and drops unknown conditions.
 func (s Settings) Complete() Settings {
 	def := DefaultSettings()
 	maps.DeleteFunc(s.Thresholds, func(k Kind, _ Threshold) bool { _, ok := def.Thresholds[k]; return !ok })
@@ -168,7 +167,7 @@ func (s Settings) Complete() Settings {
 	return s
 }
 
-// check refuses settings that are out of bounds.
+// check refuses settings that are out of range.
 func (s Settings) check() error {
 	for _, k := range slices.Sorted(maps.Keys(s.Thresholds)) {
 		c, ok := conditionOf(k)

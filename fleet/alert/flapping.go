@@ -8,22 +8,22 @@ import (
 	"fleetd/fleet"
 )
 
-// Reconnects counts how often each device connects since the start of the process: what is
-// said of it is an alert, and that is stored. The zero value is ready; its methods may be
-// called from any goroutine.
+// Reconnects counts the connections of each device since the process started. The counts need
+// not be stored because the alerts about them are. The zero value is ready to use, and its
+// methods are safe for concurrent use.
 type Reconnects struct {
 	mu      sync.Mutex
-	devices map[fleet.DeviceID][]time.Time // the last connections of each, oldest first
+	devices map[fleet.DeviceID][]time.Time // latest connections of each device, oldest first
 }
 
-// flappingEvery is how often flapping is looked at while a device flaps.
+// flappingEvery is how often flapping is checked while a device flaps.
 const flappingEvery = 5 * time.Second
 
-// maxConnections is how many connections of a device are kept: one more than may
-// be asked for as reconnects.
+// maxConnections is the number of connections remembered per device: one more than the
+// highest threshold of reconnects.
 const maxConnections = maxReconnects + 1
 
-// Connected notes a connection of the device.
+// Connected records a connection of the device.
 func (r *Reconnects) Connected(id fleet.DeviceID, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,8 +37,8 @@ func (r *Reconnects) Connected(id fleet.DeviceID, at time.Time) {
 	r.devices[id] = all
 }
 
-// Flapping lists the devices that connected again at least so often since then. It
-// forgets those that have not connected since.
+// Flapping lists the devices that have reconnected at least the given number of times since
+// the given time. It drops devices without a connection since then.
 func (r *Reconnects) Flapping(times int, since time.Time) (flapping []fleet.DeviceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *Reconnects) Flapping(times int, since time.Time) (flapping []fleet.Devi
 	return flapping
 }
 
-// flappingDue reports whether flapping has to be looked at before its time.
+// flappingDue reports whether flapping must be checked before its interval is over.
 func (s *Service) flappingDue(now time.Time) bool {
 	s.mu.Lock()
 	t, open, looked := s.settings.Thresholds[Flapping], s.counts[Flapping] > 0, s.looked[Flapping]
@@ -63,8 +63,8 @@ func (s *Service) flappingDue(now time.Time) bool {
 	return open || t.Enabled && len(s.o.Reconnects.Flapping(t.Count, now.Add(-t.Span))) > 0
 }
 
-// flapping lists devices that connect again and again. Those that connect for
-// conversations only are not among them: they come and go by design.
+// flapping lists devices that reconnect repeatedly. It excludes devices that connect only for
+// conversations, which reconnect by design.
 func (s *Service) flapping(ctx context.Context, v view) ([]finding, bool, error) {
 	if s.o.Reconnects == nil {
 		return nil, false, nil

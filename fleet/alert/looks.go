@@ -12,17 +12,16 @@ import (
 	"fleetd/fleet"
 )
 
-// Facts are what the records say about the fleet as a whole: each condition asks
-// one question.
+// Facts reads the records about the fleet as a whole. Each condition uses one query.
 type Facts interface {
-	// PresenceSince lists the samples since then, oldest first; with a time of a
-	// start, at least those of the span before the last sample before it.
+	// PresenceSince lists the samples since a time, oldest first. If start is set, it also
+	// lists at least those of the span before the last sample before start.
 	PresenceSince(ctx context.Context, since, start time.Time, span time.Duration) ([]fleet.PresenceSample, error)
-	// Share counts the devices in service that meet the query, and all that were
-	// ever on line.
+	// Share counts the devices in service that match the query, and all that were ever
+	// online.
 	Share(ctx context.Context, q fleet.Query) (devices, all int, err error)
-	// Crashing are the devices in service that restarted at least so often since then,
-	// or are in safe mode.
+	// Crashing lists the devices in service that restarted at least the given number of times
+	// since a time, or are in safe mode.
 	Crashing(ctx context.Context, restarts int, since time.Time) ([]fleet.DeviceID, error)
 	RolledBack(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
 	ToolsChanged(ctx context.Context, since time.Time) ([]fleet.DeviceID, error)
@@ -30,33 +29,33 @@ type Facts interface {
 	CampaignsStuck(ctx context.Context, since time.Time) ([]Campaign, error)
 }
 
-// A Campaign is one that an alert is about.
+// A Campaign is the subject of an alert about a campaign.
 type Campaign struct {
 	ID      uuid.UUID
 	Name    string
-	Devices int    // that are not finished
-	Why     string // it was stopped: a case of the message; "" of one that is stuck
+	Devices int    // unfinished devices
+	Why     string // case of the message about a stopped campaign; "" for a stuck one
 }
 
-// A Certificate is one that fleetd shows to devices.
+// A Certificate is a certificate that fleetd presents to devices.
 type Certificate struct {
-	Name string // of its file
+	Name string // name of its file
 	Ends time.Time
 }
 
-// A Disk is one that fleetd writes to.
+// A Disk is a disk that fleetd writes to.
 type Disk struct {
-	Name        string // of the directory
+	Name        string // name of the directory
 	Free, Total int64  // bytes
 }
 
 // An Upstream is a voice server.
 type Upstream struct {
 	Name string
-	Down time.Time // since when it cannot be reached; zero while it can
+	Down time.Time // since when it is unreachable; zero if it is reachable
 }
 
-// figures are the parameters of an alert's text.
+// figures returns the parameters of an alert's text.
 func figures(params ...any) fleet.Params {
 	var r fleet.Reason
 	for i := 0; i+1 < len(params); i += 2 {
@@ -70,9 +69,9 @@ func paramOf(a Alert, name string) int64 {
 	return n
 }
 
-// devicesOffline asks what the link asks, so that both count alike. Devices on a
-// WebSocket are connected in conversations only, and so may be silent for days. It
-// is bad when half of the fleet is away.
+// devicesOffline uses the same query as the alert's link, so both have the same count. It
+// excludes devices on a WebSocket, which connect only for conversations and may be silent for
+// days. The alert is bad if half of the fleet is away.
 func (s *Service) devicesOffline(ctx context.Context, v view) ([]finding, bool, error) {
 	text := "presence:offline -transport:ws seen>" + age(v.threshold.Span)
 	q, err := fleet.ParseQuery(text)
@@ -91,7 +90,7 @@ func (s *Service) devicesOffline(ctx context.Context, v view) ([]finding, bool, 
 	return []finding{f}, true, nil
 }
 
-// age writes a duration for a query.
+// age formats a duration for a query.
 func age(d time.Duration) string {
 	for _, unit := range []struct {
 		d    time.Duration
@@ -104,7 +103,7 @@ func age(d time.Duration) string {
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 }
 
-// crashLoops lists devices that restart again and again.
+// crashLoops lists devices that restart repeatedly.
 func (s *Service) crashLoops(ctx context.Context, v view) ([]finding, bool, error) {
 	devices, err := s.o.Facts.Crashing(ctx, v.threshold.Count, v.now.Add(-v.threshold.Span))
 	return ofDevices(v, devices, 1, "restarts", v.threshold.Count, "span_ms", v.threshold.Span), err == nil, err
@@ -120,8 +119,8 @@ func (s *Service) toolsChanged(ctx context.Context, v view) ([]finding, bool, er
 	return ofDevices(v, devices, v.threshold.Count, "span_ms", v.threshold.Span), err == nil, err
 }
 
-// ofDevices is the finding that a condition holds for these devices, if they are
-// as many as least.
+// ofDevices returns the finding that a condition holds for these devices, if there are at
+// least least of them.
 func ofDevices(v view, devices []fleet.DeviceID, least int, params ...any) []finding {
 	if len(devices) == 0 || len(devices) < least {
 		return nil
@@ -134,10 +133,11 @@ func ofDevices(v view, devices []fleet.DeviceID, least int, params ...any) []fin
 	return []finding{f}
 }
 
-// maxListed bounds a query that names its devices, in bytes: queries are short.
+// maxListed is the maximum length in bytes of a query that lists its devices, because queries
+// are short.
 const maxListed = 900
 
-// listing is a query that finds the devices, the first of them if they are many.
+// listing returns a query that finds the devices, or only the first ones if there are many.
 func listing(devices []fleet.DeviceID) string {
 	devices = slices.Sorted(slices.Values(devices))
 	var b strings.Builder
@@ -177,7 +177,7 @@ func ofCampaigns(severity Severity, params ...any) func([]Campaign, error) ([]fi
 	}
 }
 
-// badCertificate is when the end of a certificate is near enough to be bad.
+// badCertificate is the remaining lifetime at which a certificate becomes bad.
 const badCertificate = 3 * day
 
 func (s *Service) certificates(_ context.Context, v view) (found []finding, ok bool, err error) {
@@ -202,8 +202,8 @@ func (s *Service) certificates(_ context.Context, v view) (found []finding, ok b
 	return found, true, nil
 }
 
-// disks finds those that are nearly full. An alert that is open ends when a fifth
-// more than the threshold is free again.
+// disks finds nearly full disks. An open alert ends when a fifth more than the threshold is
+// free.
 func (s *Service) disks(_ context.Context, v view) (found []finding, ok bool, err error) {
 	if s.o.Disks == nil {
 		return nil, true, nil

@@ -10,63 +10,63 @@ import (
 	"fleetd/fleet"
 )
 
-// A Mailer sends a text to all of these addresses.
+// A Mailer sends a text to a list of addresses.
 type Mailer interface {
 	Send(ctx context.Context, to []string, subject, text string) error
 }
 
-// A Digest is what happened since the last mail.
+// A Digest is a list of the events since the last mail.
 type Digest struct {
 	Items []DigestItem // oldest first
 	More  int          // events that did not fit
 	Open  int          // alerts that have not ended
-	Test  bool         // somebody asked for it; there are no items
+	Test  bool         // test mail without items, requested by a person
 }
 
-// A DigestItem is one event, with its alert as it is now.
+// A DigestItem is one event, with the current state of its alert.
 type DigestItem struct {
 	Record Record
 	Alert  Alert
 }
 
-// MailStore keeps how far mails have come.
+// MailStore stores which events have been mailed.
 type MailStore interface {
-	// AlertDigest lists the events after a number that are older than a time, oldest
-	// first, and how many more there are.
+	// AlertDigest lists the events that come after a number and are older than a time, oldest
+	// first, and the number of further ones.
 	AlertDigest(ctx context.Context, after int64, before time.Time, limit int) (items []DigestItem, more int, last int64,
 		err error)
-	MailedThrough(ctx context.Context) (int64, error) // the newest event at first
+	MailedThrough(ctx context.Context) (int64, error) // initially the newest event
 	SetMailedThrough(ctx context.Context, seq int64) error
 }
 
-// Bounds of mails.
+// Limits of mails.
 const (
 	MaxRecipients = 20
 	digestItems   = 50
-	mailEvery     = time.Minute // at least between two mails
+	mailEvery     = time.Minute // minimum interval between two mails
 	mailLook      = 5 * time.Second
 	mailSettles   = 2 * time.Second // events with a lower number may still be written
-	mailBackoff   = time.Hour       // at most between two attempts
+	mailBackoff   = time.Hour       // maximum interval between two attempts
 )
 
 // MailLangs are the languages of mails.
 var MailLangs = []string{"en", "zh-CN"}
 
-// MailStatus is what became of the last mail.
+// MailStatus is the outcome of the last mail.
 type MailStatus struct {
-	Enabled bool // there is a mail server
+	Enabled bool // a mail server is configured
 	At      time.Time
-	Failure string // in English, as the mail server or its absence put it; "" if it was sent
+	Failure string // in English, from the mail server or about its absence; "" if the mail was sent
 }
 
-// MailStatus returns what became of the last mail since the start of fleetd.
+// MailStatus returns the outcome of the last mail since fleetd started.
 func (s *Service) MailStatus() MailStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mailed
 }
 
-// checkMail refuses recipients that are no addresses.
+// checkMail refuses recipients that are not valid addresses.
 func (s *Service) checkMail(settings Settings) error {
 	if len(settings.Recipients) > MaxRecipients {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_recipients.many", "limit", MaxRecipients).At("recipients")
@@ -83,8 +83,7 @@ func (s *Service) checkMail(settings Settings) error {
 	return nil
 }
 
-// TestMail sends a mail to the recipients now. A failure is an outcome, not an
-// error.
+// TestMail sends a mail to the recipients now. A failure is a result, not an error.
 func (s *Service) TestMail(ctx context.Context, by fleet.Principal) (MailStatus, error) {
 	if err := by.May(fleet.RoleAdmin, "manage_alerts"); err != nil {
 		return MailStatus{}, err
@@ -115,10 +114,9 @@ func (s *Service) sendMail(ctx context.Context, settings Settings, d Digest) err
 	return err
 }
 
-// RunMail writes mails until ctx ends: at most one a minute, with all that has
-// happened since the one before. What could not be sent is sent with the next
-// attempt, later and later; after a restart, too. Without recipients nothing is
-// kept for later.
+// RunMail sends mails until ctx ends: at most one a minute, with all events since the
+// previous one. It repeats a failed mail with growing intervals, even after a restart. If
+// there are no recipients, it saves nothing for later.
 func (s *Service) RunMail(ctx context.Context) error {
 	tick := time.NewTicker(s.o.MailLook)
 	defer tick.Stop()
@@ -138,7 +136,7 @@ func (s *Service) RunMail(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.o.Log.Warn("alerts not mailed", "err", err, "again_in", wait)
+			s.o.Log.Warn("could not mail alerts", "err", err, "again_in", wait)
 			next = s.o.Now().Add(wait)
 			wait = min(2*wait, mailBackoff)
 		case sent:
@@ -147,11 +145,11 @@ func (s *Service) RunMail(ctx context.Context) error {
 	}
 }
 
-// mailDigest sends what has happened since the last mail, if anything has.
+// mailDigest sends the events since the last mail, if there are any.
 func (s *Service) mailDigest(ctx context.Context) (sent bool, err error) {
 	store, ok := s.o.Store.(MailStore)
 	if !ok {
-		return false, errors.New("the store keeps no mails")
+		return false, errors.New("the store does not support mails")
 	}
 	after, err := store.MailedThrough(ctx)
 	if err != nil {
@@ -171,7 +169,7 @@ func (s *Service) mailDigest(ctx context.Context) (sent bool, err error) {
 		}
 		sent = true
 	}
-	// A mail that was sent twice, as this failed, is better than none.
+	// If this fails, the mail is sent twice, which is better than not at all.
 	return sent, store.SetMailedThrough(context.WithoutCancel(ctx), last)
 }
 

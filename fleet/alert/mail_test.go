@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet/alert"
 )
 
-// mailbox is a mail server that refuses as long as the test wants.
+// mailbox is a mail server that refuses mails while the test wants it to.
 type mailbox struct {
 	mu    sync.Mutex
 	away  error
@@ -71,8 +71,8 @@ func TestMailsAreDigests(t *testing.T) {
 		go func() { defer close(done); _ = w.RunMail(ctx) }()
 		return func() { cancel(); <-done }
 	}
-	// The clock of the test stands still while mails are waited for: it is moved on
-	// from another goroutine.
+	// The test's clock does not advance while the test waits for mails, so another goroutine
+	// advances it.
 	ticking := func() (stop func()) {
 		quit, done := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -91,7 +91,7 @@ func TestMailsAreDigests(t *testing.T) {
 		return func() { close(quit); <-done }
 	}
 
-	// What happened before there were recipients is not sent.
+	// Events from before there were recipients are not sent.
 	fill(1)
 	w.pass(3 * time.Minute)
 	stop, halt := run(), ticking()
@@ -111,7 +111,8 @@ func TestMailsAreDigests(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Five at once are one mail, also after the server was away and fleetd restarted.
+	// Five events at once are one mail, even after the server was unavailable and fleetd
+	// restarted.
 	box.set(errors.New("451 come back later"))
 	fill(6)
 	w.pass(3 * time.Minute)
@@ -119,7 +120,7 @@ func TestMailsAreDigests(t *testing.T) {
 	if got := box.next(t); got != "refused" {
 		t.Fatalf("mail %q", got)
 	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(w.MailStatus().Failure, "451"); { // noted after the attempt
+	for end := time.Now().Add(time.Minute); !strings.Contains(w.MailStatus().Failure, "451"); { // recorded after the attempt
 		if time.Sleep(time.Millisecond); time.Now().After(end) {
 			t.Fatalf("status %+v", w.MailStatus())
 		}

@@ -8,52 +8,51 @@ import (
 	"fleetd/fleet"
 )
 
-// Times of the watch over presence.
+// Times of the presence watch.
 const (
-	presenceEvery = time.Second      // how often the broker's count is looked at
-	settlingEvery = 5 * time.Second  // how often the fleet is counted while devices come back
-	settleLeast   = 30 * time.Second // after a start: boards try again within 10 s, with TLS it takes longer
-	goneHolds     = 15 * time.Second // half of the fleet does not leave by chance
+	presenceEvery = time.Second      // how often the broker's count is checked
+	settlingEvery = 5 * time.Second  // how often the fleet is counted while devices reconnect
+	settleLeast   = 30 * time.Second // after a start: boards retry within 10 s, longer with TLS
+	goneHolds     = 15 * time.Second // half of the fleet does not disconnect by chance
 	pointsKept    = 10 * time.Minute
-	beforeStop    = 3 * time.Minute // of samples before a start, which may be of a server that stopped
-	givenUp       = 24 * time.Hour  // what has stayed so low is the new normal; DevicesOffline goes on
+	beforeStop    = 3 * time.Minute // before a start: its samples may be of a stopping server
+	givenUp       = 24 * time.Hour  // a count that has stayed low is the new normal; DevicesOffline continues
 )
 
-// presenceWatch follows how many devices are online. What the broker knows is
-// read from memory each second; the fleet is counted as pages do it only when
-// that has moved, so that an alert and the tiles say the same. The date of a fall
-// is the broker's: it does not depend on the database.
+// presenceWatch tracks how many devices are online. It reads the broker's count from memory
+// each second and counts the fleet, as pages do, only if that has changed, so that an alert
+// and the tiles agree. The broker's count dates a fall, independently of the database.
 //
 // Only the loop of conditions uses it.
 type presenceWatch struct {
 	points  []point                // when the number of devices online changed, oldest first
 	counted fleet.PresenceSample   // the last count
-	online  int                    // by the broker, at the last count
-	silent  int                    // so, and did not answer
+	online  int                    // the broker's count at the last count of the fleet
+	silent  int                    // of these, devices that did not answer
 	exact   []fleet.PresenceSample // counts of the last minutes, oldest first
-	stored  []fleet.PresenceSample // as the store sampled them
+	stored  []fleet.PresenceSample // samples in the store
 	readAt  time.Time              // when stored was read
 }
 
-// A point is how many devices were online from a moment on.
+// A point is the number of devices online from a moment on.
 type point struct {
 	at     time.Time
 	online int
 }
 
-// observe notes what the broker knows.
+// observe records the broker's count.
 func (w *presenceWatch) observe(at time.Time, online int) {
 	if n := len(w.points); n > 0 && w.points[n-1].online == online {
 		return
 	}
 	w.points = append(w.points, point{at, online})
-	for len(w.points) > 1 && at.Sub(w.points[1].at) > pointsKept { // the first one holds until the second
+	for len(w.points) > 1 && at.Sub(w.points[1].at) > pointsKept { // the first point applies until the second
 		w.points = w.points[1:]
 	}
 }
 
-// moved reports whether the fleet has to be counted again: by what the broker
-// knows, a hundredth of it moved, or any device did.
+// moved reports whether the fleet must be counted again: the broker's count changed by a
+// hundredth of the fleet or, if any is set, by one device.
 func (w *presenceWatch) moved(online, silent int, any bool) bool {
 	n := abs(online-w.online) + abs(silent-w.silent)
 	return n > 0 && (any || 100*n >= w.counted.Joined())
@@ -61,8 +60,8 @@ func (w *presenceWatch) moved(online, silent int, any bool) bool {
 
 func abs(n int) int { return max(n, -n) }
 
-// fellAt is since when at most so many devices were online without a break; zero
-// if they were before anything was observed.
+// fellAt returns the time since which at most the given number of devices has been online
+// without a break; zero if that was so before the first observation.
 func (w *presenceWatch) fellAt(most float64) (at time.Time) {
 	for _, p := range slices.Backward(w.points) {
 		if float64(p.online) > most {
@@ -73,8 +72,9 @@ func (w *presenceWatch) fellAt(most float64) (at time.Time) {
 	return time.Time{}
 }
 
-// before is the share of the fleet that was online before a fall of so many points,
-// and how many devices those were: of all times from which it would be that fall, the one with most.
+// before returns the share of the fleet and the number of devices that were online before a
+// fall of the given points. Of the times from which the fall is that large, it uses the one
+// with the most devices online.
 func (w *presenceWatch) before(now fleet.PresenceSample, fall float64) (percent float64, online int) {
 	for _, p := range slices.Concat(w.stored, w.exact) {
 		if share(p)-share(now) >= fall && p.Online >= online {
@@ -84,7 +84,7 @@ func (w *presenceWatch) before(now fleet.PresenceSample, fall float64) (percent 
 	return percent, online
 }
 
-// presenceDue reports whether online_dropped has to be looked at before its time.
+// presenceDue reports whether online_dropped must be checked before its interval is over.
 func (s *Service) presenceDue(now time.Time) bool {
 	if s.o.Connected == nil || s.o.Presence == nil {
 		return s.o.Presence != nil
@@ -104,7 +104,7 @@ func (s *Service) presenceDue(now time.Time) bool {
 	return pending || since >= lookEvery || w.moved(online, silent, open)
 }
 
-// count counts the fleet as pages do, and reads what was sampled within the span.
+// count counts the fleet as pages do, and reads the samples within the span.
 func (s *Service) count(ctx context.Context, now time.Time, span time.Duration) (counted fleet.PresenceSample,
 	err error) {
 	w := &s.presence
@@ -140,8 +140,8 @@ func (s *Service) count(ctx context.Context, now time.Time, span time.Duration) 
 	return counted, err
 }
 
-// settlePresence decides whether presence counts after a start of fleetd: once devices
-// had their time to reconnect, or most of those that were online before are back.
+// settlePresence decides whether presence counts after a start of fleetd: it does once the
+// settling time is over or most of the previously online devices have reconnected.
 func (s *Service) settlePresence(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	settled, settle, t := s.settled, s.settings.Settle, s.settings.Thresholds[OnlineDropped]
@@ -158,7 +158,7 @@ func (s *Service) settlePresence(ctx context.Context, now time.Time) {
 		defer cancel()
 		counted, err := s.count(within, now, t.Span)
 		before := onlineBefore(s.presence.stored, s.started)
-		// So many may still be missing that no alert opens at once.
+		// The missing devices must be few enough that no alert opens at once.
 		if err != nil || 100*(before-counted.Online) > min(10, t.Percent/2)*before {
 			return
 		}
@@ -169,7 +169,7 @@ func (s *Service) settlePresence(ctx context.Context, now time.Time) {
 	s.o.Log.Info("presence counts", "after", ran.Round(time.Second))
 }
 
-// onlineBefore is how many devices were online before a start.
+// onlineBefore returns how many devices were online before a start.
 func onlineBefore(samples []fleet.PresenceSample, start time.Time) (most int) {
 	var last time.Time
 	for _, p := range slices.Backward(samples) {
@@ -184,10 +184,9 @@ func onlineBefore(samples []fleet.PresenceSample, start time.Time) (most int) {
 	return most
 }
 
-// onlineDropped compares the fleet with what it was within the span. While the
-// alert is open it compares with the share before the fall, or a fleet that stays
-// away would soon be compared with itself; half of the fall must be made up before
-// it is over.
+// onlineDropped compares the fleet with its state within the span. While the alert is open,
+// it compares with the share before the fall; otherwise a fleet that stays away would soon be
+// compared with itself. The alert ends only after half of the fall is recovered.
 func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, error) {
 	if s.o.Presence == nil {
 		return nil, false, nil
@@ -201,13 +200,13 @@ func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, e
 	a, open := v.open[""]
 	if open {
 		fall /= 2
-		if n := paramOf(a, "was"); n > 0 { // older versions did not say
+		if n := paramOf(a, "was"); n > 0 { // older versions did not record it
 			before, was = float64(paramOf(a, "before")), int(n)
 		}
 	}
 	missing := max(0, min(was-now.Online, now.Away()))
 	lost := int(paramOf(a, "lost"))
-	if !v.settling { // those that have yet to reconnect after a start were not lost
+	if !v.settling { // devices that have yet to reconnect after a start are not lost
 		lost = max(lost, missing)
 	}
 	holds := before-share(now) >= fall && missing > 0
@@ -231,7 +230,7 @@ func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, e
 			f.severity, f.holds = Bad, goneHolds
 		}
 		if f.since = s.presence.fellAt((before - fall) / 100 * float64(now.Joined())); f.since.IsZero() {
-			f.since = s.started // it came with the start, or before it
+			f.since = s.started // it began with the start or before it
 		}
 	case open:
 		f.over, f.devices = true, lost
@@ -246,8 +245,8 @@ func (s *Service) onlineDropped(ctx context.Context, v view) ([]finding, bool, e
 	return []finding{f}, true, nil
 }
 
-// over are the parameters of an alert whose condition does not hold any more: it
-// says from when to when it did. moved says that it is still getting better.
+// over returns the parameters of an alert whose condition no longer holds: when it began and
+// ended. moved means that the recovery continues.
 func over(a Alert, now time.Time, moved bool, params ...any) fleet.Params {
 	p := figures(append(params, "case", "over", "from_time", a.Began, "to_time", now)...)
 	if until, ok := a.Params["to_time"]; ok && !moved {
@@ -256,7 +255,7 @@ func over(a Alert, now time.Time, moved bool, params ...any) fleet.Params {
 	return p
 }
 
-// whole rounds a share so that only none is 0 % and only all is 100 %.
+// whole rounds a share; only none is 0 % and only all is 100 %.
 func whole(share float64) int {
 	switch {
 	case share > 0 && share < 1:
@@ -267,7 +266,7 @@ func whole(share float64) int {
 	return int(share + 0.5)
 }
 
-// share is how many percent of the devices that were ever on line are online.
+// share returns the percentage of devices online among those that were ever online.
 func share(p fleet.PresenceSample) float64 {
 	return 100 * float64(p.Online) / float64(max(1, p.Joined()))
 }

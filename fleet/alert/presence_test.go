@@ -11,14 +11,14 @@ import (
 	"fleetd/fleet/alert"
 )
 
-// live is a world whose broker's count the test sets, and whose loop looks each
-// second as [alert.Service.Run] does.
+// live is a world in which the test sets the broker's count and the loop checks conditions
+// each second, like [alert.Service.Run].
 type live struct {
 	*world
-	away   bool // the database cannot be read
+	away   bool // the database is unavailable
 	counts int  // how often the fleet was counted
 	total  int
-	last   time.Time // of the samples of each minute
+	last   time.Time // time of the latest one-minute sample
 }
 
 func newLive(t *testing.T, total, online int, change ...func(*alert.Options)) *live {
@@ -39,7 +39,7 @@ func newLive(t *testing.T, total, online int, change ...func(*alert.Options)) *l
 
 func (l *live) online(n int) { l.fleet.Online, l.fleet.Offline = n, l.total-n }
 
-// run lets seconds pass; each is called before the look of its second.
+// run lets time pass; each is called before the check of every second.
 func (l *live) run(d time.Duration, each func(second int)) {
 	l.Helper()
 	for i := range int(d / time.Second) {
@@ -74,9 +74,9 @@ func (l *live) params() string {
 		" back=", p["back"])
 }
 
-// The whole fleet leaves within two seconds, comes back in parts and is then as it
-// was: the alert is there within 20 seconds, stands first, has the date of the fall,
-// and says what is so at each moment.
+// The whole fleet disconnects within two seconds, reconnects in parts and is then complete
+// again. The alert opens within 20 seconds, is listed first, is dated to the fall, and has
+// the right parameters at each moment.
 func TestTheFleetLeavesAndComesBack(t *testing.T) {
 	disk := alert.Disk{Name: "./data", Free: 1, Total: 100}
 	l := newLive(t, 5028, 5028, func(o *alert.Options) {
@@ -112,7 +112,7 @@ func TestTheFleetLeavesAndComesBack(t *testing.T) {
 		{28, "now n=5000 silent=0 all=5028 now=1 missing=5000 back=<nil>"},
 		{1500, "now n=3528 silent=0 all=5028 now=30 missing=3528 back=<nil>"},
 		{4900, "part n=5000 silent=<nil> all=<nil> now=<nil> missing=128 back=4872"},
-		{2000, "now n=3028 silent=0 all=5028 now=40 missing=3028 back=<nil>"}, // not over, after all
+		{2000, "now n=3028 silent=0 all=5028 now=40 missing=3028 back=<nil>"}, // the fall is not over after all
 		{5028, "over n=5000 silent=<nil> all=<nil> now=<nil> missing=0 back=5000"},
 	} {
 		l.online(step.online)
@@ -134,8 +134,8 @@ func TestTheFleetLeavesAndComesBack(t *testing.T) {
 	}
 }
 
-// A fifth of the fleet has to be away for a minute, half of it for 15 seconds; a
-// device that does not answer is away.
+// A fifth of the fleet must be away for a minute, half of it for 15 seconds. An unresponsive
+// device counts as away.
 func TestAFallHasToHold(t *testing.T) {
 	tests := []struct {
 		name       string
@@ -172,8 +172,7 @@ func TestAFallHasToHold(t *testing.T) {
 	}
 }
 
-// The broker knows when the fleet fell, also if the database could not be read at
-// that time.
+// The broker dates the fall of the fleet even if the database was unavailable then.
 func TestAFallIsDatedWithoutTheDatabase(t *testing.T) {
 	l := newLive(t, 1000, 1000).settled()
 	l.away = true
@@ -192,8 +191,8 @@ func TestAFallIsDatedWithoutTheDatabase(t *testing.T) {
 	}
 }
 
-// After a start presence counts once most devices are back, and at the latest when
-// they had their time.
+// After a start, presence counts once most devices have reconnected, and at the latest when
+// the settling time is over.
 func TestPresenceSettlesWhenDevicesAreBack(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -236,8 +235,8 @@ func TestPresenceSettlesWhenDevicesAreBack(t *testing.T) {
 	}
 }
 
-// A restart while the fleet is away neither ends the alert nor makes another, and
-// one after it is over does not lengthen it.
+// A restart while the fleet is away neither ends the alert nor opens another, and a restart
+// after it does not lengthen it.
 func TestAlertOutlivesARestart(t *testing.T) {
 	l := newLive(t, 1000, 1000).settled()
 	l.run(30*time.Second, func(int) { l.online(10) })
@@ -245,7 +244,7 @@ func TestAlertOutlivesARestart(t *testing.T) {
 	began := l.only().Began
 	l.Service = alert.New(l.o)
 	l.run(10*time.Second, func(int) { l.online(0) })
-	l.is("online_dropped open bad 1000") // as the tiles have it
+	l.is("online_dropped open bad 1000") // as the tiles show it
 	l.run(10*time.Second, func(int) { l.online(1000) })
 	if a := l.only(); a.Params.Case() != "over" || !a.Began.Equal(began) || a.Params["n"] != int64(990) {
 		t.Errorf("the fleet is back, and the alert says %v", a.Params)
@@ -259,7 +258,7 @@ func TestAlertOutlivesARestart(t *testing.T) {
 	l.is()
 }
 
-// Devices that come and go all the time are found, of the whole fleet or alone.
+// Devices that keep reconnecting are found, one device as well as the whole fleet.
 func TestFlapping(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -294,7 +293,7 @@ func TestFlapping(t *testing.T) {
 			if q := l.only().Query; len(q) > 1000 || q[:15] != "id:000000000000" {
 				t.Errorf("its link finds %q", q)
 			}
-			l.run(6*time.Minute, nil) // they stay
+			l.run(6*time.Minute, nil) // no more reconnects
 			if p := l.only().Params; p.Case() != "over" || p["n"] != int64(tt.devices) {
 				t.Errorf("it is over, and the alert says %v; it began %s", p, from)
 			}

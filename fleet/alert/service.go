@@ -19,56 +19,54 @@ import (
 type Options struct {
 	Store  Store
 	Facts  Facts
-	Events *fleet.Events // nil: no events are published
+	Events *fleet.Events // nil publishes no events
 	Log    *slog.Logger
 	Now    func() time.Time // default: time.Now
-	Every  time.Duration    // how often conditions are looked at, at most. Default: half a minute
+	Every  time.Duration    // minimum interval between checks of a condition. Default: half a minute
 
-	// Presence counts the fleet as pages do; it may read the database. nil: conditions
-	// of presence are not looked at.
+	// Presence counts the fleet as pages do; it may read the database. If it is nil,
+	// conditions of presence are not checked.
 	Presence func(context.Context) (fleet.PresenceSample, error)
-	// Connected is how many devices are connected and well, and how many are connected
-	// and do not answer. It is read from memory each second, and says when to ask
-	// Presence. nil: at each look.
+	// Connected returns the numbers of connected devices that are responsive and
+	// unresponsive. It is read from memory each second and determines when to call Presence.
+	// If it is nil, Presence is called at each check.
 	Connected  func() (online, unresponsive int)
-	Reconnects *Reconnects // nil: flapping is not looked at
+	Reconnects *Reconnects // nil: flapping is not checked
 
 	Mail         Mailer                                             // nil: no mail is sent
 	MailText     func(lang string, d Digest) (subject, text string) // required with Mail
-	CheckAddress func(string) error                                 // of a recipient; nil: none can be set
-	MailEvery    time.Duration                                      // at least between two mails. Default: a minute
-	MailLook     time.Duration                                      // how often is looked for events. Default: 5s
+	CheckAddress func(string) error                                 // checks a recipient; nil: no recipients can be set
+	MailEvery    time.Duration                                      // minimum interval between two mails. Default: a minute
+	MailLook     time.Duration                                      // how often to check for events. Default: 5s
 
 	Certificates func() []Certificate                 // nil: none
 	Disks        func() []Disk                        // nil: none
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
 }
 
-// Service is what people do with alerts, and the loop that looks at the
-// conditions.
+// Service manages alerts for people and runs the loop that checks the conditions.
 type Service struct {
 	o        Options
 	started  time.Time
-	presence presenceWatch // of the loop alone
+	presence presenceWatch // used only by the loop
 
 	mu       sync.Mutex
-	settled  bool    // presence counts: devices had time to reconnect
-	open     []Alert // that have not ended, the worst first
+	settled  bool    // presence counts because devices had time to reconnect
+	open     []Alert // alerts that have not ended, the worst first
 	settings Settings
-	pending  map[key]time.Time  // since when a condition without an alert holds
-	looked   map[Kind]time.Time // when a condition was last looked at
+	pending  map[key]time.Time  // since when a condition without an alert has held
+	looked   map[Kind]time.Time // when a condition was last checked
 	counts   map[Kind]int       // of open, by kind
 	mailed   MailStatus
 }
 
-// A key is what one alert at a time is about.
+// A key identifies the subject of an alert; at most one alert is open per key.
 type key struct {
 	kind    Kind
 	subject string
 }
 
-// New returns the service. Its time starts now: what devices get to reconnect
-// is counted from here.
+// New returns the service. The time for devices to reconnect starts now.
 func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -109,17 +107,17 @@ func (s *Service) setOpen(open []Alert) {
 	}
 }
 
-// A Summary counts the alerts that are not acknowledged.
+// A Summary counts the unacknowledged alerts.
 type Summary struct {
 	Open  int
-	Worst Severity // of them; "" without one
+	Worst Severity // highest severity; "" if there are none
 }
 
-// Sees reports whether alerts exist for the principal: they count the whole
-// fleet, and who does not see all of it sees none of them.
+// Sees reports whether alerts exist for the principal. Alerts count the whole fleet, so a
+// principal that does not see all of it sees no alerts.
 func Sees(p fleet.Principal) bool { return p.FleetRole() != "" }
 
-// Summary is what the frame of every page shows. It is answered from memory.
+// Summary returns the counts that every page shows. It reads only memory.
 func (s *Service) Summary(by fleet.Principal) (sum Summary) {
 	if !Sees(by) {
 		return sum
@@ -138,15 +136,14 @@ func (s *Service) Summary(by fleet.Principal) (sum Summary) {
 	return sum
 }
 
-// Count is how many alerts of a kind have not ended.
+// Count returns how many alerts of a kind have not ended.
 func (s *Service) Count(k Kind) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts[k]
 }
 
-// Current lists the alerts that have not ended, the worst first. It is answered
-// from memory.
+// Current lists the alerts that have not ended, the worst first. It reads only memory.
 func (s *Service) Current(by fleet.Principal) []Alert {
 	if !Sees(by) {
 		return nil
@@ -156,8 +153,8 @@ func (s *Service) Current(by fleet.Principal) []Alert {
 	return slices.Clone(s.open)
 }
 
-// Settling reports whether fleetd started so recently that devices may still
-// reconnect: presence does not count yet.
+// Settling reports whether fleetd started so recently that devices may still reconnect. Then
+// presence does not count yet.
 func (s *Service) Settling() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +182,7 @@ func (s *Service) Get(ctx context.Context, by fleet.Principal, id uuid.UUID) (Al
 	return a, history, err
 }
 
-// Acknowledge says that somebody looks after the alert.
+// Acknowledge records that the principal handles the alert.
 func (s *Service) Acknowledge(ctx context.Context, by fleet.Principal, id uuid.UUID, note string) (Alert, error) {
 	if err := by.May(fleet.RoleOperator, "acknowledge_alerts"); err != nil {
 		return Alert{}, err
@@ -235,8 +232,8 @@ func (s *Service) Settings(ctx context.Context, by fleet.Principal) (Settings, e
 	return settings.Complete(), err
 }
 
-// A SettingsChange is what is to be changed of the settings; nil leaves a field as it is,
-// and so do thresholds that are not named.
+// A SettingsChange is a change of the settings. Nil fields and thresholds that it does not
+// name stay unchanged.
 type SettingsChange struct {
 	Thresholds                  map[Kind]Threshold
 	OpenAfter, EndAfter, Settle *time.Duration
@@ -244,7 +241,7 @@ type SettingsChange struct {
 	MailLang                    *string
 }
 
-// SetSettings changes settings. They count from the next look on.
+// SetSettings changes settings. They apply from the next check on.
 func (s *Service) SetSettings(ctx context.Context, by fleet.Principal, c SettingsChange) (Settings, error) {
 	if err := by.May(fleet.RoleAdmin, "manage_alerts"); err != nil {
 		return Settings{}, err
@@ -278,17 +275,17 @@ func (s *Service) SetSettings(ctx context.Context, by fleet.Principal, c Setting
 	}
 	s.mu.Lock()
 	s.settings = settings
-	clear(s.looked) // so that they are seen to work
+	clear(s.looked) // check all conditions soon, so that the new settings take effect
 	s.mu.Unlock()
 	return settings, nil
 }
 
-// changed reads again what has not ended, and notifies live views.
+// changed reloads the alerts that have not ended, and notifies live pages.
 func (s *Service) changed(ctx context.Context, ids []uuid.UUID) {
 	if open, err := s.o.Store.OpenAlerts(context.WithoutCancel(ctx)); err == nil {
 		s.setOpen(open)
 	} else {
-		s.o.Log.Warn("alerts not read", "err", err) // the next look reads them
+		s.o.Log.Warn("could not read alerts", "err", err) // the next check reads them
 	}
 	if s.o.Events == nil {
 		return

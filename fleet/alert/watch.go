@@ -11,36 +11,36 @@ import (
 	"fleetd/fleet"
 )
 
-// lookTimeout bounds one look at one condition.
+// lookTimeout is the timeout of one check of one condition.
 const lookTimeout = 10 * time.Second
 
-// A finding says that a condition holds for a subject.
+// A finding means that a condition holds for a subject.
 type finding struct {
 	subject  string
 	severity Severity
 	devices  int
 	params   fleet.Params
 	query    string
-	since    time.Time     // when it began to hold; zero: when it was first found
-	holds    time.Duration // how long it has to hold, if that is less than others have to; 0: as long as they
-	over     bool          // it does not hold any more: params are what its open alert says
+	since    time.Time     // when it began to hold; zero means when it was first found
+	holds    time.Duration // how long it must hold, if shorter than the default; 0 for the default
+	over     bool          // it no longer holds; params are for its open alert
 }
 
-// A view is what a look is given.
+// A view is the input of a look.
 type view struct {
 	now       time.Time
 	threshold Threshold
 	open      map[string]Alert // alerts of the condition that have not ended, by subject
-	settling  bool             // presence does not count yet: nothing opens, and nothing gets worse
+	settling  bool             // presence does not count yet, so nothing opens or worsens
 	badFrom   int
 }
 
-// A look finds for what a condition holds. ok is false if that cannot be known
-// at this time; then nothing opens and nothing ends.
+// A look finds the subjects for which a condition holds. ok is false if that cannot be
+// determined now; then nothing opens and nothing ends.
 type look func(s *Service, ctx context.Context, v view) (found []finding, ok bool, err error)
 
-// Run looks at the conditions until ctx ends. While the database is unavailable,
-// conditions keep their state.
+// Run checks the conditions until ctx ends. While the database is unavailable, conditions
+// keep their state.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(min(s.o.Every, presenceEvery))
 	defer tick.Stop()
@@ -54,16 +54,16 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Look looks once at all conditions that are due, and stores what changed.
+// Look checks all due conditions once and stores the changes.
 func (s *Service) Look(ctx context.Context) {
 	now := s.o.Now()
 	due := slices.DeleteFunc(slices.Clone(Conditions), func(c Condition) bool { return !s.isDue(c, now) })
 	if len(due) == 0 {
 		return
 	}
-	if err := s.Load(ctx); err != nil { // another process, or a restored database, may have changed them
+	if err := s.Load(ctx); err != nil { // another process may have changed them, or the database was restored
 		if ctx.Err() == nil {
-			s.o.Log.Warn("alerts not looked at", "err", err)
+			s.o.Log.Warn("could not load alerts", "err", err)
 		}
 		return
 	}
@@ -80,15 +80,15 @@ func (s *Service) Look(ctx context.Context) {
 	}
 }
 
-// isDue reports whether it is time to look at a condition.
+// isDue reports whether a condition must be checked now.
 func (s *Service) isDue(c Condition, now time.Time) bool {
-	early := c.due != nil && c.due(s, now) // it may note what it sees
+	early := c.due != nil && c.due(s, now) // call it always: it may record what it sees
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return early || now.Sub(s.looked[c.Kind]) >= c.Every || s.o.Every < lookEvery
 }
 
-// lookAt looks at one condition and returns which alerts changed.
+// lookAt checks one condition and returns the ids of changed alerts.
 func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 	now := s.o.Now()
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 		var err error
 		if found, ok, err = c.look(s, within, v); err != nil || !ok {
 			if err != nil && ctx.Err() == nil {
-				s.o.Log.Warn("a condition of alerts was not looked at", "kind", c.Kind, "err", err)
+				s.o.Log.Warn("could not check an alert condition", "kind", c.Kind, "err", err)
 			}
 			return nil
 		}
@@ -121,7 +121,7 @@ func (s *Service) lookAt(ctx context.Context, c Condition) []uuid.UUID {
 	return s.settle(ctx, c, settings, v, found)
 }
 
-// settle compares what was found with the alerts that have not ended.
+// settle compares the findings with the alerts that have not ended.
 func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v view, found []finding) (
 	ids []uuid.UUID) {
 	holds, over := make(map[string]bool), make(map[string]finding)
@@ -154,8 +154,8 @@ func (s *Service) settle(ctx context.Context, c Condition, settings Settings, v 
 	return ids
 }
 
-// held returns what a finding changes: it opens an alert once it has held for
-// long enough, or brings the open one up to date.
+// held returns the change that a finding makes: it opens an alert if the condition has held
+// long enough, or updates the open alert.
 func (s *Service) held(c Condition, settings Settings, v view, f finding) (Change, bool) {
 	a, open := v.open[f.subject]
 	if !open {
@@ -191,7 +191,7 @@ func (s *Service) held(c Condition, settings Settings, v view, f finding) (Chang
 	}
 	was := a
 	a.Devices, a.Params, a.Query, a.QuietSince = f.devices, f.params, f.query, nil
-	if f.severity == Bad { // it does not fall before the alert ends, so that it does not go up and down
+	if f.severity == Bad { // severity does not fall before the alert ends, to avoid flapping
 		a.Severity = Bad
 	}
 	change := Change{Alert: a, From: was.State, At: v.now}
@@ -205,16 +205,16 @@ func (s *Service) held(c Condition, settings Settings, v view, f finding) (Chang
 	return change, change.Event != "" || !same
 }
 
-// worse reports whether an alert needs somebody again: it became bad, or there
-// are twice as many devices as when it was acknowledged.
+// worse reports whether an alert needs attention again: it became bad, or its number of
+// devices has doubled since it was acknowledged.
 func worse(was, now Alert) bool {
 	return was.Severity == Warning && now.Severity == Bad ||
 		was.State == Acknowledged && was.AckedCount > 0 && now.Devices >= 2*was.AckedCount
 }
 
-// quiet returns what it changes that an alert's condition does not hold: it ends
-// once that has lasted. A condition that was switched off ends at once. What the
-// alert says from now on is in says, unless that is zero.
+// quiet returns the change for an alert whose condition does not hold: the alert ends after
+// endAfter, or at once if the condition was disabled. says has its new parameters unless it
+// is zero.
 func quiet(a Alert, says finding, now time.Time, endAfter time.Duration, enabled bool) (Change, bool) {
 	c := Change{Alert: a, From: a.State, At: now}
 	if says.over {
@@ -231,7 +231,7 @@ func quiet(a Alert, says finding, now time.Time, endAfter time.Duration, enabled
 	return c, ok
 }
 
-// store stores a change. If somebody was faster, the next look decides again.
+// store stores a change. If another change came first, the next check decides again.
 func (s *Service) store(ctx context.Context, c Change) bool {
 	err := s.o.Store.ChangeAlert(ctx, c)
 	switch {
@@ -243,7 +243,7 @@ func (s *Service) store(ctx context.Context, c Change) bool {
 		return true
 	case errors.Is(err, fleet.ErrConflict), ctx.Err() != nil:
 	default:
-		s.o.Log.Warn("an alert was not stored", "kind", c.Alert.Kind, "err", err)
+		s.o.Log.Warn("could not store an alert", "kind", c.Alert.Kind, "err", err)
 	}
 	return false
 }
