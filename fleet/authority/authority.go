@@ -1,14 +1,13 @@
-// Package authority answers what a principal may do now.
+// Package authority returns the current rights of a principal.
 //
-// Work goes on after the request that asked for it was answered: a campaign opens
-// its next wave, a fan-out calls its next device, a stream sends its next event.
-// Such work keeps the id of the principal that asked, and asks this package each
-// time it is about to act. What a principal may do is in the database and may
-// change there by another process; an answer is half a second old at most.
+// Some work continues after its request was answered: a campaign opens its next wave, a
+// fan-out calls its next device, a stream sends its next event. Such work records the id of
+// the requesting principal and calls this package before each act. Rights are in the
+// database, and another process may change them there; a result is at most half a second old.
 //
-// The package knows neither calls nor campaigns: what they do with the answer is
-// their decision. A [Service] is safe for concurrent use; each [Service.Follow] has
-// one goroutine until it is canceled.
+// The package does not depend on calls or campaigns: they decide what to do with the result.
+// A [Service] is safe for concurrent use. Each [Service.Follow] has one goroutine until it is
+// canceled.
 package authority
 
 import (
@@ -26,26 +25,26 @@ import (
 
 // A Store reads the rights of operators and tokens.
 type Store interface {
-	// PrincipalNow returns the principal as it may act at the given time, and
-	// [fleet.ErrNotFound] if it may not act any more. Principals without a row come
-	// back as they are.
+	// PrincipalNow returns the principal with its rights at the given time, and
+	// [fleet.ErrNotFound] if it may no longer act. It returns principals without a row
+	// unchanged.
 	PrincipalNow(ctx context.Context, p fleet.Principal, now time.Time) (fleet.Principal, error)
 }
 
 // Options configures a [Service]. Store is required.
 type Options struct {
 	Store Store
-	// Changes counts the changes that this process makes to rights: an answer from
-	// before the latest one is not used. Nil: only MaxAge bounds an answer.
+	// Changes returns the number of changes that this process has made to rights. A result
+	// from before the latest change is not reused. If it is nil, only MaxAge limits reuse.
 	Changes func() int64
-	MaxAge  time.Duration    // of an answer. Default: 500ms
-	Now     func() time.Time // nil: the clock
+	MaxAge  time.Duration    // of a cached result. Default: 500ms
+	Now     func() time.Time // default: time.Now
 }
 
-// maxKept bounds the answers that are kept.
+// maxKept is the maximum number of cached results.
 const maxKept = 1000
 
-// A Service answers what principals may do.
+// A Service returns the current rights of principals.
 type Service struct {
 	o       Options
 	reading singleflight.Group
@@ -53,7 +52,7 @@ type Service struct {
 	known *bounded.Cache[id, answer]
 }
 
-// An id names a principal that has a row.
+// An id identifies a principal that has a row.
 type id struct {
 	kind fleet.PrincipalKind
 	id   string
@@ -62,7 +61,7 @@ type id struct {
 type answer struct {
 	principal fleet.Principal
 	gone      bool
-	changes   int64 // when it was read
+	changes   int64 // count of changes at the time of the read
 	readAt    time.Time
 }
 
@@ -80,9 +79,9 @@ func New(o Options) *Service {
 	return &Service{o: o, known: bounded.New[id, answer](maxKept)}
 }
 
-// PrincipalNow returns the principal as it may act now, or an error that matches
-// [fleet.ErrActorGone]. Any other error means that the rights could not be read:
-// then the principal must not act yet.
+// PrincipalNow returns the principal with its current rights, or an error that matches
+// [fleet.ErrActorGone]. Any other error means that the rights could not be read; the
+// principal must not act then.
 func (s *Service) PrincipalNow(ctx context.Context, p fleet.Principal) (fleet.Principal, error) {
 	if p.ID == "" {
 		return p, nil
@@ -102,7 +101,7 @@ func (s *Service) PrincipalNow(ctx context.Context, p fleet.Principal) (fleet.Pr
 	return known.principal, nil
 }
 
-// read reads the rights once for all that ask at the same time.
+// read reads the rights once for all concurrent callers.
 func (s *Service) read(ctx context.Context, key id, p fleet.Principal, changes int64, now time.Time) (answer, error) {
 	name := fmt.Sprint(key, changes)
 	for {
@@ -124,16 +123,16 @@ func (s *Service) read(ctx context.Context, key id, p fleet.Principal, changes i
 		if led || ctx.Err() != nil {
 			return answer{}, err
 		}
-		// The one that read was canceled, or failed; this one reads for itself.
+		// The reading caller was canceled or failed, so this one reads for itself.
 	}
 }
 
-// ErrChanged is the cause of a followed context whose principal has other rights now.
+// ErrChanged is the cause of a followed context whose principal now has other rights.
 var ErrChanged = errors.New("the rights of the principal changed")
 
-// Follow returns a context that ends within a second after the principal is gone, or
-// has another role, scope or tools than p. Its cause is [fleet.ErrActorGone] or
-// [ErrChanged]. While the rights cannot be read, it stays.
+// Follow returns a context that ends within a second after the principal may no longer act or
+// its role, scope or tools differ from those of p. Its cause is [fleet.ErrActorGone] or
+// [ErrChanged]. While the rights cannot be read, the context does not end.
 func (s *Service) Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
 
 var admin = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 
-// A world has two processes' operators on one database, and the authority of the
-// first.
+// A world has the operators of two processes on one database, and the authority of the first
+// process.
 type world struct {
 	store     *postgres.Store
 	ours      *operator.Service
@@ -136,7 +136,7 @@ func TestFollowEnds(t *testing.T) {
 			}
 			ctx, end := w.authority.Follow(t.Context(), o.Principal())
 			defer end()
-			w.broken.Store(true) // does not end it
+			w.broken.Store(true) // does not end the context
 			before := w.reads.Load()
 			for w.reads.Load() < before+2 {
 				time.Sleep(time.Millisecond)
