@@ -1,17 +1,17 @@
-// Package blobs keeps pictures and firmware images by the SHA-256 of their
-// bytes, in a directory or in a bucket of S3.
+// Package blobs stores pictures and firmware images by the SHA-256 of their bytes, in a
+// directory or in an S3 bucket.
 //
-// What is read back is checked against its key: a damaged blob is an error,
-// never a wrong picture or image. Equal bytes are kept once. Blobs that are too
-// large for memory are checked before their first reading, not at each one.
+// Blobs are checked against their keys when they are read: a damaged blob is an error, never
+// a wrong picture or image. Equal bytes are stored once. Blobs that are too large for memory
+// are checked before their first read, not at each one.
 //
-// A marker shows whether the directory or bucket is still the one that was opened.
-// If it is another one, as while a mount is gone, no blob counts as missing, and a
-// directory stores nothing.
+// A marker shows whether the directory or bucket is still the one that was opened. If it is
+// not, for example because a mount is missing, no blob counts as missing and a directory
+// stores nothing.
 //
-// It does not know what a blob means or who refers to it: retention is the job of
-// the owner. One lock guards the list of blobs that were found whole; it is not held
-// while a blob is read. The goroutines are those of the HTTP connections to S3.
+// It does not depend on the meaning of a blob or on the records that refer to it: retention
+// is the owner's responsibility. One lock guards the list of intact blobs; it is not locked
+// while a blob is read. The only goroutines are those of the HTTP connections to S3.
 package blobs
 
 import (
@@ -30,39 +30,37 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// A bucket keeps objects by name: a directory, or a bucket of S3. The names are
-// made here: no name comes from a request. An object that is missing is
-// [fs.ErrNotExist].
+// A bucket stores objects by name: a directory, or an S3 bucket. This package makes the
+// names; none comes from a request. The error for a missing object is [fs.ErrNotExist].
 type bucket interface {
-	// put stores data. A reader finds all of it, or the object that was there before.
+	// put stores data. A reader finds all of it, or the previous object.
 	put(ctx context.Context, name string, data []byte) error
-	// receive stores the size bytes of r in constant memory. It asks for the
-	// object's name after the last byte. If r or name fails, it stores nothing.
+	// receive stores the size bytes of r in constant memory. It calls name for the object's
+	// name after the last byte. If r or name fails, it stores nothing.
 	receive(ctx context.Context, r io.Reader, size int64, name func() (string, error)) error
 	// open reads length bytes from offset on; length < 0 reads to the end.
 	open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, stamp, error)
-	// remove deletes an object. Whether a missing one is an error is up to the bucket.
+	// remove deletes an object. Whether a missing object is an error depends on the bucket.
 	remove(ctx context.Context, name string) error
-	// sweep deletes what receive left behind before a time, because its process died.
+	// sweep deletes incomplete objects of receive from before a time, whose process died.
 	sweep(ctx context.Context, before time.Time) error
 	// there returns an error unless the bucket is the one that was opened.
 	there(ctx context.Context) error
 	close() error
 }
 
-// incoming holds objects whose hash is not known yet. An object that has been there
-// for a day was left by a process that died.
+// incoming holds objects whose hash is not known yet. If an object is there for a day, its
+// process died.
 const (
 	incoming    = "incoming/"
 	incomingTTL = 24 * time.Hour
 )
 
-// marker is an object with a random name for the bucket. A mount that is gone leaves an
-// empty directory behind, in which files would be stored that are hidden once the mount
-// is back.
+// marker is an object with a random name for the bucket. A missing mount leaves an empty
+// directory behind; files stored there would be hidden once the mount is back.
 const marker = ".store"
 
-// A Store keeps blobs. It is safe for concurrent use, also by several processes.
+// A Store stores blobs. It is safe for concurrent use, also by several processes.
 type Store struct {
 	bucket bucket
 	checks checks
@@ -75,8 +73,8 @@ func newStore(b bucket) *Store {
 var _ fleet.Blobs = (*Store)(nil)
 
 // Open opens the store at a URL of the form file:///path or
-// s3://bucket/prefix?endpoint=https://host&region=name. It creates a directory that
-// is missing; a bucket has to exist.
+// s3://bucket/prefix?endpoint=https://host&region=name. It creates a missing directory; a
+// bucket must exist.
 func Open(ctx context.Context, address string) (*Store, error) {
 	if strings.HasPrefix(address, "s3:") {
 		return openS3(ctx, address, s3Timeout)
@@ -88,7 +86,7 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	return OpenDir(u.Path)
 }
 
-// shown is an address for an error message, unless it may hold a password.
+// shown returns an address for an error message, "" if the address may contain a password.
 func shown(address string) string {
 	if address == "" || strings.Contains(address, "@") {
 		return ""
@@ -96,7 +94,7 @@ func shown(address string) string {
 	return fmt.Sprintf(" %q", address)
 }
 
-// OpenDir opens the store in a directory, and creates it unless it exists.
+// OpenDir opens the store in a directory and creates the directory if it does not exist.
 func OpenDir(dir string) (*Store, error) {
 	d, err := openDirectory(dir)
 	if err != nil {
@@ -105,7 +103,7 @@ func OpenDir(dir string) (*Store, error) {
 	return newStore(d), nil
 }
 
-// Put stores data and returns its key. Stored again, a damaged blob is whole again.
+// Put stores data and returns its key. Storing the bytes of a damaged blob again repairs it.
 func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
 	key := keyOf(data)
 	if err := s.bucket.put(ctx, path(key), data); err != nil {
@@ -136,7 +134,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	return data, nil
 }
 
-// Close frees the store.
+// Close releases the store's resources.
 func (s *Store) Close() error { return s.bucket.close() }
 
 func keyOf(data []byte) string {
@@ -144,5 +142,5 @@ func keyOf(data []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// path spreads blobs over 256 directories.
+// path returns the name of a blob's object, in one of 256 directories.
 func path(key string) string { return key[:2] + "/" + key }

@@ -36,7 +36,7 @@ const (
 	testSecretKey = "hunter2-hunter2-hunter2"
 )
 
-// withoutCredentials hides those of the person who runs the tests.
+// withoutCredentials hides the credentials of the person who runs the tests.
 func withoutCredentials(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
@@ -55,8 +55,8 @@ func withCredentials(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", testSecretKey)
 }
 
-// A fakeS3 is a server in this process. Its faults are requests that it does not
-// answer as S3 does.
+// A fakeS3 is an S3 server in this process. A fault makes it answer a request differently
+// from S3.
 type fakeS3 struct {
 	*httptest.Server
 	fault  atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
@@ -85,7 +85,7 @@ func (f *fakeS3) make(t *testing.T) {
 	}
 }
 
-// fail makes the server answer with fault while that returns true.
+// fail makes the server answer with fault while fault returns true.
 func (f *fakeS3) fail(fault func(http.ResponseWriter, *http.Request) bool) { f.fault.Store(&fault) }
 
 func (f *fakeS3) heal() { f.fault.Store(nil) }
@@ -104,12 +104,12 @@ func (f *fakeS3) open(t *testing.T, timeout time.Duration) *Store {
 	return s
 }
 
-// A place is a bucket of one kind. Its functions go past the store.
+// A place is a bucket of one kind. Its functions bypass the store.
 type place struct {
 	store *Store
-	again func() (*Store, error) // opens it once more
+	again func() (*Store, error) // opens it again
 	write func(name string, data []byte)
-	names func() []string // of all objects but the marker
+	names func() []string // names of all objects except the marker
 	swap  func()          // puts another bucket in its place
 }
 
@@ -124,7 +124,7 @@ var places = []struct {
 	}},
 }
 
-// FLEETD_VERSITYGW names a real server for S3, see scripts/test.
+// FLEETD_VERSITYGW is the path of a real S3 server, see scripts/test.
 func init() {
 	if server := os.Getenv("FLEETD_VERSITYGW"); server != "" {
 		places = append(places, struct {
@@ -238,7 +238,7 @@ func inS3(t *testing.T, address string) place {
 	return p
 }
 
-// TestBuckets holds each kind of bucket to the same promises.
+// TestBuckets checks that all kinds of bucket behave alike.
 func TestBuckets(t *testing.T) {
 	for _, kind := range places {
 		for _, tt := range []struct {
@@ -266,7 +266,7 @@ func testPutAndGet(t *testing.T, p place) {
 	var want []string
 	for _, data := range [][]byte{{}, []byte("hello"), bytes.Repeat([]byte{7}, 1<<20)} {
 		want = append(want, path(keyOf(data)))
-		for range 2 { // equal bytes are kept once
+		for range 2 { // equal bytes are stored once
 			key, err := p.store.Put(t.Context(), data)
 			if err != nil || key != keyOf(data) {
 				t.Fatalf("%d bytes stored as %s, %v", len(data), key, err)
@@ -400,7 +400,7 @@ func isDamaged(err error) bool {
 	return ok && e.Code == "blob_damaged" && errors.Is(err, fleet.ErrUnavailable)
 }
 
-// S3 gives times in whole seconds, but other bytes have another ETag.
+// S3 times are in whole seconds, but other bytes have another ETag.
 func testReplaced(t *testing.T, p place) {
 	key, err := p.store.PutFile(t.Context(), strings.NewReader("hello"), 5)
 	if err != nil {
@@ -433,7 +433,7 @@ func testDeletion(t *testing.T, p place) {
 	if _, err := readRange(t, p.store, key, 0, -1); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // one that is not there is no error
+	for range 2 { // deleting a missing blob is not an error
 		if err := p.store.DeleteFile(t.Context(), key); err != nil {
 			t.Error(err)
 		}
@@ -527,8 +527,8 @@ func testManyAtOnce(t *testing.T, p place) {
 	}
 }
 
-// Older versions wrote directories with another library: escaped names, attributes next to
-// a blob, and temporary files.
+// Older versions wrote directories with another library: escaped names, attributes next to a
+// blob, and temporary files.
 func TestDirectoryOfOlderVersions(t *testing.T) {
 	dir := t.TempDir()
 	data := []byte("hello")
@@ -582,8 +582,8 @@ func TestDirectoryOfOlderVersions(t *testing.T) {
 	}
 }
 
-// The files have the modes that the process's umask gives them, as those of older
-// versions: a group may be meant to read them.
+// The files have the modes that the process's umask gives them, as in older versions, because
+// a group may need to read them.
 func TestModesFollowTheUmask(t *testing.T) {
 	s, dir := open(t)
 	key, err := s.Put(t.Context(), []byte("hello"))

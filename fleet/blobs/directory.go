@@ -16,29 +16,29 @@ import (
 	"fleetd/fleet"
 )
 
-// A directory is a bucket of files. It opens them by their paths each time: an open
+// A directory is a bucket of files. It opens files by path each time, because an open
 // directory would still be the old one after another was mounted in its place.
 type directory struct {
 	path string
-	mark string // what its marker held when it was opened
+	mark string // content of its marker when it was opened
 }
 
-// attributes is the ending of files that older versions wrote next to blobs.
+// attributes is the suffix of the files that older versions wrote next to blobs.
 const attributes = ".attrs"
 
 func openDirectory(dir string) (*directory, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("the blob directory cannot be made: %w; choose another with --blob-url", err)
+		return nil, fmt.Errorf("cannot create the blob directory: %w; choose another with --blob-url", err)
 	}
 	probe, err := os.CreateTemp(dir, ".writable-*")
 	if err != nil {
-		return nil, fmt.Errorf("the blob directory %s cannot be written: %w; give fleetd the right to, or choose another with --blob-url", dir, err)
+		return nil, fmt.Errorf("cannot write to the blob directory %s: %w; give fleetd write permission, or choose another with --blob-url", dir, err)
 	}
 	probe.Close()
 	os.Remove(probe.Name())
 	d := &directory{path: dir}
 	if d.mark, err = markOf(dir); err != nil {
-		return nil, fmt.Errorf("the blob directory %s has no marker that can be read: %w", dir, err)
+		return nil, fmt.Errorf("cannot read the marker of the blob directory %s: %w", dir, err)
 	}
 	if err := d.sweep(context.Background(), time.Now().Add(-incomingTTL)); err != nil {
 		return nil, fmt.Errorf("the blob directory %s: %w", dir, err)
@@ -52,7 +52,7 @@ func (d *directory) put(ctx context.Context, name string, data []byte) error {
 	return d.receive(ctx, bytes.NewReader(data), int64(len(data)), func() (string, error) { return name, nil })
 }
 
-// receive writes to a file in incoming, which gets the object's name once its bytes
+// receive writes to a file in incoming, and renames it to the object's name once its bytes
 // are on the disk.
 func (d *directory) receive(ctx context.Context, r io.Reader, _ int64, name func() (string, error)) error {
 	if err := d.there(ctx); err != nil {
@@ -62,7 +62,7 @@ func (d *directory) receive(ctx context.Context, r io.Reader, _ int64, name func
 	if err := d.makeDir(filepath.Dir(draft)); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666) // less the umask
+	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666) // minus the umask
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (d *directory) receive(ctx context.Context, r io.Reader, _ int64, name func
 	if err := d.makeDir(filepath.Dir(to)); err != nil {
 		return err
 	}
-	if err := d.there(ctx); err != nil { // not below another directory, which a mount may hide
+	if err := d.there(ctx); err != nil { // do not store in another directory, which a mount may hide
 		return err
 	}
 	if err := os.Rename(draft, to); err != nil {
@@ -94,9 +94,9 @@ func (d *directory) receive(ctx context.Context, r io.Reader, _ int64, name func
 	return d.there(ctx)
 }
 
-// makeDir makes a directory below that of the bucket, which is there already.
+// makeDir creates a directory below that of the bucket, which must exist.
 func (d *directory) makeDir(dir string) error {
-	err := os.Mkdir(dir, 0o777) // less the umask
+	err := os.Mkdir(dir, 0o777) // minus the umask
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -106,8 +106,8 @@ func (d *directory) makeDir(dir string) error {
 	return syncDir(d.path)
 }
 
-// syncDir makes the names in a directory durable. Some file systems cannot do that
-// and return EINVAL.
+// syncDir makes the names in a directory durable. Some file systems cannot do that and return
+// EINVAL, which it ignores.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -170,14 +170,14 @@ func (d *directory) sweep(_ context.Context, before time.Time) error {
 		if err == nil && !info.IsDir() && info.ModTime().Before(before) {
 			err = os.Remove(d.file(incoming + entry.Name()))
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another process may have ended it
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another process may have deleted it
 			return fmt.Errorf("deleting an unfinished upload: %w", err)
 		}
 	}
 	return nil
 }
 
-// markOf returns what the directory's marker holds; it writes one if it is missing.
+// markOf returns the content of the directory's marker. It writes one if it is missing.
 func markOf(dir string) (string, error) {
 	at := filepath.Join(dir, marker)
 	f, err := os.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)

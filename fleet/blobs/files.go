@@ -20,8 +20,8 @@ import (
 
 var _ fleet.BlobFiles = (*Store)(nil)
 
-// PutFile stores size bytes of r under their SHA-256, in constant memory. It
-// refuses an r that holds more or fewer.
+// PutFile stores size bytes of r under their SHA-256, in constant memory. It fails if r holds
+// more or fewer bytes.
 func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (key string, err error) {
 	in := &upload{r: r, size: size, hash: sha256.New()}
 	if size == 0 {
@@ -43,9 +43,9 @@ func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (key strin
 	return key, nil
 }
 
-// An upload reads and hashes size bytes of r. It keeps its error, to distinguish an
-// upload that breaks off from a full disk. It fails before its last bytes if r holds
-// more than size, so that a bucket which counts bytes does not take it for complete.
+// An upload reads and hashes size bytes of r. It records its error, to distinguish an
+// interrupted upload from a full disk. If r holds more than size bytes, it fails before the
+// last byte, so that a bucket that counts bytes does not accept it as complete.
 type upload struct {
 	r       io.Reader
 	size, n int64
@@ -84,7 +84,7 @@ func (u *upload) Read(p []byte) (n int, err error) {
 
 var errTooLong = errors.New("more bytes than announced")
 
-// end returns io.EOF if r is at its end.
+// end returns io.EOF if r has ended.
 func (u *upload) end() error {
 	var more [1]byte
 	n, err := io.ReadFull(u.r, more[:])
@@ -98,9 +98,9 @@ func notStored(key string, err error) error {
 	return notDone("write", key, err)
 }
 
-// OpenRange opens length bytes of a blob from offset on; length < 0 means to
-// its end. The blob as a whole is checked against its key before this process
-// reads from it for the first time, and again when it was changed.
+// OpenRange opens length bytes of a blob from offset on; length < 0 means to the end. It
+// checks the whole blob against its key before this process first reads it, and again after
+// it was changed.
 func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if !keyPattern.MatchString(key) {
 		return nil, unknown(key)
@@ -121,7 +121,7 @@ func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64)
 	return nil, notDone("read", key, errors.New("the blob changes while it is read"))
 }
 
-// DeleteFile forgets a blob.
+// DeleteFile deletes a blob.
 func (s *Store) DeleteFile(ctx context.Context, key string) error {
 	if !keyPattern.MatchString(key) {
 		return nil
@@ -137,30 +137,29 @@ func (s *Store) DeleteFile(ctx context.Context, key string) error {
 	return nil
 }
 
-// checks are the blobs found to be whole, each as its object was then.
+// checks are the blobs found intact, each with the stamp of its object at that time.
 type checks struct {
 	flight singleflight.Group // many devices ask for a new image at once
 	good   *bounded.Cache[string, stamp]
 }
 
-// A stamp identifies an object among those of the same name. Somebody who replaces a
-// file can give it any time of modification, but can choose neither its inode nor the
-// time at which the inode was changed. In S3 the server sets the time.
+// A stamp distinguishes objects of the same name. Replacing a file allows any modification
+// time, but not a chosen inode or inode change time. In S3, the server sets the time.
 type stamp struct {
 	modified int64 // nanoseconds
-	size     int64 // of a file
+	size     int64 // for files only
 	inode    uint64
-	changed  int64 // nanoseconds; 0 where the system does not say
+	changed  int64 // nanoseconds; 0 if the system does not provide it
 	etag     string
 }
 
 const maxChecks = 10_000
 
-// maxReopened bounds how often a blob may be replaced, as by uploads of equal bytes,
+// maxReopened is how often a blob may be replaced, for example by uploads of equal bytes,
 // between its check and its opening.
 const maxReopened = 20
 
-// check hashes a blob unless it was found whole before.
+// check hashes a blob unless it was already found intact.
 func (s *Store) check(ctx context.Context, key string) error {
 	if s.checks.has(key) {
 		return nil
@@ -169,8 +168,8 @@ func (s *Store) check(ctx context.Context, key string) error {
 		if s.checks.has(key) {
 			return nil, nil
 		}
-		// Other callers wait for the result too: it must not depend on this
-		// caller's context.
+		// Other callers wait for the result too, so it must not depend on this caller's
+		// context.
 		return nil, s.checkContent(context.WithoutCancel(ctx), key)
 	})
 	return err
@@ -197,8 +196,8 @@ func (c *checks) has(key string) bool {
 	return c.good.Contains(key)
 }
 
-// match reports whether an opened blob is the one that was checked. If not, the blob
-// was replaced since, and is checked again.
+// match reports whether an opened blob is the checked one. If it is not, it was replaced and
+// must be checked again.
 func (c *checks) match(key string, now stamp) bool {
 	then, ok := c.good.Get(key)
 	if ok && then != now {
@@ -223,7 +222,7 @@ func damaged(key string) error {
 	return fleet.Refuse(fleet.ErrUnavailable, "blob_damaged", "key", key)
 }
 
-// notDone is what the caller sees of a failure, before the whole of it for the log.
+// notDone returns the error that the caller sees, wrapping the full error for the log.
 func notDone(verb, key string, err error) error {
 	if _, ok := errors.AsType[*fleet.Error](err); ok {
 		return err
@@ -232,8 +231,8 @@ func notDone(verb, key string, err error) error {
 		"detail", cause(err)), err)
 }
 
-// cause names the cause of a failure without paths and addresses, which callers
-// must not see.
+// cause returns the cause of a failure without paths and addresses, which callers must not
+// see.
 func cause(err error) string {
 	if text := cmp.Or(fleet.SystemCause(err), s3Cause(err)); text != "" {
 		return text
@@ -259,7 +258,7 @@ func (s *Store) notRead(ctx context.Context, key string, err error) error {
 	return notDone("read", key, err)
 }
 
-// A cancelable stops reading once its context ends.
+// A cancelable stops reading when its context ends.
 type cancelable struct {
 	ctx context.Context
 	r   io.Reader

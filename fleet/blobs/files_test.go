@@ -44,7 +44,7 @@ func files(t *testing.T, dir string) (names []string) {
 
 func TestPutFileAndRanges(t *testing.T) {
 	s, dir := open(t)
-	for range 2 { // equal bytes are kept once
+	for range 2 { // equal bytes are stored once
 		key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
 		if err != nil || key != keyOf([]byte("hello")) {
 			t.Fatalf("key %s, %v", key, err)
@@ -99,8 +99,8 @@ func TestPutFileRefuses(t *testing.T) {
 	}
 }
 
-// TestDamagedFileIsNotServed changes a blob on disk before it was read, and
-// after: the second is found by the file's time.
+// TestDamagedFileIsNotServed damages a blob on disk, once before and once after its first
+// read. The second damage is detected by the file's time.
 func TestDamagedFileIsNotServed(t *testing.T) {
 	s, dir := open(t)
 	key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
@@ -127,8 +127,8 @@ func TestDamagedFileIsNotServed(t *testing.T) {
 	}
 }
 
-// TestReplacedFileIsNoticed gives another file the name, the size and the time of
-// one that was checked.
+// TestReplacedFileIsNoticed replaces a checked file with another of the same name, size and
+// time.
 func TestReplacedFileIsNoticed(t *testing.T) {
 	s, dir := open(t)
 	key, err := s.PutFile(t.Context(), strings.NewReader("hello"), 5)
@@ -203,7 +203,7 @@ func TestSweepTakesWhatIsOld(t *testing.T) {
 	}
 }
 
-// A mount that is gone leaves an empty directory.
+// A missing mount leaves an empty directory.
 func TestNothingIsStoredInAnotherDirectory(t *testing.T) {
 	s, dir := open(t)
 	key, err := s.Put(t.Context(), []byte("hello"))

@@ -21,36 +21,36 @@ import (
 	"fleetd/fleet"
 )
 
-// s3Timeout bounds a connection to S3 that makes no progress: while it is opened, while
-// fleetd waits for the answer, and between two pieces of a body.
+// s3Timeout is how long a connection to S3 may make no progress: while it is opened, while
+// fleetd waits for the response, and between two parts of a body.
 const s3Timeout = 15 * time.Second
 
-// A request that failed is sent again, up to s3Attempts times in all, if its body can be
-// read again. s3Pauses bounds the pauses between the attempts.
+// A failed request is sent again, up to s3Attempts times in all, if its body can be read
+// again. s3Pauses is the maximum pause between attempts.
 const (
 	s3Attempts = 3
 	s3Pauses   = 3 * time.Second
 )
 
-// s3Bucket keeps objects in a bucket of S3, below a prefix. An upload goes to a draft in
-// incoming first: its name is its hash, which is known after the last byte. The server
-// copies the draft.
+// s3Bucket stores objects in an S3 bucket, below a prefix. An upload first goes to a draft in
+// incoming, because its name is its hash, which is known only after the last byte. The server
+// then copies the draft.
 type s3Bucket struct {
 	core    *minio.Core
 	conns   *http.Transport
 	bucket  string
-	prefix  string // "" or with a slash at its end
+	prefix  string // "" or ending with a slash
 	host    string // for messages
 	timeout time.Duration
-	mark    string // what the marker held when the bucket was opened
+	mark    string // content of the marker when the bucket was opened
 }
 
-// short bounds a request without a large body.
+// short returns a context with the timeout of a request without a large body.
 func (b *s3Bucket) short(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s3Attempts*b.timeout+s3Pauses)
 }
 
-// put sends the hash along: the server refuses other bytes.
+// put sends the hash with the data, so that the server refuses damaged bytes.
 func (b *s3Bucket) put(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := b.short(ctx)
 	defer cancel()
@@ -72,7 +72,7 @@ func (b *s3Bucket) receive(ctx context.Context, r io.Reader, size int64, name fu
 	defer func() {
 		ctx, cancel := b.short(context.WithoutCancel(ctx))
 		defer cancel()
-		_ = b.core.RemoveObject(ctx, b.bucket, draft, minio.RemoveObjectOptions{}) // else sweep does it
+		_ = b.core.RemoveObject(ctx, b.bucket, draft, minio.RemoveObjectOptions{}) // if this fails, sweep deletes it
 	}()
 	body := &lent{r: r}
 	_, err := b.core.PutObject(ctx, b.bucket, draft, body, size, "", "", minio.PutObjectOptions{})
@@ -91,7 +91,7 @@ func (b *s3Bucket) receive(ctx context.Context, r io.Reader, size int64, name fu
 	return err
 }
 
-// lent is the body of a request. The transport may go on reading it after the answer.
+// lent is the body of a request. The transport may continue to read it after the response.
 type lent struct {
 	mu sync.Mutex
 	r  io.Reader
@@ -106,7 +106,7 @@ func (l *lent) Read(p []byte) (int, error) {
 	return l.r.Read(p)
 }
 
-// takeBack waits for a read that is under way, and lets no other begin.
+// takeBack waits for a read in progress and prevents further reads.
 func (l *lent) takeBack() {
 	l.mu.Lock()
 	l.r = nil
@@ -133,7 +133,7 @@ func (b *s3Bucket) open(ctx context.Context, name string, offset, length int64) 
 	return r, now, err
 }
 
-var errRange = errors.New("the server does not read ranges")
+var errRange = errors.New("the server does not support ranges")
 
 func (b *s3Bucket) stat(ctx context.Context, name string) (now stamp, size int64, err error) {
 	ctx, cancel := b.short(ctx)
@@ -146,15 +146,15 @@ func s3Stamp(info minio.ObjectInfo) stamp {
 	return stamp{modified: info.LastModified.UnixNano(), etag: info.ETag}
 }
 
-// s3Reader reads an object, and opens it again where its connection breaks. A slow
-// device takes longer over an image than some servers keep a connection.
+// s3Reader reads an object and opens it again if its connection breaks. A slow device may
+// need longer for an image than a server keeps a connection open.
 type s3Reader struct {
 	ctx    context.Context
 	bucket *s3Bucket
 	name   string
-	at     int64 // of the next byte
-	end    int64 // where to stop; < 0: at the object's end
-	from   int64 // where this connection began
+	at     int64 // offset of the next byte
+	end    int64 // where to stop; < 0 means the object's end
+	from   int64 // where this connection started
 	etag   string
 
 	io.ReadCloser
@@ -164,7 +164,7 @@ func (r *s3Reader) open() (stamp, error) {
 	var o minio.GetObjectOptions
 	ranged := r.at > 0 || r.end >= 0
 	if ranged {
-		to := int64(0) // the object's end, in SetRange
+		to := int64(0) // means the object's end in SetRange
 		if r.end >= 0 {
 			to = r.end - 1
 		}
@@ -215,7 +215,7 @@ func (b *s3Bucket) remove(ctx context.Context, name string) error {
 
 func (b *s3Bucket) sweep(ctx context.Context, before time.Time) error {
 	ctx, cancel := b.short(ctx)
-	defer cancel() // ends the listing, too
+	defer cancel() // also ends the listing
 	for draft := range b.core.Client.ListObjects(ctx, b.bucket,
 		minio.ListObjectsOptions{Prefix: b.prefix + incoming, Recursive: true}) {
 		if draft.Err != nil {
@@ -230,7 +230,7 @@ func (b *s3Bucket) sweep(ctx context.Context, before time.Time) error {
 	return ctx.Err()
 }
 
-// marked returns what the bucket's marker holds.
+// marked returns the content of the bucket's marker.
 func (b *s3Bucket) marked(ctx context.Context) (string, error) {
 	ctx, cancel := b.short(ctx)
 	defer cancel()
@@ -256,7 +256,8 @@ func (b *s3Bucket) close() error {
 	return nil
 }
 
-// missing adds [fs.ErrNotExist] to the answer that an object or its bucket is missing.
+// missing adds [fs.ErrNotExist] to an error that says that an object or its bucket is
+// missing.
 func missing(err error) error {
 	if isS3(err, minio.NoSuchKey, minio.NoSuchBucket) {
 		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
@@ -277,7 +278,7 @@ func isS3(err error, codes ...string) bool {
 	return false
 }
 
-// s3Cause is the code of the server's refusal, or "".
+// s3Cause returns the code of the server's refusal, or "".
 func s3Cause(err error) string {
 	e, _ := errors.AsType[minio.ErrorResponse](err)
 	return fleet.CleanText(e.Code, 80)
@@ -297,14 +298,14 @@ func s3Transport(timeout time.Duration) *http.Transport {
 		},
 		TLSHandshakeTimeout:   timeout,
 		ResponseHeaderTimeout: timeout,
-		IdleConnTimeout:       timeout / 2, // before a read that waits for the next answer fails
+		IdleConnTimeout:       timeout / 2, // shorter than the timeout, after which a waiting read would fail
 		MaxIdleConnsPerHost:   64,
-		DisableCompression:    true, // a blob comes as it was stored
+		DisableCompression:    true, // blobs are transferred as stored
 	}
 }
 
-// progressing is a connection whose reads and writes fail once nothing happened for the
-// timeout. A write extends a read that waits for its answer.
+// progressing is a connection whose reads and writes fail if nothing happens for the timeout.
+// A write extends a read that waits for its response.
 type progressing struct {
 	net.Conn
 	timeout time.Duration

@@ -17,18 +17,17 @@ import (
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 )
 
-// s3Place is where a blob URL points to.
+// s3Place is the location that a blob URL points to.
 type s3Place struct {
 	bucket   string
 	prefix   string
 	endpoint *url.URL // scheme and host
-	region   string   // "" asks the server
+	region   string   // if "", ask the server
 }
 
 const s3Form = "use s3://bucket/prefix?endpoint=https://host&region=name"
 
-// parseS3 reads a blob URL. Its errors do not repeat the URL, in which somebody may
-// have written a password.
+// parseS3 parses a blob URL. Its errors do not repeat the URL, which may contain a password.
 func parseS3(address string) (p s3Place, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -76,8 +75,8 @@ func parseEndpoint(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// openS3 opens the store in a bucket that exists. It finds out at once whether the
-// bucket can be read, written and listed.
+// openS3 opens the store in an existing bucket. It checks at once that it can read, write and
+// list the bucket.
 func openS3(ctx context.Context, address string, timeout time.Duration) (*Store, error) {
 	p, err := parseS3(address)
 	if err != nil {
@@ -128,7 +127,7 @@ func (b *s3Bucket) begin(ctx context.Context) error {
 	return nil
 }
 
-// explain says what to do about a bucket that cannot be used.
+// explain adds advice to the error about an unusable bucket.
 func (b *s3Bucket) explain(what string, err error) error {
 	advice := "check the endpoint and the region in --blob-url, and that the server runs"
 	switch {

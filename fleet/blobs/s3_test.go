@@ -22,10 +22,10 @@ import (
 	"fleetd/fleet"
 )
 
-// Pauses between attempts would only make the tests longer.
+// Pauses between attempts would only slow the tests.
 func init() { minio.DefaultRetryUnit = time.Millisecond }
 
-// acts are what can be done to a store, each on a blob that it holds.
+// acts tries every operation of a store on a blob that it holds.
 func acts(t *testing.T, s *Store, key string) map[string]error {
 	_, put := s.Put(t.Context(), []byte("world"))
 	_, putFile := s.PutFile(t.Context(), strings.NewReader(strings.Repeat("world", 100_000)), 500_000)
@@ -37,7 +37,7 @@ func acts(t *testing.T, s *Store, key string) map[string]error {
 		"a range of no bytes": stat, "DeleteFile": s.DeleteFile(t.Context(), key)}
 }
 
-// detail is what people are shown of a failure of the store.
+// detail returns the part of a store's failure that people see.
 func detail(err error) string {
 	e, ok := errors.AsType[*fleet.Error](err)
 	if !ok {
@@ -47,7 +47,7 @@ func detail(err error) string {
 }
 
 func TestS3Failures(t *testing.T) {
-	var hang chan struct{} // closed once the test ends
+	var hang chan struct{} // closed when the test ends
 	for _, tt := range []struct {
 		name, detail string
 		fault        func(f *fakeS3, w http.ResponseWriter, r *http.Request) bool
@@ -136,7 +136,7 @@ func TestS3IsAway(t *testing.T) {
 	}
 }
 
-// A bucket that was deleted holds no blob, but that does not mean that each is missing.
+// A deleted bucket holds no blobs, but its blobs do not count as missing.
 func TestS3BucketIsGone(t *testing.T) {
 	f := newFakeS3(t)
 	s := f.open(t, time.Second)
@@ -155,13 +155,13 @@ func TestS3BucketIsGone(t *testing.T) {
 	if _, err := s.Get(t.Context(), key); err == nil || err.Error() != "blob_store.other_bucket" {
 		t.Errorf("Get: %v", err)
 	}
-	f.make(t) // an empty one of the same name
+	f.make(t) // an empty bucket of the same name
 	if _, err := s.Get(t.Context(), key); err == nil || err.Error() != "blob_store.other_bucket" {
 		t.Errorf("Get from a new bucket: %v", err)
 	}
 }
 
-// cut answers a request, and breaks the connection once so many bytes of the body are sent.
+// cut answers a request and breaks the connection after send bytes of the body.
 func cut(w http.ResponseWriter, r *http.Request, body []byte, from, send int) {
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)-from))
 	w.Header().Set("ETag", `"e"`)
@@ -177,7 +177,7 @@ func cut(w http.ResponseWriter, r *http.Request, body []byte, from, send int) {
 	}
 }
 
-// Devices read slowly, and the server may close a connection meanwhile.
+// Devices read slowly, and the server may close a connection in the meantime.
 func TestS3ReadingGoesOnAfterABreak(t *testing.T) {
 	f := newFakeS3(t)
 	s := f.open(t, time.Second)
@@ -202,7 +202,7 @@ func TestS3ReadingGoesOnAfterABreak(t *testing.T) {
 	f.fail(func(w http.ResponseWriter, r *http.Request) bool {
 		var from int
 		fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
-		if from > 0 { // it breaks off, and then never sends a byte more
+		if from > 0 { // it breaks the connection, then never sends another byte
 			cut(w, r, data, from, 0)
 		}
 		cut(w, r, data, from, 1000)
@@ -238,7 +238,7 @@ func TestS3BodyThatStalls(t *testing.T) {
 	}
 }
 
-// A device that waits between two reads is not a server that stalls.
+// A device that waits between two reads does not count as a stalled server.
 func TestS3SlowReader(t *testing.T) {
 	f := newFakeS3(t)
 	s := f.open(t, 400*time.Millisecond)
@@ -277,7 +277,7 @@ func TestS3ServerWithoutRanges(t *testing.T) {
 	}
 }
 
-// The server answers before it has read the body: the reader must not be used any more.
+// If the server answers before it has read the body, the reader must not be used any longer.
 func TestS3UploadIsRefusedEarly(t *testing.T) {
 	f := newFakeS3(t)
 	s := f.open(t, time.Second)
@@ -302,8 +302,8 @@ func TestS3UploadIsRefusedEarly(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 }
 
-// sink is a server that forgets what it is sent, as memory of this process would
-// otherwise grow by that.
+// sink is a server that discards what it receives; a server with storage would use this
+// process's memory.
 func sink(t *testing.T) string {
 	var mu sync.Mutex
 	small := make(map[string][]byte)
@@ -333,7 +333,7 @@ func sink(t *testing.T) string {
 	return s.URL
 }
 
-// zeros is an image that takes no memory.
+// zeros returns an image that needs no memory.
 func zeros(size int64) io.Reader {
 	return io.LimitReader(readerFunc(func(p []byte) (int, error) {
 		clear(p)
@@ -359,7 +359,7 @@ func TestUploadsTakeLittleMemory(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		grown := after.TotalAlloc - before.TotalAlloc
 		t.Logf("%s: %d KiB allocated for an upload of %d MiB", name, grown>>10, size>>20)
-		if grown > size/8 { // in all, of which little at a time
+		if grown > size/8 { // total allocation; little of it is live at a time
 			t.Errorf("%s: %d KiB allocated for an upload of %d MiB", name, grown>>10, size>>20)
 		}
 	}
@@ -431,8 +431,8 @@ func TestOpenS3Refuses(t *testing.T) {
 	}
 }
 
-// A bucket that can be read but not written is refused at the start, though its marker
-// is there.
+// A bucket that can be read but not written is refused at the start, even if its marker
+// exists.
 func TestOpenS3TriesToWrite(t *testing.T) {
 	f := newFakeS3(t)
 	f.open(t, time.Second)
