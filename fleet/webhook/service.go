@@ -32,7 +32,7 @@ const (
 	minSecret      = 16
 	maxSecret      = 200
 	postTimeout    = 10 * time.Second
-	maxAnswerBytes = 64 << 10 // read of an answer, so that its connection can be used again
+	maxAnswerBytes = 64 << 10 // read from a response, so that its connection can be reused
 )
 
 // Headers of a delivery.
@@ -42,7 +42,7 @@ const (
 	EventHeader     = "X-Fleetd-Event"
 )
 
-// A Sealer encrypts secrets that are kept in the database.
+// A Sealer encrypts the secrets in the database.
 type Sealer interface {
 	Seal(name string, key []byte) []byte
 	Open(name string, sealed []byte) ([]byte, error)
@@ -52,13 +52,13 @@ type Sealer interface {
 type Options struct {
 	Store     Store
 	Sealer    Sealer
-	PublicURL string // links in deliveries begin with it
+	PublicURL string // prefix of the links in deliveries
 	Guard     *outbound.Guard
 	Log       *slog.Logger
 	Now       func() time.Time
 }
 
-// Service is what admins do with webhooks, and what delivers to them.
+// Service manages webhooks for admins and delivers to them.
 type Service struct {
 	o      Options
 	client *http.Client
@@ -82,12 +82,12 @@ func New(o Options) *Service {
 // Close closes idle connections.
 func (s *Service) Close() { s.client.CloseIdleConnections() }
 
-// A Request asks for a webhook. In a change, nil leaves a field as it is.
+// A Request creates or changes a webhook. In a change, nil fields stay unchanged.
 type Request struct {
 	Name    *string
 	URL     *string
 	Events  []EventKind
-	Secret  *string // nil or "" in a new one: one is made
+	Secret  *string // nil or "" for a new webhook generates one
 	Enabled *bool
 }
 
@@ -173,8 +173,8 @@ func (s *Service) apply(w *Webhook, r Request) error {
 	return nil
 }
 
-// setURL gives the webhook an address. nil leaves it the one that it has, and so
-// does what is shown of that one, which a client may send back.
+// setURL sets the webhook's address. nil leaves it unchanged, and so does the shown form of
+// the current address, which a client may send back.
 func (s *Service) setURL(w *Webhook, given *string) error {
 	if given == nil && w.Address != nil {
 		return nil
@@ -195,10 +195,10 @@ func (s *Service) setURL(w *Webhook, given *string) error {
 	return nil
 }
 
-// hidden is shown instead of what is secret of an address.
+// hidden replaces the secret part of a shown address.
 const hidden = "…"
 
-// seal returns what is shown of a URL, and the URL sealed.
+// seal returns the shown form of a URL, and the sealed URL.
 func (s *Service) seal(id uuid.UUID, text string) (shown string, address []byte) {
 	if u, err := url.Parse(text); err == nil {
 		shown = u.Scheme + "://" + u.Host
@@ -209,12 +209,12 @@ func (s *Service) seal(id uuid.UUID, text string) (shown string, address []byte)
 	return shown, s.o.Sealer.Seal(addressAs(id), []byte(text))
 }
 
-// SealStored seals the addresses that an earlier version stored open. Call it
-// before anything is delivered.
+// SealStored seals the addresses that an earlier version stored unsealed. Call it before the
+// first delivery.
 func (s *Service) SealStored(ctx context.Context) error {
 	n, err := s.o.Store.SealWebhooks(ctx, s.seal)
 	if n > 0 {
-		s.o.Log.Info("addresses of webhooks sealed", "webhooks", n)
+		s.o.Log.Info("sealed addresses of webhooks", "webhooks", n)
 	}
 	return err
 }
@@ -223,7 +223,7 @@ func sealedAs(id uuid.UUID) string { return "webhook/" + id.String() }
 
 func addressAs(id uuid.UUID) string { return "webhook-address/" + id.String() }
 
-// Delete removes a webhook. Its deliveries that wait are dropped.
+// Delete removes a webhook and drops its waiting deliveries.
 func (s *Service) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
 		return err
@@ -231,8 +231,8 @@ func (s *Service) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 	return s.o.Store.DeleteWebhook(ctx, by, id)
 }
 
-// Test posts a test event now, once, and returns what came of it. A failure is an
-// outcome, not an error.
+// Test posts a test event now, once, and returns the outcome. A failure is a result, not an
+// error.
 func (s *Service) Test(ctx context.Context, by fleet.Principal, id uuid.UUID) (Delivery, error) {
 	if err := by.May(fleet.RoleAdmin, "manage_webhooks"); err != nil {
 		return Delivery{}, err
@@ -245,7 +245,7 @@ func (s *Service) Test(ctx context.Context, by fleet.Principal, id uuid.UUID) (D
 	return d, s.o.Store.SetWebhookDelivery(ctx, id, d)
 }
 
-// Deliver carries out a job. An error asks for another attempt.
+// Deliver makes one attempt at a job. An error requests another attempt.
 func (s *Service) Deliver(ctx context.Context, j Job) error {
 	w, err := s.o.Store.Webhook(ctx, j.Webhook)
 	if errors.Is(err, fleet.ErrNotFound) || err == nil && !w.Enabled {
@@ -257,7 +257,7 @@ func (s *Service) Deliver(ctx context.Context, j Job) error {
 	d := s.post(ctx, w, j)
 	if err := s.o.Store.SetWebhookDelivery(context.WithoutCancel(ctx), w.ID, d); err != nil &&
 		!errors.Is(err, fleet.ErrNotFound) {
-		s.o.Log.Warn("outcome of a delivery not stored", "webhook", w.Name, "err", err)
+		s.o.Log.Warn("could not store the outcome of a delivery", "webhook", w.Name, "err", err)
 	}
 	if d.Reason.Code != "" {
 		return fmt.Errorf("webhook %q: %v", w.Name, d.Reason)
@@ -308,8 +308,8 @@ func (s *Service) post(ctx context.Context, w Webhook, j Job) Delivery {
 	return d
 }
 
-// failure is why no answer came. The error of net/http names the URL, which may
-// hold a secret of the receiver: only what is wrong is kept.
+// failure returns why there was no response. The error of net/http contains the URL, which
+// may include a secret of the receiver, so failure returns only the cause.
 func failure(err error) fleet.Reason {
 	var at *url.Error
 	if errors.As(err, &at) {

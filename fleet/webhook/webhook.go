@@ -1,10 +1,10 @@
-// Package webhook posts what happens in the fleet to addresses that an admin
-// chose, signed with a secret of each.
+// Package webhook posts events of the fleet to addresses that an admin has configured, each
+// signed with the address's secret.
 //
-// A delivery is a job that is made in the transaction of what it reports, so that
-// none is lost, and repeated until the address answers with a status below 300 or
-// its attempts are used up: a receiver may get one twice, and knows it by its
-// delivery_id. The package knows no SQL and no queue; [Service] has no goroutine.
+// A delivery is a job created in the transaction of its event, so none is lost. It is
+// repeated until the address responds with a status below 300 or its attempts are used up. A
+// receiver may get a delivery twice and recognises it by its delivery_id. The package uses
+// neither SQL nor a queue directly; [Service] has no goroutine.
 package webhook
 
 import (
@@ -20,7 +20,7 @@ import (
 	"fleetd/fleet/call"
 )
 
-// EventKind names what a webhook is sent for.
+// EventKind is the kind of event that a webhook is sent for.
 type EventKind string
 
 const (
@@ -30,18 +30,18 @@ const (
 	AlertWorsened     EventKind = "alert.worsened"
 	AlertAcknowledged EventKind = "alert.acknowledged"
 	AlertEnded        EventKind = "alert.ended"
-	Test              EventKind = "test" // an admin asked for it
+	Test              EventKind = "test" // an admin requested it
 )
 
-// EventKinds lists what a webhook can be made for.
+// EventKinds lists the kinds that a webhook can be created for.
 var EventKinds = []EventKind{ApprovalRequested, ApprovalDecided, AlertOpened, AlertWorsened, AlertAcknowledged,
 	AlertEnded}
 
-// A Webhook is an address, and the events that are posted to it.
+// A Webhook is an address and the events that are posted to it.
 type Webhook struct {
 	ID        uuid.UUID
 	Name      string
-	Shown     string // of its URL: scheme and host; the rest is a secret of the receiver
+	Shown     string // scheme and host of its URL; the rest is a secret of the receiver
 	Address   []byte // the URL, sealed
 	Events    []EventKind
 	Secret    []byte // sealed
@@ -55,54 +55,53 @@ type Webhook struct {
 type Delivery struct {
 	Event  EventKind
 	At     *time.Time
-	Status int          // of HTTP; 0 without an answer
-	Reason fleet.Reason // why it failed; zero if it did not
+	Status int          // HTTP status; 0 if there was no response
+	Reason fleet.Reason // why it failed; zero if it succeeded
 }
 
 // A Job is one event for one webhook.
 type Job struct {
-	ID      uuid.UUID `json:"id"` // of the delivery
+	ID      uuid.UUID `json:"id"` // id of the delivery
 	Webhook uuid.UUID `json:"webhook"`
 	Event   EventKind `json:"event"`
 	At      time.Time `json:"at"`
-	Path    string    `json:"path"` // of the page about it
+	Path    string    `json:"path"` // path of the page about the event
 	Subject string    `json:"subject"`
-	// Body is JSON, kept in base64: jsonb refuses some of what
-	// devices and models write.
+	// Body is JSON, stored in base64 because jsonb refuses some text from devices and models.
 	Body []byte `json:"body"`
 }
 
-// NewApprovalJob makes the delivery of an event about an approval.
+// NewApprovalJob returns the delivery of an event about an approval.
 func NewApprovalJob(hook uuid.UUID, kind EventKind, at time.Time, a call.Approval) Job {
-	body, _ := json.Marshal(viewApproval(a)) // of strings, numbers and JSON that was checked
+	body, _ := json.Marshal(viewApproval(a)) // strings, numbers and valid JSON always marshal
 	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: kind, At: at, Subject: "approval",
 		Path: "/approvals/" + a.ID.String(), Body: body}
 }
 
-// NewAlertJob makes the delivery of an event about an alert.
+// NewAlertJob returns the delivery of an event about an alert.
 func NewAlertJob(hook uuid.UUID, at time.Time, e alert.Event, a alert.Alert) Job {
-	body, _ := json.Marshal(viewAlert(a)) // of strings and numbers
+	body, _ := json.Marshal(viewAlert(a)) // strings and numbers always marshal
 	return Job{ID: uuid.Must(uuid.NewV7()), Webhook: hook, Event: OfAlert(e), At: at, Subject: "alert",
 		Path: "/alerts/" + a.ID.String(), Body: body}
 }
 
-// OfAlert is what a webhook is sent for an event of an alert.
+// OfAlert returns the kind of webhook event for an event of an alert.
 func OfAlert(e alert.Event) EventKind { return EventKind("alert." + string(e)) }
 
-// Store keeps webhooks.
+// Store stores webhooks.
 type Store interface {
 	CreateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
 	Webhooks(ctx context.Context) ([]Webhook, error) // by name
 	Webhook(ctx context.Context, id uuid.UUID) (Webhook, error)
 	UpdateWebhook(ctx context.Context, by fleet.Principal, w Webhook) error
 	DeleteWebhook(ctx context.Context, by fleet.Principal, id uuid.UUID) error
-	// SealWebhooks seals the addresses that are stored open, all or none of them,
-	// and reports how many.
+	// SealWebhooks seals the addresses that are stored unsealed, all or none of them, and
+	// returns how many.
 	SealWebhooks(ctx context.Context, seal func(id uuid.UUID, url string) (shown string, address []byte)) (int, error)
 	SetWebhookDelivery(ctx context.Context, id uuid.UUID, d Delivery) error
 }
 
-// approvalView is an approval as receivers get it.
+// approvalView is the JSON of an approval for receivers.
 type approvalView struct {
 	ID        uuid.UUID            `json:"id"`
 	State     call.ApprovalState   `json:"state"`
@@ -127,7 +126,7 @@ type approvalView struct {
 	Reason    string               `json:"reason,omitempty"`
 }
 
-// buildView is what an approval names of some devices that are alike.
+// buildView is the JSON of a group of equal devices in an approval.
 type buildView struct {
 	Tool    string `json:"tool_sha256"`
 	ELF     string `json:"elf_sha256"`
@@ -135,7 +134,7 @@ type buildView struct {
 	Devices int    `json:"devices"`
 }
 
-// alertView is an alert as receivers get it.
+// alertView is the JSON of an alert for receivers.
 type alertView struct {
 	ID       uuid.UUID      `json:"id"`
 	Kind     alert.Kind     `json:"kind"`
