@@ -1,8 +1,8 @@
 // Package mail sends plain text through a mail server (SMTP).
 //
-// A password never leaves over a connection that is not encrypted, unless the
-// server is on this machine, and is in no error. The package knows no alert and
-// keeps no connection: each mail opens one. There is no lock and no goroutine.
+// A password is never sent over an unencrypted connection, unless the server is on this
+// machine, and never appears in an error. The package does not depend on alerts and reuses no
+// connection: each mail opens one. It has no lock and no goroutine.
 package mail
 
 import (
@@ -21,31 +21,30 @@ import (
 	gomail "github.com/wneessen/go-mail"
 )
 
-// sendTimeout bounds one mail, from the connection to the server's word that it
-// was accepted.
+// sendTimeout is the timeout of one mail, from the connection to the server's confirmation.
 const sendTimeout = 30 * time.Second
 
 // A Sender sends mails through one server.
 type Sender struct {
 	host, user, password string
 	port                 int
-	implicit             bool // TLS from the first byte, on port 465; else STARTTLS
+	implicit             bool // TLS from the first byte, on port 465; otherwise STARTTLS
 	plain                bool // no TLS at all
 	from                 string
 
-	// TLS is the configuration for TLS; nil takes the system's authorities.
+	// TLS is the configuration for TLS; nil uses the system's authorities.
 	TLS *tls.Config
 }
 
-// Open reads the address of a server and of the sender. It opens no connection.
+// Open parses the address of a server and of the sender. It opens no connection.
 //
-//	smtp://user:password@host:587   STARTTLS, which the server has to offer
+//	smtp://user:password@host:587   STARTTLS, which the server must offer
 //	smtps://user:password@host:465  TLS from the first byte
 //	smtp://host:25?tls=none         no TLS; with a password only on this machine
 func Open(server, from string) (*Sender, error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Hostname() == "" || u.Scheme != "smtp" && u.Scheme != "smtps" || strings.Trim(u.Path, "/") != "" {
-		return nil, errors.New("no address of a mail server: write smtp://user:password@host:587, or smtps://") // not with the address: it may hold a password
+		return nil, errors.New("invalid address of a mail server; use smtp://user:password@host:587 or smtps://") // without the address, which may contain a password
 	}
 	s := &Sender{host: u.Hostname(), user: u.User.Username(), implicit: u.Scheme == "smtps", port: 587}
 	s.password, _ = u.User.Password()
@@ -54,20 +53,20 @@ func Open(server, from string) (*Sender, error) {
 	}
 	if u.Port() != "" {
 		if s.port, err = strconv.Atoi(u.Port()); err != nil || s.port < 1 || s.port > 65535 {
-			return nil, errors.New("the port of the mail server lies between 1 and 65535")
+			return nil, errors.New("the port of the mail server must be between 1 and 65535")
 		}
 	}
 	for name, values := range u.Query() {
 		if name != "tls" || len(values) != 1 || values[0] != "none" || s.implicit {
-			return nil, fmt.Errorf("the parameter %q is not known: only tls=none is, with smtp://", name)
+			return nil, fmt.Errorf("unknown parameter %q; only tls=none is allowed, with smtp://", name)
 		}
 		s.plain = true
 	}
 	if s.plain && s.password != "" && !onThisMachine(s.host) {
-		return nil, errors.New("a password needs TLS: leave out tls=none")
+		return nil, errors.New("a password needs TLS; remove tls=none")
 	}
 	if s.from, err = Address(from); err != nil {
-		return nil, fmt.Errorf("the sender %q is no address: write fleetd@example.org", from)
+		return nil, fmt.Errorf("invalid sender %q; use an address such as fleetd@example.org", from)
 	}
 	return s, nil
 }
@@ -80,8 +79,7 @@ func onThisMachine(host string) bool {
 // maxAddress is the longest address of RFC 5321 (4.5.3.1.3), without its brackets.
 const maxAddress = 254
 
-// Address returns an address as it is used: one of a person or list, without a
-// name.
+// Address normalises the address of a person or list, without a name.
 func Address(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	a, err := netmail.ParseAddress(text)
@@ -91,7 +89,7 @@ func Address(text string) (string, error) {
 	return text, nil
 }
 
-// Send sends a text to all of them, in one mail of which none sees the others.
+// Send sends a text to all recipients in one mail, in which none sees the others.
 func (s *Sender) Send(ctx context.Context, to []string, subject, text string) error {
 	m := gomail.NewMsg()
 	if err := m.FromFormat("fleetd", s.from); err != nil {
@@ -101,7 +99,7 @@ func (s *Sender) Send(ctx context.Context, to []string, subject, text string) er
 		return fmt.Errorf("recipients of a mail: %w", err)
 	}
 	m.SetGenHeader("To", "undisclosed-recipients:;")
-	m.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834: no holiday notices, please
+	m.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834: prevents automatic replies
 	m.Subject(subject)
 	m.SetDate()
 	m.SetMessageID()
@@ -116,7 +114,7 @@ func (s *Sender) Send(ctx context.Context, to []string, subject, text string) er
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSMandatory))
 	}
 	if !s.implicit {
-		// A client that gives up leaves its connection open.
+		// A client that gives up leaves its connection open, so close it.
 		var conn net.Conn
 		defer func() {
 			if conn != nil {
@@ -138,7 +136,7 @@ func (s *Sender) Send(ctx context.Context, to []string, subject, text string) er
 	if s.user != "" {
 		kind := gomail.SMTPAuthAutoDiscover
 		if s.plain {
-			kind = gomail.SMTPAuthPlainNoEnc // on this machine: Open has looked
+			kind = gomail.SMTPAuthPlainNoEnc // the server is on this machine: Open has checked
 		}
 		options = append(options, gomail.WithSMTPAuth(kind), gomail.WithUsername(s.user), gomail.WithPassword(s.password))
 	}
@@ -154,7 +152,7 @@ func (s *Sender) Send(ctx context.Context, to []string, subject, text string) er
 	return nil
 }
 
-// clean leaves the password out of an error: a server may repeat what it was sent.
+// clean removes the password from an error, because a server may repeat what it received.
 func (s *Sender) clean(err error) error {
 	text := err.Error()
 	if s.password != "" {

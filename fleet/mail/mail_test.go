@@ -18,12 +18,13 @@ import (
 	"fleetd/fleet/mail"
 )
 
-// server is a mail server of one connection at a time. What came is in got.
+// server is a mail server that serves one connection at a time and records in got what it
+// receives.
 type server struct {
 	addr     string
 	roots    *x509.CertPool
 	starttls bool
-	refuse   string // answer to AUTH; "" lets in
+	refuse   string // reply to AUTH; "" accepts
 	got      chan session
 }
 
@@ -70,7 +71,7 @@ func newServer(t *testing.T, s *server) *server {
 
 func (s *server) serve(conn net.Conn, config *tls.Config) (got session) {
 	defer func() { conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a client that goes may leave the connection open
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a client that stops may leave the connection open
 	r := bufio.NewReader(conn)
 	say := func(lines ...string) {
 		for _, l := range lines {
@@ -149,8 +150,8 @@ func TestSendWithSTARTTLS(t *testing.T) {
 	}
 }
 
-// A server that offers no STARTTLS gets neither the password nor the mail: an
-// attacker between could have taken the offer out.
+// A server that offers no STARTTLS gets neither the password nor the mail, because an
+// attacker in between could have removed the offer.
 func TestNothingIsSentInTheClear(t *testing.T) {
 	s := newServer(t, &server{})
 	m, err := mail.Open("smtp://fleet:secret@"+s.addr, "fleetd@example.org")
@@ -199,7 +200,7 @@ func TestOpen(t *testing.T) {
 		{"smtp://mail.example.org", "fleetd@example.org", true},
 		{"smtps://u:p@mail.example.org:465", "fleetd@example.org", true},
 		{"smtp://127.0.0.1:25?tls=none", "fleetd@example.org", true},
-		{"smtp://u:p@mail.example.org:25?tls=none", "fleetd@example.org", false}, // a password in the clear
+		{"smtp://u:p@mail.example.org:25?tls=none", "fleetd@example.org", false}, // an unencrypted password
 		{"smtp://mail.example.org?tls=maybe", "fleetd@example.org", false},
 		{"smtp://mail.example.org?verify=off", "fleetd@example.org", false},
 		{"http://mail.example.org", "fleetd@example.org", false},
