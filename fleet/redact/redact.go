@@ -1,12 +1,12 @@
-// Package redact takes a device's Client-Id out of what the device says.
+// Package redact removes a device's Client-Id from the text that the device sends.
 //
-// A stock device proves nothing at its boot poll: the Client-Id is all that
-// distinguishes it from another unit that names the same Device-Id, and tools show
-// it (self.get_system_info answers it as "uuid"). So text of devices passes through
-// here on its way in, before it is stored or shown: what comes over a connection in
-// package broker, boot polls in package enrolment.
+// A stock device proves nothing at its boot poll: only the Client-Id distinguishes it from
+// another unit with the same Device-Id, and tools reveal it (self.get_system_info returns it
+// as "uuid"). Therefore device text passes through this package on entry, before it is stored
+// or shown: package broker redacts messages from connections, package enrolment redacts boot
+// polls.
 //
-// It knows no JSON: it works on the bytes as they came, and keeps valid JSON valid.
+// It does not parse JSON: it works on the bytes as received, and valid JSON stays valid.
 package redact
 
 import (
@@ -18,16 +18,16 @@ import (
 const Mark = "***"
 
 const (
-	// A shorter Client-Id is no secret, and might be part of any word. Those of boards
-	// are UUIDs.
+	// A shorter Client-Id is no secret and might be part of any word. The Client-Ids of
+	// boards are UUIDs.
 	minLetters = 8
-	// maxNeedle bounds what is searched for. Client-Ids have at most 64 letters.
+	// maxNeedle is the maximum length searched for. Client-Ids have at most 64 letters.
 	maxNeedle = 64
 )
 
-// ClientID returns b with each spelling of the Client-Id replaced by [Mark]: in
-// upper or lower case, with its dashes, without them, or with them escaped. b itself
-// stays as it is, and is returned if it holds none, which costs two searches.
+// ClientID returns b with each spelling of the Client-Id replaced by [Mark]: upper or lower
+// case, with its dashes, without them, or with them escaped. It does not change b, and
+// returns b itself if the Client-Id does not occur, which costs two searches.
 func ClientID(b []byte, id string) []byte {
 	if needle := longestRun(id); needle == "" || !contains(b, needle) {
 		return b
@@ -50,7 +50,7 @@ func ClientID(b []byte, id string) []byte {
 	return append(out, b[from:]...)
 }
 
-// Text does the same with a string.
+// Text is [ClientID] for a string.
 func Text(s, id string) string {
 	b := []byte(s)
 	if clean := ClientID(b, id); len(clean) != len(b) || !bytes.Equal(clean, b) {
@@ -59,7 +59,7 @@ func Text(s, id string) string {
 	return s
 }
 
-// contains searches for the needle as it is, in lower and in upper case.
+// contains searches for the needle as written, in lower and in upper case.
 func contains(b []byte, needle string) bool {
 	var room [maxNeedle]byte
 	written, low, up := room[:copy(room[:], needle)], true, true
@@ -89,10 +89,10 @@ func contains(b []byte, needle string) bool {
 	return false
 }
 
-// longestRun is the longest part of the Client-Id without separators, the last of
-// several: it is written alike with and without them. It is "" of a Client-Id that
-// cannot be a secret: one that is short, or has no letter that no number has, so
-// that none in JSON is taken for it.
+// longestRun returns the longest part of the Client-Id without separators, the last one of
+// several: it is the same with and without separators. It returns "" for a Client-Id that
+// cannot be a secret: one that is short, or without a letter that numbers do not have, so
+// that no number in JSON is mistaken for it.
 func longestRun(id string) string {
 	letters, start, from, to, worded := 0, 0, 0, 0, false
 	for i := 0; i <= len(id); i++ {
@@ -112,10 +112,10 @@ func longestRun(id string) string {
 	return id[from:to]
 }
 
-// escapes are how JSON and URLs may write separators.
+// escapes are the escaped separators in JSON and URLs.
 var escapes = []string{`\u002d`, `\u002e`, `\u005f`, "%2d", "%2e", "%5f"}
 
-// match returns the length of the Client-Id that b begins with, 0 if with none.
+// match returns the length of the Client-Id at the start of b, 0 if there is none.
 func match(b []byte, id string) int {
 	at := 0
 	for i := range len(id) {
@@ -131,7 +131,7 @@ func match(b []byte, id string) int {
 	return at
 }
 
-// separator returns the length of the separator that b begins with.
+// separator returns the length of the separator at the start of b.
 func separator(b []byte) int {
 	if len(b) > 0 && separates(b[0]) {
 		return 1

@@ -60,7 +60,7 @@ func FuzzClientID(f *testing.F) {
 	})
 }
 
-// plain reports whether the id is one that credentials can be bound to.
+// plain reports whether credentials can be bound to the id.
 func plain(id string) bool {
 	return len(id) <= 64 && strings.Trim(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == ""
 }
