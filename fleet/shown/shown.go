@@ -1,7 +1,7 @@
-// Package shown is the one place where the schemas of devices' tools leave for
-// people and language models: strings without control and direction-changing
-// characters, and bounded. What is stored stays as the device wrote it, so that
-// digests and pins are of the device's bytes, and calls use its property names.
+// Package shown prepares the schemas of devices' tools for people and language models. It is
+// the only place that does: it removes control and direction-changing characters from strings
+// and limits their length. The stored schema stays as the device wrote it, so that digests
+// and pins cover the device's bytes, and calls use its property names.
 //
 // There is no lock and no goroutine.
 package shown
@@ -14,24 +14,24 @@ import (
 	"fleetd/fleet"
 )
 
-// Bounds of the strings of a schema, in bytes.
+// Limits of the strings in a schema, in bytes.
 const (
 	maxString   = 2 << 10
 	maxProperty = 128
 )
 
-// A Warning says what is suspicious about a tool.
+// A Warning is a suspicious property of a tool.
 type Warning string
 
 const (
-	// SentenceName: the name reads like a sentence or an instruction.
+	// SentenceName means that the name reads like a sentence or an instruction.
 	SentenceName Warning = "sentence_name"
-	// HiddenProperties: properties whose names cannot be shown as they are were left
-	// out of the schema. The tool cannot be called with them from here.
+	// HiddenProperties means that properties were removed from the schema because their names
+	// cannot be shown unchanged. Callers of fleetd cannot use these properties.
 	HiddenProperties Warning = "hidden_properties"
 )
 
-// Warnings are what is suspicious about a tool; none is the usual case.
+// Warnings returns the warnings about a tool; most tools have none.
 func Warnings(t fleet.Tool) (all []Warning) {
 	if fleet.IsSentence(t.Name) {
 		all = append(all, SentenceName)
@@ -42,7 +42,8 @@ func Warnings(t fleet.Tool) (all []Warning) {
 	return all
 }
 
-// Schema is a schema as it can be shown. One that is no JSON becomes nil.
+// Schema returns a schema in a form that can be shown. It returns nil if the schema is not
+// valid JSON.
 func Schema(raw json.RawMessage) json.RawMessage {
 	shown, _ := clean(raw)
 	return shown
@@ -60,8 +61,8 @@ func clean(raw json.RawMessage) (shown json.RawMessage, hidden bool) {
 	return w.out.Bytes(), w.hidden
 }
 
-// isPlain reports whether there is nothing to clean: printable ASCII without
-// escapes, in short strings.
+// isPlain reports whether nothing needs cleaning: printable ASCII without escapes, in short
+// strings.
 func isPlain(raw []byte) bool {
 	run := 0
 	for _, c := range raw {
@@ -80,15 +81,15 @@ func isPlain(raw []byte) bool {
 
 var blanks = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ", "\t", " ")
 
-// A writer copies a JSON value and cleans its strings. The order of members stays:
-// forms show fields as the device lists them.
+// A writer copies a JSON value and cleans its strings. It preserves the order of members,
+// because forms show fields as the device lists them.
 type writer struct {
 	in     *json.Decoder
 	out    bytes.Buffer
-	hidden bool // a member was left out
+	hidden bool // a member was removed
 }
 
-// value copies the next value. An error means that there is no more of it.
+// value copies the next value. It returns an error if there is none.
 func (w *writer) value() error {
 	t, err := w.in.Token()
 	if err != nil {
@@ -107,11 +108,11 @@ func (w *writer) write(v any) error {
 	e := json.NewEncoder(&w.out)
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
-	w.out.Truncate(max(0, w.out.Len()-1)) // the line end
+	w.out.Truncate(max(0, w.out.Len()-1)) // the newline
 	return err
 }
 
-// members copies an object or a list, of which the first sign was read.
+// members copies an object or an array whose opening delimiter was already read.
 func (w *writer) members(open json.Delim) error {
 	w.out.WriteByte(byte(open))
 	for empty := true; w.in.More(); {
