@@ -1,8 +1,7 @@
-// Package sheet is what every table of ours has to observe because a spreadsheet
-// may read or write it: cells that a spreadsheet would calculate, and the size of
-// a file before it is parsed.
+// Package sheet protects tables that a spreadsheet may read or write: it escapes cells that a
+// spreadsheet would calculate, and checks the size of a file before it is parsed.
 //
-// It knows no device and no column. There is no lock and no goroutine.
+// It does not depend on devices or columns. There is no lock and no goroutine.
 package sheet
 
 import (
@@ -13,12 +12,13 @@ import (
 	"unicode/utf8"
 )
 
-// formulas begin what some spreadsheet calculates, executes (|) or splits (;). The
-// last four are full-width forms, which East Asian editions read as the first four.
+// formulas are the characters at the start of text that some spreadsheet calculates, executes
+// (|) or splits (;). The last four are full-width forms, which East Asian editions read as
+// the first four.
 const formulas = "=+-@|;\uff1d\uff0b\uff0d\uff20"
 
-// calculated reports whether a spreadsheet may take the text for more than text.
-// Spreadsheets skip blanks and signs without width before a formula.
+// calculated reports whether a spreadsheet may interpret the text. Spreadsheets skip blanks
+// and zero-width characters before a formula.
 func calculated(s string) bool {
 	for i, r := range s {
 		switch {
@@ -33,8 +33,8 @@ func calculated(s string) bool {
 	return false
 }
 
-// Shield makes a text safe as the cell of a table: one that a spreadsheet may
-// calculate gets a ' before it, which marks a text there. [Unshield] undoes it.
+// Shield makes a text safe as the cell of a table. If a spreadsheet may calculate it, Shield
+// puts a ' before it, which marks text there. [Unshield] undoes it.
 func Shield(s string) string {
 	if calculated(s) || marked(s) {
 		return "'" + s
@@ -42,7 +42,7 @@ func Shield(s string) string {
 	return s
 }
 
-// Unshield returns the text that [Shield] was given.
+// Unshield returns the text from which [Shield] made s.
 func Unshield(s string) string {
 	if marked(s) {
 		return s[1:]
@@ -50,21 +50,21 @@ func Unshield(s string) string {
 	return s
 }
 
-// marked reports whether s is what Shield makes of another text.
+// marked reports whether Shield may have put the first character before another text.
 func marked(s string) bool {
 	return len(s) > 1 && s[0] == '\'' && (s[1] == '\'' || calculated(s[1:]))
 }
 
-// Limits bound a file of CSV.
+// Limits are the limits of a CSV file.
 type Limits struct {
 	Columns   int // cells of one line
 	CellBytes int // bytes of one cell, quotes included
 }
 
-// A BoundError says where a file exceeds its limits.
+// A BoundError is the place where a file exceeds its limits.
 type BoundError struct {
-	Line    int  // the first of the record, from 1
-	Columns bool // too many cells; else a cell that is too large
+	Line    int  // first line of the record, from 1
+	Columns bool // too many cells; otherwise a cell is too large
 }
 
 func (e *BoundError) Error() string {
@@ -74,10 +74,10 @@ func (e *BoundError) Error() string {
 	return fmt.Sprintf("line %d has a cell that is too large", e.Line)
 }
 
-// Check looks at a file before it is parsed and allocates nothing: encoding/csv
-// makes some 40 bytes of each comma. It divides records and cells as encoding/csv
-// does with comma as its separator, which is ASCII; after a quote at fault both
-// pass over the rest of the line. The error is a [BoundError].
+// Check checks a file before it is parsed and allocates nothing; encoding/csv needs some 40
+// bytes for each comma. It splits records and cells as encoding/csv does, with comma, an
+// ASCII character, as the separator. After an invalid quote both skip the rest of the line.
+// The error is a [BoundError].
 func Check(text []byte, comma byte, l Limits) error {
 	for line := 1; len(text) > 0; {
 		first, cells := line, 1
@@ -96,8 +96,8 @@ func Check(text []byte, comma byte, l Limits) error {
 	return nil
 }
 
-// cell passes over one cell and its separator, and over the rest of the line if it
-// is the last; more: another one follows in the record.
+// cell skips one cell and its separator, or the rest of the line if it is the last cell. more
+// reports whether another cell follows in the record.
 func cell(text []byte, comma byte, line *int) (rest []byte, size int, more bool) {
 	if len(text) > 0 && text[0] == '"' {
 		size = 1
