@@ -1,9 +1,9 @@
-// Package heavy bounds the operations that cost much more than their request: how
-// many a minute, and how many at a time, one principal may have. The console, REST
-// and MCP share one [Limits] and ask it before they read a request's body; each of
-// their operations declares its [Work] with its role.
+// Package heavy limits operations that cost much more than their request: how many one
+// principal may start per minute, and how many may run at once. The console, REST and MCP
+// share one [Limits] and check it before they read a request's body. Each of their operations
+// declares its [Work] with its role.
 //
-// It knows no operation. One lock guards the counts; there is no goroutine.
+// It does not depend on the operations. One lock guards the counts; there is no goroutine.
 package heavy
 
 import (
@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet"
 )
 
-// Work is a kind of heavy operation. Those of one kind count together.
+// Work is a kind of heavy operation. Operations of one kind share a limit.
 type Work string
 
 const (
@@ -24,14 +24,14 @@ const (
 	Import  Work = "import"  // reads a large text into memory, and compares it with devices
 	Export  Work = "export"  // reads many rows
 	Upload  Work = "upload"  // receives and parses a file
-	Preview Work = "preview" // looks at every device of a query
+	Preview Work = "preview" // examines every device of a query
 )
 
-// A bound of one principal and one kind of work.
+// A bound is the limit of one principal for one kind of work.
 type bound struct{ perMinute, atOnce int }
 
-// bounds are what a person or a program with several requests in flight does not
-// reach. An import holds some ten times its file in memory: one at a time.
+// bounds are limits that a person, or a program with several requests in flight, does not
+// reach. An import needs some ten times its file in memory, so only one runs at a time.
 var bounds = map[Work]bound{
 	Import:  {perMinute: 20, atOnce: 1},
 	Export:  {perMinute: 30, atOnce: 2},
@@ -54,22 +54,22 @@ type key struct {
 	work Work
 }
 
-// A use is what one principal has left of one kind of work.
+// A use is what one principal has left for one kind of work.
 type use struct {
-	left    float64 // requests that may begin now
+	left    float64 // requests that may start now
 	at      time.Time
 	running int
 	waiting int
-	ended   chan struct{} // closed when the next one ends
+	ended   chan struct{} // closed when the next request ends
 }
 
-// settle is how long work waits for the one before. A client may have the whole
-// answer to that before its handler returned, and ask again.
+// settle is how long work waits for the previous work to end. A client may have received the
+// whole response to that before its handler returned, and send the next request.
 const settle = 2 * time.Second
 
-// Begin asks whether a principal may begin such work now. If so, the caller calls
-// done when it has ended; else the error is [fleet.ErrTooMany]. A nil Limits bounds
-// nothing.
+// Begin starts work of a principal. The caller must call done when the work has ended. Begin
+// returns [fleet.ErrTooMany] if the principal has reached a limit. A nil Limits has no
+// limits.
 func (l *Limits) Begin(ctx context.Context, by fleet.Principal, w Work) (done func(), err error) {
 	b := bounds[w]
 	if l == nil || b.atOnce == 0 {
@@ -103,7 +103,7 @@ func (l *Limits) Begin(ctx context.Context, by fleet.Principal, w Work) (done fu
 	}), nil
 }
 
-// waitFor waits until there is room, at most [settle]. The caller holds the lock.
+// waitFor waits at most [settle] until there is room. The caller holds the lock.
 func (l *Limits) waitFor(ctx context.Context, u *use, b bound) bool {
 	if u.running < b.atOnce {
 		return true
@@ -129,7 +129,8 @@ func (u *use) refill(b bound, now time.Time) {
 	u.left, u.at = math.Min(float64(b.perMinute), u.left+passed*float64(b.perMinute)), now
 }
 
-// forget drops what says nothing any more, now and then: principals come and go.
+// forget occasionally drops counts that are back at their initial value, because principals
+// come and go.
 func (l *Limits) forget(now time.Time) {
 	const many = 1000
 	if l.used == nil {

@@ -29,8 +29,8 @@ func TestOneImportAtATime(t *testing.T) {
 		begin(t, &l, two, heavy.Import, "")
 		begin(t, &l, one, heavy.Export, "")
 		time.AfterFunc(time.Second, done)
-		next := begin(t, &l, one, heavy.Import, "") // waits for the one that is about to end
-		done()                                      // once more counts once
+		next := begin(t, &l, one, heavy.Import, "") // waits for the work that is about to end
+		done()                                      // a second call has no effect
 		begin(t, &l, one, heavy.Import, "heavy_at_once")
 		next()
 		for range 1000 {
