@@ -11,48 +11,48 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Store keeps the lease. One goroutine uses it at a time.
+// A Store stores the lease. Only one goroutine uses it at a time.
 type Store interface {
-	// Current returns the lease as it is; the zero value if there was none yet.
+	// Current returns the current lease; the zero value if there has been none.
 	Current(ctx context.Context) (Lease, error)
-	// Replace gives the lease to a process, with the next term, if it is still as it
-	// was when it was judged to be over; else ok is false.
+	// Replace gives the lease to a process, with the next term, if it still equals over,
+	// which the process judged to have ended; otherwise ok is false.
 	Replace(ctx context.Context, over Lease, by uuid.UUID, holder Holder) (_ Lease, ok bool, err error)
-	// Renew extends the lease; ok is false if the process has it no more.
+	// Renew extends the lease; ok is false if the process no longer has it.
 	Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err error)
 	// Release ends the lease at once.
 	Release(ctx context.Context, incarnation uuid.UUID) error
 	Close()
 }
 
-// Pauses and limits of a [Keeper].
+// Intervals and timeouts of a [Keeper].
 const (
-	look         = 200 * time.Millisecond  // at the lease of another process
-	renewTimeout = 2500 * time.Millisecond // after it, and the pause before, the database is silent: within 5 s
+	look         = 200 * time.Millisecond  // interval between checks of another process's lease
+	renewTimeout = 2500 * time.Millisecond // with the preceding pause, at most 5 s until the database counts as silent
 	renewRetry   = 500 * time.Millisecond  // after a failure
 	closeTimeout = 3 * time.Second
 )
 
-// errUnsure ends what runs under a lease whose renewal failed.
+// errUnsure ends work under a lease whose renewal failed.
 var errUnsure = errors.New("the lease of the database was not renewed")
 
-// A Keeper gets the lease for this process and keeps it.
+// A Keeper acquires the lease for this process and renews it.
 type Keeper struct {
 	store       Store
 	log         *slog.Logger
 	incarnation uuid.UUID
 	holder      Holder
 
-	over Lease // as it was when it was judged to be over
+	over Lease // the lease when it was judged to have ended
 
 	mu      sync.Mutex
-	renewed time.Time       // when the last renewal that succeeded was asked for; monotonic
-	sure    context.Context // ends at a renewal that fails
+	renewed time.Time       // when the last successful renewal was requested; monotonic
+	sure    context.Context // ends when a renewal fails
 	unsure  context.CancelCauseFunc
 	again   chan struct{} // closed when a renewal succeeds again
 }
 
-// NewKeeper returns the keeper of a process that has no lease yet.
+// NewKeeper returns the keeper of a process that does not have the lease yet.
 func NewKeeper(store Store, holder Holder, log *slog.Logger) *Keeper {
 	k := &Keeper{store: store, log: log, incarnation: uuid.Must(uuid.NewV7()), holder: holder,
 		again: make(chan struct{})}
@@ -61,10 +61,10 @@ func NewKeeper(store Store, holder Holder, log *slog.Logger) *Keeper {
 	return k
 }
 
-// Await returns when no other process has the lease, or a [HeldError] when
-// the one that has it renews it. A process that died without a word to the
-// database is watched for the length of a lease, however long ago that ended:
-// a database that was away kept its holder from renewing, too.
+// Await returns when no other process has the lease, or returns a [HeldError] if its holder
+// renews it. It watches the lease of a process that died without releasing it for the length
+// of a lease, however long ago that ended, because an unavailable database may also have
+// prevented the renewals.
 func (k *Keeper) Await(ctx context.Context) error {
 	first, err := k.store.Current(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 			return &HeldError{By: now}
 		}
 		if !waits {
-			k.log.Info("waiting for the lease of the process that served this database before", "holder", now.Holder,
+			k.log.Info("waiting for the lease of the previous process of this database", "holder", now.Holder,
 				"at_most", Length)
 		}
 		select {
@@ -92,7 +92,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 	return nil
 }
 
-// isOver judges a lease that was not renewed while it was watched.
+// isOver reports whether a lease that was not renewed while it was watched has ended.
 func (k *Keeper) isOver(l Lease, watched time.Duration) bool {
 	switch {
 	case l.Term == 0, l.Released, k.over.Term > 0 && l.same(k.over):
@@ -103,8 +103,8 @@ func (k *Keeper) isOver(l Lease, watched time.Duration) bool {
 	return l.gone()
 }
 
-// Acquire gets the lease as soon as no other process has it, or returns a
-// [HeldError]. [Keeper.Run] must follow.
+// Acquire acquires the lease when no other process has it, or returns a [HeldError]. The
+// caller must then call [Keeper.Run].
 func (k *Keeper) Acquire(ctx context.Context) (Lease, error) {
 	for {
 		if err := k.Await(ctx); err != nil {
@@ -122,8 +122,8 @@ func (k *Keeper) Acquire(ctx context.Context) (Lease, error) {
 	}
 }
 
-// Run renews the lease until ctx ends, and releases it then. It returns a
-// [TakenError] if another process has it.
+// Run renews the lease until ctx ends, and then releases it. It returns a [TakenError] if
+// another process has the lease.
 func (k *Keeper) Run(ctx context.Context) error {
 	defer k.store.Close()
 	pause := RenewEvery
@@ -139,14 +139,14 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 		case err != nil:
 			if k.doubt() {
-				k.log.Warn("lease of the database not renewed; no calls are made until it is", "err", err)
+				k.log.Warn("could not renew the lease of the database; no calls are made until it is renewed", "err", err)
 			}
 			pause = renewRetry
 		case !ok:
 			return k.replaced(ctx)
 		default:
 			if k.confirm(asked) {
-				k.log.Info("lease of the database renewed again")
+				k.log.Info("renewed the lease of the database again")
 			}
 			pause = RenewEvery
 		}
@@ -167,7 +167,7 @@ func (k *Keeper) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	if err := k.store.Release(ctx, k.incarnation); err != nil {
-		return fmt.Errorf("lease of the database not released; it ends in %s: %w", Length, err)
+		return fmt.Errorf("could not release the lease of the database; it ends in %s: %w", Length, err)
 	}
 	return nil
 }
@@ -178,13 +178,13 @@ func (k *Keeper) replaced(ctx context.Context) error {
 	defer cancel()
 	by, err := k.store.Current(ctx)
 	if err != nil {
-		k.log.Warn("the process that has the lease of the database now is not known", "err", err)
+		k.log.Warn("cannot determine the new holder of the lease of the database", "err", err)
 	}
 	return &TakenError{By: by}
 }
 
-// confirm notes a renewal that was asked for at a time, and reports whether the
-// one before had failed.
+// confirm records a successful renewal that was requested at a time, and reports whether the
+// previous one had failed.
 func (k *Keeper) confirm(asked time.Time) (again bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,7 +198,7 @@ func (k *Keeper) confirm(asked time.Time) (again bool) {
 	return true
 }
 
-// doubt notes a renewal that failed, and reports whether the one before had not.
+// doubt records a failed renewal, and reports whether the previous one had succeeded.
 func (k *Keeper) doubt() (first bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -207,17 +207,16 @@ func (k *Keeper) doubt() (first bool) {
 	return first
 }
 
-// Held reports whether the lease cannot have gone to another process yet. It is
-// quick.
+// Held reports whether the lease certainly has not gone to another process yet. It is fast.
 func (k *Keeper) Held() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Since(k.renewed) < Length
 }
 
-// Lead calls run while renewals succeed. ctx of run ends at the first one that
-// fails, and run is called again after the next one that does not. Lead returns when
-// run returned while the lease was sure, or ctx ended.
+// Lead calls run while renewals succeed. The context of run ends when a renewal fails, and
+// Lead calls run again after the next successful renewal. Lead returns when run returns while
+// the lease is certain, or when ctx ends.
 func (k *Keeper) Lead(ctx context.Context, run func(ctx context.Context) error) error {
 	for {
 		k.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// A row is the lease of a database that can be away.
+// A row is the lease in a database that can be unavailable.
 type row struct {
 	mu    sync.Mutex
 	lease Lease
@@ -77,12 +77,12 @@ func (r *row) setAway(away bool) {
 	r.away = away
 }
 
-// keeper is one of another machine, so that it cannot be looked for.
+// keeper returns a keeper on another machine, whose process cannot be checked.
 func (r *row) keeper(name string) *Keeper {
 	return NewKeeper(r, Holder{Host: name, PID: 1, Version: "1"}, slog.New(slog.DiscardHandler))
 }
 
-// run runs the keeper until stop, which returns what Run returned.
+// run runs the keeper until stop is called; stop returns the result of Run.
 func run(k *Keeper) (stop func() error, ended <-chan error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -126,13 +126,13 @@ func TestOneHolderAtATime(t *testing.T) {
 	})
 }
 
-// A holder that died is waited for, at most as long as a lease; also twice, as
-// before and after a migration.
+// A process waits at most the length of a lease for a holder that died, even if it waits
+// twice, before and after a migration.
 func TestDeadHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &row{}
 		acquire(t, r.keeper("first"), 1)
-		time.Sleep(time.Hour) // it may live, and the database have been away
+		time.Sleep(time.Hour) // the holder may be alive while the database was unavailable
 		began := time.Now()
 		second := r.keeper("second")
 		if err := second.Await(t.Context()); err != nil {
@@ -145,7 +145,7 @@ func TestDeadHolder(t *testing.T) {
 	})
 }
 
-// A process of this machine that ended is not waited for.
+// A process does not wait for a holder on this machine that has ended.
 func TestEndedProcess(t *testing.T) {
 	if machine() == "" {
 		t.Skip("this system does not name its boot")
@@ -172,8 +172,8 @@ func TestEndedProcess(t *testing.T) {
 	}
 }
 
-// While the database is away the holder makes no calls after the lease's length, and
-// goes on as the same once it is back, if it was not replaced.
+// While the database is unavailable, the holder makes no calls after the length of the lease.
+// When the database is back, the holder continues in the same term if it was not replaced.
 func TestDatabaseAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &row{}
@@ -238,7 +238,7 @@ func TestReplacedHolder(t *testing.T) {
 	})
 }
 
-// Lead returns what run does.
+// Lead returns the result of run.
 func TestLeadReturns(t *testing.T) {
 	r := &row{}
 	k := r.keeper("first")

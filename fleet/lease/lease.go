@@ -1,16 +1,15 @@
-// Package lease decides which process serves a database: one at a time, as its
-// memory is the truth about connections, lines and campaigns.
+// Package lease decides which process serves a database: only one at a time, because its
+// memory is the truth about connections, queues and campaigns.
 //
-// The lease is one row, kept by a [Store]. Its holder renews it every
-// [RenewEvery]; a holder that does not for [Length] can be replaced, by a process
-// that gets the next term. A second process that starts meanwhile gets a
-// [HeldError], and touches nothing. A holder that cannot renew, because the
-// database is away or it was stopped, goes on if it finds its row unchanged, and
-// ends with a [TakenError] if another process replaced it. Until it knows, it
-// makes no call ([Keeper.Held]) and carries no campaign out ([Keeper.Lead]).
+// The lease is one row in a [Store]. Its holder renews it every [RenewEvery]. If a holder
+// does not renew it for [Length], a process can replace the holder and gets the next term. A
+// second process that starts in the meantime gets a [HeldError] and changes nothing. A holder
+// that could not renew, because the database was unavailable or the process was stopped,
+// continues if its row is unchanged, and ends with a [TakenError] if another process replaced
+// it. Until it knows which is the case, it makes no calls ([Keeper.Held]) and runs no
+// campaigns ([Keeper.Lead]).
 //
-// What replaced processes still write is fenced off by the store: see
-// postgres.Leases.Open.
+// The store rejects late writes of replaced processes: see postgres.Leases.Open.
 package lease
 
 import (
@@ -25,35 +24,35 @@ import (
 	"github.com/google/uuid"
 )
 
-// The lease is renewed three times as often as it would take to lose it.
+// The holder renews the lease three times within its length.
 const (
 	Length     = 6 * time.Second
 	RenewEvery = 2 * time.Second
 )
 
-// A Lease is the right to serve the database. The zero value is that of a database
-// that had no holder yet.
+// A Lease is the right to serve the database. The zero value is the lease of a database that
+// has had no holder.
 type Lease struct {
-	Term        int       // 1 for the first holder, one more for each that replaces another
-	Incarnation uuid.UUID // of the process
+	Term        int       // 1 for the first holder, one more for each replacement
+	Incarnation uuid.UUID // id of the process
 	Holder
-	Since     time.Time     // of the term
-	RenewedAt time.Time     // by the database's clock, as Since is
-	Left      time.Duration // until it ends, by the database's clock; negative after that
-	Released  bool          // its holder stopped in order
+	Since     time.Time     // start of the term
+	RenewedAt time.Time     // by the database's clock, like Since
+	Left      time.Duration // time until it ends, by the database's clock; negative after the end
+	Released  bool          // its holder stopped cleanly
 }
 
-// same reports whether the holder neither changed nor renewed the lease since.
+// same reports whether the lease has neither changed hands nor been renewed since.
 func (l Lease) same(other Lease) bool {
 	return l.Incarnation == other.Incarnation && l.RenewedAt.Equal(other.RenewedAt)
 }
 
-// A Holder is a process that serves.
+// A Holder is a process that serves the database.
 type Holder struct {
 	Node    string // --node-name
 	Host    string
 	PID     int
-	Process string // distinguishes it from others with its PID: machine, PID namespace, start
+	Process string // machine, PID namespace and start: distinguishes processes with equal PIDs
 	Version string
 }
 
@@ -64,14 +63,14 @@ func (h Holder) String() string {
 	return fmt.Sprintf("fleetd %s on %s (process %d)", h.Version, h.Host, h.PID)
 }
 
-// ThisProcess is the holder that this process would be.
+// ThisProcess returns the holder that describes this process.
 func ThisProcess(node, version string) Holder {
 	host, _ := os.Hostname()
 	return Holder{Node: node, Host: host, PID: os.Getpid(), Process: machine() + "/" + startOf(os.Getpid()),
 		Version: version}
 }
 
-// gone reports whether the process has certainly ended: it was one of this machine
+// gone reports whether the process has certainly ended, which is known only for this machine
 // and PID namespace. A restart after a crash then need not wait.
 func (h Holder) gone() bool {
 	here, start, ok := strings.Cut(h.Process, "/")
@@ -85,7 +84,7 @@ func (h Holder) gone() bool {
 	return now != "" && now != start
 }
 
-// machine names this boot of the machine and the PID namespace; "" if unknown.
+// machine returns the id of this boot of the machine and of the PID namespace; "" if unknown.
 func machine() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -98,14 +97,14 @@ func machine() string {
 	return strings.TrimSpace(string(boot)) + " " + namespace
 }
 
-// startOf is when a process started, in ticks since the boot; "dead" for one that
-// has ended and still has its PID, "" if unknown.
+// startOf returns when a process started, in ticks since boot; "dead" for a process that has
+// ended but still has its PID, "" if unknown.
 func startOf(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return ""
 	}
-	// "pid (name) state ppid ...", and a name may hold anything.
+	// The format is "pid (name) state ppid ...", and a name may contain anything.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 20 {
 		return ""
