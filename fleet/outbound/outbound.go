@@ -1,16 +1,16 @@
-// Package outbound decides which addresses fleetd connects to: those of voice
-// servers and what they hand out, of webhooks, of the service that explains
-// pictures. Every connection to an address that somebody can
-// choose while fleetd runs is opened by a [Guard]. The database and the mail server
-// are named at the start, by who can start any program here.
+// Package outbound decides which addresses fleetd connects to: those of voice servers and the
+// addresses that they return, of webhooks, and of the service that explains pictures. A
+// [Guard] opens every connection to an address that can be chosen while fleetd runs. The
+// addresses of the database and the mail server are set at start by a person who can start
+// any program on this host.
 //
-// An address is judged after its name was resolved, for each connection and so
-// for each redirect. Private networks are allowed: voice servers and receivers of
-// webhooks stand there. Never allowed are addresses of this host at a port that no
-// admin wrote, and reserved ones (link-local, multicast, metadata of clouds, IPv6
-// forms that stand for an IPv4 address) unless an admin wrote that very address.
+// An address is checked after name resolution, for each connection and therefore for each
+// redirect. Private networks are allowed, because voice servers and receivers of webhooks are
+// there. Never allowed are addresses of this host at a port that no admin configured, and
+// reserved addresses (link-local, multicast, metadata of clouds, IPv6 forms of an IPv4
+// address) unless an admin configured that exact address.
 //
-// It knows no voice server and no webhook. There is no lock and no goroutine.
+// It does not depend on voice servers or webhooks. There is no lock and no goroutine.
 package outbound
 
 import (
@@ -26,31 +26,30 @@ import (
 	"time"
 )
 
-// ErrNotAllowed means that an address may not be connected to.
+// ErrNotAllowed means that fleetd may not connect to an address.
 var ErrNotAllowed = errors.New("fleetd does not connect to this address")
 
-// connectTimeout bounds one connection, where the context does not.
+// connectTimeout is the timeout of one connection, in addition to the context's.
 const connectTimeout = 10 * time.Second
 
 // Options configures a [Guard]. The zero value is ready to use.
 type Options struct {
-	// Allow are further addresses, host:port, that an admin wrote: what a voice
-	// server on this host hands out may lead to them.
+	// Allow lists further addresses, host:port, that an admin configured: the addresses that
+	// a voice server on this host returns may be among them.
 	Allow []string
-	// Resolver looks names up. Default: the system's.
+	// Resolver resolves names. Default: the system's resolver.
 	Resolver *net.Resolver
 	// Own returns the addresses of this host. Default: those of its interfaces.
 	Own func() ([]netip.Addr, error)
-	// Judged is called with each address before the connection to it is opened, and
-	// refuses it with an error; tests use it to open none.
+	// Judged is called with each address before the connection is opened, and can refuse it
+	// with an error. Tests use it to open no connections.
 	Judged func(netip.AddrPort) error
 }
 
-// A Guard opens connections. It may be used by several goroutines. A nil Guard is
-// one without options.
+// A Guard opens connections. It is safe for concurrent use. A nil Guard has no options.
 type Guard struct{ o Options }
 
-// New makes a guard.
+// New returns a guard.
 func New(o Options) *Guard {
 	return &Guard{o}
 }
@@ -58,13 +57,13 @@ func New(o Options) *Guard {
 // A DialFunc opens a connection, as [net.Dialer.DialContext] does.
 type DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// DialWritten connects to an address that an admin wrote.
+// DialWritten connects to an address that an admin configured.
 func (g *Guard) DialWritten(ctx context.Context, network, addr string) (net.Conn, error) {
 	return g.dial(ctx, network, addr, addr)
 }
 
-// DialFrom returns how to connect to what the server at the address written hands
-// out. That address itself is one that an admin wrote; no other is.
+// DialFrom returns a DialFunc for the addresses that the server at the address written
+// returns. Only that address itself counts as configured by an admin.
 func (g *Guard) DialFrom(written string) DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return g.dial(ctx, network, addr, written)
@@ -96,8 +95,8 @@ func (g *Guard) dial(ctx context.Context, network, addr, written string) (net.Co
 	return d.DialContext(ctx, network, addr)
 }
 
-// judge returns nil if the connection to what addr resolved to may be opened;
-// configured: an admin wrote addr, with this port.
+// judge returns nil if the connection to resolved, an address of addr, may be opened.
+// configured means that an admin configured addr with this port.
 func (g *Guard) judge(resolved netip.AddrPort, addr string, configured bool) error {
 	ip := resolved.Addr().WithZone("").Unmap()
 	literal, _ := netip.ParseAddr(hostOf(addr))
@@ -112,7 +111,7 @@ func (g *Guard) judge(resolved netip.AddrPort, addr string, configured bool) err
 	own, err := g.isOwn(ip)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %s: the addresses of this host are not known: %w", ErrNotAllowed, resolved, err)
+		return fmt.Errorf("%w: %s: cannot determine the addresses of this host: %w", ErrNotAllowed, resolved, err)
 	case own && !configured:
 		return fmt.Errorf("%w: %s is an address of the host of fleetd; start fleetd with --allow-outbound %s if that is meant",
 			ErrNotAllowed, resolved, resolved)
@@ -134,14 +133,14 @@ func (g *Guard) isOwn(ip netip.Addr) (bool, error) {
 	all, err := addrs()
 	for _, a := range all {
 		if a.WithZone("").Unmap() == ip {
-			return !ip.IsLinkLocalUnicast(), nil // which is reserved in any case
+			return !ip.IsLinkLocalUnicast(), nil // link-local addresses are reserved in any case
 		}
 	}
 	return false, err
 }
 
-// reserved are ranges that no voice server and no receiver of a webhook is in.
-// Loopback and 0.0.0.0 are judged before as this host's own.
+// reserved are address ranges that contain no voice server and no receiver of webhooks.
+// Loopback and 0.0.0.0 are checked before, as addresses of this host.
 var reserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),          // "this network"
 	netip.MustParsePrefix("169.254.0.0/16"),     // link-local, with the metadata of most clouds
@@ -157,7 +156,7 @@ var reserved = []netip.Prefix{
 	netip.MustParsePrefix("2001::/32"),          // Teredo
 	netip.MustParsePrefix("2002::/16"),          // 6to4
 	netip.MustParsePrefix("fe80::/10"),          // link-local
-	netip.MustParsePrefix("fec0::/10"),          // site-local, as it was
+	netip.MustParsePrefix("fec0::/10"),          // site-local (deprecated)
 	netip.MustParsePrefix("ff00::/8"),           // multicast
 	netip.MustParsePrefix("fd00:ec2::254/128"),  // metadata of AWS
 	netip.MustParsePrefix("fd20:ce::254/128"),   // metadata of Google Cloud
@@ -172,9 +171,9 @@ func isReserved(ip netip.Addr) bool {
 	return false
 }
 
-// Client returns a client for addresses that admins wrote. It follows no redirect:
-// what it sends is for that address alone. A proxy of the environment is used; its
-// address is the administrator's, too.
+// Client returns a client for addresses that admins configured. It follows no redirect,
+// because its requests are meant only for that address. It uses a proxy from the environment,
+// whose address the administrator also configured.
 func (g *Guard) Client(timeout time.Duration, transport *http.Transport) *http.Client {
 	transport.DialContext = g.DialWritten
 	return &http.Client{Timeout: timeout, Transport: transport, CheckRedirect: Stay}
@@ -183,7 +182,7 @@ func (g *Guard) Client(timeout time.Duration, transport *http.Transport) *http.C
 // Stay is a CheckRedirect that follows no redirect.
 func Stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// same reports whether two texts name one host and one port.
+// same reports whether two texts have the same host and port.
 func same(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
@@ -198,7 +197,7 @@ func same(a, b string) bool {
 	return strings.EqualFold(strings.TrimSuffix(hostA, "."), strings.TrimSuffix(hostB, "."))
 }
 
-// HostPort is where the URL of a server leads: "" for one that cannot be read.
+// HostPort returns the host and port of a server's URL, "" if the URL is invalid.
 func HostPort(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -216,7 +215,7 @@ func hostOf(addr string) string {
 	return host
 }
 
-// interfaceAddrs are the addresses of this host's interfaces.
+// interfaceAddrs returns the addresses of this host's interfaces.
 func interfaceAddrs() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -233,11 +232,11 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// CheckAllow returns an error if a text is no further address of [Options].
+// CheckAllow returns an error if a text is not a valid entry of Allow in [Options].
 func CheckAllow(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if n, perr := net.LookupPort("tcp", port); err != nil || perr != nil || n < 1 || host == "" {
-		return fmt.Errorf("%q is no address: write host:port", addr)
+		return fmt.Errorf("invalid address %q; use host:port", addr)
 	}
 	return nil
 }

@@ -16,10 +16,10 @@ import (
 	"fleetd/fleet/outbound"
 )
 
-// errOpen ends each connection that would be opened: no test leaves loopback.
+// errOpen prevents each connection from being opened, so no test leaves loopback.
 var errOpen = errors.New("would be opened")
 
-// resolver answers every name with the addresses that are listed for it.
+// resolver returns a resolver that answers every name with its listed addresses.
 func resolver(t *testing.T, names map[string][]string) *net.Resolver {
 	t.Helper()
 	answer := func(query []byte) []byte {
@@ -39,12 +39,12 @@ func resolver(t *testing.T, names map[string][]string) *net.Resolver {
 				m.Answers = append(m.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AAAAResource{AAAA: ip.As16()}})
 			}
 		}
-		out, _ := m.Pack() // of a message that was unpacked
+		out, _ := m.Pack() // an unpacked message always packs
 		return out
 	}
 	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 		mine, theirs := net.Pipe()
-		go func() { // no net.PacketConn: with a length before each message, as over TCP
+		go func() { // no net.PacketConn, so each message has a length prefix, as over TCP
 			defer theirs.Close()
 			for {
 				var head [2]byte
@@ -65,7 +65,8 @@ func resolver(t *testing.T, names map[string][]string) *net.Resolver {
 	}}
 }
 
-// guard connects to nothing, and notes what it would connect to.
+// guard returns a Guard that connects to nothing and records the addresses it would connect
+// to.
 func guard(t *testing.T, names map[string][]string, allow ...string) (*outbound.Guard, *[]string) {
 	var opened []string
 	return outbound.New(outbound.Options{Allow: allow, Resolver: resolver(t, names),
@@ -79,13 +80,13 @@ func guard(t *testing.T, names map[string][]string, allow ...string) (*outbound.
 		}}), &opened
 }
 
-// reservedAddresses are in no form reached under a name.
+// reservedAddresses are refused in every form if they are reached through a name.
 var reservedAddresses = []string{"169.254.169.254", "169.254.1.1", "fe80::1", "fd00:ec2::254", "100.100.100.200",
 	"192.0.0.192", "168.63.129.16", "64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1",
 	"2002:7f00:1::", "2001:0:1::1", "::169.254.169.254", "::127.0.0.1", "::ffff:169.254.169.254", "::ffff:100.100.100.200",
 	"::ffff:0:169.254.169.254", "224.0.0.1", "ff02::1", "255.255.255.255", "240.0.0.1", "0.1.2.3", "fd20:ce::254"}
 
-// ownAddresses lead to this host.
+// ownAddresses are addresses of this host.
 var ownAddresses = []string{"127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1", "192.168.7.5",
 	"::ffff:192.168.7.5", "2001:db8::5"}
 
@@ -147,7 +148,7 @@ func TestOtherAddressesAreReached(t *testing.T) {
 	}
 }
 
-// A name with several addresses is reached at those that are allowed alone.
+// A connection to a name with several addresses uses only the allowed ones.
 func TestEachResolvedAddressIsJudged(t *testing.T) {
 	g, opened := guard(t, map[string][]string{"mixed.example": {"127.0.0.1", "169.254.169.254", "203.0.113.9"}})
 	if _, err := g.DialFrom("other.example:80")(t.Context(), "tcp", "mixed.example:9464"); err == nil {
@@ -166,7 +167,7 @@ func TestUnknownInterfacesAreRefused(t *testing.T) {
 	}
 }
 
-// A client reaches the address that was written, and follows it nowhere else.
+// A client reaches the configured address and follows it nowhere else.
 func TestClientFollowsNoRedirect(t *testing.T) {
 	var reached atomic.Bool
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
@@ -183,7 +184,7 @@ func TestClientFollowsNoRedirect(t *testing.T) {
 	if resp.StatusCode != http.StatusTemporaryRedirect || reached.Load() {
 		t.Errorf("status %d, the address of the redirect was reached: %v", resp.StatusCode, reached.Load())
 	}
-	// Even a client that follows opens no connection that is not allowed.
+	// Even a client that follows redirects opens no connection that is not allowed.
 	follows := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: g.DialFrom(outside.Listener.Addr().String())}}
 	if _, err := follows.Get(outside.URL); !errors.Is(err, outbound.ErrNotAllowed) || reached.Load() {
