@@ -9,16 +9,15 @@ import (
 	"sync"
 )
 
-// Linux gives ports from 32768 to outgoing connections, other systems from 49152.
+// Outgoing connections use ports from 32768 on Linux, from 49152 on other systems.
 const firstPort, portCount = 10_000, 20_000
 
-var handedOut sync.Map // of ports of this process
+var handedOut sync.Map // ports used by this process
 
-// FreeAddr returns a loopback address for a program that a test starts, stops and
-// starts again. While the program is down its port stays free: the system does not
-// give it to an outgoing connection, as it does those of port 0. On Linux, where all
-// of 127.0.0.0/8 is this machine, the host is one of 16 million, so that tests that
-// run at the same time do not meet either.
+// FreeAddr returns a loopback address for a program that a test starts, stops and starts
+// again. While the program is stopped, the system does not give its port to an outgoing
+// connection, unlike a port from port 0. On Linux, where all of 127.0.0.0/8 is this machine,
+// the host is one of 16 million, so that concurrent tests do not collide either.
 func FreeAddr() (string, error) {
 	var err error
 	for range 100 {
@@ -37,8 +36,8 @@ func FreeAddr() (string, error) {
 	return "", fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+portCount-1, err)
 }
 
-// host is the same for all addresses of this process: a server's HTTP address
-// is also the host of the broker that devices are sent to.
+// host is the same for all addresses of this process, because a server's HTTP host is also
+// the host of the broker that devices are sent to.
 var host = func() string {
 	if runtime.GOOS != "linux" {
 		return "127.0.0.1"

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Within fails a test if something took longer than it may, where FLEETD_BOUNDS is
-// set, as in "make bench". Elsewhere other programs may have the processor: there it
-// only notes the time.
+// Within fails a test if something took longer than limit and FLEETD_BOUNDS is set, as in
+// "make bench". Otherwise other programs may use the processor, so it only logs the time.
 func Within(t testing.TB, what string, took, limit time.Duration) {
 	t.Helper()
 	if os.Getenv("FLEETD_BOUNDS") != "" && took > limit {
@@ -18,6 +17,6 @@ func Within(t testing.TB, what string, took, limit time.Duration) {
 	t.Logf("%s took %v (%v at most)", what, took, limit)
 }
 
-// Bounded reports whether [Within] judges, so that a test need not repeat what it
-// only measures.
+// Bounded reports whether [Within] fails tests. If it does not, a test need not repeat a pure
+// measurement.
 func Bounded() bool { return os.Getenv("FLEETD_BOUNDS") != "" }

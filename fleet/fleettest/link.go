@@ -8,12 +8,12 @@ import (
 	"fleetd/fleet"
 )
 
-// A Script answers one call as a device would. It may wait for ctx.
+// A Script answers one call like a device. It may wait for ctx.
 type Script func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error)
 
 // A Link connects scripted devices. A device executes one call at a time.
 type Link struct {
-	Sending func(fleet.Invocation) // sees what is sent; may be nil. Set it before use.
+	Sending func(fleet.Invocation) // called with each invocation sent; may be nil. Set it before use.
 
 	mu      sync.Mutex
 	devices map[fleet.DeviceID]*device
@@ -23,13 +23,13 @@ type device struct {
 	script Script
 	lost   chan struct{}
 	next   int32
-	line   []*turn // the first one has its turn
+	line   []*turn // the first turn is active
 }
 
-// maxLine is how many calls wait for a scripted device before it is busy.
+// maxLine is how many calls can wait for a scripted device before it is busy.
 const maxLine = 4
 
-// Connect puts a device on line, in place of an earlier connection.
+// Connect connects a device and replaces its earlier connection.
 func (l *Link) Connect(id fleet.DeviceID, script Script) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +68,8 @@ func (l *Link) Queue(id fleet.DeviceID, _ fleet.PrincipalKind) (fleet.Turn, erro
 	return t, nil
 }
 
-// Introduced implements [fleet.Link]: scripted devices are as soon as they connect.
+// Introduced implements [fleet.Link]. Scripted devices are introduced as soon as they
+// connect.
 func (l *Link) Introduced(id fleet.DeviceID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +87,7 @@ func (t *turn) Ready() <-chan struct{} { return t.ready }
 func (t *turn) Lost() <-chan struct{}  { return t.device.lost }
 func (t *turn) RPCID() int32           { return t.id }
 
-// Send runs the script. When ctx ends first, the script's answer is late.
+// Send runs the script. If ctx ends first, the script's answer is late.
 func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.Answer)) (fleet.Answer, error) {
 	if t.link.Sending != nil {
 		t.link.Sending(inv)
@@ -100,7 +101,7 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 	}
 	replied := make(chan reply, 1)
 	gaveUp := make(chan struct{})
-	ctx, cancel := context.WithCancel(ctx) // the script ends with Send, the caller's context need not
+	ctx, cancel := context.WithCancel(ctx) // the script ends with Send, even if the caller's context does not
 	defer cancel()
 	go func() {
 		answer, err := t.device.script(ctx, inv.Tool, inv.Arguments)

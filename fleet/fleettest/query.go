@@ -8,19 +8,19 @@ import (
 	"fleetd/fleet"
 )
 
-// QueryWords are what generated queries ask for in names, boards and tags.
+// QueryWords are the words that generated queries use for names, boards and tags.
 var QueryWords = []string{"lab", "other", "device", "x tag:lab y", "front", "Lab", "tag:lab", "none", "a", "äb c"}
 
-// Query draws a query over id, name, board, chip and tag, and some that a scope may not
-// ask for unless forScope: terms with and without quotes, quotes inside of words, negated
-// terms, alternatives, texts of other terms in quotes, and what only looks
-// like an operator. Each is valid, and may be empty.
+// Query draws a query over id, name, board, chip and tag and, unless forScope is set, over
+// fields that a scope may not use. The terms include quoted and unquoted ones, quotes inside
+// words, negated terms, alternatives, quoted texts of other terms, and text that only looks
+// like an operator. Each query is valid and may be empty.
 func Query(t *rapid.T, label string, forScope bool) fleet.Query {
 	fields := []string{"", "", "tag:", "tag:", "name:", "id:", "board:", "TAG:", "chip:"}
 	if !forScope {
 		fields = append(fields, "version>", "seen<", "-hold", "presence:", "OR", "(", "|", `\`, "AND", "NOT")
 	}
-	for { // until one is valid
+	for { // until a query is valid
 		var terms []string
 		for range rapid.IntRange(0, 3).Draw(t, label+": terms") {
 			term := rapid.SampledFrom(fields).Draw(t, label+": field")
@@ -49,7 +49,7 @@ func Query(t *rapid.T, label string, forScope bool) fleet.Query {
 	}
 }
 
-// queryValues are alternatives in one of the spellings that the language has for them.
+// queryValues draws alternatives in one of the spellings that the language allows.
 func queryValues(t *rapid.T, label string) string {
 	var all []string
 	for range rapid.IntRange(1, 2).Draw(t, label+": values") {
@@ -62,7 +62,7 @@ func queryValues(t *rapid.T, label string) string {
 		case 2:
 			v = `"z ` + v + `"` + `" z"`
 		case 3:
-			v = `"` + v + `\"` // the language knows no escapes
+			v = `"` + v + `\"` // the language has no escapes
 		case 4:
 			v = `"` + v + `"*`
 		}

@@ -13,9 +13,10 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A CallStore keeps calls in memory. Fail, if set, is asked before each write.
+// A CallStore stores calls in memory. Fail, if set, is called before each write and can make
+// it fail.
 type CallStore struct {
-	call.Store // what tests do not use panics
+	call.Store // methods that tests do not use panic
 	Fail       func(op string) error
 
 	mu    sync.Mutex
@@ -40,16 +41,16 @@ func (s *CallStore) write(op string, c *fleet.Call) error {
 	return nil
 }
 
-// InsertCall keeps a new call.
+// InsertCall stores a new call.
 func (s *CallStore) InsertCall(_ context.Context, c *fleet.Call) error { return s.write("insert", c) }
 
-// MarkSent keeps a call as sent.
+// MarkSent stores a call as sent.
 func (s *CallStore) MarkSent(_ context.Context, c *fleet.Call) error { return s.write("sent", c) }
 
-// FinishCall keeps an outcome.
+// FinishCall stores an outcome.
 func (s *CallStore) FinishCall(_ context.Context, c *fleet.Call) error { return s.write("finish", c) }
 
-// WaitForDevice keeps a call that waits for its device.
+// WaitForDevice stores a call that waits for its device.
 func (s *CallStore) WaitForDevice(_ context.Context, c *fleet.Call, w call.Wait) error {
 	if err := s.write("wait", c); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (s *CallStore) WaitForDevice(_ context.Context, c *fleet.Call, w call.Wait)
 	return nil
 }
 
-// SendWaiting keeps a call that waited as sent.
+// SendWaiting stores a call that waited as sent.
 func (s *CallStore) SendWaiting(ctx context.Context, c *fleet.Call) error {
 	if known, err := s.Call(ctx, c.ID); err != nil || known.State.Final() {
 		return cmp.Or(err, fleet.ErrConflict)
@@ -81,7 +82,7 @@ func (s *CallStore) WaitingCalls(context.Context) (waiting []call.WaitingCall, e
 	return waiting, nil
 }
 
-// SettleCalls keeps outcomes of calls that have none.
+// SettleCalls stores outcomes of calls that have none.
 func (s *CallStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 	for _, c := range calls {
 		if known, err := s.Call(ctx, c.ID); err == nil && known.State.Final() {
@@ -141,7 +142,7 @@ func (s *CallStore) All() []fleet.Call {
 	return all
 }
 
-// Devices keeps devices and inventories in memory, for reading.
+// Devices stores devices and inventories in memory, for reading.
 type Devices struct {
 	fleet.DeviceStore
 	fleet.InventoryStore
@@ -182,7 +183,7 @@ func (s *Devices) Device(_ context.Context, id fleet.DeviceID) (fleet.Device, er
 	return d, nil
 }
 
-// DevicesByID returns those devices that there are.
+// DevicesByID returns the devices that exist.
 func (s *Devices) DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error) {
 	var found []fleet.Device
 	for _, id := range ids {
