@@ -2,7 +2,8 @@ package espimage
 
 import "io"
 
-// BootloaderOffset is where in flash the chip's ROM looks for the bootloader.
+// BootloaderOffset returns the offset in flash at which the chip's ROM looks for the
+// bootloader.
 func BootloaderOffset(chip string) int64 {
 	switch chip {
 	case "esp32", "esp32s2":
@@ -13,8 +14,8 @@ func BootloaderOffset(chip string) int64 {
 	return 0
 }
 
-// ParseBootloader reads the bootloader that begins at the first byte of r and
-// ends within limit. Its Size ends with its hash or signature.
+// ParseBootloader parses the bootloader that begins at the first byte of r and ends within
+// limit. The image's Size ends with its hash or signature.
 func ParseBootloader(r io.ReaderAt, limit int64) (*Image, error) {
 	start, err := readStart(r, limit)
 	if err != nil {
@@ -33,7 +34,7 @@ func ParseBootloader(r io.ReaderAt, limit int64) (*Image, error) {
 	return img, aboutBootloader(img.readBare(r, limit))
 }
 
-// readBare reads an image that has no descriptor.
+// readBare reads an image without a descriptor.
 func (img *Image) readBare(r io.ReaderAt, limit int64) (err error) {
 	if err := img.readSegments(r, limit); err != nil {
 		return err

@@ -18,7 +18,7 @@ var chips = map[uint16]string{
 	0x0020: "esp32s31",
 }
 
-// ChipID returns the chip_id of a chip by the name that devices report.
+// ChipID returns the chip_id of the chip with the name that devices report.
 func ChipID(name string) (id uint16, ok bool) {
 	for id, n := range chips {
 		if n == name {

@@ -1,13 +1,11 @@
-// Package espimage reads ESP32 application images, as esp_ota_end and the
-// bootloader of the device will read them, and says by code and parameters what
-// is wrong with any other file.
+// Package espimage reads ESP32 application images as the device's esp_ota_end and bootloader
+// read them, and reports by code and parameters what is wrong with any other file.
 //
-// It takes an [io.ReaderAt] and holds a few KiB at a time, whatever the size
-// of the file and whatever the file claims. It knows nothing of devices: which
-// of them an image fits is decided in package firmware. Offsets and sizes are in
-// bytes; everything in an image is little-endian.
+// It reads from an [io.ReaderAt] and uses a few KiB of memory, whatever the file's size or
+// content. It does not depend on devices: package firmware decides which devices an image
+// fits. Offsets and sizes are in bytes; everything in an image is little-endian.
 //
-// There is no state: functions may be called from any goroutine.
+// There is no state: functions are safe for concurrent use.
 package espimage
 
 import (
@@ -32,36 +30,36 @@ const (
 	descriptorMagic = 0xABCD5432
 )
 
-// An Image is an application image that a device can take.
+// An Image is an application image that a device can install.
 type Image struct {
-	// Offset and Size say where in the file the image lies. An image that was
-	// uploaded alone is the whole file, with whatever follows its end; one
-	// inside a merged binary ends with its hash or signature.
+	// Offset and Size are the position of the image in the file. A separately uploaded image
+	// is the whole file, including any bytes after its end; an image inside a merged binary
+	// ends with its hash or signature.
 	Offset, Size int64
-	// Length is the image's own, from its header to its checksum or hash.
+	// Length is the length of the image from its header to its checksum or hash.
 	Length int64
-	// Merged is the partition that it was found in; nil if the file is the image.
+	// Merged is the partition that contains the image; nil if the file is the image.
 	Merged *Partition
 
 	Header     Header
 	Descriptor Descriptor
-	Chip       string // as devices name it: "esp32s3"
+	Chip       string // as devices report it: "esp32s3"
 	Segments   []Segment
 	Checksum   byte
-	SHA256     string // appended hash, hex; "" without one
+	SHA256     string // appended hash, hex; "" if none
 	Signatures []Signature
 }
 
-// A Segment is a stretch of the image that goes to one place in memory.
+// A Segment is a part of the image that is loaded to one place in memory.
 type Segment struct {
 	LoadAddr uint32
 	Offset   int64 // of its data in the image
 	Size     uint32
 }
 
-// Parse reads the image in the first size bytes of r: an image alone, or the
-// first application of a merged binary. Its signatures are checked against the
-// keys. The error is a [*Fault] unless r cannot be read.
+// Parse parses the image in the first size bytes of r: a single image, or the first
+// application of a merged binary. It checks the signatures against keys. The error is a
+// [*Fault] unless r cannot be read.
 func Parse(r io.ReaderAt, size int64, keys ...Key) (*Image, error) {
 	start, err := readStart(r, size)
 	if err != nil {
@@ -85,7 +83,7 @@ func Parse(r io.ReaderAt, size int64, keys ...Key) (*Image, error) {
 	return img, nil
 }
 
-// parseApp reads an image that begins at the first byte of r and ends within limit.
+// parseApp parses an image that begins at the first byte of r and ends within limit.
 func parseApp(r io.ReaderAt, limit int64, keys []Key) (*Image, error) {
 	start, err := readStart(r, limit)
 	if err != nil {
@@ -132,7 +130,7 @@ func noDescriptor(start []byte) error {
 	return newFault(ReasonDescriptor, "missing")
 }
 
-// readStart reads the header and the descriptor, or what there is of them.
+// readStart reads the header and the descriptor, or the available part of them.
 func readStart(r io.ReaderAt, size int64) ([]byte, error) {
 	if size <= 0 {
 		return nil, newFault(ReasonSize, "empty")
@@ -141,8 +139,8 @@ func readStart(r io.ReaderAt, size int64) ([]byte, error) {
 	return start, readAt(r, start, 0)
 }
 
-// readAt fills p. A reader that ends early lied about its size: that is no
-// fault of the image.
+// readAt fills p. If the reader ends early, its size was wrong, which is not a fault of the
+// image.
 func readAt(r io.ReaderAt, p []byte, off int64) error {
 	n, err := r.ReadAt(p, off)
 	if n == len(p) {

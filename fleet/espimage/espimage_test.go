@@ -139,7 +139,7 @@ func TestEveryField(t *testing.T) {
 
 func TestRevisionsWithoutLimit(t *testing.T) {
 	b := esptest.App{MinRev: 65535, NoHash: true}.Bytes()
-	b[17], b[18] = 0, 0 // ESP-IDF before 4.4 left the field out
+	b[17], b[18] = 0, 0 // ESP-IDF before 4.4 omitted the field
 	img, err := parse(b)
 	if err != nil {
 		t.Fatal(err)
@@ -149,8 +149,7 @@ func TestRevisionsWithoutLimit(t *testing.T) {
 	}
 }
 
-// TestEveryByteCounts changes each byte of an image in turn: with a hash, no
-// change goes unseen.
+// TestEveryByteCounts changes each byte of an image in turn: the hash detects every change.
 func TestEveryByteCounts(t *testing.T) {
 	good := esptest.App{}.Bytes()
 	for i := range good {
@@ -220,7 +219,7 @@ func TestBootloaderIsNamed(t *testing.T) {
 	}
 }
 
-// TestReaderFails: what is wrong with the disk is not said of the image.
+// TestReaderFails checks that a disk error is not reported as a fault of the image.
 func TestReaderFails(t *testing.T) {
 	b := esptest.App{Size: 100_000}.Bytes()
 	var f *espimage.Fault
@@ -232,7 +231,7 @@ func TestReaderFails(t *testing.T) {
 	}
 }
 
-// TestMemory: a large image is read in constant memory.
+// TestMemory checks that a large image is read in constant memory.
 func TestMemory(t *testing.T) {
 	app := esptest.App{Size: 15 << 20}.Bytes()
 	for _, n := range []int{1 << 20, 15 << 20} {

@@ -8,35 +8,35 @@ import (
 	"strings"
 )
 
-// A Reason names a kind of fault, for programs. It does not change.
+// A Reason is a stable code for a kind of fault.
 type Reason string
 
 const (
 	ReasonSize       Reason = "size"  // too short for any image
-	ReasonMagic      Reason = "magic" // another sort of file; the parameter found may name it
+	ReasonMagic      Reason = "magic" // another sort of file, which the parameter found may name
 	ReasonDescriptor Reason = "no app descriptor at 32"
 	ReasonChip       Reason = "chip_id"
 	ReasonSegments   Reason = "segment bounds"
 	ReasonTruncated  Reason = "truncated"
 	ReasonChecksum   Reason = "checksum"
 	ReasonSHA256     Reason = "sha256"
-	ReasonPartitions Reason = "partition table" // names no application, is damaged, or no device can have it
+	ReasonPartitions Reason = "partition table" // has no application, is damaged, or fits no device
 	ReasonBootloader Reason = "bootloader"
 	ReasonOTAData    Reason = "otadata"
-	ReasonLayout     Reason = "layout" // the parts are good, but not together
+	ReasonLayout     Reason = "layout" // the parts are valid, but do not fit together
 	ReasonManifest   Reason = "manifest"
 )
 
-// A Fault is what is wrong with a file that should be an image or a manifest.
-// It holds no text: that is made from its code where it is shown.
+// A Fault is what is wrong with a file that should be an image or a manifest. It contains no
+// text; text is made from its code where it is shown.
 type Fault struct {
 	Reason Reason
-	Case   string         // which of the faults of its kind, in snake_case
-	Params map[string]any // string, int64, or a *Fault that explains further; foreign text is as it was found
+	Case   string         // the fault within its kind, in snake_case
+	Params map[string]any // string, int64, or a *Fault that explains further; foreign text is unchanged
 }
 
-// newFault makes a fault. params alternates names and values. A name that ends
-// in _hex is of a number that is written in hexadecimal.
+// newFault returns a fault. params alternates names and values. A name that ends in _hex
+// means a number written in hexadecimal.
 func newFault(reason Reason, which string, params ...any) *Fault {
 	f := &Fault{Reason: reason, Case: which}
 	for i := 0; i+1 < len(params); i += 2 {
@@ -59,14 +59,14 @@ func newFault(reason Reason, which string, params ...any) *Fault {
 	return f
 }
 
-// Found is the sort of file that it seems to be: "elf", "gzip", "zip", "html",
-// "json", "uf2", "partition_table", "erased"; "" if nothing is known.
+// Found returns the apparent sort of the file: "elf", "gzip", "zip", "html", "json", "uf2",
+// "partition_table", "erased"; "" if unknown.
 func (f *Fault) Found() string {
 	found, _ := f.Params["found"].(string)
 	return found
 }
 
-// Error is for logs: the code, and what belongs to it.
+// Error returns the code and the parameters, for logs.
 func (f *Fault) Error() string {
 	var b strings.Builder
 	b.WriteString(cmp.Or(string(f.Reason), "fault") + ": " + f.Case)

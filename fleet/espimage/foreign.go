@@ -2,7 +2,7 @@ package espimage
 
 import "bytes"
 
-// others are the files that people hand in by mistake, by how they begin.
+// others are the files that people upload by mistake, with their first bytes.
 var others = []struct {
 	begin string
 	fault *Fault
@@ -16,7 +16,7 @@ var others = []struct {
 	{"{", newFault(ReasonMagic, "json", "found", "json")},
 }
 
-// foreign names a file that is something else altogether, or returns nil.
+// foreign returns a fault if the file is clearly of another sort, otherwise nil.
 func foreign(start []byte, size int64) *Fault {
 	for _, o := range others {
 		if bytes.HasPrefix(start, []byte(o.begin)) {

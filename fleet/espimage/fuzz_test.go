@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/espimage/esptest"
 )
 
-// A strict reader fails the test when it is asked for bytes outside of it, or
-// for much at once.
+// A strict reader fails the test if bytes outside of it, or many bytes at once, are
+// requested.
 type strict struct {
 	t    *testing.T
 	data []byte
@@ -44,7 +44,7 @@ func FuzzParse(f *testing.F) {
 		if img.Offset < 0 || img.Size < img.Length || img.Offset+img.Size > int64(len(data)) || img.Chip == "" {
 			t.Fatalf("%+v of %d bytes", img, len(data))
 		}
-		if img.Merged != nil { // what is cut out parses as the same image
+		if img.Merged != nil { // the extracted part parses as the same image
 			again, err := espimage.Parse(io.NewSectionReader(strict{t, data}, img.Offset, img.Size), img.Size)
 			if err != nil || again.Descriptor != img.Descriptor || len(again.Signatures) != len(img.Signatures) {
 				t.Fatalf("cut out: %+v, %v", again, err)
@@ -53,7 +53,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzSignature gets past the CRC, to keys and numbers of all kinds.
+// FuzzSignature repairs the CRC, so that the fuzzer reaches keys and numbers of all kinds.
 func FuzzSignature(f *testing.F) {
 	app := vectors(f)[0].Image
 	for _, b := range signedBlocks(f) {

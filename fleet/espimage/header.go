@@ -12,26 +12,26 @@ type Header struct {
 	SPIMode       uint8
 	SPISpeed      uint8 // low nibble
 	SPISize       uint8 // high nibble
-	FlashSize     int64 // bytes, from SPISize; 0 if that is unknown
+	FlashSize     int64 // bytes, from SPISize; 0 if unknown
 	EntryAddr     uint32
 	WPPin         uint8
 	SPIPinDrv     [3]uint8
 	ChipID        uint16
 	LegacyChipRev uint8  // min_chip_rev of ESP-IDF before 4.4
-	MinChipRev    uint16 // major*100+minor; 0: any
-	MaxChipRev    uint16 // major*100+minor; 65535: any
+	MinChipRev    uint16 // major*100+minor; 0 for any
+	MaxChipRev    uint16 // major*100+minor; 65535 for any
 	HashAppended  bool
 }
 
-// A Descriptor is the application descriptor, esp_app_desc_t. Its texts are as the
-// build wrote them: not checked, perhaps not even UTF-8.
+// A Descriptor is the application descriptor, esp_app_desc_t. Its texts are unchecked, as the
+// build wrote them, and may not even be UTF-8.
 type Descriptor struct {
 	SecureVersion  uint32
 	Version        string
 	Project        string
 	Time, Date     string // "08:33:45", "Aug  8 2026"
 	IDFVersion     string
-	ELFSHA256      string // hex; 64 zeros if the build left it out
+	ELFSHA256      string // hex; 64 zeros if the build omitted it
 	MinBlockRev    uint16 // eFuse block revision
 	MaxBlockRev    uint16
 	MMUPageSize    uint8 // log2; 0 in older builds
@@ -59,7 +59,7 @@ func decodeHeader(b []byte) Header {
 	return h
 }
 
-// decodeDescriptor reads the 256 bytes that follow the first segment's header.
+// decodeDescriptor decodes the 256 bytes that follow the first segment's header.
 func decodeDescriptor(b []byte) Descriptor {
 	le := binary.LittleEndian
 	elf := b[144:176]
@@ -69,7 +69,7 @@ func decodeDescriptor(b []byte) Descriptor {
 		MinBlockRev: le.Uint16(b[176:]), MaxBlockRev: le.Uint16(b[178:]), MMUPageSize: b[180], SPIFlashMode: b[181]}
 }
 
-// text takes a NUL-padded field; one that fills its space has no NUL.
+// text decodes a NUL-padded field; a field without a NUL uses all of its space.
 func text(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)

@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// A Key is a public key that signatures are trusted of.
+// A Key is a trusted public key for signatures.
 type Key struct {
-	Scheme string // as [Signature.Scheme]
-	Digest string // as [Signature.KeyDigest]
+	Scheme string // see [Signature.Scheme]
+	Digest string // see [Signature.KeyDigest]
 }
 
 func trusted(keys []Key, digest string) bool {
 	return slices.ContainsFunc(keys, func(k Key) bool { return k.Digest == digest })
 }
 
-// ParseKeys reads public keys in PEM, as `espsecure extract-public-key` writes
-// them: RSA of 3072 bits, or ECDSA on P-256, P-192 or P-384.
+// ParseKeys parses public keys in PEM, as `espsecure extract-public-key` writes them: RSA of
+// 3072 bits, or ECDSA on P-256, P-192 or P-384.
 func ParseKeys(text []byte) ([]Key, error) {
 	var keys []Key
 	for {
@@ -40,7 +40,7 @@ func ParseKeys(text []byte) ([]Key, error) {
 		keys = append(keys, Key{raw.scheme, raw.digest()})
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("there is no PEM block in it; a public key begins with -----BEGIN PUBLIC KEY-----")
+		return nil, errors.New("no PEM block found; a public key begins with -----BEGIN PUBLIC KEY-----")
 	}
 	return keys, nil
 }
@@ -56,7 +56,7 @@ func parseKey(block *pem.Block) (rawKey, error) {
 		}
 		return rsaKey(pub)
 	case block.Type != "PUBLIC KEY":
-		return rawKey{}, fmt.Errorf("a %q is no public key", block.Type)
+		return rawKey{}, fmt.Errorf("a %q is not a public key", block.Type)
 	}
 	if raw, ok := parseP192(block.Bytes); ok {
 		return raw, nil
@@ -71,17 +71,17 @@ func parseKey(block *pem.Block) (rawKey, error) {
 	case *ecdsa.PublicKey:
 		return ecdsaKey(pub)
 	}
-	return rawKey{}, fmt.Errorf("a key of the type %T signs no firmware; use RSA-3072 or ECDSA", pub)
+	return rawKey{}, fmt.Errorf("keys of type %T cannot sign firmware; use RSA-3072 or ECDSA", pub)
 }
 
-// rsaKey lays a key out as in a signature block. The chip's multiplier wants
-// R^2 mod n and -1/n mod 2^32 with it.
+// rsaKey encodes a key as in a signature block, together with R^2 mod n and -1/n mod 2^32,
+// which the chip's multiplier needs.
 func rsaKey(pub *rsa.PublicKey) (rawKey, error) {
 	if pub.N.BitLen() != 8*rsaBytes {
-		return rawKey{}, fmt.Errorf("the RSA key has %d bits; Secure Boot v2 takes 3072", pub.N.BitLen())
+		return rawKey{}, fmt.Errorf("the RSA key has %d bits; Secure Boot v2 requires 3072", pub.N.BitLen())
 	}
 	if pub.N.Bit(0) == 0 || pub.E < 3 || pub.E > 1<<31-1 {
-		return rawKey{}, errors.New("this is no usable RSA key")
+		return rawKey{}, errors.New("invalid RSA key")
 	}
 	word := big.NewInt(1 << 32)
 	inverse := new(big.Int).ModInverse(pub.N, word)
@@ -104,11 +104,11 @@ func ecdsaKey(pub *ecdsa.PublicKey) (rawKey, error) {
 			return c.key(point[1:]), nil
 		}
 	}
-	return rawKey{}, fmt.Errorf("the key is on the curve %s; Secure Boot v2 takes P-256, P-192 and P-384",
+	return rawKey{}, fmt.Errorf("the key is on the curve %s; Secure Boot v2 supports P-256, P-192 and P-384",
 		pub.Params().Name)
 }
 
-// key lays a point, x and y big-endian, out as in a signature block.
+// key encodes a point, x and y big-endian, as in a signature block.
 func (c curve) key(point []byte) rawKey {
 	b := make([]byte, 1+2*c.field)
 	b[0] = c.id

@@ -7,54 +7,53 @@ import (
 	"slices"
 )
 
-// A PartKind says what a stretch of flash is for.
+// A PartKind is the purpose of a part of flash.
 type PartKind string
 
 const (
 	PartBootloader PartKind = "bootloader"
 	PartTable      PartKind = "partition_table"
-	PartOTAData    PartKind = "otadata" // which slot is started: erased on a blank board
+	PartOTAData    PartKind = "otadata" // selects the slot to start; erased on a blank board
 	PartApp        PartKind = "app"
-	PartData       PartKind = "data" // whatever else the firmware wants in flash
+	PartData       PartKind = "data" // other data that the firmware needs in flash
 )
 
-// A Part is a stretch of flash and the bytes that belong there.
+// A Part is a region of flash with its content.
 type Part struct {
 	Kind   PartKind
-	Label  string // of its partition; foreign text. "" for what lies before the first
+	Label  string // label of its partition; foreign text. "" before the first partition
 	Offset int64  // in flash
 	Data   *io.SectionReader
 }
 
-// End is the first byte behind the part.
+// End returns the offset of the first byte after the part.
 func (p Part) End() int64 { return p.Offset + p.Data.Size() }
 
-// A Layout is what a blank board needs to run an application.
+// A Layout is the content of flash that a blank board needs to run an application.
 type Layout struct {
 	Chip      string
-	FlashSize int64  // bytes that the bootloader was built for; 0 if it does not say
-	Parts     []Part // by offset, apart from each other
+	FlashSize int64  // bytes that the bootloader was built for; 0 if unknown
+	Parts     []Part // sorted by offset, without overlap
 }
 
-// Pieces are the files that a build leaves for a blank board, not checked yet.
+// Pieces are the unchecked files that a build produces for a blank board.
 type Pieces struct {
 	Bootloader  *io.SectionReader
 	Table       *io.SectionReader
 	TableOffset int64
-	OTAData     *io.SectionReader // nil: erased flash
+	OTAData     *io.SectionReader // nil for erased flash
 	App         *io.SectionReader
-	Chip        string  // the application's
+	Chip        string  // chip of the application
 	Data        []Piece // everything else
 }
 
-// A Piece is a file and where in flash it goes.
+// A Piece is a file with its offset in flash.
 type Piece struct {
 	Offset int64
 	Data   *io.SectionReader
 }
 
-// Layout puts the pieces together. Its error is a [*Fault] unless a piece
-// cannot be read.
+// Layout combines the pieces. Its error is a [*Fault] unless a piece cannot be read.
 func (p Pieces) Layout() (*Layout, error) {
 	if p.Bootloader == nil {
 		return nil, newFault(ReasonBootloader, "missing")
@@ -120,8 +119,8 @@ func (p Pieces) addTable(l *Layout) ([]Partition, error) {
 	return table, nil
 }
 
-// addPartitions adds what lies in partitions: the application where a blank
-// board starts it, erased otadata, and data.
+// addPartitions adds the content of partitions: the application in the slot that a blank
+// board starts, erased otadata, and data.
 func (p Pieces) addPartitions(l *Layout, table []Partition) error {
 	slot, err := bootSlot(table)
 	if err != nil {
@@ -165,8 +164,8 @@ func (p Pieces) addOTAData(l *Layout, table []Partition) error {
 
 const maxOTAData = 2 * sectorSize
 
-// checkOTAData takes only erased otadata: anything else starts a slot that the
-// layout leaves empty.
+// checkOTAData accepts only erased otadata: any other content starts a slot that the layout
+// leaves empty.
 func checkOTAData(data *io.SectionReader, room int64) error {
 	if data.Size() > room {
 		return newFault(ReasonOTAData, "size", "size", data.Size(), "room", room)
@@ -200,7 +199,7 @@ func (l *Layout) check() error {
 	return nil
 }
 
-// written is the end of what is not erased flash.
+// written returns the offset after the last byte that is not erased flash.
 func written(r *io.SectionReader) (int64, error) {
 	buf := make([]byte, 32<<10)
 	for end := r.Size(); end > 0; {

@@ -19,7 +19,7 @@ func section(b []byte) *io.SectionReader {
 	return io.NewSectionReader(bytes.NewReader(b), 0, int64(len(b)))
 }
 
-// pieces are what a build of ours leaves for a board with 8 MB of flash.
+// pieces returns the files of a build of our firmware for a board with 8 MB of flash.
 func pieces(t testing.TB, chip string, tableAt int64) espimage.Pieces {
 	t.Helper()
 	app := esptest.App{Chip: chip, FlashSize: 3, Size: 50_000}
@@ -28,7 +28,7 @@ func pieces(t testing.TB, chip string, tableAt int64) espimage.Pieces {
 		OTAData: section(esptest.Blank()), App: section(app.Bytes()), Chip: chip}
 }
 
-// ourTable is the partition table of the firmware in this repository.
+// ourTable returns the partition table of the firmware in this repository.
 func ourTable(t testing.TB, flash string, at int64) []esptest.Partition {
 	t.Helper()
 	csv, err := os.ReadFile(filepath.Join("..", "..", "firmware", "partitions", flash+".csv"))
@@ -188,7 +188,7 @@ func TestTableFaults(t *testing.T) {
 	}
 }
 
-// TestMergedLayout takes apart what esptool's merge-bin puts together.
+// TestMergedLayout splits the output of esptool's merge-bin.
 func TestMergedLayout(t *testing.T) {
 	for chip, at := range map[string]int{"esp32": 0x1000, "esp32s3": 0, "esp32p4": 0x2000} {
 		t.Run(chip, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestMergedLayoutFaults(t *testing.T) {
 	app := esptest.App{Size: 100_000}.Bytes()
 	hostile := append([]esptest.Partition{{Label: "x", Type: 1, Subtype: 0x82, Offset: 0x1000, Size: 0xFFFFF000}},
 		esptest.Partitions...)
-	later := append([]esptest.Partition{esptest.Partitions[4]}, esptest.Partitions[:4]...) // ota_1 stands first
+	later := append([]esptest.Partition{esptest.Partitions[4]}, esptest.Partitions[:4]...) // ota_1 comes first
 	shifted := esptest.Merged(app, esptest.Partitions, 0x1000)
 	copy(shifted[:0x1000], bytes.Repeat([]byte{0xFF}, 0x1000))
 	for name, b := range map[string][]byte{"a table that covers everything": esptest.Merged(app, hostile, 0),
@@ -274,7 +274,7 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
-// FuzzMergedLayout: what comes out lies within the file, in order and apart.
+// FuzzMergedLayout checks that the parts lie within the file, in order and without overlap.
 func FuzzMergedLayout(f *testing.F) {
 	merged := esptest.Merged(esptest.App{Size: 1000}.Bytes(), esptest.Partitions, 0)
 	f.Add(merged[0x8000:0x8C00])

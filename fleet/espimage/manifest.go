@@ -11,36 +11,36 @@ import (
 	"time"
 )
 
-// MaxSignedManifest bounds a .manifest file, in bytes.
+// MaxSignedManifest is the maximum size of a .manifest file in bytes.
 const MaxSignedManifest = 4 << 10
 
-// maxManifest is the longest manifest that the included firmware takes.
+// maxManifest is the longest manifest, in bytes, that the included firmware accepts.
 const maxManifest = 1024
 
-// A Manifest is a statement about an image: who signs it says that these bytes
-// may run on these devices.
+// A Manifest is a statement about an image: its signer declares that these bytes may run on
+// these devices.
 type Manifest struct {
 	Project       string `json:"project"`
 	Version       string `json:"version"`
-	Chip          int64  `json:"chip"` // as the image's header has it
+	Chip          int64  `json:"chip"` // chip_id of the image's header
 	Size          int64  `json:"size"` // bytes
 	SHA256        string `json:"sha256"`
 	SecureVersion int64  `json:"secure_version"`
-	NotBefore     int64  `json:"not_before,omitempty"` // Unix milliseconds; devices take it no earlier
-	// RollbackFrom is the version that a device may leave for this older one.
-	// Without it a device takes no version older than its own.
+	NotBefore     int64  `json:"not_before,omitempty"` // Unix milliseconds; devices do not install the image earlier
+	// RollbackFrom is the version that a device may leave for this older one. Without it, a
+	// device installs no version older than its current one.
 	RollbackFrom string `json:"rollback_from,omitempty"`
 }
 
-// A SignedManifest is the content of a .manifest file. What is signed is the
-// text as it stands, so it is kept to the letter.
+// A SignedManifest is the content of a .manifest file. The signature covers the exact text,
+// so the text is stored unchanged.
 type SignedManifest struct {
 	Text      string `json:"manifest"`
 	Signature string `json:"signature"`     // Ed25519, base64
-	Key       string `json:"key,omitempty"` // whose it says it is: the public key, hex
+	Key       string `json:"key,omitempty"` // claimed public key, hex
 }
 
-// ManifestOf describes the image in the first size bytes of r.
+// ManifestOf returns the manifest of the image in the first size bytes of r.
 func ManifestOf(r io.ReaderAt, size int64) (Manifest, error) {
 	img, err := Parse(r, size)
 	if err != nil {
@@ -62,14 +62,14 @@ func (m Manifest) Sign(key ed25519.PrivateKey) (SignedManifest, error) {
 		return SignedManifest{}, err
 	}
 	if len(text) > maxManifest {
-		return SignedManifest{}, fmt.Errorf("the manifest has %d bytes, devices take %d", len(text), maxManifest)
+		return SignedManifest{}, fmt.Errorf("the manifest has %d bytes; devices accept at most %d", len(text), maxManifest)
 	}
 	return SignedManifest{string(text), base64.StdEncoding.EncodeToString(ed25519.Sign(key, text)),
 		hex.EncodeToString(key.Public().(ed25519.PublicKey))}, nil
 }
 
-// ReadSignedManifest reads a .manifest file, and the manifest in it, within the
-// bounds of what devices take. Its error is a [*Fault].
+// ReadSignedManifest parses a .manifest file and the manifest in it, within the limits of the
+// devices. Its error is a [*Fault].
 func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
 	var s SignedManifest
 	var m Manifest
@@ -83,9 +83,8 @@ func ReadSignedManifest(file []byte) (SignedManifest, Manifest, error) {
 	return s, m, err
 }
 
-// Read reads the manifest that was signed, within the bounds of what devices
-// take. Its error is a [*Fault]. Whether the signature holds is for
-// [SignedManifest.Holds] to say.
+// Read parses the signed manifest, within the limits of the devices. Its error is a [*Fault].
+// It does not check the signature; see [SignedManifest.Holds].
 func (s SignedManifest) Read() (m Manifest, err error) {
 	if len(s.Text) > maxManifest {
 		return m, newFault(ReasonManifest, "size", "size", len(s.Text), "most", maxManifest)
@@ -114,13 +113,13 @@ func (s SignedManifest) signature() ([]byte, error) {
 	return sig, nil
 }
 
-// Holds reports whether the signature is the key's.
+// Holds reports whether the signature was made with the key.
 func (s SignedManifest) Holds(key ed25519.PublicKey) bool {
 	sig, err := s.signature()
 	return err == nil && len(key) == ed25519.PublicKeySize && ed25519.Verify(key, []byte(s.Text), sig)
 }
 
-// NamedKey is the key that the file names; nil if it names none.
+// NamedKey returns the key that the file names; nil if it names none.
 func (s SignedManifest) NamedKey() ed25519.PublicKey {
 	key, err := hex.DecodeString(s.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {
@@ -129,8 +128,8 @@ func (s SignedManifest) NamedKey() ed25519.PublicKey {
 	return key
 }
 
-// ManifestBegins is when devices take the image at the earliest, by the text of
-// its manifest; zero is at once.
+// ManifestBegins returns the earliest time at which devices install the image, from the text
+// of its manifest; zero means at once.
 func ManifestBegins(text string) time.Time {
 	var m Manifest
 	if json.Unmarshal([]byte(text), &m) != nil || m.NotBefore <= 0 {

@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/espimage/esptest"
 )
 
-// A key of RFC 8032, section 7.1, so that the signature can be made elsewhere.
+// A key from RFC 8032, section 7.1, so that the signature can be reproduced elsewhere.
 var releaseKey = ed25519.NewKeyFromSeed(mustHex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
 
 func mustHex(s string) []byte {
@@ -49,7 +49,7 @@ func TestManifestOfImage(t *testing.T) {
 	}
 }
 
-// TestManifestForm holds the text against the names that the firmware reads.
+// TestManifestForm compares the text with the names that the firmware reads.
 func TestManifestForm(t *testing.T) {
 	sum := strings.Repeat("ab", 32)
 	signed, err := espimage.Manifest{Project: "fleet_unit", Version: "2.5.0", Chip: 9, Size: 4096, SHA256: sum,

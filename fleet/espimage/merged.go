@@ -11,25 +11,25 @@ import (
 type Partition struct {
 	Label         string
 	Type, Subtype uint8
-	Offset, Size  int64 // in flash, hence in a merged binary
+	Offset, Size  int64 // in flash, and therefore also in a merged binary
 }
 
 const (
 	partitionEntry = 32
-	tableEntries   = 96 // 3 KiB, with the end mark
+	tableEntries   = 96 // 3 KiB, including the end mark
 	firstTable     = 0x8000
-	lastTable      = 0x20000 // projects with large bootloaders move the table
+	lastTable      = 0x20000 // projects with large bootloaders move the table up to here
 	typeApp        = 0
 )
 
 var (
 	entryMagic = []byte{0xAA, 0x50}
-	sumMagic   = []byte{0xEB, 0xEB} // its entry holds the MD5 of those before it
+	sumMagic   = []byte{0xEB, 0xEB} // its entry holds the MD5 of the entries before it
 	endMagic   = []byte{0xFF, 0xFF}
 )
 
-// findMerged returns the partition table of a file that holds a whole flash,
-// nil for any other file, such as an application image alone.
+// findMerged returns the partition table of a file that contains a whole flash, nil for any
+// other file, for example a single application image.
 func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
 	table, _, err := findTable(r, size, start)
 	if table == nil || err != nil {
@@ -38,8 +38,8 @@ func findMerged(r io.ReaderAt, size int64, start []byte) ([]Partition, error) {
 	return readTable(table)
 }
 
-// findTable returns the bytes of a whole flash's partition table and their
-// offset; nil for any other file.
+// findTable returns the bytes of a whole flash's partition table and their offset, or nil for
+// any other file.
 func findTable(r io.ReaderAt, size int64, start []byte) ([]byte, int64, error) {
 	if isApp(start) || !mayBeFlash(start) {
 		return nil, 0, nil
@@ -61,7 +61,8 @@ func isApp(start []byte) bool {
 		start[descriptorAt:]) == descriptorMagic
 }
 
-// mayBeFlash: the bootloader lies at 0, or at 0x1000 or 0x2000 behind erased flash.
+// mayBeFlash reports whether the file may be a whole flash: the bootloader is at 0, or at
+// 0x1000 or 0x2000 after erased flash.
 func mayBeFlash(start []byte) bool { return start[0] == appMagic || start[0] == 0xFF }
 
 func isTable(b []byte) bool {
@@ -70,8 +71,7 @@ func isTable(b []byte) bool {
 		(bytes.Equal(second, entryMagic) || bytes.Equal(second, sumMagic) || bytes.Equal(second, endMagic))
 }
 
-// readTable reads entries up to the end mark, and holds them against their MD5
-// if the table has one.
+// readTable reads entries up to the end mark, and checks their MD5 if the table has one.
 func readTable(b []byte) ([]Partition, error) {
 	var table []Partition
 	for at := 0; at+partitionEntry <= len(b); at += partitionEntry {
@@ -94,7 +94,7 @@ func readTable(b []byte) ([]Partition, error) {
 	return table, nil
 }
 
-// parseMerged reads the first application that the table names.
+// parseMerged parses the first application in the table.
 func parseMerged(r io.ReaderAt, size int64, table []Partition, keys []Key) (*Image, error) {
 	for _, p := range table {
 		if p.Type == typeApp {

@@ -2,9 +2,9 @@ package espimage
 
 import "io"
 
-// MergedLayout takes the parts out of the merged binary that img was parsed
-// from. What a device keeps for itself is left out: settings, which may hold
-// somebody's Wi-Fi password, core dumps, and the choice of the slot.
+// MergedLayout extracts the parts of the merged binary that img was parsed from. It omits the
+// data that belong to one device: settings, which may contain a Wi-Fi password, core dumps,
+// and the choice of the slot.
 func MergedLayout(r io.ReaderAt, size int64, img *Image) (*Layout, error) {
 	start, err := readStart(r, size)
 	if err != nil {
@@ -39,7 +39,7 @@ func MergedLayout(r io.ReaderAt, size int64, img *Image) (*Layout, error) {
 	return p.Layout()
 }
 
-// mergedData are the data partitions that hold something, as far as they do.
+// mergedData returns the non-empty data partitions, without the erased flash at their ends.
 func mergedData(r io.ReaderAt, size int64, table []Partition) (data []Piece, err error) {
 	for _, p := range table {
 		if p.Type == typeApp || p.private() || p.Offset >= size {

@@ -59,8 +59,7 @@ func TestMergedBinaryWithTableElsewhere(t *testing.T) {
 	}
 }
 
-// TestAppWithTableInside: an application whose data look like a partition table
-// is an application.
+// TestAppWithTableInside parses an application with data that look like a partition table.
 func TestAppWithTableInside(t *testing.T) {
 	b := esptest.App{Size: 200_000, NoHash: true}.Bytes()
 	old := bytes.Clone(b[0x8000:0x8C00])

@@ -6,13 +6,12 @@ import (
 	"math/big"
 )
 
-// NIST P-192. The standard library does not have it, and chips whose images are
-// served here verify Secure Boot v2 with it: the ESP32-C2 and C61 take ECDSA on
-// P-256 or P-192 and no RSA, the C5, C6, H2, H21 and P4 take it as well as RSA-3072
-// (ESP-IDF, docs/en/security/secure-boot-v2.rst, IDF_TARGET_SBV2_KEY). Without
-// this file their signatures could not be checked.
+// NIST P-192. The standard library lacks it, but some supported chips verify Secure Boot v2
+// with it: the ESP32-C2 and C61 accept ECDSA on P-256 or P-192 and no RSA; the C5, C6, H2,
+// H21 and P4 accept it as well as RSA-3072 (ESP-IDF, docs/en/security/secure-boot-v2.rst,
+// IDF_TARGET_SBV2_KEY). Without this file, fleetd could not check their signatures.
 //
-// Only public values are computed with, so how long it takes may depend on them.
+// The computations use only public values, so their time may depend on them.
 var (
 	p192P  = hexNumber("fffffffffffffffffffffffffffffffeffffffffffffffff")
 	p192N  = hexNumber("ffffffffffffffffffffffff99def836146bc9b1b4d22831")
@@ -43,7 +42,7 @@ func p192Verify(x, y *big.Int, sum []byte, r, s *big.Int) bool {
 
 func inP192Order(k *big.Int) bool { return k.Sign() > 0 && k.Cmp(p192N) < 0 }
 
-// onP192 holds y^2 against x^3 - 3x + b.
+// onP192 reports whether y^2 = x^3 - 3x + b.
 func onP192(x, y *big.Int) bool {
 	if x.Cmp(p192P) >= 0 || y.Cmp(p192P) >= 0 {
 		return false
@@ -97,7 +96,7 @@ var (
 	oidP192  = asn1.ObjectIdentifier{1, 2, 840, 10045, 3, 1, 1}
 )
 
-// parseP192 reads a public key on the curve that crypto/x509 does not know.
+// parseP192 parses a public key on this curve, which crypto/x509 does not support.
 func parseP192(der []byte) (rawKey, bool) {
 	var info struct {
 		Algorithm pkix.AlgorithmIdentifier

@@ -15,7 +15,7 @@ const (
 	publicBlock  = "PUBLIC KEY"
 )
 
-// NewReleaseKey makes a key pair that signs manifests, both in PEM.
+// NewReleaseKey generates a key pair that signs manifests, both keys in PEM.
 func NewReleaseKey() (private, public []byte, err error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -33,11 +33,11 @@ func NewReleaseKey() (private, public []byte, err error) {
 		pem.EncodeToMemory(&pem.Block{Type: publicBlock, Bytes: open}), nil
 }
 
-// ParseReleaseSecret reads the private half.
+// ParseReleaseSecret parses the private key.
 func ParseReleaseSecret(text []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != privateBlock {
-		return nil, errors.New("it holds no private key in PEM: -----BEGIN PRIVATE KEY-----")
+		return nil, errors.New("no private key in PEM found; it begins with -----BEGIN PRIVATE KEY-----")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -45,12 +45,12 @@ func ParseReleaseSecret(text []byte) (ed25519.PrivateKey, error) {
 	}
 	secret, ok := key.(ed25519.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("manifests are signed with Ed25519, and this is a %T", key)
+		return nil, fmt.Errorf("manifests need an Ed25519 key, not a %T", key)
 	}
 	return secret, nil
 }
 
-// ParseReleaseKeys reads public halves, one after the other.
+// ParseReleaseKeys parses one or more public keys.
 func ParseReleaseKeys(text []byte) ([]ed25519.PublicKey, error) {
 	var keys []ed25519.PublicKey
 	for {
@@ -60,7 +60,7 @@ func ParseReleaseKeys(text []byte) ([]ed25519.PublicKey, error) {
 		}
 		text = rest
 		if block.Type == privateBlock {
-			return nil, errors.New("this is a private key, which fleetd must not have; give it the public one")
+			return nil, errors.New("this is a private key, which fleetd must not have; give it the public key")
 		}
 		key, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
@@ -68,12 +68,12 @@ func ParseReleaseKeys(text []byte) ([]ed25519.PublicKey, error) {
 		}
 		public, ok := key.(ed25519.PublicKey)
 		if !ok {
-			return nil, fmt.Errorf("key %d: manifests are signed with Ed25519, and this is a %T", len(keys)+1, key)
+			return nil, fmt.Errorf("key %d: manifests need an Ed25519 key, not a %T", len(keys)+1, key)
 		}
 		keys = append(keys, public)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("there is no PEM block in it; a public key begins with -----BEGIN PUBLIC KEY-----")
+		return nil, errors.New("no PEM block found; a public key begins with -----BEGIN PUBLIC KEY-----")
 	}
 	return keys, nil
 }

@@ -11,8 +11,8 @@ import (
 
 const checksumSeed = 0xEF
 
-// readSegments walks the segment headers. It ends with Length set, and every
-// segment inside limit.
+// readSegments reads the segment headers. It sets Length and checks that every segment is
+// inside limit.
 func (img *Image) readSegments(r io.ReaderAt, limit int64) error {
 	n := int(img.Header.SegmentCount)
 	if n < 1 || n > maxSegments {
@@ -60,10 +60,10 @@ func truncated(need, have int64) error {
 	return newFault(ReasonTruncated, "short", "size", have, "least", need)
 }
 
-// checksumAt is the last byte of the 16-byte block after the last segment.
+// checksumAt returns the offset of the last byte of the 16-byte block after the last segment.
 func checksumAt(end int64) int64 { return (end+16)&^15 - 1 }
 
-// verify holds the bytes against checksum and appended hash.
+// verify compares the bytes with the checksum and the appended hash.
 func (img *Image) verify(r io.ReaderAt, limit int64) error {
 	sum, digest, err := img.sums(r)
 	if err != nil {
@@ -87,8 +87,8 @@ func (img *Image) verify(r io.ReaderAt, limit int64) error {
 	return nil
 }
 
-// sums reads the image up to its checksum once: the XOR over the data of its
-// segments, and the SHA-256 over everything.
+// sums reads the image up to its checksum once. It returns the XOR over the data of the
+// segments, and the SHA-256 over all bytes.
 func (img *Image) sums(r io.ReaderAt) (byte, []byte, error) {
 	all, sum := sha256.New(), xor(checksumSeed)
 	buf := make([]byte, 32<<10)
@@ -110,14 +110,14 @@ func (img *Image) sums(r io.ReaderAt) (byte, []byte, error) {
 	return byte(sum), all.Sum(nil), err
 }
 
-// copyRange hands the bytes from at to end to w, through buf.
+// copyRange copies the bytes from at to end to w, through buf.
 func copyRange(w io.Writer, r io.ReaderAt, at, end int64, buf []byte) error {
 	for at < end {
 		part := buf[:min(int64(len(buf)), end-at)]
 		if err := readAt(r, part, at); err != nil {
 			return err
 		}
-		w.Write(part) // hashes never fail
+		w.Write(part) // writing to a hash never fails
 		at += int64(len(part))
 	}
 	return nil

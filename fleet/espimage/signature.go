@@ -9,24 +9,24 @@ import (
 	"io"
 )
 
-// A Signature is a Secure Boot v2 signature block. Up to three lie in the first
-// 4 KiB sector after the image; each signs everything before that sector.
+// A Signature is a Secure Boot v2 signature block. Up to three of them are in the first 4 KiB
+// sector after the image; each signs all bytes before that sector.
 type Signature struct {
 	Scheme    string           // "rsa3072", "ecdsa192", "ecdsa256", "ecdsa384"; "" if unknown
-	KeyDigest string           // SHA-256 of the public key as the chip's fuses hold it, hex
-	Valid     bool             // CRC, image digest and signature are right
-	Trusted   bool             // valid, and made with one of the keys given
+	KeyDigest string           // SHA-256 of the public key in the form of the chip's fuses, hex
+	Valid     bool             // CRC, image digest and signature are correct
+	Trusted   bool             // valid and made with one of the given keys
 	Problem   SignatureProblem // why it is not valid; "" if it is
 }
 
-// A SignatureProblem says why a signature is not valid.
+// A SignatureProblem is the reason why a signature is invalid.
 type SignatureProblem string
 
 const (
-	SignatureUnknown    SignatureProblem = "block_unknown" // a kind of block that fleetd does not know
+	SignatureUnknown    SignatureProblem = "block_unknown" // an unknown kind of block
 	SignatureCRC        SignatureProblem = "block_crc"     // the block is damaged
 	SignatureOtherImage SignatureProblem = "other_image"   // the digest in the block is not the image's
-	SignatureWrong      SignatureProblem = "signature"     // not made with the key next to it
+	SignatureWrong      SignatureProblem = "signature"     // not made with the key in the block
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 	signatureCRC     = 1196 // CRC-32 of the bytes before it
 	versionRSA       = 2
 	versionECDSA     = 3
-	signatureDigest  = 4  // SHA-256 or SHA-384 of what is signed
+	signatureDigest  = 4  // SHA-256 or SHA-384 of the signed bytes
 	signatureKey     = 36 // after a SHA-256
 	signatureKey384  = 52
 	ecdsaWithSHA384  = 1
@@ -47,7 +47,7 @@ const (
 
 func signatureSector(length int64) int64 { return (length + sectorSize - 1) &^ (sectorSize - 1) }
 
-// readSignatures reads the blocks behind an image of that length.
+// readSignatures reads the blocks after an image of the given length.
 func readSignatures(r io.ReaderAt, length, limit int64, keys []Key) ([]Signature, error) {
 	sector := signatureSector(length)
 	n := min(maxSignatureRead, max(0, limit-sector)) / signatureBlock * signatureBlock
@@ -99,7 +99,7 @@ func signedDigest(r io.ReaderAt, signed int64, key rawKey) ([]byte, error) {
 	return digest(r, signed, sha256.New())
 }
 
-// A rawKey is a public key as a signature block and the fuses hold it.
+// A rawKey is a public key in the form of a signature block and the fuses.
 type rawKey struct {
 	scheme string
 	bytes  []byte
@@ -110,7 +110,7 @@ func (k rawKey) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// blockKey finds the public key of a signature block.
+// blockKey returns the public key of a signature block.
 func blockKey(block []byte) (rawKey, bool) {
 	switch block[1] {
 	case versionRSA:

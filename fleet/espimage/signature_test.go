@@ -20,7 +20,8 @@ import (
 	"fleetd/fleet/espimage/esptest"
 )
 
-// signedBlocks are blocks of another implementation, over the first vector.
+// signedBlocks returns signature blocks made by another implementation, over the first
+// vector.
 func signedBlocks(t testing.TB) (blocks []struct {
 	Scheme    string
 	PublicKey string `json:"public_key"`
@@ -39,7 +40,7 @@ func signedBlocks(t testing.TB) (blocks []struct {
 	return blocks
 }
 
-// behind puts blocks where they belong behind an image.
+// behind appends blocks to an image at the position of its signature sector.
 func behind(app []byte, blocks ...[]byte) []byte {
 	b := append(slices.Clone(app), slices.Repeat([]byte{0xFF}, -len(app)&4095)...)
 	sector := slices.Repeat([]byte{0xFF}, 4096)
@@ -85,7 +86,7 @@ func signatures(t *testing.T, file []byte, keys ...espimage.Key) []espimage.Sign
 	return img.Signatures
 }
 
-// tamper changes one byte at a time: of what is signed, or of the block.
+// tamper changes one byte at a time, of the signed data or of the block.
 func tamper(t *testing.T, app, block []byte, keys []espimage.Key) {
 	t.Helper()
 	padding := behind(app, block)
@@ -101,7 +102,7 @@ func tamper(t *testing.T, app, block []byte, keys []espimage.Key) {
 				t.Errorf("byte %d changed: %+v", i, s)
 			}
 		}
-		// A forger mends the CRC. Only bytes that mean nothing may change.
+		// A forger repairs the CRC. Then only meaningless bytes may change unnoticed.
 		binary.LittleEndian.PutUint32(bad[1196:], crc32.ChecksumIEEE(bad[:1196]))
 		for _, s := range signatures(t, behind(app, bad), keys...) {
 			if s.Trusted && i < 101 && i > 3 {

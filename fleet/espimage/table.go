@@ -21,14 +21,14 @@ const (
 )
 
 const (
-	tableSize    = sectorSize // room of the table in flash
+	tableSize    = sectorSize // size of the table in flash
 	appAlignment = 64 << 10   // the chips map flash in pages of this size
-	maxFlash     = 256 << 20  // larger chips are not made for these devices
+	maxFlash     = 256 << 20  // no larger flash exists for these devices
 )
 
-// ParseTable reads a partition table as it lies in flash, at offset. It takes
-// none that a device would not: entries outside of flash, unaligned, empty,
-// twice, or on top of each other or of the table.
+// ParseTable parses a partition table as stored in flash, at offset. It rejects every table
+// that a device would reject: entries that are outside of flash, unaligned, empty or
+// duplicate, or that overlap each other or the table.
 func ParseTable(b []byte, offset int64) ([]Partition, error) {
 	if len(b) < 2*partitionEntry || !isTable(b) {
 		return nil, newFault(ReasonPartitions, "not_one")
@@ -68,7 +68,7 @@ func checkTable(table []Partition, offset int64) error {
 	return nil
 }
 
-// End is the first byte behind the partition.
+// End returns the offset of the first byte after the partition.
 func (p Partition) End() int64 { return p.Offset + p.Size }
 
 func (p Partition) check() error {
@@ -83,7 +83,7 @@ func (p Partition) check() error {
 	return nil
 }
 
-// bootSlot is the partition that a device with erased otadata starts from.
+// bootSlot returns the partition from which a device with erased otadata starts.
 func bootSlot(table []Partition) (Partition, error) {
 	var first *Partition
 	for i, p := range table {

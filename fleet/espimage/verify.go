@@ -19,13 +19,13 @@ const (
 	schemeP384 = "ecdsa384"
 )
 
-// A curve is one that Secure Boot v2 signs with.
+// A curve is an elliptic curve of Secure Boot v2.
 type curve struct {
 	id     byte
 	scheme string
 	size   int            // bytes of a coordinate
-	field  int            // bytes kept for a coordinate: P-192 is padded to P-256's
-	std    elliptic.Curve // nil for P-192, which the standard library does not have
+	field  int            // stored bytes of a coordinate: P-192 is padded to P-256's size
+	std    elliptic.Curve // nil for P-192, which the standard library lacks
 }
 
 var curves = []curve{
@@ -42,7 +42,7 @@ func curveByID(id byte) (curve, bool) {
 	return curves[i], true
 }
 
-// verify holds the signature of a block against the digest it is of.
+// verify reports whether the signature of a block is valid for the digest.
 func (k rawKey) verify(sum, block []byte) bool {
 	if k.scheme == schemeRSA {
 		return verifyRSA(k.bytes, sum, block[signatureKey+rsaKeySize:][:rsaBytes])
@@ -65,7 +65,7 @@ func verifyRSA(key, sum, signature []byte) bool {
 	return rsa.VerifyPSS(pub, crypto.SHA256, sum, reversed(signature), &rsa.PSSOptions{SaltLength: 32}) == nil
 }
 
-// verify takes the point as a block holds it: x, then y, little-endian.
+// verify checks a signature. The point has the form of a block: x, then y, little-endian.
 func (c curve) verify(point, sum []byte, r, s *big.Int) bool {
 	x, y := point[:c.size], point[c.size:][:c.size]
 	if c.std == nil {
@@ -79,7 +79,7 @@ func (c curve) verify(point, sum []byte, r, s *big.Int) bool {
 	return err == nil && ecdsa.VerifyASN1(pub, sum, der)
 }
 
-// number reads a little-endian number.
+// number decodes a little-endian number.
 func number(b []byte) *big.Int { return new(big.Int).SetBytes(reversed(b)) }
 
 func reversed(b []byte) []byte {

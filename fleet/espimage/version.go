@@ -7,10 +7,10 @@ import (
 
 var versionPattern = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9}){0,5}$`)
 
-// LintVersion says why a version must not be offered to a device in the answer
-// to a boot poll, or nil if it may. The stock firmware reads each part as a
-// 32-bit number without a safety net: anything else throws, and the device
-// restarts in a loop until the answer changes. Nine digits always fit.
+// LintVersion returns why a version must not be offered to a device in the answer to a boot
+// poll, or nil if it may be. The stock firmware parses each part as a 32-bit number without
+// catching errors: any other part throws, and the device restarts in a loop until the answer
+// changes. Nine digits always fit.
 func LintVersion(version string) error {
 	if versionPattern.MatchString(version) {
 		return nil

@@ -163,7 +163,7 @@ func TestUnknownInterfacesAreRefused(t *testing.T) {
 	g := outbound.New(outbound.Options{Own: func() ([]netip.Addr, error) { return nil, errors.New("no netlink") },
 		Judged: func(netip.AddrPort) error { return errOpen }})
 	if _, err := g.DialFrom("")(t.Context(), "tcp", "203.0.113.1:80"); !errors.Is(err, outbound.ErrNotAllowed) {
-		t.Errorf("the addresses of this host are not known: %v", err)
+		t.Errorf("cannot determine the addresses of this host: %v", err)
 	}
 }
 

@@ -1,10 +1,9 @@
-// Package esptest makes ESP32 application images for tests: valid ones, of any
-// chip, version and size, signed or inside a merged binary. A test breaks them
-// as it likes.
+// Package esptest generates ESP32 application images for tests: valid images of any chip,
+// version and size, signed or inside a merged binary. A test can then damage them.
 //
 // It shares no code with package espimage, whose tests it serves.
 //
-// An image is a function of its options: the same ones give the same bytes.
+// An image is a function of its options: equal options give equal bytes.
 package esptest
 
 import (
@@ -13,7 +12,7 @@ import (
 	"encoding/binary"
 )
 
-// An App describes an image. The zero value makes a small one for the ESP32-S3.
+// An App describes an image. The zero value describes a small image for the ESP32-S3.
 type App struct {
 	Chip          string // default "esp32s3"
 	Version       string // default "2.4.3"
@@ -21,21 +20,21 @@ type App struct {
 	IDF           string // default "v6.0.2"
 	Time, Date    string // default "08:33:45", "Aug  8 2026"
 	ELF           [32]byte
-	ELFOf         string // if set, ELF is its SHA-256; if both are zero, that of chip, version and Size
-	Size          int    // about how large, in bytes: the last segment is filled with bytes that follow from ELF
+	ELFOf         string // if set, ELF is its SHA-256; if both are zero, ELF follows from chip, version and Size
+	Size          int    // approximate bytes; the last segment is filled with bytes derived from ELF
 	MinRev        uint16
-	MaxRev        uint16 // 0: 65535
+	MaxRev        uint16 // 0 means 65535
 	SecureVersion uint32
 	FlashSize     byte // high nibble of byte 3; default 4, 16 MB
 	NoHash        bool
-	LoaderSize    int // about how large its bootloader is; default 20,000
+	LoaderSize    int // approximate size of its bootloader; default 20,000
 }
 
 var chipIDs = map[string]uint16{"esp32": 0, "esp32s2": 2, "esp32c3": 5, "esp32s3": 9, "esp32c2": 0xC, "esp32c6": 0xD,
 	"esp32h2": 0x10, "esp32p4": 0x12, "esp32c61": 0x14, "esp32c5": 0x17, "esp32h21": 0x19, "esp32h4": 0x1C,
 	"esp32s31": 0x20}
 
-// ELFSHA256 returns the app_elf_sha256 that the image will hold.
+// ELFSHA256 returns the app_elf_sha256 of the image.
 func (a App) ELFSHA256() [32]byte {
 	a.fill()
 	return a.ELF
@@ -68,7 +67,7 @@ func (a *App) fill() {
 	}
 }
 
-// Bytes makes the image.
+// Bytes returns the image.
 func (a App) Bytes() []byte {
 	a.fill()
 	rodata := append(a.descriptor(), bytes.Repeat([]byte{0x5A}, 32)...)
@@ -79,7 +78,7 @@ func (a App) Bytes() []byte {
 	return a.image(segments)
 }
 
-// image puts segments between header, checksum and hash.
+// image returns the segments with header, checksum and hash.
 func (a App) image(segments [][]byte) []byte {
 	b := a.header(len(segments))
 	sum := byte(0xEF)
@@ -129,7 +128,7 @@ func (a App) descriptor() []byte {
 	return d
 }
 
-// noise makes bytes that do not compress and are the same each time.
+// noise returns deterministic bytes that do not compress.
 func noise(seed [32]byte, n int) []byte {
 	out := make([]byte, n)
 	x := binary.LittleEndian.Uint64(seed[:]) | 1

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Bootloader makes the second-stage bootloader of the app's chip and flash
-// size: an image with a bootloader's descriptor, whose checks hold.
+// Bootloader returns the second-stage bootloader for the app's chip and flash size: a valid
+// image with a bootloader's descriptor.
 func (a App) Bootloader() []byte {
 	a.fill()
 	d := make([]byte, 80)
@@ -21,14 +21,14 @@ func (a App) Bootloader() []byte {
 	return a.image([][]byte{append(d, bytes.Repeat([]byte{0x17}, 400)...), noise(a.ELF, size&^3)})
 }
 
-// Blank is the content of initial otadata.
+// Blank returns the content of initial otadata.
 func Blank() []byte { return bytes.Repeat([]byte{0xFF}, 0x2000) }
 
 var subtypes = map[string]byte{"ota_0": 0x10, "ota_1": 0x11, "factory": 0, "ota": 0, "phy": 1, "nvs": 2, "coredump": 3,
 	"nvs_keys": 4, "undefined": 6, "fat": 0x81, "spiffs": 0x82}
 
-// LayOut reads a partition table in CSV and gives its entries the offsets that
-// ESP-IDF's generator gives them, with the table itself at tableAt.
+// LayOut parses a partition table in CSV and assigns the offsets that ESP-IDF's generator
+// assigns, with the table itself at tableAt.
 func LayOut(csv string, tableAt uint32) (table []Partition) {
 	end := tableAt + 0x1000
 	for line := range strings.Lines(csv) {
@@ -55,7 +55,7 @@ func LayOut(csv string, tableAt uint32) (table []Partition) {
 	return table
 }
 
-// number reads 0x6000, 24K or 3M.
+// number parses 0x6000, 24K or 3M.
 func number(s string) uint32 {
 	unit := uint64(1)
 	switch {
@@ -71,7 +71,7 @@ func number(s string) uint32 {
 	return uint32(n * unit)
 }
 
-// chipOf is the chip that an image says it is for.
+// chipOf returns the chip named in an image.
 func chipOf(app []byte) string {
 	if len(app) >= 14 {
 		for chip, id := range chipIDs {

@@ -41,9 +41,9 @@ func Table(partitions []Partition) []byte {
 	return append(b, bytes.Repeat([]byte{0xFF}, 0xC00-len(b))...)
 }
 
-// Merged makes a merged-binary.bin with the app in the first application
-// partition. bootloaderAt is 0, or 0x1000 on the ESP32 and 0x2000 on the
-// ESP32-P4. Erased flash and a little data follow the app.
+// Merged returns a merged-binary.bin with the app in the first application partition.
+// bootloaderAt is 0, or 0x1000 on the ESP32 and 0x2000 on the ESP32-P4. Erased flash and a
+// little data follow the app.
 func Merged(app []byte, partitions []Partition, bootloaderAt int) []byte {
 	var at int
 	for _, p := range partitions {
@@ -59,5 +59,5 @@ func Merged(app []byte, partitions []Partition, bootloaderAt int) []byte {
 	return append(b, "assets"...)
 }
 
-// Bootloader makes an image that has a bootloader's descriptor.
+// Bootloader returns an image with a bootloader's descriptor.
 func Bootloader() []byte { return App{}.Bootloader() }
