@@ -228,7 +228,7 @@ type DevicePatch struct {
 
 // A FlashLayout is where firmware goes on a device, according to its boot poll.
 type FlashLayout struct {
-	SlotSize   int64    // bytes of the smallest OTA slot; 0 if there is none
+	SlotSize   int64    // bytes of the smallest OTA slot; 0 if it has no slot
 	Labels     []string // of the partitions
 	ChipRev    int      // major*100+minor; 0 if unknown
 	FreeHeap   int64    // minimum_free_heap_size, bytes; 0 if unknown

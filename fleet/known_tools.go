@@ -179,40 +179,40 @@ func OwnsURL(tool string) bool { return knownTools[tool].url != "" }
 // ShowsPicture reports whether a call of the tool needs [call.Request.Picture].
 func ShowsPicture(tool string) bool { return knownTools[tool].url == LinkPreview }
 
-// AccessOf says who may call the tool, beyond its audience.
+// AccessOf returns who may call the tool, in addition to its audience.
 func AccessOf(tool string) ToolAccess { return knownTools[tool].access }
 
-// LinkOf says what the one-time link in the url argument of the tool is for; "" if
-// fleetd makes none.
+// LinkOf returns the purpose of the one-time link in the url argument of the tool; "" if
+// fleetd makes no link.
 func LinkOf(tool string) LinkPurpose { return knownTools[tool].url }
 
-// ForOneDevice reports whether a call of the tool needs something made for its
-// device: a fan-out cannot make it.
+// ForOneDevice reports whether a call of the tool needs something made for its device. A
+// fan-out cannot make such a call.
 func ForOneDevice(tool string) bool { return knownTools[tool].single }
 
-// EffectOf says what becomes of the connection of a device that runs the tool.
-// An operator confirms by typing what takes a device away.
+// EffectOf returns the effect of the tool on its device's connection. Operators must type a
+// confirmation for tools that disconnect a device.
 func EffectOf(tool string) ToolEffect { return knownTools[tool].effect }
 
-// ByEvidence reports whether evidence decides a call of the tool: the device
-// goes away without an answer.
+// ByEvidence reports whether evidence decides the outcome of a call of the tool, because the
+// device disconnects without an answer.
 func ByEvidence(tool string) bool { return knownTools[tool].silent }
 
-// UsesCamera reports whether a device that runs the tool may send a picture to
-// be explained. Boards name their tools as they like; that of the stock firmware
-// is [ToolTakePhoto].
+// UsesCamera reports whether a device that runs the tool may send a picture to be explained.
+// Boards choose the names of their tools freely; the stock firmware's tool is
+// [ToolTakePhoto].
 func UsesCamera(tool string) bool {
 	name := strings.ToLower(tool)
 	return strings.Contains(name, "camera") || strings.Contains(name, "photo")
 }
 
-// UserOnly reports whether the tool must never be called by a language model.
+// UserOnly reports whether language models must never call the tool.
 func (t Tool) UserOnly() bool {
 	return t.Audience == AudienceUser || knownTools[t.Name].audience == AudienceUser
 }
 
-// UserOnlyTools are the names of tools that no language model ever calls, whatever
-// a device says of them.
+// UserOnlyTools returns the names of the tools that language models must never call, whatever
+// a device reports about them.
 func UserOnlyTools() []string {
 	var names []string
 	for name, k := range knownTools {
@@ -224,11 +224,11 @@ func UserOnlyTools() []string {
 	return names
 }
 
-// DefaultCallTimeout is how long a call waits for its answer unless its request or
-// its tool say otherwise.
+// DefaultCallTimeout is how long a call waits for its answer unless its request or its tool
+// has another timeout.
 const DefaultCallTimeout = 10 * time.Second
 
-// DefaultTimeout is how long a call of the tool waits if its request does not say.
+// DefaultTimeout returns how long a call of the tool waits if its request has no timeout.
 func DefaultTimeout(tool string) time.Duration {
 	if d := knownTools[tool].timeout; d > 0 {
 		return d

@@ -80,7 +80,8 @@ type Cause struct {
 	Text   string // in English, for logs and for the evidence of calls
 }
 
-// detail returns the cause as the parameter of a reason, "" if there is none.
+// detail returns the cause as the parameter of a reason: its code or, if it has no code, its
+// text.
 func (c Cause) detail() any {
 	if c.Reason.Is("") {
 		return CleanText(c.Text, 120)

@@ -11,8 +11,7 @@ import (
 )
 
 // A Reason is a code with parameters that explains something. It contains no text; the
-// message catalogue makes the text where it is shown. The zero Reason means that there is
-// none.
+// message catalogue makes the text where it is shown. The zero Reason means no reason.
 type Reason struct {
 	Code   string `json:"code"` // stable, snake_case: "download_stalled"
 	Params Params `json:"params,omitempty"`
@@ -31,7 +30,7 @@ type Reason struct {
 // Foreign text is cleaned and bounded before it becomes a parameter.
 type Params map[string]any
 
-// Case returns the second code, "" if there is none.
+// Case returns the second code, "" if the parameter is missing.
 func (p Params) Case() string {
 	c, _ := p["case"].(string)
 	return c

@@ -35,8 +35,8 @@ type Options struct {
 
 	Mail         Mailer                                             // nil: no mail is sent
 	MailText     func(lang string, d Digest) (subject, text string) // required with Mail
-	CheckAddress func(string) error                                 // checks a recipient; nil: no recipients can be set
-	MailEvery    time.Duration                                      // minimum interval between two mails. Default: a minute
+	CheckAddress func(string) error                                 // checks a recipient; nil forbids recipients
+	MailEvery    time.Duration                                      // minimum between two mails. Default: 1m
 	MailLook     time.Duration                                      // how often to check for events. Default: 5s
 
 	Certificates func() []Certificate                 // nil: none

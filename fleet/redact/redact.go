@@ -115,7 +115,7 @@ func longestRun(id string) string {
 // escapes are the escaped separators in JSON and URLs.
 var escapes = []string{`\u002d`, `\u002e`, `\u005f`, "%2d", "%2e", "%5f"}
 
-// match returns the length of the Client-Id at the start of b, 0 if there is none.
+// match returns the length of the Client-Id at the start of b, 0 if b does not start with it.
 func match(b []byte, id string) int {
 	at := 0
 	for i := range len(id) {

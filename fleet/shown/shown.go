@@ -89,7 +89,7 @@ type writer struct {
 	hidden bool // a member was removed
 }
 
-// value copies the next value. It returns an error if there is none.
+// value copies the next value. It returns an error at the end of the input.
 func (w *writer) value() error {
 	t, err := w.in.Token()
 	if err != nil {

@@ -40,7 +40,7 @@ type Database struct {
 type TableSize struct {
 	Name  string
 	Bytes int64
-	Rows  int64 // PostgreSQL's estimate; -1 if there is none yet
+	Rows  int64 // PostgreSQL's estimate; -1 if not estimated yet
 }
 
 // A Disk is a file system that fleetd writes to.
