@@ -24,7 +24,7 @@ type pictureRef struct {
 
 type pictureKeyType struct{}
 
-// pictureIn returns the picture of the request's form, or nil if there is none.
+// pictureIn returns the picture of the request's form, or nil.
 func pictureIn(ctx context.Context) []byte {
 	data, _ := ctx.Value(pictureKeyType{}).([]byte)
 	return data
@@ -104,7 +104,7 @@ func describePictureForm(op *huma.Operation) {
 }
 
 // pictureFor returns the key of the picture that a call shows: of the form, or of the named
-// snapshot; "" if there is none.
+// snapshot; "" without one.
 func (a *api) pictureFor(ctx context.Context, device fleet.DeviceID, tool string, ref *pictureRef) (string, error) {
 	data := pictureIn(ctx)
 	if data == nil && ref == nil {

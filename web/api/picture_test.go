@@ -46,7 +46,7 @@ func pictureForm(call, picture []byte, more ...string) (contentType string, body
 	return w.FormDataContentType(), b.String()
 }
 
-// pictureWorld is a device that shows what it fetches.
+// pictureWorld returns a world with a device that shows the pictures that it fetches.
 func pictureWorld(t *testing.T) (w *world, shown func() image.Image) {
 	w = newWorld(t)
 	for _, id := range []fleet.DeviceID{unit, other} {

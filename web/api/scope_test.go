@@ -22,7 +22,7 @@ import (
 )
 
 // sides are the two devices of a world, one on each side of the scope tag:in,
-// and what belongs to each.
+// with the records of each.
 type sides map[fleet.DeviceID]*belongings
 
 type belongings struct {

@@ -205,7 +205,7 @@ func (b *uploadBody) Read(p []byte) (int, error) {
 
 func (b *uploadBody) Close() error { return b.body.Close() }
 
-// fault returns the error of the body itself; nil if there is none, or if it was not read to its
+// fault returns the error of the body itself; nil without an error, or if it was not read to its
 // end.
 func (b *uploadBody) fault() *problem {
 	var large *http.MaxBytesError

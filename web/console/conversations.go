@@ -104,7 +104,7 @@ func (s *Server) conversationView(ctx context.Context, id uuid.UUID) (v ui.Conve
 	return v, err
 }
 
-// talking returns the id of the device's present conversation, or "" if there is none.
+// talking returns the id of the device's present conversation, or "".
 func (s *Server) talking(id fleet.DeviceID) string {
 	if c, talks := s.Talking.Of(id); talks {
 		return c.ID.String()

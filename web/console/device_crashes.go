@@ -43,7 +43,7 @@ func collected(dumps []telemetry.CoreDump, vitals telemetry.Vitals) bool {
 	return len(dumps) > 0 && dumps[0].Boots == vitals.Boots
 }
 
-// imageOfBuild returns the image that contains the build, or nil if there is none.
+// imageOfBuild returns the image that contains the build, or nil.
 func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.ImageRef, error) {
 	if c.ELFSHA256 == "" {
 		return nil, nil

@@ -42,7 +42,7 @@ func (s *Server) operatorRoutes() []route {
 	}
 }
 
-// operator returns the operator in the address, or the viewer if there is none.
+// operator returns the operator in the address, or else the viewer.
 func (s *Server) operator(r *http.Request) (operator.Operator, error) {
 	text := chi.URLParam(r, "operator")
 	if text == "" {

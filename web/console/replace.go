@@ -63,7 +63,7 @@ func (s *Server) replacePage(r *http.Request, d fleet.Device, successor, code st
 	return a, nil
 }
 
-// successor returns the unit in a form, by its id or the code that it shows; "" if there is none.
+// successor returns the unit in a form, by its id or the code that it shows; "" without one.
 // Guesses of codes are limited as for a claim.
 func (s *Server) successor(r *http.Request, successor, code string) (fleet.DeviceID, error) {
 	switch {

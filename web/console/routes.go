@@ -40,7 +40,7 @@ type route struct {
 	confirm         bool             // requires the password again, see [Server.confirming]
 }
 
-// consoleModels is what every route of the console declares about language models: only operators,
+// consoleModels is the declaration of every console route about language models: only operators,
 // who are people, sign in.
 const consoleModels = fleet.ModelsNever
 
@@ -221,8 +221,8 @@ func readsPages(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "html") || fromHTMX(r)
 }
 
-// anyPage is the route of an address without a page: any signed-in operator may learn that there is
-// none.
+// anyPage is the route of an address without a page: any signed-in operator may learn that it does
+// not exist.
 var anyPage = route{role: fleet.RoleViewer, reach: access.Own}
 
 // notFound sends people a page, visitors without a session the sign-in, and devices and programs

@@ -33,7 +33,7 @@ const (
 	marker = "zqxmarker" // in everything that belongs to the device outside
 )
 
-// A side is a device and what belongs to it.
+// A side is a device with its records.
 type side struct {
 	device                                                         fleet.DeviceID
 	call, snapshot, dump, campaign, fanOut, approval, conversation uuid.UUID

@@ -48,7 +48,7 @@ func (s *Server) newSessions(https bool) *scs.SessionManager {
 	return m
 }
 
-// signedIn returns the operator and the login of the session, or nil if there is none. A session
+// signedIn returns the operator and the login of the session, or nil without one. A session
 // ends when its login ends, when the password that opened it changes, or when its operator is
 // disabled.
 func (s *Server) signedIn(ctx context.Context) (*operator.Operator, operator.Login, error) {

@@ -75,7 +75,7 @@ func (s *stream) read(lines *bufio.Scanner) {
 	}
 }
 
-// want waits for an event of the kind whose data has all the words.
+// want waits for an event of the kind whose data contains all the words.
 func (s *stream) want(kind string, words ...string) {
 	s.t.Helper()
 	deadline := time.After(time.Minute)

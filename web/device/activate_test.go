@@ -301,7 +301,7 @@ func TestProofCanBeAMarkAlone(t *testing.T) {
 		func(o *enrolment.Options) { o.MarkProofs = true })
 	s.load(t, fuseSerial, fuseKey)
 	proof := proofOf(fuseSerial, s.challenge(t, genuine), fuseKey)
-	for range 3 { // the device asks every three seconds
+	for range 3 { // the device polls every three seconds
 		if got := s.activate(t, genuine, proof); got != 202 {
 			t.Errorf("%d, want 202", got)
 		}

@@ -150,7 +150,7 @@ func cleanValue(v any, depth int) any {
 	return v
 }
 
-// text returns the string at the path, or "" if there is none.
+// text returns the string at the path, or "".
 func (f facts) text(path ...string) string {
 	var v any = map[string]any(f)
 	for _, key := range path {

@@ -23,7 +23,7 @@ type codeSite struct {
 	params []string
 }
 
-// source is what the repository's Go files, without tests, contain about codes.
+// source is the content of the repository's Go files, without tests, about codes.
 type source struct {
 	consts map[string]string   // string constants by name
 	typed  map[string][]string // values of string constants by the name of their type

@@ -56,7 +56,6 @@ func TestTerms(t *testing.T) {
 
 // A space separates Chinese characters from a Latin word or number, also if only the value decides
 // which it is.
-// a value decides which it is.
 func TestChineseSpacing(t *testing.T) {
 	catalogue["test.spacing"] = message{English: {"x"}, Chinese: {"参数{name}须为 {wanted}，共{n}项"}}
 	t.Cleanup(func() { delete(catalogue, "test.spacing") })

@@ -837,8 +837,8 @@ func waveChip(s campaign.WaveState) templ.Component {
 	})
 }
 
-// bar shows the progress and the outcomes. Devices in flight are striped.
-// off from what is done by its colour.
+// bar shows the progress and the outcomes. Devices in flight are striped, and differ in
+// colour from finished ones.
 func (c CampaignTally) bar(of int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -23,7 +23,7 @@ type DeviceHead struct {
 	Version    string
 	Presence   fleet.Presence
 	Since      time.Time
-	Talking    string       // id of its present conversation; "" if there is none
+	Talking    string       // id of its present conversation; "" without one
 	Evidence   fleet.Reason // the basis of its presence
 	Enrolment  fleet.Enrolment
 	Hold       *fleet.Hold            // nil unless in force

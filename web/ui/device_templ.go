@@ -648,7 +648,7 @@ func (h DeviceHead) notes() templ.Component {
 	})
 }
 
-// Tabs lead to the device's pages; a live stream sends them with the head.
+// Tabs links to the device's pages; a live stream sends them with the head.
 func (h DeviceHead) Tabs() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

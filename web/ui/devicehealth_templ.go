@@ -73,7 +73,7 @@ func (v HealthPage) Page() templ.Component {
 	})
 }
 
-// View shows the device's latest report, or why there is none.
+// View shows the device's latest report, or why it is missing.
 func (v DeviceVitals) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

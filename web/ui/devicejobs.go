@@ -23,7 +23,7 @@ var jobTones = map[fleet.JobState]tone{
 	fleet.JobAccepted: toneNone, fleet.JobProgress: toneBusy, fleet.JobDone: toneGood, fleet.JobFailed: toneBad,
 }
 
-// deploymentURL returns the page of the job's deployment, or "" if there is none.
+// deploymentURL returns the page of the job's deployment, or "" without one.
 func (v DeviceJobs) deploymentURL(j telemetry.Job) string {
 	campaign, ok := v.Campaigns[j.Deployment]
 	if !ok {

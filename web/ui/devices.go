@@ -69,7 +69,7 @@ type DeviceRow struct {
 	Version  string
 	Presence fleet.Presence
 	Since    time.Time
-	Talking  string // id of its present conversation; "" if there is none
+	Talking  string // id of its present conversation; "" without one
 	LastSeen *time.Time
 	Tags     []string
 	Conflict bool // two units seem to use its id

@@ -81,7 +81,7 @@ func shareTone(n, all int) tone {
 	return toneNone
 }
 
-// Attention counts what waits for an operator; a live stream sends it as a patch.
+// Attention counts the decisions that wait for an operator; a live stream sends it as a patch.
 type Attention struct {
 	Claims    int // devices that show a code
 	Calls     int // calls and fan-outs that need approval

@@ -511,7 +511,7 @@ func (p PresenceNow) View() templ.Component {
 	})
 }
 
-// View renders what waits for an operator; a live stream replaces it as a whole.
+// View renders the decisions that wait for an operator; a live stream replaces it as a whole.
 func (a Attention) View() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
