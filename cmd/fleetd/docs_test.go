@@ -16,15 +16,16 @@ import (
 // repository is the root of the module, as seen from this package's tests.
 const repository = "../.."
 
-// A goPackage is the description of a package by "go list".
+// A goPackage is what "go list" says about a package of the module.
 type goPackage struct {
 	ImportPath, Name, Dir string
 	GoFiles               []string
+	Imports, Deps         []string // without those of its tests
 }
 
 func goPackages(t *testing.T) (all []goPackage) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
 	cmd.Dir = repository
 	out, err := cmd.Output()
 	if err != nil {
@@ -43,8 +44,7 @@ func goPackages(t *testing.T) (all []goPackage) {
 	return all
 }
 
-// Every package has a comment of at least three lines in the file where readers
-// look first.
+// A package says what it is for in the file where one looks first.
 func TestPackageComments(t *testing.T) {
 	const least = 3 // lines
 	for _, p := range goPackages(t) {
@@ -56,7 +56,7 @@ func TestPackageComments(t *testing.T) {
 				t.Fatal(err)
 			}
 			if f.Doc == nil || !strings.HasPrefix(f.Doc.Text(), "Package ") && !strings.HasPrefix(f.Doc.Text(), "Command ") {
-				continue // the mark of a generator is not a package comment
+				continue // a generator's mark is no package comment
 			}
 			if name != "doc.go" && name != p.Name+".go" && name != filepath.Base(p.Dir)+".go" {
 				t.Errorf("%s: the package comment is in %s, want it in doc.go or %s.go", p.ImportPath, name, p.Name)
@@ -70,7 +70,7 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// CONTRIBUTING.md lists every package in its table, and nothing else.
+// CONTRIBUTING.md has each package in its table, and no other.
 func TestContributingListsPackages(t *testing.T) {
 	text := readDoc(t, "CONTRIBUTING.md")
 	listed := map[string]bool{}
@@ -97,36 +97,8 @@ func TestContributingListsPackages(t *testing.T) {
 	}
 }
 
-// A link of docs/architecture.md that names something in a Go file.
+// A link of docs/security.md that names something in a Go file.
 var codeLink = regexp.MustCompile("\\[`([^`\\]]+)`\\]\\(([^)]+)\\)")
-
-// Links of docs/architecture.md lead to files that exist and that declare the named
-// function, type, or method (as Type.Method).
-func TestArchitectureLinks(t *testing.T) {
-	const doc = "docs/architecture.md"
-	text := readDoc(t, doc)
-	links := codeLink.FindAllStringSubmatch(text, -1)
-	if len(links) < 30 {
-		t.Errorf("%s has %d links to code only: did their form change?", doc, len(links))
-	}
-	known := map[string]map[string]bool{}
-	for _, link := range links {
-		name, target := link[1], link[2]
-		file := filepath.Join(repository, "docs", target)
-		if !strings.HasSuffix(target, ".go") {
-			if _, err := os.Stat(file); err != nil {
-				t.Errorf("%s links %s: %v", doc, target, err)
-			}
-			continue
-		}
-		if known[file] == nil {
-			known[file] = declared(t, file)
-		}
-		if !known[file][name] {
-			t.Errorf("%s links `%s`, which %s does not declare", doc, name, target)
-		}
-	}
-}
 
 // Each promise of docs/security.md names a test that exists.
 func TestSecurityPromises(t *testing.T) {
@@ -136,7 +108,7 @@ func TestSecurityPromises(t *testing.T) {
 		t.Fatal("docs/security.md does not say what is not promised")
 	}
 	rows := 0
-	held := false // inside a table of promises
+	held := false // in a table of promises
 	for line := range strings.Lines(promises) {
 		switch {
 		case !strings.HasPrefix(line, "|"):
@@ -162,7 +134,7 @@ func TestSecurityPromises(t *testing.T) {
 	}
 }
 
-// Links between the documents lead to files that exist.
+// Links between our documents lead to files that exist.
 func TestDocumentLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
 	docs, err := filepath.Glob(repository + "/docs/*.md")
@@ -186,8 +158,7 @@ func TestDocumentLinks(t *testing.T) {
 	}
 }
 
-// declared returns the names that a Go file declares; none if there is no such
-// file.
+// declared are the names that a Go file declares; nothing if there is no such file.
 func declared(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
