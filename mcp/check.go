@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxArgumentDepth keeps a whole request below 8 levels, three of which are
+	// maxArgumentDepth limits a whole request to 7 levels, three of which are
 	// envelope, payload and params: the firmware parses it recursively on a
 	// stack of 4 KB.
 	maxArgumentDepth = 4
@@ -46,7 +46,7 @@ func checkNameLiteral(lit []byte) error {
 }
 
 // checkEchoed refuses text that breaks the firmware's unescaped error messages.
-// The error does not repeat text, which may hold a one-time token.
+// The error does not repeat the text, which may contain a one-time token.
 func checkEchoed(what, text string) error {
 	for _, r := range text {
 		if r == '"' || r == '\\' || r == utf8.RuneError || !keepInLine(r) {

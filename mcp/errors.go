@@ -40,7 +40,7 @@ type LimitError struct {
 	Limit   Limit
 	Max     int  // the limit
 	Size    int  // of the answer; 0 if it was not counted
-	IsError bool // the result says that the tool failed
+	IsError bool // the result reports a failure of the tool
 }
 
 // A Limit names the limit that a result exceeded.

@@ -18,7 +18,7 @@ import (
 // of this file.
 const firmwareVectors = "../firmware/host/tests/vectors"
 
-// Both ends use one table: the copies here equal the firmware's own.
+// Both ends use one table: the copies here equal the firmware's.
 func TestVectorsAreTheFirmwares(t *testing.T) {
 	copies, err := filepath.Glob("testdata/vectors/*.json")
 	if err != nil || len(copies) < 6 {
@@ -83,8 +83,8 @@ func unitRequest(wire string) (m unitMessage) {
 	return m
 }
 
-// notOurSpelling names the vectors that mcp never writes: other spellings of its
-// own requests.
+// notOurSpelling names the vectors that mcp never writes, because it spells
+// requests differently.
 var notOurSpelling = map[string]bool{"members in another order": true, "no arguments at all": true}
 
 // The firmware's C++ test gives these answers to these bytes. Here mcp sends the

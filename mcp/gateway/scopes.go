@@ -48,7 +48,7 @@ const (
 	toolsTTL = 2 * time.Second
 )
 
-// get returns the server of a key; if there is none, it calls make.
+// get returns the server of a key. It calls make if no server exists yet.
 func (s *toolServers) get(key string, make func() *toolServer) *toolServer {
 	now := time.Now()
 	s.mu.Lock()

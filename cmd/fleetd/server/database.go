@@ -45,8 +45,8 @@ func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database
 
 // holdDatabase waits until no other server serves the database, takes it over, and
 // migrates it to this version's schema. It cannot migrate earlier, because a running
-// server needs the schema of its own version. After the takeover, no session of the
-// earlier server is left.
+// server needs the schema of its version. After the takeover, no session of the earlier
+// server is left.
 func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	leases, err := postgres.NewLeases(url)
 	if err != nil {
