@@ -134,7 +134,7 @@ func TestUpstreamCommands(t *testing.T) {
 			prints: `"u1"`},
 		{args: []string{"upstream", "set", "u1", "--secret-file", secret},
 			asks: []string{`PATCH /upstreams/u1 {"secret":"hush"}`}},
-		{args: []string{"upstream", "set", "u1", "--secret-file", secret, "--secret", "other"}, failure: "both given"},
+		{args: []string{"upstream", "set", "u1", "--secret-file", secret, "--secret", "other"}, failure: "both set"},
 		{args: []string{"upstream", "set", "u1", "--no-enabled", "--if-version", "3"},
 			asks: []string{`PATCH /upstreams/u1 {"enabled":false,"version":3}`}},
 		{args: []string{"upstream", "remove", "u1"}, asks: []string{"DELETE /upstreams/u1"}},

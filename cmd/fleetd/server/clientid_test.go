@@ -24,8 +24,8 @@ func spellings(id string) []string {
 	return []string{id, strings.ReplaceAll(id, "-", "")}
 }
 
-// A viewer who sees everything that devices report cannot read the Client-Id, with which
-// one could poll in a device's place. The database contains it only where credentials are
+// A viewer who sees everything that devices report cannot read the Client-Id, which is
+// enough to poll in a device's place. The database contains it only where credentials are
 // made.
 func TestViewersSeeNoClientID(t *testing.T) {
 	t.Parallel()

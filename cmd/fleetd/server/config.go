@@ -130,7 +130,7 @@ type Config struct {
 
 	AdminPasswordFile string `name:"admin-password-file" help:"File that contains this password." env:"FLEETD_ADMIN_PASSWORD_FILE" type:"path" placeholder:"FILE"`
 
-	// SessionIdle signs a browser out that made no request for this time; open live pages do not
+	// SessionIdle is how long a browser stays signed in without a request; open live pages do not
 	// count. With 0, a browser is signed out only after 7 days. The command line sets 12 hours by
 	// default.
 	SessionIdle time.Duration `help:"Sign a browser out after this time without use; 0: only after 7 days." default:"12h" env:"FLEETD_SESSION_IDLE"`

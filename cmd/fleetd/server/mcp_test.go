@@ -28,7 +28,7 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // without.
 func TestModelThroughMCP(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer // its handler locks, and writes nothing after Close
+	var log bytes.Buffer // its handler has a lock, and writes nothing after Close
 	d := startTestServer(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})

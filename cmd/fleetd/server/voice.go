@@ -107,8 +107,8 @@ func (s *Server) voiceUpstream(c upstream.Choice) voice.Upstream {
 	return u
 }
 
-// startVoice starts the relay of conversations once there is a voice server: only
-// then it opens its port.
+// startVoice starts the relay of conversations once there is a voice server. It
+// opens the relay's port only then.
 func (s *Server) startVoice(ctx context.Context) error {
 	if open, err := s.store.RecoverConversations(ctx, time.Now().UTC()); err != nil {
 		return err

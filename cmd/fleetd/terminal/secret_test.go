@@ -31,7 +31,7 @@ func TestReadSecrets(t *testing.T) {
 		{"blanks stay", "", write("b", " s3cret \r\n", 0o640), " s3cret ", "", false},
 		{"world-readable", "", write("c", "s3cret", 0o644), "s3cret", "", true},
 		{"the same twice", "s3cret", write("d", "s3cret\n", 0o600), "s3cret", "", false},
-		{"two", "other", write("e", "s3cret\n", 0o600), "", "both given", false},
+		{"two", "other", write("e", "s3cret\n", 0o600), "", "both set", false},
 		{"empty", "", write("f", "\n", 0o600), "", "empty", false},
 		{"missing", "", filepath.Join(dir, "nope"), "", "no such file", false},
 		{"large", "", write("g", strings.Repeat("x", 70_000), 0o600), "", "64 KiB", false},
