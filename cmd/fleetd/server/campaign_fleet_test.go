@@ -40,9 +40,9 @@ var verdicts = map[sim.FaultKind]campaign.DeploymentState{
 	sim.FaultMQTTWithoutPoll: campaign.DeploymentTimedOut,
 }
 
-// TestCampaignOverSimulatedFleet runs a campaign of three waves over a fleet of which 3 %
-// has every fault of the simulator, over real sockets and a real database, and checks
-// each verdict.
+// TestCampaignOverSimulatedFleet runs a campaign of three waves over a fleet in which 3 %
+// of the devices misbehave, in all ways of the simulator, over real sockets and a real
+// database, and checks each verdict.
 func TestCampaignOverSimulatedFleet(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
