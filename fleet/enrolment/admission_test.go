@@ -17,8 +17,8 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// An unknown device has no credentials before its row is stored; a known one is served
-// with what it has.
+// An unknown device has no credentials before its row is stored; a known one gets the
+// credentials that it has.
 func TestNoCredentialsThatTheStoreDoesNotKnow(t *testing.T) {
 	accept := withRules(rulesOf(t, enrolment.Rule{Action: enrolment.RuleAccept, Devices: []fleet.DeviceID{unit}}))
 	for name, o := range map[string]struct {
@@ -49,7 +49,7 @@ func TestNoCredentialsThatTheStoreDoesNotKnow(t *testing.T) {
 	}
 }
 
-// What binds a known device to something new is given up if it cannot be stored.
+// If a new binding of a known device cannot be stored, it is dropped.
 func TestBindingThatCannotBeStored(t *testing.T) {
 	key := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
 	s := new(admissionStore)
@@ -74,8 +74,8 @@ func TestBindingThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// The credentials of before a rotation end when the device has connected with the new
-// ones, and a process that dies does not bring them back.
+// The credentials from before a rotation end when the device has connected with the new ones.
+// If the process dies, they stay revoked.
 func TestEndOfARotationOutlivesAKill(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolOpen, nil)
@@ -111,7 +111,7 @@ func TestEndOfARotationOutlivesAKill(t *testing.T) {
 	}
 }
 
-// A decision about something else does not bring back what ended while it was stored.
+// A decision about something else does not restore credentials that ended while it was stored.
 func TestEndOfARotationDuringADecision(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
@@ -120,10 +120,10 @@ func TestEndOfARotationDuringADecision(t *testing.T) {
 	before := poll(t, e, uuid1).Session
 	must(t, e.Rotate(t.Context(), bob, unit))
 	after := poll(t, e, uuid1).Session
-	poll(t, e, uuid2) // asks to be let in, and is not
+	poll(t, e, uuid2) // requests to be let in, and is not let in
 	var connecting sync.WaitGroup
 	s.saving = func() {
-		connecting.Go(func() { auth(e, after) }) // waits for the decision, to be stored
+		connecting.Go(func() { auth(e, after) }) // waits until the decision is stored
 		for auth(e, before) == "" {
 			runtime.Gosched()
 		}
@@ -139,7 +139,7 @@ func TestEndOfARotationDuringADecision(t *testing.T) {
 	}
 }
 
-// A code that a device shows lets it in, whenever the process dies.
+// A code that a device shows lets it in even if the process dies meanwhile.
 func TestCodeOutlivesAKill(t *testing.T) {
 	s := new(admissionStore)
 	code := poll(t, newEnrolments(t, s, fleet.EnrolByCode, nil), uuid1).Activation.Code
@@ -149,8 +149,8 @@ func TestCodeOutlivesAKill(t *testing.T) {
 	}
 }
 
-// A known device that runs another build is answered when that is stored, and soon even
-// if the store takes its time.
+// A known device with a new build is answered once the build is stored, or after a short
+// timeout if the store is slow.
 func TestNewsOfAKnownDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(slowStore)
@@ -175,11 +175,11 @@ func TestNewsOfAKnownDevice(t *testing.T) {
 		if took := news("2.6.0"); took != 500*time.Millisecond {
 			t.Errorf("with a store that hangs, answered after %v", took)
 		}
-		time.Sleep(time.Minute) // the write goes on, and is seen to its end
+		time.Sleep(time.Minute) // the write continues until it is done
 	})
 }
 
-// slowStore takes its time for each write of polls.
+// slowStore delays each write of polls.
 type slowStore struct {
 	admissionStore
 	takes  time.Duration
@@ -199,7 +199,7 @@ func (s *slowStore) SavePolls(ctx context.Context, polls []enrolment.PollRecord)
 	return s.admissionStore.SavePolls(ctx, polls)
 }
 
-// Devices that join together share writes, and wait for two at most.
+// Devices that join together share writes, and wait for at most two.
 func TestJoinersShareWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 400
@@ -222,17 +222,16 @@ func TestJoinersShareWrites(t *testing.T) {
 	})
 }
 
-// Whatever happens, in whatever order: a device that has credentials gets in with them,
-// also after the process was killed, until an operator or another unit that was let in
-// ends them; and never afterwards.
+// In any order of events, a device with credentials can connect with them, even after the process
+// was killed, until an operator or another unit that was let in ends them, and never afterwards.
 func TestCredentialsOutliveKills(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newAdmissionModel(t, seed).run(120) })
 	}
 }
 
-// An admissionModel is one device id, two units that use it, an operator, and a process
-// that is killed now and then.
+// An admissionModel is one device id, two units that use it, an operator, and a process that is
+// killed now and then.
 type admissionModel struct {
 	t       *testing.T
 	r       *rand.Rand
@@ -241,7 +240,7 @@ type admissionModel struct {
 	mode    fleet.EnrolmentMode
 	away    bool
 	good    *enrolment.Credentials            // must be let in
-	dead    map[string]*enrolment.Credentials // must not, by password
+	dead    map[string]*enrolment.Credentials // must not be let in, by password
 	history []string
 }
 
@@ -303,7 +302,7 @@ func (m *admissionModel) pick() (string, func()) {
 
 func (m *admissionModel) back() { m.away = false; m.s.setAway(false) }
 
-// ends notes a decision after which the credentials are worthless.
+// ends records a decision that revokes the credentials.
 func (m *admissionModel) ends(err error) {
 	if err == nil && m.good != nil {
 		m.dead[m.good.Password] = m.good

@@ -11,28 +11,26 @@ import (
 	"fleetd/fleet"
 )
 
-// offerTimeout is what the offer may take of a poll's time. The device waits for
-// 30 seconds, but the fleet may have booted together.
+// offerTimeout bounds how long choosing the offer may delay the answer. The device waits 30
+// seconds for the answer, but the whole fleet may have booted at once.
 const offerTimeout = 2 * time.Second
 
-// doubtsPerMinute bounds the log lines about polls that contradict themselves.
+// doubtsPerMinute bounds the log entries about polls that contradict themselves.
 const doubtsPerMinute = 10
 
-// Offers decides what a polling device is offered; the campaign engine does.
+// Offers chooses the firmware that a polling device is offered; the campaign engine implements it.
 type Offers interface {
-	// Poll sees the boot poll of an enrolled device, and returns the firmware it
-	// shall install now, nil for none. firstBoot says that the poll names another
-	// build than the one before.
+	// Poll handles the boot poll of an enrolled device and returns the firmware to install now, or
+	// nil for none. firstBoot reports that the poll names a different build than the previous one.
 	Poll(ctx context.Context, p BootPoll, firstBoot bool) *fleet.FirmwareOffer
 }
 
-// A VoiceServer may want to know of devices that start, and to have them show a
-// code.
+// A VoiceServer is notified of devices that start and can make them show a code.
 type VoiceServer interface {
-	// Polled sees the boot poll of an enrolled device. It waits for nothing.
+	// Polled handles the boot poll of an enrolled device. It does not block.
 	Polled(p BootPoll)
-	// Code is what the device is to show until it is bound to an account of its voice
-	// server; nil for none. It is called once for each start of a device.
+	// Code returns the code that the device shows until it is bound to an account of its voice
+	// server, or nil for none. It is called once per start of a device.
 	Code(id fleet.DeviceID) *Activation
 }
 
@@ -43,20 +41,19 @@ type BootPollsOptions struct {
 	Presences  interface {
 		Polled(id fleet.DeviceID, at time.Time, elfSHA256 string)
 	}
-	Offers  Offers      // nil: no device is offered any firmware
+	Offers  Offers      // nil: no device is offered firmware
 	Voice   VoiceServer // nil: none
 	Answers *PollAnswers
 	Log     *slog.Logger // nil: silent
 }
 
-// BootPolls answers boot polls: it is where enrolment, presence and campaigns
-// meet.
+// BootPolls answers boot polls. It connects enrolment, presence and campaigns.
 type BootPolls struct {
 	o      BootPollsOptions
 	doubts *rate.Limiter
 }
 
-// NewBootPolls returns the service.
+// NewBootPolls returns a BootPolls service with the given options.
 func NewBootPolls(o BootPollsOptions) *BootPolls {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -66,23 +63,23 @@ func NewBootPolls(o BootPollsOptions) *BootPolls {
 
 // Answer handles a boot poll step by step and returns the body of the answer:
 //
-//	doubt  a poll whose body names another device is logged; its header counts
-//	admit  the device gets credentials, a code, or nothing
-//	note   that an enrolled device started, and with which build
-//	offer  what the campaigns would have it install now
-//	voice  the code of its voice server, for a device that is neither to install
-//	       anything nor to confirm an image: it is not connected while it shows one
-//	body   the answer in JSON, without what would harm the device
+//	doubt  logs a poll whose body names a different device than its header; the header counts
+//	admit  gives the device credentials, a code, or nothing
+//	note   records that an enrolled device started, and its build
+//	offer  chooses the firmware that the campaigns want installed now
+//	voice  adds the code of its voice server, unless the device has to install an image or to
+//	       confirm one: a device that shows a code is not connected
+//	body   encodes the answer as JSON, without any part that would harm the device
 //
-// The last four have no error: a known device must be answered, or a new image
-// of it is rolled back (protocol 1.5). An error is that of [Service.Poll].
+// The last four steps return no error: a known device must be answered, or it rolls back a new
+// image (protocol 1.5). The error of Answer is that of [Service.Poll].
 func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 	b.doubt(p)
 	answer, err := b.o.Enrolments.Poll(p)
 	if err != nil {
 		return nil, err
 	}
-	if answer.Session != nil { // without one, anyone may have sent the poll
+	if answer.Session != nil { // without a session, anyone may have sent the poll
 		b.o.Presences.Polled(p.Device, p.At, p.ELFSHA256)
 		answer.Offer = b.offer(ctx, p, answer.FirstBoot)
 		if v := b.o.Voice; v != nil {
@@ -93,17 +90,17 @@ func (b *BootPolls) Answer(ctx context.Context, p BootPoll) ([]byte, error) {
 		}
 	}
 	if answer.Offer != nil || answer.Session != nil && answer.Activation != nil {
-		b.o.Enrolments.Settled(p.Device) // it does not connect before its next poll
+		b.o.Enrolments.Settled(p.Device) // the device does not connect before its next poll
 	}
 	body, err := b.o.Answers.Body(answer, p.At)
 	if err != nil {
-		b.o.Log.Error("a part of the answer withheld: it would harm the device", "device", p.Device, "err", err)
+		b.o.Log.Error("withheld a part of the answer that would harm the device", "device", p.Device, "err", err)
 	}
 	return body, nil
 }
 
-// doubt logs polls whose body names another device than their header. The
-// header counts: it is what the device uses everywhere else.
+// doubt logs polls whose body names a different device than their header. The header counts:
+// the device uses it everywhere else.
 func (b *BootPolls) doubt(p BootPoll) {
 	if p.BodyMAC == "" {
 		return
@@ -117,8 +114,8 @@ func (b *BootPolls) doubt(p BootPoll) {
 	}
 }
 
-// offer asks the campaigns what the device shall install now. Whatever goes
-// wrong there, the device gets its answer.
+// offer asks the campaigns for the firmware that the device installs now. If they fail or
+// panic, the device still gets its answer.
 func (b *BootPolls) offer(ctx context.Context, p BootPoll, firstBoot bool) (offer *fleet.FirmwareOffer) {
 	if b.o.Offers == nil {
 		return nil

@@ -13,8 +13,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// steps records what a boot poll leads to, in order. It plays presence and the
-// campaigns.
+// steps records the steps of a boot poll in order. It implements presence and campaigns.
 type steps struct {
 	taken []string
 	offer func(ctx context.Context) *fleet.FirmwareOffer
@@ -99,7 +98,7 @@ func TestBootPollSteps(t *testing.T) {
 	}
 }
 
-// The campaigns get a part of the time that the device waits.
+// The campaigns get only a part of the time that the device waits.
 func TestOfferIsBounded(t *testing.T) {
 	s := &steps{offer: func(ctx context.Context) *fleet.FirmwareOffer {
 		if until, ok := ctx.Deadline(); !ok || time.Until(until) > 2*time.Second {
@@ -113,7 +112,7 @@ func TestOfferIsBounded(t *testing.T) {
 	}
 }
 
-// A device can contradict itself as often as it likes, and fills no log.
+// A device that contradicts itself again and again does not fill the log.
 func TestDoubtfulPollsAreLoggedInBounds(t *testing.T) {
 	var log strings.Builder
 	b := newBootPolls(t, fleet.EnrolOpen, new(steps), slog.New(slog.NewTextHandler(&log, nil)))

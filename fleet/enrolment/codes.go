@@ -16,8 +16,8 @@ import (
 	"fleetd/fleet"
 )
 
-// claimCodes are the six-digit codes shown by waiting devices. They are kept
-// by a keyed hash, so that the time of a lookup reveals nothing about them.
+// claimCodes are the six-digit codes shown by waiting devices. They are indexed by a keyed
+// hash, so the duration of a lookup reveals nothing about them.
 type claimCodes struct {
 	limit int
 	key   []byte
@@ -44,7 +44,7 @@ func (c *claimCodes) hash(code string) (h [sha256.Size]byte) {
 	return h
 }
 
-// issue makes a code for the device; false if too many are in use.
+// issue makes a code for the device. It returns false if too many are in use.
 func (c *claimCodes) issue(id fleet.DeviceID) (string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *claimCodes) issue(id fleet.DeviceID) (string, bool) {
 	return "", false
 }
 
-// restore adds a code of the store; false if it is in use.
+// restore adds a code from the store. It returns false if the code is in use.
 func (c *claimCodes) restore(code string, id fleet.DeviceID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (c *claimCodes) devices() []fleet.DeviceID {
 	return ids
 }
 
-// cleanCode accepts a code as people write it: with blanks or a dash.
+// cleanCode accepts a code as people write it, with blanks or dashes.
 func cleanCode(s string) (string, bool) {
 	s = strings.NewReplacer(" ", "", "-", "").Replace(s)
 	if len(s) != 6 || strings.Trim(s, "0123456789") != "" {
@@ -108,13 +108,13 @@ func cleanCode(s string) (string, bool) {
 	return s, true
 }
 
-// attemptLimiter slows down guessing: after burst failures, one more per every.
+// attemptLimiter slows down guessing: after burst failures it allows one more per every.
 type attemptLimiter struct {
 	burst int
 	every time.Duration
 
 	mu       sync.Mutex
-	subjects map[string]*rate.Limiter // that failed of late
+	subjects map[string]*rate.Limiter // with recent failures
 	swept    time.Time
 }
 
@@ -138,7 +138,7 @@ func (l *attemptLimiter) failed(subject string, now time.Time) {
 		failures = rate.NewLimiter(rate.Every(l.every), l.burst)
 		l.subjects[subject] = failures
 	}
-	failures.ReserveN(now, 1) // also beyond the burst: tries that began together count all
+	failures.ReserveN(now, 1) // also beyond the burst: all concurrent attempts count
 	if now.Sub(l.swept) < time.Minute {
 		return
 	}

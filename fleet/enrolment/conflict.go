@@ -9,28 +9,27 @@ import (
 	"fleetd/fleet"
 )
 
-// unboundClientID is the Client-Id of an enrolled device that no unit is bound
-// to. No unit can have it: see [cleanClientID].
+// unboundClientID is the Client-Id of an enrolled device that no unit is bound to.
+// [cleanClientID] rejects it, so no unit can have it.
 const unboundClientID = "!"
 
-// Connected notes a connection of a device.
+// Connected records a connection of a device.
 func (e *Service) Connected(c fleet.Connection) {
 	e.Settled(c.Device)
 	e.duplicates.connected(c)
 }
 
-// Heard notes a packet on the connection of a device.
+// Heard records a packet on the connection of a device.
 func (e *Service) Heard(id fleet.DeviceID) {
 	if !e.duplicates.quiet() {
 		e.duplicates.heard(id, e.o.Now())
 	}
 }
 
-// Conflicts returns how many devices two units seem to use.
+// Conflicts returns the number of devices that two units seem to use.
 func (e *Service) Conflicts() int { return e.duplicates.count(e.o.Now()) }
 
-// Conflict returns the conflict of a device, if one stands. The store has it a
-// moment later.
+// Conflict returns the open conflict of a device, or nil. The store has it a moment later.
 func (e *Service) Conflict(id fleet.DeviceID) *fleet.DeviceConflict {
 	c, ok := e.duplicates.conflict(id)
 	if !ok || !c.Active(e.o.Now()) {
@@ -61,8 +60,7 @@ func (e *Service) foundConflict(id fleet.DeviceID) {
 	}
 }
 
-// saveConflicts stores the conflicts as they are now: one that was ended
-// meanwhile is not.
+// saveConflicts stores the current conflicts. It skips those that ended meanwhile.
 func (e *Service) saveConflicts(ctx context.Context, batch map[fleet.DeviceID]struct{}) error {
 	var records []ConflictRecord
 	for id := range batch {
@@ -79,11 +77,11 @@ func (e *Service) saveConflicts(ctx context.Context, batch map[fleet.DeviceID]st
 	return nil
 }
 
-// StoredConflicts returns when the conflicts found so far are in the store.
+// StoredConflicts returns once all conflicts found so far are in the store.
 func (e *Service) StoredConflicts(ctx context.Context) error { return e.conflicts.Settle(ctx) }
 
-// ResolveConflict ends a device's conflict. What the units do afterwards counts
-// again, but for polls of the unit that was not kept.
+// ResolveConflict ends a device's conflict. Later signs of the units count again, except polls
+// of the unit that lost.
 func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fleet.DeviceID,
 	r ConflictResolution) error {
 	if err := e.mayOn(ctx, by, id, "resolve_conflict"); err != nil {
@@ -116,7 +114,7 @@ func (e *Service) ResolveConflict(ctx context.Context, by fleet.Principal, id fl
 	return nil
 }
 
-// resolveHardware pins what the device claims, or forgets the claim.
+// resolveHardware pins the hardware that the device claims, or drops the claim.
 func (e *Service) resolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error {
 	if _, ok := e.admission(id); !ok {
 		return fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
@@ -134,7 +132,7 @@ func (e *Service) resolveHardware(ctx context.Context, by fleet.Principal, id fl
 	return nil
 }
 
-// resolve changes the standing as the act says.
+// resolve applies the act to the admission.
 func (e *Service) resolve(r ConflictResolution, a *Admission) error {
 	if a.Enrolment != fleet.EnrolmentEnrolled {
 		return errNotEnrolled(a.Device)
@@ -180,41 +178,41 @@ func (e *Service) resolve(r ConflictResolution, a *Admission) error {
 	return nil
 }
 
-// A ConflictRecord is a conflict to be stored.
+// A ConflictRecord is a conflict to store.
 type ConflictRecord struct {
 	Device   fleet.DeviceID
 	Conflict fleet.DeviceConflict
 }
 
-// ConflictStore keeps conflicts for pages, filters and the next start.
+// ConflictStore stores conflicts for pages, filters and the next start.
 type ConflictStore interface {
 	// DeviceConflicts returns the conflicts with evidence since the given time.
 	DeviceConflicts(ctx context.Context, since time.Time) ([]ConflictRecord, error)
 	SaveConflicts(ctx context.Context, conflicts []ConflictRecord) error
-	// ResolveConflict removes a device's conflict and stores the admission that
-	// the act led to, with its audit entry.
+	// ResolveConflict removes a device's conflict and stores the resulting admission with its
+	// audit entry.
 	ResolveConflict(ctx context.Context, by fleet.Principal, r ConflictResolution, a Admission, at time.Time) error
-	// ResolveHardware pins the board and chip that the device claims, or forgets the claim,
-	// with an audit entry. Without a claim the error is a [fleet.ErrConflict].
+	// ResolveHardware pins the board and chip that the device claims, or drops the claim, with
+	// an audit entry. Without a claim it returns a [fleet.ErrConflict].
 	ResolveHardware(ctx context.Context, by fleet.Principal, id fleet.DeviceID, accept bool) error
 }
 
-// A ConflictAct is how an operator ends a conflict.
+// A ConflictAct is the way an operator ends a conflict.
 type ConflictAct string
 
-// The acts.
+// The conflict acts.
 const (
-	ConflictKeep    ConflictAct = "keep"    // one side has the device's credentials; the other is refused
-	ConflictReenrol ConflictAct = "reenrol" // no side has: who starts next asks to join
-	ConflictDismiss ConflictAct = "dismiss" // nothing but the mark is removed
-	// The acts about another board or chip than is pinned.
-	ConflictAcceptHardware ConflictAct = "accept_hardware" // what the device claims is pinned
-	ConflictKeepHardware   ConflictAct = "keep_hardware"   // the claim is forgotten
-	ConflictClearKey       ConflictAct = "clear_key"       // the key that the device proves next is bound
+	ConflictKeep    ConflictAct = "keep"    // one side keeps the device's credentials; the other is refused
+	ConflictReenrol ConflictAct = "reenrol" // neither side keeps them: the unit that starts next asks to join
+	ConflictDismiss ConflictAct = "dismiss" // only the mark is removed
+	// The acts for a board or chip other than the pinned one.
+	ConflictAcceptHardware ConflictAct = "accept_hardware" // pins what the device claims
+	ConflictKeepHardware   ConflictAct = "keep_hardware"   // drops the claim
+	ConflictClearKey       ConflictAct = "clear_key"       // the next key that the device proves is bound
 )
 
-// A ConflictResolution is an act with the side it is about.
+// A ConflictResolution is an act and the side that it applies to.
 type ConflictResolution struct {
 	Act    ConflictAct
-	Client string // of [ConflictKeep]: the side's Client
+	Client string // the side's Client, for [ConflictKeep]
 }

@@ -7,29 +7,29 @@ import (
 	"fleetd/fleet"
 )
 
-// A stock board polls only when it starts, and goes on connecting with what it has,
-// every ten seconds. One that is not on record, as after the database was restored from
-// a backup, would be refused for ever, and in no list. So a CONNECT with genuine
-// credentials counts as the first poll of such a device: it is let in, listed or refused
-// as one that polls and says nothing of itself. It gains nothing that a poll would not.
+// A stock board polls only when it starts. Afterwards it reconnects every ten seconds with the
+// credentials it has. If the board is not on record, as after a restore of the database from a
+// backup, it would be refused forever and listed nowhere. Therefore a CONNECT with genuine
+// credentials counts as the first poll of such a device: the device is let in, listed or refused
+// like one whose poll contains no claims. It gains nothing that a poll would not give it.
 
-// A WaitReason is why a device waits that shows no code.
+// A WaitReason is the reason why a device waits without showing a code.
 type WaitReason string
 
-// The reasons; "" is that of a device that polled, and shows its code.
+// The wait reasons; a device that polled and shows its code has "".
 const (
-	WaitConnects WaitReason = "connects" // it has genuine credentials and is not on record; nothing else lets it in
-	// Its credentials are good with the proof of a key that is not on record.
+	WaitConnects WaitReason = "connects" // it has genuine credentials but is not on record, and nothing else lets it in
+	// Its credentials need the proof of a key that is not on record.
 	WaitKey WaitReason = "key_not_on_record"
-	// It proved a serial number before, which it can do with a poll alone.
+	// It proved a serial number before, which takes a poll.
 	WaitSerial WaitReason = "serial_not_proved"
 )
 
 // needsProof reports whether neither open mode nor a rule lets the device in.
 func (w WaitReason) needsProof() bool { return w == WaitKey || w == WaitSerial }
 
-// connect handles a CONNECT with genuine credentials of a device that is not on record,
-// or waits. It returns nil once the device's standing is for [Service.accept] to judge.
+// connect handles a CONNECT with genuine credentials of a device that is not on record or that
+// waits. It returns nil if [Service.accept] can judge the device.
 func (e *Service) connect(id fleet.DeviceID, client string, claim credentialClaim, remoteAddr string) error {
 	p := BootPoll{Kind: PollConnect, Device: id, ClientID: client, RemoteAddr: remoteAddr, At: e.o.Now(),
 		Given: fleet.TransportMQTT, why: WaitConnects}
@@ -63,14 +63,14 @@ func (e *Service) connect(id fleet.DeviceID, client string, claim credentialClai
 	if !d.unstored {
 		return CredentialsNotEnrolled
 	}
-	// Who connects at the same time waits for the same write.
+	// Concurrent CONNECTs of the device wait for the same write.
 	ctx, cancel := context.WithTimeout(context.Background(), entryTimeout)
 	defer cancel()
 	err = e.polls.Sync(ctx, id)
 	entered := false
 	e.with(id, func(st *standing) { entered = !st.entering() })
 	if !entered {
-		e.o.Log.Warn("a device is not let in before it can be stored; it asks again", "device", id, "err", err)
+		e.o.Log.Warn("a device cannot be stored and is not let in; it tries again", "device", id, "err", err)
 		return CredentialsLater
 	}
 	if d.changed {
@@ -80,7 +80,7 @@ func (e *Service) connect(id fleet.DeviceID, client string, claim credentialClai
 	return nil
 }
 
-// decideConnect is decidePoll for a CONNECT, whose credentials have the generation.
+// decideConnect is decidePoll for a CONNECT. generation is that of its credentials.
 func (e *Service) decideConnect(p BootPoll, generation int32) (d pollDecision, err error) {
 	s := e.shard(p.Device)
 	s.mu.Lock()
@@ -98,11 +98,11 @@ func (e *Service) decideConnect(p BootPoll, generation int32) (d pollDecision, e
 		d.judged = true
 		return d, nil
 	case st.clientID != p.ClientID:
-		return d, CredentialsOtherClient // the one that asks is not put off by another that keeps connecting
+		return d, CredentialsOtherClient // a unit that keeps connecting does not replace the request of another
 	case generation < st.serial.generation():
 		return d, CredentialsRevoked
 	}
-	// Older credentials of the device are worthless from here on.
+	// This revokes older credentials of the device.
 	st.serial = credentialSerial(generation) << 1
 	asked := st.request
 	if asked != nil {

@@ -10,35 +10,35 @@ import (
 	"fleetd/fleet"
 )
 
-// A device that is bound to its key proves it at each CONNECT, too. MQTT 3.1.1 gives the
-// broker no way to ask for a signature, so the device signs the time that the answer to
-// its poll gave it, and appends both to the password:
+// A device that is bound to its key also proves the key at each CONNECT. In MQTT 3.1.1 the
+// broker cannot request a signature, so the device signs a time, based on the time in the
+// answer to its poll, and appends both to the password:
 //
 //	PASSWORD.MILLISECONDS.SIGNATURE
 //
-// A proof is good once: each has to be later than the one before. A device whose clock is
-// off is refused, polls again and so learns the time.
+// A proof is valid once: each must be later than the previous one. A device whose clock is off
+// is refused, polls again and thereby learns the time.
 const (
-	// connectProofWindow is how far the device's clock may be off.
+	// connectProofWindow is the largest accepted error of the device's clock.
 	connectProofWindow = 5 * time.Minute
-	// connectProofOverlap is how far behind a device's clock may be at the first CONNECT
-	// after a start of fleetd, which does not know the proofs from before.
+	// connectProofOverlap is how far a device's clock may be behind at the first CONNECT after
+	// a start of fleetd, which does not have the proofs from before.
 	connectProofOverlap = 30 * time.Second
 )
 
-// A connectProof is what a CONNECT appends to the password; the zero value if nothing.
+// A connectProof is the part that a CONNECT appends to the password, or the zero value.
 type connectProof struct {
 	at        int64 // Unix milliseconds
 	signature string
 }
 
-// ConnectMessage is what a device signs for a CONNECT at the time, in Unix milliseconds.
+// ConnectMessage returns the message that a device signs for a CONNECT. at is in Unix milliseconds.
 func ConnectMessage(clientID, username string, at int64) []byte {
 	return []byte("fleetd device connect v1\n" + clientID + "\n" + username + "\n" + strconv.FormatInt(at, 10))
 }
 
-// splitConnectPassword returns the password as it was issued, and what follows it. The
-// alphabet of what is issued has no full stop.
+// splitConnectPassword splits a password into the issued part and the proof behind it. The
+// alphabet of issued passwords has no full stop.
 func splitConnectPassword(password []byte) (issued []byte, p connectProof) {
 	text, rest, found := strings.Cut(string(password), ".")
 	if !found {
@@ -52,20 +52,20 @@ func splitConnectPassword(password []byte) (issued []byte, p connectProof) {
 	return []byte(text), connectProof{at: n, signature: signature}
 }
 
-// A provedConnect is what the proof of a CONNECT is worth; the zero value where none is
-// wanted.
+// A provedConnect is the result of checking the proof of a CONNECT. It is the zero value where
+// no proof is required.
 type provedConnect struct {
-	key string // the device's, when it was checked
+	key string // the device's key when the proof was checked
 	at  int64
 	err error
 }
 
-// checkConnectProof judges the proof of a CONNECT with genuine credentials.
+// checkConnectProof checks the proof of a CONNECT with genuine credentials.
 func (e *Service) checkConnectProof(id fleet.DeviceID, clientID, username string, p connectProof) provedConnect {
 	var key string
 	e.with(id, func(st *standing) { key = st.key })
 	if key == "" {
-		return provedConnect{} // an operator cleared it
+		return provedConnect{} // an operator cleared the key
 	}
 	proved := provedConnect{key: key, at: p.at}
 	at := time.UnixMilli(p.at)
@@ -80,8 +80,8 @@ func (e *Service) checkConnectProof(id fleet.DeviceID, clientID, username string
 	return proved
 }
 
-// proved uses a proof up. One from far ahead was taken while fleetd's clock was wrong:
-// it does not shut the device out until that time comes.
+// proved marks a proof as used. A proof from far ahead was accepted while fleetd's clock was
+// wrong: it does not lock the device out until that time comes.
 func (st *standing) proved(p provedConnect, now time.Time) error {
 	switch {
 	case p.err != nil:
@@ -97,7 +97,7 @@ func (st *standing) proved(p provedConnect, now time.Time) error {
 	return nil
 }
 
-// signedBy reports whether the signature of message is by the key, both base64.
+// signedBy reports whether signature is a signature of message by key. Both are base64.
 func signedBy(key string, message []byte, signature string) bool {
 	public, err := base64.StdEncoding.Strict().DecodeString(key)
 	if err != nil || len(public) != ed25519.PublicKeySize {
@@ -107,8 +107,8 @@ func signedBy(key string, message []byte, signature string) bool {
 	return err == nil && ed25519.Verify(public, message, raw)
 }
 
-// connectProofEvidence is what a refused CONNECT shows: that somebody has the device's
-// credentials and not its key. A wrong time shows nothing.
+// connectProofEvidence maps the reason why a CONNECT was refused to the evidence it gives: some
+// client has the device's credentials but not its key. A wrong time is no evidence.
 var connectProofEvidence = map[error]fleet.ConflictEvidence{
 	CredentialsKeyMissing: fleet.EvidenceKeyMissing,
 	CredentialsKeyWrong:   fleet.EvidenceKeyWrong,

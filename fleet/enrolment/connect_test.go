@@ -12,8 +12,8 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// credentialsFrom are credentials of another life of the fleet, with the same secret:
-// generation says how often they were revoked there.
+// credentialsFrom returns credentials from another installation with the same secret.
+// generation is how often they were revoked there.
 func credentialsFrom(t *testing.T, generation int) *enrolment.Credentials {
 	t.Helper()
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
@@ -25,7 +25,7 @@ func credentialsFrom(t *testing.T, generation int) *enrolment.Credentials {
 	return c
 }
 
-// A board that is not on record goes on connecting with what it has. It is let in, or
+// A board that is not on record keeps connecting with the credentials it has. It is let in, or
 // listed, as if it had polled.
 func TestConnectIsTheFirstPollOfAnUnknownDevice(t *testing.T) {
 	here := netip.MustParsePrefix("192.0.2.0/24") // auth connects from there
@@ -77,11 +77,11 @@ func TestConnectIsTheFirstPollOfAnUnknownDevice(t *testing.T) {
 			want:    enrolment.CredentialsRule},
 		{name: "no room", mode: fleet.EnrolByCode, options: func(_ *testing.T, o *enrolment.Options) { o.MaxDevices = 1 },
 			before: func(t *testing.T, e *enrolment.Service) {
-				for i := range 5000 { // each shard has one
+				for i := range 5000 { // one for each shard
 					e.Poll(enrolment.BootPoll{Device: fleet.DeviceID("c" + padded(i)), ClientID: uuid2, At: time.Now()})
 				}
 			}, want: enrolment.CredentialsLater},
-		// What an operator decided stands.
+		// An operator's decision stays in force.
 		{name: "polled, and shows its code", mode: fleet.EnrolByCode, before: polled,
 			want: enrolment.CredentialsNotEnrolled, listed: true},
 		{name: "rejected", mode: fleet.EnrolOpen, before: func(t *testing.T, e *enrolment.Service) {
@@ -137,7 +137,7 @@ func TestConnectIsTheFirstPollOfAnUnknownDevice(t *testing.T) {
 			if p := s.latest; p.Kind != enrolment.PollConnect || p.Version+p.Board != "" || p.RemoteAddr != "192.0.2.9" {
 				t.Errorf("stored %+v", p)
 			}
-			// So it is after a restart, and credentials from before stay worthless.
+			// The same holds after a restart, and older credentials stay revoked.
 			again := newEnrolments(t, s, tt.mode, nil)
 			if got := auth(again, c); got != "" {
 				t.Errorf("after a restart: %q", got)
@@ -163,8 +163,8 @@ func padded(i int) string {
 	return text
 }
 
-// A device that is listed by its CONNECT is let in by an operator, and connects with
-// what it has.
+// A device that is listed after its CONNECT is let in by an operator and connects with the
+// credentials it has.
 func TestListedByConnectAndApproved(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
@@ -186,8 +186,8 @@ func TestListedByConnectAndApproved(t *testing.T) {
 	}
 }
 
-// Credentials that are good with the proof of a key are not good without it because the
-// key is not on record. The included firmware polls again when it is refused.
+// Credentials that require the proof of a key stay invalid without it, even if the key is not
+// on record. The included firmware polls again when it is refused.
 func TestConnectWithAKeyThatIsNotOnRecord(t *testing.T) {
 	key := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
 	elsewhere := &keyed{t: t, e: newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil), elf: "a", at: time.Now()}
@@ -208,7 +208,7 @@ func TestConnectWithAKeyThatIsNotOnRecord(t *testing.T) {
 	}
 }
 
-// While the store is away an unknown device is asked to try again; a known one connects.
+// While the store is unavailable an unknown device must try again; a known one connects.
 func TestConnectWhileTheStoreIsAway(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolOpen, nil)
@@ -233,7 +233,7 @@ func TestConnectWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// The token of a WebSocket is as good as a password.
+// The token of a WebSocket counts like a password.
 func TestWebSocketOfAnUnknownDevice(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolOpen, nil)

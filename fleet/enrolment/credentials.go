@@ -14,26 +14,26 @@ import (
 	"fleetd/fleet"
 )
 
-// A CredentialsError says why credentials were refused. Its text is short and
-// constant: fit for a counter's label.
+// A CredentialsError is the reason why credentials were refused. Its text is short and
+// constant, so it is suitable as a label of a metric.
 type CredentialsError string
 
 func (e CredentialsError) Error() string { return "credentials refused: " + string(e) }
 
 // The reasons to refuse credentials.
 const (
-	CredentialsMalformed   CredentialsError = "malformed"    // not in the form fleetd issues
-	CredentialsForged      CredentialsError = "forged"       // the password does not fit
-	CredentialsUnknown     CredentialsError = "unknown"      // genuine, of a device not on record
-	CredentialsLater       CredentialsError = "later"        // of a device that cannot be let in now; it tries again
-	CredentialsRule        CredentialsError = "rule"         // of a device not on record, which a rule refuses
+	CredentialsMalformed   CredentialsError = "malformed"    // not in the form that fleetd issues
+	CredentialsForged      CredentialsError = "forged"       // the password does not match
+	CredentialsUnknown     CredentialsError = "unknown"      // genuine, but the device is not on record
+	CredentialsLater       CredentialsError = "later"        // the device cannot be let in now; it tries again
+	CredentialsRule        CredentialsError = "rule"         // the device is not on record, and a rule refuses it
 	CredentialsNotEnrolled CredentialsError = "not_enrolled" // the device waits, was rejected or is retired
-	CredentialsOtherClient CredentialsError = "other_client" // the device is bound to another Client-Id by now
+	CredentialsOtherClient CredentialsError = "other_client" // the device is now bound to another Client-Id
 	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones
 	CredentialsOldKey      CredentialsError = "old_key"      // signed with a key that a rotation has ended
-	// signed with a key that this database does not know, as after a restore
+	// Signed with a key that is not in this database, as after a restore.
 	CredentialsUnknownKey CredentialsError = "unknown_key"
-	// without a proof of the device's key, with a wrong one, or one for another time
+	// Without a proof of the device's key, with a wrong proof, or with one for another time.
 	CredentialsKeyMissing CredentialsError = "key_missing"
 	CredentialsKeyWrong   CredentialsError = "key_wrong"
 	CredentialsProofTime  CredentialsError = "proof_time"
@@ -45,11 +45,11 @@ func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.ClientID)
 // String keeps the password out of errors.
 func (c Credentials) String() string { return c.ClientID }
 
-// signer issues and checks credentials. Nothing about them is stored: the
-// password is a MAC of client id and username.
+// signer issues and checks credentials. It stores none: the password is a MAC of the client id
+// and the username.
 type signer struct{ key []byte }
 
-// KeySize is the length in bytes of the secret that credentials are made from.
+// KeySize is the length in bytes of the secret from which credentials are derived.
 const KeySize = 32
 
 func newSigner(secret []byte) (signer, error) {
@@ -60,13 +60,12 @@ func newSigner(secret []byte) (signer, error) {
 	return signer{key}, err
 }
 
-// clientIDPrefix is the vendor's form of client ids (protocol 2), which foreign
-// tools know how to read.
+// clientIDPrefix is the vendor's form of client ids (protocol 2), which third-party tools can parse.
 const clientIDPrefix = "GID_default@@@"
 
-// issue makes the credentials of a device: 260 bytes more than its ids at most, with
-// the proof that may go with them, where a CONNECT has room for 900 (protocol 2).
-// claim.K is 0 for the first key, and left out then, as before there were more.
+// issue makes the credentials of a device. With their optional proof they are at most 260 bytes
+// longer than its ids; a CONNECT has room for 900 (protocol 2). claim.K is 0 for the first key
+// and then omitted, as in credentials from before there were more keys.
 func (s signer) issue(id fleet.DeviceID, clientID string, claim credentialClaim) *Credentials {
 	claim.V = 1
 	c := Credentials{
@@ -85,12 +84,11 @@ func (s signer) issue(id fleet.DeviceID, clientID string, claim credentialClaim)
 	return &c
 }
 
-// claimSocket is what the claim in a token is for. That in a username names
-// nothing, and neither of the two is good where the other is wanted.
+// claimSocket is the purpose named by the claim in a token. The claim in a username names no
+// purpose, and neither is valid in place of the other.
 const claimSocket = "ws"
 
-// splitToken returns what a token is made of, in the form of a CONNECT; a
-// malformed one has an empty password.
+// splitToken splits a token into the parts of a CONNECT. A malformed token yields an empty password.
 func splitToken(token string) (username, password string) {
 	username, mac, _ := strings.Cut(token, ".")
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(mac)
@@ -110,7 +108,7 @@ func (s signer) mac(clientID, username string) []byte {
 	return mac.Sum(nil)
 }
 
-// verify checks the password and returns whose credentials they are.
+// verify checks the password and returns the device and Client-Id of the credentials.
 func (s signer) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string, err error) {
 	id, client, ok := parseMQTTClientID(clientID)
 	if !ok {
@@ -122,14 +120,14 @@ func (s signer) verify(clientID, username string, password []byte) (id fleet.Dev
 	return id, client, nil
 }
 
-// A credentialClaim is what a username says: generations of the device's
-// credentials and of the key that signed them.
+// A credentialClaim is the content of a username: the generations of the device's credentials
+// and of the key that signed them.
 type credentialClaim struct {
 	V int    `json:"v"`
 	N int32  `json:"n"`
 	K int32  `json:"k,omitempty"`
-	T string `json:"t,omitempty"` // what for
-	P int    `json:"p,omitempty"` // 1: good with a [connectProof] alone
+	T string `json:"t,omitempty"` // purpose
+	P int    `json:"p,omitempty"` // 1: valid only with a [connectProof]
 }
 
 func (c credentialClaim) text() string {
@@ -137,7 +135,7 @@ func (c credentialClaim) text() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// readClaim returns the zero value for a username that fleetd did not make.
+// readClaim parses a username. It returns the zero value if fleetd did not make it.
 func readClaim(username string) credentialClaim {
 	var c credentialClaim
 	text, err := base64.RawURLEncoding.DecodeString(username)
@@ -165,14 +163,13 @@ func parseMQTTClientID(s string) (id fleet.DeviceID, clientID string, ok bool) {
 		return "", "", false
 	}
 	id, err := fleet.ParseDeviceID(name)
-	// One device has one form of its id: no second name for the same connection.
+	// A device id has one form only: a connection has no second name.
 	return id, clientID, err == nil && mqttClientID(id, clientID) == s
 }
 
 var clientIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// cleanClientID returns the Client-Id header if credentials can be bound to
-// it, else "".
+// cleanClientID returns the Client-Id header, or "" if credentials cannot be bound to it.
 func cleanClientID(s string) string {
 	if !clientIDPattern.MatchString(s) {
 		return ""
@@ -180,16 +177,16 @@ func cleanClientID(s string) string {
 	return s
 }
 
-// A credentialSerial is an [Admission]'s Serial: the generation of credentials
-// to be issued, and in its lowest bit whether the generation before it is
-// still good. It is, after a rotation, until the device has used the new ones:
-// a device learns of new credentials only when it starts.
+// A credentialSerial is an [Admission]'s Serial: the generation of the credentials to issue
+// and, in the lowest bit, whether the previous generation is still valid. After a rotation the
+// previous generation is valid until the device has used the new credentials, because a device
+// receives new credentials only when it starts.
 type credentialSerial int32
 
 func (s credentialSerial) generation() int32 { return int32(s >> 1) }
 func (s credentialSerial) overlaps() bool    { return s&1 == 1 }
 
-// accepts reports whether credentials of the generation are good.
+// accepts reports whether credentials of the generation are valid.
 func (s credentialSerial) accepts(generation int32) bool {
 	return generation == s.generation() || s.overlaps() && generation == s.generation()-1
 }

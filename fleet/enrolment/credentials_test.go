@@ -119,8 +119,8 @@ func TestCredentialsPrintWithoutTheirPassword(t *testing.T) {
 	}
 }
 
-// The token of a WebSocket is bound to the device and its Client-Id, ends with the
-// credentials, and is no password; nor is a password a token.
+// The token of a WebSocket is bound to the device and its Client-Id and ends with the
+// credentials. A token is not accepted as a password, nor a password as a token.
 func TestTokens(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
 	c := poll(t, e, uuid1).Session

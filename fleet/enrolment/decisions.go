@@ -20,14 +20,14 @@ func (e *Service) Claim(ctx context.Context, by fleet.Principal, code string) (f
 	digits, _ := cleanCode(code)
 	return id, e.decide(ctx, by, "device.claim", id, func(a *Admission) error {
 		if a.ClaimCode != digits {
-			return errNoSuchCode() // it asked with another Client-Id meanwhile
+			return errNoSuchCode() // the device polled with another Client-Id meanwhile
 		}
 		return letIn(a)
 	})
 }
 
-// ByCode returns the device that shows the code, without a decision. Wrong
-// codes count as for [Service.Claim].
+// ByCode returns the device that shows the code and decides nothing. Wrong codes count as for
+// [Service.Claim].
 func (e *Service) ByCode(ctx context.Context, by fleet.Principal, code string) (fleet.DeviceID, error) {
 	if err := by.MaySomewhere(fleet.RoleOperator, "claim_device"); err != nil {
 		return "", err
@@ -57,7 +57,7 @@ func (e *Service) mayOn(ctx context.Context, by fleet.Principal, id fleet.Device
 	return by.MayOnDevice(ctx, e.device, id, fleet.RoleOperator, act)
 }
 
-// device returns a device, also one whose first poll is on its way to the store.
+// device returns a device, even if its first poll is not in the store yet.
 func (e *Service) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, error) {
 	if e.o.Device == nil {
 		return fleet.Device{}, fleet.Refuse(fleet.ErrNotFound, "unknown_device", "device", id)
@@ -76,10 +76,9 @@ func (e *Service) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, 
 	return d, err
 }
 
-// Approve lets in a device that waits, that asks again with a new Client-Id,
-// or that was rejected. code is the one the operator saw it show; with it,
-// another unit that has asked under the same id meanwhile is not let in by
-// mistake. "" approves whoever asks.
+// Approve lets in a device that waits, that polls with a new Client-Id, or that was rejected.
+// code is the code that the operator saw on the device; it prevents letting in another unit
+// that has polled under the same id meanwhile. With "" Approve lets in the current request.
 func (e *Service) Approve(ctx context.Context, by fleet.Principal, id fleet.DeviceID, code string) error {
 	return e.decide(ctx, by, "device.approve", id, func(a *Admission) error {
 		if code != "" && code != a.ClaimCode {
@@ -89,8 +88,8 @@ func (e *Service) Approve(ctx context.Context, by fleet.Principal, id fleet.Devi
 	})
 }
 
-// Reject refuses a request: of a device that waits, or of a new Client-Id, and
-// then the device keeps the one it has. A device without a request is put out.
+// Reject refuses the request of a device that waits, or of a new Client-Id; in the second case
+// the device keeps its present Client-Id. A device without a request is removed from the fleet.
 func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.reject", id, func(a *Admission) error {
 		switch {
@@ -107,8 +106,8 @@ func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.Devic
 	})
 }
 
-// Revoke makes the device's credentials worthless at once and ends its
-// connection. It gets new ones when it next starts.
+// Revoke revokes the device's credentials at once and ends its connection. The device gets new
+// ones when it next starts.
 func (e *Service) Revoke(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
 		if a.Enrolment != fleet.EnrolmentEnrolled {
@@ -119,8 +118,8 @@ func (e *Service) Revoke(ctx context.Context, by fleet.Principal, id fleet.Devic
 	})
 }
 
-// Rotate gives the device new credentials when it next starts. The present
-// ones stay good until it has used the new ones.
+// Rotate gives the device new credentials when it next starts. The present credentials remain
+// valid until the device has used the new ones.
 func (e *Service) Rotate(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.rotate", id, func(a *Admission) error {
 		serial := credentialSerial(a.Serial)
@@ -135,7 +134,7 @@ func (e *Service) Rotate(ctx context.Context, by fleet.Principal, id fleet.Devic
 	})
 }
 
-// Retired notes that the device has been retired: it is let in no more.
+// Retired records that the device has been retired. It is no longer let in.
 func (e *Service) Retired(id fleet.DeviceID) {
 	e.with(id, func(st *standing) {
 		e.endRequest(st)
@@ -144,12 +143,12 @@ func (e *Service) Retired(id fleet.DeviceID) {
 	e.duplicates.forget(id)
 }
 
-// letIn is the decision for a request.
+// letIn grants a request.
 func letIn(a *Admission) error {
 	switch {
 	case a.Enrolment == fleet.EnrolmentEnrolled && a.NewClientID != "":
 		a.ClientID, a.NewClientID, a.Key = a.NewClientID, "", ""
-		// Or the old credentials would be good again after a return to the old Client-Id.
+		// Otherwise the old credentials would be valid again after a return to the old Client-Id.
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
 	case a.Enrolment == fleet.EnrolmentEnrolled:
 		return fleet.Refuse(fleet.ErrConflict, "already_enrolled", "device", a.Device)
@@ -160,8 +159,8 @@ func letIn(a *Admission) error {
 	return nil
 }
 
-// decide changes a device's standing, in the store with its audit entry first
-// and then in memory. No poll is written meanwhile, or it could undo the change.
+// decide changes a device's admission, first in the store with its audit entry and then in
+// memory. No poll is written meanwhile, because it could undo the change.
 func (e *Service) decide(ctx context.Context, by fleet.Principal, action string, id fleet.DeviceID,
 	change func(*Admission) error) error {
 	if err := e.mayOn(ctx, by, id, "decide_device"); err != nil {
@@ -172,7 +171,7 @@ func (e *Service) decide(ctx context.Context, by fleet.Principal, action string,
 	})
 }
 
-// decideBy is decide, with the way to store the change.
+// decideBy is decide with a function that stores the change.
 func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*Admission) error,
 	save func(Admission) error) error {
 	if err := e.polls.Lock(ctx); err != nil {
@@ -191,7 +190,7 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 		return err
 	}
 	e.storeRequest(id)
-	if err := e.polls.FlushKey(ctx, id); err != nil { // a new device's row
+	if err := e.polls.FlushKey(ctx, id); err != nil { // stores the row of a new device
 		return fmt.Errorf("device %s: %w", id, err)
 	}
 	if err := save(after); err != nil {
@@ -201,12 +200,12 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 	return nil
 }
 
-// apply brings a stored decision into memory.
+// apply copies a stored decision to memory.
 func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
 		st.refused, st.key = after.Refused, after.Key
-		if after.Serial != before.Serial { // else the end of a rotation may have come meanwhile
+		if after.Serial != before.Serial { // otherwise a rotation may have ended meanwhile
 			st.serial = credentialSerial(after.Serial)
 		}
 		st.pending = nil
@@ -223,7 +222,7 @@ func (e *Service) apply(before, after Admission) {
 	e.changed(after.Device)
 }
 
-// with runs f on the device's standing, if it has one, under its lock.
+// with calls f with the device's standing, if it has one, under its lock.
 func (e *Service) with(id fleet.DeviceID, f func(*standing)) {
 	s := e.shard(id)
 	s.mu.Lock()
@@ -241,26 +240,26 @@ func errNotEnrolled(id fleet.DeviceID) error {
 	return fleet.Refuse(fleet.ErrConflict, "not_enrolled", "device", id)
 }
 
-// A WaitingDevice is one that asks to be let in.
+// A WaitingDevice is a device that waits to be let in.
 type WaitingDevice struct {
 	Device     fleet.DeviceID
 	Code       string // as the device shows it
-	ClientID   string // the Client-Id it asks with
+	ClientID   string // the Client-Id that it polls with
 	Again      bool   // enrolled before, under another Client-Id: its memory was erased, or another device poses as it
-	Board      string // as last polled; "" if not since the start of the process
+	Board      string // as last polled; "" without a poll since the start of the process
 	Version    string
 	RemoteAddr string
 	Since      time.Time // first poll; zero if before the start of the process
 	LastPoll   time.Time
-	Why        WaitReason // it shows no code; "" if it shows Code
+	Why        WaitReason // why it shows no code; "" if it shows Code
 
-	Serial   string         // claimed, and on record; "" if none
+	Serial   string         // claimed by the device and on record; "" if none
 	Proved   bool           // the device proved that it carries Serial
-	Conflict fleet.DeviceID // proved Serial before; "" if none did
+	Conflict fleet.DeviceID // the device that proved Serial before; "" if none did
 }
 
-// WaitingInScope returns those of [Service.Waiting] that exist for the principal
-// whose request the context carries.
+// WaitingInScope returns the devices of [Service.Waiting] that are visible to the principal of
+// the request in ctx.
 func (e *Service) WaitingInScope(ctx context.Context) ([]WaitingDevice, error) {
 	all := e.Waiting()
 	scope, narrow := fleet.ScopeOf(ctx)
@@ -282,7 +281,7 @@ func (e *Service) WaitingInScope(ctx context.Context) ([]WaitingDevice, error) {
 	return seen, nil
 }
 
-// Waiting returns the devices that ask to be let in, longest first.
+// Waiting returns the devices that wait to be let in, longest first.
 func (e *Service) Waiting() []WaitingDevice {
 	var all []WaitingDevice
 	for _, id := range e.codes.devices() {

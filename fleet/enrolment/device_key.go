@@ -15,42 +15,41 @@ import (
 	"fleetd/fleet"
 )
 
-// The included firmware makes an Ed25519 key pair at its first boot, and proves it at
-// each poll: it names the public key, is answered with a challenge, signs that and polls
-// again. The key of the first proof is bound to the device with its Client-Id; from then
-// on a poll without a proof gets no credentials, however well it knows the Client-Id, and
-// credentials are good with a [connectProof] alone.
+// The included firmware makes an Ed25519 key pair at its first boot and proves it at each poll: it
+// names the public key, receives a challenge, signs it and polls again. The key of the first proof
+// is bound to the device together with its Client-Id. From then on a poll without a proof gets no
+// credentials, even with the right Client-Id, and credentials are valid only with a [connectProof].
 //
-// Challenges are not kept: they carry their time and a MAC, so that polls of another
-// unit cannot use up those of the device. One that is replayed within its time gains
-// nothing beyond what whoever could read it has read in the answer to it.
+// Challenges are not stored: they contain their time and a MAC, so polls of another unit cannot
+// use up the device's challenges. Replaying one within its lifetime gains nothing: anyone who
+// could read it could also read the answer to it.
 
 const deviceChallengeTTL = time.Minute
 
-// A KeyProof is what a poll says of the device's key, as the headers have it.
+// A KeyProof is the proof of the device's key in a poll, as its headers contain it.
 type KeyProof struct {
-	Key       string // Device-Key: the public key, base64; "" of stock devices
+	Key       string // Device-Key: the public key, base64; "" for stock devices
 	Challenge string // Device-Key-Challenge; "" at the first of two polls
-	Signature string // Device-Key-Signature: of [KeyMessage], base64
+	Signature string // Device-Key-Signature: signature of [KeyMessage], base64
 }
 
-// KeyMessage is what a device signs.
+// KeyMessage returns the message that a device signs.
 func KeyMessage(id fleet.DeviceID, clientID, challenge string) []byte {
 	return []byte("fleetd device key v1\n" + string(id) + "\n" + clientID + "\n" + challenge)
 }
 
-// A keyVerdict is what a poll's proof is worth.
+// A keyVerdict is the result of checking a poll's proof.
 type keyVerdict int
 
 const (
 	keyNone   keyVerdict = iota // the device has no key, and the poll names none
-	keyAsk                      // the poll names the device's key, or the first one, and is yet to prove it
-	keyProved                   // rightly
+	keyAsk                      // the poll names the device's key, or the first one, and has not proved it yet
+	keyProved                   // the proof is right
 	keyMissing
-	keyWrong // another key, or a signature that does not fit
+	keyWrong // another key, or a signature that does not match
 )
 
-// newChallengeKey makes the key of this process's challenges.
+// newChallengeKey makes the key that authenticates this process's challenges.
 func newChallengeKey() []byte {
 	key := make([]byte, sha256.Size)
 	rand.Read(key) // never fails
@@ -75,16 +74,16 @@ func (e *Service) challengeGood(p BootPoll) bool {
 		subtle.ConstantTimeCompare([]byte(e.keyChallenge(p, at)), []byte(p.Proof.Challenge)) == 1
 }
 
-// judgeKey judges the poll of a unit with the bound Client-Id. bound is the device's key;
-// trial says that the poll names another build than the one before.
+// judgeKey judges the key proof in a poll of a unit with the bound Client-Id. bound is the
+// device's key; trial reports that the poll names a different build than the previous one.
 func (e *Service) judgeKey(p BootPoll, bound string, trial bool) keyVerdict {
 	key, err := base64.StdEncoding.Strict().DecodeString(p.Proof.Key)
 	named := p.Proof.Key != "" && err == nil && len(key) == ed25519.PublicKeySize
 	switch {
 	case !named && bound == "":
-		return keyNone // a key that cannot be read does not count
+		return keyNone // an unreadable key does not count
 	case bound == "" && trial:
-		return keyNone // the build before may have no key, and the device may go back to it
+		return keyNone // the previous build may have no key, and the device may return to it
 	case !named:
 		return keyMissing
 	case bound != "" && bound != p.Proof.Key:
@@ -98,8 +97,8 @@ func (e *Service) judgeKey(p BootPoll, bound string, trial bool) keyVerdict {
 	return keyProved
 }
 
-// admitBound answers the device's own Client-Id: with credentials if it has no key or
-// proved it, with a challenge if it is yet to.
+// admitBound answers the device's own Client-Id: with credentials if it has no key or proved
+// it, with a challenge if it has not proved it yet.
 func (e *Service) admitBound(st *standing, p BootPoll, d *pollDecision) {
 	trial := st.elf.Value() != "" && p.ELFSHA256 != st.elf.Value()
 	switch e.judgeKey(p, st.key, trial) {
@@ -115,7 +114,7 @@ func (e *Service) admitBound(st *standing, p BootPoll, d *pollDecision) {
 	case keyProved:
 		if st.key == "" {
 			st.key = strings.Clone(p.Proof.Key)
-			// What was given without a proof dies when the device has used what it gets now.
+			// Credentials given without a proof end when the device has used the new ones.
 			if st.serial.overlaps() {
 				st.serial = st.serial.revoked()
 			} else {
@@ -127,8 +126,8 @@ func (e *Service) admitBound(st *standing, p BootPoll, d *pollDecision) {
 	d.answer = e.session(st, p.Device)
 }
 
-// ClearKey forgets the device's key: the next one that it proves is bound. It is for a
-// device whose flash was restored, or that is to run firmware without a key.
+// ClearKey removes the device's key: the next key that it proves is bound. Use it for a device
+// whose flash was restored, or that will run firmware without a key.
 func (e *Service) ClearKey(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	err := e.decide(ctx, by, "device.clear_key", id, func(a *Admission) error {
 		if a.Key == "" {

@@ -17,7 +17,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// What the firmware signs is what is verified here.
+// The server verifies the message that the firmware signs.
 func TestDeviceKeyVectors(t *testing.T) {
 	text, err := os.ReadFile("../../firmware/host/tests/vectors/device_key.json")
 	must(t, err)
@@ -62,7 +62,7 @@ func public(key ed25519.PrivateKey) string {
 	return base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
 }
 
-// A keyed is a unit that proves a key at its polls, or does not.
+// A keyed is a unit that polls with or without a proof of its key.
 type keyed struct {
 	t   *testing.T
 	e   *enrolment.Service
@@ -97,7 +97,7 @@ func sign(key ed25519.PrivateKey, client, challenge string) enrolment.KeyProof {
 		Signature: base64.StdEncoding.EncodeToString(signature)}
 }
 
-// connect sends the CONNECT of a device whose clock shows at, and returns why it is refused.
+// connect sends the CONNECT of a device whose clock shows at, and returns the reason if it is refused.
 func (k *keyed) connect(c *enrolment.Credentials, key ed25519.PrivateKey, at time.Time) string {
 	k.t.Helper()
 	if !c.WithProof || c.Token != "" {
@@ -246,7 +246,7 @@ func TestDeviceKeyAtConnect(t *testing.T) {
 	}
 
 	right := now
-	now = now.Add(time.Hour) // fleetd's clock is wrong for a while, and so the device's
+	now = now.Add(time.Hour) // fleetd's clock is wrong for a while, and therefore the device's, too
 	if got := k.connect(c, own, now); got != "" {
 		t.Errorf("an hour later: %s", got)
 	}
@@ -270,7 +270,7 @@ func TestDeviceKeyAtConnect(t *testing.T) {
 	}
 }
 
-// An image on trial binds no key: the one before it may have none.
+// An image on trial binds no key, because the previous image may have none.
 func TestAnImageOnTrialBindsNoKey(t *testing.T) {
 	own := ed25519.NewKeyFromSeed(slices.Repeat([]byte{1}, 32))
 	k := &keyed{t, newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil), "9f2c4d6b", time.Now()}

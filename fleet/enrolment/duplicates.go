@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	// alternateWithin is how far apart the signs of two units may be: boards
-	// poll only when they start.
+	// alternateWithin is the longest time between the signs of two units: boards poll only when
+	// they start.
 	alternateWithin = 24 * time.Hour
-	// aliveAfter is how long after another unit's poll a packet counts as proof
-	// that the connection from before it is in use. A unit that was just flashed
-	// leaves a dead connection, on which at most a late packet arrives.
+	// aliveAfter is how long after another unit's poll a packet proves that the older
+	// connection is in use. A unit that was just flashed leaves a dead connection, on which at
+	// most a late packet arrives.
 	aliveAfter = 3 * time.Second
-	// Connections that take over from each other so often, in that time, are two
-	// units. One unit whose address changes does so from addresses that are new.
+	// takeoverTurns is how many times, within the time below, connections must take over from
+	// each other to count as two units. If the address of one unit changes, it takes over from
+	// new addresses.
 	takeoverTurns  = 3
 	takeoverWithin = 2 * time.Minute
 
 	maxConflictSides = 4
-	maxSuspects      = 5000 // devices watched, and as many with a conflict
+	maxSuspects      = 5000 // devices watched, and the same number with a conflict
 	conflictRewrite  = time.Minute
 )
 
-// duplicates notices two units that use one Device-Id. It holds state
-// for a few devices only: those that used an unexpected Client-Id or address. Conflicts are
-// stored and shown; suspicions end with the process.
+// duplicates detects two units that use one Device-Id. It has state only for the few devices that used
+// an unexpected Client-Id or address. Conflicts are stored and shown; suspicions end with the process.
 //
-// Each sign of life names a Client-Id. A then B is a unit whose memory was
-// erased; A, B, A is two units. Where both have one Client-Id, as after a copy
-// of the memory, only connections that take over from each other show it.
+// Each sign of life names a Client-Id. A then B is one unit whose memory was erased; A, B, A is
+// two units. If both units have the same Client-Id, as after a copy of the memory, only
+// connections that take over from each other reveal it.
 type duplicates struct {
 	max   int
-	found func(fleet.DeviceID) // a conflict is to be stored; called without the lock
+	found func(fleet.DeviceID) // called without the lock for a conflict to store
 
-	watched atomic.Int64 // devices in the map: most signs of life end here
+	watched atomic.Int64 // devices in the map; if zero, most signs of life need no lock
 
 	mu        sync.Mutex
 	devices   map[fleet.DeviceID]*suspect
 	suspects  list.List // of *suspect without a conflict, the latest sign last
-	conflicts list.List // of *suspect with one
+	conflicts list.List // of *suspect with a conflict
 }
 
 // A suspect is a device that two units may use.
@@ -53,18 +53,18 @@ type suspect struct {
 	device   fleet.DeviceID
 	sides    []suspectSide // by Client-Id
 	last     string        // Client of the side of the latest sign
-	link     string        // Client of the side that has the connection; "" unknown
+	link     string        // Client of the side that has the connection; "" if unknown
 	turns    []takeover
-	links    []suspectSide // by Client-Id and address, of takeovers and of units with one Client-Id
+	links    []suspectSide // by Client-Id and address, for takeovers and for units with one Client-Id
 	held     []string      // addresses whose polls get no credentials
 	conflict *fleet.DeviceConflict
-	stored   time.Time // LastSeen of the conflict, as last put to be stored
+	stored   time.Time // LastSeen of the conflict, as last queued for the store
 	element  *list.Element
 }
 
 type suspectSide struct {
 	fleet.ConflictSide
-	clientID string // "" of a side known from the store
+	clientID string // "" for a side read from the store
 }
 
 type takeover struct {
@@ -76,11 +76,11 @@ func newDuplicates(limit int, found func(fleet.DeviceID)) *duplicates {
 	return &duplicates{max: limit, found: found, devices: make(map[fleet.DeviceID]*suspect)}
 }
 
-// quiet reports that no device is watched.
+// quiet reports whether no device is watched.
 func (d *duplicates) quiet() bool { return d.watched.Load() == 0 }
 
-// polled notes a boot poll of an enrolled device whose credentials were bound
-// to the Client-Id bound. linked is its connection, asked for if need be.
+// polled records a boot poll of an enrolled device whose credentials were bound to the
+// Client-Id bound. linked returns its connection and is called only if needed.
 func (d *duplicates) polled(p BootPoll, bound string, linked func(fleet.DeviceID) (fleet.Connection, bool)) {
 	if p.ClientID == "" || p.ClientID == bound && d.quiet() {
 		return
@@ -97,7 +97,7 @@ func (d *duplicates) polled(p BootPoll, bound string, linked func(fleet.DeviceID
 	})
 }
 
-// refused notes genuine credentials of a Client-Id that is no longer bound.
+// refused records genuine credentials of a Client-Id that is no longer bound.
 func (d *duplicates) refused(id fleet.DeviceID, client, bound string, at time.Time,
 	linked func(fleet.DeviceID) (fleet.Connection, bool)) {
 	if bound == "" || bound == unboundClientID {
@@ -108,7 +108,7 @@ func (d *duplicates) refused(id fleet.DeviceID, client, bound string, at time.Ti
 	})
 }
 
-// connected notes a connection.
+// connected records a connection.
 func (d *duplicates) connected(c fleet.Connection) {
 	_, client, ok := parseMQTTClientID(c.ClientID)
 	if !ok {
@@ -135,7 +135,7 @@ func (d *duplicates) connected(c fleet.Connection) {
 	})
 }
 
-// heard notes a packet on the device's connection.
+// heard records a packet on the device's connection.
 func (d *duplicates) heard(id fleet.DeviceID, at time.Time) {
 	if d.quiet() {
 		return
@@ -152,8 +152,8 @@ func (d *duplicates) heard(id fleet.DeviceID, at time.Time) {
 	})
 }
 
-// sign runs note on the device's suspect, which begin makes if it has none; it
-// reports new evidence of a conflict.
+// sign calls note with the device's suspect and reports new evidence of a conflict. If the
+// device has no suspect, begin creates it.
 func (d *duplicates) sign(id fleet.DeviceID, begin func() *suspect, note func(*suspect) bool) {
 	d.mu.Lock()
 	s := d.devices[id]
@@ -184,7 +184,7 @@ func (d *duplicates) sign(id fleet.DeviceID, begin func() *suspect, note func(*s
 	}
 }
 
-// kinds returns of how many kinds the evidence of a conflict is.
+// kinds returns the number of kinds of evidence in a conflict.
 func kinds(c *fleet.DeviceConflict) int {
 	if c == nil {
 		return 0
@@ -192,8 +192,8 @@ func kinds(c *fleet.DeviceConflict) int {
 	return len(c.Evidence)
 }
 
-// place moves a suspect to the end of its list, and forgets the one that was
-// silent for longest if there are too many.
+// place moves a suspect to the end of its list. If there are too many, it removes the one that
+// was silent for longest.
 func (d *duplicates) place(s *suspect) {
 	in := &d.suspects
 	if s.conflict != nil {
@@ -208,7 +208,7 @@ func (d *duplicates) place(s *suspect) {
 
 func (d *duplicates) unlist(s *suspect) {
 	if s.element != nil {
-		d.suspects.Remove(s.element) // of the two, the one that it is in
+		d.suspects.Remove(s.element) // from whichever of the two lists contains it
 		d.conflicts.Remove(s.element)
 		s.element = nil
 	}
@@ -220,7 +220,7 @@ func (d *duplicates) drop(s *suspect) {
 	d.watched.Add(-1)
 }
 
-// open begins to watch a device with the side that its credentials are bound to.
+// open starts to watch a device, with the side that its credentials are bound to.
 func (d *duplicates) open(id fleet.DeviceID, bound string, at time.Time,
 	linked func(fleet.DeviceID) (fleet.Connection, bool)) *suspect {
 	s := &suspect{device: id, last: fleet.ClientTag(bound)}
@@ -239,7 +239,7 @@ func (s *suspect) side(client string) int {
 	return slices.IndexFunc(s.sides, func(o suspectSide) bool { return o.Client == client })
 }
 
-// seen notes a sign of life under a Client-Id, and reports evidence of two units.
+// seen records a sign of life with a Client-Id and reports whether it is evidence of two units.
 func (s *suspect) seen(clientID, remote string, at time.Time, kind fleet.ConflictEvidence) bool {
 	tag := fleet.ClientTag(clientID)
 	i := s.side(tag)
@@ -261,8 +261,7 @@ func (s *suspect) seen(clientID, remote string, at time.Time, kind fleet.Conflic
 	return s.again(i, remote, at, kind)
 }
 
-// again notes a sign of life of a side. It is evidence if another side gave
-// the one before it.
+// again records a sign of life of a side. It is evidence if the previous sign came from another side.
 func (s *suspect) again(i int, remote string, at time.Time, kind fleet.ConflictEvidence) bool {
 	side := &s.sides[i]
 	j := s.side(s.last)
@@ -277,10 +276,10 @@ func (s *suspect) again(i int, remote string, at time.Time, kind fleet.ConflictE
 	return found
 }
 
-// describe records what the side of a poll says to be.
+// describe records the board and version that the poll of a side names.
 func (s *suspect) describe(p BootPoll) {
 	if p.Board == "" && p.Version == "" {
-		return // a CONNECT, or a poll that says nothing
+		return // a CONNECT, or a poll without claims
 	}
 	tag := fleet.ClientTag(p.ClientID)
 	fill := func(o *suspectSide) {
@@ -298,8 +297,8 @@ func (s *suspect) describe(p BootPoll) {
 	s.refresh()
 }
 
-// tookOver notes a connection that took over from one of another address or
-// Client-Id. It is evidence if each of the latest undid the one before.
+// tookOver records a connection that took over from one with another address or Client-Id. It
+// is evidence if each of the latest takeovers reversed the previous one.
 func (s *suspect) tookOver(c fleet.Connection, client string) bool {
 	_, overClient, _ := parseMQTTClientID(c.OverClientID)
 	t := takeover{by: client + " " + c.RemoteAddr, over: overClient + " " + c.OverRemoteAddr, at: c.At}
@@ -345,7 +344,7 @@ func (s *suspect) evidence(kind fleet.ConflictEvidence, at time.Time, sides []su
 	}
 }
 
-// refresh brings what the sides say into a conflict.
+// refresh copies the claims of the sides to the conflict.
 func (s *suspect) refresh() {
 	if s.conflict == nil {
 		return
@@ -361,13 +360,13 @@ func (s *suspect) refresh() {
 	s.conflict.Sides = sides
 }
 
-// restore adds a conflict of the store.
+// restore adds a conflict from the store.
 func (d *duplicates) restore(r ConflictRecord) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &suspect{device: r.Device, conflict: &r.Conflict, stored: r.Conflict.LastSeen}
 	for _, side := range r.Conflict.Sides {
-		if s.side(side.Client) >= 0 { // of takeovers: one Client-Id at two addresses
+		if s.side(side.Client) >= 0 { // from takeovers: one Client-Id at two addresses
 			s.sides, s.last = nil, ""
 			break
 		}
@@ -392,7 +391,7 @@ func (d *duplicates) conflict(id fleet.DeviceID) (fleet.DeviceConflict, bool) {
 	return *s.conflict, true
 }
 
-// clientIDs are the Client-Ids of the device's sides, as far as they are known.
+// clientIDs returns the known Client-Ids of the device's sides.
 func (d *duplicates) clientIDs(id fleet.DeviceID) (ids []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -406,7 +405,7 @@ func (d *duplicates) clientIDs(id fleet.DeviceID) (ids []string) {
 	return ids
 }
 
-// forget ends what is known of a device.
+// forget removes a device's suspect.
 func (d *duplicates) forget(id fleet.DeviceID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -415,7 +414,7 @@ func (d *duplicates) forget(id fleet.DeviceID) {
 	}
 }
 
-// count returns how many conflicts stand.
+// count returns the number of open conflicts.
 func (d *duplicates) count(now time.Time) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

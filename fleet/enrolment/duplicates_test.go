@@ -11,9 +11,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A sign is what one unit does: "poll A 10.0.0.1", "connect A 10.0.0.1",
-// "over A 10.0.0.2" (it takes over from the connection before), "heard",
-// "refused A"; it comes so long after the one before.
+// A sign is an event of one unit: "poll A 10.0.0.1", "connect A 10.0.0.1", "over A 10.0.0.2" (it takes
+// over from the previous connection), "heard", "refused A". after is the time since the previous sign.
 type sign struct {
 	after      time.Duration
 	does       string

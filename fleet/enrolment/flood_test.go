@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// flooded polls once for each of n made-up devices; addr says from where.
+// flooded polls once for each of n invented devices. addr returns the address of each.
 func flooded(e *enrolment.Service, n int, at time.Time, addr func(i int) string) {
 	for i := range n {
 		id := fleet.DeviceID(fmt.Sprintf("c%011x", i))
@@ -18,8 +18,8 @@ func flooded(e *enrolment.Service, n int, at time.Time, addr func(i int) string)
 	}
 }
 
-// A true board must get its code, keep it while it asks, and be claimed,
-// whatever else asks meanwhile.
+// A real board must get its code, keep it while it polls, and be claimed, however many other
+// devices poll meanwhile.
 func TestFloodLeavesRoomForABoard(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -44,7 +44,7 @@ func TestFloodLeavesRoomForABoard(t *testing.T) {
 			s := new(admissionStore)
 			e := newEnrolments(t, s, fleet.EnrolByCode,
 				func(o *enrolment.Options) {
-					o.MaxWaiting, o.MaxWaitingPerNetwork = 1000, 50 // a tenth of the defaults, as the floods are
+					o.MaxWaiting, o.MaxWaitingPerNetwork = 1000, 50 // a tenth of the defaults, like the floods
 					o.Now = func() time.Time { return now }
 				})
 			flooded(e, tt.n/2, now, tt.addr)
@@ -54,7 +54,7 @@ func TestFloodLeavesRoomForABoard(t *testing.T) {
 			if err != nil || first.Activation == nil {
 				t.Fatalf("the board got %+v, %v", first, err)
 			}
-			now = now.Add(3 * time.Second) // protocol 1.5: it asks every 3 s whether it is let in
+			now = now.Add(3 * time.Second) // protocol 1.5: it polls every 3 s until it is let in
 			if e.Activate(unit, uuid1) {
 				t.Fatal("activated before it was claimed")
 			}
@@ -82,8 +82,8 @@ func TestFloodLeavesRoomForABoard(t *testing.T) {
 	}
 }
 
-// A device that was made room for is claimed before it polled twice, and so
-// before it is in the store.
+// A device that was given a place is claimed before its second poll, and thus before it is in
+// the store.
 func TestClaimOfADeviceNotYetStored(t *testing.T) {
 	now := time.Now()
 	s := new(admissionStore)
@@ -122,8 +122,7 @@ func TestUnlistedNetworksAreCounted(t *testing.T) {
 	}
 }
 
-// What was stored of a device that lost its place is deleted; a device that
-// has come back meanwhile stays.
+// The row of a device that lost its place is deleted. A device that returned meanwhile stays.
 func TestUnlistedDevicesLeaveTheStore(t *testing.T) {
 	now := time.Now()
 	s := new(admissionStore)

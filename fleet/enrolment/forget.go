@@ -11,15 +11,15 @@ import (
 const (
 	forgetEvery = 10 * time.Minute
 	sweepEvery  = 10 * time.Second
-	// crowdedTTL replaces WaitingTTL when there is no room left: a device that
-	// really waits polls every minute or two (protocol 1.5).
+	// crowdedTTL replaces WaitingTTL when there is no room left: a device that really waits
+	// polls every minute or two (protocol 1.5).
 	crowdedTTL = 15 * time.Minute
-	// crowdedPause keeps a flood of unknown devices from keeping the store busy.
+	// crowdedPause prevents a flood of unknown devices from overloading the store.
 	crowdedPause = 10 * time.Second
 )
 
-// forgetStale forgets devices that no longer wait, so that made-up ids use up
-// neither memory nor codes for long.
+// forgetStale removes devices that no longer wait, so invented ids occupy neither memory nor
+// codes for long.
 func (e *Service) forgetStale(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
@@ -33,15 +33,15 @@ func (e *Service) forgetStale(ctx context.Context) {
 		case <-tick.C:
 		case <-sweep.C:
 			if err := e.DropUnlisted(ctx); err != nil && ctx.Err() == nil {
-				e.o.Log.Error("devices that lost their place not deleted", "err", err)
+				e.o.Log.Error("cannot delete the devices that lost their place", "err", err)
 			}
 			continue
 		case <-e.crowded:
 			ttl = min(ttl, crowdedTTL)
-			e.o.Log.Warn("too many devices wait to be enrolled; forgetting those that stopped asking", "limit", e.waiting.limit)
+			e.o.Log.Warn("too many devices wait to be enrolled; forgetting those that stopped polling", "limit", e.waiting.limit)
 		}
 		if err := e.forget(ctx, e.o.Now().Add(-ttl)); err != nil && ctx.Err() == nil {
-			e.o.Log.Error("waiting devices not forgotten", "err", err)
+			e.o.Log.Error("cannot delete waiting devices", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,8 +51,7 @@ func (e *Service) forgetStale(ctx context.Context) {
 	}
 }
 
-// forget drops waiting devices, and requests of enrolled ones, that have not
-// polled since before.
+// forget removes waiting devices, and requests of enrolled ones, that have not polled since before.
 func (e *Service) forget(ctx context.Context, before time.Time) error {
 	if err := e.forgetDevices(ctx, before); err != nil {
 		return err
@@ -61,7 +60,7 @@ func (e *Service) forget(ctx context.Context, before time.Time) error {
 		switch {
 		case !w.LastPoll.Before(before):
 			continue
-		case !w.Again: // one that the store does not have
+		case !w.Again: // not in the store
 			if !w.LastPoll.IsZero() && e.drop(w.Device, before) {
 				e.changed(w.Device)
 			}
@@ -95,8 +94,8 @@ func (e *Service) forgetDevices(ctx context.Context, before time.Time) error {
 	return nil
 }
 
-// drop removes a device from memory, unless it polled since: then its poll is
-// still to be written and brings it back to the store, too.
+// drop removes a device from memory unless it has polled since before: then its poll is still
+// to be written and restores the device in the store, too.
 func (e *Service) drop(id fleet.DeviceID, before time.Time) bool {
 	s := e.shard(id)
 	s.mu.Lock()
@@ -110,8 +109,8 @@ func (e *Service) drop(id fleet.DeviceID, before time.Time) bool {
 	return true
 }
 
-// DropUnlisted deletes from the store the devices that lost their place on the
-// waiting list, but for those that have asked again since.
+// DropUnlisted deletes from the store the devices that lost their place on the waiting list,
+// except those that have polled again since.
 func (e *Service) DropUnlisted(ctx context.Context) error {
 	gone := e.waiting.takeGone()
 	if len(gone) == 0 {

@@ -15,23 +15,22 @@ import (
 	"fleetd/fleet/redact"
 )
 
-// keptFacts is how many polls are kept with their bodies while the store is
-// away; more are kept without, to bound memory.
+// keptFacts is how many polls keep their bodies while the store is unavailable. Further polls
+// are kept without, to bound memory.
 const keptFacts = 20_000
 
 const (
-	// entryTimeout bounds how long an unknown device waits for its row, and one that
-	// connects for the end of the credentials before. It waits 30 seconds for the answer to
-	// a poll, and ten for a CONNACK, and tries again.
+	// entryTimeout bounds how long an unknown device waits for its row, and a connecting device
+	// for the end of its previous credentials. A device waits 30 seconds for the answer to a
+	// poll and ten for a CONNACK, and then tries again.
 	entryTimeout = 5 * time.Second
-	// newsTimeout bounds how long a known one waits for what it says that is new, and one
-	// that is to show a code for that.
+	// newsTimeout bounds how long a known device waits until its new claims are stored, and how
+	// long a device waits before it shows its code.
 	newsTimeout = 500 * time.Millisecond
 )
 
-// Poll answers a boot poll. An error of kind [fleet.ErrUnavailable] means that there
-// is no room for a further unknown device, or that its row cannot be stored now; every
-// known one gets an answer.
+// Poll answers a boot poll. An error of kind [fleet.ErrUnavailable] means that there is no room for
+// another unknown device, or that its row cannot be stored now. Every known device gets an answer.
 func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	p.ClientID = cleanClientID(p.ClientID)
 	p.Facts, p.UserAgent = redact.ClientID(p.Facts, p.ClientID), redact.Text(p.UserAgent, p.ClientID)
@@ -76,19 +75,19 @@ func (e *Service) Poll(p BootPoll) (PollAnswer, error) {
 	return d.answer, err
 }
 
-// storeNews returns when the store has what is new of the device, or after the timeout: a
-// store that is away stops no known device, and no code from being shown.
+// storeNews waits until the store has the device's new claims, at most for the timeout. An
+// unavailable store blocks no known device and no code.
 func (e *Service) storeNews(id fleet.DeviceID, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	_ = e.polls.Sync(ctx, id)
 }
 
-// storeBinding returns when the store has what the credentials of the answer are good
-// by. Where it does not, an unknown device gets no answer, as another unit that asks
-// for the place of a known one; a known device has what it had before.
+// storeBinding waits until the store has the binding of the credentials in the answer. If that
+// fails, an unknown device gets no answer, nor does another unit that requests the place of a
+// known one; a known device gets what it had before.
 func (e *Service) storeBinding(p BootPoll, d *pollDecision) error {
-	// Not under the context of the request: others wait for the write, too.
+	// This does not use the context of the request: others wait for the write, too.
 	ctx, cancel := context.WithTimeout(context.Background(), entryTimeout)
 	defer cancel()
 	err := e.polls.Sync(ctx, p.Device)
@@ -109,36 +108,34 @@ func (e *Service) storeBinding(p BootPoll, d *pollDecision) error {
 	if d.answer.Session != nil {
 		return nil
 	}
-	e.o.Log.Warn("a device is not let in before it can be stored; it asks again", "device", p.Device, "err", err)
+	e.o.Log.Warn("a device cannot be stored and is not let in; it tries again", "device", p.Device, "err", err)
 	return fleet.Refuse(fleet.ErrUnavailable, "not_stored")
 }
 
-// A pollDecision is what came of a poll.
+// A pollDecision is the result of a poll.
 type pollDecision struct {
 	answer   PollAnswer
-	changed  bool     // views of the device need to know
-	unlisted bool     // nothing of it goes to the store, at least not yet
+	changed  bool     // pages of the device must be notified
+	unlisted bool     // nothing of it goes to the store, at least for now
 	refused  bool     // by a rule
-	stranger bool     // not known to be the enrolled device
-	unstored bool     // the credentials are good by what the store does not have yet
-	judged   bool     // a CONNECT: the device does not wait any more
+	stranger bool     // not proved to be the enrolled device
+	unstored bool     // the credentials depend on a binding that the store does not have yet
+	judged   bool     // a CONNECT whose device no longer waits
 	evicted  *request // lost its place to this one
-	// why the poll of a device with a key got nothing; "" if it did not
+	// keyEvidence is the reason why the poll of a device with a key got nothing, or "".
 	keyEvidence fleet.ConflictEvidence
-	bound       string // Client-Id of the enrolled device before the poll; "" if another was refused by an operator
+	bound       string // Client-Id of the enrolled device before the poll; "" if an operator refused another one
 }
 
-// withoutClaims is the poll of somebody who is not known to be the enrolled
-// device: what it says to be and to run must not pass for what the device is.
-// Its board and chip pick the image that a campaign sends.
+// withoutClaims returns the poll of a sender that did not prove to be the enrolled device. Its claims
+// must not replace those of the device: the board and chip select the image that a campaign sends.
 func withoutClaims(p BootPoll) BootPoll {
 	return BootPoll{Kind: PollStranger, Device: p.Device, ClientID: p.ClientID, SerialNumber: p.SerialNumber,
 		UserAgent: p.UserAgent, RemoteAddr: p.RemoteAddr, At: p.At, Broken: p.Broken, BodyMAC: p.BodyMAC}
 }
 
-// mergePolls is what is stored of two polls of a device that wait to be: the
-// newer one, but what holds no claims does not take the place of what does. The
-// address is that of the latest request.
+// mergePolls merges two polls of a device that wait for the store. It returns the newer one, except
+// that a poll without claims does not replace claims. The address is that of the latest request.
 func mergePolls(older, newer BootPoll) BootPoll {
 	merged := newer
 	switch {
@@ -177,7 +174,7 @@ func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
 		return d, err
 	}
 	if enrolment == fleet.EnrolmentEnrolled && st.pending == nil && d.answer.Session != nil && st.binding() != bound {
-		before := bound // not each poll's
+		before := bound // not at each poll
 		st.pending = &pending{before: &before}
 	}
 	d.stranger = st.enrolled() && d.answer.Session == nil
@@ -209,9 +206,8 @@ func newStanding(clientID string) *standing {
 		elf: none, version: none, inventoryELF: none}
 }
 
-// firstBoot reports whether the poll names another build than the one before.
-// Where that one is not known, it might: what is not confirmed yet must not be
-// offered anything.
+// firstBoot reports whether the poll names a different build than the previous one. If the previous
+// build is unknown, it returns true: an image that may be unconfirmed must not be offered another one.
 func (st *standing) firstBoot(p BootPoll) bool {
 	if p.ELFSHA256 == "" {
 		return st.elf.Value() == "" || p.Version != st.version.Value()
@@ -219,9 +215,8 @@ func (st *standing) firstBoot(p BootPoll) bool {
 	return p.ELFSHA256 != st.elf.Value()
 }
 
-// learn records the build that a poll names, and reports whether it is another one. A
-// poll whose body did not parse names no build; if its version is the one
-// known, so is the build.
+// learn records the build that a poll names and reports whether it changed. A poll whose body did
+// not parse names no build; if its version is the known one, the build is the known one, too.
 func (st *standing) learn(p BootPoll) bool {
 	if !p.Broken {
 		st.software = p.Chip == "" && p.Layout == nil
@@ -271,17 +266,17 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 	return err
 }
 
-// contested reports whether two units were seen to use the device's id. Until an
-// operator decides, the credentials stay with the one that has them: after a
-// restart of fleetd it has to connect again, and the other may poll first.
+// contested reports whether two units were seen to use the device's id. Until an operator
+// decides, the credentials stay with the unit that has them: after a restart of fleetd it must
+// connect again, and the other may poll first.
 func (e *Service) contested(id fleet.DeviceID, at time.Time) bool {
 	c, ok := e.duplicates.conflict(id)
 	return ok && c.Active(at)
 }
 
-// admitWaiting lets a device in if all are let in, and otherwise has it show
-// its code. The code belongs to the Client-Id that asked: who claims it lets in
-// the device it was read from, not another that polled under the same id since.
+// admitWaiting lets a device in if the mode admits all, and otherwise makes it show its code.
+// The code belongs to the Client-Id that polled: claiming it lets in the device that showed it,
+// not another that has polled under the same id since.
 func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error {
 	if p.ClientID != st.clientID {
 		e.endRequest(st)
@@ -292,8 +287,7 @@ func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error 
 		return nil
 	}
 	if e.o.Mode != fleet.EnrolOpen {
-		// A device with a key to prove its serial number with does so, whoever
-		// else a rule would let in.
+		// A device with a key must prove its serial number, even if a rule would let it in.
 		if rule := e.o.Rules.match(p); rule != nil && (rule.Action == RuleRefuse || !e.mustProve(p)) {
 			e.applyRule(rule, st, p, d)
 			return nil
@@ -302,15 +296,14 @@ func (e *Service) admitWaiting(st *standing, p BootPoll, d *pollDecision) error 
 	return e.ask(st, p, d)
 }
 
-// enter lets in a device that waits.
+// enter lets in a waiting device.
 func (e *Service) enter(st *standing, p BootPoll, d *pollDecision) {
 	e.endRequest(st)
 	st.enrolment, st.pending = fleet.EnrolmentEnrolled, &pending{entering: true}
 	e.admitBound(st, p, d)
 }
 
-// applyRule does with a device that waits what a rule says. What a rule refuses
-// is forgotten, and so never known.
+// applyRule applies a rule to a waiting device. A refused device is removed and leaves no record.
 func (e *Service) applyRule(rule *activeRule, st *standing, p BootPoll, d *pollDecision) {
 	if rule.Action == RuleRefuse {
 		e.endRequest(st)
@@ -335,11 +328,11 @@ func (e *Service) session(st *standing, id fleet.DeviceID) PollAnswer {
 	return PollAnswer{Session: e.keys.ring.Load().issue(id, st.clientID, claim), Transport: transport}
 }
 
-// ask makes the device show its code, a new one if it has none yet.
+// ask makes the device show its code and issues a new one if it has none.
 func (e *Service) ask(st *standing, p BootPoll, d *pollDecision) error {
 	r := st.request
 	if r != nil && !e.waiting.listed(r) {
-		r = nil // another device has its place by now
+		r = nil // another device has taken its place
 	}
 	if r == nil {
 		var err error
@@ -367,9 +360,8 @@ func (e *Service) ask(st *standing, p BootPoll, d *pollDecision) error {
 	return nil
 }
 
-// list finds a place and a code for a device that has none. While places are
-// scarce a device goes to the store when it asks a second time: most that are
-// made up never do.
+// list finds a place and a code for a device that has none. While places are scarce, a device
+// is stored only after its second poll: most invented devices never poll twice.
 func (e *Service) list(st *standing, p BootPoll, d *pollDecision) (*request, error) {
 	r := &request{device: fleet.DeviceID(strings.Clone(string(p.Device))), challenge: newChallenge(),
 		pinned: st.enrolment == fleet.EnrolmentEnrolled}
@@ -407,7 +399,7 @@ func (e *Service) endRequest(st *standing) {
 	}
 }
 
-// displace forgets the device that lost its place, unless it has asked since.
+// displace forgets the device that lost its place, unless it has polled since.
 func (e *Service) displace(r *request) {
 	s := e.shard(r.device)
 	s.mu.Lock()

@@ -12,18 +12,18 @@ import (
 	"fleetd/fleet"
 )
 
-// PollAnswerOptions are what every answer to a boot poll shares.
+// PollAnswerOptions are the values that all answers to boot polls share.
 type PollAnswerOptions struct {
 	Endpoint  string         // host:port of the broker as devices reach it; see [CheckEndpoint]
-	Location  *time.Location // the devices' time zone: their clocks hold local time. Default: UTC
+	Location  *time.Location // the devices' time zone: their clocks show local time. Default: UTC
 	Keepalive time.Duration  // of MQTT connections. Default: 60s
-	// PublicURL is where devices that talk over a WebSocket reach it. "": none do.
+	// PublicURL is the address at which devices reach the WebSocket. With "" no device uses one.
 	PublicURL string
 }
 
-// PollAnswers builds the bodies of answers to boot polls. A stock device
-// crashes on some answers and starts again, asks again, crashes again (protocol
-// 1.6), so nothing leaves here that [CheckPollAnswer] would not pass.
+// PollAnswers builds the bodies of answers to boot polls. Some answers crash a stock device,
+// which then starts, polls and crashes again in a loop (protocol 1.6). Therefore PollAnswers
+// returns only bodies that pass [CheckPollAnswer].
 type PollAnswers struct {
 	endpoint  string
 	socketURL string
@@ -31,7 +31,8 @@ type PollAnswers struct {
 	keepalive int
 }
 
-// NewPollAnswers refuses an endpoint that devices could not bear.
+// NewPollAnswers returns PollAnswers with the given options. It rejects an endpoint that
+// devices cannot handle.
 func NewPollAnswers(o PollAnswerOptions) (*PollAnswers, error) {
 	if err := CheckEndpoint(o.Endpoint); err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func NewPollAnswers(o PollAnswerOptions) (*PollAnswers, error) {
 	}
 	seconds := int(o.Keepalive / time.Second)
 	if seconds < 10 || seconds > 3600 {
-		return nil, fmt.Errorf("a keepalive of %v does not suit devices; choose 10s to 1h", o.Keepalive)
+		return nil, fmt.Errorf("invalid keepalive %v for devices; use 10s to 1h", o.Keepalive)
 	}
 	a := &PollAnswers{endpoint: o.Endpoint, location: o.Location, keepalive: seconds}
 	if scheme, rest, ok := strings.Cut(strings.TrimSuffix(o.PublicURL, "/"), "://"); ok {
@@ -53,23 +54,21 @@ func NewPollAnswers(o PollAnswerOptions) (*PollAnswers, error) {
 	return a, nil
 }
 
-// WebSocketPath is where devices open their WebSocket, which is where voice servers
-// have theirs.
+// WebSocketPath is the path at which devices open their WebSocket, the same as that of voice servers.
 const WebSocketPath = "/xiaozhi/v1/"
 
-// socketVersion is of the binary messages over a WebSocket: with time stamps, which
-// a voice server needs to cancel echoes.
+// socketVersion is the version of the binary messages over a WebSocket. Version 2 has time
+// stamps, which a voice server needs to cancel echoes.
 const socketVersion = 2
 
 var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
 
-// CheckEndpoint says what is wrong with a broker address for devices: they cut
-// it at the first colon and read a number after it, so a scheme, a path or an
-// IPv6 address makes them crash.
+// CheckEndpoint checks a broker address for devices. Devices cut it at the first colon and read
+// a number after it, so a scheme, a path or an IPv6 address makes them crash.
 func CheckEndpoint(endpoint string) error {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil || !hostPattern.MatchString(host) {
-		return fmt.Errorf("%.80q is no broker address for devices: write host:port, with a name or an IPv4 address, such as fleet.example.org:1883", endpoint)
+		return fmt.Errorf("invalid broker address %.80q for devices: use host:port, with a name or an IPv4 address, such as fleet.example.org:1883", endpoint)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.HasPrefix(port, "+") {
 		return fmt.Errorf("the port of the broker address %.80q must be a number from 1 to 65535", endpoint)
@@ -93,7 +92,7 @@ type activationSection struct {
 	TimeoutMS int    `json:"timeout_ms"`
 }
 
-// mqttSection's keys become NVS keys on the device: 15 characters at most.
+// The keys of an mqttSection become NVS keys on the device: 15 characters at most.
 type mqttSection struct {
 	Endpoint       string `json:"endpoint"`
 	ClientID       string `json:"client_id"`
@@ -102,17 +101,17 @@ type mqttSection struct {
 	PublishTopic   string `json:"publish_topic"`
 	SubscribeTopic string `json:"subscribe_topic"` // old firmware needs the key
 	Keepalive      int    `json:"keepalive"`
-	SignConnect    int    `json:"sign_connect,omitempty"` // 1: the password goes with a proof; no stock device gets it
+	SignConnect    int    `json:"sign_connect,omitempty"` // 1: the password carries a proof; stock devices get none
 }
 
-// webSocketSection counts only where there is no mqttSection.
+// A webSocketSection counts only without an mqttSection.
 type webSocketSection struct {
 	URL     string `json:"url"`
 	Token   string `json:"token"`
 	Version int    `json:"version"`
 }
 
-// deviceKeySection asks the included firmware to sign the challenge and to poll again.
+// A deviceKeySection makes the included firmware sign the challenge and poll again.
 type deviceKeySection struct {
 	Challenge string `json:"challenge"`
 }
@@ -122,13 +121,13 @@ type serverTimeSection struct {
 	TimezoneOffset int   `json:"timezone_offset"` // minutes
 }
 
-// firmwareSection must be left out unless an upgrade is due: a device compares
-// every version that it receives, and installs what is newer.
+// A firmwareSection must be omitted unless an upgrade is due: a device compares every version
+// that it receives and installs a newer one.
 type firmwareSection struct {
 	Version string `json:"version"`
 	URL     string `json:"url"`
 	Force   int    `json:"force"` // a number: true is ignored
-	// Stock firmware looks members up by name, so it passes over these.
+	// Stock firmware reads members by name, so it ignores these.
 	SHA256    string `json:"sha256,omitempty"`
 	Size      int64  `json:"size,omitempty"`
 	Job       string `json:"job,omitempty"`
@@ -136,9 +135,8 @@ type firmwareSection struct {
 	Signature string `json:"signature,omitempty"`
 }
 
-// Body returns the JSON to send at the given time. On error there is still a
-// body, without the offer or with nothing but the time: a known device must be
-// answered 200, or a new image of it is rolled back.
+// Body returns the JSON to send at the given time. On error it still returns a body, without the offer
+// or with the time alone: a known device must be answered with 200, or it rolls back a new image.
 func (o *PollAnswers) Body(a PollAnswer, now time.Time) ([]byte, error) {
 	body := o.body(a, now)
 	text, err := checked(body)

@@ -25,16 +25,15 @@ var (
 	activationCode = regexp.MustCompile(`^[0-9]{1,10}$`)
 )
 
-// A member is one key of a JSON object with its value. The device's parser
-// takes the first of two equal keys, in any case, where Go's takes the last:
-// objects are read here as the device could read them.
+// A member is one key of a JSON object with its value. If two keys are equal in any case, the
+// device's parser uses the first and Go's the last; this file reads objects like the device.
 type member struct {
 	key   string
 	value json.RawMessage
 }
 
-// CheckPollAnswer says what in an answer to a boot poll would crash a stock
-// device or keep it from connecting, by the rules of protocol section 1.6.
+// CheckPollAnswer reports the first part of an answer to a boot poll that would crash a stock
+// device or prevent it from connecting, by the rules of protocol section 1.6.
 func CheckPollAnswer(body []byte) error {
 	if len(body) > maxPollAnswer {
 		return fmt.Errorf("%d bytes, at most %d are safe", len(body), maxPollAnswer)
@@ -65,17 +64,17 @@ var sectionChecks = map[string]func([]member) error{
 	"websocket":   checkWebsocket,
 	"server_time": checkServerTime,
 	"firmware":    checkFirmware,
-	"device_key":  func([]member) error { return nil }, // stock devices pass over it
+	"device_key":  func([]member) error { return nil }, // stock devices ignore it
 }
 
-// checkActivation wants code and challenge together: with a code alone the
-// device never asks /activate and loops slowly.
+// checkActivation requires code and challenge together: with a code alone the device never
+// requests /activate and loops slowly.
 func checkActivation(ms []member) error {
 	if !activationCode.MatchString(memberText(ms, "code")) {
 		return errors.New("the code must be digits: only they have sounds")
 	}
 	if memberText(ms, "challenge") == "" {
-		return errors.New("no challenge beside the code")
+		return errors.New("a code without a challenge")
 	}
 	if memberText(ms, "message") == "" {
 		return errors.New("no message to show")
@@ -116,7 +115,7 @@ func checkWebsocket(ms []member) error {
 	return nil
 }
 
-// checkSettings checks what the device copies to its flash, key by key.
+// checkSettings checks the settings, which the device copies to its flash key by key.
 func checkSettings(ms []member) error {
 	total := 0
 	for _, m := range ms {
@@ -164,7 +163,7 @@ func checkFirmware(ms []member) error {
 	return nil
 }
 
-// objectMembers reads a JSON object, and nothing behind it.
+// objectMembers reads a JSON object and rejects trailing data.
 func objectMembers(raw []byte) ([]member, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -182,7 +181,7 @@ func objectMembers(raw []byte) ([]member, error) {
 		}
 		for _, other := range ms {
 			if strings.EqualFold(other.key, m.key) {
-				return nil, fmt.Errorf("two keys %q: parsers differ in which they take", m.key)
+				return nil, fmt.Errorf("duplicate key %q: parsers differ in which one they use", m.key)
 			}
 		}
 		ms = append(ms, m)
@@ -205,7 +204,7 @@ func memberValue(ms []member, key string) json.RawMessage {
 	return nil
 }
 
-// memberText returns the member's value if it is a string, else "".
+// memberText returns the value of a member if it is a string, or "".
 func memberText(ms []member, key string) string {
 	var s string
 	if json.Unmarshal(memberValue(ms, key), &s) != nil {

@@ -107,8 +107,8 @@ func TestEndpointsRefusedAtStart(t *testing.T) {
 	}
 }
 
-// TestNoPollCanMakeAHarmfulAnswer drives the real service with anything a
-// device or a configuration could contain.
+// TestNoPollCanMakeAHarmfulAnswer runs the real service with anything that a device or a
+// configuration could contain.
 func TestNoPollCanMakeAHarmfulAnswer(t *testing.T) {
 	anything := rapid.OneOf(rapid.String(), rapid.StringN(0, 4096, 8192), rapid.StringMatching(`[0-9a-f:-]{0,20}`))
 	rapid.Check(t, func(t *rapid.T) {
@@ -170,8 +170,8 @@ func FuzzCheckPollAnswer(f *testing.F) {
 	})
 }
 
-// TestOfferForIncludedFirmware: an offer carries what the included firmware
-// checks, and nothing more for an image without a manifest.
+// TestOfferForIncludedFirmware checks that an offer contains what the included firmware checks,
+// and nothing more for an image without a manifest.
 func TestOfferForIncludedFirmware(t *testing.T) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883"})
 	if err != nil {
@@ -203,13 +203,13 @@ func TestOfferForIncludedFirmware(t *testing.T) {
 	firmware() // the longest manifest still fits
 }
 
-// A device for which a WebSocket is chosen gets its address in place of MQTT's:
-// with both it would take MQTT.
+// A device for which a WebSocket is chosen gets its address in place of MQTT's: with both it
+// would use MQTT.
 func TestPollAnswerWebSocket(t *testing.T) {
 	for public, want := range map[string]string{
 		"http://fleet.example.org:8080/": "ws://fleet.example.org:8080/xiaozhi/v1/",
 		"https://fleet.example.org":      "wss://fleet.example.org/xiaozhi/v1/",
-		"":                               "", // not known: MQTT
+		"":                               "", // unknown: MQTT
 	} {
 		o, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: "h:1883", PublicURL: public})
 		if err != nil {

@@ -11,17 +11,16 @@ import (
 )
 
 const (
-	// challengeTTL is how long a device may answer a challenge. A stock device
-	// asks for a new one at least every two minutes (protocol 1.5).
+	// challengeTTL is how long a device may answer a challenge. A stock device requests a new
+	// one at least every two minutes (protocol 1.5).
 	challengeTTL = 5 * time.Minute
-	// challengeTries is how many wrong answers a challenge survives.
+	// challengeTries is the number of wrong answers after which a challenge is void.
 	challengeTries = 20
-	// proofTimeout bounds the storing of a right answer. The device waits 30s.
+	// proofTimeout bounds storing a right answer. The device waits 30 seconds.
 	proofTimeout = 5 * time.Second
 )
 
-// A SerialProof is what a device with a serial number in its fuses sends to be
-// activated (protocol 1.5).
+// A SerialProof is the activation request of a device with a serial number in its fuses (protocol 1.5).
 type SerialProof struct {
 	Device     fleet.DeviceID
 	ClientID   string
@@ -31,26 +30,25 @@ type SerialProof struct {
 	RemoteAddr string
 }
 
-// A serialClaim is the part of a request that a serial number plays: which one
-// the device claims, and until when it may prove it.
+// A serialClaim is the serial number that the device of a request claims, and how long it may prove it.
 type serialClaim struct {
 	serial   string
 	until    time.Time
 	tries    int
 	used     bool           // the challenge was answered
-	proved   bool           // rightly; an operator decides
-	conflict fleet.DeviceID // which has proved the same serial number before
+	proved   bool           // the answer was right; an operator decides
+	conflict fleet.DeviceID // the device that proved the same serial number before
 }
 
-// mustProve reports whether the poll claims a serial number that is on record:
-// such a device has a key to prove it with, in open mode too. A CONNECT that should
-// prove more than it can is one, too.
+// mustProve reports whether the device must prove a serial number, even in open mode. That
+// holds for a poll that claims a serial number on record, whose device has a key to prove it
+// with, and for a CONNECT that lacks a required proof.
 func (e *Service) mustProve(p BootPoll) bool {
 	return e.o.Serials.Known(p.SerialNumber) || p.why.needsProof()
 }
 
-// claim brings the request's claim up to date with a poll, with a fresh
-// challenge if the one before was used or is about to expire.
+// claim updates the request's claim from a poll. It issues a new challenge if the last one was
+// used or is about to expire.
 func (e *Service) claim(r *request, p BootPoll) {
 	if !e.o.Serials.Known(p.SerialNumber) {
 		r.claim = nil
@@ -66,8 +64,8 @@ func (e *Service) claim(r *request, p BootPoll) {
 	}
 }
 
-// Prove lets a device in, or marks its request, that proves to hold the key of
-// its serial number. Each outcome but an acceptance leaves its standing.
+// Prove lets in a device that proves the key of its serial number, or marks its request. Any
+// outcome but [ProofAccepted] leaves the device's admission unchanged.
 func (e *Service) Prove(ctx context.Context, p SerialProof) ProofOutcome {
 	if e.o.Serials == nil {
 		return ProofUnknown
@@ -96,8 +94,8 @@ func (e *Service) prove(ctx context.Context, p SerialProof) ProofOutcome {
 	return outcome
 }
 
-// answerChallenge judges an answer and uses the challenge up if it is right:
-// [ProofAccepted] then, with the code of the request it belongs to.
+// answerChallenge judges an answer. If it is right, the challenge is used up and the results
+// are [ProofAccepted] and the code of the request.
 func (e *Service) answerChallenge(p SerialProof) (outcome ProofOutcome, code string) {
 	e.with(p.Device, func(st *standing) {
 		outcome = ProofChallenge
@@ -130,13 +128,13 @@ func (e *Service) answerChallenge(p SerialProof) (outcome ProofOutcome, code str
 			outcome, code = ProofAccepted, r.code
 		}
 	})
-	if outcome == "" { // no such device asks
+	if outcome == "" { // no such device polls
 		outcome = ProofChallenge
 	}
 	return outcome, code
 }
 
-// asking returns the request that the Client-Id makes, nil if it makes none.
+// asking returns the request of the Client-Id, or nil if the Client-Id has no request.
 func (st *standing) asking(clientID string) *request {
 	asks := st.clientID
 	if st.enrolment == fleet.EnrolmentEnrolled {
@@ -148,8 +146,8 @@ func (st *standing) asking(clientID string) *request {
 	return st.request
 }
 
-// acceptProof binds the serial number and acts on a right answer. What cannot
-// be stored now leaves the challenge as it was: the device answers it again.
+// acceptProof binds the serial number and acts on a right answer. If storing fails, the
+// challenge remains valid and the device answers it again.
 func (e *Service) acceptProof(ctx context.Context, p SerialProof, code string) ProofOutcome {
 	settle := func(f func(*serialClaim)) {
 		e.with(p.Device, func(st *standing) {
@@ -170,14 +168,14 @@ func (e *Service) acceptProof(ctx context.Context, p SerialProof, code string) P
 	if err == nil && !e.o.MarkProofs {
 		err = e.decide(ctx, enrolmentActor, "device.prove", p.Device, func(a *Admission) error {
 			if a.ClaimCode != code {
-				return errNoSuchCode() // it asked with another Client-Id meanwhile
+				return errNoSuchCode() // the device polled with another Client-Id meanwhile
 			}
 			return letIn(a)
 		})
 	}
 	switch {
 	case err != nil:
-		e.o.Log.Error("proof of a serial number not acted on", "serial", p.Serial, "device", p.Device, "err", err)
+		e.o.Log.Error("cannot act on the proof of a serial number", "serial", p.Serial, "device", p.Device, "err", err)
 		settle(func(c *serialClaim) { c.used = false })
 		return ProofLater
 	case e.o.MarkProofs:

@@ -12,12 +12,12 @@ import (
 	"fleetd/fleet"
 )
 
-// An Rule lets unknown devices in, or keeps them out, without an
-// operator. All of its conditions must hold; an empty one holds for every
-// device. What a rule looks at are claims of the device, but for its address.
+// A Rule lets unknown devices in, or refuses them, without an operator. All of its conditions
+// must hold; an empty condition holds for every device. Except for the address, the conditions
+// compare claims of the device.
 type Rule struct {
 	ID       uuid.UUID
-	Position int // the first rule that fits decides
+	Position int // the first rule that matches decides
 	Name     string
 	Enabled  bool
 	Action   RuleAction
@@ -27,17 +27,17 @@ type Rule struct {
 	Devices    []fleet.DeviceID // MAC addresses, sorted
 	From       *time.Time
 	Until      *time.Time
-	MaxDevices int             // how many it lets in at most; 0 is any number
-	Tags       []string        // set on a device that it lets in
-	Transport  fleet.Transport // chosen for a device that it lets in; "" leaves it
+	MaxDevices int             // how many devices it lets in at most; 0 means no limit
+	Tags       []string        // set on devices that it lets in
+	Transport  fleet.Transport // chosen for devices that it lets in; "" leaves it unchanged
 
-	Accepted  int // devices it has let in
+	Accepted  int // devices that it has let in
 	CreatedBy string
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
 
-// RuleAction is what a rule does with a device that fits.
+// RuleAction is what a rule does with a device that matches.
 type RuleAction string
 
 const (
@@ -47,17 +47,17 @@ const (
 	RuleRefuse RuleAction = "refuse"
 )
 
-// A RuleAcceptance says that a rule let a device in.
+// A RuleAcceptance records that a rule let a device in.
 type RuleAcceptance struct {
 	ID        uuid.UUID
 	Rule      uuid.UUID
 	Name      string // of the rule
 	Tags      []string
-	Transport fleet.Transport // chosen for the device; "" leaves it
+	Transport fleet.Transport // chosen for the device; "" leaves it unchanged
 	At        time.Time
 }
 
-// RuleActor is the principal of what a rule does.
+// RuleActor returns the principal for the acts of a rule.
 func RuleActor(a RuleAcceptance) fleet.Principal {
 	return fleet.Principal{Kind: fleet.KindSystem, ID: a.Rule.String(), Name: "rule " + a.Name, Role: fleet.RoleAdmin}
 }
@@ -70,19 +70,18 @@ const (
 	maxRuleNetworks   = 200
 )
 
-// RuleStore keeps enrolment rules. Each change is stored with its
-// audit entry.
+// RuleStore stores enrolment rules, each change with its audit entry.
 type RuleStore interface {
 	EnrolmentRules(ctx context.Context) ([]Rule, error) // by position
 	CreateEnrolmentRule(ctx context.Context, by fleet.Principal, r Rule) error
 	UpdateEnrolmentRule(ctx context.Context, by fleet.Principal, r Rule) error
 	DeleteEnrolmentRule(ctx context.Context, by fleet.Principal, id uuid.UUID) error
-	// OrderEnrolmentRules gives the rules their positions, in the order of ids.
-	// moved is the one that an operator moved.
+	// OrderEnrolmentRules sets the positions of the rules to the order of ids. moved is the
+	// rule that an operator moved.
 	OrderEnrolmentRules(ctx context.Context, by fleet.Principal, ids []uuid.UUID, moved uuid.UUID) error
 }
 
-// clean brings a rule into the form in which it is stored and matched.
+// clean normalizes a rule to the form in which it is stored and matched.
 func (r *Rule) clean() (err error) {
 	if r.Name, err = fleet.CleanLine("name", r.Name, fleet.MaxNameLength); err != nil {
 		return err
@@ -148,8 +147,8 @@ func (r *Rule) cleanBoards() error {
 	return nil
 }
 
-// ParseNetworks reads networks as people write them: 10.1.0.0/16, or a single
-// address, with blanks or commas between them.
+// ParseNetworks parses networks as people write them: 10.1.0.0/16 or a single address,
+// separated by blanks or commas.
 func ParseNetworks(text string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;，", r) }) {
@@ -169,12 +168,12 @@ func ParseNetworks(text string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// listHeaders name the column of addresses, the surest name first.
+// listHeaders are the names of the address column, the surest name first.
 var listHeaders = []string{"mac", "macaddress", "macaddr", "deviceid", "device", "address", "id"}
 
-// ParseDeviceList reads MAC addresses from lines of text or CSV, of which the
-// first column counts, or the one that a first line calls "mac". Empty lines
-// and lines from # on are skipped. An error names the first line at fault.
+// ParseDeviceList reads MAC addresses from lines of text or CSV. In CSV it uses the first
+// column, or the one that the first line calls "mac". It skips empty lines and everything after
+// #. An error names the first invalid line.
 func ParseDeviceList(text string) ([]fleet.DeviceID, error) {
 	var all []fleet.DeviceID
 	column, first := 0, true
@@ -209,14 +208,13 @@ func ParseDeviceList(text string) ([]fleet.DeviceID, error) {
 	return all, nil
 }
 
-// InvalidListLine is the error of a line of a list, counted from 1.
+// InvalidListLine returns the error for a line of a list, counted from 1.
 func InvalidListLine(line int, value string) *fleet.Error {
 	value = fleet.CleanText(value, 60)
 	return fleet.Refuse(fleet.ErrInvalid, "invalid_device_list", "line", line, "value", value).At("devices")
 }
 
-// headerColumn returns which column of a first line holds the addresses, -1 if
-// the line is no header.
+// headerColumn returns the column of the addresses in a first line, or -1 if the line is not a header.
 func headerColumn(cells []string) int {
 	plain := strings.NewReplacer(" ", "", "_", "", "-", "", `"`, "")
 	for _, name := range listHeaders {
@@ -227,8 +225,8 @@ func headerColumn(cells []string) int {
 	return -1
 }
 
-// Matches reports whether the conditions of the rule hold for a poll, whether
-// or not the rule is enabled or has let in all it may.
+// Matches reports whether the conditions of the rule hold for a poll, even if the rule is
+// disabled or has let in its maximum.
 func (r *Rule) Matches(p BootPoll) bool {
 	switch {
 	case r.From != nil && p.At.Before(*r.From), r.Until != nil && !p.At.Before(*r.Until):
@@ -262,7 +260,8 @@ func inNetworks(networks []netip.Prefix, addr string) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// Detail is what an audit entry keeps of a rule: of a long list its length.
+// Detail returns the part of a rule that an audit entry contains. A long list is replaced by
+// its length.
 func (r Rule) Detail() map[string]any {
 	d := map[string]any{"name": r.Name, "enabled": r.Enabled, "action": string(r.Action), "position": r.Position}
 	if len(r.Boards) > 0 {

@@ -12,9 +12,8 @@ import (
 	"fleetd/fleet/internal/table"
 )
 
-// Rules are the rules by which devices join without an operator, in
-// the modes code and approve; in the mode open every device joins, and no rule
-// is asked. Boot polls are matched in memory.
+// Rules are the rules by which devices join without an operator in the modes code and approve.
+// In the mode open every device joins and no rule applies. Boot polls are matched in memory.
 type Rules struct {
 	store RuleStore
 	now   func() time.Time
@@ -22,14 +21,14 @@ type Rules struct {
 	table *table.Table[[]*activeRule]
 }
 
-// An activeRule is a rule as boot polls meet it.
+// An activeRule is a rule as boot polls are matched with it.
 type activeRule struct {
 	Rule
 	accepted *atomic.Int64 // shared with the rule's next version
 	refused  *atomic.Int64
 }
 
-// NewRules makes the service. Load it before the first poll.
+// NewRules returns a Rules service. Call Load before the first poll.
 func NewRules(store RuleStore, now func() time.Time) *Rules {
 	if now == nil {
 		now = time.Now
@@ -58,15 +57,15 @@ func (s *Rules) read(ctx context.Context, before *[]*activeRule) (*[]*activeRule
 			a.accepted, a.refused = known[at].accepted, known[at].refused
 		} else {
 			a.accepted, a.refused = new(atomic.Int64), new(atomic.Int64)
-			a.accepted.Store(int64(r.Accepted)) // what memory counts may not be stored yet
+			a.accepted.Store(int64(r.Accepted)) // the count in memory may not be stored yet
 		}
 		active[i] = a
 	}
 	return &active, nil
 }
 
-// match returns the rule that decides about a device, nil if none does. Of a
-// rule that accepts, a place is taken.
+// match returns the rule that decides about a device, or nil. If the rule accepts, match counts
+// the device against the rule's maximum.
 func (s *Rules) match(p BootPoll) *activeRule {
 	if s == nil {
 		return nil
@@ -96,10 +95,10 @@ func (r *activeRule) takePlace() bool {
 	}
 }
 
-// A RuleRow is a rule with what it has done.
+// A RuleRow is a rule with its counts.
 type RuleRow struct {
 	Rule
-	Refused int // polls, since the start of the process
+	Refused int // polls since the start of the process
 }
 
 // Rules returns the rules in their order.
@@ -150,7 +149,7 @@ func (s *Rules) Create(ctx context.Context, by fleet.Principal, r Rule) (RuleRow
 	})
 }
 
-// Update changes a rule; its order and its counts stay.
+// Update changes a rule. Its position and its counts stay.
 func (s *Rules) Update(ctx context.Context, by fleet.Principal, id uuid.UUID,
 	change func(*Rule) error) (RuleRow, error) {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
@@ -162,7 +161,7 @@ func (s *Rules) Update(ctx context.Context, by fleet.Principal, id uuid.UUID,
 			return err
 		}
 		r := row.Rule
-		r.Devices = slices.Clone(r.Devices) // polls are matched with the rule as it is
+		r.Devices = slices.Clone(r.Devices) // polls are matched with the rule at the same time
 		r.Networks = slices.Clone(r.Networks)
 		if err := change(&r); err != nil {
 			return err
@@ -188,7 +187,7 @@ func (s *Rules) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) er
 	})
 }
 
-// Move puts a rule to another place, counted from 0; beyond the end is the end.
+// Move moves a rule to a position counted from 0; a position beyond the end means the end.
 func (s *Rules) Move(ctx context.Context, by fleet.Principal, id uuid.UUID, place int) (RuleRow, error) {
 	if err := by.May(fleet.RoleAdmin, "change_enrolment_rules"); err != nil {
 		return RuleRow{}, err
@@ -202,7 +201,7 @@ func (s *Rules) Move(ctx context.Context, by fleet.Principal, id uuid.UUID, plac
 	})
 }
 
-// change makes a change and returns the rule as it is then.
+// change applies a change and returns the resulting rule.
 func (s *Rules) change(ctx context.Context, id uuid.UUID, do func(*[]*activeRule) error) (RuleRow, error) {
 	if err := s.table.Change(ctx, 0, do); err != nil {
 		return RuleRow{}, err
@@ -210,24 +209,23 @@ func (s *Rules) change(ctx context.Context, id uuid.UUID, do func(*[]*activeRule
 	return s.Rule(id)
 }
 
-// A RuleMatch says which rule would decide about a device that waits.
+// A RuleMatch names the rule that would decide about a waiting device.
 type RuleMatch struct {
 	Device  fleet.DeviceID
 	Rule    uuid.UUID
 	Name    string
 	Action  RuleAction
-	Enabled bool // false: it would, if it were enabled
+	Enabled bool // false: it would decide if it were enabled
 }
 
-// Preview returns for each waiting device the first rule whose conditions hold
-// for what it last polled: what happens when it asks again. A rule that is not
-// enabled is reported where no enabled one fits.
+// Preview returns for each waiting device the first rule that matches its last poll, which is the rule
+// that decides when the device polls again. If no enabled rule matches, Preview returns a disabled one.
 func (s *Rules) Preview(waiting []WaitingDevice) []RuleMatch {
 	var all []RuleMatch
 	rules, now := *s.table.State(), s.now()
 	for _, w := range waiting {
 		if w.Again {
-			continue // a known device: never a rule's to decide
+			continue // a known device: rules never decide about it
 		}
 		p := BootPoll{Device: w.Device, Board: w.Board, RemoteAddr: w.RemoteAddr, At: now}
 		var found *activeRule

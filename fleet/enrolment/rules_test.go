@@ -18,7 +18,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// ruleStore keeps rules in memory.
+// ruleStore stores rules in memory.
 type ruleStore struct{ rules []enrolment.Rule }
 
 func (s *ruleStore) EnrolmentRules(context.Context) ([]enrolment.Rule, error) {
@@ -122,7 +122,7 @@ func TestRuleDecidesAboutABoard(t *testing.T) {
 				}
 				want := tt.want
 				if mode == fleet.EnrolOpen {
-					want = "joins" // no rule is asked
+					want = "joins" // no rule applies
 				}
 				if got != want {
 					t.Errorf("the board %s, want %s", got, want)
@@ -148,7 +148,7 @@ func TestRuleNeverAcceptsWhoWasPutOut(t *testing.T) {
 			}
 		}
 	}
-	// Nor another unit under the id of an enrolled one.
+	// A rule does not apply to another unit under the id of an enrolled device either.
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, withRules(rulesOf(t,
 		enrolment.Rule{Action: enrolment.RuleAccept, Devices: []fleet.DeviceID{unit}})))
 	if a := poll(t, e, uuid1); a.Session == nil {
@@ -169,7 +169,7 @@ func TestRuleAcceptsSoManyDevices(t *testing.T) {
 	for i := range 10 {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			for range 2 { // the second poll takes no further place
+			for range 2 { // the second poll does not count against the maximum again
 				a, err := e.Poll(enrolment.BootPoll{Device: fleet.DeviceID(fmt.Sprintf("d%011x", i)), ClientID: uuid1,
 					Board: "bread",
 					At:    time.Now()})
@@ -194,8 +194,8 @@ func TestRuleAcceptsSoManyDevices(t *testing.T) {
 	}
 }
 
-// A device that waits is decided about when it asks again after the rule was
-// made; one that is refused leaves the list and the store.
+// A rule decides about a waiting device at its next poll after the rule was made. A refused
+// device leaves the list and the store.
 func TestRuleMeetsDevicesThatWait(t *testing.T) {
 	rules := rulesOf(t)
 	s := new(admissionStore)
@@ -303,7 +303,7 @@ func TestParseDeviceList(t *testing.T) {
 	tests := []struct {
 		name, text string
 		want       []fleet.DeviceID
-		line       int // at fault
+		line       int // the invalid line
 	}{
 		{"forms", "A0:85:E3:11:22:33\na0-85-e3-11-22-44\r\na085e3112233\n", []fleet.DeviceID{a, b, a}, 0},
 		{"columns", "a085e3112233,desk 1\n\"a0:85:e3:11:22:44\";x", []fleet.DeviceID{a, b}, 0},
@@ -357,8 +357,7 @@ func FuzzParseDeviceList(f *testing.F) {
 	})
 }
 
-// BenchmarkPollWithRules is a poll of an unknown device that the last of many
-// rules lets in.
+// BenchmarkPollWithRules measures a poll of an unknown device that the last of many rules lets in.
 func BenchmarkPollWithRules(b *testing.B) {
 	rules := make([]enrolment.Rule, 50)
 	for i := range rules {

@@ -10,14 +10,14 @@ import (
 	"fmt"
 )
 
-// A Sealer encrypts keys that are kept in the database, with the server's
-// secret: a copy of the database alone holds none of them.
+// A Sealer encrypts keys in the database with the server's secret: a copy of the database alone
+// reveals none of them.
 type Sealer struct{ aead cipher.AEAD }
 
 // ErrSealed means that a key in the database was sealed with another secret.
 var ErrSealed = errors.New("sealed with another secret key: restore the secret.key (or FLEETD_SECRET_KEY) that belongs to this database")
 
-// NewSealer makes a sealer from the server's secret of [KeySize] bytes.
+// NewSealer returns a sealer for the server's secret of [KeySize] bytes.
 func NewSealer(secret []byte) (*Sealer, error) {
 	if len(secret) != KeySize {
 		return nil, fmt.Errorf("the secret key has %d bytes, want %d", len(secret), KeySize)
@@ -34,16 +34,16 @@ func NewSealer(secret []byte) (*Sealer, error) {
 	return &Sealer{aead}, err
 }
 
-// seal encrypts a key for one place, which name says: moved elsewhere in the
-// database it does not open.
+// seal encrypts a key for the place called name. It cannot be opened under another name, so
+// moving it within the database makes it unreadable.
 func (s *Sealer) seal(name string, key []byte) []byte {
 	return s.aead.Seal(nil, nil, key, []byte(name))
 }
 
-// Seal encrypts a secret of another package, for one place, which name says.
+// Seal encrypts a secret of another package for the place called name.
 func (s *Sealer) Seal(name string, key []byte) []byte { return s.seal(name, key) }
 
-// Open is the opposite of Seal.
+// Open decrypts a secret that Seal encrypted.
 func (s *Sealer) Open(name string, sealed []byte) ([]byte, error) { return s.open(name, sealed) }
 
 func (s *Sealer) open(name string, sealed []byte) ([]byte, error) {

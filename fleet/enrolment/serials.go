@@ -18,44 +18,44 @@ import (
 	"fleetd/fleet/internal/writebehind"
 )
 
-// A SerialKey is a serial number that is on record, with the HMAC key in the
-// fuses of the device that carries it.
+// A SerialKey is a serial number on record, with the HMAC key in the fuses of the device that
+// carries it.
 type SerialKey struct {
 	Serial    string
 	SealedKey []byte // see [Sealer]; never leaves the server
 	LoadedAt  time.Time
 	LoadedBy  string
 
-	Device  fleet.DeviceID // the first that proved to hold the key; "" before
+	Device  fleet.DeviceID // the first that proved to have the key; "" before
 	BoundAt *time.Time
 
 	WrongProofs int64 // activations with a wrong HMAC
 	WrongAt     *time.Time
 
-	// ConflictDevice proved to hold the key after Device had: the key is in two
-	// units, or a unit came back with another Device-Id.
+	// ConflictDevice proved to have the key after Device had: the key is in two units, or a
+	// unit returned with another Device-Id.
 	ConflictDevice fleet.DeviceID
 	ConflictAt     *time.Time
 }
 
-// LogValue keeps the key out of logs.
+// LogValue omits the key from logs.
 func (k SerialKey) LogValue() slog.Value { return slog.StringValue(k.Serial) }
 
-// String keeps the key out of errors.
+// String omits the key from errors.
 func (k SerialKey) String() string { return k.Serial }
 
-// A SerialState is what became of a serial number.
+// A SerialState is the state of a serial number.
 type SerialState string
 
-// The states of serial numbers; a list of one of them can be asked for.
+// The states of serial numbers. Each can be used as a filter of a list.
 const (
-	SerialUnused   SerialState = "unused"   // loaded, and not proved by any device
+	SerialUnused   SerialState = "unused"   // loaded, but not proved by any device
 	SerialBound    SerialState = "bound"    // proved by one device
 	SerialConflict SerialState = "conflict" // proved by a second device
-	SerialRefused  SerialState = "refused"  // a filter: had wrong proofs
+	SerialRefused  SerialState = "refused"  // a filter: it had wrong proofs
 )
 
-// State is what became of the serial number.
+// State returns the state of the serial number.
 func (k SerialKey) State() SerialState {
 	switch {
 	case k.ConflictDevice != "":
@@ -76,69 +76,69 @@ func (k SerialKey) in(state SerialState) bool {
 	return k.State() == state
 }
 
-// SerialStore keeps serial numbers. Changes are stored with their audit entry.
+// SerialStore stores serial numbers, each change with its audit entry.
 type SerialStore interface {
 	SerialKeys(ctx context.Context) ([]SerialKey, error)
-	// AddSerials adds all or none; [fleet.ErrConflict] if one is on record by now.
+	// AddSerials adds all keys or none; [fleet.ErrConflict] if one is already on record.
 	AddSerials(ctx context.Context, by fleet.Principal, keys []SerialKey) error
-	// BindSerial binds the serial number to the device, or returns [fleet.ErrConflict]
-	// if it is bound to another. Binding again changes nothing.
+	// BindSerial binds the serial number to the device, or returns [fleet.ErrConflict] if it is
+	// bound to another. Binding it again changes nothing.
 	BindSerial(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID, at time.Time) error
 	SetSerialConflict(ctx context.Context, by fleet.Principal, serial string, device fleet.DeviceID, at time.Time) error
 	// ReleaseSerial ends the binding and the conflict.
 	ReleaseSerial(ctx context.Context, by fleet.Principal, serial string) error
 	DeleteSerial(ctx context.Context, by fleet.Principal, serial string) error
-	// SaveWrongProofs stores counts; those of unknown serial numbers are dropped.
+	// SaveWrongProofs stores counts and ignores those of unknown serial numbers.
 	SaveWrongProofs(ctx context.Context, counts []WrongProofs) error
 }
 
-// WrongProofs is how many wrong proofs a serial number had, and when the last.
+// WrongProofs is the number of wrong proofs of a serial number and the time of the last one.
 type WrongProofs struct {
 	Serial string
 	Count  int64
 	At     time.Time
 }
 
-// A ProofOutcome is what an activation with a serial number came to.
+// A ProofOutcome is the outcome of an activation with a serial number.
 type ProofOutcome string
 
 // The outcomes of proofs.
 const (
 	ProofAccepted  ProofOutcome = "accepted"  // the device is enrolled
-	ProofMarked    ProofOutcome = "marked"    // right; an operator decides
-	ProofUnknown   ProofOutcome = "unknown"   // the serial number is not on record: as without one
-	ProofWrong     ProofOutcome = "wrong"     // the HMAC does not fit
-	ProofChallenge ProofOutcome = "challenge" // not this device's challenge, used or expired
-	ProofConflict  ProofOutcome = "conflict"  // right, of a serial number that another device has proved
-	ProofLimited   ProofOutcome = "limited"   // too many wrong ones
-	ProofLater     ProofOutcome = "later"     // cannot be stored now; the device asks again
+	ProofMarked    ProofOutcome = "marked"    // right, but an operator decides
+	ProofUnknown   ProofOutcome = "unknown"   // not on record; treated as a device without one
+	ProofWrong     ProofOutcome = "wrong"     // the HMAC does not match
+	ProofChallenge ProofOutcome = "challenge" // another device's challenge, or one that is used or expired
+	ProofConflict  ProofOutcome = "conflict"  // right, but another device has proved the serial number
+	ProofLimited   ProofOutcome = "limited"   // too many wrong proofs
+	ProofLater     ProofOutcome = "later"     // cannot be stored now; the device tries again
 )
 
-// ProofOutcomes lists them all.
+// ProofOutcomes lists all outcomes.
 var ProofOutcomes = []ProofOutcome{ProofAccepted, ProofMarked, ProofUnknown, ProofWrong, ProofChallenge, ProofConflict,
 	ProofLimited, ProofLater}
 
-// Serials are the serial numbers on record. They are held in memory: a boot
-// poll asks whether one is known.
+// Serials are the serial numbers on record. They are held in memory because each boot poll
+// looks one up.
 type Serials struct {
 	store  SerialStore
 	sealer *Sealer
 	now    func() time.Time
 	log    *slog.Logger
-	// counts are shown from memory: of wrong proofs, a kill can lose those of the last
-	// second, though a page or a program has seen them. Nothing is decided by them.
+	// counts are shown from memory. If the process is killed, the wrong proofs of the last
+	// second are lost, even if a page or a program has seen them. No decision depends on them.
 	counts *writebehind.Buffer[string, WrongProofs]
-	proofs [8]atomic.Int64 // by place in ProofOutcomes
+	proofs [8]atomic.Int64 // by index in ProofOutcomes
 
-	loading sync.Mutex // one change of the set at a time
+	loading sync.Mutex // serializes changes of the set
 
 	mu     sync.RWMutex
 	keys   map[string]*SerialKey
-	owners map[fleet.DeviceID]int // how many it proved
-	sorted []string               // their serial numbers; nil when out of date
+	owners map[fleet.DeviceID]int // how many serial numbers the device proved
+	sorted []string               // all serial numbers; nil when outdated
 }
 
-// NewSerials makes the service. Load it before the first poll.
+// NewSerials returns a Serials service. Call Load before the first poll.
 func NewSerials(store SerialStore, sealer *Sealer, log *slog.Logger) *Serials {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -168,8 +168,8 @@ func (s *Serials) Load(ctx context.Context) error {
 	return nil
 }
 
-// bound reports whether the device proved a serial number that is on record. A nil s
-// knows none.
+// bound reports whether the device proved a serial number that is on record. With a nil s it
+// returns false.
 func (s *Serials) bound(id fleet.DeviceID) bool {
 	if s == nil {
 		return false
@@ -179,7 +179,7 @@ func (s *Serials) bound(id fleet.DeviceID) bool {
 	return s.owners[id] > 0
 }
 
-// Run stores the counts of wrong proofs behind until ctx ends.
+// Run writes the counts of wrong proofs behind until ctx ends.
 func (s *Serials) Run(ctx context.Context) error {
 	s.counts.Run(ctx)
 	return nil
@@ -193,7 +193,7 @@ func (s *Serials) saveCounts(ctx context.Context, batch map[string]WrongProofs) 
 	return s.store.SaveWrongProofs(ctx, list)
 }
 
-// Known reports whether the serial number is on record. A nil s knows none.
+// Known reports whether the serial number is on record. With a nil s it returns false.
 func (s *Serials) Known(serial string) bool {
 	if s == nil || serial == "" {
 		return false
@@ -203,7 +203,7 @@ func (s *Serials) Known(serial string) bool {
 	return s.keys[serial] != nil
 }
 
-// Serial returns what is known of a serial number, without its key.
+// Serial returns the record of a serial number, without its key.
 func (s *Serials) Serial(serial string) (SerialKey, bool) {
 	if s == nil {
 		return SerialKey{}, false
@@ -219,14 +219,14 @@ func (s *Serials) Serial(serial string) (SerialKey, bool) {
 	return shown, true
 }
 
-// A SerialLoad says what loading a list did.
+// A SerialLoad is the result of loading a list.
 type SerialLoad struct {
 	Added     int
-	Unchanged int // on record before, with the same key
+	Unchanged int // already on record with the same key
 }
 
-// LoadList adds the serial numbers of a list, all or none. An error of type
-// [*SerialFileError] names the lines at fault.
+// LoadList adds all serial numbers of a list, or none. An error of type [*SerialFileError]
+// names the invalid lines.
 func (s *Serials) LoadList(ctx context.Context, by fleet.Principal, list io.Reader) (SerialLoad, error) {
 	if err := by.May(fleet.RoleAdmin, "load_serials"); err != nil {
 		return SerialLoad{}, err
@@ -261,7 +261,7 @@ func (s *Serials) LoadList(ctx context.Context, by fleet.Principal, list io.Read
 	return done, nil
 }
 
-// compare finds the rows that are new.
+// compare returns the rows that are new.
 func (s *Serials) compare(by fleet.Principal, rows []serialRow) (added []SerialKey, done SerialLoad,
 	problems []LineProblem) {
 	s.mu.RLock()
@@ -293,8 +293,8 @@ func (s *Serials) compare(by fleet.Principal, rows []serialRow) (added []SerialK
 
 func sealedSerial(serial string) string { return "serial " + serial }
 
-// check reports whether mac is the HMAC of the challenge with the serial
-// number's key, in a time that does not depend on either.
+// check reports whether mac is the HMAC of the challenge with the serial number's key. It takes
+// the same time for any key and any mac.
 func (s *Serials) check(serial, challenge string, mac []byte) (bool, error) {
 	s.mu.RLock()
 	k := s.keys[serial]
@@ -315,7 +315,7 @@ func (s *Serials) check(serial, challenge string, mac []byte) (bool, error) {
 	return hmac.Equal(want.Sum(nil), mac), nil
 }
 
-// countWrong notes a wrong proof of a known serial number.
+// countWrong counts a wrong proof of a known serial number.
 func (s *Serials) countWrong(serial string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,19 +326,19 @@ func (s *Serials) countWrong(serial string) {
 	}
 }
 
-// count notes the outcome of a proof.
+// count counts the outcome of a proof and returns it.
 func (s *Serials) count(o ProofOutcome) ProofOutcome {
 	s.proofs[slices.Index(ProofOutcomes, o)].Add(1)
 	return o
 }
 
-// Proofs is how often proofs came to the outcome since the start of the process.
+// Proofs returns how many proofs had the outcome since the start of the process.
 func (s *Serials) Proofs(o ProofOutcome) int64 {
 	return s.proofs[slices.Index(ProofOutcomes, o)].Load()
 }
 
-// bind gives the serial number to the first device that proved it. It returns
-// [fleet.ErrConflict], and puts the conflict on record, for every other one.
+// bind binds the serial number to the first device that proved it. For any other device it
+// records the conflict and returns [fleet.ErrConflict].
 func (s *Serials) bind(ctx context.Context, serial string, id fleet.DeviceID) error {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -366,7 +366,7 @@ func (s *Serials) bind(ctx context.Context, serial string, id fleet.DeviceID) er
 	return nil
 }
 
-// enrolmentActor is fleetd acting on the rules of enrolment.
+// enrolmentActor is the principal of fleetd when it applies the rules of enrolment.
 var enrolmentActor = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleAdmin}
 
 func (s *Serials) change(serial string, f func(*SerialKey)) {
@@ -379,8 +379,8 @@ func (s *Serials) change(serial string, f func(*SerialKey)) {
 	}
 }
 
-// Release ends the binding of a serial number: the next device that proves it
-// gets it. A device that is enrolled stays enrolled.
+// Release ends the binding of a serial number, and the next device that proves it is bound to
+// it. An enrolled device stays enrolled.
 func (s *Serials) Release(ctx context.Context, by fleet.Principal, serial string) error {
 	return s.decide(by, serial, func() error {
 		if err := s.store.ReleaseSerial(ctx, by, serial); err != nil {
@@ -420,13 +420,13 @@ func (s *Serials) decide(by fleet.Principal, serial string, do func() error) err
 	return do()
 }
 
-// SerialCounts sums up the serial numbers on record.
+// SerialCounts are the numbers of serial numbers on record by state.
 type SerialCounts struct {
 	Total, Unused, Bound, Conflicts int
 	Refused                         int // had wrong proofs
 }
 
-// Counts sums up the serial numbers on record.
+// Counts counts the serial numbers on record by state.
 func (s *Serials) Counts() (c SerialCounts) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -447,12 +447,12 @@ func (s *Serials) Counts() (c SerialCounts) {
 	return c
 }
 
-// A SerialFilter picks serial numbers of a list, in their order.
+// A SerialFilter selects serial numbers for a list, which is sorted by serial number.
 type SerialFilter struct {
 	State  SerialState // "": all
 	Prefix string
 	Limit  int
-	Cursor string // the last serial number of the page before
+	Cursor string // the last serial number of the previous page
 }
 
 // List returns a page of the serial numbers on record, without their keys.
@@ -481,7 +481,7 @@ func (s *Serials) List(f SerialFilter) (fleet.Page[SerialKey], error) {
 	return p, nil
 }
 
-// names lists the serial numbers in order.
+// names returns the serial numbers in order.
 func (s *Serials) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 	"fleetd/fleet"
 )
 
-// Bounds of a list of serial numbers.
+// Limits of a list of serial numbers.
 const (
-	MaxSerials       = 200_000  // loaded at all
+	MaxSerials       = 200_000  // on record in total
 	MaxSerialFile    = 16 << 20 // bytes of one file
 	maxSerialLine    = 400      // bytes
-	maxLineProblems  = 20       // named of one file
+	maxLineProblems  = 20       // reported per file
 	serialKeyBytes   = 32       // an HMAC key in eFuse
 	serialFileHeader = "serial,key"
 )
@@ -31,33 +31,33 @@ type serialRow struct {
 	key    []byte
 }
 
-// A LineCode says what is wrong with a line of a list of serial numbers.
+// A LineCode is the code of a problem with a line of a list of serial numbers.
 type LineCode string
 
-// What can be wrong with a line.
+// The problems of a line.
 const (
 	LineFields      LineCode = "serial_line_fields"        // not two fields
-	LineTooLong     LineCode = "serial_line_too_long"      // more than any line has
+	LineTooLong     LineCode = "serial_line_too_long"      // longer than any valid line
 	LineSerial      LineCode = "serial_line_serial"        // no serial number
 	LineKey         LineCode = "serial_line_key"           // not 64 hex digits
-	LineDuplicate   LineCode = "serial_line_duplicate"     // the serial number of Other, again
-	LineOtherKey    LineCode = "serial_line_other_key"     // loaded before, with another key
-	LineUnreadable  LineCode = "serial_line_unreadable"    // its key on record cannot be opened, so not compared
+	LineDuplicate   LineCode = "serial_line_duplicate"     // the same serial number as line Other
+	LineOtherKey    LineCode = "serial_line_other_key"     // already on record with another key
+	LineUnreadable  LineCode = "serial_line_unreadable"    // its key on record cannot be opened for comparison
 	LineTooManyRows LineCode = "serial_line_too_many_rows" // more than MaxSerials
 )
 
-// A LineProblem is one line that cannot be loaded. It never quotes the line:
-// half of it is a secret.
+// A LineProblem is a line that cannot be loaded. It never quotes the line, because half of it
+// is a secret.
 type LineProblem struct {
 	Line  int // from 1
 	Code  LineCode
-	Other int // the line of the same serial number, of a LineDuplicate
+	Other int // the line with the same serial number, for a LineDuplicate
 }
 
-// A SerialFileError refuses a whole list: nothing of it was loaded.
+// A SerialFileError refuses a whole list: none of it was loaded.
 type SerialFileError struct {
-	Problems []LineProblem // the first ones
-	More     int           // how many lines more are wrong
+	Problems []LineProblem // the first problems
+	More     int           // how many more lines are wrong
 	refusal  *fleet.Error
 }
 
@@ -73,14 +73,14 @@ func newSerialFileError(problems []LineProblem) *SerialFileError {
 func (e *SerialFileError) Error() string { return e.refusal.Error() }
 func (e *SerialFileError) Unwrap() error { return e.refusal }
 
-// Reason is what is wrong with the line.
+// Reason returns the problem of the line.
 func (p LineProblem) Reason() fleet.Reason {
 	return fleet.Because(string(p.Code), "n", p.Other, "max", MaxSerials)
 }
 
-// readSerials reads a list: a serial number, a comma and 64 hex digits on each
-// line. The first line can be a heading; blank lines and those that begin with
-// # are passed over. Fields can be quoted, as spreadsheets write them.
+// readSerials reads a list. Each line contains a serial number, a comma and 64 hex digits. The
+// first line may be a heading; blank lines and lines that begin with # are skipped. Fields may
+// be quoted, as spreadsheets write them.
 func readSerials(r io.Reader) ([]serialRow, []LineProblem, error) {
 	var rows []serialRow
 	var problems []LineProblem
@@ -96,7 +96,7 @@ func readSerials(r io.Reader) ([]serialRow, []LineProblem, error) {
 			return nil, nil, err
 		}
 		if line == 1 {
-			text = strings.TrimPrefix(text, "\ufeff") // a byte order mark, as spreadsheets write
+			text = strings.TrimPrefix(text, "\ufeff") // a byte order mark, as spreadsheets write it
 		}
 		text = strings.TrimSpace(text)
 		heading := line == 1 && strings.EqualFold(strings.ReplaceAll(text, " ", ""), serialFileHeader)
@@ -125,8 +125,7 @@ func readSerials(r io.Reader) ([]serialRow, []LineProblem, error) {
 	}
 }
 
-// readLine returns the next line, of a long one no more than is needed to see
-// that it is.
+// readLine returns the next line. From a line that is too long it reads only enough to detect that.
 func readLine(in *bufio.Reader) (line string, long bool, err error) {
 	var text []byte
 	for {

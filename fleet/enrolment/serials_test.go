@@ -18,7 +18,7 @@ import (
 	"fleetd/web/i18n"
 )
 
-// serialStore keeps serial numbers in memory, by the rules of the database.
+// serialStore stores serial numbers in memory, by the rules of the database.
 type serialStore struct {
 	mu   sync.Mutex
 	rows map[string]enrolment.SerialKey
@@ -249,8 +249,8 @@ func TestSerialNumbersArePaged(t *testing.T) {
 	}
 }
 
-// FuzzSerialList: whatever the list holds, it is loaded whole or refused with
-// lines that it has, and no error repeats it.
+// FuzzSerialList checks that any list is either loaded as a whole or refused with line numbers
+// that exist, and that no error quotes it.
 func FuzzSerialList(f *testing.F) {
 	f.Add("serial,key\nSN-1," + keyA + "\nSN-1," + keyB)
 	f.Add("\ufeff\"SN-1\",\"" + keyA + "\"\r\n#x\r\n\r\n,")

@@ -16,92 +16,88 @@ import (
 	"fleetd/fleet/internal/writebehind"
 )
 
-// Options configures [Service]. Store, Mode, and Key or Keys, are
-// required.
+// Options configures [Service]. Store, Mode, and Key or Keys are required.
 type Options struct {
 	Store Store
 	Mode  fleet.EnrolmentMode
-	// ByCode names devices that show their code even in open mode. nil: none.
+	// ByCode reports whether a device shows its code even in open mode. nil: none does.
 	ByCode func(fleet.DeviceID) bool
 	Key    []byte // [KeySize] secret bytes; with another key every device must fetch new credentials
 	Log    *slog.Logger
 
 	Rules *Rules // by which devices join without an operator; nil: none
-	// Keys are the generations of the key that signs credentials, loaded. nil:
-	// the one derived from Key.
+	// Keys are the loaded generations of the key that signs credentials. nil: the one derived from Key.
 	Keys *SigningKeys
-	// Serials are the serial numbers that devices can prove to carry. nil: none.
+	// Serials are the serial numbers that devices can prove. nil: none.
 	Serials *Serials
-	// MarkProofs leaves it to an operator to let in a device that proved its
-	// serial number. By default the proof is enough.
+	// MarkProofs leaves the decision about a device that proved its serial number to an
+	// operator. By default the proof is enough.
 	MarkProofs bool
 
-	PublicName string        // shown on the display above the code: the host of the console
+	PublicName string        // shown on the display above the code: the host name of the console
 	Events     *fleet.Events // nil: no events are published
 
-	// Connected reports whether a device is connected: in open mode, one that is
-	// keeps its Client-Id. nil: none is.
+	// Connected reports whether a device is connected. In open mode a connected device keeps
+	// its Client-Id. nil: none is connected.
 	Connected func(fleet.DeviceID) bool
-	// Connection returns a device's connection. nil: none is known.
+	// Connection returns a device's connection. nil: there are none.
 	Connection func(fleet.DeviceID) (fleet.Connection, bool)
-	// Ping asks a device's connection for a sign of life, and returns the connection that
-	// gave it; false without a connection, or without an answer until the context ends. nil: none is
-	// asked.
+	// Ping pings a device over its connection and returns the connection that answered. It returns
+	// false if there is no connection, or no answer until the context ends. nil: no device is pinged.
 	Ping func(ctx context.Context, id fleet.DeviceID) (fleet.Connection, bool)
-	// Conflicts keeps what shows that two units use one id. nil: it is kept in memory only.
+	// Conflicts stores the evidence that two units use one id. nil: it is in memory only.
 	Conflicts ConflictStore
-	// Device returns a device, for principals whose scope narrows which they may
-	// act on; [fleet.Targets] does. nil: such principals reach no device.
+	// Device returns a device, for principals whose scope limits the devices they may act on;
+	// [fleet.Targets] implements it. nil: such principals may act on no device.
 	Device func(ctx context.Context, id fleet.DeviceID) (fleet.Device, error)
-	// Kick ends a device's connection when its credentials die. May be nil.
+	// Kick ends a device's connection when its credentials are revoked. May be nil.
 	Kick func(id fleet.DeviceID, cause fleet.Cause)
 
 	MaxWaiting int // devices that wait at one time. Default: 10,000; at most 100,000
-	// MaxWaitingPerNetwork bounds those of one network; this machine's own is
-	// not bounded, since a proxy may speak from it. Default: 500.
+	// MaxWaitingPerNetwork limits the waiting devices of one network. It does not apply to this
+	// machine's own addresses, because a proxy may run there. Default: 500.
 	MaxWaitingPerNetwork int
-	NetworkBits4         int // of an IPv4 address, that name its network. Default: 24
-	NetworkBits6         int // of an IPv6 address. Default: 64
+	NetworkBits4         int // prefix length of an IPv4 network. Default: 24
+	NetworkBits6         int // prefix length of an IPv6 network. Default: 64
 
-	MaxDevices int           // devices known at all. Default: 1,000,000
-	WaitingTTL time.Duration // a waiting device is forgotten so long after its last poll. Default: 24h
-	WriteEvery time.Duration // how long polls are gathered. Default: 200ms
+	MaxDevices int           // total number of devices. Default: 1,000,000
+	WaitingTTL time.Duration // how long after its last poll a waiting device is forgotten. Default: 24h
+	WriteEvery time.Duration // how long polls are collected before a write. Default: 200ms
 	Now        func() time.Time
 }
 
-// Service decides which devices belong to the fleet. It answers boot polls
-// and checks credentials of known devices from memory, so that a database that is
-// away stops none of them; it writes what it learns behind.
+// Service decides which devices belong to the fleet. For known devices it answers boot polls and checks
+// credentials from memory, so an unavailable database blocks none of them. It writes changes behind.
 //
-// What a device's credentials are good by is in the store before the device has them:
-// a process that dies leaves no device with credentials that the next one does not
-// know. So an unknown device waits for its row, and for nothing else.
+// The binding of a device's credentials is stored before the device receives them: if the
+// process dies, no device has credentials that the next process does not accept. Therefore an
+// unknown device waits for its row, and for nothing else.
 //
-// Device-Id and Client-Id are claims, not proof. What the pair buys is limited:
-// credentials are bound to both, and a Client-Id that differs from the one on
-// record needs an operator's decision.
+// Device-Id and Client-Id are claims, not proof. The pair gives limited rights: credentials are bound
+// to both, and a Client-Id that differs from the one on record requires an operator's decision.
 type Service struct {
 	o    Options
 	keys *SigningKeys
-	// polls wait for up to WriteEvery. A device is answered before that if its poll says nothing
-	// new, or, with what it had or a code, while the store is away or requests crowd. Others read
-	// the store: events come again after it, and campaigns store a poll before their conclusion.
+	// polls wait for up to WriteEvery. A device is answered earlier if its poll contains
+	// nothing new. While the store is unavailable or requests crowd, it is answered with its
+	// previous credentials or a code. Other parts read the store: events are published again
+	// after the write, and campaigns store a poll before the conclusions they draw from it.
 	polls   *writebehind.Buffer[fleet.DeviceID, BootPoll]
 	codes   *claimCodes
 	waiting *waitingList
 	claims  attemptLimiter
 	proofs  attemptLimiter // of serial numbers, by device and address
-	crowded chan struct{}  // asks Run to forget stale waiting devices early
+	crowded chan struct{}  // makes Run forget stale waiting devices early
 
 	duplicates *duplicates
 	pingsMu    sync.Mutex
 
-	challengeKey []byte // of what devices sign
+	challengeKey []byte // authenticates the challenges that devices sign
 	started      time.Time
-	pings        map[fleet.DeviceID]*ping // under way
-	// conflicts hold polls of second units before they are stored; pages and filters read
-	// the store, and events follow it. One that a kill loses is found again by the next
-	// sign of two units.
+	pings        map[fleet.DeviceID]*ping // in progress
+	// conflicts buffers polls of second units until they are stored; pages and filters read the
+	// store, and events follow the write. If the process is killed, the next sign of two units
+	// finds a lost conflict again.
 	conflicts *writebehind.Buffer[fleet.DeviceID, struct{}]
 
 	seed   maphash.Seed
@@ -115,22 +111,22 @@ type enrolmentShard struct {
 	devices map[fleet.DeviceID]*standing
 }
 
-// standing is an [Admission] as memory holds it, for every device there is.
-// Builds are interned: a fleet runs few of them.
+// standing is an [Admission] in its form in memory, for every device. Builds are interned
+// because a fleet runs few of them.
 type standing struct {
 	enrolment    fleet.Enrolment
 	clientID     string
 	newClientID  string
-	key          string // public key that the device proves, base64; "" without one
+	key          string // public key that the device proves, base64; "" if it has none
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
 	software     bool // see Running
 	transport    fleet.Transport
 	given        fleet.Transport       // as stored
-	hardware     unique.Handle[string] // board and chip as claimed latest; the zero handle: not known
+	hardware     unique.Handle[string] // board and chip as last claimed; the zero handle: unknown
 	last, before pollOrigin            // the latest polls with credentials from two addresses
-	pending      *pending              // what the store does not have yet; nil for nothing
+	pending      *pending              // changes that the store does not have yet; nil for none
 	request      *request              // nil unless a code is shown
 	elf, version unique.Handle[string]
 	inventoryELF unique.Handle[string]
@@ -139,37 +135,37 @@ type standing struct {
 	provedAt     int64 // of the latest proof at a CONNECT, Unix milliseconds of the device's clock
 }
 
-// A keyNote is the generation of the signing key that a device last connected
-// with, as noted for a rotation.
+// A keyNote is the generation of the signing key that a device last connected with, recorded
+// for a rotation.
 type keyNote struct{ rotation, generation int32 }
 
-// request is a device's wish to be let in, under the Client-Id it asked with.
+// request is a device's request to be let in, under the Client-Id that it polled with.
 type request struct {
 	device            fleet.DeviceID
 	code, challenge   string
 	since, lastPoll   time.Time // zero if before the start of the process
 	board, remoteAddr string
 	pinned            bool      // of an enrolled device
-	unsaved           *BootPoll // made room for and not stored yet: most such never ask again
+	unsaved           *BootPoll // given a place but not stored yet: most such devices never poll again
 
-	// The waiting list's, under its lock.
-	network *waitingNetwork // nil: not listed, or no longer
+	// These belong to the waiting list and are guarded by its lock.
+	network *waitingNetwork // nil: not listed, or no longer listed
 	element *list.Element   // nil if pinned
 	contact time.Time       // latest
-	steady  bool            // asked more than once
+	steady  bool            // polled more than once
 	stored  bool
 	claim   *serialClaim // nil unless the device claims a serial number on record
-	why     WaitReason   // it waits though it shows no code; "" if it shows one
+	why     WaitReason   // why it waits without showing a code; "" if it shows one
 }
 
-// A pending is what a poll decided and the store does not have yet.
+// A pending is a decision of a poll that the store does not have yet.
 type pending struct {
-	entering bool            // the device is enrolled: it has no credentials yet
-	before   *binding        // of a known device that is bound in another way now
-	accepted *RuleAcceptance // by which a rule let it in
+	entering bool            // the device is enrolled but has no credentials yet
+	before   *binding        // of a known device whose binding changed
+	accepted *RuleAcceptance // the rule's acceptance that let it in
 }
 
-// A binding is what a device's credentials are good by.
+// A binding identifies the unit that a device's credentials are valid for.
 type binding struct {
 	clientID, newClientID, key string
 	serial                     credentialSerial
@@ -179,7 +175,7 @@ func (st *standing) binding() binding {
 	return binding{st.clientID, st.newClientID, st.key, st.serial}
 }
 
-// New makes the service. Load it before the first poll.
+// New returns a Service with the given options. Call Load before the first poll.
 func New(o Options) (*Service, error) {
 	switch o.Mode {
 	case fleet.EnrolByCode, fleet.EnrolByApproval, fleet.EnrolOpen:
@@ -295,8 +291,8 @@ func (e *Service) Load(ctx context.Context) error {
 	return e.loadConflicts(ctx)
 }
 
-// Run writes polls behind and forgets devices that no longer wait, until ctx
-// ends; then it writes what is left.
+// Run writes polls behind and forgets devices that no longer wait, until ctx ends. Then it
+// writes the rest.
 func (e *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { e.polls.Run(ctx) })
@@ -306,18 +302,18 @@ func (e *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// A Running is what is known of the build a device runs.
+// A Running is the build that a device runs, as far as it is known.
 type Running struct {
 	ELFSHA256, Version string
-	// InventoryFresh says that the stored inventory was taken from this very
-	// build, not long ago: the device need not be asked for its tools again.
+	// InventoryFresh reports that the stored inventory was read from this very build not long
+	// ago: the device's tools need not be listed again.
 	InventoryFresh bool
-	// Software says that the latest poll, read in full, named neither a chip nor
-	// partitions: no board polls like that.
+	// Software reports that the latest complete poll named neither a chip nor partitions: no
+	// board polls like that.
 	Software bool
 }
 
-// inventoryTTL is how long an inventory is used before the device is asked again.
+// inventoryTTL is how long an inventory is used before the device's tools are listed again.
 const inventoryTTL = 24 * time.Hour
 
 // Running returns the build of the device's latest boot poll.
@@ -335,7 +331,7 @@ func (e *Service) Running(id fleet.DeviceID) Running {
 	return r
 }
 
-// Listed notes that the device's tools were listed completely and stored.
+// Listed records that the device's tools were listed completely and stored.
 func (e *Service) Listed(id fleet.DeviceID, elfSHA256 string, at time.Time) {
 	s := e.shard(id)
 	s.mu.Lock()
@@ -345,8 +341,8 @@ func (e *Service) Listed(id fleet.DeviceID, elfSHA256 string, at time.Time) {
 	}
 }
 
-// Stored returns when the devices' polls so far are in the store; without ids, those
-// of all.
+// Stored returns once the polls so far of the given devices, or of all devices without ids, are
+// in the store.
 func (e *Service) Stored(ctx context.Context, ids ...fleet.DeviceID) error {
 	if len(ids) == 0 {
 		return e.polls.Settle(ctx)
@@ -354,8 +350,8 @@ func (e *Service) Stored(ctx context.Context, ids ...fleet.DeviceID) error {
 	return e.polls.Sync(ctx, ids...)
 }
 
-// Runs notes the build that a device named when it was asked. The register is
-// right from then on, even if the device's latest poll was lost.
+// Runs records the build that a device named on request. From then on the register is right,
+// even if the device's latest poll was lost.
 func (e *Service) Runs(id fleet.DeviceID, elfSHA256, version string) {
 	changed := false
 	e.with(id, func(st *standing) {
@@ -370,7 +366,7 @@ func (e *Service) Runs(id fleet.DeviceID, elfSHA256, version string) {
 	}
 }
 
-// Known reports whether the device is enrolled, whatever its Client-Id.
+// Known reports whether the device is enrolled, with any Client-Id.
 func (e *Service) Known(id fleet.DeviceID) bool {
 	s := e.shard(id)
 	s.mu.Lock()
@@ -379,8 +375,7 @@ func (e *Service) Known(id fleet.DeviceID) bool {
 	return st != nil && st.enrolled() && !st.entering()
 }
 
-// ChooseTransport notes how the device is to connect: its next boot poll is
-// answered by it.
+// ChooseTransport sets how the device should connect. It applies to the answer to its next boot poll.
 func (e *Service) ChooseTransport(id fleet.DeviceID, t fleet.Transport) {
 	e.with(id, func(st *standing) { st.transport = t })
 }
@@ -401,21 +396,20 @@ func (e *Service) Activate(id fleet.DeviceID, clientID string) bool {
 	return st.enrolled() && st.clientID == clientID
 }
 
-// Authenticate checks the credentials of a CONNECT, of known devices against
-// memory alone. Its errors are [CredentialsError]s.
+// Authenticate checks the credentials of a CONNECT. For known devices it reads memory only. Its
+// errors are of type [CredentialsError].
 //
-// Genuine credentials of a device that is not on record, as after the database was
-// restored from a backup, count as its first poll: see connect.
+// Genuine credentials of a device that is not on record, as after a restore of the database
+// from a backup, count as its first poll: see connect.
 //
-// Credentials that were given for the device's key are good with its proof alone:
-// [ConnectMessage].
+// Credentials that were issued for the device's key are valid only with its proof: [ConnectMessage].
 func (e *Service) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
 	error) {
 	return e.authenticate(clientID, username, password, "", remoteAddr)
 }
 
-// AuthenticateToken does the same for the token of a WebSocket, whose device says
-// in headers who it is. It returns the client id that the device has on MQTT.
+// AuthenticateToken checks the token of a WebSocket in the same way. The headers name the
+// device. It returns the client id that the device has on MQTT.
 func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAddr string) (mqttID string,
 	err error) {
 	if cleanClientID(clientID) == "" || token == "" {
@@ -451,7 +445,7 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 			bound, arrived, err = e.accept(id, client, claim.N, note, proof)
 		}
 	}
-	if arrived { // or the next process would accept the ones before until the device is back
+	if arrived { // otherwise the next process would accept the previous ones until the device is back
 		e.polls.Put(id, BootPoll{Kind: PollConnect, Device: id, RemoteAddr: remoteAddr, At: e.o.Now()})
 		e.storeNews(id, entryTimeout)
 	}
@@ -467,10 +461,9 @@ func (e *Service) authenticate(clientID, username string, password []byte, use, 
 	return id, nil
 }
 
-// accept checks genuine credentials against the device's standing. It returns
-// the Client-Id that is bound, "" if what the other does is of no interest, and whether
-// these are the first to arrive of a rotation. The error is [CredentialsUnknown] for a
-// device that is yet to be let in.
+// accept checks genuine credentials against the device's standing. It returns the bound Client-Id,
+// or "" if the other unit does not matter, and whether these credentials are the first use after a
+// rotation. The error is [CredentialsUnknown] for a device that has not been let in yet.
 func (e *Service) accept(id fleet.DeviceID, client string, generation int32, note keyNote, proof provedConnect) (
 	bound string, arrived bool, err error) {
 	s := e.shard(id)
@@ -493,7 +486,7 @@ func (e *Service) accept(id fleet.DeviceID, client string, generation int32, not
 		return "", false, err
 	}
 	if generation == st.serial.generation() && st.serial.overlaps() {
-		st.serial, arrived = st.serial.settled(), true // the ones before are done
+		st.serial, arrived = st.serial.settled(), true // the previous ones end
 	}
 	if note.rotation != 0 && note != st.noted {
 		st.noted = note
@@ -510,7 +503,7 @@ func (e *Service) shard(id fleet.DeviceID) *enrolmentShard {
 	return &e.shards[maphash.String(e.seed, string(id))%enrolmentShards]
 }
 
-// admission returns a device's standing in the form that the store keeps.
+// admission returns a device's admission in the form of the store.
 func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 	s := e.shard(id)
 	s.mu.Lock()
@@ -533,8 +526,8 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 	return a, true
 }
 
-// savePolls stores polls with the standing the devices have by now: a decision
-// made since must not be undone.
+// savePolls stores polls with the current standing of the devices, so it does not undo a
+// decision made since the poll.
 func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPoll) error {
 	records := make([]PollRecord, 0, len(batch))
 	for id, p := range batch {
@@ -547,7 +540,7 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	}
 	for _, r := range records {
 		e.with(r.Poll.Device, func(st *standing) { r.Poll.changes = st.saved(r) || r.Poll.changes })
-		switch { // views may have read the device before the poll was stored
+		switch { // pages may have read the device before the poll was stored
 		case r.Poll.changes:
 			e.changed(r.Poll.Device)
 		case r.Poll.Kind == PollStart && r.Admission.Enrolment == fleet.EnrolmentEnrolled:
@@ -557,8 +550,8 @@ func (e *Service) savePolls(ctx context.Context, batch map[fleet.DeviceID]BootPo
 	return nil
 }
 
-// saved notes what of the standing is in the store now, and reports whether views
-// need to know.
+// saved records which part of the standing is now in the store, and reports whether pages must
+// be notified.
 func (st *standing) saved(r PollRecord) (changed bool) {
 	if p := st.pending; p != nil {
 		if r.Accepted == p.accepted {
@@ -590,8 +583,7 @@ func (e *Service) acceptance(id fleet.DeviceID) (a *RuleAcceptance) {
 	return a
 }
 
-// storeRequest hands the poll of a device that was made room for to the store,
-// for a decision about it.
+// storeRequest stores the poll of a device that was given a place, for a decision about it.
 func (e *Service) storeRequest(id fleet.DeviceID) {
 	e.with(id, func(st *standing) {
 		if r := st.request; r != nil && r.unsaved != nil {

@@ -47,7 +47,7 @@ func poll(t *testing.T, e *enrolment.Service, client string) enrolment.PollAnswe
 	return a
 }
 
-// auth says why the credentials were refused, "" if they were not.
+// auth returns the reason why the credentials were refused, or "".
 func auth(e *enrolment.Service, c *enrolment.Credentials) enrolment.CredentialsError {
 	_, err := e.Authenticate(c.ClientID, c.Username, []byte(c.Password), "192.0.2.9")
 	var why enrolment.CredentialsError
@@ -126,8 +126,8 @@ func TestEnrolmentSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A program that plays a board names no hardware. A poll that cannot be read
-// says nothing about that.
+// A program that simulates a board names no hardware. An unreadable poll changes
+// nothing about that.
 func TestSoftwareIsRecognised(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolOpen, nil)
@@ -152,15 +152,15 @@ func TestSoftwareIsRecognised(t *testing.T) {
 	}
 }
 
-// drain writes what is pending, by running the service for a moment.
+// drain writes pending changes by running the service for a moment.
 func drain(t *testing.T, e *enrolment.Service) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must(t, e.Run(ctx))
 }
 
-// A code must let in the device it was read from, and not one that polled
-// under the same Device-Id a moment before it was typed.
+// A code lets in the device that showed it, not one that polled under the same Device-Id a
+// moment before the code was typed.
 func TestCodeBelongsToTheClientThatAsked(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolByCode, nil)
 	shown := poll(t, e, uuid1).Activation.Code
@@ -174,7 +174,7 @@ func TestCodeBelongsToTheClientThatAsked(t *testing.T) {
 	shown = poll(t, e, uuid1).Activation.Code
 	_, err := e.Claim(t.Context(), ann, shown)
 	must(t, err)
-	// The same holds when an enrolled device asks with a new Client-Id.
+	// The same holds if an enrolled device polls with a new Client-Id.
 	other := poll(t, e, uuid2)
 	uuid3 := strings.Replace(uuid2, "0", "3", 1)
 	third := poll(t, e, uuid3)
@@ -232,7 +232,7 @@ func TestNewClientIDNeedsADecision(t *testing.T) {
 	if diff := cmp.Diff([]fleet.DeviceID{unit}, kicked); diff != "" {
 		t.Error(diff)
 	}
-	// Back to the first Client-Id: what was issued to it long ago stays dead.
+	// Back to the first Client-Id: credentials issued to it long ago stay revoked.
 	poll(t, e, uuid1)
 	must(t, e.Approve(t.Context(), ann, unit, ""))
 	if why := auth(e, old); why != enrolment.CredentialsRevoked {
@@ -259,8 +259,8 @@ func TestOpenModeRebindsOnlyWhoIsAway(t *testing.T) {
 	}
 }
 
-// Two units that ask in turn do not take the credentials from each other for
-// ever: once that shows, they stay where they are until an operator decides.
+// Two units that poll in turn do not take the credentials from each other forever. Once the
+// conflict is detected, the credentials stay where they are until an operator decides.
 func TestOpenModeLeavesContestedCredentials(t *testing.T) {
 	e := newEnrolments(t, new(admissionStore), fleet.EnrolOpen, nil)
 	var last *enrolment.Credentials
@@ -358,12 +358,12 @@ func TestAnOutageStopsNoKnownDevice(t *testing.T) {
 	})
 }
 
-// A poll that waits to be written must not undo a decision made since.
+// A poll that waits to be written must not undo a later decision.
 func TestDecisionIsNotUndoneByAnOlderPoll(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByCode, nil)
 	code := poll(t, e, uuid1).Activation.Code
-	s.saving = func() { poll(t, e, uuid1) } // still waiting, at this moment
+	s.saving = func() { poll(t, e, uuid1) } // still waiting at this moment
 	_, err := e.Claim(t.Context(), ann, code)
 	must(t, err)
 	drain(t, e)
@@ -459,7 +459,7 @@ func TestRunningKnowsAFreshInventory(t *testing.T) {
 		o.Now = func() time.Time { return now }
 	})
 	fresh := func() bool { return e.Running(unit).InventoryFresh }
-	e.Listed(unit, "9f2c4d6b", now) // unknown: nothing to note
+	e.Listed(unit, "9f2c4d6b", now) // unknown: nothing to record
 	poll(t, e, uuid1)
 	if fresh() {
 		t.Error("fresh before any listing")
@@ -506,7 +506,7 @@ func TestEnrolmentMemoryPerDevice(t *testing.T) {
 
 func TestStoredWaitsForPolls(t *testing.T) {
 	s := new(admissionStore)
-	e := newEnrolments(t, s, fleet.EnrolOpen, nil) // without Run: nothing is written unless it is asked for
+	e := newEnrolments(t, s, fleet.EnrolOpen, nil) // without Run, nothing is written unless requested
 	poll(t, e, uuid1)
 	must(t, e.Stored(t.Context()))
 	if _, ok := s.rows[unit]; !ok {
@@ -529,8 +529,8 @@ func TestApprovalIsForTheCodeThatWasSeen(t *testing.T) {
 	must(t, e.Approve(t.Context(), ann, unit, second))
 }
 
-// Whoever polls under the id of an enrolled device without being it must not
-// change what the device is on record: a campaign picks the image by it.
+// A unit that polls under the id of an enrolled device without being that device must not
+// change its record: a campaign uses the record to choose the image.
 func TestStrangerDoesNotChangeTheDevice(t *testing.T) {
 	s := new(admissionStore)
 	e := newEnrolments(t, s, fleet.EnrolByApproval, nil)

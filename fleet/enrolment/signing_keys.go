@@ -16,8 +16,7 @@ import (
 	"fleetd/fleet/internal/writebehind"
 )
 
-// A RotationState is how far a change of the key that signs device credentials
-// has come.
+// A RotationState is the progress of a change of the key that signs device credentials.
 type RotationState string
 
 // The states of a rotation.
@@ -28,7 +27,7 @@ const (
 	RotationAborted  RotationState = "aborted"  // the new key is refused
 )
 
-// rotationRules says what holds in each state, and which state an act leads to.
+// rotationRules are the rules of each state, and the states that finish and abort lead to.
 var rotationRules = map[RotationState]struct {
 	signsNew, acceptsOld, acceptsNew bool
 	finish, abort                    RotationState // "": the act is not possible
@@ -39,9 +38,8 @@ var rotationRules = map[RotationState]struct {
 	RotationAborted:  {false, true, false, "", ""},
 }
 
-// A KeyRotation brings a fleet from one generation of the signing key to
-// another. Each device gets new credentials when it next starts: only then
-// does it ask for them (protocol 2).
+// A KeyRotation moves a fleet from one generation of the signing key to another. Each device
+// gets new credentials when it next starts, because only then it requests them (protocol 2).
 type KeyRotation struct {
 	ID             int32
 	FromGeneration int32
@@ -51,13 +49,13 @@ type KeyRotation struct {
 	StartedBy      string
 	EndedAt        *time.Time
 	EndedBy        string
-	LeftBehind     int64 // devices that were still to come when it ended
+	LeftBehind     int64 // devices with the refused key when it ended
 }
 
 // Open reports whether both keys are accepted.
 func (r KeyRotation) Open() bool { return r.State == RotationRunning || r.State == RotationAborting }
 
-// Refuses is the generation that the end of the rotation makes worthless.
+// Refuses returns the generation that the end of the rotation invalidates.
 func (r KeyRotation) Refuses() int32 {
 	if r.State == RotationAborting || r.State == RotationAborted {
 		return r.ToGeneration
@@ -79,15 +77,15 @@ type KeyUse struct {
 	At         time.Time
 }
 
-// RotationCounts says how far a rotation has come, in enrolled devices.
+// RotationCounts are the numbers of enrolled devices by their progress in a rotation.
 type RotationCounts struct {
 	New     int64 // last connected with the new key
-	Old     int64 // seen since the start, not with the new key
+	Old     int64 // seen since the start, but not with the new key
 	NotSeen int64 // not seen since the start
 }
 
-// Left is how many devices the end of the rotation would refuse, or has
-// refused: until they are restarted.
+// Left returns how many devices the end of the rotation would refuse, or has refused. They are
+// refused until they restart.
 func (c RotationCounts) Left(r KeyRotation) int64 {
 	if r.Refuses() == r.ToGeneration {
 		return c.New
@@ -105,7 +103,7 @@ const (
 	RotationNotSeen RotationGroup = "not_seen"
 )
 
-// LeftGroups are the groups of devices that the end of the rotation refuses.
+// LeftGroups returns the groups of devices that the end of the rotation refuses.
 func (r KeyRotation) LeftGroups() []RotationGroup {
 	if r.Refuses() == r.ToGeneration {
 		return []RotationGroup{RotationNew}
@@ -113,7 +111,7 @@ func (r KeyRotation) LeftGroups() []RotationGroup {
 	return []RotationGroup{RotationOld, RotationNotSeen}
 }
 
-// A RotationDevice is a device and its place in a rotation.
+// A RotationDevice is a device and its group in a rotation.
 type RotationDevice struct {
 	Device   fleet.DeviceID
 	Name     string
@@ -122,26 +120,26 @@ type RotationDevice struct {
 	LastSeen *time.Time
 }
 
-// A RotationFilter picks devices of a rotation.
+// A RotationFilter selects devices of a rotation.
 type RotationFilter struct {
-	Groups []RotationGroup // none: all
+	Groups []RotationGroup // empty: all
 	Limit  int
 	Cursor string
 }
 
-// KeyStore keeps signing keys and rotations. Each change is one transaction
-// with its audit entry: a process that dies leaves one state or the next.
+// KeyStore stores signing keys and rotations. Each change is one transaction with its audit
+// entry: if the process dies, the store has either the old state or the new one.
 type KeyStore interface {
 	// LatestRotation returns the latest rotation and the keys on record, or
 	// [fleet.ErrNotFound] if there never was one.
 	LatestRotation(ctx context.Context) (KeyRotation, []SigningKey, error)
-	// StartRotation puts a rotation and its new key on record; [fleet.ErrConflict] if
-	// one is open, or the generation was taken meanwhile.
+	// StartRotation stores a rotation and its new key; [fleet.ErrConflict] if a rotation is
+	// open or the generation exists by now.
 	StartRotation(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey) error
-	// MoveRotation brings a rotation from one state to the next; [fleet.ErrConflict]
-	// if it is in another by now. The end deletes the key that it refuses.
+	// MoveRotation changes the state of a rotation; [fleet.ErrConflict] if it is no longer in
+	// the state from. The end deletes the key that it refuses.
 	MoveRotation(ctx context.Context, by fleet.Principal, r KeyRotation, from RotationState) error
-	// ResetKeys ends whatever rotation is open and replaces all keys by one.
+	// ResetKeys ends any open rotation and replaces all keys by one.
 	ResetKeys(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey) error
 	SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]KeyUse) error
 	KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID]int32, error)
@@ -149,7 +147,7 @@ type KeyStore interface {
 	RotationDevices(ctx context.Context, r KeyRotation, f RotationFilter) (fleet.Page[RotationDevice], error)
 }
 
-// keyRing is which keys sign and are accepted, at one moment.
+// A keyRing is the set of keys that sign and are accepted at one moment.
 type keyRing struct {
 	rotation KeyRotation // the latest; the zero value if there never was one
 	signs    int32
@@ -161,7 +159,7 @@ func (r *keyRing) issue(id fleet.DeviceID, clientID string, claim credentialClai
 	return r.keys[r.signs].issue(id, clientID, claim)
 }
 
-// verify checks a password and returns whose credentials they are, and what they say.
+// verify checks a password and returns the device, Client-Id and claim of the credentials.
 func (r *keyRing) verify(clientID, username string, password []byte) (id fleet.DeviceID, client string,
 	claim credentialClaim, err error) {
 	claim = readClaim(username)
@@ -179,7 +177,7 @@ func (r *keyRing) verify(clientID, username string, password []byte) (id fleet.D
 	return id, client, claim, err
 }
 
-// notIssued is why credentials whose username fleetd never made are refused.
+// notIssued returns the reason to refuse credentials whose username fleetd did not make.
 func notIssued(clientID string) CredentialsError {
 	if _, _, ok := parseMQTTClientID(clientID); !ok {
 		return CredentialsMalformed
@@ -189,9 +187,9 @@ func notIssued(clientID string) CredentialsError {
 
 // SigningKeys are the generations of the key that signs device credentials.
 //
-// Generation 0 is derived from the server's secret. Later ones are random, and
-// stand in the database, sealed with that secret: a backup of the two together
-// is whole, and no file changes while fleetd runs.
+// Generation 0 is derived from the server's secret. Later generations are random and stored in
+// the database, sealed with that secret: a backup of both is complete, and no file changes
+// while fleetd runs.
 type SigningKeys struct {
 	store  KeyStore // nil: generation 0 alone
 	sealer *Sealer
@@ -199,17 +197,17 @@ type SigningKeys struct {
 	log    *slog.Logger
 	now    func() time.Time
 	ring   atomic.Pointer[keyRing]
-	// uses are counted from the store, after Settle: none is shown before it is stored. One
-	// that a kill loses is noted again when the device next connects.
+	// uses are counted from the store after Settle, so only stored ones are shown. If the
+	// process is killed, a lost use is recorded again when the device next connects.
 	uses *writebehind.Buffer[fleet.DeviceID, KeyUse]
 }
 
-// keysRefresh is how often the keys are read again: another process may have
-// begun or ended a rotation.
+// keysRefresh is how often the keys are read again: another process may have started or ended a
+// rotation.
 const keysRefresh = 2 * time.Second
 
-// NewSigningKeys makes the service from the server's secret. Without a store
-// there is generation 0 alone.
+// NewSigningKeys returns SigningKeys for the server's secret. Without a store they have only
+// generation 0.
 func NewSigningKeys(store KeyStore, secret []byte, log *slog.Logger) (*SigningKeys, error) {
 	first, err := newSigner(secret)
 	if err != nil {
@@ -233,8 +231,8 @@ func NewSigningKeys(store KeyStore, secret []byte, log *slog.Logger) (*SigningKe
 	return k, nil
 }
 
-// Load reads the keys. An error that is [ErrSealed] means that the server's
-// secret is not the one they were sealed with.
+// Load reads the keys. If its error is [ErrSealed], the keys were sealed with another secret of
+// the server.
 func (k *SigningKeys) Load(ctx context.Context) error {
 	if k.store == nil {
 		return nil
@@ -295,7 +293,7 @@ func (k *SigningKeys) signer(generation int32, sealed []SigningKey) (signer, err
 
 func sealedGeneration(n int32) string { return "signing key generation " + strconv.Itoa(int(n)) }
 
-// Run keeps the keys up to date and stores what devices use, until ctx ends.
+// Run refreshes the keys and stores their use by devices, until ctx ends.
 func (k *SigningKeys) Run(ctx context.Context) error {
 	if k.store == nil {
 		<-ctx.Done()
@@ -311,21 +309,20 @@ func (k *SigningKeys) Run(ctx context.Context) error {
 	return err
 }
 
-// used notes the generation that a device connected with.
+// used records the generation that a device connected with.
 func (k *SigningKeys) used(id fleet.DeviceID, use keyNote) {
 	k.uses.Put(fleet.DeviceID(strings.Clone(string(id))), KeyUse{Rotation: use.rotation, Generation: use.generation,
 		At: k.now()})
 }
 
-// Rotation returns the latest rotation, as the credentials are judged by now;
-// its ID is 0 if there never was one.
+// Rotation returns the latest rotation, by which credentials are judged now. Its ID is 0 if
+// there never was one.
 func (k *SigningKeys) Rotation() KeyRotation { return k.ring.Load().rotation }
 
-// SigningGeneration is the generation that signs now.
+// SigningGeneration returns the generation that signs now.
 func (k *SigningKeys) SigningGeneration() int32 { return k.ring.Load().signs }
 
-// Start makes a new key. From now on it signs, and both are accepted. confirm
-// must read "rotate".
+// Start makes a new key. From then on it signs, and both keys are accepted. confirm must be "rotate".
 func (k *SigningKeys) Start(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	if err := k.may(ctx, by); err != nil {
 		return KeyRotation{}, err
@@ -344,7 +341,7 @@ func (k *SigningKeys) Start(ctx context.Context, by fleet.Principal, confirm str
 	return k.reloaded(ctx)
 }
 
-// next is the rotation to a new key, sealed.
+// next returns the rotation to a new key, and that key, sealed.
 func (k *SigningKeys) next(now *keyRing, by fleet.Principal, state RotationState) (KeyRotation, SigningKey) {
 	at := k.now()
 	generation := max(now.signs, now.rotation.ToGeneration) + 1
@@ -353,9 +350,8 @@ func (k *SigningKeys) next(now *keyRing, by fleet.Principal, state RotationState
 		SigningKey{Generation: generation, SealedKey: k.sealer.seal(sealedGeneration(generation), randomKey()), CreatedAt: at}
 }
 
-// Finish ends the rotation: of the two keys, the one that does not sign is
-// refused from now on, and deleted. confirm is how many devices are left then,
-// as a number: if there are more by now, nothing is done.
+// Finish ends the rotation. The key that does not sign is refused from then on and deleted. confirm
+// is the number of devices that still use it; if there are more by now, Finish changes nothing.
 func (k *SigningKeys) Finish(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	return k.move(ctx, by, func(r *KeyRotation, c RotationCounts) error {
 		next := rotationRules[r.State].finish
@@ -375,8 +371,8 @@ func (k *SigningKeys) Finish(ctx context.Context, by fleet.Principal, confirm st
 	})
 }
 
-// Abort has the old key sign again. Devices that came with the new one keep
-// being accepted until [SigningKeys.Finish]. confirm must read "abort".
+// Abort makes the old key sign again. Devices that use the new one are accepted until
+// [SigningKeys.Finish]. confirm must be "abort".
 func (k *SigningKeys) Abort(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	return k.move(ctx, by, func(r *KeyRotation, _ RotationCounts) error {
 		next := rotationRules[r.State].abort
@@ -415,8 +411,8 @@ func (k *SigningKeys) move(ctx context.Context, by fleet.Principal, change func(
 	return k.reloaded(ctx)
 }
 
-// Reset is for when the server's secret was lost: it makes a new key, sealed
-// with the present secret, and refuses every other. confirm must read "reset".
+// Reset makes a new key, sealed with the present secret, and refuses every other. Use it if the
+// server's secret was lost. confirm must be "reset".
 func (k *SigningKeys) Reset(ctx context.Context, by fleet.Principal, confirm string) (KeyRotation, error) {
 	if err := by.May(fleet.RoleAdmin, "reset_signing_key"); err != nil {
 		return KeyRotation{}, err
@@ -440,7 +436,7 @@ func (k *SigningKeys) Reset(ctx context.Context, by fleet.Principal, confirm str
 	return k.reloaded(ctx)
 }
 
-// may checks the role, and reads what another process may have changed.
+// may checks the role and reloads changes that another process may have made.
 func (k *SigningKeys) may(ctx context.Context, by fleet.Principal) error {
 	if err := by.May(fleet.RoleAdmin, "rotate_signing_key"); err != nil {
 		return err
@@ -448,8 +444,7 @@ func (k *SigningKeys) may(ctx context.Context, by fleet.Principal) error {
 	return k.Load(ctx)
 }
 
-// reloaded brings a change that is stored into memory. If that fails, [Run]
-// does it within seconds.
+// reloaded loads a stored change into memory. If that fails, [Run] does it within seconds.
 func (k *SigningKeys) reloaded(ctx context.Context) (KeyRotation, error) {
 	if err := k.Load(ctx); err != nil {
 		return KeyRotation{}, err
@@ -459,7 +454,7 @@ func (k *SigningKeys) reloaded(ctx context.Context) (KeyRotation, error) {
 	return r, nil
 }
 
-// Counts says how far the latest rotation has come.
+// Counts returns the progress of the latest rotation.
 func (k *SigningKeys) Counts(ctx context.Context) (RotationCounts, error) {
 	r := k.Rotation()
 	if r.ID == 0 {
@@ -480,8 +475,8 @@ func (k *SigningKeys) Devices(ctx context.Context, f RotationFilter) (fleet.Page
 	return k.store.RotationDevices(ctx, r, f)
 }
 
-// Restart asks, for a fan-out, which connected devices a restart would bring to
-// the key that signs.
+// Restart returns the fan-out that restarts the connected devices which a restart would move to
+// the signing key.
 func (k *SigningKeys) Restart(ctx context.Context, by fleet.Principal, connected func(fleet.DeviceID) bool) (
 	call.FanOutRequest, error) {
 	if err := by.May(fleet.RoleAdmin, "restart_devices_for_key"); err != nil {
@@ -524,7 +519,7 @@ func errNoRotation() error {
 	return fleet.Refuse(fleet.ErrConflict, "no_rotation")
 }
 
-// loadUses reads what devices used since the latest rotation began.
+// loadUses reads the generations that devices used since the latest rotation began.
 func (k *SigningKeys) loadUses(ctx context.Context) (map[fleet.DeviceID]int32, error) {
 	r := k.Rotation()
 	if r.ID == 0 {

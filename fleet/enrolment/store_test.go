@@ -17,8 +17,8 @@ const (
 
 var testKey = []byte("0123456789abcdef0123456789abcdef")
 
-// admissionStore keeps admissions in memory, as the database does: facts of a
-// build come from polls, Retired from elsewhere.
+// admissionStore stores admissions in memory like the database: facts of a build come from
+// polls, Retired from elsewhere.
 type admissionStore struct {
 	mu       sync.Mutex
 	away     bool

@@ -10,41 +10,38 @@ import (
 	"fleetd/fleet"
 )
 
-// A stock device proves nothing: whoever knows its Client-Id can poll in its place,
-// and would be given its credentials. Two signs show a second unit, and a poll with
-// either is held: it is answered with the time alone, on which a board goes on with
-// the credentials that it has saved (protocol 1.5), and which are of no use to
-// another.
+// A stock device proves nothing: a client with its Client-Id can poll in its place and would
+// receive its credentials. Two signs show a second unit, and a poll with either sign is held:
+// its answer contains only the time. A board then continues with the credentials that it has
+// saved (protocol 1.5); another unit cannot use such an answer.
 //
-// The first sign is an answer to a ping over the device's connection that was sent
-// after the poll: a board polls when it starts, and has no connection then. A socket
-// that is open proves nothing, since that of a board without power stays open for a
-// while. The second is polls from A, B and A again within [addressesWithin], where B
-// had nothing but credentials: it never connected, and was offered nothing to install.
-// A board that moves, or whose address changes, connects in between.
+// The first sign is an answer to a ping over the device's connection, sent after the poll: a board
+// polls when it starts and has no connection then. An open socket proves nothing, because the
+// socket of a board without power stays open for a while. The second sign is polls from A, B and A
+// again within [addressesWithin], where B only received credentials: it never connected, and was
+// offered nothing to install. A board that moves, or whose address changes, connects in between.
 const (
-	// pingTimeout is how long the connection has to answer, and so by how much the
-	// start of a board is delayed that lost power and comes back with another address.
-	// With the same address its network stack ends the old connection at once. A board
-	// waits 30 seconds for the answer to a poll.
+	// pingTimeout is how long the connection may take to answer. It also delays the start of a
+	// board that lost power and returns with another address. With the same address its network
+	// stack ends the old connection at once. A board waits 30 seconds for the answer to a poll.
 	pingTimeout = 5 * time.Second
-	// addressesWithin is how far apart the first and the last of three polls may be.
+	// addressesWithin is the longest time between the first and the last of three polls.
 	addressesWithin = time.Hour
-	// maxHeld bounds the addresses whose polls are held for one device; with more, all
-	// are.
+	// maxHeld bounds the addresses whose polls are held for one device; beyond that, polls from
+	// all addresses are held.
 	maxHeld = 8
 )
 
-// A pollOrigin is where an answered poll came from.
+// A pollOrigin is the origin of an answered poll.
 type pollOrigin struct {
 	addr unique.Handle[string]
 	at   uint32 // Unix seconds, which end in 2106; 0: no such poll
-	// settled says that the unit did more than ask for credentials since: it connected,
-	// or was given something else to do first.
+	// settled reports that the unit has since done more than poll for credentials: it
+	// connected, or got something else to do first.
 	settled bool
 }
 
-// A ping waits for a sign of life of a device's connection, for all polls that came
+// A ping waits for a sign of life on a device's connection, on behalf of all polls that arrive
 // meanwhile.
 type ping struct {
 	done chan struct{}
@@ -52,11 +49,11 @@ type ping struct {
 	ok   bool
 }
 
-// hold reports whether a second unit sent the poll. It waits for the device's
-// connection to answer, if it has one.
+// hold reports whether a second unit sent the poll. If the device has a connection, hold waits
+// for it to answer.
 func (e *Service) hold(p BootPoll) bool {
 	if !e.claimsToBe(p) || e.hasKey(p.Device) {
-		return false // a proof decides, and needs no signs
+		return false // a proof decides and needs no signs
 	}
 	if e.heldBefore(p) {
 		return true
@@ -72,14 +69,13 @@ func (e *Service) hold(p BootPoll) bool {
 	return false
 }
 
-// hasKey reports whether the device proves a key.
+// hasKey reports whether the device has a bound key.
 func (e *Service) hasKey(id fleet.DeviceID) (has bool) {
 	e.with(id, func(st *standing) { has = st.key != "" })
 	return has
 }
 
-// refuseKey records the conflict of a poll or a CONNECT without the proof that the
-// device gives.
+// refuseKey records the conflict of a poll or a CONNECT that lacks the device's proof.
 func (e *Service) refuseKey(p BootPoll, kind fleet.ConflictEvidence) {
 	other := p.RemoteAddr
 	e.with(p.Device, func(st *standing) {
@@ -98,8 +94,8 @@ func (e *Service) claimsToBe(p BootPoll) (claims bool) {
 	return claims
 }
 
-// heldBefore reports whether polls from the address are held until the conflict ends.
-// The unit that had credentials before another showed goes on getting them.
+// heldBefore reports whether polls from the address are held until the conflict ends. The unit
+// that had credentials before the other appeared continues to get them.
 func (e *Service) heldBefore(p BootPoll) (held bool) {
 	c, ok := e.duplicates.conflict(p.Device)
 	if !ok || !c.Active(p.At) || !slices.ContainsFunc(c.Evidence, sharesClientID) {
@@ -115,8 +111,8 @@ func sharesClientID(kind fleet.ConflictEvidence) bool {
 	return kind == fleet.EvidenceConnectionAnswers || kind == fleet.EvidenceAddressesAlternate
 }
 
-// answering returns the device's connection if it answers. Polls that come while it is
-// asked share the answer.
+// answering returns the device's connection if it answers. Polls that arrive during a ping
+// share its result.
 func (e *Service) answering(p BootPoll) (fleet.Connection, bool) {
 	conn, ok := e.o.Connection(p.Device)
 	if _, client, _ := parseMQTTClientID(conn.ClientID); !ok || e.o.Ping == nil || client != p.ClientID {
@@ -131,7 +127,7 @@ func (e *Service) answering(p BootPoll) (fleet.Connection, bool) {
 	}
 	e.pingsMu.Unlock()
 	if first {
-		// Not under the context of the request: others wait for the answer, too.
+		// This does not use the context of the request: others wait for the result, too.
 		ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 		asked.conn, asked.ok = e.o.Ping(ctx, p.Device)
 		cancel()
@@ -144,8 +140,8 @@ func (e *Service) answering(p BootPoll) (fleet.Connection, bool) {
 	return asked.conn, asked.ok
 }
 
-// alternates reports whether the poll comes from the address that the device had before
-// it polled from another, which did nothing but poll. It returns that other one.
+// alternates reports whether the poll comes from the address that the device had before it
+// polled from another, and the other did nothing but poll. It returns that other address.
 func (e *Service) alternates(p BootPoll) (other string, ok bool) {
 	e.with(p.Device, func(st *standing) {
 		last, before := st.last, st.before
@@ -158,15 +154,15 @@ func (e *Service) alternates(p BootPoll) (other string, ok bool) {
 	return other, ok
 }
 
-// holdFrom records the conflict of a poll with the unit at another address, and holds
-// the polls from the addresses.
+// holdFrom records the conflict of a poll with the unit at another address, and holds the polls
+// from the addresses held.
 func (e *Service) holdFrom(p BootPoll, other string, kind fleet.ConflictEvidence, held ...string) {
-	e.o.Log.Warn("a second unit has the Client-Id of a device: it is turned away", "device", p.Device,
+	e.o.Log.Warn("a second unit has the Client-Id of a device; its polls get no credentials", "device", p.Device,
 		"remote", p.RemoteAddr, "other", other, "evidence", string(kind))
 	e.duplicates.shared(p, other, kind, held)
 }
 
-// answered notes where a poll came from that got credentials.
+// answered records the origin of a poll that got credentials.
 func (st *standing) answered(p BootPoll) {
 	from := unique.Make(p.RemoteAddr)
 	if st.last.at == 0 || st.last.addr != from {
@@ -175,13 +171,12 @@ func (st *standing) answered(p BootPoll) {
 	st.last = pollOrigin{addr: from, at: uint32(p.At.Unix())}
 }
 
-// Settled notes that the unit whose poll was answered last goes on with what it
-// was given.
+// Settled records that the unit whose poll was answered last uses what it was given.
 func (e *Service) Settled(id fleet.DeviceID) {
 	e.with(id, func(st *standing) { st.last.settled = true })
 }
 
-// shared notes that a unit polled with the Client-Id of another at the address other.
+// shared records that a unit polled with the Client-Id of another at the address other.
 func (d *duplicates) shared(p BootPoll, other string, kind fleet.ConflictEvidence, held []string) {
 	d.sign(p.Device, func() *suspect { return &suspect{device: p.Device} }, func(s *suspect) bool {
 		s.linked(p.ClientID, other, p.At)

@@ -10,12 +10,12 @@ import (
 	"fleetd/fleet/enrolment"
 )
 
-// Polls with one Client-Id, from which addresses, and what comes of the last.
+// The polls have one Client-Id. Their addresses decide how the last one is answered.
 func TestAddressesThatAlternate(t *testing.T) {
 	const a, b, c = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 	tests := []struct {
 		name  string
-		steps []string // addresses of polls; "connects", "installs" as the unit that polled does; "hour"
+		steps []string // addresses of polls; "connects", "installs": what the unit that polled does; "hour"
 		held  bool
 	}{
 		{"one address", []string{a, "connects", a, "connects", a}, false},
@@ -68,8 +68,8 @@ func TestAddressesThatAlternate(t *testing.T) {
 	}
 }
 
-// The unit that had the credentials first goes on getting them while another is held,
-// and after a restart of fleetd neither does.
+// The unit that had the credentials first continues to get them while another is held. After a
+// restart of fleetd neither gets them.
 func TestTheUnitBeforeKeepsItsCredentials(t *testing.T) {
 	const own, other = "192.0.2.1", "192.0.2.2"
 	connected := true
@@ -113,7 +113,7 @@ func TestTheUnitBeforeKeepsItsCredentials(t *testing.T) {
 	}
 }
 
-// A conflictStore keeps conflicts and admissions.
+// A conflictStore stores conflicts and admissions.
 type conflictStore struct {
 	admissionStore
 	conflicts []enrolment.ConflictRecord

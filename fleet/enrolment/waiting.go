@@ -13,50 +13,49 @@ import (
 )
 
 const (
-	// A board that waits asks every three seconds (protocol 1.5). One that asked
-	// again after steadyAfter, and not longer than steadyTTL ago, keeps its place.
+	// A waiting board polls every three seconds (protocol 1.5). If it polled again after
+	// steadyAfter, and its last poll is no older than steadyTTL, it keeps its place.
 	steadyAfter = 2 * time.Second
 	steadyTTL   = 2 * time.Minute
 
-	maxUnlisted = 100           // networks that are counted one by one
-	unlistedTTL = time.Hour     // for which a count is shown after its latest request
-	evictTries  = 64            // networks looked at to make room
-	evictQueue  = 2 * maxListed // ids to be deleted from the store
+	maxUnlisted = 100           // networks with their own count
+	unlistedTTL = time.Hour     // how long a count is shown after the network's latest request
+	evictTries  = 64            // networks examined to make room
+	evictQueue  = 2 * maxListed // ids to delete from the store
 	maxListed   = 100_000
 )
 
-// A waitingList bounds the requests to be enrolled: of each network, so that
-// made-up addresses from one place do not fill every place, and in
-// all. Who asked once and not again loses its place first, in the network that
-// has the most; who keeps asking keeps it.
+// A waitingList bounds the requests to be enrolled, both in total and per network, so invented
+// devices from one network cannot fill every place. The network with the most requests loses a place
+// first, and in it a device that polled only once. A device that keeps polling keeps its place.
 type waitingList struct {
 	limit, quota int
 	bits4, bits6 int
 
 	mu       sync.Mutex
 	networks map[netip.Prefix]*waitingNetwork
-	bySize   []*list.List // of *waitingNetwork; the index is how many requests it has
+	bySize   []*list.List // of *waitingNetwork; the index is its number of requests
 	largest  int
 	count    int
 	gone     []fleet.DeviceID // stored devices that lost their place
 	unlisted map[netip.Prefix]*UnlistedNetwork
-	total    int64 // requests not listed
+	total    int64 // requests that were not listed
 }
 
-// A waitingNetwork has requests of one network, each list by latest contact.
+// A waitingNetwork has the requests of one network. Each of its lists is sorted by latest contact.
 type waitingNetwork struct {
 	prefix  netip.Prefix
 	exempt  bool // from the quota: a proxy on this machine, or an unknown address
 	count   int
-	once    list.List // asked once
-	steady  list.List // asked again
+	once    list.List // polled once
+	steady  list.List // polled again
 	pinned  int       // of enrolled devices: never evicted
 	in      *list.List
 	element *list.Element
 }
 
-// An UnlistedNetwork counts requests that were not listed, or lost their place,
-// since their network had too many. The zero Network counts all further ones.
+// An UnlistedNetwork counts requests that were not listed, or lost their place, because their
+// network had too many. The zero Network counts those of all further networks.
 type UnlistedNetwork struct {
 	Network  netip.Prefix
 	Requests int
@@ -70,8 +69,8 @@ func newWaitingList(o Options) *waitingList {
 		networks: make(map[netip.Prefix]*waitingNetwork), unlisted: make(map[netip.Prefix]*UnlistedNetwork)}
 }
 
-// networkOf returns the network that the address counts for; exempt says that
-// its quota does not hold.
+// networkOf returns the network that the address counts for. exempt reports that its quota does
+// not apply.
 func (w *waitingList) networkOf(addr string) (p netip.Prefix, exempt bool) {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil {
@@ -86,9 +85,8 @@ func (w *waitingList) networkOf(addr string) (p netip.Prefix, exempt bool) {
 	return p, ip.IsLoopback()
 }
 
-// enter lists the request of a device at addr. If another lost its place for
-// it, that one is returned; ok is false if there was no place to be had.
-// crowded says that the network, or the list, was full.
+// enter lists the request of a device at addr. evicted is the request that lost its place for it, if
+// any. ok is false if there was no place, and crowded reports that the network or the list was full.
 func (w *waitingList) enter(r *request, addr string, now time.Time) (evicted *request, crowded, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +123,7 @@ func (w *waitingList) enter(r *request, addr string, now time.Time) (evicted *re
 	return evicted, crowded, true
 }
 
-// weakest returns the request that the network can best do without.
+// weakest returns the request that the network should evict first.
 func (n *waitingNetwork) weakest(now time.Time) *request {
 	var once, steady *request
 	if e := n.once.Front(); e != nil {
@@ -140,8 +138,8 @@ func (n *waitingNetwork) weakest(now time.Time) *request {
 	return once
 }
 
-// weakest returns the request that makes room for one of a network that has
-// size requests: of the network that has the most, and never of a smaller one.
+// weakest returns the request to evict for one of a network with size requests. It belongs to
+// the network with the most requests, never to a smaller one.
 func (w *waitingList) weakest(size int, now time.Time) *request {
 	tries := 0
 	for at := w.largest; at >= max(size, 1); at-- {
@@ -160,7 +158,7 @@ func (w *waitingList) weakest(size int, now time.Time) *request {
 	return nil
 }
 
-// touch notes that a listed device asked again.
+// touch records that a listed device polled again.
 func (w *waitingList) touch(r *request, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,7 +179,7 @@ func (w *waitingList) touch(r *request, now time.Time) {
 	}
 }
 
-// leave removes a request from the list; false if it was not listed any more.
+// leave removes a request from the list. It returns false if it was no longer listed.
 func (w *waitingList) leave(r *request) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,7 +188,7 @@ func (w *waitingList) leave(r *request) bool {
 	return listed
 }
 
-// remove removes a request from the list; one that is not listed stays out.
+// remove removes a request from the list. A request that is not listed is left alone.
 func (w *waitingList) remove(r *request) {
 	n := r.network
 	switch {
@@ -232,7 +230,7 @@ func (w *waitingList) resize(n *waitingNetwork, by int) {
 	}
 }
 
-// saved notes that the store has the device, or is about to.
+// saved records that the store has the device, or is about to.
 func (w *waitingList) saved(r *request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,7 +271,7 @@ func (w *waitingList) note(p netip.Prefix, now time.Time) {
 	u.Last = now
 }
 
-// forgotten notes a device that is to be deleted from the store.
+// forgotten queues a device for deletion from the store.
 func (w *waitingList) forgotten(id fleet.DeviceID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -286,7 +284,7 @@ func (w *waitingList) forget(id fleet.DeviceID) {
 	}
 }
 
-// takeGone returns the stored devices that lost their place since it was asked.
+// takeGone returns the stored devices that lost their place since the last call.
 func (w *waitingList) takeGone() []fleet.DeviceID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -295,8 +293,7 @@ func (w *waitingList) takeGone() []fleet.DeviceID {
 	return gone
 }
 
-// Unlisted returns the networks of which requests were not listed in the last
-// hour, most requests first.
+// Unlisted returns the networks with unlisted requests in the last hour, most requests first.
 func (e *Service) Unlisted() []UnlistedNetwork {
 	w, now := e.waiting, e.o.Now()
 	w.mu.Lock()
@@ -319,7 +316,7 @@ type Stats struct {
 	Unlisted int64 // requests not listed, or displaced, since the start of the process
 }
 
-// Stats counts what waits to be enrolled.
+// Stats returns the numbers of requests.
 func (e *Service) Stats() Stats {
 	e.waiting.mu.Lock()
 	defer e.waiting.mu.Unlock()
