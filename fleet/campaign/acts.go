@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Start starts a draft, or asks for its approval if it needs one.
+// Start starts a draft, or requests its approval if it needs one.
 func (s *Service) Start(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.start", func(c *Campaign) error {
 		if c.State != Draft {
@@ -20,7 +20,7 @@ func (s *Service) Start(ctx context.Context, by fleet.Principal, id uuid.UUID) (
 	})
 }
 
-// start makes the principal the one that asked for the start.
+// start records the principal as the one that requested the start.
 func (s *Service) start(ctx context.Context, by fleet.Principal, c *Campaign) error {
 	c.StartedBy = &by
 	if err := s.takeOver(ctx, by, c); err != nil {
@@ -29,7 +29,7 @@ func (s *Service) start(ctx context.Context, by fleet.Principal, c *Campaign) er
 	return s.begin(ctx, c)
 }
 
-// begin moves a campaign that somebody asked to start as far as it may go.
+// begin moves a campaign whose start was requested as far as it may go.
 func (s *Service) begin(ctx context.Context, c *Campaign) error {
 	if err := s.startable(ctx, c); err != nil {
 		return err
@@ -47,13 +47,14 @@ func (s *Service) begin(ctx context.Context, c *Campaign) error {
 	return nil
 }
 
-// needsApproval: what a language model starts waits for a person, whatever the
-// plan says.
+// needsApproval reports whether a person must approve the campaign. A campaign that a language
+// model starts always needs approval, whatever the plan says.
 func (c *Campaign) needsApproval() bool {
 	return c.Plan.ApprovalRequired || c.StartedBy != nil && c.StartedBy.Kind.IsModel()
 }
 
-// startable refuses what changed for the worse since the plan was made.
+// startable returns an error if something that the plan depends on has become invalid since the
+// plan was made.
 func (s *Service) startable(ctx context.Context, c *Campaign) error {
 	if end := c.Plan.EndAt; end != nil && !end.After(s.o.Now()) {
 		return fleet.Refuse(fleet.ErrConflict, "end_has_passed", "name", c.Plan.Name, "end_at", end)
@@ -84,10 +85,9 @@ func errReleaseState(r firmware.Release) error {
 	return fleet.Refuse(fleet.ErrConflict, "release_deprecated", "version", r.Version)
 }
 
-// Approve records a second person's approval of the plan with this digest. A
-// campaign that waits for it starts. Neither who made or changed the plan can
-// approve it, nor a model that asked for its start, nor their tokens, nor who
-// made these.
+// Approve records a second person's approval of the plan with this digest. A campaign that
+// awaits it starts. The approver must be neither the principal that made or changed the plan,
+// nor a model that requested its start, nor one of their tokens, nor the maker of such a token.
 func (s *Service) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID, digest string) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.approve", func(c *Campaign) error {
 		switch {
@@ -131,7 +131,7 @@ func (s *Service) Deny(ctx context.Context, by fleet.Principal, id uuid.UUID, re
 	})
 }
 
-// byOperator is the operator's text as a reason; zero without a text.
+// byOperator returns the operator's text as a reason, or the zero Reason without a text.
 func byOperator(by fleet.Principal, text string) fleet.Reason {
 	if text == "" {
 		return fleet.Reason{}
@@ -147,7 +147,7 @@ func needReason(reason string) (string, error) {
 	return reason, err
 }
 
-// Discard ends a campaign that was not started.
+// Discard ends a campaign that has not started.
 func (s *Service) Discard(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.discard", s.discard)
 }
@@ -162,14 +162,14 @@ func (s *Service) discard(c *Campaign) error {
 	return errState(*c, "discarded")
 }
 
-// Pause stops dispatching; what is in flight goes on.
+// Pause stops dispatching; deployments in flight continue.
 func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Campaign, error) {
 	reason, err := fleet.CleanLine("reason", reason, fleet.MaxReasonLength)
 	if err != nil {
 		return Campaign{}, err
 	}
 	return s.change(ctx, by, id, "campaign.pause", func(c *Campaign) error {
-		// A campaign that waits for its window would otherwise go on when it opens.
+		// Otherwise a campaign that waits for its window would continue when it opens.
 		if c.State != Running && (c.State != Paused || c.PauseReason != PausedByWindow) {
 			return errState(*c, "paused")
 		}
@@ -178,9 +178,8 @@ func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, r
 	})
 }
 
-// Resume goes on with a paused campaign, in spite of the failures so far. One
-// that waits at a gate is advanced instead. If one of those who asked for it is gone,
-// it goes on in the name of who resumes it.
+// Resume continues a paused campaign despite the failures so far. One that waits at a gate is advanced
+// instead. If the maker or starter is gone, it continues in the name of the principal that resumes it.
 func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.resume", func(c *Campaign) error {
 		switch {
@@ -201,7 +200,8 @@ func (s *Service) Resume(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 	})
 }
 
-// isDeprecated: a campaign that runs goes on with a release that was deprecated.
+// isDeprecated reports whether the error is about a deprecated release: a running campaign
+// continues with it.
 func isDeprecated(err error) bool {
 	e, ok := err.(*fleet.Error)
 	return ok && e.Code == "release_deprecated"
@@ -224,10 +224,9 @@ func (s *Service) Advance(ctx context.Context, by fleet.Principal, id uuid.UUID)
 	})
 }
 
-// Abort ends a campaign: links of attempts under way are revoked; devices that
-// have downloaded run to their natural end. rollback then returns the devices
-// that were updated to their former release, as [Service.Rollback] does, in the name
-// of the principal.
+// Abort ends a campaign. Links of current attempts are revoked; devices that have downloaded
+// the image continue to their outcome. With rollback, the updated devices then return to their
+// former release, as by [Service.Rollback], in the name of the principal.
 func (s *Service) Abort(ctx context.Context, by fleet.Principal, id uuid.UUID, rollback bool) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.abort", func(c *Campaign) error {
 		switch c.State {
@@ -246,8 +245,8 @@ func (s *Service) Abort(ctx context.Context, by fleet.Principal, id uuid.UUID, r
 	})
 }
 
-// Retry queues devices again that failed; no states means all failures, no
-// devices means all of them. It returns how many.
+// Retry queues failed devices again and returns how many. Without states it covers all
+// failures, without devices all devices.
 func (s *Service) Retry(ctx context.Context, by fleet.Principal, id uuid.UUID, states []DeploymentState,
 	devices []fleet.DeviceID) (Campaign, int, error) {
 	states, err := retryStates(states)
@@ -276,7 +275,7 @@ func (s *Service) Retry(ctx context.Context, by fleet.Principal, id uuid.UUID, s
 	return c, n, err
 }
 
-// retryStates are the outcomes that a retry may be asked for.
+// retryStates returns the outcomes that a retry covers.
 func retryStates(states []DeploymentState) ([]DeploymentState, error) {
 	if len(states) == 0 {
 		for _, st := range DeploymentStates {
@@ -307,7 +306,7 @@ func (s *Service) retriable(ctx context.Context, c *Campaign) error {
 	return nil
 }
 
-// reopen lets a campaign that was done go on with what is to be retried.
+// reopen makes a finished campaign run again for the devices to retry.
 func (s *Service) reopen(c *Campaign) {
 	if !c.State.Final() {
 		return
@@ -321,7 +320,7 @@ func (s *Service) reopen(c *Campaign) {
 	c.State, c.PauseReason, c.Reason, c.FinishedAt = Running, "", fleet.Reason{}, nil
 }
 
-// PullNow reboots the online devices that wait for a boot poll.
+// PullNow reboots the online devices whose deployment waits for a boot poll.
 func (s *Service) PullNow(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	return s.change(ctx, by, id, "campaign.pull_now", func(c *Campaign) error {
 		switch {

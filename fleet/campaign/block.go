@@ -7,7 +7,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A BlockReason is why a queued deployment is not dispatched now.
+// A BlockReason is the reason why a queued deployment is not dispatched now.
 type BlockReason string
 
 const (
@@ -23,17 +23,17 @@ const (
 	BlockPace       BlockReason = "max_per_minute"
 	BlockDownloads  BlockReason = "downloads_full"
 	BlockOffline    BlockReason = "offline"     // push only
-	BlockAwaitsPoll BlockReason = "awaits_poll" // pull: the next boot brings it
-	// its build was not confirmed by a boot poll yet: the device would refuse
+	BlockAwaitsPoll BlockReason = "awaits_poll" // pull: the device gets the offer at its next boot
+	// No boot poll has confirmed its build yet: the device would refuse the image.
 	BlockUnconfirmed  BlockReason = "unconfirmed"
-	BlockUnderWay     BlockReason = "under_way"        // an attempt is
-	BlockUnresponsive BlockReason = "unresponsive"     // connected, and does not answer
+	BlockUnderWay     BlockReason = "under_way"        // an attempt is under way
+	BlockUnresponsive BlockReason = "unresponsive"     // connected, but does not answer
 	BlockOldPresence  BlockReason = "presence_unknown" // fleetd has just started
-	// in one that is not to be interrupted yet; see [call.Interruptions]
+	// In a conversation that must not be interrupted yet; see [call.Interruptions].
 	BlockConversation BlockReason = "in_conversation"
 )
 
-// A ReadySituation is all that [Block] looks at.
+// A ReadySituation is the input of [Block].
 type ReadySituation struct {
 	Campaign    State
 	Paused      PauseReason
@@ -42,10 +42,10 @@ type ReadySituation struct {
 	Mode        firmware.DispatchMode
 	PullNow     bool
 	WindowOpen  bool
-	Presence    fleet.Presence // "" if not known yet
+	Presence    fleet.Presence // "" if unknown
 	OffersTool  bool
 	Confirmed   bool // a boot poll named the running build and was answered
-	Talking     bool // in a conversation whose end is waited for
+	Talking     bool // in a conversation that must end first
 	Busy        bool
 	InFlight    int
 	MaxInFlight int
@@ -54,12 +54,12 @@ type ReadySituation struct {
 	Now         time.Time
 }
 
-// Block returns what keeps a queued deployment from being dispatched now, the
-// most lasting reason first, and by which mode it goes or would go.
+// Block returns the reason why a queued deployment is not dispatched now, the longest-lasting
+// reason first, and the mode by which it is or would be dispatched.
 //
 // [BlockNone] with [firmware.ModePush] means: call the tool. With [firmware.ModePull] it means
-// that the plan is to pull now: reboot the device, which then polls; the
-// caller keeps it from being rebooted again before it could.
+// that the plan pulls now: reboot the device, which then polls. The caller ensures that the
+// device is not rebooted again before it can poll.
 func Block(s ReadySituation) (BlockReason, firmware.DispatchMode) {
 	mode := s.mode()
 	if h := s.byCampaign(); h != BlockNone {
@@ -74,8 +74,8 @@ func Block(s ReadySituation) (BlockReason, firmware.DispatchMode) {
 	return s.byPace(), mode
 }
 
-// mode is push if the device can be called and offers the tool, else pull,
-// unless the plan leaves no choice.
+// mode returns push if the device can be called and offers the tool, and otherwise pull, unless
+// the plan prescribes a mode.
 func (s ReadySituation) mode() firmware.DispatchMode {
 	if s.Mode == firmware.ModePush || s.Mode == firmware.ModePull {
 		return s.Mode
@@ -129,7 +129,7 @@ func (s ReadySituation) byDevice(mode firmware.DispatchMode) BlockReason {
 		return BlockAwaitsPoll
 	case s.Presence != fleet.PresenceOnline:
 		return BlockOffline
-	case !s.Confirmed: // it would refuse an image silently, and a reboot would roll it back
+	case !s.Confirmed: // it would silently refuse an image, and a reboot would roll its build back
 		return BlockUnconfirmed
 	case s.Talking:
 		return BlockConversation
@@ -149,8 +149,8 @@ func (s ReadySituation) byPace() BlockReason {
 	return BlockNone
 }
 
-// Stuck reports whether the reason lies with the device, for an
-// unknown time: such a device does not hold up the judgement of its wave.
+// Stuck reports whether the device itself causes the block, for an unknown time. Such a device
+// does not delay the judgement of its wave.
 func (h BlockReason) Stuck() bool {
 	switch h {
 	case BlockOffline, BlockAwaitsPoll, BlockUnresponsive, BlockUnconfirmed:

@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// State is where a campaign stands.
+// State is the state of a campaign.
 //
 //	draft -> awaiting_approval -> scheduled -> running <-> paused -> completed | completed_with_errors
 //	draft -> discarded; awaiting_approval -> denied -> draft (by an edit)
@@ -18,26 +18,26 @@ import (
 type State string
 
 const (
-	Draft               State = "draft" // planned, with its dry run on record
+	Draft               State = "draft" // planned, with a stored dry run
 	AwaitingApproval    State = "awaiting_approval"
 	Denied              State = "denied"
 	Discarded           State = "discarded"
 	Scheduled           State = "scheduled"
 	Running             State = "running"
-	Paused              State = "paused"   // dispatches nothing; what is in flight goes on
-	Stopping            State = "stopping" // aborted; waits for what has downloaded already
+	Paused              State = "paused"   // dispatches nothing; deployments in flight continue
+	Stopping            State = "stopping" // aborted; waits for devices that have already downloaded the image
 	Completed           State = "completed"
 	CompletedWithErrors State = "completed_with_errors"
 	Aborted             State = "aborted"
-	Expired             State = "expired" // its end came before its devices were done
+	Expired             State = "expired" // the end came before its devices were done
 )
 
-// States lists every state, in the order they are shown.
+// States lists every state, in display order.
 var States = []State{Draft, AwaitingApproval, Denied, Discarded,
 	Scheduled, Running, Paused, Stopping, Completed,
 	CompletedWithErrors, Aborted, Expired}
 
-// Final reports whether the campaign is over. A retry or rollback makes new work of it.
+// Final reports whether the campaign is over. A retry or a rollback can reopen it.
 func (s State) Final() bool {
 	switch s {
 	case Discarded, Completed, CompletedWithErrors, Aborted, Expired:
@@ -46,7 +46,7 @@ func (s State) Final() bool {
 	return false
 }
 
-// Open reports whether the engine has to look after the campaign.
+// Open reports whether the engine must process the campaign.
 func (s State) Open() bool {
 	switch s {
 	case Scheduled, Running, Paused, Stopping:
@@ -55,54 +55,53 @@ func (s State) Open() bool {
 	return false
 }
 
-// PauseReason says who or what paused a campaign.
+// PauseReason says what paused a campaign.
 type PauseReason string
 
 const (
 	PausedByOperator  PauseReason = "operator"
-	PausedByWindow    PauseReason = "window"    // goes on when the next window opens
+	PausedByWindow    PauseReason = "window"    // resumes when the next window opens
 	PausedByThreshold PauseReason = "threshold" // an abort rule
 	PausedByGate      PauseReason = "gate"      // a wave waits for an operator to advance it
-	PausedBySystem    PauseReason = "system"    // the release was revoked, or the like
+	PausedBySystem    PauseReason = "system"    // the release was revoked, or similar
 )
 
-// EndBehavior says what happens to devices that are not done when a campaign ends.
+// EndBehavior says what happens to unfinished devices when a campaign ends.
 type EndBehavior string
 
 const (
-	EndStopRollout   EndBehavior = "stop_rollout"    // nothing new is dispatched; what is in flight finishes
-	EndCancelQueued  EndBehavior = "cancel_queued"   // as above, and retries that wait are canceled too
-	EndAbortInFlight EndBehavior = "abort_in_flight" // downloads are cut as well
+	EndStopRollout   EndBehavior = "stop_rollout"    // nothing new is dispatched; deployments in flight finish
+	EndCancelQueued  EndBehavior = "cancel_queued"   // as above, and waiting retries are canceled, too
+	EndAbortInFlight EndBehavior = "abort_in_flight" // downloads are cut, too
 )
 
-// A Plan is what an operator asks for. Limits and defaults stand with
-// [Plan.Normalize].
+// A Plan is an operator's description of a campaign. [Plan.Normalize] documents its limits and
+// defaults.
 type Plan struct {
 	Name    string           `json:"name"`
-	Release uuid.UUID        `json:"release"` // zero for a rollback, whose devices each get their own image
-	Query   string           `json:"query"`   // picks the audience
+	Release uuid.UUID        `json:"release"` // zero for a rollback, in which each device has its own image
+	Query   string           `json:"query"`   // selects the audience
 	Devices []fleet.DeviceID `json:"devices,omitempty"`
-	// Within is the filter of who made the plan: it has only devices that this covers,
-	// also those that come to match while it runs. Its terms are joined with those of
-	// Query, see [Plan.Audience]. The service writes it; "" where the maker is operator
-	// on every device.
+	// Within is the filter of the plan's maker. The plan includes only devices that match it,
+	// also among those that are added while it runs. Its terms are joined with those of Query,
+	// see [Plan.Audience]. The service sets it; "" if the maker is operator on every device.
 	Within string `json:"within,omitempty"`
 
 	Mode      firmware.DispatchMode `json:"mode"`
 	PullNow   bool                  `json:"pull_now,omitempty"`  // pull: reboot online devices so that they poll
-	Waves     []WavePlan            `json:"waves"`               // at least one; together they hold the whole audience
-	Supersede bool                  `json:"supersede,omitempty"` // move devices here that wait in other campaigns
-	// AllowDowngrade lets devices have an older version than they run, or
-	// another build of the same version; a boot poll then offers it with force.
+	Waves     []WavePlan            `json:"waves"`               // at least one; together they cover the whole audience
+	Supersede bool                  `json:"supersede,omitempty"` // take over devices that wait in other campaigns
+	// AllowDowngrade lets devices get an older version than they run, or another build of the
+	// same version. A boot poll then offers it with force.
 	AllowDowngrade bool `json:"allow_downgrade,omitempty"`
 
-	// A continuous campaign adds devices that come to match while it runs, up
-	// to MaxDevices, until EndAt; both are then required.
+	// A continuous campaign adds devices that begin to match while it runs, up to MaxDevices,
+	// until EndAt. Both are then required.
 	Continuous bool `json:"continuous,omitempty"`
 	MaxDevices int  `json:"max_devices,omitempty"`
 
 	MaxInFlight  int           `json:"max_in_flight"`            // devices between dispatch and their first connection
-	MaxPerMinute int           `json:"max_per_minute,omitempty"` // dispatches; 0 does not limit
+	MaxPerMinute int           `json:"max_per_minute,omitempty"` // dispatches; 0: no limit
 	AbortRules   []AbortRule   `json:"abort_rules"`
 	Windows      []Window      `json:"windows,omitempty"` // none: always open
 	Jitter       time.Duration `json:"jitter_ns,omitempty"`
@@ -112,13 +111,13 @@ type Plan struct {
 
 	HealthChecks     []HealthCheck `json:"health_checks,omitempty"`
 	ForbidRemoved    []string      `json:"forbid_removed,omitempty"` // tools that must still be offered; ["*"]: every one
-	MinHeapPercent   int           `json:"min_heap_percent"`         // of the free heap before; 0 does not check
+	MinHeapPercent   int           `json:"min_heap_percent"`         // of the free heap before; 0: no check
 	MaxReconnects    int           `json:"max_reconnects"`           // during the soak
 	ApprovalRequired bool          `json:"approval_required,omitempty"`
 	MaxAttempts      int           `json:"max_attempts"`
 }
 
-// WaveGate says who opens the wave after this one.
+// WaveGate says what opens the next wave.
 type WaveGate string
 
 const (
@@ -129,19 +128,19 @@ const (
 // A WavePlan is one step of a campaign as planned.
 type WavePlan struct {
 	Name string `json:"name"`
-	// Percent of the audience that has had its turn after this wave: 1, 10, 100.
-	// Count instead is the number of devices of this wave, Devices names them.
+	// Percent of the audience that this wave and those before it cover: 1, 10, 100. Count is
+	// instead the number of devices of this wave, and Devices lists them.
 	Percent        float64          `json:"percent,omitempty"`
 	Count          int              `json:"count,omitempty"`
 	Devices        []fleet.DeviceID `json:"devices,omitempty"`
 	SuccessPercent float64          `json:"success_percent"` // of the devices with a verdict
-	// verdicts needed to judge; a smaller wave needs all of its devices
+	// Verdicts needed to judge the wave; a smaller wave needs all of its devices.
 	MinSample int           `json:"min_sample"`
-	Soak      time.Duration `json:"soak_ns"` // how long each device must stay well
+	Soak      time.Duration `json:"soak_ns"` // how long each device must stay healthy
 	Gate      WaveGate      `json:"gate"`
 }
 
-// AbortScope says over which deployments an abort rule counts.
+// AbortScope says which deployments an abort rule counts.
 type AbortScope string
 
 const (
@@ -150,7 +149,7 @@ const (
 	ScopeBoard    AbortScope = "board" // any one board of the campaign
 )
 
-// AbortAction says what a rule that fires does.
+// AbortAction is the effect of an abort rule that fires.
 type AbortAction string
 
 const (
@@ -162,32 +161,32 @@ const (
 // ClassAny is the class of an [AbortRule] that counts every failure.
 const ClassAny = "any"
 
-// An AbortRule stops a campaign that goes wrong.
+// An AbortRule stops a campaign with too many failures.
 type AbortRule struct {
 	// Class is a final state that counts as failure (failed, timed_out,
 	// rolled_back, wrong_build, unhealthy, rejected) or "any" for all of them.
 	Class       string       `json:"class"`
 	MinExecuted int          `json:"min_executed"`      // devices dispatched before the rule may fire
-	Percent     float64      `json:"percent"`           // of a cohort, see [Cohorts]; 0 fires at the first
-	Measure     AbortMeasure `json:"measure,omitempty"` // what is held against Percent
+	Percent     float64      `json:"percent"`           // of a cohort, see [Cohorts]; 0: fires at the first
+	Measure     AbortMeasure `json:"measure,omitempty"` // what is compared with Percent
 	Scope       AbortScope   `json:"scope"`
 	Wave        int          `json:"wave,omitempty"` // 1-based: only in that wave; 0: in any
 	Action      AbortAction  `json:"action"`
 }
 
-// AbortMeasure says what of a cohort an abort rule compares with its threshold.
+// AbortMeasure says which figure of a cohort an abort rule compares with its threshold.
 type AbortMeasure string
 
 const (
-	// MeasureBound is what the share is at least, with 99 % confidence: the lower
-	// end of its Wilson interval. A few failures among the first devices are then
-	// no reason to stop. Plans leave it out, so that older ones keep their digests.
+	// MeasureBound is the lower end of the share's 99 % Wilson interval: the share is at least
+	// that high with 99 % confidence. It prevents a few failures among the first devices from
+	// stopping the campaign. Plans omit it, so older ones keep their digests.
 	MeasureBound AbortMeasure = "lower_bound"
 	// MeasureShare is the plain share.
 	MeasureShare AbortMeasure = "share"
 )
 
-// DeviceZone as the zone of a [Window] means each device's own.
+// DeviceZone as the zone of a [Window] means each device's own zone.
 const DeviceZone = fleet.DeviceZone
 
 // A Window is a recurring time in which devices may be dispatched.
@@ -201,15 +200,15 @@ type HealthCheck struct {
 	Retries   int             `json:"retries,omitempty"`
 }
 
-// An Assertion holds a JSON path of a tool's answer against a value. The
-// answer is the JSON in its text, or its text as a string.
+// An Assertion compares a JSON path of a tool's answer with a value. The answer is the JSON in
+// its text, or its text as a string.
 type Assertion struct {
 	Path  string          `json:"path"`            // JSONPath: "$.battery.level"
 	Op    string          `json:"op"`              // eq ne lt le gt ge exists matches unchanged
 	Value json.RawMessage `json:"value,omitempty"` // not for exists and unchanged
 }
 
-// A Campaign is a plan to bring an audience to a release, and how far it got.
+// A Campaign is a plan to bring an audience to a release, and its progress.
 type Campaign struct {
 	ID    uuid.UUID
 	Plan  Plan
@@ -217,17 +216,17 @@ type Campaign struct {
 
 	PauseReason PauseReason  // while paused
 	Reason      fleet.Reason // why it is paused, denied, aborted
-	Wave        int          // 0-based: the wave that is open
+	Wave        int          // 0-based: the open wave
 	Advance     bool         // an operator passed the gate of the open wave
 
-	// Digest names exactly what was approved: images, targets and their waves,
-	// rules, windows and times. Any edit before the start changes it.
+	// Digest identifies exactly what was approved: images, devices and their waves, rules,
+	// windows and times. Any edit before the start changes it.
 	Digest string
-	// Images are those that its devices may get. nil: an earlier version of
-	// fleetd planned it, and nothing more is dispatched until it is planned again.
+	// Images are the images that its devices may get. nil: an earlier version of fleetd planned
+	// the campaign, and nothing more is dispatched until it is planned again.
 	Images []string
-	// Planned is the plan as the digest has it, once Plan was changed while the
-	// campaign ran; nil until then.
+	// Planned is the plan that the digest covers, if Plan was changed while the campaign ran,
+	// and otherwise nil.
 	Planned    *Plan
 	Targets    int // devices with a deployment that is not skipped, as planned
 	Skipped    int
@@ -235,31 +234,31 @@ type Campaign struct {
 	RollbackOf uuid.UUID // zero unless it is a rollback
 	CreatedBy  fleet.Principal
 	CreatedAt  time.Time
-	EditedBy   fleet.Principal // who made the plan what it is
+	EditedBy   fleet.Principal // the principal that last made or changed the plan
 	EditedAt   time.Time
-	StartedBy  *fleet.Principal // who asked it to start
-	// TakenOverBy is in whose name it goes on since who planned or started it was gone;
-	// nil while they are there.
+	StartedBy  *fleet.Principal // the principal that requested the start
+	// TakenOverBy is the principal in whose name it continues since its maker or starter was
+	// gone; nil while both are there.
 	TakenOverBy *fleet.Principal
 	StartedAt   *time.Time
 	FinishedAt  *time.Time
 	Revision    int64 // of the row: a change to an older one is refused
-	// RollbackWanted says that the devices it updated shall be rolled back when
-	// it has stopped; RollbackWith is the campaign that does.
+	// RollbackWanted reports that the updated devices must be rolled back once the campaign has
+	// stopped; RollbackWith is the campaign that does it.
 	RollbackWanted bool
-	// RollbackBy asked for that; nil if a rule of the plan did.
+	// RollbackBy is the principal that requested the rollback; nil if a rule of the plan did.
 	RollbackBy *fleet.Principal
-	// RollbackReason says why the rollback that was asked for was not made, or not of
-	// all devices; zero if it was.
+	// RollbackReason is the reason why the requested rollback was not made, or not for all
+	// devices; zero if it was.
 	RollbackReason fleet.Reason
-	// OverruledAt is when an operator went on in spite of the failures so far: the
-	// abort rules are silent until there is another. nil if no one did.
+	// OverruledAt is when an operator resumed the campaign despite the failures so far: the
+	// abort rules are silent until the next failure. nil if that did not happen.
 	OverruledAt  *time.Time
 	RollbackWith uuid.UUID
 }
 
-// Ends returns when the campaign ends, whatever its devices do; false before
-// its start if the plan names no time.
+// Ends returns when the campaign ends at the latest. Before its start it returns false if the
+// plan has no end.
 func (c Campaign) Ends() (time.Time, bool) {
 	switch {
 	case c.Plan.EndAt != nil:
@@ -275,33 +274,33 @@ type Approval struct {
 	By     fleet.Principal `json:"by"`
 	At     time.Time       `json:"at"`
 	Digest string          `json:"digest"`
-	// Rollback: a rule of the plan aborts and rolls back, so that the way back is
-	// approved with it.
+	// Rollback reports that a rule of the plan aborts and rolls back, so the approval also
+	// covers the rollback.
 	Rollback bool `json:"rollback,omitempty"`
-	// Of, on a rollback, is the campaign whose approval it carries; zero on others.
+	// Of, on a rollback, is the campaign whose approval covers it; zero on others.
 	Of uuid.UUID `json:"of,omitzero"`
 }
 
-// WaveState is where a wave stands.
+// WaveState is the state of a wave.
 type WaveState string
 
 const (
 	WavePending  WaveState = "pending"
 	WaveRunning  WaveState = "running"
-	WaveSoaking  WaveState = "soaking" // every device that could be reached runs its image; some must still stay well
-	WaveGated    WaveState = "gate"    // judged good; an operator has to open the next
+	WaveSoaking  WaveState = "soaking" // every reachable device runs its image; some must still stay healthy
+	WaveGated    WaveState = "gate"    // judged good; an operator must open the next
 	WaveFinished WaveState = "finished"
 	WaveFailed   WaveState = "failed" // judged bad
 )
 
-// A Wave is one step of a campaign as it went.
+// A Wave is one step of a campaign and its result.
 type Wave struct {
 	Campaign   uuid.UUID
 	Number     int // 0-based
 	Plan       WavePlan
-	Size       int // devices planned, skipped ones not counted
+	Size       int // planned devices without skipped ones
 	State      WaveState
-	Verdict    fleet.Reason // why it was judged as it was
+	Verdict    fleet.Reason // reason of the judgement
 	StartedAt  *time.Time
 	FinishedAt *time.Time
 }

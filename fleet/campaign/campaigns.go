@@ -13,8 +13,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Options configures [Service]. Store, Firmware, Devices,
-// Inventories and Quarantines are required.
+// Options configures [Service]. Store, Firmware, Devices, Inventories and Quarantines are required.
 type Options struct {
 	Store       Store
 	Firmware    firmware.Store
@@ -24,39 +23,37 @@ type Options struct {
 	// Requeue queues ended deployments again; see [RolloutStore].
 	Requeue func(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
 		devices []fleet.DeviceID, at time.Time) (int, error)
-	// RolledBack is that of [firmware.Options]. May be nil.
+	// RolledBack is the function of the same name in [firmware.Options]. May be nil.
 	RolledBack func(ctx context.Context, devices []fleet.DeviceID, builds []string) (map[fleet.DeviceID][]string, error)
-	// Limits says which images may not be used now, and why. Nil: all may.
+	// Limits returns the images that may not be used now, with reasons. nil: all may.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
-	// Signed: keys are loaded that images can be signed with. Without one, that an
-	// image is not signed is no warning.
+	// Signed reports that keys to sign images with are loaded. Without keys, an unsigned image
+	// causes no warning.
 	Signed bool
-	// RequireApproval makes every campaign need a second person; a rollback, unless the
-	// approval of its campaign covers it.
+	// RequireApproval makes every campaign require the approval of a second person. A rollback
+	// needs it unless the approval of its campaign covers it.
 	RequireApproval bool
-	// Authority says what those who asked for a campaign may do now. Nil: what they
-	// could then.
+	// Authority returns the present rights of the principals behind a campaign. nil: they keep
+	// the rights they had.
 	Authority fleet.Authority
-	// Linked reports whether two principals are the same person as far as approvals
-	// go: one made the other's token, or the same operator made both. Nil: only
-	// the same principal is.
+	// Linked reports whether two principals count as the same person for approvals: one made
+	// the other's token, or the same operator made both. nil: only identical principals do.
 	Linked func(ctx context.Context, a, b fleet.Principal) (bool, error)
 
 	Events *fleet.Events
-	Wake   func()         // notifies the engine that a row changed
-	Zone   *time.Location // of devices without a zone. Default: UTC
+	Wake   func()         // notifies the engine of a changed row
+	Zone   *time.Location // for devices without a zone. Default: UTC
 	Log    *slog.Logger
 	Now    func() time.Time
 }
 
-// Service is what operators do with campaigns: plan, approve, start, steer
-// and stop them. The engine in package rollout carries them out; the two meet
-// in the rows.
+// Service implements the operators' acts on campaigns: plan, approve, start, steer and stop. The engine
+// in package rollout carries the campaigns out. They communicate through the rows of the database.
 type Service struct {
 	o Options
 }
 
-// New returns the service.
+// New returns a Service with the given options.
 func New(o Options) *Service {
 	if o.Events == nil {
 		o.Events = new(fleet.Events)
@@ -83,7 +80,7 @@ func New(o Options) *Service {
 	return &Service{o: o}
 }
 
-// DryRun plans without keeping anything.
+// DryRun plans a campaign without storing it.
 func (s *Service) DryRun(ctx context.Context, by fleet.Principal, p Plan) (DryRun, error) {
 	if err := by.MaySomewhere(fleet.RoleViewer, "plan_campaign"); err != nil {
 		return DryRun{}, err
@@ -92,7 +89,7 @@ func (s *Service) DryRun(ctx context.Context, by fleet.Principal, p Plan) (DryRu
 	return made.dry, err
 }
 
-// Create keeps a plan, with the audience as it is now, as a draft.
+// Create stores a plan as a draft, with the present audience.
 func (s *Service) Create(ctx context.Context, by fleet.Principal, p Plan) (Campaign, error) {
 	if err := by.MaySomewhere(fleet.RoleOperator, "make_campaign"); err != nil {
 		return Campaign{}, err
@@ -117,9 +114,9 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, p Plan) (Campa
 	return c, nil
 }
 
-// Edit replaces the plan of a campaign that was not started, and resolves its
-// audience again; an approval ends. Of one that runs, only pace, windows,
-// thresholds and the end can change, and if it needed approval, only be tightened.
+// Edit replaces the plan of a campaign that has not started and resolves its audience again; an
+// approval ends. In a running campaign only pace, windows, thresholds and the end can change,
+// and if it needed approval, they can only be tightened.
 func (s *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, p Plan) (Campaign, error) {
 	ctx = fleet.WithScope(ctx, by)
 	if err := s.maySteer(ctx, by, id, "change_campaign"); err != nil {
@@ -164,8 +161,8 @@ func (s *Service) replan(ctx context.Context, by fleet.Principal, c Campaign, p 
 	return c, nil
 }
 
-// editRunning leaves the digest as it was approved: what may change while a
-// campaign runs only makes it more careful, or needed no approval.
+// editRunning keeps the approved digest: a change during the run either makes the campaign more
+// careful or needs no approval.
 func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaign, p Plan) (Campaign, error) {
 	if err := p.Normalize(s.o.Now()); err != nil {
 		return Campaign{}, err
@@ -187,14 +184,13 @@ func (s *Service) editRunning(ctx context.Context, by fleet.Principal, c Campaig
 	})
 }
 
-// changeTries is how often a change is tried again because the engine was
-// faster.
+// changeTries is the number of tries for a change that conflicts with one of the engine.
 const changeTries = 5
 
-// A changeAct names a change of a campaign in a refusal.
+// A changeAct names a change of a campaign in an error.
 type changeAct string
 
-// A language model may start and discard its own draft, and steers nothing.
+// A language model may start and discard its own draft, and nothing else.
 const (
 	actStart   changeAct = "start_campaign"
 	actDiscard changeAct = "discard_campaign"
@@ -203,8 +199,8 @@ const (
 
 var changeActs = map[string]changeAct{"campaign.start": actStart, "campaign.discard": actDiscard}
 
-// mayChange refuses a language model what is not its own draft. What runs, or is
-// approved, belongs to the people who decided so.
+// mayChange refuses changes by a language model, except to its own draft. Running and approved
+// campaigns belong to the people who decided about them.
 func mayChange(by fleet.Principal, c Campaign, act string) error {
 	if err := by.MayAsMaker(c.CreatedBy, act); err != nil || !by.Kind.IsModel() {
 		return err
@@ -216,7 +212,8 @@ func mayChange(by fleet.Principal, c Campaign, act string) error {
 	return fleet.Refuse(fleet.ErrForbidden, "person_needed.act", "act", fleet.Because("act."+act), "actor", by.Name)
 }
 
-// change has the principal change a campaign on all of whose devices it may act.
+// change applies a principal's change to a campaign. The principal must be allowed to act on
+// all of its devices.
 func (s *Service) change(ctx context.Context, by fleet.Principal, id uuid.UUID, action string,
 	f func(*Campaign) error) (
 	Campaign, error) {

@@ -7,32 +7,30 @@ import (
 	"time"
 )
 
-// Cohorts are the devices of a campaign in the order in which they were first
-// dispatched, reduced to what abort rules need: how many there are, and where in
-// the order the failures stand. The first n devices of that order are a cohort.
+// Cohorts are the devices of a campaign in the order of their first dispatch, reduced to the
+// input of abort rules: the number of devices, and the positions of the failures in that order.
+// The first n devices of the order are a cohort.
 //
-// Failures and successes take different times: a device that refuses its image
-// says so within a second, one that accepts it counts as a success only after
-// its soak. A share of the devices with a verdict is therefore too high while a
-// wave goes out. A rule asks instead how many of a cohort failed, and counts a
-// device without a verdict as not failed: such a share can only grow until the
-// cohort has all of its verdicts, and never exceeds what it will be then. So it
-// does not matter when verdicts come, or in which order, and a rule fires at
-// any time only if it would fire on the final outcomes of that cohort.
+// Failures and successes take different times: a device that refuses its image reports that within
+// a second, and one that accepts it counts as a success only after its soak. While a wave goes out,
+// the failures' share of the verdicts is therefore too high. Instead a rule counts the failures of
+// a cohort and treats a device without a verdict as not failed. This share can only grow until the
+// cohort has all of its verdicts, and never exceeds its final value. So the time and order of
+// verdicts do not matter: a rule fires only if it would fire on the final outcomes of that cohort.
 //
-//   - A device that refuses at once counts at once, against all that were
-//     notified before it, whether they have a verdict or not.
-//   - A silent device counts as not failed until its timers call it failed. It
-//     holds nothing up.
-//   - A device that is offline was not notified and is in no cohort. One that
-//     was to be notified and could not be reached leaves the order, and comes
-//     to its end when it is notified.
-//   - A device keeps its place through further attempts, those that an operator
-//     asks for included: failures do not choose their places.
-//   - Skipped, canceled, expired, aborted and removed devices say nothing about
-//     the image, and are in no cohort.
-//   - Waves and boards each have an order of their own devices. Devices that
-//     join a continuous campaign come last.
+//   - A device that refuses at once counts at once, against all devices that were
+//     notified before it, with or without a verdict.
+//   - A silent device counts as not failed until its timers end it as failed. It
+//     delays nothing.
+//   - An offline device was not notified and is in no cohort. If a device could not
+//     be reached when it was to be notified, it leaves the order. It joins the end of
+//     the order when it is notified.
+//   - A device keeps its place through further attempts, including those that an
+//     operator requests, so failures cannot change their places.
+//   - Skipped, canceled, expired, aborted and removed devices give no information
+//     about the image, and are in no cohort.
+//   - Each wave and each board has its own order of devices. Devices that join a
+//     continuous campaign come last.
 type Cohorts struct {
 	Size     int            // devices in the campaign's order
 	ByWave   map[int]int    // by wave number
@@ -40,7 +38,7 @@ type Cohorts struct {
 	Failures []CohortFailure
 }
 
-// A CohortFailure is a device that failed, with its places in the orders, from 1.
+// A CohortFailure is a failed device with its positions in the orders, from 1.
 type CohortFailure struct {
 	State      DeploymentState
 	Wave       int // 0-based
@@ -51,13 +49,13 @@ type CohortFailure struct {
 	InBoard    int
 }
 
-// inCohort reports whether the device was notified, and says or may still say
-// something about the image.
+// inCohort reports whether the device was notified and has given, or may still give,
+// information about the image.
 func (d *Deployment) inCohort() bool {
 	return d.DispatchedAt != nil && (d.State.Verdict() || !d.State.Final())
 }
 
-// CohortsOf orders deployments of one campaign.
+// CohortsOf computes the cohorts from the deployments of one campaign.
 func CohortsOf(all []Deployment) Cohorts {
 	order := slices.DeleteFunc(slices.Clone(all), func(d Deployment) bool { return !d.inCohort() })
 	slices.SortFunc(order, func(a, b Deployment) int {
@@ -87,7 +85,7 @@ type placedFailure struct {
 	place int
 }
 
-// scope picks the devices of one order.
+// scope selects the devices of one order.
 func (c Cohorts) scope(size int, of func(CohortFailure) (place int, in bool)) cohortScope {
 	s := cohortScope{size: size}
 	for _, f := range c.Failures {
@@ -101,9 +99,9 @@ func (c Cohorts) scope(size int, of func(CohortFailure) (place int, in bool)) co
 // z99 is the quantile of the normal distribution for an interval of 99 %.
 const z99 = 2.5758293
 
-// minBoundFailures is how many devices have to fail before the bound of a share
-// counts. Below thresholds of some 9 % the interval of one or two failures among
-// the first devices is too narrow for a look after each verdict.
+// minBoundFailures is the number of failures from which the bound of a share counts. For
+// thresholds below about 9 % the interval of one or two failures among the first devices is too
+// narrow to be checked after each verdict.
 const minBoundFailures = 3
 
 // lowerBound is the lower end of the 99 % Wilson interval of a share, in percent.
@@ -112,8 +110,8 @@ func lowerBound(failed, of int) float64 {
 	return 100 * lo
 }
 
-// Wilson is the confidence interval of a share whose width z gives, which is
-// honest for few devices and for shares near 0 and 1, too.
+// Wilson returns the Wilson confidence interval of a share; z sets its width. It is also
+// accurate for few devices and for shares near 0 and 1.
 func Wilson(n, of int, z float64) (lo, hi float64) {
 	if of == 0 {
 		return 0, 1

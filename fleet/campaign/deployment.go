@@ -9,39 +9,39 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// DeploymentState is where one device's part in a campaign stands.
+// DeploymentState is the state of one device's part in a campaign.
 //
 // pending -> queued -> dispatching -> sent -> downloading -> downloaded -> rebooting ->
 // booted -> verifying -> succeeded
 //
 //	queued -> offered (pull) -> downloading ...
 //
-// Evidence may skip states forward. A failed attempt that may be repeated goes
-// back to queued, with [Deployment.NotBefore] set.
+// Evidence may skip states forward. A failed attempt that may be repeated returns to queued,
+// with [Deployment.NotBefore] set.
 type DeploymentState string
 
 const (
 	DeploymentPending DeploymentState = "pending" // its wave has not opened
-	// waits for its turn, its window, the device, or the end of a back-off
+	// Waits for its turn, its window, the device, or the end of a back-off.
 	DeploymentQueued      DeploymentState = "queued"
-	DeploymentDispatching DeploymentState = "dispatching" // link and intent on record; the call is about to be written
+	DeploymentDispatching DeploymentState = "dispatching" // link and intent are stored; the call is about to be written
 	DeploymentSent        DeploymentState = "sent"        // the call was written
 	DeploymentOffered     DeploymentState = "offered"     // in the answer to a boot poll
-	DeploymentAmbiguous   DeploymentState = "ambiguous"   // notified, but nothing was fetched: it may still be
+	DeploymentAmbiguous   DeploymentState = "ambiguous"   // notified, but nothing was fetched; a fetch may still come
 	DeploymentDownloading DeploymentState = "downloading"
 	DeploymentDownloaded  DeploymentState = "downloaded" // every byte was sent
-	DeploymentRebooting   DeploymentState = "rebooting"  // said a clean goodbye after the last byte
-	DeploymentBooted      DeploymentState = "booted"     // its boot poll names the image
+	DeploymentRebooting   DeploymentState = "rebooting"  // sent a clean DISCONNECT after the last byte
+	DeploymentBooted      DeploymentState = "booted"     // its boot poll named the image
 	DeploymentVerifying   DeploymentState = "verifying"  // connected and listed its tools; checks and soak
 
 	DeploymentSucceeded  DeploymentState = "succeeded"
-	DeploymentFailed     DeploymentState = "failed"      // download broke, image refused, device stayed on its old build
+	DeploymentFailed     DeploymentState = "failed"      // download broke, image refused, or device stayed on its old build
 	DeploymentTimedOut   DeploymentState = "timed_out"   // a step took too long; Reason names it
-	DeploymentRolledBack DeploymentState = "rolled_back" // installed the image, and came back with the old build
-	DeploymentWrongBuild DeploymentState = "wrong_build" // came back with a build that is neither
-	DeploymentUnhealthy  DeploymentState = "unhealthy"   // runs the image and fails its checks
-	DeploymentRejected   DeploymentState = "rejected"    // the device said no
-	DeploymentSkipped    DeploymentState = "skipped"     // never dispatched: it did not fit; Skip says why
+	DeploymentRolledBack DeploymentState = "rolled_back" // installed the image, but returned with the old build
+	DeploymentWrongBuild DeploymentState = "wrong_build" // returned with neither the image nor the old build
+	DeploymentUnhealthy  DeploymentState = "unhealthy"   // runs the image but fails its checks
+	DeploymentRejected   DeploymentState = "rejected"    // the device refused
+	DeploymentSkipped    DeploymentState = "skipped"     // never dispatched because it did not fit; see Skip
 	DeploymentCanceled   DeploymentState = "canceled"    // withdrawn before it was dispatched
 	DeploymentExpired    DeploymentState = "expired"     // the campaign ended before its turn
 	DeploymentAborted    DeploymentState = "aborted"     // its link was revoked in flight
@@ -62,8 +62,8 @@ func (s DeploymentState) Final() bool { return !s.Waiting() && !s.Active() }
 // Waiting reports whether the device has not been notified of the image yet.
 func (s DeploymentState) Waiting() bool { return s == DeploymentPending || s == DeploymentQueued }
 
-// Active reports whether an attempt is under way. A device has at most one
-// active deployment at any time, over all campaigns.
+// Active reports whether an attempt is under way. A device has at most one active deployment at
+// any time, across all campaigns.
 func (s DeploymentState) Active() bool {
 	switch s {
 	case DeploymentDispatching, DeploymentSent, DeploymentOffered, DeploymentAmbiguous, DeploymentDownloading,
@@ -73,13 +73,12 @@ func (s DeploymentState) Active() bool {
 	return false
 }
 
-// InFlight reports whether the deployment counts against a campaign's
-// max_in_flight: the device may be away or busy because of us.
+// InFlight reports whether the deployment counts against a campaign's max_in_flight: the
+// upgrade may make the device busy or unreachable.
 func (s DeploymentState) InFlight() bool { return s.Active() && s != DeploymentVerifying }
 
-// Failed reports whether the state is an outcome that counts against the
-// campaign. Devices that were skipped, canceled, expired, aborted or removed
-// say nothing about the image.
+// Failed reports whether the state is an outcome that counts against the campaign. Skipped,
+// canceled, expired, aborted and removed devices give no information about the image.
 func (s DeploymentState) Failed() bool {
 	switch s {
 	case DeploymentFailed, DeploymentTimedOut, DeploymentRolledBack, DeploymentWrongBuild, DeploymentUnhealthy,
@@ -89,11 +88,11 @@ func (s DeploymentState) Failed() bool {
 	return false
 }
 
-// Verdict reports whether the state says something about the image: success or
-// failure. Rates are of verdicts.
+// Verdict reports whether the state is a success or a failure of the image. Rates are shares of
+// verdicts.
 func (s DeploymentState) Verdict() bool { return s == DeploymentSucceeded || s.Failed() }
 
-// FailureClass groups failures by what to do about them.
+// FailureClass groups failures by the required reaction.
 type FailureClass string
 
 const (
@@ -102,16 +101,16 @@ const (
 	FailureBusy       FailureClass = "busy"        // retried: the device had no time for the call
 	FailureImage      FailureClass = "image"       // the device refused the image after the last byte
 	FailureRejected   FailureClass = "rejected"    // the device answered the call with an error
-	FailureRolledBack FailureClass = "rolled_back" // the new build did not last
+	FailureRolledBack FailureClass = "rolled_back" // the new build did not stay
 	FailureWrongBuild FailureClass = "wrong_build"
 	FailureUnhealthy  FailureClass = "unhealthy"
 )
 
-// FailureClasses lists every class, in the order they are shown.
+// FailureClasses lists every class, in display order.
 var FailureClasses = []FailureClass{FailureDownload, FailureTimeout, FailureBusy, FailureImage, FailureRejected,
 	FailureRolledBack, FailureWrongBuild, FailureUnhealthy}
 
-// Retried reports whether an attempt that failed so may be repeated automatically.
+// Retried reports whether a failed attempt of this class may be repeated automatically.
 func (c FailureClass) Retried() bool {
 	return c == FailureDownload || c == FailureTimeout || c == FailureBusy
 }
@@ -127,74 +126,74 @@ type Deployment struct {
 	Skip     firmware.SkipReason // if skipped
 	Late     bool                // succeeded after it had been given up
 
-	Joined      bool   // a continuous campaign while it ran: the digest does not name the device
-	Image       string // SHA-256 of the image it is to get; "" if skipped for want of one
+	Joined      bool   // joined a continuous campaign while it ran: the digest does not cover the device
+	Image       string // SHA-256 of its image; "" if skipped without one
 	ImageSize   int64
 	TargetELF   string
 	ToVersion   string
-	FromELF     string // build at planning, renewed at dispatch
+	FromELF     string // build at planning, updated at dispatch
 	FromVersion string
-	Force       bool // a boot poll must offer it with force: the version is not newer
+	Force       bool // a boot poll must offer it with force because the version is not newer
 
-	Attempt int // attempts begun; the one under way has this number
-	// attempts that were made and failed, the last included; [Plan.MaxAttempts] bounds these, not attempts that never left
+	Attempt int // attempts begun; the current one has this number
+	// Attempts that were made and failed, including the last; [Plan.MaxAttempts] bounds these.
+	// Attempts that were never sent do not count.
 	Failures   int
-	Offers     int // made in answers to boot polls, over all attempts
+	Offers     int // made in answers to boot polls, across all attempts
 	Class      FailureClass
-	Reason     fleet.Reason // why it failed, or what it waits for: a code of [Reasons], or why it was skipped
+	Reason     fleet.Reason // why it failed, or what it waits for: a code of [Reasons]; or why it was skipped
 	NotBefore  *time.Time   // queued: back-off or jitter
-	Deadline   *time.Time   // active: when the step under way is judged by time
-	GetAt      *time.Time   // of the attempt under way: its link was first used
-	BytesSent  int64        // of the attempt under way
-	Percent    *int         // of the attempt under way, as the device reports it; nil if it does not report
+	Deadline   *time.Time   // active: when the current step times out
+	GetAt      *time.Time   // current attempt: first use of its link
+	BytesSent  int64        // current attempt
+	Percent    *int         // current attempt, as the device reports it; nil without reports
 	Booted     bool         // a boot poll named the image: the device runs it
 	Baseline   Baseline
-	Reconnects int  // verifying: connections lost and found since
+	Reconnects int  // verifying: connections lost and restored since
 	Away       bool // verifying: not connected
 	Checked    bool // verifying: every health check passed
-	Probed     bool // the step's cheap request was made
+	Probed     bool // the step's request to the device was sent
 
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
-	SentAt     *time.Time // of the attempt under way
+	SentAt     *time.Time // current attempt
 	FinishedAt *time.Time
-	// DispatchedAt is when its first attempt began, see [Cohorts]; nil before, and
-	// again if the device could not be reached then.
+	// DispatchedAt is when its first attempt began, see [Cohorts]; nil before, and again if the
+	// device could not be reached then.
 	DispatchedAt *time.Time
 	Revision     int64 // of the row
 }
 
-// ReportsProgress reports whether the device reports on its upgrade, as the included
-// firmware does, in the attempt under way.
+// ReportsProgress reports whether the device has sent progress reports in the current attempt,
+// as the included firmware does.
 func (d *Deployment) ReportsProgress() bool { return d.Percent != nil }
 
-// Link is the link of the attempt that the deployment is in, without its token.
+// Link returns the link of the current attempt, without its token.
 func (d Deployment) Link() firmware.Link {
 	return firmware.Link{Deployment: d.ID, Campaign: d.Campaign, Device: d.Device, Attempt: d.Attempt, Image: d.Image,
 		Size: d.ImageSize}
 }
 
-// A Baseline is what was known of a device before its upgrade.
+// A Baseline is the state of a device before its upgrade, as far as it was known.
 type Baseline struct {
 	Inventory string            `json:"inventory,omitempty"`
 	FreeHeap  int64             `json:"free_heap,omitempty"` // minimum_free_heap_size of the boot poll; 0 if unknown
 	Slot      string            `json:"slot,omitempty"`
-	Answers   map[string]string `json:"answers,omitempty"` // by index of the health check: its answer's text
+	Answers   map[string]string `json:"answers,omitempty"` // text of the answer, by index of the health check
 }
 
-// A DeploymentEvent is one observation about a deployment, and the transition
-// it led to, if any.
+// A DeploymentEvent is one observation about a deployment, with the resulting transition, if any.
 type DeploymentEvent struct {
 	ID         uuid.UUID
 	Deployment uuid.UUID
 	At         time.Time
 	Attempt    int
 	Kind       fleet.EvidenceKind
-	Reason     fleet.Reason    // what belongs to the evidence, or why the attempt is repeated
-	From, To   DeploymentState // equal if it changed nothing
+	Reason     fleet.Reason    // details of the evidence, or why the attempt is repeated
+	From, To   DeploymentState // equal without a transition
 }
 
-// A Quarantine keeps a device out of all campaigns for a while.
+// A Quarantine excludes a device from all campaigns for a while.
 type Quarantine struct {
 	Device fleet.DeviceID
 	Reason fleet.Reason

@@ -1,10 +1,9 @@
-// Package campaign brings many devices to a release: a plan picks its devices
-// and splits them into waves, windows say when, abort rules say when to stop,
-// and each device's part is a deployment, a state machine fed with evidence.
+// Package campaign brings many devices to a release. A plan selects its devices and splits them
+// into waves, windows limit when it runs, and abort rules limit its failures. Each device's
+// part is a deployment, a state machine whose input is evidence.
 //
-// Everything that judges is a function of its arguments: what a deployment does
-// next ([Advance]), how a wave stands, which device is next. The package has no
-// goroutine and no lock. It does not know how devices are reached, nor who
-// drives it: package rollout has the clock, reads evidence, asks here, and
-// stores the results. [Service] is what operators do with campaigns.
+// All judgements are functions of their arguments: the next state of a deployment ([Advance]), the
+// state of a wave, the next device. The package has no goroutine and no lock. It has no knowledge
+// of how devices are reached or of the engine: package rollout has the clock, reads evidence, calls
+// these functions and stores the results. [Service] implements the operators' acts on campaigns.
 package campaign

@@ -14,14 +14,14 @@ import (
 	"fleetd/fleet"
 )
 
-// AssertionOps lists what an [Assertion] can demand.
+// AssertionOps lists the operators of an [Assertion].
 var AssertionOps = []string{"eq", "ne", "lt", "le", "gt", "ge", "exists", "matches", "unchanged"}
 
-// opReasons are the codes of values that do not hold.
+// opReasons maps operators to the codes of failed comparisons.
 var opReasons = map[string]string{"eq": ReasonCheckEq, "ne": ReasonCheckNe, "lt": ReasonCheckLt, "le": ReasonCheckLe,
 	"gt": ReasonCheckGt, "ge": ReasonCheckGe, "matches": ReasonCheckMatches}
 
-// A CheckError says what a health check found.
+// A CheckError is the finding of a health check.
 type CheckError struct{ Reason fleet.Reason }
 
 func (e *CheckError) Error() string { return e.Reason.Code }
@@ -30,9 +30,9 @@ func failedCheck(code string, params ...any) error {
 	return &CheckError{fleet.Because(code, params...)}
 }
 
-// CheckAssertions holds the text of a tool's answer against assertions; the
-// first that fails is the error, a [*CheckError]. baseline is the text of the answer before the
-// upgrade, "" without one. Both are foreign text.
+// CheckAssertions compares the text of a tool's answer with assertions. Its error is a
+// [*CheckError] for the first one that fails. baseline is the text of the answer before the
+// upgrade, or "". Both texts are untrusted.
 func CheckAssertions(as []Assertion, answerText, baseline string) error {
 	answer := answerValue(answerText)
 	for _, a := range as {
@@ -43,14 +43,14 @@ func CheckAssertions(as []Assertion, answerText, baseline string) error {
 	return nil
 }
 
-// Each ".." of a path finds a value once for every value above it, so what a
-// path can find grows with the power of its descents and the answer's depth.
+// Each ".." of a path finds a value once for every value above it, so the number of values
+// found grows exponentially with the number of descents and with the answer's depth.
 const (
 	maxDescents    = 2
 	maxAnswerDepth = 64
 )
 
-// answerValue is the JSON in a text, or the text itself.
+// answerValue returns the JSON in a text, or the text itself.
 func answerValue(text string) any {
 	var v any
 	if json.Unmarshal([]byte(text), &v) != nil || deeper(v, maxAnswerDepth) {
@@ -59,7 +59,7 @@ func answerValue(text string) any {
 	return v
 }
 
-// deeper reports whether a value is nested more than so many levels deep.
+// deeper reports whether a value is nested more than levels deep.
 func deeper(v any, levels int) bool {
 	if levels < 0 {
 		return true
@@ -74,7 +74,7 @@ func deeper(v any, levels int) bool {
 	return false
 }
 
-// check holds every value at the path against the assertion.
+// check compares every value at the path with the assertion.
 func (a Assertion) check(answer any, baseline string) error {
 	path, err := jp.ParseString(a.Path)
 	if err != nil {
@@ -179,7 +179,7 @@ func textOf(v any) string {
 	return string(text)
 }
 
-// shown is values as a sentence can bear them.
+// shown formats values for use in a sentence.
 func shown(vs ...any) string {
 	const longest = 80
 	texts := make([]string, 0, len(vs))
@@ -193,10 +193,9 @@ func shown(vs ...any) string {
 	return strings.Join(slices.Clip(texts), ", ")
 }
 
-// InventoryGate says which of the tools that a device must not lose were
-// offered before and are not any more. forbid lists names; "*" at the end
-// matches any ending, so that "*" alone forbids every loss. An unknown
-// inventory before the upgrade lost nothing.
+// InventoryGate returns an error that names the tools which the device must not lose, were
+// offered before and are missing now. forbid lists names; "*" at the end matches any ending, so
+// "*" alone forbids every loss. If the inventory before the upgrade is unknown, nothing was lost.
 func InventoryGate(before, after *fleet.Inventory, forbid []string) error {
 	if before == nil || len(forbid) == 0 {
 		return nil
@@ -228,8 +227,8 @@ func matchesEnding(pattern, name string) bool {
 	return pattern == name
 }
 
-// HeapGate says if the free heap after the upgrade is below percent of that
-// before. Bytes; 0 is unknown and passes, as percent 0 does.
+// HeapGate returns an error if the free heap after the upgrade is below percent of that before.
+// Both are in bytes; 0 means unknown and passes, and so does percent 0.
 func HeapGate(before, after int64, percent int) error {
 	if percent <= 0 || before <= 0 || after <= 0 || float64(after)*100 >= float64(before)*float64(percent) {
 		return nil

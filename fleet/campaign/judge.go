@@ -9,34 +9,34 @@ import (
 	"fleetd/fleet"
 )
 
-// AbortEvidence is what abort rules look at.
+// AbortEvidence is the input of abort rules.
 type AbortEvidence struct {
 	Cohorts   Cohorts
-	WaveNames []string // as planned: one for each wave
-	// OverruledAt is when an operator went on in spite of the failures so far;
-	// nil if no one did. Rules are then silent until there is another.
+	WaveNames []string // as planned, one per wave
+	// OverruledAt is when an operator resumed the campaign despite the failures so far, or nil.
+	// Rules are then silent until the next failure.
 	OverruledAt *time.Time
 }
 
-// An AbortFigure says how near an abort rule is to firing: where it is nearest.
+// An AbortFigure says how close an abort rule is to firing, in the scope where it is closest.
 type AbortFigure struct {
 	Rule    AbortRule
 	Index   int          // of the rule in the plan
 	Scope   fleet.Reason // the campaign, a wave or a board
-	Counted int          // of the rule's class, among the first Of devices notified
+	Counted int          // failures of the rule's class among the first Of notified devices
 	Of      int          // 0: none was notified
-	Share   float64      // of these, percent
-	Bound   float64      // that the share is at least, with 99 % confidence; percent
-	// Short: fewer devices were notified than the rule wants to see.
+	Share   float64      // Counted of Of, percent
+	Bound   float64      // lower bound of the share with 99 % confidence, percent
+	// Short reports that fewer devices were notified than the rule requires.
 	Short bool
-	// Overruled: an operator went on in spite of these failures.
+	// Overruled reports that an operator resumed the campaign despite these failures.
 	Overruled bool
 	Fires     bool
 }
 
-// JudgeAbort returns the severest rule that fires, the first of several as
-// severe, or nil. It has no memory: a rule that fired and was overruled by an
-// operator fires again with the next failure, unless the numbers changed.
+// JudgeAbort returns the most severe rule that fires, the first of several with equal severity,
+// or nil. It is stateless: a rule that fired and was overruled by an operator fires again with
+// the next failure, unless the numbers changed.
 func JudgeAbort(rules []AbortRule, e AbortEvidence) *AbortFigure {
 	var worst *AbortFigure
 	for _, f := range AbortFigures(rules, e) {
@@ -47,7 +47,7 @@ func JudgeAbort(rules []AbortRule, e AbortEvidence) *AbortFigure {
 	return worst
 }
 
-// AbortFigures returns for each rule what [JudgeAbort] decides by.
+// AbortFigures returns for each rule the figure that [JudgeAbort] uses.
 func AbortFigures(rules []AbortRule, e AbortEvidence) []AbortFigure {
 	figures := make([]AbortFigure, len(rules))
 	for i, r := range rules {
@@ -57,12 +57,12 @@ func AbortFigures(rules []AbortRule, e AbortEvidence) []AbortFigure {
 	return figures
 }
 
-// abortSeverity orders what rules do.
+// abortSeverity orders actions by severity.
 var abortSeverity = []AbortAction{AbortPause, AbortAbort, AbortAndRollback}
 
 func severity(a AbortAction) int { return slices.Index(abortSeverity, a) }
 
-// figure returns that of the scope in which the rule is nearest to firing.
+// figure returns the figure of the scope in which the rule is closest to firing.
 func (r AbortRule) figure(e AbortEvidence) AbortFigure {
 	var worst *AbortFigure
 	for _, s := range r.scopes(e) {
@@ -78,7 +78,7 @@ func (r AbortRule) figure(e AbortEvidence) AbortFigure {
 	return *worst
 }
 
-// nearer compares figures of the same rule.
+// nearer reports whether a is nearer to firing than b. Both are figures of this rule.
 func (r AbortRule) nearer(a, b AbortFigure) bool {
 	switch {
 	case a.Fires != b.Fires:
@@ -145,10 +145,9 @@ func (r AbortRule) waveScopes(e AbortEvidence) []abortScope {
 	return all
 }
 
-// look holds the rule against every cohort of a scope that ends with a failure.
-// That is one look after each verdict, in the order of dispatch. Cohorts smaller
-// than MinExecuted are not looked at. Nor are those that an operator overruled: a
-// cohort counts again if it has all of the failures that were there and another.
+// look compares the rule with every cohort of a scope that ends with a failure: one comparison after
+// each verdict, in the order of dispatch. It ignores cohorts smaller than MinExecuted and those that
+// an operator overruled. A cohort counts again if it includes all earlier failures and another one.
 func (r AbortRule) look(s cohortScope, overruled *time.Time) AbortFigure {
 	mine := slices.DeleteFunc(s.failures, func(f placedFailure) bool { return !r.counts(f.state) })
 	isNew := func(f placedFailure) bool { return overruled == nil || f.at.After(*overruled) }
@@ -159,7 +158,7 @@ func (r AbortRule) look(s cohortScope, overruled *time.Time) AbortFigure {
 		}
 	}
 	if r.Percent == 0 {
-		from = max(from, s.size) // the first of all, whatever its place
+		from = max(from, s.size) // the first one, wherever it is
 	}
 	worst := r.hold(0, s.size)
 	worst.Short = s.size < r.MinExecuted
@@ -169,7 +168,7 @@ func (r AbortRule) look(s cohortScope, overruled *time.Time) AbortFigure {
 			fresh++
 		}
 		if i+1 < len(mine) && mine[i+1].place <= from {
-			continue // the cohort of so many devices has that failure, too
+			continue // the cohort of that size includes that failure, too
 		}
 		c := r.hold(i+1, min(max(from, f.place), s.size))
 		c.Short, c.Overruled = worst.Short, fresh == 0
@@ -203,7 +202,7 @@ func (r AbortRule) counts(s DeploymentState) bool {
 	return s.Failed() && (r.Class == ClassAny || r.Class == string(s))
 }
 
-// Reason says why the rule fired.
+// Reason returns why the rule fired.
 func (f AbortFigure) Reason() fleet.Reason {
 	outcome, limit := fleet.Because(outcomeCode(f.Rule.Class)), percentText(f.Rule.Percent)
 	switch {
@@ -217,34 +216,34 @@ func (f AbortFigure) Reason() fleet.Reason {
 		"share", threeDigits(f.Share), "limit", limit, "bound", threeDigits(f.Bound))
 }
 
-// shareOf is a share in percent, with three digits.
+// shareOf returns a share in percent with three digits.
 func shareOf(n, of int) string { return threeDigits(100 * float64(n) / float64(max(1, of))) }
 
 func threeDigits(percent float64) string { return strconv.FormatFloat(percent, 'g', 3, 64) }
 
 func percentText(percent float64) string { return strconv.FormatFloat(percent, 'g', -1, 64) }
 
-// A WaveVerdict says where a wave stands, and why.
+// A WaveVerdict is the state of a wave, with the reason.
 type WaveVerdict struct {
-	// State is [WaveRunning], [WaveSoaking], [WaveFinished] (good) or
-	// [WaveFailed]. A manual gate is the caller's.
+	// State is [WaveRunning], [WaveSoaking], [WaveFinished] (good) or [WaveFailed]. The caller
+	// handles manual gates.
 	State  WaveState
 	Reason fleet.Reason
 
-	Waiting   int // not notified yet, those that cannot be reached included
-	Stuck     int // of these: cannot be reached now
-	Active    int // notified, soaking ones included
-	Soaking   int // only have to stay well
+	Waiting   int // not notified yet, including unreachable devices
+	Stuck     int // part of Waiting: unreachable now
+	Active    int // notified, including soaking devices
+	Soaking   int // only have to stay healthy
 	Succeeded int
 	Failed    int
 	Needed    int // verdicts that the wave needs
 }
 
-// Verdicts is how many devices said something about the image.
+// Verdicts returns the number of devices with a verdict.
 func (v WaveVerdict) Verdicts() int { return v.Succeeded + v.Failed }
 
-// JudgeWave judges a wave of size devices. Of those that wait, stuck cannot be
-// reached: they do not hold the wave up once the others gave a sample.
+// JudgeWave judges a wave of size devices. Of the waiting devices, stuck cannot be reached:
+// they do not delay the wave once the others are a sufficient sample.
 func JudgeWave(w WavePlan, size int, byState map[DeploymentState]int, stuck int) WaveVerdict {
 	v := tallyWave(byState, stuck)
 	open := v.Waiting + v.Active
@@ -271,7 +270,7 @@ func tallyWave(byState map[DeploymentState]int, stuck int) WaveVerdict {
 }
 
 func (v WaveVerdict) judge(w WavePlan, size, open, neutral int) (WaveState, fleet.Reason) {
-	held := open - v.Stuck // devices that something will come of
+	held := open - v.Stuck // devices that can still give a verdict
 	switch {
 	case size == 0:
 		return WaveFinished, fleet.Because(ReasonWaveEmpty)
@@ -292,13 +291,13 @@ func (v WaveVerdict) judge(w WavePlan, size, open, neutral int) (WaveState, flee
 	}
 }
 
-// hopeless says that the success rule fails even if every open device succeeds.
+// hopeless reports whether the success rule fails even if every open device succeeds.
 func (v WaveVerdict) hopeless(w WavePlan, open int) bool {
 	return float64(v.Succeeded+open)*100 < w.SuccessPercent*float64(v.Verdicts()+open)
 }
 
-// passed states the success of a wave that is not hopeless. Devices that could
-// not be reached are not counted.
+// passed returns the result of a wave that is not hopeless. It ignores devices that could not
+// be reached.
 func (v WaveVerdict) passed(w WavePlan) (WaveState, fleet.Reason) {
 	if float64(v.Succeeded)*100 < w.SuccessPercent*float64(v.Verdicts()) {
 		return WaveFailed, fleet.Because(ReasonWaveTooFew, "succeeded", v.Succeeded, "of", v.Verdicts(), "share", v.share(),
@@ -311,5 +310,5 @@ func (v WaveVerdict) passed(w WavePlan) (WaveState, fleet.Reason) {
 	return WaveFinished, fleet.Because(ReasonWaveRate, "succeeded", v.Succeeded, "of", v.Verdicts(), "share", v.share())
 }
 
-// share of the verdicts that are successes, in percent.
+// share returns the successes as a share of the verdicts, in percent.
 func (v WaveVerdict) share() string { return shareOf(v.Succeeded, v.Verdicts()) }

@@ -9,25 +9,25 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// An Observation is a piece of evidence about a deployment, as [Advance] reads it.
+// An Observation is a piece of evidence about a deployment, in the form that [Advance] reads.
 type Observation struct {
 	At      time.Time
 	Kind    fleet.EvidenceKind
-	Reason  fleet.Reason        // what belongs to the evidence, unless the fields below hold it
-	Attempt int                 // the attempt it belongs to; 0 if it is about the device, as polls and connections are
+	Reason  fleet.Reason        // details of the evidence, unless the fields below contain them
+	Attempt int                 // the attempt it belongs to; 0 for polls and connections, which are about the device
 	ELF     string              // boot_poll, probe, initialize: the build the device runs; "" if unknown
 	Version string              // boot_poll
 	Bytes   int64               // get, bytes, cut, downloaded: sent so far
 	Skip    firmware.SkipReason // unfit
 	Job     fleet.JobState      // job: the device's own report on the attempt
 	Percent int                 // job, progress: 0 to 100
-	// Code is the failure that the firmware names, such as "corrupt": of a job that
-	// failed, and of refused as far as [ParseRefusal] finds one.
+	// Code is the failure that the firmware names, such as "corrupt": in a failed job, and in
+	// refused if [ParseRefusal] finds one.
 	Code      string
 	CallError string // not_sent, refused: code of the call's error
-	Detail    string // foreign text: of the device's report, answer or refusal, or of the call's error
-	// SameConnection: the probe was answered over the connection that stood
-	// when the last byte was sent.
+	Detail    string // untrusted text: the device's report, answer or refusal, or the call's error
+	// SameConnection reports that the probe was answered over the connection that was open when
+	// the last byte was sent.
 	SameConnection bool
 }
 
@@ -35,44 +35,44 @@ type Observation struct {
 // usable: see [DefaultTimers].
 type DeploymentTimers struct {
 	Get         time.Duration // notified of the image -> GET
-	Resend      time.Duration // ambiguous: at least so long until the attempt is given up
-	Stall       time.Duration // download without a byte
+	Resend      time.Duration // ambiguous: shortest time until the attempt is given up
+	Stall       time.Duration // longest time without a byte of the download
 	Download    time.Duration // whole download: at least this, and 3 times the size at SlowestRate
 	SlowestRate int64         // bytes per second
 	Goodbye     time.Duration // last byte -> DISCONNECT; then the device is probed
 	BootPoll    time.Duration // last byte -> boot poll
 	Connect     time.Duration // boot poll -> MCP initialize; also the timeout of health checks and absences
 	Probe       time.Duration // timeout of the answer to a probe
-	Backoff     time.Duration // before the second attempt; four times as long before each later one
+	Backoff     time.Duration // before the second attempt; quadrupled before each later one
 }
 
-// DefaultTimers are those of devices in the field (campaigns rule 3).
+// DefaultTimers are the timers for devices in the field (campaigns rule 3).
 var DefaultTimers = DeploymentTimers{
 	Get: time.Minute, Resend: 5 * time.Minute, Stall: 90 * time.Second, Download: 10 * time.Minute, SlowestRate: 8 << 10,
 	Goodbye: 20 * time.Second, BootPoll: 10 * time.Minute, Connect: 5 * time.Minute, Probe: 30 * time.Second,
 	Backoff: time.Minute,
 }
 
-// Act is what the engine has to do after an observation.
+// Act is what the engine must do after an observation.
 type Act string
 
 const (
 	ActNone   Act = ""
-	ActProbe  Act = "probe"  // ask the device something that a restarting one cannot answer, and which build it runs
+	ActProbe  Act = "probe"  // send a request that a restarting device cannot answer, and read its build
 	ActVerify Act = "verify" // run the health checks
-	ActRevoke Act = "revoke" // end the attempt's link, and the call if it waits
+	ActRevoke Act = "revoke" // revoke the attempt's link, and cancel the call if it waits
 )
 
-// A Step is what became of an observation.
+// A Step is the result of an observation.
 type Step struct {
-	// Event is worth a row; nil if the observation refusesthing about this deployment.
+	// Event is stored as a row; nil if the observation changes nothing about this deployment.
 	Event *DeploymentEvent
 	Act   Act
-	// Changed says that the deployment's row has to be written, event or not.
+	// Changed reports that the deployment's row must be written, with or without an event.
 	Changed bool
 }
 
-// reason is what an observation puts on record.
+// reason returns the reason that an observation puts on record.
 func (o *Observation) reason() fleet.Reason {
 	switch o.Kind {
 	case fleet.EvidenceUnfit:
@@ -110,7 +110,7 @@ func (o *Observation) jobReason() fleet.Reason {
 	return fleet.Reason{}
 }
 
-// report is the device's own account of a failure.
+// report returns the device's own account of a failure.
 func (o *Observation) report() fleet.Reason {
 	if text := cmp.Or(o.Detail, o.Code); text != "" {
 		return fleet.Because(ReasonDeviceReported, "error", o.Code, "detail", text)
@@ -118,14 +118,14 @@ func (o *Observation) report() fleet.Reason {
 	return fleet.Because(ReasonDeviceFailed)
 }
 
-// ReportedByDevice reports whether a reason is what the device itself reported.
+// ReportedByDevice reports whether the device itself reported the reason.
 func ReportedByDevice(r fleet.Reason) bool {
 	return r.Is(ReasonDeviceReported) || r.Is(ReasonDeviceFailed)
 }
 
-// jobFailure classes the codes of the included firmware by what to do about
-// them. What it calls corrupt arrived so: TCP does not let bytes change on the
-// way. A code from a newer firmware is worth another try.
+// jobFailure classifies the failure codes of the included firmware by the required reaction. An
+// image that it calls corrupt was corrupt before the transfer, because TCP protects the bytes
+// on the way. An unknown code, from newer firmware, is retried.
 func jobFailure(code string) FailureClass {
 	switch code {
 	case "busy":
@@ -140,8 +140,8 @@ func jobFailure(code string) FailureClass {
 	return FailureDownload // unavailable, timeout, io, no_memory, canceled
 }
 
-// ParseRefusal reads the error text of a tool: the included firmware writes "code:
-// text" on the wire, stock firmware text alone, for which code is "".
+// ParseRefusal parses the error text of a tool. The included firmware sends "code: text"; stock
+// firmware sends only text, for which code is "".
 func ParseRefusal(message string) (code, text string) {
 	code, rest, coded := strings.Cut(message, ": ")
 	if coded && refusalCodes[code] {
@@ -150,13 +150,13 @@ func ParseRefusal(message string) (code, text string) {
 	return "", message
 }
 
-// refusalCodes are those of the included firmware.
+// refusalCodes are the refusal codes of the included firmware.
 var refusalCodes = map[string]bool{"invalid": true, "not_found": true, "busy": true, "no_memory": true,
 	"no_space": true, "timeout": true,
 	"unavailable": true, "refused": true, "corrupt": true, "wrong_target": true, "io": true, "unsupported": true,
 	"canceled": true}
 
-// atSlowest is how long the slowest download of so many bytes takes.
+// atSlowest returns how long the slowest download of size bytes takes.
 func (t DeploymentTimers) atSlowest(size int64) time.Duration {
 	if t.SlowestRate <= 0 {
 		return 0

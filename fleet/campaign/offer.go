@@ -7,27 +7,27 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// An OfferSituation is all that [DecideOffer] looks at.
+// An OfferSituation is the input of [DecideOffer].
 type OfferSituation struct {
-	Bound      bool // enrolled, and asks with the Client-Id on record
+	Bound      bool // enrolled, and polls with the Client-Id on record
 	Held       bool
 	Mode       firmware.DispatchMode // of the campaign
 	State      DeploymentState       // of the device's deployment; "" if it has none
-	Running    bool                  // the campaign is: not paused, not over
+	Running    bool                  // the campaign is neither paused nor over
 	WindowOpen bool                  // in the device's time zone, long enough for the download
-	Due        bool                  // back-off, jitter and pace let it go now
+	Due        bool                  // back-off, jitter and pace allow it now
 	Fits       firmware.SkipReason   // [firmware.SkipNone] if the image still fits
-	// this poll names another build than the one before: the image waits to be confirmed
+	// This poll names a different build than the previous one: the image is not confirmed yet.
 	FirstBoot     bool
 	OffersInHour  int // made to the device in the last hour
 	DeviceVersion string
 	ImageVersion  string
-	SameBuild     bool // the device runs the image already
-	AllowOlder    bool // the plan was made, and approved if need be, for a downgrade
-	ForcedBefore  bool // force was given for this deployment already
+	SameBuild     bool // the device already runs the image
+	AllowOlder    bool // the plan was made, and approved if required, for a downgrade
+	ForcedBefore  bool // this deployment was already offered with force
 }
 
-// OfferReason says why a boot poll offers no firmware.
+// OfferReason is the reason why a boot poll offers no firmware.
 type OfferReason string
 
 const (
@@ -36,7 +36,7 @@ const (
 	OfferUnbound      OfferReason = "not_bound"
 	OfferHeld         OfferReason = "held"
 	OfferPushOnly     OfferReason = "push_only"
-	OfferUnderWay     OfferReason = "under_way" // an attempt is: its evidence decides
+	OfferUnderWay     OfferReason = "under_way" // an attempt is under way: its evidence decides
 	OfferNotRunning   OfferReason = "campaign_not_running"
 	OfferWindowClosed OfferReason = "window_closed"
 	OfferNotDue       OfferReason = "not_due"
@@ -44,23 +44,23 @@ const (
 	OfferFirstBoot    OfferReason = "first_boot" // an offer would leave the new build unconfirmed
 	OfferTooOften     OfferReason = "too_often"  // two in an hour
 	OfferSameBuild    OfferReason = "same_build"
-	OfferVersion      OfferReason = "unparsable_version" // of the device or the image: comparing would crash the device
+	OfferVersion      OfferReason = "unparsable_version" // of device or image: comparing it would crash the device
 	OfferNotNewer     OfferReason = "not_newer"          // and no downgrade was approved
-	OfferForceUsed    OfferReason = "force_used"         // force is for one recorded boot
+	OfferForceUsed    OfferReason = "force_used"         // force is for one recorded boot only
 )
 
 // MaxOffersPerHour bounds the offers to one device.
 const MaxOffersPerHour = 2
 
-// OfferDecision is what the poll-reply policy decided.
+// OfferDecision is the decision of the poll-reply policy.
 type OfferDecision struct {
 	Offer  bool
 	Force  bool
 	Reason OfferReason
 }
 
-// DecideOffer is the poll-reply policy: whether the answer to a boot poll
-// offers firmware. The first rule that refuses gives the reason.
+// DecideOffer implements the poll-reply policy: whether the answer to a boot poll offers
+// firmware. The first rule that refuses gives the reason.
 func DecideOffer(s OfferSituation) OfferDecision {
 	if reason := s.refusal(); reason != OfferMade {
 		return OfferDecision{Reason: reason}
@@ -71,7 +71,7 @@ func DecideOffer(s OfferSituation) OfferDecision {
 	switch {
 	case !s.AllowOlder:
 		return OfferDecision{Reason: OfferNotNewer}
-	case s.ForcedBefore: // left on, force makes the device download at every second boot
+	case s.ForcedBefore: // if force stays set, the device downloads at every second boot
 		return OfferDecision{Reason: OfferForceUsed}
 	}
 	return OfferDecision{Offer: true, Force: true}
@@ -111,7 +111,7 @@ func (s OfferSituation) refusal() OfferReason {
 	return OfferMade
 }
 
-// isNewer compares as the device does: part by part, and more parts are newer.
+// isNewer compares versions like the device: part by part, and more parts are newer.
 func isNewer(version, than string) bool {
 	return slices.Compare(fleet.VersionKey(version), fleet.VersionKey(than)) > 0
 }

@@ -13,44 +13,43 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A Outlook answers "why is this device not updating?".
+// An Outlook answers "why is this device not updating?".
 type Outlook struct {
-	Deployment *Deployment // its latest; nil if it has none
+	Deployment *Deployment // the latest; nil if it has none
 	Campaign   *Campaign
-	// BlockReason is what it waits for now; "" if nothing, or if there is no deployment.
+	// BlockReason is what it waits for now; "" if nothing, or without a deployment.
 	BlockReason BlockReason
-	Until       *time.Time // when that ends without an operator, if known
+	Until       *time.Time // when the block ends without an operator, if known
 	Quarantine  *Quarantine
-	Hold        *fleet.Hold // campaigns leave the device out until it ends; nil unless it stands now
-	// Newer are released releases with an image that would fit and is newer
-	// than the running build, newest first; a hold does not matter here.
+	Hold        *fleet.Hold // campaigns exclude the device until it ends; nil without a current hold
+	// Newer are released releases, newer than the running build, with an image that fits,
+	// newest first. A hold does not affect them.
 	Newer []firmware.Release
-	// RolledBack are such releases whose build the device took and did not keep: they
-	// are no offer, but may be tried again on purpose.
+	// RolledBack are releases like those in Newer whose build the device installed but did not
+	// keep. They are not offered, but can be tried again deliberately.
 	RolledBack []RolledBackRelease
-	// Misfits are newer releases with an image for the device's board that it
-	// cannot take, newest first.
+	// Misfits are newer releases with an image for the device's board that it cannot install,
+	// newest first.
 	Misfits []Misfit
-	// Failed are its latest deployments that failed, one for each build that it
-	// does not run, newest first.
+	// Failed are its latest failed deployments, one for each build that it does not run, newest first.
 	Failed []Deployment
 }
 
-// A RolledBackRelease is a release that a device would fit, and when it came back
-// from it with the build before.
+// A RolledBackRelease is a release that fits a device, and the deployment after which the
+// device returned to its previous build.
 type RolledBackRelease struct {
 	Release    firmware.Release
-	Deployment Deployment // the latest that ended so
+	Deployment Deployment // the latest with that outcome
 }
 
-// A Misfit is a release that a device cannot take, and why.
+// A Misfit is a release that a device cannot install, with the reasons.
 type Misfit struct {
 	Release firmware.Release
 	Skip    firmware.SkipReason
 	Reason  fleet.Reason
 }
 
-// Bounds of what an outlook looks at, and of what it names.
+// Limits of what an outlook examines and lists.
 const (
 	newerShown   = 50
 	failedLooked = 20
@@ -58,7 +57,7 @@ const (
 	misfitsShown = 3
 )
 
-// Outlook says what is to be expected of a device's firmware.
+// Outlook returns the prospects of a device's firmware.
 func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, error) {
 	d, err := s.o.Devices.Device(ctx, id)
 	if err != nil {
@@ -91,14 +90,13 @@ func (s *Service) Outlook(ctx context.Context, id fleet.DeviceID) (Outlook, erro
 	return out, nil
 }
 
-// newer finds the releases that the device could get, and those of its board
-// that it cannot.
+// newer finds the releases that the device could get, and those for its board that it cannot.
 func (s *Service) newer(ctx context.Context, d fleet.Device, latest []Deployment, out *Outlook) error {
 	page, err := s.o.Firmware.Releases(ctx, firmware.ReleaseFilter{State: firmware.ReleaseReleased, Limit: newerShown})
 	if err != nil {
 		return err
 	}
-	d.Hold = nil // it says when, not whether
+	d.Hold = nil // a hold decides when, not whether
 	for _, r := range page.Items {
 		switch img, skip, why := firmware.FitDevice(d, r, firmware.FitOptions{}, s.o.Now()); skip {
 		case firmware.SkipNone:
@@ -118,7 +116,7 @@ func (s *Service) newer(ctx context.Context, d fleet.Device, latest []Deployment
 	return nil
 }
 
-// rolledBack returns the deployment by which a device did not keep a build; nil if its
+// rolledBack returns the deployment after which a device did not keep a build. It is nil if the
 // latest verdict on the build is another.
 func rolledBack(latest []Deployment, elf string) *Deployment {
 	i := slices.IndexFunc(latest, func(d Deployment) bool { return d.TargetELF == elf && d.State.Verdict() })
@@ -128,14 +126,14 @@ func rolledBack(latest []Deployment, elf string) *Deployment {
 	return &latest[i]
 }
 
-// mayBeNewer holds also where the versions cannot be compared.
+// mayBeNewer also returns true if the versions cannot be compared.
 func mayBeNewer(version, than string) bool {
 	a, b := fleet.VersionKey(version), fleet.VersionKey(than)
 	return a == nil || b == nil || slices.Compare(a, b) > 0
 }
 
-// failed picks the failures that still matter: of builds that the device does
-// not run now, and did not run after the failure.
+// failed selects the failures that still matter: of builds that the device does not run now and
+// did not run after the failure.
 func failed(latest []Deployment, d fleet.Device) (all []Deployment) {
 	judged := make(map[string]bool, len(latest))
 	for _, dep := range latest {
@@ -150,8 +148,8 @@ func failed(latest []Deployment, d fleet.Device) (all []Deployment) {
 	return all
 }
 
-// blocked asks the engine's own rule what keeps a waiting deployment, of what
-// can be known from the rows: the limits in the engine's memory are left out.
+// blocked applies the engine's own rule to find what blocks a waiting deployment. It uses only
+// the rows and ignores the limits in the engine's memory.
 func (s *Service) blocked(ctx context.Context, out *Outlook, d fleet.Device) error {
 	now, c, dep := s.o.Now(), *out.Campaign, *out.Deployment
 	var inv *fleet.Inventory
@@ -196,7 +194,7 @@ func activeElsewhere(conflicts []DeploymentConflict) bool {
 	return false
 }
 
-// zoneOf is the device's time zone, or the fleet's.
+// zoneOf returns the device's time zone, or the fleet's.
 func (s *Service) zoneOf(d fleet.Device) *time.Location {
 	if d.TimeZone != "" {
 		if zone, err := time.LoadLocation(d.TimeZone); err == nil {
@@ -226,7 +224,7 @@ func (s *Service) until(c Campaign, d Deployment, h BlockReason, zone *time.Loca
 	return nil
 }
 
-// CampaignsOf names the campaign that each device has a live part in.
+// CampaignsOf returns for each device the campaign in which it has a live deployment.
 func (s *Service) CampaignsOf(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]uuid.UUID, error) {
 	conflicts, err := s.o.Store.Conflicts(ctx, uuid.Nil, ids)
 	if err != nil {
@@ -235,7 +233,7 @@ func (s *Service) CampaignsOf(ctx context.Context, ids []fleet.DeviceID) (map[fl
 	of := make(map[fleet.DeviceID]uuid.UUID, len(conflicts))
 	for _, c := range conflicts {
 		if c.Campaign == uuid.Nil {
-			continue // it does not exist for who asks
+			continue // not visible to the principal
 		}
 		if _, have := of[c.Device]; !have || c.State.Active() {
 			of[c.Device] = c.Campaign

@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A DryRun says what a campaign would do, before it does.
+// A DryRun describes the effects of a campaign before it starts.
 type DryRun struct {
 	Within    string // see [Plan]
 	Matched   int
@@ -28,7 +28,7 @@ type DryRun struct {
 	// FirstDispatch is when the first device could be notified: now, the start, or
 	// when the first window opens; nil if no window opens before the end.
 	FirstDispatch *time.Time
-	Estimate      time.Duration // of the whole, if every device were online; 0 if unknown
+	Estimate      time.Duration // for the whole campaign if every device were online; 0 if unknown
 }
 
 // A PlannedWave is a wave with its devices.
@@ -39,13 +39,13 @@ type PlannedWave struct {
 	Sample  []fleet.DeviceID
 }
 
-// A PlannedImage is an image and how many devices are to get it.
+// A PlannedImage is an image and the number of devices that get it.
 type PlannedImage struct {
 	Image firmware.Image
 	Count int
 }
 
-// A PlannedConflict is another campaign that has part of the audience.
+// A PlannedConflict is another campaign that includes part of the audience.
 type PlannedConflict struct {
 	Campaign uuid.UUID
 	Name     string
@@ -54,7 +54,7 @@ type PlannedConflict struct {
 	Sample   []fleet.DeviceID
 }
 
-// A PlanWarning is something to think of before the start, by a stable code.
+// A PlanWarning is a point to consider before the start, with a stable code.
 type PlanWarning struct {
 	Code   string
 	Detail string
@@ -75,10 +75,10 @@ type planned struct {
 	deployments []Deployment
 	dry         DryRun
 	images      []string // that its devices may get
-	readOnly    int      // devices on which who plans is no operator
+	readOnly    int      // devices on which the planning principal is not an operator
 }
 
-// fill makes the plan the campaign's.
+// fill copies the plan to the campaign.
 func (p *planned) fill(c *Campaign) error {
 	if p.dry.Targets == 0 && !p.plan.Continuous {
 		if len(p.dry.Skipped) == 0 {
@@ -92,7 +92,7 @@ func (p *planned) fill(c *Campaign) error {
 	return nil
 }
 
-// mayUpdate refuses a plan that reaches devices on which the principal is no operator.
+// mayUpdate refuses a plan that includes devices on which the principal is not an operator.
 func (p *planned) mayUpdate(by fleet.Principal) error {
 	if p.readOnly == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (p *planned) mayUpdate(by fleet.Principal) error {
 		"matched", p.dry.Matched, "actor", by.Name)
 }
 
-// plan normalises a plan and resolves its audience as it is now.
+// plan normalizes a plan and resolves its present audience.
 func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p Plan) (planned, error) {
 	now := s.o.Now()
 	if err := p.Normalize(now); err != nil {
@@ -140,7 +140,7 @@ func (s *Service) plan(ctx context.Context, by fleet.Principal, id uuid.UUID, p 
 	return a.result(r), nil
 }
 
-// A planner sorts an audience into those who get an image and those who do not.
+// A planner divides an audience into devices that get an image and those that do not.
 type planner struct {
 	s    *Service
 	id   uuid.UUID
@@ -149,12 +149,12 @@ type planner struct {
 	by   fleet.Principal
 
 	limits           firmware.Limits
-	readOnly         int // devices on which by is no operator
+	readOnly         int // devices on which by is not an operator
 	matched, offline int
 	incomparable     int // of the targets: their own version cannot be compared
-	rolledBack       int // of the targets: they took the build before and did not keep it
+	rolledBack       int // of the targets: they installed the build before but did not keep it
 	deployments      []Deployment
-	candidates       []WaveCandidate // of the deployments that are targets, same order
+	candidates       []WaveCandidate // of the deployments with an image, in the same order
 	targets          []int           // their indexes in deployments
 	inventories      map[string]bool // ids, of the targets; read only to judge a model's health checks
 	images           map[string]*PlannedImage
@@ -199,8 +199,8 @@ func (a *planner) audience(ctx context.Context) ([]fleet.DeviceID, error) {
 	return ids, nil
 }
 
-// query picks the audience. That of a plan which goes on looking is held within the
-// maker's filter; one that reaches further once is refused, see [planned.mayUpdate].
+// query returns the query for the audience. For a continuous plan it is limited to the maker's
+// filter; for a one-time plan that reaches further, see [planned.mayUpdate].
 func (a *planner) query() (fleet.Query, error) {
 	if a.plan.Continuous {
 		return a.plan.Audience()
@@ -237,7 +237,7 @@ func (a *planner) page(ctx context.Context, r firmware.Release, ids []fleet.Devi
 	return nil
 }
 
-// busy finds which devices have a part in another campaign.
+// busy returns the devices that have a part in another campaign.
 func (a *planner) busy(ctx context.Context, ids []fleet.DeviceID) (map[fleet.DeviceID]DeploymentConflict, error) {
 	conflicts, err := a.s.o.Store.Conflicts(ctx, a.id, ids)
 	if err != nil {
@@ -287,14 +287,14 @@ func newDeployment(campaign uuid.UUID, d fleet.Device, now time.Time) Deployment
 		FromELF: d.ELFSHA256, FromVersion: d.Version, CreatedAt: now, UpdatedAt: now, Wave: -1}
 }
 
-// aim names the image that the device is to get.
+// aim sets the image that the device gets.
 func (d *Deployment) aim(img firmware.Image) {
 	d.Image, d.ImageSize, d.TargetELF, d.ToVersion = img.SHA256, img.Size, img.ELFSHA256, img.Version
 	d.Force = !VersionNewer(img.Version, d.FromVersion)
 }
 
-// VersionNewer reports whether a stock device that runs from would regard to as
-// newer: strictly, part by part, and more parts is newer.
+// VersionNewer reports whether a stock device that runs from regards to as newer. It compares
+// strictly, part by part, and more parts are newer.
 func VersionNewer(to, from string) bool {
 	return slices.Compare(fleet.VersionKey(to), fleet.VersionKey(from)) > 0
 }
@@ -341,7 +341,7 @@ func (a *planner) conflict(c DeploymentConflict) {
 	}
 }
 
-// assign deals the targets out to the waves.
+// assign distributes the devices to the waves.
 func (a *planner) assign() error {
 	if len(a.candidates) == 0 {
 		return nil
@@ -405,14 +405,14 @@ func sortedByCount[K comparable, T any](groups map[K]*T, count func(*T) int) []T
 	return out
 }
 
-// A ConflictStore knows which devices campaigns keep.
+// A ConflictStore finds the devices that open campaigns reserve.
 type ConflictStore interface {
 	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
 	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
 }
 
-// Unavailable returns what [firmware.Options] asks for: the devices that quarantine or
-// an open campaign keeps.
+// Unavailable returns a function for [firmware.Options]. It finds the devices that are reserved
+// by a quarantine or an open campaign.
 func Unavailable(s ConflictStore) func(context.Context, []fleet.DeviceID, time.Time) (
 	map[fleet.DeviceID]firmware.Misfits, error) {
 	return func(ctx context.Context, ids []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]firmware.Misfits, error) {
@@ -432,7 +432,7 @@ func Unavailable(s ConflictStore) func(context.Context, []fleet.DeviceID, time.T
 	}
 }
 
-// PartsOf returns what [fleet.DevicesOptions] asks for: the parts that a device has
+// PartsOf returns a function for [fleet.DevicesOptions]. It finds the parts that a device has
 // in open campaigns.
 func PartsOf(s ConflictStore) func(context.Context, fleet.DeviceID) ([]fleet.CampaignPart, error) {
 	return func(ctx context.Context, id fleet.DeviceID) ([]fleet.CampaignPart, error) {

@@ -9,17 +9,17 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A PlannedTarget is what the digest covers of a deployment.
+// A PlannedTarget is the part of a deployment that the digest covers.
 type PlannedTarget struct {
 	Device fleet.DeviceID
 	Wave   int
 	Image  string
-	Board  string // not covered: for the least version that it may get
-	Joined bool   // while the campaign ran: the digest does not name it
+	Board  string // not covered: for the lowest version that it may get
+	Joined bool   // while the campaign ran: the digest does not cover it
 	Open   bool   // not covered: it has no outcome yet
 }
 
-// keepPlanned keeps the plan as the digest has it, before it is changed.
+// keepPlanned saves the plan that the digest covers before the plan is changed.
 func (c *Campaign) keepPlanned() {
 	if c.Planned == nil {
 		plan := c.Plan
@@ -27,12 +27,11 @@ func (c *Campaign) keepPlanned() {
 	}
 }
 
-// PlanDiffers holds what is stored of a campaign against the digest that was
-// approved: its plan, but for what may change while it runs, and which device
-// gets which image in which wave. Devices that joined a continuous campaign
-// must get one of the images that were approved. It returns in what they
-// differ, as far as that is known; the zero Reason if they agree. Of a campaign
-// that names no images, nothing can be said: it has to be planned again.
+// PlanDiffers compares the stored campaign with the approved digest. It compares the plan,
+// except for what may change while it runs, and which device gets which image in which wave.
+// Devices that joined a continuous campaign must get one of the approved images. It returns the
+// difference as far as it is known, or the zero Reason if both agree. A campaign without a
+// list of images cannot be compared and must be planned again.
 func (c *Campaign) PlanDiffers(targets []PlannedTarget) fleet.Reason {
 	if c.Images == nil {
 		return fleet.Because(ReasonPlanUnchecked)
@@ -81,7 +80,7 @@ func (c *Campaign) PlanDiffers(targets []PlannedTarget) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// planImages are the images that devices of the plan may get, in order.
+// planImages returns the images that devices of the plan may get, in order.
 func (a *planner) planImages(r firmware.Release) []string {
 	images := make([]string, 0, len(a.images))
 	for sha := range a.images {
@@ -96,8 +95,8 @@ func (a *planner) planImages(r firmware.Release) []string {
 	return slices.Compact(images)
 }
 
-// unchanged refuses a campaign whose rows are not what was planned, and one with
-// an image that may not be used now.
+// unchanged refuses a campaign whose rows differ from the plan, or with an image that may not
+// be used now.
 func (s *Service) unchanged(ctx context.Context, c *Campaign) error {
 	targets, err := s.o.Store.PlannedTargets(ctx, c.ID)
 	if err != nil {
@@ -123,8 +122,7 @@ func (s *Service) unchanged(ctx context.Context, c *Campaign) error {
 	return s.usable(ctx, targets)
 }
 
-// usable refuses if a device that waits would get an image that may not be used
-// now.
+// usable returns an error if a waiting device would get an image that may not be used now.
 func (s *Service) usable(ctx context.Context, targets []PlannedTarget) error {
 	type use struct{ image, board string }
 	var images []firmware.Image

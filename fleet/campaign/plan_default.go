@@ -6,8 +6,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Defaults of a [Plan] and its waves. Where zero means "not set",
-// [Plan.Normalize] fills them in, too.
+// Defaults of a [Plan] and its waves. Where zero means "not set", [Plan.Normalize] applies them, too.
 const (
 	defaultInFlight    = 10
 	defaultAttempts    = 3
@@ -17,20 +16,19 @@ const (
 	defaultSample      = 1  // verdicts
 )
 
-// DefaultPlan is what every new campaign starts from, in the console, over REST
-// and on the command line: the same few fields give the same digest everywhere.
-// It lacks a name, a release and an audience.
+// DefaultPlan is the base of every new campaign in the console, over REST and on the command line:
+// the same few fields give the same digest everywhere. It lacks a name, a release and an audience.
 //
-// [Plan.Normalize] leaves it as it is. It cannot make it from a zero Plan: a
-// MinHeapPercent of 0 there is a choice, not to check.
+// [Plan.Normalize] does not change it, and cannot make it from a zero Plan: there, a
+// MinHeapPercent of 0 is the choice not to check.
 func DefaultPlan() Plan {
 	return Plan{Mode: firmware.ModeAuto, Waves: DefaultWaves(), AbortRules: DefaultAbortRules(),
 		MaxInFlight: defaultInFlight, MaxAttempts: defaultAttempts, MinHeapPercent: defaultHeapPercent,
 		MaxReconnects: defaultReconnects, EndBehavior: EndStopRollout}
 }
 
-// Names of the waves that the program plans automatically. They are stored as they are
-// here; pages show them in the reader's language.
+// Names of the waves that the program plans automatically. They are stored in this form; pages
+// translate them.
 const (
 	WaveCanary   = "canary"
 	WaveEarly    = "early"
@@ -38,7 +36,7 @@ const (
 	WaveEveryone = "everyone" // of a plan with one wave
 )
 
-// DefaultWaves are those of a plan that names none.
+// DefaultWaves returns the waves of a plan that lists none.
 func DefaultWaves() []WavePlan {
 	wave := func(name string, percent float64, soak time.Duration) WavePlan {
 		return WavePlan{Name: name, Percent: percent, SuccessPercent: defaultSuccess, MinSample: defaultSample,
@@ -51,7 +49,7 @@ func DefaultWaves() []WavePlan {
 	}
 }
 
-// DefaultAbortRules are those of a plan that names none.
+// DefaultAbortRules returns the abort rules of a plan that lists none.
 func DefaultAbortRules() []AbortRule {
 	return []AbortRule{
 		{Class: string(DeploymentRolledBack), MinExecuted: 1, Scope: ScopeWave, Wave: 1, Action: AbortPause},

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// Digest names exactly what a plan does: its every field, and which device
-// gets which image in which wave. Skipped devices get none and do not count.
-// Of a continuous plan it also names the images that devices which join later
-// may get. It survives a plan's way through the database, which orders the keys
-// of JSON.
+// Digest identifies exactly what a plan does: it covers every field, and which device gets
+// which image in which wave. Skipped devices get none and do not count. For a continuous plan
+// it also covers the images that devices which join later may get. It does not depend on the
+// order of JSON keys, which the database changes.
 func Digest(p Plan, targets []Deployment, images []string) string {
 	all := make([]PlannedTarget, 0, len(targets))
 	for _, d := range targets {
@@ -45,18 +44,17 @@ func digest(p Plan, targets []PlannedTarget, images []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// canonicalPlan is a plan as JSON with sorted keys, numbers in one spelling,
-// and times in UTC.
+// canonicalPlan encodes a plan as JSON with sorted keys, one spelling of numbers, and times in UTC.
 func canonicalPlan(p Plan) []byte {
 	p.StartAt, p.EndAt = inUTC(p.StartAt), inUTC(p.EndAt)
 	text, err := json.Marshal(p)
-	if err != nil { // Normalize refuses plans with broken JSON in them
+	if err != nil { // Normalize refuses plans that contain broken JSON
 		return fmt.Appendf(nil, "%+v", p)
 	}
 	return onlySpelling(text)
 }
 
-// onlySpelling is valid JSON in one spelling.
+// onlySpelling returns valid JSON in its canonical spelling.
 func onlySpelling(text []byte) []byte {
 	v, err := decodeNumbers(text)
 	if err != nil {

@@ -29,12 +29,11 @@ const (
 	maxPlanForbidden = 100
 	maxToolName      = 128
 	maxPlanHorizon   = fleet.WindowHorizon
-	planLife         = 7 * 24 * time.Hour // of a plan that names no end
+	planLife         = 7 * 24 * time.Hour // of a plan without an end
 )
 
-// Normalize fills in the defaults of a plan and refuses what makes no sense,
-// as an [fleet.Error] of kind [fleet.ErrInvalid] that names the field. It does nothing to
-// a plan that it has seen before.
+// Normalize applies the defaults of a plan and refuses invalid values with a [fleet.Error] of
+// kind [fleet.ErrInvalid] that names the field. It does not change a normalized plan.
 func (p *Plan) Normalize(now time.Time) error {
 	for _, step := range []func() error{
 		p.normalizeIdentity, p.normalizeDevices, p.normalizeMode, p.normalizePace, p.normalizeWaves, p.normalizeRules,
@@ -48,7 +47,7 @@ func (p *Plan) Normalize(now time.Time) error {
 	return nil
 }
 
-// An allowed range of a number, with the default that replaces zero.
+// An allowed is the range of a number and the default that replaces zero.
 type allowed struct {
 	field            string
 	least, most, def int
@@ -65,7 +64,7 @@ func (r allowed) check(n *int) error {
 	return nil
 }
 
-// lastPart of "waves[0].percent" is "percent".
+// lastPart returns the part after the last full stop: "percent" of "waves[0].percent".
 func lastPart(field string) string { return field[strings.LastIndexByte(field, '.')+1:] }
 
 func checkPercent(field string, percent float64) error {
@@ -148,8 +147,7 @@ const (
 	maxSoak     = 7 * 24 * time.Hour
 )
 
-// normalizeWaves leaves a soak of zero: a device may be done as soon as its
-// checks are.
+// normalizeWaves leaves a soak of zero unchanged: a device may be done as soon as its checks are.
 func (p *Plan) normalizeWaves() error {
 	if len(p.Waves) == 0 {
 		p.Waves = DefaultWaves()
@@ -199,7 +197,7 @@ func (w *WavePlan) normalize(number int) error {
 	return checkSpan(field+".soak_ms", w.Soak, 0, maxSoak)
 }
 
-// normalizeSize wants exactly one way to say how large the wave is.
+// normalizeSize requires exactly one way to give the size of the wave.
 func (w *WavePlan) normalizeSize(field string) error {
 	ways := 0
 	for _, used := range []bool{w.Percent != 0, w.Count != 0, len(w.Devices) > 0} {
@@ -245,9 +243,8 @@ func (p *Plan) checkNamedOnce() error {
 	return nil
 }
 
-// checkCover wants ascending percents, and sees that waves which only count in
-// percent end at all of the audience. Whether counts suffice shows when the
-// audience is known.
+// checkCover requires ascending percents, and 100 at the end if all waves use percents. Whether
+// counts cover the audience can be checked only when the audience is known.
 func (p *Plan) checkCover() error {
 	last, percents := 0.0, 0
 	for i, w := range p.Waves {
@@ -270,13 +267,12 @@ func (p *Plan) checkCover() error {
 
 const maxAbortRules = 20
 
-// AbortClasses lists what an [AbortRule] can count.
+// AbortClasses lists the classes that an [AbortRule] can count.
 var AbortClasses = []string{ClassAny, string(DeploymentFailed), string(DeploymentTimedOut),
 	string(DeploymentRolledBack),
 	string(DeploymentWrongBuild), string(DeploymentUnhealthy), string(DeploymentRejected)}
 
-// normalizeRules gives a plan without rules the default ones; an empty list
-// means none.
+// normalizeRules gives a plan without rules the default ones. An empty list means no rules.
 func (p *Plan) normalizeRules() error {
 	if p.AbortRules == nil {
 		p.AbortRules = DefaultAbortRules()
@@ -329,7 +325,7 @@ func (r *AbortRule) normalize(field string, waves int) error {
 
 const (
 	maxWindows = 20
-	// widestZone is how far a device's clock can be from UTC, either way.
+	// widestZone is the largest offset of a device's clock from UTC in either direction.
 	widestZone = 14 * time.Hour
 )
 
@@ -354,10 +350,10 @@ func (p *Plan) normalizeTimes(now time.Time) error {
 	return nil
 }
 
-// endBehaviors are ordered from the most patient to the least.
+// endBehaviors are ordered from the mildest to the strictest.
 var endBehaviors = []EndBehavior{EndStopRollout, EndCancelQueued, EndAbortInFlight}
 
-// span is when the campaign can dispatch.
+// span returns the time span in which the campaign can dispatch.
 func (p *Plan) span(now time.Time) (start, end time.Time) {
 	start = now
 	if p.StartAt != nil && p.StartAt.After(now) {
@@ -407,8 +403,8 @@ func normalizeWindow(w *Window, field string) error {
 	return checkSpan(field+".duration_ms", w.Duration, fleet.MinWindow, fleet.MaxWindow)
 }
 
-// checkOpening refuses windows that all stay shut while the campaign runs.
-// Devices may be in any zone: theirs get the benefit of the doubt.
+// checkOpening refuses windows that all stay closed while the campaign runs. Windows in the
+// devices' zones are accepted if they could open in any zone.
 func (p *Plan) checkOpening(now time.Time) error {
 	start, end := p.span(now)
 	for _, w := range p.Windows {
@@ -558,13 +554,12 @@ func (a Assertion) validateValue(field string) error {
 	return nil
 }
 
-// editableWhileRunning are the fields, by their JSON names, that do not touch
-// what is installed where.
+// editableWhileRunning are the JSON names of the fields that do not affect what is installed where.
 var editableWhileRunning = []string{"max_in_flight", "max_per_minute", "abort_rules", "windows", "jitter_ns", "end_at",
 	"end_behavior"}
 
-// RunningEdit refuses a change to a running campaign's plan that reaches
-// further than pace, windows, abort rules, jitter and end.
+// RunningEdit refuses a change to a running campaign's plan of anything but pace, windows,
+// abort rules, jitter and end.
 func RunningEdit(before, after Plan) error {
 	old, new := planFields(before), planFields(after)
 	names := make(map[string]bool)
@@ -591,9 +586,8 @@ func planFields(p Plan) map[string]json.RawMessage {
 	return fields
 }
 
-// Loosens reports whether a change that [RunningEdit] allows lets a campaign
-// run faster, longer, at more times or through more failures than before: that
-// needs a new approval, tightening does not.
+// Loosens reports whether a change that [RunningEdit] allows lets a campaign run faster, longer, at
+// more times or through more failures than before. Loosening needs a new approval; tightening does not.
 func Loosens(before, after Plan) bool {
 	return after.MaxInFlight > before.MaxInFlight ||
 		raisesLimit(before.MaxPerMinute, after.MaxPerMinute) ||
@@ -609,8 +603,8 @@ func raisesLimit(before, after int) bool {
 	return before != 0 && (after == 0 || after > before)
 }
 
-// endsLater treats a change from or to the default end as later: it depends on
-// a start that plans do not know.
+// endsLater treats a change from or to the default end as later, because the default depends on
+// the start, which the plan does not contain.
 func endsLater(before, after *time.Time) bool {
 	if before == nil || after == nil {
 		return before != after
@@ -618,7 +612,7 @@ func endsLater(before, after *time.Time) bool {
 	return after.After(*before)
 }
 
-// loosensRules wants for every rule one that fires no later and does no less.
+// loosensRules reports whether an old rule has no new rule that fires as early and does as much.
 func loosensRules(before, after []AbortRule) bool {
 	return slices.ContainsFunc(before, func(old AbortRule) bool {
 		return !slices.ContainsFunc(after, old.coveredBy)
@@ -632,7 +626,7 @@ func (r AbortRule) coveredBy(other AbortRule) bool {
 		other.Percent <= r.Percent && severity(other.Action) >= severity(r.Action)
 }
 
-// loosensWindows wants every window inside one that was there.
+// loosensWindows reports whether a new window is not inside an old one.
 func loosensWindows(before, after []Window) bool {
 	if len(before) == 0 {
 		return false

@@ -7,25 +7,25 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Codes of [PlanWarning].
+// The codes of a [PlanWarning].
 const (
 	WarnDraftRelease  = "release_is_draft"
-	WarnBoardUnstated = "board_not_stated" // the image goes to every board with its chip
+	WarnBoardUnstated = "board_not_stated" // the image is for every board with its chip
 	WarnUnsigned      = "unsigned"         // while keys are loaded
 	WarnWithheld      = "image_withheld"   // it may not be used now: see [firmware.Checker]
 	WarnSingleWave    = "single_wave"
 	WarnOffline       = "mostly_offline"
-	WarnNoWindow      = "no_window" // none opens between start and end
+	WarnNoWindow      = "no_window" // no window opens between start and end
 	WarnPushOnly      = "push_only" // a boot poll may not offer this version
-	// WarnNotComparable counts devices whose own version cannot be compared: they
-	// never see the image as newer, so that no boot poll may offer it.
+	// WarnNotComparable counts devices whose own version cannot be compared: they never regard
+	// the image as newer, so no boot poll may offer it.
 	WarnNotComparable = "device_version_not_comparable"
-	// WarnRolledBack counts devices that took the build before and did not keep it: the
+	// WarnRolledBack counts devices that installed the build before but did not keep it: the
 	// campaign tries it on them again.
 	WarnRolledBack = "rolled_back_before"
 )
 
-// singleWaveFrom is the audience from which one wave for all is worth a warning.
+// singleWaveFrom is the audience size from which a single wave causes a warning.
 const singleWaveFrom = 20
 
 func (a *planner) warnings(r firmware.Release) []PlanWarning {
@@ -71,7 +71,7 @@ func (a *planner) warnings(r firmware.Release) []PlanWarning {
 	return all
 }
 
-// firstDispatch is when the first device could be notified, in the fleet's zone.
+// firstDispatch returns when the first device could be notified, in the fleet's zone.
 func (a *planner) firstDispatch() *time.Time {
 	from := a.now
 	if start := a.plan.StartAt; start != nil && start.After(from) {
@@ -98,13 +98,11 @@ func (a *planner) longestDownload() time.Duration {
 	return ExpectedDuration(size)
 }
 
-// expectedMinimumSpeed is what stock boards in the field load at least, in
-// bytes per second.
+// expectedMinimumSpeed is the lowest download speed of stock boards in the field, in bytes per second.
 const expectedMinimumSpeed = 32 << 10
 
-// ExpectedDuration is how long an upgrade takes on a device in the field: the
-// download at the slow end of what is seen there, and two restarts' worth of
-// time around it.
+// ExpectedDuration returns how long an upgrade takes on a device in the field: a download at
+// the lowest expected speed, and the time for two restarts.
 func ExpectedDuration(size int64) time.Duration {
 	return time.Duration(size)*time.Second/expectedMinimumSpeed + 40*time.Second
 }

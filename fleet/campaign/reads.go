@@ -59,12 +59,12 @@ func (s *Service) DeviceDeployments(ctx context.Context, device fleet.DeviceID, 
 	return s.o.Store.DeviceDeployments(ctx, device, limit)
 }
 
-// Quarantines returns the quarantines that stand, latest first.
+// Quarantines returns the current quarantines, latest first.
 func (s *Service) Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) {
 	return s.o.Quarantines.Quarantines(ctx, now)
 }
 
-// ClearQuarantine lets a device that failed too often back into campaigns.
+// ClearQuarantine ends the quarantine of a device that failed too often.
 func (s *Service) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
 	if err := by.MaySomewhere(fleet.RoleOperator, "end_quarantine"); err != nil {
 		return err

@@ -1,18 +1,18 @@
 package campaign
 
-// Codes of what campaigns put on record: why a deployment failed or what it
-// waits for, why a campaign stands still, how a wave was judged, and what belongs
-// to evidence. [Reasons] has their parameters; text is made where it is shown.
+// Codes of the reasons that campaigns put on record: why a deployment failed or what it waits
+// for, why a campaign stopped, how a wave was judged, and details of evidence. [Reasons] lists
+// their parameters; pages make the text from them.
 const (
 	// What a deployment waits for.
 	ReasonAwaitsReport        = "awaiting_report"       // runs its old build; the device reports why
-	ReasonAwaitsPollAfter     = "restart_ordered"       // so that it polls: once per attempt
+	ReasonAwaitsPollAfter     = "restart_ordered"       // in order that it polls: once per attempt
 	ReasonAwaitsConnection    = "soaked_not_connected"  // the soak is over
 	ReasonAwaitsChecks        = "soaked_not_checked"    // the soak is over
 	ReasonMayStillFetch       = "may_still_fetch"       // ambiguous
 	ReasonStoppedWhileSending = "stopped_while_sending" // ambiguous: fleetd stopped
-	ReasonUnconfirmed         = "running_unconfirmed"   // runs the image, and its poll is missing: stock firmware falls back
-	ReasonPollUnseen          = "running_poll_unseen"   // the same of a device that does not need the poll
+	ReasonUnconfirmed         = "running_unconfirmed"   // runs the image, but has not polled: stock firmware falls back
+	ReasonPollUnseen          = "running_poll_unseen"   // the same for a device that does not need the poll
 	ReasonNotSent             = "call_not_sent"         // the call's error
 	ReasonInterrupted         = "restarted_in_download" // fleetd restarted
 	ReasonLegacyText          = "legacy"                // text from before there were codes
@@ -20,12 +20,12 @@ const (
 	ReasonSkippedFor          = "skipped"               // event: a [firmware.SkipReason]
 	ReasonWaveNamed           = "wave"                  // event: the wave that opened
 	ReasonAddress             = "address"               // event: of a connection
-	ReasonConnectionEnded     = "connection_ended"      // event: what the connection reported
+	ReasonConnectionEnded     = "connection_ended"      // event: the end that the connection reported
 	ReasonAnswered            = "answered"              // event: the device's answer
 	ReasonCallFailed          = "call_failed"           // event: the call's error
 	ReasonToolRefused         = "tool_refused"          // event: the device's refusal, with its code
 	ReasonToolRefusedText     = "tool_refused_text"     // event: the device's refusal, without one
-	ReasonJobAccepted         = "job_accepted"          // event: report of the device
+	ReasonJobAccepted         = "job_accepted"          // event: the device's report
 	ReasonJobProgress         = "job_progress"          // event
 	ReasonJobDone             = "job_done"              // event
 	ReasonJobFailed           = "job_failed"            // event
@@ -42,14 +42,14 @@ const (
 	ReasonStalled         = "download_stalled"
 	ReasonBrokeOff        = "download_broke_off"
 	ReasonBrokeOffBecause = "download_broke_off_because"
-	ReasonCallRefused     = "call_refused" // the device answered with an error, and gave no text
+	ReasonCallRefused     = "call_refused" // the device answered with an error without text
 	ReasonNoPollBecause   = "no_boot_poll_because"
 	ReasonNoPoll          = "no_boot_poll"
 	ReasonImageRefused    = "image_refused"
 	ReasonOfferIgnored    = "offer_not_fetched"
 	ReasonNotFetched      = "not_fetched"
 	ReasonNeverConnected  = "never_connected"
-	ReasonCheckFailed     = "check_failed" // and nothing more is known
+	ReasonCheckFailed     = "check_failed" // no details known
 	ReasonNoConnection    = "verifying_no_connection"
 	ReasonNoAnswer        = "verifying_no_answer"
 	ReasonFlapping        = "reconnected_too_often"
@@ -62,19 +62,19 @@ const (
 	ReasonTimeUp          = "campaign_time_up"
 	ReasonImageRevoked    = "image_revoked"
 
-	ReasonOutOfScope = "out_of_scope" // who asked for the campaign is no operator there now
-	ReasonOutOfPlan  = "out_of_plan"  // the filter of the plan's maker does not cover it any more
+	ReasonOutOfScope = "out_of_scope" // the maker or starter of the campaign is no longer operator there
+	ReasonOutOfPlan  = "out_of_plan"  // the filter of the plan's maker no longer covers it
 
 	// Why a device is in quarantine.
 	ReasonFailedAttempts = "failed_attempts"
 
-	// Why a campaign stands still or ended.
+	// Why a campaign stopped or ended.
 	ReasonByOperator       = "by_operator" // the operator's text
 	ReasonAbortedBy        = "aborted_by"
 	ReasonRuleFirst        = "abort_rule_first"
 	ReasonRuleShare        = "abort_rule_share"
 	ReasonRuleBound        = "abort_rule_bound"
-	ReasonRuleFired        = "abort_rule" // on record from versions that took the share of the verdicts; with its limits
+	ReasonRuleFired        = "abort_rule" // from versions that used the share of the verdicts; with its limits
 	ReasonScopeOfAll       = "scope_campaign"
 	ReasonScopeOfWave      = "scope_wave"
 	ReasonScopeOfNamedWave = "scope_wave_named"
@@ -88,9 +88,9 @@ const (
 	ReasonReleaseGone      = "release_gone"
 	ReasonImageWasRevoked  = "image_was_revoked"
 	ReasonImageGone        = "image_gone"
-	ReasonPlanChanged      = "plan_changed"   // its rows are not what was planned and approved
+	ReasonPlanChanged      = "plan_changed"   // its rows differ from the plan that was approved
 	ReasonPlanUnchecked    = "plan_unchecked" // an earlier version planned it: its images are not on record
-	// In what they differ.
+	// The difference between the rows and the plan.
 	ReasonPlanDiffersField    = "plan_differs_field"
 	ReasonPlanDiffersImage    = "plan_differs_image"
 	ReasonPlanDiffersDevice   = "plan_differs_device"
@@ -103,10 +103,10 @@ const (
 	ReasonWaveIsBad     = "wave_failed"
 	ReasonWaveIsBadGate = "wave_failed_gate"
 
-	ReasonActorGone       = "actor_gone" // who asked for it
+	ReasonActorGone       = "actor_gone" // the maker or starter
 	ReasonActorNoOperator = "actor_no_operator"
 
-	// Why a rollback that was asked for was not made, or not of every device.
+	// Why a requested rollback was not made, or not for every device.
 	ReasonRollbackNothing  = "rollback_nothing"
 	ReasonRollbackUnderWay = "rollback_under_way"
 	ReasonRollbackWaits    = "rollback_waits"
@@ -149,8 +149,8 @@ const (
 	ReasonCheckMatches      = "check_matches"
 )
 
-// Reasons are the codes of this package with the names of their parameters. An
-// outcome of an abort rule is a code itself: "outcome_" and the class of the rule.
+// Reasons maps the codes of this package to the names of their parameters. The outcome of an
+// abort rule is itself a code: "outcome_" and the class of the rule.
 var Reasons = map[string][]string{
 	ReasonAwaitsReport: {}, ReasonAwaitsPollAfter: {}, ReasonAwaitsConnection: {}, ReasonAwaitsChecks: {},
 	ReasonMayStillFetch:       {},

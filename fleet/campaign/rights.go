@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// Maker is in whose name the plan is carried out: health checks are judged as its
-// calls.
+// Maker returns the principal in whose name the plan is carried out. Health checks are judged
+// as its calls.
 func (c *Campaign) Maker() fleet.Principal {
 	if c.TakenOverBy != nil {
 		return *c.TakenOverBy
@@ -18,7 +18,7 @@ func (c *Campaign) Maker() fleet.Principal {
 	return c.EditedBy
 }
 
-// Starter is who asked for the start.
+// Starter returns the principal that requested the start.
 func (c *Campaign) Starter() fleet.Principal {
 	switch {
 	case c.TakenOverBy != nil:
@@ -29,16 +29,16 @@ func (c *Campaign) Starter() fleet.Principal {
 	return c.EditedBy
 }
 
-// Rights are what those who asked for a campaign may do now. It reaches the devices
-// on which each of them is operator, and of these only what its plan is held within.
+// Rights are the present rights of the principals behind a campaign. The campaign covers the
+// devices on which each of them is operator, limited to the filter of its plan.
 type Rights struct {
 	Maker, Starter fleet.Principal
 	within         fleet.Query
 }
 
-// Rights reads what those who asked for the campaign may do now. The reason is not
-// zero if the campaign must not go on: one of them is gone, or is operator no more.
-// After an error nothing is known, and the campaign must not go on yet.
+// Rights reads the present rights of the campaign's maker and starter. The reason is not zero
+// if the campaign must not continue, because one of them is gone or no longer operator. After
+// an error the rights are unknown, and the campaign must wait.
 func (c *Campaign) Rights(ctx context.Context, a fleet.Authority) (Rights, fleet.Reason, error) {
 	var r Rights
 	var err error
@@ -61,15 +61,15 @@ func (c *Campaign) Rights(ctx context.Context, a fleet.Authority) (Rights, fleet
 	return r, fleet.Reason{}, nil
 }
 
-// Narrow reports whether there may be devices that the campaign does not reach.
+// Narrow reports whether some devices may be outside the rights of the campaign.
 func (r Rights) Narrow() bool { return !r.Narrowed(fleet.Query{}).Empty() }
 
-// Narrowed is the query for the devices that the campaign reaches.
+// Narrowed returns q limited to the devices that the campaign covers.
 func (r Rights) Narrowed(q fleet.Query) fleet.Query {
 	return q.And(r.within).And(r.Maker.Within(fleet.RoleOperator)).And(r.Starter.Within(fleet.RoleOperator))
 }
 
-// Outside says why the campaign does not reach a device; zero if it does.
+// Outside returns why the campaign does not cover a device, or zero if it does.
 func (r Rights) Outside(d fleet.Device) fleet.Reason {
 	for _, asker := range []fleet.Principal{r.Maker, r.Starter} {
 		if !asker.RoleOn(d).Allows(fleet.RoleOperator) {
@@ -82,20 +82,20 @@ func (r Rights) Outside(d fleet.Device) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// Mandate is on whose behalf the campaign makes its own calls.
+// Mandate returns the mandate for the campaign's own calls.
 func (r Rights) Mandate() *call.Mandate {
 	return &call.Mandate{Askers: []fleet.Principal{r.Maker, r.Starter}}
 }
 
-// CheckMandate is on whose behalf it makes the calls of health checks: they are the
-// maker's, who wrote them.
+// CheckMandate returns the mandate for the calls of health checks: they count as the maker's,
+// who wrote them.
 func (r Rights) CheckMandate() *call.Mandate {
 	m := r.Mandate()
 	m.Author = &r.Maker
 	return m
 }
 
-// Audience is the query whose devices a plan has, joined with what holds it.
+// Audience returns the query for the devices of a plan, joined with its filter Within.
 func (p *Plan) Audience() (fleet.Query, error) {
 	q, err := fleet.ParseQuery(p.Query)
 	if err != nil {
@@ -108,8 +108,8 @@ func (p *Plan) Audience() (fleet.Query, error) {
 	return q.And(within), nil
 }
 
-// mayCheck refuses a plan with a health check that the principal may not make
-// as a call. inventories are what the targets offer; nil before they are known.
+// mayCheck refuses a plan with a health check whose call the principal may not make.
+// inventories are those of the planned devices; nil before they are known.
 func (p *Plan) mayCheck(by fleet.Principal, inventories []*fleet.Inventory) error {
 	for i, check := range p.HealthChecks {
 		field := fmt.Sprintf("health_checks[%d].tool", i)
@@ -131,7 +131,7 @@ func (p *Plan) mayCheck(by fleet.Principal, inventories []*fleet.Inventory) erro
 	return nil
 }
 
-// targetInventories are what the devices that are to get an image offer.
+// targetInventories returns the inventories of the devices that get an image.
 func (a *planner) targetInventories(ctx context.Context) (all []*fleet.Inventory, err error) {
 	for id := range a.inventories {
 		inv, err := a.s.o.Inventories.Inventory(ctx, id)
@@ -143,9 +143,8 @@ func (a *planner) targetInventories(ctx context.Context) (all []*fleet.Inventory
 	return all, nil
 }
 
-// takeOver makes the campaign the principal's if one of those who asked for it is
-// gone: it then goes on in that principal's name. The plan, what holds it and its
-// approval stay as they are: what was approved is what runs.
+// takeOver transfers the campaign to the principal if its maker or starter is gone. The plan,
+// its filter and its approval stay as they are: what was approved is what runs.
 func (s *Service) takeOver(ctx context.Context, by fleet.Principal, c *Campaign) error {
 	_, why, err := c.Rights(ctx, s.o.Authority)
 	if err != nil || why.Is("") {
@@ -161,16 +160,15 @@ func (s *Service) takeOver(ctx context.Context, by fleet.Principal, c *Campaign)
 	return nil
 }
 
-// keptRights is the authority of a service without one: principals keep the rights
-// that they had.
+// keptRights is the authority of a service without one: principals keep the rights that they had.
 type keptRights struct{}
 
 func (keptRights) PrincipalNow(_ context.Context, p fleet.Principal) (fleet.Principal, error) {
 	return p, nil
 }
 
-// KeptRights returns the authority, or one that lets principals keep the rights that they
-// had if that is nil.
+// KeptRights returns a, or, if a is nil, an authority that lets principals keep the rights that
+// they had.
 func KeptRights(a fleet.Authority) fleet.Authority {
 	if a == nil {
 		return keptRights{}

@@ -15,11 +15,10 @@ import (
 
 const rollbackSoak = 2 * time.Minute
 
-// Rollback makes a campaign that returns every device that this one updated to
-// the build it had before, as far as that build's image is stored here, and
-// starts it: who asks for it plans it, starts it, and answers for it while it runs. It
-// needs an approval where any start would, unless the approval of the campaign
-// covers its way back; see [Approval].
+// Rollback makes and starts a campaign that returns every device that this one updated to its
+// previous build, if the image of that build is stored. The principal that requests it is its
+// maker and starter and answers for it while it runs. It needs an approval like any start,
+// unless the approval of the campaign covers its rollback; see [Approval].
 func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID) (Campaign, error) {
 	ctx = fleet.WithScope(ctx, by)
 	if err := s.maySteer(ctx, by, id, "roll_back_campaign"); err != nil {
@@ -33,10 +32,10 @@ func (s *Service) Rollback(ctx context.Context, by fleet.Principal, id uuid.UUID
 	return c, err
 }
 
-// RollBackAborted makes the rollback that was asked for when the campaign was aborted,
-// as who asked: the operator who aborted it, or for a rule of the plan who started
-// it. Their rights are read again. Why it is not made is put on record, and whoever
-// may can then ask for it; the error means that it has to be tried again.
+// RollBackAborted makes the rollback that was requested when the campaign was aborted. It acts for
+// the operator who aborted the campaign, or, if a rule of the plan did, for its starter. Their
+// rights are read again. If the rollback is refused, the reason is put on record, and any principal
+// with the right can then request it. An error means that RollBackAborted must be tried again.
 func (s *Service) RollBackAborted(ctx context.Context, id uuid.UUID) error {
 	from, err := s.o.Store.Campaign(ctx, id)
 	if err != nil || !from.RollbackWanted {
@@ -69,8 +68,8 @@ func (s *Service) RollBackAborted(ctx context.Context, id uuid.UUID) error {
 	return err
 }
 
-// rollbackAsker is who answers for the rollback that was asked for, as it may act
-// now. A rule of the plan acts for those who asked for the campaign.
+// rollbackAsker returns the principal that answers for the requested rollback, with its present
+// rights. A rule of the plan acts for the campaign's maker and starter.
 func (s *Service) rollbackAsker(ctx context.Context, from *Campaign) (by fleet.Principal, why fleet.Reason, err error) {
 	if from.RollbackBy == nil {
 		rights, why, err := from.Rights(ctx, s.o.Authority)
@@ -86,14 +85,14 @@ func (s *Service) rollbackAsker(ctx context.Context, from *Campaign) (by fleet.P
 	return by, why, err
 }
 
-// whyNoRollback is what to put on record of a refusal; any other error stays one.
+// whyNoRollback returns the reason to record for a refusal. It returns any other error unchanged.
 func whyNoRollback(from Campaign, by fleet.Principal, err error) (fleet.Reason, error) {
 	e, refused := errors.AsType[*fleet.Error](err)
 	if !refused || errors.Is(err, fleet.ErrUnavailable) {
 		return fleet.Reason{}, err
 	}
 	switch e.Code {
-	case "campaign_changed": // somebody was faster
+	case "campaign_changed": // another change was faster
 		return fleet.Reason{}, err
 	case "nothing_to_roll_back":
 		return fleet.Because(ReasonRollbackNothing), nil
@@ -107,8 +106,8 @@ func whyNoRollback(from Campaign, by fleet.Principal, err error) (fleet.Reason, 
 	return fleet.Because(ReasonRollbackRefused, "error", e.Code), nil
 }
 
-// rollBack makes and starts the rollback, and returns how many devices the principal
-// could not take back. byRule says that a rule of the plan asks for it.
+// rollBack makes and starts the rollback, and returns the number of devices that the principal
+// could not return. byRule reports that a rule of the plan requests it.
 func (s *Service) rollBack(ctx context.Context, by fleet.Principal, from Campaign, byRule bool) (Campaign, int, error) {
 	former, err := s.rollbackable(ctx, by, from)
 	if err != nil {
@@ -140,20 +139,20 @@ func (s *Service) rollBack(ctx context.Context, by fleet.Principal, from Campaig
 		return Campaign{}, 0, err
 	}
 	_, err = s.store(ctx, by, from.ID, "", func(f *Campaign) error {
-		f.RollbackWanted = false // only now: what ends before is asked for again
+		f.RollbackWanted = false // only now: after a crash before this the rollback is requested again
 		return nil
 	})
 	return c, left, err
 }
 
-// rollsBack reports whether a rule of the plan rolls back without being asked.
+// rollsBack reports whether a rule of the plan rolls back automatically.
 func (p *Plan) rollsBack() bool {
 	return slices.ContainsFunc(p.AbortRules, func(r AbortRule) bool { return r.Action == AbortAndRollback })
 }
 
-// rollbackable refuses a rollback that cannot be now. A former one that ended without
-// taking all devices back leaves the way open; one that was not started is returned:
-// it is discarded for the new one, unless that is asked for by a model.
+// rollbackable refuses a rollback that is not possible now. It allows another one after a
+// rollback that ended before it returned all devices. It returns a rollback that was not
+// started, which the new one replaces unless a model requests it.
 func (s *Service) rollbackable(ctx context.Context, by fleet.Principal, from Campaign) (former uuid.UUID, err error) {
 	switch {
 	case from.StartedAt == nil:
@@ -177,8 +176,8 @@ func (s *Service) rollbackable(ctx context.Context, by fleet.Principal, from Cam
 	return uuid.Nil, fleet.Refuse(fleet.ErrConflict, "rolled_back_already", "name", from.Plan.Name)
 }
 
-// WayBackOpen reports whether a rollback in this state leaves something to take back,
-// and does nothing about it.
+// WayBackOpen reports whether a rollback in this state leaves devices to return and does no
+// more about them.
 func (s State) WayBackOpen() bool {
 	switch s {
 	case Denied, Discarded, Aborted, Expired, CompletedWithErrors:
@@ -187,8 +186,8 @@ func (s State) WayBackOpen() bool {
 	return false
 }
 
-// planRollback aims each device at the image of the build it came from. It leaves out,
-// and counts, those that the principal may not act on.
+// planRollback sets for each device the image of its previous build. It omits, and counts, the
+// devices on which the principal may not act.
 func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Campaign) (c Campaign, made planned,
 	left int, err error) {
 	updated, err := s.o.Store.Rollbacks(ctx, from.ID)
@@ -239,7 +238,7 @@ func (s *Service) planRollback(ctx context.Context, by fleet.Principal, from Cam
 	return c, made, all - len(updated), made.fill(&c)
 }
 
-// within leaves out the deployments of devices on which the principal is no operator.
+// within omits the deployments of devices on which the principal is not an operator.
 func (s *Service) within(ctx context.Context, by fleet.Principal, all []Deployment) ([]Deployment, error) {
 	if by.Within(fleet.RoleOperator).Empty() {
 		return all, nil
@@ -274,7 +273,7 @@ func rollbackPlan(from Campaign, updated []Deployment) Plan {
 	return p
 }
 
-// earlierImages finds the stored image of each build that devices came from.
+// earlierImages finds the stored image of each previous build.
 func (s *Service) earlierImages(ctx context.Context, updated []Deployment) (map[string][]firmware.Image, error) {
 	var builds []string
 	for _, d := range updated {
@@ -311,8 +310,8 @@ func (a *planner) rollbackPage(ctx context.Context, updated []Deployment, earlie
 	}
 	slices.SortFunc(devices, func(x, y fleet.Device) int { return cmp.Compare(x.ID, y.ID) })
 	for _, d := range devices {
-		// A release of the one image: who fits is judged by the same rules. A
-		// quarantine does not keep a device from what it ran well with.
+		// A release with only this image applies the same rules to decide which devices fit. A
+		// quarantine does not block a device from a build that it ran well.
 		r := firmware.Release{State: firmware.ReleaseReleased, Images: earlier[before[d.ID]]}
 		if len(r.Images) == 0 {
 			dep := newDeployment(a.id, d, a.now)

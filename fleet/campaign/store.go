@@ -10,7 +10,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A Filter narrows a list of campaigns. Zero fields do not filter.
+// A Filter selects campaigns for a list. Zero fields do not filter.
 type Filter struct {
 	States  []State
 	Release uuid.UUID
@@ -18,7 +18,7 @@ type Filter struct {
 	Cursor  string
 }
 
-// A DeploymentFilter picks deployments of one campaign. Zero fields do not filter.
+// A DeploymentFilter selects deployments of one campaign. Zero fields do not filter.
 type DeploymentFilter struct {
 	Campaign uuid.UUID
 	States   []DeploymentState
@@ -28,33 +28,33 @@ type DeploymentFilter struct {
 	Wave     *int
 	Device   fleet.DeviceID
 	Limit    int
-	Cursor   string // lists are in device order
+	Cursor   string // lists are sorted by device
 }
 
-// Progress is where the deployments of a campaign stand, in numbers.
+// Progress is the state of a campaign's deployments in numbers.
 type Progress struct {
 	ByState map[DeploymentState]int
 	ByWave  []map[DeploymentState]int // by wave number
-	// SoakUntil is, by wave number, when the last of the devices that verify has
-	// been well for long enough; zero where none verifies.
+	// SoakUntil is, by wave number, when the last of the verifying devices has been healthy for
+	// long enough; zero if none verifies.
 	SoakUntil []time.Time
 	ByBoard   map[string]map[DeploymentState]int
-	// Reached counts for each step the deployments whose latest attempt has
-	// evidence of it or of a later one: planned (all but those skipped at
-	// planning), notified, get, downloaded, goodbye, boot_poll, initialize, succeeded.
+	// Reached counts for each step the deployments whose latest attempt has evidence of it or
+	// of a later one: planned (all except those skipped at planning), notified, get,
+	// downloaded, goodbye, boot_poll, initialize, succeeded.
 	Reached  map[FunnelStep]int
 	Skipped  []firmware.Misfits // without details and samples; see [firmware.SortMisfits]
 	Failures []FailureGroup     // most first
 	Late     int                // successes after the deployment had been given up
-	// Rate is deployments by minute of their outcome, the last hour.
+	// Rate counts the outcomes by minute, for the last hour.
 	Rate    []RateBucket
-	Cohorts Cohorts // what abort rules look at
+	Cohorts Cohorts // the input of abort rules
 }
 
-// A FunnelStep is a stretch of the way that evidence proves.
+// A FunnelStep is a step of an upgrade that evidence proves.
 type FunnelStep string
 
-// FunnelSteps, in order. A deployment counts in every step up to the furthest.
+// The funnel steps, in order. A deployment counts in every step up to the furthest.
 const (
 	FunnelPlanned    FunnelStep = "planned"
 	FunnelNotified   FunnelStep = "told" // the value is part of REST
@@ -70,7 +70,7 @@ const (
 var FunnelSteps = []FunnelStep{FunnelPlanned, FunnelNotified, FunnelGet, FunnelDownloaded, FunnelGoodbye,
 	FunnelBootPoll, FunnelInitialize, FunnelSucceeded}
 
-// A FailureGroup is the devices that failed in the same way.
+// A FailureGroup is the group of devices that failed in the same way.
 type FailureGroup struct {
 	State  DeploymentState
 	Class  FailureClass
@@ -85,7 +85,7 @@ type RateBucket struct {
 	Succeeded, Failed int
 }
 
-// A DeploymentConflict says that a device waits or works in another campaign.
+// A DeploymentConflict is a waiting or active deployment of a device in another campaign.
 type DeploymentConflict struct {
 	Device   fleet.DeviceID
 	Campaign uuid.UUID
@@ -93,42 +93,40 @@ type DeploymentConflict struct {
 	State    DeploymentState
 }
 
-// A DeploymentChange is a deployment as it shall be stored, with the events
-// that made it so. Its Revision is the one it was read with; the stored row has
-// the next one.
+// A DeploymentChange is a deployment to store, with the events that led to it. Its Revision is
+// the one it was read with; the stored row gets the next one.
 type DeploymentChange struct {
 	Deployment Deployment
 	Events     []DeploymentEvent
 }
 
-// A Dispatch begins an attempt: the deployment as it shall be (dispatching or
-// offered, with its new attempt) and the link that goes with it.
+// A Dispatch begins an attempt. It has the deployment to store (dispatching or offered, with
+// its new attempt) and the link for the attempt.
 type Dispatch struct {
 	DeploymentChange
 	Link firmware.Link
 }
 
-// Store keeps campaigns, their waves and deployments. Every write is
-// refused with [fleet.ErrConflict] (campaign_changed) if the row moved on meanwhile.
+// Store stores campaigns, their waves and deployments. Every write returns [fleet.ErrConflict]
+// (campaign_changed) if the row changed meanwhile.
 type Store interface {
-	// CreateCampaign puts a campaign on record with its waves and deployments.
+	// CreateCampaign stores a campaign with its waves and deployments.
 	CreateCampaign(ctx context.Context, by fleet.Principal, c *Campaign, waves []Wave, targets []Deployment) error
-	// ReplanCampaign replaces plan, digest, waves and deployments of one that was
-	// not started.
+	// ReplanCampaign replaces plan, digest, waves and deployments of a campaign that has not started.
 	ReplanCampaign(ctx context.Context, by fleet.Principal, c *Campaign, waves []Wave, targets []Deployment) error
-	// ChangeCampaign stores everything of c but its targets and their counts, with an audit entry
-	// for the action ("campaign.start"; "" writes none), and raises c.Revision.
+	// ChangeCampaign stores all of c except its devices and their counts, with an audit entry
+	// for the action ("campaign.start"; "" writes none), and increments c.Revision.
 	ChangeCampaign(ctx context.Context, by fleet.Principal, action string, c *Campaign) error
 	Campaign(ctx context.Context, id uuid.UUID) (Campaign, error)
 	Campaigns(ctx context.Context, f Filter) (fleet.Page[Campaign], error) // newest first
 	OpenCampaigns(ctx context.Context) ([]Campaign, error)                 // [State.Open], oldest first
 	Waves(ctx context.Context, campaign uuid.UUID) ([]Wave, error)
 	SaveWave(ctx context.Context, w Wave) error
-	// PlannedTargets returns what the digest of a campaign covers of its
-	// deployments, and those that joined it.
+	// PlannedTargets returns the parts of a campaign's deployments that the digest covers, and
+	// the deployments that joined it.
 	PlannedTargets(ctx context.Context, campaign uuid.UUID) ([]PlannedTarget, error)
 	CampaignProgress(ctx context.Context, campaign uuid.UUID) (Progress, error)
-	// Cohorts is the part of CampaignProgress that abort rules look at.
+	// Cohorts returns the part of CampaignProgress that abort rules use.
 	Cohorts(ctx context.Context, campaign uuid.UUID) (Cohorts, error)
 
 	Deployments(ctx context.Context, f DeploymentFilter) (fleet.Page[Deployment], error)
@@ -138,54 +136,53 @@ type Store interface {
 	// EventsOf returns the latest events of several deployments, oldest first.
 	EventsOf(ctx context.Context, deployments []uuid.UUID) (map[uuid.UUID][]DeploymentEvent, error)
 	DeviceDeployments(ctx context.Context, device fleet.DeviceID, limit int) ([]Deployment, error) // newest first
-	// Conflicts returns which of the devices have a deployment that is active,
-	// or waits in an open campaign other than the given one.
+	// Conflicts returns which of the devices have a deployment that is active, or that waits in
+	// an open campaign other than the given one.
 	Conflicts(ctx context.Context, except uuid.UUID, devices []fleet.DeviceID) ([]DeploymentConflict, error)
-	// Rollbacks returns for each device of a campaign the build it had before,
-	// from its deployments that reached booted or later.
+	// Rollbacks returns for each device of a campaign its previous build, from its deployments
+	// that reached booted or later.
 	Rollbacks(ctx context.Context, campaign uuid.UUID) ([]Deployment, error)
 }
 
-// RolloutStore is what the campaign engine needs in addition to [Store].
+// RolloutStore has the methods that the campaign engine needs in addition to [Store].
 type RolloutStore interface {
 	Store
 	firmware.Store
 	DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error)
 	DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error)
 
-	// LiveDeployments returns those that are queued or active in open campaigns.
+	// LiveDeployments returns the queued and active deployments of open campaigns.
 	LiveDeployments(ctx context.Context) ([]Deployment, error)
-	// OpenWave turns the pending deployments of a wave to queued, and returns
-	// them. Those whose device is active or queued in another open campaign
-	// become skipped (busy); if the plan supersedes, those that wait in other
-	// open campaigns, queued or pending, become canceled instead (superseded).
+	// OpenWave changes the pending deployments of a wave to queued and returns them. A
+	// deployment whose device is active or queued in another open campaign becomes skipped
+	// (busy). If the plan supersedes, the waiting deployments in other open campaigns, queued
+	// or pending, become canceled instead (superseded).
 	OpenWave(ctx context.Context, c *Campaign, wave int, at time.Time) ([]Deployment, error)
-	// SaveDeployments stores changes, each with its events or not at all, and
-	// returns the ids of those that moved on meanwhile and were not stored. Image
-	// and target of a deployment never change. A row that is refused takes no
-	// other with it, and the error is about that one: [fleet.ErrConflict]
-	// (device_active) if it would be active while its device is active in another
-	// campaign.
+	// SaveDeployments stores changes, each with its events or not at all, and returns the ids
+	// of those that changed meanwhile and were not stored. The image and the target of a
+	// deployment never change. A refused row does not affect the others, and the error is about
+	// that row: [fleet.ErrConflict] (device_active) if it would be active while its device is
+	// active in another campaign.
 	SaveDeployments(ctx context.Context, changes []DeploymentChange) (stale []uuid.UUID, err error)
-	// DispatchDeployments stores dispatches and their links in one transaction.
-	// It leaves out, and returns, those that moved on meanwhile, whose campaign is
-	// not running, or whose device is active in another campaign.
+	// DispatchDeployments stores dispatches and their links in one transaction. It omits and
+	// returns those that changed meanwhile, whose campaign is not running, or whose device is
+	// active in another campaign.
 	DispatchDeployments(ctx context.Context, all []Dispatch) (refused []uuid.UUID, err error)
-	// EndWaiting turns all pending and queued deployments of a campaign to a
-	// final state, with one event each, and returns how many. untriedOnly spares
-	// those that were dispatched before and wait for another attempt.
+	// EndWaiting changes all pending and queued deployments of a campaign to a final state,
+	// with one event each, and returns how many. With untriedOnly it excludes those that were
+	// dispatched before and wait for another attempt.
 	EndWaiting(ctx context.Context, campaign uuid.UUID, to DeploymentState, kind fleet.EvidenceKind, reason fleet.Reason,
 		at time.Time, untriedOnly bool) (int, error)
-	// AddTargets adds deployments to a running continuous campaign; devices that
-	// have one in it already are left out.
+	// AddTargets adds deployments to a running continuous campaign. It omits devices that
+	// already have one in it.
 	AddTargets(ctx context.Context, campaign uuid.UUID, targets []Deployment) (int, error)
-	// Requeue puts final deployments of a campaign back to queued, for a retry; no
-	// states means all failures, no devices all of them. Those that succeeded or
-	// were skipped at planning stay.
+	// Requeue changes final deployments of a campaign back to queued for a retry. Without
+	// states it covers all failures, without devices all devices. It excludes deployments that
+	// succeeded or were skipped at planning.
 	Requeue(ctx context.Context, by fleet.Principal, campaign uuid.UUID, states []DeploymentState,
 		devices []fleet.DeviceID,
 		at time.Time) (int, error)
-	// RevokeLinks ends the links of deployments; no GET is served after it returned.
+	// RevokeLinks revokes the links of deployments. No GET is served after it has returned.
 	RevokeLinks(ctx context.Context, deployments []uuid.UUID, at time.Time) error
 	// FailedAttempts counts a device's failed attempts since the given time, in all campaigns.
 	FailedAttempts(ctx context.Context, device fleet.DeviceID, since time.Time) (int, error)
@@ -194,9 +191,9 @@ type RolloutStore interface {
 	OffersSince(ctx context.Context, devices []fleet.DeviceID, since time.Time) (map[fleet.DeviceID]int, error)
 }
 
-// QuarantineStore keeps the devices that failed too often.
+// QuarantineStore stores the devices that failed too often.
 type QuarantineStore interface {
-	Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) // standing, latest first
+	Quarantines(ctx context.Context, now time.Time) ([]Quarantine, error) // current ones, latest first
 	QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*Quarantine, error)
 	QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Quarantine, error)
 	ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error

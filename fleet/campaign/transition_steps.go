@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// maxDetail bounds foreign text in a reason, in bytes.
+	// maxDetail bounds untrusted text in a reason, in bytes.
 	maxDetail = 480
-	// hastyGet is how soon after the last change another GET of a link is worth no
-	// row: nothing else bounds how often a client that has the link asks again.
+	// hastyGet is how soon after the last change another GET of a link gets no row. Nothing
+	// else limits how often a client with the link sends requests.
 	hastyGet = time.Second
 	// longestBackoff bounds the growth of [DeploymentTimers.Backoff].
 	longestBackoff = 6 * time.Hour
 )
 
-// An advance is [Advance] at work. The rules are in transitions.go; what they are
-// made of is here.
+// An advance is the state of one call of [Advance]. The rules are in transitions.go; this file
+// has their parts.
 type advance struct {
 	d      *Deployment
 	o      Observation
@@ -34,7 +34,7 @@ type advance struct {
 	kind    fleet.EvidenceKind // of the event row
 	reason  fleet.Reason       // of the event row
 	act     Act
-	record  bool // the observation is worth a row
+	record  bool // the observation is stored as a row
 	changed bool
 }
 
@@ -55,9 +55,9 @@ func (a *advance) step() Step {
 	return s
 }
 
-// BeginAttempt starts the next attempt of a queued deployment: by push it is
-// dispatching until [fleet.EvidenceSent], by pull the poll that is being answered
-// notified the device. The caller stores d with the event and the link.
+// BeginAttempt starts the next attempt of a queued deployment. By push it is dispatching until
+// [fleet.EvidenceSent]; by pull the answer to the current poll notifies the device. The caller
+// stores d with the event and the link.
 func BeginAttempt(d *Deployment, mode firmware.DispatchMode, at time.Time, t DeploymentTimers) DeploymentEvent {
 	from := d.State
 	d.Attempt++
@@ -80,8 +80,8 @@ func BeginAttempt(d *Deployment, mode firmware.DispatchMode, at time.Time, t Dep
 		From: from, To: d.State}
 }
 
-// enter moves on to an active state, which a deadline bounds. An attempt that
-// had been given up, which its class shows, goes on: it did not fail after all.
+// enter moves to an active state with a deadline. An attempt that had been given up, which its
+// class shows, continues: it did not fail after all.
 func (a *advance) enter(s DeploymentState, timeout time.Duration) {
 	a.record = true
 	if a.d.Class != "" {
@@ -122,10 +122,10 @@ func (a *advance) enterBooted() {
 	a.d.Checked, a.d.Reconnects = false, 0
 }
 
-// bootedAgain is for a device that restarted with the image: it has to connect,
-// pass its checks and soak once more.
+// bootedAgain handles a device that restarted with the image: it must connect, pass its checks
+// and soak again.
 func (a *advance) bootedAgain() {
-	if !a.sinceLastChange() { // the poll that led here, once more
+	if !a.sinceLastChange() { // the same poll that led here
 		return
 	}
 	a.record = true
@@ -169,8 +169,7 @@ func (a *advance) finish(s DeploymentState, class FailureClass, reason fleet.Rea
 
 func (a *advance) succeed() { a.finish(DeploymentSucceeded, "", fleet.Reason{}) }
 
-// failAttempt ends the attempt under way. It is repeated if the class allows
-// and attempts are left.
+// failAttempt ends the current attempt. It is repeated if the class allows that and attempts are left.
 func (a *advance) failAttempt(class FailureClass, reason fleet.Reason) {
 	a.act = ActRevoke
 	if !class.Retried() || a.d.Failures+1 >= a.plan.MaxAttempts {
@@ -186,8 +185,8 @@ func (a *advance) failAttempt(class FailureClass, reason fleet.Reason) {
 	a.kind, a.reason = fleet.EvidenceRetry, reason
 }
 
-// requeue puts the deployment back to wait for its next attempt. The class is
-// that of the attempt that failed; "" if none did.
+// requeue returns the deployment to the queue for its next attempt. class is that of the failed
+// attempt, or "" if none failed.
 func (a *advance) requeue(class FailureClass, reason fleet.Reason, wait time.Duration) {
 	a.record, a.changed = true, true
 	at := a.o.At.Add(jittered(wait, a.d.ID, a.d.Attempt))
@@ -196,7 +195,7 @@ func (a *advance) requeue(class FailureClass, reason fleet.Reason, wait time.Dur
 	a.d.Probed = false
 }
 
-// backoff is four times as long after each failure.
+// backoff returns the wait, which is quadrupled after each failure.
 func backoff(first time.Duration, failures int) time.Duration {
 	wait := first
 	for range failures - 1 {
@@ -207,23 +206,22 @@ func backoff(first time.Duration, failures int) time.Duration {
 	return wait
 }
 
-// jittered spreads a wait by up to a fifth either way, so that devices which
-// failed together do not return together.
+// jittered changes a wait by up to a fifth in either direction, so devices that failed together
+// do not return together.
 func jittered(wait time.Duration, deployment uuid.UUID, attempt int) time.Duration {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint32(deployment[:], uint32(attempt)))
 	part := float64(binary.BigEndian.Uint32(sum[:]))/(1<<32)*0.4 - 0.2
 	return wait + time.Duration(part*float64(wait))
 }
 
-// explain sets what the deployment waits for, without moving it.
+// explain sets what the deployment waits for, without changing its state.
 func (a *advance) explain(reason fleet.Reason) {
 	a.record, a.changed = true, true
 	a.d.Reason = reason
 }
 
-// explainUnpolled is for a device that runs the image without having polled with
-// it. Stock firmware confirms its image by the poll (protocol 7.4); a device that
-// reports on its upgrade does not need it.
+// explainUnpolled handles a device that runs the image but has not polled with it. Stock firmware
+// confirms its image by the poll (protocol 7.4); a device that reports on its upgrade does not need it.
 func (a *advance) explainUnpolled() {
 	if a.d.ReportsProgress() {
 		a.explain(fleet.Because(ReasonPollUnseen))
@@ -236,7 +234,7 @@ func (a *advance) unpolled() bool {
 	return a.d.Reason.Is(ReasonUnconfirmed) || a.d.Reason.Is(ReasonPollUnseen)
 }
 
-// onRecord keeps what happens to the connection where no step waits for it.
+// onRecord records connection events for which no step waits.
 func (a *advance) onRecord() {
 	switch a.o.Kind {
 	case fleet.EvidenceConnect, fleet.EvidenceDisconnect, fleet.EvidenceConnectionLost, fleet.EvidenceInitialize,
@@ -252,7 +250,7 @@ func (a *advance) revokeLink() {
 	}
 }
 
-// probe has the device asked which build it runs.
+// probe requests the running build from the device.
 func (a *advance) probe() {
 	a.record, a.changed = true, true
 	a.act, a.d.Probed = ActProbe, true
@@ -265,7 +263,7 @@ func (a *advance) askWhichBuild() {
 	a.setDeadline(until)
 }
 
-// askAfterReturn is for a device on the broker again without a boot poll.
+// askAfterReturn handles a device that is back on the broker without a boot poll.
 func (a *advance) askAfterReturn() {
 	a.record = true
 	switch {
@@ -277,8 +275,8 @@ func (a *advance) askAfterReturn() {
 	}
 }
 
-// awaitReport holds back the verdict on a device that reports on its upgrade and
-// runs its old build, if it has not reported why.
+// awaitReport delays the verdict on a device that reports on its upgrade and runs its old
+// build, if it has not reported why.
 func (a *advance) awaitReport() bool {
 	if ReportedByDevice(a.d.Reason) || !a.d.ReportsProgress() || a.build() != buildOld {
 		return false
@@ -296,8 +294,7 @@ func (a *advance) awaitReport() bool {
 	return true
 }
 
-// failedBuild ends a deployment whose device came back with another build than
-// the image.
+// failedBuild ends a deployment whose device returned with a build other than the image.
 func (a *advance) failedBuild() bool {
 	switch {
 	case !a.sinceLastChange():
@@ -314,7 +311,7 @@ func (a *advance) failedBuild() bool {
 	return true
 }
 
-// whyRolledBack is the device's own report, if it made one before.
+// whyRolledBack returns the device's earlier report, if there is one.
 func (a *advance) whyRolledBack() fleet.Reason {
 	if ReportedByDevice(a.d.Reason) {
 		return a.d.Reason
@@ -338,7 +335,7 @@ func (a *advance) whyCut() fleet.Reason {
 	return fleet.Because(ReasonBrokeOffBecause, "sent_bytes", sent, "image_bytes", size, "why", a.o.Reason)
 }
 
-// missing is what a soak that is over lacks.
+// missing returns what a finished soak lacks.
 func (a *advance) missing(connection, checks string) fleet.Reason {
 	if a.d.Away {
 		return fleet.Because(connection)
@@ -346,8 +343,8 @@ func (a *advance) missing(connection, checks string) fleet.Reason {
 	return fleet.Because(checks)
 }
 
-// notePercent notes how far the device is, and reports whether that is worth a
-// row: the first report is, and each quarter.
+// notePercent records the progress and reports whether it is stored as a row: the first report
+// is, and each quarter.
 func (a *advance) notePercent(percent int) bool {
 	percent = bounded(percent)
 	was := a.d.Percent
@@ -365,7 +362,7 @@ func (a *advance) setDeadline(at time.Time) {
 	a.changed = true
 }
 
-// renew grants a step at least so much time from now on.
+// renew extends a step to at least timeout from now.
 func (a *advance) renew(timeout time.Duration) {
 	a.record, a.changed = true, true
 	if until := a.o.At.Add(timeout); a.d.Deadline == nil || a.d.Deadline.Before(until) {
@@ -373,8 +370,7 @@ func (a *advance) renew(timeout time.Duration) {
 	}
 }
 
-// extend grants the step more time, up to a bound: a device cannot hold its
-// place for ever.
+// extend gives the step more time, up to a bound: a device cannot occupy its place forever.
 func (a *advance) extend(timeout time.Duration, last time.Time) {
 	until := a.o.At.Add(timeout)
 	if until.After(last) {
@@ -385,8 +381,8 @@ func (a *advance) extend(timeout time.Duration, last time.Time) {
 	}
 }
 
-// renewStall moves the deadline on with each byte, up to the bound of the
-// whole download. Never backwards: observations may overtake each other.
+// renewStall extends the deadline with each byte, up to the bound of the whole download. It
+// never moves it back, because observations may overtake each other.
 func (a *advance) renewStall() {
 	until := a.o.At.Add(a.timers.Stall)
 	if last := a.d.GetAt.Add(a.wholeDownload()); until.After(last) {
@@ -402,26 +398,26 @@ func (a *advance) wholeDownload() time.Duration {
 	return max(a.timers.Download, 3*a.timers.atSlowest(a.d.ImageSize))
 }
 
-// resendTimeout is how long a call that may have arrived is left alone.
+// resendTimeout returns how long a call that may have arrived is not repeated.
 func (a *advance) resendTimeout() time.Duration {
 	return max(a.timers.Resend, a.timers.atSlowest(a.d.ImageSize))
 }
 
-// timeUp reports a timer whose deadline did pass. Timers that come early were
-// set before the deadline moved.
+// timeUp reports a timer whose deadline has passed. Timers that fire early were set before the
+// deadline moved.
 func (a *advance) timeUp() bool {
 	return a.o.Kind == fleet.EvidenceTimer && a.d.Deadline != nil && !a.o.At.Before(*a.d.Deadline)
 }
 
-// sinceLastChange reports that the observation was made after all that is on
-// record: only then does an old build or a new connection prove anything.
+// sinceLastChange reports whether the observation is later than all recorded ones. Only then
+// does an old build or a new connection prove anything.
 func (a *advance) sinceLastChange() bool { return a.o.At.After(a.d.UpdatedAt) }
 
 func (a *advance) hasWholeImage() bool {
 	return a.d.State == DeploymentDownloaded || a.d.State == DeploymentRebooting
 }
 
-// lastByte is when it was sent: the deadlines of both states count from it.
+// lastByte returns when the last byte was sent. The deadlines of both states count from it.
 func (a *advance) lastByte() time.Time {
 	if a.d.State == DeploymentDownloaded && !a.d.Probed {
 		return a.d.Deadline.Add(-a.timers.Goodbye)
@@ -429,18 +425,17 @@ func (a *advance) lastByte() time.Time {
 	return a.d.Deadline.Add(-a.timers.BootPoll)
 }
 
-// A build is which one an observation names, seen from a deployment.
+// A build is the build that an observation names, from the viewpoint of a deployment.
 type build int
 
 const (
 	buildUnknown build = iota
 	buildTarget        // the image's
-	buildOld           // the one it had before
+	buildOld           // the one before the upgrade
 	buildOther         // neither
 )
 
-// build compares by ELF SHA-256. The version counts only for a device that never
-// names its build.
+// build compares by ELF SHA-256. The version counts only for a device that never names its build.
 func (a *advance) build() build {
 	v, d := a.o.Version, a.d
 	switch {
@@ -454,13 +449,13 @@ func (a *advance) build() build {
 		return buildUnknown
 	case a.o.ELF == d.TargetELF:
 		return buildTarget
-	case a.o.ELF == d.FromELF, d.FromELF == "": // not the image; it has what it had, for all we know
+	case a.o.ELF == d.FromELF, d.FromELF == "": // not the image; the device presumably still has its old build
 		return buildOld
 	}
 	return buildOther
 }
 
-// names reports an observation of a build, of a device that was asked or polls.
+// names reports whether the observation names the build, in a poll or on request.
 func (a *advance) names(b build) bool {
 	switch a.o.Kind {
 	case fleet.EvidenceBootPoll, fleet.EvidenceInitialize, fleet.EvidenceProbe:
@@ -469,5 +464,5 @@ func (a *advance) names(b build) bool {
 	return false
 }
 
-// polls reports a boot poll that names the build.
+// polls reports whether the observation is a boot poll that names the build.
 func (a *advance) polls(b build) bool { return a.o.Kind == fleet.EvidenceBootPoll && a.build() == b }

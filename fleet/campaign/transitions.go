@@ -8,10 +8,9 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Advance is the state machine of deployments. It applies one observation to d
-// and returns what follows. It reads no clock and acts on nothing; the same
-// observations in the same order always give the same result. Revision is left
-// to the store.
+// Advance is the state machine of deployments. It applies one observation to d and returns the
+// result. It reads no clock and has no side effects: the same observations in the same order
+// always give the same result. The store sets Revision.
 //
 //	pending
 //	  | wave opens
@@ -35,9 +34,8 @@ import (
 //	                    | checks passed, soak over
 //	               succeeded
 //
-// A boot poll that names the image moves every notified state to booted: evidence
-// may skip states. The observation is held against these rules, the first that
-// knows it decides:
+// A boot poll that names the image moves every notified state to booted, because evidence may
+// skip states. The first of these rules that applies to the observation decides:
 //
 //	names another attempt     earlierAttempt
 //	final states              final
@@ -50,18 +48,18 @@ import (
 //	booted                    booted
 //	verifying                 verifying
 //
-// Within a rule an observation that is not named changes nothing; some are put on
-// record all the same (onRecord).
+// If a rule does not name an observation, the observation changes nothing; some are recorded
+// all the same (onRecord).
 //
-// What observations must hold for it:
-//   - the ELF of initialize is what the latest boot poll named; that of a probe
-//     is what the device answers when asked now
-//   - healthy and unhealthy are as old as the checks, whenever they are looked at:
-//     they are no reason to dismiss a poll that came after the checks
-//   - the CallError of not_sent is [fleet.CodeBusy] if the device had no room;
-//     every other one uses up no attempt
-//   - a job is of the device that the deployment is of, and names its attempt
-//   - timers may come late, twice, or for a deadline that was moved meanwhile
+// Advance relies on these properties of observations:
+//   - the ELF of initialize is the one that the latest boot poll named; the ELF of a
+//     probe is the device's present answer
+//   - healthy and unhealthy have the time of the checks, not of their evaluation: they do
+//     not invalidate a poll that came after the checks
+//   - the CallError of not_sent is [fleet.CodeBusy] if the device had no room; with
+//     any other error no attempt is used up
+//   - a job comes from the device of the deployment and names its attempt
+//   - timers may fire late, twice, or for a deadline that has moved
 func Advance(d *Deployment, o Observation, p *Plan, soak time.Duration, t DeploymentTimers) Step {
 	o.Detail = fleet.CleanText(o.Detail, maxDetail)
 	a := advance{d: d, o: o, plan: p, soak: soak, timers: t, from: d.State, kind: o.Kind, reason: o.reason()}
@@ -71,7 +69,7 @@ func Advance(d *Deployment, o Observation, p *Plan, soak time.Duration, t Deploy
 
 func (a *advance) observe() {
 	switch s := a.d.State; {
-	case a.o.Kind == fleet.EvidenceJob && a.o.Attempt == 0: // of no attempt that is known
+	case a.o.Kind == fleet.EvidenceJob && a.o.Attempt == 0: // of no known attempt
 	case a.o.Attempt != 0 && a.o.Attempt != a.d.Attempt:
 		a.earlierAttempt()
 	case s.Final():
@@ -96,7 +94,7 @@ func (a *advance) observe() {
 	}
 }
 
-// earlierAttempt keeps the record of an attempt that was given up complete.
+// earlierAttempt completes the record of an attempt that was given up.
 func (a *advance) earlierAttempt() {
 	switch a.o.Kind {
 	case fleet.EvidenceAnswer, fleet.EvidenceLateAnswer, fleet.EvidenceRefused, fleet.EvidenceGet, fleet.EvidenceCut,
@@ -107,7 +105,7 @@ func (a *advance) earlierAttempt() {
 	}
 }
 
-// final: late proof re-opens what was given up, and nothing else does.
+// final handles final states: only late proof reopens a deployment that was given up.
 func (a *advance) final() {
 	s := a.d.State
 	switch {
@@ -116,30 +114,29 @@ func (a *advance) final() {
 		a.record = true
 	case a.o.Kind == fleet.EvidenceJob && (!a.o.Job.Final() || a.o.Job == fleet.JobFailed && ReportedByDevice(a.d.Reason)):
 	case a.o.Kind == fleet.EvidenceJob && a.o.Job == fleet.JobFailed && s.Failed() && jobFailure(a.o.Code) == a.d.Class:
-		a.explain(a.o.report()) // the device's account of the failure that was judged already
+		a.explain(a.o.report()) // the device's account of the failure that was already judged
 	case a.o.Kind == fleet.EvidenceJob:
 		a.record = true
 	case a.polls(buildTarget) && (s == DeploymentTimedOut || s == DeploymentFailed):
 		a.enterBooted()
 		a.d.Late = true
 	case a.polls(buildTarget) && s == DeploymentAborted:
-		a.record = true // the image came through before its link was cut
+		a.record = true // the download completed before its link was cut
 	case a.o.Kind == fleet.EvidenceInitialize && a.build() == buildTarget && s == DeploymentTimedOut && a.d.Booted:
 		a.enterVerifying()
 		a.d.Late = true
 	}
 }
 
-// report handles the device's own report on its upgrade. It explains, it shows how
-// far the device is, and it ends an attempt that failed: a device has nothing to
-// gain from that lie. It never makes a success: a device that reports done proves
-// by its boot poll, its tools and its health checks what it runs, as one without
-// reports does.
+// report handles the device's own report on its upgrade. It explains failures, shows progress,
+// and ends a failed attempt, because a device gains nothing by lying about a failure. It never
+// makes a success: like a device without reports, one that reports done must prove what it runs
+// by its boot poll, its tools and its health checks.
 func (a *advance) report() {
 	s := a.d.State
 	verified := s == DeploymentBooted || s == DeploymentVerifying
 	switch job := a.o.Job; {
-	case s.Waiting(): // on an attempt that was given up
+	case s.Waiting(): // about an attempt that was given up
 		a.record = job.Final() && a.d.Attempt > 0
 
 	case job == fleet.JobAccepted || job == fleet.JobProgress:
@@ -168,7 +165,7 @@ func (a *advance) report() {
 
 	case job != fleet.JobFailed:
 	case verified && ReportedByDevice(a.d.Reason):
-	case verified: // the poll is better evidence than a report that may be late: ask
+	case verified: // the poll is better evidence than a possibly late report: probe
 		a.explain(a.o.report())
 		a.act = ActProbe
 	case jobFailure(a.o.Code) == FailureRolledBack, a.d.Booted && a.d.Reason.Is(ReasonAwaitsReport):
@@ -182,7 +179,7 @@ func (a *advance) report() {
 	}
 }
 
-// anyState applies what does not depend on the step under way.
+// anyState handles observations that do not depend on the current step.
 func (a *advance) anyState() bool {
 	s := a.d.State
 	switch a.o.Kind {
@@ -198,13 +195,13 @@ func (a *advance) anyState() bool {
 	case fleet.EvidenceUnfit:
 		switch {
 		case s == DeploymentQueued && a.o.Skip == firmware.SkipInstalled && a.d.Attempt > 0:
-			a.enterBooted() // it was to be repeated, and had worked
+			a.enterBooted() // it was waiting for a retry, but had worked
 		case s.Waiting(), s == DeploymentDispatching:
 			a.revokeLink()
 			a.d.Skip = a.o.Skip
 			a.finish(DeploymentSkipped, "", a.o.Reason.Or(fleet.Because(ReasonMisfit)))
 		}
-	case fleet.EvidenceRevoked: // after the last byte the device decides alone
+	case fleet.EvidenceRevoked: // after the last byte only the device decides
 		switch s {
 		case DeploymentDispatching, DeploymentSent, DeploymentOffered, DeploymentAmbiguous, DeploymentDownloading:
 			a.act = ActRevoke
@@ -220,8 +217,8 @@ func (a *advance) anyState() bool {
 	return true
 }
 
-// restarted renews what fleetd could not observe while it was down. A call that
-// may have left is never repeated at once, and fleetd cut the download.
+// restarted extends what fleetd could not observe while it was down. A call that may have been
+// sent is never repeated at once, and the restart cut the download.
 func (a *advance) restarted() {
 	if a.d.Reason.Is(ReasonAwaitsReport) {
 		a.renew(a.timers.Connect)
@@ -248,35 +245,35 @@ func (a *advance) restarted() {
 	case DeploymentBooted:
 		a.d.Away, a.d.Probed = true, false
 		a.renew(t.Connect)
-	case DeploymentVerifying: // its soak goes on; once it is over, the checks decide
+	case DeploymentVerifying: // its soak continues; when it is over, the checks decide
 		a.record, a.changed = true, true
 		a.d.Checked = false
 		a.act = ActVerify
-		if a.d.Probed { // it is over: the device has its time to answer once more
+		if a.d.Probed { // the soak is over: the device gets its time to answer again
 			a.renew(t.Connect)
 		}
 	}
 }
 
-// provesImage: a boot poll with the image's build settles everything up to there,
-// whatever was seen or not seen before.
+// provesImage handles a boot poll with the image's build. It proves all earlier steps, whether
+// they were observed or not.
 func (a *advance) provesImage() bool {
 	switch s := a.d.State; {
 	case !a.polls(buildTarget), s == DeploymentBooted, s == DeploymentVerifying:
 		return false
-	case s.Waiting() && a.d.Attempt == 0: // not our doing
+	case s.Waiting() && a.d.Attempt == 0: // not caused by this campaign
 		return false
-	case a.d.Booted && a.d.Reason.Is(ReasonAwaitsReport): // it did not last, whatever comes now
+	case a.d.Booted && a.d.Reason.Is(ReasonAwaitsReport): // the image did not stay, whatever comes now
 		return false
 	}
 	a.enterBooted()
 	return true
 }
 
-// waiting: pending, queued.
+// waiting handles pending and queued.
 func (a *advance) waiting() {
 	switch a.o.Kind {
-	case fleet.EvidenceDownloaded: // all of an attempt that was given up a moment too early
+	case fleet.EvidenceDownloaded: // the whole image, in an attempt that was given up a moment too early
 		if a.d.Attempt > 0 && a.o.Attempt == a.d.Attempt {
 			a.enterDownloaded()
 		}
@@ -285,14 +282,14 @@ func (a *advance) waiting() {
 	}
 }
 
-// notified: dispatching, sent, offered, ambiguous. The device may know of the
-// image, and has not fetched it.
+// notified handles dispatching, sent, offered and ambiguous. The device may have learned of the
+// image, but has not fetched it.
 func (a *advance) notified() {
 	s, byCall := a.d.State, a.d.State != DeploymentOffered
 	switch {
 	case a.fetches():
 	case a.o.Kind == fleet.EvidenceSent:
-		if s == DeploymentDispatching { // else the answer, or fleetd's restart, was faster
+		if s == DeploymentDispatching { // otherwise the answer, or fleetd's restart, was faster
 			at := a.o.At
 			a.enter(DeploymentSent, a.timers.Get)
 			a.d.SentAt = &at
@@ -324,7 +321,7 @@ func (a *advance) notified() {
 	case a.o.Kind == fleet.EvidenceProbe && a.build() == buildTarget:
 		a.enter(DeploymentRebooting, a.timers.BootPoll)
 		a.explainUnpolled()
-	case a.names(buildTarget): // an inventory of it, yet no poll: ask
+	case a.names(buildTarget): // an inventory of the image but no poll: probe
 		a.probe()
 	default:
 		a.onRecord()
@@ -336,7 +333,7 @@ func (a *advance) fetches() bool {
 	switch a.o.Kind {
 	case fleet.EvidenceGet:
 		a.enterDownloading()
-	case fleet.EvidenceBytes: // the GET was not seen, but there was one
+	case fleet.EvidenceBytes: // the GET was not observed but must have come
 		a.enterDownloading()
 		a.kind = fleet.EvidenceGet
 	case fleet.EvidenceDownloaded:
@@ -350,8 +347,8 @@ func (a *advance) fetches() bool {
 	return true
 }
 
-// refused handles the answer of a device that refused the order. One without a code
-// is stock firmware's.
+// refused handles the answer of a device that refused the order. An answer without a code comes
+// from stock firmware.
 func (a *advance) refused() {
 	class := jobFailure(cmp.Or(a.o.Code, "refused"))
 	why := a.o.report()
@@ -366,8 +363,8 @@ func (a *advance) refused() {
 	a.finish(DeploymentRejected, FailureRejected, why)
 }
 
-// livesOn reports that the device was seen with its old build after it was
-// notified: it restarted or reconnected instead of fetching.
+// livesOn reports whether the device was seen with its old build after it was notified: it
+// restarted or reconnected instead of fetching.
 func (a *advance) livesOn() bool {
 	if a.d.SentAt == nil || !a.o.At.After(*a.d.SentAt) || a.build() != buildOld && a.build() != buildOther {
 		return false
@@ -376,7 +373,7 @@ func (a *advance) livesOn() bool {
 	case fleet.EvidenceBootPoll:
 		return true
 	case fleet.EvidenceInitialize, fleet.EvidenceProbe:
-		return a.d.State != DeploymentSent // it may not have begun yet
+		return a.d.State != DeploymentSent // it may not have started the download yet
 	}
 	return false
 }
@@ -388,7 +385,7 @@ func (a *advance) downloading() {
 	case a.o.Kind == fleet.EvidenceBytes:
 		a.d.BytesSent = max(a.d.BytesSent, a.o.Bytes)
 		a.renewStall()
-	case a.o.Kind == fleet.EvidenceCut && a.d.ReportsProgress(): // it goes on over the same link, or reports why not
+	case a.o.Kind == fleet.EvidenceCut && a.d.ReportsProgress(): // it continues over the same link, or reports why not
 		a.record = a.o.At.Sub(a.d.UpdatedAt) >= hastyGet
 		a.d.BytesSent = a.o.Bytes
 		a.renewStall()
@@ -408,23 +405,23 @@ func (a *advance) downloading() {
 	}
 }
 
-// hasImage: downloaded, rebooting. The device has every byte: from here on nothing
-// is repeated unless the device proves that it stayed as it was.
+// hasImage handles downloaded and rebooting. The device has every byte: from here on nothing is
+// repeated unless the device proves that it did not change.
 func (a *advance) hasImage() {
 	downloaded := a.d.State == DeploymentDownloaded
-	tooOld := a.o.At.Before(a.lastByte()) // of an earlier connection, it seems
+	tooOld := a.o.At.Before(a.lastByte()) // apparently of an earlier connection
 	switch a.o.Kind {
 	case fleet.EvidenceTimer:
 		switch {
 		case !a.timeUp():
-		case downloaded && !a.d.Probed: // no goodbye
+		case downloaded && !a.d.Probed: // no DISCONNECT came
 			a.askWhichBuild()
 		case a.unpolled():
 			a.finish(DeploymentTimedOut, FailureTimeout, fleet.Because(ReasonNoPollBecause, "why", a.d.Reason))
 		default:
 			a.finish(DeploymentTimedOut, FailureTimeout, fleet.Because(ReasonNoPoll))
 		}
-	case fleet.EvidenceDisconnect: // the clean goodbye of the deliberate restart: it accepted the image
+	case fleet.EvidenceDisconnect: // the clean DISCONNECT of a deliberate restart: it accepted the image
 		switch {
 		case !downloaded, tooOld:
 			a.record = true
@@ -434,21 +431,21 @@ func (a *advance) hasImage() {
 			a.setDeadline(until)
 		}
 	case fleet.EvidenceAnswer, fleet.EvidenceLateAnswer:
-		// After the last byte it means that the device did not restart (protocol 4.7);
-		// the firmware before 2.1 answers at once.
+		// After the last byte it means that the device did not restart (protocol 4.7); firmware
+		// before 2.1 answers at once.
 		if a.o.Kind == fleet.EvidenceAnswer && tooOld {
 			a.record = true
 			return
 		}
 		a.finish(DeploymentFailed, FailureImage, fleet.Because(ReasonImageRefused))
-	case fleet.EvidenceProbe: // the device's own answer for its build
+	case fleet.EvidenceProbe: // the device's own answer about its build
 		switch {
 		case tooOld:
 			a.record = true
 		case a.build() == buildTarget:
 			a.explainUnpolled()
 		case downloaded && a.o.SameConnection && a.d.ReportsProgress():
-			a.record = true // checks the image still; it reports if it refuses it
+			a.record = true // it still checks the image; it reports a refusal
 		case a.awaitReport():
 		case downloaded && (a.o.SameConnection || a.build() == buildOld):
 			a.finish(DeploymentFailed, FailureImage, fleet.Because(ReasonImageRefused))
@@ -466,10 +463,10 @@ func (a *advance) hasImage() {
 	}
 }
 
-// awaitingReport: downloaded or rebooting, of a device that reports on its upgrade
-// and came back with its old build after the last byte. It may have lost its power
-// before it switched, and then nothing speaks against the image: the verdict
-// waits for its report, which follows the boot poll over MQTT.
+// awaitingReport handles downloaded and rebooting for a device that reports on its upgrade and
+// returned with its old build after the last byte. It may have lost its power before it
+// switched, and then nothing speaks against the image: the verdict waits for its report, which
+// follows the boot poll over MQTT.
 func (a *advance) awaitingReport() {
 	switch {
 	case a.timeUp() && a.d.State == DeploymentDownloaded:
@@ -492,7 +489,7 @@ func (a *advance) awaitingReport() {
 // booted waits for a device that polled with the image to connect.
 func (a *advance) booted() {
 	switch a.o.Kind {
-	case fleet.EvidenceTimer: // asks once before it gives up
+	case fleet.EvidenceTimer: // probes once before it gives up
 		switch {
 		case !a.timeUp():
 		case a.d.Probed:
@@ -509,7 +506,7 @@ func (a *advance) booted() {
 			a.enterVerifying()
 			return
 		}
-		a.probe() // of a poll that was not read yet: ask
+		a.probe() // of a poll that was not read yet: probe
 	case fleet.EvidenceProbe, fleet.EvidenceBootPoll:
 		switch {
 		case a.build() == buildTarget && a.o.Kind == fleet.EvidenceProbe:
@@ -520,8 +517,8 @@ func (a *advance) booted() {
 			a.record = true
 		}
 	case fleet.EvidenceConnect:
-		// initialize follows; a device whose tools are known is not asked for them
-		// again, so it is probed instead, a little later.
+		// initialize follows; a device whose tools are known does not list them again, so it is
+		// probed instead, a little later.
 		a.record, a.changed = true, true
 		a.d.Away = false
 		if soon := a.o.At.Add(a.timers.Probe); !a.d.Probed && soon.Before(*a.d.Deadline) {
@@ -541,8 +538,8 @@ func (a *advance) booted() {
 	}
 }
 
-// verifying waits for the health checks and the end of the soak. Probed means that
-// the soak is over, and that it waits a last time for what is missing.
+// verifying waits for the health checks and the end of the soak. Probed means that the soak is
+// over and that verifying waits a last time for what is missing.
 func (a *advance) verifying() {
 	switch a.o.Kind {
 	case fleet.EvidenceHealthy:

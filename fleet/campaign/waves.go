@@ -10,9 +10,9 @@ import (
 	"fleetd/fleet"
 )
 
-// PlanWaves splits an audience into the sizes of its waves. Percents are
-// cumulative, ascending, and end at 100. Shares are rounded up, and every wave
-// has a device as long as there are any: a small audience keeps its canary.
+// PlanWaves splits an audience into the sizes of its waves. Percents are cumulative, ascending,
+// and end at 100. Shares are rounded up, and while devices are left every wave gets one: a
+// small audience keeps its canary.
 func PlanWaves(audience int, percents ...float64) ([]int, error) {
 	if audience < 0 {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_audience", "devices", audience)
@@ -43,23 +43,22 @@ func checkPercents(percents []float64) error {
 	return nil
 }
 
-// share is the number of devices that have had their turn at a percentage. The
-// small difference keeps 10 % of 200 at 20 although 0.1 is no binary fraction.
+// share returns the number of devices covered at a percentage. The small difference keeps 10 %
+// of 200 at 20 although 0.1 is no binary fraction.
 func share(audience int, percent float64) int {
 	return int(math.Ceil(float64(audience)*percent/100 - 1e-9))
 }
 
-// A WaveCandidate is a device that is to be in one of a campaign's waves.
+// A WaveCandidate is a device to assign to one of a campaign's waves.
 type WaveCandidate struct {
 	ID      fleet.DeviceID
 	Board   string
 	Version string
 }
 
-// AssignWaves gives each device its wave: first those that a wave names, then
-// canaries from as many boards and versions as the first wave has room for,
-// then the rest in an order that differs between campaigns. The same input
-// always gives the same waves.
+// AssignWaves assigns each device a wave: first the devices that a wave names, then canaries
+// from as many boards and versions as fit into the first wave, then the rest in an order that
+// differs between campaigns. The same input always gives the same waves.
 func AssignWaves(campaign uuid.UUID, waves []WavePlan, devices []WaveCandidate) (wave []int, err error) {
 	a := newWaveAssignment(campaign, waves, devices)
 	a.takeNamed()
@@ -73,7 +72,7 @@ func AssignWaves(campaign uuid.UUID, waves []WavePlan, devices []WaveCandidate) 
 	return a.wave, nil
 }
 
-// A waveAssignment is [AssignWaves] at work.
+// A waveAssignment is the state of one call of [AssignWaves].
 type waveAssignment struct {
 	campaign uuid.UUID
 	waves    []WavePlan
@@ -93,8 +92,8 @@ func newWaveAssignment(campaign uuid.UUID, waves []WavePlan, devices []WaveCandi
 	return a
 }
 
-// takeNamed assigns the devices that waves name, and orders the rest. A name
-// that is not in the audience, or not any more, is passed over.
+// takeNamed assigns the devices that waves name, and orders the rest. It skips a name that is
+// not, or no longer, in the audience.
 func (a *waveAssignment) takeNamed() {
 	named := make(map[fleet.DeviceID]int)
 	for number, w := range a.waves {
@@ -121,7 +120,7 @@ func (a *waveAssignment) put(device, number int) {
 	a.size[number]++
 }
 
-// fill adds as many free devices to a wave as its plan asks for.
+// fill adds as many free devices to a wave as its plan requires.
 func (a *waveAssignment) fill(number int) {
 	take := a.room(number)
 	if number == 0 && take < len(a.free) {
@@ -152,8 +151,8 @@ type variety struct {
 	devices        []int
 }
 
-// byDiversity moves the canaries to the front: one device of every variety in
-// turn, beginning with the most common one of each board.
+// byDiversity moves the canaries to the front: one device of every variety in turn, beginning
+// with the most common variety of each board.
 func (a *waveAssignment) byDiversity(free []int, take int) []int {
 	turns := a.varieties(free)
 	taken := make(map[int]bool, take)
@@ -174,7 +173,7 @@ func (a *waveAssignment) byDiversity(free []int, take int) []int {
 	return front
 }
 
-// varieties groups devices, and orders the groups by the turn they take.
+// varieties groups devices and sorts the groups by their turn.
 func (a *waveAssignment) varieties(free []int) []*variety {
 	type key struct{ board, version string }
 	groups := make(map[key]*variety)
