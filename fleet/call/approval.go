@@ -20,10 +20,10 @@ import (
 const (
 	DefaultApprovalTTL = 15 * time.Minute
 	MaxApprovalTTL     = 24 * time.Hour
-	MaxPurposeBytes    = 300 // of the reason that the asker gives
+	MaxPurposeBytes    = 300 // of the reason that the caller gives
 )
 
-// ApprovalState is where an approval stands.
+// ApprovalState is the state of an approval.
 //
 //	waiting -> approved | denied | expired | withdrawn
 type ApprovalState string
@@ -32,7 +32,7 @@ const (
 	ApprovalWaiting   ApprovalState = "waiting"
 	ApprovalApproved  ApprovalState = "approved"
 	ApprovalDenied    ApprovalState = "denied"
-	ApprovalExpired   ApprovalState = "expired" // its time is over, or what it was asked for has changed
+	ApprovalExpired   ApprovalState = "expired" // its time is over, or the call or device has changed
 	ApprovalWithdrawn ApprovalState = "withdrawn"
 )
 
@@ -40,7 +40,7 @@ const (
 var ApprovalStates = []ApprovalState{ApprovalWaiting, ApprovalApproved, ApprovalDenied, ApprovalExpired,
 	ApprovalWithdrawn}
 
-// ApprovalSubject says what waits for an approval.
+// ApprovalSubject is the kind of thing that waits for an approval.
 type ApprovalSubject string
 
 const (
@@ -52,26 +52,25 @@ const (
 const (
 	CodeApprovalDenied    = "approval_denied"    // by, reason
 	CodeApprovalExpired   = "approval_expired"   // no decision in time
-	CodeApprovalStale     = "approval_stale"     // something that it names changed after it was asked for; see [Stale]
+	CodeApprovalStale     = "approval_stale"     // something that it names changed since the request; see [Stale]
 	CodeApprovalWithdrawn = "approval_withdrawn" // by, reason
 )
 
-// Stale says what an approval names and is different by now. It is the case of
-// [CodeApprovalStale].
+// Stale is what has changed since an approval was requested. It is the case of [CodeApprovalStale].
 type Stale string
 
 const (
-	StaleCall     Stale = ""              // the call on record, or the policy
-	StaleAsker    Stale = "asker"         // who asked may not act any more
-	StaleTool     Stale = "tool"          // a device describes the tool otherwise, or offers it no more
-	StaleFirmware Stale = "firmware"      // a device runs other firmware
-	StaleUpdate   Stale = "before_update" // it was asked for before approvals named tools and firmware
+	StaleCall     Stale = ""              // the recorded call, or the policy
+	StaleAsker    Stale = "asker"         // the caller may not act any more
+	StaleTool     Stale = "tool"          // a device no longer offers the tool, or describes it differently
+	StaleFirmware Stale = "firmware"      // a device runs different firmware
+	StaleUpdate   Stale = "before_update" // the request predates approvals that name tools and firmware
 )
 
-// Stales lists every one.
+// Stales lists every value of [Stale].
 var Stales = []Stale{StaleCall, StaleAsker, StaleTool, StaleFirmware, StaleUpdate}
 
-// refusal is why a call is not made, although it was approved.
+// refusal returns why an approved call is not made.
 func (s Stale) refusal(tool string) *fleet.CallError {
 	tool = fleet.CleanText(tool, 80)
 	switch s {
@@ -87,7 +86,7 @@ func (s Stale) refusal(tool string) *fleet.CallError {
 	return fleet.NewCallError(CodeApprovalStale, "tool", tool)
 }
 
-// refused is why nothing was approved.
+// refused returns why the approval fails.
 func (s Stale) refused(tool string) error {
 	switch s {
 	case StaleAsker:
@@ -108,13 +107,13 @@ type ApprovalTarget struct {
 	Build  ToolBuild
 }
 
-// BuildCount counts the devices of an approval that are alike.
+// BuildCount counts the devices of an approval with the same build.
 type BuildCount struct {
 	ToolBuild
 	Devices int
 }
 
-// maxApprovalBuilds bounds the groups that are shown; the digest covers each device.
+// maxApprovalBuilds limits the groups that are shown; the digest covers every device.
 const maxApprovalBuilds = 50
 
 // countBuilds groups devices by their build, largest group first.
@@ -134,33 +133,33 @@ func countBuilds(targets []ApprovalTarget) []BuildCount {
 	return all[:min(len(all), maxApprovalBuilds)]
 }
 
-// An Approval is what a person is asked before a call or a fan-out is made. It is
-// good for exactly what Digest names, once, until it expires.
+// An Approval is a request that a person permit a call or a fan-out. It permits exactly what
+// Digest names, once, until it expires.
 type Approval struct {
 	ID        uuid.UUID
 	Subject   ApprovalSubject
 	SubjectID uuid.UUID
 	Digest    [32]byte // see [ApprovalDigest]
 	AskedBy   fleet.Principal
-	// AskedLine are the ids of the asker and of all who made the tokens up to
-	// there. None of them, and no token of theirs, may decide.
+	// AskedLine holds the ids of the asker and of everybody in the chain that made the asker's
+	// token. They and their tokens may not decide.
 	AskedLine     []string
-	Person        string // name of the operator who made the asker's token; "" if the asker is one, or none did
-	Purpose       string // what the asker gives as reason; foreign text
+	Person        string // operator who made the asker's token; "" if the asker is one, or none made it
+	Purpose       string // reason given by the asker; foreign text
 	Rule          string // id of the policy's rule
 	RuleName      string
 	PolicyVersion int64
 	Device        fleet.DeviceID // of a call; "" for a fan-out
 	Query         string         // of a fan-out
-	Targets       int            // devices
+	Targets       int            // number of devices
 	Tool          string
 	Arguments     json.RawMessage
 	Picture       string // blob key of the picture that the call shows; "" for most
-	Interrupt     bool   // does not wait for the end of conversations that it interrupts; see [Interruptions]
-	// WaitUntil is how long the call may wait until its device is back; nil: not at all.
+	Interrupt     bool   // the call does not wait for the end of conversations; see [Interruptions]
+	// WaitUntil is how long the call may wait for its device; nil: not at all.
 	WaitUntil *time.Time
-	// Builds says how the devices describe the tool, and what firmware they run.
-	// Empty: it was asked for before approvals named that, and is good for nothing.
+	// Builds lists the devices' descriptions of the tool and their firmware. Empty: the request
+	// predates this field, and the approval is useless.
 	Builds    []BuildCount
 	CreatedAt time.Time
 	ExpiresAt time.Time
@@ -168,13 +167,13 @@ type Approval struct {
 	State     ApprovalState
 	DecidedBy fleet.Principal // the system if it expired
 	DecidedAt *time.Time
-	Reason    string // given by who decided
-	Code      string // of the refusal that it ended in; "" while it waits, and once approved
-	Stale     Stale  // of [CodeApprovalStale]
+	Reason    string // given by the person who decided
+	Code      string // of the resulting refusal; "" while the approval waits, and once approved
+	Stale     Stale  // for [CodeApprovalStale]
 }
 
-// StateAt is the state at a time: an approval that waits longer than it may has
-// expired, whatever is on record.
+// StateAt returns the state at a time. A waiting approval whose time is over has expired,
+// whatever is on record.
 func (a Approval) StateAt(now time.Time) ApprovalState {
 	if a.State == ApprovalWaiting && !now.Before(a.ExpiresAt) {
 		return ApprovalExpired
@@ -182,7 +181,7 @@ func (a Approval) StateAt(now time.Time) ApprovalState {
 	return a.State
 }
 
-// Refusal is why the call of an approval that was not given is refused.
+// Refusal returns why a call whose approval was not given is refused.
 func (a Approval) Refusal() *fleet.CallError {
 	switch {
 	case a.Code == CodeApprovalDenied && a.Reason == "":
@@ -199,10 +198,10 @@ func (a Approval) Refusal() *fleet.CallError {
 	return a.Stale.refusal(a.Tool)
 }
 
-// ApprovalDigest names exactly what is approved: who asks, which devices, how each
-// describes the tool and what firmware it runs, the tool with its arguments,
-// whether it interrupts conversations, until when it may wait for its device, under which version of the policy.
-// Arguments count by their value: spaces, and the order of members, do not.
+// ApprovalDigest identifies exactly what is approved: the asker, the devices, each device's
+// description of the tool and firmware, the tool with its arguments, whether it interrupts
+// conversations, until when it may wait for its device, and the policy's version. Arguments
+// count by value: spaces and the order of members do not matter.
 func ApprovalDigest(asker fleet.Principal, targets []ApprovalTarget, tool string, arguments json.RawMessage,
 	picture string,
 	interrupt bool, waitUntil *time.Time, policy int64) [32]byte {
@@ -221,7 +220,7 @@ func ApprovalDigest(asker fleet.Principal, targets []ApprovalTarget, tool string
 	if waitUntil != nil {
 		until = waitUntil.UnixMilli()
 	}
-	text, _ := json.Marshal(struct { // of strings, numbers and JSON that was checked
+	text, _ := json.Marshal(struct { // strings, numbers and valid JSON always marshal
 		Kind      fleet.PrincipalKind `json:"kind"`
 		ID        string              `json:"id"`
 		Devices   []device            `json:"devices"`
@@ -235,8 +234,8 @@ func ApprovalDigest(asker fleet.Principal, targets []ApprovalTarget, tool string
 	return sha256.Sum256(text)
 }
 
-// digestedJSON is valid JSON with sorted members and without spaces. Numbers
-// keep their spelling.
+// digestedJSON returns valid JSON with sorted members and without spaces. Numbers keep their
+// spelling.
 func digestedJSON(text json.RawMessage) json.RawMessage {
 	if len(text) == 0 {
 		return json.RawMessage("{}")
@@ -245,7 +244,7 @@ func digestedJSON(text json.RawMessage) json.RawMessage {
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		quoted, _ := json.Marshal(string(text)) // a string marshals
+		quoted, _ := json.Marshal(string(text)) // a string always marshals
 		return quoted
 	}
 	out, err := json.Marshal(v)
@@ -263,9 +262,9 @@ type ApprovalDecision struct {
 	At     time.Time
 	Reason string
 	Code   string // of the refusal; "" for [ApprovalApproved]
-	Stale  Stale  // of [CodeApprovalStale]
-	// Call is the call as it goes on: pending, or refused by the gate. Nil for a
-	// fan-out, and for what was not approved.
+	Stale  Stale  // for [CodeApprovalStale]
+	// Call is the call after the decision: pending, or refused by the gate. Nil for a fan-out,
+	// and if the approval was not given.
 	Call *fleet.Call
 }
 
@@ -277,41 +276,41 @@ type ApprovalFilter struct {
 	Cursor string
 }
 
-// ApprovalStore keeps approvals.
+// ApprovalStore stores approvals.
 type ApprovalStore interface {
-	// AskForCall and AskForFanOut put what waits and its approval on record
-	// together. They return only after both are durable.
+	// AskForCall and AskForFanOut record an approval together with its call or fan-out. They
+	// return only after both are durable.
 	AskForCall(ctx context.Context, c *fleet.Call, a *Approval) error
 	AskForFanOut(ctx context.Context, f *FanOut, targets []FanOutTarget, a *Approval) error
 	Approval(ctx context.Context, id uuid.UUID) (Approval, error)
 	Approvals(ctx context.Context, f ApprovalFilter) (fleet.Page[Approval], error) // newest first
 	WaitingApprovals(ctx context.Context, now time.Time) (int, error)
-	// ApprovalTargets returns the devices of a fan-out that waits or was approved, in
-	// order, with what the approval names of each.
+	// ApprovalTargets returns the devices of a waiting or approved fan-out, in order, with the
+	// tool and firmware that the approval names for each.
 	ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]ApprovalTarget, error)
-	// Decide ends a waiting approval, and with it the waiting of its call or
-	// fan-out, in one transaction. [fleet.ErrConflict]: it waits no more. To approve,
-	// it must not have expired at d.At.
+	// Decide ends a waiting approval and the wait of its call or fan-out, in one transaction.
+	// [fleet.ErrConflict]: the approval no longer waits, or is to be approved but has expired
+	// at d.At.
 	Decide(ctx context.Context, d ApprovalDecision) error
-	// ExpireApprovals ends those whose time is over, and returns them.
+	// ExpireApprovals ends approvals whose time is over, and returns them.
 	ExpireApprovals(ctx context.Context, now time.Time) ([]Approval, error)
-	// PrincipalLine returns the ids of the principal and of all who made the tokens
-	// up to there, and the name of the operator behind a token.
+	// PrincipalLine returns the ids of the principal and of everybody in the chain that made
+	// its token, and the name of the operator behind a token.
 	PrincipalLine(ctx context.Context, p fleet.Principal) (line []string, person string, err error)
-	// PrincipalNow returns the principal as it may act now, with its scope, or
+	// PrincipalNow returns the principal with its current rights and scope, or
 	// [fleet.ErrNotFound] if it may not act any more.
 	PrincipalNow(ctx context.Context, p fleet.Principal, now time.Time) (fleet.Principal, error)
 }
 
-// A grant is an approval as the gate sees it: it satisfies what one version of
-// the policy asks for, of a device that is as the approval names it.
+// A grant is an approval as the gate uses it: it permits what one version of the policy
+// requires approval for, on a device that is as the approval names it.
 type grant struct {
 	policy int64
 	build  ToolBuild
-	by     fleet.Principal // who approved
+	by     fleet.Principal // the approver
 }
 
-// newApproval is what is asked for under a verdict.
+// newApproval returns the approval that a verdict requires.
 func newApproval(v Verdict, asker fleet.Principal, purpose string, now time.Time) *Approval {
 	ttl := v.ApprovalTTL
 	if ttl <= 0 {
@@ -322,8 +321,8 @@ func newApproval(v Verdict, asker fleet.Principal, purpose string, now time.Time
 		ExpiresAt: now.Add(min(ttl, MaxApprovalTTL)), State: ApprovalWaiting}
 }
 
-// waitForApproval has the call wait for a person. Its arguments are those of the
-// request: what fleetd fills in comes once it is approved.
+// waitForApproval makes the call wait for a person. The call keeps the arguments of the
+// request; fleetd fills in the rest after the approval.
 func (a *attempt) waitForApproval(v Verdict) {
 	r := a.asked
 	ask := newApproval(v, r.Actor, r.Purpose, r.now)

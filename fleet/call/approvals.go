@@ -15,27 +15,26 @@ import (
 	"fleetd/fleet"
 )
 
-// ApprovalsOptions configures [Approvals]. Those without a default are required.
+// ApprovalsOptions configures [Approvals]. Fields without a default are required.
 type ApprovalsOptions struct {
 	Store   ApprovalStore
 	Calls   *Service
 	FanOuts *FanOuts
 	Events  *fleet.Events
 	Log     *slog.Logger     // nil: silent
-	Now     func() time.Time // nil: the clock
-	Sweep   time.Duration    // between two looks for approvals that have expired. Default: 5s
-	// Observe sees each end of an approval, for metrics. Nil: none does.
+	Now     func() time.Time // nil: time.Now
+	Sweep   time.Duration    // between two searches for expired approvals. Default: 5s
+	// Observe receives each end of an approval, for metrics. Nil: not called.
 	Observe func(ApprovalState)
 }
 
-// Approvals lets people decide about calls and fan-outs that a policy has wait
-// for them.
+// Approvals lets people decide about calls and fan-outs that a policy makes wait for an approval.
 type Approvals struct {
 	o       ApprovalsOptions
-	waiting atomic.Int64 // as last counted
+	waiting atomic.Int64 // at the last count
 }
 
-// NewApprovals returns the service; [Approvals.Run] ends what expires.
+// NewApprovals returns the service; [Approvals.Run] ends expired approvals.
 func NewApprovals(o ApprovalsOptions) *Approvals {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -50,8 +49,8 @@ func NewApprovals(o ApprovalsOptions) *Approvals {
 	return &Approvals{o: o}
 }
 
-// Get returns an approval, or [fleet.ErrNotFound], also if one of its devices does not
-// exist for the principal.
+// Get returns an approval, or [fleet.ErrNotFound], also if the principal may not see one of its
+// devices.
 func (s *Approvals) Get(ctx context.Context, by fleet.Principal, id uuid.UUID) (Approval, error) {
 	a, err := s.o.Store.Approval(ctx, id)
 	if err != nil {
@@ -63,8 +62,8 @@ func (s *Approvals) Get(ctx context.Context, by fleet.Principal, id uuid.UUID) (
 	return a, nil
 }
 
-// List returns a page of approvals, newest first. A page is shorter than it
-// could be if some do not exist for the principal.
+// List returns a page of approvals, newest first. The page is shorter than its limit if the
+// principal may not see some of the approvals.
 func (s *Approvals) List(ctx context.Context, by fleet.Principal, f ApprovalFilter) (fleet.Page[Approval], error) {
 	page, err := s.o.Store.Approvals(ctx, f)
 	if err != nil || !by.Hides() {
@@ -84,12 +83,12 @@ func (s *Approvals) List(ctx context.Context, by fleet.Principal, f ApprovalFilt
 	return page, nil
 }
 
-// Waiting returns how many approvals wait, whoever may decide them. It costs no
-// read: the count is a few seconds old at most.
+// Waiting returns how many approvals wait, for all people together. It reads no database: the
+// count is at most a few seconds old.
 func (s *Approvals) Waiting() int { return int(s.waiting.Load()) }
 
-// WaitingFor returns how many approvals wait that exist for the principal: 0 if the
-// database does not answer. It is for a badge, and stops at [fleet.MaxLimit].
+// WaitingFor returns how many waiting approvals the principal may see, for a badge: at most
+// [fleet.MaxLimit], and 0 if the database fails.
 func (s *Approvals) WaitingFor(ctx context.Context, by fleet.Principal) int {
 	n := s.Waiting()
 	if n == 0 || !by.Hides() {
@@ -115,8 +114,8 @@ func (s *Approvals) Targets(ctx context.Context, a Approval) ([]fleet.DeviceID, 
 	return ids, err
 }
 
-// Now returns how the device of a call describes the tool now, and whether the
-// approval would be refused for that, or for the firmware that the device runs.
+// Now returns the device's current description of a call's tool, and whether the approval would
+// be refused because of it or because of the device's firmware.
 func (s *Approvals) Now(ctx context.Context, a Approval) (tool fleet.Tool, what Stale, stale bool, err error) {
 	t, err := s.o.Calls.o.Targets.Get(ctx, a.Device, s.o.Now())
 	if err != nil {
@@ -143,7 +142,7 @@ func (s *Approvals) sees(ctx context.Context, by fleet.Principal, a Approval) (b
 	return err == nil, err
 }
 
-// eachTarget calls do with each device of an approval, until it fails.
+// eachTarget calls do for each device of an approval, until do fails.
 func (s *Approvals) eachTarget(ctx context.Context, a Approval, do func(fleet.Device) error) error {
 	ids, err := s.Targets(ctx, a)
 	if err != nil {
@@ -167,9 +166,9 @@ func (s *Approvals) eachTarget(ctx context.Context, a Approval, do func(fleet.De
 	return nil
 }
 
-// May returns nil if the principal may decide about the approval: it has the
-// role operator on every device, is no model, and neither asked nor is linked to
-// who asked by a token that one of them made.
+// May returns nil if the principal may decide about the approval: it has the role operator on
+// every device, is not a model, and is neither the asker nor linked to the asker by a token
+// that one of them made.
 func (s *Approvals) May(ctx context.Context, by fleet.Principal, a Approval) error {
 	err := s.eachTarget(ctx, a, func(d fleet.Device) error { return by.MayOn(d, fleet.RoleOperator, "decide_approval") })
 	if err != nil {
@@ -188,8 +187,8 @@ func (s *Approvals) May(ctx context.Context, by fleet.Principal, a Approval) err
 	return nil
 }
 
-// mayApprove is [Approvals.May] for a yes: it takes a principal that may call the tool
-// itself.
+// mayApprove is [Approvals.May] for an approval: the principal must also be allowed to call the
+// tool.
 func (s *Approvals) mayApprove(ctx context.Context, by fleet.Principal, a Approval) error {
 	if !by.Scope.AllowsTool(a.Tool) {
 		return fleet.Refuse(fleet.ErrForbidden, "tool_not_allowed", "actor", by.Name, "tool", a.Tool)
@@ -197,8 +196,8 @@ func (s *Approvals) mayApprove(ctx context.Context, by fleet.Principal, a Approv
 	return s.May(ctx, by, a)
 }
 
-// Approve lets a call or fan-out go on. It returns once the decision is on
-// record; the call's outcome comes as an [fleet.EventCall].
+// Approve lets a call or fan-out go on. It returns once the decision is recorded; the call's
+// outcome follows as an [fleet.EventCall].
 func (s *Approvals) Approve(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Approval, error) {
 	d, a, err := s.begin(ctx, by, id, ApprovalApproved, reason, s.mayApprove)
 	if err != nil {
@@ -232,7 +231,7 @@ func (s *Approvals) Deny(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 	return s.end(ctx, d)
 }
 
-// Withdraw ends an approval for whoever asked for it.
+// Withdraw ends an approval on behalf of its asker.
 func (s *Approvals) Withdraw(ctx context.Context, by fleet.Principal, id uuid.UUID, reason string) (Approval, error) {
 	d, _, err := s.begin(ctx, by, id, ApprovalWithdrawn, reason, s.asked)
 	if err != nil {
@@ -242,8 +241,8 @@ func (s *Approvals) Withdraw(ctx context.Context, by fleet.Principal, id uuid.UU
 	return s.end(ctx, d)
 }
 
-// asked returns nil for the asker, and for who made the asker's token; not for the
-// asker's other tokens.
+// asked returns nil for the asker and for the principal that made the asker's token, but not
+// for the asker's other tokens.
 func (s *Approvals) asked(ctx context.Context, by fleet.Principal, a Approval) error {
 	line, _, err := s.o.Store.PrincipalLine(ctx, by)
 	if err != nil {
@@ -255,7 +254,7 @@ func (s *Approvals) asked(ctx context.Context, by fleet.Principal, a Approval) e
 	return nil
 }
 
-// begin reads an approval that is to be decided, by one who may.
+// begin reads an approval for a decision, and checks that the principal may decide.
 func (s *Approvals) begin(ctx context.Context, by fleet.Principal, id uuid.UUID, to ApprovalState, reason string,
 	may func(context.Context, fleet.Principal, Approval) error) (ApprovalDecision, Approval, error) {
 	by, err := s.principalNow(ctx, by)
@@ -279,8 +278,8 @@ func (s *Approvals) begin(ctx context.Context, by fleet.Principal, id uuid.UUID,
 	return d, a, nil
 }
 
-// principalNow reads again what a principal may do: an approval on record has the
-// name and role of its asker, and neither scope nor tools.
+// principalNow reads a principal's current rights: a recorded approval has the asker's name and
+// role, but neither scope nor tools.
 func (s *Approvals) principalNow(ctx context.Context, p fleet.Principal) (fleet.Principal, error) {
 	if s.o.Calls.o.Authority != nil {
 		return s.o.Calls.principalNow(ctx, p)
@@ -297,7 +296,7 @@ func notWaiting(a Approval, state ApprovalState) error {
 		a.DecidedBy.Name)
 }
 
-// end puts a decision on record after which nothing is made.
+// end records a decision after which no call is made.
 func (s *Approvals) end(ctx context.Context, d ApprovalDecision) (Approval, error) {
 	if err := s.o.Store.Decide(context.WithoutCancel(ctx), d); err != nil {
 		return Approval{}, err
@@ -305,7 +304,7 @@ func (s *Approvals) end(ctx context.Context, d ApprovalDecision) (Approval, erro
 	return s.decided(ctx, d.ID)
 }
 
-// stale ends an approval that is good for nothing any more, and says so.
+// stale expires an outdated approval and returns the conflict.
 func (s *Approvals) stale(ctx context.Context, a Approval, d ApprovalDecision, what Stale) error {
 	d.State, d.By, d.Reason, d.Code, d.Stale = ApprovalExpired, systemActor, "", CodeApprovalStale, what
 	if _, err := s.end(ctx, d); err != nil {
@@ -314,7 +313,7 @@ func (s *Approvals) stale(ctx context.Context, a Approval, d ApprovalDecision, w
 	return what.refused(a.Tool)
 }
 
-// decided announces the end of an approval, and returns it as it is on record.
+// decided announces the end of an approval and returns its record.
 func (s *Approvals) decided(ctx context.Context, id uuid.UUID) (Approval, error) {
 	a, err := s.o.Store.Approval(context.WithoutCancel(ctx), id)
 	if err != nil {
@@ -325,7 +324,7 @@ func (s *Approvals) decided(ctx context.Context, id uuid.UUID) (Approval, error)
 	return a, nil
 }
 
-// ended announces an approval that waits no more, and what waited for it.
+// ended announces the end of an approval, and the end of the wait of its call or fan-out.
 func (s *Approvals) ended(ctx context.Context, a Approval) {
 	s.o.Observe(a.State)
 	s.o.Calls.announceApproval(&a)
@@ -347,7 +346,7 @@ func (s *Approvals) count(ctx context.Context) {
 	}
 }
 
-// approveCall has the call go through the gate once more, then goes on with it.
+// approveCall sends the call through the gate once more, then continues it.
 func (s *Approvals) approveCall(ctx context.Context, asker fleet.Principal, a Approval, d ApprovalDecision) error {
 	c, err := s.o.Calls.Get(fleet.WithoutScope(ctx), a.SubjectID)
 	if err != nil {
@@ -369,7 +368,7 @@ func (s *Approvals) approveCall(ctx context.Context, asker fleet.Principal, a Ap
 		return s.stale(ctx, a, d, StaleCall)
 	}
 	var wait time.Duration
-	if c.WaitUntil != nil { // the time that the decision took counts
+	if c.WaitUntil != nil { // the time that the decision took does not prolong the wait
 		wait = max(0, c.WaitUntil.Sub(s.o.Now()))
 	}
 	err = s.o.Calls.resume(ctx, c, Request{Actor: asker, Device: c.Device, Tool: c.Tool, Arguments: c.Arguments,
@@ -385,7 +384,7 @@ func (s *Approvals) approveCall(ctx context.Context, asker fleet.Principal, a Ap
 	return err
 }
 
-// build is what the approval of a call names of its device.
+// build returns the tool and firmware that the approval of a call names.
 func (a Approval) build() ToolBuild {
 	if len(a.Builds) == 0 {
 		return ToolBuild{}
@@ -393,7 +392,7 @@ func (a Approval) build() ToolBuild {
 	return a.Builds[0].ToolBuild
 }
 
-// A staleError means that an approval is good for nothing any more.
+// A staleError means that an approval is outdated.
 type staleError struct{ what Stale }
 
 func (e *staleError) Error() string { return fmt.Sprintf("the approval is stale: %q", e.what) }
@@ -443,7 +442,7 @@ func (s *Approvals) approveFanOut(ctx context.Context, asker fleet.Principal, a 
 	return nil
 }
 
-// Run ends approvals whose time is over, until ctx ends.
+// Run expires approvals until ctx ends.
 func (s *Approvals) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.o.Sweep)
 	defer tick.Stop()
@@ -470,7 +469,7 @@ func (s *Service) announceApproval(a *Approval) {
 	s.o.Events.Publish(fleet.Event{Kind: fleet.EventApproval, At: s.o.Now(), Device: a.Device, Subject: a.ID.String()})
 }
 
-// policyVersion is the version of the policy that judges these calls now.
+// policyVersion returns the version of the policy that judges these calls now.
 func (s *Service) policyVersion(ctx context.Context, asker fleet.Principal, devices []fleet.DeviceID, tool string,
 	arguments []byte) (int64, error) {
 	for _, id := range devices {
@@ -488,8 +487,8 @@ func (s *Service) policyVersion(ctx context.Context, asker fleet.Principal, devi
 	return 0, nil
 }
 
-// targetsNow returns what an approval names of devices as they are now, in the same
-// order. What is in memory of them is read again first.
+// targetsNow returns the current tool and firmware of devices, in the same order. It reads
+// cached devices again first.
 func (s *Service) targetsNow(ctx context.Context, ids []fleet.DeviceID, tool string) ([]ApprovalTarget, error) {
 	named := make([]ApprovalTarget, len(ids))
 	for i, id := range ids {
@@ -514,10 +513,10 @@ func (s *Service) targetsNow(ctx context.Context, ids []fleet.DeviceID, tool str
 	return named, nil
 }
 
-// resume goes on with a call that waited for its approval. The gate judges it
-// once more; then decide stores that it waits no more, with what the gate said;
-// and only then does it join the device's line. An error means that it is not
-// sent: a [staleError] before decide, others after it.
+// resume continues a call that waited for its approval. The gate judges the call once more,
+// decide records the end of the wait with the gate's result, and only then does the call join
+// the device's line. An error means that the call was not sent: a [staleError] before decide,
+// another error after it.
 func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide func(*fleet.Call) error) error {
 	r.now = s.o.Now()
 	if err := s.enter(); err != nil {
@@ -534,13 +533,13 @@ func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide fu
 		return nil
 	}
 	defer s.running.Done()
-	if err := a.finish(); err != nil { // changes nothing if the gate's refusal is on record
+	if err := a.finish(); err != nil { // no effect if the gate's refusal is on record
 		s.o.Log.Error("outcome of an approved call not stored", "call", c.ID, "device", c.Device, "err", err)
 	}
 	return nil
 }
 
-// approved takes the call through what [Service.resume] says.
+// approved takes the call through the steps of [Service.resume].
 func (a *attempt) approved(ctx context.Context, decide func(*fleet.Call) error) (err error) {
 	r := a.asked
 	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
@@ -563,12 +562,12 @@ func (a *attempt) approved(ctx context.Context, decide func(*fleet.Call) error) 
 		if rowRefused(err) || errors.Is(err, fleet.ErrNotStored) {
 			return err
 		}
-		if !a.call.State.Final() { // the decision may be on record: what it allows is not done
+		if !a.call.State.Final() { // the decision may be on record, but the call was not made
 			a.neverSent()
 		}
 		return a.unsettled(err)
 	}
-	_ = a.queue(a.calls.o.Interruptions.talk(r, r.now, r.now)) // the call is on record: an error is its outcome
+	_ = a.queue(a.calls.o.Interruptions.talk(r, r.now, r.now)) // the call has a record: an error is its outcome
 	if !a.call.Waits.Is("") {
 		a.calls.announce(a.call)
 	}

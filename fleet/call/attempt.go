@@ -13,16 +13,15 @@ import (
 // An attempt is one call on its path from the request to the outcome.
 type attempt struct {
 	calls  *Service
-	asked  Request         // what the call was made for
-	target *fleet.Target   // its device, as the call was last judged
+	asked  Request         // what the caller requested
+	target *fleet.Target   // its device, as of the latest judgement
 	call   *fleet.Call     // its record
-	wire   json.RawMessage // the arguments as they go to the device
+	wire   json.RawMessage // the arguments as sent to the device
 	wait   wait            // outside of the device's line
 	turn   fleet.Turn      // its place in that line; nil while it has none
 }
 
-// carry moves a call along its path, which is the same for operators, programs,
-// models and campaigns:
+// carry moves a call along its path. Operators, programs, models and campaigns share it:
 //
 //	check  the request is worth a record, and names a device
 //	judge  the actor may make this call to this device, with these arguments,
@@ -33,12 +32,11 @@ type attempt struct {
 //	send   its wait is over and its turn comes, its bytes are written, and its
 //	       outcome is durable
 //
-// An error before send means that there is no record, or none that the database
-// confirmed. Neither a refusal nor a device that is offline is an error: judge
-// and queue make it the outcome, store puts it on record, and send has nothing
-// left to do.
+// An error before send means that the call has no record, or none that the database confirmed.
+// A refusal and an offline device are no errors: judge and queue make them the outcome, store
+// records it, and send has nothing left to do.
 //
-// The caller waits for send only if it asks to, and if the call does not wait.
+// The caller waits for send only if wait is true and the call itself does not wait.
 func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, error) {
 	r.now = s.o.Now()
 	a := &attempt{calls: s, asked: r}
@@ -72,7 +70,7 @@ func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, 
 	return record, nil
 }
 
-// sendAlone is [attempt.send] with no one to return to.
+// sendAlone is [attempt.send] without a caller that waits for it.
 func (a *attempt) sendAlone() {
 	defer a.calls.running.Done()
 	if err := a.send(); err != nil {
@@ -91,7 +89,7 @@ func (a *attempt) abandon(err error) {
 		Detail: fleet.CleanText(err.Error(), maxOrderDetail)})
 }
 
-// leave gives back the call's place, in the device's line and among the calls that wait.
+// leave gives up the call's place in the device's line and among the waiting calls.
 func (a *attempt) leave() {
 	if a.turn != nil {
 		a.turn.Done()
@@ -107,9 +105,9 @@ func (a *attempt) markSent() {
 	a.call.State, a.call.SentAt = fleet.CallSent, &now
 }
 
-// store puts the call on record: final if it cannot be made, sent if the device is
-// idle, else pending, with what it waits for. The insert may succeed although it
-// returns an error; the settler then stores that the call was not sent.
+// store records the call: as final if it cannot be made, as sent if the device is idle,
+// otherwise as pending, with what it waits for. The insert may succeed although it returns an
+// error; the settler then stores that the call was not sent.
 func (a *attempt) store(ctx context.Context) (err error) {
 	ctx = context.WithoutCancel(ctx)
 	switch ask := a.wait.approval; a.call.State {
@@ -140,8 +138,8 @@ func (a *attempt) store(ctx context.Context) (err error) {
 	return a.unsettled(err)
 }
 
-// send sends a call on record, waits for its outcome and stores that. Only a call that
-// waits for its device takes more than one turn: if nothing could be written to it.
+// send sends a recorded call, waits for its outcome and stores it. Only a call that waits for
+// its device can take more than one turn: if nothing could be written to the device.
 func (a *attempt) send() error {
 	if a.asked.Firmware != nil {
 		defer a.notifyNotSent()
@@ -172,7 +170,7 @@ func (a *attempt) send() error {
 	return a.finish()
 }
 
-// deliver writes the call and waits for its answer, or for what proves its effect.
+// deliver writes the call and waits for its answer, or for evidence of its effect.
 func (a *attempt) deliver() {
 	now := a.calls.o.Now()
 	if waited := now.Sub(*a.call.SentAt); waited > recordTimeout {
@@ -208,7 +206,7 @@ func (a *attempt) invocation() fleet.Invocation {
 	return fleet.Invocation{Tool: a.call.Tool, Arguments: a.wire, ForOperator: !a.call.Actor.Kind.IsModel()}
 }
 
-// conclude turns what came back into an outcome.
+// conclude turns the link's answer or error into an outcome.
 func (a *attempt) conclude(answer fleet.Answer, err error) {
 	var refused *fleet.ToolError
 	switch {
@@ -256,8 +254,8 @@ func (a *attempt) close(state fleet.CallState, err *fleet.CallError) {
 	a.call.State, a.call.Error, a.call.FinishedAt, a.call.Waits = state, err, &now, fleet.Reason{}
 }
 
-// finish stores the outcome and announces it. The database may be away for a while;
-// the outcome of a call that was made is worth waiting for.
+// finish stores the outcome and announces it. If the database is unavailable, finish retries
+// for a while: the call was made, and its outcome must not be lost.
 func (a *attempt) finish() (err error) {
 	const timeout, longest = 5 * time.Minute, 5 * time.Second
 	stopping := a.calls.life.Done()
@@ -272,7 +270,7 @@ func (a *attempt) finish() (err error) {
 		case <-time.After(wait):
 			waited += wait
 		case <-stopping:
-			waited, stopping = timeout-longest, nil // one try more, or two
+			waited, stopping = timeout-longest, nil // one or two more tries
 		}
 	}
 	if err != nil {
@@ -283,16 +281,16 @@ func (a *attempt) finish() (err error) {
 	return err
 }
 
-// neverSent closes a call that is not sent for want of its record.
+// neverSent closes a call that was not sent because its record could not be written.
 func (a *attempt) neverSent() {
 	a.call.SentAt = nil
 	a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeNotRecorded))
 }
 
-// unsettled has the call's outcome stored as soon as the database allows.
+// unsettled stores the call's outcome as soon as the database is available.
 func (a *attempt) unsettled(err error) error {
 	if errors.Is(err, fleet.ErrInvalid) {
-		return err // no database would accept it
+		return err // no retry can succeed
 	}
 	why := fleet.Refuse(fleet.ErrUnavailable, "outcome_not_recorded")
 	if a.call.SentAt == nil {
@@ -301,7 +299,7 @@ func (a *attempt) unsettled(err error) error {
 	return &unsettledError{err: fmt.Errorf("%w: %w", why, err), settled: a.calls.settler.add(a.call)}
 }
 
-// late keeps an answer that came after the call was given up.
+// late stores an answer that came after fleetd gave up the call.
 func (a *attempt) late(answer fleet.Answer) {
 	a.notifyLate(answer)
 	l := fleet.LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}

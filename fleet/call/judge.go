@@ -15,8 +15,8 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// judge closes the call if its approver or the gate refuses it. The call waits instead
-// if a person can approve it.
+// judge closes the call if its approver has lost the right to approve it, or if the gate
+// refuses it. If a person can approve the call, it waits instead.
 func (a *attempt) judge(ctx context.Context) error {
 	no, err := a.checkApprover(ctx, a.asked)
 	if err == nil && no == nil {
@@ -32,7 +32,7 @@ func (a *attempt) judge(ctx context.Context) error {
 	return err
 }
 
-// admit asks the gate, and fills in the arguments of a call that it lets pass.
+// admit runs the gate's checks and fills in the arguments of a call that passes.
 func (a *attempt) admit(ctx context.Context, r Request) (no *refusal) {
 	if no = a.calls.gate.check(a.target, r); no == nil && r.hasURL() {
 		a.wire, a.call.Arguments, no = a.fillArguments(ctx, r)
@@ -40,16 +40,16 @@ func (a *attempt) admit(ctx context.Context, r Request) (no *refusal) {
 	return no
 }
 
-// judgeAgain closes a call that has waited if it may not be made any more: it reads
-// the rights of who asked and the device again, and the gate judges the call once
-// more. After an error it is not known whether the call may be made.
+// judgeAgain judges a call that has waited once more, with the caller's current rights and the
+// current device, and closes it if it is no longer allowed. After an error it is unknown
+// whether the call is allowed.
 //
-//	who asked is gone            canceled
-//	the device left their scope  canceled
-//	who approved it may not      refused
-//	the gate refuses             refused, as it would be now
+//	the caller is gone                  canceled
+//	the device left the caller's scope  canceled
+//	the approver lost the right         refused
+//	the gate refuses                    refused, for the current reason
 //
-// The engine judges the calls of campaigns; of these only the device is looked at.
+// The campaign engine judges the calls of campaigns; judgeAgain only reads their devices.
 func (a *attempt) judgeAgain() (err error) {
 	ctx, cancel := context.WithTimeout(a.calls.life, recordTimeout)
 	defer cancel()
@@ -63,7 +63,7 @@ func (a *attempt) judgeAgain() (err error) {
 	if err != nil {
 		return err
 	}
-	if m := r.Mandate; m != nil && m.Author != nil { // a health check is its author's call
+	if m := r.Mandate; m != nil && m.Author != nil { // the author of a health check counts as its caller
 		author, err := a.calls.principalNow(ctx, *m.Author)
 		if errors.Is(err, fleet.ErrActorGone) {
 			a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeActorGone, "actor", m.Author.Name))
@@ -88,7 +88,7 @@ func (a *attempt) judgeAgain() (err error) {
 	case no != nil:
 	case r.Firmware != nil:
 		no = checkStanding(a.target, r)
-	case a.wait.kind == deviceWait: // its link is made only now
+	case a.wait.kind == deviceWait: // its one-time link is made only now
 		no = a.admit(ctx, r)
 	default:
 		no = a.calls.gate.check(a.target, r)
@@ -99,7 +99,7 @@ func (a *attempt) judgeAgain() (err error) {
 	return nil
 }
 
-// A gate decides whether a call may be made. It knows nothing of connections.
+// A gate decides whether a call may be made. Connections play no part.
 type gate struct {
 	policy  Policy
 	schemas *bounded.Cache[schemaKey, *jsonschema.Resolved]
@@ -114,12 +114,12 @@ func newGate(o Options) gate {
 		schemas: bounded.New[schemaKey, *jsonschema.Resolved](maxSchemas), passed: bounded.New[passed, struct{}](maxPassed)}
 }
 
-// A refusal is the gate's no, as the outcome of a call.
+// A refusal is the gate's refusal of a call, as the outcome of the call.
 type refusal struct {
 	state fleet.CallState
 	err   fleet.CallError
-	ask   *Verdict // not nil: the call may be made once a person approves it
-	stale Stale    // of [CodeApprovalStale]
+	ask   *Verdict // if set, the call may be made after a person approves it
+	stale Stale    // for [CodeApprovalStale]
 }
 
 func refuse(e *fleet.CallError) *refusal { return &refusal{state: fleet.CallRefused, err: *e} }
@@ -200,8 +200,8 @@ func unknownTool(t *fleet.Target, name string) *refusal {
 	return invalid(fleet.NewCallError("unknown_tool", "device", t.Device.Title(), "tool", name))
 }
 
-// checkPin refuses a model's call of a tool that the device describes otherwise than
-// it was when an administrator pinned it: what the model knows of it may be wrong.
+// checkPin refuses a model's call if the device's description of the tool differs from the
+// description that an administrator pinned: the model may be misled.
 func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
 	if by.Kind.IsModel() && g.pins.Differs(inventory, tool) {
 		return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
@@ -209,8 +209,8 @@ func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *
 	return nil
 }
 
-// build is how the device describes the tool now, and the firmware it runs. Its
-// latest boot poll may not be on record yet.
+// build returns the device's current description of the tool and its firmware. The latest boot
+// poll may not be on record yet.
 func (g *gate) build(t *fleet.Target, name string) ToolBuild {
 	b := ToolBuild{ELF: t.Device.ELFSHA256, Version: t.Device.Version}
 	if tool, offered := t.Inventory.Tool(name); offered {
@@ -238,15 +238,15 @@ func checkTool(tool fleet.Tool, by fleet.Principal, r Request) *refusal {
 	return nil
 }
 
-// UserOnlyError is the refusal of a call that a language model may never make,
-// whether the gate or the first rule of the policy makes it.
+// UserOnlyError returns the refusal of a call that no language model may make. The gate and the
+// first rule of the policy both use it.
 func UserOnlyError(tool string) *fleet.CallError {
 	return fleet.NewCallError("user_only", "tool", tool)
 }
 
 func (g *gate) checkPolicy(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *refusal {
 	p := proposal(t, tool, by, r)
-	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call counts once: when it is asked for
+	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call is counted once: at its request
 	v := g.policy.Judge(p)
 	switch {
 	case r.grant != nil && r.grant.policy != v.Version:
@@ -268,7 +268,7 @@ func proposal(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *
 		At: r.now, Preview: r.preview}
 }
 
-// denial is the refusal of a call that the policy denies.
+// denial returns the refusal of a call that the policy denies.
 func denial(v Verdict) *refusal {
 	if v.Reason.Code == "" {
 		return refuse(fleet.NewCallError("policy_denied", "rule", v.RuleName))
@@ -276,15 +276,15 @@ func denial(v Verdict) *refusal {
 	return refuse(&fleet.CallError{Code: v.Reason.Code, Params: v.Reason.Params})
 }
 
-// A ToolBuild is what an approval names of a device: how it describes the tool,
-// and the firmware that it runs. The zero value names nothing.
+// A ToolBuild identifies a device's description of a tool and its firmware, for an approval.
+// The zero value identifies nothing.
 type ToolBuild struct {
 	Tool    fleet.ToolDigest
 	ELF     string // SHA-256 of the running build; "" if the device does not report it
 	Version string
 }
 
-// differs reports whether a device that was to be as b says is different now, and in what.
+// differs reports whether a device has changed since b was recorded, and in what.
 func (b ToolBuild) differs(now ToolBuild) (Stale, bool) {
 	switch {
 	case b.Tool == fleet.ToolDigest{}:
@@ -295,8 +295,8 @@ func (b ToolBuild) differs(now ToolBuild) (Stale, bool) {
 	return StaleFirmware, b != now
 }
 
-// checkArguments holds the arguments against the tool's own schema, and against
-// typing errors: a stock device ignores an argument it does not know.
+// checkArguments validates the arguments against the tool's schema. It also refuses misspelt
+// names: a stock device ignores unknown arguments.
 func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.RawMessage) *refusal {
 	same := passed{inventory, tool.Name, string(arguments)}
 	if g.passed.Contains(same) {
@@ -308,7 +308,7 @@ func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.
 	}
 	schema := g.schema(inventory, tool)
 	if schema == nil {
-		return nil // the device sent an invalid schema; it validates the arguments
+		return nil // the device sent an invalid schema; the device validates the arguments
 	}
 	for _, name := range slices.Sorted(maps.Keys(args)) {
 		if _, known := schema.Schema().Properties[name]; !known {
@@ -322,9 +322,8 @@ func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.
 	return nil
 }
 
-// fillArguments returns the arguments of a call that has an address of fleetd's, as they
-// go to the device and as the record shows them: the token in the address is a secret
-// while the call runs.
+// fillArguments returns the arguments of a call with a URL of fleetd: as sent to the device,
+// and as recorded. The token in the URL is secret while the call runs.
 func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown json.RawMessage, no *refusal) {
 	var url string
 	var err error
@@ -343,16 +342,16 @@ func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown jso
 		return a.wire, a.call.Arguments, refuse(fleet.NewCallError("link_failed"))
 	}
 	tool, _ := a.target.Inventory.Tool(r.Tool)
-	wire, _ = r.argumentsWith(url, tool) // as the gate let them pass
+	wire, _ = r.argumentsWith(url, tool) // the gate accepted them
 	shown, _ = r.argumentsWith(redactToken(url), tool)
 	return wire, shown, nil
 }
 
-// noURL leads nowhere. It is in the place of the address that fleetd makes for a call
-// while the gate judges the arguments.
+// noURL is an invalid URL. The gate judges the arguments with it in place of the URL that
+// fleetd will fill in.
 const noURL = "http://fleetd.invalid/"
 
-// argumentsWith returns the arguments of such a call with this address.
+// argumentsWith returns the arguments with the given URL filled in.
 func (r *Request) argumentsWith(url string, tool fleet.Tool) (json.RawMessage, *refusal) {
 	if r.Firmware != nil {
 		return r.Firmware.arguments(tool.InputSchema, url), nil
@@ -365,7 +364,7 @@ func (r *Request) argumentsWith(url string, tool fleet.Tool) (json.RawMessage, *
 		return nil, invalid(fleet.NewCallError("url_is_ours"))
 	}
 	given["url"] = url
-	filled, _ := json.Marshal(given) // it was JSON
+	filled, _ := json.Marshal(given) // decoded from JSON
 	return filled, nil
 }
 
@@ -392,7 +391,7 @@ func redactToken(url string) string {
 	return url
 }
 
-// checkApprover refuses an approved call if its approver may not approve it any more.
+// checkApprover refuses an approved call if its approver may no longer approve it.
 func (a *attempt) checkApprover(ctx context.Context, r Request) (*refusal, error) {
 	if r.grant == nil || r.grant.by.Kind == "" {
 		return nil, nil

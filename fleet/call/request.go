@@ -12,80 +12,79 @@ import (
 	"fleetd/fleet"
 )
 
-// A CallRequest asks for one tool call.
+// A Request describes one tool call to make.
 type Request struct {
 	Actor     fleet.Principal
 	Device    fleet.DeviceID
 	Tool      string
 	Arguments json.RawMessage // a JSON object; nil is {}
-	Timeout   time.Duration   // 0 takes the tool's default
+	Timeout   time.Duration   // 0: the tool's default
 	FanOut    uuid.UUID
-	// UnlessOffline makes the request fail with [fleet.ErrOffline], and leave no
-	// record, while the device is not connected.
+	// UnlessOffline makes the request fail with [fleet.ErrOffline], without a record, while the
+	// device is not connected.
 	UnlessOffline bool
-	// OfflineWait is how long the call may wait until its device is back, if that is not
-	// connected. 0: not at all. See [fleet.CallPendingDevice].
+	// OfflineWait is how long the call may wait for a disconnected device to return. 0: not at
+	// all. See [fleet.CallPendingDevice].
 	OfflineWait time.Duration
-	// Interrupt does not wait for the end of a conversation; see [Interruptions].
+	// Interrupt makes the call without waiting for the end of a conversation; see [Interruptions].
 	Interrupt bool
-	// UnlessTalking makes the request fail with [ErrTalking], and leave no record,
-	// while it would have to wait for the end of a conversation: the caller does.
-	// Outwaited is the conversation for which it has waited long enough.
+	// UnlessTalking makes the request fail with [ErrTalking], without a record, if the call
+	// would have to wait for the end of a conversation: the caller waits instead. Outwaited is
+	// the conversation for which the caller has waited long enough.
 	UnlessTalking bool
 	Outwaited     uuid.UUID
-	// Withdraw, once closed, withdraws a call that was not sent; one that was sent
-	// goes on. May be nil.
+	// Withdraw, once closed, cancels a call that was not sent yet; a sent call goes on. May be nil.
 	Withdraw <-chan struct{}
-	Purpose  string         // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
+	Purpose  string         // reason given by the caller, for the approver; at most [MaxPurposeBytes]
 	Picture  string         // [fleet.ToolPreviewImage]: blob key of the picture to show
-	Firmware *FirmwareOrder // [fleet.ToolUpgradeFirmware]: only campaigns have one
-	Mandate  *Mandate       // of a campaign: on whose behalf it calls
+	Firmware *FirmwareOrder // [fleet.ToolUpgradeFirmware]; only campaigns set it
+	Mandate  *Mandate       // on whose behalf a campaign calls
 
 	now     time.Time
-	preview bool // nothing is to be called
+	preview bool // judge only, do not call
 	again   bool // judged before, and counted
 	grant   *grant
-	// approval of the fan-out, or of the call itself
+	// approval is the id of the approval of the fan-out or of the call.
 	approval uuid.UUID
-	// stalled, if set, sees each failure to store the outcome that is tried again.
+	// stalled, if set, receives each failure to store the outcome that is retried.
 	stalled func(error)
 }
 
 func (r Request) isFanOut() bool { return r.FanOut != uuid.Nil }
 
-// mayAsk reports whether the call can wait for a person: one of a campaign or of
-// fleetd cannot, and one of a fan-out is part of what was asked for, or not.
+// mayAsk reports whether the call can wait for an approval. Calls of campaigns and of fleetd
+// cannot; a call of a fan-out is either covered by the fan-out's approval or not allowed.
 func (r Request) mayAsk() bool {
 	return r.Firmware == nil && r.Actor.Kind != fleet.KindCampaign && r.Actor.Kind != fleet.KindSystem &&
 		(r.preview || !r.isFanOut())
 }
 
-// A Mandate says on whose behalf a campaign makes a call. Its principals have the
-// rights that they have now: whoever makes the call reads them just before.
+// A Mandate says on whose behalf a campaign makes a call. Its principals have their current
+// rights: the campaign reads them just before the call.
 type Mandate struct {
-	// Askers asked for the campaign. Each must have role operator on the device.
+	// Askers requested the campaign. Each must have role operator on the device.
 	Askers []fleet.Principal
-	// Author wrote the call itself into the plan: a health check. It is judged as if
-	// the author made it. nil: the call is the campaign's own.
+	// Author wrote the call into the plan, as a health check. The call is judged as if the
+	// author made it. nil: the call is the campaign's.
 	Author *fleet.Principal
 }
 
-// ReasonOnBehalf is the code of who asked for the call of a campaign.
+// ReasonOnBehalf is the reason code that names the person behind a campaign's call.
 const ReasonOnBehalf = "on_behalf"
 
 // BehalfReasons are the codes of [fleet.EvidenceOnBehalf] with the names of their parameters.
 var BehalfReasons = map[string][]string{ReasonOnBehalf: {"name"}}
 
-// judged are the principals whose kind, tools and policies decide about the call:
-// whoever makes it, and the author of a health check. The first refusal holds.
+// judged yields the principals whose kind, tools and policies decide about the call: its actor,
+// and the author of a health check. The first refusal decides.
 func (r *Request) judged(yield func(fleet.Principal) bool) {
 	if yield(r.Actor) && r.Mandate != nil && r.Mandate.Author != nil {
 		yield(*r.Mandate.Author)
 	}
 }
 
-// standing are the principals that need role operator on the device: those judged,
-// and who asked for the campaign.
+// standing yields the principals that need role operator on the device: the judged ones and the
+// askers of the campaign.
 func (r *Request) standing(yield func(fleet.Principal) bool) {
 	for by := range r.judged {
 		if !yield(by) {
@@ -102,31 +101,29 @@ func (r *Request) standing(yield func(fleet.Principal) bool) {
 	}
 }
 
-// interrupts reports whether the call is to interrupt a conversation. A language
-// model cannot ask for that.
+// interrupts reports whether the call may interrupt a conversation. A language model cannot
+// request that.
 func (r Request) interrupts() bool {
 	return r.Interrupt && Interrupts(r.Tool) && !r.Actor.Kind.IsModel()
 }
 
-// hasURL reports whether fleetd fills in an address: a one-time link, or that of the
-// order of an upgrade.
+// hasURL reports whether fleetd fills in a URL: a one-time link, or the image's URL for an upgrade.
 func (r *Request) hasURL() bool { return r.Firmware != nil || fleet.OwnsURL(r.Tool) }
 
-// mayWaitForDevice reports whether the call of this actor may wait until its device is
-// back. A conversation ends with its device's connection, and campaigns
-// and fan-outs wait on their own.
+// mayWaitForDevice reports whether the actor's call may wait for its device to return. A
+// conversation ends with its device's connection; campaigns and fan-outs do their own waiting.
 func (r Request) mayWaitForDevice() bool {
 	return r.Actor.Kind != fleet.KindVoice && r.Actor.Kind != fleet.KindCampaign && r.Actor.Kind != fleet.KindSystem &&
 		!r.isFanOut()
 }
 
-// waitUntil is rounded as the store keeps it.
+// waitUntil returns the end of the wait, rounded to the precision of the store.
 func (r Request) waitUntil() *time.Time {
 	return new(r.now.Add(r.OfflineWait).Truncate(time.Millisecond))
 }
 
-// check begins the record of a call, in memory, if the request is worth one. A caller
-// that waits for the end of conversations itself has no record while one is under way.
+// check begins the record of a call in memory, if the request can be recorded. If the caller
+// waits for the end of conversations, check makes no record during one.
 func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error) {
 	r := a.asked
 	if err := checkRequest(r); err != nil {
@@ -145,7 +142,7 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 	return nil
 }
 
-// checkRequest refuses what is not worth a record: it cannot be stored.
+// checkRequest refuses requests that cannot be stored.
 func checkRequest(r Request) error {
 	switch {
 	case r.Tool == "" || len(r.Tool) > 200:
@@ -167,7 +164,7 @@ func checkRequest(r Request) error {
 	return checkPurpose(r.Purpose)
 }
 
-// checkPurpose holds the asker's reason to its limit.
+// checkPurpose limits the length of the caller's reason.
 func checkPurpose(purpose string) error {
 	if len(purpose) > MaxPurposeBytes {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_purpose", "limit", MaxPurposeBytes).At("purpose")
@@ -175,7 +172,7 @@ func checkPurpose(purpose string) error {
 	return nil
 }
 
-// newCall is the record of a call that nothing is decided about.
+// newCall returns the record of a call before any decision about it.
 func newCall(r Request, t *fleet.Target) *fleet.Call {
 	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
 		Actor:  r.Actor,
@@ -193,12 +190,12 @@ func newCall(r Request, t *fleet.Target) *fleet.Call {
 	return c
 }
 
-// callIDSlack is how far the time in a call's id may lie from its creation.
+// callIDSlack is the maximum difference between the time in a call's id and its creation.
 const callIDSlack = time.Minute
 
-// newCallID makes the id of a call made now. [uuid.NewV7] never goes back: once
-// the clock was set back, its ids carry a time that lies ahead, for as long as
-// the clock was wrong, and the store finds a call's partition by that time.
+// newCallID returns an id for a call made now. The times in ids of [uuid.NewV7] never go back:
+// after the clock was set back, they lie ahead for as long as the clock was wrong. The store
+// finds a call's partition by that time.
 func newCallID(now time.Time) uuid.UUID {
 	id := uuid.Must(uuid.NewV7())
 	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
@@ -209,7 +206,7 @@ func newCallID(now time.Time) uuid.UUID {
 	return id
 }
 
-// recorded are arguments as a record has them.
+// recorded returns the arguments in the form that records store.
 func recorded(arguments json.RawMessage) json.RawMessage {
 	if len(arguments) == 0 {
 		return json.RawMessage("{}")
@@ -217,8 +214,8 @@ func recorded(arguments json.RawMessage) json.RawMessage {
 	return arguments
 }
 
-// evidence says on the call's record on whose behalf it is made: that of its author,
-// else of whoever started the campaign, the last of the askers.
+// evidence records on whose behalf the call is made: its author, or else the last of the
+// askers, who started the campaign.
 func (m *Mandate) evidence(now time.Time) []fleet.Evidence {
 	var by fleet.Principal
 	switch {

@@ -23,7 +23,7 @@ const (
 	stopGrace        = 2 * time.Second
 )
 
-// URLMaker makes one-time addresses for the url arguments of calls.
+// URLMaker makes one-time URLs for the url arguments of calls.
 type URLMaker interface {
 	UploadURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
 	PreviewURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, picture string, ttl time.Duration) (string,
@@ -31,51 +31,51 @@ type URLMaker interface {
 	CoreDumpURL(ctx context.Context, device fleet.DeviceID, call uuid.UUID, ttl time.Duration) (string, error)
 }
 
-// A Watcher reports what is observed about a device, in order, until stop.
+// A Watcher reports the observations of a device, in order, until stop is called.
 type Watcher interface {
 	Watch(id fleet.DeviceID) (seen <-chan fleet.Evidence, stop func())
 }
 
-// CallsOptions configures [Service]. All but Policy, Pins, Approvals, Encoder, Running,
-// Authority, Held, Log, Now and Observe are required.
+// Options configures [Service]. All fields but Policy, Pins, Approvals, Encoder, Interruptions,
+// Running, Authority, Held, Log, Now and Observe are required.
 type Options struct {
 	Store   Store
 	Targets *fleet.Targets
-	Policy  Policy // nil: what role, hold and tool allow is allowed
+	Policy  Policy // nil: the policy allows everything
 	Pins    Pins
-	// Approvals keeps calls that wait for a person. Nil: such calls are refused.
+	// Approvals stores calls that wait for an approval. Nil: these calls are refused.
 	Approvals ApprovalStore
 	Link      fleet.Link
-	Encoder   Encoder // nil: previews do not show what would be sent
+	Encoder   Encoder // nil: previews do not show the message
 	Watcher   Watcher
 	URLs      URLMaker
-	// Interruptions says which calls wait for the end of a conversation. Nil: none.
+	// Interruptions decides which calls wait for the end of a conversation. Nil: no call waits.
 	Interruptions *Interruptions
-	// Running returns the build that a device runs, as its latest boot poll said: an
-	// approval names it. Nil, or two empty texts: what is on record.
+	// Running returns the build that a device runs according to its latest boot poll; approvals
+	// name it. If Running is nil or returns two empty texts, the build on record counts.
 	Running func(id fleet.DeviceID) (elf, version string)
-	// Authority reads again what a principal may do, before a call that has waited is
-	// sent. Nil: it may do what it could when it asked.
+	// Authority reads a principal's current rights before a call that has waited is sent. Nil:
+	// the principal keeps the rights that it had at the request.
 	Authority fleet.Authority
-	// Held reports whether no other process can serve the fleet meanwhile: only then
-	// is a call sent. Nil: none can.
+	// Held reports whether no other process can serve the fleet now. A call is sent only then.
+	// Nil: always true.
 	Held    func() bool
 	Events  *fleet.Events
 	Log     *slog.Logger
 	Now     func() time.Time
-	Observe func(*fleet.Call) // sees every outcome, for metrics
+	Observe func(*fleet.Call) // receives every outcome, for metrics
 }
 
-// Calls makes tool calls and keeps the record of each: the one gate through
-// which people, programs, models and campaigns reach devices.
+// Service makes tool calls and records each of them. It is the only gate through which people,
+// programs, models and campaigns reach devices.
 //
-// A call is made at most once. What fleetd cannot know it calls unknown or
-// timed_out, and never sends again without a new request.
+// A call is sent at most once. If fleetd cannot know the outcome, the call becomes unknown or
+// timed_out; sending it again needs a new request.
 type Service struct {
 	o         Options
 	gate      gate
 	settler   *settler  // completes records whose writes failed
-	deadlines deadlines // of calls that were sent
+	deadlines deadlines // of sent calls
 	inFlight  runningCalls
 	waiting   waitingCalls
 
@@ -89,7 +89,7 @@ type Service struct {
 
 var errStopping = errors.New("fleetd is stopping")
 
-// NewCalls returns the service. Call [Service.Shutdown] before closing its store.
+// New returns the service. Call [Service.Shutdown] before closing its store.
 func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = func() time.Time { return time.Now().UTC() }
@@ -117,19 +117,18 @@ func New(o Options) *Service {
 	return s
 }
 
-// Make makes a call and waits for its outcome. A refusal, a device that is
-// offline, or one that does not answer is an outcome, not an error: an error
-// means that there is no record of the call, or none of its outcome yet: then
-// fleetd completes the record as soon as the database allows. The call goes on
-// if ctx ends meanwhile. A call that needs an approval is returned at once, in
-// the state [fleet.CallPendingApproval]; so is one that waits for its device
-// ([fleet.CallPendingDevice]) or for the end of a conversation, with [fleet.Call.Waits].
+// Make makes a call and waits for its outcome. A refusal, an offline device, and a device that
+// does not answer are outcomes, not errors. An error means that the call has no record, or that
+// its outcome is not recorded yet; fleetd then completes the record as soon as the database
+// allows. The call goes on if ctx ends. Make returns at once if the call needs an approval
+// (state [fleet.CallPendingApproval]), waits for its device ([fleet.CallPendingDevice]), or
+// waits for the end of a conversation; see [fleet.Call.Waits].
 func (s *Service) Make(ctx context.Context, r Request) (fleet.Call, error) {
 	return s.carry(ctx, r, true)
 }
 
-// Start makes a call and returns its record at once, final only if it was not
-// sent. The outcome comes as an [fleet.EventCall] and in the record.
+// Start makes a call and returns its record at once, which is final only if the call was not
+// sent. The outcome follows as an [fleet.EventCall] and in the record.
 func (s *Service) Start(ctx context.Context, r Request) (fleet.Call, error) {
 	return s.carry(ctx, r, false)
 }
@@ -150,9 +149,8 @@ func (s *Service) List(ctx context.Context, f Filter) (fleet.Page[fleet.Call], e
 	return page, err
 }
 
-// Interrupt sends a call that waits for the end of a conversation now. The call's
-// record keeps who asked for that. A call that does not wait is
-// [fleet.ErrConflict].
+// Interrupt sends a call that waits for the end of a conversation now. The call's record names
+// the principal. If the call does not wait, Interrupt returns [fleet.ErrConflict].
 func (s *Service) Interrupt(ctx context.Context, by fleet.Principal, id uuid.UUID) (fleet.Call, error) {
 	c, err := s.mayEndWait(ctx, by, id, "interrupt_call")
 	if err == nil && !s.waiting.interrupt(id, by) {
@@ -161,7 +159,7 @@ func (s *Service) Interrupt(ctx context.Context, by fleet.Principal, id uuid.UUI
 	return c, err
 }
 
-// principalNow returns the principal as it may act now, or [fleet.ErrActorGone].
+// principalNow returns the principal with its current rights, or [fleet.ErrActorGone].
 func (s *Service) principalNow(ctx context.Context, p fleet.Principal) (fleet.Principal, error) {
 	if s.o.Authority == nil {
 		return p, nil
@@ -175,10 +173,9 @@ func (s *Service) LastArguments(ctx context.Context, actor fleet.Principal, tool
 	return s.o.Store.LastArguments(ctx, actor, tool)
 }
 
-// Shutdown refuses new calls, gives those in flight a moment to end, and
-// closes the rest as canceled or unknown, but for those that wait until their
-// devices are back. It returns when all are on record, or
-// after [settleGrace] without a database.
+// Shutdown refuses new calls, gives running calls a moment to end, and closes the rest as
+// canceled or unknown, except calls that wait for their devices. It returns when all are on
+// record, or after [settleGrace] without a database.
 func (s *Service) Shutdown() {
 	s.mu.Lock()
 	if !s.stopped {
@@ -206,8 +203,8 @@ func (s *Service) enter() error {
 	return nil
 }
 
-// announce publishes an event about a call. The record is copied: views read it
-// while the call goes on.
+// announce publishes an event about a call. It copies the record, because pages read it while
+// the call goes on.
 func (s *Service) announce(c *fleet.Call) {
 	if !s.o.Events.Wanted(fleet.EventCall) {
 		return
@@ -216,27 +213,25 @@ func (s *Service) announce(c *fleet.Call) {
 	s.o.Events.Publish(fleet.Event{Kind: fleet.EventCall, At: s.o.Now(), Device: c.Device, Call: &record})
 }
 
-// Pins know how administrators saw the tools that models call.
+// Pins store the descriptions of tools that administrators approved for models.
 type Pins interface {
-	// Differs reports whether the tool of an inventory is pinned to another
-	// description.
+	// Differs reports whether the tool of an inventory is pinned to another description.
 	Differs(inventory string, tool fleet.Tool) bool
 }
 
-// noPins is for a fleet that pins no tool.
+// noPins belongs to a fleet without pinned tools.
 type noPins struct{}
 
 func (noPins) Differs(string, fleet.Tool) bool { return false }
 
-// everything is the policy of a fleet without one.
+// everything is the policy of a fleet without one: it allows everything.
 type everything struct{}
 
 func (everything) Judge(*Proposal) Verdict { return Verdict{Decision: DecisionAllow} }
 
-// Cancel withdraws a call that waits for its device or for the end of a conversation.
-// The principal must have made the call, or be an operator who may call its tool.
-// Cancel returns the call with its outcome; [fleet.ErrConflict] means that the call does not
-// wait, or was sent already.
+// Cancel cancels a call that waits for its device or for the end of a conversation. The principal
+// must have made the call, or be an operator who may call its tool. Cancel returns the call with
+// its outcome, or [fleet.ErrConflict] if the call does not wait or was already sent.
 func (s *Service) Cancel(ctx context.Context, by fleet.Principal, id uuid.UUID) (fleet.Call, error) {
 	c, err := s.mayEndWait(ctx, by, id, "cancel_call")
 	if err != nil {
@@ -259,7 +254,7 @@ func (s *Service) Cancel(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 	return c, nil
 }
 
-// mayEndWait reads a call that is to wait no longer, if the principal may do that.
+// mayEndWait returns a call whose wait the principal may end.
 func (s *Service) mayEndWait(ctx context.Context, by fleet.Principal, id uuid.UUID, act string) (fleet.Call, error) {
 	if err := by.MaySomewhere(fleet.RoleOperator, act); err != nil {
 		return fleet.Call{}, err
@@ -282,8 +277,8 @@ func doesNotWait(c fleet.Call) error {
 	return fleet.Refuse(fleet.ErrConflict, "call_not_waiting", "call", c.ID, "state", fleet.Because("state."+string(c.State)))
 }
 
-// Resume goes on with the calls that waited for their devices in an earlier process.
-// Call it before the first call is made.
+// Resume continues the calls that waited for their devices in an earlier process. Call it
+// before making the first call.
 func (s *Service) Resume(ctx context.Context) error {
 	waiting, err := s.o.Store.WaitingCalls(fleet.WithoutScope(ctx))
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"fleetd/fleet"
 )
 
-// ErrTalking means that a device is in a conversation that the call would have to
-// wait for. There is no record of the call.
+// ErrTalking means that the call would have to wait for the end of a conversation of its
+// device. The call has no record.
 var ErrTalking = errors.New("device in conversation")
 
-// A waitKind says what a call waits for.
+// A waitKind is the kind of event that a call waits for.
 type waitKind int
 
 const (
@@ -27,8 +27,7 @@ const (
 	deviceWait
 )
 
-// A wait keeps a call that is on record out of its device's line, where it would hold
-// up others.
+// A wait keeps a recorded call out of its device's line, where it would delay other calls.
 //
 //	for              | on record as     | ends with                    | fleetd stops
 //	an approval      | pending_approval | a decision                   | waits on
@@ -38,23 +37,23 @@ const (
 //	the device       | pending_device   | its return, or the end of    | waits on in the
 //	                 |                  | [fleet.Call.WaitUntil]; as above   | next process
 //
-// The zero value is that of a call that does not wait.
+// The zero value belongs to a call that does not wait.
 type wait struct {
-	kind     waitKind      // the latest, also once it is over
-	approval *Approval     // that a person is asked for; nil for other waits
-	call     *fleet.Call   // nil before, and once it is over; not for an approval
-	first    chan struct{} // closed when no earlier call waits for the device to be back
-	over     chan struct{} // closed when the wait is
+	kind     waitKind      // the latest, also after its end
+	approval *Approval     // the approval that the call needs; nil for other waits
+	call     *fleet.Call   // set while the call waits; always nil for an approval
+	first    chan struct{} // closed when no earlier call waits for the device
+	over     chan struct{} // closed when the wait ends
 	withdraw chan struct{} // closed by a cancellation
 
-	interrupt   chan string // names of people who do not want to wait; has room for one
-	interrupter string      // who of them was heard
-	wasAway     bool        // its device was not connected meanwhile
+	interrupt   chan string // names of people who ask to interrupt; has room for one
+	interrupter string      // the one whose request was accepted
+	wasAway     bool        // the device was disconnected during the wait
 
 	// Under the mutex of waitingCalls.
-	reason      fleet.Reason // what is waited for now
+	reason      fleet.Reason // what the call waits for now
 	withdrawnBy string
-	going       bool // the call is being sent: too late for a cancellation
+	going       bool // the call is being sent and can no longer be canceled
 }
 
 func (w *wait) withdrawn() bool {
@@ -66,8 +65,8 @@ func (w *wait) withdrawn() bool {
 	}
 }
 
-// waitFor has the call wait for a conversation or its device, or refuses it if too many
-// wait for devices. Its arguments are those of the request until its device is back.
+// waitFor makes the call wait for a conversation or its device, or refuses it if too many calls
+// wait for devices. Until the device is back, the call keeps the arguments of the request.
 func (a *attempt) waitFor(kind waitKind, why fleet.Reason) {
 	if kind == deviceWait {
 		if a.call.WaitUntil == nil {
@@ -83,15 +82,14 @@ func (a *attempt) waitFor(kind waitKind, why fleet.Reason) {
 		a.close(fleet.CallRefused, no)
 		return
 	}
-	a.asked.Withdraw = nil // who made the call does not wait for it
+	a.asked.Withdraw = nil // the caller does not wait for it
 }
 
-// outwait waits until the call may go on, and reports whether it does: it is in its
-// device's line, or has come to its end. Else it goes on from its record: by
-// [Service.resume] once it is approved, or by [Service.Resume] in the next process.
+// outwait waits until the call may go on, and reports whether it does: the call is in its
+// device's line, or has ended. Otherwise it goes on from its record: after an approval by
+// [Service.resume], in the next process by [Service.Resume].
 //
-// A call that goes on is held against what may have changed meanwhile; see
-// [attempt.judgeAgain].
+// A call that goes on is judged again, because things may have changed; see [attempt.judgeAgain].
 func (a *attempt) outwait() (goes bool) {
 	var end waitEnd
 	switch a.wait.kind {
@@ -113,14 +111,14 @@ func (a *attempt) outwait() (goes bool) {
 		return false
 	case a.wait.kind == deviceWait && end == waitLong:
 		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeWaitExpired, "until_at", *a.call.WaitUntil))
-	case a.wait.kind == deviceWait: // judged when its turn has come
+	case a.wait.kind == deviceWait: // judged when its turn comes
 	case end == waitStopped:
 		a.close(fleet.CallCanceled, fleet.NewCallError(fleet.CodeStopped+".turn"))
 	default:
 		if err := a.judgeAgain(); err != nil {
 			a.close(fleet.CallCanceled, fleet.NewCallError("send_failed", "detail", err.Error()))
 		}
-		_ = a.queue(nil) // the call is on record: an error is its outcome
+		_ = a.queue(nil) // the call has a record: an error is its outcome
 		if a.turn != nil {
 			a.calls.waiting.remove(&a.wait)
 		}
@@ -128,8 +126,8 @@ func (a *attempt) outwait() (goes bool) {
 	return true
 }
 
-// outwaitConversation waits until the call, which began to wait at a time, interrupts
-// no conversation, or may interrupt it. The call's evidence says which.
+// outwaitConversation waits until the call would interrupt no conversation, or may interrupt
+// it. The call's evidence shows which. The bound of the wait counts from began.
 //
 //	the conversation ends       another one began: waits on, to the same bound; else goes
 //	the bound passes            goes
@@ -144,11 +142,11 @@ func (a *attempt) outwaitConversation(began time.Time) waitEnd {
 				continue // another one may have begun
 			}
 			if end == waitLong && a.calls.o.Now().Before(talk.Until) {
-				return end // not the conversation, but the call has had its time
+				return end // the conversation goes on, but the wait reached its bound
 			}
 			a.asked.Outwaited = talk.ID
 		} else if !waited && a.wait.kind == deviceWait {
-			return waitCame // there was none
+			return waitCame // there was no conversation
 		}
 		switch end {
 		case waitCame:
@@ -162,25 +160,25 @@ func (a *attempt) outwaitConversation(began time.Time) waitEnd {
 	}
 }
 
-// waitEnd is how a wait ended.
+// A waitEnd is how a wait ended.
 type waitEnd int
 
 const (
-	waitCame        waitEnd = iota // what was waited for
-	waitLong                       // it took as long as it may
-	waitInterrupted                // a person did not want to wait
-	waitLost                       // the turn, with the connection
+	waitCame        waitEnd = iota // the awaited event happened
+	waitLong                       // the wait reached its bound
+	waitInterrupted                // a person asked to interrupt
+	waitLost                       // the turn was lost with the connection
 	waitWithdrawn                  // the call was canceled
-	waitOverruled                  // the attempt at an upgrade was judged by other evidence
+	waitOverruled                  // other evidence decided the attempt at an upgrade
 	waitStopped                    // fleetd stops
 )
 
-// outwait waits for something from came, until a time at the latest. It ends as well
-// when lost is closed, which may be nil, and with all that ends any wait of a call.
+// outwait waits until came delivers something, at most until the given time. The wait also ends
+// if lost, which may be nil, is closed, and on everything that ends any wait of a call.
 func outwait[T any](a *attempt, came <-chan T, lost <-chan struct{}, until time.Time) waitEnd {
 	stop := a.calls.life.Done()
 	if a.wait.kind == deviceWait {
-		stop = a.calls.quit // nothing is lost: it waits on in the next process
+		stop = a.calls.quit // nothing is lost: the call waits on in the next process
 	}
 	bound := time.NewTimer(until.Sub(a.calls.o.Now()))
 	defer bound.Stop()
@@ -211,7 +209,7 @@ func outwait[T any](a *attempt, came <-chan T, lost <-chan struct{}, until time.
 	}
 }
 
-// notAfter bounds a wait by the time that the call has until its device is back.
+// notAfter limits a wait to the time that the call has until its device must be back.
 func (a *attempt) notAfter(until time.Time) time.Time {
 	if a.wait.kind == deviceWait && a.call.WaitUntil.Before(until) {
 		return *a.call.WaitUntil
@@ -219,7 +217,7 @@ func (a *attempt) notAfter(until time.Time) time.Time {
 	return until
 }
 
-// waitsFor shows what the call waits for.
+// waitsFor publishes what the call waits for.
 func (a *attempt) waitsFor(what fleet.Reason) {
 	if a.call.Waits.Equal(what) {
 		return
@@ -229,21 +227,21 @@ func (a *attempt) waitsFor(what fleet.Reason) {
 	a.calls.announce(a.call)
 }
 
-// waited notes as evidence what the call waited for.
+// waited records what the call waited for as evidence.
 func (a *attempt) waited(what fleet.Reason) {
 	a.call.Evidence = append(a.call.Evidence, fleet.Evidence{At: a.calls.o.Now(), Kind: fleet.EvidenceWaited,
 		Detail: what.String(),
 		Reason: what})
 }
 
-// waitingCalls are the calls that wait for conversations and devices in this process.
-// Those that wait for the same device keep the order in which they were made.
+// waitingCalls are the calls of this process that wait for conversations and devices. Calls
+// that wait for the same device keep the order in which they were made.
 type waitingCalls struct {
 	mu     sync.Mutex
 	byID   map[uuid.UUID]*wait
-	away   map[fleet.DeviceID][]*wait // for devices, oldest first
-	count  int                        // of them
-	actors map[actorKey]int           // of them
+	away   map[fleet.DeviceID][]*wait // calls that wait for devices, oldest first
+	count  int                        // of calls in away
+	actors map[actorKey]int           // number of calls in away
 }
 
 type actorKey struct {
@@ -251,8 +249,8 @@ type actorKey struct {
 	id   string
 }
 
-// add begins the wait of a call. Too many may wait for devices already; a call that was
-// on record before is not bounded.
+// add begins the wait of a call. It fails if too many calls wait for devices; that limit does
+// not apply to a call that already has a record.
 func (c *waitingCalls) add(w *wait, kind waitKind, call *fleet.Call) *fleet.CallError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,14 +284,14 @@ func (c *waitingCalls) add(w *wait, kind waitKind, call *fleet.Call) *fleet.Call
 	return nil
 }
 
-// anyAway reports whether calls wait for the device to be back.
+// anyAway reports whether calls wait for the return of the device.
 func (c *waitingCalls) anyAway(id fleet.DeviceID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.away[id]) > 0
 }
 
-// remove ends the wait of a call; the next one of its device is the first then.
+// remove ends the wait of a call; the next call of its device becomes the first.
 func (c *waitingCalls) remove(w *wait) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +325,7 @@ func (c *waitingCalls) setReason(w *wait, why fleet.Reason) {
 	w.reason = why
 }
 
-// show adds to a call on record what it waits for.
+// show sets what a recorded call waits for.
 func (c *waitingCalls) show(call *fleet.Call) {
 	if call.State != fleet.CallPending && call.State != fleet.CallPendingDevice {
 		return
@@ -339,8 +337,8 @@ func (c *waitingCalls) show(call *fleet.Call) {
 	}
 }
 
-// interrupt ends a call's wait for a conversation. It reports false if the call does
-// not wait for one.
+// interrupt ends a call's wait for a conversation. It returns false if the call does not wait
+// for one.
 func (c *waitingCalls) interrupt(id uuid.UUID, by fleet.Principal) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -350,13 +348,13 @@ func (c *waitingCalls) interrupt(id uuid.UUID, by fleet.Principal) bool {
 	}
 	select {
 	case w.interrupt <- by.Name:
-	default: // another was faster
+	default: // somebody else was faster
 	}
 	return true
 }
 
-// withdraw cancels a call; over is closed when its outcome is known. It is nil if
-// the call does not wait, or not any more.
+// withdraw cancels a call; over is closed when its outcome is known. It returns nil if the call
+// does not wait (any more).
 func (c *waitingCalls) withdraw(id uuid.UUID, by fleet.Principal) (over <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -371,8 +369,8 @@ func (c *waitingCalls) withdraw(id uuid.UUID, by fleet.Principal) (over <-chan s
 	return w.over
 }
 
-// goes reports whether the call may be sent now: it was not canceled, and cannot be
-// from here on.
+// goes reports whether the call may be sent now: it was not canceled. From then on it cannot be
+// canceled.
 func (c *waitingCalls) goes(w *wait) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,16 +378,16 @@ func (c *waitingCalls) goes(w *wait) bool {
 	return w.going
 }
 
-// stays takes [waitingCalls.goes] back: the call was not sent.
+// stays reverts [waitingCalls.goes]: the call was not sent.
 func (c *waitingCalls) stays(w *wait) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.going = false
 }
 
-// queue joins the device's line, unless the call waits outside of it. A call whose
-// turn it is straight away is put on record as sent: the record must be there before
-// the first byte leaves, and one commit does for both.
+// queue joins the device's line, unless the call waits outside of it. If the call's turn comes
+// at once, it is recorded as sent: the record must exist before the first byte leaves, and one
+// commit does both.
 func (a *attempt) queue(talk *ConversationWait) error {
 	r := a.asked
 	switch {
@@ -443,7 +441,7 @@ func (a *attempt) await() error {
 	switch {
 	case a.wait.kind == deviceWait && end == waitCame:
 		return a.takeTurn()
-	case a.wait.kind == deviceWait: // waits on
+	case a.wait.kind == deviceWait: // the call waits on
 	case end == waitCame:
 		err := a.judgeAgain()
 		if err == nil && !a.call.State.Final() {
@@ -475,25 +473,24 @@ func (a *attempt) deviceAway() fleet.Reason {
 	return fleet.Because(ReasonDeviceAway, "until_at", *a.call.WaitUntil)
 }
 
-// storeWaiting puts on record that the call waits until its device is back. The record
-// says so until the moment before the call's bytes are written, and is at any time what
-// the next process needs to go on.
+// storeWaiting records that the call waits for its device. The record says so until just before
+// the call's bytes are written, and always holds what the next process needs to go on.
 func (a *attempt) storeWaiting() error {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	return a.calls.o.Store.WaitForDevice(ctx, a.call, Wait{a.asked.interrupts(), a.asked.Picture})
 }
 
-// outwaitAway waits until the call may join the line of its device: no earlier call
-// waits for that, it is connected, its tools are listed, and it is in no conversation
-// that the call would interrupt.
+// outwaitAway waits until the call may join the line of its device: no earlier call waits for
+// the device, the device is connected, its tools are listed, and it is in no conversation that
+// the call would interrupt.
 func (a *attempt) outwaitAway() waitEnd {
 	if end := outwait(a, a.wait.first, nil, *a.call.WaitUntil); end != waitCame {
 		return end
 	}
 	seen, unwatch := a.calls.o.Watcher.Watch(a.call.Device)
 	defer unwatch()
-	var soon time.Time // until when something that was seen may be the device's return
+	var soon time.Time // until when an observed event may mean that the device returns
 	for {
 		now := a.calls.o.Now()
 		if !now.Before(*a.call.WaitUntil) {
@@ -525,14 +522,14 @@ func (a *attempt) outwaitAway() waitEnd {
 	}
 }
 
-// takeTurn marks a call sent that waited for its device, if it may be sent. It waits on
-// if it was canceled meanwhile, or after an error; see [attempt.waitOn].
+// takeTurn marks a call that waited for its device as sent, if it may be sent. After a
+// cancellation or an error the call waits on; see [attempt.waitOn].
 func (a *attempt) takeTurn() error {
 	if !a.calls.o.Held() { // another process may send it
 		return fleet.Refuse(fleet.ErrUnavailable, "stopping")
 	}
 	a.call.RPCID = a.turn.RPCID()
-	a.calls.o.Targets.Forget(a.call.Device) // what it is now decides
+	a.calls.o.Targets.Forget(a.call.Device) // the device's current state decides
 	if err := a.judgeAgain(); err != nil || a.call.State.Final() {
 		return err
 	}
@@ -549,14 +546,14 @@ func (a *attempt) takeTurn() error {
 	if err := a.calls.o.Store.SendWaiting(ctx, a.call); err != nil {
 		return err
 	}
-	a.markSent() // however long that took
+	a.markSent() // however long storing took
 	a.calls.announce(a.call)
 	return nil
 }
 
-// waitOn keeps a call waiting for its device if certainly nothing was written: it had no
-// turn, err came before, or the device was gone by then. Another error is returned, and
-// so is one that says that something else ended the call.
+// waitOn lets a call wait on for its device if certainly nothing was written: the call had no
+// turn, err came before the write, or the device was already gone. It returns any other error,
+// and an error that says that something else ended the call.
 func (a *attempt) waitOn(err error) error {
 	gone := a.call.State == fleet.CallOffline && a.call.SentAt == nil
 	if a.call.State.Final() && !gone {
@@ -566,7 +563,7 @@ func (a *attempt) waitOn(err error) error {
 		a.unsend()
 	}
 	if gone {
-		if err = a.storeWaiting(); err == nil { // which is on record as sent
+		if err = a.storeWaiting(); err == nil { // the record says sent
 			a.calls.announce(a.call)
 		}
 	}
@@ -586,7 +583,7 @@ func (a *attempt) waitOn(err error) error {
 	return nil
 }
 
-// unsend takes back all that an attempt at sending the call put into its record.
+// unsend removes from the record all that an attempt at sending the call added.
 func (a *attempt) unsend() {
 	a.asked.Outwaited = uuid.Nil
 	a.call.State, a.call.SentAt, a.call.RPCID = fleet.CallPendingDevice, nil, 0
@@ -598,7 +595,7 @@ func (a *attempt) unsend() {
 
 // Limits of calls that wait until their devices are back.
 const (
-	DefaultCallOfflineWait = 24 * time.Hour // where a request asks to wait, and not how long
+	DefaultCallOfflineWait = 24 * time.Hour // if a request wants to wait but gives no duration
 	MaxCallOfflineWait     = 7 * 24 * time.Hour
 	MaxWaitingOfDevice     = 20
 	MaxWaitingOfPrincipal  = 500
@@ -607,8 +604,8 @@ const (
 
 // Pauses of calls that wait until their devices are back.
 const (
-	awayPause  = 5 * time.Second        // between two looks at a device of which nothing was seen
-	soonPause  = 100 * time.Millisecond // between two looks at one that may be back
-	soonFor    = 20 * time.Second       // how long a device takes to be introduced
-	retryPause = time.Second            // before a call that could not be sent is tried again
+	awayPause  = 5 * time.Second        // between two checks of a device without any sign of life
+	soonPause  = 100 * time.Millisecond // between two checks of a device that may be back
+	soonFor    = 20 * time.Second       // how long the introduction of a device takes
+	retryPause = time.Second            // before sending is tried again
 )
