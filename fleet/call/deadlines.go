@@ -8,14 +8,13 @@ import (
 	"fleetd/internal/bounded"
 )
 
-// deadlineShare is the part of a timeout by which a call may wait longer.
+// deadlineShare limits how late a shared deadline may end: by timeout/deadlineShare.
 const deadlineShare = 500
 
-// deadlines makes contexts that end at the timeouts of calls. Calls that begin
-// at about the same time share one: a context for each costs more than parsing
-// the answer.
+// deadlines makes contexts that end at the timeouts of calls. Calls that begin at about the
+// same time share a context: one for each call costs more than parsing the answer.
 type deadlines struct {
-	life context.Context // ends all
+	life context.Context // its end ends all of them
 
 	mu     sync.Mutex
 	latest *bounded.Cache[time.Duration, deadline] // by timeout
@@ -27,11 +26,11 @@ type deadline struct {
 	until time.Time // calls that begin before this share it
 }
 
-// maxDeadlines bounds the timeouts that are kept. Few are in use at a time.
+// maxDeadlines limits the number of cached timeouts. Few are in use at a time.
 const maxDeadlines = 64
 
-// after returns a context that ends when the timeout is over, or up to a
-// [deadlineShare] of it later.
+// after returns a context that ends when the timeout is over, or up to 1/[deadlineShare] of it
+// later.
 func (d *deadlines) after(timeout time.Duration) context.Context {
 	now := time.Now()
 	d.mu.Lock()

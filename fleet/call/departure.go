@@ -9,12 +9,12 @@ import (
 	"fleetd/fleet"
 )
 
-// returnGrace is how long a device whose connection broke may take to connect
-// again before it counts as gone: esp-mqtt tries within 10 seconds.
+// returnGrace is how long a device whose connection broke may take to reconnect before it
+// counts as gone: esp-mqtt tries within 10 seconds.
 const returnGrace = 15 * time.Second
 
-// sendAway sends a tool that takes the device away without an answer (protocol
-// 4.7), and judges it by evidence. An answer is no verdict, except a refusal.
+// sendAway sends a tool that makes the device leave without an answer (protocol 4.7), and
+// judges the call by evidence. An answer decides nothing, except a refusal.
 func (a *attempt) sendAway(ctx context.Context, effect fleet.ToolEffect) {
 	seen, stop := a.calls.o.Watcher.Watch(a.call.Device)
 	defer stop()
@@ -28,7 +28,7 @@ func (a *attempt) sendAway(ctx context.Context, effect fleet.ToolEffect) {
 		replied <- reply{answer, err}
 	}()
 	a.witness(fleet.EvidenceSent, "")
-	var gone <-chan time.Time // the connection broke; nil while there is one
+	var gone <-chan time.Time // the connection broke; nil while the device is connected
 	for a.call.State == fleet.CallSent {
 		select {
 		case r := <-replied:
@@ -56,14 +56,14 @@ func (a *attempt) sendAway(ctx context.Context, effect fleet.ToolEffect) {
 	}
 }
 
-// departureReplied handles the reply, or what became of the sending. Only a
-// refusal, and a call that was not sent, end the call.
+// departureReplied handles the reply or the error of sending. Only a refusal and a failure to
+// send end the call.
 func (a *attempt) departureReplied(answer fleet.Answer, err error) {
 	var refused *fleet.ToolError
 	switch {
 	case errors.As(err, &refused), errors.Is(err, fleet.ErrOffline), errors.Is(err, fleet.ErrInvalid):
 		a.conclude(answer, err)
-	case err != nil: // the connection ended, as it should
+	case err != nil: // the connection ended, as expected
 	case answer.Failed():
 		a.answered(answer)
 	default:
@@ -76,10 +76,9 @@ func (a *attempt) witness(kind fleet.EvidenceKind, detail string) {
 	a.call.Evidence = append(a.call.Evidence, fleet.Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
 }
 
-// departed reports whether the evidence since the call proves its effect. A
-// clean goodbye proves that a device leaves. A restart takes a boot poll, which
-// devices send at no other time, or a new connection after a goodbye: one that
-// merely broke and came back proves nothing.
+// departed reports whether the evidence since the call proves its effect. A clean goodbye proves
+// that a device leaves. A restart requires a boot poll, which devices send at no other time, or a
+// new connection after a goodbye; a connection that merely broke and came back proves nothing.
 func departed(effect fleet.ToolEffect, evidence []fleet.Evidence) bool {
 	left := false
 	for _, e := range evidence {
@@ -93,7 +92,7 @@ func departed(effect fleet.ToolEffect, evidence []fleet.Evidence) bool {
 	return left && effect == fleet.EffectLeaves
 }
 
-// missingDeparture closes a call for which the evidence did not come in time.
+// missingDeparture closes a call whose evidence did not come in time.
 func (a *attempt) missingDeparture(effect fleet.ToolEffect) {
 	ended := slices.ContainsFunc(a.call.Evidence, endsConnection)
 	back := slices.ContainsFunc(a.call.Evidence, func(e fleet.Evidence) bool { return e.Kind == fleet.EvidenceConnect })

@@ -1,10 +1,9 @@
-// Package call makes calls of tools: a request passes the gate, gets a record, waits for
-// its turn in the device's line, is sent at most once, and ends in an outcome that is on
-// record. [Service.Make] and [Service.Start] take one call through this path,
-// [FanOuts] one call for each of many devices; [Approvals] are what people decide about
-// calls that a policy does not simply allow.
+// Package call makes tool calls. A request passes the gate, gets a record, waits for its turn
+// in the device's line, is sent at most once, and ends in a recorded outcome. [Service.Make]
+// and [Service.Start] make one call, and [FanOuts] makes one call to each of many devices. With
+// [Approvals] people decide about calls for which a policy requires an approval.
 //
-// It knows neither MQTT nor SQL: a [fleet.Link] delivers, a [Store] keeps, a [Policy]
-// judges. Each call that waits or was sent has one goroutine; a fan-out has a bounded
-// number of them. Locks guard the calls that wait, the calls that run, and small caches.
+// The package depends on neither MQTT nor SQL: a [fleet.Link] delivers calls, a [Store] stores
+// them, and a [Policy] judges them. Each call that waits or was sent has one goroutine; a fan-out
+// has a limited number of them. Locks guard the waiting calls, the running calls, and small caches.
 package call

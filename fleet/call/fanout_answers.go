@@ -18,15 +18,15 @@ import (
 	"fleetd/fleet/sheet"
 )
 
-// A FanOutOutcome is what one device answered, or why it did not.
+// A FanOutOutcome is a device's answer, or why there is none.
 type FanOutOutcome struct {
 	Device     fleet.DeviceID
-	Name       string // of the device now
+	Name       string // current name of the device
 	Call       uuid.UUID
 	State      fleet.CallState
 	Text       string           // of the answer; foreign text
-	Structured json.RawMessage  // of the answer; nil if it had none
-	Error      *fleet.CallError // nil if it had none
+	Structured json.RawMessage  // of the answer; nil without one
+	Error      *fleet.CallError // nil without one
 	FinishedAt *time.Time
 }
 
@@ -35,26 +35,26 @@ const (
 	maxFieldBytes   = 200
 	maxFields       = 60
 	maxFieldDepth   = 6
-	maxGroupedBytes = 64 << 10 // of one answer; a longer one is not looked into
+	maxGroupedBytes = 64 << 10 // of one answer; a longer answer is not searched
 )
 
-// An AnswerGrouping says how answers are grouped, and which groups to show.
+// An AnswerGrouping selects how to group answers, and which groups to return.
 type AnswerGrouping struct {
-	// Field names a value within the answers' JSON, as "audio_speaker.volume"; ""
-	// takes each answer as a whole.
+	// Field is the path of a value in the answers' JSON, such as "audio_speaker.volume"; ""
+	// groups by the whole answer.
 	Field  string
-	Offset int // groups before the first
+	Offset int // groups to skip
 	Limit  int
 }
 
-// AnswerGroups are devices by what they answered, largest group first.
+// AnswerGroups are devices grouped by their answers, largest group first.
 type AnswerGroups struct {
 	Groups []FanOutAnswer
-	Total  int      // groups there are
-	Fields []string // that the answers have and can be grouped by
+	Total  int      // total number of groups
+	Fields []string // that the answers contain and can be grouped by
 }
 
-// AnswerGroups groups a fan-out's devices by what they answered.
+// AnswerGroups groups a fan-out's devices by their answers.
 func (s *FanOuts) AnswerGroups(ctx context.Context, id uuid.UUID, by AnswerGrouping) (AnswerGroups, error) {
 	if len(by.Field) > maxFieldBytes {
 		return AnswerGroups{}, fleet.Refuse(fleet.ErrInvalid, "invalid_answer_field", "limit", maxFieldBytes).At("by")
@@ -68,7 +68,7 @@ func (s *FanOuts) AnswerGroups(ctx context.Context, id uuid.UUID, by AnswerGroup
 	if g.Groups, g.Total, err = s.store.AnswerPage(ctx, id, by.Offset, by.Limit); err != nil {
 		return AnswerGroups{}, err
 	}
-	// Fields are looked for in a few answers: devices of one tool answer alike.
+	// A few answers suffice to find the fields: one tool gives similar answers on all devices.
 	n := 0
 	err = s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
 		if o.State == fleet.CallSucceeded {
@@ -82,14 +82,14 @@ func (s *FanOuts) AnswerGroups(ctx context.Context, id uuid.UUID, by AnswerGroup
 	return g, err
 }
 
-// groupByField groups in memory: a fan-out has at most [MaxFanOutDevices], and of
-// their answers only the groups are kept.
+// groupByField groups in memory: a fan-out has at most [MaxFanOutDevices], and only the groups
+// stay in memory.
 func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGrouping) (AnswerGroups, error) {
 	type key struct {
 		state   fleet.CallState
-		failure string // its code, where there is no answer; value is its message
+		failure string // error code, if there is no answer; value is then its message
 		value   string
-		field   bool // the answer has it
+		field   bool // the answer has the field
 	}
 	groups, fields := map[key]*FanOutAnswer{}, map[string]bool{}
 	err := s.store.EachOutcome(ctx, id, func(o FanOutOutcome) bool {
@@ -136,7 +136,7 @@ func (s *FanOuts) groupByField(ctx context.Context, id uuid.UUID, by AnswerGroup
 	return g, nil
 }
 
-// answerJSON is the answer as JSON: what the device marked as such, else its text
+// answerJSON returns the answer as JSON: the structured answer of the device, or else its text
 // if that is a JSON object or list.
 func answerJSON(o FanOutOutcome) (v any) {
 	text := []byte(o.Structured)
@@ -152,7 +152,7 @@ func answerJSON(o FanOutOutcome) (v any) {
 	return v
 }
 
-// answerField is the value at a path of an answer, as text.
+// answerField returns the value at a path of an answer, as text.
 func answerField(o FanOutOutcome, path string) (string, bool) {
 	v := answerJSON(o)
 	for _, part := range strings.Split(path, ".") {
@@ -176,11 +176,11 @@ func answerField(o FanOutOutcome, path string) (string, bool) {
 	if s, ok := v.(string); ok {
 		return fleet.CleanText(s, maxFieldBytes), true
 	}
-	text, _ := json.Marshal(v) // of JSON
+	text, _ := json.Marshal(v) // decoded from JSON
 	return fleet.CleanText(string(text), maxFieldBytes), true
 }
 
-// answerFields are the paths of the plain values in an answer.
+// answerFields returns the paths of the plain values in an answer.
 func answerFields(o FanOutOutcome) (fields []string) {
 	var walk func(v any, path []string)
 	walk = func(v any, path []string) {
@@ -219,8 +219,8 @@ func (s *FanOuts) Failed(ctx context.Context, id uuid.UUID) (ids []fleet.DeviceI
 	return ids, err
 }
 
-// Export writes what each device answered as CSV, a line for each in the order of
-// the devices. After an error the file is not whole.
+// Export writes each device's answer as CSV, one line per device in the order of the devices.
+// After an error the file is incomplete.
 func (s *FanOuts) Export(ctx context.Context, w io.Writer, id uuid.UUID) error {
 	out := csv.NewWriter(w)
 	_ = out.Write([]string{"device", "name", "state", "error", "answer", "call", "ended"}) // Error says what went wrong

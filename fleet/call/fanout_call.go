@@ -11,12 +11,11 @@ import (
 
 // What a worker of a fan-out does with one device.
 
-const fanOutCallsLimit = 50 // calls of one device in one fan-out that are looked at
+const fanOutCallsLimit = 50 // calls of one device in one fan-out that are read
 
-// call makes one call, and waits as long as the database is away. After an
-// error the record decides whether the device has had its call: first that has
-// to be settled. A device whose call is refused, as against not recorded yet,
-// leaves the fan-out with the reason.
+// call makes one call, and waits while the database is unavailable. After an error it waits for
+// the record of the call, which then decides whether the device has had its call. A device
+// whose call is refused, not just unrecorded, leaves the fan-out with the reason.
 func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	result := fanOutResult{device: o.device}
 	again, conflicts := false, 0
@@ -36,7 +35,7 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 		c, err := r.makeCall(o, stalled)
 		switch {
 		case errors.As(err, &open): // shown as waiting first
-			if conflicts++; conflicts == 1 { // whatever the record was in conflict with: the settled one decides
+			if conflicts++; conflicts == 1 { // whatever the conflict was: the settled record decides
 				err = fleet.Refuse(fleet.ErrUnavailable, "not_recorded.conflict", "detail", err)
 			}
 		case err == nil && withoutRecord(c):
@@ -63,9 +62,8 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 	return result
 }
 
-// makeCall makes a call and waits for its outcome. If the run ends meanwhile the
-// call goes on, and its outcome no longer matters here: a call that waits for its
-// turn, or for an answer, does not hold up a stop.
+// makeCall makes a call and waits for its outcome. If the run ends, makeCall returns and the call
+// goes on without it: a call that waits for its turn or for an answer does not delay a stop.
 func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (fleet.Call, error) {
 	if r.ctx.Err() != nil {
 		return fleet.Call{}, r.ctx.Err()
@@ -86,9 +84,9 @@ func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (fleet.Call, er
 	return c, err
 }
 
-// actorFor returns who made the fan-out as it may act now, or an error if it may
-// not act any more, or not on this device. The fan-out on record has neither its
-// scope nor its tools.
+// actorFor returns the maker of the fan-out with its current rights, or an error if the maker
+// may no longer act, or not on this device. The record of the fan-out has neither the maker's
+// scope nor tools.
 func (r *fanOutRun) actorFor(id fleet.DeviceID) (fleet.Principal, error) {
 	if r.s.calls.o.Authority == nil {
 		return r.f.Actor, nil
@@ -106,7 +104,7 @@ func (r *fanOutRun) actorFor(id fleet.DeviceID) (fleet.Principal, error) {
 	return actor, err
 }
 
-// awaitSettled returns when the record of an earlier call is true.
+// awaitSettled waits until the record of an earlier call is final.
 func (r *fanOutRun) awaitSettled(open **unsettledError) error {
 	if *open == nil {
 		return nil
@@ -120,8 +118,8 @@ func (r *fanOutRun) awaitSettled(open **unsettledError) error {
 	}
 }
 
-// skip removes a device from the fan-out that cannot be called, unless the
-// record says that it has had its call.
+// skip removes a device that cannot be called from the fan-out, unless the record shows that
+// the device has had its call.
 func (r *fanOutRun) skip(id fleet.DeviceID, why error, open *unsettledError) error {
 	target := FanOutTarget{Device: id, Reason: skipReason(why)}
 	r.s.log.Error("a device of a fan-out cannot be called", "fanout", r.f.ID, "device", id, "reason", target.Reason, "err",
@@ -140,10 +138,10 @@ func (r *fanOutRun) skip(id fleet.DeviceID, why error, open *unsettledError) err
 // Reasons of a [FanOutTarget] that could not be called.
 const (
 	reasonDeviceUnknown = "device_unknown"
-	reasonRecordRefused = "record_refused" // the database does not take the record of its call
+	reasonRecordRefused = "record_refused" // the database refuses the record of its call
 )
 
-// skipReason is the code of an error, or one for its kind.
+// skipReason returns the code of an error, or the code of its kind.
 func skipReason(err error) string {
 	var known *fleet.Error
 	switch {
@@ -155,7 +153,7 @@ func skipReason(err error) string {
 	return reasonRecordRefused
 }
 
-// due reports whether the record says that the device has yet to be called.
+// due reports whether the device still has to be called, according to the record.
 func (r *fanOutRun) due(ctx context.Context, id fleet.DeviceID) (bool, error) {
 	made, err := r.s.calls.List(ctx, Filter{FanOut: r.f.ID, Device: id, Since: r.f.CreatedAt.Add(-24 * time.Hour),
 		Limit: fanOutCallsLimit})
@@ -166,14 +164,14 @@ func (r *fanOutRun) due(ctx context.Context, id fleet.DeviceID) (bool, error) {
 	return !slices.ContainsFunc(made.Items, counts), err
 }
 
-// withoutRecord reports whether the call was not sent for want of its record.
+// withoutRecord reports whether the call was not sent because its record could not be written.
 func withoutRecord(c fleet.Call) bool {
 	return c.State == fleet.CallCanceled && c.Error != nil && (c.Error.Code == fleet.CodeNotRecorded ||
 		c.Error.Code == fleet.CodeRecordLate)
 }
 
-// retriesOffline reports whether the call does not count because its device was
-// offline, and is waited for.
+// retriesOffline reports whether the call does not count because its device was offline and the
+// fan-out waits for the device.
 func (r *fanOutRun) retriesOffline(c fleet.Call) bool {
 	until := r.f.WaitsUntil()
 	return until != nil && r.s.now().Before(*until) &&

@@ -13,12 +13,11 @@ import (
 	"fleetd/fleet"
 )
 
-// A fanOutRun carries one fan-out out: workers make the calls, as many at a
-// time as may be in flight, and one coordinator hands them the devices. Devices
-// that are not connected and are waited for take up no worker; they are called
-// when their presence changes, or when the wait for them ends.
+// A fanOutRun runs a fan-out. Workers make the calls, as many at a time as may be in flight,
+// and one coordinator gives them the devices. Disconnected devices that the fan-out waits for
+// occupy no worker; they are called when their presence changes, or when the wait ends.
 //
-// No error of the database ends it. It waits, asks the record which devices
+// No error of the database ends the run. The run waits, reads from the record which devices
 // have had their call, and goes on.
 type fanOutRun struct {
 	s      *FanOuts
@@ -27,56 +26,56 @@ type fanOutRun struct {
 	cancel context.CancelFunc
 
 	orders  chan fanOutOrder
-	results chan fanOutResult // with room for all that is in flight
-	acting  sync.RWMutex      // held for reading by workers but while they wait for a call
-	over    bool              // under acting: workers touch the record no more
+	results chan fanOutResult // with room for all calls in flight
+	acting  sync.RWMutex      // read-locked by workers, except while they wait for a call
+	over    bool              // under acting: workers no longer write records
 
-	// The coordinator's own.
+	// These fields belong to the coordinator.
 	ready    []fleet.DeviceID
-	parked   map[fleet.DeviceID]time.Time // not connected: when they are looked at again at the latest
-	talks    map[fleet.DeviceID]talkWait  // conversations whose ends are or were waited for
-	inTalk   map[fleet.DeviceID]bool      // parked for that
-	absent   map[fleet.DeviceID]bool      // not connected before the start of fleetd either: no grace for them
-	wake     time.Time                    // no later than the first of parked; zero: none
+	parked   map[fleet.DeviceID]time.Time // disconnected devices, with the latest time of their next check
+	talks    map[fleet.DeviceID]talkWait  // conversations that the run waits or waited for
+	inTalk   map[fleet.DeviceID]bool      // parked because of a conversation
+	absent   map[fleet.DeviceID]bool      // already disconnected before fleetd started: they get no grace
+	wake     time.Time                    // no later than the earliest time in parked; zero without one
 	inFlight int                          // orders without a result
-	named    map[fleet.DeviceID]ToolBuild // by the approval; nil: none was needed, or it is not read yet
+	named    map[fleet.DeviceID]ToolBuild // from the approval; nil: without approval, or not read yet
 	approver fleet.Principal              // zero: no approval was needed
-	targets  []fleet.DeviceID             // of a new fan-out, until they are ready: none has had its call
+	targets  []fleet.DeviceID             // of a new fan-out until they are ready: not called yet
 	after    fleet.DeviceID               // the last target read
 	allRead  bool
-	failed   error               // of a device about which nothing is on record: the fan-out must not complete
+	failed   error               // of a device without any record: the fan-out must not complete
 	stopped  error               // [fleet.ErrActorGone]: no further device is called
-	gone     chan struct{}       // closed when who made the fan-out may not act any more
-	presence *fleet.Subscription // nil if no device can be waited for
+	gone     chan struct{}       // closed when the maker of the fan-out may no longer act
+	presence *fleet.Subscription // nil if the run waits for no device
 
 	changed     atomic.Bool // since the last announcement
 	awaitOnline atomic.Int64
 	awaitTalk   atomic.Int64
 	mu          sync.Mutex
 	stuck       int       // workers and reads that wait for the database
-	stuckSince  time.Time // of the first of them
+	stuckSince  time.Time // since when stuck is above 0
 }
 
-// A fanOutOrder asks a worker for a call.
+// A fanOutOrder orders a call from a worker.
 type fanOutOrder struct {
 	device        fleet.DeviceID
 	unlessOffline bool
-	outwaited     uuid.UUID // conversation whose end is waited for no longer; or zero
+	outwaited     uuid.UUID // conversation whose wait is over; or zero
 	grant         *grant    // nil: no approval was needed
 }
 
-// A fanOutResult says whether the device was found offline, or in a conversation,
-// so that it may be tried again, or whether nothing about it is on record.
+// A fanOutResult reports whether the device was offline or in a conversation, and so can be
+// tried again, or whether it has no record at all.
 type fanOutResult struct {
 	device  fleet.DeviceID
 	offline bool
 	talking bool
-	gone    bool  // who made the fan-out may not act any more
+	gone    bool  // the maker of the fan-out may no longer act
 	err     error // the device has neither a call nor a reason on record
 }
 
-// launch starts carrying a fan-out out, unless fleetd is not up yet (Run will
-// find it on record) or is stopping. Targets of nil are read from the record.
+// launch starts running a fan-out, unless fleetd is stopping or not up yet (Run then finds the
+// fan-out on record). Nil targets are read from the record.
 func (s *FanOuts) launch(f FanOut, targets []fleet.DeviceID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +100,8 @@ func (s *FanOuts) launch(f FanOut, targets []fleet.DeviceID) {
 	})
 }
 
-// carryOut calls every waiting target and closes the fan-out. When the run is
-// canceled it stops sending and leaves the record as it is.
+// carryOut calls every waiting target and closes the fan-out. If the run is canceled, carryOut
+// stops sending and leaves the record unchanged.
 func (r *fanOutRun) carryOut(workers int) {
 	live, stopLive := context.WithCancel(r.ctx)
 	defer stopLive()
@@ -125,7 +124,7 @@ func (r *fanOutRun) carryOut(workers int) {
 		return
 	}
 	err = r.persist(func(ctx context.Context) error {
-		// All is done: that goes on record even while fleetd stops.
+		// All calls are done: record that even while fleetd stops.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fanOutDBTimeout)
 		defer cancel()
 		if actorGone {
@@ -133,13 +132,13 @@ func (r *fanOutRun) carryOut(workers int) {
 		}
 		return r.s.store.FinishFanOut(ctx, systemActor, r.f.ID, FanOutCompleted, r.s.now())
 	})
-	if err != nil && !errors.Is(err, fleet.ErrConflict) && r.ctx.Err() == nil { // a conflict: it ended already
+	if err != nil && !errors.Is(err, fleet.ErrConflict) && r.ctx.Err() == nil { // conflict: it already ended
 		r.s.log.Error("end of fan-out not stored", "fanout", r.f.ID, "err", err)
 	}
 }
 
-// callAll returns when every target has had its call or a reason for having
-// none, or the run is canceled.
+// callAll returns when every target has had its call or a reason for having no call, or the run
+// is canceled.
 func (r *fanOutRun) callAll() error {
 	if err := r.readNamed(); err != nil {
 		return err
@@ -178,7 +177,7 @@ func (r *fanOutRun) callAll() error {
 		case e, ok := <-r.seen():
 			r.online(e, ok)
 		case <-gone:
-			if gone = nil; !r.allRead || len(r.ready)+len(r.parked) > 0 { // else those in flight are the last
+			if gone = nil; !r.allRead || len(r.ready)+len(r.parked) > 0 { // otherwise the calls in flight are the last
 				r.stop()
 			}
 		case <-alarm.C:
@@ -189,7 +188,7 @@ func (r *fanOutRun) callAll() error {
 	}
 }
 
-// fill adds targets while the workers could soon be without.
+// fill reads more targets before the workers run out of them.
 func (r *fanOutRun) fill(workers int) error {
 	for !r.allRead && len(r.ready) <= workers {
 		page, err := r.nextTargets()
@@ -203,13 +202,13 @@ func (r *fanOutRun) fill(workers int) error {
 		if err := r.sortOut(page); err != nil {
 			return err
 		}
-		// All at once: otherwise each call reads its device. After an error it does.
+		// Load all devices at once; after an error each call loads its own.
 		_, _ = r.s.calls.o.Targets.Load(r.ctx, r.ready, r.s.now())
 	}
 	return nil
 }
 
-// nextTargets returns some targets that have not had their call, none at the end.
+// nextTargets returns some targets that have not had their call, and none at the end.
 func (r *fanOutRun) nextTargets() (page []fleet.DeviceID, err error) {
 	if r.targets != nil {
 		n := min(fanOutPage, len(r.targets))
@@ -226,7 +225,7 @@ func (r *fanOutRun) nextTargets() (page []fleet.DeviceID, err error) {
 	return page, err
 }
 
-// order says how the device is to be called now.
+// order returns the order for a call to the device now.
 func (r *fanOutRun) order(id fleet.DeviceID) fanOutOrder {
 	o := fanOutOrder{device: id, unlessOffline: r.s.now().Before(r.waitFor(id)), outwaited: r.outwaited(id)}
 	if r.f.Approval != uuid.Nil {
@@ -235,7 +234,8 @@ func (r *fanOutRun) order(id fleet.DeviceID) fanOutOrder {
 	return o
 }
 
-// readNamed reads who approved and what the approval names of each device, if there is one.
+// readNamed reads the fan-out's approval, if any: the approver, and the tool and firmware of
+// each device.
 func (r *fanOutRun) readNamed() error {
 	if r.f.Approval == uuid.Nil {
 		return nil
@@ -255,8 +255,8 @@ func (r *fanOutRun) readNamed() error {
 	})
 }
 
-// handle looks at what came of a call. A device is tried again only if it was not
-// connected and is still waited for.
+// handle processes the result of a call. A device is tried again only if it was offline or in a
+// conversation and the run still waits for it.
 func (r *fanOutRun) handle(result fanOutResult) {
 	r.changed.Store(true)
 	r.inFlight--
@@ -274,8 +274,8 @@ func (r *fanOutRun) handle(result fanOutResult) {
 	}
 }
 
-// stop calls no further device: who made the fan-out may not act any more. Calls
-// that were made run to their outcomes.
+// stop ends the calls to further devices: the maker of the fan-out may no longer act. Calls in
+// flight run to their outcomes.
 func (r *fanOutRun) stop() {
 	r.stopped, r.allRead, r.ready, r.targets = fleet.ErrActorGone, true, nil, nil
 	clear(r.parked)
@@ -283,11 +283,11 @@ func (r *fanOutRun) stop() {
 	r.changed.Store(true)
 }
 
-// actorPeriod is between two looks at who made a fan-out, while it waits.
+// actorPeriod is the time between two checks of a fan-out's maker while the fan-out waits.
 const actorPeriod = time.Second
 
-// watchActor closes gone when who made the fan-out may not act any more. What is
-// about to be called asks for itself.
+// watchActor closes gone when the maker of the fan-out may no longer act. Each call also checks
+// that just before it is made.
 func (r *fanOutRun) watchActor(ctx context.Context) {
 	if r.s.calls.o.Authority == nil {
 		return
@@ -316,8 +316,8 @@ func (r *fanOutRun) work() {
 	r.acting.RUnlock()
 }
 
-// release ends the workers. It does not wait for those that wait for a call:
-// they will find that the run is over.
+// release ends the workers. It does not wait for workers that wait for a call: they find later
+// that the run is over.
 func (r *fanOutRun) release() {
 	close(r.orders)
 	r.acting.Lock()
@@ -325,7 +325,7 @@ func (r *fanOutRun) release() {
 	r.acting.Unlock()
 }
 
-// halt ends carrying a fan-out out: what is not sent is not sent any more.
+// halt stops running a fan-out: no further call is sent.
 func (s *FanOuts) halt(id uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -334,7 +334,7 @@ func (s *FanOuts) halt(id uuid.UUID) {
 	}
 }
 
-// Progress counts the fan-out's calls, and says what it waits for.
+// Progress counts the fan-out's calls and reports what blocks it.
 func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, error) {
 	p, err := s.store.Progress(ctx, id)
 	if err != nil {
@@ -351,12 +351,12 @@ func (s *FanOuts) Progress(ctx context.Context, id uuid.UUID) (FanOutProgress, e
 	return p, nil
 }
 
-// announce hints at the progress to live views.
+// announce notifies live pages of progress.
 func (s *FanOuts) announce(id uuid.UUID) {
 	s.events.Publish(fleet.Event{Kind: fleet.EventFanOut, At: s.now(), Subject: id.String()})
 }
 
-// announceWhile announces what changed a few times a second.
+// announceWhile announces changes a few times a second.
 func (r *fanOutRun) announceWhile(ctx context.Context) {
 	tick := time.NewTicker(fanOutAnnounce)
 	defer tick.Stop()

@@ -10,15 +10,15 @@ import (
 	"fleetd/fleet"
 )
 
-// How a fan-out goes on without a database: it waits, and shows that it does.
+// Pauses and limits of a fan-out whose database is unavailable.
 
 const (
-	fanOutPause     = 50 * time.Millisecond // the first while the database is away
+	fanOutPause     = 50 * time.Millisecond // the first one
 	fanOutPauseMax  = 5 * time.Second
-	fanOutDBTimeout = 10 * time.Second // of one read or write: a database that hangs is one that is away
+	fanOutDBTimeout = 10 * time.Second // of one read or write; after that the database counts as unavailable
 )
 
-// background runs do unless fleetd is not up, or stopping.
+// background runs do unless fleetd is not up yet or is stopping.
 func (s *FanOuts) background(do func(ctx context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,8 +29,8 @@ func (s *FanOuts) background(do func(ctx context.Context)) {
 	s.running.Go(func() { do(life) })
 }
 
-// haltIfEnded halts a fan-out whose end was not confirmed by the database, once
-// that answers, if it is on record.
+// haltIfEnded halts a fan-out whose end the database did not confirm, as soon as the database
+// is available and shows the end.
 func (s *FanOuts) haltIfEnded(id uuid.UUID) {
 	s.background(func(ctx context.Context) {
 		var f FanOut
@@ -44,10 +44,9 @@ func (s *FanOuts) haltIfEnded(id uuid.UUID) {
 	})
 }
 
-// withdraw cancels a fan-out whose creation the database did not confirm: its
-// maker was refused, and the next start would carry it out. Either this puts it
-// on record as canceled, and a creation that hangs comes too late, or that one
-// is on record, and ends.
+// withdraw cancels a fan-out whose creation the database did not confirm: its maker got an
+// error, but the next start would run the fan-out. Either withdraw records the fan-out as
+// canceled before a delayed creation, or it ends the one on record.
 func (s *FanOuts) withdraw(f FanOut) {
 	now := s.now()
 	f.State, f.FinishedAt = FanOutCanceled, &now
@@ -67,8 +66,8 @@ func (s *FanOuts) withdraw(f FanOut) {
 
 var systemActor = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
 
-// untilStored calls do until the database accepts it, with growing pauses. It
-// returns errors that are not the database's, and the end of ctx.
+// untilStored calls do until the database accepts it, with growing pauses. It returns errors
+// that are not caused by an unavailable database, and the error of ctx.
 func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) error, failed func(error)) error {
 	return s.untilDone(ctx, func() error {
 		bounded, cancel := context.WithTimeout(ctx, fanOutDBTimeout)
@@ -77,7 +76,7 @@ func (s *FanOuts) untilStored(ctx context.Context, do func(context.Context) erro
 	}, failed)
 }
 
-// untilDone is untilStored for what bounds its use of the database itself.
+// untilDone is untilStored for a do that limits its database time itself.
 func (s *FanOuts) untilDone(ctx context.Context, do func() error, failed func(error)) error {
 	for pause := fanOutPause; ; pause = min(2*pause, fanOutPauseMax) {
 		err := do()
@@ -94,13 +93,13 @@ func (s *FanOuts) untilDone(ctx context.Context, do func() error, failed func(er
 	}
 }
 
-// persist is untilStored, shown to who follows the fan-out.
+// persist is untilStored, and shows the fan-out as blocked meanwhile.
 func (r *fanOutRun) persist(do func(context.Context) error) error {
 	return r.showStuck(func(stalled func(error)) error { return r.s.untilStored(r.ctx, do, stalled) })
 }
 
-// showStuck shows that do waits for the database, from its first call of stalled
-// to its end.
+// showStuck shows the fan-out as waiting for the database, from the first call of stalled until
+// do returns.
 func (r *fanOutRun) showStuck(do func(stalled func(error)) error) error {
 	stuck := false
 	defer func() {
@@ -144,8 +143,7 @@ func (r *fanOutRun) blocked() *FanOutBlock {
 	return &FanOutBlock{Code: BlockDatabase, Since: r.stuckSince}
 }
 
-// Blocked says what keeps the fan-out from going on, nil if nothing does. It
-// needs no database.
+// Blocked returns what blocks the fan-out, or nil. It needs no database.
 func (s *FanOuts) Blocked(id uuid.UUID) *FanOutBlock {
 	s.mu.Lock()
 	defer s.mu.Unlock()

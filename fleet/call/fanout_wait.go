@@ -9,15 +9,15 @@ import (
 	"fleetd/fleet"
 )
 
-// Which devices a fan-out waits for, and for how long: those that are not connected,
-// and those in a conversation.
+// Which devices a fan-out waits for, and for how long: disconnected devices, and devices in a
+// conversation.
 
 const (
-	flappingPause  = time.Second // before a device is tried again that is connected, and was not for the call
+	flappingPause  = time.Second // before a device is tried again that is connected but was offline for the call
 	presenceBuffer = 4096
 )
 
-// sortOut parks the devices that are waited for; the others are ready.
+// sortOut parks the devices that the run waits for; the others become ready.
 func (r *fanOutRun) sortOut(page []fleet.DeviceID) error {
 	var away []fleet.DeviceID
 	for _, id := range page {
@@ -38,8 +38,8 @@ func (r *fanOutRun) sortOut(page []fleet.DeviceID) error {
 	return nil
 }
 
-// waitFor is until when the device is waited for if it is not connected. It
-// lies in the past, or is zero, if it is not waited for.
+// waitFor returns until when the run waits for the device if it is disconnected. The time is
+// zero or in the past if the run does not wait.
 func (r *fanOutRun) waitFor(id fleet.DeviceID) time.Time {
 	var until time.Time
 	if at := r.f.WaitsUntil(); at != nil {
@@ -51,10 +51,10 @@ func (r *fanOutRun) waitFor(id fleet.DeviceID) time.Time {
 	return until
 }
 
-// graceEnd is when the fleet has had time to come back after the start.
+// graceEnd returns the end of the time that the fleet has to reconnect after the start.
 func (r *fanOutRun) graceEnd() time.Time { return r.s.started.Add(r.s.grace) }
 
-// findAbsent notes which devices were not connected before the start of fleetd.
+// findAbsent finds the devices that were already disconnected before fleetd started.
 func (r *fanOutRun) findAbsent(ids []fleet.DeviceID) error {
 	return r.persist(func(ctx context.Context) error {
 		alive, err := r.s.store.LastAlive(ctx, r.s.started)
@@ -69,9 +69,8 @@ func (r *fanOutRun) findAbsent(ids []fleet.DeviceID) error {
 	})
 }
 
-// wasConnected reports whether the record says that the device was connected
-// when fleetd was last alive. What follows a stop or a start is recorded as the
-// end of its connection then.
+// wasConnected reports whether the device was connected when fleetd last ran, according to the
+// record. A stop or start of fleetd records the end of each connection.
 func wasConnected(d fleet.Device, alive time.Time) bool {
 	switch d.Presence {
 	case fleet.PresenceOnline, fleet.PresenceUnresponsive:
@@ -82,7 +81,7 @@ func wasConnected(d fleet.Device, alive time.Time) bool {
 	return false
 }
 
-// parkOrCall parks a device that was found offline, if it is waited for.
+// parkOrCall parks a device that was found offline, if the run waits for it.
 func (r *fanOutRun) parkOrCall(id fleet.DeviceID) {
 	now := r.s.now()
 	until := r.waitFor(id)
@@ -90,7 +89,7 @@ func (r *fanOutRun) parkOrCall(id fleet.DeviceID) {
 		r.ready = append(r.ready, id)
 		return
 	}
-	if r.s.presence.IsConnected(id) { // meanwhile, or it comes and goes
+	if r.s.presence.IsConnected(id) { // it connected meanwhile, or its connection flaps
 		if soon := now.Add(flappingPause); soon.Before(until) {
 			until = soon
 		}
@@ -108,20 +107,20 @@ type talkWait struct {
 	began time.Time
 }
 
-// waitsForTalks reports whether devices in conversation are called after it.
+// waitsForTalks reports whether the run calls devices only after their conversations.
 func (r *fanOutRun) waitsForTalks() bool {
 	return r.s.calls.o.Interruptions != nil && Interrupts(r.f.Tool) && !r.f.Interrupt
 }
 
-// parkTalking parks a device that was found in a conversation, until its end or
-// the bound of the wait.
+// parkTalking parks a device that was found in a conversation, until the conversation ends or
+// the wait reaches its bound.
 func (r *fanOutRun) parkTalking(id fleet.DeviceID) {
 	now, talks := r.s.now(), r.s.calls.o.Interruptions
 	if c, talking := talks.Open.Of(id); talking && r.talks[id].id != c.ID {
 		r.talks[id] = talkWait{c.ID, now}
 	}
 	w, waits := talks.Wait(id, r.talks[id].began, now)
-	if !waits { // it ended meanwhile
+	if !waits { // the conversation ended meanwhile
 		r.ready = append(r.ready, id)
 		return
 	}
@@ -132,7 +131,7 @@ func (r *fanOutRun) parkTalking(id fleet.DeviceID) {
 	r.changed.Store(true)
 }
 
-// outwaited is the device's conversation if that was waited for long enough.
+// outwaited returns the device's conversation if the wait for it reached its bound.
 func (r *fanOutRun) outwaited(id fleet.DeviceID) uuid.UUID {
 	w, waited := r.talks[id]
 	if !waited || r.s.now().Before(w.began.Add(r.s.calls.o.Interruptions.bound())) {
@@ -148,8 +147,8 @@ func (r *fanOutRun) unpark(id fleet.DeviceID) {
 	r.changed.Store(true)
 }
 
-// follow subscribes to the presence of devices, and to their conversations where
-// these are waited for.
+// follow subscribes to the presence of devices, and to their conversations if the run waits for
+// these.
 func (r *fanOutRun) follow() {
 	kinds := []fleet.EventKind{fleet.EventPresence}
 	if r.waitsForTalks() {
@@ -161,7 +160,8 @@ func (r *fanOutRun) follow() {
 	}, kinds...)
 }
 
-// seen is nil, which never delivers, if no device can be waited for.
+// seen returns the presence events, or a nil channel, which never delivers, if the run waits
+// for no device.
 func (r *fanOutRun) seen() <-chan fleet.Event {
 	if r.presence == nil {
 		return nil
@@ -169,8 +169,8 @@ func (r *fanOutRun) seen() <-chan fleet.Event {
 	return r.presence.C
 }
 
-// online calls a device that came online, or whose conversation ended. A
-// subscription that fell behind is made again, and what it missed is looked up.
+// online calls a device that connected or whose conversation ended. If the subscription fell
+// behind, online subscribes again and checks the parked devices.
 func (r *fanOutRun) online(e fleet.Event, ok bool) {
 	if ok {
 		_, waited := r.parked[e.Device]
@@ -184,7 +184,7 @@ func (r *fanOutRun) online(e fleet.Event, ok bool) {
 		return
 	}
 	select {
-	case <-r.ctx.Done(): // fleetd stops, and with it all events
+	case <-r.ctx.Done(): // fleetd stops, and ends all subscriptions
 		return
 	case <-time.After(fanOutPause):
 	}

@@ -23,39 +23,38 @@ const (
 	fanOutPage       = 1000
 	fanOutAnnounce   = 250 * time.Millisecond
 
-	// MaxOfflineWait bounds how long a fan-out waits for devices.
+	// MaxOfflineWait limits how long a fan-out waits for devices.
 	MaxOfflineWait     = 24 * time.Hour
-	DefaultOfflineWait = 15 * time.Minute // where a request asks to wait, and not how long
+	DefaultOfflineWait = 15 * time.Minute // if a request wants to wait but gives no duration
 )
 
-// A FanOutRequest asks for the same call to many devices: those of a query, or
-// those listed.
+// A FanOutRequest requests the same call to many devices: the devices of a query, or a list.
 type FanOutRequest struct {
 	Actor       fleet.Principal
 	Query       string
 	Devices     []fleet.DeviceID // instead of Query
-	RetryOf     uuid.UUID        // instead of both: the devices of this fan-out that did not succeed
+	RetryOf     uuid.UUID        // instead of both: the devices that failed in this fan-out
 	Tool        string
 	Arguments   json.RawMessage
 	Timeout     time.Duration
-	MaxInFlight int // 0 takes DefaultInFlight
-	// OfflineWait is how long devices that are not connected are waited for. 0
-	// ends their calls as offline at once.
+	MaxInFlight int // 0: DefaultInFlight
+	// OfflineWait is how long to wait for disconnected devices. 0: their calls end as offline
+	// at once.
 	OfflineWait time.Duration
-	Interrupt   bool   // see [FanOut.Interrupt]; a language model cannot ask for it
-	Purpose     string // why, as the caller says; at most [MaxPurposeBytes]. Who approves reads it
-	// Confirm is the number of targets, of a tool after which somebody has to go
-	// to each device; [FanOuts.Create] refuses another number. Others ignore it.
+	Interrupt   bool   // see [FanOut.Interrupt]; a language model cannot request it
+	Purpose     string // reason given by the caller, for the approver; at most [MaxPurposeBytes]
+	// Confirm is the number of targets. If the tool makes a visit to each device necessary,
+	// [FanOuts.Create] refuses any other number; for other tools it is ignored.
 	Confirm int
 }
 
-// A FanOutPreview says what a fan-out would do, before it does.
+// A FanOutPreview is what a fan-out would do.
 type FanOutPreview struct {
 	Matched      int
 	Targets      int
-	Offline      int // of the targets: not connected now
-	Talking      int // of the targets: in a conversation that is not to be interrupted
-	NeedApproval int // of the targets: the fan-out waits for a person if there are any
+	Offline      int // of the targets: currently disconnected
+	Talking      int // of the targets: in a conversation that must not be interrupted
+	NeedApproval int // of the targets: if there are any, the fan-out waits for an approval
 	UserOnly     bool
 	Effect       fleet.ToolEffect       // on each device
 	Skipped      []fleet.SkippedDevices // by reason, most first
@@ -63,37 +62,37 @@ type FanOutPreview struct {
 	verdict Verdict // of the first target that needs an approval
 }
 
-// NeedsConfirm reports whether [FanOutRequest.Confirm] has to be the number of
-// targets: they would stay away until a person has been at each of them.
+// NeedsConfirm reports whether [FanOutRequest.Confirm] must be the number of targets: the
+// devices would stay away until a person visits each of them.
 func (p FanOutPreview) NeedsConfirm() bool { return p.Effect == fleet.EffectLeaves && p.Targets > 0 }
 
-// MustType reports whether an operator types the number of targets first.
+// MustType reports whether an operator must type the number of targets first.
 func (p FanOutPreview) MustType() bool { return p.UserOnly || p.Effect != fleet.EffectNone }
 
-// FanOutDevices finds the devices of a fan-out; [fleet.Devices] does.
+// FanOutDevices finds the devices of a fan-out, as [fleet.Devices] does.
 type FanOutDevices interface {
 	DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID, error)
 	DevicesByID(ctx context.Context, ids []fleet.DeviceID) ([]fleet.Device, error)
 }
 
-// FanOutsOptions configures [FanOuts]. Those without a default are required.
+// FanOutsOptions configures [FanOuts]. Fields without a default are required.
 type FanOutsOptions struct {
 	Store   FanOutStore
 	Devices FanOutDevices
 	Calls   *Service
-	// Approvals keeps fan-outs that wait for a person. Nil: devices whose calls
-	// need an approval are left out.
+	// Approvals stores fan-outs that wait for an approval. Nil: devices whose calls need an
+	// approval are excluded.
 	Approvals ApprovalStore
 	Presence  interface{ IsConnected(id fleet.DeviceID) bool }
-	Events    *fleet.Events // of presence too
+	Events    *fleet.Events // presence events too
 	Log       *slog.Logger  // nil: silent
-	// Grace is how long after a start devices are waited for that were connected
-	// before it. Default: 1m
+	// Grace is how long after a start to wait for devices that were connected before it.
+	// Default: 1m
 	Grace time.Duration
 }
 
-// FanOuts makes the same call to many devices, each at most once, and goes on
-// after a restart from what is on record.
+// FanOuts makes the same call to many devices, to each at most once. After a restart it
+// continues from the records.
 type FanOuts struct {
 	store     FanOutStore
 	calls     *Service
@@ -112,7 +111,7 @@ type FanOuts struct {
 	running sync.WaitGroup
 }
 
-// NewFanOuts returns the service; [FanOuts.Run] carries its fan-outs out.
+// NewFanOuts returns the service; [FanOuts.Run] runs its fan-outs.
 func NewFanOuts(o FanOutsOptions) *FanOuts {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -124,8 +123,8 @@ func NewFanOuts(o FanOutsOptions) *FanOuts {
 		runs: make(map[uuid.UUID]*fanOutRun)}
 }
 
-// Run resumes what was running when fleetd stopped, and carries out fan-outs
-// until ctx ends. Calls in flight then are left to [Service.Shutdown].
+// Run resumes the fan-outs that were running when fleetd stopped, and runs fan-outs until ctx
+// ends. [Service.Shutdown] then handles the calls in flight.
 func (s *FanOuts) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.life, s.started = ctx, s.now()
@@ -144,14 +143,14 @@ func (s *FanOuts) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	s.mu.Lock()
-	s.life = nil // nothing begins any more that s.running would not count
+	s.life = nil // nothing starts any more that s.running would not count
 	s.mu.Unlock()
 	s.running.Wait()
 	return nil
 }
 
-// Preview resolves the audience of a fan-out and says who would be left out
-// and why. It changes nothing.
+// Preview resolves the audience of a fan-out and returns which devices would be excluded, and
+// why. It changes nothing.
 func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, error) {
 	if err := r.check(); err != nil {
 		return FanOutPreview{}, err
@@ -161,9 +160,9 @@ func (s *FanOuts) Preview(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 	return p, err
 }
 
-// Create puts a fan-out and its audience on record and starts it.
+// Create records a fan-out with its audience, and starts it.
 func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
-	if err := r.check(); err != nil { // and fill in what was left out
+	if err := r.check(); err != nil { // and fill in defaults
 		return FanOut{}, err
 	}
 	ctx = fleet.WithScope(ctx, r.Actor)
@@ -196,7 +195,7 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 	return f, nil
 }
 
-// ask puts a fan-out on record that waits for its approval.
+// ask records a fan-out that waits for its approval.
 func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r FanOutRequest, v Verdict) (FanOut,
 	error) {
 	a := newApproval(v, r.Actor, r.Purpose, f.CreatedAt)
@@ -226,7 +225,7 @@ func (s *FanOuts) ask(ctx context.Context, f FanOut, targets []FanOutTarget, r F
 	return f, nil
 }
 
-// called are the devices that no reason excludes.
+// called returns the devices that no reason excludes.
 func called(targets []FanOutTarget) []fleet.DeviceID {
 	ids := make([]fleet.DeviceID, 0, len(targets))
 	for _, t := range targets {
@@ -250,17 +249,17 @@ func (s *FanOuts) List(ctx context.Context, limit int, cursor string) (fleet.Pag
 // Running returns the fan-outs that have not ended.
 func (s *FanOuts) Running(ctx context.Context) ([]FanOut, error) { return s.store.RunningFanOuts(ctx) }
 
-// Answers groups the devices by what they answered, largest group first.
+// Answers groups the devices by their answers, largest group first.
 func (s *FanOuts) Answers(ctx context.Context, id uuid.UUID, limit int) ([]FanOutAnswer, error) {
 	return s.store.Answers(ctx, id, limit)
 }
 
-// Skipped counts the devices that were left out, by reason.
+// Skipped counts the excluded devices by reason.
 func (s *FanOuts) Skipped(ctx context.Context, id uuid.UUID) ([]fleet.DeviceCount, error) {
 	return s.store.SkippedTargets(ctx, id)
 }
 
-// Cancel ends a fan-out: what was sent runs to its outcome, the rest is not sent.
+// Cancel ends a fan-out: calls that were sent run to their outcome, the others are not sent.
 func (s *FanOuts) Cancel(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	var f FanOut
 	read := func(ctx context.Context) (err error) {
@@ -280,7 +279,7 @@ func (s *FanOuts) Cancel(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 		return err
 	}
 	if !f.Open() {
-		s.halt(id) // an earlier attempt to cancel it may have been stored without a confirmation
+		s.halt(id) // an earlier cancellation may have been stored without confirmation
 		return fleet.Refuse(fleet.ErrConflict, "not_running", "state", fleet.Because("state."+string(f.State)))
 	}
 	if err := s.store.FinishFanOut(ctx, by, id, FanOutCanceled, s.now()); err != nil {
@@ -321,8 +320,7 @@ func (r *FanOutRequest) check() error {
 	return checkRequest(Request{Tool: r.Tool, Arguments: r.Arguments, Timeout: r.Timeout, Purpose: r.Purpose})
 }
 
-// resolve finds the audience of a checked request, and judges each device as
-// the gate will.
+// resolve finds the audience of a checked request, and judges each device as the gate will.
 func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, []FanOutTarget, error) {
 	ids, err := s.audience(ctx, r)
 	if err != nil {
@@ -339,7 +337,7 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 		for _, id := range page {
 			t := known[id]
 			if t == nil || !r.Actor.Sees(t.Device) {
-				continue // an id that names no device, or none that exists for the actor
+				continue // no such device, or not visible to the actor
 			}
 			reason, ask := s.reason(t, r)
 			target := FanOutTarget{Device: id, Reason: reason}
@@ -370,7 +368,7 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]fleet.Device
 		if err != nil {
 			return nil, err
 		}
-		if first.Open() { // it may be about to call them itself
+		if first.Open() { // it may be about to call the same devices
 			return nil, fleet.Refuse(fleet.ErrConflict, "fanout_open", "state", fleet.Because("state."+string(first.State)))
 		}
 		failed, err := s.Failed(ctx, r.RetryOf)
@@ -395,8 +393,8 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]fleet.Device
 	return ids, nil
 }
 
-// reason asks the gate, as the call itself will; "" lets the device in, with the
-// verdict if a person has to approve that.
+// reason runs the gate's checks, as the call will. It returns "" if the device is included,
+// with the verdict if that needs an approval.
 func (s *FanOuts) reason(t *fleet.Target, r FanOutRequest) (string, *Verdict) {
 	request := Request{Actor: r.Actor, Device: t.Device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
 		now: s.now(), preview: true}
