@@ -18,7 +18,7 @@ import (
 	"fleetd/fleet/sheet"
 )
 
-// A FanOutOutcome is a device's answer, or why there is none.
+// A FanOutOutcome is a device's answer, or the reason for its absence.
 type FanOutOutcome struct {
 	Device     fleet.DeviceID
 	Name       string // current name of the device

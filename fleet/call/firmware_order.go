@@ -7,31 +7,32 @@ import (
 	"fleetd/fleet"
 )
 
-// A FirmwareOrder makes an upgrade call of a campaign. The call's outcome is
-// that of the attempt, by evidence: succeeded when a boot poll names the build,
-// tool_error when the device refused or came back without it.
+// A FirmwareOrder makes an upgrade call of a campaign. Evidence decides the call's outcome,
+// which is also the attempt's: succeeded when a boot poll names the build, tool_error when the
+// device refused or came back without the build.
 type FirmwareOrder struct {
 	URL       string // one-time link of the attempt
 	ELFSHA256 string // of the image
-	// What follows goes to devices whose tool has a property of that name.
+	// The following fields go to devices whose tool has a property of the same name.
 	SHA256    string // of the bytes, hex
 	Size      int64  // bytes
-	Job       string // as [fleet.UpgradeJobName] names it; the device reports on it
+	Job       string // from [fleet.UpgradeJobName]; the device reports on it
 	Manifest  string // signed statement about the image; "" without one
 	Signature string // of the manifest, base64
-	// Notify is called when the call was sent, answered or not sent, as it
-	// happens; it must not block, and may be nil. Kinds: sent, answer, job (the
-	// device accepted the named job), refused, late_answer, not_sent. Every order
-	// gets sent or not_sent, also if [Service.Make] fails; Code and Detail of
-	// not_sent and refused are those of the call's error.
+	// Notify is called as soon as the call was sent, answered or not sent; it must not block,
+	// and may be nil. Kinds: sent, answer, job (the device accepted the named job), refused,
+	// late_answer, not_sent. Every order gets sent or not_sent, also if [Service.Make] fails;
+	// Code and Detail of not_sent and refused are the code and detail of the call's error.
 	Notify func(fleet.Evidence)
 	// Timeout is how long the call waits for its evidence; it must be above 0.
 	Timeout time.Duration
-	// Done ends the call when the attempt was judged otherwise; may be nil.
+	// Done, once closed, ends the call: the campaign judged the attempt by other evidence. May
+	// be nil.
 	Done <-chan struct{}
 }
 
-// done is nil, which never ends, for a call that is no upgrade.
+// done returns the order's Done, or a nil channel, which never delivers, for a call that is not
+// an upgrade.
 func (o *FirmwareOrder) done() <-chan struct{} {
 	if o == nil {
 		return nil
@@ -45,8 +46,8 @@ func (o *FirmwareOrder) notify(e fleet.Evidence) {
 	}
 }
 
-// arguments are those of the order that the tool offers: stock firmware knows
-// the url alone, and gets nothing else.
+// arguments returns the order's arguments that the tool offers: stock firmware has only the url
+// argument, and gets only that.
 func (o *FirmwareOrder) arguments(schema json.RawMessage, url string) json.RawMessage {
 	args := map[string]any{"url": url}
 	types := propertyTypes(schema)
@@ -59,19 +60,19 @@ func (o *FirmwareOrder) arguments(schema json.RawMessage, url string) json.RawMe
 	if o.Size > 0 && types["size"] == "integer" {
 		args["size"] = o.Size
 	}
-	wire, _ := json.Marshal(args) // strings and a number
+	wire, _ := json.Marshal(args) // strings and a number always marshal
 	return wire
 }
 
-// propertyTypes are the properties of an input schema with their types; none
-// of a schema that cannot be read.
+// propertyTypes returns the properties of an input schema with their types, and none for an
+// unreadable schema.
 func propertyTypes(schema json.RawMessage) map[string]string {
 	var s struct {
 		Properties map[string]struct {
 			Type any `json:"type"`
 		} `json:"properties"`
 	}
-	_ = json.Unmarshal(schema, &s) // a member of another shape leaves the rest
+	_ = json.Unmarshal(schema, &s) // a member of another shape does not affect the rest
 	types := make(map[string]string, len(s.Properties))
 	for name, p := range s.Properties {
 		types[name], _ = p.Type.(string)
@@ -79,8 +80,8 @@ func propertyTypes(schema json.RawMessage) map[string]string {
 	return types
 }
 
-// accepts reports whether an answer says that the job was begun: the upgrade
-// goes on after it, and reports itself.
+// accepts reports whether an answer says that the job has begun: the upgrade then continues
+// after the answer and sends reports.
 func (o *FirmwareOrder) accepts(text string) bool {
 	var answer struct {
 		Job   string         `json:"job"`

@@ -6,38 +6,38 @@ import (
 	"fleetd/fleet"
 )
 
-// DefaultConversationWait is how long what would interrupt a conversation waits
-// for its end, unless an operator sets another bound.
+// DefaultConversationWait is how long an action that would interrupt a conversation waits for
+// its end, unless an operator sets another bound.
 const DefaultConversationWait = 10 * time.Minute
 
-// Codes of what calls wait for, and waited for.
+// Codes of the events that calls wait or waited for.
 const (
-	ReasonDeviceAway = "device_away" // the device is not connected; waited for until until_at
-	ReasonDeviceBack = "device_back" // it is; waited for since since_at
+	ReasonDeviceAway = "device_away" // the device is not connected; the call waits until until_at
+	ReasonDeviceBack = "device_back" // the device is back; the call had waited since since_at
 
-	ReasonInConversation    = "in_conversation"     // begun at since_at; waited for until until_at at the latest
-	ReasonConversationEnded = "conversation_waited" // it was waited for
-	ReasonConversationLong  = "conversation_bound"  // it went on for longer than is waited
-	ReasonInterruptedBy     = "interrupted_by"      // a person did not want to wait
+	ReasonInConversation    = "in_conversation"     // begun at since_at; the call waits until until_at at the latest
+	ReasonConversationEnded = "conversation_waited" // the conversation ended
+	ReasonConversationLong  = "conversation_bound"  // the conversation lasted longer than the wait
+	ReasonInterruptedBy     = "interrupted_by"      // a person asked to interrupt
 )
 
-// WaitReasons are the codes of waits with the names of their parameters.
+// WaitReasons maps the codes of waits to the names of their parameters.
 var WaitReasons = map[string][]string{
 	ReasonInConversation: {"since_at", "until_at"}, ReasonConversationEnded: {}, ReasonConversationLong: {},
 	ReasonInterruptedBy: {"name"}, ReasonDeviceAway: {"until_at"}, ReasonDeviceBack: {"since_at"},
 }
 
-// Interrupts reports whether a device that runs the tool cannot go on with a
-// conversation: it restarts, leaves the network, or works with other settings.
+// Interrupts reports whether the tool ends a conversation of its device: the device restarts,
+// leaves the network, or applies other settings.
 func Interrupts(tool string) bool {
 	return fleet.EffectOf(tool) != fleet.EffectNone || tool == fleet.ToolConfigSet
 }
 
-// Interruptions decides how long what would interrupt a conversation waits for its
-// end. With a nil Interruptions nothing waits.
+// Interruptions decides how long actions that would interrupt a conversation wait for its end.
+// With a nil Interruptions nothing waits.
 type Interruptions struct {
 	Open  *fleet.OpenConversations
-	Bound time.Duration // 0 takes DefaultConversationWait
+	Bound time.Duration // 0: DefaultConversationWait
 }
 
 // A ConversationWait is the wait for the end of a conversation.
@@ -46,13 +46,13 @@ type ConversationWait struct {
 	Until time.Time // at the latest
 }
 
-// Reason is the wait as a code.
+// Reason returns the wait as a reason code.
 func (w ConversationWait) Reason() fleet.Reason {
 	return fleet.Because(ReasonInConversation, "since_at", w.Since, "until_at", w.Until)
 }
 
-// Wait returns the conversation that the device is in, zero without one, and whether
-// something has to wait for its end that began to wait at the given time.
+// Wait returns the device's conversation, or zero, and whether an action that began to wait at
+// the given time has to wait for the conversation's end.
 func (i *Interruptions) Wait(device fleet.DeviceID, began, now time.Time) (ConversationWait, bool) {
 	if i == nil {
 		return ConversationWait{}, false
@@ -69,17 +69,16 @@ func (i *Interruptions) bound() time.Duration {
 	return DefaultConversationWait
 }
 
-// talk returns the conversation whose end the call has to wait for, or nil. A call of
-// the conversation itself does not wait for its end, and a language model cannot ask to
-// interrupt one.
+// talk returns the conversation whose end the call has to wait for, or nil. A call made by the
+// conversation does not wait for its end. A language model cannot request an interruption.
 //
-//	tool interrupts | in conversation | asked to interrupt | of the conversation | waited for long enough |
-//	no              |                 |                    |                     |                        | goes
-//	                | no              |                    |                     |                        | goes
-//	                |                 | by no model        |                     |                        | goes
-//	                |                 |                    | yes                 |                        | goes
-//	                |                 |                    |                     | yes                    | goes
-//	yes             | yes             | no, or by a model  | no                  | no                     | waits
+//	interrupting tool | talking | interrupts     | part of it | waited enough |
+//	no                |         |                |            |               | goes
+//	                  | no      |                |            |               | goes
+//	                  |         | yes, no model  |            |               | goes
+//	                  |         |                | yes        |               | goes
+//	                  |         |                |            | yes           | goes
+//	yes               | yes     | no, or a model | no         | no            | waits
 func (i *Interruptions) talk(r Request, began, now time.Time) *ConversationWait {
 	if !Interrupts(r.Tool) || r.interrupts() {
 		return nil

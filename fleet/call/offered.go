@@ -8,10 +8,10 @@ import (
 	"fleetd/fleet"
 )
 
-// Offered returns a device and, of the tools on record for it, those that the
-// principal could call now: what is for people is hidden from language models,
-// and what scope or policy denies from everyone. A hold hides nothing, since it
-// ends. The tools are in the device's order; they are shared, not to be changed.
+// Offered returns a device and the recorded tools that the principal could call now. User-only
+// tools are hidden from language models, and tools that scope or policy denies are hidden from
+// everyone. An operator's hold hides nothing, because it ends. The tools are in the device's
+// order; they are shared and must not be changed.
 func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool,
 	error) {
 	r := Request{Actor: p, Device: id, now: s.o.Now(), preview: true}
@@ -39,9 +39,9 @@ func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.Devic
 	return t.Device, offered, nil
 }
 
-// deniesAlways reports whether the policy denies the tool with every arguments
-// that are tried: none, and the least and the greatest that its schema allows. A
-// rule may deny some arguments only, and then the tool is not hidden.
+// deniesAlways reports whether the policy denies the tool for all tried arguments: none, and
+// the lowest and the highest values of its schema. A tool for which a rule denies only some
+// arguments is not hidden.
 func (g *gate) deniesAlways(t *fleet.Target, tool fleet.Tool, r Request) bool {
 	for _, arguments := range append([]json.RawMessage{nil}, sampleArguments(tool.InputSchema)...) {
 		r.Arguments = arguments
@@ -52,8 +52,8 @@ func (g *gate) deniesAlways(t *fleet.Target, tool fleet.Tool, r Request) bool {
 	return true
 }
 
-// sampleArguments are two arguments for the kinds of parameters that stock
-// firmware has; none for a tool without parameters.
+// sampleArguments returns two sets of arguments for the kinds of parameters of stock firmware,
+// or none for a tool without parameters.
 func sampleArguments(schema json.RawMessage) []json.RawMessage {
 	var s struct {
 		Properties map[string]struct {

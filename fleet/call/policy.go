@@ -7,29 +7,29 @@ import (
 	"fleetd/fleet"
 )
 
-// A Policy judges calls that role, hold and tool allow. It has no side effects
-// but those of counting, and answers within microseconds: every call waits for it.
+// A Policy judges calls that role, hold and tool allow. It has no side effects other than
+// counting, and returns within microseconds: every call waits for it.
 type Policy interface {
 	Judge(p *Proposal) Verdict
 }
 
-// A Proposal is a call as a policy sees it.
+// A Proposal is the call that a policy judges.
 type Proposal struct {
 	Principal fleet.Principal
 	Device    *fleet.Device
 	Offers    fleet.ToolSet
 	Tool      fleet.Tool
-	Arguments json.RawMessage // a JSON object; nil is {}
+	Arguments json.RawMessage // a JSON object; nil means {}
 	At        time.Time
-	// Preview is true while a person only asks what would happen: nothing is
-	// counted against a rate or a budget.
+	// Preview is true if a person only asks for a preview: nothing counts against a rate or a
+	// budget.
 	Preview bool
-	// Again is true when a call is judged once more before it is sent: it was
-	// counted, and stays within the limits that it was within.
+	// Again is true if a call is judged once more before it is sent: it was already counted,
+	// and does not count twice.
 	Again bool
 }
 
-// A Decision is what a policy decides about a call.
+// A Decision is a policy's decision about a call.
 type Decision string
 
 const (
@@ -38,12 +38,12 @@ const (
 	DecisionRequireApproval Decision = "require_approval"
 )
 
-// A Verdict is the decision of a policy, and where it comes from.
+// A Verdict is a policy's decision with its origin.
 type Verdict struct {
 	Decision Decision
 	Rule     string // id of the rule that decided
 	RuleName string
-	Version  int64        // of the policy; an approval is good for one version
+	Version  int64        // of the policy; an approval is valid for one version
 	Reason   fleet.Reason // of a denial: the code and parameters of the refusal
 	// ApprovalTTL is how long a call waits for its approval. 0: [DefaultApprovalTTL]
 	ApprovalTTL time.Duration

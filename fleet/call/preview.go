@@ -6,39 +6,37 @@ import (
 	"fleetd/fleet"
 )
 
-// A CallPreview says what a call would come to, without making it.
+// A Preview is the expected result of a call, determined without making it.
 type Preview struct {
 	Device fleet.Device
-	// Verdict is the policy's, also where the gate refuses the call before it asks.
-	// Its Decision is "" if the device does not offer the tool.
+	// Verdict is the policy's verdict, even if the gate refuses the call before it queries the
+	// policy. Its Decision is "" if the device does not offer the tool.
 	Verdict Verdict
-	// Refusals are all of the gate, in its order: the call would end with the first.
+	// Refusals are all refusals of the gate, in its order: the call would end with the first.
 	Refusals []fleet.CallError
-	// Wire is what would be sent, now or once the call is approved; nil if nothing
-	// would be.
+	// Wire is the call that would be sent, now or after its approval; nil if none would be.
 	Wire *WireCall
 }
 
 // A WireCall is a call as it is written to a device.
 type WireCall struct {
 	ID        int32  // of the JSON-RPC request
-	NextID    bool   // ID is the one that the device's next call gets; false: it is a placeholder
-	Connected bool   // else the call would end offline
-	OwnURL    bool   // the argument url is a placeholder for a one-time address
+	NextID    bool   // ID is the one of the device's next call; false: a placeholder
+	Connected bool   // otherwise the call would end as offline
+	OwnURL    bool   // the argument url is a placeholder for a one-time link
 	Request   []byte // the JSON-RPC request
 	Message   []byte // the whole message: the request in its envelope
 }
 
-// A CallEncoder writes calls as they go to a device, and sends nothing. An error
-// is the refusal of a call that cannot be put to the device. The broker
-// implements it.
+// An Encoder encodes calls as a device receives them, and sends nothing. An error is the
+// refusal of a call that cannot be sent to the device. The broker implements it.
 type Encoder interface {
 	EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (WireCall, error)
 }
 
-// Preview asks the gate about a call to each of some devices as [Service.Make]
-// does, and goes on where that would end: it finds every refusal. Nothing is
-// counted, recorded or sent. Ids that name no device are left out.
+// Preview judges a call to each of the given devices as [Service.Make] does, but goes on after
+// a refusal to find all of them. Nothing is counted, recorded or sent. Ids of unknown devices
+// are skipped.
 func (s *Service) Preview(ctx context.Context, r Request, ids []fleet.DeviceID) ([]Preview, error) {
 	r.now, r.preview = s.o.Now(), true
 	if err := checkRequest(r); err != nil {
@@ -98,8 +96,8 @@ func (s *Service) preview(t *fleet.Target, r Request) Preview {
 	return p
 }
 
-// refuse adds a refusal, if there is one. One code is named once: the gate and the
-// policy both refuse user-only tools to models.
+// refuse adds a refusal, if any. Each code is added once: the gate and the policy both refuse
+// user-only tools to models.
 func (p *Preview) refuse(no *refusal) {
 	if no == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet"
 )
 
-// runningCalls are the calls that devices work on, one per device at most.
+// runningCalls are the calls that devices are executing, at most one per device.
 type runningCalls struct {
 	mu sync.Mutex
 	of map[fleet.DeviceID]fleet.RunningCall
@@ -31,7 +31,7 @@ func (r *runningCalls) end(device fleet.DeviceID, call uuid.UUID) {
 	}
 }
 
-// Running returns the call that runs on the device, if there is one.
+// Running returns the call that runs on the device, if any.
 func (s *Service) Running(device fleet.DeviceID) (fleet.RunningCall, bool) {
 	s.inFlight.mu.Lock()
 	defer s.inFlight.mu.Unlock()

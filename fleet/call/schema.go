@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet"
 )
 
-// CheckArguments holds arguments against the schema of a tool of fleetd itself, in
-// the words that devices' tools have. A nil error means that they fit.
+// CheckArguments validates arguments against the schema of a tool of fleetd, with the same
+// error texts as for devices' tools. It returns nil if they are valid.
 func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.RawMessage) *fleet.CallError {
 	args, err := decodeObject(arguments)
 	if err != nil {
@@ -30,13 +30,13 @@ func CheckArguments(tool string, schema *jsonschema.Resolved, arguments json.Raw
 	return nil
 }
 
-// maxSchemas bounds the compiled schemas that are cached. Inventories never change and
-// are few, since equal devices share one; the limit is for hostile devices.
+// maxSchemas limits the cached compiled schemas. Inventories never change and are few, since
+// equal devices share one; the limit protects against hostile devices.
 const maxSchemas = 20_000
 
 type schemaKey struct{ inventory, tool string }
 
-// schema returns the compiled schema of the tool, nil if the schema is not valid.
+// schema returns the compiled schema of the tool, or nil if the schema is invalid.
 func (g *gate) schema(inventory string, tool fleet.Tool) *jsonschema.Resolved {
 	key := schemaKey{inventory, tool.Name}
 	s, ok := g.schemas.Get(key)
@@ -47,8 +47,8 @@ func (g *gate) schema(inventory string, tool fleet.Tool) *jsonschema.Resolved {
 	return s
 }
 
-// CompileSchema returns a JSON schema ready to validate with, nil if it is not a
-// valid one, or one that could take long: with a reference, or large patterns.
+// CompileSchema compiles a JSON schema for validation. It returns nil if the schema is invalid,
+// or if validation could take long: with a reference, or with large patterns.
 func CompileSchema(raw json.RawMessage) *jsonschema.Resolved {
 	if !boundedSchema(raw) {
 		return nil
@@ -64,20 +64,19 @@ func CompileSchema(raw json.RawMessage) *jsonschema.Resolved {
 	return resolved
 }
 
-// A passed names arguments that fitted the schema of their tool. The gate caches some,
-// because a fan-out or a script makes the same call many times over.
+// A passed identifies arguments that satisfied the schema of their tool. The gate caches some,
+// because a fan-out or a script makes the same call many times.
 type passed struct{ inventory, tool, arguments string }
 
-// maxPassed bounds that cache; with [MaxArgumentBytes] it takes 6 MB at most.
+// maxPassed limits that cache; with [MaxArgumentBytes] it uses at most 6 MB.
 const maxPassed = 2000
 
 func notAnObject(err error) *fleet.CallError {
 	return fleet.NewCallError("invalid_arguments.object", "detail", err.Error())
 }
 
-// explainArguments says which argument breaks the schema. The schemas of
-// devices are flat and use few keywords (protocol 4.3); for any other the
-// text is the validator's.
+// explainArguments returns which argument violates the schema. The schemas of devices are flat
+// and use few keywords (protocol 4.3); for any other schema the text is the validator's.
 func explainArguments(schema *jsonschema.Schema, args map[string]any, err error) *fleet.CallError {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		value, given := args[name]
@@ -100,7 +99,7 @@ func breaks(property *jsonschema.Schema, value any) bool {
 	return err == nil && resolved.Validate(value) != nil
 }
 
-// wanted describes a property: an integer from 0 to 100.
+// wanted describes the valid values of a property, such as an integer from 0 to 100.
 func wanted(p *jsonschema.Schema) fleet.Reason {
 	if len(p.Enum) > 0 {
 		values, _ := json.Marshal(p.Enum)
@@ -123,7 +122,7 @@ func wanted(p *jsonschema.Schema) fleet.Reason {
 	return what
 }
 
-// plainSchemaError keeps the last, specific part of a validator's message.
+// plainSchemaError returns the last, most specific part of a validator's message.
 func plainSchemaError(err error) string {
 	msg := err.Error()
 	if i := strings.LastIndex(msg, "validating /"); i >= 0 {
@@ -136,21 +135,20 @@ func plainSchemaError(err error) string {
 	return msg
 }
 
-// maxPatternBytes bounds the patterns of a schema, all together. Stock tools
-// have none; a pattern of 1 KB can ask for hundreds of megabytes of automaton.
+// maxPatternBytes limits the total size of a schema's patterns. Stock tools have no patterns; a
+// pattern of 1 KB can require an automaton of hundreds of megabytes.
 const maxPatternBytes = 256
 
-// boundedSchema reports whether arguments can be held against the schema in
-// bounded time. A schema comes from a device and is not trusted: one that
-// refers to itself sends the validator into a recursion that ends the process,
-// and a few references to references take it longer than a caller can wait.
+// boundedSchema reports whether validation against the schema takes bounded time. A schema comes
+// from a device and is not trusted: a reference to itself sends the validator into a recursion
+// that ends the process, and a few nested references take it longer than a caller can wait.
 func boundedSchema(raw json.RawMessage) bool {
 	var schema any
 	return json.Unmarshal(raw, &schema) == nil && !hasReference(schema) && patternBytes(schema) <= maxPatternBytes
 }
 
-// hasReference also finds members of those names that are no keywords, such
-// as a property called $ref: no device has one.
+// hasReference also matches members with these names that are not keywords, such as a property
+// named $ref: no device has such a property.
 func hasReference(schema any) bool {
 	return anyMember(schema, func(key string, _ any) bool {
 		return key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef"
@@ -177,7 +175,7 @@ func patternBytes(schema any) int {
 	return total
 }
 
-// anyMember reports whether is holds for a member of an object anywhere in v.
+// anyMember reports whether is returns true for a member of any object in v.
 func anyMember(v any, is func(key string, value any) bool) bool {
 	switch v := v.(type) {
 	case map[string]any:

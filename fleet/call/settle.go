@@ -11,24 +11,23 @@ import (
 	"fleetd/fleet"
 )
 
-// Limits of calls whose records are to be settled.
+// Limits of the settler.
 const (
 	maxUnsettled      = 20_000
 	maxUnsettledBytes = 64 << 20
 	settleBatch       = 256
-	settleTimeout     = 10 * time.Second // of one try: a row may be held by a session that hangs
+	settleTimeout     = 10 * time.Second // of one try: a hung session may hold a lock on a row
 	firstSettlePause  = 100 * time.Millisecond
 	settlePause       = 5 * time.Second // the longest between tries
 	settleGrace       = 5 * time.Second // at shutdown
 )
 
-// A settler stores outcomes of calls after a write of their records failed. An
-// error of a write does not say that it did not happen: a database that hung
-// may carry it out when it goes on. So the outcome is stored until the
-// database confirms it, whatever is on record by then.
+// A settler stores outcomes of calls after a write of their records failed. A failed write may
+// still take effect: a database that hung may execute it later. So the settler stores the
+// outcome until the database confirms it, whatever the record contains by then.
 //
-// What waits is held in memory up to a limit. Beyond it no call is made (see
-// [Service.enter]), so that there is always room for those under way.
+// Outcomes wait in memory, up to a limit. Beyond it no call is made (see [Service.enter]), so
+// there is always room for the calls in flight.
 type settler struct {
 	store    Store
 	log      *slog.Logger
@@ -36,7 +35,7 @@ type settler struct {
 
 	life  context.Context // ends when close gives up
 	end   context.CancelFunc
-	hurry chan struct{} // closed when fleetd stops: do not pause
+	hurry chan struct{} // closed when fleetd stops: no more pauses
 	once  sync.Once
 
 	mu      sync.Mutex
@@ -53,8 +52,8 @@ type unsettled struct {
 
 func (u *unsettled) size() int { return 1000 + len(u.call.Arguments) + len(u.call.Result) }
 
-// An unsettledError means that a write of a call's record failed. Settled is
-// closed when the record is true.
+// An unsettledError means that a write of a call's record failed. Settled is closed when the
+// record is correct.
 type unsettledError struct {
 	err     error
 	settled <-chan struct{}
@@ -68,7 +67,7 @@ func newSettler(store Store, log *slog.Logger, announce func(*fleet.Call)) *sett
 	return &settler{store: store, log: log, announce: announce, life: life, end: end, hurry: make(chan struct{})}
 }
 
-// add queues a call with its outcome; settled is closed when that is on record.
+// add queues a call with its outcome; settled is closed when the outcome is recorded.
 func (s *settler) add(c *fleet.Call) (settled <-chan struct{}) {
 	u := &unsettled{call: *c, settled: make(chan struct{})}
 	u.call.Evidence = slices.Clone(c.Evidence)
@@ -89,7 +88,7 @@ func (s *settler) full() bool {
 	return len(s.line) >= maxUnsettled || s.bytes >= maxUnsettledBytes
 }
 
-// work settles until nothing waits.
+// work stores outcomes until none waits.
 func (s *settler) work() {
 	hurry, away := s.hurry, false
 	for pause := firstSettlePause; s.life.Err() == nil; pause = min(2*pause, settlePause) {
@@ -122,7 +121,7 @@ func (s *settler) work() {
 	}
 }
 
-// next returns the oldest calls, or notes that there is no work.
+// next returns the oldest calls; without any, it records that the settler is idle.
 func (s *settler) next() []*unsettled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +141,7 @@ func (s *settler) try(batch []*unsettled) error {
 	return s.store.SettleCalls(ctx, calls)
 }
 
-// tryEach gives up the calls that the store refuses. Settling a call twice
-// does no harm.
+// tryEach drops calls that the store refuses. Settling a call twice does no harm.
 func (s *settler) tryEach(batch []*unsettled) error {
 	for _, u := range batch {
 		err := s.try([]*unsettled{u})
@@ -159,8 +157,8 @@ func (s *settler) tryEach(batch []*unsettled) error {
 	return nil
 }
 
-// rowRefused reports whether the store refused what was to be stored, and not
-// because the store itself is in trouble.
+// rowRefused reports whether the store refused the record because of its content, and not
+// because of trouble in the store.
 func rowRefused(err error) bool {
 	return errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound)
 }
@@ -185,7 +183,7 @@ func (s *settler) waiting() int {
 	return len(s.line)
 }
 
-// close waits a moment for what is left. Nothing may be added any more.
+// close waits a moment for the remaining calls. No call may be added after it.
 func (s *settler) close() {
 	s.once.Do(func() { close(s.hurry) })
 	grace := time.AfterFunc(settleGrace, s.end)

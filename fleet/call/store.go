@@ -10,25 +10,24 @@ import (
 	"fleetd/fleet"
 )
 
-// A CallWait is what must be known to send a call that waits until its device is
-// back, beyond its record.
+// A Wait holds what fleetd needs besides the record to send a call that waits for its device.
 type Wait struct {
 	Interrupt bool
 	Picture   string // blob key; "" for most
 }
 
-// A WaitingCall is a call in the state [fleet.CallPendingDevice] as the store knows it.
+// A WaitingCall is a call in the state [fleet.CallPendingDevice] with its wait, as stored.
 type WaitingCall struct {
 	fleet.Call
 	Wait
 }
 
-// A CallFilter narrows a list of calls. Zero fields do not filter.
+// A Filter narrows a list of calls. Zero fields do not filter.
 type Filter struct {
 	Device fleet.DeviceID
 	Tool   string
 	Actor  string // name
-	// Conversation in which the voice server's model made the calls
+	// Conversation in which the voice server's model made the calls.
 	Conversation uuid.UUID
 	States       []fleet.CallState
 	FanOut       uuid.UUID
@@ -38,48 +37,47 @@ type Filter struct {
 	Cursor       string
 }
 
-// CallStore keeps call records. InsertCall, MarkSent and FinishCall return only
-// after the change is durable.
+// Store stores call records. InsertCall, MarkSent and FinishCall return only after the change
+// is durable.
 type Store interface {
 	InsertCall(ctx context.Context, c *fleet.Call) error
-	// MarkSent turns a pending call to sent, before its bytes are written.
+	// MarkSent changes a pending call to sent, before its bytes are written.
 	MarkSent(ctx context.Context, c *fleet.Call) error
-	// FinishCall stores the outcome (state, result, error, evidence, rpc id, times).
-	// A call that is final already stays as it is.
+	// FinishCall stores the outcome (state, result, error, evidence, rpc id, times). A final
+	// call stays unchanged.
 	FinishCall(ctx context.Context, c *fleet.Call) error
-	// AddLateAnswer stores an answer that came after the call was given up.
+	// AddLateAnswer stores an answer that came after fleetd gave up the call.
 	AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.LateAnswer) error
 	Call(ctx context.Context, id uuid.UUID) (fleet.Call, error)
 	Calls(ctx context.Context, f Filter) (fleet.Page[fleet.Call], error) // newest first
-	// SettleCalls stores outcomes of calls of which it is not known whether they
-	// are on record: those that are not are put there. A call that is final
-	// already stays as it is. What an earlier write of the same calls does
-	// after this, if the database carries it out late, changes nothing.
+	// SettleCalls stores outcomes of calls that may or may not have a record, and inserts
+	// missing records. A final call stays unchanged. An earlier write of the same calls that
+	// the database executes late then changes nothing.
 	SettleCalls(ctx context.Context, calls []*fleet.Call) error
-	// WaitForDevice puts on record that the call waits until its device is back: a new
-	// one, or one that is on record and was certainly not sent.
+	// WaitForDevice records that the call waits for its device: a new call, or a recorded call
+	// that was certainly not sent.
 	WaitForDevice(ctx context.Context, c *fleet.Call, w Wait) error
-	// SendWaiting turns a call that waits for its device to sent, with its arguments
-	// and evidence, before its bytes are written. One that is on record as sent, which
-	// its owner knows better, is no conflict.
+	// SendWaiting changes a call that waits for its device to sent, with its arguments and
+	// evidence, before its bytes are written. A record that already says sent is no conflict:
+	// its owner knows better.
 	SendWaiting(ctx context.Context, c *fleet.Call) error
-	// WaitingCalls returns the calls that wait for their devices, oldest first, and
-	// forgets the waits of those that are over.
+	// WaitingCalls returns the calls that wait for their devices, oldest first, and deletes the
+	// waits of calls that have ended.
 	WaitingCalls(ctx context.Context) ([]WaitingCall, error)
-	// RecoverCalls closes what an earlier process left open: pending calls become
-	// canceled, sent ones unknown. This process has made no call yet.
+	// RecoverCalls closes the calls that an earlier process left open: pending calls become
+	// canceled, sent calls unknown. Call it before this process makes a call.
 	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
 	LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error)
 }
 
-// A CallBucket counts the calls of one stretch of time.
+// A Bucket counts the calls of one period.
 type Bucket struct {
-	At                time.Time // start of the stretch
+	At                time.Time // start of the period
 	Succeeded, Failed int
 }
 
-// StatsStore answers the overview's questions.
+// StatsStore provides the figures of the overview.
 type StatsStore interface {
 	CallBuckets(ctx context.Context, since time.Time, step time.Duration) ([]Bucket, error)
 	RecentFailures(ctx context.Context, since time.Time, limit int) ([]fleet.Call, error)

@@ -10,20 +10,20 @@ import (
 
 // Codes of [fleet.CallError] for upgrades.
 const (
-	codeNotInstalled = "not_installed" // the device came back with another build
+	codeNotInstalled = "not_installed" // the device came back without the new build
 	codeAttemptOver  = "attempt_over"  // the campaign judged the attempt by other evidence
 )
 
-// maxEvidence bounds the record of a call to a device that connects again and
+// maxEvidence limits the evidence in the record of a call to a device that reconnects again and
 // again.
 const maxEvidence = 64
 
-// maxOrderDetail bounds the detail of evidence that goes to an order, in bytes.
+// maxOrderDetail limits the detail of evidence for an order, in bytes.
 const maxOrderDetail = 200
 
-// sendUpgrade sends self.upgrade_firmware and judges it by evidence: a device
-// that upgrades restarts without a reply, and a reply of true may come before
-// the download, or after one that failed (protocol 4.7).
+// sendUpgrade sends self.upgrade_firmware and judges it by evidence: a device that upgrades
+// restarts without a reply, and a reply of true may come before the download, or after a failed
+// one (protocol 4.7).
 func (a *attempt) sendUpgrade(ctx context.Context) {
 	seen, stop := a.calls.o.Watcher.Watch(a.call.Device)
 	defer stop()
@@ -56,11 +56,11 @@ type upgradeReply struct {
 	err    error
 }
 
-// upgradeReplied handles the reply, or what became of the sending. Only a
-// refusal, and a call that was not sent, end the call.
+// upgradeReplied handles the reply or the error of sending. Only a refusal and a failure to
+// send end the call.
 func (a *attempt) upgradeReplied(r upgradeReply) {
 	if errors.Is(r.err, fleet.ErrInvalid) || errors.Is(r.err, fleet.ErrOffline) {
-		a.conclude(r.answer, r.err) // whatever the link seemed to say
+		a.conclude(r.answer, r.err) // whatever the link reported before
 		return
 	}
 	a.notifySent()
@@ -69,11 +69,11 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 	case errors.As(r.err, &refused):
 		a.conclude(r.answer, r.err)
 		a.notifyRefused()
-	case r.err != nil: // the connection ended, as it should
+	case r.err != nil: // the connection ended, as expected
 	case r.answer.Failed():
 		a.answered(r.answer)
 		a.notifyRefused()
-	case a.asked.Firmware.accepts(r.answer.Text): // the answer of one that goes on, not of one that is done
+	case a.asked.Firmware.accepts(r.answer.Text): // the upgrade has begun, but is not done
 		a.call.Result = r.answer.Result
 		a.observed(fleet.EvidenceJob, string(fleet.JobAccepted))
 	default:
@@ -82,8 +82,8 @@ func (a *attempt) upgradeReplied(r upgradeReply) {
 	}
 }
 
-// upgradeSaw handles evidence about the device. Another build proves a failure
-// only of a device whose connection ended too: polls alone can be forged.
+// upgradeSaw handles evidence about the device. Another build proves a failure only if the
+// connection ended too: polls alone can be forged.
 func (a *attempt) upgradeSaw(e fleet.Evidence) {
 	if len(a.call.Evidence) < maxEvidence {
 		a.call.Evidence = append(a.call.Evidence, e)
@@ -91,7 +91,7 @@ func (a *attempt) upgradeSaw(e fleet.Evidence) {
 	polled := func(e fleet.Evidence) bool { return e.Kind == fleet.EvidenceBootPoll && e.ELF != "" }
 	switch {
 	case polled(e) && e.ELF == a.asked.Firmware.ELFSHA256:
-		a.notifySent() // whether or not the link has said so
+		a.notifySent() // even if the link has not confirmed it
 		a.close(fleet.CallSucceeded, nil)
 	case slices.ContainsFunc(a.call.Evidence, polled) && slices.ContainsFunc(a.call.Evidence, endsConnection):
 		a.notifySent()
@@ -103,7 +103,7 @@ func endsConnection(e fleet.Evidence) bool {
 	return e.Kind == fleet.EvidenceDisconnect || e.Kind == fleet.EvidenceConnectionLost
 }
 
-// missingUpgrade closes an upgrade for which the evidence did not come in time.
+// missingUpgrade closes an upgrade whose evidence did not come in time.
 func (a *attempt) missingUpgrade() {
 	if a.calls.life.Err() != nil {
 		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeStopped+".upgrade"))
@@ -112,7 +112,7 @@ func (a *attempt) missingUpgrade() {
 	a.close(fleet.CallTimedOut, fleet.NewCallError(fleet.CodeNoAnswer+".upgrade", "timeout_ms", a.call.Timeout))
 }
 
-// observed puts evidence on the call's record and notifies the order.
+// observed adds evidence to the call's record and notifies the order.
 func (a *attempt) observed(kind fleet.EvidenceKind, detail string) {
 	a.witness(kind, detail)
 	a.asked.Firmware.notify(fleet.Evidence{At: a.calls.o.Now(), Kind: kind, Detail: detail})
@@ -125,7 +125,8 @@ func (a *attempt) notifySent() {
 	}
 }
 
-// wrote reports whether the order was notified that its call was sent, and that holds.
+// wrote reports whether the order was notified that its call was sent, and the call's record
+// still says so.
 func (a *attempt) wrote() bool {
 	sent := func(e fleet.Evidence) bool { return e.Kind == fleet.EvidenceSent }
 	return a.call.SentAt != nil && slices.ContainsFunc(a.call.Evidence, sent)
@@ -135,7 +136,7 @@ func (a *attempt) notifyRefused() {
 	a.asked.Firmware.notify(a.callError(fleet.EvidenceRefused))
 }
 
-// notifyNotSent notifies the order of a call that ended before it was sent.
+// notifyNotSent notifies the order that its call ended before it was sent.
 func (a *attempt) notifyNotSent() {
 	if !a.wrote() {
 		a.asked.Firmware.notify(a.callError(fleet.EvidenceNotSent))
@@ -156,8 +157,8 @@ func (a *attempt) notifyLate(answer fleet.Answer) {
 		maxOrderDetail)})
 }
 
-// callError is evidence with the error that the call ended with. A call without
-// one was not put on record.
+// callError returns evidence with the error that ended the call. A call without an error was
+// not recorded.
 func (a *attempt) callError(kind fleet.EvidenceKind) fleet.Evidence {
 	e := fleet.Evidence{At: a.calls.o.Now(), Kind: kind, Code: fleet.CodeNotRecorded, Detail: "the database did not take the record"}
 	if a.call.Error != nil {
