@@ -15,8 +15,8 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A commit is what all that wait for it share: one of a database, or the moment
-// in which devices answer.
+// A commit is shared by everything that waits for it: a commit of a database, or the moment
+// when devices answer.
 type commit struct {
 	mu   sync.Mutex
 	next chan struct{}
@@ -43,7 +43,7 @@ func (c *commit) run(stop <-chan struct{}) {
 	}
 }
 
-// benchFleet is the surroundings of fan-outs, at next to no cost.
+// benchFleet is the environment of fan-outs, at almost no cost.
 type benchFleet struct {
 	call.FanOutStore
 	call.Store
@@ -107,8 +107,8 @@ func (t benchTurn) Send(context.Context, fleet.Invocation, func(fleet.Answer)) (
 	return yes, nil
 }
 
-// BenchmarkFanOut measures fan-outs to 10,000 devices, without a database and a
-// broker. An operation is a fan-out.
+// BenchmarkFanOut measures fan-outs to 10,000 devices, without a database and without a broker.
+// One operation is one fan-out.
 func BenchmarkFanOut(b *testing.B) {
 	const devices = 10_000
 	f := &benchFleet{ended: make(chan struct{}), commits: commit{next: make(chan struct{})},

@@ -17,9 +17,9 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// fanOutStore keeps one fan-out in memory, by the rules of [FanOutStore].
+// fanOutStore stores one fan-out in memory, by the rules of [FanOutStore].
 type fanOutStore struct {
-	call.FanOutStore // what tests do not use panics
+	call.FanOutStore // unused methods panic
 	calls            *fleettest.CallStore
 	fail             func(op string) error
 	alive            time.Time
@@ -146,7 +146,7 @@ func (s *fanOutStore) Progress(context.Context, uuid.UUID) (call.FanOutProgress,
 	return p, nil
 }
 
-// presence is who is connected, with the events that go with it.
+// presence reports which devices are connected, and publishes the matching events.
 type presence struct {
 	events *fleet.Events
 	link   *fleettest.Link
@@ -200,7 +200,7 @@ func (b *fanOutBench) service() *call.FanOuts {
 		Presence: b.presence, Events: b.events})
 }
 
-// start runs the service, as a new process does.
+// start runs the service as a new process does.
 func (b *fanOutBench) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.fanOuts = b.service()
@@ -216,7 +216,7 @@ func (b *fanOutBench) start() {
 	synctest.Wait()
 }
 
-// fanOut puts devices on record and creates a fan-out to them.
+// fanOut records devices and creates a fan-out to them.
 func (b *fanOutBench) fanOut(n int, r call.FanOutRequest, with ...func(*fleet.Device)) call.FanOut {
 	b.t.Helper()
 	for i := range n {
@@ -236,7 +236,7 @@ func (b *fanOutBench) fanOut(n int, r call.FanOutRequest, with ...func(*fleet.De
 	return f
 }
 
-// states of the newest call of each device; "" without one.
+// states returns the state of each device's newest call; "" without a call.
 func (b *fanOutBench) states(n int) []fleet.CallState {
 	states := make([]fleet.CallState, n)
 	newest := make(map[fleet.DeviceID]fleet.CallState)
@@ -328,7 +328,7 @@ func TestFanOutAndOfflineDevices(t *testing.T) {
 			b.start()
 			b.fanOut(1, wait)
 			b.set(nth(0), true)
-			b.bench.link.Disconnect(nth(0)) // before the call: presence does not know yet
+			b.bench.link.Disconnect(nth(0)) // before the call: presence still shows it as connected
 			synctest.Wait()
 			time.Sleep(10 * time.Second)
 			b.set(nth(0), false)
@@ -394,8 +394,8 @@ func TestFanOutAndOfflineDevices(t *testing.T) {
 	}
 }
 
-// An absent database stops a fan-out for as long as it is away, wherever the
-// fan-out meets it, and says so. No device is called twice.
+// While the database is unavailable, a fan-out stops at whatever step needs it, and reports
+// that. No device is called twice.
 func TestFanOutWaitsForTheDatabase(t *testing.T) {
 	for _, op := range []string{"targets", "insert", "hung insert", "sent", "finish", "end", "read"} {
 		t.Run(op, func(t *testing.T) {
@@ -466,8 +466,8 @@ func TestFanOutWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
-// A device whose call is refused, whatever the kind of the error, ends with a
-// record or with a reason; else the fan-out does not complete.
+// A device whose call is refused with any kind of error ends with a record or a reason;
+// otherwise the fan-out does not complete.
 func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -496,7 +496,7 @@ func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
 					b.set(nth(i), true)
 				}
 				inserts := 0
-				b.store.Fail = func(op string) error { // one worker: the second insert is of the second device
+				b.store.Fail = func(op string) error { // one worker: the second insert belongs to the second device
 					if op != "insert" {
 						return nil
 					}
@@ -522,8 +522,8 @@ func TestFanOutStatesWhyADeviceWasNotCalled(t *testing.T) {
 	}
 }
 
-// A call that waits behind a long one does not hold up the stop: its record is
-// closed as not sent, and the next start makes the call.
+// A call that waits behind a long call does not delay the stop: its record is closed as not
+// sent, and the next start makes the call.
 func TestFanOutStopsWhileACallWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newFanOutBench(t)
@@ -552,7 +552,7 @@ func TestFanOutStopsWhileACallWaits(t *testing.T) {
 	})
 }
 
-// What was refused to its maker does not run later.
+// A fan-out whose creation failed does not run later.
 func TestFanOutWithoutConfirmation(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
@@ -576,7 +576,7 @@ func TestFanOutWithoutConfirmation(t *testing.T) {
 				}
 				synctest.Wait()
 				b.want("after the outage", canceled, "")
-				if stored { // the next start finds nothing to carry out
+				if stored { // the next start finds nothing to run
 					b.stop()
 					b.start()
 					b.want("after a restart", canceled, "")
@@ -586,7 +586,7 @@ func TestFanOutWithoutConfirmation(t *testing.T) {
 	}
 }
 
-// A cancellation that the database stored without saying so holds.
+// A cancellation that the database stored without confirming it remains in force.
 func TestFanOutCanceledWithoutConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newFanOutBench(t)

@@ -159,7 +159,7 @@ func TestEndsOfTheWaitForAConversation(t *testing.T) {
 			time.Sleep(6 * time.Minute)
 			next := b.begin()
 			time.Sleep(time.Minute)
-			b.open.End(unit, talk.ID) // late: it is over
+			b.open.End(unit, talk.ID) // late: the conversation is over
 			time.Sleep(time.Minute)
 			b.open.End(unit, next.ID)
 		}, 8 * time.Minute, fleet.CallSucceeded, "", call.ReasonConversationEnded},
@@ -200,7 +200,7 @@ func TestEndsOfTheWaitForAConversation(t *testing.T) {
 				if err != nil || c.State != fleet.CallPending {
 					t.Fatalf("%s, %v", c.State, err)
 				}
-				// The line is free for others.
+				// The line is free for other calls.
 				if other := b.call(t, call.Request{Tool: "self.get_device_status"}); other.State != fleet.CallSucceeded {
 					t.Errorf("another call: %s", other.State)
 				}
@@ -229,7 +229,7 @@ func TestEndsOfTheWaitForAConversation(t *testing.T) {
 	}
 }
 
-// Who may have a call go on.
+// Which principals may make a call go on.
 func TestWhoMayInterrupt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTalks(t)

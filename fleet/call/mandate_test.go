@@ -19,8 +19,8 @@ func (noModels) Judge(p *call.Proposal) call.Verdict {
 	return call.Verdict{Decision: call.DecisionAllow}
 }
 
-// A campaign calls for somebody: its health checks are judged as the calls of their
-// author, and all its calls need role operator of those who asked.
+// A campaign calls on behalf of people: its health checks are judged as calls of their author,
+// and all its calls need role operator of its askers.
 func TestCallsOfCampaignsAreJudgedAsWhoAsked(t *testing.T) {
 	scoped := func(kind fleet.PrincipalKind, filter string, tools ...string) fleet.Principal {
 		scope, err := fleet.NewScope(filter, "", tools)

@@ -8,8 +8,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A preview's first refusal is the one that the call itself ends with, and a
-// preview leaves no record.
+// The first refusal of a preview is the refusal that the call ends with. A preview leaves no
+// record.
 func TestPreviewSaysWhatTheCallWillSay(t *testing.T) {
 	bot := fleet.Principal{Kind: fleet.KindModel, ID: "9", Name: "bot", Role: fleet.RoleOperator}
 	bound := bot

@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A device chooses its schemas, and a stack that overflows cannot be recovered
-// from: each of these must neither end the process nor keep it busy.
+// A device chooses its schemas, and a process cannot recover from a stack overflow: none of
+// these schemas may end the process or keep it busy.
 func TestHostileSchemas(t *testing.T) {
 	laughs := `"z":{}`
 	for c := 'y'; c >= 'a'; c-- {
@@ -37,7 +37,7 @@ func TestHostileSchemas(t *testing.T) {
 			began := time.Now()
 			arguments := json.RawMessage(`{"a":"` + strings.Repeat("a", 2000) + `"}`)
 			g.checkArguments("inventory", fleet.Tool{Name: "self.evil", InputSchema: json.RawMessage(tt.schema)}, arguments)
-			if took := time.Since(began); took > time.Minute { // without bounds it takes hours
+			if took := time.Since(began); took > time.Minute { // without limits it takes hours
 				t.Errorf("took %v", took)
 			}
 		})

@@ -106,7 +106,7 @@ func (urls) CoreDumpURL(context.Context, fleet.DeviceID, uuid.UUID, time.Duratio
 	return "http://h/u/secret", nil
 }
 
-// watch lets a test play what is observed about the device.
+// watch lets a test send observations of the device.
 type watch struct {
 	mu   sync.Mutex
 	seen chan fleet.Evidence
@@ -259,8 +259,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// The store finds a call's partition by the time in its id, and takes no id that
-// lies far from the time of creation.
+// The store finds a call's partition by the time in its id, and refuses an id whose time is far
+// from the time of creation.
 func TestCallIDsFollowAClockThatIsSetBack(t *testing.T) {
 	b := newBench(t)
 	var clock time.Time
@@ -338,8 +338,7 @@ func TestCallIsNotSentWithoutRecord(t *testing.T) {
 	}
 }
 
-// A database that hangs holds up the record, and with it the call. When it
-// comes back, whoever asked has gone.
+// A database that hangs delays the record and the call. When it returns, the caller has gone.
 func TestCallIsNotSentLongAfterItWasMade(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -583,8 +582,7 @@ func TestRebootIsJudgedByEvidence(t *testing.T) {
 	}
 }
 
-// Devices let user-only tools through by the scope, so a model's call must
-// never carry it.
+// The scope makes devices allow user-only tools, so a model's call must never carry it.
 func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 	b := newBench(t)
 	b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
@@ -605,7 +603,7 @@ func TestOnlyAModelsCallGoesWithoutScope(t *testing.T) {
 	}
 }
 
-// A picture may come when the call that asked for it is over, and another runs.
+// A picture may arrive when its call is over and another call runs.
 func TestRunningCall(t *testing.T) {
 	b := newBench(t)
 	var running fleet.RunningCall

@@ -20,7 +20,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// away is a bench whose device may be away and whose process may die.
+// away is a bench whose device may be disconnected and whose process may die.
 type away struct {
 	*bench
 	rights *rights
@@ -28,10 +28,10 @@ type away struct {
 	life   *life // of the process that serves now
 
 	mu   sync.Mutex
-	sent []string // arguments, in the order in which they were sent
+	sent []string // arguments, in the order of sending
 }
 
-// A life is what a dead process has lost: its connections and its database.
+// A life holds what a process loses when it dies: its connections and its database.
 type life struct {
 	call.Store
 	fleet.Link
@@ -98,8 +98,8 @@ func (l *life) Queue(id fleet.DeviceID, by fleet.PrincipalKind) (fleet.Turn, err
 	return l.Link.Queue(id, by)
 }
 
-// rights are what principals may do now, by their ids; those without an entry may do
-// what they could.
+// rights maps principals' ids to their current rights; principals without an entry keep the
+// rights they had.
 type rights struct {
 	mu   sync.Mutex
 	now  map[string]fleet.Principal
@@ -151,7 +151,7 @@ func (b *away) start(t *testing.T) {
 	t.Cleanup(b.Shutdown)
 }
 
-// kill ends the process as kill -9 does, and starts the next one.
+// kill ends the process as kill -9 does, and starts the next.
 func (b *away) kill(t *testing.T) {
 	b.life.die()
 	go b.Shutdown() // only to end its goroutines
@@ -202,7 +202,7 @@ func (b *away) get(t *testing.T, id uuid.UUID) fleet.Call {
 	return c
 }
 
-// What becomes of a call that waits until its device is back.
+// Outcomes of a call that waits for its device.
 func TestEndsOfTheWaitForADevice(t *testing.T) {
 	scoped := ann
 	var err error
@@ -267,7 +267,7 @@ func TestEndsOfTheWaitForADevice(t *testing.T) {
 			b.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
 				return fleet.Answer{}, fleet.ErrOffline
 			})
-			time.Sleep(7*time.Second + 300*time.Millisecond) // between two tries: no call is under way
+			time.Sleep(7*time.Second + 300*time.Millisecond) // between two tries: no call is in flight
 			b.link.Disconnect(unit)
 			b.mu.Lock()
 			b.sent = nil
@@ -324,10 +324,10 @@ func TestWhichCallsWaitForADevice(t *testing.T) {
 			}
 			b.kill(t)
 			b.link.Connect(unit, func(ctx context.Context, tool string, args json.RawMessage) (fleet.Answer, error) {
-				time.Sleep(time.Second) // they still wait when the next is made
+				time.Sleep(time.Second) // earlier calls still wait when the next one is made
 				return answer("true")(ctx, tool, args)
 			})
-			b.make(t, waiting(5), fleet.CallPendingDevice) // behind those that wait
+			b.make(t, waiting(5), fleet.CallPendingDevice) // behind the waiting calls
 			time.Sleep(time.Minute)
 			if got := b.sends(); !slices.Equal(got, append(want, string(volume(5)))) {
 				t.Errorf("sent %v", got)
@@ -454,8 +454,8 @@ func TestWhichCallsWaitForADevice(t *testing.T) {
 	})
 }
 
-// Whatever happens, in whatever order: no call is sent twice, none is sent that was
-// said to be canceled, all come to an end, and they are sent in their order.
+// Whatever happens in whatever order: no call is sent twice, no call is sent after its
+// cancellation, every call ends, and the calls are sent in order.
 func TestWaitingCallsWhateverHappens(t *testing.T) {
 	for seed := range uint64(150) {
 		synctest.Test(t, func(t *testing.T) {
@@ -478,7 +478,7 @@ func TestWaitingCallsWhateverHappens(t *testing.T) {
 						break
 					}
 					id, calls := made[random.IntN(len(made))].ID, b.Service
-					wg.Go(func() { // races with what follows
+					wg.Go(func() { // races with the following
 						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 						defer cancel()
 						if c, err := calls.Cancel(ctx, bob, id); err == nil && c.State == fleet.CallCanceled {

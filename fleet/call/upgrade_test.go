@@ -24,7 +24,7 @@ const (
 	fwURL    = "http://h/d/secret/firmware.bin"
 )
 
-// notified is what an order is notified of, without times.
+// notified records the notifications of an order, without times.
 type notified struct {
 	mu  sync.Mutex
 	all []string
@@ -51,7 +51,7 @@ func upgradeRequest(heard *notified) call.Request {
 		Firmware: &call.FirmwareOrder{URL: fwURL, ELFSHA256: newBuild, Notify: heard.add, Timeout: 20 * time.Minute}}
 }
 
-// after answers when the device has got round to it.
+// after delays a script, as a slow device does.
 func after(d time.Duration, s fleettest.Script) fleettest.Script {
 	return func(ctx context.Context, tool string, arguments json.RawMessage) (fleet.Answer, error) {
 		time.Sleep(d)
@@ -127,8 +127,8 @@ func TestUpgradeIsJudgedByEvidence(t *testing.T) {
 	}
 }
 
-// TestUpgradeArguments: a device gets what its tool offers. For stock firmware
-// that is the link alone, to the byte.
+// TestUpgradeArguments: a device gets only what its tool offers. Stock firmware gets exactly
+// the link, byte for byte.
 func TestUpgradeArguments(t *testing.T) {
 	const (
 		stock    = `{"type":"object","properties":{"url":{"type":"string","default":"The URL of the firmware"}}}`
@@ -176,8 +176,8 @@ func TestUpgradeArguments(t *testing.T) {
 	}
 }
 
-// TestUpgradeAccepted: the answer of a device that goes on with the job is no
-// answer to the upgrade, whenever it comes.
+// TestUpgradeAccepted: an answer that announces that the job continues does not answer the
+// upgrade, whenever it comes.
 func TestUpgradeAccepted(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"job":"job.1","state":"accepted"}`: "job accepted",
@@ -200,7 +200,7 @@ func TestUpgradeAccepted(t *testing.T) {
 	}
 }
 
-// TestUpgradeIsForCampaignsAlone tries every other way to the tool.
+// TestUpgradeIsForCampaignsAlone tries every other way to call the tool.
 func TestUpgradeIsForCampaignsAlone(t *testing.T) {
 	llm := fleet.Principal{Kind: fleet.KindModel, ID: "m", Name: "model", Role: fleet.RoleOperator}
 	order := func(heard *notified) *call.FirmwareOrder { return upgradeRequest(heard).Firmware }
@@ -266,8 +266,8 @@ func TestUpgradeThatGetsNoRecordWasNotSent(t *testing.T) {
 	}
 }
 
-// TestUpgradeEndsWithItsAttempt closes Done while the call waits for its turn,
-// and while it waits for evidence; the late answer still reaches the order.
+// TestUpgradeEndsWithItsAttempt closes Done while the call waits for its turn, and while it
+// waits for evidence; the order still gets the late answer.
 func TestUpgradeEndsWithItsAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
