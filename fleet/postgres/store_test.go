@@ -31,8 +31,10 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 // said is a reason as people read it.
 func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
 
-// text is a reason with foreign text.
-func text(s string) fleet.Reason { return fleet.Because("legacy", "detail", s) }
+// text returns a reason with text that nothing has cleaned: the store has to.
+func text(s string) fleet.Reason {
+	return fleet.Reason{Code: "legacy", Params: fleet.Params{"detail": s}}
+}
 
 func ptr[T any](v T) *T { return &v }
 
