@@ -13,12 +13,11 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// growEvery is how often a continuous campaign looks for devices that have come
-// to match.
+// growEvery is how often a continuous campaign looks for newly matching devices.
 const growEvery = 30 * time.Second
 
-// grow adds devices to a continuous campaign, up to its cap. They come into its
-// last wave: the ones before it are for devices known from the start.
+// grow adds devices to the last wave of a continuous campaign, up to the campaign's cap.
+// Earlier waves contain only devices that were known at the start.
 func (l *loop) grow(ctx context.Context, c *openCampaign) error {
 	if !c.Plan.Continuous || c.State != campaign.Running || l.now.Sub(c.grownAt) < growEvery || l.ended(c) ||
 		c.Plan.Release == uuid.Nil {
@@ -45,8 +44,8 @@ func (l *loop) grow(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// newcomers returns devices that match, that those who asked for the campaign may
-// update, and that have no part in it yet.
+// newcomers returns matching devices that the makers of the campaign may update and that have
+// no deployment in it yet.
 func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID, error) {
 	if c.known == nil {
 		rows, err := l.deployments(ctx, c.ID, nil)
@@ -76,8 +75,8 @@ func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID
 	}), nil
 }
 
-// targets are the newcomers that fit, as pending deployments. Those that do not
-// fit now may later, and are left alone.
+// targets returns pending deployments for the newcomers that fit. It skips the others, since
+// they may fit later.
 func (l *loop) targets(ctx context.Context, c *openCampaign, ids []fleet.DeviceID) (all []campaign.Deployment,
 	err error) {
 	release, err := l.o.Store.Release(ctx, c.Plan.Release)

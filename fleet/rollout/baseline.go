@@ -8,16 +8,16 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// prepare reads the baseline of a device whose campaign checks its health, and
-// reports whether that is under way: it is notified of the image after it. A device
-// that is not connected cannot be asked.
+// prepare starts to read the baseline of a device if its campaign checks health, and reports
+// whether that is under way: the device is notified of the image only afterwards. A device that
+// is not connected has no baseline read.
 func (l *loop) prepare(d *deployment) bool {
 	checks := d.camp.Plan.HealthChecks
 	if len(checks) == 0 || d.prepared || d.saw != fleet.PresenceOnline {
 		return false
 	}
 	d.busy = true
-	d.camp.preparing++ // it has a place already
+	d.camp.preparing++ // it already has a place
 	e, device, run := l.e, d.Device, d.camp.checker(l.e)
 	l.inBackground(func(ctx context.Context) {
 		answers, err := run.checkHealth(ctx, device, nil)
@@ -26,8 +26,8 @@ func (l *loop) prepare(d *deployment) bool {
 	return true
 }
 
-// prepared lets a device with a baseline go on. One that fails its checks
-// before the upgrade would fail them after it too, and prove nothing.
+// prepared lets a device with a baseline proceed. A device that fails its checks before the
+// upgrade is not notified: it would also fail them afterwards, which proves nothing.
 func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 	d.busy = false
 	d.camp.preparing--
@@ -49,7 +49,7 @@ func (l *loop) prepared(d *deployment, answers map[string]string, err error) {
 	}
 }
 
-// inBackground runs what asks devices, a bounded number at a time.
+// inBackground runs functions that query devices, a bounded number at a time.
 func (l *loop) inBackground(do func(ctx context.Context)) {
 	e, ctx := l.e, l.life
 	go func() {

@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A campaign is an open one in memory, or one that ended a while ago whose
-// devices may still bring late proof.
+// openCampaign is a campaign in memory: an open one, or one that ended recently and whose
+// devices may still send late proof.
 type openCampaign struct {
 	campaign.Campaign
 	waves   []campaign.Wave
@@ -22,37 +22,37 @@ type openCampaign struct {
 	pace    *rate.Limiter
 
 	held     map[uuid.UUID]*deployment
-	ready    list.List // queued: to be examined as places get free
-	parked   list.List // queued: their devices cannot be reached
+	ready    list.List // queued: examined when places become free
+	parked   list.List // queued: their devices are unreachable
 	inFlight int
 	queued   int
 	active   int
 
 	picked      int         // devices about to be notified
-	preparing   int         // devices whose baseline is being taken
-	restarting  int         // devices asked to restart so that they poll
-	stuck       map[int]int // queued deployments by wave whose devices block them
-	planChecked bool        // its rows are what was planned, as far as the open wave
-	stale       bool        // its rows changed by what another campaign did
-	verdictAt   time.Time   // when the verdict about its wave was last stored
-	judged      bool        // nothing changed since the wave was looked at
-	rulesDue    bool        // a device failed since the abort rules were looked at, or others changed the rows
-	short       bool        // the rules want to see more devices dispatched than there were
+	preparing   int         // devices whose baseline is being read
+	restarting  int         // devices ordered to restart so that they poll
+	stuck       map[int]int // by wave: queued deployments that their own devices block
+	planChecked bool        // the rows of the waves up to the open one match the plan
+	stale       bool        // another campaign's activity changed its rows
+	verdictAt   time.Time   // when the wave's verdict was last stored
+	judged      bool        // nothing has changed since the wave was last judged
+	rulesDue    bool        // a device failed, or other rows changed, since the abort rules were last checked
+	short       bool        // the rules require more dispatched devices than there were
 	zones       map[*time.Location]int
-	known       map[fleet.DeviceID]struct{} // continuous: devices that have a part in it
+	known       map[fleet.DeviceID]struct{} // continuous: devices that have a deployment in it
 	grownAt     time.Time                   // continuous: when devices were last added
-	checkedAt   time.Time                   // when its images were last looked at
+	checkedAt   time.Time                   // when its images were last checked
 	asked       int                         // see images
-	windowsAt   time.Time                   // the minute and the revision for which its windows were looked at
+	windowsAt   time.Time                   // the minute and the revision at which its windows were last checked
 	windowsFor  int64
 	retryAt     time.Time       // after a failure of the store
-	rights      campaign.Rights // of those who asked for it, as last read
-	rightsIn    int             // the turn in which they were
-	gone        fleet.Reason    // why it must not go on, by the same reading
+	rights      campaign.Rights // of the makers of the campaign, as last read
+	rightsIn    int             // the turn in which rights were read
+	gone        fleet.Reason    // why the campaign must stop, as of the same reading
 	events      events
 }
 
-// tallies are deployments of a campaign by state.
+// tallies count the deployments of a campaign by state.
 type tallies struct {
 	ByState map[campaign.DeploymentState]int
 	ByWave  []map[campaign.DeploymentState]int // by wave number
@@ -78,7 +78,7 @@ func (c *openCampaign) setRow(row campaign.Campaign) {
 	}
 }
 
-// newPace spreads a minute's devices over it.
+// newPace returns a limiter that spreads a minute's devices evenly over the minute.
 func newPace(perMinute int) *rate.Limiter {
 	if perMinute <= 0 {
 		return rate.NewLimiter(rate.Inf, 0)
@@ -87,7 +87,7 @@ func newPace(perMinute int) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(perSecond), max(1, int(math.Ceil(perSecond))))
 }
 
-// tokens is how many devices the pace lets go now.
+// tokens returns how many devices the pace allows now.
 func (c *openCampaign) tokens(now time.Time) int {
 	if c.pace.Limit() == rate.Inf {
 		return math.MaxInt
@@ -95,7 +95,7 @@ func (c *openCampaign) tokens(now time.Time) int {
 	return int(c.pace.TokensAt(now))
 }
 
-// count keeps the numbers of held deployments.
+// count adds n to the counts of the state.
 func (c *openCampaign) count(s campaign.DeploymentState, n int) {
 	if s.InFlight() {
 		c.inFlight += n
@@ -108,7 +108,7 @@ func (c *openCampaign) count(s campaign.DeploymentState, n int) {
 	}
 }
 
-// moved counts a deployment in another state than before.
+// moved updates the counts after a deployment has changed its state.
 func (c *openCampaign) moved(d *deployment, from campaign.DeploymentState) {
 	if from == d.State {
 		return
@@ -146,8 +146,8 @@ func (c *openCampaign) failures() int {
 	return n
 }
 
-// open returns how many deployments have no outcome, those included whose wave
-// has not opened.
+// open returns the number of deployments without an outcome, including those whose wave has not
+// opened.
 func (c *openCampaign) open() int {
 	n := 0
 	for s, count := range c.tallies.ByState {
@@ -158,7 +158,7 @@ func (c *openCampaign) open() int {
 	return n
 }
 
-// wave is the open one; nil before the first.
+// wave returns the open wave, or nil before the first.
 func (c *openCampaign) wave() *campaign.Wave {
 	if c.Wave < 0 || c.Wave >= len(c.waves) {
 		return nil
@@ -168,13 +168,13 @@ func (c *openCampaign) wave() *campaign.Wave {
 
 func (c *openCampaign) lastWave() bool { return c.Wave >= len(c.waves)-1 }
 
-// more reports whether devices come after the open wave: a gate has nothing else to
-// let through.
+// more reports whether devices come after the open wave: without them a gate has nothing to let
+// through.
 func (c *openCampaign) more() bool {
 	return c.Plan.Continuous || slices.ContainsFunc(c.waves[c.Wave+1:], func(w campaign.Wave) bool { return w.Size > 0 })
 }
 
-// soak is how long a device of the wave must stay well.
+// soak returns how long a device of the wave must stay healthy.
 func (c *openCampaign) soak(wave int) time.Duration {
 	if wave >= 0 && wave < len(c.waves) {
 		return c.waves[wave].Plan.Soak
@@ -182,7 +182,7 @@ func (c *openCampaign) soak(wave int) time.Duration {
 	return 0
 }
 
-// actor is the campaign as the subject of calls and audit entries.
+// actor returns the campaign as the principal of calls and audit entries.
 func (c *openCampaign) actor() fleet.Principal {
 	return fleet.Principal{Kind: fleet.KindCampaign, ID: c.ID.String(), Name: c.Plan.Name, Role: fleet.RoleOperator}
 }

@@ -11,49 +11,47 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A deployment is one that the engine holds in memory: queued, active, or given
-// up and still open to late proof.
+// deployment is a deployment in memory: queued, active, or failed but still open to late proof.
 type deployment struct {
 	campaign.Deployment
 	camp *openCampaign
 
-	// What the store does not know yet.
+	// Not stored yet.
 	events []campaign.DeploymentEvent
 	seen   []campaign.Observation // since the row was stored
 	acts   []campaign.Act
 	dirty  bool
-	lazy   bool // only the progress of its download changed: that can wait, and is shown once it is stored
+	lazy   bool // only its download progress changed: storing that can wait, and it is shown once stored
 
 	// Where it waits: in a list of its campaign, for a time, or neither.
 	in    *list.List
 	place *list.Element
-	at    time.Time // for which it is in the timers
-	timer int       // its index there; -1 if it is not
-	stuck bool      // its device is what blocks it, for an unknown time
+	at    time.Time // its due time in the timers
+	timer int       // its index in the timers; -1 if it is not there
+	stuck bool      // its device blocks it for an unknown time
 	saw   fleet.Presence
 
 	zone       *time.Location // of the device; nil if not read yet
-	prepared   bool           // its baseline was taken, for the attempt to come
-	waits      bool           // the index says that it waits to be notified
-	busy       bool           // a baseline or its health checks are being taken
-	talkID     uuid.UUID      // conversation whose end is or was waited for; zero without one
-	talk       time.Time      // since when
-	talking    bool           // is in the timers for that
-	restarting bool           // was asked to restart, so that it polls
-	afterStart bool           // verifying since before this engine: its reconnection is our doing
-	back       time.Time      // of that reconnection
-	askBuild   bool           // a boot poll may have been lost with the process before: ask before the checks
-	reports    int            // on jobs, that the device made since the engine holds it
-	spared     time.Time      // time does not judge it before: fleetd could not ask it
-	epoch      int64          // of the connection that stood when the last byte was sent; 0 if unknown
-	heap       int64          // free heap that its latest boot poll reported, bytes
+	prepared   bool           // the baseline for the next attempt was read
+	waits      bool           // the index lists it as waiting to be notified
+	busy       bool           // its baseline is being read, or its health checks run
+	talkID     uuid.UUID      // conversation whose end is or was awaited; zero without one
+	talk       time.Time      // when the conversation began to delay it
+	talking    bool           // the timers include the end of that wait
+	restarting bool           // ordered to restart so that it polls
+	afterStart bool           // verifying since before this engine started: fleetd caused its reconnection
+	back       time.Time      // when it reconnected after that
+	askBuild   bool           // the previous process may have lost a boot poll: query the build before the checks
+	reports    int            // number of reports on jobs from the device since the engine loaded the deployment
+	spared     time.Time      // no timeout applies before: fleetd could not query the device
+	epoch      int64          // of the connection at the time of the last byte sent; 0 if unknown
+	heap       int64          // free heap in its latest boot poll, bytes
 	attemptEnd chan struct{}  // closed when the attempt is over; nil without one
 }
 
-// cameBack reports whether a connection is the one that fleetd's restart made
-// necessary, which is no fault of the device. Of a device that connects while
-// the engine starts both the presence and the event report it, the first in
-// whole milliseconds.
+// cameBack reports whether the connection is the one that fleetd's own restart caused, which is
+// not the device's fault. For a device that connects while the engine starts, both the presence
+// and the event report the connection; the presence is in whole milliseconds.
 func (d *deployment) cameBack(at time.Time) bool {
 	if !d.afterStart {
 		return !at.Truncate(time.Millisecond).After(d.back)
@@ -62,8 +60,8 @@ func (d *deployment) cameBack(at time.Time) bool {
 	return true
 }
 
-// late reports whether what comes later still changes the deployment: proof that
-// re-opens it, or the device's own report on why it failed.
+// late reports whether later evidence still changes the deployment: proof that re-opens it, or
+// the device's own report of why it failed.
 func late(s campaign.DeploymentState) bool {
 	switch s {
 	case campaign.DeploymentTimedOut, campaign.DeploymentFailed, campaign.DeploymentAborted, campaign.DeploymentRolledBack:
@@ -72,7 +70,7 @@ func late(s campaign.DeploymentState) bool {
 	return false
 }
 
-// attach adds a row to memory, and puts it where it waits.
+// attach loads a row into memory, and puts the deployment where it waits.
 func (l *loop) attach(c *openCampaign, row campaign.Deployment) *deployment {
 	d := &deployment{Deployment: row, camp: c, timer: -1, attemptEnd: l.e.adoptCall(&row)}
 	l.byID[d.ID] = d
@@ -84,7 +82,7 @@ func (l *loop) attach(c *openCampaign, row campaign.Deployment) *deployment {
 	return d
 }
 
-// detach forgets a deployment: its row is all that is left of it.
+// detach removes a deployment from memory. Its row remains in the store.
 func (l *loop) detach(d *deployment) {
 	if l.byID[d.ID] != d {
 		return
@@ -102,7 +100,7 @@ func (l *loop) detach(d *deployment) {
 	l.e.index.remove(d)
 }
 
-// settle puts a deployment where it waits for what comes next.
+// settle puts a deployment where it waits for its next step.
 func (l *loop) settle(d *deployment) {
 	l.unplace(d)
 	l.setWaits(d, d.State == campaign.DeploymentQueued)
@@ -166,7 +164,7 @@ func (d *deployment) setStuck(stuck bool) {
 	d.camp.judged = false
 }
 
-// endAttempt ends the attempt's call, whose outcome has no effect any more.
+// endAttempt ends the attempt's call. The outcome of that call no longer has any effect.
 func (d *deployment) endAttempt() {
 	d.spared = time.Time{}
 	if d.attemptEnd != nil {
@@ -175,8 +173,7 @@ func (d *deployment) endAttempt() {
 	}
 }
 
-// activeElsewhere reports whether the device is being updated by another
-// deployment that the engine knows.
+// activeElsewhere reports whether another deployment in memory is updating the device.
 func (l *loop) activeElsewhere(d *deployment) bool {
 	return slices.ContainsFunc(l.byDevice[d.Device], func(other *deployment) bool {
 		return other != d && other.State.Active()

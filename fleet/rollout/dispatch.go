@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	lookAhead     = 256              // queued devices looked at beyond the free places, for those that cannot be reached
-	parkedLook    = 64               // parked devices looked at per tick, in case evidence of one got lost
-	busyPause     = 10 * time.Second // before a device that another campaign has is looked at again
-	presenceGrace = 2 * time.Minute  // for a fleet to come back after a start of fleetd
-	unsurePause   = 15 * time.Second // before a device whose build is unconfirmed is
+	lookAhead     = 256              // queued devices examined beyond the free places, to get past unreachable ones
+	parkedLook    = 64               // parked devices examined per tick, in case evidence about one got lost
+	busyPause     = 10 * time.Second // before re-examining a device that another campaign is updating
+	presenceGrace = 2 * time.Minute  // for a fleet to reconnect after a start of fleetd
+	unsurePause   = 15 * time.Second // before re-examining a device whose build is unconfirmed
 )
 
-// A notification is a deployment whose device is about to be notified, and how.
+// notification is a deployment whose device is about to be notified, with the means.
 type notification struct {
 	d    *deployment
 	mode firmware.DispatchMode
-	poll *pollRequest // by pull: the poll that is answered
+	poll *pollRequest // by pull: the poll to answer
 	link firmware.Link
 	url  string
-	// image is as it was when the device was found to fit it.
+	// image is the image as read when the device was found to fit it.
 	image firmware.Image
 }
 
-// dispatch notifies as many devices as places, pace and windows allow: first
-// those whose boot poll waits for the answer. Link and intent are stored in one
-// transaction; only then are devices notified.
+// dispatch notifies as many devices as places, pace and windows allow, beginning with those
+// whose boot poll waits for the reply. It stores links and intents in one transaction, and
+// notifies devices only after that.
 func (l *loop) dispatch(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -42,7 +42,7 @@ func (l *loop) dispatch(ctx context.Context) {
 	notifications := l.answerPolls(ctx, &room)
 	budget := l.o.MaxDispatchBatch
 	for i := range l.order {
-		c := l.order[(i+l.turns)%len(l.order)] // none is always the first
+		c := l.order[(i+l.turns)%len(l.order)] // no campaign is always the first
 		if c.State != campaign.Running || l.now.Before(c.retryAt) {
 			continue
 		}
@@ -51,15 +51,15 @@ func (l *loop) dispatch(ctx context.Context) {
 		notifications = append(notifications, picked...)
 	}
 	l.again = l.again || len(notifications) > 0
-	l.save(ctx) // what examining led to, such as devices that do not fit any more
+	l.save(ctx) // what examining changed, such as devices that no longer fit
 	l.notifyAll(ctx, notifications)
 	for _, c := range l.order {
 		c.picked = 0
 	}
 }
 
-// room is how many devices more may be notified before downloads have no place:
-// those that were notified and have not come for the image will.
+// room returns how many more devices may be notified before downloads run out of places. It
+// reserves a place for each notified device that has not requested the image yet.
 func (l *loop) room() int {
 	notified := 0
 	for _, c := range l.order {
@@ -71,13 +71,13 @@ func (l *loop) room() int {
 	return max(0, l.o.Downloads.Room()-notified)
 }
 
-// places is how many devices of the campaign may be notified now.
+// places returns how many devices of the campaign may be notified now.
 func (l *loop) places(c *openCampaign, budget int) int {
 	return max(0, min(budget, c.Plan.MaxInFlight-c.inFlight-c.picked-c.preparing-c.restarting, c.tokens(l.now)))
 }
 
-// pick removes from the queue as many devices as may be notified. No turn looks at
-// more of it than that and a bounded part of those that cannot be reached.
+// pick removes from the queue as many devices as may be notified. Beyond those, a turn examines
+// only a bounded number of unreachable devices.
 func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notification {
 	l.lookAtParked(c)
 	free := l.places(c, budget)
@@ -95,7 +95,7 @@ func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notifica
 				d.waitIn(&c.ready, true)
 			}
 		}
-		if !errors.Is(err, errStandsStill) { // else the next turn pauses it
+		if !errors.Is(err, errStandsStill) { // otherwise the next turn pauses it
 			l.trouble(ctx, c, err)
 		}
 		return nil
@@ -105,8 +105,8 @@ func (l *loop) pick(ctx context.Context, c *openCampaign, budget int) []notifica
 	return picked
 }
 
-// candidates removes devices from the front of the queue. Those that are plainly
-// out of reach are parked at once.
+// candidates removes devices from the front of the queue, and immediately parks those that are
+// known to be unreachable.
 func (l *loop) candidates(c *openCampaign, n int) (all []*deployment) {
 	for range n + lookAhead {
 		front := c.ready.Front()
@@ -128,14 +128,14 @@ func (l *loop) candidates(c *openCampaign, n int) (all []*deployment) {
 	return all
 }
 
-// park puts a deployment aside until its device is heard of. That nothing was
-// heard of it says little while the fleet comes back after a start of fleetd.
+// park sets a deployment aside until evidence about its device arrives. While the fleet
+// reconnects after a start of fleetd, a lack of evidence means little.
 func (l *loop) park(d *deployment) {
 	d.waitIn(&d.camp.parked, false)
 	d.setStuck(d.saw != "" || l.settled)
 }
 
-// giveUpSilent counts the devices that did not come back after a start.
+// giveUpSilent counts the devices that did not reconnect after a start.
 func (l *loop) giveUpSilent() {
 	if l.settled || l.now.Sub(l.startedAt) < presenceGrace {
 		return
@@ -148,8 +148,8 @@ func (l *loop) giveUpSilent() {
 	}
 }
 
-// lookAtParked goes round the parked devices, a few at a time: the evidence that
-// one came back may have been lost with a former engine.
+// lookAtParked cycles through the parked devices, a few at a time: an earlier engine may have
+// lost the evidence that one reconnected.
 func (l *loop) lookAtParked(c *openCampaign) {
 	for range min(parkedLook, c.parked.Len()) {
 		d := c.parked.Front().Value.(*deployment)
@@ -193,21 +193,20 @@ func (l *loop) notifyAll(ctx context.Context, notifications []notification) {
 	}
 }
 
-// beginAttempt moves the deployment to its next attempt, in memory, and makes
-// the link that goes with it.
+// beginAttempt moves the deployment in memory to its next attempt, and creates the link for it.
 func (l *loop) beginAttempt(t *notification) campaign.Dispatch {
 	d := t.d
 	from := d.State
 	event := campaign.BeginAttempt(&d.Deployment, t.mode, l.now, l.o.Timers)
 	t.link, t.url = firmware.NewLink(l.o.PublicURL, d.Link(), l.attemptTimeout(d), l.now)
-	t.image = l.images.bySHA[d.Image] // read in this turn, by unfit
+	t.image = l.images.bySHA[d.Image] // unfit read it in this turn
 	d.camp.moved(d, from)
 	l.settle(d)
 	return campaign.Dispatch{DeploymentChange: campaign.DeploymentChange{Deployment: d.Deployment,
 		Events: []campaign.DeploymentEvent{event}}, Link: t.link}
 }
 
-// attemptTimeout is how long an attempt may take until its device has polled.
+// attemptTimeout returns how long an attempt may take until its device has polled.
 func (l *loop) attemptTimeout(d *deployment) time.Duration {
 	t := l.o.Timers
 	slowest := time.Duration(0)
@@ -228,8 +227,8 @@ func (l *loop) begun(ctx context.Context, t notification) {
 	l.notifyByCall(ctx, t)
 }
 
-// refused looks at a deployment whose attempt was not stored: it moved on, or
-// its device is active in another campaign, or an operator paused this one.
+// refused handles a deployment whose attempt was not stored: the deployment moved on, its
+// device is active in another campaign, or an operator paused this campaign.
 func (l *loop) refused(ctx context.Context, t notification) {
 	if t.poll != nil {
 		t.poll.answer(nil)
@@ -249,7 +248,7 @@ func (l *loop) refused(ctx context.Context, t notification) {
 		return
 	}
 	if row.Revision == d.Revision+1 && row.State == d.State && row.Attempt == d.Attempt {
-		l.begun(ctx, t) // it was stored: only the reply of the database got lost
+		l.begun(ctx, t) // it was stored: only the database's reply got lost
 		return
 	}
 	l.reload = true

@@ -19,34 +19,34 @@ type Calls interface {
 	Make(ctx context.Context, r call.Request) (fleet.Call, error)
 }
 
-// Link asks devices for a sign of life; the broker does.
+// Link checks the connections of devices; the broker does.
 type Link interface {
 	// Ping returns the epoch of the connection over which the device answered.
 	Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err error)
-	// Epoch returns the epoch of the connection that stands; false if none does.
+	// Epoch returns the epoch of the current connection, and false without one.
 	Epoch(id fleet.DeviceID) (int64, bool)
 }
 
-// Presence knows which devices can be reached; [fleet.Presences] does.
+// Presence reports which devices are reachable; [fleet.Presences] does.
 type Presence interface {
 	State(id fleet.DeviceID) (presence fleet.Presence, since time.Time, evidence fleet.Reason)
 }
 
-// Conversations knows which devices are in a conversation that is not to be
-// interrupted yet; a [call.Interruptions] does.
+// Conversations reports which devices are in a conversation that must not be interrupted yet;
+// [call.Interruptions] does.
 type Conversations interface {
 	Wait(device fleet.DeviceID, began, now time.Time) (call.ConversationWait, bool)
 }
 
-// Downloads hands images out; [firmware.Downloads] does.
+// Downloads serves images; [firmware.Downloads] does.
 type Downloads interface {
 	Revoke(deployments ...uuid.UUID)
 	Room() int
 }
 
-// A Leader calls run while this process may carry campaigns out, alone in the
-// database; ctx of run ends when it may not any more, and run is called again when
-// it may. Lead returns when run returned, or ctx ended.
+// A Leader calls run while this process may carry campaigns out, as the only one in the
+// database. The ctx of run ends when the process no longer may; Lead calls run again when it
+// may once more. Lead returns when run has returned or ctx has ended.
 type Leader interface {
 	Lead(ctx context.Context, run func(ctx context.Context) error) error
 }
@@ -57,11 +57,11 @@ func (alwaysLeads) Lead(ctx context.Context, run func(ctx context.Context) error
 	return run(ctx)
 }
 
-// A Register has what devices said they run, and of their jobs.
+// A Register stores the builds that devices report, and their reports on jobs.
 type Register interface {
-	// Stored returns when what the devices said so far is stored.
+	// Stored returns when all reports of the devices so far are stored.
 	Stored(ctx context.Context, ids ...fleet.DeviceID) error
-	// Runs notes the build that a device named when it was asked.
+	// Runs records the build that a device reported when it was queried.
 	Runs(id fleet.DeviceID, elfSHA256, version string)
 }
 
@@ -74,29 +74,29 @@ type Options struct {
 	Link        Link
 	Presence    Presence
 	Downloads   Downloads
-	Register    Register // nil: none
-	// Conversations of devices are waited for. Nil: none is
+	Register    Register // may be nil
+	// Conversations delays notifications until conversations end. With nil nothing waits.
 	Conversations Conversations
-	// Authority says what those who asked for a campaign may do now. Nil: what they
-	// could then.
+	// Authority returns the current rights of the makers of a campaign. With nil they keep the
+	// rights that they had when they made it.
 	Authority fleet.Authority
-	// Leader says when this process may carry campaigns out. Nil: always.
+	// Leader decides when this process may carry campaigns out. With nil it always may.
 	Leader Leader
-	// Rollback returns the devices that an aborted campaign updated to the
-	// builds they had, or puts on record why not. After an error it is asked again.
+	// Rollback returns the devices that an aborted campaign updated to their previous builds,
+	// or records why it does not. The engine calls it again after an error.
 	Rollback func(ctx context.Context, campaign uuid.UUID) error
-	// Limits says which images may not be used now, and why. Nil: all may.
+	// Limits returns which images must not be used now, and why. With nil all may be used.
 	Limits func(ctx context.Context, images []firmware.Image) (firmware.Limits, error)
-	// PublicURL is where devices fetch images.
+	// PublicURL is the address from which devices fetch images.
 	PublicURL string
 	Events    *fleet.Events // nil: no events are published
 	Log       *slog.Logger  // nil: silent
 
 	Zone             *time.Location            // of devices without one. Default: UTC
 	Timers           campaign.DeploymentTimers // Default: campaign.DefaultTimers
-	Tick             time.Duration             // how often time is looked at. Default: 1s
+	Tick             time.Duration             // interval of checks of the time. Default: 1s
 	MaxDispatchBatch int                       // devices notified in one transaction. Default: 256
-	MaxChecks        int                       // devices whose health is checked at once. Default: 64
+	MaxChecks        int                       // devices whose health is checked at the same time. Default: 64
 	RetryPause       time.Duration             // between tries of a health check. Default: 3s
 	Now              func() time.Time          // Default: time.Now
 }
@@ -135,22 +135,21 @@ func (o *Options) fill() {
 	}
 }
 
-// Engine carries campaigns out. Its methods may be called from any goroutine,
-// before Run and after it; they never block, but for Poll.
+// Engine carries campaigns out. Any goroutine may call its methods, before and after Run; none
+// but Poll blocks.
 type Engine struct {
 	o      Options
 	inbox  *inbox
 	index  index
-	stuck  atomic.Bool   // the store does not accept what the engine knows
+	stuck  atomic.Bool   // the store does not accept the engine's changes
 	checks chan struct{} // places for health checks
 
-	// underWay are the upgrade calls of a lead that ended, by deployment. They
-	// hold their devices' lines until the next lead ends them. Only lead and what
-	// it calls touch it.
+	// underWay are the upgrade calls of an ended lead, by deployment. They occupy the lines of their
+	// devices until the next lead ends them. Only lead and the functions that it calls access the map.
 	underWay map[uuid.UUID]upgradeCall
 }
 
-// An upgradeCall is a call that goes on until its attempt is over.
+// upgradeCall is a call that lasts until its attempt is over.
 type upgradeCall struct {
 	attempt int
 	end     chan struct{} // closed when the attempt is over
@@ -166,8 +165,8 @@ func New(o Options) *Engine {
 // leadAgain is the pause before the engine tries to lead again.
 const leadAgain = time.Second
 
-// Run waits until this process may carry campaigns out, and does until ctx
-// ends. Calls that are under way then end with [call.Service.Shutdown].
+// Run waits until this process may carry campaigns out, and then does so until ctx ends. After
+// that, [call.Service.Shutdown] ends the calls under way.
 func (e *Engine) Run(ctx context.Context) error {
 	defer e.followReleases(ctx)()
 	for ctx.Err() == nil {
@@ -184,7 +183,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// lead works from the rows up until ctx ends: then another may lead.
+// lead loads the rows and works until ctx ends: after that another process may lead.
 func (e *Engine) lead(ctx context.Context) error {
 	l := newLoop(ctx, e)
 	e.index.open()
@@ -201,7 +200,7 @@ func (e *Engine) lead(ctx context.Context) error {
 	return l.run(ctx)
 }
 
-// leaveCalls hands the calls of attempts under way to the next lead.
+// leaveCalls passes the calls of attempts under way to the next lead.
 func (l *loop) leaveCalls() {
 	for id, d := range l.byID {
 		if d.attemptEnd != nil {
@@ -210,8 +209,8 @@ func (l *loop) leaveCalls() {
 	}
 }
 
-// adoptCall returns the end of the attempt's call that an earlier lead made, or
-// nil.
+// adoptCall returns the channel that ends the attempt's call if an earlier lead made that call,
+// else nil.
 func (e *Engine) adoptCall(d *campaign.Deployment) chan struct{} {
 	c, ok := e.underWay[d.ID]
 	if !ok || c.attempt != d.Attempt {
@@ -229,21 +228,20 @@ func (e *Engine) endCalls() {
 	clear(e.underWay)
 }
 
-// ConversationEnded makes the engine look again at a device that it lets talk. It
-// returns at once.
+// ConversationEnded makes the engine re-examine a device that waits for the end of its
+// conversation. It returns immediately.
 func (e *Engine) ConversationEnded(id fleet.DeviceID) {
 	if e.index.waits(id) {
 		e.inbox.put(input{do: func(l *loop) { l.conversationEnded(id) }})
 	}
 }
 
-// Wake makes the engine read the campaigns again: one changed.
+// Wake makes the engine re-read the campaigns because one changed.
 func (e *Engine) Wake() { e.inbox.wake() }
 
 func (e *Engine) now() time.Time { return e.o.Now().UTC() }
 
-// followReleases wakes the engine when an image or release changed: it may have
-// been revoked.
+// followReleases wakes the engine when an image or release changes: it may have been revoked.
 func (e *Engine) followReleases(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -265,7 +263,7 @@ func (e *Engine) watchReleases(ctx context.Context) {
 			e.inbox.put(input{do: func(l *loop) { l.images.forget() }})
 			e.inbox.wake()
 			if !ok {
-				time.Sleep(100 * time.Millisecond) // closed: too slow, or fleetd stops
+				time.Sleep(100 * time.Millisecond) // closed: too slow, or fleetd is stopping
 				return
 			}
 		case <-ctx.Done():

@@ -6,7 +6,7 @@ import (
 	"fleetd/fleet"
 )
 
-// eventsEvery bounds how often live views of a campaign are notified.
+// eventsEvery bounds how often open pages of a campaign are notified.
 const eventsEvery = 250 * time.Millisecond
 
 type events struct {
@@ -25,7 +25,7 @@ func (l *loop) announce() {
 	}
 }
 
-// publish notifies live views of a deployment that was stored.
+// publish notifies open pages of a stored deployment.
 func (l *loop) publish(d *deployment) {
 	d.camp.events.pending = true
 	if !l.o.Events.Wanted(fleet.EventDeployed) {

@@ -9,14 +9,14 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Evidence is one observation on its way to the engine.
+// Evidence is one observation for the engine.
 type Evidence struct {
-	Device               fleet.DeviceID // that it is about; of a job, that reports
-	Deployment           uuid.UUID      // that it is about; zero if it is about the device
-	campaign.Observation                // At zero is now; the zero Kind is no evidence
+	Device               fleet.DeviceID // the device that it concerns; for a job, the device that reports
+	Deployment           uuid.UUID      // the deployment that it concerns; zero if it concerns the device
+	campaign.Observation                // a zero At means now; the zero Kind is no evidence
 }
 
-// OfDevice is what presence observes of a device: connections and their ends. Boot
+// OfDevice returns evidence from the presence of a device: connections and their ends. Boot
 // polls enter with [Engine.Poll].
 func OfDevice(id fleet.DeviceID, seen fleet.Evidence) Evidence {
 	e := Evidence{Device: id, Observation: campaign.Observation{At: seen.At, Kind: seen.Kind}}
@@ -36,36 +36,36 @@ func OfDevice(id fleet.DeviceID, seen fleet.Evidence) Evidence {
 	return e
 }
 
-// OfListing is a device that answered initialize and tools/list. The build of the
-// listing is what the latest boot poll named.
+// OfListing returns evidence that a device answered initialize and tools/list. The build of the
+// listing is the one in the latest boot poll.
 func OfListing(id fleet.DeviceID, l fleet.ToolListing) Evidence {
 	return Evidence{Device: id, Observation: campaign.Observation{At: l.At, Kind: fleet.EvidenceInitialize,
 		ELF: l.ELFSHA256}}
 }
 
-// OfRetirement is a device that left service.
+// OfRetirement returns evidence that a device left service.
 func OfRetirement(id fleet.DeviceID) Evidence {
 	return Evidence{Device: id, Observation: campaign.Observation{Kind: fleet.EvidenceRetired}}
 }
 
-// OfTransfer is what became of a deployment's download.
+// OfTransfer returns evidence about a deployment's download.
 func OfTransfer(t firmware.Transfer) Evidence {
 	return Evidence{Deployment: t.Deployment, Observation: campaign.Observation{At: t.At, Kind: t.Kind, Reason: t.Reason,
 		Attempt: t.Attempt, Bytes: t.Sent}}
 }
 
-// OfJob is a device's own report on the job of an attempt.
+// OfJob returns a device's own report on the job of an attempt as evidence.
 func OfJob(device fleet.DeviceID, deployment uuid.UUID, attempt int, job telemetry.Job) Evidence {
 	return Evidence{Device: device, Deployment: deployment, Observation: campaign.Observation{Kind: fleet.EvidenceJob,
 		Attempt: attempt, Job: job.State, Percent: job.Percent, Code: job.Code, Detail: job.Reason}}
 }
 
-// ofCall is what an attempt's own call brings.
+// ofCall returns evidence from an attempt's own call.
 func ofCall(deployment uuid.UUID, attempt int, seen fleet.Evidence) Evidence {
 	e := Evidence{Deployment: deployment, Observation: campaign.Observation{At: seen.At, Kind: seen.Kind, Attempt: attempt,
 		CallError: seen.Code, Detail: seen.Detail}}
 	switch {
-	case seen.Kind == fleet.EvidenceJob: // a call brings no other report
+	case seen.Kind == fleet.EvidenceJob: // a call reports nothing else
 		e.Job, e.Detail = fleet.JobAccepted, ""
 	case seen.Code == fleet.CodeToolError:
 		e.Code, e.Detail = campaign.ParseRefusal(seen.Detail)
@@ -73,9 +73,9 @@ func ofCall(deployment uuid.UUID, attempt int, seen fleet.Evidence) Evidence {
 	return e
 }
 
-// Observe accepts evidence about a device or a deployment. It returns at once; what
-// no campaign waits for costs one look at a map. A report of one device about the
-// deployment of another counts for nothing.
+// Observe accepts evidence about a device or a deployment. It returns immediately; evidence
+// that no campaign waits for costs one map lookup. Observe ignores a device's report about the
+// deployment of another device.
 func (e *Engine) Observe(seen Evidence) {
 	owner, held := e.index.deviceOf(seen.Deployment)
 	switch {
@@ -91,8 +91,8 @@ func (e *Engine) Observe(seen Evidence) {
 	}
 }
 
-// accept hands evidence to the loop: what [Engine.Observe] lets in, and what the
-// engine's own calls and probes bring, even between two leads.
+// accept passes evidence to the loop: from [Engine.Observe], and from the engine's own calls
+// and probes, even between two leads.
 func (e *Engine) accept(seen Evidence) {
 	if seen.At.IsZero() {
 		seen.At = e.now()

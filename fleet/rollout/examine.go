@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// examine asks of each candidate what blocks it. Those that nothing blocks
-// are returned; the others are put where they wait for that to end.
+// examine determines what blocks each candidate. It returns the unblocked ones, and puts the
+// others where they wait for the end of the block.
 func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deployment) (picked []notification,
 	err error) {
 	devices, quarantines, err := l.facts(ctx, candidates)
@@ -52,8 +52,7 @@ func (l *loop) examine(ctx context.Context, c *openCampaign, candidates []*deplo
 	return picked, nil
 }
 
-// facts reads what the registry knows of the devices, and which of them failed
-// too often.
+// facts reads the registry's data about the devices, and which of them failed too often.
 func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID]fleet.Device,
 	map[fleet.DeviceID]campaign.Quarantine, error) {
 	devices, err := l.devices(ctx, all)
@@ -68,13 +67,13 @@ func (l *loop) facts(ctx context.Context, all []*deployment) (map[fleet.DeviceID
 	return devices, quarantines, err
 }
 
-// unfit says why the device does not fit any more.
+// unfit returns why the device no longer fits.
 func (l *loop) unfit(ctx context.Context, d *deployment, device fleet.Device,
 	quarantines map[fleet.DeviceID]campaign.Quarantine) (firmware.SkipReason, error) {
 	if device.ID == "" {
 		return firmware.SkipRetired, nil
 	}
-	if _, out := quarantines[d.Device]; out && d.camp.RollbackOf == uuid.Nil { // a way to safety is open to it
+	if _, out := quarantines[d.Device]; out && d.camp.RollbackOf == uuid.Nil { // a rollback remains allowed
 		return firmware.SkipQuarantined, nil
 	}
 	if !d.camp.mayHave(d.Image) {
@@ -114,7 +113,7 @@ func (l *loop) offersUpgrade(ctx context.Context, device fleet.Device) (bool, er
 	return offers, nil
 }
 
-// blockReason asks the rules.
+// blockReason applies the rules.
 func (l *loop) blockReason(ctx context.Context, d *deployment, device fleet.Device, inFlight int) (campaign.BlockReason,
 	firmware.DispatchMode, error) {
 	offers, err := l.offersUpgrade(ctx, device)
@@ -134,11 +133,11 @@ func (l *loop) blockReason(ctx context.Context, d *deployment, device fleet.Devi
 	return h, mode, nil
 }
 
-// confirmed reports whether a boot poll named the build that the device runs:
-// it was answered, and so the device counts the build as good.
+// confirmed reports whether a boot poll named the build that the device runs. The poll was
+// answered, and so the device considers the build good.
 func confirmed(device fleet.Device) bool { return device.LastPoll != nil && device.ELFSHA256 != "" }
 
-// waitFor puts a deployment where it waits for what blocks it to end.
+// waitFor puts a deployment where it waits for the end of its block.
 func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.BlockReason) {
 	if h != campaign.BlockConversation {
 		l.talked(d)
@@ -169,8 +168,8 @@ func (l *loop) waitFor(d *deployment, device fleet.Device, h campaign.BlockReaso
 	d.setStuck(h.Stuck())
 }
 
-// ready takes the last steps before a device that nothing blocks is notified: its
-// baseline, or the restart after which it will ask.
+// ready takes the last steps before an unblocked device is notified: its baseline, or the
+// restart that makes it poll.
 func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchMode) (notification, bool) {
 	if l.prepare(d) {
 		return notification{}, false
@@ -183,7 +182,7 @@ func (l *loop) ready(d *deployment, device fleet.Device, mode firmware.DispatchM
 	return notification{d: d, mode: mode}, true
 }
 
-// recordFacts updates what the deployment remembers of the device before.
+// recordFacts records the build and version from before the upgrade in the deployment.
 func recordFacts(d *deployment, device fleet.Device) {
 	d.FromELF, d.FromVersion = device.ELFSHA256, device.Version
 	d.Baseline.Inventory, d.Baseline.Slot = device.InventoryID, device.Slot

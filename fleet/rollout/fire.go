@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// fireTimers looks at the deployments whose time has come.
+// fireTimers handles the deployments whose time has come.
 func (l *loop) fireTimers(ctx context.Context) {
 	var active []*deployment
 	for d := l.timers.due(l.now); d != nil; d = l.timers.due(l.now) {
@@ -26,7 +26,7 @@ func (l *loop) fireTimers(ctx context.Context) {
 	}
 }
 
-// fire feeds the rules with the evidence that a step's time is over.
+// fire passes the rules the evidence that a step's time is over.
 func (l *loop) fire(d *deployment) {
 	if d.spared.After(l.now) {
 		l.timers.set(d, d.spared)
@@ -40,8 +40,8 @@ func (l *loop) fire(d *deployment) {
 	}
 }
 
-// askRegistry looks for boot polls that were put on record while no engine
-// listened, before time judges who waits for one.
+// askRegistry looks for boot polls that were recorded while no engine listened, before the
+// deployments that wait for a poll time out.
 func (l *loop) askRegistry(ctx context.Context, due []*deployment) {
 	waiting := slices.DeleteFunc(slices.Clone(due), func(d *deployment) bool {
 		return d.State == campaign.DeploymentBooted || d.State == campaign.DeploymentVerifying
@@ -58,9 +58,8 @@ func (l *loop) askRegistry(ctx context.Context, due []*deployment) {
 	}
 }
 
-// observeRegistered observes the boot poll that the registry knows, if it says
-// more than the row. A poll of an old build does so only if it is newer than
-// all that is on the row.
+// observeRegistered observes the boot poll in the registry if it adds to the row. A poll of an
+// old build does so only if it is newer than everything in the row.
 func (l *loop) observeRegistered(d *deployment, device fleet.Device) {
 	at := device.LastPoll
 	if at == nil {

@@ -20,9 +20,9 @@ var (
 
 func noVerdict(err error) bool { return errors.Is(err, errAbsent) || errors.Is(err, errUnasked) }
 
-// checkHealth calls the tools of health checks, each again as often as it
-// allows, and returns their answers by index. baseline are the answers from
-// before; nil collects them: then nothing is compared with before.
+// checkHealth calls the tools of health checks, repeating each as often as the check allows,
+// and returns the answers by index. baseline has the answers from before the upgrade; with nil,
+// checkHealth collects the baseline and compares nothing with earlier answers.
 func (c checker) checkHealth(ctx context.Context, device fleet.DeviceID, baseline map[string]string) (
 	map[string]string, error) {
 	checks := c.campaign.Plan.HealthChecks
@@ -38,7 +38,7 @@ func (c checker) checkHealth(ctx context.Context, device fleet.DeviceID, baselin
 	return answers, nil
 }
 
-// ofTool adds the tool to what its check found.
+// ofTool adds the tool to the error of its check.
 func ofTool(tool string, err error) error {
 	if failed, ok := errors.AsType[*campaign.CheckError](err); ok {
 		return &campaign.CheckError{Reason: fleet.Because(campaign.ReasonCheckOf, "tool", tool, "why", failed.Reason)}
@@ -46,7 +46,7 @@ func ofTool(tool string, err error) error {
 	return err
 }
 
-// callFailed is a health check whose call failed.
+// callFailed returns the error of a health check whose call failed.
 func callFailed(e *fleet.CallError) error {
 	return &campaign.CheckError{Reason: fleet.Because(campaign.ReasonCheckTool, "error", e.Code,
 		"detail", fleet.CleanText(e.Message, 400))}
@@ -74,7 +74,7 @@ func (c checker) tryCheck(ctx context.Context, device fleet.DeviceID, check camp
 	}
 }
 
-// absolute leaves out what can only hold after the upgrade.
+// absolute omits the assertions that can only hold after the upgrade.
 func absolute(all []campaign.Assertion) (out []campaign.Assertion) {
 	for _, a := range all {
 		if a.Op != "unchanged" {
@@ -91,7 +91,7 @@ func (c checker) runCheck(ctx context.Context, device fleet.DeviceID, check camp
 	}
 	switch call.State {
 	case fleet.CallSucceeded:
-		if call.Error != nil && len(check.Assert) > 0 { // the answer is not kept
+		if call.Error != nil && len(check.Assert) > 0 { // the answer is not stored
 			return "", callFailed(call.Error)
 		}
 		return answerText(call.Result), nil

@@ -12,15 +12,15 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// imagesEvery is how often images are looked at again without an event.
+// imagesEvery is how often images are re-read without an event.
 const imagesEvery = 30 * time.Second
 
-// images keeps what the engine needs to know of images. Revocation is announced
-// by events, and looked for anyway.
+// images caches image data for the engine. Events announce a revocation, and the engine also
+// checks for it regularly.
 type images struct {
 	bySHA  map[string]firmware.Image
 	readAt time.Time
-	asked  int // raised when all has to be read again
+	asked  int // increases when all images must be re-read
 }
 
 func (m *images) forget() {
@@ -42,10 +42,9 @@ func (l *loop) image(ctx context.Context, sha string) (firmware.Image, error) {
 	return img, err
 }
 
-// checkImages stops a campaign whose release or one of whose images was
-// revoked: what is being fetched is cut, and who waits for the image is let go.
-// An image that may not be used for now stops it too; there who waits goes on
-// waiting, since a signature or a key may follow.
+// checkImages stops a campaign if its release or one of its images was revoked: it cuts downloads
+// under way, and ends the waiting deployments. An image that must not be used for now also stops
+// the campaign, but waiting deployments continue to wait, since a signature or a key may follow.
 func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 	if c.asked == l.images.asked && l.now.Sub(c.checkedAt) < imagesEvery {
 		return nil
@@ -81,7 +80,7 @@ func (l *loop) checkImages(ctx context.Context, c *openCampaign) error {
 	return l.pause(ctx, c, campaign.PausedBySystem, reason)
 }
 
-// revokedImages returns those of the images under way that were revoked, and why.
+// revokedImages returns the revoked images among those under way, with the reasons.
 func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]fleet.Reason, error) {
 	seen, revoked := make(map[string]bool), make(map[string]fleet.Reason)
 	for _, d := range c.held {
@@ -102,7 +101,7 @@ func (l *loop) revokedImages(ctx context.Context, c *openCampaign) (map[string]f
 	return revoked, nil
 }
 
-// withheldImage says why one of the images that devices wait for may not be used.
+// withheldImage returns why one of the images that devices wait for must not be used.
 func (l *loop) withheldImage(ctx context.Context, c *openCampaign) (fleet.Reason, error) {
 	seen := make(map[string]bool)
 	for _, d := range c.held {

@@ -9,25 +9,24 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// An input is one thing for the loop to look at: an observation about a device
-// or a deployment, a boot poll that waits for an answer, or something to do.
+// input is one input of the loop: an observation about a device or a deployment, a boot poll
+// that waits for a reply, or a function to run.
 type input struct {
 	device     fleet.DeviceID
 	deployment uuid.UUID
 	seen       campaign.Observation
 	poll       *pollRequest
-	reporter   fleet.DeviceID // job: who reports
-	epoch      int64          // downloaded: of the connection that stood
+	reporter   fleet.DeviceID // job: the reporting device
+	epoch      int64          // downloaded: of the connection at that time
 	do         func(*loop)
 }
 
-// inbox queues inputs without ever blocking who brings them. Evidence is never
-// dropped: while the database is away it piles up here. Only progress is
-// superseded, by newer progress of the same kind.
+// inbox queues inputs without ever blocking the sender. It never drops evidence, which accumulates
+// here while the database is away. Only newer progress of the same kind replaces older progress.
 type inbox struct {
 	mu       sync.Mutex
 	inputs   []input
-	progress map[uuid.UUID]int // where the latest bytes of a deployment are, if nothing came after them
+	progress map[uuid.UUID]int // index of a deployment's latest progress, if nothing came after it
 	reload   bool              // campaigns changed
 	signal   chan struct{}     // has room for one
 }
@@ -79,7 +78,7 @@ func (b *inbox) drain() (inputs []input, reload bool) {
 	return inputs, reload
 }
 
-// clear forgets everything: another engine will read the rows.
+// clear discards all inputs: another engine will read the rows.
 func (b *inbox) clear() {
 	inputs, _ := b.drain()
 	for _, in := range inputs {

@@ -8,11 +8,11 @@ import (
 	"fleetd/fleet"
 )
 
-// index is what senders of evidence may know of the loop: which devices it
-// waits to hear of. All others cost one look at a map.
+// index is the part of the loop's state that senders of evidence see: the devices about which
+// the loop expects evidence. Any other device costs one map lookup.
 type index struct {
 	mu      sync.RWMutex
-	loading bool                   // the rows are being read: everything counts
+	loading bool                   // rows are being read: all evidence counts
 	devices map[fleet.DeviceID]int // deployments; nil while no engine works here
 	of      map[uuid.UUID]fleet.DeviceID
 	queued  map[fleet.DeviceID]int // deployments that wait to be notified
@@ -38,7 +38,7 @@ func (x *index) close() {
 	x.loading, x.devices, x.of, x.queued = false, nil, nil, nil
 }
 
-// deviceOf returns whose deployment it is; false if the engine needs no evidence of it.
+// deviceOf returns the device of the deployment; false if the engine needs no evidence of it.
 func (x *index) deviceOf(deployment uuid.UUID) (fleet.DeviceID, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -52,8 +52,8 @@ func (x *index) has(id fleet.DeviceID) bool {
 	return x.loading || x.devices[id] > 0
 }
 
-// waits reports whether the device waits to be notified of an image: its boot poll
-// may be answered with an offer.
+// waits reports whether the device waits to be notified of an image: the reply to its boot poll
+// may be an offer.
 func (x *index) waits(id fleet.DeviceID) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

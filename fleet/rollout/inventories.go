@@ -7,13 +7,13 @@ import (
 	"fleetd/fleet"
 )
 
-// maxInventories bounds the inventories kept; a fleet has one per build.
+// maxInventories bounds the cached inventories; a fleet has one per build.
 const maxInventories = 256
 
-// inventories keeps inventories by their hash: those never change.
+// inventories caches inventories by hash: an inventory never changes.
 type inventories map[string]*fleet.Inventory
 
-// get returns an inventory, nil for a device that listed none.
+// get returns an inventory, or nil for a device that listed no tools.
 func (m *inventories) get(ctx context.Context, store fleet.InventoryStore, id string) (*fleet.Inventory, error) {
 	if inv, ok := (*m)[id]; ok || id == "" {
 		return inv, nil

@@ -5,19 +5,19 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// maxReports bounds what a device is listened to about one deployment. An
-// attempt of the included firmware makes some 25 reports.
+// maxReports bounds the accepted reports of a device about one deployment. An attempt of the
+// included firmware makes some 25 reports.
 const maxReports = 300
 
-// mayReport reports whether a device is listened to: about its own deployment,
-// and not without end.
+// mayReport reports whether a report of the device is accepted: only about its own deployment,
+// and only up to [maxReports].
 func (d *deployment) mayReport(device fleet.DeviceID) bool {
 	d.reports++
 	return d.Device == device && d.reports <= maxReports
 }
 
-// supersedes reports whether in makes old superfluous: both are the progress of
-// the same attempt's download, by the web server or by the device.
+// supersedes reports whether in makes old superfluous: both are the progress of the same
+// attempt's download, from the same reporter, which is the web server or the device.
 func supersedes(in, old input) bool {
 	return in.seen.Kind == old.seen.Kind && in.seen.Attempt == old.seen.Attempt && in.reporter == old.reporter &&
 		in.seen.Job == old.seen.Job
