@@ -19,13 +19,13 @@ import (
 // CheckerOptions configures [Checker]. Blobs is required.
 type CheckerOptions struct {
 	Blobs  fleet.BlobFiles
-	Floors FloorStore // nil: no board has a least version
-	// Keys are those that signatures of images are trusted of.
+	Floors FloorStore // nil: no board has a minimum version
+	// Keys are the keys whose image signatures are trusted.
 	Keys []espimage.Key
-	// ManifestKeys are those that manifests of images must be signed with one
-	// of. Without keys, any manifest that agrees with its image is accepted.
+	// ManifestKeys are the trusted keys for manifests: one of them must have signed the
+	// manifest. Without keys, any manifest that agrees with its image is accepted.
 	ManifestKeys []ed25519.PublicKey
-	// RequireSigned withholds images without a good signature of one of the keys.
+	// RequireSigned withholds images without a valid signature by one of the keys.
 	RequireSigned bool
 	// RequireManifest withholds images without a manifest.
 	RequireManifest bool
@@ -33,33 +33,33 @@ type CheckerOptions struct {
 	Now             func() time.Time
 }
 
-// A Checker says whether an image may be used now, by the rules that this
-// process was started with. It judges the stored bytes: what the database says
-// of them, and what was true at their upload, counts for nothing.
+// A Checker decides whether an image may be used now, by the rules that this process was
+// started with. It judges the stored bytes, and ignores both the database record and the result
+// of the check at upload.
 //
-// Stored bytes are named by their SHA-256, and the blob store reads none that
-// do not match. What was read of a name therefore holds for as long as it can
-// be opened: the whole file is read once per process and change of the file.
+// The blob store names bytes by their SHA-256 and does not return bytes that do not match. What
+// was read from a blob therefore stays valid while the blob can be opened: the whole file is
+// read once per process and change of the file.
 type Checker struct {
 	o      CheckerOptions
-	flight singleflight.Group // a new image is asked about from many sides at once
+	flight singleflight.Group // many callers may request a new image at once
 
 	contents *bounded.Cache[string, content] // by SHA-256
 
 	floorsMu sync.Mutex
 	floors   map[string]string
-	floorsAt time.Time // zero: to be read again
+	floorsAt time.Time // zero: read the floors again
 }
 
-// A content is what the bytes of an image say.
+// A content is what the bytes of an image contain.
 type content struct {
-	image    Image // without what people say of it
+	image    Image // without what operators entered
 	withheld fleet.Reason
 }
 
 const (
 	maxContents = 4096
-	floorsFresh = time.Second // how long another process may not know of a new floor
+	floorsFresh = time.Second // how long another process may miss a new floor
 )
 
 // NewChecker returns a checker.
@@ -73,13 +73,13 @@ func NewChecker(o CheckerOptions) *Checker {
 	return &Checker{o: o, contents: bounded.New[string, content](maxContents)}
 }
 
-// Limits are what [Checker] says of some images, for [FitDevice].
+// Limits are the verdicts of [Checker] on some images, for [FitDevice].
 type Limits struct {
-	Floors   map[string]string       // the least version by board
-	Withheld map[string]fleet.Reason // images that may not be used now, by SHA-256, and why
+	Floors   map[string]string       // the minimum version by board
+	Withheld map[string]fleet.Reason // why images may not be used now, by SHA-256
 }
 
-// Limits judges images. An error means that it is unknown for now.
+// Limits judges images. After an error the verdict is unknown for now.
 func (c *Checker) Limits(ctx context.Context, images []Image) (Limits, error) {
 	var l Limits
 	var err error
@@ -104,9 +104,8 @@ func (c *Checker) Limits(ctx context.Context, images []Image) (Limits, error) {
 	return l, nil
 }
 
-// Check returns why the image may not be used now on devices with this board;
-// the zero Reason if it may. An image for one board is held against the least
-// version of that board too.
+// Check returns why the image may not be used now on devices with this board; the zero Reason
+// if it may. An image for one board must also meet the minimum version of that board.
 func (c *Checker) Check(ctx context.Context, img Image, board string) (fleet.Reason, error) {
 	l, err := c.Limits(ctx, []Image{img})
 	if err != nil {
@@ -143,7 +142,7 @@ func (c *Checker) usable(ctx context.Context, img Image) (fleet.Reason, error) {
 	return c.manifestProblem(img, held.image), nil
 }
 
-// sameBytes holds what is on record of an image against its bytes.
+// sameBytes compares the record of an image with its bytes.
 func (img Image) sameBytes(row Image) (field string, of [2]any, same bool) {
 	for _, f := range []struct {
 		name             string
@@ -159,8 +158,8 @@ func (img Image) sameBytes(row Image) (field string, of [2]any, same bool) {
 	return "", [2]any{}, true
 }
 
-// content reads an image, unless it did so before. The blob store looks at each
-// opening whether the file is the one that it checked.
+// content reads an image, or returns the result of an earlier read. At each opening the blob
+// store checks that the file is still the one that it verified.
 func (c *Checker) content(ctx context.Context, sha256 string) (content, error) {
 	file, err := c.o.Blobs.OpenRange(ctx, sha256, 0, 0)
 	if err != nil {
@@ -179,8 +178,8 @@ func (c *Checker) content(ctx context.Context, sha256 string) (content, error) {
 	return v.(content), nil
 }
 
-// notOpened is the verdict on bytes that cannot be had: lost or changed ones
-// are not used; of a store that fails nothing is known.
+// notOpened returns the verdict on bytes that cannot be opened. Lost or changed bytes are not
+// used; if the store fails, the verdict is unknown.
 func notOpened(err error) (content, error) {
 	if errors.Is(err, fleet.ErrNotFound) {
 		return content{withheld: fleet.Because("withheld.gone")}, nil
@@ -215,7 +214,7 @@ func (c *Checker) keep(sha256 string, held content) content {
 	return held
 }
 
-// unsigned returns why signatures are not as they must be.
+// unsigned returns why the signatures do not meet the rules.
 func (c *Checker) unsigned(all []espimage.Signature) fleet.Reason {
 	if !c.o.RequireSigned {
 		return fleet.Reason{}
@@ -234,7 +233,7 @@ func (c *Checker) unsigned(all []espimage.Signature) fleet.Reason {
 	return why
 }
 
-// manifestProblem holds the manifest on record against the bytes and the keys.
+// manifestProblem compares the manifest on record with the bytes and the keys.
 func (c *Checker) manifestProblem(row, held Image) fleet.Reason {
 	if row.Manifest == "" {
 		if c.o.RequireManifest {
@@ -256,7 +255,7 @@ func (c *Checker) manifestProblem(row, held Image) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// blobPage is how much of a blob is read at a time.
+// blobPage is the number of bytes read from a blob at a time.
 const blobPage = 256 << 10
 
 // A blobReader reads a blob at any offset, a page at a time.
@@ -269,7 +268,7 @@ type blobReader struct {
 	at   int64 // of the page
 }
 
-// size reads to the end of the blob, which the store does not say otherwise.
+// size reads to the end of the blob, because the store does not report the size.
 func (r *blobReader) size() (int64, error) {
 	all, err := r.blobs.OpenRange(r.ctx, r.key, 0, -1)
 	if err != nil {

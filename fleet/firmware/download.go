@@ -17,7 +17,7 @@ const (
 	progressEvery  = 500 * time.Millisecond
 )
 
-// Why downloads end before their last byte.
+// Reasons why downloads end before their last byte.
 var (
 	errAskedAgain = errors.New("the device asked again over another connection")
 	errRevoked    = errors.New("the link was revoked")
@@ -26,7 +26,7 @@ var (
 
 var downloadBuffers = sync.Pool{New: func() any { return new([downloadBuffer]byte) }}
 
-// A Download is one GET of a link: from [Downloads.Begin] to [Download.End].
+// A Download is one GET of a link, from [Downloads.Begin] to [Download.End].
 type Download struct {
 	Link Link
 
@@ -38,18 +38,17 @@ type Download struct {
 	older     *Download     // over the same link, when this one began
 	ended     chan struct{} // closed by End
 
-	offset   int64 // of the first byte that was asked for
-	end      int64 // offset behind the last byte that was asked for
+	offset   int64 // of the first requested byte
+	end      int64 // offset after the last requested byte
 	began    atomic.Bool
-	sent     atomic.Int64 // offset behind the last byte that was sent
+	sent     atomic.Int64 // offset after the last byte sent
 	complete atomic.Bool  // the image's last byte was sent
 }
 
 // Context ends when the download is cut, by a revocation or a newer GET.
 func (t *Download) Context() context.Context { return t.ctx }
 
-// Open opens the part of the image to be sent, and notes the GET. Errors mean
-// that nothing was noted.
+// Open opens the requested part of the image and records the GET. After an error nothing is recorded.
 func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
 	r, err := t.downloads.open(ctx, t.Link, offset, length)
 	if err != nil {
@@ -69,33 +68,32 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 	return r, nil
 }
 
-// Send copies what Open opened to the device, and says how that ended: evidence
-// of the last byte, or that the transfer was cut. What w has accepted counts as
-// sent; no piece is larger than 32 KiB.
+// Send copies the reader from Open to the device and reports how the transfer ended: with the
+// last byte, or cut. Bytes that w accepted count as sent; no piece is larger than 32 KiB.
 func (t *Download) Send(w io.Writer, r io.Reader) error {
 	err := t.stream(w, r)
 	if cause := context.Cause(t.ctx); cause != nil && err != nil {
 		err = cause
 	}
 	switch {
-	case errors.Is(err, errAskedAgain): // what becomes of the newer one counts
+	case errors.Is(err, errAskedAgain): // only the newer download counts
 		t.reached()
 	case err != nil:
 		t.reached()
 		t.observe(fleet.EvidenceCut, cutReason(err))
 	case t.reached() >= t.Link.Size:
 		t.finish()
-	default: // a part was asked for, and others are missing
+	default: // only a part was requested, and other parts are missing
 		t.observe(fleet.EvidenceBytes, fleet.Reason{})
 	}
 	return err
 }
 
-// maxReached bounds what is remembered of links that were left in the middle.
+// maxReached bounds the number of unfinished links whose progress is cached.
 const maxReached = 10_000
 
-// reached notes how far this download came, and returns how much of the image
-// its link has sent without a gap.
+// reached records how far this download came, and returns how much of the image its link has
+// sent without a gap.
 func (t *Download) reached() int64 {
 	d := t.downloads
 	d.mu.Lock()
@@ -164,8 +162,8 @@ func (t *Download) write(w io.Writer, piece []byte) error {
 	return err
 }
 
-// finish notes that the whole image was sent. The store hears of it after
-// those who watch: the link is dead here already, and a device restarts soon.
+// finish records that the whole image was sent. Observers are notified before the store: the
+// link is already unusable in this process, and a device restarts soon.
 func (t *Download) finish() {
 	t.complete.Store(true)
 	t.observe(fleet.EvidenceDownloaded, fleet.Reason{})
@@ -177,7 +175,7 @@ func (t *Download) finish() {
 	}
 }
 
-// End gives the download's place to another.
+// End frees the download's place.
 func (t *Download) End() { t.leave() }
 
 func (t *Download) leave() {

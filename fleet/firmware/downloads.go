@@ -26,21 +26,21 @@ type DownloadsOptions struct {
 	// Check returns why an image may not be served now to a device with this
 	// board; the zero Reason if it may. Default: it may.
 	Check func(ctx context.Context, sha256, board string) (fleet.Reason, error)
-	// Observe receives what happens to downloads: get, bytes (twice a second at
-	// most), cut, downloaded, revoked. It must not block.
+	// Observe receives the events of downloads: get, bytes (at most twice a second), cut,
+	// downloaded, revoked. It must not block.
 	Observe        func(Transfer)
-	MaxConcurrent  int   // downloads at once. Default: 500
-	BytesPerSecond int64 // of all downloads together; 0 does not limit
+	MaxConcurrent  int   // concurrent downloads. Default: 500
+	BytesPerSecond int64 // shared by all downloads; 0 does not limit
 	Log            *slog.Logger
 	Now            func() time.Time // default: time.Now
 }
 
-// Downloads hands firmware images out over one-time links, and knows who is
-// downloading what, and how far each has come.
+// Downloads serves firmware images over one-time links, and tracks which deployments are
+// downloading and how far each has come.
 //
-// A stock device sends nothing with its GET that says who it is: the link is
-// made for one attempt of one device, so the GET and every byte are evidence
-// about that attempt. Images are streamed; a download costs one small buffer.
+// Stock firmware does not identify its device in the GET. A link belongs to one attempt of one
+// device, so the GET and every byte are evidence about that attempt. Images are streamed; a
+// download costs one small buffer.
 type Downloads struct {
 	o      DownloadsOptions
 	places chan struct{}
@@ -49,8 +49,8 @@ type Downloads struct {
 
 	mu     sync.Mutex
 	active map[linkKey]*Download
-	// reached is how much of its image each unfinished link has sent without a
-	// gap. A device may fetch in pieces; the last one alone is no download.
+	// reached is how many bytes of its image each unfinished link has sent without a gap. A
+	// device may fetch the image in pieces; the last piece alone does not complete a download.
 	reached *bounded.Cache[linkKey, int64]
 }
 
@@ -79,15 +79,15 @@ func NewDownloads(o DownloadsOptions) *Downloads {
 	return d
 }
 
-// pacedChunk is how much one download sends at a time when all share a rate. It
-// is small enough that each gets its turn before its device gives up waiting.
+// pacedChunk returns how many bytes one download sends at a time when all share a rate. The
+// chunk is small enough that each download gets its turn before its device times out.
 func pacedChunk(bytesPerSecond int64, downloads int) int {
 	const turnEvery = 5 // seconds
 	return int(min(max(bytesPerSecond*turnEvery/int64(downloads), 1<<10), downloadBuffer))
 }
 
-// Link returns the link of a token, if it may be used now: [fleet.ErrNotFound] if it
-// is unknown, used, expired or revoked.
+// Link returns the link of a token, if it may be used now; [fleet.ErrNotFound] if it is
+// unknown, used, expired or revoked.
 func (d *Downloads) Link(ctx context.Context, text string) (Link, error) {
 	if !token.WellFormed(text) {
 		return Link{}, errDeadFirmwareLink()
@@ -102,8 +102,8 @@ func (d *Downloads) Link(ctx context.Context, text string) (Link, error) {
 	return l, err
 }
 
-// mayServe judges the image of a link at each use, before a byte is read for it.
-// A link whose image may not be used any more is dead, and its attempt ends.
+// mayServe checks the image of a link at each use, before any of its bytes are read. If the
+// image may no longer be used, the link is refused and its attempt ends.
 func (d *Downloads) mayServe(ctx context.Context, l Link) error {
 	why := fleet.Reason{}
 	switch {
@@ -132,9 +132,9 @@ func errDeadFirmwareLink() error {
 	return fleet.Refuse(fleet.ErrNotFound, "dead_link.download")
 }
 
-// Begin starts a download of the link's image. It waits for a place until ctx
-// ends, which is [fleet.ErrUnavailable] (downloads_full). An older download over the
-// same link ends: a device that asks again has lost it. The caller owes End.
+// Begin starts a download of the link's image. It waits for a place until ctx ends, and then
+// returns [fleet.ErrUnavailable] (downloads_full). An older download over the same link ends: a
+// device that sends a second GET has lost the first. The caller must call End.
 func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) {
 	l, err := d.Link(ctx, token)
 	if err != nil {
@@ -148,7 +148,7 @@ func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) 
 	return t, nil
 }
 
-// enter puts the download among those under way, in place of an older one.
+// enter registers the download as active, in place of an older one.
 func (d *Downloads) enter(l Link) *Download {
 	t := &Download{Link: l, downloads: d, key: linkKey(l.TokenHash), ended: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -161,9 +161,9 @@ func (d *Downloads) enter(l Link) *Download {
 	return t
 }
 
-// admit waits for the older download's end and for a place, and looks at the
-// link once more: the older one may have used it up, and a revocation before
-// enter did not reach this one; a later one cancels it.
+// admit waits until the older download ends and a place is free, and then checks the link
+// again: the older download may have used it up, and a revocation before enter did not reach
+// this one. A later revocation cancels it.
 func (d *Downloads) admit(ctx context.Context, t *Download, token string) error {
 	if t.older != nil {
 		<-t.older.ended // soon: it was cut
@@ -184,8 +184,8 @@ func (d *Downloads) admit(ctx context.Context, t *Download, token string) error 
 	return err
 }
 
-// usedUp reports whether the last byte of the link's image was sent by a
-// download that has yet to put that on record.
+// usedUp reports whether a download has sent the last byte of the link's image but not yet
+// recorded that.
 func (d *Downloads) usedUp(l Link) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,14 +193,13 @@ func (d *Downloads) usedUp(l Link) bool {
 	return t != nil && t.complete.Load()
 }
 
-// Revoke cuts the downloads of deployments at once. Revoke their links in the
-// store before: what begins after that finds them revoked.
+// Revoke cuts the downloads of deployments at once. Revoke their links in the store first:
+// downloads that begin later then find them revoked.
 func (d *Downloads) Revoke(deployments ...uuid.UUID) {
 	d.cut(func(l *Link) bool { return slices.Contains(deployments, l.Deployment) })
 }
 
-// RevokeImages cuts the downloads of images at once, after they were revoked in
-// the store.
+// RevokeImages cuts the downloads of images at once. Revoke the images in the store first.
 func (d *Downloads) RevokeImages(sha256 []string) {
 	d.cut(func(l *Link) bool { return slices.Contains(sha256, l.Image) })
 }
@@ -218,8 +217,7 @@ func (d *Downloads) cut(which func(*Link) bool) {
 // Room returns how many more downloads can begin now.
 func (d *Downloads) Room() int { return cap(d.places) - len(d.places) }
 
-// Active returns how far each deployment that is downloading has come, in
-// bytes of its image.
+// Active returns how many bytes of its image each downloading deployment has received.
 func (d *Downloads) Active() map[uuid.UUID]int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -232,7 +230,7 @@ func (d *Downloads) Active() map[uuid.UUID]int64 {
 	return all
 }
 
-// open opens an image from the offset on.
+// open opens an image at the offset.
 func (d *Downloads) open(ctx context.Context, l Link, offset, length int64) (io.ReadCloser, error) {
 	r, err := d.o.Blobs.OpenRange(ctx, l.Image, offset, length)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// Limits of firmware and what is said about it.
+// Limits of firmware images and their metadata.
 const (
-	MaxImageBytes     = 64 << 20 // of an upload: a merged binary holds a whole flash
+	MaxImageBytes     = 64 << 20 // of an upload: a merged binary contains a whole flash
 	maxReleaseImages  = 500
 	maxFirmwareNotes  = 32 << 10
 	maxFirmwareReason = 500
@@ -30,41 +30,40 @@ type Options struct {
 	Store   Store
 	Blobs   fleet.BlobFiles
 	Devices fleet.DeviceStore
-	// Unavailable returns which of the devices cannot have firmware for now, whatever the
-	// image: they are quarantined, or have a part in a campaign. May be nil.
+	// Unavailable returns which of the devices cannot get firmware now, whatever the image:
+	// they are quarantined, or belong to a campaign. May be nil.
 	Unavailable func(ctx context.Context, devices []fleet.DeviceID, now time.Time) (map[fleet.DeviceID]Misfits, error)
-	// RolledBack returns which of the builds, named by their ELF, each of the devices took
-	// and did not keep, by its latest verdict on them. May be nil.
+	// RolledBack returns, for each device, which of the builds (by ELF SHA-256) it installed
+	// and rolled back, by its latest result. May be nil.
 	RolledBack func(ctx context.Context, devices []fleet.DeviceID, builds []string) (map[fleet.DeviceID][]string, error)
-	// Layouts keeps what blank boards need in addition to an image. nil keeps nothing.
+	// Layouts stores what blank boards need in addition to an image. With nil nothing is stored.
 	Layouts LayoutStore
 	Events  *fleet.Events
 	// Revoked receives the images that must not be served from now on.
 	Revoked func(sha256 []string)
-	// Keys are those that signatures of images are trusted of.
+	// Keys are the keys whose image signatures are trusted.
 	Keys []espimage.Key
-	// ManifestKeys are those that manifests of images must be signed with one
-	// of. Without keys, any manifest that agrees with its image is accepted.
+	// ManifestKeys are the trusted keys for manifests: one of them must have signed the
+	// manifest. Without keys, any manifest that agrees with its image is accepted.
 	ManifestKeys []ed25519.PublicKey
-	// RequireSigned refuses images without a good signature of one of the keys.
+	// RequireSigned refuses images without a valid signature by one of the keys.
 	RequireSigned bool
 	// RequireManifest withholds images until they have a manifest.
 	RequireManifest bool
-	// Floors keeps the least version of each board. nil keeps none.
+	// Floors stores the minimum version of each board. With nil there are no floors.
 	Floors FloorStore
-	// TempDir is where uploads wait while they are read. Default: the system's.
+	// TempDir is the folder of uploads while they are read. Default: the system's.
 	TempDir string
 	Log     *slog.Logger
 	Now     func() time.Time
 }
 
-// A Service keeps images and releases: what may go to devices at all. Any
-// signed-in operator may read; each write checks who acts.
+// A Service manages images and releases: the firmware that devices may get. Any signed-in
+// operator may read; each write checks the rights of its principal.
 type Service struct {
 	o       Options
 	checker *Checker
-	// stored keeps a blob from being deleted between the upload of its bytes
-	// and their going on record.
+	// stored prevents the deletion of a blob between the upload of its bytes and their record.
 	stored sync.RWMutex
 	staged staging
 }
@@ -88,8 +87,8 @@ func New(o Options) *Service {
 		Now: o.Now})}
 }
 
-// Limits says which of the images may not be used now, and why: at no upload,
-// release, campaign, link or blank board.
+// Limits returns which of the images may not be used now, and why. Uploads, releases,
+// campaigns, links and blank boards all apply it.
 func (f *Service) Limits(ctx context.Context, images []Image) (Limits, error) {
 	return f.checker.Limits(ctx, images)
 }
@@ -115,7 +114,7 @@ func (f *Service) announce(subject string) {
 
 var boardPattern = regexp.MustCompile(`^[a-z0-9.-]+$`)
 
-// cleanBoard accepts a board as boot polls name it, or "" for any.
+// cleanBoard accepts a board name as boot polls contain it, or "" for any board.
 func cleanBoard(board string) (string, error) {
 	board = strings.TrimSpace(board)
 	if board != "" && (len(board) > maxBoardBytes || !boardPattern.MatchString(board)) {
@@ -124,7 +123,7 @@ func cleanBoard(board string) (string, error) {
 	return board, nil
 }
 
-// cleanFirmwareNotes keeps lines and tabs, and nothing that a page cannot show.
+// cleanFirmwareNotes keeps lines and tabs, and drops characters that a page cannot show.
 func cleanFirmwareNotes(notes string) (string, error) {
 	if len(notes) > maxFirmwareNotes {
 		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_notes", "limit", 32).At("notes")
@@ -137,7 +136,7 @@ func cleanFirmwareNotes(notes string) (string, error) {
 	}, notes)), nil
 }
 
-// cleanReason checks an operator's reason, which revoking must have.
+// cleanReason checks an operator's reason, which is required to revoke.
 func cleanReason(reason string) (string, error) {
 	reason, err := fleet.CleanLine("reason", reason, maxFirmwareReason)
 	if err == nil && reason == "" {
@@ -146,5 +145,5 @@ func cleanReason(reason string) (string, error) {
 	return reason, err
 }
 
-// short is enough of a digest to name an image to a person.
+// short shortens a digest to a length that identifies an image to a person.
 func short(sha256 string) string { return fleet.CleanText(sha256, 12) }

@@ -16,7 +16,7 @@ const (
 	fitSampleSize = 5
 )
 
-// A FitQuery asks which devices an image or release fits.
+// A FitQuery selects the image or release whose fit is checked.
 type FitQuery struct {
 	Release uuid.UUID // or
 	Image   string    // SHA-256
@@ -24,24 +24,24 @@ type FitQuery struct {
 	Options FitOptions
 }
 
-// A FitReport says which devices fit, which do not, and why.
+// A FitReport counts which devices fit, which do not, and why.
 type FitReport struct {
 	Matched, Fit int
-	Sample       []fleet.DeviceID // of those that fit
-	// RolledBack counts devices that would fit too, but installed this build before and
-	// rolled it back. A campaign does not leave them out: it tries them again.
+	Sample       []fleet.DeviceID // of the devices that fit
+	// RolledBack counts devices that would fit too, but installed this build before and rolled
+	// it back. A campaign does not exclude them: it tries them again.
 	RolledBack       int
 	RolledBackSample []fleet.DeviceID
 	Misfits          []Misfits // see [SortMisfits]
 }
 
-// Misfits are the devices of one board that do not fit for one reason. A reason that
-// names the device's chip is one of each chip.
+// Misfits are the devices of one board that do not fit for one reason. If the reason names the
+// device's chip, each chip has its own Misfits.
 type Misfits struct {
 	Reason SkipReason
-	Board  string       // as the devices name it; they may name none
-	Chip   string       // where the reason names it; else ""
-	Detail fleet.Reason // of one of them: a code of [Reasons], or of whoever keeps the device
+	Board  string       // as the devices report it; may be empty
+	Chip   string       // if the reason names it; else ""
+	Detail fleet.Reason // of one of the devices: a code of [Reasons], or of [Options.Unavailable]
 	Count  int
 	Sample []fleet.DeviceID
 }
@@ -55,7 +55,7 @@ type leftOutKey struct {
 	board, chip string
 }
 
-// chipIn is the chip of the device that the detail names; "" if it names none.
+// chipIn returns the device's chip that the detail names; "" if it names no chip.
 func chipIn(detail fleet.Reason) string {
 	name := map[string]string{FitRelease: "chip", FitChip: "other"}[detail.Code]
 	chip, _ := detail.Params[name].(string)
@@ -78,7 +78,7 @@ func (l *LeftOut) Add(d fleet.DeviceID, board string, reason SkipReason, detail 
 	}
 }
 
-// List returns them, sorted.
+// List returns the groups, sorted.
 func (l *LeftOut) List() []Misfits {
 	all := make([]Misfits, 0, len(l.groups))
 	for _, m := range l.groups {
@@ -88,8 +88,7 @@ func (l *LeftOut) List() []Misfits {
 	return all
 }
 
-// SortMisfits puts the reason that most devices have first, and of a reason the board
-// that most of them are.
+// SortMisfits sorts by the number of devices: first by that of the reason, then by that of the board.
 func SortMisfits(all []Misfits) {
 	devices := map[SkipReason]int{}
 	for _, m := range all {
@@ -102,7 +101,7 @@ func SortMisfits(all []Misfits) {
 	})
 }
 
-// Fit says which devices an image or release fits. It changes nothing.
+// Fit reports which devices an image or release fits. It changes nothing.
 func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
 	j, err := f.judge(ctx, q)
 	if err != nil {
@@ -128,12 +127,12 @@ func (f *Service) Fit(ctx context.Context, q FitQuery) (FitReport, error) {
 	return j.report, nil
 }
 
-// A fitJudge judges one device after the other.
+// A fitJudge judges devices one by one.
 type fitJudge struct {
 	f       *Service
 	images  []Image // a device may get one of them
 	fits    func(fleet.Device) (Image, SkipReason, fleet.Reason)
-	tool    map[fleet.DeviceID]bool // those that can be pushed to; nil if that does not matter
+	tool    map[fleet.DeviceID]bool // devices that accept a push; nil if that does not matter
 	report  FitReport
 	leftOut LeftOut
 }
@@ -167,8 +166,8 @@ func (f *Service) judge(ctx context.Context, q FitQuery) (*fitJudge, error) {
 	}}, err
 }
 
-// withTool returns which devices of the query offer the tool that a push
-// needs. The store knows; a device itself only names its inventory.
+// withTool returns which devices of the query offer the tool that a push requires. The store
+// has this list; a device record only names its inventory.
 func (f *Service) withTool(ctx context.Context, q FitQuery) (map[fleet.DeviceID]bool, error) {
 	if q.Options.Mode != ModePush {
 		return nil, nil
@@ -221,7 +220,7 @@ func (j *fitJudge) add(ctx context.Context, page []fleet.DeviceID) error {
 	return nil
 }
 
-// Builds names the builds of images. An image that does not say its build is of none.
+// Builds returns the builds of images. An image without a build adds nothing.
 func Builds(images []Image) []string {
 	var all []string
 	for _, img := range images {
