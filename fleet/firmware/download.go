@@ -48,7 +48,8 @@ type Download struct {
 // Context ends when the download is cut, by a revocation or a newer GET.
 func (t *Download) Context() context.Context { return t.ctx }
 
-// Open opens the requested part of the image and records the GET. After an error nothing is recorded.
+// Open opens the requested part of the image and records the GET. After an error nothing is
+// recorded.
 func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadCloser, error) {
 	r, err := t.downloads.open(ctx, t.Link, offset, length)
 	if err != nil {

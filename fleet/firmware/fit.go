@@ -88,7 +88,8 @@ func (l *LeftOut) List() []Misfits {
 	return all
 }
 
-// SortMisfits sorts by the number of devices: first by that of the reason, then by that of the board.
+// SortMisfits sorts by the number of devices: first by that of the reason, then by that of
+// the board.
 func SortMisfits(all []Misfits) {
 	devices := map[SkipReason]int{}
 	for _, m := range all {

@@ -9,13 +9,12 @@ import (
 	"fleetd/fleet"
 )
 
-// FitDevice says which image of the release a device gets, or why it gets
-// none: a stable reason, and a code of [Reasons] that explains it. It changes nothing and
-// looks at nothing but its arguments; what other campaigns, quarantines and
-// tool inventories say comes on top.
+// FitDevice returns the image of the release that a device gets, or why it gets no image: a
+// stable reason, and a code of [Reasons] that explains it. It changes nothing and depends only
+// on its arguments; the caller adds other campaigns, quarantines and tool inventories.
 //
-// Reasons that stay come before those that pass, so that a device which can
-// never accept the image is not shown as held.
+// Permanent reasons come before temporary ones: a device that can never accept the image is not
+// shown as temporarily skipped.
 func FitDevice(d fleet.Device, r Release, o FitOptions, now time.Time) (Image, SkipReason, fleet.Reason) {
 	if reason, detail := inService(d); reason != SkipNone {
 		return Image{}, reason, detail
@@ -28,7 +27,7 @@ func FitDevice(d fleet.Device, r Release, o FitOptions, now time.Time) (Image, S
 	return img, reason, detail
 }
 
-// FitImage is [FitDevice] for one image that was chosen by hand.
+// FitImage is [FitDevice] for one image chosen by an operator.
 func FitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, fleet.Reason) {
 	if reason, detail := inService(d); reason != SkipNone {
 		return reason, detail
@@ -39,7 +38,7 @@ func FitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReaso
 	return fitImage(d, img, o, now)
 }
 
-// boardOf names the device's board; one without a name is a reason itself.
+// boardOf returns the name of the device's board, or a reason if the board has no name.
 func boardOf(d fleet.Device) any {
 	if d.Board == "" {
 		return fleet.Because(FitUnnamedBoard)
@@ -59,7 +58,7 @@ func inService(d fleet.Device) (SkipReason, fleet.Reason) {
 	return SkipNone, fleet.Reason{}
 }
 
-// fitImage judges an image for a device in service that is known.
+// fitImage checks an image for a device in service that has reported its facts.
 func fitImage(d fleet.Device, img Image, o FitOptions, now time.Time) (SkipReason, fleet.Reason) {
 	for _, rule := range []func(fleet.Device, Image) (SkipReason, fleet.Reason){fitChip, fitBuild, fitFlash, fitPartitions,
 		fitRevoked} {
@@ -130,7 +129,7 @@ func fitPartitions(d fleet.Device, img Image) (SkipReason, fleet.Reason) {
 		strings.Join(labels, ", "))
 }
 
-// major is the first number of a version, -1 if it has none.
+// major returns the first number of a version, -1 if it has no number.
 func major(version string) int64 {
 	if key := fleet.VersionKey(version); key != nil {
 		return key[0]
@@ -145,8 +144,8 @@ func fitRevoked(_ fleet.Device, img Image) (SkipReason, fleet.Reason) {
 	return SkipNone, fleet.Reason{}
 }
 
-// fitLimits: what may not be used now, and what is older than the device's
-// board may have.
+// fitLimits rejects images that may not be used now, and images below the minimum version of
+// the device's board.
 func fitLimits(d fleet.Device, img Image, l Limits) (SkipReason, fleet.Reason) {
 	if why := l.Withheld[img.SHA256]; !why.Is("") {
 		return SkipWithheld, fleet.Because(FitWithheld, "cause", why)
@@ -160,8 +159,8 @@ func fitLimits(d fleet.Device, img Image, l Limits) (SkipReason, fleet.Reason) {
 	return SkipNone, fleet.Reason{}
 }
 
-// fitVersion: a push compares nothing on the device, a boot poll's offer does.
-// Where the versions cannot be compared, it is unknown which is older.
+// fitVersion compares versions: a device does not compare them on a push, but does for the
+// offer of a boot poll. If the versions cannot be compared, it is unknown which is older.
 func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reason) {
 	if o.Mode == ModePull {
 		for _, v := range []string{img.Version, d.Version} {
@@ -183,7 +182,7 @@ func fitVersion(d fleet.Device, img Image, o FitOptions) (SkipReason, fleet.Reas
 	return SkipNone, fleet.Reason{}
 }
 
-// DispatchMode says how a device is notified of its new firmware.
+// DispatchMode is the way a device is notified of its new firmware.
 type DispatchMode string
 
 const (
@@ -192,7 +191,7 @@ const (
 	ModePull DispatchMode = "pull" // an offer in the answer to its next boot poll
 )
 
-// FitOptions are the parts of a plan that decide who fits.
+// FitOptions are the parts of a plan that decide which devices fit.
 type FitOptions struct {
 	Mode           DispatchMode
 	AllowDowngrade bool

@@ -10,33 +10,33 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// An ImageLayout is what a blank board needs to run an image: the image and
-// what else is in flash.
+// An ImageLayout is what a blank board needs to run an image: the image and the other contents
+// of the flash.
 type ImageLayout struct {
 	Image     string // its SHA-256
-	FlashSize int64  // bytes that the bootloader was built for; 0 if it does not say
-	// Problem says why the parts of a merged binary do not go together: it has
-	// none then. A [FaultReason], or the code "legacy" with a text of an older
-	// version; zero if they do.
+	FlashSize int64  // bytes that the bootloader was built for; 0 if unknown
+	// Problem is why the parts of a merged binary do not fit together; the layout then has
+	// no parts. It is a [FaultReason], or the code "legacy" with a text of an older version;
+	// zero without a problem.
 	Problem fleet.Reason
 	Parts   []ImagePart // by offset
 	AddedBy fleet.Principal
 	AddedAt time.Time
 }
 
-// An ImagePart is a stretch of flash and what belongs there.
+// An ImagePart is a range of flash and its contents.
 type ImagePart struct {
 	Kind   espimage.PartKind
-	Label  string // of its partition; foreign text. "" for what lies before the first
+	Label  string // of its partition; foreign text. "" for a part before the first partition
 	Offset int64  // in flash
 	Size   int64
 	SHA256 string // of its bytes, their key in the blob store; of the app, the image's
 }
 
-// Complete reports whether a blank board runs with it.
+// Complete reports whether a blank board runs with this layout.
 func (l ImageLayout) Complete() bool { return l.Problem.Code == "" && len(l.Parts) > 0 }
 
-// Size is how many bytes are written to a board.
+// Size returns the number of bytes written to a board.
 func (l ImageLayout) Size() (n int64) {
 	for _, p := range l.Parts {
 		n += p.Size
@@ -48,9 +48,9 @@ func (l ImageLayout) Size() (n int64) {
 // layout if it has one.
 type Installable struct {
 	Image          Image
-	Release        uuid.UUID // the newest that is released and holds the image
+	Release        uuid.UUID // the newest released release with the image
 	ReleaseVersion string
-	Layout         *ImageLayout // nil: none was handed in
+	Layout         *ImageLayout // nil: not uploaded
 }
 
 // Ready reports whether the image can be put on a blank board.
@@ -63,14 +63,14 @@ type InstallFilter struct {
 	Limit int
 }
 
-// LayoutStore keeps the layouts of images.
+// LayoutStore stores the layouts of images.
 type LayoutStore interface {
-	// PutLayout puts a layout on record, in place of one that is there.
+	// PutLayout records a layout and replaces an existing one.
 	PutLayout(ctx context.Context, by fleet.Principal, l ImageLayout) error
 	Layout(ctx context.Context, image string) (ImageLayout, error)
-	// Installable lists images of released releases that are not revoked, once
-	// each, those of the newest release first.
+	// Installable lists the images of released releases that are not revoked, each once, the
+	// images of the newest release first.
 	Installable(ctx context.Context, f InstallFilter) ([]Installable, error)
-	// UnnamedBlobs returns those of the keys that neither an image nor a part has.
+	// UnnamedBlobs returns the keys that neither an image nor a part uses.
 	UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error)
 }

@@ -11,10 +11,10 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// flasherArgsName is the file in which ESP-IDF's build says what goes where.
+// flasherArgsName is the file in which ESP-IDF's build lists the flash offset of each file.
 const flasherArgsName = "flasher_args.json"
 
-// flasherArgs is what is needed of it. A nil one says nothing.
+// flasherArgs are the used fields of that file. A nil flasherArgs contains no offsets.
 type flasherArgs struct {
 	Files map[string]string `json:"flash_files"` // offset to path
 	App   flasherFile       `json:"app"`
@@ -37,8 +37,8 @@ func parseFlasherArgs(text []byte) (*flasherArgs, error) {
 	return &a, nil
 }
 
-// offsetOf finds a file by its path, or by its last element: browsers send no
-// more of it. A name that two files have is that of neither.
+// offsetOf finds a file by its path, or by its last element: browsers send only that. A name
+// that two files share matches neither.
 func (a *flasherArgs) offsetOf(name string) (offset int64, found bool) {
 	if a == nil {
 		return 0, false
@@ -65,8 +65,8 @@ func (a *flasherArgs) isOTAData(name string) bool {
 	return a != nil && a.OTA.File != "" && samePath(a.OTA.File, name)
 }
 
-// complete reports a file that the build wants flashed and that is not there.
-// The application may be here already.
+// complete returns an error for a file that the build flashes and that was not uploaded. The
+// application may already be stored.
 func (a *flasherArgs) complete(files []buildFile) error {
 	if a == nil {
 		return nil
@@ -81,8 +81,8 @@ func (a *flasherArgs) complete(files []buildFile) error {
 	return nil
 }
 
-// check holds a layout against the addresses of the build: a difference means
-// that files of two builds were mixed.
+// check compares a layout with the addresses of the build: a difference means that files of two
+// builds were mixed.
 func (a *flasherArgs) check(l *espimage.Layout) error {
 	if a == nil {
 		return nil

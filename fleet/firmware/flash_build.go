@@ -12,15 +12,15 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// Bounds of a build's files.
+// Limits of a build's files.
 const (
 	maxBuildFiles = 40
 	maxArgsBytes  = 64 << 10 // of flasher_args.json
 )
 
-// A Build gathers the files that a build leaves for a blank board: bootloader,
-// partition table, initial otadata, application, and flasher_args.json, which
-// says where they go. The files wait on disk. The caller owes Close.
+// A Build collects the files that a build produces for a blank board: bootloader, partition
+// table, initial otadata, application, and flasher_args.json with their offsets. The files are
+// stored on disk until Close, which the caller must call.
 type Build struct {
 	firmware *Service
 	by       fleet.Principal
@@ -46,7 +46,7 @@ func (f *Service) NewBuild(by fleet.Principal) (*Build, error) {
 	return &Build{firmware: f, by: by}, nil
 }
 
-// Close forgets the files.
+// Close discards the files.
 func (b *Build) Close() {
 	for _, f := range b.files {
 		f.file.Close()
@@ -114,8 +114,8 @@ func (b *Build) Keep(ctx context.Context, board, notes string) (Image, bool, err
 	return img, created, err
 }
 
-// KeepFor stores the other parts of the layout of an image that is here already. The
-// application may be among the files, but no other one.
+// KeepFor stores the other parts of the layout of an image that is already stored. The
+// application may be among the files, but no other application.
 func (b *Build) KeepFor(ctx context.Context, sha256 string) (ImageLayout, error) {
 	img, err := b.firmware.Image(ctx, sha256)
 	if err != nil {

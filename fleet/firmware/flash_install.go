@@ -11,8 +11,8 @@ import (
 // maxInstallable bounds the list that a page offers.
 const maxInstallable = 500
 
-// Installable lists the images that operators may put on blank boards, and
-// those that lack only their layout.
+// Installable lists the images that operators may install on blank boards, and the images that
+// lack only their layout.
 func (f *Service) Installable(ctx context.Context, by fleet.Principal, chip string) ([]Installable, error) {
 	if err := mayInstall(by); err != nil || f.o.Layouts == nil {
 		return nil, err
@@ -20,13 +20,13 @@ func (f *Service) Installable(ctx context.Context, by fleet.Principal, chip stri
 	return f.o.Layouts.Installable(ctx, InstallFilter{Chip: chip, Limit: maxInstallable})
 }
 
-// mayInstall: the parts are firmware, which viewers do not get to see either.
+// mayInstall requires an operator: the parts are firmware, which viewers may not read either.
 func mayInstall(by fleet.Principal) error {
 	return by.May(fleet.RoleOperator, "install_firmware")
 }
 
-// Install returns an image with its layout if it may be put on a blank board,
-// or says why not.
+// Install returns an image with its layout if it may be installed on a blank board, or the
+// reason why not.
 func (f *Service) Install(ctx context.Context, by fleet.Principal, sha256 string) (Installable, error) {
 	if err := mayInstall(by); err != nil {
 		return Installable{}, err
@@ -64,8 +64,8 @@ func (f *Service) Install(ctx context.Context, by fleet.Principal, sha256 string
 	return found[0], nil
 }
 
-// OpenPart reads the bytes of a part that belong to it by its number in the
-// layout. [fleet.ErrNotFound] if there is no such part.
+// OpenPart opens the bytes of a part by its number in the layout; [fleet.ErrNotFound] if there
+// is no such part.
 func (f *Service) OpenPart(ctx context.Context, i Installable, n int) (io.ReadCloser, ImagePart, error) {
 	if i.Layout == nil || n < 0 || n >= len(i.Layout.Parts) {
 		return nil, ImagePart{}, fleet.Refuse(fleet.ErrNotFound, "no_part", "part", n)

@@ -19,8 +19,8 @@ func (f *Service) Layout(ctx context.Context, image string) (ImageLayout, error)
 	return f.o.Layouts.Layout(ctx, image)
 }
 
-// keepMerged keeps what a merged binary holds in addition to its application. That its
-// parts do not go together makes the application no worse; it is put on record.
+// keepMerged stores what a merged binary contains in addition to its application. If its parts
+// do not fit together, the application is still good; the problem is recorded.
 func (f *Service) keepMerged(ctx context.Context, by fleet.Principal, img Image, file *os.File, size int64,
 	parsed *espimage.Image) error {
 	if parsed.Merged == nil || f.o.Layouts == nil {
@@ -43,8 +43,7 @@ func (f *Service) keepMerged(ctx context.Context, by fleet.Principal, img Image,
 	return err
 }
 
-// keepLayout stores the parts and puts them on record. Parts of a layout that
-// was there before are forgotten.
+// keepLayout stores the parts and records them. Parts of an earlier layout are deleted.
 func (f *Service) keepLayout(ctx context.Context, by fleet.Principal, image string, l *espimage.Layout) (ImageLayout,
 	error) {
 	before, err := f.o.Layouts.Layout(ctx, image)
@@ -87,8 +86,8 @@ func (f *Service) putLayout(ctx context.Context, by fleet.Principal, l ImageLayo
 	return nil
 }
 
-// dropParts deletes the bytes of parts that nothing names any more. What stays
-// does no harm but uses space.
+// dropParts deletes the bytes of parts that nothing refers to any more. Bytes that remain after
+// a failure only use space.
 func (f *Service) dropParts(ctx context.Context, l ImageLayout) {
 	if len(l.Parts) == 0 {
 		return

@@ -13,14 +13,14 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// buildPieces are the files of a build, each with what it is.
+// buildPieces are the identified files of a build.
 type buildPieces struct {
 	espimage.Pieces
 	app     *espimage.Image // nil if the application is not among them
 	appName string
 }
 
-// sort identifies the files by their content, and finds where the others go in
+// sort identifies the files by their content, and looks up the offsets of the others in
 // flasher_args.json.
 func (b *Build) sort() (*buildPieces, error) {
 	p := &buildPieces{}
@@ -38,7 +38,7 @@ func (b *Build) sort() (*buildPieces, error) {
 	return p, nil
 }
 
-// place finds the place of one file.
+// place identifies one file and its offset.
 func (b *Build) place(p *buildPieces, f buildFile) error {
 	data := io.NewSectionReader(f.file, 0, f.size)
 	start := make([]byte, min(f.size, 64))
@@ -73,7 +73,7 @@ func (b *Build) placeImage(p *buildPieces, f buildFile, data *io.SectionReader) 
 		return p.set(&p.App, data, espimage.PartApp)
 	}
 	if _, loaderErr := espimage.ParseBootloader(f.file, f.size); loaderErr != nil && isAppError(err) {
-		return imageError(err) // it is an application, and that is what is wrong with it
+		return imageError(err) // it is an application, and this is its fault
 	}
 	return p.set(&p.Bootloader, data, espimage.PartBootloader)
 }
@@ -93,8 +93,8 @@ func (p *buildPieces) set(place **io.SectionReader, data *io.SectionReader, kind
 	return nil
 }
 
-// kind judges a file by how it begins. A bootloader and an application begin
-// alike.
+// kind identifies a file by its first bytes. A bootloader and an application have the same
+// first bytes.
 func (b *Build) kind(f buildFile, start []byte, placed bool) espimage.PartKind {
 	const otaData = 0x2000
 	erased := len(start) > 0 && len(bytes.TrimRight(start, "\xff")) == 0
@@ -109,8 +109,8 @@ func (b *Build) kind(f buildFile, start []byte, placed bool) espimage.PartKind {
 	return espimage.PartData
 }
 
-// guessTableOffset: in a table with default offsets, the first partition
-// follows the table. A release build, whose bootloader is larger, moves it.
+// guessTableOffset returns the offset of the partition table: with default offsets, the first
+// partition follows the table. In a release build the bootloader is larger and the table moves.
 func guessTableOffset(table *io.SectionReader) int64 {
 	const usual, release, sector = 0x8000, 0x10000, 0x1000
 	b := make([]byte, min(table.Size(), sector))
@@ -125,8 +125,8 @@ func guessTableOffset(table *io.SectionReader) int64 {
 	return usual
 }
 
-// isImage holds the application among the files against the image that they
-// are for; without one, the image itself is the application.
+// isImage checks that the application among the files is the image that they are uploaded for;
+// without an application, it uses the image.
 func (b *Build) isImage(p *buildPieces, img Image) error {
 	if p.app == nil {
 		p.Chip, p.App = img.Chip, io.NewSectionReader(unread{}, 0, img.Size)
@@ -143,8 +143,8 @@ func (b *Build) isImage(p *buildPieces, img Image) error {
 	return nil
 }
 
-// unread replaces bytes that are in the blob store already: of the image, a
-// layout needs only the size.
+// unread replaces bytes that are already in the blob store: a layout needs only the size of
+// the image.
 type unread struct{}
 
 func (unread) ReadAt([]byte, int64) (int, error) { return 0, io.ErrUnexpectedEOF }

@@ -8,8 +8,8 @@ import (
 	"fleetd/fleet"
 )
 
-// A Floor is the least version that devices with a board may get: older ones
-// are withheld, also from a rollback and from a link that was sent already.
+// A Floor is the minimum version that devices with a board may get: older versions are
+// withheld, also from a rollback and from a link that was already sent.
 type Floor struct {
 	Board   string
 	Version string
@@ -17,12 +17,12 @@ type Floor struct {
 	SetAt   time.Time
 }
 
-// FloorStore keeps the floors.
+// FloorStore stores the floors.
 type FloorStore interface {
 	Floors(ctx context.Context) ([]Floor, error) // by board
-	// PutFloor sets the floor of a board, in place of one that is there.
+	// PutFloor sets the floor of a board and replaces an existing one.
 	PutFloor(ctx context.Context, by fleet.Principal, f Floor) error
-	// DeleteFloor lets a board have any version again; [fleet.ErrNotFound] if it may already.
+	// DeleteFloor removes the floor of a board; [fleet.ErrNotFound] if it has no floor.
 	DeleteFloor(ctx context.Context, by fleet.Principal, board string) error
 }
 
@@ -34,7 +34,7 @@ func (f *Service) Floors(ctx context.Context) ([]Floor, error) {
 	return f.o.Floors.Floors(ctx)
 }
 
-// SetFloor sets the least version that devices with a board may get.
+// SetFloor sets the minimum version that devices with a board may get.
 func (f *Service) SetFloor(ctx context.Context, by fleet.Principal, board, version string) (Floor, error) {
 	if err := f.maySetFloor(by); err != nil {
 		return Floor{}, err
@@ -62,10 +62,10 @@ func (f *Service) SetFloor(ctx context.Context, by fleet.Principal, board, versi
 	return floor, nil
 }
 
-// maxFloorVersion is as long as the version of an image can be.
+// maxFloorVersion is the maximum length of an image's version.
 const maxFloorVersion = 32
 
-// ClearFloor lets devices with a board have any version again.
+// ClearFloor removes the minimum version of a board.
 func (f *Service) ClearFloor(ctx context.Context, by fleet.Principal, board string) error {
 	if err := f.maySetFloor(by); err != nil {
 		return err
@@ -78,8 +78,8 @@ func (f *Service) ClearFloor(ctx context.Context, by fleet.Principal, board stri
 	return nil
 }
 
-// maySetFloor: a floor decides what a whole board may run, and clearing it
-// opens the way to versions with known holes. No model decides that.
+// maySetFloor requires an admin, not a model: a floor decides what a whole board may run, and
+// clearing it allows versions with known vulnerabilities.
 func (f *Service) maySetFloor(by fleet.Principal) error {
 	if err := by.May(fleet.RoleAdmin, "set_floor"); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (f *Service) maySetFloor(by fleet.Principal) error {
 
 func (f *Service) floorsChanged(board string) {
 	f.checker.forgetFloors()
-	f.announce(board) // campaigns under way look at their images again
+	f.announce(board) // running campaigns check their images again
 }
 
 func (c *Checker) forgetFloors() {
@@ -104,7 +104,7 @@ func (c *Checker) forgetFloors() {
 	c.floorsAt = time.Time{}
 }
 
-// leastVersions are the floors, at most [floorsFresh] old.
+// leastVersions returns the floors, at most [floorsFresh] old.
 func (c *Checker) leastVersions(ctx context.Context) (map[string]string, error) {
 	if c.o.Floors == nil {
 		return nil, nil
@@ -127,8 +127,8 @@ func (c *Checker) leastVersions(ctx context.Context) (map[string]string, error) 
 	return floors, nil
 }
 
-// belowFloor returns why a board may not have a version. A version without
-// numbers cannot be shown to be new enough.
+// belowFloor returns why a board may not get a version. A version without numbers cannot be
+// compared with the floor.
 func (l Limits) belowFloor(board, version string) fleet.Reason {
 	least := l.Floors[board]
 	if board == "" || least == "" {

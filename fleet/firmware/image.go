@@ -13,17 +13,17 @@ import (
 // writes to an OTA slot. Everything but Board, FileName and Notes was parsed
 // from its bytes.
 type Image struct {
-	SHA256   string // of the bytes as served, hex: its name everywhere, and its key in the blob store
+	SHA256   string // of the bytes as served, hex: the image's identifier, and its key in the blob store
 	Size     int64  // bytes, as served
 	FileName string // as uploaded; foreign text
-	Board    string // exact board variant it was built for, stated by an operator; "" fits every board with its chip
+	Board    string // exact board variant that an operator entered; "" fits every board with its chip
 	Notes    string
 
 	Chip          string // "esp32s3", as devices name their chip
 	Version       string // as the device will report it
 	Project       string
 	IDFVersion    string
-	ELFSHA256     string // what a device reports that runs it
+	ELFSHA256     string // as a device that runs it reports it
 	CompiledAt    string // "Aug  8 2026 08:33:45", as the build wrote it
 	SecureVersion uint32
 	MinChipRev    uint16 // major*100+minor
@@ -31,14 +31,14 @@ type Image struct {
 	FlashSize     int64  // bytes, as the header says; 0 if unknown
 	MergedBinary  bool   // was cut out of a merged-binary.bin
 	Signatures    []ImageSignature
-	// Manifest is what the holder of a release key signed of the image, for
-	// firmware that accepts nothing else; "" if there is no manifest.
+	// Manifest is the text signed by the holder of a release key, for firmware that installs
+	// only signed images; "" without a manifest.
 	Manifest          string
 	ManifestSignature string // Ed25519, base64
-	ManifestKey       string // public key that the signature holds with, hex; "" if unknown
-	ManifestChecked   bool   // that key is one of those that fleetd was given
-	// NotOfferable says why no boot poll may offer the image: its version would
-	// make devices crash (protocol 1.6). It can still be pushed. "" if it may.
+	ManifestKey       string // public key that verifies the signature, hex; "" if unknown
+	ManifestChecked   bool   // that key is one of fleetd's configured keys
+	// NotOfferable is why no boot poll may offer the image: its version would crash devices
+	// (protocol 1.6). It can still be pushed. "" if it may be offered.
 	NotOfferable string
 
 	UploadedBy   fleet.Principal
@@ -48,7 +48,7 @@ type Image struct {
 	RevokeReason string
 }
 
-// VersionWarnings says what stock firmware makes of the image's version.
+// VersionWarnings returns what stock firmware misreads in the image's version.
 func (i Image) VersionWarnings() []VersionWarning { return VersionWarnings(i.Version) }
 
 // An ImageSignature is one Secure Boot v2 signature block of an image.
@@ -59,13 +59,13 @@ type ImageSignature struct {
 	Trusted   bool   `json:"trusted"`    // made with a key that was loaded into fleetd
 }
 
-// ReleaseState is where a release stands.
+// ReleaseState is the state of a release.
 type ReleaseState string
 
 const (
-	ReleaseDraft      ReleaseState = "draft"      // being put together; no campaign can start with it
+	ReleaseDraft      ReleaseState = "draft"      // being prepared; no campaign can start with it
 	ReleaseReleased   ReleaseState = "released"   // may go to devices
-	ReleaseDeprecated ReleaseState = "deprecated" // no new campaigns; running ones go on
+	ReleaseDeprecated ReleaseState = "deprecated" // no new campaigns; running ones continue
 	ReleaseRevoked    ReleaseState = "revoked"    // its images are never served again
 )
 
@@ -85,8 +85,8 @@ type Release struct {
 	Reason    string    // why it was deprecated or revoked
 }
 
-// ImageFor returns the image that a device of this board and chip gets: the
-// one built for its very board, else one for any board with its chip.
+// ImageFor returns the image for a device of this board and chip: the image built for exactly
+// that board, else one for any board with its chip.
 func (r Release) ImageFor(board, chip string) (Image, bool) {
 	var general *Image
 	for i, img := range r.Images {
@@ -118,10 +118,10 @@ type ReleaseFilter struct {
 	Cursor string
 }
 
-// Store keeps images and releases; the bytes are in the blob store.
+// Store stores images and releases; the bytes are in the blob store.
 type Store interface {
-	// CreateImage puts an image on record. If there is one of that SHA-256, it
-	// returns that one and false.
+	// CreateImage records an image. If an image with that SHA-256 exists, it returns that image
+	// and false.
 	CreateImage(ctx context.Context, by fleet.Principal, img Image) (stored Image, created bool, err error)
 	Image(ctx context.Context, sha256 string) (Image, error)
 	ImagesByELF(ctx context.Context, elfSHA256 []string) ([]Image, error) // not revoked, newest first
@@ -129,9 +129,10 @@ type Store interface {
 	UpdateImage(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) error
 	// SetImageManifest stores the manifest of img, with its signature and key.
 	SetImageManifest(ctx context.Context, by fleet.Principal, img Image) error
-	// RevokeImages revokes those that are not yet.
+	// RevokeImages revokes the images that are not yet revoked.
 	RevokeImages(ctx context.Context, by fleet.Principal, sha256 []string, reason string, at time.Time) error
-	// DeleteImage forgets an image that no release and no deployment names, else [fleet.ErrConflict] (image_in_use).
+	// DeleteImage deletes an image that no release and no deployment refers to, else
+	// [fleet.ErrConflict] (image_in_use).
 	DeleteImage(ctx context.Context, by fleet.Principal, sha256 string) error
 	// RunningByELF counts devices in service by the build they run, for the given builds.
 	RunningByELF(ctx context.Context, elfSHA256 []string) (map[string]int, error)
@@ -141,8 +142,8 @@ type Store interface {
 	Releases(ctx context.Context, f ReleaseFilter) (fleet.Page[Release], error) // newest first
 	// UpdateRelease changes a draft's notes, version and images.
 	UpdateRelease(ctx context.Context, by fleet.Principal, r Release) error
-	// SetReleaseState moves a release from one state to another; [fleet.ErrConflict]
-	// (release_changed) if it is not in from any more. Revoking revokes its images.
+	// SetReleaseState changes the state of a release; [fleet.ErrConflict] (release_changed) if
+	// it is no longer in from. Revoking revokes its images.
 	SetReleaseState(ctx context.Context, by fleet.Principal, id uuid.UUID, from, to ReleaseState, reason string,
 		at time.Time) error
 }

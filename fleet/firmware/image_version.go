@@ -2,35 +2,34 @@ package firmware
 
 import "strings"
 
-// A VersionWarning is something that stock firmware makes of an image's
-// version and its author may not have meant.
+// A VersionWarning is a way in which stock firmware reads an image's version that its author
+// may not have intended.
 type VersionWarning struct {
 	Code VersionWarningCode
-	Part string // of the version, between dots; "" if it is about all of it
-	Read string // what a board reads instead; "" if that is nothing
+	Part string // of the version, between dots; "" if the warning is about the whole version
+	Read string // what a board reads instead; "" if it reads nothing
 }
 
 // VersionWarningCode is the stable code of a [VersionWarning].
 type VersionWarningCode string
 
-// What can be wrong with a version (protocol 1.5 and 1.6).
+// The warnings about a version.
 const (
-	// A board that compares it crashes, at every start.
+	// A board that compares the version crashes at every start.
 	VersionNoNumber       VersionWarningCode = "version_no_number"
 	VersionNumberTooLarge VersionWarningCode = "version_number_too_large"
-	// Read up to the first character that is no digit.
+	// The board reads only up to the first character that is not a digit.
 	VersionSuffixIgnored VersionWarningCode = "version_suffix_ignored"
-	// More than fleetd offers at a boot poll.
+	// The version has more parts than fleetd offers at a boot poll.
 	VersionTooManyParts VersionWarningCode = "version_too_many_parts"
-	// Newer than every numbered version there will be.
+	// The version is newer than every future numbered version.
 	VersionIsDate VersionWarningCode = "version_is_date"
 )
 
 const maxVersionParts = 6
 
-// VersionWarnings says what stock firmware makes of a version: it splits at
-// dots, reads the digits that each part begins with as a 32-bit number, and
-// compares from left to right.
+// VersionWarnings returns what stock firmware misreads in a version: it splits the version at dots,
+// reads the leading digits of each part as a 32-bit number, and compares from left to right.
 func VersionWarnings(version string) (all []VersionWarning) {
 	parts := strings.Split(version, ".")
 	for i, part := range parts {

@@ -27,8 +27,8 @@ func (f *Service) RunningByELF(ctx context.Context, elfSHA256 []string) (map[str
 	return f.o.Store.RunningByELF(ctx, elfSHA256)
 }
 
-// Update changes what operators say about an image; nil stays. The board of an
-// image that is released stays, too: it decides who gets it.
+// Update changes the fields that operators enter; nil changes nothing. The board of a released
+// image cannot change either: it decides which devices get it.
 func (f *Service) Update(ctx context.Context, by fleet.Principal, sha256 string, board, notes *string) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "change_image"); err != nil {
 		return Image{}, err
@@ -70,7 +70,7 @@ func cleanImagePatch(board, notes *string) (*string, *string, error) {
 	return board, notes, nil
 }
 
-// notReleased refuses if a release that devices may get holds the image.
+// notReleased returns an error if a released release contains the image.
 func (f *Service) notReleased(ctx context.Context, img Image) error {
 	filter := ReleaseFilter{State: ReleaseReleased, Limit: fleet.MaxLimit}
 	for {
@@ -90,8 +90,8 @@ func (f *Service) notReleased(ctx context.Context, img Image) error {
 	}
 }
 
-// Revoke withdraws an image: it is never served again, not even to a link in
-// use. It cannot be undone.
+// Revoke revokes an image: it is never served again, not even over a link in use. Revoking
+// cannot be undone.
 func (f *Service) Revoke(ctx context.Context, by fleet.Principal, sha256, reason string) (Image, error) {
 	if err := by.May(fleet.RoleAdmin, "revoke_image"); err != nil {
 		return Image{}, err
@@ -113,7 +113,7 @@ func (f *Service) Revoke(ctx context.Context, by fleet.Principal, sha256, reason
 	return f.Image(ctx, img.SHA256)
 }
 
-// Delete forgets an image that nothing names, and its bytes.
+// Delete deletes an image that nothing refers to, and its bytes.
 func (f *Service) Delete(ctx context.Context, by fleet.Principal, sha256 string) error {
 	if err := by.May(fleet.RoleOperator, "delete_image"); err != nil {
 		return err
@@ -124,12 +124,12 @@ func (f *Service) Delete(ctx context.Context, by fleet.Principal, sha256 string)
 	if err != nil {
 		return err
 	}
-	layout, _ := f.Layout(ctx, img.SHA256) // whose parts stay, if it cannot be read
+	layout, _ := f.Layout(ctx, img.SHA256) // if it cannot be read, its parts remain
 	if err := f.o.Store.DeleteImage(ctx, by, img.SHA256); err != nil {
 		return err
 	}
 	f.announce(img.SHA256)
-	// The record is gone, so bytes that stay do no harm but use space.
+	// The record is deleted, so bytes that remain only use space.
 	if err := f.o.Blobs.DeleteFile(context.WithoutCancel(ctx), img.SHA256); err != nil {
 		f.o.Log.Error("bytes of a deleted image not deleted", "image", img.SHA256, "err", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/internal/token"
 )
 
-// A Link is the one-time address of an attempt's image. It is good for
-// one whole download, from any offset, until it expires or is revoked.
+// A Link is the one-time address of an attempt's image. It allows one whole download, from any
+// offset, until it expires or is revoked.
 type Link struct {
 	TokenHash  []byte // SHA-256 of the token
 	Deployment uuid.UUID
@@ -23,21 +23,20 @@ type Link struct {
 	Size       int64
 	ExpiresAt  time.Time
 
-	// What the store knows of it when the link is used.
+	// The store fills these when the link is used.
 	Board   string // of the device
 	Foreign bool   // deployment or plan name another image: it must not be served
 }
 
-// NewLink completes the link of an attempt, and returns its address
-// too. The link is good once it is stored.
+// NewLink completes the link of an attempt and returns it with its address. The link works as
+// soon as it is stored.
 func NewLink(publicURL string, l Link, ttl time.Duration, now time.Time) (Link, string) {
 	text := token.New()
 	l.TokenHash, l.ExpiresAt = token.Hash(text), now.Add(ttl).UTC()
 	return l, strings.TrimSuffix(publicURL, "/") + "/d/" + text + "/firmware.bin"
 }
 
-// A Transfer is evidence of what became of a download: get, bytes, cut or
-// downloaded.
+// A Transfer is evidence about a download: get, bytes, cut or downloaded.
 type Transfer struct {
 	Deployment uuid.UUID
 	Attempt    int
@@ -47,12 +46,12 @@ type Transfer struct {
 	Sent       int64        // bytes so far
 }
 
-// LinkStore serves the downloads.
+// LinkStore stores the links of downloads.
 type LinkStore interface {
-	// Link returns a link that may be used at the given time: not
-	// expired, not revoked, not used up, its image not revoked. [fleet.ErrNotFound]
-	// covers all others. One whose rows were tampered with is [Link.Foreign].
+	// FirmwareLink returns a link that may be used at the given time: not expired, revoked or
+	// used up, and its image not revoked. Otherwise it returns [fleet.ErrNotFound]. A link
+	// whose rows were tampered with is [Link.Foreign].
 	FirmwareLink(ctx context.Context, tokenHash []byte, now time.Time) (Link, error)
-	// FinishFirmwareLink uses a link up: every byte was sent.
+	// FinishFirmwareLink marks a link as used up: every byte was sent.
 	FinishFirmwareLink(ctx context.Context, tokenHash []byte, at time.Time) error
 }

@@ -10,8 +10,8 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// SetManifest gives an image the signed manifest in a .manifest file, in place
-// of any that it has.
+// SetManifest stores the signed manifest of a .manifest file for an image, and replaces an
+// existing one.
 func (f *Service) SetManifest(ctx context.Context, by fleet.Principal, sha256 string, file []byte) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
@@ -29,7 +29,7 @@ func (f *Service) SetManifest(ctx context.Context, by fleet.Principal, sha256 st
 	return f.storeManifest(ctx, by, img)
 }
 
-// AttachManifest gives the image that a .manifest file is about that manifest.
+// AttachManifest stores the manifest of a .manifest file for the image that it describes.
 func (f *Service) AttachManifest(ctx context.Context, by fleet.Principal, file []byte) (Image, error) {
 	if err := by.May(fleet.RoleOperator, "sign_image"); err != nil {
 		return Image{}, err
@@ -51,12 +51,12 @@ func (f *Service) storeManifest(ctx context.Context, by fleet.Principal, img Ima
 	}
 	f.o.Log.Info("image signed", "image", img.SHA256, "version", img.Version, "key", img.ManifestKey, "checked",
 		img.ManifestChecked, "operator", by.Name)
-	f.announce(img.SHA256) // campaigns under way hand it out from now on
+	f.announce(img.SHA256) // running campaigns use it from now on
 	return f.Image(ctx, img.SHA256)
 }
 
-// takeManifest checks a .manifest file against the image, and puts it there. No
-// file leaves the image as it is.
+// takeManifest checks a .manifest file against the image and sets it. Without a file the image
+// does not change.
 func (f *Service) takeManifest(img *Image, file []byte) error {
 	if len(file) == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (f *Service) takeManifest(img *Image, file []byte) error {
 	if err != nil {
 		return err
 	}
-	if fleet.CleanText(signed.Text, len(signed.Text)) != signed.Text { // the database would not keep it to the letter
+	if fleet.CleanText(signed.Text, len(signed.Text)) != signed.Text { // would not be stored unchanged
 		return fleet.Refuse(fleet.ErrInvalid, "manifest_unreadable.control").At("manifest")
 	}
 	img.Manifest, img.ManifestSignature, img.ManifestKey, img.ManifestChecked = signed.Text, signed.Signature, key, checked
@@ -87,8 +87,7 @@ func unreadable(err error) error {
 	return faultError(fault).At("manifest")
 }
 
-// differsFrom says in what a manifest disagrees with the image; the zero Reason
-// if it agrees.
+// differsFrom returns how a manifest disagrees with the image; the zero Reason if it agrees.
 func (img Image) differsFrom(m espimage.Manifest) fleet.Reason {
 	chip, known := espimage.ChipID(img.Chip)
 	switch {
@@ -109,16 +108,15 @@ func (img Image) differsFrom(m espimage.Manifest) fleet.Reason {
 	return fleet.Reason{}
 }
 
-// NotBefore is when devices install the image at the earliest, by its manifest;
-// zero is at once.
+// NotBefore returns the earliest time at which devices install the image, by its manifest; zero
+// means at once.
 func (img Image) NotBefore() time.Time { return espimage.ManifestBegins(img.Manifest) }
 
 // MaxManifestBytes bounds a .manifest file.
 const MaxManifestBytes = espimage.MaxSignedManifest
 
-// whoseManifest returns the key that the signature holds with, and whether it
-// is one of fleetd's. If fleetd has no keys, it can only say that the file is
-// whole.
+// whoseManifest returns the key that verifies the signature, and whether it is one of fleetd's.
+// If fleetd has no keys, the signature is checked only against the key that the file names.
 func (c *Checker) whoseManifest(signed espimage.SignedManifest) (key string, checked bool, err error) {
 	for _, k := range c.o.ManifestKeys {
 		if signed.Holds(k) {

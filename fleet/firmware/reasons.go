@@ -1,7 +1,6 @@
 package firmware
 
-// Codes of what is known about a device that an image does not fit, and of what
-// happens to downloads.
+// Codes for why an image does not fit a device, and for the events of downloads.
 const (
 	FitUnknown      = "fit_unknown" // its chip and partitions were never reported
 	FitRelease      = "fit_release" // the release has no image for board and chip
@@ -24,11 +23,11 @@ const (
 	FitNoTool       = "fit_no_tool"
 
 	TransferResumed    = "download_resumed"     // the GET asks for a part
-	TransferRevoked    = "download_revoked"     // cut by us
+	TransferRevoked    = "download_revoked"     // cut by fleetd
 	TransferUnreadable = "download_unreadable"  // the stored image could not be read
 	TransferStuck      = "download_stuck"       // the device accepted no more bytes
 	TransferWithheld   = "download_withheld"    // the image may not be used now
-	TransferForeign    = "download_foreign"     // link, deployment and plan do not name one image
+	TransferForeign    = "download_foreign"     // link, deployment and plan name different images
 	TransferEnded      = "download_conn_closed" // the connection ended
 )
 

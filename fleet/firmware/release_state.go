@@ -9,16 +9,15 @@ import (
 	"fleetd/fleet"
 )
 
-// releaseMoves says where a release can go from where. What was revoked stays so.
+// releaseMoves are the allowed changes of state. A revoked release remains revoked.
 var releaseMoves = map[ReleaseState][]ReleaseState{
 	ReleaseDraft:      {ReleaseReleased, ReleaseRevoked},
 	ReleaseReleased:   {ReleaseDeprecated, ReleaseRevoked},
 	ReleaseDeprecated: {ReleaseReleased, ReleaseRevoked},
 }
 
-// SetState releases a draft or a deprecated release, deprecates or revokes.
-// Revoking is an admin's, needs a reason, revokes all images with it, and ends
-// downloads under way.
+// SetState releases a draft or a deprecated release, deprecates or revokes. Revoking requires
+// an admin and a reason, revokes all images of the release, and ends active downloads.
 func (f *Service) SetState(ctx context.Context, by fleet.Principal, id uuid.UUID, to ReleaseState,
 	reason string) (Release,
 	error) {
@@ -35,7 +34,7 @@ func (f *Service) SetState(ctx context.Context, by fleet.Principal, id uuid.UUID
 	}
 	if to == ReleaseReleased {
 		if err := f.mayRelease(ctx, r.Images); err != nil {
-			if err.Kind == fleet.ErrInvalid { // the request is good; an image is not
+			if err.Kind == fleet.ErrInvalid { // the request is valid, but an image is not
 				err.Kind = fleet.ErrConflict
 			}
 			return Release{}, err
@@ -83,7 +82,7 @@ func (r Release) checkMove(to ReleaseState) error {
 	return nil
 }
 
-// mayRelease refuses images that may not be used now.
+// mayRelease returns an error for images that may not be used now.
 func (f *Service) mayRelease(ctx context.Context, images []Image) *fleet.Error {
 	limits, err := f.Limits(ctx, images)
 	if err != nil {
@@ -102,9 +101,9 @@ func ErrWithheld(kind error, img Image, why fleet.Reason) *fleet.Error {
 	return fleet.Refuse(kind, "image_withheld", "image", short(img.SHA256), "version", img.Version, "cause", why)
 }
 
-// moved follows up a new state. Images are cut off as the release names them
-// now, since a draft may have changed until the last moment; if that cannot be
-// read, as it did before.
+// moved follows up a change of state. It cuts off the images that the release contains now,
+// because a draft may have changed until the last moment; if the release cannot be read, the
+// images it had before.
 func (f *Service) moved(ctx context.Context, by fleet.Principal, before Release, to ReleaseState) (Release, error) {
 	r, err := f.Release(context.WithoutCancel(ctx), before.ID)
 	if err != nil {

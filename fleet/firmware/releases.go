@@ -12,9 +12,9 @@ import (
 	"fleetd/fleet"
 )
 
-// A ReleaseRequest asks for a release.
+// A ReleaseRequest contains the fields of a new or edited release.
 type ReleaseRequest struct {
-	Version string // "" uses the images'
+	Version string // "" uses the version of the images
 	Notes   string
 	Images  []string // SHA-256
 	Draft   bool
@@ -30,7 +30,7 @@ func (f *Service) Releases(ctx context.Context, filter ReleaseFilter) (fleet.Pag
 	return f.o.Store.Releases(ctx, filter)
 }
 
-// Create makes a release of images.
+// Create creates a release of images.
 func (f *Service) Create(ctx context.Context, by fleet.Principal, req ReleaseRequest) (Release, error) {
 	if err := by.May(fleet.RoleOperator, "make_release"); err != nil {
 		return Release{}, err
@@ -50,7 +50,7 @@ func (f *Service) Create(ctx context.Context, by fleet.Principal, req ReleaseReq
 	return f.Release(ctx, r.ID)
 }
 
-// Edit changes a draft. What was released stays as it is: devices run it.
+// Edit changes a draft. A released release cannot change: devices run it.
 func (f *Service) Edit(ctx context.Context, by fleet.Principal, id uuid.UUID, req ReleaseRequest) (Release, error) {
 	if err := by.May(fleet.RoleOperator, "change_release"); err != nil {
 		return Release{}, err
@@ -111,8 +111,8 @@ func commonVersion(images []Image) (string, error) {
 	return version, nil
 }
 
-// releaseImages looks the images up: all there, none revoked, one for each
-// chip and board.
+// releaseImages looks up the images: all must exist, none may be revoked, and each chip and
+// board has only one.
 func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, error) {
 	if len(sha256) > maxReleaseImages {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "too_many_images", "limit", maxReleaseImages).At("images")
@@ -134,7 +134,7 @@ func (f *Service) releaseImages(ctx context.Context, sha256 []string) ([]Image, 
 	return images, checkImages(images)
 }
 
-// checkImages checks the images of a release, which are in order of board and chip.
+// checkImages checks the images of a release, sorted by board and chip.
 func checkImages(images []Image) error {
 	for i, img := range images {
 		if img.RevokedAt != nil {

@@ -17,20 +17,19 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// Bounds of uploads that wait for their uploader to confirm them. They are files
-// without a name and do not survive the process.
+// Limits of uploads that wait for their uploader's confirmation. They are unnamed files and do
+// not survive the process.
 const (
 	StagedFor      = 30 * time.Minute
 	maxStaged      = 64
 	maxStagedBytes = 1 << 30
-	maxStagedOfOne = 16 // the oldest of the same principal goes
+	maxStagedOfOne = 16 // the oldest of the same principal is dropped
 )
 
-// A Staged upload was read and checked and is no image yet: what it would
-// become is for its uploader to confirm.
+// A Staged upload was read and checked, but is not an image until its uploader confirms it.
 type Staged struct {
 	ID      uuid.UUID
-	Image   Image // as it would go on record
+	Image   Image // as it would be recorded
 	Known   bool  // the same bytes are an image already
 	Expires time.Time
 }
@@ -51,8 +50,8 @@ type staging struct {
 	all []*stagedFile
 }
 
-// Inspect reads and checks a file as [Service.Upload] does, and keeps nothing.
-// known says that the same bytes are an image already.
+// Inspect reads and checks a file as [Service.Upload] does, but stores nothing. known reports
+// whether the same bytes are already an image.
 func (f *Service) Inspect(ctx context.Context, by fleet.Principal, u ImageUpload) (img Image, known bool, err error) {
 	s, err := f.read(ctx, by, u)
 	if err != nil {
@@ -62,8 +61,7 @@ func (f *Service) Inspect(ctx context.Context, by fleet.Principal, u ImageUpload
 	return s.Image, s.Known, nil
 }
 
-// Stage reads and checks a file and keeps it for [StagedFor]: Confirm makes an
-// image of it.
+// Stage reads and checks a file and retains it for [StagedFor]; Confirm creates an image from it.
 func (f *Service) Stage(ctx context.Context, by fleet.Principal, u ImageUpload) (Staged, error) {
 	s, err := f.read(ctx, by, u)
 	if err != nil {
@@ -78,8 +76,7 @@ func (f *Service) Stage(ctx context.Context, by fleet.Principal, u ImageUpload) 
 	return s.Staged, nil
 }
 
-// read spools and parses a file and says what image it would be. The caller
-// closes the file.
+// read spools and parses a file and determines its image. The caller closes the file.
 func (f *Service) read(ctx context.Context, by fleet.Principal, u ImageUpload) (*stagedFile, error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return nil, err
@@ -119,8 +116,8 @@ func (f *Service) parse(ctx context.Context, s *stagedFile) (err error) {
 	return f.recognize(ctx, s)
 }
 
-// recognize looks whether the bytes are an image already, and refuses those of
-// a revoked one.
+// recognize checks whether the bytes are already an image, and refuses the bytes of a
+// revoked image.
 func (f *Service) recognize(ctx context.Context, s *stagedFile) error {
 	stored, err := f.Image(ctx, s.Image.SHA256)
 	switch {
@@ -141,8 +138,8 @@ func (s *stagedFile) content() *io.SectionReader {
 	return io.NewSectionReader(s.file, s.parsed.Offset, s.parsed.Size)
 }
 
-// Confirm makes an image of a staged upload, for the board that its uploader
-// chose. It may be asked for once more after a refusal.
+// Confirm creates an image from a staged upload, for the board that its uploader chose. After a
+// refusal it can be called again.
 func (f *Service) Confirm(ctx context.Context, by fleet.Principal, id uuid.UUID, board, notes string) (Image, bool,
 	error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
@@ -172,7 +169,7 @@ func (f *Service) confirm(ctx context.Context, by fleet.Principal, s *stagedFile
 	if err != nil {
 		return Image{}, false, err
 	}
-	if !created && img.Board != u.Board { // it was here already, and this is what its uploader wants it to be
+	if !created && img.Board != u.Board { // the image existed; its uploader now chose another board
 		if img, err = f.Update(ctx, by, img.SHA256, &u.Board, nil); err != nil {
 			return Image{}, false, err
 		}
@@ -180,7 +177,7 @@ func (f *Service) confirm(ctx context.Context, by fleet.Principal, s *stagedFile
 	return img, created, f.keepMerged(ctx, by, img, s.file, s.size, s.parsed)
 }
 
-// StagedUpload returns an upload of the principal that waits.
+// StagedUpload returns a waiting upload of the principal.
 func (f *Service) StagedUpload(by fleet.Principal, id uuid.UUID) (Staged, bool) {
 	f.staged.mu.Lock()
 	defer f.staged.mu.Unlock()
@@ -190,8 +187,8 @@ func (f *Service) StagedUpload(by fleet.Principal, id uuid.UUID) (Staged, bool) 
 	return Staged{}, false
 }
 
-// StageManifest gives a .manifest file to the waiting upload that it is about;
-// false without such an upload.
+// StageManifest adds a .manifest file to the waiting upload that it describes; false without
+// such an upload.
 func (f *Service) StageManifest(by fleet.Principal, file []byte) (Staged, bool, error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return Staged{}, false, err
@@ -239,8 +236,7 @@ func (g *staging) putBack(s *stagedFile) {
 	g.all = append(g.all, s)
 }
 
-// add makes room where it may: what has expired goes, and the oldest of a
-// principal with too many.
+// add stores an upload, and drops expired uploads and the oldest of a principal with too many.
 func (g *staging) add(s *stagedFile, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/espimage"
 )
 
-// An ImageUpload is a file that somebody hands in as firmware.
+// An ImageUpload is a file uploaded as firmware.
 type ImageUpload struct {
 	Body     io.Reader // at most [MaxImageBytes]
 	FileName string
@@ -23,9 +23,9 @@ type ImageUpload struct {
 	Manifest []byte // content of the .manifest file that goes with it; nil without one
 }
 
-// Upload reads, checks and stores an image, or the application of a merged
-// binary. An upload of bytes that are there already returns that image and
-// false. The file waits on disk while it is read: memory stays flat.
+// Upload reads, checks and stores an image, or the application of a merged binary. If the bytes
+// are already stored, it returns that image and false. The file is spooled to disk, so memory
+// use does not grow with its size.
 func (f *Service) Upload(ctx context.Context, by fleet.Principal, u ImageUpload) (Image, bool, error) {
 	if err := by.May(fleet.RoleOperator, "upload_firmware"); err != nil {
 		return Image{}, false, err
@@ -65,8 +65,8 @@ func (u *ImageUpload) clean() (err error) {
 	return err
 }
 
-// spool writes an upload to a file that has no name any more: it is gone when
-// it is closed, and when the process dies.
+// spool writes an upload to an unlinked file: it disappears when it is closed, and when the
+// process ends.
 func (f *Service) spool(body io.Reader) (*os.File, int64, error) {
 	file, err := os.CreateTemp(f.o.TempDir, "fleetd-upload-*")
 	if err != nil {
@@ -90,7 +90,7 @@ func notKept(verb string, err error) error {
 		cmp.Or(fleet.SystemCause(err), "see the log")), err)
 }
 
-// copyUpload stops one byte after the limit, whatever the sender announced.
+// copyUpload stops one byte after the limit, whatever size the sender announced.
 func copyUpload(file *os.File, body io.Reader) (int64, error) {
 	disk := &writeErr{w: file}
 	size, err := io.Copy(disk, io.LimitReader(body, MaxImageBytes+1))
@@ -119,7 +119,7 @@ func (w *writeErr) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// imageError turns what is wrong with a file into a refusal.
+// imageError converts the fault of a file to a refusal.
 func imageError(err error) error {
 	var fault *espimage.Fault
 	if !errors.As(err, &fault) {
@@ -133,9 +133,8 @@ func faultError(f *espimage.Fault) *fleet.Error {
 	return &fleet.Error{Kind: fleet.ErrInvalid, Code: r.Code, Params: r.Params}
 }
 
-// FaultReason is a fault as a code with parameters, such as "image_sha256" or
-// "image_segment_bounds"; the case says which of its kind. Its text is that of
-// a refusal.
+// FaultReason returns a fault as a code with parameters, such as "image_sha256" or
+// "image_segment_bounds"; the case distinguishes faults of one kind. Its text is that of a refusal.
 func FaultReason(f *espimage.Fault) fleet.Reason {
 	code := "image_" + strings.ReplaceAll(string(f.Reason), " ", "_")
 	switch f.Reason {
@@ -157,7 +156,7 @@ func FaultReason(f *espimage.Fault) fleet.Reason {
 	return r
 }
 
-// signed refuses what is not signed as it must be.
+// signed refuses images whose signatures do not meet the rules.
 func (f *Service) signed(all []espimage.Signature) error {
 	if why := f.checker.unsigned(all); !why.Is("") {
 		return fleet.Refuse(fleet.ErrInvalid, "image_unsigned", "cause", why).At("file")
@@ -165,7 +164,7 @@ func (f *Service) signed(all []espimage.Signature) error {
 	return nil
 }
 
-// keep stores the bytes and puts the image on record.
+// keep stores the bytes and records the image.
 func (f *Service) keep(ctx context.Context, by fleet.Principal, img Image, data *io.SectionReader) (Image, bool,
 	error) {
 	return f.keepSigned(ctx, by, img, nil, data)
@@ -188,7 +187,7 @@ func (f *Service) keepSigned(ctx context.Context, by fleet.Principal, img Image,
 	stored, created, err := f.o.Store.CreateImage(ctx, by, img)
 	switch {
 	case err != nil:
-		return Image{}, false, err // the bytes stay: they may be on record after all
+		return Image{}, false, err // the bytes remain: the record may exist after all
 	case stored.RevokedAt != nil:
 		return Image{}, false, fleet.Refuse(fleet.ErrConflict, "image_revoked.by", "actor", stored.RevokedBy,
 			"reason", stored.RevokeReason)
@@ -196,14 +195,13 @@ func (f *Service) keepSigned(ctx context.Context, by fleet.Principal, img Image,
 		f.o.Log.Info("image uploaded", "image", stored.SHA256, "version", stored.Version, "chip", stored.Chip, "board",
 			stored.Board, "operator", by.Name)
 		f.announce(stored.SHA256)
-	case img.Manifest != "" && img.Manifest != stored.Manifest: // the same image once more, signed now
+	case img.Manifest != "" && img.Manifest != stored.Manifest: // the same image again, now signed
 		stored, err = f.storeManifest(ctx, by, img)
 	}
 	return stored, created, err
 }
 
-// newImage is what the bytes and their uploader say. Texts of the build are
-// foreign.
+// newImage combines the data of the bytes and of their uploader. Texts of the build are foreign.
 func newImage(p *espimage.Image, by fleet.Principal, u ImageUpload) Image {
 	d := p.Descriptor
 	img := Image{Size: p.Size, FileName: u.FileName, Board: u.Board, Notes: u.Notes,
