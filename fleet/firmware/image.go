@@ -32,7 +32,7 @@ type Image struct {
 	MergedBinary  bool   // was cut out of a merged-binary.bin
 	Signatures    []ImageSignature
 	// Manifest is the text signed by the holder of a release key, for firmware that installs
-	// only signed images; "" without a manifest.
+	// only images with a manifest; "" without a manifest.
 	Manifest          string
 	ManifestSignature string // Ed25519, base64
 	ManifestKey       string // public key that verifies the signature, hex; "" if unknown
