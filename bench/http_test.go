@@ -32,7 +32,7 @@ func TestReadResponse(t *testing.T) {
 		{name: "too long", wire: "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", status: 200, bad: "longer than"},
 		{name: "cut off", wire: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", status: 200, bad: "unexpected EOF"},
 		{name: "cut off in its head", wire: "HTTP/1.1 200 OK\r\nContent-", status: 200, bad: "unexpected EOF"},
-		{name: "another protocol", wire: "SSH-2.0-OpenSSH\r\n", bad: "no status line"},
+		{name: "another protocol", wire: "SSH-2.0-OpenSSH\r\n", bad: "not a status line"},
 		{name: "bad chunk", wire: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", status: 200, bad: "size of a chunk"},
 		{name: "chunk beyond its size", wire: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
 			status: 200, bad: "longer than its size"},
