@@ -44,8 +44,8 @@ func (l *loop) grow(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// newcomers returns matching devices that the makers of the campaign may update and that have
-// no deployment in it yet.
+// newcomers returns matching devices that the campaign's maker and starter may update and that
+// have no deployment in it yet.
 func (l *loop) newcomers(ctx context.Context, c *openCampaign) ([]fleet.DeviceID, error) {
 	if c.known == nil {
 		rows, err := l.deployments(ctx, c.ID, nil)

@@ -46,7 +46,7 @@ type openCampaign struct {
 	windowsAt   time.Time                   // the minute and the revision at which its windows were last checked
 	windowsFor  int64
 	retryAt     time.Time       // after a failure of the store
-	rights      campaign.Rights // of the makers of the campaign, as last read
+	rights      campaign.Rights // of the campaign's maker and starter, as last read
 	rightsIn    int             // the turn in which rights were read
 	gone        fleet.Reason    // why the campaign must stop, as of the same reading
 	events      events

@@ -77,8 +77,8 @@ type Options struct {
 	Register    Register // may be nil
 	// Conversations delays notifications until conversations end. With nil nothing waits.
 	Conversations Conversations
-	// Authority returns the current rights of the makers of a campaign. With nil they keep the
-	// rights that they had when they made it.
+	// Authority returns the current rights of a campaign's maker and starter. With nil they
+	// keep the rights that they had when they acted.
 	Authority fleet.Authority
 	// Leader decides when this process may carry campaigns out. With nil it always may.
 	Leader Leader

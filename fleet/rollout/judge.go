@@ -10,12 +10,12 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// verdictEvery bounds how often the numbers in a wave's verdict are stored while
-// its state stays.
+// verdictEvery bounds how often the numbers in a wave's verdict are stored while the wave's
+// state remains the same.
 const verdictEvery = time.Second
 
-// judgeRules holds the abort rules against the rows after every failure. A rule
-// that an operator overruled by resuming counts again with the next.
+// judgeRules applies the abort rules to the rows after every failure. A rule that an operator
+// overruled by resuming applies again after the next failure.
 func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
 	if !c.rulesDue || len(c.Plan.AbortRules) == 0 || c.failures() == 0 {
 		return nil
@@ -36,7 +36,7 @@ func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
 	case f.Rule.Action != campaign.AbortPause:
 		err = l.abort(ctx, c, f)
 	case c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow && c.PauseReason != campaign.PausedByGate:
-		// stands still already
+		// already paused
 	default:
 		err = l.pause(ctx, c, campaign.PausedByThreshold, f.Reason())
 	}
@@ -44,7 +44,7 @@ func (l *loop) judgeRules(ctx context.Context, c *openCampaign) error {
 	return err
 }
 
-// abort does what a rule says: the campaign stops for good.
+// abort applies the action of an abort rule: it ends the campaign.
 func (l *loop) abort(ctx context.Context, c *openCampaign, f *campaign.AbortFigure) error {
 	reason := f.Reason()
 	l.o.Log.Warn("campaign aborted by its rule", "campaign", c.ID, "name", c.Plan.Name, "reason", reason)
@@ -54,12 +54,12 @@ func (l *loop) abort(ctx context.Context, c *openCampaign, f *campaign.AbortFigu
 	})
 }
 
-// judgeWave asks the rules where a wave stands.
+// judgeWave applies the rules to a wave and returns the verdict.
 func (l *loop) judgeWave(c *openCampaign, w campaign.Wave) campaign.WaveVerdict {
 	return campaign.JudgeWave(w.Plan, w.Size, c.tallies.ByWave[w.Number], c.stuck[w.Number])
 }
 
-// followWave opens the wave that is next, and judges the one that is open.
+// followWave judges the open wave, and opens the next one.
 func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	switch {
@@ -82,9 +82,9 @@ func (l *loop) followWave(ctx context.Context, c *openCampaign) error {
 	return l.applyVerdict(ctx, c, l.judgeWave(c, *w))
 }
 
-// watchWave keeps the verdict about a wave current while nothing is dispatched.
-// A wave that a rule stopped before it was judged, and that can no longer reach
-// its goal, has failed: whoever resumes then overrules both at once.
+// watchWave updates the verdict on a wave while nothing is dispatched. If a rule stopped a wave
+// before its verdict and the wave can no longer reach its goal, the wave has failed: an
+// operator who then resumes overrules both at once.
 func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 	w := c.wave()
 	if c.judged || w.State != campaign.WaveRunning && w.State != campaign.WaveSoaking {
@@ -104,7 +104,7 @@ func (l *loop) watchWave(ctx context.Context, c *openCampaign) error {
 
 func (l *loop) applyVerdict(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
 	w := c.wave()
-	overruled := w.State == campaign.WaveFailed // and yet an operator lets it run
+	overruled := w.State == campaign.WaveFailed // an operator resumed it nevertheless
 	switch v.State {
 	case campaign.WaveFinished:
 		return l.passWave(ctx, c, v)
@@ -118,7 +118,7 @@ func (l *loop) applyVerdict(ctx context.Context, c *openCampaign, v campaign.Wav
 	return l.saveWave(ctx, c, v.State, v.Reason)
 }
 
-// passWave goes on after a wave that was judged good.
+// passWave proceeds after a good verdict on a wave.
 func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVerdict) error {
 	w := c.wave()
 	switch {
@@ -138,8 +138,8 @@ func (l *loop) passWave(ctx context.Context, c *openCampaign, v campaign.WaveVer
 	return l.openNext(ctx, c, v.Reason)
 }
 
-// failWave stops after a wave that was judged bad. If the operator went on all
-// the same, its devices have their turn, and then only an operator opens the next.
+// failWave stops after a bad verdict on a wave. If an operator resumed the wave nevertheless,
+// its devices still get their turn, and after that only an operator opens the next wave.
 func (l *loop) failWave(ctx context.Context, c *openCampaign, v campaign.WaveVerdict, overruled bool) error {
 	done := v.Waiting+v.Active-v.Stuck == 0
 	switch {
@@ -205,7 +205,7 @@ func (l *loop) fillWave(ctx context.Context, c *openCampaign) error {
 	return l.enqueue(ctx, c, rows)
 }
 
-// reloadOthers has the campaigns read again from which devices were taken over.
+// reloadOthers makes the engine re-read the campaigns that lost devices to this one.
 func (l *loop) reloadOthers(c *openCampaign) {
 	l.reload = true
 	for _, other := range l.order {

@@ -12,19 +12,18 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// lateFor is how long after the end of a campaign late proof of its devices is
-// still looked for.
+// lateFor is how long after the end of a campaign the engine still accepts late proof.
 const lateFor = time.Hour
 
 // lateStates are the outcomes that late proof changes.
 var lateStates = slices.DeleteFunc(slices.Clone(campaign.DeploymentStates),
 	func(s campaign.DeploymentState) bool { return !late(s) })
 
-// heldStates are what the engine holds of a campaign that is over.
+// heldStates are the states of the deployments that stay in memory after their campaign ended.
 var heldStates = slices.DeleteFunc(slices.Clone(campaign.DeploymentStates),
 	func(s campaign.DeploymentState) bool { return !late(s) && !s.Active() })
 
-// load reads what a former engine left, and continues it: rows are all there is.
+// load continues from the rows that an earlier engine left. Nothing else survives an engine.
 func (l *loop) load(ctx context.Context) error {
 	l.now = l.e.now()
 	rows, err := l.o.Store.OpenCampaigns(ctx)
@@ -55,7 +54,7 @@ func (l *loop) load(ctx context.Context) error {
 	return nil
 }
 
-// open adds a campaign to memory, with its numbers, but for its deployments.
+// open adds a campaign to memory with its counts, but without its deployments.
 func (l *loop) open(ctx context.Context, row campaign.Campaign) (*openCampaign, error) {
 	c := newCampaign(row)
 	if err := l.recount(ctx, c); err != nil {
@@ -66,8 +65,8 @@ func (l *loop) open(ctx context.Context, row campaign.Campaign) (*openCampaign, 
 	return c, nil
 }
 
-// recount reads waves and numbers of a campaign. Between turns memory holds
-// nothing that the store does not.
+// recount reads the waves and counts of a campaign. Between turns everything in memory is also
+// in the store.
 func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 	waves, err := l.o.Store.Waves(ctx, c.ID)
 	if err != nil {
@@ -79,7 +78,7 @@ func (l *loop) recount(ctx context.Context, c *openCampaign) error {
 	}
 	for i, w := range waves {
 		if w.Number < len(c.Plan.Waves) {
-			waves[i].Plan = c.Plan.Waves[w.Number] // the digest covers it, and not the row of the wave
+			waves[i].Plan = c.Plan.Waves[w.Number] // the digest covers the plan, not the row of the wave
 		}
 	}
 	c.waves = waves
@@ -111,8 +110,8 @@ func (l *loop) takeLive(ctx context.Context, rows []campaign.Deployment) error {
 	return nil
 }
 
-// loadEnded loads campaigns that ended lately: what is active in them, and
-// what late proof may change.
+// loadEnded loads campaigns that ended recently: their active deployments, and those whose
+// outcome late proof may change.
 func (l *loop) loadEnded(ctx context.Context) error {
 	ended := slices.DeleteFunc(slices.Clone(campaign.States), func(s campaign.State) bool {
 		return !s.Final() ||
@@ -137,8 +136,8 @@ func (l *loop) loadEnded(ctx context.Context) error {
 	return nil
 }
 
-// holdStates reads the deployments of a campaign in some states, and holds
-// those that memory does not.
+// holdStates reads a campaign's deployments in the given states, and adds those that are not in
+// memory yet.
 func (l *loop) holdStates(ctx context.Context, c *openCampaign, states []campaign.DeploymentState) error {
 	rows, err := l.deployments(ctx, c.ID, states)
 	if err != nil {
@@ -168,9 +167,8 @@ func (l *loop) deployments(ctx context.Context, campaignID uuid.UUID, states []c
 	}
 }
 
-// resume feeds every active deployment with the evidence that it was not watched
-// for a while. What the registry learned of its device meanwhile comes first: it
-// is older.
+// resume passes every active deployment the evidence that it was unwatched for a while. Data
+// that the registry received about the device meanwhile comes first, because it is older.
 func (l *loop) resume(ctx context.Context) error {
 	var active []*deployment
 	for _, d := range l.byID {

@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	refreshEvery = 5 * time.Second         // how often campaigns are read again without an event
+	refreshEvery = 5 * time.Second         // how often campaigns are re-read without an event
 	lazyEvery    = 2500 * time.Millisecond // how often the progress of downloads is stored
 	stormPause   = 5 * time.Second         // after a timer that changed nothing
-	inputsAtOnce = 5000                    // inputs looked at before what they led to is stored
+	inputsAtOnce = 5000                    // inputs handled before their results are stored
 )
 
-// loop is the engine at work: all that it holds in memory belongs to its one
-// goroutine. Each turn receives evidence, stores what it means, acts on what is
-// stored, judges, and only then notifies further devices. So within a turn memory
-// and rows agree, and while the database is away no device is notified.
+// loop is the running engine: one goroutine owns all its memory. Each turn receives evidence,
+// stores its consequences, acts on what is stored, judges, and only then notifies further devices.
+// So memory and rows agree within a turn, and no device is notified while the database is away.
 type loop struct {
 	e    *Engine
 	o    *Options
 	now  time.Time       // of the turn
-	life context.Context // ends when this engine does
+	life context.Context // ends with this engine
 
 	campaigns map[uuid.UUID]*openCampaign
 	order     []*openCampaign // oldest first
@@ -36,8 +35,8 @@ type loop struct {
 	inputs []input
 	dirty  []*deployment
 	lazy   []*deployment
-	polls  []*pollRequest // of queued devices: may be answered with an offer
-	failed []*deployment  // had an attempt fail in this turn
+	polls  []*pollRequest // of queued devices: the reply may be an offer
+	failed []*deployment  // an attempt failed in this turn
 
 	images      images
 	limitsOf    map[string]firmware.Limits // by image, of the turn
@@ -47,9 +46,9 @@ type loop struct {
 	offers      offerLog
 	turns       int
 	startedAt   time.Time
-	settled     bool // the fleet had time to come back since
+	settled     bool // the fleet has had time to reconnect since startedAt
 	reload      bool
-	again       bool // there is more to do at once
+	again       bool // more work is due immediately
 	refreshedAt time.Time
 	lazyAt      time.Time
 }
@@ -82,7 +81,7 @@ func (l *loop) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// alarm rings when the next deployment is due.
+// alarm returns a timer that fires when the next deployment is due.
 func (l *loop) alarm() *time.Timer {
 	wait := l.o.Tick
 	if at, ok := l.timers.next(); ok {
@@ -91,8 +90,8 @@ func (l *loop) alarm() *time.Timer {
 	return time.NewTimer(wait)
 }
 
-// turn is one round of the engine. Every error of the store is waited out, or
-// leaves the campaign for the next turn; only the end of ctx ends it early.
+// turn runs one round of the engine. After an error of the store it waits, or leaves the
+// campaign for the next turn; only the end of ctx ends the turn early.
 func (l *loop) turn(ctx context.Context) {
 	l.now, l.again = l.e.now(), false
 	l.turns++
@@ -109,7 +108,7 @@ func (l *loop) turn(ctx context.Context) {
 	l.announce()
 }
 
-// takeInputs looks at what was brought since, a bounded part at a time.
+// takeInputs handles the inputs since the last turn, a bounded number at a time.
 func (l *loop) takeInputs() {
 	inputs, reload := l.e.inbox.drain()
 	l.inputs = append(l.inputs, inputs...)

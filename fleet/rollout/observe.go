@@ -7,9 +7,9 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// observeDevice feeds evidence about a device to its deployments. Of several,
-// those without an outcome come first: a device that was given up by one
-// campaign and is updated by another proves nothing for the first.
+// observeDevice passes evidence about a device to its deployments. If the device has several,
+// the ones without an outcome come first: if one campaign gave the device up and another is
+// updating it, the evidence proves nothing for the first campaign.
 func (l *loop) observeDevice(id fleet.DeviceID, o campaign.Observation) {
 	all := slices.Clone(l.byDevice[id])
 	live := slices.ContainsFunc(all, func(d *deployment) bool { return !d.State.Final() })
@@ -26,7 +26,7 @@ func (l *loop) observeDevice(id fleet.DeviceID, o campaign.Observation) {
 	}
 }
 
-// observeQueued handles evidence about a device that waits to be notified: it may be
+// observeQueued handles evidence about a device that waits to be notified: the device may be
 // reachable now.
 func (l *loop) observeQueued(d *deployment, o campaign.Observation) {
 	l.observe(d, o)
@@ -39,8 +39,7 @@ func (l *loop) observeQueued(d *deployment, o campaign.Observation) {
 	}
 }
 
-// observe asks the rules what an observation means, and keeps what they say to
-// be stored.
+// observe applies the rules to an observation, and marks the result for storing.
 func (l *loop) observe(d *deployment, o campaign.Observation) {
 	from, failures := d.State, d.Failures
 	step := campaign.Advance(&d.Deployment, o, &d.camp.Plan, d.camp.soak(d.Wave), l.o.Timers)
@@ -68,7 +67,7 @@ func (l *loop) observe(d *deployment, o campaign.Observation) {
 	}
 }
 
-// mark has the deployment stored at the end of the turn.
+// mark schedules the deployment for storing at the end of the turn.
 func (l *loop) mark(d *deployment) {
 	d.camp.events.pending = true
 	if !d.dirty {
@@ -77,7 +76,7 @@ func (l *loop) mark(d *deployment) {
 	}
 }
 
-// markLazy has it stored with the next real change, or within seconds.
+// markLazy schedules the deployment for storing with its next real change, or within seconds.
 func (l *loop) markLazy(d *deployment) {
 	if !d.dirty && !d.lazy {
 		d.lazy = true

@@ -11,25 +11,25 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// offerTimeout is how long a boot poll waits for the engine: the device waits
-// for the answer to start.
+// offerTimeout is how long a boot poll waits for the engine. The device does not start before
+// the reply.
 const offerTimeout = 2 * time.Second
 
-// freshPoll is how old a poll may be when its offer goes on record: the rest of
-// the timeout is for the database.
+// freshPoll is the maximum age of a poll when its offer is stored: the rest of the timeout is
+// for the database.
 const freshPoll = offerTimeout / 2
 
-// A pollRequest is a boot poll that waits to hear whether firmware is offered.
+// pollRequest is a boot poll that waits for a decision on whether to offer firmware.
 type pollRequest struct {
 	poll      enrolment.BootPoll
 	firstBoot bool
 	at        time.Time
-	restarted bool                      // the engine made the device restart, and keeps a place for it
-	reply     chan *fleet.FirmwareOffer // has room for the answer
-	settled   atomic.Bool               // answered, or not waited for any more
+	restarted bool                      // the engine ordered the restart, and reserved a place
+	reply     chan *fleet.FirmwareOffer // has room for the offer
+	settled   atomic.Bool               // answered, or no longer awaited
 }
 
-// answer gives the answer, and reports whether somebody will hear it.
+// answer sends the offer, and reports whether the poll still waits for it.
 func (r *pollRequest) answer(offer *fleet.FirmwareOffer) bool {
 	if !r.settled.CompareAndSwap(false, true) {
 		return false
@@ -38,16 +38,16 @@ func (r *pollRequest) answer(offer *fleet.FirmwareOffer) bool {
 	return true
 }
 
-// Poll handles a boot poll as evidence, and returns what to offer: nil, unless an
-// offer is due and on record. The poll must be of an enrolled device that asks
-// with its own Client-Id. For all but devices that campaigns wait for it takes
-// no time; for those it waits at most 2 s, or until ctx ends.
+// Poll handles a boot poll as evidence, and returns the firmware to offer, or nil unless an
+// offer is due and stored. The poll must come from an enrolled device with its own Client-Id.
+// Poll waits at most 2 s, or until ctx ends, and only for devices that campaigns wait for; for
+// all others it returns immediately.
 func (e *Engine) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool) *fleet.FirmwareOffer {
 	if !e.index.has(p.Device) {
 		return nil
 	}
 	r := &pollRequest{poll: p, firstBoot: firstBoot, at: e.now(), reply: make(chan *fleet.FirmwareOffer, 1)}
-	hopeless := !e.index.waits(p.Device) || e.stuck.Load() // it is evidence only, or the database is away
+	hopeless := !e.index.waits(p.Device) || e.stuck.Load() // evidence only, or the database is away
 	r.settled.Store(hopeless)
 	e.inbox.put(input{device: p.Device, poll: r,
 		seen: campaign.Observation{At: p.At, Kind: fleet.EvidenceBootPoll, ELF: p.ELFSHA256, Version: p.Version}})
@@ -65,11 +65,10 @@ func (e *Engine) Poll(ctx context.Context, p enrolment.BootPoll, firstBoot bool)
 	if r.settled.CompareAndSwap(false, true) {
 		return nil
 	}
-	return <-r.reply // it came at the last moment, and is on record as made
+	return <-r.reply // it came at the last moment, and is stored as made
 }
 
-// observePoll handles a boot poll as evidence, and keeps it if it may be answered
-// with an offer.
+// observePoll handles a boot poll as evidence, and queues the poll if the reply may be an offer.
 func (l *loop) observePoll(in input) {
 	r := in.poll
 	for _, d := range l.byDevice[in.device] {
@@ -83,7 +82,7 @@ func (l *loop) observePoll(in input) {
 		if s := l.offerSituation(d, r); campaign.DecideOffer(s).Offer {
 			l.polls = append(l.polls, r)
 			if r.restarted {
-				d.camp.picked++ // the place is kept until the poll is answered
+				d.camp.picked++ // the place is reserved until the poll is answered
 			}
 			return
 		}
@@ -91,7 +90,7 @@ func (l *loop) observePoll(in input) {
 	r.answer(nil)
 }
 
-// waiting returns the deployment of the device that waits for its turn.
+// waiting returns the deployment of the device that waits to be notified.
 func (l *loop) waiting(id fleet.DeviceID) *deployment {
 	for _, d := range l.byDevice[id] {
 		if d.State == campaign.DeploymentQueued {
@@ -101,7 +100,7 @@ func (l *loop) waiting(id fleet.DeviceID) *deployment {
 	return nil
 }
 
-// offerSituation is what memory knows; what the registry knows comes later.
+// offerSituation returns the data from memory; the caller adds the registry's later.
 func (l *loop) offerSituation(d *deployment, r *pollRequest) campaign.OfferSituation {
 	c := d.camp
 	return campaign.OfferSituation{
@@ -113,7 +112,7 @@ func (l *loop) offerSituation(d *deployment, r *pollRequest) campaign.OfferSitua
 	}
 }
 
-// answerPolls decides about the boot polls that may be answered with an offer.
+// answerPolls decides on the boot polls whose reply may be an offer.
 func (l *loop) answerPolls(ctx context.Context, room *int) (notifications []notification) {
 	asked, requests := l.askedFor()
 	if len(asked) == 0 {
@@ -141,8 +140,8 @@ func (l *loop) answerPolls(ctx context.Context, room *int) (notifications []noti
 	return notifications
 }
 
-// askedFor returns the deployments whose polls wait for an answer, one poll
-// each, and sends the other polls on their way.
+// askedFor returns the deployments whose polls wait for a reply, with one poll each, and
+// answers all other polls without an offer.
 func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRequest) {
 	polls := l.polls
 	l.polls = nil
@@ -150,7 +149,7 @@ func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRe
 	for _, r := range polls {
 		d := l.waiting(r.poll.Device)
 		if d == nil || requests[d] != nil || l.e.now().Sub(r.at) > freshPoll {
-			r.answer(nil) // a place that was kept for it is free with the end of the turn
+			r.answer(nil) // a place reserved for it becomes free at the end of the turn
 			continue
 		}
 		asked = append(asked, d)
@@ -161,7 +160,7 @@ func (l *loop) askedFor() (asked []*deployment, requests map[*deployment]*pollRe
 
 // offer reserves a place for the device that is about to be offered its image.
 func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force bool) notification {
-	if !r.restarted { // else it has one already
+	if !r.restarted { // otherwise it already has one
 		d.camp.picked++
 		d.camp.pace.AllowN(l.now, 1)
 	}
@@ -171,8 +170,8 @@ func (l *loop) offer(d *deployment, r *pollRequest, device fleet.Device, force b
 	return notification{d: d, mode: firmware.ModePull, poll: r}
 }
 
-// hasPlace reports whether one more device may be notified. For one that restarted
-// a place was kept, unless others came back in flight meanwhile.
+// hasPlace reports whether one more device may be notified. A restarted device has a reserved
+// place, unless other devices returned to flight meanwhile.
 func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
 	if r.restarted {
 		return d.camp.inFlight < d.camp.Plan.MaxInFlight
@@ -180,8 +179,8 @@ func (l *loop) hasPlace(d *deployment, r *pollRequest) bool {
 	return l.places(d.camp, 1) > 0
 }
 
-// noPlace sends a device on its way that could have been offered its firmware.
-// One that restarted for it may be asked to once more.
+// noPlace answers, without an offer, a device that could have been offered its firmware. A
+// device that restarted for it may be ordered to restart again.
 func (l *loop) noPlace(d *deployment, r *pollRequest) {
 	l.free(d, r)
 	r.answer(nil)
@@ -191,17 +190,17 @@ func (l *loop) noPlace(d *deployment, r *pollRequest) {
 	}
 }
 
-// free gives back the place that was kept for a device that restarted.
+// free releases the place that was reserved for a restarted device.
 func (l *loop) free(d *deployment, r *pollRequest) {
 	if r.restarted {
 		d.camp.picked--
 	}
 }
 
-// decideOffer asks the rules, with all that is known.
+// decideOffer applies the rules to all the data.
 func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, device fleet.Device,
 	quarantines map[fleet.DeviceID]campaign.Quarantine) (force, ok bool) {
-	device.ELFSHA256, device.Version = r.poll.ELFSHA256, r.poll.Version // the registry hears of the poll later
+	device.ELFSHA256, device.Version = r.poll.ELFSHA256, r.poll.Version // the registry gets the poll later
 	if r.poll.Layout != nil {
 		device.Layout = r.poll.Layout
 	}
@@ -225,7 +224,7 @@ func (l *loop) decideOffer(ctx context.Context, d *deployment, r *pollRequest, d
 	return decision.Force, decision.Offer
 }
 
-// notifyByPoll answers the poll with the offer that is on record.
+// notifyByPoll answers the poll with the stored offer.
 func (l *loop) notifyByPoll(t notification) {
 	d := t.d
 	l.offers.add(d.Device, l.now)
@@ -237,7 +236,7 @@ func (l *loop) notifyByPoll(t notification) {
 	}
 }
 
-// offerLog knows when devices were last offered firmware.
+// offerLog lists when devices were last offered firmware.
 type offerLog map[fleet.DeviceID][]time.Time
 
 const offerHour = time.Hour
@@ -257,7 +256,7 @@ func (o offerLog) count(id fleet.DeviceID, now time.Time) int {
 
 func (o offerLog) add(id fleet.DeviceID, at time.Time) { o[id] = append(o[id], at) }
 
-// learn reads the offers that a former engine made.
+// learn reads the offers that an earlier engine made.
 func (o offerLog) learn(ctx context.Context, l *loop, all []*deployment) error {
 	if l.now.Sub(l.startedAt) > offerHour || len(all) == 0 {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// checkPlan holds what is stored of a campaign against the digest of its plan:
-// when this engine meets it running, when it runs again, and before each wave.
-// One that differs is paused, and nothing of it is dispatched.
+// checkPlan compares the stored campaign with the digest of its plan: when this engine first
+// finds it running, when it resumes, and before each wave. If they differ, the campaign is
+// paused and dispatches nothing.
 func (l *loop) checkPlan(ctx context.Context, c *openCampaign) error {
 	if c.State != campaign.Running || c.planChecked {
 		return nil
@@ -46,13 +46,13 @@ func (l *loop) checkPlan(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// mayHave reports whether the plan that was approved names the image.
+// mayHave reports whether the approved plan names the image.
 func (c *openCampaign) mayHave(sha string) bool {
 	return slices.Contains(c.Images, sha)
 }
 
-// withheld returns why an image may not be used now, as a campaign shows it. A
-// least version of one board holds up no campaign: it concerns single devices.
+// withheld returns why an image must not be used now, as a campaign shows it. The minimum
+// version of one board blocks no campaign: it concerns single devices.
 func (l *loop) withheld(ctx context.Context, sha string) (fleet.Reason, error) {
 	img, err := l.image(ctx, sha)
 	if errors.Is(err, fleet.ErrNotFound) {
@@ -71,8 +71,8 @@ func (l *loop) withheld(ctx context.Context, sha string) (fleet.Reason, error) {
 	return fleet.Reason{}, nil
 }
 
-// limits says whether an image may be used now. It is asked once for all devices
-// of a turn.
+// limits returns whether an image may be used now. It calls [Options.Limits] once for all
+// devices of a turn.
 func (l *loop) limits(ctx context.Context, img firmware.Image) (firmware.Limits, error) {
 	if l.o.Limits == nil {
 		return firmware.Limits{}, nil

@@ -14,16 +14,16 @@ import (
 // toolSystemInfo returns what a boot poll reports (protocol 4.6).
 const toolSystemInfo = "self.get_system_info"
 
-// elfPattern finds the build in a text that is JSON only if no Wi-Fi name in
-// the neighbourhood has a quote in it (protocol 1.3).
+// elfPattern finds the build. The text around it is not valid JSON if a nearby Wi-Fi network
+// has a quote in its name (protocol 1.3).
 var elfPattern = regexp.MustCompile(`"elf_sha256"\s*:\s*"([0-9a-f]{16,64})"`)
 
-// versionPattern finds the version of the application, whose description holds no text
-// that others chose.
+// versionPattern finds the version of the application, whose description contains no text from
+// third parties.
 var versionPattern = regexp.MustCompile(`"application"\s*:\s*\{[^{}]*"version"\s*:\s*"([^"\\]{1,64})"`)
 
-// probe asks the device something that one which restarts cannot answer, and
-// which build it runs. Silence is no evidence.
+// probe sends the device a ping, which a restarting device cannot answer, and queries the build
+// that it runs. Silence is no evidence.
 func (l *loop) probe(ctx context.Context, d *deployment) {
 	e, id, device, attempt, epoch := l.e, d.ID, d.Device, d.Attempt, d.epoch
 	ask, timeout := d.camp.question(), l.o.Timers.Probe
@@ -36,7 +36,7 @@ func (l *loop) probe(ctx context.Context, d *deployment) {
 		}
 		o := campaign.Observation{At: e.now(), Kind: fleet.EvidenceProbe, Attempt: attempt, SameConnection: epoch != 0 &&
 			over == epoch}
-		if !o.SameConnection { // over the same one the line is taken by the upgrade call, and the answer says it all
+		if !o.SameConnection { // on the same connection the upgrade call occupies the line, and the reply suffices
 			if o.ELF, err = e.askBuild(ctx, ask, device); errors.Is(err, errUnasked) {
 				e.inbox.put(input{do: func(l *loop) { l.notProbed(d, attempt) }})
 				return
@@ -53,14 +53,13 @@ func (l *loop) notProbed(d *deployment, attempt int) {
 	}
 }
 
-// question is the call that asks a device what it runs, but for the device.
+// question returns the call that queries the build of a device, without the device.
 func (c *openCampaign) question() call.Request {
 	return call.Request{Actor: c.actor(), Mandate: c.mandate(), Tool: toolSystemInfo}
 }
 
-// askBuild returns the build that the device says it runs, "" if it does not say, and has
-// the register know it.
-// The error is [errAbsent] or [errUnasked].
+// askBuild returns the build that the device reports, or "" if it reports none, and records it
+// with the register. The error is [errAbsent] or [errUnasked].
 func (e *Engine) askBuild(ctx context.Context, ask call.Request, device fleet.DeviceID) (string, error) {
 	ask.Device = device
 	call, err := e.o.Calls.Make(ctx, ask)
@@ -83,7 +82,7 @@ func (e *Engine) askBuild(ctx context.Context, ask call.Request, device fleet.De
 	return match[1], nil
 }
 
-// answerText is the first text of a tool's result.
+// answerText returns the first text of a tool's result.
 func answerText(result json.RawMessage) string {
 	var r struct {
 		Content []struct {

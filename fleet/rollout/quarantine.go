@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A device that fails too often is kept out of all campaigns for a day.
+// A device that fails too often is excluded from all campaigns for a day.
 const (
 	quarantineFor  = 24 * time.Hour
 	failuresInDay  = 3
@@ -16,7 +16,7 @@ const (
 	failuresWithin = 180 * time.Second
 )
 
-// quarantineFailed looks at the devices that had an attempt fail in this turn.
+// quarantineFailed checks the devices with a failed attempt in this turn.
 func (l *loop) quarantineFailed(ctx context.Context) {
 	failed := l.failed
 	l.failed = nil

@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// refresh reads the campaigns again if one changed, and now and then anyway.
+// refresh re-reads the campaigns if one changed, and otherwise at intervals.
 func (l *loop) refresh(ctx context.Context) {
 	if !l.reload && l.now.Sub(l.refreshedAt) < refreshEvery {
 		return
@@ -48,9 +48,8 @@ func (l *loop) refreshOne(ctx context.Context, row campaign.Campaign) error {
 	return l.resync(ctx, c)
 }
 
-// resync reads what others may have changed of a campaign: its waves, its
-// numbers, and which of its deployments wait. Memory holds nothing that is not
-// stored when this is called.
+// resync re-reads what others may have changed in a campaign: its waves, its counts, and which
+// of its deployments wait. The caller must have stored everything in memory.
 func (l *loop) resync(ctx context.Context, c *openCampaign) error {
 	rows, err := l.deployments(ctx, c.ID, []campaign.DeploymentState{campaign.DeploymentQueued})
 	if err != nil {
@@ -76,8 +75,8 @@ func (l *loop) resync(ctx context.Context, c *openCampaign) error {
 	return l.enqueue(ctx, c, rows)
 }
 
-// examineAgain has all who wait for a window examined again: windows, pace and mode
-// may be others now.
+// examineAgain re-examines all deployments that wait for a window: windows, pace and mode may
+// have changed.
 func (l *loop) examineAgain(c *openCampaign) {
 	for _, d := range c.held {
 		if d.State == campaign.DeploymentQueued && d.timer >= 0 && !d.restarting {
@@ -86,8 +85,7 @@ func (l *loop) examineAgain(c *openCampaign) {
 	}
 }
 
-// supplant puts a row in the place of what memory holds, where the numbers
-// count the row already.
+// supplant replaces a deployment's row in memory if the counts already include the new row.
 func (l *loop) supplant(d *deployment, row campaign.Deployment) {
 	d.camp.count(d.State, -1)
 	d.Deployment = row
@@ -96,8 +94,8 @@ func (l *loop) supplant(d *deployment, row campaign.Deployment) {
 	l.settle(d)
 }
 
-// enqueue adds rows of waiting devices to memory, and what must be known of
-// the devices from the start.
+// enqueue adds rows of waiting devices to memory, and the data about the devices that is needed
+// from the start.
 func (l *loop) enqueue(ctx context.Context, c *openCampaign, rows []campaign.Deployment) error {
 	added := make([]*deployment, 0, len(rows))
 	for _, row := range rows {
@@ -115,7 +113,7 @@ func (l *loop) enqueue(ctx context.Context, c *openCampaign, rows []campaign.Dep
 	return l.learnZones(ctx, c)
 }
 
-// delayed gives each device of a wave its delay, where no window does.
+// delayed returns the delay of a device in its wave if no window sets one.
 func (l *loop) delayed(c *openCampaign, row campaign.Deployment) *time.Time {
 	w := c.wave()
 	if row.NotBefore != nil || row.Attempt > 0 || c.Plan.Jitter <= 0 || len(c.Plan.Windows) > 0 || w == nil ||
@@ -126,8 +124,8 @@ func (l *loop) delayed(c *openCampaign, row campaign.Deployment) *time.Time {
 	return &at
 }
 
-// forgetEnded looks at campaigns that are not open any more. They are held on
-// for a while: a device may still prove that it was updated after all.
+// forgetEnded handles campaigns that are no longer open. They stay in memory for a while: a
+// device may still prove that it was updated.
 func (l *loop) forgetEnded(ctx context.Context, open []campaign.Campaign) {
 	for _, c := range slices.Clone(l.order) {
 		if slices.ContainsFunc(open, func(row campaign.Campaign) bool { return row.ID == c.ID }) {
@@ -157,7 +155,7 @@ func (l *loop) forget(c *openCampaign) {
 	l.order = slices.DeleteFunc(l.order, func(other *openCampaign) bool { return other == c })
 }
 
-// trouble leaves a campaign alone for a moment after the store failed.
+// trouble suspends a campaign for a moment after an error of the store.
 func (l *loop) trouble(ctx context.Context, c *openCampaign, err error) {
 	if ctx.Err() != nil {
 		return

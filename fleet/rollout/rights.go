@@ -12,10 +12,10 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// errStandsStill means that a campaign must not go on: somebody who asked for it is gone.
+// errStandsStill means that a campaign must not continue: its maker or starter is gone.
 var errStandsStill = errors.New("who asked for the campaign may not act any more")
 
-// rightsOf reads what those who asked for a campaign may do, once in a turn.
+// rightsOf reads the rights of the campaign's maker and starter, once per turn.
 func (l *loop) rightsOf(ctx context.Context, c *openCampaign) (campaign.Rights, error) {
 	if c.rightsIn == l.turns {
 		if c.gone.Is("") {
@@ -35,8 +35,8 @@ func (l *loop) rightsOf(ctx context.Context, c *openCampaign) (campaign.Rights, 
 	return rights, nil
 }
 
-// checkRights pauses a campaign that runs when somebody who asked for it is gone: what is
-// in flight goes on, and nothing else, until an operator takes the campaign over.
+// checkRights pauses a running campaign if its maker or starter is gone: only deployments in
+// flight continue, until an operator takes the campaign over.
 func (l *loop) checkRights(ctx context.Context, c *openCampaign) error {
 	if c.State != campaign.Running {
 		return nil
@@ -49,8 +49,8 @@ func (l *loop) checkRights(ctx context.Context, c *openCampaign) error {
 	}
 }
 
-// mandate is on whose behalf the campaign makes its own calls. Of those about attempts
-// under way it is what was known last: these run to their end.
+// mandate returns on whose behalf the campaign makes its own calls. For attempts under way,
+// which run to their end, it returns the latest known maker.
 func (c *openCampaign) mandate() *call.Mandate {
 	if c.rights.Maker.Kind == "" { // not read since the start of this engine
 		return (campaign.Rights{Maker: c.Maker(), Starter: c.Starter()}).Mandate()
@@ -58,8 +58,9 @@ func (c *openCampaign) mandate() *call.Mandate {
 	return c.rights.Mandate()
 }
 
-// leaveOutside skips those devices of the wave that is about to open that are outside
-// of what those who asked may do now: nothing is done to them, nor taken from other campaigns.
+// leaveOutside skips devices of the wave that is about to open if they are outside the current
+// rights of the campaign's maker and starter. Such devices are neither updated nor taken from
+// other campaigns.
 func (l *loop) leaveOutside(ctx context.Context, c *openCampaign) error {
 	rights, err := l.rightsOf(ctx, c)
 	if err != nil || !rights.Narrow() {
@@ -95,13 +96,13 @@ func (l *loop) leaveOutside(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// leaveOut skips a deployment whose device is outside.
+// leaveOut skips a deployment whose device is outside those rights.
 func (l *loop) leaveOut(d *deployment, why fleet.Reason) {
 	l.observe(d, campaign.Observation{At: l.now, Kind: fleet.EvidenceUnfit, Skip: firmware.SkipOutOfScope, Reason: why})
 }
 
-// A checker makes the calls of health checks: the campaign does, on behalf of the maker
-// of its plan, whose rights are read again for each.
+// checker makes the calls of health checks. The campaign makes them on behalf of the maker of
+// its plan, whose rights are re-read for each call.
 type checker struct {
 	e        *Engine
 	campaign campaign.Campaign
@@ -110,8 +111,8 @@ type checker struct {
 
 func (c *openCampaign) checker(e *Engine) checker { return checker{e, c.Campaign, c.actor()} }
 
-// call makes the call of a check. While the maker is gone it is not made, and the
-// device counts as one that cannot be asked.
+// call makes the call of a check. If the maker is gone, it makes no call, and the device counts
+// as unreachable.
 func (c checker) call(ctx context.Context, r call.Request) (fleet.Call, error) {
 	rights, gone, err := c.campaign.Rights(ctx, c.e.o.Authority)
 	if err == nil && !gone.Is("") {

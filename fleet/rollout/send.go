@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// notifyByCall has the device called. The call lasts as long as the attempt; what
-// is heard of it comes back as evidence.
+// notifyByCall calls the device. The call lasts as long as the attempt, and its observations
+// return as evidence.
 func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	d, e := t.d, l.e
 	d.attemptEnd = make(chan struct{})
@@ -34,11 +34,11 @@ func (l *loop) notifyByCall(ctx context.Context, t notification) {
 	}()
 }
 
-// restartTimeout is how long a device may take from the order to restart to
-// its boot poll before its place goes to another.
+// restartTimeout is how long a device may take from the order to restart to its boot poll
+// before another device gets its place.
 const restartTimeout = 3 * time.Minute
 
-// restart makes a device poll now. The order is on record before it is given.
+// restart makes a device poll now. It stores the order before it sends it.
 func (l *loop) restart(d *deployment) {
 	if d.Reason.Is(campaign.ReasonAwaitsPollAfter) {
 		d.waitIn(&d.camp.parked, false)
@@ -54,7 +54,7 @@ func (l *loop) restart(d *deployment) {
 	l.timers.set(d, l.now.Add(restartTimeout))
 }
 
-// actRestart is the engine's own: the rules know nothing of it.
+// actRestart is an act of the engine only: the rules do not use it.
 const actRestart campaign.Act = "restart"
 
 func (l *loop) orderRestart(ctx context.Context, d *deployment) {
@@ -70,7 +70,7 @@ func (l *loop) orderRestart(ctx context.Context, d *deployment) {
 	}()
 }
 
-// notRestarted lets a device have another order, later: this one did not leave.
+// notRestarted allows a later order to the device, because this one was not sent.
 func (l *loop) notRestarted(id uuid.UUID) {
 	d := l.byID[id]
 	if d == nil || d.State != campaign.DeploymentQueued || !d.Reason.Is(campaign.ReasonAwaitsPollAfter) {

@@ -10,14 +10,14 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// steer moves a campaign as far as it can go without notifying devices: it
-// starts, stops, waits for windows, judges, and opens waves.
+// steer moves a campaign as far as possible without notifying devices: it starts, stops, waits
+// for windows, judges, and opens waves.
 func (l *loop) steer(ctx context.Context, c *openCampaign) {
 	if ctx.Err() != nil || l.now.Before(c.retryAt) {
 		return
 	}
 	if err := l.steerState(ctx, c); errors.Is(err, fleet.ErrConflict) {
-		l.reload = true // an operator was faster: look at what was decided
+		l.reload = true // an operator was faster: read the decision
 		l.again = true
 		l.rereadCampaign(ctx, c)
 	} else if err != nil {
@@ -39,8 +39,8 @@ func (l *loop) steerState(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// proceed looks after a campaign that runs, or would if it were not paused. The
-// first step that changes the campaign ends it: the next turn goes on.
+// proceed runs the steps of a campaign that is running or paused. The first step that changes
+// the campaign is the last: the next turn continues.
 func (l *loop) proceed(ctx context.Context, c *openCampaign) error {
 	steps := []func(context.Context, *openCampaign) error{l.expire, l.checkRights, l.checkPlan, l.checkImages,
 		l.judgeRules,
@@ -55,7 +55,7 @@ func (l *loop) proceed(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// change stores a change of the campaign; only then does memory have it.
+// change stores a change of the campaign, and only then applies it in memory.
 func (l *loop) change(ctx context.Context, c *openCampaign, action string, with func(*campaign.Campaign)) error {
 	row := c.Campaign
 	with(&row)
@@ -78,8 +78,8 @@ func (l *loop) rereadCampaign(ctx context.Context, c *openCampaign) {
 	c.setRow(row)
 }
 
-// begin starts a scheduled campaign when its time has come. One whose end came
-// first never ran.
+// begin starts a scheduled campaign when its time has come. If the end has also passed, the
+// campaign ends without having run.
 func (l *loop) begin(ctx context.Context, c *openCampaign) error {
 	if end, ok := c.Ends(); ok && !l.now.Before(end) {
 		return l.expire(ctx, c)
@@ -95,7 +95,7 @@ func (l *loop) begin(ctx context.Context, c *openCampaign) error {
 	})
 }
 
-// pause stops dispatching. What is in flight goes on.
+// pause stops dispatching. Deployments in flight continue.
 func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseReason, reason fleet.Reason) error {
 	action := "campaign.pause"
 	if why == campaign.PausedByWindow {
@@ -107,7 +107,7 @@ func (l *loop) pause(ctx context.Context, c *openCampaign, why campaign.PauseRea
 	})
 }
 
-// complete ends a campaign of which every device has its outcome.
+// complete ends a campaign if all its devices have an outcome.
 func (l *loop) complete(ctx context.Context, c *openCampaign) error {
 	if c.State == campaign.Paused && c.PauseReason != campaign.PausedByWindow || c.open() > 0 || c.Plan.Continuous {
 		return nil
@@ -118,7 +118,7 @@ func (l *loop) complete(ctx context.Context, c *openCampaign) error {
 	return l.finish(ctx, c, l.outcome(c), "campaign.complete")
 }
 
-// outcome is how a campaign ends whose devices are all done.
+// outcome returns the final state of a campaign whose devices all have an outcome.
 func (l *loop) outcome(c *openCampaign) campaign.State {
 	if c.failures() > 0 || c.tallies.ByState[campaign.DeploymentSucceeded] == 0 {
 		return campaign.CompletedWithErrors

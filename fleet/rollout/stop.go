@@ -10,12 +10,12 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// retryGrace is how long after a campaign's end devices whose attempt failed
-// may still have their next one, if the campaign lets what it began finish.
+// retryGrace is how long after a campaign's end a device with a failed attempt may still have
+// its next one, if the campaign allows started devices to finish.
 const retryGrace = time.Hour
 
-// stop winds an aborted campaign up: links are revoked, those who wait are let
-// go, and devices that have the image run to their natural end.
+// stop winds down an aborted campaign: it revokes links and ends waiting deployments. Devices
+// that have the image run to their natural end.
 func (l *loop) stop(ctx context.Context, c *openCampaign) error {
 	reason := fleet.Because(campaign.ReasonCampaignAborted)
 	l.cutInFlight(ctx, c, reason)
@@ -28,13 +28,12 @@ func (l *loop) stop(ctx context.Context, c *openCampaign) error {
 	return l.finish(ctx, c, campaign.Aborted, "campaign.aborted")
 }
 
-// rollBackAgain is the pause before a rollback that could not be made is tried
-// again.
+// rollBackAgain is the pause before a failed rollback is tried again.
 const rollBackAgain = time.Minute
 
-// rollBack starts the rollback of the devices that an aborted campaign updated, if
-// that was asked for. The row says so until it is done, or says why it is not: a crash
-// forgets nothing.
+// rollBack starts the rollback of the devices that an aborted campaign updated, if one was
+// requested. The row records the request until the rollback is made, or the reason why it is
+// not, so a crash loses nothing.
 func (l *loop) rollBack(ctx context.Context, c *openCampaign) error {
 	if !c.RollbackWanted || l.o.Rollback == nil {
 		return nil
@@ -49,8 +48,8 @@ func (l *loop) rollBack(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// expire ends a campaign whose time is up. No further device is notified; the plan says
-// what becomes of the rest.
+// expire ends a campaign whose time is up. No further device is notified; the plan decides what
+// becomes of the remaining devices.
 func (l *loop) expire(ctx context.Context, c *openCampaign) error {
 	end, ok := c.Ends()
 	if !ok || l.now.Before(end) {
@@ -75,15 +74,15 @@ func (l *loop) expire(ctx context.Context, c *openCampaign) error {
 	return l.finish(ctx, c, campaign.Expired, "campaign.expire")
 }
 
-// ended reports whether the campaign's time is up: only devices that had an
-// attempt may have another.
+// ended reports whether the campaign's time is up: after that, only devices that had an attempt
+// may have another.
 func (l *loop) ended(c *openCampaign) bool {
 	end, ok := c.Ends()
 	return ok && !l.now.Before(end)
 }
 
-// cutInFlight revokes the links of all who have not got the whole image, and
-// cuts their downloads.
+// cutInFlight revokes the links of all devices that lack part of the image, and cuts their
+// downloads.
 func (l *loop) cutInFlight(ctx context.Context, c *openCampaign, reason fleet.Reason) {
 	l.cut(ctx, c, reason, func(*deployment) bool { return true })
 }
@@ -106,8 +105,8 @@ func (l *loop) cut(ctx context.Context, c *openCampaign, reason fleet.Reason, wh
 	l.save(ctx)
 }
 
-// stoppable reports whether a device in this state can still be kept from
-// installing: after the last byte it decides alone.
+// stoppable reports whether a device in this state can still be prevented from installing:
+// after the last byte the device decides alone.
 func stoppable(s campaign.DeploymentState) bool {
 	switch s {
 	case campaign.DeploymentDispatching, campaign.DeploymentSent, campaign.DeploymentOffered, campaign.DeploymentAmbiguous,
@@ -117,7 +116,7 @@ func stoppable(s campaign.DeploymentState) bool {
 	return false
 }
 
-// endWaiting gives all who wait an outcome.
+// endWaiting gives all waiting deployments an outcome.
 func (l *loop) endWaiting(ctx context.Context, c *openCampaign, to campaign.DeploymentState, reason fleet.Reason,
 	untriedOnly bool) error {
 	waiting := c.tallies.ByState[campaign.DeploymentPending]

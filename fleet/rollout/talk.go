@@ -8,14 +8,13 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A device in conversation is not notified, nor restarted so that it polls, before
-// the conversation has ended or the bound has passed. How long is known to memory
-// alone: no conversation outlives the process. A boot poll is answered whatever
-// was known of a conversation: a device that polls has just started.
+// A device in conversation is not notified, nor restarted so that it polls, until the
+// conversation ends or the maximum wait has passed. Only memory has the duration of the wait:
+// no conversation outlives the process. A boot poll is answered regardless of any conversation:
+// a device that polls has just started.
 
-// conversation returns the conversation that the device of a deployment is in, and
-// whether its end has to be waited for. A conversation that follows another one is
-// waited for as long.
+// conversation returns the device's current conversation, and whether the deployment must wait
+// for its end. Each new conversation gets the full wait.
 func (l *loop) conversation(d *deployment) (call.ConversationWait, bool) {
 	if l.o.Conversations == nil {
 		return call.ConversationWait{}, false
@@ -23,7 +22,7 @@ func (l *loop) conversation(d *deployment) (call.ConversationWait, bool) {
 	w, waits := l.o.Conversations.Wait(d.Device, d.talk, l.now)
 	if d.talk.IsZero() || w.ID != d.talkID {
 		d.talk, d.talkID = l.now, w.ID
-		if w.Since.After(d.talk) { // it began during this turn of the loop, which may be a long one
+		if w.Since.After(d.talk) { // it began during this turn, which may be long
 			d.talk = w.Since
 		}
 		w, waits = l.o.Conversations.Wait(d.Device, d.talk, l.now)
@@ -31,11 +30,11 @@ func (l *loop) conversation(d *deployment) (call.ConversationWait, bool) {
 	return w, waits && w.ID == d.talkID
 }
 
-// letTalk has a deployment wait for the end of a conversation, and puts on record
-// that it does. [Engine.ConversationEnded] ends the wait, or the bound.
+// letTalk makes a deployment wait for the end of a conversation, and records that it does.
+// [Engine.ConversationEnded] ends the wait, or the maximum wait does.
 func (l *loop) letTalk(d *deployment) {
 	w, ok := l.conversation(d)
-	if !ok { // it ended since the rules were asked
+	if !ok { // it has ended since the rules were applied
 		d.waitIn(&d.camp.ready, true)
 		l.again = true
 		return
@@ -48,7 +47,7 @@ func (l *loop) letTalk(d *deployment) {
 	l.timers.set(d, w.Until)
 }
 
-// conversationEnded lets the deployments of a device go on that waited for it.
+// conversationEnded resumes the deployments of a device that waited for its conversation.
 func (l *loop) conversationEnded(id fleet.DeviceID) {
 	for _, d := range l.byDevice[id] {
 		if d.talking {
@@ -60,7 +59,7 @@ func (l *loop) conversationEnded(id fleet.DeviceID) {
 	}
 }
 
-// talked removes from the record that the end of a conversation is waited for.
+// talked removes the wait for the end of a conversation from the record.
 func (l *loop) talked(d *deployment) {
 	if d.Reason.Is(call.ReasonInConversation) {
 		d.Reason = fleet.Reason{}
@@ -68,8 +67,8 @@ func (l *loop) talked(d *deployment) {
 	}
 }
 
-// outwaited is the conversation that the deployment may interrupt, since it was
-// waited for long enough.
+// outwaited returns the conversation that the deployment may interrupt because it has waited
+// long enough.
 func (l *loop) outwaited(d *deployment) uuid.UUID {
 	if l.o.Conversations == nil || d.talkID == uuid.Nil {
 		return uuid.Nil

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// timers hold the deployments for which something is due at a time: the
-// deadline of a step, the end of a back-off, the opening of a window.
+// timers contain the deployments with a due time: the deadline of a step, the end of a
+// back-off, the opening of a window.
 type timers []*deployment
 
 func (t timers) Len() int           { return len(t) }
@@ -16,14 +16,14 @@ func (t timers) Swap(i, j int) {
 	t[i].timer, t[j].timer = i, j
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (t *timers) Push(x any) {
 	d := x.(*deployment)
 	d.timer = len(*t)
 	*t = append(*t, d)
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (t *timers) Pop() any {
 	last := len(*t) - 1
 	d := (*t)[last]
@@ -45,7 +45,7 @@ func (t *timers) remove(d *deployment) {
 	}
 }
 
-// due takes out and returns the deployment whose time came first, nil if none has.
+// due removes and returns the deployment with the earliest due time, or nil if none is due.
 func (t *timers) due(now time.Time) *deployment {
 	if len(*t) == 0 || (*t)[0].at.After(now) {
 		return nil
@@ -53,7 +53,7 @@ func (t *timers) due(now time.Time) *deployment {
 	return heap.Pop(t).(*deployment)
 }
 
-// next returns when the first is due.
+// next returns the earliest due time.
 func (t timers) next() (time.Time, bool) {
 	if len(t) == 0 {
 		return time.Time{}, false

@@ -14,8 +14,8 @@ import (
 // checkAgain is the pause after checks that found the device not connected.
 const checkAgain = 10 * time.Second
 
-// verify checks a device that came back with the image: its tools, its memory,
-// and the plan's health checks. The verdict comes back as evidence.
+// verify checks a device that reconnected with the image: its tools, its memory, and the plan's
+// health checks. The verdict returns as evidence.
 func (l *loop) verify(d *deployment) {
 	if d.busy {
 		return
@@ -30,7 +30,7 @@ func (l *loop) verify(d *deployment) {
 		if err == nil {
 			err = e.verdict(ctx, row, heap, checks)
 		}
-		at := e.now() // what waits in the inbox behind the verdict is newer, however late it is looked at
+		at := e.now() // inputs queued after the verdict are newer, however late the loop handles them
 		e.inbox.put(input{do: func(l *loop) { l.verified(d, row.Attempt, at, err) }})
 	})
 }
@@ -66,7 +66,7 @@ func (l *loop) verifyAgain(d *deployment) {
 	}
 }
 
-// after does something for a deployment after a pause, if its attempt still is under way.
+// after runs a function for a deployment after a pause, if the attempt is still under way.
 func (l *loop) after(d *deployment, pause time.Duration, do func(*loop, *deployment)) {
 	e, attempt := l.e, d.Attempt
 	time.AfterFunc(pause, func() {
@@ -78,16 +78,15 @@ func (l *loop) after(d *deployment, pause time.Duration, do func(*loop, *deploym
 	})
 }
 
-// askAgain asks a device again that could not be asked for want of the database. That
-// is no fault of the device: time does not judge it meanwhile, and it has its time to
-// answer from then on.
+// askAgain retries a query of a device after the database was unavailable. The device is not at
+// fault: its step does not time out meanwhile, and its time to reply starts over.
 func (l *loop) askAgain(d *deployment, ask func(*loop, *deployment)) {
 	d.spared = l.now.Add(l.o.Timers.Connect)
 	l.after(d, l.o.RetryPause, ask)
 }
 
-// verdict is nil for a device that is well, [errAbsent] if it could not be
-// asked, [errUnasked] for want of the database, else what is wrong with it.
+// verdict returns nil for a healthy device, [errAbsent] if the device was unreachable,
+// [errUnasked] if the database was unavailable, else the failure.
 func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64, checks checker) error {
 	plan := checks.campaign.Plan
 	if err := e.checkTools(ctx, d, plan); err != nil {
@@ -104,9 +103,9 @@ func (e *Engine) verdict(ctx context.Context, d campaign.Deployment, heap int64,
 	return err
 }
 
-// confirmBuild asks the device what it runs. The answer is evidence, looked at
-// before the verdict. A device that cannot say is taken at its last boot poll;
-// one that is not connected is [errAbsent].
+// confirmBuild queries the build that the device runs. The loop handles the reply as evidence
+// before the verdict. For a device that cannot report its build, the latest boot poll counts;
+// for one that is not connected, confirmBuild returns [errAbsent].
 func (e *Engine) confirmBuild(ctx context.Context, d campaign.Deployment, ask call.Request) error {
 	elf, err := e.askBuild(ctx, ask, d.Device)
 	if elf != "" {
@@ -138,8 +137,8 @@ func (e *Engine) checkTools(ctx context.Context, d campaign.Deployment, plan cam
 	return campaign.InventoryGate(before, after, plan.ForbidRemoved)
 }
 
-// checkHeap compares what boot polls reported; the registry knows the latest if this
-// engine has not seen it.
+// checkHeap compares the free heap in boot polls. If this engine has not seen the latest poll,
+// checkHeap reads it from the registry.
 func (e *Engine) checkHeap(ctx context.Context, d campaign.Deployment, heap int64, plan campaign.Plan) error {
 	if plan.MinHeapPercent <= 0 || d.Baseline.FreeHeap <= 0 {
 		return nil
@@ -167,7 +166,8 @@ func (e *Engine) device(ctx context.Context, id fleet.DeviceID) (fleet.Device, e
 	return rows[0], nil
 }
 
-// unasked turns a failure of the store into no verdict.
+// unasked logs an error of the store and returns an error without a verdict: [errUnasked] if
+// the database was unavailable, else [errAbsent].
 func (e *Engine) unasked(id fleet.DeviceID, err error) error {
 	e.o.Log.Warn("device not checked", "device", id, "err", err)
 	if errors.Is(err, fleet.ErrUnavailable) || errors.Is(err, fleet.ErrNotStored) {

@@ -9,12 +9,11 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// need is how long a device is expected to be busy with its upgrade: that must
-// fit into what is left of a window.
+// need returns how long the upgrade of a device is expected to take, which must fit into the
+// rest of a window.
 func need(d *deployment) time.Duration { return campaign.ExpectedDuration(d.ImageSize) }
 
-// followWindows pauses a campaign when no device's window is open, and goes on
-// when one is.
+// followWindows pauses a campaign when no device's window is open, and resumes it when one is.
 func (l *loop) followWindows(ctx context.Context, c *openCampaign) error {
 	paused := c.State == campaign.Paused && c.PauseReason == campaign.PausedByWindow
 	if len(c.Plan.Windows) == 0 && !paused {
@@ -22,7 +21,7 @@ func (l *loop) followWindows(ctx context.Context, c *openCampaign) error {
 	}
 	minute := l.now.Truncate(time.Minute)
 	if minute.Equal(c.windowsAt) && c.Revision == c.windowsFor {
-		return nil // windows open by the minute, and looking for one that never does takes a while
+		return nil // windows open on the minute, and a search for one that never opens is slow
 	}
 	open, next := l.anyWindow(c)
 	c.windowsAt, c.windowsFor = minute, c.Revision
@@ -41,8 +40,7 @@ func (l *loop) followWindows(ctx context.Context, c *openCampaign) error {
 	return l.pause(ctx, c, campaign.PausedByWindow, reason)
 }
 
-// anyWindow reports whether the window of any device is open, else when the
-// first one opens.
+// anyWindow reports whether the window of any device is open, else when the first one opens.
 func (l *loop) anyWindow(c *openCampaign) (open bool, next time.Time) {
 	zones := c.zones
 	if len(zones) == 0 {
@@ -60,8 +58,7 @@ func (l *loop) anyWindow(c *openCampaign) (open bool, next time.Time) {
 	return false, next
 }
 
-// zoneOf returns the device's time zone, and remembers it for the windows of
-// the campaign.
+// zoneOf returns the device's time zone, and stores it for the windows of the campaign.
 func (l *loop) zoneOf(d *deployment, device fleet.Device) *time.Location {
 	if d.zone == nil {
 		d.zone = l.o.Zone
@@ -75,7 +72,7 @@ func (l *loop) zoneOf(d *deployment, device fleet.Device) *time.Location {
 	return d.zone
 }
 
-// learnZones reads the time zones of all who wait, if windows follow them.
+// learnZones reads the time zones of all waiting devices if windows follow them.
 func (l *loop) learnZones(ctx context.Context, c *openCampaign) error {
 	if !c.byDeviceTime() {
 		return nil
@@ -98,15 +95,14 @@ func (l *loop) learnZones(ctx context.Context, c *openCampaign) error {
 	return nil
 }
 
-// windowOpen reports whether the device may be notified now. Its jitter spreads the
-// devices over the beginning of the window: half of it at most, so that all
-// have their turn in it.
+// windowOpen reports whether the device may be notified now. The jitter spreads the devices
+// over at most the first half of the window, so that all devices get their turn in it.
 func (l *loop) windowOpen(d *deployment, zone *time.Location) bool {
 	return campaign.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) &&
 		l.now.Sub(l.openedAt(d, zone)) >= windowJitter(d)
 }
 
-// openedAt is when the window began that is open, as far as the jitter cares.
+// openedAt returns when the open window began, as far as the jitter needs it.
 func (l *loop) openedAt(d *deployment, zone *time.Location) time.Time {
 	most := windowJitter(d)
 	if most == 0 {
@@ -123,7 +119,7 @@ func (l *loop) openedAt(d *deployment, zone *time.Location) time.Time {
 	return at
 }
 
-// nextTurn returns when the device's window opens for it; false if never.
+// nextTurn returns when the window of the device opens, including its jitter; false if never.
 func (l *loop) nextTurn(d *deployment, zone *time.Location) (time.Time, bool) {
 	if campaign.WindowOpen(d.camp.Plan.Windows, zone, l.now, need(d)) {
 		return l.openedAt(d, zone).Add(windowJitter(d)), true
@@ -143,7 +139,7 @@ func windowJitter(d *deployment) time.Duration {
 	return campaign.JitterFor(d.Campaign, d.Device, most)
 }
 
-// zoneCache keeps time zones by name: reading one opens a file.
+// zoneCache caches time zones by name: reading one opens a file.
 type zoneCache map[string]*time.Location
 
 func (z *zoneCache) load(name string) (*time.Location, error) {

@@ -18,9 +18,8 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// save stores all that the turn changed, and then does what the stored changes
-// ask for. It waits as long as the store is away: what is not on record must
-// not be acted upon.
+// save stores all changes of the turn, and then acts on them. While the store is away, save
+// waits: the engine must not act on anything that is not stored.
 func (l *loop) save(ctx context.Context) {
 	l.markLazies()
 	for len(l.dirty) > 0 && ctx.Err() == nil {
@@ -49,7 +48,7 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 	case err == nil:
 		l.saved(ctx, batch, stale)
 	case len(batch) > 1:
-		for i := range batch { // find the one that is refused
+		for i := range batch { // find the refused one
 			l.saveBatch(ctx, batch[i:i+1])
 		}
 	default:
@@ -60,9 +59,9 @@ func (l *loop) saveBatch(ctx context.Context, batch []*deployment) {
 	}
 }
 
-// register has what the devices of the batch said stored before what is concluded from
-// it: a process that dies between the two leaves a deployment that waits, and none that
-// succeeded with a build, or failed with a job, that is not on record.
+// register waits until the reports of the batch's devices are stored, before their consequences
+// are. If the process dies between the two, the deployment still waits. No deployment succeeds
+// with a build, or fails with a job, that is not stored.
 func (l *loop) register(ctx context.Context, batch []*deployment) {
 	if l.o.Register == nil {
 		return
@@ -82,10 +81,10 @@ func (l *loop) register(ctx context.Context, batch []*deployment) {
 	}
 }
 
-// isReport reports whether the observation is of what a device said it runs, or of a job.
+// isReport reports whether the observation is a device's report of its build or of a job.
 func isReport(o campaign.Observation) bool { return o.ELF != "" || o.Version != "" || o.Job != "" }
 
-// saved notes what the store accepted, and looks at what it did not.
+// saved marks the changes that the store accepted, and handles the refused ones.
 func (l *loop) saved(ctx context.Context, batch []*deployment, stale []uuid.UUID) {
 	refused := make(map[uuid.UUID]bool, len(stale))
 	for _, id := range stale {
@@ -109,9 +108,9 @@ func (l *loop) stored(d *deployment) {
 	}
 }
 
-// reread reads the row of a deployment that moved on without the engine, and
-// looks at what was observed once more, in its light. It may be that the very
-// change was stored, and only the reply of the database got lost.
+// reread reads the row of a deployment that changed without the engine, and applies the
+// observations to it again. The store may in fact have made this very change, and only the
+// database's reply got lost.
 func (l *loop) reread(ctx context.Context, d *deployment) {
 	var row campaign.Deployment
 	err := l.persist(ctx, "deployment", func(ctx context.Context) (err error) {
@@ -133,7 +132,7 @@ func (l *loop) reread(ctx context.Context, d *deployment) {
 	l.replace(d, row)
 }
 
-// replace puts a row in the place of what memory holds of it.
+// replace replaces a deployment's row in memory.
 func (l *loop) replace(d *deployment, row campaign.Deployment) {
 	seen, from := d.seen, d.State
 	d.Deployment = row
@@ -148,8 +147,8 @@ func (l *loop) replace(d *deployment, row campaign.Deployment) {
 	}
 }
 
-// persist calls the store until it is available: while the database is away the
-// engine waits. An error that is the row's own is returned.
+// persist calls the store until the store is available: while the database is away, the engine
+// waits. It returns an error that concerns the row.
 func (l *loop) persist(ctx context.Context, what string, do func(context.Context) error) error {
 	defer l.e.stuck.Store(false)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -171,12 +170,12 @@ func rowIsBad(err error) bool {
 	return errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrNotFound)
 }
 
-// act does what the stored changes ask for.
+// act performs the actions that the stored changes require.
 func (l *loop) act(ctx context.Context, batch []*deployment) {
 	var revoked []uuid.UUID
 	for _, d := range batch {
 		if d.dirty {
-			continue // changed again: first that has to be stored
+			continue // changed again: that must be stored first
 		}
 		acts := d.acts
 		d.acts = nil
