@@ -9,19 +9,18 @@ import (
 	"fleetd/fleet"
 )
 
-// A Config is the configuration that a device with the included firmware
-// says it runs with (notifications/config, and the answers to
-// [fleet.ToolConfigGet] and [fleet.ToolConfigSet]).
+// A Config is the configuration that a device with the included firmware reports as its current
+// one (notifications/config, and the answers to [fleet.ToolConfigGet] and [fleet.ToolConfigSet]).
 type Config struct {
 	Version int64 `json:"version"`
-	// not confirmed yet: reverted if the device loses fleetd within two minutes
+	// unconfirmed: the device reverts it if it loses fleetd within two minutes
 	OnTrial  bool            `json:"on_trial"`
-	Reverted int64           `json:"reverted"` // the last version that was reverted; 0 without one
+	Reverted int64           `json:"reverted"` // the last reverted version; 0 without one
 	Values   json.RawMessage `json:"values"`   // an object of booleans, integers and strings
-	At       time.Time       `json:"at"`       // reported
+	At       time.Time       `json:"at"`       // when it was reported
 }
 
-// ConfigStore keeps the latest configuration of each device.
+// ConfigStore stores the latest configuration of each device.
 type ConfigStore interface {
 	SaveDeviceConfigs(ctx context.Context, latest map[fleet.DeviceID]Config) error
 	DeviceConfig(ctx context.Context, device fleet.DeviceID) (Config, error) // fleet.ErrNotFound: it never reported one
@@ -35,10 +34,9 @@ const (
 	maxConfigBytes = 8 << 10
 )
 
-// ParseConfig reads a configuration as a device reports it: in
-// notifications/config, and as the answer to [fleet.ToolConfigGet] and
-// [fleet.ToolConfigSet]. A value that is no boolean, integer or string is left out.
-// It reports false if raw is no configuration.
+// ParseConfig parses a configuration that a device reports in notifications/config, or as the
+// answer to [fleet.ToolConfigGet] or [fleet.ToolConfigSet]. It omits values other than
+// booleans, integers and strings. It returns false if raw is not a configuration.
 func ParseConfig(raw json.RawMessage, now time.Time) (Config, bool) {
 	f, ok := readFields(raw)
 	if !ok || len(raw) > maxConfigBytes {

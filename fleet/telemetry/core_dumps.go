@@ -32,23 +32,23 @@ type CoreDumpsOptions struct {
 	Calls       *call.Service
 	Devices     fleet.DeviceStore
 	Inventories fleet.InventoryStore
-	Vitals      VitalsReader     // nil: no device reports any, and fleetd asks none unprompted
+	Vitals      VitalsReader     // nil: no device reports vitals, and fleetd fetches no core dumps automatically
 	Presences   *fleet.Presences // receives uploads as evidence; may be nil
 	Events      *fleet.Events    // nil: no events are published
-	Collect     bool             // fetch what Observe saw; otherwise only operators do
-	Keep        time.Duration    // 0 keeps core dumps for ever
+	Collect     bool             // fetch the core dumps that Observe saw; otherwise only operators fetch them
+	Keep        time.Duration    // 0 keeps core dumps forever
 	Log         *slog.Logger
 	Now         func() time.Time // default: time.Now
 }
 
-// CoreDumpBlobs keeps the bytes.
+// CoreDumpBlobs stores the bytes.
 type CoreDumpBlobs interface {
 	fleet.Blobs
 	DeleteFile(ctx context.Context, key string) error
 }
 
-// CoreDumps fetches what crashes left in devices' flash: for an operator, and
-// automatically once per crash ([CoreDumps.Run]).
+// CoreDumps fetches core dumps from devices' flash: for an operator, and automatically once per
+// crash ([CoreDumps.Run]).
 type CoreDumps struct {
 	o     CoreDumpsOptions
 	links *picture.URLLinks
@@ -57,7 +57,7 @@ type CoreDumps struct {
 	tries map[fleet.DeviceID]*coreDumpTry
 }
 
-// NewCoreDumps makes the service.
+// NewCoreDumps returns the service.
 func NewCoreDumps(o CoreDumpsOptions) *CoreDumps {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -72,7 +72,7 @@ func NewCoreDumps(o CoreDumpsOptions) *CoreDumps {
 		tries: make(map[fleet.DeviceID]*coreDumpTry)}
 }
 
-// A CoreDumpInfo is what a device says of the core dump it holds.
+// A CoreDumpInfo is a device's description of its core dump.
 type CoreDumpInfo struct {
 	Present bool   `json:"present"`
 	Size    int64  `json:"size"`
@@ -88,9 +88,8 @@ func readCoreDumpInfo(result json.RawMessage) (info CoreDumpInfo, ok bool) {
 	return info, ok
 }
 
-// Ask asks the device what core dump it holds. It fails with [fleet.ErrConflict]
-// (no_core_dump) if it holds no core dump. A device that does not offer the question
-// is not asked.
+// Ask queries the device for its core dump. It fails with [fleet.ErrConflict] (no_core_dump) if
+// the device has no core dump. It does not query a device without that tool.
 func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Principal, device fleet.DeviceID) error {
 	if offered, err := s.offers(ctx, device, fleet.ToolCoreDumpInfo); err != nil || !offered {
 		return err
@@ -102,17 +101,17 @@ func (s *CoreDumps) Ask(ctx context.Context, actor fleet.Principal, device fleet
 	if info, ok := readCoreDumpInfo(c.Result); c.State == fleet.CallSucceeded && ok && !info.Present {
 		return fleet.Refuse(fleet.ErrConflict, "no_core_dump")
 	}
-	return nil // what prevents the question prevents the upload, too, whose record says so
+	return nil // the same error prevents the upload, whose record contains it
 }
 
-// UploadRequest is the call that makes the device send its core dump.
+// UploadRequest returns the call that makes the device send its core dump.
 func (s *CoreDumps) UploadRequest(actor fleet.Principal, device fleet.DeviceID, erase bool) call.Request {
 	return call.Request{Actor: actor, Device: device, Tool: fleet.ToolCoreDumpUpload,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"erase":%t}`, erase))}
 }
 
-// Fetch makes the device send its core dump, and erase it once it arrived if
-// so asked. It returns the call of the upload.
+// Fetch makes the device send its core dump, and, if erase is set, erase it after its arrival.
+// It returns the call of the upload.
 func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Principal, device fleet.DeviceID, erase bool) (fleet.Call,
 	error) {
 	if err := s.Ask(ctx, actor, device); err != nil {
@@ -134,8 +133,8 @@ func (s *CoreDumps) offers(ctx context.Context, device fleet.DeviceID, tool stri
 	return ok, nil
 }
 
-// Receive stores the core dump that a device uploads under the token. body is
-// asked for the bytes only after the token was found good, which uses it up.
+// Receive stores the core dump that a device uploads with the token. It calls body for the
+// bytes only after it has found the token valid, which uses the token up.
 func (s *CoreDumps) Receive(ctx context.Context, token string, body func() (io.Reader, error)) (CoreDump, error) {
 	l, err := s.links.Use(ctx, token, fleet.LinkCoreDump)
 	if err != nil {
@@ -179,7 +178,7 @@ func (s *CoreDumps) keep(ctx context.Context, l picture.URLLink, data []byte) (C
 		return CoreDump{}, err
 	}
 	err = s.o.Store.CreateCoreDump(ctx, c)
-	if err != nil && !errors.Is(err, fleet.ErrConflict) { // what came before arrived, too: the device may erase it
+	if err != nil && !errors.Is(err, fleet.ErrConflict) { // a duplicate arrived, too: the device may erase it
 		return CoreDump{}, err
 	}
 	if s.o.Presences != nil {
@@ -193,7 +192,7 @@ func (s *CoreDumps) keep(ctx context.Context, l picture.URLLink, data []byte) (C
 	return c, nil
 }
 
-// describe adds what is known of the crash in addition to its bytes.
+// describe adds data about the crash that is not in the bytes.
 func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) error {
 	if err := s.describeBuild(ctx, c, buildInDump(data)); err != nil {
 		return err
@@ -208,8 +207,7 @@ func (s *CoreDumps) describe(ctx context.Context, c *CoreDump, data []byte) erro
 	return s.describeSummary(ctx, c)
 }
 
-// summaryTTL is how long the device's summary of a core dump is used for the one
-// that it uploads.
+// summaryTTL is how long a device's summary of a core dump is used for the upload that follows.
 const summaryTTL = 15 * time.Minute
 
 func (s *CoreDumps) describeSummary(ctx context.Context, c *CoreDump) error {
@@ -227,8 +225,7 @@ func (s *CoreDumps) describeSummary(ctx context.Context, c *CoreDump) error {
 	return nil
 }
 
-// describeBuild says which build crashed. named is what the core dump says,
-// often only the beginning of the hash.
+// describeBuild sets the crashed build. named is the hash in the core dump, often only a prefix.
 func (s *CoreDumps) describeBuild(ctx context.Context, c *CoreDump, named string) error {
 	d, err := s.o.Devices.Device(ctx, c.Device)
 	if err != nil {
@@ -251,7 +248,7 @@ func (s *CoreDumps) describeBuild(ctx context.Context, c *CoreDump, named string
 			return nil
 		}
 	}
-	// A build that crashes at its start never polls: only its image is known.
+	// A build that crashes at its start never polls: only its image is on record.
 	builds, err := s.o.Store.BuildsOf(ctx, named, 2)
 	if len(builds) == 1 {
 		c.ELFSHA256 = builds[0]
@@ -259,7 +256,7 @@ func (s *CoreDumps) describeBuild(ctx context.Context, c *CoreDump, named string
 	return err
 }
 
-// CoreDump returns what is known of a core dump, or [fleet.ErrNotFound].
+// CoreDump returns the metadata of a core dump, or [fleet.ErrNotFound].
 func (s *CoreDumps) CoreDump(ctx context.Context, id uuid.UUID) (CoreDump, error) {
 	return s.o.Store.CoreDump(ctx, id)
 }
@@ -269,8 +266,8 @@ func (s *CoreDumps) CoreDumps(ctx context.Context, device fleet.DeviceID, limit 
 	return s.o.Store.CoreDumps(ctx, device, limit)
 }
 
-// Content returns a core dump with its bytes, which only operators of the device
-// may read: they are its memory.
+// Content returns a core dump with its bytes. Only operators of the device may read these,
+// because they are the device's memory.
 func (s *CoreDumps) Content(ctx context.Context, by fleet.Principal, id uuid.UUID) (CoreDump, []byte, error) {
 	if err := by.MaySomewhere(fleet.RoleOperator, "read_core_dump"); err != nil {
 		return CoreDump{}, nil, err
@@ -286,7 +283,7 @@ func (s *CoreDumps) Content(ctx context.Context, by fleet.Principal, id uuid.UUI
 	return c, data, err
 }
 
-// Delete forgets a core dump, and its bytes unless another record needs them.
+// Delete deletes a core dump, and its bytes unless another record references them.
 func (s *CoreDumps) Delete(ctx context.Context, by fleet.Principal, id uuid.UUID) error {
 	if err := by.MaySomewhere(fleet.RoleOperator, "delete_core_dump"); err != nil {
 		return err

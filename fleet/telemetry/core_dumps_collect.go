@@ -10,22 +10,22 @@ import (
 	"fleetd/fleet"
 )
 
-// How core dumps are collected. Uploads are few and small, but a bad release
-// crashes a whole fleet at once.
+// Limits of the automatic collection of core dumps. Uploads are few and small, but a bad
+// release crashes a whole fleet at once.
 const (
 	collectEvery    = 2 * time.Second
 	collectAtOnce   = 2
-	collectPause    = time.Minute // after a failure, doubled with each
+	collectPause    = time.Minute // after a failure, doubled with each further one
 	collectLongest  = time.Hour
-	collectFailures = 8 // then the device is left alone until it starts again
+	collectFailures = 8 // after so many, the device is skipped until it starts again
 )
 
-// collector is in whose name fleetd fetches core dumps automatically.
+// collector is the principal for core dumps that fleetd fetches automatically.
 var collector = fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd", Role: fleet.RoleOperator}
 
-// A coreDumpTry is a core dump that waits on a device.
+// coreDumpTry is the state of a core dump that waits on a device.
 type coreDumpTry struct {
-	boots    int64 // the device's count of starts: a crash shows after one
+	boots    int64 // the device's count of starts: a new crash increases it
 	failures int
 	next     time.Time
 	running  bool
@@ -51,8 +51,8 @@ func (s *CoreDumps) Observe(latest map[fleet.DeviceID]Vitals) {
 	}
 }
 
-// Run fetches what [CoreDumps.Observe] saw, once per crash, and forgets what was
-// kept long enough, until ctx ends. Devices on a hold are left alone.
+// Run fetches the core dumps that [CoreDumps.Observe] saw, once per crash, and deletes expired
+// ones, until ctx ends. It skips devices on a hold.
 func (s *CoreDumps) Run(ctx context.Context) error {
 	collect, tidy := time.NewTicker(collectEvery), time.NewTicker(time.Hour)
 	defer collect.Stop()
@@ -72,7 +72,7 @@ func (s *CoreDumps) Run(ctx context.Context) error {
 	}
 }
 
-// start begins as many tries as there are places for.
+// start begins as many tries as there are free places.
 func (s *CoreDumps) start(ctx context.Context, running *sync.WaitGroup, places chan struct{}) {
 	for range cap(places) - len(places) {
 		id, boots, ok := s.nextTry()
@@ -104,7 +104,7 @@ func (s *CoreDumps) retain(ctx context.Context) {
 	}
 }
 
-// nextTry marks and returns a core dump whose time has come.
+// nextTry returns a core dump that is due, and marks it.
 func (s *CoreDumps) nextTry() (id fleet.DeviceID, boots int64, ok bool) {
 	now := s.o.Now()
 	s.mu.Lock()
@@ -138,8 +138,8 @@ func (s *CoreDumps) try(ctx context.Context, id fleet.DeviceID, boots int64) {
 	}
 }
 
-// collect fetches the core dump if there is nothing against it. wait says when
-// to look again; an error says that a try failed.
+// collect fetches the core dump if nothing prevents it. wait is the pause before the next look;
+// an error means that the try failed.
 func (s *CoreDumps) collect(ctx context.Context, id fleet.DeviceID, boots int64) (wait time.Duration, err error) {
 	d, err := s.o.Devices.Device(ctx, id)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *CoreDumps) collect(ctx context.Context, id fleet.DeviceID, boots int64)
 		return 0, err
 	}
 	if len(latest) > 0 && boots > 0 && latest[0].Boots == boots {
-		return 0, nil // fetched before fleetd started, or by an operator who left it there
+		return 0, nil // fetched before fleetd started, or by an operator who did not erase it
 	}
 	return 0, s.fetched(s.Fetch(ctx, collector, id, true))
 }

@@ -1,9 +1,8 @@
-// Package telemetry keeps what devices report without being asked: vitals, the
-// progress of their jobs, the configuration they apply, log lines and core
-// dumps.
+// Package telemetry stores the unsolicited reports of devices: vitals, the progress of their
+// jobs, the configuration they apply, log lines and core dumps.
 //
-// A report is untrusted: bounded, counted and cleaned where it is read. It
-// knows neither firmware nor campaigns; a job that belongs to a deployment is
-// linked by its name. [Reports], [Logs] and [CoreDumps] have one Run each, with
-// goroutines of their buffers; their other methods may be called from any.
+// A report is untrusted: it is bounded, counted and cleaned where it is read. The package does
+// not depend on firmware or campaigns; the name of a job links it to its deployment. [Reports],
+// [Logs] and [CoreDumps] have one Run each, which also runs the goroutines of their buffers.
+// Any goroutine may call their other methods.
 package telemetry

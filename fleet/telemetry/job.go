@@ -10,40 +10,40 @@ import (
 	"fleetd/fleet"
 )
 
-// A Job is work that goes on after the reply to a call, over restarts
-// too: an upgrade, a rollback. Devices with the included firmware report it
-// (notifications/job); its fields are as the device reported them.
+// A Job is work that continues after the reply to a call, even over restarts: an upgrade, a
+// rollback. Devices with the included firmware report it (notifications/job); the fields are as
+// the device reported them.
 type Job struct {
 	Device     fleet.DeviceID
-	ID         string         // as fleetd named it, or the device did; at most 48 bytes
-	Kind       string         // "upgrade", "rollback"
-	State      fleet.JobState //
-	Percent    int            // 0 to 100
-	Code       string         // failed: "checksum", "wrong_target", "rolled_back", …
-	Reason     string         // failed: a sentence
-	Deployment uuid.UUID      // zero if it belongs to no campaign
-	StartedAt  time.Time      // in a report: zero, unless it says that the job was accepted
+	ID         string // chosen by fleetd or by the device; at most 48 bytes
+	Kind       string // "upgrade", "rollback"
+	State      fleet.JobState
+	Percent    int       // 0 to 100
+	Code       string    // failed: "checksum", "wrong_target", "rolled_back", …
+	Reason     string    // failed: a sentence
+	Deployment uuid.UUID // zero if it belongs to no campaign
+	StartedAt  time.Time // in a report: zero, unless the report is that the job was accepted
 	UpdatedAt  time.Time
 	FinishedAt *time.Time
 }
 
-// JobStore keeps jobs, a bounded number per device.
+// JobStore stores jobs, a bounded number per device.
 type JobStore interface {
-	// SaveDeviceJobs creates or updates jobs, each named once. An outcome stays:
-	// a report that comes late changes nothing (see [Job.Restarts]).
+	// SaveDeviceJobs creates or updates jobs, each at most once in the slice. An outcome is
+	// final: a late report changes nothing (see [Job.Restarts]).
 	SaveDeviceJobs(ctx context.Context, jobs []Job) error
 	DeviceJobs(ctx context.Context, device fleet.DeviceID, limit int) ([]Job, error) // newest first
 }
 
-// Bounds of what a device says of a job.
+// Bounds of a device's report on a job.
 const (
 	maxJobID     = 48
 	maxJobField  = 32
 	maxJobReason = 200
 )
 
-// parseJob reads the params of notifications/job. It reports false if they do
-// not name a job and where it stands.
+// parseJob parses the params of notifications/job. It returns false if they lack the job's ID
+// or state.
 func parseJob(device fleet.DeviceID, params json.RawMessage, now time.Time) (Job, bool) {
 	f, ok := readFields(params)
 	if !ok {
@@ -71,15 +71,14 @@ func parseJob(device fleet.DeviceID, params json.RawMessage, now time.Time) (Job
 	return j, true
 }
 
-// Restarts reports whether a report says that a job which had ended was begun
-// again. Devices use some names more than once ("poll"); an attempt of a
-// campaign has its own.
+// Restarts reports whether a report shows that an ended job has begun again. Devices reuse some
+// names ("poll"); each attempt of a campaign has a separate one.
 func (j Job) Restarts(ended Job) bool {
 	return j.Deployment == uuid.UUID{} && j.StartedAt.After(ended.UpdatedAt)
 }
 
-// mergeJob is what two reports on one job come to; the store does the same in
-// SQL. Devices keep reports while they are offline, and order may suffer.
+// mergeJob merges two reports on one job; the store does the same in SQL. Devices store reports
+// while they are offline, so reports may arrive out of order.
 func mergeJob(older, newer Job) Job {
 	switch {
 	case older.State.Final() && newer.Restarts(older):
@@ -94,7 +93,7 @@ func mergeJob(older, newer Job) Job {
 		newer.Kind = older.Kind
 	}
 	if newer.State == fleet.JobFailed {
-		newer.Percent = max(newer.Percent, older.Percent) // how far it came
+		newer.Percent = max(newer.Percent, older.Percent) // the furthest progress
 	}
 	return newer
 }

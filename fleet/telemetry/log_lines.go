@@ -15,35 +15,35 @@ var LogLevels = []string{"error", "warn", "info", "debug", "verbose"}
 // LogSilent is the level at which a device logs nothing.
 const LogSilent = "none"
 
-// A LogLine is one line of a device's log: foreign text, cleaned and bounded.
+// A LogLine is one line of a device's log: untrusted text, cleaned and bounded.
 type LogLine struct {
-	Seq    uint64        // order in which fleetd got it, ever rising
+	Seq    uint64        // order of arrival at fleetd, always increasing
 	Number uint32        // the device's own count of its lines
 	Uptime time.Duration // of the device, when it wrote the line
 	Level  string        // one of LogLevels
-	Tag    string        // the part of the firmware that wrote it
+	Tag    string        // the part of the firmware that wrote the line
 	Text   string
 }
 
-// same reports whether two lines of equal number are one.
+// same reports whether two lines with the same number are the same line.
 func (l LogLine) same(o LogLine) bool { return l.Uptime == o.Uptime && l.Text == o.Text }
 
-// A LogReport is a piece of a device's log: the answer of [fleet.ToolLogsTail], or
-// the params of notifications/log.
+// A LogReport is a piece of a device's log: the answer to [fleet.ToolLogsTail], or the params
+// of notifications/log.
 type LogReport struct {
 	Lines   []LogLine
-	Next    uint32 // the number to go on from
-	Dropped int64  // lines that it had no room to keep until it could send them
+	Next    uint32 // the number of the line after these
+	Dropped int64  // lines that the device discarded for lack of room before it could send them
 }
 
-// Bounds of what a device says in its log.
+// Bounds of a device's log.
 const (
 	maxLogText   = 512 // bytes
 	maxLogTag    = 32
 	maxLogReport = 200 // lines; the firmware sends 100 at most
 )
 
-// readLogReport keeps what is understood and leaves out the rest.
+// readLogReport parses a report, and omits the parts that it cannot parse.
 func readLogReport(raw json.RawMessage) (LogReport, bool) {
 	var wire struct {
 		Lines []struct {
@@ -72,22 +72,20 @@ func readLogReport(raw json.RawMessage) (LogReport, bool) {
 	return report, true
 }
 
-// MaxLogLines bounds the lines that are kept of a device.
+// MaxLogLines bounds the stored lines of a device.
 const MaxLogLines = 1000
 
-// A logBuffer is the end of a device's log, as far as fleetd got it, in the
-// device's own order.
+// logBuffer is the end of a device's log, as far as fleetd received it, in the device's order.
 type logBuffer struct {
 	lines []LogLine
 	seq   uint64
-	// generation changes when lines are no longer only added at the end: who
-	// followed has to read all again.
+	// generation changes when lines change other than by additions at the end: followers must
+	// re-read all lines.
 	generation uint64
 }
 
-// add merges lines: some may be here already, and older ones may come after
-// newer ones, when an operator asks for what was before. end is the number
-// that the device's next line will have.
+// add merges lines. Some may be in the buffer already, and older lines may come after newer
+// ones if an operator requests earlier lines. end is the number of the device's next line.
 func (b *logBuffer) add(lines []LogLine, end uint32) (added bool) {
 	if b.restarted(lines, end) {
 		b.lines, b.generation = nil, b.generation+1
@@ -105,9 +103,8 @@ func (b *logBuffer) find(number uint32) (int, bool) {
 	return slices.BinarySearchFunc(b.lines, number, func(l LogLine, n uint32) int { return cmp.Compare(l.Number, n) })
 }
 
-// restarted reports whether the lines come from another log than those that
-// are here: a device that lost power counts from the beginning. What is sent
-// twice is no such sign.
+// restarted reports whether the lines come from another log than the lines in the buffer: a device
+// that lost power counts from the beginning. Lines that were sent twice do not count as a restart.
 func (b *logBuffer) restarted(lines []LogLine, end uint32) bool {
 	fresh := false
 	for _, l := range lines {

@@ -14,12 +14,12 @@ import (
 
 // Times and bounds of following a log.
 const (
-	FollowStep   = 60 * time.Second // what the device is asked to stream at a time
-	FollowLimit  = 10 * time.Minute // then an operator has to ask again
+	FollowStep   = 60 * time.Second // how long one call makes the device stream
+	FollowLimit  = 10 * time.Minute // after that an operator must start again
 	renewBefore  = 15 * time.Second
-	logsIdle     = time.Hour // then the lines of a device are forgotten
-	maxLogged    = 64        // devices whose lines are kept
-	tailLines    = 100       // of one call; the device sends fewer if they are long
+	logsIdle     = time.Hour // after that the lines of a device are discarded
+	maxLogged    = 64        // devices whose lines are in memory
+	tailLines    = 100       // of one call; the device sends fewer if the lines are long
 	maxTailCalls = 6
 )
 
@@ -31,10 +31,9 @@ type LogsOptions struct {
 	Now    func() time.Time // default: time.Now
 }
 
-// Logs fetches and follows the logs of devices with the included
-// firmware. Lines are kept in memory alone, [MaxLogLines] of each device, of
-// the few devices that somebody looks at: a log may hold what should not
-// outlive the hour.
+// Logs fetches and follows the logs of devices with the included firmware. It stores lines only
+// in memory: [MaxLogLines] per device, and only for the few devices that operators look at. A
+// log may contain data that should not outlive the hour.
 type Logs struct {
 	o LogsOptions
 
@@ -50,22 +49,22 @@ type deviceLog struct {
 	touched time.Time
 }
 
-// Following says that a device streams its log.
+// Following is the state of a device that streams its log.
 type Following struct {
-	By      fleet.Principal // who started it, and in whose name it is renewed
+	By      fleet.Principal // the principal who started it, and in whose name it is renewed
 	Level   string
 	Since   time.Time
-	Until   time.Time // what the device was asked for
-	renewal bool      // under way
+	Until   time.Time // end of the stream that the device was called for
+	renewal bool      // a renewal is under way
 }
 
 // Active reports whether the device streams.
 func (f Following) Active(now time.Time) bool { return now.Before(f.Until) }
 
-// end is when an operator has to ask again.
+// end returns when an operator must start again.
 func (f Following) end() time.Time { return f.Since.Add(FollowLimit) }
 
-// NewLogs makes the service.
+// NewLogs returns the service.
 func NewLogs(o LogsOptions) *Logs {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -79,16 +78,16 @@ func NewLogs(o LogsOptions) *Logs {
 	return &Logs{o: o, devices: make(map[fleet.DeviceID]*deviceLog), watchers: make(map[fleet.DeviceID]int)}
 }
 
-// A LogView is what is there of a device's log.
+// A LogView is the part of a device's log for a page.
 type LogView struct {
 	Lines      []LogLine
-	Generation uint64 // when it changes, earlier lines have changed
+	Generation uint64 // a change means that earlier lines have changed
 	Last       uint64 // Seq of the newest line
-	Dropped    int64  // lines that the device could not send while it was followed
+	Dropped    int64  // lines that the device could not send while it streamed
 	Following  Following
 }
 
-// View returns the lines that came after seq; 0 is all of them.
+// View returns the lines that came after seq; 0 returns all lines.
 func (s *Logs) View(id fleet.DeviceID, seq uint64) LogView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,9 +99,9 @@ func (s *Logs) View(id fleet.DeviceID, seq uint64) LogView {
 	return LogView{Lines: d.after(seq), Generation: d.generation, Last: d.seq, Dropped: d.dropped, Following: d.follow}
 }
 
-// Fetch asks the device for the newest lines of its log and adds them to what
-// is there. It returns the last call that was made: each is on record. If it
-// failed, the lines that came before it are there nevertheless.
+// Fetch requests the newest lines of the device's log and adds them to the buffer. It returns
+// the last call that it made; each call is on record. If that call failed, the lines from
+// earlier calls are in the buffer nevertheless.
 func (s *Logs) Fetch(ctx context.Context, actor fleet.Principal, id fleet.DeviceID) (last fleet.Call, err error) {
 	var lines []LogLine
 	var from uint32
@@ -129,24 +128,22 @@ func (s *Logs) Fetch(ctx context.Context, actor fleet.Principal, id fleet.Device
 	return last, err
 }
 
-// followRequest is the call that makes the device stream its log for step; 0
-// stops it.
+// followRequest returns the call that makes the device stream its log for step; 0 ends the stream.
 func (s *Logs) followRequest(actor fleet.Principal, id fleet.DeviceID, level string,
 	step time.Duration) call.Request {
 	return call.Request{Actor: actor, Device: id, Tool: fleet.ToolLogsStream,
 		Arguments: json.RawMessage(fmt.Sprintf(`{"seconds":%d,"level":%q}`, int(step.Round(time.Second)/time.Second), level))}
 }
 
-// LevelRequest is the call that sets how much the device logs, of one part or
-// ("") of all.
+// LevelRequest returns the call that sets the log level of one part of the firmware, or of all
+// parts for the tag "".
 func (s *Logs) LevelRequest(actor fleet.Principal, id fleet.DeviceID, level, tag string) call.Request {
 	args, _ := json.Marshal(map[string]string{"level": level, "tag": tag}) // strings marshal
 	return call.Request{Actor: actor, Device: id, Tool: fleet.ToolLogsLevel, Arguments: args}
 }
 
-// Follow makes the device stream its log for [FollowStep]. While somebody
-// watches ([Logs.Watch]) it is renewed in the actor's name, until
-// [FollowLimit].
+// Follow makes the device stream its log for [FollowStep]. While an operator watches
+// ([Logs.Watch]), Logs renews the stream in the actor's name, until [FollowLimit].
 func (s *Logs) Follow(ctx context.Context, actor fleet.Principal, id fleet.DeviceID, level string) (fleet.Call, error) {
 	now := s.o.Now()
 	if err := s.startFollowing(id, Following{By: actor, Level: level, Since: now,
@@ -169,8 +166,8 @@ func (s *Logs) Stop(ctx context.Context, actor fleet.Principal, id fleet.DeviceI
 	return c, err
 }
 
-// startFollowing opens the door before the device is asked: its first lines
-// may be faster than its answer.
+// startFollowing admits lines before the device is called: its first lines may arrive before
+// its answer.
 func (s *Logs) startFollowing(id fleet.DeviceID, f Following) error {
 	s.mu.Lock()
 	d, err := s.open(id)
@@ -193,8 +190,8 @@ func (s *Logs) endFollowing(id fleet.DeviceID) {
 	s.publish(id)
 }
 
-// OnLog handles the params of notifications/log. What was not asked for is
-// dropped: a device must not fill memory unasked. It does not block.
+// OnLog handles the params of notifications/log. It drops lines that were not requested: a
+// device must not fill memory unasked. It does not block.
 func (s *Logs) OnLog(id fleet.DeviceID, params json.RawMessage) {
 	s.mu.Lock()
 	d := s.devices[id]
@@ -229,8 +226,8 @@ func (s *Logs) publish(id fleet.DeviceID) {
 	s.o.Events.Publish(fleet.Event{Kind: fleet.EventLog, At: s.o.Now().UTC(), Device: id, Subject: string(id)})
 }
 
-// open returns the device's log, in the place of the one not looked at for
-// longest if there are too many. s.mu is held.
+// open returns the device's log. If there are too many logs, it first discards the one that was
+// not looked at for the longest time. The caller must have locked s.mu.
 func (s *Logs) open(id fleet.DeviceID) (*deviceLog, error) {
 	now := s.o.Now()
 	if d := s.devices[id]; d != nil {
@@ -256,7 +253,7 @@ func (s *Logs) makeRoom(now time.Time) bool {
 	return oldest != ""
 }
 
-// Watch says that somebody looks at the device's log until ctx ends.
+// Watch marks the device's log as watched until ctx ends.
 func (s *Logs) Watch(ctx context.Context, id fleet.DeviceID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,8 +267,8 @@ func (s *Logs) Watch(ctx context.Context, id fleet.DeviceID) {
 	})
 }
 
-// Run renews what is followed and watched, and forgets what is not looked at any
-// more, until ctx ends.
+// Run renews the streams that are watched, and discards the logs that are no longer looked at,
+// until ctx ends.
 func (s *Logs) Run(ctx context.Context) error {
 	tick := time.NewTicker(renewBefore / 3)
 	defer tick.Stop()
@@ -291,8 +288,8 @@ func (s *Logs) tend(ctx context.Context) {
 	}
 }
 
-// due marks and returns what is to be renewed. It publishes what ran out, and
-// forgets what is not looked at any more.
+// due returns the streams to renew, and marks them. It publishes the ends of expired streams,
+// and discards the logs that are no longer looked at.
 func (s *Logs) due() map[fleet.DeviceID]Following {
 	now, due := s.o.Now(), make(map[fleet.DeviceID]Following)
 	var ended []fleet.DeviceID
@@ -317,8 +314,8 @@ func (s *Logs) due() map[fleet.DeviceID]Following {
 	return due
 }
 
-// renew asks for another step. If the device does not grant it, its stream
-// runs out. The outcome is not awaited: one slow device holds up no other.
+// renew requests another step. If the device refuses, its stream expires. renew does not wait
+// for the outcome: one slow device delays no other.
 func (s *Logs) renew(ctx context.Context, id fleet.DeviceID, f Following) {
 	now := s.o.Now()
 	until := now.Add(FollowStep)
@@ -330,11 +327,11 @@ func (s *Logs) renew(ctx context.Context, id fleet.DeviceID, f Following) {
 	defer s.mu.Unlock()
 	d := s.devices[id]
 	if d == nil || !d.follow.Since.Equal(f.Since) {
-		return // stopped, or started again
+		return // ended, or started again
 	}
 	d.follow.renewal = false
 	if err != nil || c.State.Failed() {
-		d.follow.Since = f.Until.Add(-FollowLimit) // no more tries: this is the end
+		d.follow.Since = f.Until.Add(-FollowLimit) // no more tries: the stream ends
 		s.o.Log.Info("log no longer followed", "device", id, "state", c.State, "err", err)
 		return
 	}

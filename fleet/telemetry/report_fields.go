@@ -9,18 +9,18 @@ import (
 	"fleetd/fleet"
 )
 
-// reportFields are the members of an object that a device sent. Each is read
-// for itself: one of a wrong type counts as missing, the others stand.
+// reportFields are the members of an object that a device sent. Each is read separately: a
+// member of a wrong type counts as missing, and the others remain valid.
 type reportFields map[string]json.RawMessage
 
-// readFields reports false if raw is no object.
+// readFields parses raw. It returns false if raw is not an object.
 func readFields(raw json.RawMessage) (reportFields, bool) {
 	var f reportFields
 	err := json.Unmarshal(raw, &f)
 	return f, err == nil && f != nil
 }
 
-// object returns the members of a member; none if it is no object.
+// object returns the members of a nested object, or nil if the member is not an object.
 func (f reportFields) object(name string) reportFields {
 	inner, _ := readFields(f[name])
 	return inner
@@ -36,8 +36,8 @@ func (f reportFields) text(name string, limit int) string {
 
 func (f reportFields) flag(name string) bool { return string(f[name]) == "true" }
 
-// number returns an integer between least and most. A fraction is cut off: not
-// every firmware counts in integers.
+// number returns an integer between least and most. It truncates a fraction: not every firmware
+// counts in integers.
 func (f reportFields) number(name string, least, most int64) (int64, bool) {
 	raw := string(f[name])
 	if raw == "" || (raw[0] != '-' && (raw[0] < '0' || raw[0] > '9')) {
@@ -54,7 +54,7 @@ func (f reportFields) number(name string, least, most int64) (int64, bool) {
 	return n, n >= least && n <= most
 }
 
-// count is a number that starts at 0; a value of another kind is 0.
+// count returns a number from 0 to most, and 0 for any other value.
 func (f reportFields) count(name string, most int64) int64 {
 	n, ok := f.number(name, 0, most)
 	if !ok {
@@ -63,11 +63,11 @@ func (f reportFields) count(name string, most int64) int64 {
 	return n
 }
 
-// reportMemory is how long a device may keep a report that it cannot send.
+// reportMemory is how long a device may store a report that it cannot send.
 const reportMemory = 24 * time.Hour
 
-// moment is when the report's content was so: as the device says if that can be
-// true, or it would claim a place in another time, else now.
+// moment returns the time of the report's content: the device's time if it is plausible, else
+// now: a device must not place its reports at other times.
 func (f reportFields) moment(now time.Time) time.Time {
 	ms, ok := f.number("at", now.Add(-reportMemory).UnixMilli(), now.UnixMilli())
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A ReportKind is what a device reports unasked, for counting.
+// A ReportKind is a kind of unsolicited report, for counting.
 type ReportKind int
 
 const (
@@ -19,7 +19,7 @@ const (
 	ReportJob
 	ReportConfig
 	ReportLog
-	ReportOther // of no kind that fleetd knows
+	ReportOther // of a kind unknown to fleetd
 	reportKinds
 )
 
@@ -30,7 +30,7 @@ func (k ReportKind) String() string {
 	return [reportKinds]string{"telemetry", "job", "config", "log", "other"}[k]
 }
 
-// reportMethods are the notifications that fleetd knows.
+// reportMethods are the notifications that fleetd supports.
 var reportMethods = map[string]ReportKind{
 	"notifications/telemetry": ReportTelemetry,
 	"notifications/job":       ReportJob,
@@ -38,11 +38,11 @@ var reportMethods = map[string]ReportKind{
 	"notifications/log":       ReportLog,
 }
 
-// ReportCount is what became of the reports of one kind.
+// ReportCount counts the reports of one kind by outcome.
 type ReportCount struct {
 	Accepted  int64
-	TooMany   int64 // dropped: the device reports more than it may
-	Malformed int64 // dropped: it could not be understood, or is of an unknown kind
+	TooMany   int64 // dropped: the device exceeds its limit
+	Malformed int64 // dropped: the report could not be parsed, or its kind is unknown
 	NoRoom    int64 // dropped: the store is away, and memory is full
 }
 
@@ -52,8 +52,8 @@ func (c *reportCounter) read() ReportCount {
 	return ReportCount{c.accepted.Load(), c.tooMany.Load(), c.malformed.Load(), c.noRoom.Load()}
 }
 
-// reportLimits is how much of each kind a device may report: what goes beyond is
-// dropped. A burst of heartbeats is what a device kept while it was offline.
+// reportLimits bound the rate of each kind of report per device: fleetd drops the excess. A
+// burst of heartbeats comes from a device that stored them while it was offline.
 var reportLimits = [reportKinds]struct {
 	every time.Duration // earns one report
 	burst int
@@ -64,8 +64,8 @@ var reportLimits = [reportKinds]struct {
 	ReportLog:       {500 * time.Millisecond, 10},
 }
 
-// A reporter is what memory holds per device that reports: some 100 bytes, and
-// 80 for each kind that it reports.
+// reporter is the memory per device that reports: some 100 bytes, and 80 for each kind that the
+// device reports.
 type reporter struct {
 	heard  time.Time
 	kinds  [reportKinds]*rate.Limiter // nil before the first report of the kind
@@ -74,7 +74,7 @@ type reporter struct {
 	boots  int64
 }
 
-// may reports whether the device may report one more of the kind.
+// may reports whether the device may send one more report of the kind.
 func (r *reporter) may(kind ReportKind, now time.Time) bool {
 	limiter := &r.kinds[kind]
 	if *limiter == nil {
@@ -84,8 +84,8 @@ func (r *reporter) may(kind ReportKind, now time.Time) bool {
 	return (*limiter).AllowN(now, 1)
 }
 
-// restarted notes a heartbeat and reports whether the device has started again
-// since the one before it. One that was kept while offline says nothing.
+// restarted records a heartbeat and reports whether the device has started again since the
+// previous one. A heartbeat that was stored while offline proves nothing.
 func (r *reporter) restarted(v Vitals) bool {
 	at := v.At.UnixMilli()
 	if r.beat > at {
@@ -98,10 +98,10 @@ func (r *reporter) restarted(v Vitals) bool {
 
 const (
 	reporterShards = 64
-	reporterIdle   = time.Hour // then what is known of it is forgotten
+	reporterIdle   = time.Hour // after that its state is discarded
 )
 
-// reporters are the devices that report, in shards: each reports on the
+// reporters are the reporting devices, in shards: the reports of a device arrive on the
 // goroutine of its connection.
 type reporters struct {
 	seed   maphash.Seed
@@ -133,7 +133,7 @@ func (r *reporters) with(id fleet.DeviceID, now time.Time, f func(*reporter)) {
 	f(d)
 }
 
-// forget drops what is known of devices that have been silent for long.
+// forget discards the state of devices that have been silent for [reporterIdle].
 func (r *reporters) forget(now time.Time) {
 	for i := range r.shards {
 		s := &r.shards[i]

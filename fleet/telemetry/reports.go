@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/internal/writebehind"
 )
 
-// A ReportStore keeps what devices report.
+// A ReportStore stores the reports of devices.
 type ReportStore interface {
 	VitalsStore
 	JobStore
@@ -28,28 +28,28 @@ type ReportsOptions struct {
 	Events *fleet.Events // nil: no events are published
 	Log    *slog.Logger
 
-	// OnUpgradeJob receives each report on a job that is named as
-	// [fleet.UpgradeJobName] does, also one that comes twice. The device chose the
-	// name: whether the deployment is its own remains to be seen.
+	// OnUpgradeJob receives each report on a job whose name has the form of
+	// [fleet.UpgradeJobName], repeated reports included. The device chose the name: the
+	// receiver must check that the deployment belongs to the device.
 	OnUpgradeJob func(device fleet.DeviceID, deployment uuid.UUID, attempt int, j Job)
-	// OnLog receives the params of notifications/log as they came.
+	// OnLog receives the raw params of notifications/log.
 	OnLog func(device fleet.DeviceID, params json.RawMessage)
 
 	Now        func() time.Time // default: time.Now
-	WriteEvery time.Duration    // how long reports are gathered. Default: 15s for history, 2s for vitals, 250ms for jobs
+	WriteEvery time.Duration    // time between writes. Default: 15s for history, 2s for vitals, 250ms for jobs
 }
 
-// Reports receives what devices with the included firmware report unasked, and
-// answers what was reported. It accepts reports without waiting for anything and
-// writes behind; an event is published when a report can be read.
+// Reports receives the unsolicited reports of devices with the included firmware, and returns
+// them to readers. It accepts reports without waiting and writes them later; it publishes an
+// event when a report can be read.
 type Reports struct {
 	opts      ReportsOptions
 	reporters *reporters
 	counts    [reportKinds]reportCounter
 
-	// Pages and programs read reports from the store, and events follow it: a report that a kill
-	// loses was not shown. Campaigns store reports on jobs before their conclusion ([Reports.Stored]),
-	// and an answer that shows a configuration waits for it ([Reports.Called]).
+	// Pages and programs read reports from the store, and events follow the write: a report that is
+	// lost in a kill was never shown. Campaigns store reports on jobs before their conclusion
+	// ([Reports.Stored]), and an answer that shows a configuration waits for it ([Reports.Called]).
 	vitals  *writebehind.Buffer[fleet.DeviceID, Vitals]
 	points  *writebehind.Buffer[pointKey, VitalsPoint]
 	jobs    *writebehind.Buffer[jobKey, Job]
@@ -66,7 +66,7 @@ type jobKey struct {
 	id     string
 }
 
-// NewReports makes the service. Nothing is stored until Run.
+// NewReports returns the service. It stores nothing until Run.
 func NewReports(o ReportsOptions) *Reports {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -82,7 +82,7 @@ func NewReports(o ReportsOptions) *Reports {
 	return r
 }
 
-// Bounds of what waits to be written, per kind.
+// Bounds of the reports that wait to be written, per kind.
 const (
 	reportBatch = 2_000
 	reportLimit = 200_000
@@ -97,7 +97,7 @@ func newReportWriter[K comparable, V any](o ReportsOptions, what string, every t
 		Every: every, Batch: reportBatch, Limit: reportLimit, Log: o.Log})
 }
 
-// Run stores what is reported until ctx ends, and what is left after that.
+// Run stores reports until ctx ends, and then the remaining ones.
 func (r *Reports) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context){r.vitals.Run, r.points.Run, r.jobs.Run, r.configs.Run, r.forget} {
@@ -120,7 +120,7 @@ func (r *Reports) forget(ctx context.Context) {
 	}
 }
 
-// Count is what became of the reports of a kind since the start.
+// Count returns the counts of a kind of report since the start.
 func (r *Reports) Count(k ReportKind) ReportCount { return r.counts[k].read() }
 
 func (r *Reports) saveVitals(ctx context.Context, batch map[fleet.DeviceID]Vitals) error {
@@ -178,12 +178,11 @@ func newerVitals(older, newer Vitals) Vitals {
 	return newer
 }
 
-// maxReport bounds the params of a report; the broker has bounded them before,
-// by the size of any message.
+// maxReport bounds the params of a report; the broker has already bounded the size of the message.
 const maxReport = 16 << 10
 
-// Notified handles what a device says unasked. It never blocks. What is too much,
-// unknown or no report is counted and dropped.
+// Notified handles a notification of a device. It never blocks. It counts and drops reports
+// that are excessive, unknown or malformed.
 func (r *Reports) Notified(id fleet.DeviceID, method string, params json.RawMessage) {
 	kind, known := reportMethods[method]
 	if !known {
@@ -257,15 +256,15 @@ func (r *Reports) putJob(id fleet.DeviceID, params json.RawMessage, now time.Tim
 	return true, kept
 }
 
-// Stored returns when the reports on jobs so far are stored.
+// Stored waits until all reports on jobs so far are stored.
 func (r *Reports) Stored(ctx context.Context) error { return r.jobs.Settle(ctx) }
 
 // calledTimeout bounds how long an answer waits for the configuration that it shows.
 const calledTimeout = 500 * time.Millisecond
 
-// Called reads the outcome of a call. Devices report their configuration unasked
-// only when it changes: an answer that shows it counts as a report. It returns when the
-// report is stored, or after [calledTimeout], because the caller is answered next.
+// Called handles the outcome of a call. Devices report their configuration unasked only when it
+// changes: an answer that shows it counts as a report. Called returns when the report is
+// stored, or after [calledTimeout], because the caller gets its answer next.
 func (r *Reports) Called(c *fleet.Call) {
 	if c.State != fleet.CallSucceeded || c.Tool != fleet.ToolConfigGet && c.Tool != fleet.ToolConfigSet {
 		return
@@ -286,29 +285,29 @@ func (r *Reports) putConfig(id fleet.DeviceID, raw json.RawMessage, now time.Tim
 	return true, r.configs.Put(id, c)
 }
 
-// Bounds of what is read at once.
+// Bounds of a single read.
 const (
-	MaxDeviceJobs     = 50    // kept per device, too
-	maxVitalsPoints   = 2_000 // of one answer: the step grows until they suffice
+	MaxDeviceJobs     = 50    // also the number stored per device
+	maxVitalsPoints   = 2_000 // of one reply: the step grows until they suffice
 	maxVitalsInterval = 400 * 24 * time.Hour
 )
 
-// VitalsKept is how long the history of vitals is kept, and VitalsStepsKept for
-// how long of that in steps of [VitalsStep]; what is older is by the hour.
+// VitalsKept is how long the history of vitals is stored. VitalsStepsKept is how long it has
+// steps of [VitalsStep]; older history has steps of an hour.
 const (
 	VitalsKept      = 90 * 24 * time.Hour
 	VitalsStepsKept = 3 * 24 * time.Hour
 )
 
-// Vitals returns the device's latest vitals, or [fleet.ErrNotFound] with a code
-// that says why there may be none.
+// Vitals returns the device's latest vitals, or [fleet.ErrNotFound] with a code for the
+// possible reason.
 func (r *Reports) Vitals(ctx context.Context, id fleet.DeviceID) (Vitals, error) {
 	v, err := r.opts.Store.Vitals(ctx, id)
 	return v, neverReported(err, fleet.Refuse(fleet.ErrNotFound, "no_vitals"))
 }
 
-// UnsteadyVitals returns the vitals of those among the devices that are in safe
-// mode, or have crashed since they last stayed up.
+// UnsteadyVitals returns the vitals of the given devices that are in safe mode, or have crashed
+// since they last stayed up.
 func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error) {
 	if len(devices) == 0 {
 		return nil, nil
@@ -316,7 +315,7 @@ func (r *Reports) UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) 
 	return r.opts.Store.UnsteadyVitals(ctx, devices)
 }
 
-// VitalsOf returns the latest vitals of those among the devices that ever reported any.
+// VitalsOf returns the latest vitals of the given devices that ever reported any.
 func (r *Reports) VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error) {
 	if len(devices) == 0 {
 		return nil, nil
@@ -324,9 +323,9 @@ func (r *Reports) VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[f
 	return r.opts.Store.VitalsOf(ctx, devices)
 }
 
-// LastCrashes returns when those among the devices that are known to have crashed did
-// so last: when their latest core dump came, or the start that their vitals say
-// followed a crash.
+// LastCrashes returns the time of the last crash for the given devices that are known to have
+// crashed: the arrival of their latest core dump, or the start that followed a crash according
+// to their vitals.
 func (r *Reports) LastCrashes(ctx context.Context, devices []fleet.DeviceID, vitals map[fleet.DeviceID]Vitals) (
 	map[fleet.DeviceID]time.Time, error) {
 	if len(devices) == 0 {
@@ -344,8 +343,8 @@ func (r *Reports) LastCrashes(ctx context.Context, devices []fleet.DeviceID, vit
 	return crashes, nil
 }
 
-// VitalsHistory returns what the device reported, oldest first, in steps of at
-// least step; they are longer if there would be too many.
+// VitalsHistory returns the device's vitals, oldest first, in steps of at least step. The steps
+// are longer if there would be too many.
 func (r *Reports) VitalsHistory(ctx context.Context, id fleet.DeviceID, since, until time.Time, step time.Duration) (
 	[]VitalsPoint, error) {
 	if !since.Before(until) || until.Sub(since) > maxVitalsInterval {
@@ -368,8 +367,8 @@ func (r *Reports) DeviceJobs(ctx context.Context, id fleet.DeviceID, limit int) 
 	return r.opts.Store.DeviceJobs(ctx, id, min(limit, MaxDeviceJobs))
 }
 
-// DeviceConfig returns the configuration that the device reported last, or
-// [fleet.ErrNotFound] with a code that says why there may be none.
+// DeviceConfig returns the configuration that the device reported last, or [fleet.ErrNotFound]
+// with a code for the possible reason.
 func (r *Reports) DeviceConfig(ctx context.Context, id fleet.DeviceID) (Config, error) {
 	c, err := r.opts.Store.DeviceConfig(ctx, id)
 	return c, neverReported(err, fleet.Refuse(fleet.ErrNotFound, "no_config", "tool", fleet.ToolConfigGet))

@@ -9,12 +9,11 @@ import (
 	"fleetd/fleet"
 )
 
-// Vitals are what a device with the included firmware reports about itself,
-// unasked, when it connects and then at every heartbeat
-// (notifications/telemetry). Stock firmware reports nothing. Text is the
-// device's, cleaned and bounded; what a board cannot measure is zero or nil.
+// Vitals are the state that a device with the included firmware reports unasked, when it connects
+// and then at every heartbeat (notifications/telemetry). Stock firmware reports no vitals. Text
+// comes from the device, cleaned and bounded; values that a board cannot measure are zero or nil.
 type Vitals struct {
-	At            time.Time     `json:"at"` // by the device's clock if that can be right, else received
+	At            time.Time     `json:"at"` // by the device's clock if plausible, else the time of receipt
 	Uptime        time.Duration `json:"uptime_ns"`
 	Version       string        `json:"version"`
 	ResetReason   string        `json:"reset_reason"`
@@ -23,7 +22,7 @@ type Vitals struct {
 	Reconnects    int64         `json:"reconnects"`
 	SafeMode      bool          `json:"safe_mode"` // started with upgrades, logs and core dump only
 	ConfigVersion int64         `json:"config_version"`
-	HeapFree      int64         `json:"heap_free"` // bytes, as are the next two; of the chip's own memory, without PSRAM
+	HeapFree      int64         `json:"heap_free"` // bytes, as are the next two; internal memory, without PSRAM
 	HeapMin       int64         `json:"heap_min"`  // since the start
 	HeapLargest   int64         `json:"heap_largest"`
 	QueueWaiting  int64         `json:"queue_waiting"` // messages that the device could not send yet
@@ -35,8 +34,8 @@ type Vitals struct {
 	SlotLabel     string        `json:"slot_label"`
 	SlotState     string        `json:"slot_state"` // "valid", "pending_verify", …
 	Temperature   *float64      `json:"temperature_c"`
-	CoreDump      bool          `json:"core_dump"` // one waits on the device
-	// Stacks has, by task, the bytes of its stack that were never used since the start.
+	CoreDump      bool          `json:"core_dump"` // the device has one to upload
+	// Stacks contains, by task, the bytes of its stack that were never used since the start.
 	Stacks map[string]int64 `json:"stacks,omitempty"`
 }
 
@@ -52,45 +51,43 @@ type VitalsPoint struct {
 	HeapLargest int64         // lowest
 	RSSI        *int          // lowest, dBm
 	Temperature *float64      // highest
-	Reconnects  int64         // highest; starts over with the device
+	Reconnects  int64         // highest; restarts from 0 with the device
 	Uptime      time.Duration // at the end of the step
 	Boots       int64         // highest; 0 if not reported
-	Restarted   bool          // the device started again within the step, or since the one before
+	Restarted   bool          // the device started again within the step, or since the previous one
 }
 
-// VitalsStore keeps the latest vitals of each device, and their history in
-// steps of [VitalsStep], of an hour once they are older than [VitalsStepsKept].
+// VitalsStore stores the latest vitals of each device, and their history in steps of
+// [VitalsStep], or of an hour once they are older than [VitalsStepsKept].
 type VitalsStore interface {
-	// SaveVitals keeps the newer of what it is given and what it has.
+	// SaveVitals stores the given vitals of each device unless the stored ones are newer.
 	SaveVitals(ctx context.Context, latest map[fleet.DeviceID]Vitals) error
-	// AddVitalsPoints stores steps, or parts of them: a step that is there
-	// already is merged with.
+	// AddVitalsPoints stores steps, or parts of them: it merges a step into a stored one.
 	AddVitalsPoints(ctx context.Context, points map[fleet.DeviceID][]VitalsPoint) error
 	Vitals(ctx context.Context, device fleet.DeviceID) (Vitals, error) // fleet.ErrNotFound: it never reported any
-	// UnsteadyVitals returns the vitals of those among the devices that are in
-	// safe mode, or have crashed since they last stayed up.
+	// UnsteadyVitals returns the vitals of the given devices that are in safe mode, or have
+	// crashed since they last stayed up.
 	UnsteadyVitals(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error)
 	VitalsOf(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Vitals, error)
-	// LastCoreDumps returns when the latest core dump came of those among the devices
-	// that ever sent one.
+	// LastCoreDumps returns the time of the latest core dump for the given devices that ever
+	// sent one.
 	LastCoreDumps(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]time.Time, error)
 	// VitalsHistory returns points in steps of at least step, oldest first.
 	VitalsHistory(ctx context.Context, device fleet.DeviceID, since, until time.Time, step time.Duration) ([]VitalsPoint,
 		error)
 }
 
-// Bounds of what a device reports about itself. A number beyond them counts as
-// not reported: no board has so much of it.
+// Bounds of a device's vitals. A number beyond them counts as not reported: no board reaches it.
 const (
 	maxVitalText  = 64
-	maxTasks      = 32                   // more are not kept
+	maxTasks      = 32                   // further ones are dropped
 	maxUptime     = 50 * 365 * 24 * 3600 // seconds
 	maxVitalCount = 1<<31 - 1
 	maxTenths     = 2000 // of a degree
 )
 
-// parseTelemetry reads the params of notifications/telemetry. It reports false
-// if they do not say how long the device has been up: then they are none.
+// parseTelemetry parses the params of notifications/telemetry. It returns false if they lack
+// the uptime: without it they are not vitals.
 func parseTelemetry(params json.RawMessage, now time.Time) (Vitals, bool) {
 	f, ok := readFields(params)
 	if !ok {
@@ -148,7 +145,7 @@ func (v *Vitals) parseNetwork(f reportFields) {
 	v.Channel = int(f.count("channel", 1000))
 }
 
-// point is one heartbeat as history keeps it.
+// point returns one heartbeat as a point of the history.
 func (v Vitals) point(restarted bool) VitalsPoint {
 	return VitalsPoint{At: v.At.UTC().Truncate(VitalsStep), Beats: 1, HeapFree: v.HeapFree, HeapMin: v.HeapMin,
 		HeapLargest: v.HeapLargest,
@@ -156,8 +153,7 @@ func (v Vitals) point(restarted bool) VitalsPoint {
 		Restarted: restarted}
 }
 
-// Merge joins two parts of one step. The store does the same in SQL; a test
-// holds the two together.
+// Merge joins two parts of one step. The store does the same in SQL; a test checks that both agree.
 func (p VitalsPoint) Merge(later VitalsPoint) VitalsPoint {
 	return VitalsPoint{
 		At: p.At, Beats: p.Beats + later.Beats,
@@ -169,7 +165,7 @@ func (p VitalsPoint) Merge(later VitalsPoint) VitalsPoint {
 	}
 }
 
-// uptimeWith is the uptime at the end of the step: that of the latest start.
+// uptimeWith returns the uptime at the end of the step, counted from the latest start.
 func (p VitalsPoint) uptimeWith(later VitalsPoint) time.Duration {
 	switch {
 	case p.Boots > later.Boots && later.Boots > 0:
@@ -180,7 +176,7 @@ func (p VitalsPoint) uptimeWith(later VitalsPoint) time.Duration {
 	return max(p.Uptime, later.Uptime)
 }
 
-// lowestReported ignores 0: the device did not report it.
+// lowestReported ignores 0: the device did not report that value.
 func lowestReported(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
