@@ -58,7 +58,7 @@ func TestRetiredDevicesAreRemoved(t *testing.T) {
 	})
 }
 
-// A device that does not fit any more when its turn comes is not notified.
+// A device that no longer fits when its turn comes is not notified.
 func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 	tests := []struct {
 		want   firmware.SkipReason
@@ -92,7 +92,7 @@ func TestFitIsJudgedAgainBeforeTheDispatch(t *testing.T) {
 	}
 }
 
-// A tool that must stay and is gone makes the device unhealthy.
+// A device that lacks a required tool after the upgrade is unhealthy.
 func TestToolsThatMustStay(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(2, func(i int) string { return []string{"", "loses a tool"}[i] })

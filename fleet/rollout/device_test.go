@@ -27,7 +27,7 @@ type device struct {
 	epoch  int64
 	since  time.Time
 	tries  int
-	life   int    // raised by a power cut: what ran before it does not go on
+	life   int    // increases with each power cut: code from before it does not continue
 	next   string // the build that the bootloader starts; "" is elf
 }
 
@@ -57,7 +57,7 @@ func (d *device) lives() int {
 	return d.life
 }
 
-// powerCycle cuts the power, whatever the device does.
+// powerCycle cuts the power, regardless of the device's activity.
 func (d *device) powerCycle(off time.Duration) {
 	d.mu.Lock()
 	d.life++
@@ -80,8 +80,8 @@ func (d *device) observed(l firmware.Link, kind fleet.EvidenceKind, bytes int64)
 	}
 }
 
-// install is what the device does when it is notified of an image. answer is nil
-// if that was by a boot poll. It reports whether the device left its old build.
+// install runs the device's part after it was notified of an image. answer is nil if a boot
+// poll notified it. install reports whether the device left its old build.
 func (d *device) install(l firmware.Link, answer func(fleet.EvidenceKind, string)) (left bool) {
 	d.mu.Lock()
 	d.tries++
@@ -130,8 +130,7 @@ func (d *device) install(l firmware.Link, answer func(fleet.EvidenceKind, string
 	return true
 }
 
-// restartInto ends the old build and starts the new one, or what the fault
-// makes of it.
+// restartInto ends the old build and starts the new one, or the build that the fault selects.
 func (d *device) restartInto(life int) {
 	build := map[string]string{"rolled back": oldELF, "reports rolled back": oldELF, "wrong build": otherELF}[d.fault]
 	d.mu.Lock()
@@ -250,7 +249,7 @@ func (d *device) boot(elf string) {
 	}
 }
 
-// lists makes another inventory the device's.
+// lists changes the inventory of the device.
 func (d *device) lists(inventory string) {
 	d.w.store.mu.Lock()
 	defer d.w.store.mu.Unlock()

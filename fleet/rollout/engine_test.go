@@ -14,8 +14,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// inWorld runs a test in a world with fake time, and holds it against what must
-// never happen.
+// inWorld runs a test in a world with fake time, and checks that nothing forbidden happened.
 func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -33,7 +32,7 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// verdicts is what becomes of a device with each fault.
+// verdicts are the expected outcomes by fault of the device.
 var verdicts = map[string]campaign.DeploymentState{
 	"":                       campaign.DeploymentSucceeded,
 	"cut once":               campaign.DeploymentSucceeded,
@@ -62,8 +61,8 @@ var verdicts = map[string]campaign.DeploymentState{
 	"reports refusal":     campaign.DeploymentRejected,
 	"reports a cut":       campaign.DeploymentFailed,
 	"reports rolled back": campaign.DeploymentRolledBack,
-	"liar":                campaign.DeploymentTimedOut,  // says done, and did nothing
-	"doomsayer":           campaign.DeploymentSucceeded, // says that it failed, and runs the image
+	"liar":                campaign.DeploymentTimedOut,  // reports success, and did nothing
+	"doomsayer":           campaign.DeploymentSucceeded, // reports failure, and runs the image
 }
 
 func healthPlan(p *campaign.Plan) {
@@ -96,7 +95,7 @@ func TestEveryFaultGetsItsVerdict(t *testing.T) {
 	})
 }
 
-// story is what is on record of a deployment, for messages.
+// story returns the recorded events of a deployment, for messages.
 func (w *world) story(row campaign.Deployment) (lines []string) {
 	for _, e := range w.store.events[row.ID] {
 		lines = append(lines, fmt.Sprintf("%s %d %s %s>%s %s", e.At.Format("15:04:05"), e.Attempt, e.Kind, e.From, e.To,

@@ -16,21 +16,21 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// memStore is a rollout store in memory with the promises of the real one:
-// optimistic revisions, one active deployment per device, dispatches only of
-// running campaigns. What tests do not use panics.
+// memStore is a rollout store in memory with the guarantees of the real one: optimistic
+// revisions, one active deployment per device, dispatches only of running campaigns. Methods
+// that no test uses panic.
 type memStore struct {
 	campaign.RolloutStore
 
-	// fail is asked before each write, and lost after it: the change is then
-	// stored, and the reply lost.
+	// fail runs before each write. lost runs after it: an error from lost means that the change
+	// is stored and its reply lost.
 	fail, lost func(op string) error
 	// watch sees the state of the store after each dispatch and opened wave.
 	watch func(op string, campaignID uuid.UUID, device fleet.DeviceID)
 
 	mu           sync.Mutex
-	polls        map[fleet.DeviceID]fleet.Device // that wait to be stored
-	unregistered []fleet.DeviceID                // of which a poll was acted on, and was not stored
+	polls        map[fleet.DeviceID]fleet.Device // polls that are not stored yet
+	unregistered []fleet.DeviceID                // devices whose poll had effects before it was stored
 	lead         sync.Mutex
 	loseLead     func() // ends the right to lead, as a lost connection does
 	campaigns    map[uuid.UUID]campaign.Campaign
@@ -508,7 +508,7 @@ func (s *memStore) Release(ctx context.Context, id uuid.UUID) (firmware.Release,
 	return r, nil
 }
 
-// quarantineStore and inventoryStore give the store's other faces.
+// quarantineStore and inventoryStore implement the other interfaces of the store.
 type quarantineStore struct {
 	campaign.QuarantineStore
 	s *memStore

@@ -18,8 +18,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A scenario is a campaign over devices with faults, and what befalls them and
-// the engine meanwhile. All of it is drawn before it runs.
+// scenario is a campaign over devices with faults, with the disasters for them and the engine
+// during it. All of it is drawn before it runs.
 type scenario struct {
 	Faults    []string
 	Waves     []int
@@ -33,8 +33,8 @@ type scenario struct {
 	Disasters []disaster
 }
 
-// A disaster comes at a time: a crash between commit and sending, a power cut,
-// a database that goes away, an operator who changes his mind.
+// disaster is an incident at a time: a crash between commit and sending, a power cut, a
+// database outage, an operator's change of mind.
 type disaster struct {
 	At     time.Duration
 	Kind   string
@@ -76,8 +76,7 @@ func drawScenario(t *rapid.T) scenario {
 	return s
 }
 
-// calm reports that nothing but the faults of the devices happens: then every
-// verdict is known beforehand.
+// calm reports whether only the faults of the devices occur: then every verdict is predictable.
 func (s scenario) calm() bool {
 	return len(s.Disasters) == 0 && !s.Rules && s.Mode != firmware.ModePull
 }
@@ -93,9 +92,9 @@ func TestEngineAgainstItsModel(t *testing.T) {
 	})
 }
 
-// The model found this scenario: device01 fell back while the database was away, and
-// succeeded all the same. Goroutines decide whether it shows, in about one run of four;
-// [TestRollbackUnseenWhileTheDatabaseIsAway] has its cause.
+// The model found this scenario: device01 rolled back while the database was away, and
+// succeeded nevertheless. Depending on the order of goroutines, it shows in about one run of
+// four; [TestRollbackUnseenWhileTheDatabaseIsAway] tests its cause.
 func TestScenarioOfARollbackWhileTheDatabaseIsAway(t *testing.T) {
 	for range 40 {
 		s := scenario{Faults: []string{"busy", "rolled back later", "rolled back later", "busy"}, Waves: []int{4},
@@ -114,7 +113,7 @@ func TestScenarioOfARollbackWhileTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// A hook decides about the store's writes, from one moment to the next.
+// hook decides whether the store's writes fail. It can be changed at any time.
 type hook struct {
 	f atomic.Pointer[func(op string) error]
 }
@@ -128,7 +127,7 @@ func (h *hook) ask(op string) error {
 	return nil
 }
 
-// A run is a scenario at work.
+// run is a running scenario.
 type run struct {
 	scenario
 	w    *world
@@ -136,7 +135,7 @@ type run struct {
 	stop func()
 	fail hook
 	lost hook
-	// byHand says that the operator opened a wave.
+	// byHand means that the operator opened a wave.
 	byHand bool
 }
 
@@ -180,7 +179,7 @@ func (s scenario) plan(p *campaign.Plan) {
 	}
 }
 
-// happen lets time pass, and disasters come.
+// happen lets time pass, and causes the disasters.
 func (r *run) happen() {
 	slices.SortStableFunc(r.Disasters, func(a, b disaster) int { return int(a.At - b.At) })
 	start := time.Now()
@@ -232,8 +231,8 @@ func (r *run) befall(d disaster) {
 	}
 }
 
-// crashAfter ends the engine when the next write of the kind is stored, before
-// anything can follow from it.
+// crashAfter ends the engine when the next write of the kind is stored, before the engine can
+// act on it.
 func (r *run) crashAfter(op string, within time.Duration) {
 	stop, hit := r.stop, make(chan struct{})
 	r.lost.set(func(got string) error {
@@ -255,7 +254,7 @@ func (r *run) crashAfter(op string, within time.Duration) {
 	r.stop = r.w.start()
 }
 
-// settle plays an operator who goes on whatever happens, until the campaign is over.
+// settle acts as an operator who always continues, until the campaign is over.
 func (r *run) settle() {
 	for range 24 * 20 {
 		time.Sleep(3 * time.Minute)
@@ -274,8 +273,7 @@ func (r *run) settle() {
 	r.w.violated("the campaign has no end: %+v %v", r.w.store.campaigns[r.c.ID].State, r.w.outcomes(r.c.ID))
 }
 
-// watch holds each dispatch, and each wave that opens, against the rules. The
-// store is locked.
+// watch checks each dispatch, and each opened wave, against the rules. The store is locked.
 func (r *run) watch(op string, campaignID uuid.UUID, device fleet.DeviceID) {
 	s := r.w.store
 	c := s.campaigns[campaignID]
@@ -320,7 +318,7 @@ func (r *run) windowOpen(c campaign.Campaign) bool {
 		now.Add(-time.Minute), 0)
 }
 
-// check holds the verdicts against what really happened to the devices.
+// check compares the verdicts with the real state of the devices.
 func (r *run) check() {
 	for id, d := range r.w.devices {
 		row := r.w.deployment(r.c.ID, id)

@@ -40,8 +40,8 @@ func TestPullNowRestartsEachDeviceOnce(t *testing.T) {
 	})
 }
 
-// A device that never fetches what it was offered is left alone after two offers
-// in an hour, however often it polls.
+// A device that never fetches its offered image gets no further offer after two in an hour,
+// however often it polls.
 func TestNoMoreThanTwoOffersAnHour(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		d := w.add("device0", "silent")

@@ -88,7 +88,7 @@ func newPGFleet(t testing.TB, n int, fault func(i int) string) *pgFleet {
 	return f
 }
 
-// shortTimers are for engines that have to miss what a device says.
+// shortTimers are for engines that must miss reports of devices.
 var shortTimers = func() campaign.DeploymentTimers {
 	t := campaign.DefaultTimers
 	t.Get, t.Resend, t.BootPoll, t.Goodbye, t.SlowestRate = 2*time.Second, time.Second, 4*time.Second, time.Second, 1<<30
@@ -157,7 +157,7 @@ func (f *pgFleet) current() *rollout.Engine {
 	return f.engine
 }
 
-// Call makes the device install its image, within milliseconds.
+// Make makes the device install its image, within milliseconds.
 func (f *pgFleet) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	f.work.Add(1)
 	defer f.work.Done()
@@ -232,21 +232,21 @@ func (f *pgFleet) install(l firmware.Link, fault string) {
 	f.current().Observe(rollout.OfListing(l.Device, fleet.ToolListing{At: f.now(), ELFSHA256: elf}))
 }
 
-// Ping is answered over the connection after the restart.
+// Ping returns the epoch of the connection after the restart.
 func (f *pgFleet) Ping(context.Context, fleet.DeviceID) (int64, error) { return 2, nil }
 
-// Epoch is of the connection before the restart.
+// Epoch returns the epoch of the connection before the restart.
 func (f *pgFleet) Epoch(fleet.DeviceID) (int64, bool) { return 1, true }
 
-// State finds every device online.
+// State reports every device as online.
 func (f *pgFleet) State(fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reason) {
 	return fleet.PresenceOnline, time.Time{}, fleet.Reason{}
 }
 
-// Revoke has nothing to cut.
+// Revoke does nothing: there are no downloads.
 func (f *pgFleet) Revoke(...uuid.UUID) {}
 
-// Room is without bound.
+// Room returns a number that no test reaches.
 func (f *pgFleet) Room() int { return 1 << 20 }
 
 func (f *pgFleet) await(id uuid.UUID, states ...campaign.State) {
@@ -267,9 +267,8 @@ func (f *pgFleet) await(id uuid.UUID, states ...campaign.State) {
 	f.t.Fatalf("campaign is %s (%s %s), want %v; %v", c.State, c.PauseReason, c.Reason, states, p.ByState)
 }
 
-// skipWaits moves the clock on whenever all devices whose turn it is are those that a
-// fault keeps from going on: what they are given up after may be long, and no other
-// device is given up because the machine is busy.
+// skipWaits advances the clock whenever faults block all devices whose turn it is. Their
+// timeouts may be long, and no other device may time out because the machine is busy.
 func (f *pgFleet) skipWaits(ctx context.Context, id uuid.UUID) {
 	turn := campaign.DeploymentFilter{Campaign: id, Limit: fleet.MaxLimit, States: []campaign.DeploymentState{
 		campaign.DeploymentQueued, campaign.DeploymentDispatching, campaign.DeploymentSent, campaign.DeploymentAmbiguous,
@@ -284,7 +283,7 @@ func (f *pgFleet) skipWaits(ctx context.Context, id uuid.UUID) {
 	}
 }
 
-// verdicts counts what became of devices by fault.
+// verdicts counts the outcomes of devices by fault.
 func (f *pgFleet) verdicts(id uuid.UUID) map[string]map[campaign.DeploymentState]int {
 	got := map[string]map[campaign.DeploymentState]int{}
 	for filter := (campaign.DeploymentFilter{Campaign: id, Limit: fleet.MaxLimit}); ; {
@@ -344,8 +343,8 @@ func TestOnPostgreSQL(t *testing.T) {
 	}
 }
 
-// Engines that die in the middle leave nothing behind that the next one cannot
-// continue, on the real store as well.
+// If engines die in the middle, the next one can continue from their rows, on the real store as
+// well.
 func TestEnginesTakeTurnsOnPostgreSQL(t *testing.T) {
 	const n = 300
 	f := newPGFleet(t, n, func(int) string { return "" })

@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Sentences of devices.
+// Texts of devices.
 const (
 	notSound = "the image's SHA-256 is not the stated one"
 	noBroker = "the new image did not get through to the broker"
@@ -36,7 +36,7 @@ func (d *device) goesOn(l firmware.Link, s fleet.JobState, percent int) {
 	}
 }
 
-// reportsOutcome is what the device says when it is on the broker again.
+// reportsOutcome sends the device's report after it has reconnected to the broker.
 func (d *device) reportsOutcome(l firmware.Link, life int) {
 	if !d.reporting() || !d.pause(3*time.Second, life) {
 		return
@@ -49,9 +49,9 @@ func (d *device) reportsOutcome(l firmware.Link, life int) {
 	}
 }
 
-// TestReportsAreShown follows devices that report: how far they are while they
-// are at it, and their own sentence when they fail, which for one that rolled
-// back comes after the verdict and after the end of the campaign.
+// TestReportsAreShown follows devices that report: their progress during the upgrade, and their
+// own text if they fail. A device that rolled back sends that text after the verdict and after
+// the end of the campaign.
 func TestReportsAreShown(t *testing.T) {
 	for fault, text := range map[string]string{
 		"reports bad image": notSound, "reports rolled back": noBroker,
@@ -97,8 +97,8 @@ func TestProgressIsShown(t *testing.T) {
 	})
 }
 
-// TestReportsOfOthers: no device ends the deployment of another, and the number
-// of reports that the engine accepts of one is bounded.
+// TestReportsOfOthers checks that no device ends the deployment of another, and that the number
+// of accepted reports per device is bounded.
 func TestReportsOfOthers(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.add("device1", "")
@@ -133,8 +133,8 @@ func TestReportsOfOthers(t *testing.T) {
 	})
 }
 
-// TestOrdersCarryTheImage: what the included firmware checks is in the order,
-// by call and by poll.
+// TestOrdersCarryTheImage checks that the order contains the data that the included firmware
+// verifies, by call and by poll.
 func TestOrdersCarryTheImage(t *testing.T) {
 	for _, mode := range []firmware.DispatchMode{firmware.ModePush, firmware.ModePull} {
 		inWorld(t, func(t *testing.T, w *world) {

@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// An engine that dies at any moment is followed by one that reads the rows, and
-// every device has its verdict all the same.
+// If an engine dies at any moment, the next one reads the rows, and every device still gets its
+// verdict.
 func TestNewEngineContinuesFromTheRows(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 5 * time.Second, 8 * time.Second, 15 * time.Second,
 		20 * time.Second, 40 * time.Second, 2 * time.Minute} {
@@ -45,8 +45,8 @@ func TestNewEngineContinuesFromTheRows(t *testing.T) {
 	}
 }
 
-// An engine that lost its right to lead, and has it again, ends the calls that
-// it made before when their attempts are over: each holds its device's line.
+// An engine that lost its right to lead and regained it ends its earlier calls when their
+// attempts are over: each occupies the line of its device.
 func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 	for _, fault := range []string{"", "silent"} {
 		t.Run(fault, func(t *testing.T) {
@@ -77,9 +77,9 @@ func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 	}
 }
 
-// A database that takes rows of deployments and no calls, as one whose disk is full,
-// keeps fleetd from asking devices how they are. No device fails for that; one that has
-// gone meanwhile does.
+// A database that accepts rows of deployments but no calls, for instance with a full disk,
+// prevents fleetd from checking the health of devices. No device fails for that reason; a
+// device that has disappeared meanwhile does.
 func TestDevicesThatCannotBeAskedDoNotFail(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one is gone: %t", gone), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestDevicesThatCannotBeAskedDoNotFail(t *testing.T) {
 				c := w.plan(healthPlan, 5)
 				defer w.start()()
 				sleep(3 * time.Second)
-				w.setFull(true) // each is under way
+				w.setFull(true) // all are under way
 				sleep(2 * time.Hour)
 				want := map[fleet.DeviceID]campaign.DeploymentState{}
 				for i, id := range w.ids() {
@@ -114,8 +114,8 @@ func TestDevicesThatCannotBeAskedDoNotFail(t *testing.T) {
 	}
 }
 
-// While the database is away no device is notified, nothing that is
-// observed gets lost, and polls are answered at once.
+// While the database is away, no device is notified, no observation gets lost, and polls are
+// answered immediately.
 func TestDatabaseAway(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var away atomic.Bool
@@ -142,9 +142,8 @@ func TestDatabaseAway(t *testing.T) {
 	})
 }
 
-// A verdict on the health of a device is as old as its checks. One that waits with the
-// engine for the database does not outrank the boot poll of the old build, which
-// waits behind it.
+// A verdict on the health of a device is as old as its checks. A verdict that waits with the engine
+// for the database does not outrank the boot poll of the old build, which is queued after it.
 func TestRollbackUnseenWhileTheDatabaseIsAway(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var away atomic.Bool
@@ -164,7 +163,7 @@ func TestRollbackUnseenWhileTheDatabaseIsAway(t *testing.T) {
 		}
 		sleep(45 * time.Millisecond) // the checks of both have begun, and take 100 ms
 		away.Store(true)
-		go w.devices[ids[1]].powerCycle(3 * time.Second) // to store this the engine waits while the checks pass
+		go w.devices[ids[1]].powerCycle(3 * time.Second) // to store this, the engine waits while the checks pass
 		sleep(40 * time.Second)
 		if w.devices[ids[0]].running() != oldELF || w.deployment(c.ID, ids[0]).Checked {
 			t.Fatal("the device is to fall back while nothing can be stored")
@@ -179,8 +178,8 @@ func TestRollbackUnseenWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
-// A boot poll whose write was lost with the process that accepted it leaves the
-// registry at the image. The next engine asks the device what it runs.
+// If the write of a boot poll is lost with the process that accepted it, the registry still has
+// the image's build. The next engine queries the build from the device.
 func TestRollbackLostWithTheProcess(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(2, func(i int) string { return []string{"rolled back later", ""}[i] })
@@ -210,8 +209,7 @@ func TestRollbackLostWithTheProcess(t *testing.T) {
 	})
 }
 
-// A change that was stored, while the reply got lost, is neither repeated
-// nor forgotten.
+// A stored change whose reply got lost is neither repeated nor lost.
 func TestLostReplyOfACommit(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var n atomic.Int64
@@ -234,8 +232,8 @@ func TestLostReplyOfACommit(t *testing.T) {
 	})
 }
 
-// A device that comes back while the engine starts is reported twice, by its
-// presence and by the event. Neither is flapping: the restart was ours.
+// If a device reconnects while the engine starts, its presence and the event both report it.
+// Neither counts as flapping: fleetd caused the restart.
 func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.lag = 20 * time.Millisecond
@@ -250,7 +248,7 @@ func TestComingBackAfterARestartIsNoFlapping(t *testing.T) {
 		}
 		for range 4 {
 			stop()
-			w.devices[id].leave(false) // no engine hears it
+			w.devices[id].leave(false) // no engine receives it
 			sleep(time.Second)
 			stop = w.start()
 			sleep(w.lag / 2)

@@ -17,8 +17,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A register says what principals may do now, by name; those it does not know keep
-// their rights.
+// register returns the current rights of principals, by name; unknown principals keep their rights.
 type register struct {
 	mu  sync.Mutex
 	now map[string]fleet.Principal
@@ -64,8 +63,8 @@ func (w *world) setDevice(id fleet.DeviceID, change func(*fleet.Device)) {
 	w.store.devices[id] = d
 }
 
-// While a campaign runs, its maker is revoked: what is in flight ends, nothing more is
-// notified, and it goes on for whoever takes it over.
+// If the maker of a running campaign is revoked, deployments in flight end and no further
+// device is notified. The campaign continues for the operator who takes it over.
 func TestCampaignPausesWhenItsMakerIsGone(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(6, nil)
@@ -92,7 +91,7 @@ func TestCampaignPausesWhenItsMakerIsGone(t *testing.T) {
 	})
 }
 
-// A device that leaves the scope of who asked is left out: before its wave opens, and
+// A device that leaves the scope of the campaign's maker is skipped: before its wave opens, and
 // while it waits for its turn.
 func TestDevicesThatLeaveTheScopeAreLeftOut(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
@@ -120,8 +119,8 @@ func TestDevicesThatLeaveTheScopeAreLeftOut(t *testing.T) {
 	})
 }
 
-// Whatever a query says, a continuous campaign stays within the filter of its maker:
-// no deployment and no call outside of it.
+// Regardless of its query, a continuous campaign stays within the filter of its maker: it makes
+// no deployment and no call outside it.
 func TestContinuousCampaignsStayWithinTheirMakersFilter(t *testing.T) {
 	updated := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -137,8 +136,8 @@ func TestContinuousCampaignsStayWithinTheirMakersFilter(t *testing.T) {
 	}
 }
 
-// continuousWithin runs such a campaign, and returns how many devices it updated, and
-// what it did outside of the filter.
+// continuousWithin runs such a campaign, and returns the number of updated devices and the
+// actions outside the filter.
 func continuousWithin(t *testing.T, filter, query string) (updated int, bad []string) {
 	t.Helper()
 	maker := scoped(t, filter)

@@ -11,7 +11,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// fill adds n devices; fault says what is wrong with the i-th.
+// fill adds n devices; fault returns the fault of the i-th.
 func (w *world) fill(n int, fault func(i int) string) {
 	for i := range n {
 		f := ""
@@ -22,7 +22,7 @@ func (w *world) fill(n int, fault func(i int) string) {
 	}
 }
 
-// count is how many deployments of a campaign are in one of the states.
+// count returns how many deployments of a campaign are in one of the states.
 func (w *world) count(id uuid.UUID, states ...campaign.DeploymentState) (n int) {
 	for _, s := range w.outcomes(id) {
 		for _, want := range states {
@@ -150,7 +150,7 @@ func TestManualGateWaitsForAnOperator(t *testing.T) {
 	})
 }
 
-// A wave that no device is in has no gate, nor has one that none comes after.
+// A wave without devices has no gate, and neither has a wave without a wave after it.
 func TestEmptyWavesHaveNoGate(t *testing.T) {
 	for name, sizes := range map[string][]int{"first": {0, 2}, "last": {2, 0, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestFailedWaveStopsTheNext(t *testing.T) {
 		if w.store.waves[c.ID][0].State != campaign.WaveFailed || c.PauseReason != campaign.PausedByThreshold {
 			t.Errorf("wave is %s, campaign paused by %s: %s", w.store.waves[c.ID][0].State, c.PauseReason, c.Reason)
 		}
-		// Going on does not open the next wave; advancing does.
+		// Resuming does not open the next wave; advancing does.
 		w.edit(c.ID, func(c *campaign.Campaign) { c.State, c.PauseReason = campaign.Running, "" })
 		sleep(time.Minute)
 		c = w.await(c.ID, time.Minute, campaign.Paused)
@@ -199,8 +199,8 @@ func TestFailedWaveStopsTheNext(t *testing.T) {
 	})
 }
 
-// A rule may stop a wave before it is judged. Once it can no longer reach its
-// goal it does not run any more, and one resume overrules rule and verdict.
+// A rule may stop a wave before its verdict. Once the wave can no longer reach its goal it has
+// failed, and one resume overrules rule and verdict.
 func TestHopelessWaveIsJudgedWhilePaused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.fill(10, func(i int) string {

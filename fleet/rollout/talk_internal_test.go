@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A turn of the loop may last for seconds. A conversation that begins during it is
-// waited for from its own beginning, not from that of the turn.
+// A turn of the loop may last for seconds. If a conversation begins during it, the wait counts
+// from the beginning of the conversation, not of the turn.
 func TestConversationOfALongTurn(t *testing.T) {
 	begin := time.Now()
 	open := fleet.NewOpenConversations(fleet.OpenConversationsOptions{})

@@ -13,15 +13,15 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A device in conversation is notified when it has ended, or after the bound; one
-// that talks for longer holds up no other, and its row says what it
-// waits for, and until when.
+// A device in conversation is notified after the conversation, or after the maximum wait. A
+// long conversation delays no other device, and the row of its device shows the reason and the
+// end of the wait.
 func TestConversationsAreNotInterrupted(t *testing.T) {
 	tests := []struct {
 		name  string
 		mode  firmware.DispatchMode
 		talks time.Duration
-		// after which the device is notified
+		// when the device is notified
 		least, most time.Duration
 	}{
 		{"push after a conversation", firmware.ModePush, 90 * time.Second, 90 * time.Second, 100 * time.Second},
@@ -67,8 +67,8 @@ func TestConversationsAreNotInterrupted(t *testing.T) {
 	}
 }
 
-// A conversation that begins after another one is waited for as long; one that
-// begins between the dispatch and the call has the attempt repeated, uncounted.
+// A conversation that begins after another one gets the full wait. If one begins between the
+// dispatch and the call, the attempt is repeated and not counted.
 func TestConversationFollowsConversation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

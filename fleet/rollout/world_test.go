@@ -30,35 +30,35 @@ const (
 	tools     = "tools"
 )
 
-// world is a fleet of scripted devices around an engine: registry, broker, web
-// server and calls as the engine sees them.
+// world is a fleet of scripted devices around an engine: the registry, broker, web server and
+// calls that the engine uses.
 type world struct {
 	t     testing.TB
 	store *memStore
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	engine  *rollout.Engine // the one that runs now
+	engine  *rollout.Engine // the running engine
 	devices map[fleet.DeviceID]*device
-	sent    map[string]bool // attempts that were sent: "deployment/attempt"
+	sent    map[string]bool // attempts with a sent call: "deployment/attempt"
 	epochs  int64
 	room    int
 	tick    time.Duration
 	lag     time.Duration // of the evidence about a device's presence
 	copies  int           // how often evidence arrives
 	over    chan struct{} // closed at the end of the test
-	bad     []string      // what must never happen and did
+	bad     []string      // forbidden events that happened
 	reboots int
-	full    bool                // calls cannot be put on record, but for upgrade calls
+	full    bool                // calls cannot be stored, except upgrade calls
 	calling int                 // upgrade calls under way
-	ordered fleet.FirmwareOffer // the last order, but for its link and version
+	ordered fleet.FirmwareOffer // the last order, without its link and version
 	rolled  []uuid.UUID
 
-	rights register           // of who asks
+	rights register           // of the maker
 	watch  func(call.Request) // sees every call; may be nil
 
 	open  *fleet.OpenConversations
-	talks *call.Interruptions // how long they are waited for
+	talks *call.Interruptions // with the maximum wait
 }
 
 func newWorld(t testing.TB) *world {
@@ -89,7 +89,7 @@ func (w *world) options() rollout.Options {
 	}
 }
 
-// Stored stores polls, which otherwise wait.
+// Stored stores the pending polls.
 func (w *world) Stored(_ context.Context, ids ...fleet.DeviceID) error {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -104,7 +104,7 @@ func (w *world) Stored(_ context.Context, ids ...fleet.DeviceID) error {
 	return nil
 }
 
-// Runs notes the build that a device named.
+// Runs records the build that a device reported.
 func (w *world) Runs(id fleet.DeviceID, elfSHA256, version string) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *world) rollBack(_ context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// start runs an engine; stop ends it as a crash would, but for its goroutines.
+// start runs an engine; stop ends it like a crash, except for its goroutines.
 func (w *world) start() (stop func()) {
 	e := rollout.New(w.options())
 	w.mu.Lock()
@@ -155,7 +155,7 @@ func (w *world) violated(format string, args ...any) {
 	w.bad = append(w.bad, fmt.Sprintf(format, args...))
 }
 
-// add puts a device into the fleet.
+// add adds a device to the fleet.
 func (w *world) add(id fleet.DeviceID, fault string) *device {
 	d := &device{w: w, id: id, fault: fault, elf: oldELF, online: true}
 	w.epochs++
@@ -169,10 +169,10 @@ func (w *world) add(id fleet.DeviceID, fault string) *device {
 	return d
 }
 
-// asker plans the campaigns of these tests.
+// asker is the maker of the campaigns of these tests.
 var asker = fleet.Principal{Kind: fleet.KindOperator, ID: "ana", Name: "ana", Role: fleet.RoleOperator}
 
-// plan puts a campaign over all devices on record, in waves of the given sizes.
+// plan stores a campaign over all devices, in waves of the given sizes.
 func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaign {
 	now := time.Now().UTC()
 	p := campaign.Plan{Name: "test", Mode: firmware.ModeAuto, MaxInFlight: 10, MaxAttempts: 3, MaxReconnects: 2}
@@ -208,7 +208,7 @@ func (w *world) plan(change func(*campaign.Plan), sizes ...int) campaign.Campaig
 	return c
 }
 
-// seal makes what is stored of a campaign what was planned.
+// seal sets the digest of the campaign's plan to match the stored rows.
 func (w *world) seal(c *campaign.Campaign) {
 	c.Images = []string{imageSHA}
 	c.Digest = campaign.Digest(c.Plan, w.store.where(func(d campaign.Deployment) bool { return d.Campaign == c.ID }),
@@ -231,7 +231,7 @@ func (w *world) edit(id uuid.UUID, change func(*campaign.Campaign)) {
 	w.current().Wake()
 }
 
-// resume goes on with a paused campaign in spite of its failures.
+// resume resumes a paused campaign in spite of its failures.
 func (w *world) resume(id uuid.UUID) {
 	now := time.Now()
 	w.edit(id, func(c *campaign.Campaign) {
@@ -247,7 +247,7 @@ func (w *world) await(id uuid.UUID, within time.Duration, states ...campaign.Sta
 		c, _ = w.store.Campaign(context.Background(), id)
 		for _, s := range states {
 			if c.State == s {
-				synctest.Wait() // what led to it is done, and can be looked at
+				synctest.Wait() // its effects are complete and can be checked
 				return c
 			}
 		}
@@ -257,13 +257,13 @@ func (w *world) await(id uuid.UUID, within time.Duration, states ...campaign.Sta
 	return c
 }
 
-// sleep lets time pass, and what was due in it be done.
+// sleep lets time pass, and waits until everything due in it is done.
 func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// outcomes are the states of a campaign's deployments by device.
+// outcomes returns the states of a campaign's deployments by device.
 func (w *world) outcomes(id uuid.UUID) map[fleet.DeviceID]campaign.DeploymentState {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -288,7 +288,7 @@ func (w *world) deployment(campaignID uuid.UUID, id fleet.DeviceID) campaign.Dep
 	return campaign.Deployment{}
 }
 
-// Call is the path of calls.
+// Make makes calls to the scripted devices.
 func (w *world) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	w.mu.Lock()
 	d := w.devices[r.Device]
@@ -332,7 +332,7 @@ func (w *world) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 	return c, nil
 }
 
-// talk has a device talk for a while, unless it talks already.
+// talk starts a conversation of the given length, unless the device is in one already.
 func (w *world) talk(id fleet.DeviceID, length time.Duration) {
 	if _, talks := w.open.Of(id); talks {
 		return
@@ -342,8 +342,8 @@ func (w *world) talk(id fleet.DeviceID, length time.Duration) {
 	time.AfterFunc(length, func() { w.open.End(id, c.ID) })
 }
 
-// refusesToInterrupt is what [call.Service] does with a call that would interrupt a
-// conversation. The engine may do so only after it has waited.
+// refusesToInterrupt reports, as [call.Service] does, whether the call would interrupt a
+// conversation. The engine may interrupt only after it has waited.
 func (w *world) refusesToInterrupt(r call.Request) bool {
 	c, talks := w.open.Of(r.Device)
 	switch {
@@ -426,7 +426,7 @@ func (w *world) linkOf(url string) firmware.Link {
 	return l
 }
 
-// checkSend holds a call against what must be on record before it.
+// checkSend checks that everything required is stored before the call.
 func (w *world) checkSend(l firmware.Link) {
 	w.store.mu.Lock()
 	row := w.store.deployments[l.Deployment]
@@ -443,7 +443,7 @@ func (w *world) checkSend(l firmware.Link) {
 	w.sent[key] = true
 }
 
-// Ping is the broker's.
+// Ping answers for the broker.
 func (w *world) Ping(ctx context.Context, id fleet.DeviceID) (int64, error) {
 	time.Sleep(50 * time.Millisecond)
 	w.mu.Lock()
@@ -457,7 +457,7 @@ func (w *world) Ping(ctx context.Context, id fleet.DeviceID) (int64, error) {
 	return d.epoch, nil
 }
 
-// Epoch is the broker's.
+// Epoch answers for the broker.
 func (w *world) Epoch(id fleet.DeviceID) (int64, bool) {
 	w.mu.Lock()
 	d := w.devices[id]
@@ -467,7 +467,7 @@ func (w *world) Epoch(id fleet.DeviceID) (int64, bool) {
 	return d.epoch, d.online
 }
 
-// State is presence.
+// State answers for the presence of devices.
 func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reason) {
 	time.Sleep(w.lag)
 	w.mu.Lock()
@@ -481,8 +481,8 @@ func (w *world) State(id fleet.DeviceID) (fleet.Presence, time.Time, fleet.Reaso
 	return fleet.PresenceOffline, d.since, fleet.Reason{}
 }
 
-// Revoke cuts downloads: the devices look at the store after each piece.
+// Revoke need not do anything: the devices check the store after each piece.
 func (w *world) Revoke(...uuid.UUID) {}
 
-// Room is how many downloads have a place.
+// Room returns how many downloads have a place.
 func (w *world) Room() int { return w.room }
