@@ -17,8 +17,8 @@ var (
 	bob = fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bob", Role: fleet.RoleAdmin}
 )
 
-// bench is a call service over scripted devices. Its calls own no addresses
-// and watch nothing, unless a test replaces them.
+// bench is a call service over scripted devices. Its calls own no addresses and watch nothing,
+// unless a test replaces them.
 type bench struct {
 	*call.Service
 	store   *fleettest.CallStore

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// buildNote is the note as ESP-IDF writes it, with what stands around it.
+// buildNote returns the note as ESP-IDF writes it, with the bytes around it.
 func buildNote(kind uint32, hash string) []byte {
 	b := []byte("\x7fELF memory of a task")
 	for _, n := range []uint32{20, 70, kind} {

@@ -22,7 +22,7 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// crashStore keeps core dumps, links and bytes in memory.
+// crashStore stores core dumps, links and bytes in memory.
 type crashStore struct {
 	telemetry.CoreDumpStore
 	picture.URLLinkStore
@@ -74,8 +74,7 @@ func (s *crashStore) Put(context.Context, []byte) (string, error) {
 func (s *crashStore) Get(context.Context, string) ([]byte, error) { return nil, fleet.ErrNotFound }
 func (s *crashStore) DeleteFile(context.Context, string) error    { return nil }
 
-// callList is the store of calls with the list that a core dump's summary is
-// looked for in.
+// callList is the store of calls with the list in which the summary of a core dump is searched.
 type callList struct{ *fleettest.CallStore }
 
 func (s callList) Calls(_ context.Context, f call.Filter) (page fleet.Page[fleet.Call], err error) {
@@ -87,7 +86,7 @@ func (s callList) Calls(_ context.Context, f call.Filter) (page fleet.Page[fleet
 	return page, nil
 }
 
-// vitalsOf is what the device reports.
+// vitalsOf returns the vitals that the device reports.
 type vitalsOf struct {
 	mu sync.Mutex
 	v  telemetry.Vitals
@@ -105,7 +104,7 @@ func (v *vitalsOf) set(change func(*telemetry.Vitals)) {
 	change(&v.v)
 }
 
-// crashBench is a device that has crashed, and fleetd.
+// crashBench is a crashed device, and fleetd.
 type crashBench struct {
 	*bench
 	dumps   *telemetry.CoreDumps
@@ -138,7 +137,7 @@ func newCrashBench(t *testing.T) *crashBench {
 	return b
 }
 
-// beat is a heartbeat.
+// beat sends a heartbeat.
 func (b *crashBench) beat() {
 	v, _ := b.vitals.Vitals(context.Background(), unit)
 	b.dumps.Observe(map[fleet.DeviceID]telemetry.Vitals{unit: v})

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// line is a line whose text names its log and its number.
+// line returns a line whose text contains its log and its number.
 func line(log string, n uint32) LogLine {
 	return LogLine{Number: n, Uptime: time.Duration(n) * time.Second, Level: "info", Text: fmt.Sprint(log, n)}
 }
@@ -66,7 +66,7 @@ func TestLogBuffer(t *testing.T) {
 	}
 }
 
-// Who follows sees each line once, or learns from the generation to read again.
+// A follower sees each line once, or learns from the generation that it must re-read all lines.
 func TestLogBufferAfter(t *testing.T) {
 	var b logBuffer
 	b.add(lines("a", 5, 6), 7)

@@ -29,7 +29,7 @@ type logBench struct {
 	fails bool
 
 	mu    sync.Mutex
-	asked []string // seconds of each stream that was asked for
+	asked []string // seconds of each requested stream
 }
 
 func newLogBench(t *testing.T) *logBench {
@@ -50,7 +50,7 @@ func newLogBench(t *testing.T) *logBench {
 	return b
 }
 
-// run works the service until the test's bubble ends.
+// run runs the service until the test's bubble ends.
 func (b *logBench) run(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -134,8 +134,8 @@ func TestFollowingEndsWithADeviceThatRefuses(t *testing.T) {
 	})
 }
 
-// Memory is bounded: of devices that are not followed, the one not looked at for
-// longest goes; if all are followed, no more can be.
+// Memory is bounded. Of the devices that are not followed, the one not looked at for the
+// longest time is discarded; if all are followed, no further one can be.
 func TestLogsOfManyDevices(t *testing.T) {
 	b := newLogBench(t)
 	id := func(n int) fleet.DeviceID { return fleet.DeviceID(fmt.Sprintf("d%03d", n)) }
@@ -168,7 +168,7 @@ func TestFetchGoesOnWhereAnAnswerEnds(t *testing.T) {
 			return fleet.Answer{}, err
 		}
 		asked = append(asked, args.From)
-		from := max(args.From, 200) // what the device still has
+		from := max(args.From, 200) // the lines that the device still has
 		var lines []map[string]any
 		for n := from; n < min(from+30, 275); n++ { // 30 lines fit an answer
 			lines = append(lines, map[string]any{"n": n, "t": n, "level": "info", "tag": "t", "text": "x"})

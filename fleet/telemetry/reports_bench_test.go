@@ -13,8 +13,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// One operation is a heartbeat of one of 50,000 devices, from the broker to
-// PostgreSQL: latest vitals and history. A minute of such a fleet is 50,000.
+// One operation is a heartbeat of one of 50,000 devices, from the broker to PostgreSQL: latest
+// vitals and history. Such a fleet sends 50,000 per minute.
 func BenchmarkHeartbeats(b *testing.B) {
 	const devices = 50_000
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -26,7 +26,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 		ids[i] = fleet.DeviceID(fmt.Sprintf("a085e3%06x", i))
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	stop() // each Run writes what there is, once
+	stop() // each Run writes the pending reports once
 	n := 0
 	for b.Loop() {
 		r.Notified(ids[n%devices], "notifications/telemetry", heartbeat(n/devices*60+100))
@@ -42,7 +42,7 @@ func BenchmarkHeartbeats(b *testing.B) {
 	}
 }
 
-// heartbeat is what the included firmware sends.
+// heartbeat returns the heartbeat of the included firmware.
 func heartbeat(uptime int) json.RawMessage {
 	return fmt.Appendf(nil, `{"uptime_s":%d,"version":"1.4.2","reset_reason":"power_on","boots":12,"crashes":0,"reconnects":3,"config_version":4,`+
 		`"heap":{"free":143220,"min":98112,"largest":65536},"queue":{"waiting":0,"dropped":0},`+

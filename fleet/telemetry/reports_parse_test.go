@@ -133,7 +133,7 @@ func TestParseUpgradeJob(t *testing.T) {
 }
 
 func TestParseDeviceConfig(t *testing.T) {
-	// one name, many times
+	// the same name many times
 	many := `{"version":1,"values":{` + strings.TrimSuffix(strings.Repeat(`"k":1,`, 40), ",") + `}}`
 	tests := []struct {
 		name, raw string
@@ -172,7 +172,7 @@ func TestParseDeviceConfig(t *testing.T) {
 	}
 }
 
-// Whatever a device says, what is kept of it is within bounds.
+// Whatever a device reports, the stored part is within bounds.
 func FuzzReports(f *testing.F) {
 	for _, s := range []string{`{"uptime_s":1,"at":1795262462000,"heap":{"free":1},"network":{"ssid":"a","rssi_dbm":-1}}`,
 		`{"job":"j","state":"failed","reason":"r","percent":3}`,

@@ -17,8 +17,7 @@ import (
 	"fleetd/fleet"
 )
 
-// reportRows keeps what is written, as it is written. What PostgreSQL makes of
-// it is tested with PostgreSQL.
+// reportRows stores the written rows unchanged. The tests of PostgreSQL cover its merging.
 type reportRows struct {
 	ReportStore
 	mu      sync.Mutex
@@ -73,14 +72,14 @@ func (s *reportRows) SaveDeviceConfigs(_ context.Context, latest map[fleet.Devic
 	})
 }
 
-// after lets time pass and what is due then happen.
+// after lets time pass, and waits until everything due is done.
 func (s *reportRows) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 	_ = s.write(func() {}) // orders what was written before what is read next
 }
 
-// reporting runs f over running reports, in time that passes when all wait.
+// reporting runs f over running reports, in a bubble with fake time.
 func reporting(t *testing.T, o ReportsOptions, f func(r *Reports, s *reportRows)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &reportRows{vitals: map[fleet.DeviceID]Vitals{}, points: map[fleet.DeviceID][]VitalsPoint{},
@@ -102,7 +101,7 @@ func beat(format string, args ...any) json.RawMessage { return fmt.Appendf(nil, 
 
 const telemetry, jobReport = "notifications/telemetry", "notifications/job"
 
-// A device that floods is cut down to its share, and no other device is.
+// A device that floods is limited to its share, and no other device is limited.
 func TestReportsOfAFloodingDevice(t *testing.T) {
 	reporting(t, ReportsOptions{}, func(r *Reports, s *reportRows) {
 		flood := func(method string, n int) (accepted int64) {
@@ -158,8 +157,8 @@ func TestWhatIsNoReport(t *testing.T) {
 	})
 }
 
-// Heartbeats of one step become one point, at the latest when fleetd stops;
-// those that were kept while offline land where they belong.
+// Heartbeats of one step become one point, at the latest when fleetd stops; heartbeats that
+// were stored while offline are added to the steps of their own times.
 func TestHeartbeatsBecomePoints(t *testing.T) {
 	var rows *reportRows
 	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // as the clock of the test starts
@@ -201,7 +200,7 @@ func TestRestartsShow(t *testing.T) {
 	})
 }
 
-// What is reported while the store is away is there when it is back.
+// Reports from an outage of the store are available after it.
 func TestReportsOutliveAnOutage(t *testing.T) {
 	events := &fleet.Events{}
 	sub := events.Subscribe(10, nil)
@@ -262,7 +261,7 @@ func TestReportHooks(t *testing.T) {
 }
 
 // A campaign that concludes from a report on a job, and a caller whose answer shows a
-// configuration, find it stored, however long reports are gathered.
+// configuration, find the report stored, regardless of how long reports are collected.
 func TestReportsAreStoredBeforeWhatFollowsFromThem(t *testing.T) {
 	var r *Reports
 	var s *reportRows
@@ -296,7 +295,7 @@ func TestReportsAreStoredBeforeWhatFollowsFromThem(t *testing.T) {
 	})
 }
 
-// What memory holds of a device that reports no more goes.
+// The memory of a device that no longer reports is released.
 func TestReportersAreForgotten(t *testing.T) {
 	reporting(t, ReportsOptions{}, func(r *Reports, s *reportRows) {
 		count := func() (n int) {
@@ -347,7 +346,7 @@ func TestMergeJob(t *testing.T) {
 	}
 }
 
-// askedHistory records what the store is asked for.
+// askedHistory records the queries to the store.
 type askedHistory struct {
 	ReportStore
 	step time.Duration
@@ -359,7 +358,7 @@ func (s *askedHistory) VitalsHistory(_ context.Context, _ fleet.DeviceID, _, _ t
 	return nil, nil
 }
 
-// The steps of an answer are the finest that there are for all of its time.
+// The steps of a history are the finest that exist for its whole period.
 func TestVitalsHistorySteps(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	store := &askedHistory{}

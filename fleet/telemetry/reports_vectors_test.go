@@ -12,7 +12,7 @@ import (
 	"fleetd/fleet"
 )
 
-// One table judges both ends: the firmware's own tests hold it to these bytes.
+// One table tests both ends: the firmware's own tests use the same bytes.
 func TestReportsOfTheIncludedFirmware(t *testing.T) {
 	data, err := os.ReadFile("../../firmware/host/tests/vectors/notifications.json")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestReportsOfTheIncludedFirmware(t *testing.T) {
 	}
 }
 
-// readReport reads a message as it comes from the broker.
+// readReport parses a message as the broker delivers it.
 func readReport(t *testing.T, wire string) any {
 	t.Helper()
 	var message struct {
