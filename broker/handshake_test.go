@@ -58,7 +58,7 @@ func helloOf(t testing.TB) []byte {
 }
 
 // Peers that send nothing, a part of a ClientHello or only a ClientHello do not block a peer that
-// goes on, though only one handshake computes at a time.
+// completes its handshake, although only one handshake computes at a time.
 func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 	b, _, pool := startTLS(t, func(o *Options) { o.MaxHandshakes, o.ConnectTimeout = 1, deadline })
 	hello := helloOf(t)

@@ -8,7 +8,7 @@ import (
 	"fleetd/fleet"
 )
 
-// A device is in conversation from its hello to the end, whoever ends it and whatever fails. The
+// A device is in conversation from its hello to the end of the conversation, whatever the cause of the end. The
 // end of one conversation does not end the next one.
 func TestOpenConversations(t *testing.T) {
 	free := make(chan fleet.DeviceID, 16)

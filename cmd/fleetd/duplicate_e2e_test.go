@@ -84,7 +84,7 @@ func TestTwoBoardsWithOneMAC(t *testing.T) {
 		t.Errorf("after it was resolved there is %+v", v.Conflict)
 	}
 	d.eventually("the kept board connected", first.Connected)
-	time.Sleep(5 * time.Second) // the second goes on polling, and the first answers
+	time.Sleep(5 * time.Second) // the second unit keeps polling, and the first one answers
 	if c := look().Conflict; c != nil || second.Connected() {
 		t.Errorf("the refused board makes a conflict %+v, connected %t", c, second.Connected())
 	}

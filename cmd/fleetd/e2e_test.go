@@ -357,8 +357,8 @@ func TestReconfigureWiFi(t *testing.T) {
 	}
 }
 
-// A kill -9 during a fan-out loses nothing: unsent calls are canceled, sent ones are
-// unknown, the fan-out goes on, and no device gets the call twice.
+// A kill -9 during a fan-out loses nothing: unsent calls are canceled, sent calls are
+// unknown, the fan-out continues, and no device gets the call twice.
 func TestKillNineInAFanOut(t *testing.T) {
 	t.Parallel()
 	states := restartInAFanOut(t, (*daemon).kill)

@@ -289,8 +289,8 @@ type ApprovalStore interface {
 	// tool and firmware that the approval names for each.
 	ApprovalTargets(ctx context.Context, fanOut uuid.UUID) ([]ApprovalTarget, error)
 	// Decide ends a waiting approval and the wait of its call or fan-out, in one transaction.
-	// [fleet.ErrConflict]: the approval no longer waits, or is to be approved but has expired
-	// at d.At.
+	// It returns [fleet.ErrConflict] if the approval no longer waits, or if the decision is
+	// to approve it and it has expired at d.At.
 	Decide(ctx context.Context, d ApprovalDecision) error
 	// ExpireApprovals ends approvals whose time is over, and returns them.
 	ExpireApprovals(ctx context.Context, now time.Time) ([]Approval, error)

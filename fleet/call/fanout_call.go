@@ -63,7 +63,7 @@ func (r *fanOutRun) call(o fanOutOrder) fanOutResult {
 }
 
 // makeCall makes a call and waits for its outcome. If the run ends, makeCall returns and the call
-// goes on without it: a call that waits for its turn or for an answer does not delay a stop.
+// continues without it: a call that waits for its turn or for an answer does not delay a stop.
 func (r *fanOutRun) makeCall(o fanOutOrder, stalled func(error)) (fleet.Call, error) {
 	if r.ctx.Err() != nil {
 		return fleet.Call{}, r.ctx.Err()

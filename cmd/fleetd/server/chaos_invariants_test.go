@@ -421,7 +421,7 @@ func recordsUntrue(w *chaosWorld, _ *chaosLoad) (broken findings) {
 	return broken
 }
 
-// Limits around a start of fleetd: a fan-out that goes on must not treat a
+// Limits around a start of fleetd: a fan-out that resumes must not treat a
 // device as "offline" if it was connected before and after the start within
 // these times.
 const (

@@ -113,8 +113,8 @@ func (v *virtualFleet) release(ctx context.Context, b demoBuild) error {
 	return v.server.demoRelease(ctx, b.version, b.notes, images)
 }
 
-// run restarts one device whenever it ends. fleetd goes on if a device ends
-// early: the device's log shows the reason.
+// run restarts one device whenever its process ends. fleetd keeps running if a device
+// ends early: the device's log shows the reason.
 func (v *virtualFleet) run(ctx context.Context, n int, u demoUnit) error {
 	// The kernel counts the thread that starts a process as its parent.
 	runtime.LockOSThread()
