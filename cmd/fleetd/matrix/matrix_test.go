@@ -186,6 +186,10 @@ func (w *world) try(op operation, name string, p *principal, s side) {
 	ask := r.ask(w, p, s)
 	w.changes() // discards the changes of the set-up
 	a := w.do(op, p, ask)
+	for i := 0; a.str("code") == "devices_left" && i < 10; i++ {
+		ask = r.ask(w, p, s) // the number to confirm fell, because a device restarted since it was read
+		a = w.do(op, p, ask)
+	}
 	may := p.may(r, s)
 	if may && r.undo != nil && (r.tool != "" || r.runs != "") {
 		r.undo(w, s, ask) // the effects of the request are visible now
