@@ -142,7 +142,8 @@ var oldReasons = []oldReason{
 		"self.get_device_status: $.battery is 3, must be 5"), ""},
 	{"the download stalled for ever; 1 of 2 KiB were sent", because("legacy", "detail",
 		"the download stalled for ever; 1 of 2 KiB were sent"), ""},
-	{"the device was retired\nnot", because("legacy", "detail", "the device was retired\nnot"), ""},
+	{"the device was retired\nnot", fleet.Reason{Code: "legacy", // the migration keeps text as it is
+		Params: fleet.Params{"detail": "the device was retired\nnot"}}, ""},
 }
 
 // oldCampaigns lists the sentences of campaigns and their waves.
