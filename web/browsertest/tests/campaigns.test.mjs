@@ -55,7 +55,7 @@ test('a fleet is updated with five clicks from the overview', async () => {
 test('the dry run follows the form, and the plan is the address', async () => {
   // A campaign of next year waits with one of the devices, so the dry run warns of it.
   const later = await newPage(browser, fleetd.url, { storageState: session });
-  await later.goto('/devices?q=presence:online+version:2.4.2');
+  await later.goto('/devices?q=presence:online+-version:2.4.2+-version:2.5.0');
   await later.locator('#list tbody tr a').last().click();
   await later.waitForURL(/\/devices\/[0-9a-f]{12}/);
   const plan = await later.locator('a[href^="/campaigns/new?"]').getAttribute('href');
