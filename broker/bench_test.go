@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // echo answers each request on conn with as little work as possible, so that a
@@ -62,7 +63,7 @@ func startEchoes(t testing.TB, b *Broker, n int) {
 		wg.Go(func() { echo(d.r, d.conn, d.id) })
 		t.Cleanup(func() { d.conn.Close() })
 	}
-	eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool { return b.Stats().Onboarding == 0 })
 }
 
 // BenchmarkCall measures calls to 64 devices over real sockets, with several numbers of calls in
@@ -141,7 +142,7 @@ func TestIdleMemory(t *testing.T) {
 		for i := range conns {
 			conns[i] = idle(t, b, i)
 		}
-		eventually(t, "onboarding", func() bool {
+		fleettest.Eventually(t, "onboarding", func() bool {
 			return b.Stats().Onboarding == 0 && b.Stats().Connections == int64(
 				devices)
 		})
@@ -152,7 +153,7 @@ func TestIdleMemory(t *testing.T) {
 		for _, c := range conns {
 			c.Close()
 		}
-		eventually(t, "the end", func() bool { return b.Stats().Sockets == 0 })
+		fleettest.Eventually(t, "the end", func() bool { return b.Stats().Sockets == 0 })
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 func TestCall(t *testing.T) {
@@ -66,7 +67,7 @@ func TestCallWithoutAnswer(t *testing.T) {
 		}
 		return ""
 	})
-	eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
+	fleettest.Eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
 	if err := callInVain(b, d.id, "slow", nil); !errors.Is(err, fleet.ErrNoAnswer) {
 		t.Fatalf("%v, want no answer", err)
 	}
@@ -78,7 +79,7 @@ func TestCallWithoutAnswer(t *testing.T) {
 		t.Errorf("%d unresponsive devices", n)
 	}
 	d.reply(id, `"error":{"message":"Method not implemented: ping"}`)
-	eventually(t, "the device is well again", func() bool { return dom.count("responded") == 2 })
+	fleettest.Eventually(t, "the device is well again", func() bool { return dom.count("responded") == 2 })
 	if n := b.Stats().Unresponsive; n != 0 {
 		t.Errorf("%d unresponsive devices after an answer", n)
 	}
@@ -114,7 +115,7 @@ func TestLateAnswer(t *testing.T) {
 			if a := <-late; a.Text != "true" {
 				t.Errorf("late answer %q", a.Text)
 			}
-			eventually(t, "the repetitions", func() bool { return b.Stats().Unmatched == 2 })
+			fleettest.Eventually(t, "the repetitions", func() bool { return b.Stats().Unmatched == 2 })
 			if len(late) != 0 {
 				t.Error("the same answer was late more than once")
 			}
@@ -173,7 +174,9 @@ func TestLostConnection(t *testing.T) {
 		if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); !errors.Is(err, fleet.ErrLost) {
 			t.Errorf("%s: %v, want %v", name, err, fleet.ErrLost)
 		}
-		eventually(t, name, func() bool { return dom.count(fmt.Sprintf("disconnected %s %s", d.id, name)) == 1 })
+		fleettest.Eventually(t, name, func() bool {
+			return dom.count(fmt.Sprintf("disconnected %s %s", d.id, name)) == 1
+		})
 	}
 }
 
@@ -181,7 +184,9 @@ func TestLine(t *testing.T) {
 	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.serve(nil)
-	eventually(t, "onboarding", func() bool { return dom.count("responded") == 1 && b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool {
+		return dom.count("responded") == 1 && b.Stats().Onboarding == 0
+	})
 	var turns []fleet.Turn
 	for range 1 + maxWaiting {
 		turn, err := b.Queue(d.id, fleet.KindOperator)
@@ -225,7 +230,9 @@ func TestSpokenCallsGoFirst(t *testing.T) {
 	b, dom := start(t, nil)
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.serve(nil)
-	eventually(t, "onboarding", func() bool { return dom.count("responded") == 1 && b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool {
+		return dom.count("responded") == 1 && b.Stats().Onboarding == 0
+	})
 	queue := func(n int, kind fleet.PrincipalKind) (turns []fleet.Turn) {
 		for range n {
 			turn, err := b.Queue(d.id, kind)

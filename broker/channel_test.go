@@ -10,6 +10,7 @@ import (
 	"fleetd/broker/dialect"
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 const (
@@ -36,7 +37,7 @@ func helloAnswer(t *testing.T, b *Broker, d *rawDevice, hello string) (session s
 		// Both messages are queued before the next publish is read.
 		d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
 		c := b.registry.connection(d.id)
-		eventually(t, "hello is dealt with", func() bool {
+		fleettest.Eventually(t, "hello is dealt with", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			goodbye = !c.channel.goodbye.IsZero()
@@ -56,16 +57,16 @@ func TestProgramIsListedInItsConversation(t *testing.T) {
 	f := switchOn(t, b, sim.Options{Devices: 1, Boards: []string{"py-desktop"}})
 	p := f.Device(0)
 	id, _ := fleet.ParseDeviceID(p.ID())
-	eventually(t, "boot", func() bool { return f.Stats().Booted == 1 })
+	fleettest.Eventually(t, "boot", func() bool { return f.Stats().Booted == 1 })
 	if n := b.Stats().Connects; n != 0 {
 		t.Fatalf("%d connections of a program to which nobody talks", n)
 	}
 	p.Talk()
-	eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
 	if inv := dom.listed()[0].Inventory; len(inv.Tools) != 2 {
 		t.Errorf("inventory %+v", inv)
 	}
-	eventually(t, "the channel is open", func() bool { return p.Talking() && b.Stats().Channels == 1 })
+	fleettest.Eventually(t, "the channel is open", func() bool { return p.Talking() && b.Stats().Channels == 1 })
 	a, err := makeCall(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
 	if err != nil || a.Text != "true" {
 		t.Errorf("%q, %v", a.Text, err)
@@ -74,7 +75,9 @@ func TestProgramIsListedInItsConversation(t *testing.T) {
 		t.Error("the channel was closed")
 	}
 	p.EndTalk()
-	eventually(t, "the program has left", func() bool { return dom.count("disconnected "+string(id)+" clean=true") == 1 })
+	fleettest.Eventually(t, "the program has left", func() bool {
+		return dom.count("disconnected "+string(id)+" clean=true") == 1
+	})
 	_, err = makeCall(b, id, "self.audio_speaker.set_volume", `{"volume":30}`, deadline, nil)
 	if !errors.Is(err, fleet.ErrOffline) {
 		t.Errorf("a call to a program that left: %v", err)
@@ -90,9 +93,9 @@ func TestChannelEndsInTime(t *testing.T) {
 		o.ChannelTimeout = 50 * time.Millisecond
 	})
 	f := switchOn(t, b, sim.Options{Devices: 1, Boards: []string{"py-desktop"}})
-	eventually(t, "boot", func() bool { return f.Stats().Booted == 1 })
+	fleettest.Eventually(t, "boot", func() bool { return f.Stats().Booted == 1 })
 	f.Device(0).Talk()
-	eventually(t, "goodbye, and the program leaves", func() bool { return dom.count("disconnected") == 1 })
+	fleettest.Eventually(t, "goodbye, and the program leaves", func() bool { return dom.count("disconnected") == 1 })
 	if n := b.Stats().Channels; n != 0 {
 		t.Errorf("%d channels open", n)
 	}
@@ -119,7 +122,7 @@ func TestChannelOutlivesCall(t *testing.T) {
 		t.Error("the channel was closed during a call")
 	}
 	turn.Done()
-	eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
+	fleettest.Eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
 }
 
 // The habit shown by the device's connections decides; before there is one, the hardware named in
@@ -146,7 +149,7 @@ func TestWhoseChannelIsKept(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b, dom := start(t, func(o *Options) { o.Devices.(*domain).software = tt.software })
 			d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-			eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
+			fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 			c := b.registry.connection(d.id)
 			c.device.learn(tt.habit)
 			c.At = c.At.Add(-tt.idle)
@@ -158,7 +161,7 @@ func TestWhoseChannelIsKept(t *testing.T) {
 				return
 			}
 			d.publish(`{"session_id":"` + session + `","type":"goodbye"}`)
-			eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
+			fleettest.Eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
 		})
 	}
 }
@@ -173,7 +176,7 @@ func TestHabitIsLearned(t *testing.T) {
 	}
 	d.write([]byte{0xe0, 0})
 	d.conn.Close()
-	eventually(t, "it left", func() bool { return dom.count("disconnected") == 1 })
+	fleettest.Eventually(t, "it left", func() bool { return dom.count("disconnected") == 1 })
 
 	d = connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	c := b.registry.connection(d.id)
@@ -182,12 +185,12 @@ func TestHabitIsLearned(t *testing.T) {
 		t.Fatal("the channel was not kept the second time")
 	}
 	d.publish(`{"session_id":"` + session + `","type":"goodbye"}`)
-	eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
+	fleettest.Eventually(t, "the channel is closed", func() bool { return b.Stats().Channels == 0 })
 	c.mu.Lock()
 	c.channel.goodbye = c.channel.goodbye.Add(-time.Minute) // as if it had stayed for a minute
 	c.mu.Unlock()
 	d.conn.Close()
-	eventually(t, "it left again", func() bool { return dom.count("disconnected") == 2 })
+	fleettest.Eventually(t, "it left again", func() bool { return dom.count("disconnected") == 2 })
 
 	d = connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	if _, goodbye = helloAnswer(t, b, d, programHello); !goodbye {
@@ -233,10 +236,10 @@ func TestHabitShown(t *testing.T) {
 func TestBoardReturnsToIdle(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})
-	eventually(t, "the device connects", f.Device(0).Connected)
+	fleettest.Eventually(t, "the device connects", f.Device(0).Connected)
 	f.Device(0).Talk()
-	eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
-	eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
+	fleettest.Eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
+	fleettest.Eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
 	if b.Stats().Channels != 0 || strings.Contains(dom.happened(), "disconnected") {
 		t.Errorf("%+v\n%s", b.Stats(), dom.happened())
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // Reasons why a feature is not offered, in the words of docs/mqtt.md.
@@ -65,7 +67,7 @@ var conformanceCases = []conformanceCase{
 				c.closed(0)
 			}
 			w.conn.Close()
-			eventually(w.t, "counting", func() bool { return w.b.Stats().Refused["protocol_level"] == 5 })
+			fleettest.Eventually(w.t, "counting", func() bool { return w.b.Stats().Refused["protocol_level"] == 5 })
 		},
 	},
 	{
@@ -253,7 +255,7 @@ var conformanceCases = []conformanceCase{
 				c.write(by(c, []byte{0xe0, 0}, []byte{0xe0, 7, 0, 5, 0x11, 0, 0, 0, 9})) // requested in CONNECT, so no error
 				c.closed(0)
 				want := fmt.Sprintf("disconnected %s clean=true", c.id)
-				eventually(c.t, want, func() bool { return c.dom.count(want) > 0 })
+				fleettest.Eventually(c.t, want, func() bool { return c.dom.count(want) > 0 })
 			}
 		},
 	},
@@ -311,7 +313,7 @@ var conformanceCases = []conformanceCase{
 				w.t.Fatalf("code %#x", body[1])
 			}
 			w.conn.Close()
-			eventually(w.t, "the end", func() bool { return w.dom.count("disconnected") == 1 })
+			fleettest.Eventually(w.t, "the end", func() bool { return w.dom.count("disconnected") == 1 })
 			if w.dom.count("notified") != 0 {
 				w.t.Error("the will was published")
 			}
@@ -882,7 +884,7 @@ var conformanceCases = []conformanceCase{
 			w.write([]byte{0xe0, 0})
 			w.closed(0)
 			want := fmt.Sprintf("disconnected %s clean=true", w.id)
-			eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
+			fleettest.Eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
 		},
 	},
 	{
@@ -893,7 +895,7 @@ var conformanceCases = []conformanceCase{
 			w.write([]byte{0xe1, 0})
 			w.closed(0x81)
 			want := fmt.Sprintf("disconnected %s clean=false", w.id)
-			eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
+			fleettest.Eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
 		},
 	},
 	{
@@ -905,7 +907,7 @@ var conformanceCases = []conformanceCase{
 			w.write([]byte{0xe0, 7, 0, 5, 0x11, 0, 0, 0, 9})
 			w.closed(0x82)
 			want := fmt.Sprintf("disconnected %s clean=false", w.id)
-			eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
+			fleettest.Eventually(w.t, want, func() bool { return w.dom.count(want) == 1 })
 		},
 	},
 }

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/mcp"
 )
 
@@ -148,7 +149,7 @@ func TestThirdDialect(t *testing.T) {
 	if topic, _, request = w.sent(); topic != d.rpc() || request.Method != "notifications/initialized" {
 		t.Errorf("%s %+v", topic, request)
 	}
-	eventually(t, "it is introduced", func() bool { return w.b.Introduced(id) })
+	fleettest.Eventually(t, "it is introduced", func() bool { return w.b.Introduced(id) })
 
 	answer := make(chan error, 1)
 	go func() {
@@ -185,5 +186,7 @@ func TestThirdDialect(t *testing.T) {
 	w.write(w.messageTo(d.presence(), 1, 0, nil, ""))
 	w.ping()
 	w.write([]byte{0xe0, 0})
-	eventually(t, "it has left", func() bool { return w.dom.count("disconnected "+string(id)+" clean=true") == 1 })
+	fleettest.Eventually(t, "it has left", func() bool {
+		return w.dom.count("disconnected "+string(id)+" clean=true") == 1
+	})
 }

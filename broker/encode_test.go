@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // A preview shows exactly what the device receives.
@@ -20,9 +21,9 @@ func TestEncodedCallIsTheOneThatIsSent(t *testing.T) {
 		}
 		return textResult(fmt.Sprintf("%d %s", r.ID, r.Params))
 	})
-	eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
+	fleettest.Eventually(t, "an answer to initialize", func() bool { return dom.count("responded") == 1 })
 	inv := fleet.Invocation{Tool: "self.audio_speaker.set_volume", Arguments: json.RawMessage(` {"volume": 50}`)}
-	eventually(t, "the call that was encoded", func() bool { // a ping may use the id in between
+	fleettest.Eventually(t, "the call that was encoded", func() bool { // a ping may use the id in between
 		w, err := b.EncodeCall(d.id, inv)
 		if err != nil || !w.NextID || !w.Connected || !strings.Contains(string(w.Message), string(w.Request)) {
 			t.Fatalf("%+v, %v", w, err)

@@ -13,6 +13,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // admit answers boot polls with credentials for the broker.
@@ -59,7 +60,7 @@ func TestSimulatedFleet(t *testing.T) {
 	const devices, each = 100, 10
 	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
 	f := switchOn(t, b, sim.Options{Devices: devices, RecordCalls: each})
-	eventually(t, "all tools are listed", func() bool { return b.Stats().Listings == devices })
+	fleettest.Eventually(t, "all tools are listed", func() bool { return b.Stats().Listings == devices })
 
 	inventories := make(map[string]bool)
 	for _, l := range dom.listed() {
@@ -110,12 +111,14 @@ func TestSimulatedReboot(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})
 	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
-	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	fleettest.Eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
 	if _, err := makeCall(b, id, "self.reboot", `{}`, deadline, nil); err == nil {
 		t.Error("a reboot was answered")
 	}
-	eventually(t, "DISCONNECT", func() bool { return dom.count("disconnected "+string(id)+" clean=true") == 1 })
-	eventually(t, "the device is back", func() bool { return dom.count("connected") == 2 })
+	fleettest.Eventually(t, "DISCONNECT", func() bool {
+		return dom.count("disconnected "+string(id)+" clean=true") == 1
+	})
+	fleettest.Eventually(t, "the device is back", func() bool { return dom.count("connected") == 2 })
 	if _, err := makeCall(b, id, "self.get_device_status", `{}`, time.Minute, nil); err != nil {
 		t.Error(err)
 	}
@@ -126,7 +129,7 @@ func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1, Boards: []string{"custom-cam-s3"}})
 	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
-	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	fleettest.Eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
 	for _, tt := range []struct {
 		bytes int
 		code  string
@@ -152,10 +155,10 @@ func TestAnswerTooLargeToKeepIsNoFailure(t *testing.T) {
 func TestSimulatedHello(t *testing.T) {
 	b, dom := start(t, nil)
 	f := switchOn(t, b, sim.Options{Devices: 1})
-	eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
+	fleettest.Eventually(t, "the device connects", func() bool { return dom.count("responded") == 1 })
 	f.Device(0).Talk()
-	eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
-	eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
+	fleettest.Eventually(t, "hello is answered", func() bool { return b.Stats().Hellos == 1 })
+	fleettest.Eventually(t, "the channel is closed again", func() bool { return !f.Device(0).Talking() })
 	id, _ := fleet.ParseDeviceID(f.Device(0).ID())
 	if _, err := makeCall(b, id, "self.get_device_status", `{}`, deadline, nil); err != nil {
 		t.Error(err)

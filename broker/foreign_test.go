@@ -16,6 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // mosquitto runs one of Debian's MQTT clients as the test's n-th device.
@@ -47,7 +48,7 @@ func TestMosquittoDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := bufio.NewScanner(out)
-			eventually(t, "mosquitto_sub connects", func() bool { return b.registry.connection(id) != nil })
+			fleettest.Eventually(t, "mosquitto_sub connects", func() bool { return b.registry.connection(id) != nil })
 			if !lines.Scan() || !strings.Contains(lines.Text(), "initialize") {
 				t.Fatalf("mosquitto_sub was told %q", lines.Text())
 			}
@@ -112,7 +113,7 @@ func TestMosquittoIsRefused(t *testing.T) {
 	if out, err := mosquitto(t, b, 1, "mosquitto_pub", will...).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	eventually(t, "the publish is dropped", func() bool { return b.Stats().ForeignTopics == 1 })
+	fleettest.Eventually(t, "the publish is dropped", func() bool { return b.Stats().ForeignTopics == 1 })
 	if dom.count("notified") != 0 {
 		t.Errorf("a message of another device was taken:\n%s", dom.happened())
 	}
@@ -137,7 +138,7 @@ func TestPahoDevice(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
 	if l := dom.listed()[0]; len(l.Inventory.Tools) != 2 || l.ServerName != "paho" || l.Partial {
 		t.Errorf("listing %+v", l)
 	}
@@ -152,7 +153,7 @@ func TestPahoDevice(t *testing.T) {
 		t.Error(err)
 	}
 	want := "disconnected " + string(id) + " clean=true"
-	eventually(t, want, func() bool { return dom.count(want) == 1 })
+	fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 
 func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.ConnectionManager,

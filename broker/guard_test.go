@@ -18,6 +18,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 )
 
 // A client id that is not a device's, or a wrong password, is refused with the code that MQTT
@@ -112,7 +113,7 @@ func TestForeignTopics(t *testing.T) {
 					liar.publishTo(topic, forged, qos)
 				}
 				liar.publish(strings.Replace(forged, "/x", "/end", 1))
-				eventually(t, "the connection is kept", func() bool {
+				fleettest.Eventually(t, "the connection is kept", func() bool {
 					return dom.count(fmt.Sprintf("notified %s notifications/end", liar.id)) == 1
 				})
 				if n := dom.count("notified"); n != 1 || len(got) != 0 {
@@ -164,7 +165,7 @@ func TestWillForgery(t *testing.T) {
 			willBytes: `{"type":"mcp","payload":{"jsonrpc":"2.0","id":666,"method":"tools/call","params":{"name":"self.reboot"}}}`,
 		})
 		forger.conn.Close()
-		eventually(t, "the forger is gone", func() bool { return b.Stats().Connections == 1 })
+		fleettest.Eventually(t, "the forger is gone", func() bool { return b.Stats().Connections == 1 })
 		if _, err := makeCall(b, victim.id, "x", `{}`, deadline, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +198,7 @@ func TestCrashPacket(t *testing.T) {
 		if s := b.Stats(); s.Panics != 0 {
 			t.Error("the packet reached mochi")
 		}
-		eventually(t, "the end is told", func() bool {
+		fleettest.Eventually(t, "the end is told", func() bool {
 			return dom.count("disconnected "+string(d.id)+
 				" clean=false: "+fleet.CauseViolation+" malformed SUBSCRIBE") == 1
 		})
@@ -219,9 +220,9 @@ func TestPanicCostsOneConnection(t *testing.T) {
 		if err := d.ended(deadline); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the end", func() bool { return b.Stats().Connections == 1 })
+		fleettest.Eventually(t, "the end", func() bool { return b.Stats().Connections == 1 })
 	}
-	eventually(t, "the ends are told", func() bool {
+	fleettest.Eventually(t, "the ends are told", func() bool {
 		return dom.count("disconnected "+string(testID(1))+" clean=false: "+fleet.CauseInternal) == 3
 	})
 	if n := b.Stats().Panics; n != 3 {
@@ -251,7 +252,9 @@ func TestSilentSockets(t *testing.T) {
 	if waited := time.Since(begin); waited < 300*time.Millisecond {
 		t.Errorf("closed after %v already", waited)
 	}
-	eventually(t, "counting", func() bool { return b.Stats().Refused["silent"] == 3 && b.Stats().Sockets == 0 })
+	fleettest.Eventually(t, "counting", func() bool {
+		return b.Stats().Refused["silent"] == 3 && b.Stats().Sockets == 0
+	})
 }
 
 func TestFirstPacket(t *testing.T) {
@@ -271,7 +274,7 @@ func TestFirstPacket(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	eventually(t, "counting", func() bool { return b.Stats().Refused["malformed_connect"] == 6 })
+	fleettest.Eventually(t, "counting", func() bool { return b.Stats().Refused["malformed_connect"] == 6 })
 }
 
 // Without free descriptors accepting fails. Afterwards it must resume.
@@ -291,7 +294,7 @@ func TestAcceptAfterRunningOutOfDescriptors(t *testing.T) {
 	hogs[0].Close() // one descriptor for the client's end; none for the broker's
 	d := dialRaw(t, b.Addr())
 	d.write(connectPacket{clientID: testClientID(1), keepalive: 60}.bytes())
-	eventually(t, "accepting fails", func() bool { return b.Stats().AcceptErrors > 3 })
+	fleettest.Eventually(t, "accepting fails", func() bool { return b.Stats().AcceptErrors > 3 })
 	for _, f := range hogs {
 		f.Close()
 	}

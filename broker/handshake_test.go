@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // startTLS runs a broker with both listeners.
@@ -67,7 +69,7 @@ func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 			dialRaw(t, b.TLSAddr()).write(said)
 		}
 	}
-	eventually(t, "all are accepted", func() bool { return b.Stats().Handshakes == 80 })
+	fleettest.Eventually(t, "all are accepted", func() bool { return b.Stats().Handshakes == 80 })
 	d := dialTLS(t, b, pool)
 	if code := d.connect(connectPacket{clientID: testClientID(1)}); code != 0 {
 		t.Fatalf("CONNACK %d", code)
@@ -75,7 +77,7 @@ func TestHalfOpenHandshakesHoldNoPlace(t *testing.T) {
 	if n := b.Stats().Handshakes; n < 80 {
 		t.Errorf("connected when only %d of 80 half-open handshakes were left", n)
 	}
-	eventually(t, "no place is taken", func() bool { return len(b.tls.shaking.slots) == 0 })
+	fleettest.Eventually(t, "no place is taken", func() bool { return len(b.tls.shaking.slots) == 0 })
 }
 
 // If all places are in use, the peer that has kept its handshake waiting longest is evicted.
@@ -84,7 +86,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	b, _, pool := startTLS(t, func(o *Options) { o.MaxPendingHandshakes, o.ConnectTimeout = 4, deadline })
 	begin := time.Now()
 	oldest := dialRaw(t, b.TLSAddr())
-	eventually(t, "the oldest is accepted", func() bool { return b.Stats().Handshakes == 1 })
+	fleettest.Eventually(t, "the oldest is accepted", func() bool { return b.Stats().Handshakes == 1 })
 	for range 3 {
 		dialRaw(t, b.TLSAddr())
 	}
@@ -98,7 +100,10 @@ func TestHandshakesAreBounded(t *testing.T) {
 	if err := oldest.ended(deadline); err != nil {
 		t.Errorf("the oldest: %v", err)
 	}
-	eventually(t, "counting", func() bool { s := b.Stats(); return s.HandshakesEvicted >= 1 && s.Handshakes <= 4 })
+	fleettest.Eventually(t, "counting", func() bool {
+		s := b.Stats()
+		return s.HandshakesEvicted >= 1 && s.Handshakes <= 4
+	})
 }
 
 // Handshakes may use a quarter of the capacity, so the plain listener keeps the rest.
@@ -107,7 +112,7 @@ func TestHandshakesLeaveRoom(t *testing.T) {
 	for range 100 {
 		dialRaw(t, b.TLSAddr())
 	}
-	eventually(t, "the places are taken", func() bool { return b.Stats().Handshakes >= 3 })
+	fleettest.Eventually(t, "the places are taken", func() bool { return b.Stats().Handshakes >= 3 })
 	for i := range 8 {
 		connectRaw(t, b, connectPacket{clientID: testClientID(i)})
 		if n := b.Stats().Handshakes; n < 3 {
@@ -127,7 +132,9 @@ func TestHandshakeGarbage(t *testing.T) {
 			t.Errorf("after %q: %v", said, err)
 		}
 	}
-	eventually(t, "counting", func() bool { return b.Stats().HandshakesFailed == 4 && b.Stats().Handshakes == 0 })
+	fleettest.Eventually(t, "counting", func() bool {
+		return b.Stats().HandshakesFailed == 4 && b.Stats().Handshakes == 0
+	})
 	if code := dialTLS(t, b, pool).connect(connectPacket{clientID: testClientID(1)}); code != 0 {
 		t.Fatalf("CONNACK %d", code)
 	}
@@ -150,7 +157,7 @@ func TestHalfOpenStorm(t *testing.T) {
 	if code := secure.connect(connectPacket{clientID: testClientID(2)}); code != 0 {
 		t.Fatalf("CONNACK %d", code)
 	}
-	eventually(t, "the device is connected", func() bool { return b.registry.connection(secure.id) != nil })
+	fleettest.Eventually(t, "the device is connected", func() bool { return b.registry.connection(secure.id) != nil })
 	secure.serve(nil)
 	for _, d := range []*rawDevice{plain, secure} {
 		_ = d.conn.SetReadDeadline(time.Time{}) // a slow machine needs minutes
@@ -221,5 +228,5 @@ func TestHalfOpenStorm(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	eventually(t, "the end", func() bool { return b.Stats().Handshakes == 0 })
+	fleettest.Eventually(t, "the end", func() bool { return b.Stats().Handshakes == 0 })
 }

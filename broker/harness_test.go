@@ -150,15 +150,6 @@ func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
 	return b, d
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 // makeCall calls a tool as the domain does.
 func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration,
 	late func(fleet.Answer)) (fleet.Answer,

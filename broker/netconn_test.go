@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // note returns a packet with the n-th notification of a device, with the given QoS and the given
@@ -50,7 +52,7 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 						want += fmt.Sprintf("notified %s note [%d]\n", d.id, n)
 					}
 				}
-				eventually(t, "the messages", func() bool { return dom.count("notified") == sent })
+				fleettest.Eventually(t, "the messages", func() bool { return dom.count("notified") == sent })
 			}
 			var got string
 			for _, e := range slices.Clone(dom.events) {

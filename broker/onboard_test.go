@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/internal/bounded"
 )
 
@@ -72,7 +73,7 @@ func TestListing(t *testing.T) {
 			b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
 			d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 			d.serve(lists(tt.all, tt.public))
-			eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
+			fleettest.Eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
 			l := dom.listed()[0]
 			var got []string
 			for _, tool := range l.Inventory.Tools {
@@ -93,7 +94,9 @@ func TestListingIsSkippedWhenFresh(t *testing.T) {
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
-	eventually(t, "onboarding", func() bool { return dom.count("responded") == 1 && b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool {
+		return dom.count("responded") == 1 && b.Stats().Onboarding == 0
+	})
 	if len(asked) != 1 || <-asked != "initialize" || len(dom.listed()) != 0 {
 		t.Error("a device whose tools are known was asked for more than initialize")
 	}
@@ -104,7 +107,9 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
-	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool {
+		return b.Stats().Connections == 1 && b.Stats().Onboarding == 0
+	})
 	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +129,9 @@ func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
-	eventually(t, "onboarding", func() bool { return b.Stats().Connections == 1 && b.Stats().Onboarding == 0 })
+	fleettest.Eventually(t, "onboarding", func() bool {
+		return b.Stats().Connections == 1 && b.Stats().Onboarding == 0
+	})
 	turn, err := b.Queue(d.id, fleet.KindOperator)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +162,7 @@ func TestListingIsTriedAgain(t *testing.T) {
 		}
 		return list(r)
 	})
-	eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
 	if dom.count("unresponsive") != 1 || dom.count("responded") != 1 {
 		t.Errorf("want one report of silence and one of its end:\n%s", dom.happened())
 	}
@@ -179,9 +186,9 @@ func TestListingIsGivenUpAndResumed(t *testing.T) {
 			return "silence"
 		}
 	})
-	eventually(t, "giving up", func() bool { return b.Stats().ListingsFailed == 1 })
+	fleettest.Eventually(t, "giving up", func() bool { return b.Stats().ListingsFailed == 1 })
 	close(awake)
-	eventually(t, "a listing after the next ping", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "a listing after the next ping", func() bool { return len(dom.listed()) == 1 })
 }
 
 // A call waits for at most one step of a listing, and the listing completes among the calls.
@@ -218,7 +225,7 @@ func TestListingSharesTheLine(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
 }
 
 func TestInventoryID(t *testing.T) {
@@ -258,13 +265,13 @@ func TestNotification(t *testing.T) {
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/state_changed","params":{"a":1}}}`)
 	want := fmt.Sprintf(`notified %s notifications/state_changed {"a":1}`, d.id)
-	eventually(t, want, func() bool { return dom.count(want) == 1 })
+	fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 	for _, junk := range []string{"", "null", "{", `"x"`, `{"type":"mcp"}`, `{"type":7,"payload":{}}`, "\xff\xfe",
 		strings.Repeat("[", 9999)} {
 		d.publish(junk)
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
-	eventually(t, "the connection survives junk",
+	fleettest.Eventually(t, "the connection survives junk",
 		func() bool { return dom.count(fmt.Sprintf("notified %s notifications/end", d.id)) == 1 })
 }
 

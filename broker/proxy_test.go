@@ -18,6 +18,7 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // proxyHeader returns a proxy's header for a connection from the address.
@@ -131,13 +132,16 @@ func TestBadProxyHeader(t *testing.T) {
 			if err := d.ended(deadline); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "counting", func() bool { return b.Stats().Refused[tt.reason] == 1 })
+			fleettest.Eventually(t, "counting", func() bool { return b.Stats().Refused[tt.reason] == 1 })
 			s := dialRaw(t, b.TLSAddr())
 			s.write(tt.said)
 			if err := s.ended(deadline); err != nil {
 				t.Errorf("over TLS: %v", err)
 			}
-			eventually(t, "both are closed", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Handshakes == 0 })
+			fleettest.Eventually(t, "both are closed", func() bool {
+				s := b.Stats()
+				return s.Sockets == 0 && s.Handshakes == 0
+			})
 		})
 	}
 }
@@ -152,7 +156,7 @@ func TestProxyHeaderFromElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "counting", func() bool {
+	fleettest.Eventually(t, "counting", func() bool {
 		s := b.Stats()
 		return s.Refused["malformed_connect"] == 1 && s.HandshakesFailed == 1
 	})

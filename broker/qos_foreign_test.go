@@ -9,6 +9,8 @@ import (
 
 	"github.com/eclipse/paho.golang/autopaho"
 	"github.com/eclipse/paho.golang/paho"
+
+	"fleetd/fleet/fleettest"
 )
 
 // mosquitto_pub at QoS 2 ends without an error after PUBCOMP, or if it has nothing to wait for.
@@ -135,7 +137,7 @@ func TestQoS2Flood(t *testing.T) {
 		flooder.write(batch)
 	}
 	t.Logf("the slowest call of another device took %v", slowest)
-	eventually(t, "all are handled", func() bool { return b.Stats().Duplicates == 1<<16-1 })
+	fleettest.Eventually(t, "all are handled", func() bool { return b.Stats().Duplicates == 1<<16-1 })
 	if n := dom.count(fmt.Sprintf("notified %s", flooder.id)); n != 65 {
 		t.Errorf("%d messages were handled, want 65", n)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // testClientID is the client id of the test's n-th device.
@@ -115,7 +116,7 @@ func connectRaw(t testing.TB, b *Broker, p connectPacket) *rawDevice {
 	if code := d.connect(p); code != 0 {
 		t.Fatalf("CONNACK code %#x", code)
 	}
-	eventually(t, "the connection is the device's", func() bool {
+	fleettest.Eventually(t, "the connection is the device's", func() bool {
 		c := b.registry.connection(d.id)
 		return c != nil && mqttOf(c).client.Net.Remote == d.conn.LocalAddr().String()
 	})

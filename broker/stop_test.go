@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // At a shutdown MQTT 5 devices receive a DISCONNECT; for others the socket just closes, because
@@ -36,7 +38,7 @@ func TestShutdown(t *testing.T) {
 	stick(t, b.registry.connection(stuck.id))
 	waiting := make(chan error, 1)
 	go func() { _, err := makeCall(b, v4.id, "x", `{}`, deadline, nil); waiting <- err }()
-	eventually(t, "a call is under way", func() bool { return b.Stats().PublishesOut > 3 })
+	fleettest.Eventually(t, "a call is under way", func() bool { return b.Stats().PublishesOut > 3 })
 	cancel()
 	select {
 	case err := <-done:
@@ -83,7 +85,7 @@ func TestLogsHoldNoPackets(t *testing.T) {
 	if err := d.ended(deadline); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the end", func() bool { return dom.count("disconnected") == 1 })
+	fleettest.Eventually(t, "the end", func() bool { return dom.count("disconnected") == 1 })
 	text := log.String()
 	for _, secret := range []string{"a-secret-payload", passwordOf(testClientID(1))} {
 		bytes := strings.Trim(fmt.Sprint([]byte(secret)), "[]") // as a logged struct shows them
@@ -139,7 +141,7 @@ func TestHello(t *testing.T) {
 		d.publish(`{"type":"hello","version":3,"transport":"udp","features":{"mcp":true},"audio_params":{"format":"opus"}}`)
 	}
 	d.publish(`{"type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/end"}}`)
-	eventually(t, "all are read", func() bool { return dom.count("notified") == 1 })
+	fleettest.Eventually(t, "all are read", func() bool { return dom.count("notified") == 1 })
 	var hello struct {
 		Type, Transport string
 		SessionID       string `json:"session_id"`
@@ -191,7 +193,7 @@ func TestTLS(t *testing.T) {
 	if code := d.connect(connectPacket{clientID: testClientID(1)}); code != 0 {
 		t.Fatalf("CONNACK %d", code)
 	}
-	eventually(t, "the device is connected", func() bool { return b.registry.connection(d.id) != nil })
+	fleettest.Eventually(t, "the device is connected", func() bool { return b.registry.connection(d.id) != nil })
 	if c := b.registry.connection(d.id); c.Transport != "mqtts" || c.RemoteAddr != "127.0.0.1" {
 		t.Errorf("connection %+v", c.Connection)
 	}
@@ -199,7 +201,7 @@ func TestTLS(t *testing.T) {
 	if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "silent sockets are closed", func() bool { return b.Stats().Sockets == 1 })
+	fleettest.Eventually(t, "silent sockets are closed", func() bool { return b.Stats().Sockets == 1 })
 }
 
 func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // A device whose old socket is stuck gets its CONNACK at once: mochi alone
@@ -31,7 +32,7 @@ func TestReconnectWhileStuck(t *testing.T) {
 				t.Error(err)
 			}
 			want := fmt.Sprintf("disconnected %s clean=false: %s", d.id, fleet.CauseTakenOver)
-			eventually(t, want, func() bool { return dom.count(want) == 1 })
+			fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 			if b.registry.connection(d.id) == nil {
 				t.Error("the old connection's end took the new one's place")
 			}
@@ -43,7 +44,7 @@ func TestReconnectWhileStuck(t *testing.T) {
 func stick(t *testing.T, c *connection) {
 	t.Helper()
 	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
-	eventually(t, "the socket is full", func() bool {
+	fleettest.Eventually(t, "the socket is full", func() bool {
 		_ = c.deliver(make([]byte, 256<<10))
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -61,7 +62,7 @@ func TestStuckDeviceIsDisconnected(t *testing.T) {
 		_ = c.deliver(make([]byte, 512<<10))
 	}
 	want := fmt.Sprintf("disconnected %s clean=false: %s", d.id, fleet.CauseNotTaken)
-	eventually(t, want, func() bool { return dom.count(want) == 1 })
+	fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 
 func TestOutboxIsBounded(t *testing.T) {
@@ -91,7 +92,7 @@ func TestDuplicateIDs(t *testing.T) {
 		}
 		wg.Wait()
 		var c *connection
-		eventually(t, "one connection remains, and is the device's", func() bool {
+		fleettest.Eventually(t, "one connection remains, and is the device's", func() bool {
 			c = b.registry.connection(testID(1))
 			return c != nil && b.Stats().Sockets == 1
 		})
@@ -113,7 +114,7 @@ func TestDuplicateIDs(t *testing.T) {
 		for _, d := range devices {
 			d.conn.Close()
 		}
-		eventually(t, "none remains", func() bool { return b.Stats().Sockets == 0 })
+		fleettest.Eventually(t, "none remains", func() bool { return b.Stats().Sockets == 0 })
 	}
 	if in, out := dom.count("connected"), dom.count("disconnected"); in != out || in < rounds {
 		t.Errorf("%d connections were told, %d ends", in, out)
@@ -153,7 +154,7 @@ func TestForgottenDevices(t *testing.T) {
 		t.Error("a connected device was forgotten")
 	}
 	d.conn.Close()
-	eventually(t, "the entry is dropped", func() bool { return entries() == 0 })
+	fleettest.Eventually(t, "the entry is dropped", func() bool { return entries() == 0 })
 }
 
 func TestNewEntryStartsAtRandomIDs(t *testing.T) {

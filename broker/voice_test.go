@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // relay is a Voice whose answers the test sets.
@@ -58,7 +59,7 @@ func TestVoiceReceivesConversations(t *testing.T) {
 	r := new(relay)
 	b, dom := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
+	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 
 	d.publish(`{"type":"listen","session_id":"old"}`) // before any hello
 	d.publish(boardHello)
@@ -68,7 +69,7 @@ func TestVoiceReceivesConversations(t *testing.T) {
 	d.publish(boardHello)
 	d.publish(`{"type":"goodbye","session_id":"ours"}`)
 	want := []string{`hello {"type":`, "listen ours {", "goodbye foreign {", `hello {"type":`, "goodbye ours {"}
-	eventually(t, "all is passed on", func() bool { return len(r.happened()) == len(want) })
+	fleettest.Eventually(t, "all is passed on", func() bool { return len(r.happened()) == len(want) })
 	if got := r.happened(); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -80,7 +81,11 @@ func TestVoiceReceivesConversations(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	c := b.registry.connection(d.id)
-	eventually(t, "the goodbye is noted", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return !c.channel.goodbye.IsZero() })
+	fleettest.Eventually(t, "the goodbye is noted", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return !c.channel.goodbye.IsZero()
+	})
 
 	if err := r.begun[1].Send([]byte(`{"type":"tts"}`)); err != nil {
 		t.Error(err)
@@ -97,13 +102,13 @@ func TestHellosAreLimited(t *testing.T) {
 	r := new(relay)
 	b, dom := start(t, func(o *Options) { o.Voice = r })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
+	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 	begin := time.Now()
 	for range 50 {
 		d.publish(boardHello)
 	}
 	d.publish(`{"type":"last"}`)
-	eventually(t, "all are read", func() bool {
+	fleettest.Eventually(t, "all are read", func() bool {
 		got := r.happened()
 		return len(got) > 0 && strings.HasPrefix(got[len(got)-1], "last")
 	})
@@ -117,7 +122,7 @@ func TestHellosAreLimited(t *testing.T) {
 func TestNoVoiceServerForDevice(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.Voice = &relay{refuse: true} })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
+	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 	if _, goodbye := helloAnswer(t, b, d, boardHello); !goodbye {
 		t.Error("no goodbye after hello")
 	}

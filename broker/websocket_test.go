@@ -18,6 +18,7 @@ import (
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 const socketBoardHello = `{"type":"hello","version":%d,"features":{"mcp":true,"glyph_push":false},` +
@@ -152,7 +153,7 @@ func (d *socketBoard) over() error { d.mu.Lock(); defer d.mu.Unlock(); return d.
 func TestWebSocketServesMCP(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
-	eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
+	fleettest.Eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
 	if got := d.got(); !strings.HasPrefix(got, `{"type":"hello","transport":"websocket","session_id":"s-`) ||
 		strings.Contains(got, "udp") || strings.Contains(got, "goodbye") {
 		t.Errorf("hello: %s", got)
@@ -171,18 +172,25 @@ func TestWebSocketServesMCP(t *testing.T) {
 	if err := d.Close(); err != nil { // as boards do, without a close frame
 		t.Fatal(err)
 	}
-	eventually(t, "it has left", func() bool { return dom.count("disconnected "+string(d.id)+" clean=true") == 1 })
+	fleettest.Eventually(t, "it has left", func() bool {
+		return dom.count("disconnected "+string(d.id)+" clean=true") == 1
+	})
 	if _, err := b.Queue(d.id, fleet.KindOperator); err == nil {
 		t.Error("a device without a socket can be called")
 	}
-	eventually(t, "nothing is left of it", func() bool { s := b.Stats(); return s.Sockets == 0 && s.Channels == 0 })
+	fleettest.Eventually(t, "nothing is left of it", func() bool {
+		s := b.Stats()
+		return s.Sockets == 0 && s.Channels == 0
+	})
 }
 
 func TestWebSocketChannelEndsInTime(t *testing.T) {
 	b, dom := start(t, func(o *Options) { o.ChannelTimeout = 50 * time.Millisecond })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
-	eventually(t, "the socket is closed", func() bool { return websocket.IsCloseError(d.over(), websocket.CloseNormalClosure) })
-	eventually(t, "it is noted", func() bool {
+	fleettest.Eventually(t, "the socket is closed", func() bool {
+		return websocket.IsCloseError(d.over(), websocket.CloseNormalClosure)
+	})
+	fleettest.Eventually(t, "it is noted", func() bool {
 		return dom.count("disconnected "+string(d.id)+" clean=false: "+fleet.CauseConversationOver) == 1
 	})
 }
@@ -211,7 +219,7 @@ func TestWebSocketHelloVectors(t *testing.T) {
 			continue
 		}
 		d := dialSocket(t, url, i, 1, v.Wire)
-		eventually(t, v.Name, func() bool { return d.got() != "" })
+		fleettest.Eventually(t, v.Name, func() bool { return d.got() != "" })
 		var ours, valid map[string]any
 		_ = json.Unmarshal([]byte(d.got()), &ours)
 		for _, down := range vectors.Cases {
@@ -259,14 +267,14 @@ func TestWebSocketAudio(t *testing.T) {
 				d.sound(bad)
 			}
 			d.sound(tt.up)
-			eventually(t, "the frame", func() bool { return len(r.happened()) == 2 })
+			fleettest.Eventually(t, "the frame", func() bool { return len(r.happened()) == 2 })
 			if got := r.happened(); got[1] != tt.heard {
 				t.Errorf("heard %q, want %q", got, tt.heard)
 			}
 			if tt.version > 1 {
 				text := hex.EncodeToString([]byte(`{"type":"abort"}`))
 				d.sound(map[int]string{2: "0002" + "0001" + "00000000" + "00000000" + "00000010", 3: "01" + "00" + "0010"}[tt.version] + text)
-				eventually(t, "a message in a binary one", func() bool { return len(r.happened()) == 3 })
+				fleettest.Eventually(t, "a message in a binary one", func() bool { return len(r.happened()) == 3 })
 			}
 			r.mu.Lock()
 			v := r.begun[0]
@@ -274,7 +282,7 @@ func TestWebSocketAudio(t *testing.T) {
 			if !v.Stream.SendAudio([]byte{0x58, 0xcc, 0xdd}, 60) {
 				t.Error("not sent")
 			}
-			eventually(t, "the answer", func() bool { return d.heard() != "" })
+			fleettest.Eventually(t, "the answer", func() bool { return d.heard() != "" })
 			if got := d.heard(); got != tt.down {
 				t.Errorf("received %s, want %s", got, tt.down)
 			}
@@ -283,7 +291,7 @@ func TestWebSocketAudio(t *testing.T) {
 				t.Error(err)
 			}
 			v.Stream.Close()
-			eventually(t, "the end", func() bool { return d.over() != nil })
+			fleettest.Eventually(t, "the end", func() bool { return d.over() != nil })
 			if d.got() != `{"type":"alert"}` {
 				t.Errorf("got %s before the end", d.got())
 			}
@@ -297,17 +305,19 @@ func TestWebSocketEndsConversation(t *testing.T) {
 	url := socketServer(t, b)
 	hello := fmt.Sprintf(socketBoardHello, 1)
 	d := dialSocket(t, url, 1, 1, hello)
-	eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
+	fleettest.Eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
 	d.say(hello) // twice
-	eventually(t, "the second hello", func() bool { return len(r.happened()) == 2 })
+	fleettest.Eventually(t, "the second hello", func() bool { return len(r.happened()) == 2 })
 	next := dialSocket(t, url, 1, 1, hello) // the device restarted, and its old socket is still open
-	eventually(t, "the third hello", func() bool { return len(r.happened()) == 3 })
-	eventually(t, "the first is replaced", func() bool { return d.over() != nil && dom.count("disconnected") == 1 })
+	fleettest.Eventually(t, "the third hello", func() bool { return len(r.happened()) == 3 })
+	fleettest.Eventually(t, "the first is replaced", func() bool {
+		return d.over() != nil && dom.count("disconnected") == 1
+	})
 	if b.Stats().Takeovers != 1 {
 		t.Errorf("%+v", b.Stats())
 	}
 	_ = next.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Now().Add(deadline))
-	eventually(t, "the second is over", func() bool { return dom.count("disconnected") == 2 })
+	fleettest.Eventually(t, "the second is over", func() bool { return dom.count("disconnected") == 2 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if fmt.Sprint(r.ended) != fmt.Sprint([]fleet.ConversationEnd{fleet.EndedByNewHello, fleet.EndedByDevice}) {
@@ -319,7 +329,7 @@ func TestWebSocketEndsConversation(t *testing.T) {
 func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 	b, _ := start(t, nil)
 	old := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
-	eventually(t, "MQTT", func() bool { c, ok := b.Connection(old.id); return ok && c.Transport == "mqtt" })
+	fleettest.Eventually(t, "MQTT", func() bool { c, ok := b.Connection(old.id); return ok && c.Transport == "mqtt" })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	if d.id != old.id {
 		t.Fatal(d.id)
@@ -327,14 +337,14 @@ func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 	if err := old.ended(deadline); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "WebSocket", func() bool { c, ok := b.Connection(d.id); return ok && c.Transport == "ws" })
+	fleettest.Eventually(t, "WebSocket", func() bool { c, ok := b.Connection(d.id); return ok && c.Transport == "ws" })
 	if _, err := makeCall(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
 	if !b.Kick(d.id, causeOf(fleet.CauseRetired, "the device was retired").Cause) {
 		t.Error("not kicked")
 	}
-	eventually(t, "the end", func() bool { return d.over() != nil })
+	fleettest.Eventually(t, "the end", func() bool { return d.over() != nil })
 }
 
 func TestWebSocketRefusesStrangers(t *testing.T) {
@@ -431,14 +441,14 @@ func TestWebSocketHostile(t *testing.T) {
 	url := socketServer(t, b)
 	hello := fmt.Sprintf(socketBoardHello, 1)
 	well := dialSocket(t, url, 1, 1, hello)
-	eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
+	fleettest.Eventually(t, "hello", func() bool { return len(r.happened()) == 1 })
 
 	long := dialSocket(t, url, 2, 1, hello)
 	_ = long.WriteMessage(websocket.BinaryMessage, make([]byte, 10<<20)) // fails when the other end closes
-	eventually(t, "the end of who sends 10 MB", func() bool { return long.over() != nil })
+	fleettest.Eventually(t, "the end of who sends 10 MB", func() bool { return long.over() != nil })
 
 	flood := dialSocket(t, url, 3, 1, hello)
-	eventually(t, "the end of a flood", func() bool {
+	fleettest.Eventually(t, "the end of a flood", func() bool {
 		for range textBurst {
 			_ = flood.WriteMessage(websocket.TextMessage, []byte(`{"type":"listen"}`)) // fails when the other end closes
 		}
@@ -451,7 +461,7 @@ func TestWebSocketHostile(t *testing.T) {
 	}
 	before := len(r.happened())
 	junk.say(hello)
-	eventually(t, "junk does not end a connection", func() bool { return len(r.happened()) > before })
+	fleettest.Eventually(t, "junk does not end a connection", func() bool { return len(r.happened()) > before })
 
 	slow, header := socketHeader(5, 1)
 	dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -466,10 +476,10 @@ func TestWebSocketHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stuck.Close()
-	eventually(t, "the slow one is in", func() bool { return b.registry.connection(slow) != nil })
+	fleettest.Eventually(t, "the slow one is in", func() bool { return b.registry.connection(slow) != nil })
 	c := b.registry.connection(slow)
 	message := []byte(`{"type":"tts","text":"` + strings.Repeat("x", 60<<10) + `"}`)
-	eventually(t, "the end of who reads nothing", func() bool { _ = c.deliver(message); return c.hasEnded() })
+	fleettest.Eventually(t, "the end of who reads nothing", func() bool { _ = c.deliver(message); return c.hasEnded() })
 
 	if well.over() != nil {
 		t.Fatal(well.over())
@@ -482,25 +492,25 @@ func TestWebSocketHostile(t *testing.T) {
 func TestWebSocketWithoutHello(t *testing.T) {
 	b, dom := start(t, nil)
 	d := dialSocket(t, socketServer(t, b), 1, 1, "")
-	eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
+	fleettest.Eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
 	s := b.registry.connection(d.id).carrier.(*socket)
-	eventually(t, "its time is up", func() bool {
+	fleettest.Eventually(t, "its time is up", func() bool {
 		_ = s.ws.SetReadDeadline(time.Now()) // the test does not wait for the timeout
 		return d.over() != nil
 	})
 	if !websocket.IsCloseError(d.over(), websocket.ClosePolicyViolation) {
 		t.Error(d.over())
 	}
-	eventually(t, "it is noted", func() bool { return dom.count("disconnected") == 1 })
+	fleettest.Eventually(t, "it is noted", func() bool { return dom.count("disconnected") == 1 })
 }
 
 // A half-open connection: the device has vanished without closing it.
 func TestWebSocketHalfOpen(t *testing.T) {
 	b, dom := start(t, nil)
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
-	eventually(t, "hello", func() bool { return d.got() != "" })
+	fleettest.Eventually(t, "hello", func() bool { return d.got() != "" })
 	s := b.registry.connection(d.id).carrier.(*socket)
-	eventually(t, "its silence is noticed", func() bool {
+	fleettest.Eventually(t, "its silence is noticed", func() bool {
 		_ = s.ws.SetReadDeadline(time.Now())
 		return dom.count("disconnected "+string(d.id)+" clean=false: "+fleet.CauseNoPong) == 1
 	})
@@ -516,7 +526,11 @@ func TestWebSocketNoCrossTalk(t *testing.T) {
 	for i := range all {
 		all[i] = dialSocket(t, url, i, 1+i%3, fmt.Sprintf(socketBoardHello, 1+i%3))
 	}
-	eventually(t, "all are in conversation", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.begun) == devices })
+	fleettest.Eventually(t, "all are in conversation", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.begun) == devices
+	})
 	r.mu.Lock()
 	begun := r.begun
 	r.mu.Unlock()
@@ -530,7 +544,7 @@ func TestWebSocketNoCrossTalk(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "all audio, but what was dropped as late", func() bool {
+	fleettest.Eventually(t, "all audio, but what was dropped as late", func() bool {
 		n := b.Stats().AudioDropped
 		for _, d := range all {
 			d.mu.Lock()
@@ -540,7 +554,11 @@ func TestWebSocketNoCrossTalk(t *testing.T) {
 		return n == devices*frames
 	})
 	for _, d := range all {
-		eventually(t, "all texts", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.texts) == frames })
+		fleettest.Eventually(t, "all texts", func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.texts) == frames
+		})
 		own := hex.EncodeToString([]byte(d.id))
 		for line := range strings.Lines(strings.TrimLeft(d.heard()+"\n", "\n") + hex.EncodeToString([]byte(d.got()))) {
 			if n := strings.Count(line, own); n == 0 {
@@ -566,12 +584,14 @@ func TestWebSocketShutdown(t *testing.T) {
 	go func() { done <- b.Run(ctx) }()
 	url := socketServer(t, b)
 	d := dialSocket(t, url, 1, 1, fmt.Sprintf(socketBoardHello, 1))
-	eventually(t, "hello", func() bool { return d.got() != "" })
+	fleettest.Eventually(t, "hello", func() bool { return d.got() != "" })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the end", func() bool { return websocket.IsCloseError(d.over(), websocket.CloseGoingAway) })
+	fleettest.Eventually(t, "the end", func() bool {
+		return websocket.IsCloseError(d.over(), websocket.CloseGoingAway)
+	})
 	_, header := socketHeader(2, 1)
 	ws, _, err := websocket.DefaultDialer.Dial(url, header)
 	if err == nil {

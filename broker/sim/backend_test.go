@@ -17,6 +17,8 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"fleetd/fleet/fleettest"
 )
 
 // A backend is a foreign MQTT broker and an OTA server: the least that stock
@@ -274,25 +276,19 @@ func (b *backend) next() string {
 	}
 }
 
-// eventually waits for a condition that only time can bring.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 // left waits until the device has said goodbye as many times as given.
 func (b *backend) left(d *Device, times int) {
 	b.t.Helper()
-	eventually(b.t, "DISCONNECT", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.orderly[d.ID()] == times })
+	fleettest.Eventually(b.t, "DISCONNECT", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.orderly[d.ID()] == times
+	})
 }
 
 func (b *backend) connected(d *Device) {
 	b.t.Helper()
-	eventually(b.t, "connected", func() bool {
+	fleettest.Eventually(b.t, "connected", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return d.Connected() && b.clients[d.ID()] != nil

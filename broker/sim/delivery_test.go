@@ -163,7 +163,7 @@ func (d *delivery) run(fault string) {
 		wg.Wait()
 	})
 	id := d.id()
-	eventually(d.t, "a device with tools", func() bool {
+	fleettest.Eventually(d.t, "a device with tools", func() bool {
 		got, err := d.devices.Device(context.Background(), id)
 		return err == nil && got.InventoryID != ""
 	})
@@ -294,10 +294,10 @@ func TestPushedUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := strings.Fields(tt.story)
-			eventually(t, tt.story, func() bool { return len(d.evidence()) >= len(want) })
+			fleettest.Eventually(t, tt.story, func() bool { return len(d.evidence()) >= len(want) })
 			time.Sleep(100 * time.Millisecond) // nothing more may come
 			close(over)
-			eventually(t, "the outcome", func() bool {
+			fleettest.Eventually(t, "the outcome", func() bool {
 				c, err = d.calls.Get(t.Context(), c.ID)
 				return err != nil || c.State.Final()
 			})
@@ -346,7 +346,7 @@ func TestOfferedDelivery(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := strings.Fields(tt.story)
-			eventually(t, "the device on MQTT again", func() bool {
+			fleettest.Eventually(t, "the device on MQTT again", func() bool {
 				return d.saw(fleet.EvidenceConnect) && len(d.evidence()) >= len(want)
 			})
 			if diff := cmp.Diff(inOrder(want), inOrder(d.evidence())); diff != "" {

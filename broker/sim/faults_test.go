@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fleet/fleettest"
 )
 
 func TestParseFaults(t *testing.T) {
@@ -118,11 +120,11 @@ func TestFaultsOfTheNetwork(t *testing.T) {
 	b := newBackend(t)
 	faults, _ := ParseFaults("flap=5s")
 	f := b.start(Options{Faults: faults, TimeScale: 0.01})
-	eventually(t, "flapping", func() bool { return f.Stats().Connects >= 3 })
+	fleettest.Eventually(t, "flapping", func() bool { return f.Stats().Connects >= 3 })
 
 	faults, _ = ParseFaults("noconnect")
 	f = b.start(Options{Faults: faults, TimeScale: 0.01, Seed: 1})
-	eventually(t, "a boot", func() bool { return f.Stats().Booted == 1 })
+	fleettest.Eventually(t, "a boot", func() bool { return f.Stats().Booted == 1 })
 	time.Sleep(50 * time.Millisecond)
 	if s := f.Stats(); s.Connects+s.ConnectFailures != 0 {
 		t.Errorf("noconnect: %+v", s)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"fleetd/fleet/fleettest"
 )
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -63,8 +65,8 @@ func TestCommand(t *testing.T) {
 	from := map[string]bool{}
 	go func() {
 		defer cancel()
-		eventually(t, "4 polls", func() bool { _, n := b.lastPoll(); return n == 4 })
-		eventually(t, "4 connections", func() bool {
+		fleettest.Eventually(t, "4 polls", func() bool { _, n := b.lastPoll(); return n == 4 })
+		fleettest.Eventually(t, "4 connections", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return len(b.clients) == 4

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 func TestCallOverBroker(t *testing.T) {
@@ -37,7 +39,7 @@ func TestRebootIsNotAnswered(t *testing.T) {
 	b.connected(d)
 	b.send(d, 0, toolCall(1, "self.reboot", `{}`))
 	b.send(d, 0, toolCall(2, "self.get_device_status", `{}`))
-	eventually(t, "second poll", func() bool { _, n := b.lastPoll(); return n == 2 })
+	fleettest.Eventually(t, "second poll", func() bool { _, n := b.lastPoll(); return n == 2 })
 	b.connected(d)
 	b.left(d, 1)
 	// The second call runs if it was queued before the restart was; its answer
@@ -60,7 +62,7 @@ func TestReconnectsForEver(t *testing.T) {
 		b.clients[d.ID()].Net.Conn.Close()
 		delete(b.clients, d.ID())
 		b.mu.Unlock()
-		eventually(t, "reconnect", func() bool { return f.Stats().Connects == int64(i+2) })
+		fleettest.Eventually(t, "reconnect", func() bool { return f.Stats().Connects == int64(i+2) })
 	}
 	if _, n := b.lastPoll(); n != 1 {
 		t.Errorf("%d polls; only a boot polls", n)
@@ -75,13 +77,13 @@ func TestRunEndsWithDisconnect(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		eventually(t, "all connected", func() bool { return f.Stats().Connected == 20 })
+		fleettest.Eventually(t, "all connected", func() bool { return f.Stats().Connected == 20 })
 		cancel()
 	}()
 	if err := f.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "20 DISCONNECTs", func() bool {
+	fleettest.Eventually(t, "20 DISCONNECTs", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.orderly) == 20
@@ -121,12 +123,12 @@ func TestReconfigureWiFiLeavesTheNetwork(t *testing.T) {
 	d := f.Device(0)
 	b.connected(d)
 	b.send(d, 0, toolCall(1, "self.system.reconfigure_wifi", `{}`))
-	eventually(t, "gone", func() bool { return !d.Connected() })
+	fleettest.Eventually(t, "gone", func() bool { return !d.Connected() })
 	b.left(d, 1)
 	time.Sleep(300 * time.Millisecond) // many times the wait before a reconnect
 	if _, polls := b.lastPoll(); polls != 1 || d.Connected() || len(b.published) != 0 {
 		t.Errorf("%d polls, connected %v, %d answers", polls, d.Connected(), len(b.published))
 	}
 	d.SetUpWiFi()
-	eventually(t, "back", func() bool { _, polls := b.lastPoll(); return polls == 2 && d.Connected() })
+	fleettest.Eventually(t, "back", func() bool { _, polls := b.lastPoll(); return polls == 2 && d.Connected() })
 }

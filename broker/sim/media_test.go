@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"fleetd/fleet/fleettest"
 )
 
 // receive reads one upload as a server does.
@@ -166,7 +168,7 @@ func TestAssetsAreFetchedOnceAtTheNextBoot(t *testing.T) {
 	b.ask(d, toolCall(1, "self.assets.set_download_url", `{"url":"`+b.http.URL+`/assets.bin"}`))
 	for boot := range 2 {
 		b.send(d, 0, toolCall(2, "self.reboot", `{}`))
-		eventually(t, "reconnect", func() bool { return f.Stats().Connects == int64(boot+2) })
+		fleettest.Eventually(t, "reconnect", func() bool { return f.Stats().Connects == int64(boot+2) })
 		b.connected(d)
 	}
 	if s := f.Stats(); s.Downloads != 1 || s.DownloadedBytes != 5000 {

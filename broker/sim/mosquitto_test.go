@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // A mosquitto is an independent broker implementation, in its own process.
@@ -130,11 +132,15 @@ func TestMosquitto(t *testing.T) {
 	t.Run("session", func(t *testing.T) {
 		inner := &backend{t: t, http: b.http}
 		f := inner.start(Options{Devices: 3, TimeScale: 0.01})
-		eventually(t, "3 connected", func() bool { return f.Stats().Connected == 3 })
+		fleettest.Eventually(t, "3 connected", func() bool { return f.Stats().Connected == 3 })
 		f.Device(0).Talk()
 		id := f.Device(0).ID()
-		eventually(t, "hello", func() bool { return m.count("Received PUBLISH from "+id+" (d0, q0, r0, m0, 'up'") == 1 })
-		eventually(t, "PINGREQ for twice the keepalive", func() bool { return m.count("Received PINGREQ from "+id) >= 4 })
+		fleettest.Eventually(t, "hello", func() bool {
+			return m.count("Received PUBLISH from "+id+" (d0, q0, r0, m0, 'up'") == 1
+		})
+		fleettest.Eventually(t, "PINGREQ for twice the keepalive", func() bool {
+			return m.count("Received PINGREQ from "+id) >= 4
+		})
 		if s := f.Stats(); s.Connected != 3 || s.Connects != 3 {
 			t.Errorf("%+v", s)
 		}
@@ -142,7 +148,7 @@ func TestMosquitto(t *testing.T) {
 			t.Error("a CONNECT or SUBSCRIBE that the firmware does not send")
 		}
 	})
-	eventually(t, "3 DISCONNECTs", func() bool { return m.count("Received DISCONNECT") == 3 })
+	fleettest.Eventually(t, "3 DISCONNECTs", func() bool { return m.count("Received DISCONNECT") == 3 })
 }
 
 // TestMemory holds an idle device below 24 KiB of heap and stack; the race
@@ -164,8 +170,8 @@ func TestMemory(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	idle := slices.DeleteFunc(BoardNames(), func(name string) bool { return name == "py-desktop" }) // connects to talk
 	f := b.start(Options{Devices: devices, ConnectRate: 1000, TimeScale: 0.1, Boards: idle})
-	eventually(t, "all connected", func() bool { return f.Stats().Connected == devices })
-	eventually(t, "polls closed", func() bool { return runtime.NumGoroutine()-goroutines < devices+50 })
+	fleettest.Eventually(t, "all connected", func() bool { return f.Stats().Connected == devices })
+	fleettest.Eventually(t, "polls closed", func() bool { return runtime.NumGoroutine()-goroutines < devices+50 })
 	each := limit + 1
 	for range 5 { // the collector is not always done with what the polls left
 		each = min(each, (inUse()-before)/devices)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // TestSerialExecution: calls run one after another in order, and while one
@@ -51,7 +53,11 @@ func TestLateAnswerOnALaterConnection(t *testing.T) {
 	d := f.Device(0)
 	b.connected(d)
 	b.send(d, 1, toolCall(77, "self.audio_speaker.set_volume", `{"volume":5}`))
-	eventually(t, "the device has the call", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.acks == 1 })
+	fleettest.Eventually(t, "the device has the call", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.acks == 1
+	})
 	b.mu.Lock()
 	b.clients[d.ID()].Net.Conn.Close()
 	b.mu.Unlock()

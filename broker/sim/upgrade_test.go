@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 // makeImage is an app image that esp_ota_end would take, of about size bytes.
@@ -84,9 +86,9 @@ func TestUpgrade(t *testing.T) {
 			b.send(d, 0, toolCall(9, "self.upgrade_firmware", `{"url":"`+b.http.URL+`/fw/1"}`))
 
 			polls := len(strings.Fields(tt.want.slots))
-			eventually(t, "the last poll", func() bool { _, n := b.lastPoll(); return n == polls })
+			fleettest.Eventually(t, "the last poll", func() bool { _, n := b.lastPoll(); return n == polls })
 			if tt.want.mqtt {
-				eventually(t, "MQTT", func() bool {
+				fleettest.Eventually(t, "MQTT", func() bool {
 					return f.Stats().Connects == 2 || tt.want.lateTrue ||
 						tt.fault == "silent-accept"
 				})
@@ -97,7 +99,10 @@ func TestUpgrade(t *testing.T) {
 				got.lateTrue = text0(b.next()) == "true"
 			}
 			if tt.want.elf == "new" {
-				eventually(t, "the image is confirmed", func() bool { r := d.Firmware(); return !r.Pending && r.ElfSHA256 == elf })
+				fleettest.Eventually(t, "the image is confirmed", func() bool {
+					r := d.Firmware()
+					return !r.Pending && r.ElfSHA256 == elf
+				})
 			}
 			time.Sleep(150 * time.Millisecond) // nothing more may come
 			got.lateTrue = got.lateTrue || len(b.published) > 0
@@ -194,7 +199,7 @@ func TestUnconfirmedImageRefusesAnother(t *testing.T) {
 		t.Fatalf("after the first boot of the new image: %+v, %+v", v, f.Stats())
 	}
 	b.send(d, 0, toolCall(1, "self.reboot", `{}`))
-	eventually(t, "second upgrade", func() bool {
+	fleettest.Eventually(t, "second upgrade", func() bool {
 		return d.Firmware() == Firmware{Version: "2.4.9", ElfSHA256: d.Firmware().ElfSHA256, Slot: "ota_0"}
 	})
 }
@@ -215,14 +220,14 @@ func TestPollFailureRollsBack(t *testing.T) {
 	d := f.Device(0)
 	b.connected(d)
 	b.send(d, 0, toolCall(1, "self.upgrade_firmware", `{"url":"`+b.http.URL+`/fw/1"}`))
-	eventually(t, "MQTT with the credentials of NVS", func() bool { return f.Stats().Connects == 2 })
+	fleettest.Eventually(t, "MQTT with the credentials of NVS", func() bool { return f.Stats().Connects == 2 })
 	if v := d.Firmware(); v.Version != "2.4.9" || !v.Pending {
 		t.Fatalf("runs %+v", v)
 	}
 	b.connected(d)
 	time.Sleep(20 * time.Millisecond)
 	b.send(d, 0, toolCall(2, "self.reboot", `{}`))
-	eventually(t, "rollback", func() bool {
+	fleettest.Eventually(t, "rollback", func() bool {
 		return f.Stats().Rollbacks == 1 && d.Firmware().Slot == "ota_0" &&
 			!d.Firmware().Pending
 	})

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/upstream"
 )
@@ -112,7 +113,7 @@ func TestUpstreamFoundByOTA(t *testing.T) {
 	b := newBoard(t, 1)
 	accounts.Polled(Poll{Device: b.id, ClientID: "uuid-" + string(b.id), UserAgent: "board/2.4.2", Language: "zh-CN",
 		Serial: "SN", Body: []byte(`{"mac_address":"02:00:00:00:00:01"}`)})
-	eventually(t, "the poll is repeated", func() bool { return len(o.Polls()) == 1 })
+	fleettest.Eventually(t, "the poll is repeated", func() bool { return len(o.Polls()) == 1 })
 	p := o.Polls()[0]
 	for name, want := range map[string]string{"Device-Id": "02:00:00:00:00:01", "Client-Id": "uuid-020000000001",
 		"User-Agent": "board/2.4.2", "Accept-Language": "zh-CN", "Activation-Version": "2", "Serial-Number": "SN"} {
@@ -150,16 +151,19 @@ func TestUpstreamFoundByOTA(t *testing.T) {
 	aged := newBoard(t, 1)
 	aged.talk(w.Relay, boardHello)
 	aged.open()
-	eventually(t, "an old token is replaced", func() bool { return len(o.Polls()) == 3 })
+	fleettest.Eventually(t, "an old token is replaced", func() bool { return len(o.Polls()) == 3 })
 	aged.conversation.End(fleet.EndedByNewHello)
-	eventually(t, "it is known", func() bool {
+	fleettest.Eventually(t, "it is known", func() bool {
 		c, _ := accounts.latest(t.Context(), accounts.choice, Poll{Device: b.id})
 		return c.token == "third"
 	})
 	refused := newBoard(t, 1)
 	refused.talk(w.Relay, boardHello)
-	eventually(t, "hello, goodbye, alert", func() bool { return len(refused.got()) == 3 })
-	eventually(t, "it is on record", func() bool { n, _ := w.records.ended(fleet.EndedRefused); return n == 1 })
+	fleettest.Eventually(t, "hello, goodbye, alert", func() bool { return len(refused.got()) == 3 })
+	fleettest.Eventually(t, "it is on record", func() bool {
+		n, _ := w.records.ended(fleet.EndedRefused)
+		return n == 1
+	})
 	if n := len(o.Polls()); n != 4 {
 		t.Errorf("asked %d times", n)
 	}
@@ -239,8 +243,8 @@ func TestBadOTAAddress(t *testing.T) {
 			}
 			b := newBoard(t, 1)
 			b.talk(w.Relay, boardHello)
-			eventually(t, "hello, goodbye, alert", func() bool { return len(b.got()) == 3 })
-			eventually(t, "it is on record", func() bool { n, _ := w.records.ended(tt.want); return n == 1 })
+			fleettest.Eventually(t, "hello, goodbye, alert", func() bool { return len(b.got()) == 3 })
+			fleettest.Eventually(t, "it is on record", func() bool { n, _ := w.records.ended(tt.want); return n == 1 })
 		})
 	}
 }
@@ -261,7 +265,7 @@ func TestOneAskForADevice(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "it is asked", func() bool { return len(o.Polls()) == 1 })
+	fleettest.Eventually(t, "it is asked", func() bool { return len(o.Polls()) == 1 })
 	close(release)
 	wg.Wait()
 	if n := len(o.Polls()); n != 1 {
@@ -278,7 +282,10 @@ func TestBindingCode(t *testing.T) {
 		t.Error("a code before the first answer")
 	}
 	w.Polled(Poll{Device: id})
-	eventually(t, "the code is known", func() bool { c, _ := w.Account(t.Context(), w.choice, id); return c.Code == "482913" })
+	fleettest.Eventually(t, "the code is known", func() bool {
+		c, _ := w.Account(t.Context(), w.choice, id)
+		return c.Code == "482913"
+	})
 	code, message, ok := w.Show(id)
 	if !ok || code != "482913" || message != "xiaozhi.example 482913" {
 		t.Errorf("%q, %q, %v", code, message, ok)
@@ -301,8 +308,11 @@ func TestBindingCode(t *testing.T) {
 		o.Set(voicetest.OTAAnswer{URL: "ws://192.0.2.1/", Code: code})
 		w.pass(showAgain)
 		w.Polled(Poll{Device: id})
-		eventually(t, "it is asked again", func() bool { return len(o.Polls()) == i+2 })
-		eventually(t, "it is known", func() bool { c, _ := w.Account(t.Context(), w.choice, id); return c.Code == fleet.CleanText(code, 20) })
+		fleettest.Eventually(t, "it is asked again", func() bool { return len(o.Polls()) == i+2 })
+		fleettest.Eventually(t, "it is known", func() bool {
+			c, _ := w.Account(t.Context(), w.choice, id)
+			return c.Code == fleet.CleanText(code, 20)
+		})
 		if got, _, ok := w.Show(id); ok {
 			t.Errorf("%q is shown for %q", got, code)
 		}

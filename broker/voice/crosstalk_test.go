@@ -15,6 +15,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // Each conversation carries only its own device's audio, in both directions, whatever is sent and
@@ -158,7 +159,7 @@ func TestNoDatagramCrosses(t *testing.T) {
 	if damaged > frames/20 {
 		t.Errorf("%d of %d frames upstream are noise", damaged, frames)
 	}
-	eventually(t, "all conversations have ended", func() bool {
+	fleettest.Eventually(t, "all conversations have ended", func() bool {
 		n, _ := w.records.ended(fleet.EndedByDevice)
 		return w.Stats().Open == 0 && n == len(up.Sessions())
 	})
@@ -166,7 +167,9 @@ func TestNoDatagramCrosses(t *testing.T) {
 		t.Errorf("%d channels are left", n)
 	}
 	up.Close()
-	eventually(t, "goroutines are as at the start", func() bool { return runtime.NumGoroutine() <= goroutines+1 })
+	fleettest.Eventually(t, "goroutines are as at the start", func() bool {
+		return runtime.NumGoroutine() <= goroutines+1
+	})
 	mu.Lock()
 	overheard = nil
 	mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"fleetd/broker/voice/voicetest"
+	"fleetd/fleet/fleettest"
 )
 
 // A frame that the socket accepts in part stays whole: its remainder is written before all later
@@ -154,12 +155,16 @@ func TestFramesKeepTheirOrder(t *testing.T) {
 	for i := range 5 {
 		b.say(string(rune('a'+i)), uint32(i))
 	}
-	eventually(t, "frames wait", func() bool { c.frames.mu.Lock(); defer c.frames.mu.Unlock(); return c.frames.n >= 4 })
+	fleettest.Eventually(t, "frames wait", func() bool {
+		c.frames.mu.Lock()
+		defer c.frames.mu.Unlock()
+		return c.frames.n >= 4
+	})
 	c.upstream.writing.Unlock()
 	for i := range 5 {
 		b.say(string(rune('f'+i)), uint32(5+i))
 	}
-	eventually(t, "all arrive", func() bool { return len(s.Frames()) == 10 })
+	fleettest.Eventually(t, "all arrive", func() bool { return len(s.Frames()) == 10 })
 	for i, f := range s.Frames() {
 		if f.Timestamp != uint32(i) || f.Sequence != uint32(i+1) {
 			t.Errorf("frame %d: %+v", i, f)

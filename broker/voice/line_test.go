@@ -12,6 +12,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // A device uses its new voice server from its next conversation on, without other effects. One
@@ -49,15 +50,20 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	}
 	b.conversation.End(fleet.EndedByNewHello)
 	b.talk(w.Relay, boardHello)
-	eventually(t, "it talks to the second server", func() bool { return len(two.Sessions()) == 1 && len(b.got()) == 2 })
-	eventually(t, "both are well", func() bool {
+	fleettest.Eventually(t, "it talks to the second server", func() bool {
+		return len(two.Sessions()) == 1 && len(b.got()) == 2
+	})
+	fleettest.Eventually(t, "both are well", func() bool {
 		second := w.Health(ids[1], time.Time{}) // it is recorded after the board has its hello
 		return w.Health(ids[0], time.Time{}).Open == 1 && second.Open == 1 && second.LastSuccess != nil
 	})
 	if h := w.Health(ids[1], time.Time{}); h.HelloIn <= 0 || h.Failures != 0 || h.RetryAt != nil {
 		t.Errorf("health of the second %+v", h)
 	}
-	eventually(t, "the first talk is on record", func() bool { n, _ := w.records.ended(fleet.EndedByNewHello); return n == 1 })
+	fleettest.Eventually(t, "the first talk is on record", func() bool {
+		n, _ := w.records.ended(fleet.EndedByNewHello)
+		return n == 1
+	})
 	if _, c := w.records.ended(fleet.EndedByNewHello); c.Upstream != "one" {
 		t.Errorf("on record with %q", c.Upstream)
 	}
@@ -67,7 +73,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	for i := range breakAfter + 2 {
 		failing := newBoard(t, 20+i)
 		failing.talk(w.Relay, boardHello)
-		eventually(t, "hello, goodbye, alert", func() bool { return len(failing.got()) == 3 })
+		fleettest.Eventually(t, "hello, goodbye, alert", func() bool { return len(failing.got()) == 3 })
 	}
 	if broken.Load() != breakAfter {
 		t.Errorf("the broken one was tried %d times", broken.Load())
@@ -107,7 +113,7 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	if stays.conversation.Receive("listen", "", []byte(`{"type":"listen","state":"start"}`)) {
 		t.Error("the other conversation is over")
 	}
-	eventually(t, "the first server hears", func() bool { return len(one.Sessions()[0].Texts()) == 1 })
+	fleettest.Eventually(t, "the first server hears", func() bool { return len(one.Sessions()[0].Texts()) == 1 })
 }
 
 func TestCheckGivesUp(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/outbound"
 )
 
@@ -36,7 +37,7 @@ func mcpWorld(t *testing.T, o voicetest.Options, tools []fleet.Tool, change func
 	b.talk(w.Relay, boardHello)
 	b.open()
 	s := first(t, up)
-	eventually(t, "the tools are listed", s.Listed)
+	fleettest.Eventually(t, "the tools are listed", s.Listed)
 	return w, b, s
 }
 
@@ -74,7 +75,7 @@ func TestUpstreamListsToolsOfAJoiningDevice(t *testing.T) {
 	w.calls.tools, w.calls.unlisted = someTools(3, 10), 3
 	newBoard(t, 1).talk(w.Relay, boardHello)
 	s := first(t, up)
-	eventually(t, "the tools are listed", s.Listed)
+	fleettest.Eventually(t, "the tools are listed", s.Listed)
 	if len(s.Tools()) != 3 {
 		t.Error(s.Tools())
 	}
@@ -96,7 +97,10 @@ func TestUpstreamCallsTool(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.conversation.Receive("goodbye", b.session, nil)
-	eventually(t, "it is on record", func() bool { n, _ := w.records.ended(fleet.EndedByDevice); return n == 1 })
+	fleettest.Eventually(t, "it is on record", func() bool {
+		n, _ := w.records.ended(fleet.EndedByDevice)
+		return n == 1
+	})
 	if _, c := w.records.ended(fleet.EndedByDevice); c.Calls != 3 || c.ID.String() != p.ID {
 		t.Errorf("%+v, principal %+v", c, p)
 	}
@@ -255,6 +259,6 @@ func TestVisionOfTheConversation(t *testing.T) {
 			}
 		}
 		b.conversation.Receive("goodbye", b.session, nil)
-		eventually(t, "it is over", func() bool { _, found := w.Vision(id, b.id); return !found })
+		fleettest.Eventually(t, "it is over", func() bool { _, found := w.Vision(id, b.id); return !found })
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // A device is in conversation from its hello to the end of the conversation, whatever the cause of the end. The
@@ -40,7 +41,10 @@ func TestOpenConversations(t *testing.T) {
 	b.conversation.End(fleet.EndedByNewHello)
 	b.talk(w.Relay, boardHello)
 	<-before.Ended
-	eventually(t, "the first is on record", func() bool { n, _ := w.records.ended(fleet.EndedByNewHello); return n == 1 })
+	fleettest.Eventually(t, "the first is on record", func() bool {
+		n, _ := w.records.ended(fleet.EndedByNewHello)
+		return n == 1
+	})
 	if now, in := open.Of(b.id); !in || now.ID == before.ID {
 		t.Errorf("the end of the first conversation ended the second: %+v", now)
 	}
@@ -61,7 +65,7 @@ func TestOpenConversations(t *testing.T) {
 	if _, in := open.Of(b.id); in {
 		t.Error("a device without a place is in conversation")
 	}
-	eventually(t, "the device without a place is sent off", func() bool { return len(b.got()) == 3 })
+	fleettest.Eventually(t, "the device without a place is sent off", func() bool { return len(b.got()) == 3 })
 	close(other.lost)
 	ended(other)
 

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 // A boardStream is the audio side of a board on a WebSocket.
@@ -52,7 +53,7 @@ func TestConversationOverStream(t *testing.T) {
 	s := b.onStream(w.Relay)
 	b.conversation.Hear(speech("before the hello"), 1)
 	close(answer)
-	eventually(t, "hello", func() bool { return len(b.got()) > 0 })
+	fleettest.Eventually(t, "hello", func() bool { return len(b.got()) > 0 })
 	hello := b.got()[0]
 	if !strings.HasPrefix(hello, `{"type":"hello","transport":"websocket","session_id":"s-`) ||
 		!strings.HasSuffix(hello, `"audio_params":{"format":"opus","sample_rate":24000,"channels":1,"frame_duration":60}}`) {
@@ -60,7 +61,7 @@ func TestConversationOverStream(t *testing.T) {
 	}
 	for i := range uint32(3) {
 		b.conversation.Hear(speech(fmt.Sprint("frame ", i)), 1000+60*i)
-		eventually(t, "the echo", func() bool { return len(s.heard()) == int(i)+1 })
+		fleettest.Eventually(t, "the echo", func() bool { return len(s.heard()) == int(i)+1 })
 	}
 	b.conversation.Hear(nil, 0)
 	b.conversation.Hear(make([]byte, maxStreamFrame+1), 0)
@@ -69,11 +70,11 @@ func TestConversationOverStream(t *testing.T) {
 		t.Errorf("heard %q", got)
 	}
 	first(t, up).Close()
-	eventually(t, "the connection ends", s.ended)
+	fleettest.Eventually(t, "the connection ends", s.ended)
 	if types := b.types(); slices.Contains(types, "goodbye") {
 		t.Errorf("messages %v: such a board knows no goodbye", types)
 	}
-	eventually(t, "the record", func() bool { n, _ := w.records.ended(fleet.EndedByUpstream); return n == 1 })
+	fleettest.Eventually(t, "the record", func() bool { n, _ := w.records.ended(fleet.EndedByUpstream); return n == 1 })
 	_, c := w.records.ended(fleet.EndedByUpstream)
 	if c.Audio.Received != 3 || c.Audio.Refused != 4 || c.Audio.Sent != 3 {
 		t.Errorf("%+v", c.Audio)
@@ -86,7 +87,7 @@ func TestConversationOverStreamFails(t *testing.T) {
 	w := start(t, "ws://127.0.0.1:1/xiaozhi/v1/", nil)
 	b := newBoard(t, 1)
 	s := b.onStream(w.Relay)
-	eventually(t, "the connection ends", s.ended)
+	fleettest.Eventually(t, "the connection ends", s.ended)
 	if got := b.types(); !slices.Equal(got, []string{"hello", "alert"}) {
 		t.Errorf("messages %v", got)
 	}
@@ -122,7 +123,7 @@ func TestFramesOfAnotherLength(t *testing.T) {
 					d := b.device()
 					d.Stream = new(boardStream)
 					b.conversation = w.Begin(d, []byte(hello))
-					eventually(t, "hello", func() bool { return len(b.got()) > 0 })
+					fleettest.Eventually(t, "hello", func() bool { return len(b.got()) > 0 })
 				} else {
 					b.talk(w.Relay, hello)
 					b.open()
@@ -142,12 +143,14 @@ func TestFramesOfAnotherLength(t *testing.T) {
 					want -= moveUnlike - 1
 				}
 				s := up.Sessions()[before]
-				eventually(t, fmt.Sprintf("%d frames arrive", want), func() bool { return len(s.Frames()) == want })
+				fleettest.Eventually(t, fmt.Sprintf("%d frames arrive", want), func() bool {
+					return len(s.Frames()) == want
+				})
 				if f := s.Frames()[want-1]; f.Data != string(tt.frame) {
 					t.Errorf("frame %x", f.Data)
 				}
 				b.conversation.Receive("goodbye", "", []byte(`{"type":"goodbye"}`))
-				eventually(t, "the conversation ends", s.Closed)
+				fleettest.Eventually(t, "the conversation ends", s.Closed)
 			})
 		}
 	}
@@ -166,7 +169,7 @@ func TestAudioThatIsNotOpus(t *testing.T) {
 			switch way {
 			case "stream":
 				s = b.onStream(w.Relay)
-				eventually(t, "hello", func() bool { return len(b.got()) > 0 })
+				fleettest.Eventually(t, "hello", func() bool { return len(b.got()) > 0 })
 			case "elsewhere":
 				b.remote = "192.0.2.44"
 				fallthrough
@@ -188,18 +191,18 @@ func TestAudioThatIsNotOpus(t *testing.T) {
 			for range moveAfter {
 				say(speech("good"))
 			}
-			eventually(t, "a good frame arrives", func() bool { return len(good.Frames()) > 0 })
+			fleettest.Eventually(t, "a good frame arrives", func() bool { return len(good.Frames()) > 0 })
 			for range maxBadAudio {
 				say(long)
 			}
-			eventually(t, "the record", func() bool {
+			fleettest.Eventually(t, "the record", func() bool {
 				_, c := w.records.ended(fleet.EndedBadAudio)
 				return c.Device == b.id && c.Audio.Refused >= 2*maxBadAudio-1
 			})
 			want := []string{"hello", "goodbye", "alert"}
 			if s != nil {
 				want = []string{"hello", "alert"}
-				eventually(t, "the connection ends", s.ended)
+				fleettest.Eventually(t, "the connection ends", s.ended)
 			}
 			if got := b.types(); !slices.Equal(got, want) {
 				t.Errorf("messages %v", b.got())

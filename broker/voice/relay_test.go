@@ -25,20 +25,12 @@ import (
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const deadline = time.Minute
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
 
 const boardHello = `{"type":"hello","version":3,"transport":"udp","features":{"aec":true,"mcp":true,"glyph_push":true},` +
 	`"text_font":{"bundle":"noto-v1","charset":"common","size":20,"bpp":4},` +
@@ -107,7 +99,7 @@ func (b *board) types() (types []string) {
 // open waits for the hello and opens the UDP socket that it names.
 func (b *board) open() {
 	b.t.Helper()
-	eventually(b.t, "hello", func() bool { return len(b.got()) > 0 })
+	fleettest.Eventually(b.t, "hello", func() bool { return len(b.got()) > 0 })
 	var h struct {
 		Type, Transport string
 		SessionID       string `json:"session_id"`
@@ -296,7 +288,7 @@ func server(t testing.TB, o voicetest.Options) *voicetest.Server {
 
 func first(t testing.TB, s *voicetest.Server) *voicetest.Session {
 	t.Helper()
-	eventually(t, "the upstream has a conversation", func() bool { return len(s.Sessions()) > 0 })
+	fleettest.Eventually(t, "the upstream has a conversation", func() bool { return len(s.Sessions()) > 0 })
 	return s.Sessions()[0]
 }
 
@@ -346,11 +338,11 @@ func TestConversation(t *testing.T) {
 					t.Errorf("%+v", f)
 				}
 			}
-			eventually(t, "listen arrives", func() bool { return len(s.Texts()) == 1 })
+			fleettest.Eventually(t, "listen arrives", func() bool { return len(s.Texts()) == 1 })
 			if got := s.Texts()[0]; got != strings.Replace(listen, b.session, s.ID, 1) {
 				t.Errorf("listen upstream: %s", got)
 			}
-			eventually(t, "tts arrives", func() bool { return len(b.got()) == 2 })
+			fleettest.Eventually(t, "tts arrives", func() bool { return len(b.got()) == 2 })
 			if got := b.got()[1]; got != `{"type":"tts","state":"start","session_id":"`+b.session+`"}` {
 				t.Errorf("tts: %s", got)
 			}
@@ -361,8 +353,11 @@ func TestConversation(t *testing.T) {
 			if !b.conversation.Receive("goodbye", b.session, []byte(`{"type":"goodbye"}`)) {
 				t.Error("goodbye did not end the conversation")
 			}
-			eventually(t, "the upstream's socket is closed", s.Closed)
-			eventually(t, "it is on record", func() bool { n, _ := w.records.ended(fleet.EndedByDevice); return n == 1 })
+			fleettest.Eventually(t, "the upstream's socket is closed", s.Closed)
+			fleettest.Eventually(t, "it is on record", func() bool {
+				n, _ := w.records.ended(fleet.EndedByDevice)
+				return n == 1
+			})
 			_, c := w.records.ended(fleet.EndedByDevice)
 			if c.Upstream != "lab" || c.Device != b.id || c.End == nil || c.HelloIn <= 0 || c.Audio.Received != 3 ||
 				c.Audio.Sent != 3 || c.Audio.Lost != 0 {
@@ -396,7 +391,7 @@ func TestHelloMembersPassThrough(t *testing.T) {
 		`"audio_params":{"format":"opus","frame_duration":60,"dred":true}}`)
 	b.open()
 	s := first(t, up)
-	eventually(t, "hello", func() bool { return s.Hello() != nil })
+	fleettest.Eventually(t, "hello", func() bool { return s.Hello() != nil })
 	hello, _ := json.Marshal(s.Hello())
 	want := `{"audio_params":{"dred":true,"format":"opus","frame_duration":60},"camera":null,` +
 		`"features":{"glyph_push":true,"later":{},"mcp":true},"text_font":{"bundle":"noto-v2","weights":[400,700]},` +
@@ -413,7 +408,7 @@ func TestHelloMembersPassThrough(t *testing.T) {
 	}
 	stream := newBoard(t, 2)
 	stream.onStream(w.Relay)
-	eventually(t, "hello", func() bool { return len(stream.got()) > 0 })
+	fleettest.Eventually(t, "hello", func() bool { return len(stream.got()) > 0 })
 	if got := stream.got()[0]; !strings.HasSuffix(got, `,"features":{"glyph_push":true,"later":[1]},"glyphs":{"a \"b\"": [ 1, 2 ]}}`) {
 		t.Errorf("hello over a stream: %s", got)
 	}
@@ -465,7 +460,7 @@ func TestUpstreamFails(t *testing.T) {
 			w := start(t, url, func(o *Options) { o.Upstream.Secret, o.HelloTimeout = "mine", timeout })
 			b := newBoard(t, 1)
 			b.talk(w.Relay, boardHello)
-			eventually(t, "hello, goodbye, alert", func() bool { return len(b.got()) == 3 })
+			fleettest.Eventually(t, "hello, goodbye, alert", func() bool { return len(b.got()) == 3 })
 			if got := b.types(); !slices.Equal(got, []string{"hello", "goodbye", "alert"}) {
 				t.Fatal(got)
 			}
@@ -480,7 +475,7 @@ func TestUpstreamFails(t *testing.T) {
 			if got := b.got()[2]; got != want {
 				t.Errorf("%s, want %s", got, want)
 			}
-			eventually(t, "it is on record", func() bool { n, _ := w.records.ended(tt.want); return n == 1 })
+			fleettest.Eventually(t, "it is on record", func() bool { n, _ := w.records.ended(tt.want); return n == 1 })
 			if b.closed != 1 || b.opened != 0 {
 				t.Errorf("opened %d, closed %d", b.opened, b.closed)
 			}
@@ -499,7 +494,7 @@ func TestBreaker(t *testing.T) {
 	for i := range 6 {
 		b := newBoard(t, i)
 		b.talk(w.Relay, boardHello)
-		eventually(t, "the answer", func() bool { return len(b.got()) == 3 })
+		fleettest.Eventually(t, "the answer", func() bool { return len(b.got()) == 3 })
 	}
 	if tried.Load() != breakAfter {
 		t.Errorf("the upstream was tried %d times", tried.Load())
@@ -538,7 +533,7 @@ func TestEndsOfAConversation(t *testing.T) {
 		{"hello twice", func(w *world, b *board, _ *voicetest.Session) {
 			b.conversation.End(fleet.EndedByNewHello)
 			b.talk(w.Relay, boardHello)
-			eventually(b.t, "second hello", func() bool { return len(b.got()) == 2 })
+			fleettest.Eventually(b.t, "second hello", func() bool { return len(b.got()) == 2 })
 		}, fleet.EndedByNewHello, []string{"hello", "hello"}},
 		{"fleetd stops", func(w *world, _ *board, _ *voicetest.Session) { w.stop() }, fleet.EndedByStop,
 			[]string{"hello", "goodbye"}},
@@ -552,11 +547,14 @@ func TestEndsOfAConversation(t *testing.T) {
 			b.open()
 			s := first(t, up)
 			tt.end(w, b, s)
-			eventually(t, "the end is on record", func() bool { n, _ := w.records.ended(tt.want); return n == 1 })
+			fleettest.Eventually(t, "the end is on record", func() bool {
+				n, _ := w.records.ended(tt.want)
+				return n == 1
+			})
 			if got := b.types(); !slices.Equal(got, tt.types) {
 				t.Errorf("the device got %v, want %v", got, tt.types)
 			}
-			eventually(t, "the upstream's socket is closed", s.Closed)
+			fleettest.Eventually(t, "the upstream's socket is closed", s.Closed)
 		})
 	}
 }
@@ -570,8 +568,11 @@ func TestDeviceLeavesWithItsHello(t *testing.T) {
 	d := b.device()
 	d.Send = func([]byte) error { close(b.lost); return nil }
 	w.Begin(d, []byte(boardHello))
-	eventually(t, "the end is on record", func() bool { n, _ := w.records.ended(fleet.EndedByDeviceLost); return n == 1 })
-	eventually(t, "the upstream's socket is closed", first(t, up).Closed)
+	fleettest.Eventually(t, "the end is on record", func() bool {
+		n, _ := w.records.ended(fleet.EndedByDeviceLost)
+		return n == 1
+	})
+	fleettest.Eventually(t, "the upstream's socket is closed", first(t, up).Closed)
 }
 
 // Messages that one side may not send to the other are dropped, and so are messages that a device
@@ -607,7 +608,7 @@ func TestWhatIsNotRelayed(t *testing.T) {
 	_ = s.Send(`{"type":"ping"}`)
 	_ = s.Send(`{"type":"system","command":"other"}`)
 	_ = s.Send(`{"type":"custom","payload":{"session_id":"x"}}`)
-	eventually(t, "what is relayed", func() bool { return len(b.got()) == 3 })
+	fleettest.Eventually(t, "what is relayed", func() bool { return len(b.got()) == 3 })
 	if got := b.types(); !slices.Equal(got, []string{"hello", "system", "custom"}) {
 		t.Errorf("the device got %v", b.got())
 	}
@@ -620,7 +621,7 @@ func TestWhatIsNotRelayed(t *testing.T) {
 	b.conversation.Receive("ping", "", []byte(`{"type":"ping"}`))
 	abort := `{"session_id":"old","type":"abort","reason":"wake_word_detected"}`
 	b.conversation.Receive("abort", "old", []byte(abort))
-	eventually(t, "what is relayed", func() bool { return len(s.Texts()) == 2 })
+	fleettest.Eventually(t, "what is relayed", func() bool { return len(s.Texts()) == 2 })
 	if got := s.Texts(); got[0] != `{"type":"pong"}` || got[1] != abort {
 		t.Errorf("the upstream got %q", got)
 	}
@@ -636,7 +637,7 @@ func TestRebootByPolicy(t *testing.T) {
 	b.talk(w.Relay, boardHello)
 	b.open()
 	_ = first(t, up).Send(`{"type":"system","command":"reboot"}`)
-	eventually(t, "system arrives", func() bool { return len(b.got()) == 2 })
+	fleettest.Eventually(t, "system arrives", func() bool { return len(b.got()) == 2 })
 }
 
 // A server that stops reading affects its conversation only.
@@ -671,7 +672,10 @@ func TestSlowUpstream(t *testing.T) {
 			t.Fatalf("Receive blocks: %v", took)
 		}
 	}
-	eventually(t, "the conversation ends", func() bool { n, _ := w.records.ended(fleet.EndedSlow); return n == 1 })
+	fleettest.Eventually(t, "the conversation ends", func() bool {
+		n, _ := w.records.ended(fleet.EndedSlow)
+		return n == 1
+	})
 	if got := b.types(); !slices.Equal(got, []string{"hello", "goodbye", "alert"}) {
 		t.Error(got)
 	}
@@ -684,7 +688,7 @@ func TestTooManyConversations(t *testing.T) {
 	one.talk(w.Relay, boardHello)
 	one.open()
 	two.talk(w.Relay, boardHello)
-	eventually(t, "the second is sent off", func() bool { return len(two.got()) == 3 })
+	fleettest.Eventually(t, "the second is sent off", func() bool { return len(two.got()) == 3 })
 	if n, _ := w.records.ended(fleet.EndedFull); n > 1 || len(up.Sessions()) != 1 {
 		t.Errorf("%d ended, %d upstream", n, len(up.Sessions()))
 	}
@@ -817,7 +821,7 @@ func TestFlood(t *testing.T) {
 	if got != "still here" {
 		t.Errorf("heard %q", got)
 	}
-	eventually(t, "they are counted", func() bool { return w.Stats().Malformed > 0 })
+	fleettest.Eventually(t, "they are counted", func() bool { return w.Stats().Malformed > 0 })
 	_ = flood.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if n, err := flood.Read(make([]byte, 10)); err == nil {
 		t.Errorf("%d bytes came back", n)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet/alert"
+	"fleetd/fleet/fleettest"
 )
 
 // mailbox is a mail server that refuses mails while the test wants it to.
@@ -96,16 +97,13 @@ func TestMailsAreDigests(t *testing.T) {
 	w.pass(3 * time.Minute)
 	stop, halt := run(), ticking()
 	to := []string{"ada@example.org", "bo@example.org"}
-	for {
+	fleettest.Eventually(t, "the mail is on record", func() bool {
 		seq, err := w.store.MailedThrough(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seq > 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return seq > 0
+	})
 	halt()
 	if _, err := w.SetSettings(t.Context(), admin, alert.SettingsChange{Recipients: &to}); err != nil {
 		t.Fatal(err)
@@ -120,11 +118,9 @@ func TestMailsAreDigests(t *testing.T) {
 	if got := box.next(t); got != "refused" {
 		t.Fatalf("mail %q", got)
 	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(w.MailStatus().Failure, "451"); { // recorded after the attempt
-		if time.Sleep(time.Millisecond); time.Now().After(end) {
-			t.Fatalf("status %+v", w.MailStatus())
-		}
-	}
+	fleettest.Eventually(t, "the failure is recorded", func() bool {
+		return strings.Contains(w.MailStatus().Failure, "451")
+	})
 	stop()
 	halt()
 	box.set(nil)

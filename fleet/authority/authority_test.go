@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/authority"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -138,9 +139,7 @@ func TestFollowEnds(t *testing.T) {
 			defer end()
 			w.broken.Store(true) // does not end the context
 			before := w.reads.Load()
-			for w.reads.Load() < before+2 {
-				time.Sleep(time.Millisecond)
-			}
+			fleettest.Eventually(t, "the rights were read twice", func() bool { return w.reads.Load() >= before+2 })
 			w.broken.Store(false)
 			if ctx.Err() != nil {
 				t.Fatalf("ended while nothing changed: %v", context.Cause(ctx))

@@ -159,14 +159,14 @@ func startVersity(t *testing.T, server string) string {
 			t.Logf("%s", log.String())
 		}
 	})
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if resp, err := http.Get("http://" + at); err == nil {
+	fleettest.Eventually(t, "versitygw answers", func() bool {
+		resp, err := http.Get("http://" + at)
+		if err == nil {
 			resp.Body.Close()
-			return "http://" + at
-		} else if time.Since(begin) > 20*time.Second {
-			t.Fatalf("versitygw does not answer: %v", err)
 		}
-	}
+		return err == nil
+	})
+	return "http://" + at
 }
 
 func inDirectory(t *testing.T) place {

@@ -31,21 +31,12 @@ func (b *approvalBench) waitingFanOut(by fleet.Principal) call.FanOut {
 		Devices: []fleet.DeviceID{"d0", "d1", "d2"}, OfflineWait: time.Hour})
 	check(b.t, err)
 	<-b.sent
-	b.until("the call to d0 is on record", func() bool {
+	fleettest.Eventually(b.t, "the call to d0 is on record", func() bool {
 		page, err := b.calls.List(b.t.Context(), call.Filter{FanOut: f.ID,
 			States: []fleet.CallState{fleet.CallSucceeded}})
 		return err == nil && len(page.Items) == 1
 	})
 	return f
-}
-
-func (b *approvalBench) until(what string, done func() bool) {
-	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.t.Fatalf("it does not come about that %s", what)
-		}
-	}
 }
 
 // wantSkipped compares the devices that the fan-out left out.

@@ -257,18 +257,15 @@ func (b *approvalBench) notSent() {
 }
 
 // outcome waits for the end of a call.
-func (b *approvalBench) outcome(id uuid.UUID) fleet.Call {
+func (b *approvalBench) outcome(id uuid.UUID) (c fleet.Call) {
 	b.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		c, err := b.store.Call(b.t.Context(), id)
+	fleettest.Eventually(b.t, "the call ended", func() bool {
+		var err error
+		c, err = b.store.Call(b.t.Context(), id)
 		check(b.t, err)
-		if c.State.Final() {
-			return c
-		}
-		if time.Now().After(end) {
-			b.t.Fatalf("the call stays %s", c.State)
-		}
-	}
+		return c.State.Final()
+	})
+	return c
 }
 
 func (b *approvalBench) wantRefused(id uuid.UUID, code string) {
@@ -698,14 +695,9 @@ func TestFanOutWaitsForItsApproval(t *testing.T) {
 
 func (b *approvalBench) ends(id uuid.UUID, state call.FanOutState) {
 	b.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	fleettest.Eventually(b.t, "the fan-out is "+string(state), func() bool {
 		f, err := b.store.FanOut(b.t.Context(), id)
 		check(b.t, err)
-		if f.State == state {
-			return
-		}
-		if time.Now().After(end) {
-			b.t.Fatalf("the fan-out is %s, want %s", f.State, state)
-		}
-	}
+		return f.State == state
+	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 )
 
 // askLate makes a call to a device that is away, which needs an approval and then waits
@@ -160,7 +161,9 @@ func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 					check(t, err)
 					return page.Items
 				}
-				b.until("the call to d0 is on record", func() bool { return len(ended(fleet.CallSucceeded)) == 1 })
+				fleettest.Eventually(b.t, "the call to d0 is on record", func() bool {
+					return len(ended(fleet.CallSucceeded)) == 1
+				})
 				b.sql(tt.change)
 				if restarts {
 					b.restart()

@@ -112,10 +112,10 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 
 	f, err := fanOuts.Create(t.Context(), r)
 	check(t, err)
-	eventually(t, "the fan-out is under way", func() bool { return total() > 200 })
+	fleettest.Eventually(t, "the fan-out is under way", func() bool { return total() > 200 })
 	stopping := now()
 	pg.stop()
-	eventually(t, "while the database is away the fan-out is blocked by it", func() bool {
+	fleettest.Eventually(t, "while the database is away the fan-out is blocked by it", func() bool {
 		blocked := fanOuts.Blocked(f.ID)
 		return blocked != nil && blocked.Code == call.BlockDatabase && !blocked.Since.Before(stopping)
 	})
@@ -124,7 +124,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	if before >= n {
 		t.Fatalf("all %d devices were called before the database stopped", n)
 	}
-	eventually(t, "completed", func() bool {
+	fleettest.Eventually(t, "completed", func() bool {
 		f, err := fanOuts.Get(t.Context(), f.ID)
 		return err == nil && f.State == call.FanOutCompleted
 	})

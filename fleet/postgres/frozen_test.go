@@ -92,7 +92,7 @@ func (f *frozen) openSessions(url string) {
 	locker, err := pgx.Connect(f.t.Context(), url)
 	check(f.t, err)
 	defer locker.Close(context.Background())
-	eventually(f.t, "both of the store's writers have a session", func() bool {
+	fleettest.Eventually(f.t, "both of the store's writers have a session", func() bool {
 		lock, err := locker.Begin(f.t.Context())
 		check(f.t, err)
 		_, err = lock.Exec(f.t.Context(), `LOCK TABLE calls IN SHARE MODE`)
@@ -167,7 +167,7 @@ func (f *frozen) request() call.Request {
 func (f *frozen) recorded(n int) []fleet.Call {
 	f.t.Helper()
 	var calls []fleet.Call
-	eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
+	fleettest.Eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
 		// A session of the pool may be one that hangs, and idle.
 		ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
 		defer cancel()
@@ -177,15 +177,6 @@ func (f *frozen) recorded(n int) []fleet.Call {
 		return err == nil && len(calls) == n && !slices.ContainsFunc(calls, open)
 	})
 	return calls
-}
-
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not after a minute: %s", what)
-		}
-	}
 }
 
 // A database that hangs with inserts carries them out when it goes on, long
@@ -244,7 +235,7 @@ func TestFrozenInserts(t *testing.T) {
 			if canceled != int(hung.Load()) || f.sent.Load() != made.Load() {
 				t.Errorf("%d calls hung, %d are canceled; %d were made, %d sent", hung.Load(), canceled, made.Load(), f.sent.Load())
 			}
-			eventually(t, "a call succeeds", func() bool {
+			fleettest.Eventually(t, "a call succeeds", func() bool {
 				c, err := f.calls.Make(t.Context(), f.request())
 				return err == nil && c.State == fleet.CallSucceeded
 			})

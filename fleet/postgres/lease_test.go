@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/lease"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -87,7 +88,7 @@ func TestOpenForAHolder(t *testing.T) {
 		_, err := old.Exec(ctx, `DELETE FROM audit_entries`)
 		hangs <- err
 	}()
-	eventually(t, "the statement waits", func() bool {
+	fleettest.Eventually(t, "the statement waits", func() bool {
 		var n int
 		check(t, other.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&n))
 		return n > 0

@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
@@ -131,11 +132,9 @@ func TestPolicyIsReadAgain(t *testing.T) {
 	check(t, err)
 	proposal := &call.Proposal{Principal: ada, Device: &fleet.Device{ID: "d"}, Tool: fleet.Tool{Name: "self.a"},
 		At: time.Now()}
-	for end := time.Now().Add(time.Minute); b.Judge(proposal).Decision != call.DecisionDeny; {
-		if time.Sleep(50 * time.Millisecond); time.Now().After(end) {
-			t.Fatal("another process does not judge by the change")
-		}
-	}
+	fleettest.Eventually(t, "another process judges by the change", func() bool {
+		return b.Judge(proposal).Decision == call.DecisionDeny
+	})
 	if v := b.Judge(proposal); v.Version != 2 || v.RuleName != "all" {
 		t.Errorf("verdict %+v", v)
 	}

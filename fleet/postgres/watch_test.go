@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -39,12 +40,7 @@ func TestWatch(t *testing.T) {
 
 	await := func(away bool, what string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); w.Away().IsZero() == away; {
-			if time.Now().After(end) {
-				t.Fatal(what)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		fleettest.Eventually(t, what, func() bool { return w.Away().IsZero() != away })
 	}
 	watching := func() (n int) {
 		if err := control.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
@@ -53,14 +49,12 @@ func TestWatch(t *testing.T) {
 		}
 		return n
 	}
-	for end := time.Now().Add(time.Minute); watching() == 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	await(false, "the database answers, and counts as away")
+	fleettest.Eventually(t, "the watch has its session", func() bool { return watching() > 0 })
+	await(false, "the database counts as available")
 	began := time.Now().Add(-2 * time.Second)
 	exec(`ALTER DATABASE ` + name + ` ALLOW_CONNECTIONS false`)
 	exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'fleetd watch'`, name)
-	await(true, "the database refuses connections, and does not count as away")
+	await(true, "the database counts as away")
 	if since := w.Away(); since.Before(began) || since.After(time.Now()) {
 		t.Errorf("away since %s, refused since %s", since, began)
 	}

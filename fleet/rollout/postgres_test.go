@@ -21,6 +21,7 @@ import (
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/fleet/rollout"
@@ -251,20 +252,13 @@ func (f *pgFleet) Room() int { return 1 << 20 }
 
 func (f *pgFleet) await(id uuid.UUID, states ...campaign.State) {
 	f.t.Helper()
-	var c campaign.Campaign
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var err error
-		if c, err = f.store.Campaign(f.t.Context(), id); err != nil {
+	fleettest.Eventually(f.t, fmt.Sprintf("the campaign is %v", states), func() bool {
+		c, err := f.store.Campaign(f.t.Context(), id)
+		if err != nil {
 			f.t.Fatal(err)
 		}
-		for _, s := range states {
-			if c.State == s {
-				return
-			}
-		}
-	}
-	p, _ := f.store.CampaignProgress(f.t.Context(), id)
-	f.t.Fatalf("campaign is %s (%s %s), want %v; %v", c.State, c.PauseReason, c.Reason, states, p.ByState)
+		return slices.Contains(states, c.State)
+	})
 }
 
 // skipWaits advances the clock whenever faults block all devices whose turn it is. Their

@@ -69,7 +69,7 @@ func TestCancelWaitingCall(t *testing.T) {
 		return fleettest.Text("true"), nil
 	})
 	w.presence.Connected(fleet.Connection{Device: away, Node: "test", Epoch: 1, Transport: "mqtt", At: time.Now().UTC()})
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the call that stays succeeded", func() bool {
 		return strings.Contains(invoke(t, model, "get_call", map[string]any{"id": stays}).text, "succeeded")
 	})
 	invoke(t, model, "call_device", map[string]any{"device": away, "tool": "self.audio_speaker.set_volume",

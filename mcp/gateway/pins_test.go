@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -31,7 +32,10 @@ func TestPinnedTool(t *testing.T) {
 	w.listing(t, other, "dd", changed)
 	for _, name := range []string{"call_device", "read_device"} {
 		var r reply
-		eventually(t, func() bool { r = invoke(t, model, name, at(other)); return r.IsError })
+		fleettest.Eventually(t, "the call is refused", func() bool {
+			r = invoke(t, model, name, at(other))
+			return r.IsError
+		})
 		if !strings.Contains(string(r.data), `"code":"tool_changed"`) || !strings.Contains(r.text, tool) {
 			t.Errorf("%s: %s", name, r.data)
 		}

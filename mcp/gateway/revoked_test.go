@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -54,5 +55,5 @@ func TestStreamsEndWithTheToken(t *testing.T) {
 			t.Errorf("the stream %s did not end on the server's side: %v", name, err)
 		}
 	}
-	eventually(t, func() bool { return w.gateway.Sessions() == 0 })
+	fleettest.Eventually(t, "no session is left", func() bool { return w.gateway.Sessions() == 0 })
 }

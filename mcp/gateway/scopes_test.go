@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -73,7 +74,7 @@ func TestDeviceScope(t *testing.T) {
 	}
 	w.listing(t, unit, "bb", append(slices.Clone(tools[:1]), hostile...))
 	for i, l := range listeners {
-		eventually(t, func() bool {
+		fleettest.Eventually(t, "the list of tools changed", func() bool {
 			select {
 			case <-l.changed:
 				return true
@@ -82,7 +83,7 @@ func TestDeviceScope(t *testing.T) {
 			}
 		})
 		var got []string
-		eventually(t, func() bool { got = names(t, l.s); return len(got) == 4 })
+		fleettest.Eventually(t, "four tools are listed", func() bool { got = names(t, l.s); return len(got) == 4 })
 		for _, name := range got {
 			if strings.ContainsFunc(name, func(r rune) bool {
 				return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-", r)
@@ -192,7 +193,7 @@ func TestResources(t *testing.T) {
 		if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "device://" + string(other) + "/calls"}); err == nil {
 			t.Error("subscribed to a device outside of the scope")
 		}
-		eventually(t, func() bool {
+		fleettest.Eventually(t, "the resource was updated", func() bool {
 			invoke(t, s, "read_device", map[string]any{"device": unit, "tool": "self.get_device_status"})
 			select {
 			case got := <-updated:

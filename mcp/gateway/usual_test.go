@@ -164,7 +164,7 @@ func TestUsualCallsOfASession(t *testing.T) {
 			<-sent
 			begin("2")
 			begin(`"2"`)
-			eventually(t, func() bool { return counted(fleet.CallPending) == 2 })
+			fleettest.Eventually(t, "two calls wait", func() bool { return counted(fleet.CallPending) == 2 })
 			if status, data := send(strings.Replace(readStatus, `"id":3`, `"id":1`, 1)); status != 400 ||
 				data != `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"duplicate in-flight request ID 1"}}` {
 				t.Errorf("an id of a call under way: %d %s", status, data)
@@ -225,7 +225,7 @@ func TestIdleSession(t *testing.T) {
 	status := func(session string) int {
 		return w.post(t, token, "/mcp", readStatus, "Mcp-Session-Id", session).StatusCode
 	}
-	eventually(t, func() bool { // each check uses the other session
+	fleettest.Eventually(t, "one session is left", func() bool { // each check uses the other session
 		if got := status(used); got != http.StatusOK {
 			t.Fatalf("a session that is used: %d", got)
 		}
@@ -234,7 +234,7 @@ func TestIdleSession(t *testing.T) {
 	if got := status(left); got != http.StatusNotFound {
 		t.Errorf("a session without a message: %d", got)
 	}
-	eventually(t, func() bool { return w.gateway.Sessions() == 0 })
+	fleettest.Eventually(t, "no session is left", func() bool { return w.gateway.Sessions() == 0 })
 	if got := status(used); got != http.StatusNotFound {
 		t.Errorf("the other, later: %d", got)
 	}

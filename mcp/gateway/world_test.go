@@ -193,7 +193,7 @@ func (w *world) settle(t testing.TB) {
 	}
 	w.connect(unit)
 	w.connect(other)
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "two devices are online", func() bool {
 		n, err := w.devices.CountDevices(t.Context(), query(t, "presence:online"))
 		return err == nil && n == 2
 	})
@@ -206,15 +206,6 @@ func query(t testing.TB, text string) fleet.Query {
 		t.Fatal(err)
 	}
 	return q
-}
-
-func eventually(t testing.TB, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not come about")
-		}
-	}
 }
 
 func (w *world) listing(t testing.TB, id fleet.DeviceID, inventory string, tools []fleet.Tool) {

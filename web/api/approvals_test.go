@@ -79,7 +79,7 @@ func TestCallsWaitForApprovals(t *testing.T) {
 	if done.State != call.ApprovalApproved || done.DecidedBy.Name != "operator-script" || done.Reason != "once" {
 		t.Errorf("approved it is %+v", done)
 	}
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the call succeeded", func() bool {
 		return decode[callView](t, w.get(t, "/calls/"+c.ID.String()), 200).State == fleet.CallSucceeded
 	})
 	if p := w.as(t, fleet.RoleOperator, "POST", path+"/deny", "").problem(t); p.Status != 409 ||
@@ -127,7 +127,7 @@ func TestFanOutsWaitForApprovals(t *testing.T) {
 	if r := w.as(t, fleet.RoleOperator, "POST", path+"/approve", ""); r.status != 200 {
 		t.Fatalf("approved: %d %s", r.status, r.body)
 	}
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the device of the bulk call was called", func() bool {
 		return decode[fanOutProgressView](t, w.get(t, "/fanouts/"+f.ID.String()), 200).Counts.Succeeded == 1
 	})
 }
@@ -289,7 +289,7 @@ func TestWebhooks(t *testing.T) {
 		t.Errorf("deliveries %v and %v", id(first), id(second))
 	}
 	one := "/webhooks/" + made.ID.String()
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the decision was delivered", func() bool {
 		hooks := decode[list[WebhookView]](t, w.as(t, fleet.RoleAdmin, "GET", "/webhooks", ""), 200)
 		return len(hooks.Items) == 1 && hooks.Items[0].Last != nil && hooks.Items[0].Last.OK &&
 			hooks.Items[0].Last.Status == 204 && hooks.Items[0].Last.Event == "approval.decided"
@@ -394,7 +394,7 @@ func TestApprovalsCoverInterruptions(t *testing.T) {
 				t.Fatalf("approving is answered %d %s", r.status, r.body)
 			}
 			var calls []callView
-			eventually(t, func() bool {
+			fleettest.Eventually(t, "the call has its state", func() bool {
 				calls = decode[list[callView]](t, w.get(t, "/calls"), 200).Items
 				return tt.want == "" || len(calls) == 1 && calls[0].State == tt.want
 			})

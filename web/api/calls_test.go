@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 )
 
 const (
@@ -106,12 +107,10 @@ func TestCallAsync(t *testing.T) {
 		t.Fatalf("answered %v %s", r.header, r.body)
 	}
 	close(answer)
-	for deadline := time.Now().Add(time.Minute); !c.State.Final(); time.Sleep(5 * time.Millisecond) {
+	fleettest.Eventually(t, "the call ended", func() bool {
 		c = decode[callView](t, w.get(t, strings.TrimPrefix(at, prefix)), http.StatusOK)
-		if time.Now().After(deadline) {
-			t.Fatalf("the call is still %s", c.State)
-		}
-	}
+		return c.State.Final()
+	})
 	if c.State != fleet.CallSucceeded {
 		t.Errorf("the call ended %s", c.State)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 )
 
 func TestResolveConflict(t *testing.T) {
@@ -27,11 +28,11 @@ func TestResolveConflict(t *testing.T) {
 		}
 	}
 	var c *idConflictView
-	for deadline := time.Now().Add(time.Minute); c == nil &&
-		time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	fleettest.Eventually(t, "the conflict is shown", func() bool {
 		c = decode[deviceView](t, w.as(t, fleet.RoleViewer, "GET", path, ""), 200).Conflict
-	}
-	if c == nil || c.Code != fleet.ConflictDuplicateID || len(c.Sides) != 2 || !c.Sides[0].Bound ||
+		return c != nil
+	})
+	if c.Code != fleet.ConflictDuplicateID || len(c.Sides) != 2 || !c.Sides[0].Bound ||
 		c.Sides[1].Client != fleet.ClientTag("other") {
 		t.Fatalf("conflict %+v", c)
 	}

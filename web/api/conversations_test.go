@@ -100,10 +100,10 @@ func TestCallsWaitForConversations(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	decode[callView](t, w.post(t, "/calls/"+c.ID.String()+"/interrupt", ""), 200)
-	for c.State == fleet.CallPending || c.State == fleet.CallSent {
-		time.Sleep(5 * time.Millisecond)
+	fleettest.Eventually(t, "the call ended", func() bool {
 		c = decode[callView](t, w.get(t, "/calls/"+c.ID.String()), 200)
-	}
+		return c.State.Final()
+	})
 	if c.State != fleet.CallSucceeded || c.Waits != nil || len(c.Evidence) != 1 ||
 		c.Evidence[0].DetailCode != call.ReasonInterruptedBy {
 		t.Errorf("%+v", c)

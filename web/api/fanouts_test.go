@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 )
 
 func TestFanOut(t *testing.T) {
@@ -61,7 +61,7 @@ func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 	ask := func(more string) (FanOutView, string) {
 		t.Helper()
 		f, path := start(more)
-		eventually(t, func() bool {
+		fleettest.Eventually(t, "one device was called and one is awaited", func() bool {
 			p := decode[fanOutProgressView](t, w.get(t, path), 200)
 			return p.Counts.Awaited == 1 && p.Counts.Waiting == 1 && p.Counts.Succeeded == 1 && p.State == call.FanOutRunning &&
 				p.Waiting == nil
@@ -88,17 +88,13 @@ func TestFanOutWaitsForOfflineDevices(t *testing.T) {
 	}
 }
 
-func (w *world) await(t *testing.T, path string) fanOutProgressView {
+func (w *world) await(t *testing.T, path string) (f fanOutProgressView) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		f := decode[fanOutProgressView](t, w.get(t, path), 200)
-		if f.State != call.FanOutRunning {
-			return f
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("still running: %+v", f)
-		}
-	}
+	fleettest.Eventually(t, "the bulk call ended", func() bool {
+		f = decode[fanOutProgressView](t, w.get(t, path), 200)
+		return f.State != call.FanOutRunning
+	})
+	return f
 }
 
 // A tool that disconnects many devices requires their number as confirmation.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -48,7 +49,7 @@ func TestReports(t *testing.T) {
 		v.At.UnixMilli() != now.UnixMilli() {
 		t.Errorf("vitals: %+v", v)
 	}
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the history has its points", func() bool {
 		points := decode[list[vitalsPointView]](t, w.get(t, "/devices/a085e3112233/vitals/history"), http.StatusOK).Items
 		return len(points) == 3 && points[2].HeapFree == 99_998 && *points[0].RSSIDBM == -60 && points[1].Beats == 1
 	})
@@ -134,7 +135,9 @@ func TestModelsSeeNoReportsOfOtherTools(t *testing.T) {
 	w.report(unit, time.Now())
 	dump := w.coreDump(t, unit, "task wifi at 0x42")
 	w.events.Publish(fleet.Event{Kind: fleet.EventCoreDump, Device: unit, Subject: dump})
-	eventually(t, func() bool { return w.get(t, device+"/config").status == http.StatusOK })
+	fleettest.Eventually(t, "the configuration is known", func() bool {
+		return w.get(t, device+"/config").status == http.StatusOK
+	})
 
 	for name, want := range map[string]struct{ dump, config, job bool }{"program": {true, true, true}, "none": {},
 		"all": {dump: true, config: true}, "dumps": {dump: true}, "configs": {config: true}} {

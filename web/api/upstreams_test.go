@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/upstream"
 )
 
@@ -55,11 +56,10 @@ func TestUpstreams(t *testing.T) {
 	if r := w.as(t, fleet.RoleAdmin, "PATCH", "/devices/"+string(unit), `{"tags":["lab"]}`); r.status != 200 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for c, _ = w.upstreams.Choose(t.Context(), unit); c.ID != lab.ID && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
+	fleettest.Eventually(t, "the tag has its effect", func() bool {
 		c, _ = w.upstreams.Choose(t.Context(), unit)
-	}
+		return c.ID == lab.ID
+	})
 	if c.Key != "hush-hush" {
 		t.Errorf("a device with the tag gets %+v", c)
 	}

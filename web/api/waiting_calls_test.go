@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -88,7 +89,7 @@ func TestWaitingCallOverREST(t *testing.T) {
 		}
 	}
 	brief := makes(15, `,"offline_wait_ms":50`)
-	eventually(t, func() bool { return state(brief.ID).State == fleet.CallCanceled })
+	fleettest.Eventually(t, "the call was canceled", func() bool { return state(brief.ID).State == fleet.CallCanceled })
 	if c := state(brief.ID); c.Error == nil || c.Error.Code != fleet.CodeWaitExpired {
 		t.Errorf("its time over: %+v", c.Error)
 	}
@@ -104,7 +105,9 @@ func TestWaitingCallOverREST(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.connect(other)
-	eventually(t, func() bool { return state(orphan.ID).State.Final() }) // the last waiting call
+	fleettest.Eventually(t, "the last waiting call ended", func() bool {
+		return state(orphan.ID).State.Final()
+	}) // the last waiting call
 	for id, want := range map[uuid.UUID]fleet.CallState{stays.ID: fleet.CallSucceeded, orphan.ID: fleet.CallCanceled,
 		own.ID: fleet.CallCanceled, others.ID: fleet.CallCanceled} {
 		if got := state(id); got.State != want {
@@ -118,7 +121,7 @@ func TestWaitingCallOverREST(t *testing.T) {
 		t.Errorf("after it was sent: %+v", p)
 	}
 	after := makes(18, "") // the device is connected
-	eventually(t, func() bool { return state(after.ID).State == fleet.CallSucceeded })
+	fleettest.Eventually(t, "the call succeeded", func() bool { return state(after.ID).State == fleet.CallSucceeded })
 	mu.Lock()
 	defer mu.Unlock()
 	if want := []string{`{"volume":11}`, `{"volume":18}`}; !slices.Equal(sent, want) {

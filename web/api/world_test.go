@@ -300,19 +300,10 @@ func (w *world) settle(t testing.TB) {
 		w.listing(t, id, tools)
 	}
 	w.connect(unit)
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the device is online", func() bool {
 		d, err := w.store.Device(t.Context(), unit)
 		return err == nil && d.Presence == fleet.PresenceOnline
 	})
-}
-
-func eventually(t testing.TB, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not come about")
-		}
-	}
 }
 
 func (w *world) poll(t testing.TB, id fleet.DeviceID) enrolment.PollAnswer {
@@ -326,7 +317,7 @@ func (w *world) poll(t testing.TB, id fleet.DeviceID) enrolment.PollAnswer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool {
+	fleettest.Eventually(t, "the poll is stored", func() bool {
 		_, err := w.store.Device(t.Context(), id)
 		return err == nil
 	})

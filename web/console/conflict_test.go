@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 )
 
 // twoUnits makes two boards use one id, and waits until a page can show it.
@@ -35,12 +36,10 @@ func (c *site) twoUnits(id fleet.DeviceID, board string) {
 	if err := c.enrolments.StoredConflicts(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if d, err := c.devices.Device(c.t.Context(), id); err == nil && d.Conflict != nil {
-			return
-		}
-	}
-	c.t.Fatal("the conflict is not stored")
+	fleettest.Eventually(c.t, "the conflict is stored", func() bool {
+		d, err := c.devices.Device(c.t.Context(), id)
+		return err == nil && d.Conflict != nil
+	})
 }
 
 func TestConflictPage(t *testing.T) {

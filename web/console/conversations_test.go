@@ -63,15 +63,10 @@ func TestConversationPages(t *testing.T) {
 		t.Error("a viewer may interrupt")
 	}
 	b.post(at+"/interrupt", nil).wantRedirect(at)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	fleettest.Eventually(t, "the call is sent", func() bool {
 		got, err := c.calls.Get(t.Context(), waits.ID)
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("the call is %s, %v", got.State, err)
-		}
-		if got.SentAt != nil {
-			break
-		}
-	}
+		return err == nil && got.SentAt != nil
+	})
 
 	// A bulk call waits for the conversation, unless the form requests an interruption.
 	plan := ui.PathFanOutNew + "?step=preview&tool=" + fleet.ToolReboot + "&d=" + string(id)

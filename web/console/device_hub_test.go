@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 )
 
 const hubAt = "/devices/a085e3112233"
@@ -147,11 +148,7 @@ func TestRestartIsInTheLiveTimeline(t *testing.T) {
 		err := c.db.QueryRow(t.Context(), "SELECT last_poll >= enrolled_at FROM devices WHERE id = $1", unit).Scan(&is)
 		return err == nil && is
 	}
-	for end := time.Now().Add(time.Minute); !stored(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the poll is not stored")
-		}
-	}
+	fleettest.Eventually(t, "the poll is stored", stored)
 	live := b.stream("/events?view=device&id=" + string(unit))
 	live.want("patch", `id="device-head"`)
 	start()

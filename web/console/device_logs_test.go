@@ -126,10 +126,10 @@ func TestCoreDumpIsFetchedShownAndDeleted(t *testing.T) {
 		json.RawMessage(`{"uptime_s":5,"version":"1.1.0","reset_reason":"panic","boots":4,"crashes":1,"core_dump":true,"birth":true}`))
 	b := c.as(fleet.RoleOperator)
 	live := b.stream("/events?view=device&tab=logs&id=" + string(logged))
-	for v, err := c.reports.Vitals(t.Context(), logged); err != nil || v.Boots != 4; v, err = c.reports.Vitals(t.Context(),
-		logged) {
-		time.Sleep(5 * time.Millisecond) // the test's own deadline ends it
-	}
+	fleettest.Eventually(t, "the report is stored", func() bool {
+		v, err := c.reports.Vitals(t.Context(), logged)
+		return err == nil && v.Boots == 4
+	})
 	b.get("/devices/"+string(logged)+"/logs").wantText("#crashes", "reports a core dump that has not been fetched yet")
 
 	location := b.post("/devices/"+string(logged)+"/core-dumps", url.Values{"erase": {"true"}}).wantRedirect("/devices/" +

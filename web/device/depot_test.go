@@ -19,6 +19,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/fleettest"
 	"fleetd/web/device"
 )
 
@@ -116,14 +117,14 @@ func (d *depot) story(deployment uuid.UUID) []string {
 
 // downloaded waits until the device has the image, and returns the story. The device receives its
 // last byte a moment before the event.
-func (d *depot) downloaded(deployment uuid.UUID) []string {
+func (d *depot) downloaded(deployment uuid.UUID) (story []string) {
 	d.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		story := d.story(deployment)
-		if n := len(story); n > 0 && strings.HasPrefix(story[n-1], "downloaded@") || time.Now().After(end) {
-			return story
-		}
-	}
+	fleettest.Eventually(d.t, "the image is downloaded", func() bool {
+		story = d.story(deployment)
+		n := len(story)
+		return n > 0 && strings.HasPrefix(story[n-1], "downloaded@")
+	})
+	return story
 }
 
 // image stores size incompressible bytes.
@@ -167,13 +168,4 @@ func get(t testing.TB, address string, headers ...string) (*http.Response, []byt
 		t.Logf("reading the body: %v", err)
 	}
 	return resp, body
-}
-
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within two minutes", what)
-		}
-	}
 }

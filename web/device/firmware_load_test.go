@@ -20,6 +20,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/fleettest"
 )
 
 func TestBandwidthIsShared(t *testing.T) {
@@ -94,7 +95,7 @@ func TestManyDownloadsTakeLittleMemory(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all downloads at once", func() bool { return len(d.downloads.Active()) == devices })
+	fleettest.Eventually(t, "all downloads at once", func() bool { return len(d.downloads.Active()) == devices })
 	reading.Done()
 	wg.Wait()
 	heap, rss := peak()

@@ -22,6 +22,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/fleettest"
 )
 
 // TestStockDownload sends a stock device's request, with only Host and Connection, and compares the
@@ -61,7 +62,9 @@ func TestStockDownload(t *testing.T) {
 			t.Errorf("observation %+v", o)
 		}
 	}
-	eventually(t, "an idle service", func() bool { return d.downloads.Room() == 500 && len(d.downloads.Active()) == 0 })
+	fleettest.Eventually(t, "an idle service", func() bool {
+		return d.downloads.Room() == 500 && len(d.downloads.Active()) == 0
+	})
 }
 
 func TestRanges(t *testing.T) {
@@ -238,9 +241,11 @@ func TestCutAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, address := d.link(key, size, time.Minute)
 			resp := slow(t, address)
-			eventually(t, "progress", func() bool { return d.downloads.Active()[l.Deployment] > 0 })
+			fleettest.Eventually(t, "progress", func() bool { return d.downloads.Active()[l.Deployment] > 0 })
 			revoke(l)
-			eventually(t, "the end", func() bool { return len(d.downloads.Active()) == 0 && d.downloads.Room() == 500 })
+			fleettest.Eventually(t, "the end", func() bool {
+				return len(d.downloads.Active()) == 0 && d.downloads.Room() == 500
+			})
 			n, err := io.Copy(io.Discard, resp.Body)
 			if err == nil || n > size/2 {
 				t.Errorf("the device got %d bytes, %v", n, err)
@@ -271,7 +276,7 @@ func TestDeviceLeavesAndResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+	fleettest.Eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
 	if resp, rest := get(t, address, "Range", fmt.Sprintf("bytes=%d-", len(got)), "If-Range",
 		resp.Header.Get("ETag")); resp.StatusCode != 206 || !bytes.Equal(append(got, rest...), content) {
 		t.Errorf("%s, %d bytes", resp.Status, len(rest))
@@ -351,14 +356,14 @@ func TestStalledDeviceLosesItsPlace(t *testing.T) {
 	d.handler.SetTimeouts(time.Minute, 300*time.Millisecond)
 	l, address := d.link(key, size, time.Minute)
 	slow(t, address)
-	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+	fleettest.Eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
 	d.mu.Lock()
 	last := d.seen[l.Deployment][len(d.seen[l.Deployment])-1]
 	d.mu.Unlock()
 	if last.Kind != fleet.EvidenceCut || !last.Reason.Is(firmware.TransferStuck) {
 		t.Errorf("observed %+v", last)
 	}
-	eventually(t, "a free place", func() bool { return d.downloads.Room() == 1 })
+	fleettest.Eventually(t, "a free place", func() bool { return d.downloads.Room() == 1 })
 }
 
 func TestDamagedImageIsNotServed(t *testing.T) {
@@ -379,5 +384,5 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if body, err := io.ReadAll(resp.Body); err == nil {
 		t.Errorf("a short image came as a whole one of %d bytes", len(body))
 	}
-	eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
+	fleettest.Eventually(t, "the cut", func() bool { return len(d.story(l.Deployment)) == 2 })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/web/device"
 )
 
@@ -153,11 +154,9 @@ var timestamps = regexp.MustCompile(`"timestamp":\d+`)
 // waitingFor waits until the given number of connections linger.
 func waitingFor(t *testing.T, l *device.Lingerer, what string, want int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); l.Waiting() != want; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: %d wait, want %d", what, l.Waiting(), want)
-		}
-	}
+	fleettest.Eventually(t, fmt.Sprintf("%s: %d connections linger", what, want), func() bool {
+		return l.Waiting() == want
+	})
 }
 
 func TestLingeringEnds(t *testing.T) {

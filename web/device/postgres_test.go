@@ -15,6 +15,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
@@ -108,7 +109,7 @@ func TestDeviceLifeInPostgreSQL(t *testing.T) {
 		if !strings.Contains(body, `"mqtt"`) {
 			t.Errorf("after a restart the device got %s", body)
 		}
-		eventually(t, "the device is offline after a restart", func() bool {
+		fleettest.Eventually(t, "the device is offline after a restart", func() bool {
 			d, err := store.Device(t.Context(), unit)
 			return err == nil && d.Presence == fleet.PresenceOffline
 		})

@@ -434,11 +434,7 @@ func (w *world) exec(sql string, args ...any) {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("waited for %s in vain", what)
-		}
-	}
+	fleettest.Eventually(w.t, what, ok)
 }
 
 // name returns a new name.

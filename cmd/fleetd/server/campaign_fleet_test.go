@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/fleettest"
 )
 
 // quickTimers suit devices that wait a hundredth of the real time, and leave room for a
@@ -72,7 +73,7 @@ func TestCampaignOverSimulatedFleet(t *testing.T) {
 	if c, err = s.Campaigns.Start(ctx, testOperator, c.ID); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, 8*time.Minute, "the end of the campaign", func() bool {
+	fleettest.EventuallyWithin(t, 8*time.Minute, "the end of the campaign", func() bool {
 		c, err = s.Campaigns.Campaign(ctx, c.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func startSim(t *testing.T, s *testServer, devices int, rate string, more ...str
 	defer func() {
 		t.Logf("%d of %d devices online after %v", online, devices, time.Since(begin).Round(time.Second))
 	}()
-	waitFor(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
+	fleettest.EventuallyWithin(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
 		q, _ := fleet.ParseQuery("presence:online tool:self.upgrade_firmware")
 		var err error
 		if online, err = s.Devices.CountDevices(t.Context(), q); err != nil {
@@ -226,13 +227,4 @@ func releaseForSim(t *testing.T, s *testServer, version string) firmware.Release
 		t.Fatal(err)
 	}
 	return r
-}
-
-func waitFor(t *testing.T, limit time.Duration, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !done(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", limit, what)
-		}
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/fleettest"
 )
 
 // reported are the verdicts on devices that report on their upgrades, and the
@@ -73,7 +74,7 @@ func TestCampaignOverReportingFleet(t *testing.T) {
 			want := reported[faults[0]]
 			seen[faults[0]]++
 			if want.words != "" { // the report of a device that rolled back arrives after the verdict
-				waitFor(t, time.Minute, "the words of "+string(id), func() bool {
+				fleettest.EventuallyWithin(t, time.Minute, "the words of "+string(id), func() bool {
 					d, said = words(id)
 					return said != "" ||
 						t.Failed()
@@ -106,7 +107,7 @@ func runCampaign(t *testing.T, s *testServer, plan campaign.Plan) campaign.Campa
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, 5*time.Minute, "the end of the campaign", func() bool {
+	fleettest.EventuallyWithin(t, 5*time.Minute, "the end of the campaign", func() bool {
 		if c, err = s.Campaigns.Campaign(ctx, c.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"fleetd/broker"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/fleettest"
 )
 
 // A certFiles is a directory with a certificate and its key.
@@ -166,11 +167,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	go func() { done <- c.run(ctx) }()
 	files.writePair(2, time.Now().Add(2*time.Hour))
 	inUse := func() int64 { return c.current.Load().Leaf.SerialNumber.Int64() }
-	for end := time.Now().Add(time.Minute); inUse() != 2; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the new certificate is not used")
-		}
-	}
+	fleettest.Eventually(t, "the new certificate is in use", func() bool { return inUse() == 2 })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

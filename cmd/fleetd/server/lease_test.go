@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/broker/sim"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -79,7 +80,7 @@ func (p *leaseProcess) start() {
 
 func (p *leaseProcess) awaitReady() {
 	p.t.Helper()
-	waitFor(p.t, time.Minute, p.name+" to be ready", func() bool {
+	fleettest.EventuallyWithin(p.t, time.Minute, p.name+" to be ready", func() bool {
 		resp, err := http.Get("http://" + p.admin + "/readyz")
 		if err != nil {
 			return false
@@ -152,7 +153,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.devices.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	waitFor(t, time.Minute, "all devices to be online with their tools", func() bool {
+	fleettest.EventuallyWithin(t, time.Minute, "all devices to be online with their tools", func() bool {
 		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online' AND tools_count > 0`) == leaseDevices
 	})
 	return w

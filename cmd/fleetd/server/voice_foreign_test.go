@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/broker/voice/voicetest"
+	"fleetd/fleet/fleettest"
 )
 
 // A board in Python, with paho's MQTT and OpenSSL's AES, talks to a voice server
@@ -35,7 +36,7 @@ func TestPythonBoardTalks(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- board.Wait() }()
-	waitFor(t, time.Minute, "the voice server lists the tools", func() bool {
+	fleettest.EventuallyWithin(t, time.Minute, "the voice server lists the tools", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("the board ended: %v\n%s", err, errs.String())

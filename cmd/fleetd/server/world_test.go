@@ -126,7 +126,7 @@ func (d *testServer) rest(method, path string, body, answer any) int {
 
 func (d *testServer) eventually(what string, ok func() bool) {
 	d.t.Helper()
-	waitFor(d.t, 3*time.Minute, what, ok)
+	fleettest.EventuallyWithin(d.t, 3*time.Minute, what, ok)
 }
 
 // simulate runs devices against the server until the test ends.

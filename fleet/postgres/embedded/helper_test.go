@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres/pgtest/scratch"
 )
 
@@ -235,20 +237,9 @@ func procStat(pid int) (state string, parent int, ok bool) {
 
 func waitGone(t *testing.T, pids []int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		var alive []int
-		for _, pid := range pids {
-			if running(pid) {
-				alive = append(alive, pid)
-			}
-		}
-		if len(alive) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("processes %v of %v still run", alive, pids)
-		}
-	}
+	fleettest.Eventually(t, fmt.Sprintf("none of the processes %v runs", pids), func() bool {
+		return !slices.ContainsFunc(pids, running)
+	})
 }
 
 // running is false for a zombie, which only waits for its new parent.

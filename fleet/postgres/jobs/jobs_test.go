@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
@@ -36,17 +37,14 @@ func TestUpkeepAtStart(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
 
-	deadline := time.Now().Add(time.Minute)
-	for tidy := false; !tidy; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing was tidied within a minute")
-		}
+	fleettest.Eventually(t, "the jobs ran", func() (tidy bool) {
 		err := db.QueryRow(t.Context(), `SELECT to_regclass('calls_`+month+
 			`') IS NOT NULL AND NOT EXISTS (SELECT FROM sessions)`).Scan(&tidy)
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		return tidy
+	})
 	stop()
 	select {
 	case err := <-done:
