@@ -333,7 +333,7 @@ func (a *attempt) waitForApproval(v Verdict) {
 		a.call.WaitUntil = r.waitUntil()
 		ask.WaitUntil = a.call.WaitUntil
 	}
-	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target, r.Tool)}}
+	named := []ApprovalTarget{{r.Device, a.calls.gate.build(a.target)}}
 	ask.Builds = countBuilds(named)
 	ask.Digest = ApprovalDigest(r.Actor, named, r.Tool, a.call.Arguments, r.Picture, ask.Interrupt, ask.WaitUntil,
 		v.Version)

@@ -117,13 +117,12 @@ func (s *Approvals) Targets(ctx context.Context, a Approval) ([]fleet.DeviceID, 
 // Now returns the device's current description of a call's tool, and whether the approval would
 // be refused because of it or because of the device's firmware.
 func (s *Approvals) Now(ctx context.Context, a Approval) (tool fleet.Tool, what Stale, stale bool, err error) {
-	t, err := s.o.Calls.o.Targets.Get(ctx, a.Device, s.o.Now())
+	t, err := s.o.Calls.readTarget(ctx, Request{Device: a.Device, Tool: a.Tool, now: s.o.Now()})
 	if err != nil {
 		return fleet.Tool{}, "", false, err
 	}
-	tool, _ = t.Inventory.Tool(a.Tool)
-	what, stale = a.build().differs(s.o.Calls.gate.build(t, a.Tool))
-	return tool, what, stale, nil
+	what, stale = a.build().differs(s.o.Calls.gate.build(t))
+	return t.tool, what, stale, nil
 }
 
 func (s *Approvals) sees(ctx context.Context, by fleet.Principal, a Approval) (bool, error) {
@@ -506,7 +505,7 @@ func (s *Service) targetsNow(ctx context.Context, ids []fleet.DeviceID, tool str
 		}
 		for i, t := range at {
 			if now := known[t.Device]; now != nil {
-				at[i].Build = s.gate.build(now, tool)
+				at[i].Build = s.gate.build(targetOf(now, tool))
 			}
 		}
 	}
@@ -529,7 +528,7 @@ func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide fu
 		return err
 	}
 	if !c.State.Final() {
-		go a.sendAlone()
+		a.goOn()
 		return nil
 	}
 	defer s.running.Done()
@@ -542,7 +541,7 @@ func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide fu
 // approved takes the call through the steps of [Service.resume].
 func (a *attempt) approved(ctx context.Context, decide func(*fleet.Call) error) (err error) {
 	r := a.asked
-	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+	if a.target, err = a.calls.readTarget(ctx, r); err != nil {
 		return err
 	}
 	if a.call.State != fleet.CallPendingApproval {

@@ -14,7 +14,7 @@ import (
 type attempt struct {
 	calls  *Service
 	asked  Request         // what the caller requested
-	target *fleet.Target   // its device, as of the latest judgement
+	target target          // its device and tool, as of the latest judgement
 	call   *fleet.Call     // its record
 	wire   json.RawMessage // the arguments as sent to the device
 	wait   wait            // outside of the device's line
@@ -60,22 +60,27 @@ func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, 
 		s.running.Done()
 		return fleet.Call{}, err
 	}
-	if wait && a.wait.kind == noWait {
-		defer s.running.Done()
-		err := a.send()
-		return *a.call, err
-	}
 	record := *a.call
-	go a.sendAlone()
-	return record, nil
+	wait = wait && a.wait.kind == noWait
+	if ended := a.goOn(); wait {
+		err = <-ended
+		record = *a.call
+	}
+	return record, err
 }
 
-// sendAlone is [attempt.send] without a caller that waits for it.
-func (a *attempt) sendAlone() {
-	defer a.calls.running.Done()
-	if err := a.send(); err != nil {
-		a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
-	}
+// goOn runs [attempt.send] whether or not a caller waits for its end.
+func (a *attempt) goOn() (ended <-chan error) {
+	end := make(chan error, 1)
+	go func() {
+		defer a.calls.running.Done()
+		err := a.send()
+		if err != nil {
+			a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
+		}
+		end <- err
+	}()
+	return end
 }
 
 // abandon ends a call that has no record.

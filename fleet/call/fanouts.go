@@ -339,10 +339,11 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 			if t == nil || !r.Actor.Sees(t.Device) {
 				continue // no such device, or not visible to the actor
 			}
-			reason, ask := s.reason(t, r)
+			offer := targetOf(t, r.Tool)
+			reason, ask := s.reason(offer, r)
 			target := FanOutTarget{Device: id, Reason: reason}
 			if reason == "" && s.approvals != nil {
-				target.Build = s.calls.gate.build(t, r.Tool)
+				target.Build = s.calls.gate.build(offer)
 			}
 			if ask != nil {
 				if p.NeedApproval++; p.NeedApproval == 1 {
@@ -350,7 +351,7 @@ func (s *FanOuts) resolve(ctx context.Context, r FanOutRequest) (FanOutPreview, 
 				}
 			}
 			targets = append(targets, target)
-			p.count(t, target.Reason, s.presence.IsConnected(id), &skipped, r.Tool)
+			p.count(offer, target.Reason, s.presence.IsConnected(id), &skipped)
 			if _, talks := s.calls.o.Interruptions.Wait(id, s.now(), s.now()); talks && reason == "" &&
 				Interrupts(r.Tool) && !r.Interrupt {
 				p.Talking++
@@ -395,7 +396,7 @@ func (s *FanOuts) audience(ctx context.Context, r FanOutRequest) ([]fleet.Device
 
 // reason runs the gate's checks, as the call will. It returns "" if the device is included,
 // with the verdict if that needs an approval.
-func (s *FanOuts) reason(t *fleet.Target, r FanOutRequest) (string, *Verdict) {
+func (s *FanOuts) reason(t target, r FanOutRequest) (string, *Verdict) {
 	request := Request{Actor: r.Actor, Device: t.Device.ID, Tool: r.Tool, Arguments: r.Arguments, FanOut: uuid.Max,
 		now: s.now(), preview: true}
 	no := s.calls.gate.check(t, request)
@@ -408,10 +409,9 @@ func (s *FanOuts) reason(t *fleet.Target, r FanOutRequest) (string, *Verdict) {
 	return no.err.Code, nil
 }
 
-func (p *FanOutPreview) count(t *fleet.Target, reason string, connected bool, skipped *fleet.SkippedTally,
-	tool string) {
+func (p *FanOutPreview) count(t target, reason string, connected bool, skipped *fleet.SkippedTally) {
 	p.Matched++
-	if listed, ok := t.Inventory.Tool(tool); ok && listed.UserOnly() {
+	if t.offered && t.tool.UserOnly() {
 		p.UserOnly = true
 	}
 	if reason == "" {

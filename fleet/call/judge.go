@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -74,7 +73,7 @@ func (a *attempt) judgeAgain() (err error) {
 		}
 		r.Mandate = &Mandate{Askers: m.Askers, Author: &author}
 	}
-	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+	if a.target, err = a.calls.readTarget(ctx, r); err != nil {
 		return err
 	}
 	if !r.Actor.Sees(a.target.Device) {
@@ -87,7 +86,7 @@ func (a *attempt) judgeAgain() (err error) {
 		return err
 	case no != nil:
 	case r.Firmware != nil:
-		no = checkStanding(a.target, r)
+		no = checkRights(a.target.Device, r)
 	case a.wait.kind == deviceWait: // its one-time link is made only now
 		no = a.admit(ctx, r)
 	default:
@@ -127,51 +126,52 @@ func refuse(e *fleet.CallError) *refusal { return &refusal{state: fleet.CallRefu
 func invalid(e *fleet.CallError) *refusal { return &refusal{state: fleet.CallInvalid, err: *e} }
 
 // check returns nil if the actor may make this call to this device.
-func (g *gate) check(t *fleet.Target, r Request) *refusal {
-	if no := checkStanding(t, r); no != nil {
+func (g *gate) check(t target, r Request) *refusal {
+	if no := checkRights(t.Device, r); no != nil {
 		return no
 	}
-	tool, ok := t.Inventory.Tool(r.Tool)
 	if r.grant != nil {
-		if what, differs := r.grant.build.differs(g.build(t, r.Tool)); differs {
+		if what, differs := r.grant.build.differs(g.build(t)); differs {
 			no := refuse(what.refusal(r.Tool))
 			no.stale = what
 			return no
 		}
 	}
-	if !ok {
+	if !t.offered {
 		return unknownTool(t, r.Tool)
 	}
 	if r.hasURL() {
 		var no *refusal
-		if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+		if r.Arguments, no = r.argumentsWith(noURL, t.tool); no != nil {
 			return no
 		}
 	}
 	for by := range r.judged {
-		if no := checkTool(tool, by, r); no != nil {
+		if no := checkTool(t.tool, by, r); no != nil {
 			return no
 		}
-		if no := g.checkPin(t.Inventory.ID, tool, by); no != nil {
+		if no := g.checkPin(t.Inventory.ID, t.tool, by); no != nil {
 			return no
 		}
 	}
-	if no := g.checkArguments(t.Inventory.ID, tool, r.Arguments); no != nil {
+	if no := g.checkArguments(t.Inventory.ID, t.tool, r.Arguments); no != nil {
 		return no
 	}
 	for by := range r.judged {
-		if no := g.checkPolicy(t, tool, by, r); no != nil {
+		if no := g.checkPolicy(t, by, r); no != nil {
 			return no
 		}
 	}
 	return nil
 }
 
-func checkStanding(t *fleet.Target, r Request) *refusal {
-	for by := range r.standing {
-		switch role := by.RoleOn(t.Device); {
+// checkRights refuses a call of a principal without rights on the device, and any call to a device
+// that takes none.
+func checkRights(d fleet.Device, r Request) *refusal {
+	for by := range r.operators {
+		switch role := by.RoleOn(d); {
 		case role == "":
-			return refuse(fleet.NewCallError(fleet.CodeOutOfScope, "actor", by.Name, "device", t.Device.Title()))
+			return refuse(fleet.NewCallError(fleet.CodeOutOfScope, "actor", by.Name, "device", d.Title()))
 		case !role.Allows(fleet.RoleOperator):
 			return refuse(fleet.NewCallError("forbidden", "actor", by.Name, "role", role))
 		}
@@ -182,18 +182,18 @@ func checkStanding(t *fleet.Target, r Request) *refusal {
 		}
 	}
 	switch {
-	case t.Device.RetiredAt != nil:
-		return refuse(fleet.NewCallError("device_retired", "device", t.Device.Title()))
-	case t.Device.Enrolment != fleet.EnrolmentEnrolled:
-		return refuse(fleet.NewCallError("device_not_enrolled", "device", t.Device.Title()))
-	case t.Device.Hold.Active(r.now) && (r.isFanOut() || !t.Device.Hold.By.Same(r.Actor)):
-		return refuse(fleet.NewCallError("device_held", "device", t.Device.Title(), "actor", t.Device.Hold.By.Name,
-			"reason", t.Device.Hold.Reason))
+	case d.RetiredAt != nil:
+		return refuse(fleet.NewCallError("device_retired", "device", d.Title()))
+	case d.Enrolment != fleet.EnrolmentEnrolled:
+		return refuse(fleet.NewCallError("device_not_enrolled", "device", d.Title()))
+	case d.Hold.Active(r.now) && (r.isFanOut() || !d.Hold.By.Same(r.Actor)):
+		return refuse(fleet.NewCallError("device_held", "device", d.Title(), "actor", d.Hold.By.Name,
+			"reason", d.Hold.Reason))
 	}
 	return nil
 }
 
-func unknownTool(t *fleet.Target, name string) *refusal {
+func unknownTool(t target, name string) *refusal {
 	if t.Inventory == nil {
 		return invalid(fleet.NewCallError("no_inventory", "device", t.Device.Title()))
 	}
@@ -211,10 +211,10 @@ func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *
 
 // build returns the device's current description of the tool and its firmware. The latest boot
 // poll may not be on record yet.
-func (g *gate) build(t *fleet.Target, name string) ToolBuild {
+func (g *gate) build(t target) ToolBuild {
 	b := ToolBuild{ELF: t.Device.ELFSHA256, Version: t.Device.Version}
-	if tool, offered := t.Inventory.Tool(name); offered {
-		b.Tool = g.digests.Of(t.Inventory.ID, tool)
+	if t.offered {
+		b.Tool = g.digests.Of(t.Inventory.ID, t.tool)
 	}
 	if g.running != nil {
 		if elf, version := g.running(t.Device.ID); elf != "" || version != "" {
@@ -244,8 +244,8 @@ func UserOnlyError(tool string) *fleet.CallError {
 	return fleet.NewCallError("user_only", "tool", tool)
 }
 
-func (g *gate) checkPolicy(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *refusal {
-	p := proposal(t, tool, by, r)
+func (g *gate) checkPolicy(t target, by fleet.Principal, r Request) *refusal {
+	p := proposal(t, by, r)
 	p.Again = r.again || r.grant != nil && !r.isFanOut() // a call is counted once: at its request
 	v := g.policy.Judge(p)
 	switch {
@@ -263,8 +263,8 @@ func (g *gate) checkPolicy(t *fleet.Target, tool fleet.Tool, by fleet.Principal,
 	return denial(v)
 }
 
-func proposal(t *fleet.Target, tool fleet.Tool, by fleet.Principal, r Request) *Proposal {
-	return &Proposal{Principal: by, Device: &t.Device, Offers: t.Offers, Tool: tool, Arguments: r.Arguments,
+func proposal(t target, by fleet.Principal, r Request) *Proposal {
+	return &Proposal{Principal: by, Device: &t.Device, Offers: t.Offers, Tool: t.tool, Arguments: r.Arguments,
 		At: r.now, Preview: r.preview}
 }
 
@@ -341,9 +341,8 @@ func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown jso
 		a.calls.o.Log.Error("no one-time link", "device", r.Device, "tool", r.Tool, "err", err)
 		return a.wire, a.call.Arguments, refuse(fleet.NewCallError("link_failed"))
 	}
-	tool, _ := a.target.Inventory.Tool(r.Tool)
-	wire, _ = r.argumentsWith(url, tool) // the gate accepted them
-	shown, _ = r.argumentsWith(redactToken(url), tool)
+	wire, _ = r.argumentsWith(url, a.target.tool) // the gate accepted them
+	shown, _ = r.argumentsWith(redactToken(url), a.target.tool)
 	return wire, shown, nil
 }
 
@@ -378,17 +377,6 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 		err = fmt.Errorf("null is none")
 	}
 	return args, err
-}
-
-// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
-func redactToken(url string) string {
-	for _, marker := range []string{"/u/", "/d/"} {
-		if i := strings.Index(url, marker); i >= 0 {
-			_, name, _ := strings.Cut(url[i+len(marker):], "/")
-			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
-		}
-	}
-	return url
 }
 
 // checkApprover refuses an approved call if its approver may no longer approve it.

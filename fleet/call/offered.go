@@ -31,7 +31,7 @@ func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.Devic
 			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.Device.InventoryID, tool, r.Actor) != nil {
 			continue
 		}
-		if s.gate.deniesAlways(t, tool, r) {
+		if s.gate.deniesAlways(target{t, tool, true}, r) {
 			continue
 		}
 		offered = append(offered, tool)
@@ -42,10 +42,10 @@ func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.Devic
 // deniesAlways reports whether the policy denies the tool for all tried arguments: none, and
 // the lowest and the highest values of its schema. A tool for which a rule denies only some
 // arguments is not hidden.
-func (g *gate) deniesAlways(t *fleet.Target, tool fleet.Tool, r Request) bool {
-	for _, arguments := range append([]json.RawMessage{nil}, sampleArguments(tool.InputSchema)...) {
+func (g *gate) deniesAlways(t target, r Request) bool {
+	for _, arguments := range append([]json.RawMessage{nil}, sampleArguments(t.tool.InputSchema)...) {
 		r.Arguments = arguments
-		if g.policy.Judge(proposal(t, tool, r.Actor, r)).Decision != DecisionDeny {
+		if g.policy.Judge(proposal(t, r.Actor, r)).Decision != DecisionDeny {
 			return false
 		}
 	}

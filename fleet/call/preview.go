@@ -50,35 +50,34 @@ func (s *Service) Preview(ctx context.Context, r Request, ids []fleet.DeviceID) 
 	for _, id := range ids {
 		if t := targets[id]; t != nil {
 			r.Device = id
-			all = append(all, s.preview(t, r))
+			all = append(all, s.preview(targetOf(t, r.Tool), r))
 		}
 	}
 	return all, nil
 }
 
-func (s *Service) preview(t *fleet.Target, r Request) Preview {
+func (s *Service) preview(t target, r Request) Preview {
 	p := Preview{Device: t.Device}
 	if !r.Actor.Sees(t.Device) {
 		p.refuse(refuse(fleet.NewCallError("out_of_scope", "actor", r.Actor.Name, "device", t.Device.Title())))
 		return p
 	}
-	p.refuse(checkStanding(t, r))
-	tool, offered := t.Inventory.Tool(r.Tool)
-	if !offered {
+	p.refuse(checkRights(t.Device, r))
+	if !t.offered {
 		p.refuse(unknownTool(t, r.Tool))
 		return p
 	}
 	if r.hasURL() {
 		var no *refusal
-		if r.Arguments, no = r.argumentsWith(noURL, tool); no != nil {
+		if r.Arguments, no = r.argumentsWith(noURL, t.tool); no != nil {
 			p.refuse(no)
 			return p
 		}
 	}
-	p.refuse(checkTool(tool, r.Actor, r))
-	p.refuse(s.gate.checkPin(t.Inventory.ID, tool, r.Actor))
-	p.refuse(s.gate.checkArguments(t.Inventory.ID, tool, r.Arguments))
-	p.Verdict = s.gate.policy.Judge(proposal(t, tool, r.Actor, r))
+	p.refuse(checkTool(t.tool, r.Actor, r))
+	p.refuse(s.gate.checkPin(t.Inventory.ID, t.tool, r.Actor))
+	p.refuse(s.gate.checkArguments(t.Inventory.ID, t.tool, r.Arguments))
+	p.Verdict = s.gate.policy.Judge(proposal(t, r.Actor, r))
 	if p.Verdict.Decision == DecisionDeny {
 		p.refuse(denial(p.Verdict))
 	}

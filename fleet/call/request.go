@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -83,9 +84,9 @@ func (r *Request) judged(yield func(fleet.Principal) bool) {
 	}
 }
 
-// standing yields the principals that need role operator on the device: the judged ones and the
+// operators yields the principals that need role operator on the device: the judged ones and the
 // askers of the campaign.
-func (r *Request) standing(yield func(fleet.Principal) bool) {
+func (r *Request) operators(yield func(fleet.Principal) bool) {
 	for by := range r.judged {
 		if !yield(by) {
 			return
@@ -129,13 +130,13 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 	if err := checkRequest(r); err != nil {
 		return err
 	}
-	if a.target, err = a.calls.o.Targets.Get(ctx, r.Device, r.now); err != nil {
+	if a.target, err = a.calls.readTarget(ctx, r); err != nil {
 		return err
 	}
 	if !r.Actor.Sees(a.target.Device) {
 		return fmt.Errorf("device %s: %w", r.Device, fleet.ErrNotFound)
 	}
-	a.call, a.wire = newCall(r, a.target), r.Arguments
+	a.call, a.wire = newCall(r, a.target.tool), r.Arguments
 	if talk != nil && r.UnlessTalking {
 		return ErrTalking
 	}
@@ -172,8 +173,28 @@ func checkPurpose(purpose string) error {
 	return nil
 }
 
+// A target is the device of a call and its tool.
+type target struct {
+	*fleet.Target
+	tool    fleet.Tool
+	offered bool // the device has the tool
+}
+
+func (s *Service) readTarget(ctx context.Context, r Request) (target, error) {
+	t, err := s.o.Targets.Get(ctx, r.Device, r.now)
+	if err != nil {
+		return target{}, err
+	}
+	return targetOf(t, r.Tool), nil
+}
+
+func targetOf(t *fleet.Target, name string) target {
+	tool, offered := t.Inventory.Tool(name)
+	return target{t, tool, offered}
+}
+
 // newCall returns the record of a call before any decision about it.
-func newCall(r Request, t *fleet.Target) *fleet.Call {
+func newCall(r Request, tool fleet.Tool) *fleet.Call {
 	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
 		Actor:  r.Actor,
 		FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout, CreatedAt: r.now}
@@ -181,7 +202,6 @@ func newCall(r Request, t *fleet.Target) *fleet.Call {
 		c.Evidence = r.Mandate.evidence(r.now)
 	}
 	if r.Firmware != nil {
-		tool, _ := t.Inventory.Tool(r.Tool)
 		c.Arguments, c.Timeout = r.Firmware.arguments(tool.InputSchema, redactToken(r.Firmware.URL)), r.Firmware.Timeout
 	}
 	if c.Timeout == 0 {
@@ -212,6 +232,17 @@ func recorded(arguments json.RawMessage) json.RawMessage {
 		return json.RawMessage("{}")
 	}
 	return arguments
+}
+
+// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
+func redactToken(url string) string {
+	for _, marker := range []string{"/u/", "/d/"} {
+		if i := strings.Index(url, marker); i >= 0 {
+			_, name, _ := strings.Cut(url[i+len(marker):], "/")
+			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
+		}
+	}
+	return url
 }
 
 // evidence records on whose behalf the call is made: its author, or else the last of the

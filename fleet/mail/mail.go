@@ -84,7 +84,7 @@ func Address(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	a, err := netmail.ParseAddress(text)
 	if err != nil || a.Address != text || len(text) > maxAddress || strings.ContainsAny(text, "\r\n\t ,;<>\"") {
-		return "", fmt.Errorf("%q is no mail address", text)
+		return "", fmt.Errorf("%q is not a mail address", text)
 	}
 	return text, nil
 }

@@ -15,8 +15,8 @@ var _ campaign.QuarantineStore = (*Store)(nil)
 
 var quarantineColumns = `device_id AS device, ` + reasonColumn("", "reason") + `, since, until`
 
-// standing is the condition of a quarantine that is in effect at the time $1.
-const standing = `cleared_at IS NULL AND until > $1`
+// inEffect is the condition of a quarantine that is in effect at the time $1.
+const inEffect = `cleared_at IS NULL AND until > $1`
 
 // Quarantine excludes a device from all campaigns for a time.
 func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
@@ -34,12 +34,12 @@ func (s *Store) Quarantine(ctx context.Context, q campaign.Quarantine) error {
 
 // Quarantines lists the current quarantines, latest first.
 func (s *Store) Quarantines(ctx context.Context, now time.Time) ([]campaign.Quarantine, error) {
-	return s.collectQuarantines(ctx, standing, ` ORDER BY since DESC, device_id LIMIT 10000`, now)
+	return s.collectQuarantines(ctx, inEffect, ` ORDER BY since DESC, device_id LIMIT 10000`, now)
 }
 
 // QuarantineOf returns a device's current quarantine, or nil if it has none.
 func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now time.Time) (*campaign.Quarantine, error) {
-	list, err := s.collectQuarantines(ctx, standing+` AND device_id = $2`, ``, now, cleanText(string(device)))
+	list, err := s.collectQuarantines(ctx, inEffect+` AND device_id = $2`, ``, now, cleanText(string(device)))
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *Store) QuarantineOf(ctx context.Context, device fleet.DeviceID, now tim
 // QuarantinesOf returns the current quarantines of the devices.
 func (s *Store) QuarantinesOf(ctx context.Context, devices []fleet.DeviceID, now time.Time) (
 	map[fleet.DeviceID]campaign.Quarantine, error) {
-	list, err := s.collectQuarantines(ctx, standing+` AND device_id = ANY ($2)`, ``, now, texts(devices))
+	list, err := s.collectQuarantines(ctx, inEffect+` AND device_id = ANY ($2)`, ``, now, texts(devices))
 	of := make(map[fleet.DeviceID]campaign.Quarantine, len(list))
 	for _, q := range list {
 		of[q.Device] = q
@@ -72,7 +72,7 @@ func (s *Store) collectQuarantines(ctx context.Context, only, order string, args
 // [Store.FailedAttempts].
 func (s *Store) ClearQuarantine(ctx context.Context, by fleet.Principal, device fleet.DeviceID) error {
 	return s.audited(ctx, by, "quarantine.clear", string(device), nil, func(tx pgx.Tx) error {
-		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+standing, time.Now(),
+		return changeOne(ctx, tx, `UPDATE quarantines SET cleared_at = $1 WHERE device_id = $2 AND `+inEffect, time.Now(),
 			cleanText(string(device)))
 	})
 }

@@ -217,7 +217,7 @@ func (s *Server) confirmImages(r *http.Request) (answer, error) {
 // images.
 func (s *Server) afterUpload(ctx context.Context, then string, sums []string) (answer, error) {
 	if then == ui.UploadThenRelease {
-		return goTo(ui.NewReleasePath(sums))
+		return goTo(ui.NewReleasePath(sums...))
 	}
 	id, err := uuid.Parse(then)
 	if err != nil {

@@ -64,7 +64,7 @@ func (f Plan) fillTime(name string, at *time.Time) {
 func (f Plan) fillTables(p campaign.Plan) {
 	for _, w := range p.Waves {
 		unit, size := waveSize(w)
-		f.addRow("wave", w.Name, unit, size, decimal(w.SuccessPercent), strconv.Itoa(w.MinSample), spanText(w.Soak),
+		f.addRow("wave", w.Name, unit, size, Decimal(w.SuccessPercent), strconv.Itoa(w.MinSample), spanText(w.Soak),
 			string(w.Gate))
 	}
 	for _, r := range p.AbortRules {
@@ -72,7 +72,7 @@ func (f Plan) fillTables(p campaign.Plan) {
 		if r.Wave > 0 {
 			wave = strconv.Itoa(r.Wave)
 		}
-		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), decimal(r.Percent),
+		f.addRow("rule", r.Class, strconv.Itoa(r.MinExecuted), Decimal(r.Percent),
 			cmp.Or(string(r.Measure), string(campaign.MeasureBound)), string(r.Scope), wave, string(r.Action))
 	}
 	for _, w := range p.Windows {
@@ -88,8 +88,8 @@ func (f Plan) fillTables(p campaign.Plan) {
 	}
 }
 
-// decimal formats a percentage without needless digits.
-func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+// Decimal formats a percentage without needless digits.
+func Decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 func waveSize(w campaign.WavePlan) (unit, size string) {
 	switch {
@@ -102,7 +102,7 @@ func waveSize(w campaign.WavePlan) (unit, size string) {
 	case w.Count > 0:
 		return "count", strconv.Itoa(w.Count)
 	}
-	return "percent", decimal(w.Percent)
+	return "percent", Decimal(w.Percent)
 }
 
 // valueText formats an assertion's value as [looseJSON] reads it: a string without its quotes,

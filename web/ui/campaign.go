@@ -192,7 +192,7 @@ func (b CampaignBoard) resumeSaying(ctx context.Context) string {
 	case left == 0:
 		key = "campaign.resume_say.done"
 	}
-	return t(ctx, key, "n", left, "i", c.Wave+1, "need", trimFloat(w.Plan.SuccessPercent))
+	return t(ctx, key, "n", left, "i", c.Wave+1, "need", forms.Decimal(w.Plan.SuccessPercent))
 }
 
 // A funnelStep is one bar of the funnel.
@@ -356,7 +356,7 @@ func (b CampaignBoard) stands(w campaign.Wave) bool {
 // waveSaying returns the sentence about the state of a wave.
 func (b CampaignBoard) waveSaying(ctx context.Context, w campaign.Wave) string {
 	c := b.waveTally(w.Number)
-	need := trimFloat(w.Plan.SuccessPercent)
+	need := forms.Decimal(w.Plan.SuccessPercent)
 	if b.stands(w) {
 		return t(ctx, "campaign.wave_say.paused", "v", c.verdicts(), "n", w.Size, "need", need, "open",
 			c.InFlight+c.Verifying)
@@ -413,7 +413,7 @@ func figureScope(ctx context.Context, f campaign.AbortFigure) string {
 	return reasonText(ctx, f.Scope)
 }
 
-func oneDecimal(percent float64) string { return trimFloat(math.Round(10*percent) / 10) }
+func oneDecimal(percent float64) string { return forms.Decimal(math.Round(10*percent) / 10) }
 
 // BoardNames returns the boards of a campaign, by name.
 func BoardNames(p campaign.Progress) []string { return slices.Sorted(maps.Keys(p.ByBoard)) }
@@ -428,7 +428,7 @@ func ruleText(ctx context.Context, r campaign.AbortRule) string {
 	if r.Wave > 0 {
 		where = t(ctx, "campaign.wave_n", "i", r.Wave)
 	}
-	args := []any{"what", what, "p", trimFloat(r.Percent), "min", r.MinExecuted, "where", where, "do",
+	args := []any{"what", what, "p", forms.Decimal(r.Percent), "min", r.MinExecuted, "where", where, "do",
 		t(ctx, "campaign.action."+string(r.Action))}
 	switch {
 	case r.Percent == 0:

@@ -248,7 +248,7 @@ func waveText(ctx context.Context, w campaign.WavePlan, last bool) string {
 	case last && w.Percent == 100:
 		return t(ctx, "campaign.how.rest")
 	}
-	return trimFloat(w.Percent) + "%"
+	return forms.Decimal(w.Percent) + "%"
 }
 
 // stopText returns the condition that stops the campaign: the rule about any failure with the
@@ -262,7 +262,7 @@ func (v CampaignNewPage) stopText(ctx context.Context) string {
 	}
 	switch {
 	case first != nil:
-		return t(ctx, "campaign.how.stops."+string(first.Action), "p", trimFloat(first.Percent))
+		return t(ctx, "campaign.how.stops."+string(first.Action), "p", forms.Decimal(first.Percent))
 	case len(v.Plan.AbortRules) > 0:
 		return t(ctx, "campaign.how.rules", "n", len(v.Plan.AbortRules))
 	}

@@ -3,7 +3,6 @@ package ui
 import (
 	"context"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -227,9 +226,6 @@ func (r CampaignRow) since() (key string, at time.Time, by fleet.Principal) {
 	}
 	return "campaign.created_by", c.CreatedAt, c.CreatedBy
 }
-
-// trimFloat formats a percentage without needless digits.
-func trimFloat(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // say returns the progress bar's numbers as text.
 func (r CampaignRow) say(ctx context.Context) string {

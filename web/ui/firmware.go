@@ -33,10 +33,7 @@ func firmwarePath(path, id string, parts []string) string {
 }
 
 // NewReleasePath returns the form for a release of the images.
-func NewReleasePath(sha256 []string) string { return releaseURL(sha256...) }
-
-// releaseURL returns the form for a release of the images.
-func releaseURL(sha256 ...string) string {
+func NewReleasePath(sha256 ...string) string {
 	return PathReleaseNew + "?" + url.Values{"image": sha256}.Encode()
 }
 

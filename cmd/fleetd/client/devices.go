@@ -104,7 +104,7 @@ type devicesRetire struct{ bulkFlags }
 func (c *devicesRetire) Run(ctx context.Context) error {
 	if c.Confirm == 0 && !c.DryRun {
 		return terminal.UsageError{Err: errors.New(
-			"there is no way back: see with --dry-run how many devices it would be, then give that number as --confirm")}
+			"this cannot be undone; count the devices with --dry-run, then repeat with --confirm and that number")}
 	}
 	return c.act(ctx, BulkInputBody{Act: "retire"})
 }

@@ -85,7 +85,7 @@ func (c *userList) Run(ctx context.Context) error {
 		items := []map[string]any{}
 		for _, o := range operators {
 			scope := cmp.Or(o.Scope, &fleet.Scope{})
-			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), standing(o.DisabledAt,
+			rows = append(rows, []string{o.Name, string(o.Role), o.CreatedAt.Format(time.DateOnly), status(o.DisabledAt,
 				"disabled"), cmp.Or(scope.Filter.Text, "-"), cmp.Or(string(scope.Rest), "-")})
 			items = append(items, map[string]any{"id": o.ID, "name": o.Name, "role": o.Role, "scope": scope.Filter.Text,
 				"rest": scope.Rest, "created_at": o.CreatedAt, "disabled_at": o.DisabledAt})
@@ -93,11 +93,11 @@ func (c *userList) Run(ctx context.Context) error {
 		if c.JSON {
 			return terminal.JSON(items)
 		}
-		return terminal.Table("NAME ROLE CREATED STANDING SCOPE REST", rows)
+		return terminal.Table("NAME ROLE CREATED STATUS SCOPE REST", rows)
 	})
 }
 
-func standing(ended *time.Time, word string) string {
+func status(ended *time.Time, word string) string {
 	if ended == nil {
 		return "active"
 	}
@@ -229,7 +229,7 @@ func (c *tokenList) Run(ctx context.Context) error {
 		for _, t := range tokens {
 			scope := cmp.Or(t.Scope, &fleet.Scope{})
 			rows = append(rows, []string{t.ID.String(), t.Name, string(t.Role), "…" + t.Hint, t.CreatedAt.Format(time.DateOnly),
-				standing(t.RevokedAt, "revoked"), string(t.Kind), cmp.Or(scope.Filter.Text, "-"),
+				status(t.RevokedAt, "revoked"), string(t.Kind), cmp.Or(scope.Filter.Text, "-"),
 				toolsOf(t.Scope)})
 			items = append(items, map[string]any{"id": t.ID, "name": t.Name, "role": t.Role, "hint": t.Hint,
 				"kind": t.Kind, "scope": scope.Filter.Text, "tools": append([]string{}, scope.Tools...),
@@ -240,7 +240,7 @@ func (c *tokenList) Run(ctx context.Context) error {
 		if c.JSON {
 			return terminal.JSON(items)
 		}
-		return terminal.Table("ID NAME ROLE SECRET CREATED STANDING KIND SCOPE TOOLS", rows)
+		return terminal.Table("ID NAME ROLE SECRET CREATED STATUS KIND SCOPE TOOLS", rows)
 	})
 }
 

@@ -374,7 +374,7 @@ func (c *Config) checkVoice() error {
 	host, port, err := net.SplitHostPort(c.VoiceUDPEndpoint)
 	if n, badPort := strconv.Atoi(port); err != nil || host == "" || badPort != nil || n < 0 || n > 65535 {
 		return errors.New("--voice-udp-endpoint " + strconv.Quote(c.VoiceUDPEndpoint) +
-			" is no address for devices; write host:port")
+			" is not an address for devices; use host:port")
 	}
 	if c.VoiceLanguage != string(i18n.English) && c.VoiceLanguage != string(i18n.Chinese) {
 		return errors.New("unknown --voice-language " + strconv.Quote(c.VoiceLanguage) + "; use en or zh-CN")
