@@ -89,7 +89,8 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 		ran: map[fleet.DeviceID]int{}, where: map[fleet.DeviceID]side{}, paper: map[string]fleet.DeviceID{},
 		fixture: map[side]map[string]string{}, kept: map[string]thing{}, owner: map[string]side{},
 		actors: map[string]*principal{},
-		client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 8},
+		client: &http.Client{Timeout: time.Minute,
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 8, DisableCompression: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	t.Cleanup(w.client.CloseIdleConnections)
 	w.cfg = server.Config{Enrolment: "code", NodeName: "matrix", Log: slog.New(slog.DiscardHandler)}
