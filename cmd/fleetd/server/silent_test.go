@@ -82,7 +82,7 @@ func (a *asked) do(ctx context.Context) {
 // was stored.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
-	const answer, call = 5 * time.Second, 10 * time.Second
+	const answer, call, late = 5 * time.Second, 10 * time.Second, 4 * time.Second // late on a busy machine
 	var proxy *chaosProxy
 	var direct string
 	d := startTestServer(t, func(c *Config) {
@@ -179,7 +179,7 @@ func TestSilentDatabase(t *testing.T) {
 	}
 	askers.Wait()
 	for _, a := range others {
-		if a.status == 0 || a.took > answer+time.Second ||
+		if a.status == 0 || a.took > answer+late ||
 			a.status >= 500 && (a.status != http.StatusServiceUnavailable || a.retryAfter == "") {
 			t.Errorf("%s: answered %d after %v, Retry-After %q: %.200s", a.what, a.status, a.took, a.retryAfter, a.text)
 		}
@@ -190,7 +190,7 @@ func TestSilentDatabase(t *testing.T) {
 			refused = refused || strings.Contains(a.text, `"fleetd/error":{"code":"unavailable"}`) ||
 				strings.Contains(a.text, `"fleetd/error":{"code":"not_recorded"}`)
 		}
-		if !refused || a.took > answer+time.Second {
+		if !refused || a.took > answer+late {
 			t.Errorf("%s: answered %d after %v, Retry-After %q: %.200s", a.what, a.status, a.took, a.retryAfter, a.text)
 		}
 	}
@@ -216,7 +216,7 @@ func TestSilentDatabase(t *testing.T) {
 	d.eventually("calls are made again", func() bool { return executed() > before+20 })
 	stop()
 	callers.Wait()
-	if slowest > call+time.Second || refused == 0 {
+	if slowest > call+late || refused == 0 {
 		t.Errorf("the slowest answer to a call took %v, %d were refused", slowest, refused)
 	}
 
