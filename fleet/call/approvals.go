@@ -528,7 +528,7 @@ func (s *Service) resume(ctx context.Context, c fleet.Call, r Request, decide fu
 		return err
 	}
 	if !c.State.Final() {
-		a.goOn()
+		go a.send()
 		return nil
 	}
 	defer s.running.Done()

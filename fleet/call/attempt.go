@@ -60,27 +60,13 @@ func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, 
 		s.running.Done()
 		return fleet.Call{}, err
 	}
-	record := *a.call
-	wait = wait && a.wait.kind == noWait
-	if ended := a.goOn(); wait {
-		err = <-ended
-		record = *a.call
+	if wait && a.wait.kind == noWait {
+		err = a.send()
+		return *a.call, err
 	}
-	return record, err
-}
-
-// goOn runs [attempt.send] whether or not a caller waits for its end.
-func (a *attempt) goOn() (ended <-chan error) {
-	end := make(chan error, 1)
-	go func() {
-		defer a.calls.running.Done()
-		err := a.send()
-		if err != nil {
-			a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
-		}
-		end <- err
-	}()
-	return end
+	record := *a.call
+	go a.send()
+	return record, nil
 }
 
 // abandon ends a call that has no record.
@@ -144,8 +130,15 @@ func (a *attempt) store(ctx context.Context) (err error) {
 }
 
 // send sends a recorded call, waits for its outcome and stores it. Only a call that waits for
-// its device can take more than one turn: if nothing could be written to the device.
-func (a *attempt) send() error {
+// its device can take more than one turn: if nothing could be written to the device. An error is
+// also logged, as not every call has a caller that waits.
+func (a *attempt) send() (err error) {
+	defer func() {
+		if err != nil {
+			a.calls.o.Log.Error("outcome of a call not stored", "call", a.call.ID, "device", a.call.Device, "err", err)
+		}
+		a.calls.running.Done()
+	}()
 	if a.asked.Firmware != nil {
 		defer a.notifyNotSent()
 	}
@@ -158,7 +151,7 @@ func (a *attempt) send() error {
 		if a.turn == nil && !a.outwait() {
 			return nil // the call goes on from its record
 		}
-		var err error
+		err = nil
 		if !a.call.State.Final() && a.call.State != fleet.CallSent {
 			err = a.await()
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -17,6 +18,9 @@ import (
 // judge closes the call if its approver has lost the right to approve it, or if the gate
 // refuses it. If a person can approve the call, it waits instead.
 func (a *attempt) judge(ctx context.Context) error {
+	if order := a.asked.Firmware; order != nil { // on record even if the gate refuses it
+		a.call.Arguments, _ = a.asked.argumentsWith(redactToken(order.URL), a.target.tool)
+	}
 	no, err := a.checkApprover(ctx, a.asked)
 	if err == nil && no == nil {
 		no = a.admit(ctx, a.asked)
@@ -344,6 +348,17 @@ func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown jso
 	wire, _ = r.argumentsWith(url, a.target.tool) // the gate accepted them
 	shown, _ = r.argumentsWith(redactToken(url), a.target.tool)
 	return wire, shown, nil
+}
+
+// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
+func redactToken(url string) string {
+	for _, marker := range []string{"/u/", "/d/"} {
+		if i := strings.Index(url, marker); i >= 0 {
+			_, name, _ := strings.Cut(url[i+len(marker):], "/")
+			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
+		}
+	}
+	return url
 }
 
 // noURL is an invalid URL. The gate judges the arguments with it in place of the URL that

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -136,7 +135,7 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 	if !r.Actor.Sees(a.target.Device) {
 		return fmt.Errorf("device %s: %w", r.Device, fleet.ErrNotFound)
 	}
-	a.call, a.wire = newCall(r, a.target.tool), r.Arguments
+	a.call, a.wire = newCall(r), r.Arguments
 	if talk != nil && r.UnlessTalking {
 		return ErrTalking
 	}
@@ -194,15 +193,15 @@ func targetOf(t *fleet.Target, name string) target {
 }
 
 // newCall returns the record of a call before any decision about it.
-func newCall(r Request, tool fleet.Tool) *fleet.Call {
+func newCall(r Request) *fleet.Call {
 	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
-		Actor:  r.Actor,
-		FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout, CreatedAt: r.now}
+		Actor: r.Actor, FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout,
+		CreatedAt: r.now}
 	if r.Mandate != nil {
 		c.Evidence = r.Mandate.evidence(r.now)
 	}
 	if r.Firmware != nil {
-		c.Arguments, c.Timeout = r.Firmware.arguments(tool.InputSchema, redactToken(r.Firmware.URL)), r.Firmware.Timeout
+		c.Timeout = r.Firmware.Timeout
 	}
 	if c.Timeout == 0 {
 		c.Timeout = fleet.DefaultTimeout(r.Tool)
@@ -232,17 +231,6 @@ func recorded(arguments json.RawMessage) json.RawMessage {
 		return json.RawMessage("{}")
 	}
 	return arguments
-}
-
-// redactToken shortens the token of ".../u/TOKEN" or ".../d/TOKEN/name".
-func redactToken(url string) string {
-	for _, marker := range []string{"/u/", "/d/"} {
-		if i := strings.Index(url, marker); i >= 0 {
-			_, name, _ := strings.Cut(url[i+len(marker):], "/")
-			return strings.TrimSuffix(url[:i+len(marker)]+"…/"+name, "/")
-		}
-	}
-	return url
 }
 
 // evidence records on whose behalf the call is made: its author, or else the last of the

@@ -300,7 +300,7 @@ func (s *Service) Resume(ctx context.Context) error {
 		}
 		a := &attempt{calls: s, asked: r, call: &c, wire: c.Arguments, wait: wait{kind: deviceWait, wasAway: true}}
 		a.waitFor(deviceWait, fleet.Reason{})
-		a.goOn()
+		go a.send()
 	}
 	return nil
 }
