@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -18,13 +19,13 @@ type callCommand struct {
 	Seconds  float64 `help:"Length of one measurement." default:"5"`
 	Repeat   int     `help:"Measurements, one after the other with the same fleetd." default:"1"`
 	Against  string  `help:"Another build of fleetd, measured in turns; prints what --fleetd changes." placeholder:"FLEETD"`
+	Pairs    int     `help:"With --against: how often both are started anew, in alternating order. A pair of processes differs by up to 8 % for as long as it runs." default:"1"`
 
 	Detail     bool   `help:"Also count allocations, context switches, system calls, WAL and index entries; takes half a minute more."`
 	CPUProfile string `name:"cpu-profile" help:"Also write fleetd's CPU profile for go tool pprof, and print the functions that use most." placeholder:"FILE"`
 }
 
-// Run starts a variant, lets it warm up for a second, measures it, and prints
-// the result. Two builds take turns, so other work on the machine affects both.
+// Run measures one build, or two in turns, and prints the result.
 func (c *callCommand) Run(ctx context.Context) error {
 	if c.Devices == 0 {
 		c.Devices = 64
@@ -32,35 +33,69 @@ func (c *callCommand) Run(ctx context.Context) error {
 			c.Devices = 10_000
 		}
 	}
-	builds := []string{c.Fleetd}
-	if c.Against != "" {
-		if c.Variant != "rest" && c.Variant != "mcp" && c.Variant != "mcp-session" && c.Variant != "fan-out" {
-			return fmt.Errorf("--against compares builds of fleetd serve, which has no part in %s", c.Variant)
-		}
-		builds = append(builds, c.Against)
+	if c.Against == "" {
+		_, err := c.measure(ctx, []string{c.Fleetd})
+		return err
 	}
-	var variants []variant
-	for _, c.Fleetd = range builds {
-		dir, err := os.MkdirTemp("", "fleetd-bench")
+	if c.Variant != "rest" && c.Variant != "mcp" && c.Variant != "mcp-session" && c.Variant != "fan-out" {
+		return fmt.Errorf("--against compares builds of fleetd serve, which has no part in %s", c.Variant)
+	}
+	changes := make([][]float64, len(flightColumns))
+	for pair := range c.Pairs {
+		builds := []string{c.Fleetd, c.Against}
+		if pair%2 == 1 {
+			slices.Reverse(builds)
+		}
+		rounds, err := c.measure(ctx, builds)
 		if err != nil {
 			return err
+		}
+		for _, round := range rounds {
+			if pair%2 == 1 {
+				slices.Reverse(round)
+			}
+			for i, column := range flightColumns {
+				ours, other := column.value(round[0]), column.value(round[1])
+				changes[i] = append(changes[i], 100*(ours-other)/other)
+			}
+		}
+	}
+	fmt.Printf("%s against %s, median of %d:", c.Fleetd, c.Against, len(changes[0]))
+	for i, column := range flightColumns[:5] {
+		fmt.Printf("  %s %+.1f %%", column.name, median(changes[i]))
+	}
+	fmt.Println()
+	return nil
+}
+
+// measure starts the variant with each build, lets them warm up for a second, and measures
+// them. The builds take turns, so other work on the machine affects both. Each round has a
+// reading per build.
+func (c *callCommand) measure(ctx context.Context, builds []string) (rounds [][]reading, err error) {
+	var variants []variant
+	for _, build := range builds {
+		dir, err := os.MkdirTemp("", "fleetd-bench")
+		if err != nil {
+			return nil, err
 		}
 		defer os.RemoveAll(dir)
 		devices, err := startDevices()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer devices.stop()
-		v, err := c.start(ctx, dir, devices)
+		one := *c
+		one.Fleetd = build
+		v, err := one.start(ctx, dir, devices)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer v.stop()
 		variants = append(variants, v)
 	}
 	v := variants[0]
 	if v.rig == nil && (c.Detail || c.CPUProfile != "") {
-		return fmt.Errorf("--detail and --cpu-profile are about fleetd, which has no part in %s", c.Variant)
+		return nil, fmt.Errorf("--detail and --cpu-profile are about fleetd, which has no part in %s", c.Variant)
 	}
 	workers, d := c.InFlight, time.Duration(c.Seconds*float64(time.Second))
 	if c.Variant == "fan-out" {
@@ -71,9 +106,8 @@ func (c *callCommand) Run(ctx context.Context) error {
 	}
 	fmt.Printf("%s: %d in flight, %d devices, %v; processor: µs a call (user + system)\n", c.Variant, c.InFlight,
 		c.Devices, d)
-	changes := make([][]float64, len(flightColumns))
 	for range c.Repeat {
-		readings := make([]reading, len(variants))
+		round := make([]reading, len(variants))
 		for i, v := range variants {
 			r := v.measure(workers, d)
 			if len(variants) > 1 {
@@ -86,40 +120,30 @@ func (c *callCommand) Run(ctx context.Context) error {
 			}
 			fmt.Printf("  others %.0f %% of the machine\n", 100*r.Foreign)
 			if r.Error != nil {
-				return fmt.Errorf("%d calls failed, one with %w", r.Failed, r.Error)
+				return nil, fmt.Errorf("%d calls failed, one with %w", r.Failed, r.Error)
 			}
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return nil, ctx.Err()
 			}
-			readings[i] = r
+			round[i] = r
 		}
-		for i, column := range flightColumns {
-			first, last := column.value(readings[0]), column.value(readings[len(readings)-1])
-			changes[i] = append(changes[i], 100*(first-last)/last)
-		}
-	}
-	if c.Against != "" {
-		fmt.Printf("%s against %s, median of %d:", builds[0], builds[1], c.Repeat)
-		for i, column := range flightColumns[:5] {
-			fmt.Printf("  %s %+.1f %%", column.name, median(changes[i]))
-		}
-		fmt.Println()
+		rounds = append(rounds, round)
 	}
 	if c.Detail {
 		cost, err := v.rig.cost(ctx, v, workers, d)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		writeCosts(os.Stdout, []namedCost{{fmt.Sprintf("%s, %d in flight", c.Variant, c.InFlight), cost}})
 	}
 	if c.CPUProfile != "" {
 		top, err := v.rig.cpuProfile(v, workers, d, c.CPUProfile)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Print(top)
 	}
-	return nil
+	return rounds, nil
 }
 
 // start starts a variant.
