@@ -21,8 +21,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A backend is a foreign MQTT broker and an OTA server: the least that stock
-// devices need.
+// A backend is a foreign MQTT broker and an OTA server: the minimum that stock devices need.
 type backend struct {
 	t      *testing.T
 	broker *mqtt.Server
@@ -127,8 +126,8 @@ func (h *deviceHook) Provides(event byte) bool {
 func (h *deviceHook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 func (h *deviceHook) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
 
-// OnSessionEstablish runs before CONNACK is sent: who sees that a device is connected
-// finds its connection.
+// OnSessionEstablish runs before CONNACK is sent: a test that sees the device connected finds its
+// connection.
 func (h *deviceHook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
@@ -236,7 +235,7 @@ func (b *backend) start(o Options) *Fleet {
 	return f
 }
 
-// send writes to the device's connection, as nothing is subscribed.
+// send writes to the device's connection directly, since nothing is subscribed.
 func (b *backend) send(d *Device, qos byte, payload string) {
 	b.t.Helper()
 	b.mu.Lock()

@@ -26,8 +26,8 @@ import (
 	"fleetd/web/device"
 )
 
-// A delivery is the server's side of an upgrade, from the broker to the link,
-// over stores in memory, before one simulated device.
+// A delivery is the server's side of an upgrade of one simulated device, from the broker to the
+// link, with stores in memory.
 type delivery struct {
 	t          *testing.T
 	http       *httptest.Server
@@ -64,8 +64,8 @@ func (d *delivery) saw(kind fleet.EvidenceKind) bool {
 	return slices.Contains(d.evidence(), string(kind))
 }
 
-// inOrder has the end of a transfer right after its beginning: the server may notice it
-// before or after what the device does next.
+// inOrder moves the end of a transfer right after its beginning: the server may notice the end
+// before or after the device's next step.
 func inOrder(story []string) (all []string) {
 	end := slices.IndexFunc(story, func(s string) bool { return s == "downloaded" || s == "cut" })
 	for i, s := range story {
@@ -79,7 +79,7 @@ func inOrder(story []string) (all []string) {
 	return all
 }
 
-// newDelivery runs it with a 300 KB image of version 2.9.0 for an S3 board.
+// newDelivery runs a delivery with a 300 KB image of version 2.9.0 for an S3 board.
 func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	d = &delivery{t: t, links: map[string]firmware.Link{}, offer: func(enrolment.BootPoll,
 		bool) *fleet.FirmwareOffer {
@@ -177,7 +177,7 @@ func (d *delivery) id() fleet.DeviceID {
 	return id
 }
 
-// newLink is an attempt's link.
+// newLink returns the link of an attempt.
 func (d *delivery) newLink() (url string) {
 	l, url := firmware.NewLink(d.http.URL, d.deployment.Link(), time.Minute, time.Now())
 	d.mu.Lock()
@@ -210,7 +210,7 @@ func (d *delivery) FinishFirmwareLink(_ context.Context, hash []byte, _ time.Tim
 	return nil
 }
 
-// deviceSide shows the domain to the broker, as fleetd does.
+// deviceSide connects the domain to the broker, as fleetd does.
 type deviceSide struct{ *delivery }
 
 func (s deviceSide) Authenticate(clientID, username string, password []byte, remoteAddr string) (fleet.DeviceID,
@@ -238,7 +238,7 @@ func (s deviceSide) SaveListing(_ context.Context, l fleet.ToolListing) error {
 	return nil
 }
 
-// memory stores nothing: the services have it in memory.
+// memory is a store that keeps nothing: the services have their rows in memory.
 type memory struct{}
 
 func (memory) Admissions(context.Context) ([]enrolment.Admission, error)          { return nil, nil }
@@ -257,8 +257,8 @@ func (memory) SaveAdmission(context.Context, fleet.Principal, string, enrolment.
 	return nil
 }
 
-// TestPushedUpgrade has a campaign call self.upgrade_firmware, and looks at all
-// the evidence that the server comes by.
+// TestPushedUpgrade has a campaign call self.upgrade_firmware, and checks all the evidence that
+// the server collects.
 func TestPushedUpgrade(t *testing.T) {
 	success := "sent get downloaded disconnect boot_poll connect"
 	tests := []struct {
@@ -315,8 +315,8 @@ func TestPushedUpgrade(t *testing.T) {
 	}
 }
 
-// TestOfferedDelivery makes the offer in the answer to a boot poll, once the
-// running build is confirmed.
+// TestOfferedDelivery offers the upgrade in the answer to a boot poll, once the running build is
+// confirmed.
 func TestOfferedDelivery(t *testing.T) {
 	tests := []struct {
 		fault, story string

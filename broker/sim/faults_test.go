@@ -65,7 +65,7 @@ func TestFaultRate(t *testing.T) {
 	}
 }
 
-// faulty is a device of the vectors with one fault.
+// faulty returns a device of the vectors with one fault.
 func faulty(t *testing.T, list string) *Device {
 	t.Helper()
 	faults, err := ParseFaults(list)

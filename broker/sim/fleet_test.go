@@ -46,8 +46,7 @@ func TestMACsCountUp(t *testing.T) {
 	}
 }
 
-// TestCommand runs the command line that cmd/fleetd offers, from given source
-// addresses.
+// TestCommand runs the command line that cmd/fleetd offers, from the given source addresses.
 func TestCommand(t *testing.T) {
 	b := newBackend(t)
 	var c Command
@@ -91,8 +90,7 @@ func TestCommandRefusesFaults(t *testing.T) {
 	}
 }
 
-// TestHelpNamesEverything keeps the help text in step with the catalogues it
-// lists.
+// TestHelpNamesEverything compares the help text with the catalogues that it lists.
 func TestHelpNamesEverything(t *testing.T) {
 	help := ""
 	for field := range reflect.TypeFor[Command]().Fields() {

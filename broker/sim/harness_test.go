@@ -27,7 +27,7 @@ func load(t *testing.T, name string, into any) {
 	}
 }
 
-// oneDevice makes a fleet of one that is not switched on.
+// oneDevice makes a fleet of one device that is not switched on.
 func oneDevice(t *testing.T, o Options) *Device {
 	t.Helper()
 	if o.OTAURL == "" {
@@ -41,8 +41,7 @@ func oneDevice(t *testing.T, o Options) *Device {
 	return f.Device(0)
 }
 
-// vectorDevice is the device that the vectors speak of, with the tools given
-// in place of its board's.
+// vectorDevice returns the device of the vectors, with the given tools instead of its board's.
 func vectorDevice(t *testing.T, tools ...*tool) *Device {
 	t.Helper()
 	d := oneDevice(t, Options{Boards: []string{"bread-compact-wifi"}, FirstMAC: "a0:85:e3:11:22:33", RecordCalls: 10})
@@ -76,7 +75,7 @@ type server struct {
 	cancel  context.CancelFunc
 }
 
-// attach switches d on in the middle of a session.
+// attach switches d on as if its session had begun before.
 func attach(t *testing.T, d *Device) *server {
 	t.Helper()
 	near, far := net.Pipe()
@@ -121,8 +120,7 @@ func (s *server) send(payload string) {
 	}
 }
 
-// reply is what the device has published by the time that nothing moves any
-// more, or "".
+// reply returns what the device has published once nothing moves any more, or "".
 func (s *server) reply() string {
 	s.t.Helper()
 	synctest.Wait()

@@ -42,8 +42,8 @@ func TestRebootIsNotAnswered(t *testing.T) {
 	fleettest.Eventually(t, "second poll", func() bool { _, n := b.lastPoll(); return n == 2 })
 	b.connected(d)
 	b.left(d, 1)
-	// The second call runs if it was queued before the restart was; its answer
-	// is behind the restart either way.
+	// The second call runs if it was queued before the restart; its answer comes after the
+	// restart either way.
 	if len(b.published) != 0 {
 		t.Errorf("%d answers, %d calls executed", len(b.published), f.Stats().Calls)
 	}
@@ -115,8 +115,8 @@ func TestTwoStartsAreTheSameFleet(t *testing.T) {
 	}
 }
 
-// A device that is ordered to set up its Wi-Fi says goodbye, answers nothing, and
-// stays away until a person has been there.
+// A device that is ordered to set up its Wi-Fi says goodbye, does not answer, and stays away
+// until a person has set it up.
 func TestReconfigureWiFiLeavesTheNetwork(t *testing.T) {
 	b := newBackend(t)
 	f := b.start(Options{Boards: []string{"lichuang-dev"}, TimeScale: 0.001})

@@ -81,7 +81,7 @@ func TestSnapshotShowsTheState(t *testing.T) {
 	}
 }
 
-// TestScreens draws every board that can; SIM_PICTURES keeps the pictures.
+// TestScreens draws every board that has a screen; with SIM_PICTURES it keeps the pictures.
 func TestScreens(t *testing.T) {
 	for _, name := range BoardNames() {
 		d := oneDevice(t, Options{Boards: []string{name}})

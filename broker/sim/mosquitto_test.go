@@ -20,15 +20,14 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A mosquitto is an independent broker implementation, in its own process.
+// A mosquitto is an independent broker in a separate process.
 type mosquitto struct {
 	addr string
 	mu   sync.Mutex
 	log  []string
 }
 
-// startMosquitto retries with another port if somebody takes the one found
-// free first.
+// startMosquitto tries another port if another program takes the port first.
 func startMosquitto(t *testing.T, logTypes string) *mosquitto {
 	t.Helper()
 	path := "/usr/sbin/mosquitto"
@@ -45,8 +44,7 @@ func startMosquitto(t *testing.T, logTypes string) *mosquitto {
 }
 
 func tryMosquitto(t *testing.T, path, logTypes string) *mosquitto {
-	// No other program connects from such an address, so that a port that is free
-	// stays free.
+	// No other program connects from such an address, so a free port stays free.
 	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
 	ln, err := net.Listen("tcp4", host+":0")
 	if err != nil {
@@ -151,9 +149,8 @@ func TestMosquitto(t *testing.T) {
 	fleettest.Eventually(t, "3 DISCONNECTs", func() bool { return m.count("Received DISCONNECT") == 3 })
 }
 
-// TestMemory holds an idle device below 24 KiB of heap and stack; the race
-// detector doubles the stacks. The broker is another process, so only the
-// devices count.
+// TestMemory limits an idle device to 24 KiB of heap and stack; the race detector doubles the
+// stacks. The broker is another process, so only the devices count.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("connects 1,000 devices")
@@ -183,8 +180,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// inUse is the heap and the stacks after a collection. Stacks shrink by half
-// in each, so it takes a few.
+// inUse returns the size of heap and stacks after a collection. Each collection halves the stacks
+// at most, so inUse runs several.
 func inUse() int64 {
 	for range 4 {
 		runtime.GC()

@@ -78,7 +78,7 @@ func FuzzIncoming(f *testing.F) {
 	})
 }
 
-// FuzzValue walks whatever JSON there is; encoding/json says what is there.
+// FuzzValue walks any JSON and compares the result with encoding/json.
 func FuzzValue(f *testing.F) {
 	f.Add([]byte(`{"a":{"b":[1,{"c":"}\\""}]},"A" : -1.5e3 , "d":null,"":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -163,8 +163,8 @@ func TestAcknowledgements(t *testing.T) {
 	})
 }
 
-// TestKeepalive: a PINGREQ half a keepalive after the last message sent, and
-// the end of the session if nothing answers it.
+// TestKeepalive: the device sends a PINGREQ half a keepalive after its last message, and ends the
+// session if nothing answers it.
 func TestKeepalive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A script answers requests in turn and notes when they came.
+// A script answers requests in turn and records when they came.
 type script struct {
 	start   time.Time
 	answers []string // "<status> <body>"; the last one repeats
@@ -33,7 +33,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// play lets d live against the script for a while.
+// play runs d against the script for the given time.
 func play(t *testing.T, d *Device, length time.Duration, answers ...string) *script {
 	s := &script{start: time.Now(), answers: answers}
 	d.fleet.http.Transport = s
@@ -119,8 +119,8 @@ func TestActivationPath(t *testing.T) {
 	}
 }
 
-// TestCrashes serves the answers of 1.6. A crash is a restart, three seconds
-// later, into the same answer.
+// TestCrashes serves the answers of protocol 1.6. A crash is a restart, three seconds later, into
+// the same answer.
 func TestCrashes(t *testing.T) {
 	tests := []struct {
 		name, body string

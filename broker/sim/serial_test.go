@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// TestSerialExecution: calls run one after another in order, and while one
-// blocks even an error waits behind it.
+// TestSerialExecution: calls run one after another in order; while one blocks, even an error
+// waits behind it.
 func TestSerialExecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := faulty(t, "slow=3s")
@@ -20,7 +20,7 @@ func TestSerialExecution(t *testing.T) {
 			s.send(toolCall(id, "self.audio_speaker.set_volume", `{"volume":5}`))
 		}
 		s.send(request(4, "ping", "{}"))
-		// The answer of a call is queued when it ran, behind all that came
+		// The answer of a call is queued when the call has run, behind everything that arrived
 		// meanwhile, so the answer to ping overtakes it.
 		for _, want := range []string{"4", "1", "2", "3"} {
 			pub, err := parsePublish(<-s.packets)
@@ -44,7 +44,7 @@ func TestSerialExecution(t *testing.T) {
 	})
 }
 
-// TestLateAnswerOnALaterConnection is trap 6.
+// TestLateAnswerOnALaterConnection covers trap 6 of the protocol.
 func TestLateAnswerOnALaterConnection(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)

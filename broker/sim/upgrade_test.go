@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// makeImage is an app image that esp_ota_end would take, of about size bytes.
+// makeImage returns an app image that esp_ota_end would accept, of about size bytes.
 func makeImage(chip uint16, version string, size int) (image []byte, elf string) {
 	image = make([]byte, 24, size+64)
 	image[0], image[1], image[23] = 0xE9, 1, 1
@@ -42,8 +42,8 @@ func makeImage(chip uint16, version string, size int) (image []byte, elf string)
 	return append(image, whole[:]...), hex.EncodeToString(sum[:])
 }
 
-// TestUpgrade orders an upgrade by the tool and looks at what a server can see
-// of it: the GET, the late "true", and the next polls.
+// TestUpgrade orders an upgrade through the tool and checks what a server can see of it: the GET,
+// the late "true", and the next polls.
 func TestUpgrade(t *testing.T) {
 	type outcome struct {
 		lateTrue bool
@@ -174,8 +174,8 @@ func TestOfferedUpgrade(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedImageRefusesAnother follows 7.4: a second offer at the first
-// boot of a new image fails once, and works at the boot after.
+// TestUnconfirmedImageRefusesAnother covers protocol 7.4: a second offer at the first boot of a
+// new image fails once, and works at the next boot.
 func TestUnconfirmedImageRefusesAnother(t *testing.T) {
 	b := newBackend(t)
 	b.files["/fw/2.4.8"], _ = makeImage(esp32s3.imageID, "2.4.8", 1000)
@@ -204,8 +204,8 @@ func TestUnconfirmedImageRefusesAnother(t *testing.T) {
 	})
 }
 
-// TestPollFailureRollsBack keeps the OTA endpoint down at the first boot of a
-// new image: the device comes online unconfirmed, and a reset takes it back.
+// TestPollFailureRollsBack keeps the OTA endpoint unavailable at the first boot of a new image:
+// the device comes online unconfirmed, and a reset rolls it back.
 func TestPollFailureRollsBack(t *testing.T) {
 	b := newBackend(t)
 	image, elf := makeImage(esp32s3.imageID, "2.4.9", 1000)

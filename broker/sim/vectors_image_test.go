@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestImageVectors has devices take the images of the vectors as esp_ota_end
-// would: what the server must refuse, a device does not boot either.
+// TestImageVectors gives devices the images of the vectors. What the server must refuse, a device
+// does not boot either.
 func TestImageVectors(t *testing.T) {
 	var vectors struct {
 		Cases []struct {

@@ -34,7 +34,7 @@ func TestInitialize(t *testing.T) {
 	}
 }
 
-// vectorTools makes tools of the objects in a tools/list result.
+// vectorTools converts the objects of a tools/list result to tools.
 func vectorTools(t *testing.T, replies ...string) (tools []*tool) {
 	t.Helper()
 	for _, reply := range replies {
@@ -106,7 +106,7 @@ func TestToolsList(t *testing.T) {
 	}
 }
 
-// demoTools are those that only the vectors have.
+// demoTools are the tools that only the vectors have.
 func demoTools() []*tool {
 	answer := func(r result) func(context.Context, *Device, []argument) (result, error) {
 		return func(context.Context, *Device, []argument) (result, error) { return r, nil }

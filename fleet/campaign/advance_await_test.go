@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// reporter is a device at the state that has reported how far it is.
+// reporter returns a deployment in the state, of a device that has reported its progress.
 func reporter(t *testing.T, s campaign.DeploymentState) *patient {
 	t.Helper()
 	p := walk(t, s)
@@ -17,8 +17,8 @@ func reporter(t *testing.T, s campaign.DeploymentState) *patient {
 	return p
 }
 
-// TestAdvanceAwaitsReport: a device that reports and is back with its old build
-// after the last byte says itself whether the image is to blame.
+// TestAdvanceAwaitsReport: if a device that reports comes back with its old build after the last
+// byte, its own report says whether the image is to blame.
 func TestAdvanceAwaitsReport(t *testing.T) {
 	old := map[string]campaign.Observation{"poll": {Kind: "boot_poll", ELF: oldELF}, "probe": {Kind: "probe", ELF: oldELF}}
 	tests := []struct {
@@ -74,8 +74,8 @@ func TestAdvanceAwaitsReport(t *testing.T) {
 	}
 }
 
-// TestAdvanceBootedAndBack: an image that did boot and made way was rolled back,
-// whatever the device says and does; only the reason is waited for.
+// TestAdvanceBootedAndBack: if the image booted and the old build is back, the image was rolled
+// back, whatever the device says or does afterwards. Only the reason is awaited.
 func TestAdvanceBootedAndBack(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"booted", "verifying"} {
 		for _, kind := range []fleet.EvidenceKind{"boot_poll", "probe"} {
@@ -101,8 +101,8 @@ func TestAdvanceBootedAndBack(t *testing.T) {
 	}
 }
 
-// TestAdvanceAwaitedReportEndsInTime: nothing that such a device goes on to do moves the
-// verdict away, but for a restart of fleetd, which may have missed the report.
+// TestAdvanceAwaitedReportEndsInTime: nothing that such a device does later delays the verdict,
+// except a restart of fleetd, which may have missed the report.
 func TestAdvanceAwaitedReportEndsInTime(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"downloaded", "rebooting"} {
 		p := reporter(t, from)
@@ -130,8 +130,8 @@ func TestAdvanceAwaitedReportEndsInTime(t *testing.T) {
 	}
 }
 
-// TestAdvancePowerCutIsRetried: the power went between the last byte and the
-// switch, and the next attempt succeeds.
+// TestAdvancePowerCutIsRetried: after a power cut between the last byte and the switch, the next
+// attempt succeeds.
 func TestAdvancePowerCutIsRetried(t *testing.T) {
 	p := reporter(t, campaign.DeploymentDownloading)
 	p.run("downloaded connection_lost poll-old connect")
@@ -145,7 +145,7 @@ func TestAdvancePowerCutIsRetried(t *testing.T) {
 	p.mustBe(campaign.DeploymentSucceeded)
 }
 
-// TestAdvanceUnseenPoll: only stock firmware needs its poll to be confirmed.
+// TestAdvanceUnseenPoll: only stock firmware needs a poll that confirms it.
 func TestAdvanceUnseenPoll(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"ambiguous", "downloading", "downloaded", "rebooting"} {
 		for reports, p := range map[bool]*patient{false: walk(t, from), true: reporter(t, from)} {

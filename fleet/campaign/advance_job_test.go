@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// jobSays is a report of the device on the attempt under way.
+// jobSays returns a report of the device about the current attempt.
 func (p *patient) jobSays(o campaign.Observation) campaign.Step {
 	p.t.Helper()
 	o.Kind, o.Attempt = fleet.EvidenceJob, p.d.Attempt
@@ -21,7 +21,7 @@ func (p *patient) jobFails(code, sentence string) campaign.Step {
 	return p.jobSays(campaign.Observation{Job: fleet.JobFailed, Code: code, Detail: sentence})
 }
 
-// everyJob is what a device can report, true or not.
+// everyJob lists everything that a device can report, true or not.
 var everyJob = []campaign.Observation{
 	{Job: "accepted"}, {Job: "progress", Percent: 0}, {Job: "progress", Percent: 55}, {Job: "progress", Percent: 1000},
 	{Job: "progress", Percent: -3},
@@ -32,7 +32,7 @@ var everyJob = []campaign.Observation{
 	{Job: "failed", Code: "new_in_3"}, {Job: "finished"},
 }
 
-// TestAdvanceByCode: the code decides what follows, the sentence is shown.
+// TestAdvanceByCode: the code decides what follows; the text is shown.
 func TestAdvanceByCode(t *testing.T) {
 	tests := []struct {
 		code  string
@@ -65,8 +65,7 @@ func TestAdvanceByCode(t *testing.T) {
 	}
 }
 
-// TestAdvanceProgress: how far the device is keeps the attempt alive, up to a
-// bound, and makes few rows.
+// TestAdvanceProgress: progress keeps the attempt alive, up to a bound, and stores few rows.
 func TestAdvanceProgress(t *testing.T) {
 	p := newPatient(t)
 	p.run("push sent")
@@ -108,8 +107,8 @@ func TestAdvanceReportsDoNotHoldAPlaceForEver(t *testing.T) {
 	}
 }
 
-// TestAdvanceResume: a device that reports resumes after a cut; one
-// that does not has its attempt ended, as ever.
+// TestAdvanceResume: a device that reports resumes after an interrupted download; the attempt of
+// another device ends.
 func TestAdvanceResume(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloading)
 	p.jobSays(campaign.Observation{Job: fleet.JobProgress, Percent: 40})
@@ -127,8 +126,8 @@ func TestAdvanceResume(t *testing.T) {
 	p.mustBe(campaign.DeploymentQueued)
 }
 
-// TestAdvanceStillChecking: after the last byte a device that reports says
-// whether it refuses the image; a sign of life alone does not.
+// TestAdvanceStillChecking: after the last byte, a device that reports says whether it refuses
+// the image. A sign of life alone does not decide.
 func TestAdvanceStillChecking(t *testing.T) {
 	p := newPatient(t)
 	p.run("push sent get")
@@ -143,8 +142,8 @@ func TestAdvanceStillChecking(t *testing.T) {
 	}
 }
 
-// TestAdvanceRecordsWhyItRolledBack: the poll of the old build gives the verdict,
-// and the reason of the device comes over MQTT a little later.
+// TestAdvanceRecordsWhyItRolledBack: the poll of the old build gives the verdict; the device's
+// reason comes over MQTT a little later.
 func TestAdvanceRecordsWhyItRolledBack(t *testing.T) {
 	const why = "the new image did not get through to the broker"
 	p := walk(t, campaign.DeploymentRolledBack)
@@ -159,8 +158,8 @@ func TestAdvanceRecordsWhyItRolledBack(t *testing.T) {
 	p.mustBe(campaign.DeploymentRolledBack)
 }
 
-// TestAdvanceDoubts: a report of failure after the poll of the image is held
-// against the device itself, and its text is kept for the verdict.
+// TestAdvanceDoubts: a report of failure after the poll of the image counts against the device,
+// and its text is kept for the verdict.
 func TestAdvanceDoubts(t *testing.T) {
 	for _, from := range []campaign.DeploymentState{"booted", "verifying"} {
 		p := walk(t, from)
@@ -186,8 +185,8 @@ func TestAdvanceDoubts(t *testing.T) {
 	}
 }
 
-// TestAdvanceDoneIsNoProof: done asks for proof where it is missing, and
-// changes no verdict.
+// TestAdvanceDoneIsNoProof: the report "done" makes fleetd ask for missing proof, and changes no
+// verdict.
 func TestAdvanceDoneIsNoProof(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		p := walk(t, s)
@@ -207,7 +206,7 @@ func TestAdvanceDoneIsNoProof(t *testing.T) {
 	p.mustBe(campaign.DeploymentRolledBack)
 }
 
-// TestAdvanceForgedReports: reports on other attempts, or on none, change nothing.
+// TestAdvanceForgedReports: reports about other attempts, or about none, change nothing.
 func TestAdvanceForgedReports(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		for _, attempt := range []int{0, 7} {
@@ -226,8 +225,8 @@ func TestAdvanceForgedReports(t *testing.T) {
 	}
 }
 
-// TestAdvanceLateSuccessAfterReport: whatever the device said, the poll of the
-// image is proof.
+// TestAdvanceLateSuccessAfterReport: the poll of the image is proof, whatever the device said
+// before.
 func TestAdvanceLateSuccessAfterReport(t *testing.T) {
 	for code, want := range map[string]campaign.DeploymentState{"unavailable": "booted", "corrupt": "booted",
 		"rolled_back": "rolled_back"} {
@@ -238,8 +237,8 @@ func TestAdvanceLateSuccessAfterReport(t *testing.T) {
 	}
 }
 
-// TestAdvanceRefusals: the sentence of a device that answers the order with an
-// error is shown; one that is busy is asked again.
+// TestAdvanceRefusals: if a device answers the order with an error, its text is shown; a busy
+// device is asked again.
 func TestAdvanceRefusals(t *testing.T) {
 	tests := []struct {
 		call   string // code of its error

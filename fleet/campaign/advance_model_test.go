@@ -15,7 +15,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// everyKind is every kind of evidence that there is, known to Advance or not.
+// everyKind lists every kind of evidence, known to Advance or not.
 var everyKind = []fleet.EvidenceKind{"sent", "answer", "disconnect", "connection_lost", "boot_poll", "connect",
 	"upload",
 	"planned", "wave_opened", "dispatched", "offered", "not_sent", "refused", "late_answer", "get", "bytes", "cut",
@@ -24,8 +24,8 @@ var everyKind = []fleet.EvidenceKind{"sent", "answer", "disconnect", "connection
 	"unfit",
 	"quarantined", "job", "no_such_kind"}
 
-// TestAdvanceTotal holds every state against every kind, for every build, time
-// and attempt: nothing panics, and nothing is left waiting without a deadline.
+// TestAdvanceTotal combines every state with every kind of evidence, build, time and attempt:
+// nothing panics, and nothing waits without a deadline.
 func TestAdvanceTotal(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		start := walk(t, s)
@@ -51,7 +51,7 @@ func TestAdvanceTotal(t *testing.T) {
 	}
 }
 
-// reports are what belongs to evidence of the kind: one thing, but for jobs.
+// reports returns the possible reports of evidence of the kind: one, except for jobs.
 func reports(k fleet.EvidenceKind) []campaign.Observation {
 	if k == fleet.EvidenceJob {
 		return everyJob
@@ -59,7 +59,7 @@ func reports(k fleet.EvidenceKind) []campaign.Observation {
 	return make([]campaign.Observation, 1)
 }
 
-// mustReportChanges: a row that differs is reported, and identity never differs.
+// mustReportChanges: a row that differs is reported, and the identity never differs.
 func mustReportChanges(t interface{ Fatalf(string, ...any) }, was, is campaign.Deployment, step campaign.Step) {
 	if !step.Changed && !reflect.DeepEqual(was, is) {
 		t.Fatalf("changed, and does not say so: %s", cmp.Diff(was, is))
@@ -84,8 +84,8 @@ type world struct {
 	healthy   bool
 }
 
-// TestAdvanceModel takes deployments through random orders of evidence, with
-// duplicates, late arrivals, restarts and new attempts.
+// TestAdvanceModel feeds deployments random orders of evidence, with duplicates, late arrivals,
+// restarts and new attempts.
 func TestAdvanceModel(t *testing.T) {
 	outcomes := make(map[campaign.DeploymentState]int)
 	rapid.Check(t, func(t *rapid.T) {
@@ -127,7 +127,7 @@ func (w *world) step(t *rapid.T) {
 	}
 }
 
-// begin is the engine's part: it starts an attempt once the back-off is over.
+// begin plays the engine: it starts an attempt once the back-off is over.
 func (w *world) begin(t *rapid.T) {
 	if w.d.NotBefore != nil && w.now.Before(*w.d.NotBefore) {
 		if !rapid.Bool().Draw(t, "wait") {
@@ -140,7 +140,7 @@ func (w *world) begin(t *rapid.T) {
 	w.polled, w.inventory, w.healthy = false, false, false
 }
 
-// draw makes an observation: the likely next one, any, or an old one again.
+// draw returns an observation: the likely next one, any other, or an old one again.
 func (w *world) draw(t *rapid.T) campaign.Observation {
 	how := rapid.IntRange(0, 9).Draw(t, "how")
 	if how == 0 && len(w.past) > 0 {
@@ -206,8 +206,8 @@ func (w *world) mustKeepVerdict(t *rapid.T, was campaign.Deployment, o campaign.
 	}
 }
 
-// mustHear: a device that reports on its upgrade is not blamed for its old
-// build after the last byte but by its report, or after a silence.
+// mustHear: if a device that reports has its old build after the last byte, only its report or
+// its silence counts against it.
 func (w *world) mustHear(t *rapid.T, was campaign.Deployment, o campaign.Observation) {
 	if was.Percent == nil || campaign.ReportedByDevice(was.Reason) || was.State.Final() ||
 		w.d.State != campaign.DeploymentRolledBack {
@@ -219,8 +219,7 @@ func (w *world) mustHear(t *rapid.T, was campaign.Deployment, o campaign.Observa
 	}
 }
 
-// mustHaveProof: no success without a poll of the image, a connection after
-// it, and passed checks.
+// mustHaveProof: success requires a poll of the image, a connection after it, and passed checks.
 func (w *world) mustHaveProof(t *rapid.T) {
 	if w.d.State == campaign.DeploymentSucceeded && !(w.polled && w.inventory && w.healthy) {
 		t.Fatalf("succeeded with poll %v, inventory %v, checks %v", w.polled, w.inventory, w.healthy)
@@ -230,7 +229,7 @@ func (w *world) mustHaveProof(t *rapid.T) {
 	}
 }
 
-// TestAdvanceDeterminism: the rows alone decide.
+// TestAdvanceDeterminism: the rows alone decide the outcome.
 func TestAdvanceDeterminism(t *testing.T) {
 	run := func() (out string) {
 		p := walk(t, campaign.DeploymentDownloading)

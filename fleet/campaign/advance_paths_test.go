@@ -10,8 +10,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// TestAdvanceStory follows one push from dispatch to success, with the rows it
-// leaves.
+// TestAdvanceStory follows one push from dispatch to success, with the rows that it stores.
 func TestAdvanceStory(t *testing.T) {
 	p := newPatient(t)
 	p.begin(firmware.ModePush)
@@ -84,8 +83,8 @@ func TestAdvanceOldByteDoesNotShortenDeadline(t *testing.T) {
 	}
 }
 
-// TestAdvanceRetries: three failed attempts, longer pauses between them, then
-// a verdict. An attempt that never left is not counted.
+// TestAdvanceRetries: three attempts fail, with longer pauses between them; then comes the
+// verdict. An attempt that never started does not count.
 func TestAdvanceRetries(t *testing.T) {
 	p := newPatient(t)
 	p.begin(firmware.ModePush)
@@ -117,7 +116,7 @@ func TestAdvanceRetries(t *testing.T) {
 	}
 }
 
-// TestAdvanceSilentDevice: notified three times, never a GET: timed out.
+// TestAdvanceSilentDevice: a device that is notified three times and never sends a GET times out.
 func TestAdvanceSilentDevice(t *testing.T) {
 	p := newPatient(t)
 	for range 3 {
@@ -148,7 +147,7 @@ func TestAdvanceFoundInstalled(t *testing.T) {
 	p.mustBe(campaign.DeploymentBooted)
 }
 
-// TestAdvanceLateSuccess: given up after the download, then it came after all.
+// TestAdvanceLateSuccess: the image boots after fleetd gave the attempt up.
 func TestAdvanceLateSuccess(t *testing.T) {
 	p := walk(t, campaign.DeploymentTimedOut)
 	p.now = p.now.Add(time.Hour)
@@ -174,7 +173,7 @@ func TestAdvanceLateSuccess(t *testing.T) {
 	}
 }
 
-// TestAdvancePollsAndNeverConnects, and then does, an hour later.
+// TestAdvancePollsAndNeverConnects: the device polls, and connects only an hour later.
 func TestAdvancePollsAndNeverConnects(t *testing.T) {
 	p := walk(t, campaign.DeploymentBooted)
 	if step := p.expire(); step.Act != campaign.ActProbe {
@@ -194,8 +193,8 @@ func TestAdvancePollsAndNeverConnects(t *testing.T) {
 	}
 }
 
-// TestAdvanceConnectsWithoutInitialize: the tools are known, so the device is
-// asked for its build instead.
+// TestAdvanceConnectsWithoutInitialize: the tools are known, so fleetd asks the device for its
+// build instead.
 func TestAdvanceConnectsWithoutInitialize(t *testing.T) {
 	p := walk(t, campaign.DeploymentBooted)
 	p.kinds("connect")
@@ -209,8 +208,8 @@ func TestAdvanceConnectsWithoutInitialize(t *testing.T) {
 	p.mustBe(campaign.DeploymentVerifying)
 }
 
-// TestAdvanceConnectsWithoutPoll: MQTT without a boot poll. The image runs, but
-// falls back at the next restart; it is no success.
+// TestAdvanceConnectsWithoutPoll: the device connects without a boot poll. The image runs, but
+// falls back at the next restart, so this is no success.
 func TestAdvanceConnectsWithoutPoll(t *testing.T) {
 	p := walk(t, campaign.DeploymentRebooting)
 	p.kinds("connect", "initialize", "probe", "healthy")
@@ -219,8 +218,8 @@ func TestAdvanceConnectsWithoutPoll(t *testing.T) {
 	p.mustBe(campaign.DeploymentTimedOut)
 }
 
-// TestAdvanceGoodbyeAfterProbe: silence after the last byte, a probe without
-// an answer, then the goodbye: all deadlines count from the last byte.
+// TestAdvanceGoodbyeAfterProbe: silence after the last byte, a probe without an answer, then the
+// goodbye. All deadlines count from the last byte.
 func TestAdvanceGoodbyeAfterProbe(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloaded)
 	lastByte := p.now
@@ -233,8 +232,8 @@ func TestAdvanceGoodbyeAfterProbe(t *testing.T) {
 	}
 }
 
-// TestAdvanceEarlyAnswer: firmware before 2.1 answers true at once; its answer
-// may be read after the last byte.
+// TestAdvanceEarlyAnswer: firmware before 2.1 answers true at once, and its answer may be read
+// after the last byte.
 func TestAdvanceEarlyAnswer(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloaded)
 	before := p.now.Add(-time.Minute)
@@ -244,8 +243,8 @@ func TestAdvanceEarlyAnswer(t *testing.T) {
 	p.mustBe(campaign.DeploymentDownloaded)
 }
 
-// TestAdvanceStaleEvidence: what was observed before the deployment moved says
-// nothing against it, such as the very poll that carried the offer.
+// TestAdvanceStaleEvidence: evidence from before the deployment's last change does not count
+// against it; an example is the poll that carried the offer.
 func TestAdvanceStaleEvidence(t *testing.T) {
 	for _, s := range []campaign.DeploymentState{"offered", "sent", "downloading", "downloaded", "rebooting", "booted",
 		"verifying"} {
@@ -261,7 +260,7 @@ func TestAdvanceStaleEvidence(t *testing.T) {
 	}
 }
 
-// TestAdvanceOtherAttempt: what belongs to an earlier attempt moves nothing.
+// TestAdvanceOtherAttempt: evidence of an earlier attempt changes nothing.
 func TestAdvanceOtherAttempt(t *testing.T) {
 	p := walk(t, campaign.DeploymentDownloading)
 	p.kinds("cut")
@@ -289,7 +288,7 @@ func TestAdvanceTimerBeforeDeadline(t *testing.T) {
 	}
 }
 
-// TestAdvanceSoak: checks and connection are both needed at its end.
+// TestAdvanceSoak: at its end, both the checks and the connection are required.
 func TestAdvanceSoak(t *testing.T) {
 	t.Run("away at the end", func(t *testing.T) {
 		p := walk(t, campaign.DeploymentVerifying)
@@ -386,7 +385,7 @@ func TestAdvanceBootLoop(t *testing.T) {
 	p.mustBe(campaign.DeploymentUnhealthy)
 }
 
-// TestAdvanceDuplicatePoll: the same poll observed twice is no restart.
+// TestAdvanceDuplicatePoll: a poll that is observed twice is not a restart.
 func TestAdvanceDuplicatePoll(t *testing.T) {
 	p := walk(t, campaign.DeploymentBooted)
 	o := campaign.Observation{Kind: "boot_poll", ELF: newELF, At: p.now}
@@ -395,7 +394,7 @@ func TestAdvanceDuplicatePoll(t *testing.T) {
 	}
 }
 
-// TestAdvanceRestart: what passed while fleetd was down does not count, but for a soak.
+// TestAdvanceRestart: time that passed while fleetd was down does not count, except for a soak.
 func TestAdvanceRestart(t *testing.T) {
 	for _, s := range campaign.DeploymentStates {
 		if !s.Active() {
@@ -416,8 +415,8 @@ func TestAdvanceRestart(t *testing.T) {
 	}
 }
 
-// TestSoakGoesOnAfterRestarts: however often fleetd starts, a soak ends when it was
-// to end, once the device has passed its checks again.
+// TestSoakGoesOnAfterRestarts: however often fleetd restarts, a soak ends at its time, once the
+// device has passed its checks again.
 func TestSoakGoesOnAfterRestarts(t *testing.T) {
 	p := walk(t, campaign.DeploymentVerifying)
 	until := *p.d.Deadline
@@ -458,8 +457,8 @@ func TestSoakGoesOnAfterRestarts(t *testing.T) {
 	p.mustBe(campaign.DeploymentRolledBack)
 }
 
-// TestAdvanceVersionOnly: a device that never names its build is believed its
-// version; one that does is not.
+// TestAdvanceVersionOnly: if a device never names its build, its version counts; otherwise it
+// does not.
 func TestAdvanceVersionOnly(t *testing.T) {
 	p := walk(t, campaign.DeploymentRebooting)
 	p.d.FromELF = ""
@@ -477,7 +476,7 @@ func TestAdvanceVersionOnly(t *testing.T) {
 	p.mustBe(campaign.DeploymentRebooting)
 }
 
-// TestAdvanceForeignText: what devices say is bounded and cleaned.
+// TestAdvanceForeignText: text from devices is bounded and cleaned.
 func TestAdvanceForeignText(t *testing.T) {
 	p := walk(t, campaign.DeploymentSent)
 	p.sees(campaign.Observation{Kind: "refused", Attempt: 1, CallError: "tool_error", Detail: "no\x00\x1b[31m" + string(make([]byte, 100_000)) +
@@ -488,8 +487,8 @@ func TestAdvanceForeignText(t *testing.T) {
 	}
 }
 
-// A client that has the link and asks in a loop does not fill the database:
-// each GET is a row only if something else happened, or a second passed.
+// A client that has the link and repeats its request does not fill the database: a GET is stored
+// only if something else happened or a second passed since the last one.
 func TestGETsInALoop(t *testing.T) {
 	p := newPatient(t)
 	p.begin(firmware.ModePush)

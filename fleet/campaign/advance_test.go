@@ -44,7 +44,7 @@ func newPatient(t *testing.T) *patient {
 	return p
 }
 
-// sees makes an observation a second later.
+// sees makes an observation one second later.
 func (p *patient) sees(o campaign.Observation) campaign.Step {
 	p.t.Helper()
 	p.now = p.now.Add(time.Second)
@@ -61,7 +61,7 @@ func (p *patient) kinds(kinds ...fleet.EvidenceKind) {
 	}
 }
 
-// observation fills in what the kind needs; polls and probes are of the image.
+// observation fills in what the kind needs; polls and probes report the image.
 func (p *patient) observation(k fleet.EvidenceKind) campaign.Observation {
 	o := campaign.Observation{Kind: k}
 	switch k {
@@ -82,7 +82,7 @@ func (p *patient) begin(mode firmware.DispatchMode) {
 	campaign.BeginAttempt(&p.d, mode, p.now, timers)
 }
 
-// expire lets the deadline of the step pass.
+// expire lets the deadline of the current step pass.
 func (p *patient) expire() campaign.Step {
 	p.t.Helper()
 	if p.d.Deadline == nil {
@@ -99,7 +99,7 @@ func (p *patient) mustBe(s campaign.DeploymentState) {
 	}
 }
 
-// mustBeSound holds for every deployment after every step.
+// mustBeSound checks what must hold for every deployment after every step.
 func (p *patient) mustBeSound() {
 	p.t.Helper()
 	if err := unsound(p.d, p.last); err != "" {
@@ -125,8 +125,8 @@ func unsound(d campaign.Deployment, s campaign.Step) string {
 	return ""
 }
 
-// ways lead to each state by the evidence that does: kinds of observations
-// about the image, and the steps that run knows.
+// ways lists, for each state, the evidence that leads to it: kinds of observations about the
+// image, and steps that run knows.
 var ways = map[campaign.DeploymentState]string{
 	"pending":     "is-pending",
 	"queued":      "",
@@ -153,7 +153,7 @@ var ways = map[campaign.DeploymentState]string{
 	"removed":     "retired",
 }
 
-// walk brings a fresh deployment to a state.
+// walk brings a new deployment to a state.
 func walk(t *testing.T, s campaign.DeploymentState) *patient {
 	t.Helper()
 	p := newPatient(t)
@@ -190,7 +190,7 @@ func (p *patient) run(script string) {
 	}
 }
 
-// TestAdvance names, for each state, what each piece of evidence makes of it.
+// TestAdvance lists, for each state, the result of each piece of evidence.
 func TestAdvance(t *testing.T) {
 	poll := func(elf string) campaign.Observation { return campaign.Observation{Kind: "boot_poll", ELF: elf} }
 	initialize := func(elf string) campaign.Observation { return campaign.Observation{Kind: "initialize", ELF: elf} }

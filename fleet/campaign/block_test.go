@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// ready is a situation in which a device is called.
+// ready returns a situation in which a device is called.
 func ready() campaign.ReadySituation {
 	return campaign.ReadySituation{Campaign: campaign.Running, Wave: 1,
 		Deployment: campaign.Deployment{State: campaign.DeploymentQueued, Wave: 1},

@@ -27,7 +27,7 @@ var (
 	vi  = fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "vi", Role: fleet.RoleViewer}
 )
 
-// plans is the service over a real store, with devices and a release in it.
+// plans is the service with a real store, devices and a release.
 type plans struct {
 	*campaign.Service
 	t     *testing.T
@@ -55,7 +55,7 @@ func (p *plans) serve(requireApproval bool) {
 		Now: func() time.Time { return p.now }})
 }
 
-// join takes boot polls of devices, of two boards in turn, that run the version.
+// join makes boot polls of devices that run the version, alternating between two boards.
 func (p *plans) join(devices int, version string) {
 	p.t.Helper()
 	var polls []enrolment.PollRecord
@@ -202,7 +202,7 @@ func TestCampaignLeavesOutWhoDoesNotFit(t *testing.T) {
 	refusedAs(t, err, "empty_audience")
 }
 
-// A plan warns of the devices that rolled the release back, and tries it on them again.
+// A plan warns about the devices that rolled the release back, and tries it on them again.
 func TestDryRunCountsWhoRolledTheReleaseBack(t *testing.T) {
 	p := newPlans(t, 4)
 	first := p.created()
@@ -287,7 +287,7 @@ func TestApproval(t *testing.T) {
 	_, err = p.Approve(ctx, vi, c.ID, c.Digest)
 	refusedAs(t, err, "forbidden")
 
-	// An edit in between makes the approver's digest stale.
+	// An edit meanwhile makes the approver's digest stale.
 	edited, err := p.Edit(ctx, ana, c.ID, p.plan(needsApproval, func(p *campaign.Plan) { p.MaxInFlight = 50 }))
 	if err != nil || edited.State != campaign.Draft || edited.Digest == c.Digest {
 		t.Fatalf("edited: %+v, %v", edited, err)
@@ -303,7 +303,7 @@ func TestApproval(t *testing.T) {
 		t.Fatalf("started with approval: %s, %v", edited.State, err)
 	}
 
-	// What runs by approval can be made stricter, not looser.
+	// An approved campaign can be made stricter, not looser.
 	_, err = p.Edit(ctx, ana, c.ID, p.plan(needsApproval, func(p *campaign.Plan) { p.MaxInFlight = 60 }))
 	refusedAs(t, err, "loosening_needs_approval")
 	if edited, err = p.Edit(ctx, ana, c.ID,
@@ -417,7 +417,7 @@ func (p *plans) abort(ctx context.Context, by fleet.Principal, id uuid.UUID) (ca
 	return p.Abort(ctx, by, id, false)
 }
 
-// settle makes deployments of the campaign end as given, as the engine would.
+// settle ends deployments of the campaign as given, as the engine would.
 func (p *plans) settle(c campaign.Campaign, end func(d *campaign.Deployment)) {
 	p.t.Helper()
 	for wave := range c.Plan.Waves {

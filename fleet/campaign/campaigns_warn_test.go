@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// A device whose own version cannot be compared never sees an image as newer.
+// If a device's own version cannot be compared, no image counts as newer.
 func TestWarnNotComparable(t *testing.T) {
 	for _, tt := range []struct {
 		mode     firmware.DispatchMode

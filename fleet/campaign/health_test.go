@@ -74,8 +74,8 @@ func TestCheckAssertions(t *testing.T) {
 	}
 }
 
-// FuzzCheckAssertions: paths are written by operators, answers by devices.
-// Neither may bring the engine down.
+// FuzzCheckAssertions: operators write paths, devices write answers. Neither may crash the
+// engine.
 func FuzzCheckAssertions(f *testing.F) {
 	for _, path := range []string{"$.battery.level", "$..level", "$.apps[?(@.ok == true)].name", "$[-1:0:2]", "@.a[*]",
 		"$['a','b']"} {
@@ -92,8 +92,8 @@ func FuzzCheckAssertions(f *testing.F) {
 	})
 }
 
-// An answer that is nested for no honest reason is text: a path with ".." would
-// find more in it than fits into memory.
+// A deeply nested answer is treated as text: a path with ".." would find more in it than fits
+// into memory.
 func TestCheckAssertionsOfADeepAnswer(t *testing.T) {
 	nested := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	exists := []campaign.Assertion{{Path: "$..*..*", Op: "exists"}}

@@ -25,10 +25,10 @@ type modelRun struct {
 	byTime             []int
 }
 
-// simulate keeps inFlight devices between dispatch and boot, as the engine does.
-// A device boots after a minute or three, and then soaks. It fails with the
-// probability rate: of the failures half are refused at once, a quarter come in
-// the soak, and a quarter of the devices fall silent until a timer ends them.
+// simulate keeps inFlight devices between dispatch and boot, as the engine does. A device boots
+// after one to three minutes, and then soaks. It fails with the probability rate: half of the
+// failures are immediate, a quarter come during the soak, and a quarter of the devices fall
+// silent until a timer ends them.
 func (m *modelRun) simulate(r *rand.Rand, rate float64, devices, inFlight int) {
 	m.devices, m.slots = devices, append(m.slots[:0], make([]time.Duration, inFlight)...)
 	between := func(a, b time.Duration) time.Duration { return a + time.Duration(r.Int64N(int64(b-a))) }
@@ -59,7 +59,7 @@ func (m *modelRun) simulate(r *rand.Rand, rate float64, devices, inFlight int) {
 	slices.SortFunc(m.byTime, func(a, b int) int { return int(m.judged[a] - m.judged[b]) })
 }
 
-// occupy gives the place that was free first, the root of the heap, its next time.
+// occupy gives the place that became free first, the root of the heap, its next time.
 func (m *modelRun) occupy(until time.Duration) {
 	h, i := m.slots, 0
 	for {
@@ -79,8 +79,8 @@ func (m *modelRun) occupy(until time.Duration) {
 	h[i] = until
 }
 
-// stop returns the time at which the rule stops the campaign, and the cohort by
-// which it does; 0 if it does not.
+// stop returns the time at which the rule stops the campaign, and the cohort that decides; 0 if
+// the rule does not.
 func (m *modelRun) stop(rule campaign.AbortRule) (at time.Duration, cohort int) {
 	var e campaign.AbortEvidence
 	for _, i := range m.byTime {
@@ -98,8 +98,7 @@ func (m *modelRun) stop(rule campaign.AbortRule) (at time.Duration, cohort int) 
 	return 0, 0
 }
 
-// stopByVerdicts is how earlier versions judged: by the share of the devices with
-// a verdict.
+// stopByVerdicts judges as earlier versions did: by the share of the devices that have a verdict.
 func (m *modelRun) stopByVerdicts(rule campaign.AbortRule) bool {
 	verdicts := slices.Sorted(slices.Values(m.judged[:m.devices]))
 	for n, i := range m.byTime {
@@ -111,12 +110,12 @@ func (m *modelRun) stopByVerdicts(rule campaign.AbortRule) bool {
 	return false
 }
 
-// lastOf is when the first n devices all have their verdicts.
+// lastOf returns the time when the first n devices all have their verdicts.
 func (m *modelRun) lastOf(n int) time.Duration { return slices.Max(m.judged[:n]) }
 
-// A rule stops a campaign whose devices fail three times as often as it allows, by
-// the first 60 devices where so few prove anything, and lets one go on whose devices
-// fail a third as often, whatever the pace, the soak and the times of failures.
+// A rule stops a campaign whose devices fail three times as often as it allows, by the first 60
+// devices if that many failures prove anything. It does not stop a campaign whose devices fail a
+// third as often. Both hold whatever the pace, the soak and the times of the failures.
 func TestAbortRuleIsFair(t *testing.T) {
 	tests := []struct {
 		percent   float64
@@ -124,8 +123,8 @@ func TestAbortRuleIsFair(t *testing.T) {
 		campaigns int
 	}{
 		{10, 60, 10_000}, {15, 60, 1000}, {20, 60, 1000}, {30, 60, 1000},
-		// So few of 60 devices fail that they prove nothing. It takes some 630 devices
-		// divided by the threshold in percent.
+		// Too few of 60 devices fail to prove anything. It takes about 630 devices divided by the
+		// threshold in percent.
 		{5, 130, 1000}, {2, 320, 1000}, {1, 640, 1000},
 	}
 	for _, tt := range tests {
@@ -169,8 +168,8 @@ func TestAbortRuleIsFair(t *testing.T) {
 	}
 }
 
-// share of campaigns: as counted of 10,000; of fewer, which chance moves more, the
-// end of its interval on the given side.
+// share returns a share of campaigns: the share itself for 10,000 of them; for fewer, which vary
+// more by chance, the end of its interval on the given side.
 func share(n, of, side int) float64 {
 	lo, hi := campaign.Wilson(n, of, 2.5758)
 	switch {

@@ -13,9 +13,9 @@ import (
 
 type tally = map[campaign.DeploymentState]int
 
-// dispatched are the cohorts of deployments in the order of dispatch, one for
-// each letter: a digit is the wave, "." means under way, "s" succeeded, "n" not
-// dispatched, "c" canceled, other letters failed. Boards go a, b by turns.
+// dispatched returns the cohorts of deployments in the order of dispatch, one for each letter: a
+// digit is the wave, "." is under way, "s" succeeded, "n" not dispatched, "c" canceled, other
+// letters failed. The boards alternate between a and b.
 func dispatched(text string) campaign.AbortEvidence {
 	states := map[rune]campaign.DeploymentState{'.': "verifying", 's': "succeeded", 'c': "canceled", 'n': "queued",
 		'f': "failed", 't': "timed_out", 'r': "rolled_back", 'u': "unhealthy", 'x': "rejected"}
@@ -107,8 +107,8 @@ func TestJudgeAbort(t *testing.T) {
 	}
 }
 
-// An operator who resumes a campaign has judged its failures so far: the rule stays
-// silent until another device fails, and then judges the cohort that has all of them.
+// An operator who resumes a campaign accepts its failures so far: the rule stays silent until
+// another device fails, and then judges the cohort that contains all of them.
 func TestOverruledRule(t *testing.T) {
 	rules := campaign.DefaultAbortRules()[1:]
 	tests := []struct {

@@ -7,7 +7,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// due is a situation in which an offer is made.
+// due returns a situation in which an offer is made.
 func due() campaign.OfferSituation {
 	return campaign.OfferSituation{Bound: true, Mode: firmware.ModeAuto, State: campaign.DeploymentQueued, Running: true,
 		WindowOpen: true,
@@ -87,8 +87,8 @@ func TestDecideOffer(t *testing.T) {
 	}
 }
 
-// TestDecideOfferAll goes through every combination and holds the promises
-// that must not depend on the order of the rules.
+// TestDecideOfferAll checks, for every combination, the promises that must not depend on the
+// order of the rules.
 func TestDecideOfferAll(t *testing.T) {
 	versions := []struct {
 		device, image string

@@ -11,8 +11,8 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// Doors fill a plan in before the domain sees it: normalizing must add nothing,
-// else a door that shows the plan shows another one than it keeps.
+// Doors complete a plan before the domain sees it. Normalizing must add nothing; otherwise a door
+// would show another plan than it stores.
 func TestDefaultPlanIsNormal(t *testing.T) {
 	plan := campaign.DefaultPlan()
 	plan.Name, plan.Release = "spring", uuid.New()
@@ -27,7 +27,7 @@ func TestDefaultPlanIsNormal(t *testing.T) {
 	}
 }
 
-// Scripts rely on what a plan of three fields does.
+// Scripts rely on the defaults of a plan with three fields.
 func TestDefaultPlan(t *testing.T) {
 	wave := func(name string, percent float64, soak time.Duration) campaign.WavePlan {
 		return campaign.WavePlan{Name: name, Percent: percent, SuccessPercent: 90, MinSample: 1, Soak: soak,

@@ -200,7 +200,7 @@ func TestRunningEdit(t *testing.T) {
 	}
 }
 
-// BenchmarkDigest is of a campaign over a large fleet.
+// BenchmarkDigest digests a campaign over a large fleet.
 func BenchmarkDigest(b *testing.B) {
 	targets := make([]campaign.Deployment, 50_000)
 	for i := range targets {

@@ -46,8 +46,8 @@ func TestNormalizeDefaults(t *testing.T) {
 	}
 }
 
-// TestNormalizeKeeps: what was said is kept; an empty list of rules means none,
-// a soak of zero none.
+// TestNormalizeKeeps: explicit values are kept. An empty list of rules means no rules, and a soak
+// of zero means no soak.
 func TestNormalizeKeeps(t *testing.T) {
 	p := campaign.Plan{Name: "x", Waves: []campaign.WavePlan{{Count: 3}, {Percent: 100, Soak: time.Hour,
 		Gate: campaign.GateManual}}, AbortRules: []campaign.AbortRule{},
@@ -209,8 +209,8 @@ func TestNormalizeRefuses(t *testing.T) {
 	}
 }
 
-// TestNormalizeTakesDeviceZones: two at night comes to every device within a
-// day, though not to UTC before the end.
+// TestNormalizeTakesDeviceZones: a window at two at night opens for every device within a day,
+// though it does not open in UTC before the end.
 func TestNormalizeTakesDeviceZones(t *testing.T) {
 	soon := noon.Add(2 * time.Hour)
 	p := campaign.Plan{Name: "x", EndAt: &soon, Windows: []campaign.Window{{Cron: "0 2 * * *", Duration: time.Hour}}}
@@ -219,8 +219,8 @@ func TestNormalizeTakesDeviceZones(t *testing.T) {
 	}
 }
 
-// TestNormalizeOpenWindow: a window that is open at the start and does not
-// open again before the end is of use.
+// TestNormalizeOpenWindow: a window that is open at the start and does not open again before the
+// end is valid.
 func TestNormalizeOpenWindow(t *testing.T) {
 	soon := noon.Add(2 * time.Hour)
 	p := campaign.Plan{Name: "x", EndAt: &soon, Windows: []campaign.Window{{Cron: "0 11 * * *", Duration: 3 * time.Hour,

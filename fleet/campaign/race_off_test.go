@@ -2,5 +2,6 @@
 
 package campaign_test
 
-// raceEnabled: the race detector makes simulations some ten times slower.
+// raceEnabled reports whether the race detector is on. It makes simulations about ten times
+// slower.
 const raceEnabled = false

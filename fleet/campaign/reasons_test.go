@@ -11,10 +11,10 @@ import (
 	"fleetd/web/i18n"
 )
 
-// said is a reason as people read it.
+// said returns a reason as people read it.
 func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
 
-// saidError is what a health check found, as people read it.
+// saidError returns what a health check found, as people read it.
 func saidError(err error) string {
 	if failed, ok := errors.AsType[*campaign.CheckError](err); ok {
 		return said(failed.Reason)
@@ -25,13 +25,13 @@ func saidError(err error) string {
 	return err.Error()
 }
 
-// reportOf is the device's own text, if the reason is its.
+// reportOf returns the device's own text if the reason has it.
 func reportOf(r fleet.Reason) (text string, reported bool) {
 	text, _ = r.Params["detail"].(string)
 	return text, campaign.ReportedByDevice(r)
 }
 
-// mustBeKnown: a code on record is in the table, with all of its parameters.
+// mustBeKnown: the table has every stored code with all of its parameters.
 func mustBeKnown(t interface{ Errorf(string, ...any) }, r fleet.Reason) {
 	if r.Is("") && len(r.Params) == 0 {
 		return

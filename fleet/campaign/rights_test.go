@@ -10,8 +10,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// A register says what principals may do now, by id; those it does not know keep their
-// rights.
+// A register holds the current rights of principals, by id. Others keep their rights.
 type register map[string]fleet.Principal
 
 func (r register) PrincipalNow(_ context.Context, p fleet.Principal) (fleet.Principal, error) {
@@ -30,7 +29,7 @@ func (p *plans) serveUnder(rights register, requireApproval bool) {
 		Quarantines: p.store, Requeue: p.store.Requeue, Authority: rights, RequireApproval: requireApproval})
 }
 
-// updated is a campaign of which every device was updated, in the state.
+// updated returns a campaign in the state, with every device updated.
 func (p *plans) updated(state campaign.State, change func(*campaign.Campaign)) campaign.Campaign {
 	p.t.Helper()
 	c := p.created()
@@ -54,7 +53,7 @@ func (p *plans) updated(state campaign.State, change func(*campaign.Campaign)) c
 	return c
 }
 
-// A rollback that came to nothing leaves the way open, for the operator and for an abort.
+// A rollback that comes to nothing prevents neither another one by the operator nor an abort.
 func TestTheWayBackStaysOpen(t *testing.T) {
 	p := newPlans(t, 4)
 	ctx := t.Context()
@@ -99,8 +98,9 @@ func TestTheWayBackStaysOpen(t *testing.T) {
 	}
 }
 
-// A rollback is its asker's: what a model asked for waits for a person, unless the
-// approved plan has it; and who is gone rolls nothing back.
+// A rollback has the rights of the principal that asks for it. If a model asks, the rollback
+// waits for a person, unless the approved plan allows it. A principal that is gone rolls nothing
+// back.
 func TestRollbackOfAnAbort(t *testing.T) {
 	model := fleet.Principal{Kind: fleet.KindModel, ID: "m", Name: "model", Role: fleet.RoleOperator}
 	approved := func(c *campaign.Campaign) {
@@ -158,7 +158,7 @@ func TestRollbackOfAnAbort(t *testing.T) {
 	}
 }
 
-// A health check is refused at planning whose call the maker could not make.
+// Planning refuses a health check whose call its author could not make.
 func TestHealthChecksAreTheMakersAtPlanning(t *testing.T) {
 	p := newPlans(t, 2)
 	tools, err := fleet.NewScope("", "", []string{"self.get_*"})
@@ -179,8 +179,8 @@ func TestHealthChecksAreTheMakersAtPlanning(t *testing.T) {
 	}
 }
 
-// Whoever resumes a campaign whose maker is gone takes it over, with its plan as it is;
-// a model cannot.
+// An operator who resumes a campaign whose author is gone takes it over with its plan unchanged;
+// a model cannot do so.
 func TestResumeTakesOver(t *testing.T) {
 	p := newPlans(t, 2)
 	c := p.updated(campaign.Paused, func(c *campaign.Campaign) { c.PauseReason = campaign.PausedBySystem })

@@ -47,7 +47,7 @@ func TestPlanWaves(t *testing.T) {
 	}
 }
 
-// english is the text of a refusal for programs.
+// english returns the text of a refusal for programs.
 func english(err error) string {
 	e, ok := errors.AsType[*fleet.Error](err)
 	if !ok {
@@ -56,7 +56,7 @@ func english(err error) string {
 	return i18n.ErrorDetail(e)
 }
 
-// codeOf is the stable code of an error, which must then be of kind fleet.ErrInvalid.
+// codeOf returns the stable code of an error, which must be a fleet.ErrInvalid.
 func codeOf(err error) string {
 	var e *fleet.Error
 	switch {
@@ -68,7 +68,7 @@ func codeOf(err error) string {
 	return e.Code
 }
 
-// fleetOf makes devices of boards and versions, so many of each.
+// fleetOf makes the given number of devices of each board and version.
 func fleetOf(counts map[[2]string]int) []campaign.WaveCandidate {
 	var all []campaign.WaveCandidate
 	for variety, n := range counts {
@@ -126,8 +126,8 @@ func TestAssignWavesSizes(t *testing.T) {
 	}
 }
 
-// TestAssignWavesDiversity: the canaries are of as many boards and versions as
-// there is room for; every board comes before any board's second version.
+// TestAssignWavesDiversity: the canaries have as many boards and versions as fit; every board
+// comes before any board's second version.
 func TestAssignWavesDiversity(t *testing.T) {
 	devices := fleetOf(map[[2]string]int{{"common", "2.0"}: 900, {"common", "1.9"}: 50, {"rare", "2.0"}: 40,
 		{"odd", "1.0"}: 10})
@@ -158,8 +158,7 @@ func TestAssignWavesDiversity(t *testing.T) {
 	}
 }
 
-// TestAssignWavesStable: the order of the audience does not matter, the
-// campaign does.
+// TestAssignWavesStable: the waves depend on the campaign, not on the order of the audience.
 func TestAssignWavesStable(t *testing.T) {
 	waves := []campaign.WavePlan{{Percent: 10}, {Percent: 100}}
 	devices := fleetOf(map[[2]string]int{{"a", "1"}: 200})
@@ -187,7 +186,7 @@ func TestAssignWavesStable(t *testing.T) {
 	}
 }
 
-// TestAssignWavesLikePlanWaves: percents give the sizes that PlanWaves says.
+// TestAssignWavesLikePlanWaves: percentages give the sizes that PlanWaves shows.
 func TestAssignWavesLikePlanWaves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		percents := rapid.SliceOfNDistinct(rapid.Float64Range(0.1, 99), 0, 5, rapid.ID).Draw(t, "percents")
@@ -210,7 +209,7 @@ func TestAssignWavesLikePlanWaves(t *testing.T) {
 	})
 }
 
-// BenchmarkAssignWaves is of a campaign over a large, varied fleet.
+// BenchmarkAssignWaves assigns the waves of a campaign over a large, varied fleet.
 func BenchmarkAssignWaves(b *testing.B) {
 	counts := make(map[[2]string]int)
 	for board := range 50 {

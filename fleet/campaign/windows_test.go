@@ -86,7 +86,7 @@ func TestWindows(t *testing.T) {
 		{"the first of two", []campaign.Window{berlin}, "UTC", "2026-10-25T00:00:00Z", 0, false, "2026-10-25T00:30:00Z"},
 		{"open from the first on", []campaign.Window{berlin}, "UTC", "2026-10-25T01:29:00Z", 0, true, "2026-10-25T01:29:00Z"},
 		{"not open again", []campaign.Window{berlin}, "UTC", "2026-10-25T01:31:00Z", 0, false, "2026-10-26T01:30:00Z"},
-		// Lord Howe sets its clocks by half an hour.
+		// Lord Howe changes its clocks by half an hour.
 		{"half an hour", []campaign.Window{{Cron: "15 2 * * *", Duration: time.Hour, TimeZone: "Australia/Lord_Howe"}}, "UTC",
 			"2026-10-03T12:00:00Z", 0, false, "2026-10-03T15:30:00Z"},
 	}
@@ -107,8 +107,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestNextWindowIsOpen: what NextWindow promises, WindowOpen holds, and there
-// is nothing before it.
+// TestNextWindowIsOpen: WindowOpen agrees with NextWindow, and no window opens earlier.
 func TestNextWindowIsOpen(t *testing.T) {
 	zones := []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe",
 		"Antarctica/Troll", "Pacific/Apia"}

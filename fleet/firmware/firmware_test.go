@@ -34,7 +34,7 @@ var (
 	aViewer    = fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "cy", Role: fleet.RoleViewer}
 )
 
-// A firmwareBench is the service on a real database and real files.
+// A firmwareBench is the service with a real database and real files.
 type firmwareBench struct {
 	*firmware.Service
 	t     *testing.T
@@ -72,7 +72,7 @@ func (b *firmwareBench) upload(app []byte, board string) (firmware.Image, bool, 
 		Board: board})
 }
 
-// image uploads an image that must be good.
+// image uploads an image that must be accepted.
 func (b *firmwareBench) image(app esptest.App, board string) firmware.Image {
 	b.t.Helper()
 	img, created, err := b.upload(app.Bytes(), board)
@@ -134,7 +134,7 @@ func (b *firmwareBench) read(sha256 string) []byte {
 	return data
 }
 
-// nothingLeft: uploads leave no file where they waited.
+// nothingLeft: uploads leave no temporary file.
 func (b *firmwareBench) nothingLeft() {
 	b.t.Helper()
 	if left, err := os.ReadDir(b.temp); err != nil || len(left) > 0 {

@@ -33,7 +33,7 @@ type fitCase struct {
 
 var past, future = fitNow.Add(-time.Hour), fitNow.Add(time.Hour)
 
-// A change to what fits, and what comes of it.
+// A change to a device or image that fits, and the expected result.
 var fitCases = []fitCase{
 	{"fits", func(*fleet.Device, *firmware.Image, *firmware.FitOptions) {}, firmware.SkipNone, ""},
 	{"retired", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.RetiredAt = &past },
@@ -128,7 +128,7 @@ var fitCases = []fitCase{
 	}, firmware.SkipTooLarge, ""},
 }
 
-// said is a reason as people read it.
+// said returns a reason as people read it.
 func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
 
 func TestFitDevice(t *testing.T) {

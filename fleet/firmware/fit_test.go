@@ -17,7 +17,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// polls puts enrolled devices on record, as their boot polls report them.
+// polls records enrolled devices, as their boot polls would.
 func (b *firmwareBench) polls(n int, change func(i int, p *enrolment.PollRecord)) []fleet.DeviceID {
 	b.t.Helper()
 	var all []enrolment.PollRecord
@@ -110,7 +110,7 @@ func TestFitReport(t *testing.T) {
 	}
 }
 
-// takers keep one device each.
+// takers make one device busy and one quarantined.
 type takers struct{ busy, quarantined *fleet.DeviceID }
 
 func (t takers) Conflicts(context.Context, uuid.UUID, []fleet.DeviceID) ([]campaign.DeploymentConflict, error) {
@@ -123,7 +123,7 @@ func (t takers) QuarantinesOf(context.Context, []fleet.DeviceID, time.Time) (map
 		Reason: fleet.Because("legacy", "detail", "fails")}}, nil
 }
 
-// TestFitByPush: a device can only be pushed to if it listed the tool.
+// TestFitByPush: an upgrade can be pushed only to a device that lists the tool.
 func TestFitByPush(t *testing.T) {
 	b := newFirmware(t)
 	img := b.image(esptest.App{}, "")

@@ -46,7 +46,7 @@ func TestVersionWarnings(t *testing.T) {
 	}
 }
 
-// What cannot be offered at a boot poll has a warning that says why.
+// If an image cannot be offered at a boot poll, a warning says why.
 func FuzzVersionWarnings(f *testing.F) {
 	for _, v := range []string{"2.4.3", "v1", "2..4", "1234567890", "0000000001", "1.2.3.4.5.6.7", "2.4.3-rc1"} {
 		f.Add(v)

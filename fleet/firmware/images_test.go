@@ -92,7 +92,7 @@ func TestDeleteImage(t *testing.T) {
 	b.read(used.SHA256)
 }
 
-// TestUploadAndDeleteTogether: an image on record always has its bytes.
+// TestUploadAndDeleteTogether: a recorded image always has its bytes.
 func TestUploadAndDeleteTogether(t *testing.T) {
 	b := newFirmware(t)
 	data := esptest.App{}.Bytes()

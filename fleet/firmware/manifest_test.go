@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// releaseKeys are a pair that signs manifests.
+// releaseKeys are a key pair that signs manifests.
 func releaseKeys(t *testing.T) (ed25519.PrivateKey, ed25519.PublicKey) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
@@ -23,7 +23,7 @@ func releaseKeys(t *testing.T) (ed25519.PrivateKey, ed25519.PublicKey) {
 	return private, public
 }
 
-// manifestOf is the .manifest file of an app, changed before it is signed.
+// manifestOf returns the .manifest file of an app, changed before it is signed.
 func manifestOf(t *testing.T, app []byte, key ed25519.PrivateKey, change ...func(*espimage.Manifest)) []byte {
 	t.Helper()
 	m, err := espimage.ManifestOf(bytes.NewReader(app), int64(len(app)))
@@ -121,8 +121,8 @@ func TestManifestRefused(t *testing.T) {
 	}
 }
 
-// TestManifestChangedWithoutKeys: even a fleetd without keys sees that a file
-// was changed which names the key that it was signed with.
+// TestManifestChangedWithoutKeys: even without keys, fleetd detects that a file was changed if
+// the file names its signing key.
 func TestManifestChangedWithoutKeys(t *testing.T) {
 	private, _ := releaseKeys(t)
 	b := newFirmware(t)

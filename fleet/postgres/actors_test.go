@@ -14,15 +14,15 @@ import (
 	"fleetd/fleet/operator"
 )
 
-// Work that goes on after its request was answered: who asked is gone by then, or
-// may do less.
+// Work that continues after its request was answered: by then the caller may be gone, or may have
+// fewer rights.
 
 func (b *approvalBench) revoke(p fleet.Principal) {
 	b.t.Helper()
 	check(b.t, operator.New(b.store).Revoke(b.t.Context(), admin, uuid.MustParse(p.ID)))
 }
 
-// waitingFanOut calls d0, and waits for d1 and d2.
+// waitingFanOut starts a fan-out that has called d0 and waits for d1 and d2.
 func (b *approvalBench) waitingFanOut(by fleet.Principal) call.FanOut {
 	b.t.Helper()
 	b.leave("d1")
@@ -78,7 +78,7 @@ func TestFanOutOfDisabledOperatorEndsAtTheNextStart(t *testing.T) {
 	b.wantActorGone(f.ID)
 }
 
-// A fan-out on record has no scope: it is read from the token.
+// A recorded fan-out does not store its scope: it is read from the token.
 func TestFanOutKeepsItsScopeAfterAStart(t *testing.T) {
 	b := newApprovalBench(t)
 	b.sql(`UPDATE devices SET tags = '{lab}'`)
@@ -175,7 +175,7 @@ func TestCallInLineIsJudgedAgain(t *testing.T) {
 	}
 }
 
-// An approved call that waits in line is held against what was approved.
+// An approved call that waits in line is compared with what was approved.
 func TestApprovedCallInLineNeedsTheSameTool(t *testing.T) {
 	b := newApprovalBench(t)
 	b.lists("d0", "0 closes the door", "2.4.2", "e0")
@@ -198,7 +198,7 @@ func TestApprovedCallInLineNeedsTheSameTool(t *testing.T) {
 	b.wantRefused(c.ID, call.CodeApprovalStale)
 }
 
-// Each device of an approved fan-out has to be as it was when that was asked for.
+// Each device of an approved fan-out must be as it was when the approval was requested.
 func TestApprovedFanOutNeedsTheSameFirmware(t *testing.T) {
 	b := newApprovalBench(t)
 	for _, id := range []fleet.DeviceID{"d0", "d1", "d2"} {
@@ -242,7 +242,7 @@ func TestApprovedFanOutNeedsTheSameFirmware(t *testing.T) {
 	b.notSent()
 }
 
-// Who approves is read again, too.
+// The rights of the approver are read again as well.
 func TestApproverMayNotActAnyMore(t *testing.T) {
 	b := newApprovalBench(t)
 	c, a := b.ask(b.model)

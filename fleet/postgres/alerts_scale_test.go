@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// TestConditionsOfALargeFleet asks what the conditions of alerts ask twice a
-// minute, of 50,000 devices that have all just been updated; of 5,000 where times are not judged.
+// TestConditionsOfALargeFleet runs the queries that alerts run twice a minute, for 50,000 devices
+// that have all just been updated; for 5,000 if times are not judged.
 func TestConditionsOfALargeFleet(t *testing.T) {
 	db := pgtest.New(t)
 	s := postgres.New(db, postgres.Options{})
@@ -105,7 +105,7 @@ func TestConditionsOfALargeFleet(t *testing.T) {
 		fleettest.Within(t, question.name, best, time.Second) // some milliseconds on a machine with nothing else to do
 	}
 
-	// What grows with updates is asked of an index that holds the odd rows alone.
+	// The queries that grow with updates use an index that holds only the unusual rows.
 	rows, err := db.Query(t.Context(), `EXPLAIN SELECT DISTINCT device_id FROM device_inventories
 		WHERE unexplained AND first_seen > now() - interval '1 day' LIMIT 10000`)
 	if err != nil {

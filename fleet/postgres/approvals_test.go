@@ -24,7 +24,7 @@ import (
 	"fleetd/fleet/webhook"
 )
 
-// askPolicy wants an approval for some tools.
+// askPolicy requires an approval for some tools.
 type askPolicy struct {
 	mu      sync.Mutex
 	tools   []string
@@ -88,7 +88,7 @@ func (noURLs) CoreDumpURL(context.Context, fleet.DeviceID, uuid.UUID, time.Durat
 	return "http://h/u/secret", nil
 }
 
-// awayDevices are those that are not connected.
+// awayDevices are the devices that are not connected.
 type awayDevices struct{ ids sync.Map }
 
 func (a *awayDevices) IsConnected(id fleet.DeviceID) bool {
@@ -96,7 +96,7 @@ func (a *awayDevices) IsConnected(id fleet.DeviceID) bool {
 	return !away
 }
 
-// seenDevices watches devices: all that it observes is that one connects.
+// seenDevices observes one thing about devices: that one connects.
 type seenDevices struct {
 	mu       sync.Mutex
 	watchers map[chan fleet.Evidence]bool
@@ -121,7 +121,7 @@ func (s *seenDevices) connected() {
 	}
 }
 
-// leave ends a device's connection, and connect brings it back.
+// leave ends a device's connection; connect opens it again.
 func (b *approvalBench) leave(id fleet.DeviceID) {
 	b.away.ids.Store(id, true)
 	b.link.Disconnect(id)
@@ -136,7 +136,7 @@ func (b *approvalBench) connect(id fleet.DeviceID) {
 	b.events.Publish(fleet.Event{Kind: fleet.EventPresence, Device: id, Presence: fleet.PresenceOnline, At: now()})
 }
 
-// lists stores what a device offers, with a description of the asked tool, and its build.
+// lists stores a device's tools, with a description of the called tool, and its build.
 func (b *approvalBench) lists(id fleet.DeviceID, description, version, elf string) {
 	b.t.Helper()
 	l := fleet.ToolListing{Device: id, At: now(), Inventory: fleet.Inventory{ID: "inv-" + description, Tools: []fleet.Tool{
@@ -187,7 +187,7 @@ func newApprovalBench(t *testing.T) *approvalBench {
 	return b
 }
 
-// start makes the services, as a start of fleetd does.
+// start makes the services as fleetd does when it starts.
 func (b *approvalBench) start() {
 	b.targets = fleet.NewTargets(b.store, b.store)
 	calls := call.New(call.Options{Store: b.store, Targets: b.targets, Policy: b.policy, Approvals: b.store,
@@ -210,7 +210,7 @@ func asAdmin(p fleet.Principal) fleet.Principal {
 	return p
 }
 
-// sql changes what is on record behind the back of fleetd.
+// sql changes the database without fleetd's knowledge.
 func (b *approvalBench) sql(text string, args ...any) {
 	b.t.Helper()
 	_, err := b.db.Exec(b.t.Context(), text, args...)
@@ -256,7 +256,7 @@ func (b *approvalBench) notSent() {
 	}
 }
 
-// outcome waits for the end of a call.
+// outcome waits until a call ends, and returns it.
 func (b *approvalBench) outcome(id uuid.UUID) (c fleet.Call) {
 	b.t.Helper()
 	fleettest.Eventually(b.t, "the call ended", func() bool {
@@ -494,7 +494,7 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 		b.now = func() time.Time { return a.ExpiresAt }
 		_, err := b.svc.Approve(t.Context(), b.bob, a.ID, "")
 		wantRefusal(t, err, fleet.ErrConflict, "approval_not_waiting")
-		// Whatever the service thinks of the time, the statement has its own.
+		// Whatever time the service uses, the statement uses the database's.
 		err = b.store.Decide(t.Context(), call.ApprovalDecision{ID: a.ID, State: call.ApprovalApproved, By: b.bob,
 			At: a.ExpiresAt, Call: &c})
 		wantRefusal(t, err, fleet.ErrConflict, "approval_not_waiting")
@@ -549,7 +549,7 @@ func TestApprovalsThatAreNotGiven(t *testing.T) {
 	})
 }
 
-// The gate judges an approved call as any other.
+// The gate judges an approved call like any other.
 func TestApprovedCallGoesThroughTheGate(t *testing.T) {
 	b := newApprovalBench(t)
 	t.Run("policy denies", func(t *testing.T) {
@@ -586,13 +586,14 @@ func TestApprovedCallGoesThroughTheGate(t *testing.T) {
 	})
 }
 
-// A start keeps what waits, and closes what was approved and not sent.
+// A start of fleetd keeps waiting calls, and closes calls that were approved but not sent.
 func TestRestartBetweenDecisionAndSending(t *testing.T) {
 	b := newApprovalBench(t)
 	waits, _ := b.ask(b.model)
 	approved, a := b.ask(b.model)
 	sent, a2 := b.ask(b.model)
-	// The process dies right after its decision is on record, an hour and more after the call was made.
+	// The process dies right after its decision is stored, more than an hour after the call was
+	// made.
 	for _, x := range []struct {
 		c fleet.Call
 		a call.Approval

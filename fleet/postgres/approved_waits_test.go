@@ -14,8 +14,8 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// askLate makes a call to a device that is away, which needs an approval and then waits
-// until the device is back.
+// askLate makes a call to a disconnected device. The call needs an approval, and then waits until
+// the device is back.
 func (b *approvalBench) askLate(wait time.Duration) (fleet.Call, call.Approval) {
 	b.t.Helper()
 	b.leave("d0")
@@ -30,7 +30,7 @@ func (b *approvalBench) askLate(wait time.Duration) (fleet.Call, call.Approval) 
 	return c, a
 }
 
-// restart ends the services, and starts others that go on with what waits.
+// restart ends the services, and starts others that continue the waiting calls.
 func (b *approvalBench) restart() {
 	b.t.Helper()
 	b.stop()
@@ -38,8 +38,8 @@ func (b *approvalBench) restart() {
 	check(b.t, b.calls.Resume(b.t.Context()))
 }
 
-// A call that was approved while its device was away is judged again when the device is
-// back: by the rights of who asked and who approved, the policy, and what was approved.
+// A call that was approved while its device was away is judged again when the device is back: by
+// the current rights of its caller and its approver, the policy, and what was approved.
 func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 	const disable = `UPDATE operators SET disabled_at = now() WHERE name = $1`
 	const role = `UPDATE operators SET role = 'viewer' WHERE name = $1`
@@ -132,7 +132,7 @@ func TestApprovedCallWaitsForItsDevice(t *testing.T) {
 	}
 }
 
-// Whoever approved a bulk call must still be allowed to when a device is back.
+// The approver of a bulk call must still have the right to approve it when a device comes back.
 func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  string // SQL
@@ -190,8 +190,8 @@ func TestApprovedFanOutWaitsForItsDevices(t *testing.T) {
 	}
 }
 
-// The time that a decision takes counts; and who is there when it is taken is not
-// waited for.
+// The wait counts from the request of the call, so an approval can come too late. If the device
+// is connected, an approved call does not wait.
 func TestApprovedCallNeedNotWait(t *testing.T) {
 	b := newApprovalBench(t)
 	c, a := b.askLate(time.Hour)

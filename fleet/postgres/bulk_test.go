@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// A bulkBench is a register of n devices with all that acts on many need.
+// A bulkBench is a registry of n devices with the services that act on many.
 func bulkBench(t *testing.T, n int) (*fleet.Devices, *pgxpool.Pool) {
 	db := testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -29,7 +29,7 @@ func bulkBench(t *testing.T, n int) (*fleet.Devices, *pgxpool.Pool) {
 
 var root = fleet.Principal{Kind: fleet.KindOperator, ID: "1", Name: "root", Role: fleet.RoleAdmin}
 
-// Who acts on many devices does so on all or on none, also when the second page fails.
+// An act on many devices changes all of them or none, also if the second page fails.
 func TestBulkIsAllOrNothing(t *testing.T) {
 	const n = fleet.BulkPage + 3
 	_, db := bulkBench(t, n)
@@ -61,7 +61,7 @@ func TestBulkIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// Two acts over the same devices take turns.
+// Two acts on the same devices take turns.
 func TestBulkActsTakeTurns(t *testing.T) {
 	devices, db := bulkBench(t, 500)
 	done := make(chan error)
@@ -82,8 +82,8 @@ func TestBulkActsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestBulkSpeed times acts on 10,000 devices, or on as many as
-// FLEETD_BULK_DEVICES says. It fails only far above what they take.
+// TestBulkSpeed times acts on 10,000 devices, or on FLEETD_BULK_DEVICES. It fails only far above
+// the usual time.
 func TestBulkSpeed(t *testing.T) {
 	n := 2000
 	if text := os.Getenv("FLEETD_BULK_DEVICES"); text != "" {

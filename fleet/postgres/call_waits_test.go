@@ -8,8 +8,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// What is on record of a call that waits until its device is back, from its request
-// to its outcome, and what a start of fleetd makes of it.
+// The record of a call that waits until its device is back, from its request to its outcome, and
+// across starts of fleetd.
 func TestCallsThatWaitForTheirDevices(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
 	until := time.Now().Add(24 * time.Hour).UTC().Truncate(time.Millisecond)
@@ -61,7 +61,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 		t.Errorf("sent as %+v", got)
 	}
 	waits(second)
-	// Nothing could be written: it waits on.
+	// Nothing could be written: the call waits on.
 	first.State, first.SentAt, first.Arguments = fleet.CallPendingDevice, nil, []byte(`{}`)
 	wait(first)
 	if got := state(first, fleet.CallPendingDevice); got.SentAt != nil || string(got.Arguments) != `{}` {
@@ -74,7 +74,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 		t.Errorf("%d listed", len(page.Items))
 	}
 
-	// A start of fleetd leaves those that wait as they are; one that was sent may have run.
+	// A start of fleetd leaves waiting calls as they are; a call that was sent may have run.
 	sent(first)
 	_, unknown, err := s.RecoverCalls(ctx)
 	check(t, err)

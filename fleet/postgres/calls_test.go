@@ -80,7 +80,7 @@ func TestCallsUnknown(t *testing.T) {
 	wantKind(t, err, fleet.ErrInvalid)
 }
 
-// Device text is hostile; none of it may fail to be stored.
+// Text from devices is hostile; all of it must be stored.
 func TestCallsHostileText(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	for _, result := range []string{"\xff\xfe", `{"a":"\ud800"}`, `{"a":"\u0000"}`, "{", strings.Repeat("[", 5000) +
@@ -100,7 +100,7 @@ func TestCallsHostileText(t *testing.T) {
 	}
 }
 
-// One row that the database refuses must not fail its neighbours.
+// A row that the database refuses must not make its neighbours fail.
 func TestGroupCommitBadNeighbour(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	run(t, s)
@@ -130,7 +130,7 @@ func TestGroupCommitBadNeighbour(t *testing.T) {
 func TestCallsFilterAndPage(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	var all []uuid.UUID
-	// Calls that wait for an approval, or for their devices, are listed by that: see
+	// Other tests list calls that wait for an approval or for their devices: see
 	// TestCallWaitsForItsApproval and TestCallsThatWaitForTheirDevices.
 	states := fleet.CallStates[2:]
 	for i := range 25 {
@@ -259,7 +259,7 @@ func TestRecoverCalls(t *testing.T) {
 	}
 }
 
-// A clock that was set leaves open calls far behind or ahead of the others.
+// If the clock was changed, open calls can lie far behind or ahead of the others.
 func TestRecoverCallsAfterTheClockWasSet(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	var open []*fleet.Call

@@ -16,13 +16,12 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// scaleDeployments says how many devices the campaigns of TestCampaignScale
-// have; without it the test does not run.
+// scaleDeployments is the number of devices in the campaigns of TestCampaignScale; without it the
+// test does not run.
 const scaleDeployments = "FLEETD_SCALE_DEPLOYMENTS"
 
-// TestCampaignScale takes a campaign through its states, in a database that also
-// holds finished ones, and times the queries of the engine and the pages
-// meanwhile.
+// TestCampaignScale moves a campaign through its states, in a database that also holds finished
+// campaigns, and times the queries of the engine and the pages.
 func TestCampaignScale(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv(scaleDeployments))
 	if n < 1 {
@@ -91,8 +90,8 @@ func TestCampaignScale(t *testing.T) {
 	atMost(t, 50*time.Millisecond, "progress", func() error { _, err := r.CampaignProgress(ctx, c.ID); return err })
 }
 
-// walk takes deployments through a campaign in batches as the engine does, and
-// judges the rate of stored changes.
+// walk moves deployments through a campaign in batches as the engine does, and judges the rate of
+// stored changes.
 func (r *rig) walk(c *campaign.Campaign, all []campaign.Deployment) {
 	t := r.t
 	t.Helper()
@@ -158,7 +157,7 @@ func pageCursor(t *testing.T, s *postgres.Store, campaignID uuid.UUID) string {
 	return p.Next
 }
 
-// once runs what cannot be repeated.
+// once runs a step that cannot be repeated.
 func once(t *testing.T, limit time.Duration, what string, f func() error) {
 	t.Helper()
 	began := time.Now()

@@ -70,7 +70,7 @@ func (r *rig) newCampaign(state campaign.State) (*campaign.Campaign, []campaign.
 	return c, waves
 }
 
-// target is a deployment as planning makes it.
+// target returns a deployment as planning makes it.
 func (r *rig) target(device fleet.DeviceID, wave int, state campaign.DeploymentState) campaign.Deployment {
 	at := now()
 	d := campaign.Deployment{ID: uuid.Must(uuid.NewV7()), Device: device, Board: "bread-compact-wifi", Wave: wave,
@@ -123,7 +123,7 @@ func (r *rig) deployment(id uuid.UUID) campaign.Deployment {
 	return d
 }
 
-// history is the transitions of a deployment as text.
+// history returns the transitions of a deployment as text.
 func (r *rig) history(id uuid.UUID) (list []string) {
 	r.t.Helper()
 	events, err := r.DeploymentEvents(r.t.Context(), id)

@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// BenchmarkCallRows compares the group commit with one commit a row, in one
-// run: rows/s with so many producers, each waiting for its row to be durable.
+// BenchmarkCallRows compares the group commit with one commit a row, in one run: rows/s with the
+// given number of producers, each of which waits until its row is durable.
 func BenchmarkCallRows(b *testing.B) {
 	durable(b)
 	for _, producers := range []int{1, 16, 64, 512} {
@@ -35,8 +35,8 @@ func benchStore(b *testing.B, way string) *postgres.Store {
 	return s
 }
 
-// durable skips on a server that does not wait for the disk, as the private
-// ones of tests do not: there a commit costs nothing to begin with.
+// durable skips on a server that does not wait for the disk, such as the private servers of
+// tests: there, a commit costs nothing.
 func durable(b *testing.B) {
 	var fsync string
 	check(b, testDB(b).QueryRow(b.Context(), "SHOW fsync").Scan(&fsync))

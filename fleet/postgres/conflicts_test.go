@@ -13,7 +13,7 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// pollOf is a boot poll of one of two boards with the id a085e3112233.
+// pollOf returns a boot poll of one of two boards with the id a085e3112233.
 func pollOf(client, addr, board string, at time.Time) enrolment.BootPoll {
 	return enrolment.BootPoll{Device: "a085e3112233", ClientID: client, RemoteAddr: addr, Board: board, Chip: "esp32s3",
 		Version: "2.4.2", ELFSHA256: "9f2c", At: at}
@@ -87,7 +87,7 @@ func TestConflictOutlivesARestart(t *testing.T) {
 	}
 }
 
-// settle waits until what was found is stored.
+// settle waits until the findings are stored.
 func settle(t *testing.T, e *enrolment.Service) {
 	t.Helper()
 	check(t, e.Stored(t.Context()))

@@ -27,7 +27,7 @@ func TestConversations(t *testing.T) {
 	check(t, err)
 	same(t, page.Items, []fleet.Conversation{second, first})
 
-	// A record that comes late does not open it again.
+	// A late record does not open the conversation again.
 	again := open(unit)
 	again.ID = first.ID
 	check(t, s.SaveConversations(ctx, []fleet.Conversation{again}))

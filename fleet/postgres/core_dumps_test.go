@@ -81,7 +81,7 @@ func TestOldCoreDumps(t *testing.T) {
 	}
 }
 
-// A link of this purpose can be stored, and is good for nothing else.
+// A link with this purpose can be stored, and cannot be used for anything else.
 func TestCoreDumpLink(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	l := picture.URLLink{TokenHash: make([]byte, 32), Purpose: fleet.LinkCoreDump, Device: unit, Call: uuid.New(),

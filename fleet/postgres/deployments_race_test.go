@@ -11,9 +11,8 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// Whatever the order of the engine, an abort and a retry, each deployment's
-// events form one unbroken chain that ends in the state of the row, and no change
-// is lost or made twice.
+// In whatever order the engine, an abort and a retry run, each deployment's events form one
+// unbroken chain that ends in the state of the row, and no change is lost or made twice.
 func TestDeploymentsTogether(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	c, planned := r.campaign(devices(60)...)

@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/firmware"
 )
 
-// change moves a deployment on by one event. The caller's copy becomes what is stored.
+// change applies one event to the caller's copy of a deployment, and returns the change to store.
 func change(d *campaign.Deployment, kind fleet.EvidenceKind, to campaign.DeploymentState) campaign.DeploymentChange {
 	at := now()
 	e := campaign.DeploymentEvent{ID: uuid.Must(uuid.NewV7()), Deployment: d.ID, At: at, Attempt: d.Attempt, Kind: kind,
@@ -62,7 +62,7 @@ func (r *rig) save(changes ...campaign.DeploymentChange) {
 	}
 }
 
-// Every field that may change comes back as it was stored, foreign text cleaned.
+// Every field that can change is read back as it was stored, with foreign text cleaned.
 func TestSaveDeployments(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2")
@@ -100,8 +100,8 @@ func TestSaveDeployments(t *testing.T) {
 	same(t, r.deployment(all[1].ID), all[1])
 }
 
-// A change to a row that moved on is left out with its events, and so is what
-// builds on it.
+// A change to a row that changed meanwhile is left out with its events, and so are the changes
+// that build on it.
 func TestSaveStale(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2", "d3")
@@ -124,7 +124,7 @@ func TestSaveStale(t *testing.T) {
 	}
 }
 
-// A row that the database refuses takes no other with it.
+// A row that the database refuses does not affect the others.
 func TestSaveBadRow(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	_, all := r.campaign("d1", "d2", "d3")
@@ -190,7 +190,7 @@ func TestDispatch(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 	same(t, r.history(second[0].ID), []string{"planned queued>queued "})
 
-	// Two of one device in one batch meet at the index.
+	// Two rows of one device in one batch collide at the index.
 	_, third := r.campaign("x1", "x2")
 	_, fourth := r.campaign("x1", "x3")
 	r.dispatch(3, dispatch(&third[0]), dispatch(&fourth[0]), dispatch(&third[1]), dispatch(&fourth[1]))
@@ -201,7 +201,7 @@ func TestDispatch(t *testing.T) {
 	r.dispatch(0, dispatch(&waiting[0]))
 }
 
-// Of two campaigns that dispatch the same devices at the same moment, one gets each.
+// If two campaigns dispatch the same devices at the same moment, each device goes to one of them.
 func TestDispatchTogether(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	ids := devices(200)
@@ -242,7 +242,7 @@ func TestDispatchTogether(t *testing.T) {
 	}
 }
 
-// A batch that ends in the middle stores nothing of the statement under way.
+// A batch that ends in the middle stores nothing of the current statement.
 func TestSaveCanceled(t *testing.T) {
 	r := newRig(t)
 	_, all := r.campaign("d1")

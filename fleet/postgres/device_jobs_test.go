@@ -24,7 +24,7 @@ func deviceJob(id string, state fleet.JobState, percent int, at time.Time) telem
 	return j
 }
 
-// job stores reports one after the other and returns what stands then.
+// job stores reports one after the other and returns what is stored then.
 func jobAfter(t *testing.T, s *postgres.Store, reports ...telemetry.Job) telemetry.Job {
 	t.Helper()
 	for _, j := range reports {
@@ -57,8 +57,7 @@ func TestDeviceJobs(t *testing.T) {
 	same(t, jobAfter(t, s, again), again) // but a name may be used again
 }
 
-// An attempt of a campaign has one outcome, and only a device's own deployment
-// is noted.
+// An attempt of a campaign has one outcome; only the device's own deployment is noted.
 func TestDeviceJobOfADeployment(t *testing.T) {
 	db := testDB(t)
 	s := postgres.New(db, postgres.Options{})

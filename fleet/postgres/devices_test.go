@@ -52,7 +52,7 @@ func TestPollMakesDevice(t *testing.T) {
 	wantKind(t, err, fleet.ErrNotFound)
 }
 
-// A poll of a stranger is no start of the device, and says nothing about it.
+// A poll that does not prove its device is not a start of the device, and says nothing about it.
 func TestUnprovedPollKeepsTheDevice(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -86,7 +86,7 @@ func TestUnprovedPollKeepsTheDevice(t *testing.T) {
 	}
 }
 
-// A body that did not parse changes neither board nor build.
+// A body that does not parse changes neither board nor build.
 func TestBrokenPollKeepsFacts(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
@@ -111,8 +111,7 @@ func TestBrokenPollKeepsFacts(t *testing.T) {
 	}
 }
 
-// What a broken body said before it broke counts; what it did not come to say
-// stays as it was.
+// What a broken body says before the break counts; everything else stays as it was.
 func TestSalvagedPoll(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	first := poll(unit, now())
@@ -272,8 +271,8 @@ func TestDevicePages(t *testing.T) {
 	wantKind(t, err, fleet.ErrInvalid)
 }
 
-// walkPages goes forward through all pages and back again: every device once,
-// and the same pages both ways.
+// walkPages goes forward through all pages and back: it sees every device once, and the same
+// pages both ways.
 func walkPages(t *testing.T, ids []fleet.DeviceID, page func(string) fleet.Page[fleet.Device]) {
 	t.Helper()
 	var forward [][]fleet.Device

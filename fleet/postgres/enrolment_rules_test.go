@@ -57,7 +57,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A device that waits, with its own tag, is let in when it asks again from the network.
+	// A waiting device, which already has a tag, is accepted when it polls again from the network.
 	poll := enrolment.BootPoll{Device: "a085e3112233", ClientID: "c", Board: "Bread-Compact", RemoteAddr: "192.0.2.1",
 		At: time.Now().UTC()}
 	if a, err := e.Poll(poll); err != nil || a.Activation == nil {
@@ -82,7 +82,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 		t.Errorf("%d devices have the tags: %v", n, err)
 	}
 
-	// An operator's choice outlives the polls that follow, and the process.
+	// An operator's choice outlives later polls and the process.
 	ok(t, s.UpdateDevice(ctx, ruler, poll.Device, fleet.DevicePatch{Transport: new(fleet.TransportMQTT)}))
 	e.ChooseTransport(poll.Device, fleet.TransportMQTT)
 	if d, err = s.Device(ctx, poll.Device); err != nil || d.TransportChoice != fleet.TransportMQTT ||
@@ -137,7 +137,7 @@ func TestRulesOutliveARestart(t *testing.T) {
 	}
 }
 
-// An acceptance whose batch is sent twice, since its outcome was lost, counts once.
+// An acceptance counts once, even if its batch is sent twice because its outcome was lost.
 func TestAcceptanceIsStoredOnce(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	_, rules := enrolments(t, s, nil)

@@ -22,7 +22,7 @@ import (
 	"fleetd/migrations"
 )
 
-// A cluster is a PostgreSQL of the test's own, which it may stop.
+// A cluster is a PostgreSQL server of the test's own, which the test may stop.
 type cluster struct {
 	t   *testing.T
 	dir string
@@ -55,13 +55,13 @@ func (c *cluster) stop() {
 	}
 }
 
-// everywhere says that every device is connected.
+// everywhere reports every device as connected.
 type everywhere struct{}
 
 func (everywhere) IsConnected(fleet.DeviceID) bool { return true }
 
-// A restart of PostgreSQL in the middle of a fan-out holds it up, and no more:
-// every device gets its call, and none gets it twice.
+// A restart of PostgreSQL during a fan-out only delays it: every device gets its call, and none
+// gets it twice.
 func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	const n = 1500
 	pg := newCluster(t)
@@ -154,8 +154,7 @@ func TestFanOutOutlivesARestartOfTheDatabase(t *testing.T) {
 	}
 }
 
-// A fan-out that waits for offline devices does not count their calls until the
-// wait is over.
+// A fan-out that waits for offline devices does not count their calls until the wait is over.
 func TestFanOutCountsOffline(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", MaxInFlight: 2,

@@ -12,8 +12,8 @@ import (
 	"fleetd/fleet/call"
 )
 
-// A clock that is set back during a fan-out gives its calls times before its
-// own: they count all the same, and no device is called again.
+// If the clock is set back during a fan-out, its calls have earlier times than the fan-out: they
+// still count, and no device is called again.
 func TestFanOutCallsFromAClockSetBack(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	f := call.FanOut{ID: uuid.Must(uuid.NewV7()), Actor: admin, Tool: "t", Arguments: []byte(`{}`), MaxInFlight: 2,

@@ -20,8 +20,8 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// A frozen is a call service over a database whose sessions can be stopped as
-// a machine that hangs stops them.
+// A frozen is a call service over a database whose sessions can be stopped, as on a machine that
+// hangs.
 type frozen struct {
 	t       *testing.T
 	store   *postgres.Store
@@ -35,7 +35,7 @@ type frozen struct {
 	inserting, settling func() // called before the store is; may be nil. Set them before use.
 }
 
-// frozenStore lets a test act when a record is to be written.
+// frozenStore lets a test act when a record is about to be written.
 type frozenStore struct {
 	*postgres.Store
 	f *frozen
@@ -55,7 +55,7 @@ func (s frozenStore) SettleCalls(ctx context.Context, calls []*fleet.Call) error
 	return s.Store.SettleCalls(ctx, calls)
 }
 
-// shortFlush is how long a flush may take, where a test waits for its end.
+// shortFlush limits a flush in tests that wait for its end.
 const shortFlush = 2 * time.Second
 
 var freezeTool = fleet.Tool{Name: "self.get_device_status", Audience: fleet.AudienceModel,
@@ -70,7 +70,7 @@ func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.control.Close(context.Background()) })
-	// The clock of the calls stands, so that none is late because the machine is busy.
+	// The clock of the calls stands still, so that none is late because the machine is busy.
 	begun := now()
 	f.calls = newCalls(t, frozenStore{f.store, f}, f.link, func() time.Time {
 		return begun.Add(time.Duration(f.ahead.Load()))
@@ -85,8 +85,8 @@ func newFrozen(t *testing.T, flushTimeout time.Duration) *frozen {
 	return f
 }
 
-// openSessions has both of the store's writers open a session: the second one goes
-// when the first one's batch takes long.
+// openSessions makes both writers of the store open a session: the second writer runs while the
+// batch of the first takes long.
 func (f *frozen) openSessions(url string) {
 	f.t.Helper()
 	locker, err := pgx.Connect(f.t.Context(), url)
@@ -123,7 +123,7 @@ func newCalls(t *testing.T, store call.Store, link fleet.Link, clock func() time
 	return calls
 }
 
-// sessions are those of the writers of call records.
+// sessions are the database sessions of the writers of call records.
 func (f *frozen) sessions() []int {
 	f.t.Helper()
 	rows, _ := f.control.Query(f.t.Context(), `SELECT pid FROM pg_stat_activity
@@ -153,7 +153,7 @@ func (f *frozen) thaw() {
 	}
 }
 
-// thawAtLast lets what hung go on, and gives it the time to.
+// thawAtLast resumes the stopped sessions, and gives them time to continue.
 func (f *frozen) thawAtLast() {
 	f.thaw()
 	time.Sleep(300 * time.Millisecond)
@@ -168,7 +168,7 @@ func (f *frozen) recorded(n int) []fleet.Call {
 	f.t.Helper()
 	var calls []fleet.Call
 	fleettest.Eventually(f.t, fmt.Sprintf("%d calls with an outcome", n), func() bool {
-		// A session of the pool may be one that hangs, and idle.
+		// A session of the pool may hang while it is idle.
 		ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
 		defer cancel()
 		page, err := f.store.Calls(ctx, call.Filter{Device: unit, Limit: 500})
@@ -179,9 +179,8 @@ func (f *frozen) recorded(n int) []fleet.Call {
 	return calls
 }
 
-// A database that hangs with inserts carries them out when it goes on, long
-// after the callers were refused. The record must not say that such calls may
-// have run.
+// A database that hangs during inserts carries them out when it resumes, long after the callers
+// were refused. The record must not say that such calls may have run.
 func TestFrozenInserts(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -193,10 +192,9 @@ func TestFrozenInserts(t *testing.T) {
 			if tt.thawThen {
 				f.settling = f.thawAtLast
 			}
-			// As many as may wait for the device: some share a batch. Those that
-			// come after the thaw may be made, as may those whose batch begins when
-			// one before was given up: its session is new. Those that found no
-			// session left no trace.
+			// As many calls as may wait for the device; some share a batch. Calls that come after
+			// the thaw may be made, and so may calls whose batch begins when an earlier one was
+			// given up, since its session is new. Calls that found no session left no record.
 			var hung, made atomic.Int32
 			var all sync.WaitGroup
 			for range 4 {
@@ -243,7 +241,7 @@ func TestFrozenInserts(t *testing.T) {
 	}
 }
 
-// A call that waited for its turn is recorded as sent before it is: so is that
+// A call that waited for its turn is recorded as sent before it is sent; the same holds for that
 // write.
 func TestFrozenMarkSent(t *testing.T) {
 	f := newFrozen(t, shortFlush)
@@ -266,8 +264,8 @@ func TestFrozenMarkSent(t *testing.T) {
 	}
 }
 
-// An outcome that the database hung with is stored when it goes on, and only
-// then is the caller answered.
+// If the database hangs while it stores an outcome, the outcome is stored once it resumes, and
+// only then is the caller answered.
 func TestFrozenOutcome(t *testing.T) {
 	f := newFrozen(t, shortFlush)
 	f.link.Connect(unit, func(context.Context, string, json.RawMessage) (fleet.Answer, error) {
@@ -284,7 +282,7 @@ func TestFrozenOutcome(t *testing.T) {
 	}
 }
 
-// Shorter than a flush may take and longer than a call may wait for its record.
+// Shorter than a flush may take, and longer than a call may wait for its record.
 func TestFrozenForAMoment(t *testing.T) {
 	f := newFrozen(t, 30*time.Second)
 	f.freeze()

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
 
-// testDB opens a fresh database as fleetd would.
+// testDB opens a new database as fleetd would.
 func testDB(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return testDBAt(t, pgtest.URL(t))

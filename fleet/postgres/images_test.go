@@ -219,7 +219,7 @@ func TestRunningByELF(t *testing.T) {
 	same(t, got, map[string]int{"9f2c": 2})
 }
 
-// The flash layout of a poll stays until another poll reports one.
+// The flash layout of a poll is kept until another poll reports one.
 func TestLayout(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "d")

@@ -65,8 +65,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// What a holder does in the database is over before the next one begins, also a
-// statement that waits, and it cannot do more.
+// The statements of a lease holder end before the next holder begins, even a statement that
+// waits; after that it cannot write.
 func TestOpenForAHolder(t *testing.T) {
 	ctx, url := t.Context(), pgtest.URL(t)
 	l := newLeases(t, url)

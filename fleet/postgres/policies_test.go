@@ -83,7 +83,7 @@ func TestFixedPolicyStays(t *testing.T) {
 	_, err = p.Move(t.Context(), ada, 0, fixed.ID, 1)
 	wantCode(t, err, "policy_fixed")
 	wantCode(t, p.Delete(t.Context(), ada, 0, fixed.ID), "policy_fixed")
-	// Nor straight in the store.
+	// Nor directly in the store.
 	fixed.Name, fixed.Enabled = "off", false
 	wantKind(t, s.UpdatePolicy(t.Context(), ada, 1, fixed), fleet.ErrNotFound)
 	wantKind(t, s.DeletePolicy(t.Context(), ada, 1, fixed), fleet.ErrNotFound)
@@ -97,8 +97,8 @@ func TestFixedPolicyStays(t *testing.T) {
 	}
 }
 
-// Two editors who saw the same table do not overwrite each other, in one process
-// or in two; who did not say what they saw changes the rule as it is.
+// Two editors who saw the same table do not overwrite each other, in one process or in two. An
+// editor who names no version changes the current rule.
 func TestPolicyEditorsDoNotOverwriteEachOther(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	a, b := policyService(t, s), policyService(t, s)
@@ -172,7 +172,7 @@ func TestPolicyLocksNoAdminOut(t *testing.T) {
 	}
 }
 
-// The record of calls says what is left of a day's budget.
+// The records of calls say what is left of a day's budget.
 func TestBudgetOutlivesARestart(t *testing.T) {
 	s := postgres.New(testDB(t), postgres.Options{})
 	ctx, cancel := context.WithCancel(t.Context())

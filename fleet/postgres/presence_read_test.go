@@ -8,8 +8,8 @@ import (
 	"fleetd/fleet"
 )
 
-// What a reader sees of a device is of one moment, from the first second on:
-// row, filter, order and count. Nothing is stored meanwhile but for the readers.
+// Everything that a reader sees of a device is of one moment, from the first second on: row,
+// filter, order and count. Meanwhile nothing is stored except for the readers.
 func TestReadersSeePresenceAsOne(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "a", "b", "c")
@@ -65,7 +65,7 @@ func TestReadersSeePresenceAsOne(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// The next process has another name, as one in a new container has.
+	// The next process has another name, like one in a new container.
 	next := fleet.NewPresences(fleet.PresenceOptions{Store: s, Node: "n2"})
 	if err := next.Recover(t.Context()); err != nil {
 		t.Fatal(err)

@@ -70,8 +70,8 @@ func TestPresenceBeforePoll(t *testing.T) {
 	}
 }
 
-// Times and epochs that a wrong clock has left in the future do not keep what
-// happens after it was set right from being stored.
+// Times and epochs that a wrong clock left in the future do not prevent later changes from being
+// stored.
 func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
@@ -117,7 +117,7 @@ func TestResetPresence(t *testing.T) {
 	same(t, got, []fleet.PresenceSample{{At: at, Online: 1, Offline: 1, Pending: 1}})
 }
 
-// Batches of thousands are the rule in a reconnect storm.
+// Batches of thousands are usual in a reconnect storm.
 func TestPresenceAndPollsInBulk(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	var polls []enrolment.PollRecord

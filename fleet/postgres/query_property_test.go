@@ -15,8 +15,8 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// The values that devices and queries are made of: alike enough to match, and
-// with characters that SQL would read as wildcards.
+// The values of devices and queries: similar enough to match, with characters that SQL would read
+// as wildcards.
 var (
 	names    = []string{"a", "Ab", "ab_", "a%b", `a\b`, "Äb", "äb c", "lab", "b", "a.b"}
 	versions = []string{"", "1", "1.9", "1.10", "1.10.0", "2.0-rc", "x", "2.x"}
@@ -66,7 +66,7 @@ func genQuery(t *rapid.T) fleet.Query {
 	return q
 }
 
-// stock fills the store with devices that differ in all that queries ask.
+// stock fills the store with devices that differ in everything that queries can ask for.
 func stock(t *testing.T, s *postgres.Store) []fleet.Device {
 	t.Helper()
 	ctx := t.Context()
@@ -127,7 +127,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// The store and Query.Match give the same devices for every query.
+// The store and Query.Match return the same devices for every query.
 func TestQueryAgreesWithMatch(t *testing.T) {
 	s := newStore(t)
 	devices := stock(t, s)

@@ -14,7 +14,7 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// callAt puts a call of another time on record, with the id of that time.
+// callAt records a call of another time, with an id of that time.
 func callAt(t *testing.T, s *postgres.Store, at time.Time) *fleet.Call {
 	t.Helper()
 	c := newCall("d", fleet.CallSucceeded)
@@ -34,8 +34,7 @@ func partitionOf(t *testing.T, db *pgxpool.Pool, id uuid.UUID) string {
 	return name
 }
 
-// A month without a partition loses nothing, and its calls move over when the
-// partition is made.
+// If a month has no partition, nothing is lost, and its calls move when the partition is made.
 func TestPartitions(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -89,8 +88,8 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// An outcome must stay an update in place: an index over a column that it
-// changes would double the cost of a call.
+// An outcome must remain an update in place: an index over a changed column would double the cost
+// of a call.
 func TestOutcomeIsUpdateInPlace(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -115,7 +114,8 @@ func TestOutcomeIsUpdateInPlace(t *testing.T) {
 	}
 }
 
-// The targets of a fan-out have no foreign key, which would cost more than they do.
+// The targets of a fan-out have no foreign key, because it would cost more than the rows
+// themselves.
 func TestRetainFanOutTargets(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -137,8 +137,8 @@ func TestRetainFanOutTargets(t *testing.T) {
 	}
 }
 
-// Alerts that have ended go with age, those that have not stay; their events go
-// with them. So do restarts that no alert counts any more.
+// Old alerts that have ended are deleted with their events; open alerts stay. Restarts that no
+// alert counts any more are deleted, too.
 func TestOldAlerts(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})

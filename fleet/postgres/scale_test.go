@@ -17,12 +17,12 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// scaleCalls says how many million calls to load; without it TestScale does
-// not run: loading takes a minute a million.
+// scaleCalls is the number of calls to load, in millions; without it TestScale does not run.
+// Loading takes a minute per million.
 const scaleCalls = "FLEETD_SCALE_MILLION_CALLS"
 
-// TestScale times the pages of a large fleet. It judges medians: a page may
-// take 100 ms of the server's time, the calls of a device 50.
+// TestScale times the pages of a large fleet. It judges medians: a page may take 100 ms of the
+// server's time, the calls of a device 50 ms.
 func TestScale(t *testing.T) {
 	millions, _ := strconv.Atoi(os.Getenv(scaleCalls))
 	if millions < 1 {
@@ -92,7 +92,7 @@ func TestScale(t *testing.T) {
 	})
 }
 
-// atMost runs f five times after a first and judges the median.
+// atMost runs f once, then five times more, and judges the median of those.
 func atMost(t *testing.T, limit time.Duration, what string, f func() error) {
 	t.Helper()
 	var took []time.Duration
@@ -109,7 +109,7 @@ func atMost(t *testing.T, limit time.Duration, what string, f func() error) {
 	}
 }
 
-// load makes a fleet, and calls spread over the last three months.
+// load makes a fleet, with calls spread over the last three months.
 func load(t *testing.T, db *pgxpool.Pool, devices, calls int) {
 	t.Helper()
 	began := time.Now()

@@ -18,10 +18,10 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// errSeen ends an act once the test has seen whom it would reach.
+// errSeen ends an act once the test has seen which devices it would reach.
 var errSeen = fmt.Errorf("the test has seen it: %w", fleet.ErrNotStored)
 
-// A witness is a store that keeps no campaign and no fan-out, and remembers whom one
+// A witness is a store that keeps no campaign and no fan-out, and remembers which devices one
 // would reach.
 type witness struct {
 	*postgres.Store
@@ -56,9 +56,9 @@ type noneConnected struct{}
 
 func (noneConnected) IsConnected(fleet.DeviceID) bool { return false }
 
-// Whatever a query says, nothing that a principal asks for reaches a device outside of
-// its filter: no campaign as it is planned, no continuous one as it looks for more
-// devices, no fan-out.
+// Whatever the query, nothing that a principal requests reaches a device outside of its scope: no
+// campaign when it is planned, no continuous campaign when it looks for more devices, and no
+// fan-out.
 func TestNoQueryLeavesTheMakersFilter(t *testing.T) {
 	s := newStore(t)
 	devices := scopedStock(t, s)
@@ -135,8 +135,8 @@ func TestNoQueryLeavesTheMakersFilter(t *testing.T) {
 	}
 }
 
-// scopedStock has devices that fit the release and offer the tool, and differ in what
-// scopes ask for.
+// scopedStock makes devices that fit the release and offer the tool, and differ in everything
+// that scopes can ask for.
 func scopedStock(t *testing.T, s *postgres.Store) map[fleet.DeviceID]fleet.Device {
 	t.Helper()
 	ctx := t.Context()

@@ -9,7 +9,7 @@ import (
 	"fleetd/fleet/campaign"
 )
 
-// Reads within a scope find its devices, retired ones too, and no others.
+// Reads within a scope find its devices, including retired ones, and no others.
 func TestScope(t *testing.T) {
 	s := newStore(t)
 	addDevices(t, s, "d1", "d2", "d3", "e1")
@@ -50,7 +50,8 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// A campaign exists where each of its devices does, and so does a deployment.
+// A campaign is visible within a scope only if each of its devices is; the same holds for a
+// deployment.
 func TestScopeOfCampaigns(t *testing.T) {
 	r := newRig(t)
 	c, _ := r.campaign("d0", "e1")

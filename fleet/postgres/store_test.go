@@ -25,13 +25,13 @@ func newStore(t testing.TB) *postgres.Store {
 	return postgres.New(testDB(t), postgres.Options{})
 }
 
-// now is a time as PostgreSQL keeps it: to the microsecond.
+// now returns the time as PostgreSQL stores it: to the microsecond.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// said is a reason as people read it.
+// said returns a reason as people read it.
 func said(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }
 
-// text returns a reason with text that nothing has cleaned: the store has to.
+// text returns a reason with text that was not cleaned: the store must do that.
 func text(s string) fleet.Reason {
 	return fleet.Reason{Code: "legacy", Params: fleet.Params{"detail": s}}
 }
@@ -66,7 +66,7 @@ func wantKind(t testing.TB, err, kind error) {
 	}
 }
 
-// same compares what was stored with what came back.
+// same compares what was stored with what was read back.
 func same[T any](t testing.TB, got, want T, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, append(opts, cmpopts.EquateEmpty())...); diff != "" {
@@ -74,8 +74,8 @@ func same[T any](t testing.TB, got, want T, opts ...cmp.Option) {
 	}
 }
 
-// wantAllSet keeps a round trip honest: a field that the test leaves at zero
-// would pass without being stored. Fields named are let off.
+// wantAllSet guards a round trip: a field that the test leaves at zero would pass without being
+// stored. The named fields are exempt.
 func wantAllSet(t testing.TB, v any, except ...string) {
 	t.Helper()
 	r := reflect.ValueOf(v)

@@ -31,7 +31,7 @@ func codes(list []fleet.TimelineEntry) (all []string) {
 	return all
 }
 
-// eventful lets a device go through one thing of each kind.
+// eventful makes one event of each kind happen to a device.
 func eventful(t *testing.T, s *postgres.Store, id fleet.DeviceID) {
 	t.Helper()
 	ctx := t.Context()
@@ -96,7 +96,7 @@ func TestTimelineHasEverything(t *testing.T) {
 	}
 }
 
-// A call says why it failed with what belongs to the code, whatever that is.
+// A call says why it failed with the parameters of the code, whatever they are.
 func TestTimelineOfFailedCalls(t *testing.T) {
 	s := newStore(t)
 	addDevices(t, s, unit)
@@ -156,7 +156,7 @@ func TestTimelineKindsPagesAndDates(t *testing.T) {
 	}
 }
 
-// What is stored again changes nothing, and neither does what is stored late.
+// A record that is stored again changes nothing, and neither does a late one.
 func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
@@ -173,7 +173,7 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	same(t, codes(line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items), []string{"presence online"})
 	same(t, len(line(t, s, fleet.TimelineFilter{Device: "unknown"}).Items), 0)
 
-	// A fleetd that was away is one entry, of a device that connects as soon as it can.
+	// If fleetd was away, the device has one entry, provided that it connects again at once.
 	last := func() fleet.TimelineEntry {
 		return line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items[0]
 	}
@@ -187,7 +187,7 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	same(t, evidence.Code, fleet.PresenceWatched)
 	same(t, evidence.Params["since_at"], any(at.Add(time.Minute).UTC().Format(time.RFC3339)))
 
-	// One that comes an hour later was away itself.
+	// A device that connects an hour later was away itself.
 	stopping := fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at.Add(3 * time.Minute),
 		Evidence: fleet.Because(fleet.PresenceBroke, "detail", fleet.Because(fleet.CauseStopping))}
 	check(t, s.SavePresence(ctx, []fleet.PresenceChange{stopping}))
@@ -201,7 +201,7 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 		[]string{"presence online", "presence offline"})
 }
 
-// A report of the same start, or the same configuration, is no change.
+// A second report of the same start, or of the same configuration, is not a change.
 func TestReportsThatChangeNothing(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, unit)
@@ -245,8 +245,8 @@ func TestScopeOfTimeline(t *testing.T) {
 	}
 }
 
-// Of a device that reports nothing a boot poll proves each restart but its first start.
-// The poll of a device that was not let in yet proves none: it asks again and again.
+// If a device reports nothing, each boot poll after its first proves a restart. The poll of a
+// device that is not enrolled yet proves none, since such a device repeats its poll.
 func TestRestartsThatBootPollsProve(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	at := now().Add(-time.Hour)
@@ -276,7 +276,7 @@ func TestRestartsThatBootPollsProve(t *testing.T) {
 	polls(6, fleet.EnrolmentEnrolled)
 	same(t, restarts(), []fleet.Params{proved, proved})
 
-	// The device's own report of the same start replaces what the poll proved.
+	// The device's own report of the same start replaces the entry of the poll.
 	report := telemetry.Vitals{At: at.Add(7 * time.Minute), Uptime: 65 * time.Second, Boots: 9, ResetReason: "software"}
 	check(t, s.SaveVitals(ctx, map[fleet.DeviceID]telemetry.Vitals{unit: report}))
 	reported := fleet.Params{"reset_reason": "software", "boots": int64(9), "version": ""}
@@ -292,7 +292,7 @@ func TestRestartsThatBootPollsProve(t *testing.T) {
 	same(t, crashing, []fleet.DeviceID{})
 }
 
-// However large the tables, a time line reads a device's own rows.
+// However large the tables, a timeline reads only the device's own rows.
 func TestTimelineReadsNoWholeTable(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -348,7 +348,7 @@ func TestTimelineReadsNoWholeTable(t *testing.T) {
 			check(t, rows.Err())
 			for _, row := range plan {
 				// Tables that are empty here cost nothing to read; a scope reads the devices, and
-				// those of the campaign that made a call.
+				// the devices of the campaign that made a call.
 				if strings.Contains(row, "Seq Scan") && !strings.Contains(row, "(cost=0.0") &&
 					!strings.Contains(row, "on devices") && !strings.Contains(row, "on deployments part") {
 					t.Errorf("%s: %s\n%s", ctx, row, strings.Join(plan, "\n"))

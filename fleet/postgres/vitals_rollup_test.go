@@ -13,11 +13,11 @@ import (
 	"fleetd/fleet/telemetry"
 )
 
-// Steps that became hours answer as before, whatever they were.
+// Steps that were merged into hours give the same answers as before.
 func TestVitalsRollUpKeepsHistory(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
-	// in the default partition: the same statement, without making and dropping tables
+	// in the default partition: the statement is the same, and no table is made or dropped
 	day := time.Date(2031, 5, 20, 0, 0, 0, 0, time.UTC)
 	history := func(r *rapid.T, id fleet.DeviceID, step time.Duration) []telemetry.VitalsPoint {
 		list, err := s.VitalsHistory(ctx, id, day, day.AddDate(0, 0, 1), step)
@@ -53,8 +53,8 @@ func TestVitalsRollUpKeepsHistory(t *testing.T) {
 	})
 }
 
-// Whole days go, once they are old enough; a second run finds nothing; what
-// comes late is added to its hour.
+// Whole days are removed once they are old enough; a second run finds nothing; late points are
+// added to their hour.
 func TestVitalsRollUp(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})

@@ -36,7 +36,7 @@ func TestVitals(t *testing.T) {
 	same(t, got, v)
 }
 
-// A heartbeat must stay an update in place, whatever is indexed of it.
+// A heartbeat must remain an update in place, whatever parts of it are indexed.
 func TestHeartbeatIsUpdateInPlace(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -77,7 +77,7 @@ func genPoint(t *rapid.T, at time.Time) telemetry.VitalsPoint {
 	return p
 }
 
-// What two parts of a step come to is said twice, in Go and in SQL.
+// The sum of two parts of a step is defined twice, in Go and in SQL.
 func TestVitalsPointsMergeAlike(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
 	s := postgres.New(db, postgres.Options{})
@@ -148,7 +148,7 @@ func TestVitalsHistory(t *testing.T) {
 	same(t, part, points[2:3])
 }
 
-// A day without a partition loses nothing, its points move over, and days go
+// If a day has no partition, nothing is lost, and its points move to a new one; days are removed
 // whole.
 func TestVitalsPartitions(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)

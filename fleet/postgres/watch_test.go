@@ -13,8 +13,7 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-// A watch notices a connection that hangs, a database that refuses connections,
-// and that it is back.
+// A watch notices a connection that hangs, a database that refuses connections, and its return.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

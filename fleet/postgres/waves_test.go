@@ -47,7 +47,7 @@ func TestOpenWave(t *testing.T) {
 		t.Errorf("opened again: %d, %v", len(again), err)
 	}
 
-	// One that supersedes takes over what waits, and nothing that is active.
+	// A superseding campaign takes over what waits, and nothing that is active.
 	taker, waves := r.newCampaign(campaign.Running)
 	taker.Plan.Supersede, taker.Plan.Name = true, "urgent"
 	targets := []campaign.Deployment{r.target("d1", 0, "pending"), r.target("d2", 0, "pending"),
@@ -183,7 +183,7 @@ func TestLiveDeploymentsAndRollbacks(t *testing.T) {
 	same(t, live, nil)
 }
 
-// The database orders devices as the rules do, those dispatched at once included.
+// The database orders devices as the rules do, including those dispatched at the same time.
 func TestCohorts(t *testing.T) {
 	ctx, r := t.Context(), newRig(t)
 	c, _ := r.campaign(devices(1)...)
