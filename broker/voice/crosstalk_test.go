@@ -33,6 +33,9 @@ func TestNoDatagramCrosses(t *testing.T) {
 
 	var mu sync.Mutex
 	var overheard [][]byte // packets sent by devices
+	// All sockets stay open: if one was closed, another device could get its port, and with it
+	// datagrams that were under way to the first.
+	var sockets []*net.UDPConn
 	var heardOwn atomic.Int64
 	var talking, listening sync.WaitGroup
 	for i := range devices {
@@ -47,6 +50,9 @@ func TestNoDatagramCrosses(t *testing.T) {
 				b.talk(w.Relay, boardHello)
 				b.open()
 				listen := func(conn *net.UDPConn) {
+					mu.Lock()
+					sockets = append(sockets, conn)
+					mu.Unlock()
 					listening.Go(func() {
 						buf := make([]byte, 2000)
 						for {
@@ -78,14 +84,12 @@ func TestNoDatagramCrosses(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						b.udp.Close()
 						b.udp = conn
 						listen(conn)
 					}
 					time.Sleep(time.Millisecond)
 				}
 				b.conversation.Receive("goodbye", b.session, []byte(`{"type":"goodbye"}`))
-				b.udp.Close()
 			}
 		})
 	}
@@ -135,6 +139,9 @@ func TestNoDatagramCrosses(t *testing.T) {
 	}
 	talking.Wait()
 	hostile.Wait()
+	for _, conn := range sockets {
+		conn.Close()
+	}
 	listening.Wait()
 	if heardOwn.Load() < devices {
 		t.Errorf("only %d frames came back", heardOwn.Load())
