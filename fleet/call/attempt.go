@@ -151,7 +151,6 @@ func (a *attempt) send() (err error) {
 		if a.turn == nil && !a.outwait() {
 			return nil // the call goes on from its record
 		}
-		err = nil
 		if !a.call.State.Final() && a.call.State != fleet.CallSent {
 			err = a.await()
 		}
