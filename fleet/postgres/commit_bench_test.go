@@ -9,8 +9,8 @@ import (
 	"fleetd/fleet/postgres"
 )
 
-// BenchmarkCallRows compares the group commit with one commit a row, in one run: rows/s with the
-// given number of producers, each of which waits until its row is durable.
+// BenchmarkCallRows compares the group commit with one commit a row, in one run. It reports rows/s
+// for several numbers of producers; each producer waits until its row is durable.
 func BenchmarkCallRows(b *testing.B) {
 	durable(b)
 	for _, producers := range []int{1, 16, 64, 512} {
