@@ -112,7 +112,7 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this address")
 		return
 	}
-	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	id, err := fleet.ParseBoardID(r.Header.Get("Device-Id"))
 	if err != nil {
 		b.refuseSocket(w, r, http.StatusBadRequest, "device_id",
 			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")

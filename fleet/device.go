@@ -36,6 +36,16 @@ func ParseDeviceID(s string) (DeviceID, error) {
 	return DeviceID(id), nil
 }
 
+// ParseBoardID parses the id that a connecting device claims. It refuses the ids of plug-ins and
+// endpoints.
+func ParseBoardID(s string) (DeviceID, error) {
+	id, err := ParseDeviceID(s)
+	if err == nil && id.IsProgram() {
+		return "", Refuse(ErrInvalid, "invalid_device_id", "value", s)
+	}
+	return id, err
+}
+
 // isMAC reports whether s is a MAC address in the form of an id. It avoids a regular
 // expression because every request names a device.
 func isMAC(s string) bool {
@@ -57,6 +67,31 @@ func (id DeviceID) MAC() string {
 	}
 	s := string(id)
 	return s[0:2] + ":" + s[2:4] + ":" + s[4:6] + ":" + s[6:8] + ":" + s[8:10] + ":" + s[10:12]
+}
+
+// A DeviceKind is what a device is. Everything with tools is a device: a board, a program that
+// fleetd runs or reaches, a program that dials in.
+type DeviceKind string
+
+const (
+	DeviceESP32    DeviceKind = "esp32"    // stock or included firmware, which asks a boot poll
+	DeviceMQTT5    DeviceKind = "mqtt5"    // MCP over MQTT 5
+	DevicePlugin   DeviceKind = "plugin"   // an MCP server that fleetd starts, or connects to
+	DeviceEndpoint DeviceKind = "endpoint" // an MCP server that connects to fleetd by WebSocket
+)
+
+// DeviceKinds lists the kinds.
+var DeviceKinds = []DeviceKind{DeviceESP32, DeviceMQTT5, DevicePlugin, DeviceEndpoint}
+
+// Prefixes of the ids of plug-ins and endpoints. No device of another kind can have such an id.
+const (
+	PluginPrefix   = "plugin."
+	EndpointPrefix = "endpoint."
+)
+
+// IsProgram reports whether the id is a plug-in's or an endpoint's.
+func (id DeviceID) IsProgram() bool {
+	return strings.HasPrefix(string(id), PluginPrefix) || strings.HasPrefix(string(id), EndpointPrefix)
 }
 
 // Presence is whether a device can be reached, according to the evidence.
@@ -100,10 +135,11 @@ const (
 	EnrolOpen       EnrolmentMode = "open"    // the device joins at once
 )
 
-// A Device is one physical unit. Devices are retired, never deleted, because calls and audit
-// entries refer to them.
+// A Device is one member of the fleet: a physical unit, or a program with tools. Devices are
+// retired, never deleted, because calls and audit entries refer to them.
 type Device struct {
 	ID   DeviceID
+	Kind DeviceKind
 	Name string // chosen by an operator; need not be unique
 	// Board, BoardType and Chip are pinned when the device is enrolled, because rules, scopes
 	// and campaigns depend on them. Before that they are what the device claims.

@@ -31,3 +31,18 @@ func TestParseDeviceID(t *testing.T) {
 		}
 	}
 }
+
+// A board cannot claim the id of a plug-in or an endpoint.
+func TestParseBoardID(t *testing.T) {
+	for _, s := range []string{"plugin.weather", "Plugin.weather", " endpoint.pc "} {
+		if id, err := fleet.ParseBoardID(s); err == nil {
+			t.Errorf("%q: accepted as %q", s, id)
+		}
+		if _, err := fleet.ParseDeviceID(s); err != nil {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	if id, err := fleet.ParseBoardID("A0-85-E3-11-22-33"); id != "a085e3112233" || err != nil {
+		t.Errorf("MAC address: %q, %v", id, err)
+	}
+}

@@ -26,7 +26,7 @@ const (
 // DeviceColumns are the columns of an exported file. An import reads the columns id, name,
 // tags and notes and ignores the others.
 var DeviceColumns = []string{"id", "name", "tags", "notes", "board", "chip", "version", "presence", "last_seen",
-	"enrolment", "hold", "transport", "address"}
+	"enrolment", "hold", "transport", "address", "kind"}
 
 // WriteDeviceFile writes devices as lines of CSV, after a line with the column names; nil
 // columns mean all of [DeviceColumns]. next returns the devices page by page, and an empty
@@ -84,6 +84,8 @@ func deviceCell(d *Device, column string, now time.Time) string {
 		return d.Board
 	case "chip":
 		return d.Chip
+	case "kind":
+		return string(d.Kind)
 	case "version":
 		return d.Version
 	case "presence":

@@ -56,6 +56,7 @@ var QueryFields = []QueryField{
 	{"name", TextField, `name:"front door"`},
 	{"board", TextField, "board:bread-compact-wifi,esp-box-3"},
 	{"chip", TextField, "chip:esp32s3"},
+	{"kind", TextField, "kind:plugin,endpoint"},
 	{"version", VersionField, "version<2.4"},
 	{"presence", TextField, "presence:online,unresponsive"},
 	{"tag", TextField, "tag:lab"},

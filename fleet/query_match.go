@@ -80,6 +80,8 @@ func (t *Term) text(d *Device) string {
 		return d.Board
 	case "chip":
 		return d.Chip
+	case "kind":
+		return string(d.Kind)
 	case "presence":
 		return string(d.Presence)
 	case "enrolment":

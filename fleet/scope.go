@@ -23,10 +23,10 @@ type Scope struct {
 
 // scopeFields are the fields that a scope may use: those that a device cannot change from one
 // moment to the next and that need no database query.
-var scopeFields = []string{"", "id", "name", "board", "chip", "tag"}
+var scopeFields = []string{"", "id", "name", "board", "chip", "kind", "tag"}
 
-// ParseScope parses the filter of a scope: a query over id, name, board, chip and tag. Unlike
-// a list's query, it also covers retired devices, because their records remain.
+// ParseScope parses the filter of a scope: a query over id, name, board, chip, kind and tag.
+// Unlike a list's query, it also covers retired devices, because their records remain.
 func ParseScope(text string) (Query, error) {
 	q, err := ParseQuery(text)
 	if err != nil {

@@ -20,7 +20,7 @@ func deviceOfClientID(clientID string) fleet.DeviceID {
 	if m == nil {
 		return ""
 	}
-	id, err := fleet.ParseDeviceID(m[1])
+	id, err := fleet.ParseBoardID(m[1])
 	if err != nil {
 		return ""
 	}

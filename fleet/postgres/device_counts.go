@@ -53,7 +53,7 @@ func (s *Store) CountPictured(ctx context.Context, q fleet.Query) (n int, err er
 
 // countedFields are the fields of the query language whose values are counted.
 var countedFields = map[string]string{
-	"board": "board", "chip": "chip", "version": "version", "presence": "presence", "enrolment": "enrolment",
+	"board": "board", "chip": "chip", "kind": "kind", "version": "version", "presence": "presence", "enrolment": "enrolment",
 	"slot": "slot", "transport": "transport", "tag": "tags",
 	"tool": "(SELECT tool_names FROM inventories i WHERE i.id = inventory_id)",
 }

@@ -205,6 +205,7 @@ var textColumns = map[string]string{
 	"name":      "name_key",
 	"board":     "board_key",
 	"chip":      "lower(chip)",
+	"kind":      "kind",
 	"presence":  "presence",
 	"enrolment": "enrolment",
 	"slot":      "lower(slot)",

@@ -16,7 +16,7 @@ var _ fleet.DeviceStore = (*Store)(nil)
 // maxHistory bounds the history lists of one device.
 const maxHistory = 1000
 
-var ownColumns = `id, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
+var ownColumns = `id, kind, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
 	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, transport_choice, transport_given,
 	remote_addr,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,

@@ -38,7 +38,8 @@ func TestPollMakesDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, got, fleet.Device{ID: unit, Board: "bread-compact-wifi", BoardType: "wifi", Chip: "esp32s3", Version: "2.4.0",
+	same(t, got, fleet.Device{ID: unit, Kind: fleet.DeviceESP32, Board: "bread-compact-wifi", BoardType: "wifi",
+		Chip: "esp32s3", Version: "2.4.0",
 		ELFSHA256: "9f2c", Slot: "ota_0", ClientID: "c1", Presence: fleet.PresencePending, PresenceSince: p.Poll.At,
 		LastSeen: &p.Poll.At, LastPoll: &p.Poll.At, RemoteAddr: "192.0.2.1", TransportChoice: fleet.TransportMQTT, Enrolment: fleet.EnrolmentEnrolled,
 		EnrolledAt: &p.Poll.At, CreatedAt: p.Poll.At})

@@ -13,8 +13,8 @@ import (
 
 var _ enrolment.Store = (*Store)(nil)
 
-// Admissions returns the admission of every device, including retired ones: enrolment holds them
-// in memory.
+// Admissions returns the admission of every device that connects with credentials, including
+// retired ones: enrolment holds them in memory.
 func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, enrolment, client_id, new_client_id, refused_client_id AS refused,
@@ -23,7 +23,8 @@ func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 			transport_choice AS transport, transport_given AS given,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
 			chip = '' AND partition_labels IS NULL AND coalesce(NOT f.broken AND f.body IS NOT NULL, false) AS software
-		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id`)
+		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id
+		WHERE kind IN ('esp32', 'mqtt5')`)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.Admission])
 	if err != nil {
 		return nil, fmt.Errorf("admissions: %w", domainError(err))

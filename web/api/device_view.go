@@ -12,43 +12,44 @@ import (
 
 // deviceView is the contract's device object.
 type deviceView struct {
-	ID                     fleet.DeviceID  `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
-	MAC                    string          `json:"mac" doc:"The MAC address with colons; empty if the id is not a MAC address"`
-	Name                   string          `json:"name"`
-	Board                  string          `json:"board"`
-	BoardType              string          `json:"board_type"`
-	Chip                   string          `json:"chip" doc:"Pinned with the board when the device was let in"`
-	Version                string          `json:"version" doc:"Running firmware"`
-	ELFSHA256              string          `json:"elf_sha256"`
-	Slot                   string          `json:"slot" doc:"Running OTA slot"`
-	Language               string          `json:"language"`
-	Presence               fleet.Presence  `json:"presence" enum:"pending,online,unresponsive,offline"`
-	PresenceSince          *time.Time      `json:"presence_since"`
-	PresenceEvidence       string          `json:"presence_evidence" doc:"Evidence for the presence"`
-	PresenceEvidenceCode   string          `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty if there is none" example:"connected"`
-	PresenceEvidenceParams map[string]any  `json:"presence_evidence_params" doc:"Parameters of the code"`
-	LastSeen               *time.Time      `json:"last_seen"`
-	LastPoll               *time.Time      `json:"last_poll"`
-	Transport              string          `json:"transport" doc:"Of the latest connection: mqtt, mqtts or ws; empty before the first"`
-	TransportChoice        fleet.Transport `json:"transport_choice" enum:"mqtt,ws" doc:"Transport from its next start"`
-	ForConversations       bool            `json:"for_conversations" doc:"Since its latest start it connects only during conversations, so offline is normal"`
-	RemoteAddr             string          `json:"remote_addr"`
-	Enrolment              fleet.Enrolment `json:"enrolment" enum:"waiting,enrolled,rejected"`
-	EnrolledAt             *time.Time      `json:"enrolled_at"`
-	Tags                   []string        `json:"tags" nullable:"false"`
-	Notes                  string          `json:"notes"`
-	Hold                   *holdView       `json:"hold"`
-	Conflict               *idConflictView `json:"conflict" doc:"Evidence that two units use this id, while the conflict lasts"`
-	Claimed                *claimedView    `json:"claimed" doc:"Board or chip that the device has reported since it was let in, if different from the pinned one; has no effect until accepted"`
-	InventoryID            string          `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
-	InventoryAt            *time.Time      `json:"inventory_at"`
-	ToolsCount             int             `json:"tools_count"`
-	TimeZone               string          `json:"time_zone" doc:"IANA name, of its maintenance windows; empty is the server's"`
-	Campaign               *uuid.UUID      `json:"campaign" format:"uuid" nullable:"true" doc:"Id of the campaign in which the device waits or works"`
-	CreatedAt              time.Time       `json:"created_at"`
-	RetiredAt              *time.Time      `json:"retired_at"`
-	ReplacedBy             *fleet.DeviceID `json:"replaced_by"`
-	Replaces               *fleet.DeviceID `json:"replaces" doc:"The unit that it replaced"`
+	ID                     fleet.DeviceID   `json:"id" doc:"Twelve hex digits of the MAC address, or the id of another dialect"`
+	Kind                   fleet.DeviceKind `json:"kind" enum:"esp32,mqtt5,plugin,endpoint" doc:"esp32: a board with boot polls; mqtt5: MCP over MQTT 5; plugin: an MCP server that fleetd runs or connects to; endpoint: one that connects to fleetd"`
+	MAC                    string           `json:"mac" doc:"The MAC address with colons; empty if the id is not a MAC address"`
+	Name                   string           `json:"name"`
+	Board                  string           `json:"board"`
+	BoardType              string           `json:"board_type"`
+	Chip                   string           `json:"chip" doc:"Pinned with the board when the device was let in"`
+	Version                string           `json:"version" doc:"Running firmware"`
+	ELFSHA256              string           `json:"elf_sha256"`
+	Slot                   string           `json:"slot" doc:"Running OTA slot"`
+	Language               string           `json:"language"`
+	Presence               fleet.Presence   `json:"presence" enum:"pending,online,unresponsive,offline"`
+	PresenceSince          *time.Time       `json:"presence_since"`
+	PresenceEvidence       string           `json:"presence_evidence" doc:"Evidence for the presence"`
+	PresenceEvidenceCode   string           `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty if there is none" example:"connected"`
+	PresenceEvidenceParams map[string]any   `json:"presence_evidence_params" doc:"Parameters of the code"`
+	LastSeen               *time.Time       `json:"last_seen"`
+	LastPoll               *time.Time       `json:"last_poll"`
+	Transport              string           `json:"transport" doc:"Of the latest connection: mqtt, mqtts or ws; empty before the first"`
+	TransportChoice        fleet.Transport  `json:"transport_choice" enum:"mqtt,ws" doc:"Transport from its next start"`
+	ForConversations       bool             `json:"for_conversations" doc:"Since its latest start it connects only during conversations, so offline is normal"`
+	RemoteAddr             string           `json:"remote_addr"`
+	Enrolment              fleet.Enrolment  `json:"enrolment" enum:"waiting,enrolled,rejected"`
+	EnrolledAt             *time.Time       `json:"enrolled_at"`
+	Tags                   []string         `json:"tags" nullable:"false"`
+	Notes                  string           `json:"notes"`
+	Hold                   *holdView        `json:"hold"`
+	Conflict               *idConflictView  `json:"conflict" doc:"Evidence that two units use this id, while the conflict lasts"`
+	Claimed                *claimedView     `json:"claimed" doc:"Board or chip that the device has reported since it was let in, if different from the pinned one; has no effect until accepted"`
+	InventoryID            string           `json:"inventory_id" doc:"Names its list of tools; empty before the first"`
+	InventoryAt            *time.Time       `json:"inventory_at"`
+	ToolsCount             int              `json:"tools_count"`
+	TimeZone               string           `json:"time_zone" doc:"IANA name, of its maintenance windows; empty is the server's"`
+	Campaign               *uuid.UUID       `json:"campaign" format:"uuid" nullable:"true" doc:"Id of the campaign in which the device waits or works"`
+	CreatedAt              time.Time        `json:"created_at"`
+	RetiredAt              *time.Time       `json:"retired_at"`
+	ReplacedBy             *fleet.DeviceID  `json:"replaced_by"`
+	Replaces               *fleet.DeviceID  `json:"replaces" doc:"The unit that it replaced"`
 }
 
 // TransformSchema marks hold, conflict and claimed as nullable.
@@ -65,8 +66,8 @@ type holdView struct {
 
 // device returns the view of a device that belongs to the given campaign, if any.
 func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
-	v := deviceView{ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, BoardType: d.BoardType, Chip: d.Chip,
-		Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
+	v := deviceView{ID: d.ID, Kind: d.Kind, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board,
+		BoardType: d.BoardType, Chip: d.Chip, Version: d.Version, ELFSHA256: d.ELFSHA256, Slot: d.Slot, Language: d.Language,
 		Presence: d.Presence, PresenceSince: utcOrNil(&d.PresenceSince), PresenceEvidence: because(d.PresenceEvidence),
 		PresenceEvidenceCode: d.PresenceEvidence.Code, PresenceEvidenceParams: paramsOf(d.PresenceEvidence),
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport,

@@ -18,7 +18,7 @@ const maxActivation = 4 << 10
 // and with 202 while it waits. A device with a serial number in its fuses also sends the HMAC of
 // its challenge. After any other status the device tries again ten seconds later (protocol 1.5).
 func (h *Handler) activate(w http.ResponseWriter, r *http.Request) {
-	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	id, err := fleet.ParseBoardID(r.Header.Get("Device-Id"))
 	if err != nil {
 		sendError(w, http.StatusBadRequest, "Device-Id header missing or invalid")
 		return

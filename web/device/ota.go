@@ -15,7 +15,7 @@ func (h *Handler) poll(w http.ResponseWriter, r *http.Request) {
 		send(w, http.StatusOK, "text/plain; charset=utf-8", []byte(browserHelp))
 		return
 	}
-	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	id, err := fleet.ParseBoardID(r.Header.Get("Device-Id"))
 	if err != nil {
 		sendError(w, http.StatusBadRequest,
 			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")

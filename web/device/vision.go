@@ -56,7 +56,7 @@ type visionAnswer struct {
 // explain receives the picture that a camera took for a question, stores it with the call that runs
 // on the device, and responds with the answer.
 func (h *Handler) explain(w http.ResponseWriter, r *http.Request) {
-	id, err := fleet.ParseDeviceID(r.Header.Get("Device-Id"))
+	id, err := fleet.ParseBoardID(r.Header.Get("Device-Id"))
 	if err != nil {
 		h.refusePhoto(w, r, err)
 		return

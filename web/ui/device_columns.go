@@ -25,6 +25,7 @@ type deviceColumn struct {
 var deviceColumns = []deviceColumn{
 	{"picture", column{"", "devices.col.picture", "col-picture"}},
 	{"board", column{"board", "devices.col.board", "col-board"}},
+	{"kind", column{"", "devices.col.kind", "col-more"}},
 	{"chip", column{"", "device.chip", "col-more"}},
 	{"version", column{"version", "devices.col.version", "col-version"}},
 	{"slot", column{"", "device.slot", "col-more"}},

@@ -63,6 +63,7 @@ func (s SavedFilters) fields(f fleet.Filter) (name, title string) {
 // A DeviceRow is one device in a list. A live stream sends it as a patch.
 type DeviceRow struct {
 	ID       fleet.DeviceID
+	Kind     fleet.DeviceKind
 	MAC      string // "" for a device whose id is not its MAC address
 	Name     string // "" if unnamed
 	Board    string
@@ -91,7 +92,7 @@ type DeviceRow struct {
 // NewDeviceRow returns a device as a row.
 func NewDeviceRow(d fleet.Device, now time.Time, canAct bool) DeviceRow {
 	row := DeviceRow{
-		ID: d.ID, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
+		ID: d.ID, Kind: d.Kind, MAC: d.ID.MAC(), Name: d.Name, Board: d.Board, Version: d.Version,
 		Presence: shownPresence(d), Since: d.PresenceSince, LastSeen: d.LastSeen, Tags: d.Tags,
 		OnHold: d.Hold.Active(now), Conflict: d.RetiredAt == nil && d.Conflict.Active(now),
 		Claimed: d.RetiredAt == nil && d.Claimed != nil,

@@ -804,10 +804,13 @@ type Device struct {
 	InventoryAt *time.Time `json:"inventory_at"`
 
 	// InventoryID Names its list of tools; empty before the first
-	InventoryID string     `json:"inventory_id"`
-	Language    string     `json:"language"`
-	LastPoll    *time.Time `json:"last_poll"`
-	LastSeen    *time.Time `json:"last_seen"`
+	InventoryID string `json:"inventory_id"`
+
+	// Kind esp32: a board with boot polls; mqtt5: MCP over MQTT 5; plugin: an MCP server that fleetd runs or connects to; endpoint: one that connects to fleetd
+	Kind     string     `json:"kind"`
+	Language string     `json:"language"`
+	LastPoll *time.Time `json:"last_poll"`
+	LastSeen *time.Time `json:"last_seen"`
 
 	// MAC The MAC address with colons; empty if the id is not a MAC address
 	MAC      string `json:"mac"`
