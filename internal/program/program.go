@@ -243,7 +243,7 @@ func (p *Process) ends(ctx context.Context, d time.Duration) bool {
 
 // wait waits for the main process to end, kills the rest and publishes the result. The main
 // process is reaped last: until then the kernel gives its PID to no other process, group or
-// session.
+// session. While it waits, it occupies a thread.
 func (p *Process) wait() {
 	for {
 		err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -28,7 +29,9 @@ const roleVariable = "PROGRAM_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "":
-		os.Setenv("PROGRAM_TEST_SECRET", "s3cret")
+		os.Setenv("PROGRAM_TEST_SECRET", "x") // no program may see it
+		flag.Parse()
+		flag.Set("test.parallel", "8") // most tests wait
 		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("fleetd/internal/program.runLauncher"))
 	case "spin": // until the end of stdin, at most 20 s
 		go func() {
@@ -56,7 +59,35 @@ func TestMain(m *testing.M) {
 		case <-p.Done():
 		case <-time.After(20 * time.Second):
 		}
+	case "PID 1":
+		reapOrphans()
 	}
+}
+
+// reapOrphans acts as fleetd does in a container: orphans become its children. It prints which
+// of them it did not reap.
+func reapOrphans() {
+	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	zombies := func() (n int) {
+		for _, e := range must(os.ReadDir("/proc")) {
+			pid, _ := strconv.Atoi(e.Name())
+			if st, err := readStat(pid, make([]byte, 4096)); err == nil && st.ppid == os.Getpid() && st.state == 'Z' {
+				n++
+			}
+		}
+		return n
+	}
+	p := must(Start(shell("for i in 1 2 3; do (setsid sleep 1 & setsid sleep 20 &); done; read x")))
+	for end := time.Now().Add(20 * time.Second); p.Usage().Processes != 7 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for end := time.Now().Add(20 * time.Second); p.Usage().Processes != 4 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(2 * scanInterval)
+	while := zombies()
+	err := p.Stop(context.Background())
+	fmt.Println("zombies:", while, zombies(), err)
 }
 
 const path = "PATH=/usr/local/bin:/usr/bin:/bin"
@@ -723,6 +754,16 @@ func TestParentDeath(t *testing.T) {
 	fleetd.Process.Kill()
 	fleetd.Wait()
 	eventually(t, "the program has ended", func() bool { return !alive(pid) })
+}
+
+func TestReapOrphans(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(testBinary())
+	cmd.Env = []string{roleVariable + "=PID 1"}
+	out, err := cmd.Output()
+	if got := strings.TrimSpace(string(out)); err != nil || got != "zombies: 0 0 <nil>" {
+		t.Errorf("%s, %v", got, err)
+	}
 }
 
 func TestMany(t *testing.T) {

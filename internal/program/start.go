@@ -180,15 +180,18 @@ func (p *Process) setLimits(spec Spec) error {
 	if p.ownUID { // counts threads, and those of all programs of the user
 		limits = append(limits, limit{unix.RLIMIT_NPROC, uint64(p.limits.Processes) * 16, "processes"})
 	}
-	if u := spec.User; u != nil {
-		defer asRealUser(*u)()
-	}
 	for _, l := range limits {
 		var old unix.Rlimit
-		if err := unix.Prlimit(p.pid, l.resource, nil, &old); err == nil {
-			l.max = min(l.max, old.Max) // a user may lower a limit but not raise it
+		if err := unix.Getrlimit(l.resource, &old); err == nil {
+			l.max = min(l.max, old.Max) // which the program inherited; raising it may be forbidden
 		}
-		err := unix.Prlimit(p.pid, l.resource, &unix.Rlimit{Cur: l.max, Max: l.max}, nil)
+		set := func() error { return unix.Prlimit(p.pid, l.resource, &unix.Rlimit{Cur: l.max, Max: l.max}, nil) }
+		err := set()
+		if errors.Is(err, unix.EPERM) && spec.User != nil {
+			restore := asRealUser(*spec.User)
+			err = set()
+			restore()
+		}
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("cannot limit %s to %d: %w: run fleetd as root or as the program's user",
 				l.what, l.max, err)
@@ -200,6 +203,8 @@ func (p *Process) setLimits(spec Spec) error {
 // asRealUser changes the real user and group of this thread, which is the launcher, and returns a
 // function that changes them back. Without the capability SYS_RESOURCE, which containers seldom
 // have, prlimit requires that they are those of the program. The effective user remains root.
+// For these microseconds another process of the user could send fleetd a signal, which is one
+// reason for the rule that no other program should run as this user.
 func asRealUser(u User) (restore func()) {
 	const keep = ^uintptr(0)
 	set := func(uid, gid uintptr) {
