@@ -13,7 +13,8 @@
 // number of processes. A program that exceeds its CPU time is stopped for a while by SIGSTOP.
 //
 // The kernel kills the main process when fleetd dies, even of SIGKILL. Its descendants then
-// notice only the end of their input.
+// notice only the end of their input; those that remain are killed once a fleetd on the same
+// machine starts a program.
 //
 // Programs run with no_new_privs, so that a set-user-ID program gains nothing. The package
 // requires Linux 5.4 and a /proc that shows the processes of the programs.
@@ -128,8 +129,8 @@ type Process struct {
 	pid    int
 	marker string
 	limits Limits // with Processes set
-	uid    uint32 // of its own user
-	ownUID bool
+	uid    uint32 // of the user in the spec
+	ownUID bool   // it differs from fleetd's
 
 	stdin, stdout *os.File
 	stderr        *stderrReader // may be nil

@@ -49,12 +49,8 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println(n)
 	case "fleetd":
-		p, err := Start(Spec{Name: "child", Path: "/bin/sleep", Args: []string{"20"}})
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		fmt.Println(p.PID())
+		p := must(Start(shell("echo $$; setsid sleep 20 & echo $!; sleep 20")))
+		go io.Copy(os.Stdout, p.Stdout())
 		select {
 		case <-p.Done():
 		case <-time.After(20 * time.Second):
@@ -747,13 +743,31 @@ func TestParentDeath(t *testing.T) {
 	if err := fleetd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	pid := readPID(t, out)
-	if !alive(pid) {
-		t.Errorf("process %d does not run", pid)
+	var pid, child int
+	if _, err := fmt.Fscan(out, &pid, &child); err != nil {
+		t.Fatal(err)
+	}
+	start(t, shell("read x")) // scans
+	time.Sleep(3 * scanInterval)
+	if !alive(pid) || !alive(child) {
+		t.Errorf("process %d or %d does not run: killed while its fleetd lives", pid, child)
 	}
 	fleetd.Process.Kill()
 	fleetd.Wait()
 	eventually(t, "the program has ended", func() bool { return !alive(pid) })
+	eventually(t, "its child has ended", func() bool { return !alive(child) })
+}
+
+func TestInstance(t *testing.T) {
+	namespace, pid, start, ok := instanceOf(newMarker("a.b"))
+	if !ok || pid != os.Getpid() || start == 0 || namespace+fmt.Sprintf(".%d.%d", pid, start) != instance() {
+		t.Errorf("instance %s %d %d, want %s", namespace, pid, start, instance())
+	}
+	for _, marker := range []string{"", "x", "a.pid:[1].x.5.R", "a.pid:[1].0.5.R", "a.pid:[1].5.-1.R"} {
+		if _, _, _, ok := instanceOf(marker); ok {
+			t.Errorf("marker %q accepted", marker)
+		}
+	}
 }
 
 func TestReapOrphans(t *testing.T) {

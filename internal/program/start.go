@@ -20,10 +20,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markerVariable names the environment variable that marks the processes of a program.
+// markerVariable names the environment variable that marks the processes of a program. Its value
+// consists of the program's name, the fleetd that runs it (see instance) and a random text.
 const markerVariable = "FLEETD_PROGRAM"
 
-func newMarker(name string) string { return name + "." + rand.Text() }
+func newMarker(name string) string { return name + "." + instance() + "." + rand.Text() }
+
+// instance identifies this fleetd among all that run or ran since the boot, by PID namespace,
+// PID and start.
+var instance = sync.OnceValue(func() string {
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	st, _ := readStat(os.Getpid(), make([]byte, 4096)) // without /proc the supervisor can do nothing
+	return fmt.Sprintf("%s.%d.%d", namespace, os.Getpid(), st.start)
+})
+
+// instanceOf returns the PID namespace, PID and start of the fleetd that made a marker.
+func instanceOf(marker string) (namespace string, pid int, start uint64, ok bool) {
+	parts := strings.Split(marker, ".")
+	if len(parts) < 5 {
+		return "", 0, 0, false
+	}
+	parts = parts[len(parts)-4:]
+	pid, err1 := strconv.Atoi(parts[1])
+	start, err2 := strconv.ParseUint(parts[2], 10, 64)
+	return parts[0], pid, start, err1 == nil && err2 == nil && pid > 0 && start > 0
+}
 
 // launcher is a thread that starts all programs. The kernel sends the parent death signal when
 // the thread that forked ends, so this one never does. As it is locked, the Go runtime clones
@@ -253,7 +274,10 @@ func find(s *Spec) (string, error) {
 func lookUp(name, dirs string) string {
 	for _, dir := range filepath.SplitList(dirs) {
 		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return path
 		}
 	}

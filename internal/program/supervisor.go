@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type proc struct {
 	seen    int      // number of the last scan that found it
 	looked  int      // number of the last scan that looked for its owner
 	looks   int      // number of scans that did
+	marker  string   // that another fleetd made; "": none
 }
 
 // add starts to supervise a program.
@@ -154,6 +156,7 @@ func (s *supervisor) scan(after time.Time) {
 	for _, q := range s.procs {
 		s.findOwner(q, owners)
 	}
+	s.killLeftovers()
 	for _, p := range s.programs {
 		p.usage.Memory, p.usage.Processes = 0, 0
 	}
@@ -265,7 +268,9 @@ func (s *supervisor) findOwner(q *proc, o owners) *Process {
 		q.owner = parent.owner
 	default:
 		if m := readMarker(q.pid, s.buf); m != "" {
-			q.owner = o.marker[m]
+			if q.owner = o.marker[m]; q.owner == nil {
+				q.marker = m
+			}
 		}
 		var st unix.Stat_t
 		if q.owner == nil && len(o.uid) > 0 && unix.Stat(procPath(q.pid, ""), &st) == nil {
@@ -276,6 +281,25 @@ func (s *supervisor) findOwner(q *proc, o owners) *Process {
 	}
 	q.count()
 	return q.owner
+}
+
+// killLeftovers kills the processes of programs whose fleetd was killed. Another fleetd may be
+// alive: its PID says so, if it means the same here.
+func (s *supervisor) killLeftovers() {
+	for _, q := range s.procs {
+		if q.marker == "" || q.owner != nil {
+			continue
+		}
+		namespace, pid, start, ok := instanceOf(q.marker)
+		if !ok || !strings.HasPrefix(instance(), namespace+".") || namespace == "" || pid == os.Getpid() {
+			continue
+		}
+		st, err := readStat(pid, s.buf)
+		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
+		if gone || err == nil && (st.start != start || st.state == 'Z') {
+			q.signal(unix.SIGKILL, s.buf)
+		}
+	}
 }
 
 func (s *supervisor) charge(p *Process, now time.Time) {
