@@ -1,5 +1,5 @@
 // Command quotes is a plug-in with resources: quotes://today, which changes every
-// half a minute, and quotes://author/{name}.
+// 30 seconds, and quotes://author/{name}.
 //
 // It shows a resource to which clients subscribe: they get a notification when it
 // has changed, and read it again. The SDK keeps the subscriptions of each session.
@@ -89,7 +89,7 @@ func main() {
 	go func() {
 		for range time.Tick(*every) {
 			current.Store((current.Load() + 1) % int64(len(quotes)))
-			// The SDK notifies the sessions with a subscription, and logs those that it cannot reach.
+			// The SDK notifies the sessions with a subscription. Its error is always nil.
 			_ = server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: today})
 		}
 	}()
