@@ -1,10 +1,6 @@
 package broker
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"time"
 
 	"fleetd/fleet"
@@ -22,38 +18,11 @@ type inventories struct {
 }
 
 func (all *inventories) of(tools []fleet.Tool) fleet.Inventory {
-	id := inventoryID(tools)
+	id := fleet.InventoryID(tools)
 	inv := fleet.Inventory{ID: id, Tools: tools, CreatedAt: time.Now().UTC()}
 	if first, known, _ := all.known.PeekOrAdd(id, inv); known {
 		all.known.Get(id) // it is in use
 		return first
 	}
 	return inv
-}
-
-// inventoryID returns the SHA-256 of the tools, in the device's order, with the keys of their
-// schemas sorted: firmware builds may print the same schema in another order of keys.
-func inventoryID(tools []fleet.Tool) string {
-	h := sha256.New()
-	enc := json.NewEncoder(h)
-	for _, t := range tools {
-		t.InputSchema = canonical(t.InputSchema)
-		_ = enc.Encode(t) // strings and valid JSON into a hash: cannot fail
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-// canonical sorts the keys of objects. Numbers keep their original text.
-func canonical(schema json.RawMessage) json.RawMessage {
-	dec := json.NewDecoder(bytes.NewReader(schema))
-	dec.UseNumber()
-	var v any
-	if dec.Decode(&v) != nil {
-		return json.RawMessage("null")
-	}
-	out, err := json.Marshal(v)
-	if err != nil {
-		return json.RawMessage("null")
-	}
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"fleetd/fleet"
+	"fleetd/fleet/answer"
 	"fleetd/mcp"
 )
 
@@ -87,6 +88,6 @@ func (c *connection) unmatched(a mcp.Answer) {
 	}
 	c.broker.stats.late.Add(1)
 	if s.late != nil {
-		c.broker.late.Go(func() { s.late(toAnswer(s.tool, a.Result, a.Err)) })
+		c.broker.late.Go(func() { s.late(answer.Of(s.tool, a.Result, a.Err)) })
 	}
 }

@@ -250,7 +250,7 @@ func TestInventoryID(t *testing.T) {
 		{"none", nil, false},
 	}
 	for _, tt := range tests {
-		if got := inventoryID(tt.tools) == inventoryID(a); got != tt.same {
+		if got := fleet.InventoryID(tt.tools) == fleet.InventoryID(a); got != tt.same {
 			t.Errorf("%s: same id %v, want %v", tt.name, got, tt.same)
 		}
 	}

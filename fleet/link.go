@@ -45,9 +45,18 @@ type Invocation struct {
 	// ForOperator means that no language model makes the call. Firmware that guards its
 	// user-only tools needs it.
 	ForOperator bool
+	// OnProgress, if not nil, receives what the unit reports while it works on the call. Boards
+	// report none.
+	OnProgress func(Progress)
 	// OnWritten is called at most once, when Send has passed the call to the connection. A
 	// link that cannot observe that moment never calls it. May be nil.
 	OnWritten func()
+}
+
+// Progress is how far a unit has got with a call.
+type Progress struct {
+	Done, Total float64 // Total is 0 if unknown
+	Message     string  // foreign text
 }
 
 // An Answer is what a device replied to a call.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 
 	"fleetd/internal/bounded"
@@ -50,4 +51,31 @@ func (c *ToolDigests) Of(inventory string, tool Tool) ToolDigest {
 		c.known.Add(key, digest)
 	}
 	return digest
+}
+
+// InventoryID returns the SHA-256 of the tools, in the device's order, with the keys of their
+// schemas sorted: firmware builds may print the same schema in another order of keys.
+func InventoryID(tools []Tool) string {
+	h := sha256.New()
+	enc := json.NewEncoder(h)
+	for _, t := range tools {
+		t.InputSchema = canonicalSchema(t.InputSchema)
+		_ = enc.Encode(t) // strings and valid JSON into a hash: cannot fail
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// canonicalSchema sorts the keys of objects. Numbers keep their original text.
+func canonicalSchema(schema json.RawMessage) json.RawMessage {
+	dec := json.NewDecoder(bytes.NewReader(schema))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
+		return json.RawMessage("null")
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return out
 }

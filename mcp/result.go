@@ -78,6 +78,18 @@ func (c Content) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
+// ParseResult reads a result of tools/call: valid JSON from an MCP server other than a device.
+// The error is a [*LimitError] if the result exceeds limit bytes or another limit.
+func ParseResult(value []byte, limit int) (*CallToolResult, error) {
+	if len(value) > limit {
+		return nil, &LimitError{Limit: LimitBytes, Max: limit, Size: len(value)}
+	}
+	if err := jsonscan.Check(value, jsonscan.MaxDepth); err != nil {
+		return nil, &LimitError{Limit: LimitLevels, Max: jsonscan.MaxDepth}
+	}
+	return parseResult(value)
+}
+
 // parseResult decodes the result of tools/call. A missing content counts as an
 // empty one. The result retains nothing of value.
 func parseResult(value []byte) (*CallToolResult, error) {

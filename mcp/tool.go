@@ -93,6 +93,9 @@ func (p *page) setNext(value []byte) error {
 	return nil
 }
 
+// ParseTool reads a tool of a list: valid JSON from an MCP server other than a device.
+func ParseTool(value []byte) (Tool, error) { return parseTool(value) }
+
 func parseTool(value []byte) (Tool, error) {
 	t := Tool{InputSchema: json.RawMessage(anyObject)}
 	var name []byte
