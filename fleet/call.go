@@ -146,7 +146,7 @@ const (
 	CodeTooLarge       = "result_too_large"      // the device ran the call; its answer had bytes, over limit
 	CodeTooDeep        = "result_too_deep"       // the same, nested deeper than limit levels
 	CodeTooManyItems   = "result_too_many_items" // the same, with more than limit content items
-	CodeWithdrawn      = "withdrawn"             // canceled: an operator or its maker withdrew it before it was sent
+	CodeWithdrawn      = "withdrawn"             // canceled: an operator or its maker withdrew it before it was sent; unknown: its caller cancelled it later (case sent)
 	CodeWaitExpired    = "wait_expired"          // canceled: it could not be sent before until_at
 	CodeNotRecorded    = "not_recorded"          // canceled: the database did not confirm the record
 )

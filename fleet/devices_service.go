@@ -267,6 +267,9 @@ func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
 	if err := s.targets.MayOn(ctx, by, id, RoleAdmin, "retire_device"); err != nil {
 		return err
 	}
+	if id.IsProgram() {
+		return Refuse(ErrConflict, "program_not_retired", "device", string(id))
+	}
 	if _, err := s.changed(ctx, id, "", s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fleetd/fleet"
@@ -185,6 +186,10 @@ func (a *attempt) deliver() {
 		Arguments: a.wire})
 	defer a.calls.inFlight.end(a.call.Device, a.call.ID)
 	order := a.asked.Firmware
+	if a.call.Device.IsProgram() {
+		a.deliverToProgram()
+		return
+	}
 	if order == nil && !fleet.ByEvidence(a.call.Tool) {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
 		a.conclude(answer, err)
@@ -197,6 +202,32 @@ func (a *attempt) deliver() {
 	} else {
 		a.sendAway(ctx, fleet.EffectOf(a.call.Tool))
 	}
+}
+
+// deliverToProgram writes the call to a plug-in or an endpoint and waits for its answer, or for
+// the caller to cancel it.
+func (a *attempt) deliverToProgram() {
+	ctx, cancel := context.WithCancel(a.calls.deadlines.after(a.call.Timeout))
+	defer cancel()
+	var withdrawn atomic.Bool
+	if withdraw := a.asked.Withdraw; withdraw != nil {
+		go func() {
+			select {
+			case <-withdraw:
+				withdrawn.Store(true)
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	inv := a.invocation()
+	inv.OnProgress = a.asked.OnProgress
+	answer, err := a.turn.Send(ctx, inv, a.late)
+	if withdrawn.Load() && errors.Is(err, context.Canceled) && a.calls.life.Err() == nil {
+		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeWithdrawn+".sent"))
+		return
+	}
+	a.conclude(answer, err)
 }
 
 func (a *attempt) invocation() fleet.Invocation {
@@ -239,7 +270,7 @@ func (a *attempt) answered(answer fleet.Answer) {
 		a.close(fleet.CallSucceeded, answer.Omitted)
 	case answer.IsError:
 		a.close(fleet.CallToolError, fleet.DeviceError(answer.Text))
-	case answer.Text == "false":
+	case answer.Text == "false" && !a.call.Device.IsProgram():
 		a.close(fleet.CallToolError, fleet.NewCallError("answered_false"))
 	default:
 		a.close(fleet.CallSucceeded, nil)

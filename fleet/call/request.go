@@ -33,8 +33,11 @@ type Request struct {
 	// the conversation for which the caller has waited long enough.
 	UnlessTalking bool
 	Outwaited     uuid.UUID
-	// Withdraw, once closed, cancels a call that was not sent yet; a sent call goes on. May be nil.
+	// Withdraw, once closed, cancels a call that was not sent yet. A sent call goes on, except on a
+	// plug-in or an endpoint, which is told that the call is cancelled. May be nil.
 	Withdraw <-chan struct{}
+	// OnProgress receives what a plug-in or an endpoint reports while it works. May be nil.
+	OnProgress func(fleet.Progress)
 	Purpose  string         // reason given by the caller, for the approver; at most [MaxPurposeBytes]
 	Picture  string         // [fleet.ToolPreviewImage]: blob key of the picture to show
 	Firmware *FirmwareOrder // [fleet.ToolUpgradeFirmware]; only campaigns set it
@@ -147,8 +150,9 @@ func checkRequest(r Request) error {
 	switch {
 	case r.Tool == "" || len(r.Tool) > 200:
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_tool.length", "limit", 200)
-	case len(r.Arguments) > MaxArgumentBytes:
-		return fleet.Refuse(fleet.ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit", MaxArgumentBytes)
+	case len(r.Arguments) > argumentLimit(r.Device):
+		return fleet.Refuse(fleet.ErrInvalid, "arguments_too_large", "size", len(r.Arguments), "limit",
+			argumentLimit(r.Device))
 	case len(r.Arguments) > 0 && !json.Valid(r.Arguments):
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_arguments.not_json")
 	case r.Firmware != nil && (r.Tool != fleet.ToolUpgradeFirmware || r.Firmware.URL == "" || r.Firmware.Timeout <= 0):
@@ -162,6 +166,14 @@ func checkRequest(r Request) error {
 		return fleet.Refuse(fleet.ErrInvalid, "invalid_timeout", "limit_ms", MaxTimeout)
 	}
 	return checkPurpose(r.Purpose)
+}
+
+// argumentLimit returns the maximum number of bytes of the arguments of a call.
+func argumentLimit(id fleet.DeviceID) int {
+	if id.IsProgram() {
+		return MaxProgramArgumentBytes
+	}
+	return MaxArgumentBytes
 }
 
 // checkPurpose limits the length of the caller's reason.

@@ -18,6 +18,9 @@ import (
 const (
 	MaxTimeout       = 5 * time.Minute
 	MaxArgumentBytes = 3 << 10 // stock firmware handles requests below about 4 KB (protocol 4.9)
+	// MaxProgramArgumentBytes is the limit for plug-ins and endpoints.
+	MaxProgramArgumentBytes = 256 << 10
+
 	queueTimeout     = time.Minute
 	recordTimeout    = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
 	stopGrace        = 2 * time.Second

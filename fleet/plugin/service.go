@@ -418,3 +418,10 @@ func (s *Service) change(ctx context.Context, by fleet.Principal, name string, d
 	}
 	return s.Plugin(by, name)
 }
+
+// Defines reports whether a plug-in with this device is defined, also if it cannot run now.
+func (s *Service) Defines(id fleet.DeviceID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.all, func(p Plugin) bool { return p.Device() == id })
+}

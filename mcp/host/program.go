@@ -2,6 +2,7 @@ package host
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -60,7 +61,7 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 	if m.Directory != "" {
 		spec.Dir = pathOf(p, m.Directory)
 	}
-	if spec.Dir, err = filepath.Abs(cmpOr(spec.Dir, "/")); err != nil {
+	if spec.Dir, err = filepath.Abs(cmp.Or(spec.Dir, "/")); err != nil {
 		return nil, because("plugin_start", err)
 	}
 	if strings.Contains(spec.Path, "/") {
@@ -77,7 +78,7 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 			return nil, because("plugin_start", err)
 		}
 	}
-	env["HOME"], env["TMPDIR"] = cmpOr(env["HOME"], home), cmpOr(env["TMPDIR"], home)
+	env["HOME"], env["TMPDIR"] = cmp.Or(env["HOME"], home), cmp.Or(env["TMPDIR"], home)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		spec.Env = append(spec.Env, name+"="+env[name])
 	}
@@ -91,13 +92,6 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 		r.uid = int(spec.User.UID)
 	}
 	return process, nil
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // environment returns the variables of a program: none of fleetd's own.
@@ -119,7 +113,7 @@ func environment(p plugin.Plugin) (map[string]string, error) {
 func readEnv(path string, env map[string]string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return errors.New(cmpOr(fleet.SystemCause(err), err.Error()))
+		return errors.New(cmp.Or(fleet.SystemCause(err), err.Error()))
 	}
 	defer f.Close()
 	scan := bufio.NewScanner(io.LimitReader(f, 256<<10))
@@ -206,11 +200,24 @@ func stateDir(root, name string, as *program.User) (string, error) {
 		return "", err
 	}
 	if as != nil {
+		if err := letThrough(filepath.Dir(root)); err != nil {
+			return "", err
+		}
 		if err := os.Lchown(dir, int(as.UID), int(as.GID)); err != nil {
 			return "", err
 		}
 	}
 	return dir, nil
+}
+
+// letThrough lets other users reach what is in the directory if they know its name. What is in it
+// has its own permissions.
+func letThrough(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&0o001 != 0 {
+		return err
+	}
+	return os.Chmod(dir, info.Mode().Perm()|0o001)
 }
 
 // lookUser finds a user by name or uid.

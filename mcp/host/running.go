@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -414,7 +415,7 @@ func (r *running) open(p plugin.Plugin) (source, *program.Process, error) {
 		}
 		headers, err := readHeaders(path)
 		if err != nil {
-			return source{}, nil, because("plugin_start", fmt.Errorf("headers_file: %s", cmpOr(fleet.SystemCause(err), err.Error())))
+			return source{}, nil, because("plugin_start", fmt.Errorf("headers_file: %s", cmp.Or(fleet.SystemCause(err), err.Error())))
 		}
 		return remoteSource(r.host.o.HTTP, p.Manifest.URL, headers), nil, nil
 	}

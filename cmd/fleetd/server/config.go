@@ -56,6 +56,9 @@ type Config struct {
 	// Default: blobs below DataDir.
 	BlobURL string `help:"Where to store pictures, firmware and core dumps: file:///path or s3://bucket/prefix?endpoint=https://host&region=name. S3 takes its credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
 
+	// PluginsDir is the directory with manifests of plug-ins, NAME.yaml. Default: none.
+	PluginsDir string `name:"plugins-dir" help:"Directory with the manifests of plug-ins, NAME.yaml: MCP servers whose tools join the fleet." env:"FLEETD_PLUGINS_DIR" type:"path" placeholder:"DIR"`
+
 	// HTTPAddr is the listen address of the console, REST and the device endpoints. Default: :8080.
 	HTTPAddr string `help:"Address of the console, REST and the device endpoints." default:":8080" env:"FLEETD_HTTP_ADDR"`
 

@@ -40,6 +40,7 @@ import (
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
@@ -50,6 +51,7 @@ import (
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
 	"fleetd/mcp/gateway"
+	"fleetd/mcp/host"
 	"fleetd/web/device"
 )
 
@@ -76,6 +78,7 @@ type Server struct {
 	Webhooks   *webhook.Service
 	Policies   *policy.Service
 	Upstreams  *upstream.Service
+	Plugins    *plugin.Service
 	Alerts     *alert.Service
 	Events     *fleet.Events
 
@@ -95,6 +98,7 @@ type Server struct {
 	targets    *fleet.Targets
 	authority  *authority.Service
 	broker     *broker.Broker
+	host       *host.Host
 	open       *fleet.OpenConversations
 	reconnects alert.Reconnects
 	gateway    *gateway.Gateway
@@ -303,6 +307,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.add("broker", s.broker.Run)
 	s.cfg.boundMQTT(s.broker.Addr())
 
+	if err := s.openPlugins(ctx, sealer); err != nil {
+		return nil, err
+	}
+
 	// Calls to devices.
 	s.open = fleet.NewOpenConversations(fleet.OpenConversationsOptions{Events: s.Events,
 		Free: func(id fleet.DeviceID) { s.engine.ConversationEnded(id) }})
@@ -325,7 +333,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.add("tool pins", s.ToolPins.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
-		Approvals: s.store, Link: s.broker, Encoder: s.broker, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
+		Approvals: s.store, Link: links{s}, Encoder: links{s}, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		Running: func(id fleet.DeviceID) (elf, version string) {
 			running := s.Enrolments.Running(id)

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"fleetd/fleet"
+	"fleetd/fleet/call"
+	"fleetd/fleet/outbound"
+	"fleetd/fleet/plugin"
+	"fleetd/mcp"
+	"fleetd/mcp/host"
+)
+
+// openPlugins makes the host of plug-ins and what manages them. They start with the server.
+func (s *Server) openPlugins(ctx context.Context, sealer plugin.Sealer) error {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy, transport.DialContext = nil, s.outbound.DialWritten
+	s.host = host.New(host.Options{Devices: hostDevices{s}, Node: s.cfg.NodeName, Version: s.cfg.Version, Log: s.log,
+		HTTP:     &http.Client{Transport: transport, CheckRedirect: outbound.Stay},
+		StateDir: filepath.Join(s.cfg.DataDir, "plugins"), OwnUsers: os.Geteuid() == 0})
+	s.Plugins = plugin.New(plugin.Options{Directory: s.cfg.PluginsDir, Store: s.store, Sealer: sealer, Runner: s.host,
+		Events: s.Events, Log: s.log})
+	if err := s.retireLostPlugins(ctx); err != nil {
+		return err
+	}
+	s.stages.add("plug-ins", s.host.Run)
+	s.stages.add("definitions of plug-ins", s.Plugins.Run)
+	return nil
+}
+
+// retireLostPlugins loads the definitions, and retires the devices of plug-ins that were removed
+// while fleetd was away.
+func (s *Server) retireLostPlugins(ctx context.Context) error {
+	if err := s.Plugins.Load(ctx); err != nil {
+		return err
+	}
+	stored, err := s.store.Programs(ctx, fleet.DevicePlugin)
+	if err != nil {
+		return err
+	}
+	for _, id := range stored {
+		if s.Plugins.Defines(id) {
+			continue
+		}
+		if err := s.store.RetireProgram(ctx, id, time.Now().UTC()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostDevices gives the host access to the domain.
+type hostDevices struct{ *Server }
+
+func (d hostDevices) SaveProgram(ctx context.Context, id fleet.DeviceID, kind fleet.DeviceKind, version string) error {
+	if err := d.store.SaveProgram(ctx, id, kind, version, time.Now().UTC()); err != nil {
+		return err
+	}
+	d.programChanged(id)
+	return nil
+}
+
+func (d hostDevices) RetireProgram(ctx context.Context, id fleet.DeviceID) error {
+	if err := d.store.RetireProgram(ctx, id, time.Now().UTC()); err != nil {
+		return err
+	}
+	d.programChanged(id)
+	return nil
+}
+
+func (d hostDevices) programChanged(id fleet.DeviceID) {
+	d.targets.Forget(id)
+	d.Events.Publish(fleet.Event{Kind: fleet.EventDevice, At: time.Now().UTC(), Device: id})
+}
+
+func (d hostDevices) Connected(c fleet.Connection) { d.Presences.Connected(c) }
+
+func (d hostDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
+	d.Presences.Disconnected(c, clean, cause)
+}
+
+func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) { d.Presences.Unresponsive(c, cause) }
+func (d hostDevices) Responded(id fleet.DeviceID)                        { d.Presences.Responded(id) }
+
+func (d hostDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
+	return d.Devices.Listed(ctx, l)
+}
+
+// links sends calls of plug-ins and endpoints to the host, and all others to the broker.
+type links struct{ *Server }
+
+func (l links) of(id fleet.DeviceID) fleet.Link {
+	if id.IsProgram() {
+		return l.host
+	}
+	return l.broker
+}
+
+// Queue implements [fleet.Link].
+func (l links) Queue(id fleet.DeviceID, by fleet.PrincipalKind) (fleet.Turn, error) {
+	return l.of(id).Queue(id, by)
+}
+
+// Introduced implements [fleet.Link].
+func (l links) Introduced(id fleet.DeviceID) bool { return l.of(id).Introduced(id) }
+
+// EncodeCall implements [call.Encoder].
+func (l links) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireCall, error) {
+	if !id.IsProgram() {
+		return l.broker.EncodeCall(id, inv)
+	}
+	_, connected := l.host.Connection(id)
+	w := call.WireCall{ID: 1, Connected: connected}
+	var err error
+	if w.Request, err = mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments}); err != nil {
+		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", inv.Tool, "detail", err.Error())
+	}
+	w.Message = w.Request
+	return w, nil
+}
