@@ -49,6 +49,7 @@ type Options struct {
 
 	StartTimeout time.Duration // until a server has answered initialize. Default: 20s
 	PingEvery    time.Duration // default: 15s
+	PingTimeout  time.Duration // default: 10s
 	DrainTimeout time.Duration // for calls in flight on a plug-in that is replaced. Default: 30s
 	// Delays are those between starts of a plug-in that ends; the last one repeats.
 	Delays []time.Duration
@@ -79,6 +80,7 @@ func New(o Options) *Host {
 	o.FirstUID = cmp.Or(o.FirstUID, 61184)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
 	o.PingEvery = cmp.Or(o.PingEvery, 15*time.Second)
+	o.PingTimeout = cmp.Or(o.PingTimeout, 10*time.Second)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
 	if o.Delays == nil {
 		o.Delays = []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 15 * time.Second,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -19,7 +20,7 @@ import (
 const (
 	maxMessage     = 4 << 20 // bytes of one message
 	keptOfLong     = 4 << 10 // bytes at each end of a longer one, which are searched for its id
-	bytesPerSecond = 16 << 20
+	bytesPerSecond = 64 << 20
 	messagesPerSec = 2000
 	writeTimeout   = 10 * time.Second // for a program to read a message
 	maxOutputText  = 1 << 10
@@ -41,14 +42,14 @@ func (p pace) wait(ctx context.Context, size int) error {
 
 // A pipe is the connection to a program: messages are lines of its standard input and output.
 type pipe struct {
-	in     io.WriteCloser
-	out    io.ReadCloser
-	stray  func(text string) // receives lines that are no messages
-	pace   pace
-	reads  chan jsonrpc.Message
-	life   context.Context
-	end    context.CancelFunc
-	failed error // why reading ended; set before life ends
+	in    io.WriteCloser
+	out   io.ReadCloser
+	stray func(text string) // receives lines that are no messages
+	pace  pace
+	reads chan jsonrpc.Message
+	got   atomic.Int64            // bytes
+	life  context.Context         // its cause says why the connection ended
+	end   context.CancelCauseFunc // the first one counts
 
 	writing sync.Mutex
 }
@@ -57,7 +58,7 @@ var _ sdk.Connection = (*pipe)(nil)
 
 func newPipe(in io.WriteCloser, out io.ReadCloser, stray func(string)) *pipe {
 	p := &pipe{in: in, out: out, stray: stray, pace: newPace(), reads: make(chan jsonrpc.Message, 16)}
-	p.life, p.end = context.WithCancel(context.Background())
+	p.life, p.end = context.WithCancelCause(context.Background())
 	go p.read()
 	return p
 }
@@ -66,12 +67,12 @@ func newPipe(in io.WriteCloser, out io.ReadCloser, stray func(string)) *pipe {
 func (p *pipe) Connect(context.Context) (sdk.Connection, error) { return p, nil }
 
 func (p *pipe) read() {
-	defer p.end()
-	r := bufio.NewReaderSize(p.out, 64<<10)
+	r := bufio.NewReaderSize(&counted{p.out, &p.got}, 64<<10)
 	for {
 		line, long, err := readLine(r)
 		if len(line) > 0 || long > 0 {
-			if p.pace.wait(p.life, len(line)+long) != nil {
+			if err := p.pace.wait(p.life, len(line)+long); err != nil {
+				p.end(err)
 				return
 			}
 			if m := p.message(line, long); m != nil {
@@ -84,11 +85,24 @@ func (p *pipe) read() {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				p.failed = err
+				err = errors.New(err.Error()) // os.File changes its error afterwards
 			}
+			p.end(err)
 			return
 		}
 	}
+}
+
+// A counted reader counts the bytes that arrive.
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // readLine reads a line. If it has more than [maxMessage] bytes, readLine returns its two ends
@@ -175,10 +189,7 @@ func (p *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-p.life.Done():
-		if p.failed != nil {
-			return nil, p.failed
-		}
-		return nil, io.EOF
+		return nil, context.Cause(p.life)
 	}
 }
 
@@ -206,7 +217,7 @@ func (p *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 
 // Close implements [sdk.Connection].
 func (p *pipe) Close() error {
-	p.end()
+	p.end(io.EOF)
 	_ = p.in.Close()
 	return p.out.Close()
 }

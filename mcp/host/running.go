@@ -425,7 +425,8 @@ func (r *running) open(p plugin.Plugin) (source, *program.Process, error) {
 	}
 	r.log.add(plugin.FromFleetd, fmt.Sprintf("started %s, process %d", strings.Join(p.Manifest.Command, " "), process.PID()))
 	pipe := newPipe(process.Stdin(), process.Stdout(), func(text string) { r.log.add(plugin.FromStdout, text) })
-	return source{transport: pipe, name: "stdio", address: "", build: buildOf(p), close: func() { _ = pipe.Close() }},
+	return source{transport: pipe, name: "stdio", address: "", build: buildOf(p), close: func() { _ = pipe.Close() },
+			received: pipe.got.Load},
 		process, nil
 }
 

@@ -69,7 +69,8 @@ type source struct {
 	name      string // of the transport, in connections: "stdio", "http", "endpoint"
 	address   string
 	build     string
-	close     func() // ends the connection at once
+	close     func()       // ends the connection at once
+	received  func() int64 // bytes so far; nil if unknown
 }
 
 // Protocol versions that the host asks for, in this order. The first has ping, log messages and
@@ -176,7 +177,7 @@ func (s *session) watch() {
 			}
 			cancel()
 		case <-tick.C:
-			if failures = s.ping(failures); failures >= maxPingFailures {
+			if failures = s.ping(failures); failures >= s.maxPingFailures() {
 				s.unit.note("error", "it answered no ping: the connection is closed")
 				s.hung.Store(true)
 				s.close()
@@ -186,28 +187,45 @@ func (s *session) watch() {
 	}
 }
 
-// close ends the connection without waiting for calls in flight.
+// close ends the connection. Calls in flight have a moment to end.
 func (s *session) close() {
 	s.once.Do(func() {
 		close(s.closed)
-		s.source.close()
-		go s.client.Close()
+		polite := make(chan struct{})
+		go func() { defer close(polite); _ = s.client.Close() }() // waits for calls, and says goodbye over HTTP
+		go func() {
+			select {
+			case <-polite:
+			case <-time.After(closeTimeout / 2):
+			}
+			s.source.close()
+		}()
 	})
 }
 
 const (
-	closeTimeout    = 2 * time.Second
-	pingTimeout     = 10 * time.Second
-	maxPingFailures = 3
+	closeTimeout = 2 * time.Second
 )
+
+// maxPingFailures returns the number of pings without an answer after which the connection is
+// closed. A program that works on a call may have no time for pings.
+func (s *session) maxPingFailures() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight > 0 {
+		return 8
+	}
+	return 3
+}
 
 // ping returns the number of pings in a row without an answer.
 func (s *session) ping(failures int) int {
 	if s.protocol() >= "2026-07-28" {
 		return 0 // that version has no ping
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.unit.host.o.PingTimeout)
 	defer cancel()
+	before := s.received()
 	err := s.client.Ping(ctx, nil)
 	_, answered := jsonrpcError(err)
 	switch {
@@ -218,7 +236,18 @@ func (s *session) ping(failures int) int {
 		return 0
 	}
 	s.unanswered("ping")
+	if s.received() != before {
+		return 0 // the answer waits behind a long message
+	}
 	return failures + 1
+}
+
+// received returns the number of bytes that the server has sent, 0 if it is not known.
+func (s *session) received() int64 {
+	if s.source.received == nil {
+		return 0
+	}
+	return s.source.received()
 }
 
 func (s *session) answered() {
