@@ -28,6 +28,9 @@ type cli struct {
 	Downloads downloadsCommand `cmd:"" help:"Measure the memory that many firmware downloads take at once."`
 	Fetch     fetchCommand     `cmd:"" hidden:"" help:"Play downloading devices; used by downloads."`
 
+	Plugin        pluginCommand `cmd:"" help:"Measure calls of a plug-in through /mcp, beside a client that runs the same program."`
+	PluginProgram pluginProgram `cmd:"" hidden:"" help:"Play a plug-in; used by plugin."`
+
 	Voice       voiceCommand       `cmd:"" help:"Measure conversations through fleetd, beside a plain UDP echo."`
 	VoiceServer voiceServerCommand `cmd:"" hidden:"" help:"Play a voice server; used by run and voice."`
 }
