@@ -24,6 +24,7 @@ const (
 	steadyAfter = time.Minute // after which a plug-in that ends starts again at once
 	crashLoop   = 5           // starts in a row that ended early
 	stopTimeout = 8 * time.Second
+	stopDrain   = 5 * time.Second // for calls in flight on a plug-in that is removed
 )
 
 var _ plugin.Runner = (*Host)(nil)
@@ -39,6 +40,8 @@ type running struct {
 	stop context.Context
 	end  context.CancelFunc
 	done chan struct{}
+
+	retiring sync.WaitGroup // sessions that another one replaced
 
 	mu      sync.Mutex
 	wanted  plugin.Plugin
@@ -299,11 +302,13 @@ func (r *running) run() {
 		next, err := r.begin(p)
 		if err == nil {
 			if now != nil {
-				go r.retire(now)
+				old := now
+				r.retiring.Go(func() { r.retire(old) })
 			}
 			now, lost = next, next.lost
 			r.started(now)
 			if !r.pause(lost, nil) {
+				early = 0
 				continue // it changed, or is removed
 			}
 			err = r.ending(now)
@@ -318,23 +323,19 @@ func (r *running) run() {
 		delay := r.host.o.Delays[min(early, len(r.host.o.Delays)-1)]
 		early++
 		r.failed(err, now, early, delay)
-		for wait := time.After(delay); ; {
-			if !r.pause(lost, wait) {
-				break
-			}
-			if lost == nil { // the delay is over
-				break
-			}
-			if now.hasEnded() { // the one that went on after a failed change
-				now, lost = nil, nil
-			}
-			break
+		if !r.pause(lost, time.After(delay)) {
+			early = 0
+		}
+		if now != nil && now.hasEnded() { // the one that went on after a failed change
+			_ = r.ending(now)
+			now, lost = nil, nil
 		}
 	}
 	if now != nil {
 		r.set(plugin.Stopping, fleet.Because("plugin_stopped"))
 		r.retire(now)
 	}
+	r.retiring.Wait()
 }
 
 func (r *running) reason() fleet.Reason {
@@ -530,14 +531,17 @@ func (r *running) failed(err error, now *session, early int, delay time.Duration
 // have some time to finish.
 func (r *running) retire(s *session) {
 	s.stop()
-	drain := r.host.o.DrainTimeout
-	if r.stop.Err() != nil {
-		drain = min(drain, 5*time.Second)
-	}
-	select {
-	case <-s.drained():
-	case <-s.lost:
-	case <-time.After(drain):
+	idle, drain := s.drained(), time.After(r.host.o.DrainTimeout)
+	for stopping := r.stop.Done(); ; {
+		select {
+		case <-idle:
+		case <-s.lost:
+		case <-drain:
+		case <-stopping:
+			stopping, drain = nil, time.After(min(r.host.o.DrainTimeout, stopDrain))
+			continue
+		}
+		break
 	}
 	s.close()
 	if s.process != nil {
