@@ -64,7 +64,9 @@ type listing struct {
 // visible returns the connected programs of an address that the caller may see, by id.
 func (p *programs) visible(ctx context.Context, a address) ([]fleet.DeviceID, error) {
 	if a.only != "" {
-		if _, err := p.find(ctx, a.only); err != nil {
+		if _, err := p.find(ctx, a.only); errors.Is(err, fleet.ErrNotFound) {
+			return nil, nil
+		} else if err != nil {
 			return nil, p.g.protocolError(err)
 		}
 		return []fleet.DeviceID{a.only}, nil
@@ -112,6 +114,11 @@ func (p *programs) list(ctx context.Context, key listKey) *listing {
 		go p.load(sending, key, l)
 	}
 	p.mu.Unlock()
+	select {
+	case <-l.done:
+		return l
+	default:
+	}
 	wait := time.NewTimer(time.Until(l.began.Add(listWait)))
 	defer wait.Stop()
 	select {

@@ -116,7 +116,7 @@ func quotesServer(subscribed *atomic.Int32) *mcp.Server {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{Text: strings.Repeat("x", 1<<20+1)}}}, nil
 	})
 	addPrompt(s, "cite", "Cite them.")
-	addPrompt(s, "long", strings.Repeat("y", 5<<20))
+	addPrompt(s, "long", strings.Repeat("y", 1<<20+1))
 	return s
 }
 
@@ -421,6 +421,7 @@ func TestHostilePrograms(t *testing.T) {
 		addPrompt(many, fmt.Sprintf("prompt%05d", i), "many")
 	}
 	addPrompt(many, "sentence\u202e", "")
+	addPrompt(many, "zlong", strings.Repeat("z", 5<<20))
 	p.run(t, w, "plugin.many", many)
 	s := w.notified(t, w.token(t, operator.TokenRequest{}), "/mcp", "2025-11-25")
 	began := time.Now()
@@ -438,6 +439,10 @@ func TestHostilePrograms(t *testing.T) {
 	}
 	if g, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "many/prompt09999"}); err != nil {
 		t.Errorf("a prompt that is not listed: %v, %v", g, err)
+	}
+	if _, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "many/zlong"}); err == nil ||
+		!strings.Contains(err.Error(), "mcp_program_long") {
+		t.Errorf("a prompt of 5 MiB: %v", err)
 	}
 	before := s.lists.Load()
 	close(release)
@@ -481,11 +486,11 @@ func TestProgressOfPrograms(t *testing.T) {
 			if err != nil || r.IsError {
 				t.Fatalf("%s %s: %+v, %v", version, path, r, err)
 			}
-			mu.Lock()
-			if !slices.Equal(got, []float64{1, 2, 3}) {
-				t.Errorf("%s %s: progress %v", version, path, got)
-			}
-			mu.Unlock()
+			fleettest.Eventually(t, version+" "+path+": progress", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return slices.Equal(got, []float64{1, 2, 3})
+			})
 		}
 	}
 }
