@@ -264,15 +264,21 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	if err != nil {
 		return answer{}, err
 	}
-	// A call that was sent goes on after its client cancels; only a call that was not sent is
-	// withdrawn.
+	// A call that was sent to a board goes on after its client cancels; only a call that was not
+	// sent is withdrawn. A plug-in or an endpoint is notified that a call is cancelled.
 	var wait time.Duration
 	if in.Offline == "wait" {
 		wait = call.DefaultCallOfflineWait
 	}
+	var report func(fleet.Progress)
+	if id.IsProgram() {
+		var end func()
+		report, end = progress(ctx, req)
+		defer end()
+	}
 	c, err := g.o.Calls.Make(context.WithoutCancel(ctx), call.Request{Actor: by, Device: id, Tool: in.Tool,
 		Arguments: in.Arguments, Timeout: time.Duration(in.TimeoutMs) * time.Millisecond, Purpose: in.Purpose,
-		OfflineWait: wait, Withdraw: ctx.Done()})
+		OfflineWait: wait, Withdraw: ctx.Done(), OnProgress: report})
 	if errors.Is(err, fleet.ErrNotFound) {
 		return answer{}, unknownDevice(in.Device)
 	}

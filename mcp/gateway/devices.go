@@ -35,16 +35,17 @@ var queryHelp = func() string {
 
 // deviceOut is a device in lists. The device reports its board, chip and version.
 type deviceOut struct {
-	ID        fleet.DeviceID `json:"id"`
-	Name      string         `json:"name"`     // chosen by a person
-	Tags      []string       `json:"tags"`     // chosen by a person
-	Presence  fleet.Presence `json:"presence"` // online, unresponsive, offline or pending
-	Since     *time.Time     `json:"presence_since,omitempty"`
-	LastSeen  *time.Time     `json:"last_seen,omitempty"`
-	Enrolment string         `json:"enrolment"`
-	Held      bool           `json:"held"` // an operator's hold keeps others from acting on it
-	Tools     int            `json:"tools_count"`
-	Device    deviceWords    `json:"device_text"` // written by the device: data, never an instruction
+	ID        fleet.DeviceID   `json:"id"`
+	Kind      fleet.DeviceKind `json:"kind"`     // esp32, mqtt5, plugin or endpoint
+	Name      string           `json:"name"`     // chosen by a person
+	Tags      []string         `json:"tags"`     // chosen by a person
+	Presence  fleet.Presence   `json:"presence"` // online, unresponsive, offline or pending
+	Since     *time.Time       `json:"presence_since,omitempty"`
+	LastSeen  *time.Time       `json:"last_seen,omitempty"`
+	Enrolment string           `json:"enrolment"`
+	Held      bool             `json:"held"` // an operator's hold keeps others from acting on it
+	Tools     int              `json:"tools_count"`
+	Device    deviceWords      `json:"device_text"` // written by the device: data, never an instruction
 }
 
 type deviceWords struct {
@@ -54,7 +55,7 @@ type deviceWords struct {
 }
 
 func (g *Gateway) device(d fleet.Device) deviceOut {
-	v := deviceOut{ID: d.ID, Name: fleet.CleanText(d.Name, maxName), Tags: orEmpty(d.Tags), Presence: d.Presence,
+	v := deviceOut{ID: d.ID, Kind: d.Kind, Name: fleet.CleanText(d.Name, maxName), Tags: orEmpty(d.Tags), Presence: d.Presence,
 		LastSeen: utc(d.LastSeen), Enrolment: string(d.Enrolment), Held: d.Hold.Active(g.now()), Tools: d.ToolsCount,
 		Device: deviceWords{fleet.CleanText(d.Board, maxShort), fleet.CleanText(d.Chip, maxShort),
 			fleet.CleanText(d.Version, maxShort)}}
@@ -74,6 +75,9 @@ func (v deviceOut) line() string {
 	}
 	if v.Held {
 		line += " held"
+	}
+	if v.ID.IsProgram() {
+		line += " kind=" + string(v.Kind)
 	}
 	return line + fmt.Sprintf(" tools=%d board=%q version=%q", v.Tools, v.Device.Board, v.Device.Version)
 }

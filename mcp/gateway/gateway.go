@@ -51,6 +51,7 @@ type Options struct {
 	Reports   *telemetry.Reports
 	CoreDumps *telemetry.CoreDumps
 	Events    *fleet.Events
+	Programs  Programs // nil: there are no plug-ins and endpoints
 	Texts     Texts
 	Authority Authority
 
@@ -91,16 +92,18 @@ type Gateway struct {
 	scopes     toolServers  // of devices and groups
 	json, sse  http.Handler // without a session: a single answer, or a stream
 	stateful   http.Handler
+	programs   *programs
 	usual      map[string]callTool
 	models     map[string]fleet.ForModels // for each tool of the fleet's server: whether models may call it
 	sessions   sessions
 	oldStreams oldStreams            // of 2024-11-05
 	failures   *httprate.RateLimiter // failed authentications by address
 
-	watches  watches
-	updating atomic.Pointer[update] // the change that is being announced
-	followed chan struct{}          // closed when follow has ended
-	ended    chan struct{}          // closed once the gateway no longer checks sessions
+	watches   watches
+	updating  atomic.Pointer[update] // the change that is being announced
+	followed  chan struct{}          // closed when follow has ended
+	announced chan struct{}          // closed once no change of a program is announced
+	ended     chan struct{}          // closed once the gateway no longer checks sessions
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -128,6 +131,11 @@ func New(o Options) (*Gateway, error) {
 			httprate.WithResponseHeaders(httprate.ResponseHeaders{RetryAfter: "Retry-After"}))}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.usual = map[string]callTool{"call_device": g.callDevice, "read_device": g.readDevice}
+	if o.Programs == nil {
+		o.Programs = noPrograms{}
+	}
+	g.programs = newPrograms(g, o.Programs)
+	g.watches.ended = g.programs.release
 	g.fleet = g.newFleetServer()
 	options := mcp.StreamableHTTPOptions{
 		// The gateway checks the origin and the host, and bounds the body, before the SDK.
@@ -141,8 +149,14 @@ func New(o Options) (*Gateway, error) {
 	options.JSONResponse = true
 	g.json = servedMethods(mcp.NewStreamableHTTPHandler(server, &options))
 	g.watches.changed, g.followed, g.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	g.announced = make(chan struct{})
 	go g.follow()
 	go g.endSessions()
+	go func() {
+		defer close(g.announced)
+		g.programs.run()
+	}()
+	o.Programs.OnChange(g.programs.receive)
 	return g, nil
 }
 
@@ -151,11 +165,12 @@ func (g *Gateway) Close() {
 	g.end()
 	g.sessions.closeAll()
 	<-g.followed
+	<-g.announced
 	<-g.ended
 }
 
 // instructions are what a model reads first.
-const instructions = `fleetd manages a fleet of ESP32 devices. Each device offers tools.
+const instructions = `fleetd manages a fleet of devices: ESP32 boards, and programs (plug-ins and endpoints). Each offers tools.
 Find devices with find_devices and tools with search_tools; describe_tool shows the arguments of a tool.
 read_device calls tools that change nothing; call_device and call_devices call tools that may change something.
 Try call_devices with dry_run first. Every call is recorded under your token's name; get_call shows it.

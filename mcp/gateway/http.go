@@ -40,7 +40,8 @@ type caller struct {
 	by     atomic.Pointer[fleet.Principal] // of the latest request
 	token  string                          // its id
 	server *mcp.Server
-	slot   *slot // receives the session of an initialize; nil without one
+	only   fleet.DeviceID // whose server it is, of a plug-in or an endpoint; "" for others
+	slot   *slot          // receives the session of an initialize; nil without one
 }
 
 type callerKey struct{}
@@ -70,7 +71,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &caller{token: by.ID}
 	c.by.Store(&by)
 	var err error
-	c.server, err = g.serverFor(fleet.WithScope(r.Context(), by), by, strings.TrimPrefix(rest, prefix))
+	c.server, c.only, err = g.serverFor(fleet.WithScope(r.Context(), by), by, strings.TrimPrefix(rest, prefix))
 	if err != nil {
 		g.fail(w, err)
 		return

@@ -25,6 +25,8 @@ type logLine struct {
 	State    string         `json:"state,omitempty"`
 	By       string         `json:"by,omitempty"`     // name of a person
 	Reason   string         `json:"reason,omitempty"` // written by a person
+	Logger   string         `json:"logger,omitempty"` // of a program
+	Words    *deviceText    `json:"device_text,omitempty"`
 	Done     int            `json:"done,omitempty"`
 	Targets  int            `json:"targets,omitempty"`
 }
@@ -55,7 +57,7 @@ func (g *Gateway) noteLevels(next mcp.MethodHandler) mcp.MethodHandler {
 
 // logHold reports a hold or its release to the sessions whose scope includes the device.
 func (g *Gateway) logHold(ctx context.Context, e fleet.Event) {
-	loggers := g.watches.loggers()
+	loggers := g.watches.loggers("")
 	if len(loggers) == 0 {
 		return
 	}
@@ -82,7 +84,7 @@ func (g *Gateway) logApproval(ctx context.Context, e fleet.Event) {
 	if err != nil {
 		return
 	}
-	for session, by := range g.watches.loggers() {
+	for session, by := range g.watches.loggers("") {
 		a, err := g.o.Approvals.Get(fleet.WithScope(ctx, *by), *by, id)
 		if err != nil || !a.AskedBy.Same(*by) {
 			continue

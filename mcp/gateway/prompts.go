@@ -75,6 +75,9 @@ const maxCompletions = 100
 
 // complete completes ids of devices, boards, tools and versions of releases.
 func (g *Gateway) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+	if id, ref, ok := (address{}).completes(req.Params); ok {
+		return g.programs.complete(ctx, id, ref, req.Params)
+	}
 	begin := strings.TrimSpace(req.Params.Argument.Value)
 	var values []string
 	var total int

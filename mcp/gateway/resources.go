@@ -65,6 +65,9 @@ func (g *Gateway) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 		if p, _ := req.GetParams().(*mcp.ListResourcesParams); p != nil {
 			cursor = p.Cursor
 		}
+		if strings.HasPrefix(cursor, programCursor) {
+			return g.listProgramResources(ctx, &mcp.ListResourcesResult{}, cursor)
+		}
 		count, after, _ := strings.Cut(cursor, ".") // the number of devices before, and the cursor of the devices
 		listed, err := strconv.Atoi(count)
 		if cursor != "" && (err != nil || listed < 0 || after == "") {
@@ -72,7 +75,7 @@ func (g *Gateway) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		out := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: ofOneToken}, Resources: []*mcp.Resource{}}
 		if listed >= maxResources {
-			return out, nil
+			return g.listProgramResources(ctx, out, "")
 		}
 		page, err := g.o.Devices.Devices(ctx, fleet.DeviceFilter{Query: online, Limit: resourcesPage, Cursor: after})
 		if errors.Is(err, fleet.ErrInvalid) {
@@ -88,9 +91,21 @@ func (g *Gateway) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		if listed += len(page.Items); page.Next != "" && listed < maxResources {
 			out.NextCursor = strconv.Itoa(listed) + "." + page.Next
+			return out, nil
 		}
-		return out, nil
+		return g.listProgramResources(ctx, out, "")
 	}
+}
+
+// listProgramResources adds a page of the resources of programs, which follow those of devices.
+func (g *Gateway) listProgramResources(ctx context.Context, out *mcp.ListResourcesResult, cursor string) (mcp.Result,
+	error) {
+	list, next, err := g.programs.resources(ctx, address{}, cursor)
+	if err != nil {
+		return nil, err
+	}
+	out.CacheScope, out.Resources, out.NextCursor = ofOneToken, append(orEmpty(out.Resources), list...), next
+	return out, nil
 }
 
 func (g *Gateway) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
@@ -174,10 +189,12 @@ type watches struct {
 	by      map[*mcp.ServerSession]*watch
 	changed chan struct{} // signals that calls became watched or unwatched
 	calls   bool
+	ended   func(*mcp.ServerSession) // is called when a session ends
 }
 
 type watch struct {
 	caller *caller
+	only   fleet.DeviceID // of a program's server: it gets no log messages of others
 	uris   map[string]bool
 	logs   bool // the session wants log messages
 }
@@ -186,6 +203,9 @@ type watch struct {
 const maxWatches = 200
 
 func (g *Gateway) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+	if id, uri, ok := (address{}).ofURI(req.Params.URI); ok {
+		return g.subscribeProgram(ctx, req, id, uri)
+	}
 	id, what, err := deviceOf(req.Params.URI)
 	known := false
 	for _, r := range resources {
@@ -211,6 +231,29 @@ func (g *Gateway) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	return nil
 }
 
+// subscribeProgram subscribes a session to a resource of a plug-in or an endpoint.
+func (g *Gateway) subscribeProgram(ctx context.Context, req *mcp.SubscribeRequest, id fleet.DeviceID, uri string) error {
+	s := &g.watches
+	s.mu.Lock()
+	w := s.of(req.Session, callerOf(ctx))
+	before := w.uris[req.Params.URI]
+	full := !before && len(w.uris) >= maxWatches
+	if !full {
+		w.uris[req.Params.URI] = true
+	}
+	s.mu.Unlock()
+	if full {
+		return g.protocolError(fleet.Refuse(fleet.ErrTooMany, "mcp_too_many_subscriptions", "limit", maxWatches))
+	}
+	err := g.programs.subscribe(ctx, req.Session, id, uri, req.Params.URI)
+	if err != nil && !before {
+		s.mu.Lock()
+		delete(w.uris, req.Params.URI)
+		s.mu.Unlock()
+	}
+	return err
+}
+
 // of returns the watch of a session, which exists until the session ends. The caller
 // holds mu.
 func (s *watches) of(session *mcp.ServerSession, c *caller) *watch {
@@ -221,16 +264,33 @@ func (s *watches) of(session *mcp.ServerSession, c *caller) *watch {
 	if s.by == nil {
 		s.by = map[*mcp.ServerSession]*watch{}
 	}
-	w = &watch{caller: c, uris: map[string]bool{}}
+	w = &watch{caller: c, only: c.only, uris: map[string]bool{}}
 	s.by[session] = w
 	go func() {
 		_ = session.Wait()
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		delete(s.by, session)
 		s.count()
+		s.mu.Unlock()
+		s.ended(session)
 	}()
 	return w
+}
+
+func (s *watches) add(session *mcp.ServerSession, c *caller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of(session, c)
+}
+
+// principal returns the principal of a session, nil if it has none any more.
+func (s *watches) principal(session *mcp.ServerSession) *fleet.Principal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.by[session]; w != nil {
+		return w.caller.by.Load()
+	}
+	return nil
 }
 
 func (s *watches) log(session *mcp.ServerSession, c *caller) {
@@ -239,13 +299,13 @@ func (s *watches) log(session *mcp.ServerSession, c *caller) {
 	s.of(session, c).logs = true
 }
 
-// loggers returns the sessions that want log messages, with their principals.
-func (s *watches) loggers() map[*mcp.ServerSession]*fleet.Principal {
+// loggers returns the sessions that want log messages of a device, with their principals.
+func (s *watches) loggers(of fleet.DeviceID) map[*mcp.ServerSession]*fleet.Principal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loggers := map[*mcp.ServerSession]*fleet.Principal{}
 	for session, w := range s.by {
-		if w.logs {
+		if w.logs && (w.only == "" || w.only == of) {
 			loggers[session] = w.caller.by.Load()
 		}
 	}
@@ -253,6 +313,9 @@ func (s *watches) loggers() map[*mcp.ServerSession]*fleet.Principal {
 }
 
 func (g *Gateway) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
+	if id, uri, ok := (address{}).ofURI(req.Params.URI); ok {
+		g.programs.unsubscribe(req.Session, id, uri)
+	}
 	s := &g.watches
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,6 +384,9 @@ func (s *watches) sees(ctx context.Context, session mcp.Session, u *update) bool
 func (g *Gateway) hideUpdates(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if p, ok := req.GetParams().(*mcp.ResourceUpdatedNotificationParams); ok {
+			if _, _, ok := (address{}).ofURI(p.URI); ok {
+				return next(ctx, method, req) // [programs.hide] decides
+			}
 			u := g.updating.Load()
 			if id, _, err := deviceOf(p.URI); err != nil || u == nil || id != u.device.ID ||
 				!g.watches.sees(ctx, req.GetSession(), u) {

@@ -26,10 +26,11 @@ func (g *Gateway) newFleetServer() *mcp.Server {
 		SetCacheable: onlyForToken,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{},
 			//lint:ignore SA1019 clients before 2026-07-28 set their level of logging
-			Logging: &mcp.LoggingCapabilities{},
-			Prompts: &mcp.PromptCapabilities{}, Resources: &mcp.ResourceCapabilities{Subscribe: true}}})
-	s.AddReceivingMiddleware(g.receive, g.listResources, g.noteLevels)
-	s.AddSendingMiddleware(g.hideUpdates)
+			Logging:   &mcp.LoggingCapabilities{},
+			Prompts:   &mcp.PromptCapabilities{ListChanged: g.o.Programs != nil},
+			Resources: &mcp.ResourceCapabilities{Subscribe: true, ListChanged: g.o.Programs != nil}}})
+	s.AddReceivingMiddleware(g.receive, g.listResources, g.noteLevels, g.programs.serve(address{}))
+	s.AddSendingMiddleware(g.hideUpdates, g.programs.hide(address{}))
 	g.addDeviceTools(s)
 	g.addInventoryTools(s)
 	g.addCallTools(s)
@@ -66,8 +67,13 @@ func (g *Gateway) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			}
 		}()
 		c := callerOf(ctx)
-		if session, ok := req.GetSession().(*mcp.ServerSession); ok && method == "initialize" && c.slot != nil {
-			c.slot.opened(session)
+		if session, ok := req.GetSession().(*mcp.ServerSession); ok {
+			if method == "initialize" && c.slot != nil {
+				c.slot.opened(session)
+			}
+			if method == "initialize" || method == "subscriptions/listen" {
+				g.watches.add(session, c)
+			}
 		}
 		by := c.by.Load()
 		return next(fleet.WithScope(context.WithValue(ctx, principalKey{}, by), *by), method, req)

@@ -25,7 +25,7 @@ type usualCall struct {
 	id, name  []byte // JSON; name without its quotes
 	arguments []byte
 	session   string // its id; empty without one
-	progress  bool   // the client accepts progress notifications, but these tools send none
+	progress  bool   // the client accepts progress notifications, but boards send none
 	stateless bool   // the protocol version has no sessions, and its results name the server
 }
 
@@ -43,7 +43,7 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 		return false
 	}
 	in, ok := readCallIn(u.arguments)
-	if !ok {
+	if !ok || u.progress && programOf(in.Device) {
 		return false
 	}
 	by := *c.by.Load()
@@ -83,6 +83,12 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	}
 	g.writeUsual(w, &u, result)
 	return true
+}
+
+// programOf reports whether an id is that of a program, which may report progress.
+func programOf(id string) bool {
+	parsed, err := fleet.ParseDeviceID(id)
+	return err == nil && parsed.IsProgram()
 }
 
 // is reports whether a header has exactly one value, and that value is value.

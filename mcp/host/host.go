@@ -176,6 +176,19 @@ func (h *Host) changed(c Change) {
 	}
 }
 
+// Audience returns who a unit is for.
+func (h *Host) Audience(id fleet.DeviceID) fleet.Audience {
+	h.mu.Lock()
+	u := h.units[id]
+	h.mu.Unlock()
+	if u == nil {
+		return fleet.AudienceModel
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.audience
+}
+
 // ErrNoSession means that the unit is not connected.
 var ErrNoSession = errors.New("no session")
 

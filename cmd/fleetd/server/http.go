@@ -115,7 +115,7 @@ func (s *Server) openGateway() (err error) {
 		Snapshots: s.Snapshots, Pictures: s.store, Operators: s.Operators, Filters: s.Filters, Pins: s.ToolPins,
 		Campaigns: s.Campaigns,
 		Firmware:  s.Firmware, Reports: s.Reports, CoreDumps: s.coreDumps, Events: s.Events,
-		PublicURL: s.cfg.PublicURL, Authority: s.authority,
+		PublicURL: s.cfg.PublicURL, Authority: s.authority, Programs: programs{s.host},
 		Version: s.cfg.Version, Log: s.log,
 		Texts: gateway.Texts{Error: i18n.ErrorDetail, CallError: i18n.CallErrorDetail,
 			Reason: func(r fleet.Reason) string { return i18n.Because(i18n.English, time.UTC, "reason.", r) }}})

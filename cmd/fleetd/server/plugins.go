@@ -12,6 +12,7 @@ import (
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/plugin"
 	"fleetd/mcp"
+	"fleetd/mcp/gateway"
 	"fleetd/mcp/host"
 )
 
@@ -83,11 +84,27 @@ func (d hostDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Ca
 	d.Presences.Disconnected(c, clean, cause)
 }
 
-func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) { d.Presences.Unresponsive(c, cause) }
-func (d hostDevices) Responded(id fleet.DeviceID)                        { d.Presences.Responded(id) }
+func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	d.Presences.Unresponsive(c, cause)
+}
+func (d hostDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
 func (d hostDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	return d.Devices.Listed(ctx, l)
+}
+
+// programs gives the gateway the prompts and resources of plug-ins and endpoints.
+type programs struct{ *host.Host }
+
+// OnChange implements [gateway.Programs].
+func (p programs) OnChange(receive func(gateway.ProgramChange)) {
+	p.Host.OnChange(func(c host.Change) {
+		of := gateway.ProgramChange{Device: c.Device, Lists: c.Lists, Updated: c.Updated}
+		if c.Log != nil {
+			of.Log = &gateway.ProgramLog{Level: c.Log.Level, Logger: c.Log.Logger, Data: c.Log.Data}
+		}
+		receive(of)
+	})
 }
 
 // links sends calls of plug-ins and endpoints to the host, and all others to the broker.
