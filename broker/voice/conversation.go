@@ -50,6 +50,8 @@ type conversation struct {
 	texts  chan []byte // for the upstream, with the device's session id
 	asking chan struct{}
 
+	askingPrograms chan struct{}
+
 	life   context.Context // ends with the conversation
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when the fields of the next group are set
@@ -62,6 +64,8 @@ type conversation struct {
 	mu     sync.Mutex
 	how    fleet.ConversationEnd // "" while it is open
 	opened bool                  // the device was sent its hello
+
+	programs *offers // the latest list; nil before it
 
 	vision Vision // of the upstream; the zero value if it has none
 
@@ -79,7 +83,8 @@ func newConversation(r *Relay, d broker.VoiceDevice, server Upstream) *conversat
 	_, _ = rand.Read(random) // never fails
 	c := &conversation{relay: r, device: d, server: server, line: r.lines.of(&server), id: uuid.Must(uuid.NewV7()),
 		session: "s-" + hex.EncodeToString(random), begin: r.o.Now(), opus: true, texts: make(chan []byte, maxTexts), asking: make(chan struct{}, maxAsking),
-		ready: make(chan struct{}), wrote: make(chan struct{})}
+		askingPrograms: make(chan struct{}, maxAskingPrograms),
+		ready:          make(chan struct{}), wrote: make(chan struct{})}
 	c.life, c.cancel = context.WithCancel(r.life)
 	if c.path = (&udpPath{c: c}); d.Stream != nil {
 		c.path = &streamPath{c: c, stream: d.Stream}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"fleetd/fleet"
-	"fleetd/fleet/call"
 	"fleetd/fleet/shown"
 )
 
@@ -50,8 +49,7 @@ func (c *conversation) ask(payload json.RawMessage) {
 	select {
 	case c.asking <- struct{}{}:
 	default:
-		c.answer(q.ID, nil, &rpcError{codeNotDone, c.relay.o.Texts.Call(fleet.Call{State: fleet.CallRefused,
-			Error: fleet.NewCallError(fleet.CodeBusy)})})
+		c.answer(q.ID, nil, c.busy())
 		return
 	}
 	go func() {
@@ -59,6 +57,11 @@ func (c *conversation) ask(payload json.RawMessage) {
 		result, no := c.do(q)
 		c.answer(q.ID, result, no)
 	}()
+}
+
+func (c *conversation) busy() *rpcError {
+	return &rpcError{codeNotDone, c.relay.o.Texts.Call(fleet.Call{State: fleet.CallRefused,
+		Error: fleet.NewCallError(fleet.CodeBusy)})}
 }
 
 func (c *conversation) answer(id, result json.RawMessage, no *rpcError) {
@@ -161,32 +164,45 @@ func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpc
 // maxPage is how many bytes of tools a page contains, as in a device's pages.
 const maxPage = 8000
 
-// listTools returns a page of tools. As with devices, the cursor is the name of the first tool
-// that was not yet sent.
+// A listedTool is a tool in a list.
+type listedTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"inputSchema"`
+}
+
+// A toolText is a tool with its text in a list.
+type toolText struct {
+	name string
+	text []byte
+}
+
+// listTools returns a page of tools: those of the device and then those of programs. As with
+// devices, the cursor is the name of the first tool that was not yet sent.
 func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcError) {
 	var p struct {
 		Cursor string `json:"cursor"`
 	}
 	_ = json.Unmarshal(params, &p) // without params the list starts at its beginning
-	var tools []fleet.Tool
+	var tools []toolText
 	if !c.server.NoTools {
-		var err error
-		if _, tools, err = c.offered(); err != nil {
+		_, own, err := c.offered()
+		if err != nil {
 			return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(err)}
 		}
+		programs := c.listed()
+		if p.Cursor == "" {
+			programs = c.offerPrograms(own)
+		}
+		tools = append(textsOf(own), programs.texts()...)
 	}
 	if p.Cursor != "" {
-		for len(tools) > 0 && tools[0].Name != p.Cursor {
+		for len(tools) > 0 && tools[0].name != p.Cursor {
 			tools = tools[1:]
 		}
 		if len(tools) == 0 {
 			return nil, &rpcError{codeParams, "unknown cursor"}
 		}
-	}
-	type tool struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		InputSchema json.RawMessage `json:"inputSchema"`
 	}
 	page := struct {
 		Tools      []json.RawMessage `json:"tools"`
@@ -194,21 +210,30 @@ func (c *conversation) listTools(params json.RawMessage) (json.RawMessage, *rpcE
 	}{Tools: []json.RawMessage{}}
 	size := 0
 	for _, t := range tools {
-		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
-			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // for a tool without a schema
-		}
-		text, err := json.Marshal(tool{t.Name, t.Description, shown.Schema(t.InputSchema)})
-		if err != nil {
-			continue // no tool has such a schema
-		}
-		if size += len(text); size > maxPage && len(page.Tools) > 0 {
-			page.NextCursor = t.Name
+		if size += len(t.text); size > maxPage && len(page.Tools) > 0 {
+			page.NextCursor = t.name
 			break
 		}
-		page.Tools = append(page.Tools, text)
+		page.Tools = append(page.Tools, t.text)
 	}
 	result, _ := json.Marshal(page)
 	return result, nil
+}
+
+// textsOf returns the device's tools as they are listed.
+func textsOf(own []fleet.Tool) []toolText {
+	tools := make([]toolText, 0, len(own))
+	for _, t := range own {
+		if !bytes.HasPrefix(bytes.TrimSpace(t.InputSchema), []byte("{")) {
+			t.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`) // for a tool without a schema
+		}
+		text, err := json.Marshal(listedTool{t.Name, t.Description, shown.Schema(t.InputSchema)})
+		if err != nil {
+			continue // no tool has such a schema
+		}
+		tools = append(tools, toolText{t.Name, text})
+	}
+	return tools
 }
 
 var errNoTools = fleet.Refuse(fleet.ErrForbidden, "voice_no_tools")
@@ -230,6 +255,10 @@ func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcEr
 	if c.server.NoTools {
 		return nil, &rpcError{codeNotDone, c.relay.o.Texts.Error(errNoTools)}
 	}
+	r, done, no := c.request(p.Name, p.Arguments)
+	if no != nil {
+		return nil, no
+	}
 	c.calls.Add(1)
 	c.relay.stats.calls.Add(1)
 	type outcome struct {
@@ -239,8 +268,11 @@ func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcEr
 	made := make(chan outcome, 1)
 	ctx := context.WithoutCancel(c.life)
 	go func() {
-		call, err := c.relay.o.Calls.Make(ctx, call.Request{Actor: c.principal(), Device: c.device.ID, Tool: p.Name,
-			Arguments: p.Arguments})
+		defer done()
+		call, err := c.relay.o.Calls.Make(ctx, r)
+		if r.Device.IsProgram() && len(call.Result) > 0 {
+			call.Result = spoken(call.Result)
+		}
 		made <- outcome{call, err}
 	}()
 	wait, cancel := context.WithTimeout(c.life, c.relay.o.CallTimeout)

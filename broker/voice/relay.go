@@ -32,9 +32,11 @@ type Options struct {
 	Endpoint string // host:port at which devices reach Addr; port 0 means Addr's port
 
 	Calls Caller
-	Store Records           // if nil, conversations are not recorded
-	Open  OpenConversations // if nil, open conversations are not shown
-	Texts Texts
+	// Programs are offered to the models of all upstreams that get tools. Nil: none are.
+	Programs Programs
+	Store    Records           // if nil, conversations are not recorded
+	Open     OpenConversations // if nil, open conversations are not shown
+	Texts    Texts
 
 	// AllowReboot relays the upstream's system message that restarts a device.
 	AllowReboot bool
@@ -98,6 +100,7 @@ type Relay struct {
 	mu      sync.Mutex
 	open    map[*conversation]struct{}
 	stopped bool
+	leftOut string         // the first tool of a program that the latest list left out
 	running sync.WaitGroup // conversations
 }
 
@@ -299,6 +302,7 @@ type Stats struct {
 	Messages    int64                           // JSON messages relayed, in both directions
 	NotRelayed  int64                           // JSON messages dropped: not understood, too long, or not allowed
 	NotRecorded int64                           // records of conversations that were lost
+	LeftOut     int64                           // now: tools of programs that the latest list left out
 }
 
 // HelloBuckets are the upper bounds of the buckets that count the time until the upstream's
@@ -307,7 +311,7 @@ var HelloBuckets = [...]time.Duration{10 * time.Millisecond, 30 * time.Milliseco
 	300 * time.Millisecond, time.Second, 3 * time.Second}
 
 type counters struct {
-	begun, calls, audioUp, audioDown, late, messages, notRelayed atomic.Int64
+	begun, calls, audioUp, audioDown, late, messages, notRelayed, leftOut atomic.Int64
 
 	mu       sync.Mutex
 	ended    map[fleet.ConversationEnd]int64
@@ -345,7 +349,7 @@ func (r *Relay) Stats() Stats {
 	out := Stats{Begun: s.begun.Load(), Calls: s.calls.Load(), AudioUp: s.audioUp.Load(), AudioDown: s.audioDown.Load(),
 		Late: s.late.Load(), Malformed: r.socket.malformed.Load(), Unknown: r.socket.unknown.Load(),
 		Messages: s.messages.Load(), NotRelayed: s.notRelayed.Load(), NotRecorded: r.record.lost.Load(),
-		Ended: make(map[fleet.ConversationEnd]int64, len(fleet.ConversationEnds))}
+		LeftOut: s.leftOut.Load(), Ended: make(map[fleet.ConversationEnd]int64, len(fleet.ConversationEnds))}
 	r.mu.Lock()
 	out.Open = len(r.open)
 	r.mu.Unlock()

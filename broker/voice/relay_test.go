@@ -178,6 +178,8 @@ type calls struct {
 	mu    sync.Mutex
 	made  []call.Request
 	tools []fleet.Tool
+	// programs are the tools of plug-ins.
+	programs map[fleet.DeviceID][]fleet.Tool
 	// unlisted is how many more reads find the device not on record yet.
 	unlisted int
 	make     func(ctx context.Context, r call.Request) (fleet.Call, error)
@@ -195,9 +197,18 @@ func (c *calls) Make(ctx context.Context, r call.Request) (fleet.Call, error) {
 		Result: json.RawMessage(`{"content":[{"type":"text","text":"` + r.Tool + `"}],"isError":false}`)}, nil
 }
 
+func (c *calls) all() []call.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.made)
+}
+
 func (c *calls) Offered(_ context.Context, _ fleet.Principal, id fleet.DeviceID) (fleet.Device, []fleet.Tool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if id.IsProgram() {
+		return fleet.Device{ID: id, InventoryID: "p"}, c.programs[id], nil
+	}
 	if c.unlisted > 0 {
 		c.unlisted--
 		return fleet.Device{}, nil, fmt.Errorf("device %s: %w", id, fleet.ErrNotFound)

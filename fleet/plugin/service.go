@@ -425,3 +425,16 @@ func (s *Service) Defines(id fleet.DeviceID) bool {
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.all, func(p Plugin) bool { return p.Device() == id })
 }
+
+// OfferedToVoice returns the devices of the plug-ins whose tools the voice servers' models get,
+// also of those that are not running, in order of their names.
+func (s *Service) OfferedToVoice() (ids []fleet.DeviceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.all {
+		if m := p.Manifest; m.OfferToVoice && m.Audience != fleet.AudienceUser && !m.Disabled {
+			ids = append(ids, p.Device())
+		}
+	}
+	return ids
+}

@@ -258,12 +258,17 @@ func whereCalls(f call.Filter) *where {
 	if f.FanOut != uuid.Nil {
 		w.and("fanout_id = ?", f.FanOut)
 	}
-	if f.Conversation != uuid.Nil { // its device has few calls since then, while the fleet has many
-		w.and("device_id = (SELECT c.device_id FROM conversations c WHERE c.id = ?)", f.Conversation)
+	if f.Conversation != uuid.Nil {
+		// Its device has few calls since then, while the fleet has many. Plug-ins and endpoints have
+		// many, too, but the conversation made its calls before its end.
+		w.and(`device_id = ANY (ARRAY(SELECT c.device_id FROM conversations c WHERE c.id = ?
+			UNION ALL SELECT d.id FROM devices d WHERE d.kind IN ('plugin', 'endpoint')))`, f.Conversation)
 		w.and("actor_id = ?", f.Conversation.String())
 		begin, _, _ := idWindow(f.Conversation)
 		w.and("created_at >= ?", begin)
 		w.and("id >= ?", idFloor(begin.Add(-idSlack)))
+		w.and(`created_at <= coalesce((SELECT c.end_at + interval '1 minute' FROM conversations c WHERE c.id = ?),
+			'infinity')`, f.Conversation)
 	}
 	w.states(f.States)
 	if !f.Since.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -163,7 +164,7 @@ func (a announcedConversations) SaveConversations(ctx context.Context, list []fl
 
 func (s *Server) openRelay() (*voice.Relay, error) {
 	relay, err := voice.New(voice.Options{Choose: s.chooseUpstream, Addr: s.cfg.VoiceUDPAddr,
-		Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Open: s.open,
+		Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Programs: voicePrograms{s}, Open: s.open,
 		Store: announcedConversations{s.store, s.Events}, Texts: voiceTexts(s.cfg.VoiceLanguage),
 		AllowReboot: s.cfg.VoiceReboot, Log: s.log})
 	if err != nil {
@@ -172,6 +173,17 @@ func (s *Server) openRelay() (*voice.Relay, error) {
 	s.metrics.registry.MustRegister(voiceMetrics{relay, s.Upstreams})
 	s.voice.Store(relay)
 	return relay, nil
+}
+
+// voicePrograms are the plug-ins whose tools the models of voice servers get.
+type voicePrograms struct{ *Server }
+
+func (v voicePrograms) OfferedToVoice() []fleet.DeviceID {
+	return slices.DeleteFunc(v.Plugins.OfferedToVoice(), func(id fleet.DeviceID) bool { return !v.host.Introduced(id) })
+}
+
+func (v voicePrograms) OffersToVoice(id fleet.DeviceID) bool {
+	return slices.Contains(v.Plugins.OfferedToVoice(), id)
 }
 
 func (s *Server) chooseUpstream(ctx context.Context, id fleet.DeviceID) (voice.Upstream, bool) {
@@ -264,6 +276,8 @@ func voiceCounter(name, help string, read func(*voice.Stats) int64) voiceMetric 
 }
 
 var (
+	voiceLeftOutDesc = prometheus.NewDesc("fleetd_voice_tools_left_out",
+		"Tools of plug-ins and endpoints that the latest list for a voice server left out; the log names one.", nil, nil)
 	voiceOpenDesc  = prometheus.NewDesc("fleetd_voice_conversations", "Conversations that are open.", nil, nil)
 	voiceEndedDesc = prometheus.NewDesc("fleetd_voice_conversations_ended_total",
 		"Conversations by how they ended; errors of the voice server have codes that begin with upstream.",
@@ -311,6 +325,7 @@ var voiceMetricList = []voiceMetric{
 // Describe implements prometheus.Collector.
 func (voiceMetrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- voiceOpenDesc
+	descs <- voiceLeftOutDesc
 	descs <- voiceEndedDesc
 	descs <- voiceHelloDesc
 	descs <- upstreamOpenDesc
@@ -326,6 +341,7 @@ func (voiceMetrics) Describe(descs chan<- *prometheus.Desc) {
 func (v voiceMetrics) Collect(metrics chan<- prometheus.Metric) {
 	s := v.relay.Stats()
 	metrics <- prometheus.MustNewConstMetric(voiceOpenDesc, prometheus.GaugeValue, float64(s.Open))
+	metrics <- prometheus.MustNewConstMetric(voiceLeftOutDesc, prometheus.GaugeValue, float64(s.LeftOut))
 	for _, how := range fleet.ConversationEnds {
 		metrics <- prometheus.MustNewConstMetric(voiceEndedDesc, prometheus.CounterValue, float64(s.Ended[how]), string(how))
 	}
