@@ -57,7 +57,9 @@ func TestPluginsThroughMCP(t *testing.T) {
 	updates, logs, progressed := make(chan string, 1000), make(chan string, 1000), atomic.Int32{}
 	connect := func(path, version string) *mcp.ClientSession {
 		s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-			ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { updates <- r.Params.URI },
+			ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+				updates <- r.Params.URI
+			},
 			LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
 				data, _ := json.Marshal(r.Params.Data)
 				logs <- r.Params.Logger + " " + string(data)
