@@ -198,7 +198,8 @@ func (p *programs) load(ctx context.Context, key listKey, l *listing) {
 
 // collect reads a list page by page, until it ends or has reached its limit. It returns it by key,
 // without what clean refuses. If a later page fails, the list ends with the earlier ones.
-func collect[T any](page func(cursor string) ([]*T, string, error), clean func(*T) *T, key func(*T) string) ([]*T, error) {
+func collect[T any](page func(cursor string) ([]*T, string, error), clean func(*T) *T,
+	key func(*T) string) ([]*T, error) {
 	var list []*T
 	cursor, size, seen := "", 0, map[string]bool{}
 	for range maxListPages {
@@ -242,7 +243,8 @@ func cleanPrompt(p *mcp.Prompt) *mcp.Prompt {
 	if !usable(p.Name, maxName) || len(p.Arguments) > maxArguments {
 		return nil
 	}
-	v := &mcp.Prompt{Name: p.Name, Title: fleet.CleanText(p.Title, maxName), Description: cleanLines(p.Description, maxAbout)}
+	v := &mcp.Prompt{Name: p.Name, Title: fleet.CleanText(p.Title, maxName),
+		Description: cleanLines(p.Description, maxAbout)}
 	for _, a := range p.Arguments {
 		if a == nil || !usable(a.Name, maxName) {
 			return nil
@@ -258,7 +260,8 @@ func cleanResource(r *mcp.Resource) *mcp.Resource {
 		return nil
 	}
 	return &mcp.Resource{URI: r.URI, Name: fleet.CleanText(r.Name, maxName), Title: fleet.CleanText(r.Title, maxName),
-		Description: cleanLines(r.Description, maxAbout), MIMEType: fleet.CleanText(r.MIMEType, maxShort), Size: max(r.Size, 0)}
+		Description: cleanLines(r.Description, maxAbout), MIMEType: fleet.CleanText(r.MIMEType, maxShort),
+		Size: max(r.Size, 0)}
 }
 
 func cleanTemplate(r *mcp.ResourceTemplate) *mcp.ResourceTemplate {
@@ -372,8 +375,8 @@ func (p *programs) listPrompts(ctx context.Context, a address, req mcp.Request, 
 	return out, err
 }
 
-func (p *programs) listTemplates(ctx context.Context, a address, req mcp.Request, params *mcp.ListResourceTemplatesParams,
-	next mcp.MethodHandler) (mcp.Result, error) {
+func (p *programs) listTemplates(ctx context.Context, a address, req mcp.Request,
+	params *mcp.ListResourceTemplatesParams, next mcp.MethodHandler) (mcp.Result, error) {
 	out := &mcp.ListResourceTemplatesResult{Cacheable: mcp.Cacheable{CacheScope: ofOneToken}}
 	cursor := cursorOf(params)
 	parts, err := all(ctx, p, a, listTemplates, func(id fleet.DeviceID, l *listing) (list []part[mcp.ResourceTemplate]) {

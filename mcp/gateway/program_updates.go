@@ -5,7 +5,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -55,8 +54,9 @@ type announced struct {
 }
 
 // subscribe subscribes a session to a resource of a program.
-func (p *programs) subscribe(ctx context.Context, session *mcp.ServerSession, id fleet.DeviceID, uri, shown string) error {
-	if _, err := p.find(ctx, id); errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrInvalid) || len(uri) > maxURI {
+func (p *programs) subscribe(ctx context.Context, session *mcp.ServerSession, id fleet.DeviceID, uri,
+	shown string) error {
+	if _, err := p.find(ctx, id); absent(err, uri) {
 		return mcp.ResourceNotFoundError(fleet.CleanText(shown, maxURI))
 	} else if err != nil {
 		return p.g.protocolError(err)
@@ -288,7 +288,7 @@ func (p *programs) announce(id fleet.DeviceID, c *pendingChange) {
 		time.AfterFunc(listsEvery-now.Sub(last.at), func() { p.announceLists(id) })
 	case c.lists:
 		go p.restore(id)
-		// The SDK sends a change of its own lists, which do not contain those of programs.
+		// The SDK notifies sessions only when its lists change, which have nothing of programs.
 		p.g.addPrompts(p.g.fleet)
 		p.g.addResources(p.g.fleet)
 		if own != nil {

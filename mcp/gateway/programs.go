@@ -281,7 +281,7 @@ func (p *programs) getPrompt(ctx context.Context, a address, id fleet.DeviceID, 
 
 // read reads a resource, which the client names shown.
 func (p *programs) read(ctx context.Context, a address, id fleet.DeviceID, uri, shown string) (mcp.Result, error) {
-	if _, err := p.find(ctx, id); errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrInvalid) || len(uri) > maxURI {
+	if _, err := p.find(ctx, id); absent(err, uri) {
 		return nil, mcp.ResourceNotFoundError(fleet.CleanText(shown, maxURI))
 	} else if err != nil {
 		return nil, p.g.protocolError(err)
@@ -319,6 +319,11 @@ func (p *programs) read(ctx context.Context, a address, id fleet.DeviceID, uri, 
 		return nil, p.tooLong(id, size)
 	}
 	return out, nil
+}
+
+// absent reports whether a resource does not exist for the caller.
+func absent(err error, uri string) bool {
+	return errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrInvalid) || len(uri) > maxURI
 }
 
 // oldNotFound is the code for an unknown resource before 2026-07-28.

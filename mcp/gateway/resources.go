@@ -232,7 +232,8 @@ func (g *Gateway) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 }
 
 // subscribeProgram subscribes a session to a resource of a plug-in or an endpoint.
-func (g *Gateway) subscribeProgram(ctx context.Context, req *mcp.SubscribeRequest, id fleet.DeviceID, uri string) error {
+func (g *Gateway) subscribeProgram(ctx context.Context, req *mcp.SubscribeRequest, id fleet.DeviceID,
+	uri string) error {
 	s := &g.watches
 	s.mu.Lock()
 	w := s.of(req.Session, callerOf(ctx))

@@ -37,7 +37,7 @@ func TestRefusedRequestsOfServers(t *testing.T) {
 		opened <- err
 	}()
 	initialize, _ := read().(*jsonrpc.Request)
-	if strings.Contains(string(initialize.Params), "sampling") || strings.Contains(string(initialize.Params), "elicitation") {
+	if p := string(initialize.Params); strings.Contains(p, "sampling") || strings.Contains(p, "elicitation") {
 		t.Errorf("the client offers %s", initialize.Params)
 	}
 	if err := conn.Write(t.Context(), &jsonrpc.Response{ID: initialize.ID, Result: json.RawMessage(
@@ -54,7 +54,8 @@ func TestRefusedRequestsOfServers(t *testing.T) {
 		"roots/list":             `{}`,
 	} {
 		id, _ := jsonrpc.MakeID(method)
-		if err := conn.Write(t.Context(), &jsonrpc.Request{ID: id, Method: method, Params: json.RawMessage(params)}); err != nil {
+		if err := conn.Write(t.Context(), &jsonrpc.Request{ID: id, Method: method,
+			Params: json.RawMessage(params)}); err != nil {
 			t.Fatal(err)
 		}
 		answer, _ := read().(*jsonrpc.Response)
