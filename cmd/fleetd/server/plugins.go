@@ -13,6 +13,7 @@ import (
 	"fleetd/fleet/plugin"
 	"fleetd/mcp"
 	"fleetd/mcp/host"
+	"fleetd/web/ui"
 )
 
 // openPlugins makes the host of plug-ins and what manages them. They start with the server.
@@ -53,6 +54,21 @@ func (s *Server) retireLostPlugins(ctx context.Context) error {
 	return nil
 }
 
+// programServer returns what a connected program says about itself.
+func (s *Server) programServer(id fleet.DeviceID) (p ui.ProgramServer, connected bool) {
+	session := s.host.Server(id)
+	if session == nil {
+		return p, false
+	}
+	if r := session.InitializeResult(); r != nil {
+		p.Protocol = fleet.CleanText(r.ProtocolVersion, 40)
+		if r.ServerInfo != nil {
+			p.Name, p.Version = fleet.CleanText(r.ServerInfo.Name, 100), fleet.CleanText(r.ServerInfo.Version, 60)
+		}
+	}
+	return p, true
+}
+
 // hostDevices gives the host access to the domain.
 type hostDevices struct{ *Server }
 
@@ -83,8 +99,10 @@ func (d hostDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Ca
 	d.Presences.Disconnected(c, clean, cause)
 }
 
-func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) { d.Presences.Unresponsive(c, cause) }
-func (d hostDevices) Responded(id fleet.DeviceID)                        { d.Presences.Responded(id) }
+func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	d.Presences.Unresponsive(c, cause)
+}
+func (d hostDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
 func (d hostDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	return d.Devices.Listed(ctx, l)
