@@ -56,13 +56,12 @@ const (
 	LeftOutHeld      = "device_held" // another principal holds it
 	LeftOutUnchanged = "unchanged"   // it already is as requested
 	LeftOutTags      = "too_many_tags"
-	LeftOutProgram   = "program_not_retired" // it retires when its definition is removed
-	LeftOutScope     = "leaves_scope"        // the change would move it into or out of the actor's scope
+	LeftOutScope     = "leaves_scope" // the change would move it into or out of the actor's scope
 )
 
 // LeftOutCodes lists every such code.
 var LeftOutCodes = []string{LeftOutUnknown, LeftOutRetired, LeftOutRole, LeftOutHeld, LeftOutUnchanged, LeftOutTags,
-	LeftOutProgram, LeftOutScope}
+	LeftOutScope}
 
 // A BulkRequest is a request for one act, on the devices of a query or on a list of devices.
 type BulkRequest struct {
@@ -217,8 +216,6 @@ func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut str
 		return p, LeftOutRole
 	case d.RetiredAt != nil:
 		return p, LeftOutRetired
-	case r.Act == BulkRetire && d.ID.IsProgram():
-		return p, LeftOutProgram
 	}
 	held := d.Hold.Active(now)
 	switch r.Act {

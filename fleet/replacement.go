@@ -51,10 +51,6 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 		return r, err
 	}
 	switch {
-	case old.IsProgram():
-		return r, Refuse(ErrConflict, "program_not_replaced", "device", old)
-	case successor.IsProgram():
-		return r, Refuse(ErrConflict, "program_not_replaced", "device", successor)
 	case r.Old.ReplacedBy != "":
 		return r, ErrReplaced(old, r.Old.ReplacedBy)
 	case r.Old.RetiredAt != nil:
