@@ -69,27 +69,33 @@ func (r *scriptedRunner) names() (all []string) {
 	return all
 }
 
+// newPlugins returns the service of a directory; the runner runs nothing.
+func newPlugins(t testing.TB, store plugin.Store, dir string, runner *scriptedRunner) *plugin.Service {
+	t.Helper()
+	sealer, err := enrolment.NewSealer(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins := plugin.New(plugin.Options{Directory: dir, Store: store, Sealer: sealer, Runner: runner})
+	if err := plugins.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return plugins
+}
+
 // withPlugins returns a site with the plug-in of a file, "lamp", and a program for others.
 func withPlugins(t *testing.T) (*site, *scriptedRunner, *plugin.Service) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"lamp.yaml": "command: [./program]\nenv: {TOKEN: hush-file}\n", "program": "#!/bin/sh\n"} {
+	for name, text := range map[string]string{"lamp.yaml": "command: [./program]\nenv: {TOKEN: hush-file}\n",
+		"program": "#!/bin/sh\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	runner := &scriptedRunner{status: map[string]plugin.Status{}}
 	var plugins *plugin.Service
-	var c *site
-	c = newConsole(t, func(o *console.Options) {
-		sealer, err := enrolment.NewSealer(make([]byte, 32))
-		if err != nil {
-			t.Fatal(err)
-		}
-		plugins = plugin.New(plugin.Options{Directory: dir, Store: o.Pictures.(plugin.Store), Sealer: sealer, Runner: runner,
-			Events: o.Events})
-		if err := plugins.Load(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	c := newConsole(t, func(o *console.Options) {
+		plugins = newPlugins(t, o.Pictures.(plugin.Store), dir, runner)
 		o.Plugins, o.PluginsDir = plugins, dir
 		o.Program = func(fleet.DeviceID) (ui.ProgramServer, bool) {
 			return ui.ProgramServer{Name: "lamp <server>", Version: "3.1", Protocol: "2025-06-18"}, true
@@ -202,6 +208,7 @@ func TestPluginForm(t *testing.T) {
 // Only an administrator of the whole fleet sees or changes plug-ins.
 func TestPluginRights(t *testing.T) {
 	c, runner, _ := withPlugins(t)
+	c.operator("other", fleet.RoleAdmin)
 	scoped := c.operator("scoped", fleet.RoleAdmin)
 	if err := c.operators.SetAccess(t.Context(), fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}, scoped.ID,
 		operator.Access{Role: fleet.RoleAdmin, Scope: "tag:lab"}); err != nil {
@@ -267,9 +274,9 @@ func TestProgramPages(t *testing.T) {
 	if n := len(settings.find("select[name=transport]")) + len(settings.find("input[name=time_zone]")); n > 0 {
 		t.Error("the page offers a transport or a time zone")
 	}
-	admin.post(ui.DevicePath(id, "edit"), url.Values{"name": {"Lamp"}, "transport": {"websocket"}, "time_zone": {"Asia/Shanghai"}}).
+	admin.post(ui.DevicePath(id, "edit"), url.Values{"name": {"Lamp"}, "transport": {string(fleet.TransportWebSocket)}, "time_zone": {"Asia/Shanghai"}}).
 		wantRedirect(ui.DevicePath(id))
-	if d, err := c.devices.Device(t.Context(), id); err != nil || d.Name != "Lamp" || d.TimeZone != "" || d.TransportChoice != "" {
+	if d, err := c.devices.Device(t.Context(), id); err != nil || d.Name != "Lamp" || d.TimeZone != "" || d.TransportChoice == fleet.TransportWebSocket {
 		t.Errorf("edited: %+v, %v", d, err)
 	}
 	admin.get(ui.DevicePath(id, "firmware")).wantStatus(200).wantText("main", "Inventory")
