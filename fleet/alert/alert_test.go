@@ -414,6 +414,30 @@ func TestDisksCertificatesAndUpstreams(t *testing.T) {
 	w.is("certificate_expiring open bad 0")
 }
 
+func TestPlugins(t *testing.T) {
+	lamp, wrong := alert.Plugin{Name: "lamp"}, alert.Plugin{Name: "wrong"}
+	w := newWorld(t, func(o *alert.Options) {
+		o.Plugins = func() []alert.Plugin { return []alert.Plugin{lamp, wrong} }
+	})
+	w.pass(2 * time.Minute)
+	w.is()
+	lamp.Down, lamp.Why = w.now, fleet.Because("plugin_ended", "detail", "exit 3")
+	w.pass(30 * time.Second)
+	w.is()
+	w.pass(3 * time.Minute)
+	w.is("plugin_crashing open warning 0")
+	a := w.only()
+	if why, _ := a.Params["why"].(fleet.Reason); a.Subject != "lamp" || !why.Is("plugin_ended") {
+		t.Errorf("the alert is about %q, because %v", a.Subject, a.Params["why"])
+	}
+	lamp.Down = time.Time{}
+	wrong.Down, wrong.Invalid = w.now, true
+	w.pass(10 * time.Minute)
+	if a = w.only(); a.Subject != "wrong" || a.Params.Case() != "invalid" {
+		t.Errorf("the alert is about %q, case %q", a.Subject, a.Params.Case())
+	}
+}
+
 func TestThresholds(t *testing.T) {
 	w := newWorld(t)
 	with := func(k alert.Kind, th alert.Threshold) alert.SettingsChange {

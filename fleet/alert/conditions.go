@@ -23,6 +23,7 @@ const (
 	CertificateEnds Kind = "certificate_expiring" // a certificate expires within Span
 	DiskLow         Kind = "disk_low"             // less than Percent of a disk is free
 	UpstreamDown    Kind = "upstream_down"        // a voice server has been unreachable for Span
+	PluginCrashing  Kind = "plugin_crashing"      // a plug-in ended often or is invalid, and has not run for Span
 )
 
 // A Threshold is the limit at which a condition holds. The kinds above describe each field; a
@@ -108,6 +109,9 @@ var Conditions = []Condition{
 	{Kind: UpstreamDown, Every: lookEvery, Params: []string{"name"},
 		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
 		look: (*Service).upstreams},
+	{Kind: PluginCrashing, Every: lookEvery, Params: []string{"name", "since_at", "why"},
+		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
+		look: (*Service).plugins},
 }
 
 // Kinds lists every kind, in the order of the table.

@@ -55,6 +55,14 @@ type Upstream struct {
 	Down time.Time // since when it is unreachable; zero if it is reachable
 }
 
+// A Plugin is a plug-in.
+type Plugin struct {
+	Name    string
+	Down    time.Time    // since when it ends again and again or cannot run; zero if it runs
+	Why     fleet.Reason // of its latest end, or what is wrong with its definition
+	Invalid bool         // its definition is wrong
+}
+
 // figures returns the parameters of an alert's text.
 func figures(params ...any) fleet.Params {
 	var r fleet.Reason
@@ -237,6 +245,26 @@ func (s *Service) upstreams(ctx context.Context, v view) (found []finding, ok bo
 			found = append(found, finding{subject: u.Name, severity: Bad,
 				params: figures("name", u.Name)})
 		}
+	}
+	return found, true, nil
+}
+
+// plugins finds plug-ins that cannot run. An open alert goes on until the plug-in runs.
+func (s *Service) plugins(_ context.Context, v view) (found []finding, ok bool, err error) {
+	if s.o.Plugins == nil {
+		return nil, true, nil
+	}
+	for _, p := range s.o.Plugins() {
+		_, open := v.open[p.Name]
+		if p.Down.IsZero() || !open && v.now.Sub(p.Down) < v.threshold.Span {
+			continue
+		}
+		f := finding{subject: p.Name, severity: Warning, since: p.Down,
+			params: figures("name", p.Name, "since_at", p.Down, "why", p.Why)}
+		if p.Invalid {
+			f.params["case"] = "invalid"
+		}
+		found = append(found, f)
 	}
 	return found, true, nil
 }

@@ -42,6 +42,7 @@ type Options struct {
 	Certificates func() []Certificate                 // nil: none
 	Disks        func() []Disk                        // nil: none
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
+	Plugins      func() []Plugin                      // nil: none
 }
 
 // Service manages alerts for people and runs the loop that checks the conditions.

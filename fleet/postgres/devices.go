@@ -214,7 +214,7 @@ func (s *Store) DeviceIDs(ctx context.Context, q fleet.Query) ([]fleet.DeviceID,
 // CountBy counts matching devices by a field, largest first.
 func (s *Store) CountBy(ctx context.Context, q fleet.Query, field string) ([]fleet.DeviceCount, error) {
 	switch field {
-	case "board", "version", "presence", "chip":
+	case "board", "version", "presence", "chip", "kind":
 	default:
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", field)
 	}

@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -51,6 +52,12 @@ type Options struct {
 	Webhooks  *webhook.Service
 	Upstreams *upstream.Service
 	Alerts    *alert.Service
+	Plugins   *plugin.Service
+	// PluginsDir is the directory of the plug-ins that are files; "" for none.
+	PluginsDir string
+	// Program returns what a program that is a device says about itself; false while it is not
+	// connected. nil: no program is.
+	Program func(fleet.DeviceID) (ui.ProgramServer, bool)
 	// DatabaseAway returns the time since which the database has been unavailable, or zero while it
 	// is available. nil: always available.
 	DatabaseAway func() time.Time

@@ -37,6 +37,25 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	return s.Devices.Device(r.Context(), id)
 }
 
+// board returns the device in the address, if it is no program: a plug-in has no page about firmware,
+// screen, health or enrolment.
+func (s *Server) board(r *http.Request) (fleet.Device, error) {
+	d, err := s.device(r)
+	if err == nil && d.ID.IsProgram() {
+		err = errNoPage
+	}
+	return d, err
+}
+
+// deviceFacts returns a device's facts, with what a connected program says about itself.
+func (s *Server) deviceFacts(d fleet.Device) ui.DeviceFacts {
+	facts := ui.NewDeviceFacts(d)
+	if s.Program != nil && d.ID.IsProgram() {
+		facts.Server, _ = s.Program(d.ID)
+	}
+	return facts
+}
+
 // head returns the head of a device's page for one of its tabs.
 func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead {
 	return s.headOf(r.Context(), d, tab)
@@ -45,7 +64,7 @@ func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead
 func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
 	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
 	h.Talking = s.talking(d.ID)
-	if d.InventoryID == "" {
+	if d.InventoryID == "" || d.ID.IsProgram() {
 		return h
 	}
 	if inv, err := s.Devices.Inventory(ctx, d.InventoryID); err == nil {
@@ -76,7 +95,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	ctx := r.Context()
 	page.Head = s.head(r, d, "")
 	page.Latest = page.Head.Thumb
-	page.About = ui.NewDeviceFacts(d)
+	page.About = s.deviceFacts(d)
 	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
 		return page, err
 	}
@@ -84,7 +103,7 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	if page.Acts, err = s.deviceActs(ctx, d); err != nil {
 		return page, err
 	}
-	if page.Acts.Last, err = s.lastCall(r, d); err != nil {
+	if page.Acts.Last, err = s.lastCall(r, d); err != nil || d.ID.IsProgram() {
 		return page, err
 	}
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
@@ -118,14 +137,10 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
-	if page.Updates, err = s.deviceUpdates(ctx, d.ID); err != nil {
-		return answer{}, err
-	}
-	if page.Jobs, err = s.deviceJobs(ctx, d.ID); err != nil {
-		return answer{}, err
-	}
-	if page.Firmware, err = s.Devices.FirmwareHistory(ctx, d.ID); err != nil {
-		return answer{}, err
+	if !d.ID.IsProgram() {
+		if err := s.deviceBuilds(ctx, d.ID, &page); err != nil {
+			return answer{}, err
+		}
 	}
 	if page.Inventories, err = s.Devices.DeviceInventories(ctx, d.ID); err != nil {
 		return answer{}, err
@@ -140,8 +155,20 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
+// deviceBuilds reads the updates and builds of a board.
+func (s *Server) deviceBuilds(ctx context.Context, id fleet.DeviceID, page *ui.FirmwarePage) (err error) {
+	if page.Updates, err = s.deviceUpdates(ctx, id); err != nil {
+		return err
+	}
+	if page.Jobs, err = s.deviceJobs(ctx, id); err != nil {
+		return err
+	}
+	page.Firmware, err = s.Devices.FirmwareHistory(ctx, id)
+	return err
+}
+
 func (s *Server) showScreen(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -172,7 +199,7 @@ func (s *Server) showFacts(r *http.Request) (answer, error) {
 	if len(body) > maxFactsShown {
 		body = json.RawMessage(`"…"`)
 	}
-	about := ui.NewDeviceFacts(d)
+	about := s.deviceFacts(d)
 	if about.Voice, err = s.deviceVoice(r.Context(), d.ID); err != nil {
 		return answer{}, err
 	}

@@ -37,6 +37,10 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("tags") {
 		patch.Tags = new(splitTags(r.PostFormValue("tags")))
 	}
+	if d.ID.IsProgram() { // it has neither clock nor transport
+		r.PostForm.Del("time_zone")
+		r.PostForm.Del("transport")
+	}
 	if r.PostForm.Has("time_zone") {
 		patch.TimeZone = new(strings.TrimSpace(r.PostFormValue("time_zone")))
 	}
@@ -120,6 +124,9 @@ func (s *Server) rejectDevice(r *http.Request) (answer, error) {
 func (s *Server) decide(r *http.Request, key string, do func(context.Context, fleet.Principal, fleet.DeviceID) error) (
 	answer, error) {
 	id, err := deviceID(r)
+	if err == nil && id.IsProgram() {
+		err = errNoPage // it enrols by its definition
+	}
 	if err != nil {
 		return answer{}, err
 	}

@@ -107,7 +107,7 @@ func (s *Server) configCall(r *http.Request, d fleet.Device) (*ui.ConfigCall, er
 
 // readConfig reads the configuration from the device.
 func (s *Server) readConfig(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -117,7 +117,7 @@ func (s *Server) readConfig(r *http.Request) (answer, error) {
 // applyConfig sends the changes of the form with the next version number: the device refuses a
 // version that is not newer than its own.
 func (s *Server) applyConfig(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

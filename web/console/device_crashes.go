@@ -57,7 +57,7 @@ func (s *Server) imageOfBuild(ctx context.Context, c telemetry.CoreDump) (*ui.Im
 
 // fetchCoreDump requests the core dump from the device.
 func (s *Server) fetchCoreDump(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

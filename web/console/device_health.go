@@ -53,7 +53,7 @@ func (s *Server) healthRoutes() []route {
 }
 
 func (s *Server) showHealth(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

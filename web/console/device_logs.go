@@ -49,6 +49,9 @@ func (s *Server) logRoutes() []route {
 
 func (s *Server) showLogs(r *http.Request) (answer, error) {
 	d, inv, err := s.deviceTools(r)
+	if err == nil && d.ID.IsProgram() {
+		err = errNoPage
+	}
 	if err != nil {
 		return answer{}, err
 	}
@@ -78,7 +81,7 @@ func (s *Server) coreDumpCall(r *http.Request, d fleet.Device) (*ui.CallView, er
 
 // sendLog serves the lines on the page as a file.
 func (s *Server) sendLog(w http.ResponseWriter, r *http.Request) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -129,7 +132,7 @@ func (s *Server) setLogLevel(r *http.Request) (answer, error) {
 // actOnLog makes a call and redirects to the log with the outcome.
 func (s *Server) actOnLog(r *http.Request, done string, act func(context.Context, fleet.Principal, fleet.DeviceID) (
 	fleet.Call, error)) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

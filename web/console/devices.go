@@ -94,7 +94,7 @@ func (s *Server) devicesPage(r *http.Request) (ui.DevicesPage, error) {
 	if err != nil {
 		return page, err
 	}
-	page.Fleet, page.Boards = summary.fleet, summary.boards
+	page.Fleet, page.Boards, page.Kinds = summary.fleet, summary.boards, summary.kinds
 	if page.Saved.Filters, err = s.Filters.Filters(ctx); err != nil {
 		return page, err
 	}
@@ -165,6 +165,7 @@ type fleetSummary struct {
 	at     time.Time
 	fleet  int
 	boards []string
+	kinds  []fleet.DeviceKind
 }
 
 type summaryCache struct {
@@ -203,6 +204,15 @@ func (s *Server) countFleet(ctx context.Context) (fleetSummary, error) {
 		g.fleet += b.Count
 		if i < summaryBoards && b.Value != "" {
 			g.boards = append(g.boards, b.Value)
+		}
+	}
+	kinds, err := s.Devices.CountBy(ctx, fleet.Query{}, "kind")
+	if err != nil {
+		return fleetSummary{}, err
+	}
+	for _, k := range fleet.DeviceKinds {
+		if slices.ContainsFunc(kinds, func(c fleet.DeviceCount) bool { return c.Value == string(k) && c.Count > 0 }) {
+			g.kinds = append(g.kinds, k)
 		}
 	}
 	return g, nil

@@ -345,7 +345,7 @@ func (st *stream) send(ctx context.Context, u updates) error {
 func (st *stream) page(ctx context.Context) context.Context {
 	v := viewerOf(ctx)
 	return ui.WithPage(ctx, ui.Page{Lang: v.lang, Theme: v.theme, Zone: v.zone, Now: st.server.now(),
-		Operator: &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}})
+		Operator: &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}, Admin: mayAdmin(ctx)})
 }
 
 var sseLines = strings.NewReplacer("\r\n", "\ndata: ", "\n", "\ndata: ", "\r", "\ndata: ")

@@ -78,6 +78,10 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return s.newAlertsView(r)
 	case ui.ViewAudit:
 		return s.newAuditView(r)
+	case ui.ViewPlugins:
+		return s.newPluginsView(r)
+	case ui.ViewPlugin:
+		return s.newPluginView(r)
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:
@@ -208,7 +212,7 @@ func (v *deviceView) head(ctx context.Context) ([]templ.Component, error) {
 		return nil, err
 	}
 	head := v.server.headOf(ctx, d, v.tab)
-	parts, facts := []templ.Component{head.View(), head.Tabs()}, ui.NewDeviceFacts(d)
+	parts, facts := []templ.Component{head.View(), head.Tabs()}, v.server.deviceFacts(d)
 	switch v.tab {
 	case "":
 		acts, err := v.server.deviceActs(ctx, d)

@@ -42,7 +42,7 @@ func (s *Server) deviceUpdates(ctx context.Context, id fleet.DeviceID) (ui.Devic
 
 // clearQuarantine lets campaigns update a device again that failed too often.
 func (s *Server) clearQuarantine(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

@@ -17,7 +17,7 @@ import (
 // forAdmins are the pages that only admins can read: they show sessions of others, secrets of
 // receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
-	"/settings/system": true}
+	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true}
 
 // TestWhoMayDoWhat requests every route signed out and in each role. The routes come from the
 // server's own table, so a new route is tested too.
@@ -32,7 +32,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
-		"{session}", uuid.NewString())
+		"{session}", uuid.NewString(), "{plugin}", "weather")
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -165,6 +165,8 @@ var reaches = map[string]string{
 	"GET /settings/alerts":                                       "viewer fleet",
 	"GET /settings/keys":                                         "viewer fleet",
 	"GET /settings/operators/{operator}":                         "admin fleet",
+	"GET /settings/plugins":                                      "admin fleet",
+	"GET /settings/plugins/{plugin}":                             "admin fleet",
 	"GET /settings/policies":                                     "viewer fleet",
 	"GET /settings/policies/{policy}":                            "viewer fleet",
 	"GET /settings/serials":                                      "viewer fleet",
@@ -260,6 +262,12 @@ var reaches = map[string]string{
 	"POST /settings/operators/{operator}/sessions/end":           "admin fleet",
 	"POST /settings/operators/{operator}/sessions/{session}/end": "admin fleet",
 	"POST /settings/password":                                    "viewer own",
+	"POST /settings/plugins":                                     "admin fleet",
+	"POST /settings/plugins/{plugin}/delete":                     "admin fleet",
+	"POST /settings/plugins/{plugin}/disable":                    "admin fleet",
+	"POST /settings/plugins/{plugin}/edit":                       "admin fleet",
+	"POST /settings/plugins/{plugin}/enable":                     "admin fleet",
+	"POST /settings/plugins/{plugin}/reload":                     "admin fleet",
 	"POST /settings/policies":                                    "admin fleet",
 	"POST /settings/policies/{policy}/delete":                    "admin fleet",
 	"POST /settings/policies/{policy}/disable":                   "admin fleet",

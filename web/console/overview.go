@@ -172,8 +172,13 @@ func thin(samples []fleet.PresenceSample) []fleet.PresenceSample {
 	return kept
 }
 
+// breakdown counts the boards: a program has neither board nor firmware.
 func (s *Server) breakdown(ctx context.Context, field string) ([]fleet.DeviceCount, error) {
-	counts, err := s.Devices.CountBy(ctx, fleet.Query{}, field)
+	boards, err := fleet.ParseQuery("-kind:" + string(fleet.DevicePlugin) + "," + string(fleet.DeviceEndpoint))
+	if err != nil {
+		return nil, err
+	}
+	counts, err := s.Devices.CountBy(ctx, boards, field)
 	return counts[:min(len(counts), overviewRows)], err
 }
 

@@ -24,7 +24,7 @@ func (s *Server) replaceRoutes() []route {
 
 // showReplace shows the form for the replacement unit, or the preview.
 func (s *Server) showReplace(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -79,7 +79,7 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 
 // replaceDevice requires the typed id of the old device, because its retirement is final.
 func (s *Server) replaceDevice(r *http.Request) (answer, error) {
-	d, err := s.device(r)
+	d, err := s.board(r)
 	if err != nil {
 		return answer{}, err
 	}

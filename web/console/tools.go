@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,6 +123,11 @@ func (s *Server) pinned(r *http.Request, d fleet.Device, done string, err error)
 
 func toolForm(tool fleet.Tool, last json.RawMessage, d fleet.Device) *ui.ToolForm {
 	f := ui.NewToolForm(tool, last)
+	if d.ID.IsProgram() { // its arguments may be large
+		for i := range f.Fields {
+			f.Fields[i].Long = !slices.Contains([]string{"boolean", "integer", "number"}, f.Fields[i].Type)
+		}
+	}
 	f.Offline = d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive
 	return f
 }

@@ -25,6 +25,7 @@ type Field struct {
 	Min, Max *int64   // integers
 	Choices  []string // strings, if the description names the values
 	Ours     bool     // fleetd fills it in: a one-time address
+	Long     bool     // it may have many lines
 	Problem  string   // why the value was rejected
 }
 

@@ -25,14 +25,17 @@ func BecauseMarked(l Lang, zone *time.Location, prefix string, r fleet.Reason) s
 	return writer{lang: l, zone: zone, prefix: prefix, nested: prefix, mark: true}.text(r)
 }
 
-// otherPrefix is the second prefix for codes that are parameters of another code. The reason why an
-// image is withheld is a part of refusals and also of the records of campaigns.
-var otherPrefix = map[string]string{reasonPrefix: errorPrefix, errorPrefix: reasonPrefix}
+// otherPrefixes are further prefixes for codes that are parameters of another code. The reason why an
+// image is withheld is a part of refusals and also of the records of campaigns; that of a plug-in's
+// end is a part of an alert.
+var otherPrefixes = map[string][]string{reasonPrefix: {errorPrefix}, errorPrefix: {reasonPrefix},
+	alertPrefix: {reasonPrefix, errorPrefix}}
 
 const (
 	reasonPrefix = "reason."     // of a recorded [fleet.Reason]
 	errorPrefix  = "error.code." // of [fleet.Error], and of everything nested in it
 	callPrefix   = "call.error." // of [fleet.CallError]
+	alertPrefix  = "alert.what." // of an alert
 )
 
 // Error returns the text of an error for a page: a sentence in the reader's language.
@@ -173,8 +176,10 @@ func (w writer) param(name string, value any) any {
 	switch v := value.(type) {
 	case fleet.Reason:
 		in := writer{lang: w.lang, zone: w.zone, prefix: w.nested, nested: w.nested, mark: w.mark, terms: w.terms}
-		if other := otherPrefix[w.nested]; other != "" && in.key(v) == "" {
-			in.prefix, in.nested = other, other
+		for _, other := range otherPrefixes[w.nested] {
+			if in.key(v) == "" {
+				in.prefix, in.nested = other, other
+			}
 		}
 		return in.text(v)
 	case int64:

@@ -124,12 +124,14 @@ func (v AlertCard) what(ctx context.Context) string {
 }
 
 // place returns the page that the alert is about; key is the message of the link.
-func (v AlertCard) place() (to, key string) {
+func (v AlertCard) place(ctx context.Context) (to, key string) {
 	switch {
 	case v.Alert.Query != "":
 		return QueryPath(v.Alert.Query), "alert.devices"
 	case v.Alert.Kind == alert.CampaignStopped || v.Alert.Kind == alert.CampaignStuck:
 		return CampaignPath(v.Alert.Subject), "alert.campaign"
+	case v.Alert.Kind == alert.PluginCrashing && page(ctx).Admin:
+		return PluginPath(v.Alert.Subject), "alert.plugin"
 	}
 	return "", ""
 }

@@ -18,6 +18,7 @@ import (
 // stream sends it as a patch when presence or hold change.
 type DeviceHead struct {
 	ID         fleet.DeviceID
+	Kind       fleet.DeviceKind
 	Name       string
 	Board      string
 	Version    string
@@ -47,7 +48,7 @@ type DeviceHead struct {
 // NewDeviceHead returns a device's head for one of its tabs.
 func NewDeviceHead(d fleet.Device, tab string, now time.Time, canAct bool) DeviceHead {
 	h := DeviceHead{
-		ID: d.ID, Name: d.Name, Board: d.Board, Version: d.Version,
+		ID: d.ID, Kind: d.Kind, Name: d.Name, Board: d.Board, Version: d.Version,
 		Presence: shownPresence(d), Since: d.PresenceSince, Evidence: d.PresenceEvidence,
 		Enrolment: d.Enrolment, ToolsCount: d.ToolsCount, RetiredAt: d.RetiredAt,
 		ReplacedBy: d.ReplacedBy, Replaces: d.Replaces, NewClient: d.NewClientID, Tab: tab, CanAct: canAct,
@@ -79,9 +80,23 @@ var deviceTabs = []struct{ tab, key string }{
 	{"screen", "device.tab.screen"}, {"logs", "device.tab.logs"}, {"facts", "device.tab.facts"},
 }
 
+// programTabs are the tabs of a plug-in or an endpoint, with their names.
+var programTabs = map[string]string{"": "device.tab.timeline", "tools": "device.tab.tools",
+	"configuration": "device.tab.details", "firmware": "device.tab.inventory", "facts": "device.tab.facts"}
+
+// tabName returns the message of the tab's name.
+func (h DeviceHead) tabName(tab, name string) string {
+	if h.ID.IsProgram() {
+		return programTabs[tab]
+	}
+	return name
+}
+
 // tabShown hides the tab of a feature that the device lacks, unless the tab is open.
 func (h DeviceHead) tabShown(tab string) bool {
 	switch {
+	case h.ID.IsProgram() && programTabs[tab] == "":
+		return false
 	case h.Tab == tab:
 		return true
 	case tab == "tools":
@@ -118,7 +133,7 @@ func (h DeviceHead) frame(ctx context.Context) head {
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {
 			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})
-			frame.Here = t(ctx, tab.key)
+			frame.Here = t(ctx, h.tabName(tab.tab, tab.key))
 			frame.Title = frame.Here + " · " + h.Title()
 		}
 	}
@@ -161,8 +176,25 @@ func NewConfigurationPage(d fleet.Device, head DeviceHead) ConfigurationPage {
 
 func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") }
 
+// A ProgramServer is what the MCP server of a plug-in or an endpoint says about itself.
+type ProgramServer struct{ Name, Version, Protocol string }
+
+// pluginPage returns the settings of the plug-in whose device this is, for administrators.
+func (v DeviceFacts) pluginPage(ctx context.Context) string {
+	name, ok := strings.CutPrefix(string(v.ID), fleet.PluginPrefix)
+	if !ok || !page(ctx).Admin || v.Retired {
+		return ""
+	}
+	return PluginPath(name)
+}
+
 // DeviceFacts are the facts about a device that seldom matter.
 type DeviceFacts struct {
+	ID         fleet.DeviceID
+	Kind       fleet.DeviceKind
+	Retired    bool
+	Version    string
+	Server     ProgramServer // of a program that is connected
 	Chip       string
 	Slot       string
 	ELFSHA256  string
@@ -185,7 +217,7 @@ type DeviceFacts struct {
 
 // NewDeviceFacts returns a device's facts.
 func NewDeviceFacts(d fleet.Device) DeviceFacts {
-	return DeviceFacts{Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256, Transport: d.Transport,
+	return DeviceFacts{ID: d.ID, Kind: d.Kind, Retired: d.RetiredAt != nil, Version: d.Version, Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256, Transport: d.Transport,
 		Chosen: d.TransportChoice, Given: d.TransportGiven,
 		RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, Evidence: d.PresenceEvidence,
 		LastSeen: d.LastSeen, LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt,

@@ -21,9 +21,10 @@ type DevicesPage struct {
 	Rows     []DeviceRow
 	Prev     string // cursors; "" at the ends
 	Next     string
-	Total    int      // devices that match the query
-	Fleet    int      // devices in service; 0 shows how to add the first
-	Boards   []string // most frequent first: filters on offer
+	Total    int                // devices that match the query
+	Fleet    int                // devices in service; 0 shows how to add the first
+	Boards   []string           // most frequent first: filters on offer
+	Kinds    []fleet.DeviceKind // of the fleet; filters on offer if there are several
 	Saved    SavedFilters
 	CanAct   bool
 
@@ -140,6 +141,11 @@ func (v DevicesPage) filters(ctx context.Context) []filterChip {
 	var chips []filterChip
 	for _, f := range quickFilters {
 		chips = append(chips, v.filter(t(ctx, f.key), f.term))
+	}
+	if len(v.Kinds) > 1 {
+		for _, k := range v.Kinds {
+			chips = append(chips, v.filter(t(ctx, "kinds."+string(k)), Term("kind", string(k))))
+		}
 	}
 	for _, b := range v.Boards {
 		chips = append(chips, v.filter(b, Term("board", b)))

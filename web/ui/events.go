@@ -22,6 +22,8 @@ const (
 	ViewFirmware  = "firmware"  // patches: ReleaseRow, ImageRow; "new" for each new one
 	ViewRelease   = "release"   // id; patches: the head of FirmwareReleasePage
 	ViewAudit     = "audit"     // as the list's filter; "new" for each new entry
+	ViewPlugins   = "plugins"   // shown (repeated); patches: PluginRow; "new" for each new one
+	ViewPlugin    = "plugin"    // name; patches: the parts of PluginPage
 	ViewFlash     = "flash"     // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow

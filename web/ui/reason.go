@@ -21,6 +21,10 @@ func because(ctx context.Context, r fleet.Reason) string { return i18n.Unmarked(
 // reasonText is because with its foreign parts marked, for [phrase].
 func reasonText(ctx context.Context, r fleet.Reason) string {
 	switch r.Code {
+	case fleet.PresenceConnected: // a program has no address
+		if address, _ := r.Params["address"].(string); address == "" {
+			return t(ctx, "device.connected")
+		}
 	case campaign.ReasonDeviceReported: // foreign text: shown in quotation marks
 		return t(ctx, "campaign.device_says", "words", foreignParam(r, "detail"))
 	case campaign.ReasonSkippedFor:

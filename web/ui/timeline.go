@@ -74,6 +74,19 @@ func (v Timeline) toggled(name string) string {
 	return v.List.With("show", strings.Join(all, ","))
 }
 
+// has reports whether the device may have entries of the subject.
+func (v Timeline) has(name string) bool {
+	return !v.Device.IsProgram() || slices.Contains([]string{"presence", "calls", "updates", "changes"}, name)
+}
+
+// subjectName returns the message of a subject's name: a program has no firmware, only tools.
+func (v Timeline) subjectName(name string) string {
+	if v.Device.IsProgram() && name == "updates" {
+		return "device.tab.inventory"
+	}
+	return "line.show." + name
+}
+
 func (v Timeline) shows(name string) string { return pressed(slices.Contains(v.Subject, name)) }
 
 // latest reports whether the page shows the newest entries.

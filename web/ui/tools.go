@@ -86,6 +86,14 @@ func (f *ToolForm) rpc() string {
 // ranged reports whether an argument gets a slider.
 func ranged(f forms.Field) bool { return f.Type == "integer" && f.Min != nil && f.Max != nil }
 
+// longType returns how the script reads the text of a field: as a string, or as JSON.
+func longType(f forms.Field) string {
+	if f.Type == "string" {
+		return "string"
+	}
+	return "json"
+}
+
 // sliderAt returns the slider's position. Without a value the number next to it stays empty and the
 // slider looks unset: an unknown value must be chosen, not sent by accident.
 func sliderAt(f forms.Field) string {

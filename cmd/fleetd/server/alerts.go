@@ -13,9 +13,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fleetd/fleet"
 	"fleetd/fleet/alert"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/upstream"
 	"fleetd/web/i18n"
 )
@@ -33,6 +35,7 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	}
 	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, dial: s.outbound.DialWritten,
 		down: make(map[uuid.UUID]time.Time)}).look
+	o.Plugins = (&pluginProbe{list: s.Plugins.List, down: make(map[string]time.Time)}).look
 	if s.cfg.SMTPURL != "" {
 		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
 		if err != nil {
@@ -127,6 +130,39 @@ func (p *upstreamProbe) reachable(ctx context.Context, address string) bool {
 	}
 	_ = conn.Close()
 	return true
+}
+
+// pluginProbe finds the plug-ins that end again and again, or cannot run. A plug-in is down until
+// it runs: it also starts and waits in between.
+type pluginProbe struct {
+	list func(fleet.Principal) ([]plugin.Listed, error)
+	down map[string]time.Time // the time since which each is down; used by the loop of alerts alone
+}
+
+func (p *pluginProbe) look() (all []alert.Plugin) {
+	list, err := p.list(fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin})
+	if err != nil {
+		return nil
+	}
+	known := make(map[string]bool, len(list))
+	for _, l := range list {
+		known[l.Name] = true
+		switch l.State {
+		case plugin.Invalid, plugin.Crashing:
+			if p.down[l.Name].IsZero() {
+				p.down[l.Name] = time.Now().UTC()
+			}
+		case plugin.Running, plugin.Disabled:
+			delete(p.down, l.Name)
+		}
+		why := l.Reason
+		if l.State == plugin.Invalid {
+			why = l.Problem.Or(why)
+		}
+		all = append(all, alert.Plugin{Name: l.Name, Down: p.down[l.Name], Why: why, Invalid: l.State == plugin.Invalid})
+	}
+	maps.DeleteFunc(p.down, func(name string, _ time.Time) bool { return !known[name] })
+	return all
 }
 
 // alertMails writes mails about alerts, in the language of the settings.

@@ -14,6 +14,7 @@ import (
 	"fleetd/mcp"
 	"fleetd/mcp/gateway"
 	"fleetd/mcp/host"
+	"fleetd/web/ui"
 )
 
 // openPlugins makes the host of plug-ins and what manages them. They start with the server.
@@ -52,6 +53,21 @@ func (s *Server) retireLostPlugins(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// programServer returns what a connected program says about itself.
+func (s *Server) programServer(id fleet.DeviceID) (p ui.ProgramServer, connected bool) {
+	session := s.host.Server(id)
+	if session == nil {
+		return p, false
+	}
+	if r := session.InitializeResult(); r != nil {
+		p.Protocol = fleet.CleanText(r.ProtocolVersion, 40)
+		if r.ServerInfo != nil {
+			p.Name, p.Version = fleet.CleanText(r.ServerInfo.Name, 100), fleet.CleanText(r.ServerInfo.Version, 60)
+		}
+	}
+	return p, true
 }
 
 // hostDevices gives the host access to the domain.

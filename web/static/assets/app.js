@@ -374,6 +374,7 @@
       if (el.dataset.other && !el.value && el.type !== 'radio') continue
       if (type === 'boolean') args[el.dataset.arg] = el.checked
       else if (type === 'integer' || type === 'number') { if (el.value !== '') args[el.dataset.arg] = Number(el.value) }
+      else if (type === 'json') { if (el.value.trim()) try { args[el.dataset.arg] = JSON.parse(el.value) } catch { args[el.dataset.arg] = el.value } }
       else if (el.value !== '' || el.required) args[el.dataset.arg] = el.value
     }
     const rpc = { jsonrpc: '2.0', id: out.dataset.rpc, method: 'tools/call', params: { name: out.dataset.tool, arguments: args } }
