@@ -31,6 +31,9 @@ type Options struct {
 	MCP          http.Handler     // mounted at /mcp; authenticates its own requests. nil: fleetd has no MCP server
 	DeviceRoutes func(chi.Router) // routes of devices: no sign-in, no browser rules. May be nil
 
+	// EndpointRoutes are the WebSockets of programs that dial in. May be nil.
+	EndpointRoutes func(chi.Router)
+
 	// ConnContext is the ConnContext of the HTTP server; routes of devices may need the connection.
 	// May be nil.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
@@ -79,6 +82,9 @@ func (s *Server) mount() http.Handler {
 			r.Use(request.Deadlines(arrivalTimeout, 10*time.Minute))
 			s.o.DeviceRoutes(r)
 		})
+	}
+	if s.o.EndpointRoutes != nil {
+		r.Group(s.o.EndpointRoutes)
 	}
 	if s.o.API != nil {
 		r.Mount("/api/v1", s.o.API) // uses the deadlines of Run

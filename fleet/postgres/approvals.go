@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -442,6 +443,9 @@ func (s *Store) Linked(ctx context.Context, a, b fleet.Principal) (bool, error) 
 // PrincipalNow reads an operator or a token again. Other principals are returned unchanged,
 // because no row stores their rights.
 func (s *Store) PrincipalNow(ctx context.Context, p fleet.Principal, now time.Time) (fleet.Principal, error) {
+	if p.Kind == fleet.KindModel && strings.HasPrefix(p.ID, fleet.EndpointPrefix) {
+		return s.consumerNow(ctx, p)
+	}
 	id, err := uuid.Parse(p.ID)
 	if err != nil {
 		return p, nil

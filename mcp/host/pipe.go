@@ -75,7 +75,7 @@ func (p *pipe) read() {
 				p.end(err)
 				return
 			}
-			if m := p.message(line, long); m != nil {
+			if m := parseMessage(line, long, p.stray); m != nil {
 				select {
 				case p.reads <- m:
 				case <-p.life.Done():
@@ -128,13 +128,13 @@ func readLine(r *bufio.Reader) (line []byte, long int, err error) {
 	}
 }
 
-// message returns the message in a line, or nil if there is none. An answer that is too long
-// becomes an error, so that its call ends and others go on.
-func (p *pipe) message(line []byte, long int) jsonrpc.Message {
+// parseMessage returns the message in a line or a frame, or nil if there is none. An answer that
+// is too long becomes an error, so that its call ends and others go on. stray receives the rest.
+func parseMessage(line []byte, long int, stray func(text string)) jsonrpc.Message {
 	line = bytes.TrimSpace(line)
 	if long > 0 {
 		size := len(line) + long
-		p.stray(fmt.Sprintf("a message of %d bytes was dropped; at most %d are read", size, maxMessage))
+		stray(fmt.Sprintf("a message of %d bytes was dropped; at most %d are read", size, maxMessage))
 		if id, ok := idOf(line); ok {
 			return &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInternalError,
 				Message: fmt.Sprintf("the answer has %d bytes; fleetd reads at most %d", size, maxMessage)}}
@@ -146,7 +146,7 @@ func (p *pipe) message(line []byte, long int) jsonrpc.Message {
 	}
 	m, err := jsonrpc.DecodeMessage(line)
 	if line[0] != '{' || err != nil {
-		p.stray(string(line[:min(len(line), maxOutputText)]))
+		stray(string(line[:min(len(line), maxOutputText)]))
 		return nil
 	}
 	return m

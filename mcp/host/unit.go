@@ -28,6 +28,7 @@ type unit struct {
 	offers   func(tool string) bool
 	audience fleet.Audience
 	log      func(level, text string) // nil: its log messages are only passed on
+	listed   func()                   // called after each listing; may be nil
 }
 
 func (u *unit) current() *session {
@@ -48,6 +49,7 @@ type session struct {
 	once   sync.Once
 	listed atomic.Bool
 	hung   atomic.Bool // it was closed because it answered no ping
+	ponged bool        // it has answered a ping; used by watch only
 
 	process *program.Process // of a plug-in; may be nil
 
@@ -71,6 +73,9 @@ type source struct {
 	build     string
 	close     func()       // ends the connection at once
 	received  func() int64 // bytes so far; nil if unknown
+	// findsDead says that the transport itself finds peers that are gone, so that a server that
+	// never answers a ping may just not know it.
+	findsDead bool
 }
 
 // Protocol versions that the host asks for, in this order. The first has ping, log messages and
@@ -79,6 +84,11 @@ var versions = []string{"2025-11-25", "2026-07-28"}
 
 // connect begins a session with a server. The session is not the unit's before [session.begin].
 func (u *unit) connect(ctx context.Context, open func() (source, error)) (*session, error) {
+	return u.connectAs(ctx, versions, open)
+}
+
+// connectAs is connect with the versions to ask for. Each is asked on a connection of its own.
+func (u *unit) connectAs(ctx context.Context, versions []string, open func() (source, error)) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.host.o.StartTimeout)
 	defer cancel()
 	var failed error
@@ -232,7 +242,10 @@ func (s *session) ping(failures int) int {
 	case s.hasEnded():
 		return 0
 	case err == nil || answered:
+		s.ponged = true
 		s.answered()
+		return 0
+	case s.source.findsDead && !s.ponged:
 		return 0
 	}
 	s.unanswered("ping")
@@ -317,7 +330,7 @@ func (s *session) list(ctx context.Context) error {
 	defer s.lists.Unlock()
 	u := s.unit
 	u.mu.Lock()
-	offers, audience := u.offers, u.audience
+	offers, audience, listed := u.offers, u.audience, u.listed
 	u.mu.Unlock()
 	var tools []fleet.Tool
 	names := map[string]bool{}
@@ -362,6 +375,9 @@ func (s *session) list(ctx context.Context) error {
 		Inventory: fleet.Inventory{ID: fleet.InventoryID(tools), Tools: tools, CreatedAt: time.Now().UTC()}})
 	if err == nil {
 		s.listed.Store(true)
+		if listed != nil {
+			listed()
+		}
 	}
 	return err
 }

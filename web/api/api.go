@@ -27,6 +27,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
@@ -65,6 +66,7 @@ type Options struct {
 	Approvals     *call.Approvals
 	Webhooks      *webhook.Service
 	Upstreams     *upstream.Service
+	Endpoints     *endpoint.Service
 	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationRecords
@@ -150,6 +152,7 @@ func newAPI(o Options) *api {
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerUpstreams()
+	a.registerEndpoints()
 	a.registerAlerts()
 	a.registerAlertMail()
 	a.registerSystem()

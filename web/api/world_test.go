@@ -24,6 +24,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
@@ -85,6 +86,7 @@ type world struct {
 	policies  *policy.Service
 	alerts    *alert.Service // its loop does not run
 
+	endpoints    *endpoint.Service
 	upstreams    *upstream.Service
 	upstreamLink upstreamLink
 }
@@ -227,12 +229,16 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.upstreams.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.endpoints = endpoint.New(endpoint.Options{Store: w.store, Runner: noConnections{}, Log: log})
+	if err := w.endpoints.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Alerts: w.alerts,
+		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()

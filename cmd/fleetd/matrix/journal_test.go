@@ -31,7 +31,7 @@ var tables = map[string]table{
 		"presence_evidence_code", "presence_evidence_params", "inventory_id", "tools_count", "version", "version_key", "slot",
 		"elf_sha256", "transport", "board_type", "language", "ota_slot_size", "partition_labels", "chip_rev", "free_heap",
 		"flash_bytes", "chip", "transport_given", "serial"}},
-	"enrolment_acceptances": silent, "enrolment_rules": {noise: []string{"accepted"}}, "fanout_targets": {device: "device_id"},
+	"endpoints": {}, "enrolment_acceptances": silent, "enrolment_rules": {noise: []string{"accepted"}}, "fanout_targets": {device: "device_id"},
 	"fanouts": {}, "filters": {}, "firmware_links": {device: "device_id"}, "goose_db_version": silent,
 	"idempotency_keys": silent, "image_layouts": {}, "image_parts": {}, "images": {}, "inventories": silent,
 	"key_rotations": {}, "known_browsers": {}, "lease": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,

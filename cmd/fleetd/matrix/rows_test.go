@@ -177,6 +177,7 @@ var rows = map[string]row{
 	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
+	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
@@ -446,6 +447,14 @@ var rows = map[string]row{
 		ask: made("upstream", "/upstreams", voiceServer, nil)},
 	"check-upstream": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("upstreams"),
 		ask: made("upstream", "/upstreams", voiceServer, nil)},
+	"create-endpoint": {need: admin, reach: onFleet, writes: list("endpoints"),
+		ask: just(func(w *world, s side) any { return dialIn(w, s) })},
+	"update-endpoint": {need: admin, reach: onFleet, writes: list("endpoints"),
+		ask: dialInMade(func(w *world, s side) any { return obj{"tools": []string{w.name(s)}} })},
+	"delete-endpoint": {need: admin, reach: onFleet, writes: list("endpoints"), ask: dialInMade(nil)},
+	"issue-endpoint-token": {need: admin, reach: onFleet, writes: list("endpoints"),
+		ask: dialInMade(func(*world, side) any { return obj{"kind": "consumer"} })},
+	"revoke-endpoint-token": {need: admin, reach: onFleet, writes: list("endpoints"), ask: dialInMade(nil)},
 	"start-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
 		ask: func(w *world, p *principal, s side) request {
 			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
@@ -749,6 +758,23 @@ func hook(w *world, s side) any {
 
 func voiceServer(w *world, s side) any {
 	return obj{"name": w.name(s), "kind": "websocket", "url": "ws://127.0.0.1:9/", "devices": "board:none-such", "enabled": false}
+}
+
+// dialIn is an endpoint that no program connects to.
+func dialIn(w *world, _ side) any {
+	return obj{"name": fmt.Sprintf("dial-in-%d", w.count())}
+}
+
+func dialInMade(body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		r := request{args: w.keep("endpoint", s, func() thing {
+			return thing{"endpoint": w.must("POST", "/endpoints", dialIn(w, s)).str("name")}
+		})}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
 }
 
 func (w *world) rotating() {

@@ -61,7 +61,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		return nil, err
 	}
 	return web.New(web.Options{Console: pages.Routes, CloseStreams: pages.CloseStreams, API: s.rest(), MCP: s.gateway,
-		DeviceRoutes: devices.Routes, ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
+		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes, ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
 }
 
@@ -96,7 +96,7 @@ func (s *Server) rest() http.Handler {
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		Snapshots: s.Snapshots,
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
-		Upstreams: s.Upstreams, Alerts: s.Alerts,
+		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority,

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
@@ -79,6 +80,7 @@ type Server struct {
 	Policies   *policy.Service
 	Upstreams  *upstream.Service
 	Plugins    *plugin.Service
+	Endpoints  *endpoint.Service
 	Alerts     *alert.Service
 	Events     *fleet.Events
 
@@ -99,6 +101,7 @@ type Server struct {
 	authority  *authority.Service
 	broker     *broker.Broker
 	host       *host.Host
+	endpoints  *host.Endpoints
 	open       *fleet.OpenConversations
 	reconnects alert.Reconnects
 	gateway    *gateway.Gateway
@@ -356,6 +359,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		func() float64 { return float64(s.Approvals.Waiting()) })
 	s.stages.add("approvals", s.Approvals.Run)
 
+	if err := s.openEndpoints(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.startVoice(ctx); err != nil {
 		return nil, err
 	}
