@@ -181,6 +181,7 @@ var dialsOtherwise = map[string]string{
 	"broker/voice/upstream.go":      "its dialer is the guard's",
 	"web/device/vision_upstream.go": "the addresses of voice servers; its dialer is the guard's",
 	"fleet/webhook/service.go":      "its dialer is the guard's",
+	"cmd/fleetd/server/plugins.go":  "its dialer is the guard's",
 	"fleet/blobs/s3.go":             "the endpoint is named at the start, by who can start any program",
 	"broker/voice/accounts.go":      "its dialer is the guard's",
 	"broker/sim/audio.go":           "a simulated device, not the server",

@@ -32,6 +32,7 @@ import (
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -65,6 +66,7 @@ type Options struct {
 	Approvals     *call.Approvals
 	Webhooks      *webhook.Service
 	Upstreams     *upstream.Service
+	Plugins       *plugin.Service
 	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationRecords
@@ -150,6 +152,7 @@ func newAPI(o Options) *api {
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerUpstreams()
+	a.registerPlugins()
 	a.registerAlerts()
 	a.registerAlertMail()
 	a.registerSystem()

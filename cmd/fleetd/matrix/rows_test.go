@@ -177,6 +177,7 @@ var rows = map[string]row{
 	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
+	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
@@ -446,6 +447,13 @@ var rows = map[string]row{
 		ask: made("upstream", "/upstreams", voiceServer, nil)},
 	"check-upstream": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("upstreams"),
 		ask: made("upstream", "/upstreams", voiceServer, nil)},
+	"create-plugin": {need: admin, reach: onFleet, writes: list("plugins"),
+		ask: just(func(w *world, s side) any { return plugIn(w, s) })},
+	"update-plugin": {need: admin, reach: onFleet, writes: list("plugins"),
+		ask: plugInMade(func(w *world, s side) any { return obj{"tools": []string{w.name(s)}} })},
+	"delete-plugin": {need: admin, reach: onFleet, writes: list("plugins"), ask: plugInMade(nil)},
+	"restart-plugin": {need: admin, reach: onFleet, inert: "no table has what a plug-in does",
+		ask: plugInMade(nil)},
 	"start-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
 		ask: func(w *world, p *principal, s side) request {
 			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
@@ -749,6 +757,23 @@ func hook(w *world, s side) any {
 
 func voiceServer(w *world, s side) any {
 	return obj{"name": w.name(s), "kind": "websocket", "url": "ws://127.0.0.1:9/", "devices": "board:none-such", "enabled": false}
+}
+
+// plugIn is a plug-in that does not run.
+func plugIn(w *world, _ side) any {
+	return obj{"name": fmt.Sprintf("plug-in-%d", w.count()), "url": "http://127.0.0.1:9/mcp", "disabled": true}
+}
+
+func plugInMade(body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		r := request{args: w.keep("plug-in", s, func() thing {
+			return thing{"name": w.must("POST", "/plugins", plugIn(w, s)).str("name")}
+		})}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
 }
 
 func (w *world) rotating() {

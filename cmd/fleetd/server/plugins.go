@@ -9,7 +9,6 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
-	"fleetd/fleet/outbound"
 	"fleetd/fleet/plugin"
 	"fleetd/mcp"
 	"fleetd/mcp/host"
@@ -18,9 +17,9 @@ import (
 // openPlugins makes the host of plug-ins and what manages them. They start with the server.
 func (s *Server) openPlugins(ctx context.Context, sealer plugin.Sealer) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy, transport.DialContext = nil, s.outbound.DialWritten
+	transport.Proxy = nil // the guard judges the address of the plug-in itself
 	s.host = host.New(host.Options{Devices: hostDevices{s}, Node: s.cfg.NodeName, Version: s.cfg.Version, Log: s.log,
-		HTTP:     &http.Client{Transport: transport, CheckRedirect: outbound.Stay},
+		HTTP:     s.outbound.Client(0, transport), // streams stay open
 		StateDir: filepath.Join(s.cfg.DataDir, "plugins"), OwnUsers: os.Geteuid() == 0})
 	s.Plugins = plugin.New(plugin.Options{Directory: s.cfg.PluginsDir, Store: s.store, Sealer: sealer, Runner: s.host,
 		Events: s.Events, Log: s.log})
