@@ -234,6 +234,9 @@ func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut str
 		}
 		p.Tags = &tags
 	case BulkHold, BulkRetire:
+		if r.Act == BulkRetire && d.ID.IsProgram() {
+			return p, LeftOutProgram
+		}
 		if held && !d.Hold.By.Same(r.Actor) {
 			return p, LeftOutHeld
 		}
