@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -31,17 +32,21 @@ func TestProgramsAreNoBoards(t *testing.T) {
 	for id := range kinds {
 		path, before := "/devices/"+string(id), rows(id)
 		for _, try := range []struct{ method, path, body, code string }{
-			{"POST", path + "/retire", ``, "program_not_retired"},
+			{"DELETE", path, ``, "program_not_retired"},
 			{"POST", path + "/replace", fmt.Sprintf(`{"successor":%q}`, unit), "program_not_replaced"},
 			{"POST", "/devices/" + string(unit) + "/replace", fmt.Sprintf(`{"successor":%q}`, id), "program_not_replaced"},
-			{"PATCH", path, `{"transport":"ws"}`, "program_transport"},
 			{"POST", path + "/reject", ``, "not_a_board"},
-			{"POST", path + "/revoke", ``, "not_a_board"},
-			{"POST", path + "/rotate", ``, "not_a_board"},
 			{"POST", path + "/core-dumps", `{}`, "not_a_board"},
 		} {
 			if p := w.as(t, fleet.RoleAdmin, try.method, try.path, try.body).problem(t); p.Status != http.StatusConflict || p.Code != try.code {
 				t.Errorf("%s %s: %+v, want %s", try.method, try.path, p, try.code)
+			}
+		}
+		ws := fleet.TransportWebSocket
+		_, err := w.devices.Update(t.Context(), root, id, fleet.DevicePatch{Transport: &ws})
+		for code, err := range map[string]error{"program_transport": err, "not_a_board": w.enrolment.Revoke(t.Context(), root, id)} {
+			if e, ok := errors.AsType[*fleet.Error](err); !ok || e.Code != code {
+				t.Errorf("%s: %v, want %s", id, err, code)
 			}
 		}
 		if after := rows(id); after != before {
@@ -61,7 +66,8 @@ func TestProgramsAreNoBoards(t *testing.T) {
 		bulk.left()["program"] != 2 {
 		t.Errorf("a bulk act retired %d programs: %+v", n, bulk)
 	}
-	c := decode[CampaignView](t, w.post(t, "/campaigns", `{"name":"all","release_id":"`+w.release(t).ID+`","q":"tag:lab or chip:esp32s3"}`), 201)
+	c := decode[CampaignView](t, w.post(t, "/campaigns", `{"name":"all","release_id":"`+w.release(t).ID+`","devices":["plugin.weather","endpoint.desk",`+
+		fmt.Sprintf("%q", unit)+`]}`), 201)
 	got := 0
 	for _, s := range c.Progress.Skipped {
 		if s.Reason == firmware.SkipProgram {
