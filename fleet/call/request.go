@@ -34,7 +34,7 @@ type Request struct {
 	UnlessTalking bool
 	Outwaited     uuid.UUID
 	// Withdraw, once closed, cancels a call that was not sent yet. A sent call goes on, except on a
-	// plug-in or an endpoint, which is told that the call is cancelled. May be nil.
+	// plug-in or an endpoint, which is notified that the call is cancelled. May be nil.
 	Withdraw <-chan struct{}
 	// OnProgress receives what a plug-in or an endpoint reports while it works. May be nil.
 	OnProgress func(fleet.Progress)

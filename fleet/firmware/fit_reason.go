@@ -37,7 +37,8 @@ const (
 // SkipReasons lists every reason, in the order they are shown.
 var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRevision, SkipNoSlot, SkipTooLarge,
 	SkipPartitions,
-	SkipHeld, SkipNotEnrolled, SkipRetired, SkipProgram, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
+	SkipHeld, SkipNotEnrolled, SkipRetired, SkipProgram, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined,
+	SkipNoTool,
 	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion,
 	SkipSuperseded, SkipAudienceTooLarge, SkipOutOfScope}
 

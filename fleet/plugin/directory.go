@@ -37,7 +37,7 @@ type manifestFile struct {
 	plugin Plugin
 }
 
-// A stamp tells versions of a file apart.
+// A stamp distinguishes versions of a file.
 type stamp struct {
 	size, time int64
 	inode      uint64

@@ -90,7 +90,8 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestParseBytes(t *testing.T) {
-	for text, want := range map[string]Bytes{"0": 0, "7": 7, "1KiB": 1 << 10, "1.5 MiB": 3 << 19, "2GiB": 2 << 30, "1kB": 1000, "3B": 3} {
+	for text, want := range map[string]Bytes{"0": 0, "7": 7, "1KiB": 1 << 10, "1.5 MiB": 3 << 19, "2GiB": 2 << 30,
+		"1kB": 1000, "3B": 3} {
 		if got, err := ParseBytes(text); err != nil || got != want {
 			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
 		}

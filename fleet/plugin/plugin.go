@@ -53,7 +53,7 @@ type Status struct {
 	Reason fleet.Reason // why it is not running, or why it ended last; zero if it never did
 
 	PID       int // 0 without a program
-	UID       int // of the program; -1 without one of its own
+	UID       int // of the program; -1 if it runs as the user of fleetd
 	Processes int
 	Memory    int64         // bytes
 	CPU       time.Duration // used since it was started

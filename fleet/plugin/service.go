@@ -398,7 +398,8 @@ func (s *Service) taken(p Plugin) error {
 }
 
 func (s *Service) seal(by fleet.Principal, name string, m Manifest, version int64) Stored {
-	stored := Stored{Name: name, Version: version, UpdatedBy: by.Name, UpdatedAt: time.Now().UTC().Truncate(time.Microsecond)}
+	stored := Stored{Name: name, Version: version, UpdatedBy: by.Name,
+		UpdatedAt: time.Now().UTC().Truncate(time.Microsecond)}
 	if len(m.Env) > 0 {
 		stored.Env = s.o.Sealer.Seal(sealName(name), encodeEnv(m.Env))
 	}

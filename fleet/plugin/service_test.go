@@ -122,7 +122,8 @@ func TestWrongDefinitionIsNotRun(t *testing.T) {
 	write(t, program, "x")
 	store, sealer, runner := &fakeStore{}, &fakeSealer{}, &fakeRunner{}
 	s := New(Options{Directory: path, Store: store, Sealer: sealer, Runner: runner})
-	made, err := s.Create(t.Context(), admin, "weather", Manifest{Command: Words{"./weather"}, Env: map[string]string{"KEY": "hush"}})
+	made, err := s.Create(t.Context(), admin, "weather",
+		Manifest{Command: Words{"./weather"}, Env: map[string]string{"KEY": "hush"}})
 	if err != nil || made.Manifest.Env["KEY"] != "" || runner.wanted[0].Manifest.Env["KEY"] != "hush" || runner.wanted[0].Manifest.Disabled {
 		t.Fatalf("%+v, %v, %+v", made, err, runner.wanted)
 	}

@@ -86,7 +86,7 @@ func New(o Options) *Host {
 	return &Host{o: o, units: map[fleet.DeviceID]*unit{}, plugins: map[string]*running{}, apply: make(chan struct{}, 1)}
 }
 
-// unit returns the unit of a device, which is made if there is none.
+// unit returns the unit of a device, and makes it if it does not exist.
 func (h *Host) unit(id fleet.DeviceID, kind fleet.DeviceKind) *unit {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -114,7 +114,7 @@ func readLine(r *bufio.Reader) (line []byte, long int, err error) {
 	}
 }
 
-// message returns the message in a line, or nil if there is none. An answer that is too long
+// message returns the message in a line, or nil if the line has no message. An answer that is too long
 // becomes an error, so that its call ends and others go on.
 func (p *pipe) message(line []byte, long int) jsonrpc.Message {
 	line = bytes.TrimSpace(line)

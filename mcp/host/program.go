@@ -177,7 +177,7 @@ func (u *users) of(o Options, p plugin.Plugin) (*program.User, error) {
 	return &program.User{UID: uint32(id), GID: uint32(id)}, nil
 }
 
-// ownerOf returns the owner of a plug-in's state directory, -1 if there is none.
+// ownerOf returns the owner of a plug-in's state directory, -1 without a directory.
 func ownerOf(stateDir, name string) int {
 	info, err := os.Lstat(filepath.Join(stateDir, name))
 	if stateDir == "" || err != nil {

@@ -253,7 +253,8 @@ type createPluginInput struct {
 	}
 }
 
-func (a *api) createPlugin(ctx context.Context, by fleet.Principal, in *createPluginInput) (*answer[PluginView], error) {
+func (a *api) createPlugin(ctx context.Context, by fleet.Principal, in *createPluginInput) (*answer[PluginView],
+	error) {
 	var m plugin.Manifest
 	if err := in.Body.change(&m); err != nil {
 		return nil, err
@@ -266,7 +267,8 @@ type updatePluginInput struct {
 	Body PluginFields
 }
 
-func (a *api) updatePlugin(ctx context.Context, by fleet.Principal, in *updatePluginInput) (*answer[PluginView], error) {
+func (a *api) updatePlugin(ctx context.Context, by fleet.Principal, in *updatePluginInput) (*answer[PluginView],
+	error) {
 	return pluginAnswer(a.Plugins.Update(ctx, by, in.Name, in.Body.Version, in.Body.change))
 }
 

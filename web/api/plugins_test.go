@@ -84,7 +84,8 @@ func TestPlugins(t *testing.T) {
 	path := "/plugins/weather"
 	patch := func(body string) reply { return w.as(t, fleet.RoleAdmin, "PATCH", path, body) }
 	changed := decode[PluginView](t, patch(`{"env":{"REGION":null,"MODE":"fast"},"limits":{"open_files":64},"args":[],"version":1}`), 200)
-	if changed.Version != 2 || !slices.Equal(changed.Env, []string{"API_KEY", "MODE"}) || changed.Limits.Memory != "64MiB" ||
+	if changed.Version != 2 || !slices.Equal(changed.Env, []string{"API_KEY", "MODE"}) ||
+		changed.Limits.Memory != "64MiB" ||
 		changed.Limits.OpenFiles != 64 || len(changed.Args) != 0 || changed.Command[0] != "./weather" {
 		t.Errorf("changed to %+v", changed)
 	}

@@ -38,7 +38,8 @@ func TestProgramsAreNoBoards(t *testing.T) {
 			{"POST", path + "/reject", ``, "not_a_board"},
 			{"POST", path + "/core-dumps", `{}`, "not_a_board"},
 		} {
-			if p := w.as(t, fleet.RoleAdmin, try.method, try.path, try.body).problem(t); p.Status != http.StatusConflict || p.Code != try.code {
+			p := w.as(t, fleet.RoleAdmin, try.method, try.path, try.body).problem(t)
+			if p.Status != http.StatusConflict || p.Code != try.code {
 				t.Errorf("%s %s: %+v, want %s", try.method, try.path, p, try.code)
 			}
 		}

@@ -115,7 +115,8 @@ func (l links) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireCal
 	_, connected := l.host.Connection(id)
 	w := call.WireCall{ID: 1, Connected: connected}
 	var err error
-	if w.Request, err = mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments}); err != nil {
+	w.Request, err = mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments})
+	if err != nil {
 		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", inv.Tool, "detail", err.Error())
 	}
 	w.Message = w.Request
