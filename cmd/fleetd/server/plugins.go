@@ -82,8 +82,10 @@ func (d hostDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Ca
 	d.Presences.Disconnected(c, clean, cause)
 }
 
-func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) { d.Presences.Unresponsive(c, cause) }
-func (d hostDevices) Responded(id fleet.DeviceID)                        { d.Presences.Responded(id) }
+func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
+	d.Presences.Unresponsive(c, cause)
+}
+func (d hostDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
 func (d hostDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 	return d.Devices.Listed(ctx, l)
