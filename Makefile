@@ -77,4 +77,4 @@ chaos: ## run scheduled faults under load, for at most 20 minutes (SEED=7, or SE
 
 .PHONY: clean
 clean: ## remove built files, and the test databases; never the data directory
-	@rm -rf bin web/browsertest/node_modules "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)" "/dev/shm/fleetd-pgtest-$$(id -u)"
+	@rm -rf bin web/browsertest/node_modules examples/plugins/dice/node_modules examples/plugins/dice/dist "$${TMPDIR:-/tmp}/fleetd-pgtest-$$(id -u)" "/dev/shm/fleetd-pgtest-$$(id -u)"

@@ -56,12 +56,13 @@ const (
 	LeftOutHeld      = "device_held" // another principal holds it
 	LeftOutUnchanged = "unchanged"   // it already is as requested
 	LeftOutTags      = "too_many_tags"
+	LeftOutProgram   = "program"      // a plug-in or an endpoint, which is not retired
 	LeftOutScope     = "leaves_scope" // the change would move it into or out of the actor's scope
 )
 
 // LeftOutCodes lists every such code.
 var LeftOutCodes = []string{LeftOutUnknown, LeftOutRetired, LeftOutRole, LeftOutHeld, LeftOutUnchanged, LeftOutTags,
-	LeftOutScope}
+	LeftOutProgram, LeftOutScope}
 
 // A BulkRequest is a request for one act, on the devices of a query or on a list of devices.
 type BulkRequest struct {
@@ -233,6 +234,9 @@ func (r *BulkRequest) judge(d Device, now time.Time) (p DevicePatch, leftOut str
 		}
 		p.Tags = &tags
 	case BulkHold, BulkRetire:
+		if r.Act == BulkRetire && d.ID.IsProgram() {
+			return p, LeftOutProgram
+		}
 		if held && !d.Hold.By.Same(r.Actor) {
 			return p, LeftOutHeld
 		}

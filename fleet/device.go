@@ -94,6 +94,11 @@ func (id DeviceID) IsProgram() bool {
 	return strings.HasPrefix(string(id), PluginPrefix) || strings.HasPrefix(string(id), EndpointPrefix)
 }
 
+// ErrNotABoard returns the error for an act that only a board understands.
+func ErrNotABoard(id DeviceID) *Error {
+	return Refuse(ErrConflict, "not_a_board", "device", id)
+}
+
 // Presence is whether a device can be reached, according to the evidence.
 type Presence string
 

@@ -198,6 +198,9 @@ func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p Devic
 	if err := p.clean(); err != nil {
 		return Device{}, err
 	}
+	if id.IsProgram() && p.Transport != nil {
+		return Device{}, Refuse(ErrConflict, "program_transport", "device", id).At("transport")
+	}
 	if err := s.staysInScope(ctx, by, id, p); err != nil {
 		return Device{}, err
 	}
@@ -268,7 +271,7 @@ func (s *Devices) Retire(ctx context.Context, by Principal, id DeviceID) error {
 		return err
 	}
 	if id.IsProgram() {
-		return Refuse(ErrConflict, "program_not_retired", "device", string(id))
+		return Refuse(ErrConflict, "program_not_retired", "device", id)
 	}
 	if _, err := s.changed(ctx, id, "", s.store.RetireDevice(ctx, by, id, s.now())); err != nil {
 		return err

@@ -39,6 +39,11 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	if old == successor {
 		return Replacement{}, Refuse(ErrInvalid, "invalid_successor.itself")
 	}
+	for _, id := range []DeviceID{old, successor} {
+		if id.IsProgram() {
+			return Replacement{}, Refuse(ErrConflict, "program_not_replaced", "device", id)
+		}
+	}
 	var r Replacement
 	var err error
 	if r.Old, err = s.Device(ctx, old); err != nil {

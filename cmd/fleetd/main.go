@@ -51,6 +51,7 @@ type cli struct {
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Create and manage releases over REST."`
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
+	Plugin   client.PluginCommand   `cmd:"" aliases:"plugins" help:"Manage plug-ins over REST."`
 	Upstream client.UpstreamCommand `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
 	Policy   client.PolicyCommand   `cmd:"" help:"List policy rules and test calls against them over REST."`
 	MCP      bridge.Command         `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`

@@ -520,6 +520,31 @@ func TestDice(t *testing.T) {
 	}
 }
 
+// The program in docs/plugins.md compiles, and answers.
+func TestProgramOfDocument(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/plugins.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(doc)
+	if code == nil {
+		t.Fatal("docs/plugins.md has no program")
+	}
+	source, program := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "dice")
+	if err := os.WriteFile(source, code[1], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p := start(t, "", nil, program)
+	var out struct{ Roll int }
+	if p.call("roll", map[string]any{"sides": 4}, &out); out.Roll < 1 || out.Roll > 4 {
+		t.Errorf("rolled %d", out.Roll)
+	}
+}
+
 // Each example has a manifest whose command is the program that make builds.
 func TestManifests(t *testing.T) {
 	entries, err := os.ReadDir(".")

@@ -1,5 +1,6 @@
 // Package answer translates what MCP servers answer to a call: devices of the broker, plug-ins
-// and endpoints alike.
+// and endpoints alike. It knows no connection and stores nothing. Its functions have no state, no
+// lock and no goroutine.
 package answer
 
 import (

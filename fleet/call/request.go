@@ -34,14 +34,14 @@ type Request struct {
 	UnlessTalking bool
 	Outwaited     uuid.UUID
 	// Withdraw, once closed, cancels a call that was not sent yet. A sent call goes on, except on a
-	// plug-in or an endpoint, which is told that the call is cancelled. May be nil.
+	// plug-in or an endpoint, which is notified that the call is cancelled. May be nil.
 	Withdraw <-chan struct{}
 	// OnProgress receives what a plug-in or an endpoint reports while it works. May be nil.
 	OnProgress func(fleet.Progress)
-	Purpose  string         // reason given by the caller, for the approver; at most [MaxPurposeBytes]
-	Picture  string         // [fleet.ToolPreviewImage]: blob key of the picture to show
-	Firmware *FirmwareOrder // [fleet.ToolUpgradeFirmware]; only campaigns set it
-	Mandate  *Mandate       // on whose behalf a campaign calls
+	Purpose    string         // reason given by the caller, for the approver; at most [MaxPurposeBytes]
+	Picture    string         // [fleet.ToolPreviewImage]: blob key of the picture to show
+	Firmware   *FirmwareOrder // [fleet.ToolUpgradeFirmware]; only campaigns set it
+	Mandate    *Mandate       // on whose behalf a campaign calls
 
 	now     time.Time
 	preview bool // judge only, do not call

@@ -21,9 +21,9 @@ const (
 	// MaxProgramArgumentBytes is the limit for plug-ins and endpoints.
 	MaxProgramArgumentBytes = 256 << 10
 
-	queueTimeout     = time.Minute
-	recordTimeout    = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
-	stopGrace        = 2 * time.Second
+	queueTimeout  = time.Minute
+	recordTimeout = 5 * time.Second // a device that acts long after the button was pressed surprises who pressed it
+	stopGrace     = 2 * time.Second
 )
 
 // URLMaker makes one-time URLs for the url arguments of calls.

@@ -106,7 +106,7 @@ func (s *Service) newer(ctx context.Context, d fleet.Device, latest []Deployment
 			}
 			out.Newer = append(out.Newer, r)
 		case firmware.SkipInstalled, firmware.SkipNewer, firmware.SkipNoImage, firmware.SkipRetired,
-			firmware.SkipNotEnrolled, firmware.SkipUnknown:
+			firmware.SkipNotEnrolled, firmware.SkipProgram, firmware.SkipUnknown:
 		default:
 			if len(out.Misfits) < misfitsShown && mayBeNewer(r.Version, d.Version) {
 				out.Misfits = append(out.Misfits, Misfit{r, skip, why})

@@ -166,6 +166,9 @@ func (e *Service) decide(ctx context.Context, by fleet.Principal, action string,
 	if err := e.mayOn(ctx, by, id, "decide_device"); err != nil {
 		return err
 	}
+	if id.IsProgram() {
+		return fleet.ErrNotABoard(id)
+	}
 	return e.decideBy(ctx, id, change, func(a Admission) error {
 		return e.o.Store.SaveAdmission(ctx, by, action, a, e.o.Now().UTC())
 	})

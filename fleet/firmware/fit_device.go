@@ -50,6 +50,8 @@ func inService(d fleet.Device) (SkipReason, fleet.Reason) {
 	switch {
 	case d.RetiredAt != nil:
 		return SkipRetired, fleet.Reason{}
+	case d.ID.IsProgram():
+		return SkipProgram, fleet.Reason{}
 	case d.Enrolment != fleet.EnrolmentEnrolled:
 		return SkipNotEnrolled, fleet.Reason{}
 	case d.Chip == "" || d.Layout == nil:

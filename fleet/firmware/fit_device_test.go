@@ -42,6 +42,10 @@ var fitCases = []fitCase{
 		_ *firmware.FitOptions) {
 		d.Enrolment = fleet.EnrolmentWaiting
 	}, firmware.SkipNotEnrolled, ""},
+	{"a plug-in", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.ID, d.Chip = "plugin.weather", "" },
+		firmware.SkipProgram, ""},
+	{"an endpoint", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.ID = "endpoint.desk" },
+		firmware.SkipProgram, ""},
 	{"chip unknown", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.Chip = "" },
 		firmware.SkipUnknown, "boot poll"},
 	{"flash unknown", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.Layout = nil },

@@ -15,6 +15,7 @@ const (
 	SkipHeld             SkipReason = "held"
 	SkipNotEnrolled      SkipReason = "not_enrolled"
 	SkipRetired          SkipReason = "retired"
+	SkipProgram          SkipReason = "not_a_board"        // a plug-in or an endpoint
 	SkipBusy             SkipReason = "busy"               // belongs to another campaign
 	SkipVersion          SkipReason = "unparsable_version" // pull only: its own or the image's version would crash it
 	SkipNewer            SkipReason = "newer_installed"    // and the plan allows no downgrade
@@ -36,7 +37,8 @@ const (
 // SkipReasons lists every reason, in the order they are shown.
 var SkipReasons = []SkipReason{SkipInstalled, SkipNoImage, SkipChip, SkipChipRevision, SkipNoSlot, SkipTooLarge,
 	SkipPartitions,
-	SkipHeld, SkipNotEnrolled, SkipRetired, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined, SkipNoTool,
+	SkipHeld, SkipNotEnrolled, SkipRetired, SkipProgram, SkipBusy, SkipVersion, SkipNewer, SkipUnknown, SkipQuarantined,
+	SkipNoTool,
 	SkipNoEarlier, SkipUnhealthy, SkipRevoked, SkipWithheld, SkipFloor, SkipUnapproved, SkipSecureVersion,
 	SkipSuperseded, SkipAudienceTooLarge, SkipOutOfScope}
 

@@ -6,8 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"fleetd/fleet"
 )
@@ -15,11 +18,17 @@ import (
 // maxPlugins is the maximum number of plug-ins of the directory and of the database, each.
 const maxPlugins = 500
 
+// settles is how long a file must have been left alone before a change of it is read, so that a
+// file that is being written is not read halfway.
+const settles = 100 * time.Millisecond
+
 // A directory reads the manifests of a directory again when they change.
 type directory struct {
-	path string
-	read map[string]manifestFile // by path
-	err  error                   // of the latest read
+	path    string
+	read    map[string]manifestFile // by path; nil before the first scan
+	list    []Plugin                // of the latest scan
+	err     error                   // of the latest scan
+	dropped int                     // files beyond the maximum
 }
 
 // A manifestFile is a file as last read.
@@ -28,33 +37,36 @@ type manifestFile struct {
 	plugin Plugin
 }
 
-// A stamp tells versions of a file apart.
+// A stamp distinguishes versions of a file.
 type stamp struct {
 	size, time int64
+	inode      uint64
 	mode       fs.FileMode
 }
 
 func stampOf(info fs.FileInfo) stamp {
-	return stamp{info.Size(), info.ModTime().UnixNano(), info.Mode()}
+	s := stamp{size: info.Size(), time: info.ModTime().UnixNano(), mode: info.Mode()}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.inode = stat.Ino
+	}
+	return s
 }
 
 // scan returns the plug-ins in order of their names, and whether any changed.
 func (d *directory) scan() (list []Plugin, changed bool) {
 	entries, err := os.ReadDir(d.path)
-	if err != nil {
+	if err != nil { // the plug-ins go on
 		changed = d.err == nil || d.err.Error() != err.Error()
 		d.err = err
-		for _, f := range d.read { // they go on
-			list = append(list, f.plugin)
-		}
-		return sorted(list), changed
+		return d.list, changed
 	}
 	changed, d.err = d.err != nil, nil
 	now := make(map[string]manifestFile, len(entries))
 	first := map[string]string{} // file by name
+	d.dropped = 0
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
-		if ext != ".yaml" && ext != ".yml" || strings.HasPrefix(e.Name(), ".") || len(now) == maxPlugins {
+		if ext != ".yaml" && ext != ".yml" || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		path := filepath.Join(d.path, e.Name())
@@ -62,17 +74,26 @@ func (d *directory) scan() (list []Plugin, changed bool) {
 		if err == nil && info.IsDir() {
 			continue
 		}
-		var f manifestFile
-		if err == nil {
-			f.stamp = stampOf(info)
+		if len(now) == maxPlugins {
+			d.dropped++
+			continue
 		}
 		before, known := d.read[path]
+		f, wait := manifestFile{}, false
+		if err == nil {
+			f.stamp = stampOf(info)
+			age := time.Since(info.ModTime())
+			wait = d.read != nil && age >= 0 && age < settles
+		}
 		name := strings.TrimSuffix(e.Name(), ext)
-		if known && before.stamp == f.stamp && err == nil {
-			f.plugin = before.plugin
-		} else {
-			f.plugin = readManifest(path, name, before.plugin)
-			changed = true
+		switch {
+		case known && err == nil && (wait || before.stamp == f.stamp):
+			f = before
+		case wait:
+			continue
+		default:
+			f.plugin = readManifest(path, name, info, err, before.plugin)
+			changed = changed || !known || !reflect.DeepEqual(before.plugin, f.plugin)
 		}
 		now[path] = f
 		p := f.plugin
@@ -83,9 +104,13 @@ func (d *directory) scan() (list []Plugin, changed bool) {
 		}
 		list = append(list, p)
 	}
-	changed = changed || len(now) != len(d.read)
-	d.read = now
-	return sorted(list), changed
+	for path := range d.read {
+		if _, still := now[path]; !still {
+			changed = true
+		}
+	}
+	d.read, d.list = now, sorted(list)
+	return d.list, changed
 }
 
 func sorted(list []Plugin) []Plugin {
@@ -93,14 +118,21 @@ func sorted(list []Plugin) []Plugin {
 	return list
 }
 
-// readManifest reads one file. If it is wrong, the manifest is the one before.
-func readManifest(path, name string, before Plugin) Plugin {
+// readManifest reads one file, which os.Stat described. If it is wrong, the manifest is the one
+// before.
+func readManifest(path, name string, info fs.FileInfo, err error, before Plugin) Plugin {
 	p := Plugin{Name: name, File: path, Directory: filepath.Dir(path), Manifest: before.Manifest}
 	if !namePattern.MatchString(name) {
 		p.Name, p.Problem = filepath.Base(path), fleet.Because("plugin_name", "value", name)
 		return p
 	}
-	data, err := readBounded(path, maxManifestBytes)
+	if err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its writer
+		err = errNotRegular
+	}
+	var data []byte
+	if err == nil {
+		data, err = readBounded(path, maxManifestBytes)
+	}
 	if err != nil {
 		p.Problem = fleet.Because("plugin_unreadable", "detail", systemText(err))
 		return p
@@ -113,6 +145,8 @@ func readManifest(path, name string, before Plugin) Plugin {
 	p.Manifest = m
 	return p
 }
+
+var errNotRegular = errors.New("not a regular file")
 
 // problemOf returns the reason of an error of [Parse].
 func problemOf(err error) fleet.Reason {

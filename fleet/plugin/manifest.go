@@ -70,7 +70,7 @@ type Words []string
 
 // UnmarshalYAML reads a list, or one text.
 func (w *Words) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind == yaml.ScalarNode {
+	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		*w = Words{n.Value}
 		return nil
 	}
@@ -145,13 +145,16 @@ func (b Bytes) MarshalJSON() ([]byte, error) { return json.Marshal(b.String()) }
 func Parse(data []byte) (Manifest, error) {
 	var m Manifest
 	if len(data) > maxManifestBytes {
-		return m, fleet.Refuse(fleet.ErrInvalid, "plugin_manifest.large", "limit", maxManifestBytes)
+		return m, fleet.Refuse(fleet.ErrInvalid, "plugin_manifest.large", "limit_bytes", maxManifestBytes)
 	}
 	d := yaml.NewDecoder(strings.NewReader(string(data)))
 	d.KnownFields(true)
 	if err := d.Decode(&m); err != nil && !errors.Is(err, io.EOF) {
 		line, detail := lineOf(err)
-		return m, fleet.Refuse(fleet.ErrInvalid, "plugin_manifest.line", "line", line, "detail", detail)
+		if line == 0 {
+			return m, fleet.Refuse(fleet.ErrInvalid, "plugin_manifest.yaml", "detail", detail)
+		}
+		return m, fleet.Refuse(fleet.ErrInvalid, "plugin_manifest.yaml_line", "line", line, "detail", detail)
 	}
 	var more any
 	if !errors.Is(d.Decode(&more), io.EOF) {
@@ -176,35 +179,40 @@ func lineOf(err error) (line int, detail string) {
 	return line, fleet.CleanText(strings.ReplaceAll(text, " in type plugin.Limits", " in limits"), 200)
 }
 
+// inField sets the field of an error, which is also its parameter.
+func inField(e *fleet.Error) error {
+	field, _ := e.Params["field"].(string)
+	return e.At(field)
+}
+
 // Check refuses a manifest that cannot be run, and sets the defaults.
 func (m *Manifest) Check() error {
-	wrong := func(field, what string, params ...any) error {
-		return fleet.Refuse(fleet.ErrInvalid, "plugin_field."+what, append([]any{"field", field}, params...)...).At(field)
-	}
 	switch {
 	case len(m.Command) == 0 && m.URL == "":
-		return wrong("command", "missing")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.missing", "field", "command"))
 	case len(m.Command) > 0 && m.URL != "":
-		return wrong("url", "both")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.both", "field", "url"))
 	case len(m.Command) > 0 && m.Command[0] == "":
-		return wrong("command", "empty")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.empty", "field", "command"))
+	case len(m.Command) > 0 && m.HeadersFile != "":
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.remote", "field", "headers_file"))
 	}
 	lists := map[string][]string{"command": m.Command, "args": m.Args, "env_files": m.EnvFiles, "tools": m.Tools,
 		"env": slices.Sorted(maps.Values(m.Env)), "user": {m.User}, "directory": {m.Directory}, "url": {m.URL},
 		"headers_file": {m.HeadersFile}}
 	for _, field := range slices.Sorted(maps.Keys(lists)) {
 		if len(lists[field]) > maxItems {
-			return wrong(field, "many", "limit", maxItems)
+			return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.many", "field", field, "limit", maxItems))
 		}
 		for _, text := range lists[field] {
 			if len(text) > maxText || strings.ContainsRune(text, 0) {
-				return wrong(field, "text", "limit", maxText)
+				return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.text", "field", field, "limit", maxText))
 			}
 		}
 	}
-	for name := range m.Env {
+	for _, name := range slices.Sorted(maps.Keys(m.Env)) {
 		if !envName.MatchString(name) {
-			return wrong("env", "name", "value", name)
+			return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.name", "field", "env", "value", name))
 		}
 	}
 	if m.URL != "" {
@@ -215,15 +223,15 @@ func (m *Manifest) Check() error {
 	l := m.Limits
 	switch {
 	case l.Memory != 0 && l.Memory < minMemory:
-		return wrong("limits.memory", "least", "limit", Bytes(minMemory).String())
-	case l.CPU < 0 || l.CPU > maxCPU || l.CPU != 0 && l.CPU < 0.01:
-		return wrong("limits.cpu", "range", "from", "0.01", "to", maxCPU)
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.least", "field", "limits.memory", "limit", Bytes(minMemory).String()))
+	case l.CPU != 0 && !(l.CPU >= 0.01 && l.CPU <= maxCPU): // or not a number
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.range", "field", "limits.cpu", "from", "0.01", "to", maxCPU))
 	case l.OpenFiles < 0 || l.OpenFiles > 1<<20 || l.OpenFiles != 0 && l.OpenFiles < 8:
-		return wrong("limits.open_files", "range", "from", 8, "to", 1<<20)
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.range", "field", "limits.open_files", "from", 8, "to", 1<<20))
 	}
 	for _, p := range m.Tools {
 		if p == "" || strings.Contains(strings.TrimSuffix(p, "*"), "*") {
-			return wrong("tools", "pattern", "value", p)
+			return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.pattern", "field", "tools", "value", p))
 		}
 	}
 	switch m.Audience {
@@ -231,10 +239,10 @@ func (m *Manifest) Check() error {
 		m.Audience = fleet.AudienceModel
 	case fleet.AudienceModel, fleet.AudienceUser:
 	default:
-		return wrong("audience", "audience", "value", string(m.Audience))
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.audience", "field", "audience", "value", string(m.Audience)))
 	}
 	if m.OfferToVoice && m.Audience == fleet.AudienceUser {
-		return wrong("offer_to_voice", "voice")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.voice", "field", "offer_to_voice"))
 	}
 	return nil
 }
@@ -245,11 +253,11 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func (m *Manifest) checkURL() error {
 	u, err := url.Parse(m.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-		return fleet.Refuse(fleet.ErrInvalid, "plugin_field.url", "field", "url").At("url")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.url", "field", "url"))
 	}
 	if len(m.Args) > 0 || len(m.Env) > 0 || len(m.EnvFiles) > 0 || m.User != "" || m.Directory != "" ||
 		m.Limits != (Limits{}) {
-		return fleet.Refuse(fleet.ErrInvalid, "plugin_field.program", "field", "url").At("url")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.program", "field", "url"))
 	}
 	return nil
 }

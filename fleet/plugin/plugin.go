@@ -53,7 +53,7 @@ type Status struct {
 	Reason fleet.Reason // why it is not running, or why it ended last; zero if it never did
 
 	PID       int // 0 without a program
-	UID       int // of the program; -1 without one of its own
+	UID       int // of the program; -1 if it runs as the user of fleetd
 	Processes int
 	Memory    int64         // bytes
 	CPU       time.Duration // used since it was started
@@ -67,6 +67,7 @@ type Status struct {
 
 // A Line is one line of a plug-in's log.
 type Line struct {
+	Number int64 // increases with each line, also across restarts of fleetd
 	At     time.Time
 	Source Source
 	Text   string
@@ -88,7 +89,7 @@ var Sources = []Source{FromStderr, FromStdout, FromMCP, FromFleetd}
 // Reasons maps the codes that say why a plug-in does not run to the names of their parameters.
 // A detail is foreign text.
 var Reasons = map[string][]string{
-	"plugin_manifest":   {"line", "detail", "limit"},
+	"plugin_manifest":   {"line", "detail", "limit_bytes"},
 	"plugin_field":      {"field", "value", "limit", "from", "to"},
 	"plugin_name":       {"value"},
 	"plugin_duplicate":  {"file"},
@@ -98,7 +99,7 @@ var Reasons = map[string][]string{
 	"plugin_ended":      {"detail"}, // the program ended
 	"plugin_broke":      {"detail"}, // the connection ended
 	"plugin_hung":       {},         // it answered no ping
-	"plugin_memory":     {"used", "limit"},
+	"plugin_memory":     {"used_bytes", "limit_bytes"},
 	"plugin_processes":  {"used", "limit"},
 	"plugin_stopped":    {}, // by fleetd
 }

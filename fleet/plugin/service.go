@@ -38,6 +38,8 @@ type Store interface {
 	// [fleet.ErrNotFound], or with [fleet.ErrConflict] if the version in the database is another.
 	UpdatePlugin(ctx context.Context, by fleet.Principal, p Stored) error
 	DeletePlugin(ctx context.Context, by fleet.Principal, name string) error
+	// RestartPlugin changes nothing, and audits that a plug-in was started again.
+	RestartPlugin(ctx context.Context, by fleet.Principal, name string) error
 }
 
 // A Sealer encrypts the variables of programs in the database.
@@ -76,8 +78,9 @@ type Service struct {
 
 	mu        sync.Mutex
 	directory directory
-	files     []Plugin // of the directory
-	all       []Plugin // those and the stored ones, by name
+	files     []Plugin                // of the directory
+	all       []Plugin                // those and the stored ones, by name
+	logged    map[string]fleet.Reason // problem by name
 }
 
 // New returns the service. Call Load before using it.
@@ -123,16 +126,24 @@ func (s *Service) scan() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	files, changed := s.directory.scan()
-	if changed {
-		s.files = files
-		if err := s.directory.err; err != nil {
-			s.o.Log.Error("could not read the plug-in directory; its plug-ins go on", "err", err)
-		}
+	if !changed {
+		return false
 	}
-	return changed
+	s.files = files
+	if err := s.directory.err; err != nil {
+		s.o.Log.Error("could not read the plug-in directory; its plug-ins go on", "err", err)
+	}
+	if n := s.directory.dropped; n > 0 {
+		s.o.Log.Error("the plug-in directory has too many manifests", "limit", maxPlugins, "ignored", n)
+	}
+	return true
 }
 
-// apply passes the present definitions to the runner.
+// ofDatabase is the end of the listed name of a plug-in of the database whose name a file has too.
+const ofDatabase = " (database)"
+
+// apply passes the present definitions to the runner. A plug-in of the database that is wrong is
+// passed as disabled: nothing is known that it may run instead.
 func (s *Service) apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,20 +151,39 @@ func (s *Service) apply() {
 	files := map[string]string{} // file by name
 	for _, p := range all {
 		files[p.Name] = p.File
-		if !p.Problem.Is("") {
-			s.o.Log.Warn("a plug-in cannot run", "file", p.File, "problem", p.Problem.String())
-		}
 	}
 	for _, stored := range *s.stored.State() {
 		p := s.plugin(stored)
 		if file := files[p.Name]; file != "" {
 			p.Problem = fleet.Because("plugin_duplicate", "file", filepath.Base(file))
-			p.Name += " (database)"
+			p.Name += ofDatabase
 		}
 		all = append(all, p)
 	}
 	s.all = sorted(all)
-	s.o.Runner.Apply(s.all)
+	s.logProblems()
+	wanted := slices.Clone(s.all)
+	for i, p := range wanted {
+		if p.File == "" && !p.Problem.Is("") {
+			wanted[i].Manifest.Disabled = true
+		}
+	}
+	s.o.Runner.Apply(wanted)
+}
+
+// logProblems logs each problem once.
+func (s *Service) logProblems() {
+	problems := map[string]fleet.Reason{}
+	for _, p := range s.all {
+		if p.Problem.Is("") {
+			continue
+		}
+		problems[p.Name] = p.Problem
+		if !s.logged[p.Name].Equal(p.Problem) {
+			s.o.Log.Warn("a plug-in cannot run", "plugin", p.Name, "file", p.File, "problem", p.Problem.String())
+		}
+	}
+	s.logged = problems
 }
 
 // plugin returns a plug-in of the database with its variables.
@@ -188,33 +218,45 @@ func sealName(name string) string { return "plugin " + name }
 // choose: a program or file outside of the directory, a user, or variables that make a program
 // load other code.
 func (s *Service) confine(m Manifest) error {
-	refuse := func(field, what string) error {
-		return fleet.Refuse(fleet.ErrInvalid, "plugin_field."+what, "field", field).At(field)
-	}
 	if m.User != "" {
-		return refuse("user", "file_only")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.file_only", "field", "user"))
 	}
 	if m.Directory != "" {
-		return refuse("directory", "file_only")
+		return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.file_only", "field", "directory"))
 	}
 	paths := map[string][]string{"command": m.Command[:min(1, len(m.Command))], "env_files": m.EnvFiles}
 	if m.HeadersFile != "" {
 		paths["headers_file"] = []string{m.HeadersFile}
 	}
-	for field, list := range paths {
-		for _, path := range list {
+	for _, field := range slices.Sorted(maps.Keys(paths)) {
+		for _, path := range paths[field] {
 			if !s.inside(path) {
-				return refuse(field, "outside")
+				return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.outside", "field", field))
 			}
 		}
 	}
-	for name := range m.Env {
-		if name == "PATH" || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "PYTHON") ||
-			strings.HasPrefix(name, "NODE_") || name == "BASH_ENV" || name == "ENV" {
-			return fleet.Refuse(fleet.ErrInvalid, "plugin_field.loads", "field", "env", "value", name).At("env")
+	for _, name := range slices.Sorted(maps.Keys(m.Env)) {
+		if loads(name) {
+			return inField(fleet.Refuse(fleet.ErrInvalid, "plugin_field.loads", "field", "env", "value", name))
 		}
 	}
 	return nil
+}
+
+// Variables that make programs, interpreters or libraries load other code.
+var (
+	loaders = []string{"PATH", "HOME", "ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4", "IFS", "GCONV_PATH",
+		"GLIBC_TUNABLES", "CLASSPATH", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "PHPRC", "PHP_INI_SCAN_DIR",
+		"OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES", "GODEBUG", "LOCPATH", "NLSPATH", "ZDOTDIR"}
+	loaderPrefixes = []string{"LD_", "DYLD_", "PYTHON", "NODE_", "NPM_", "PERL", "RUBY", "GEM_", "BUNDLE_", "LUA_", "GIT_",
+		"DOTNET_", "CORECLR_", "ERL_", "XDG_", "BUN_", "DENO_", "TSX_", "TS_NODE_"}
+)
+
+func loads(variable string) bool {
+	name := strings.ToUpper(variable)
+	return slices.Contains(loaders, name) || slices.ContainsFunc(loaderPrefixes, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
 }
 
 // inside reports whether the path, after all links, is a file in the directory.
@@ -302,9 +344,12 @@ func (s *Service) Lines(by fleet.Principal, name string) ([]Line, error) {
 	return s.o.Runner.Lines(name), nil
 }
 
-// Restart starts a plug-in again. Calls in flight may finish first.
-func (s *Service) Restart(by fleet.Principal, name string) (Listed, error) {
+// Restart reads the definitions and starts a plug-in again. Calls in flight may finish first.
+func (s *Service) Restart(ctx context.Context, by fleet.Principal, name string) (Listed, error) {
 	if _, err := s.Plugin(by, name); err != nil {
+		return Listed{}, err
+	}
+	if err := s.o.Store.RestartPlugin(ctx, by, name); err != nil {
 		return Listed{}, err
 	}
 	s.scan()
@@ -329,10 +374,10 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, name string, m
 	if err := s.check(&m); err != nil {
 		return Listed{}, err
 	}
-	if len(*s.stored.State()) >= maxPlugins {
-		return Listed{}, fleet.Refuse(fleet.ErrConflict, "too_many_plugins", "limit", maxPlugins)
-	}
-	return s.change(ctx, by, name, func(*[]Stored) error {
+	return s.change(ctx, by, name, func(list *[]Stored) error {
+		if len(*list) >= maxPlugins {
+			return fleet.Refuse(fleet.ErrConflict, "too_many_plugins", "limit", maxPlugins)
+		}
 		err := s.o.Store.CreatePlugin(ctx, by, s.seal(by, name, m, 1))
 		if errors.Is(err, fleet.ErrConflict) {
 			return s.taken(Plugin{Name: name})
@@ -353,7 +398,8 @@ func (s *Service) taken(p Plugin) error {
 }
 
 func (s *Service) seal(by fleet.Principal, name string, m Manifest, version int64) Stored {
-	stored := Stored{Name: name, Version: version, UpdatedBy: by.Name, UpdatedAt: time.Now().UTC().Truncate(time.Microsecond)}
+	stored := Stored{Name: name, Version: version, UpdatedBy: by.Name,
+		UpdatedAt: time.Now().UTC().Truncate(time.Microsecond)}
 	if len(m.Env) > 0 {
 		stored.Env = s.o.Sealer.Seal(sealName(name), encodeEnv(m.Env))
 	}
@@ -366,10 +412,12 @@ func (s *Service) seal(by fleet.Principal, name string, m Manifest, version int6
 // its variables. version is the version that the editor saw; 0 changes whatever is current.
 func (s *Service) Update(ctx context.Context, by fleet.Principal, name string, version int64,
 	change func(*Manifest) error) (Listed, error) {
-	if err := s.changeable(by, name); err != nil {
+	listed := name
+	name, err := s.changeable(by, listed)
+	if err != nil {
 		return Listed{}, err
 	}
-	return s.change(ctx, by, name, func(list *[]Stored) error {
+	return s.change(ctx, by, listed, func(list *[]Stored) error {
 		i := slices.IndexFunc(*list, func(p Stored) bool { return p.Name == name })
 		if i < 0 {
 			return unknown(name)
@@ -380,9 +428,7 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, name string, v
 		}
 		m := now.Manifest
 		env, err := s.open(now)
-		if err != nil {
-			env = nil // they were sealed with another key, and have to be set again
-		}
+		sealed := err != nil // with another key: they stay until they are set again
 		m.Env = env
 		if err := change(&m); err != nil {
 			return err
@@ -390,25 +436,30 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, name string, v
 		if err := s.check(&m); err != nil {
 			return err
 		}
-		return s.o.Store.UpdatePlugin(ctx, by, s.seal(by, name, m, now.Version+1))
+		next := s.seal(by, name, m, now.Version+1)
+		if sealed && len(m.Env) == 0 && m.URL == "" {
+			next.Env = now.Env
+		}
+		return s.o.Store.UpdatePlugin(ctx, by, next)
 	})
 }
 
 // Delete removes a plug-in from the database.
 func (s *Service) Delete(ctx context.Context, by fleet.Principal, name string) error {
-	if err := s.changeable(by, name); err != nil {
+	name, err := s.changeable(by, name)
+	if err != nil {
 		return err
 	}
 	return s.stored.Change(ctx, 0, func(*[]Stored) error { return s.o.Store.DeletePlugin(ctx, by, name) })
 }
 
-// changeable refuses to change a plug-in of the directory.
-func (s *Service) changeable(by fleet.Principal, name string) error {
+// changeable refuses to change a plug-in of the directory. It returns the name in the database.
+func (s *Service) changeable(by fleet.Principal, name string) (string, error) {
 	p, err := s.Plugin(by, name)
 	if err == nil && p.File != "" {
-		return fleet.Refuse(fleet.ErrConflict, "plugin_of_file", "plugin", name, "file", filepath.Base(p.File))
+		err = fleet.Refuse(fleet.ErrConflict, "plugin_of_file", "plugin", name, "file", filepath.Base(p.File))
 	}
-	return err
+	return strings.TrimSuffix(name, ofDatabase), err
 }
 
 func (s *Service) change(ctx context.Context, by fleet.Principal, name string, do func(*[]Stored) error) (Listed,

@@ -67,3 +67,8 @@ func (s *Store) DeletePlugin(ctx context.Context, by fleet.Principal, name strin
 		return changeOne(ctx, tx, `DELETE FROM plugins WHERE name = $1`, cleanText(name))
 	})
 }
+
+// RestartPlugin audits that a plug-in was started again.
+func (s *Store) RestartPlugin(ctx context.Context, by fleet.Principal, name string) error {
+	return s.audited(ctx, by, "plugin.restart", cleanText(name), nil, func(pgx.Tx) error { return nil })
+}

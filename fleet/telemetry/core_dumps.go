@@ -114,6 +114,9 @@ func (s *CoreDumps) UploadRequest(actor fleet.Principal, device fleet.DeviceID, 
 // It returns the call of the upload.
 func (s *CoreDumps) Fetch(ctx context.Context, actor fleet.Principal, device fleet.DeviceID, erase bool) (fleet.Call,
 	error) {
+	if device.IsProgram() {
+		return fleet.Call{}, fleet.ErrNotABoard(device)
+	}
 	if err := s.Ask(ctx, actor, device); err != nil {
 		return fleet.Call{}, err
 	}

@@ -31,14 +31,14 @@ type Devices interface {
 	SaveListing(ctx context.Context, l fleet.ToolListing) error
 }
 
-// Options configures a [Host]. Devices is required.
+// Options configures a [Host]. Devices and HTTP are required.
 type Options struct {
 	Devices Devices
 	Node    string // names this process in connections
 	Version string // of fleetd, sent to servers
 	Log     *slog.Logger
 
-	// HTTP reaches plug-ins by URL. Default: http.DefaultClient.
+	// HTTP reaches plug-ins by URL. Its Transport decides which addresses may be reached.
 	HTTP *http.Client
 	// StateDir has a directory for each program's files, as HOME and TMPDIR. Default: none.
 	StateDir string
@@ -76,7 +76,6 @@ func New(o Options) *Host {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.HTTP = cmp.Or(o.HTTP, http.DefaultClient)
 	o.FirstUID = cmp.Or(o.FirstUID, 61184)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
 	o.PingEvery = cmp.Or(o.PingEvery, 15*time.Second)
@@ -89,7 +88,7 @@ func New(o Options) *Host {
 	return &Host{o: o, units: map[fleet.DeviceID]*unit{}, plugins: map[string]*running{}, apply: make(chan struct{}, 1)}
 }
 
-// unit returns the unit of a device, which is made if there is none.
+// unit returns the unit of a device, and makes it if it does not exist.
 func (h *Host) unit(id fleet.DeviceID, kind fleet.DeviceKind) *unit {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,6 +16,7 @@ const maxLines = 500
 type lines struct {
 	mu     sync.Mutex
 	kept   []plugin.Line
+	number int64 // of the latest line
 	second time.Time
 	added  int // in this second
 }
@@ -43,6 +44,8 @@ func (l *lines) append(line plugin.Line) {
 	if len(l.kept) >= maxLines {
 		l.kept = slices.Delete(l.kept, 0, 1+len(l.kept)-maxLines)
 	}
+	l.number = max(l.number+1, line.At.UnixMicro())
+	line.Number = l.number
 	l.kept = append(l.kept, line)
 }
 

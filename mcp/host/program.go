@@ -32,8 +32,12 @@ type reasonError struct {
 func (e *reasonError) Error() string { return e.err.Error() }
 func (e *reasonError) Unwrap() error { return e.err }
 
-func because(code string, err error) error {
-	return &reasonError{fleet.Because(code, "detail", fleet.CleanText(err.Error(), 300)), err}
+// detailOf returns the text of an error for a reason.
+func detailOf(err error) string { return fleet.CleanText(err.Error(), 300) }
+
+// notStarted returns the error of a plug-in that could not be started.
+func notStarted(err error) error {
+	return &reasonError{fleet.Because("plugin_start", "detail", detailOf(err)), err}
 }
 
 // pathOf returns the path of a file in a manifest.
@@ -49,7 +53,7 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 	m := p.Manifest
 	env, err := environment(p)
 	if err != nil {
-		return nil, because("plugin_start", err)
+		return nil, notStarted(err)
 	}
 	words := append(slices.Clone([]string(m.Command)), m.Args...)
 	spec := program.Spec{Name: "plugin " + p.Name, Path: words[0], Args: words[1:], Dir: p.Directory,
@@ -62,20 +66,20 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 		spec.Dir = pathOf(p, m.Directory)
 	}
 	if spec.Dir, err = filepath.Abs(cmp.Or(spec.Dir, "/")); err != nil {
-		return nil, because("plugin_start", err)
+		return nil, notStarted(err)
 	}
 	if strings.Contains(spec.Path, "/") {
 		if spec.Path, err = filepath.Abs(spec.Path); err != nil {
-			return nil, because("plugin_start", err)
+			return nil, notStarted(err)
 		}
 	}
 	if spec.User, err = r.host.users.of(r.host.o, p); err != nil {
-		return nil, because("plugin_start", err)
+		return nil, notStarted(err)
 	}
 	home := spec.Dir
 	if dir := r.host.o.StateDir; dir != "" {
 		if home, err = stateDir(dir, p.Name, spec.User); err != nil {
-			return nil, because("plugin_start", err)
+			return nil, notStarted(err)
 		}
 	}
 	env["HOME"], env["TMPDIR"] = cmp.Or(env["HOME"], home), cmp.Or(env["TMPDIR"], home)
@@ -84,7 +88,7 @@ func (r *running) startProgram(p plugin.Plugin) (*program.Process, error) {
 	}
 	process, err := program.Start(spec)
 	if err != nil {
-		return nil, because("plugin_start", err)
+		return nil, notStarted(err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +177,7 @@ func (u *users) of(o Options, p plugin.Plugin) (*program.User, error) {
 	return &program.User{UID: uint32(id), GID: uint32(id)}, nil
 }
 
-// ownerOf returns the owner of a plug-in's state directory, -1 if there is none.
+// ownerOf returns the owner of a plug-in's state directory, -1 without a directory.
 func ownerOf(stateDir, name string) int {
 	info, err := os.Lstat(filepath.Join(stateDir, name))
 	if stateDir == "" || err != nil {

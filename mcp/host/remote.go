@@ -26,12 +26,8 @@ type remote struct {
 // remoteSource returns a source for a server at a URL.
 func remoteSource(client *http.Client, url string, headers http.Header) source {
 	life, end := context.WithCancel(context.Background())
-	next := client.Transport
-	if next == nil {
-		next = http.DefaultTransport
-	}
 	of := *client
-	of.Transport = &remote{next: next, headers: headers, life: life, pace: newPace()}
+	of.Transport = &remote{next: client.Transport, headers: headers, life: life, pace: newPace()}
 	of.Timeout = 0 // streams stay open
 	return source{transport: &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &of, MaxEventSize: maxMessage},
 		name: "http", address: url, close: end}

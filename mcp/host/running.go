@@ -402,7 +402,7 @@ func (r *running) begin(p plugin.Plugin) (*session, error) {
 		if process != nil {
 			r.stopProcess(process)
 		}
-		return nil, because("plugin_start", err)
+		return nil, notStarted(err)
 	}
 	return s, nil
 }
@@ -416,7 +416,7 @@ func (r *running) open(p plugin.Plugin) (source, *program.Process, error) {
 		}
 		headers, err := readHeaders(path)
 		if err != nil {
-			return source{}, nil, because("plugin_start", fmt.Errorf("headers_file: %s", cmp.Or(fleet.SystemCause(err), err.Error())))
+			return source{}, nil, notStarted(fmt.Errorf("headers_file: %s", cmp.Or(fleet.SystemCause(err), err.Error())))
 		}
 		return remoteSource(r.host.o.HTTP, p.Manifest.URL, headers), nil, nil
 	}
@@ -438,7 +438,7 @@ func (r *running) startFailure(err error, process *program.Process) error {
 		if _, known := errors.AsType[*reasonError](err); known {
 			return err
 		}
-		return because("plugin_initialize", err)
+		return notInitialized(err)
 	}
 	select {
 	case <-process.Done():
@@ -448,18 +448,27 @@ func (r *running) startFailure(err error, process *program.Process) error {
 	if exit := process.Exit(); exit.Reason != program.Stopped {
 		return ended(exit)
 	}
-	return because("plugin_initialize", err)
+	return notInitialized(err)
+}
+
+func notInitialized(err error) error {
+	return &reasonError{fleet.Because("plugin_initialize", "detail", detailOf(err)), err}
+}
+
+// broken returns the error of a connection that ended.
+func broken(how string) error {
+	return &reasonError{fleet.Because("plugin_broke", "detail", how), errors.New(how)}
 }
 
 func ended(exit program.Exit) error {
 	err := errors.New(exit.String())
 	switch exit.Reason {
 	case program.OverMemory:
-		return &reasonError{fleet.Because("plugin_memory", "used", exit.Used, "limit", exit.Limit), err}
+		return &reasonError{fleet.Because("plugin_memory", "used_bytes", exit.Used, "limit_bytes", exit.Limit), err}
 	case program.TooManyProcesses:
 		return &reasonError{fleet.Because("plugin_processes", "used", exit.Used, "limit", exit.Limit), err}
 	}
-	return because("plugin_ended", err)
+	return &reasonError{fleet.Because("plugin_ended", "detail", detailOf(err)), err}
 }
 
 func (r *running) stopProcess(p *program.Process) {
@@ -488,7 +497,7 @@ func (r *running) ending(s *session) error {
 	r.process = nil
 	r.mu.Unlock()
 	if s.process == nil {
-		return because("plugin_broke", errors.New("the connection ended"))
+		return broken("the connection ended")
 	}
 	select {
 	case <-s.process.Done():
@@ -500,7 +509,7 @@ func (r *running) ending(s *session) error {
 	case s.hung.Load():
 		return &reasonError{fleet.Because("plugin_hung"), errors.New("it answered no ping")}
 	case exit.Reason == program.Stopped:
-		return because("plugin_broke", errors.New("it closed its output, or stopped reading its input"))
+		return broken("it closed its output, or stopped reading its input")
 	}
 	return ended(exit)
 }
@@ -508,7 +517,7 @@ func (r *running) ending(s *session) error {
 // failed records a failed start or an end. If the session before a change goes on, so does the
 // state.
 func (r *running) failed(err error, now *session, early int, delay time.Duration) {
-	reason := fleet.Because("plugin_start", "detail", fleet.CleanText(err.Error(), 300))
+	reason := fleet.Because("plugin_start", "detail", detailOf(err))
 	if e, ok := errors.AsType[*reasonError](err); ok {
 		reason = e.reason
 	}

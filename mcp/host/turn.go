@@ -125,7 +125,7 @@ func (t *turn) Done() {
 	}
 }
 
-// Send implements [fleet.Turn]. If ctx ends, the SDK tells the server that the call is
+// Send implements [fleet.Turn]. If ctx ends, the SDK notifies the server that the call is
 // cancelled, and drops its answer: late is never called.
 func (t *turn) Send(ctx context.Context, inv fleet.Invocation, _ func(fleet.Answer)) (fleet.Answer, error) {
 	s := t.s

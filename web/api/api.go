@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -67,6 +68,7 @@ type Options struct {
 	Webhooks      *webhook.Service
 	Upstreams     *upstream.Service
 	Endpoints     *endpoint.Service
+	Plugins       *plugin.Service
 	Alerts        *alert.Service
 	CoreDumps     *telemetry.CoreDumps
 	Conversations fleet.ConversationRecords
@@ -153,6 +155,7 @@ func newAPI(o Options) *api {
 	a.registerWebhooks()
 	a.registerUpstreams()
 	a.registerEndpoints()
+	a.registerPlugins()
 	a.registerAlerts()
 	a.registerAlertMail()
 	a.registerSystem()

@@ -57,7 +57,7 @@ type bulkView struct {
 	DryRun  bool          `json:"dry_run" doc:"Nothing was changed"`
 	Matched int           `json:"matched"`
 	Changed int           `json:"changed" doc:"Devices that changed; in a dry run, that would"`
-	Skipped []reasonView  `json:"skipped" nullable:"false" doc:"Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, leaves_scope"`
+	Skipped []reasonView  `json:"skipped" nullable:"false" doc:"Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, program (a plug-in or an endpoint is not retired), leaves_scope"`
 }
 
 func (a *api) bulkDevices(ctx context.Context, by fleet.Principal, in *bulkInput) (*answer[bulkView], error) {

@@ -31,6 +31,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
+	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
@@ -86,7 +87,11 @@ type world struct {
 	policies  *policy.Service
 	alerts    *alert.Service // its loop does not run
 
-	endpoints    *endpoint.Service
+	endpoints  *endpoint.Service
+	plugins    *plugin.Service
+	pluginsDir string
+	runner     pluginRunner
+
 	upstreams    *upstream.Service
 	upstreamLink upstreamLink
 }
@@ -233,12 +238,18 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.endpoints.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.pluginsDir = t.TempDir()
+	w.plugins = plugin.New(plugin.Options{Directory: w.pluginsDir, Store: w.store, Sealer: sealer, Runner: &w.runner,
+		Events: w.events, Log: log})
+	if err := w.plugins.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints, Alerts: w.alerts,
+		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints, Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()

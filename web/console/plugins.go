@@ -181,7 +181,7 @@ func (s *Server) editPlugin(r *http.Request) (answer, error) {
 
 func (s *Server) reloadPlugin(r *http.Request) (answer, error) {
 	ctx, name := r.Context(), pluginName(r)
-	_, err := s.Plugins.Restart(viewerOf(ctx).actor(), name)
+	_, err := s.Plugins.Restart(r.Context(), viewerOf(ctx).actor(), name)
 	return s.pluginChanged(r, name, "plugins.reloaded", err)
 }
 

@@ -17,6 +17,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
+	"fleetd/fleet/plugin"
 	"fleetd/web/i18n"
 )
 
@@ -57,6 +58,28 @@ func TestReasonsHaveMessages(t *testing.T) {
 	for _, key := range i18n.Keys() {
 		if code, ok := strings.CutPrefix(key, "reason."); ok && codes[code] == nil {
 			t.Errorf("no code has the message %s", key)
+		}
+	}
+}
+
+// The reasons of plug-ins are also errors, and have their messages. A message uses only the
+// parameters of its code.
+func TestPluginReasonsHaveMessages(t *testing.T) {
+	for code, names := range plugin.Reasons {
+		found := false
+		for _, key := range i18n.Keys() {
+			if key != "error.code."+code && !strings.HasPrefix(key, "error.code."+code+".") {
+				continue
+			}
+			found = true
+			for _, name := range i18n.Placeholders(key) {
+				if !slices.Contains(names, name) {
+					t.Errorf("%s: {%s} is no parameter of the code", key, name)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("the code %s has no message", code)
 		}
 	}
 }

@@ -172,7 +172,7 @@ type Bulk struct {
 	DryRun  bool  `json:"dry_run"`
 	Matched int64 `json:"matched"`
 
-	// Skipped Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, leaves_scope
+	// Skipped Devices left out, by reason, most first: unknown_device, device_retired, not_yours (insufficient role), device_held (by somebody else), unchanged (nothing to change), too_many_tags, program (a plug-in or an endpoint is not retired), leaves_scope
 	Skipped []Reason `json:"skipped"`
 }
 
@@ -677,6 +677,51 @@ type ConversationList struct {
 type Count struct {
 	Count int64  `json:"count"`
 	Value string `json:"value"`
+}
+
+// CreatePluginInputBody defines model for CreatePluginInputBody.
+type CreatePluginInputBody struct {
+	Args *[]string `json:"args,omitempty"`
+
+	// Audience model: people and language models may use it; user: only people. Default: model
+	Audience *string `json:"audience,omitempty"`
+
+	// Command Program and its first arguments. The path contains a slash, and is relative to the plug-in directory
+	//
+	// Examples: ["./weather"]
+	Command *[]string `json:"command,omitempty"`
+
+	// Disabled It does not run
+	Disabled *bool `json:"disabled,omitempty"`
+
+	// Env Variables by name, stored encrypted and never shown. Merged with the present ones; null removes one
+	Env *map[string]*string `json:"env,omitempty"`
+
+	// EnvFiles Files of lines NAME=value in the plug-in directory
+	EnvFiles *[]string `json:"env_files,omitempty"`
+
+	// HeadersFile File of lines Name: value in the plug-in directory, sent with each request to the url
+	HeadersFile *string      `json:"headers_file,omitempty"`
+	Limits      *PluginLimit `json:"limits,omitempty"`
+
+	// Name Lower-case letters, digits, _ and -
+	//
+	// Examples: weather
+	Name string `json:"name"`
+
+	// OfferToVoice Adds its tools to those of each board in conversations
+	OfferToVoice *bool `json:"offer_to_voice,omitempty"`
+
+	// Tools Patterns of the tools that are offered; a trailing * matches any ending. Empty: all
+	//
+	// Examples: ["get_*"]
+	Tools *[]string `json:"tools,omitempty"`
+
+	// URL Address of an MCP server over Streamable HTTP
+	URL *string `json:"url,omitempty"`
+
+	// Version Version of the plug-in on which the change is based; nothing changes if it differs now. 0: any
+	Version *int64 `json:"version,omitempty"`
 }
 
 // CreateReleaseInputBody defines model for CreateReleaseInputBody.
@@ -1266,6 +1311,157 @@ type PlannedWave struct {
 
 	// SuccessPercent Share of the devices with a verdict that must succeed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
+}
+
+// Plugin defines model for Plugin.
+type Plugin struct {
+	Args     []string `json:"args"`
+	Audience string   `json:"audience"`
+
+	// Command Program and its first arguments; empty with a url
+	Command []string `json:"command"`
+
+	// CPUMs Used since its start
+	CPUMs int64 `json:"cpu_ms"`
+
+	// DeviceID Device of the fleet that has its tools; empty if its name is taken or not valid
+	//
+	// Examples: plugin.weather
+	DeviceID string `json:"device_id"`
+
+	// Directory Of a file only; empty: the plug-in directory
+	Directory string `json:"directory"`
+	Disabled  bool   `json:"disabled"`
+
+	// Env Names of its variables; values are never shown
+	Env      []string `json:"env"`
+	EnvFiles []string `json:"env_files"`
+
+	// File Name of its manifest in the plug-in directory; empty for one of the database
+	File        string       `json:"file"`
+	HeadersFile string       `json:"headers_file"`
+	Limits      PluginLimits `json:"limits"`
+
+	// MemoryBytes Resident, of all its processes
+	MemoryBytes  int64      `json:"memory_bytes"`
+	Name         string     `json:"name"`
+	NextStart    *time.Time `json:"next_start"`
+	OfferToVoice bool       `json:"offer_to_voice"`
+
+	// Pid 0 without a program
+	Pid int64 `json:"pid"`
+
+	// Problem Why this definition cannot run; empty if it can. A plug-in of a file goes on with its last correct definition
+	Problem string `json:"problem"`
+
+	// ProblemCode Examples: plugin_field
+	ProblemCode   string                 `json:"problem_code"`
+	ProblemParams map[string]interface{} `json:"problem_params"`
+	Processes     int64                  `json:"processes"`
+	Prompts       int64                  `json:"prompts"`
+
+	// Protocol Version of MCP
+	//
+	// Examples: 2025-06-18
+	Protocol string `json:"protocol"`
+
+	// Reason Why it does not run, or why a change of it failed; empty if neither
+	Reason string `json:"reason"`
+
+	// ReasonCode Examples: plugin_ended
+	ReasonCode   string                 `json:"reason_code"`
+	ReasonParams map[string]interface{} `json:"reason_params"`
+
+	// Resources With templates
+	Resources int64 `json:"resources"`
+
+	// ServerName As the plug-in calls itself
+	ServerName    string     `json:"server_name"`
+	ServerVersion string     `json:"server_version"`
+	Since         *time.Time `json:"since"`
+	Source        string     `json:"source"`
+
+	// Starts Since fleetd started
+	Starts int64  `json:"starts"`
+	State  string `json:"state"`
+
+	// ThrottledMs How long the limit of CPU stopped it, since its start
+	ThrottledMs int64 `json:"throttled_ms"`
+
+	// Tools Patterns of the tools that are offered; empty: all
+	Tools []string `json:"tools"`
+
+	// UID User of the program; -1: that of fleetd
+	UID       int64      `json:"uid"`
+	UpdatedAt *time.Time `json:"updated_at"`
+
+	// UpdatedBy Empty for a file
+	UpdatedBy string `json:"updated_by"`
+	URL       string `json:"url"`
+
+	// User Of a file only; empty: chosen by fleetd
+	User string `json:"user"`
+
+	// Version Counts the changes of a plug-in of the database, from 1; 0 for a file
+	Version int64 `json:"version"`
+}
+
+// PluginLimit defines model for PluginLimit.
+type PluginLimit struct {
+	// CPU Cores, from 0.01 to 1024; 0: no limit
+	CPU *float64 `json:"cpu,omitempty"`
+
+	// Memory Bytes, or a number with KiB, MiB or GiB; 0: no limit. At least 4MiB
+	//
+	// Examples: 128MiB
+	Memory *string `json:"memory,omitempty"`
+
+	// OpenFiles From 8 to 1048576; 0: no limit of its own
+	OpenFiles *int64 `json:"open_files,omitempty"`
+}
+
+// PluginLimits defines model for PluginLimits.
+type PluginLimits struct {
+	// CPU Cores; 0: no limit
+	CPU float64 `json:"cpu"`
+
+	// Memory Empty: no limit
+	//
+	// Examples: 128MiB
+	Memory string `json:"memory"`
+
+	// OpenFiles 0: no limit of its own
+	OpenFiles int64 `json:"open_files"`
+}
+
+// PluginLine defines model for PluginLine.
+type PluginLine struct {
+	At time.Time `json:"at"`
+
+	// Number Increases with each line
+	Number int64 `json:"number"`
+
+	// Source stdout: what is no message of MCP; mcp: notifications/message; fleetd: its starts and ends
+	Source string `json:"source"`
+
+	// Text As the plug-in wrote it: show it as text
+	Text string `json:"text"`
+}
+
+// PluginLineList defines model for PluginLineList.
+type PluginLineList struct {
+	Items []PluginLine `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
+// PluginList defines model for PluginList.
+type PluginList struct {
+	Items []Plugin `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
 }
 
 // Policy defines model for Policy.

@@ -20,6 +20,7 @@ type commands struct {
 	Device   DeviceCommand   `cmd:""`
 	Call     CallCommand     `cmd:""`
 	Upstream UpstreamCommand `cmd:""`
+	Plugin   PluginCommand   `cmd:"" aliases:"plugins"`
 	Policy   PolicyCommand   `cmd:""`
 	Approval ApprovalCommand `cmd:""`
 	System   SystemCommand   `cmd:""`
@@ -114,6 +115,27 @@ func testCommands(t *testing.T, s *rest, tests []commandTest) {
 			}
 		})
 	}
+}
+
+func TestPluginCommands(t *testing.T) {
+	const one = `{"name":"weather","state":"running","source":"database","device_id":"plugin.weather"}`
+	s := newREST(t, map[string]string{"GET /plugins": `{"items":[` + one + `]}`, "GET /plugins/weather": one,
+		"GET /plugins/weather/log": `{"items":[{"number":7,"source":"stderr","text":"hello"}]}`,
+		"POST /plugins":            one, "POST /plugins/weather/restart": one, "DELETE /plugins/weather": ``,
+		"DELETE /plugins/file": `409 {"status":409,"code":"plugin_of_file","detail":"it is defined by a file"}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"plugins", "list"}, asks: []string{"GET /plugins"}, prints: "plugin.weather"},
+		{args: []string{"plugins", "show", "weather"}, asks: []string{"GET /plugins/weather"}, prints: "running"},
+		{args: []string{"plugins", "log", "weather"}, asks: []string{"GET /plugins/weather/log?after=0"}, prints: "hello"},
+		{args: []string{"plugin", "reload", "weather"}, asks: []string{"POST /plugins/weather/restart {}"}, prints: "running"},
+		{args: []string{"plugins", "add", "weather", "./weather", "--memory", "64MiB", "--cpu", "0.5", "--env", "A=b=c", "--tools", "get_*"},
+			asks: []string{`POST /plugins {"audience":"model","command":["./weather"],"env":{"A":"b=c"},"limits":{"cpu":0.5,"memory":"64MiB"},"name":"weather","tools":["get_*"]}`}},
+		{args: []string{"plugins", "add", "weather", "--address", "https://x.test/mcp"},
+			asks: []string{`POST /plugins {"audience":"model","name":"weather","url":"https://x.test/mcp"}`}},
+		{args: []string{"plugins", "add", "weather", "./weather", "--env", "A"}, failure: "NAME=value"},
+		{args: []string{"plugins", "remove", "weather"}, asks: []string{"DELETE /plugins/weather"}},
+		{args: []string{"plugins", "remove", "file"}, asks: []string{"DELETE /plugins/file"}, failure: "it is defined by a file (plugin_of_file)"},
+	})
 }
 
 func TestUpstreamCommands(t *testing.T) {

@@ -71,6 +71,7 @@ func (w *world) fix() {
 	joins := w.must("POST", "/enrolment/rules", joinRule(w, inside)).str("id")
 	voice := w.must("POST", "/upstreams", voiceServer(w, inside)).str("id")
 	dialled := w.must("POST", "/endpoints", dialIn(w, inside)).str("name")
+	plugged := w.must("POST", "/plugins", plugIn(w, inside)).str("name")
 	alert := w.alert()
 	for _, s := range sides {
 		id := string(w.live[s])
@@ -96,7 +97,7 @@ func (w *world) fix() {
 		w.fixture[s] = map[string]string{"device": id, "call": call.str("id"), "picture": picture.str("id"), "fanout": fan.str("id"),
 			"campaign": plan.str("id"), "approval": waits.str("approval_id"), "conversation": talk, "snapshot": shot,
 			"core-dump": w.coreDump(s), "inventory": inventory, "session": people, "sha256": w.image, "release": w.release, "operator": people, "rule": joins,
-			"upstream": voice, "endpoint": dialled, "alert": alert}
+			"upstream": voice, "endpoint": dialled, "alert": alert, "name": plugged}
 	}
 }
 

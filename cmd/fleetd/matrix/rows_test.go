@@ -178,6 +178,7 @@ var rows = map[string]row{
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
 	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
+	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
@@ -455,6 +456,13 @@ var rows = map[string]row{
 	"issue-endpoint-token": {need: admin, reach: onFleet, writes: list("endpoints"),
 		ask: dialInMade(func(*world, side) any { return obj{"kind": "consumer"} })},
 	"revoke-endpoint-token": {need: admin, reach: onFleet, writes: list("endpoints"), ask: dialInMade(nil)},
+	"create-plugin": {need: admin, reach: onFleet, writes: list("plugins"),
+		ask: just(func(w *world, s side) any { return plugIn(w, s) })},
+	"update-plugin": {need: admin, reach: onFleet, writes: list("plugins"),
+		ask: plugInMade(func(w *world, s side) any { return obj{"tools": []string{w.name(s)}} })},
+	"delete-plugin": {need: admin, reach: onFleet, writes: list("plugins"), ask: plugInMade(nil)},
+	"restart-plugin": {need: admin, reach: onFleet, inert: "no table has what a plug-in does",
+		ask: plugInMade(nil)},
 	"start-key-rotation": {need: admin, reach: onFleet, writes: keyTables,
 		ask: func(w *world, p *principal, s side) request {
 			w.keep("no rotation", inside, func() thing { w.endRotation(); return thing{} })
@@ -769,6 +777,23 @@ func dialInMade(body func(*world, side) any) func(*world, *principal, side) requ
 	return func(w *world, _ *principal, s side) request {
 		r := request{args: w.keep("endpoint", s, func() thing {
 			return thing{"endpoint": w.must("POST", "/endpoints", dialIn(w, s)).str("name")}
+		})}
+		if body != nil {
+			r.body = body(w, s)
+		}
+		return r
+	}
+}
+
+// plugIn is a plug-in that does not run.
+func plugIn(w *world, _ side) any {
+	return obj{"name": fmt.Sprintf("plug-in-%d", w.count()), "url": "http://127.0.0.1:9/mcp", "disabled": true}
+}
+
+func plugInMade(body func(*world, side) any) func(*world, *principal, side) request {
+	return func(w *world, _ *principal, s side) request {
+		r := request{args: w.keep("plug-in", s, func() thing {
+			return thing{"name": w.must("POST", "/plugins", plugIn(w, s)).str("name")}
 		})}
 		if body != nil {
 			r.body = body(w, s)

@@ -96,7 +96,7 @@ func (s *Server) rest() http.Handler {
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		Snapshots: s.Snapshots,
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
-		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Alerts: s.Alerts,
+		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Plugins: s.Plugins, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority,

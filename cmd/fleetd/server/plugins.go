@@ -9,7 +9,6 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
-	"fleetd/fleet/outbound"
 	"fleetd/fleet/plugin"
 	"fleetd/mcp"
 	"fleetd/mcp/gateway"
@@ -20,9 +19,9 @@ import (
 // openPlugins makes the host of plug-ins and what manages them. They start with the server.
 func (s *Server) openPlugins(ctx context.Context, sealer plugin.Sealer) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy, transport.DialContext = nil, s.outbound.DialWritten
+	transport.Proxy = nil // the guard judges the address of the plug-in itself
 	s.host = host.New(host.Options{Devices: hostDevices{s}, Node: s.cfg.NodeName, Version: s.cfg.Version, Log: s.log,
-		HTTP:     &http.Client{Transport: transport, CheckRedirect: outbound.Stay},
+		HTTP:     s.outbound.Client(0, transport), // streams stay open
 		StateDir: filepath.Join(s.cfg.DataDir, "plugins"), OwnUsers: os.Geteuid() == 0})
 	s.Plugins = plugin.New(plugin.Options{Directory: s.cfg.PluginsDir, Store: s.store, Sealer: sealer, Runner: s.host,
 		Events: s.Events, Log: s.log})
@@ -149,7 +148,8 @@ func (l links) EncodeCall(id fleet.DeviceID, inv fleet.Invocation) (call.WireCal
 	_, connected := l.host.Connection(id)
 	w := call.WireCall{ID: 1, Connected: connected}
 	var err error
-	if w.Request, err = mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments}); err != nil {
+	w.Request, err = mcp.EncodeCall(mcp.CallToolParams{ID: w.ID, Name: inv.Tool, Arguments: inv.Arguments})
+	if err != nil {
 		return w, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", inv.Tool, "detail", err.Error())
 	}
 	w.Message = w.Request

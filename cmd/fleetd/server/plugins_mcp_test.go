@@ -150,7 +150,7 @@ func TestPluginsThroughMCP(t *testing.T) {
 				line := <-logs
 				return strings.HasPrefix(line, "job ") && strings.Contains(line, "job done")
 			})
-			if _, err := d.Plugins.Restart(testOperator, "quotes"); err != nil {
+			if _, err := d.Plugins.Restart(t.Context(), testOperator, "quotes"); err != nil {
 				t.Fatal(err)
 			}
 			for len(updates) > 0 {
