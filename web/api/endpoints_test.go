@@ -2,16 +2,18 @@ package api
 
 import (
 	"bytes"
+	"net/http"
 	"strings"
 	"testing"
 
+	"fleetd/fleet"
 	"fleetd/fleet/endpoint"
 )
 
 // noConnections has no connections of endpoints.
 type noConnections struct{}
 
-func (noConnections) ApplyEndpoints([]endpoint.Endpoint)          {}
+func (noConnections) ApplyEndpoints([]endpoint.Endpoint)             {}
 func (noConnections) EndpointStatus(name string) (s endpoint.Status) { return s }
 
 func TestEndpoints(t *testing.T) {
@@ -21,8 +23,8 @@ func TestEndpoints(t *testing.T) {
 		made.SecondConnection != endpoint.Replace || made.Audience != "model" || made.ConsumerToken != nil {
 		t.Errorf("created: %+v", made)
 	}
-	got := w.get(t, "/endpoints/pc")
-	if bytes.Contains(got.Body.Bytes(), []byte(made.Token)) {
+	got := w.as(t, fleet.RoleAdmin, http.MethodGet, "/endpoints/pc", "")
+	if bytes.Contains(got.body, []byte(made.Token)) {
 		t.Error("the token is shown again")
 	}
 	view := decode[EndpointView](t, got, 200)
@@ -30,13 +32,13 @@ func TestEndpoints(t *testing.T) {
 		t.Errorf("endpoint: %+v", view)
 	}
 	for body, code := range map[string]string{
-		`{"name":"pc"}`:                                             "endpoint_exists",
-		`{"name":"PC"}`:                                             "endpoint_name",
-		`{"name":"a","tools":["a*b"]}`:                              "endpoint_field",
-		`{"name":"a","audience":"user","offer_to_voice":true}`:      "endpoint_field",
+		`{"name":"pc"}`:                "endpoint_exists",
+		`{"name":"PC"}`:                "endpoint_name",
+		`{"name":"a","tools":["a*b"]}`: "endpoint_field",
+		`{"name":"a","audience":"user","offer_to_voice":true}`: "endpoint_field",
 	} {
-		if r := w.post(t, "/endpoints", body); !strings.Contains(r.Body.String(), code) {
-			t.Errorf("%s: %d %s", body, r.Code, r.Body)
+		if r := w.post(t, "/endpoints", body); !strings.Contains(string(r.body), code) {
+			t.Errorf("%s: %d %s", body, r.status, r.body)
 		}
 	}
 	consumer := decode[newEndpointView](t, w.post(t, "/endpoints/pc/token", `{"kind":"consumer"}`), 201)
