@@ -2,9 +2,11 @@ package api
 
 import (
 	"bytes"
+	"net/http"
 	"strings"
 	"testing"
 
+	"fleetd/fleet"
 	"fleetd/fleet/endpoint"
 )
 
@@ -21,7 +23,7 @@ func TestEndpoints(t *testing.T) {
 		made.SecondConnection != endpoint.Replace || made.Audience != "model" || made.ConsumerToken != nil {
 		t.Errorf("created: %+v", made)
 	}
-	got := w.get(t, "/endpoints/pc")
+	got := w.as(t, fleet.RoleAdmin, http.MethodGet, "/endpoints/pc", "")
 	if bytes.Contains(got.body, []byte(made.Token)) {
 		t.Error("the token is shown again")
 	}
