@@ -52,23 +52,22 @@ type Settings struct {
 
 // Check refuses settings that are not valid, and sets the defaults.
 func (s *Settings) Check() error {
-	wrong := func(field, what string, params ...any) error {
-		return fleet.Refuse(fleet.ErrInvalid, "endpoint_field."+what, append([]any{"field", field}, params...)...).At(field)
-	}
 	switch s.Second {
 	case "":
 		s.Second = Replace
 	case Replace, Refuse:
 	default:
-		return wrong("second_connection", "second", "value", string(s.Second))
+		return fleet.Refuse(fleet.ErrInvalid, "endpoint_field.second", "field", "second_connection", "value",
+			fleet.CleanText(string(s.Second), 80)).At("second_connection")
 	}
 	if len(s.Tools) > maxPatterns {
-		return wrong("tools", "many", "limit", maxPatterns)
+		return fleet.Refuse(fleet.ErrInvalid, "endpoint_field.many", "field", "tools", "limit", maxPatterns).At("tools")
 	}
 	for _, p := range s.Tools {
 		if p == "" || len(p) > maxPattern || strings.Contains(strings.TrimSuffix(p, "*"), "*") ||
 			strings.ContainsFunc(p, func(r rune) bool { return r < ' ' }) {
-			return wrong("tools", "pattern", "value", fleet.CleanText(p, maxPattern))
+			return fleet.Refuse(fleet.ErrInvalid, "endpoint_field.pattern", "field", "tools", "value",
+				fleet.CleanText(p, maxPattern)).At("tools")
 		}
 	}
 	switch s.Audience {
@@ -76,10 +75,11 @@ func (s *Settings) Check() error {
 		s.Audience = fleet.AudienceModel
 	case fleet.AudienceModel, fleet.AudienceUser:
 	default:
-		return wrong("audience", "audience", "value", string(s.Audience))
+		return fleet.Refuse(fleet.ErrInvalid, "endpoint_field.audience", "field", "audience", "value",
+			fleet.CleanText(string(s.Audience), 80)).At("audience")
 	}
 	if s.OfferToVoice && s.Audience == fleet.AudienceUser {
-		return wrong("offer_to_voice", "voice")
+		return fleet.Refuse(fleet.ErrInvalid, "endpoint_field.voice", "field", "offer_to_voice").At("offer_to_voice")
 	}
 	return nil
 }
@@ -100,13 +100,13 @@ const (
 // TokenKinds lists the kinds.
 var TokenKinds = []TokenKind{Provider, Consumer}
 
-// prefixes begin the secrets of each kind, so that a person can tell them apart.
+// prefixes begin the secrets of each kind, so that a person can distinguish them.
 var prefixes = map[TokenKind]string{Provider: "fep_", Consumer: "fec_"}
 
 // A Hash is the SHA-256 of a secret.
 type Hash [sha256.Size]byte
 
-// A Token is a token as stored. The zero value means that there is none.
+// A Token is a token as stored. The zero value is no token.
 type Token struct {
 	Hash     Hash
 	Hint     string // last four characters of the secret

@@ -56,8 +56,8 @@ func (e *Endpoints) ServeConsumer(w http.ResponseWriter, r *http.Request) {
 		e.refuse(w, r, found.Name, http.StatusInternalServerError, err.Error())
 		return
 	}
-	c := &consumer{all: e, device: found.Device(), by: by, token: found.Consumer.Hash, asking: make(chan struct{}, maxAsking),
-		cancel: map[jsonrpc.ID]context.CancelFunc{}}
+	c := &consumer{all: e, device: found.Device(), by: by, token: found.Consumer.Hash,
+		asking: make(chan struct{}, maxAsking), cancel: map[jsonrpc.ID]context.CancelFunc{}}
 	e.mu.Lock()
 	d := e.of(found.Name)
 	status, text := 0, ""
@@ -270,8 +270,8 @@ func (c *consumer) listTools(ctx context.Context, params json.RawMessage) (json.
 	return result, nil
 }
 
-// callTool makes a call of the endpoint. If the client cancels it or disconnects, the provider is
-// told that the call is cancelled.
+// callTool makes a call of the endpoint. If the client cancels it or disconnects, fleetd
+// cancels it at the provider.
 func (c *consumer) callTool(ctx context.Context, params json.RawMessage) (json.RawMessage, *jsonrpc.Error) {
 	var p struct {
 		Name      string          `json:"name"`

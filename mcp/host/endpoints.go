@@ -322,8 +322,8 @@ func (e *Endpoints) ServeProvider(w http.ResponseWriter, r *http.Request) {
 }
 
 // authenticate replies to a request without a valid token, and reports whether it may go on.
-func (e *Endpoints) authenticate(w http.ResponseWriter, r *http.Request, kind endpoint.TokenKind) (found endpoint.Endpoint,
-	addr string, ok bool) {
+func (e *Endpoints) authenticate(w http.ResponseWriter, r *http.Request, kind endpoint.TokenKind) (
+	found endpoint.Endpoint, addr string, ok bool) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -489,7 +489,7 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	return err
 }
 
-// listed tells consumers that the tools may be others.
+// listed notifies consumers that the tools may be others.
 func (e *Endpoints) listed(d *dialled) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -128,8 +128,8 @@ func readLine(r *bufio.Reader) (line []byte, long int, err error) {
 	}
 }
 
-// parseMessage returns the message in a line or a frame, or nil if there is none. An answer that
-// is too long becomes an error, so that its call ends and others go on. stray receives the rest.
+// parseMessage returns the message in a line or a frame, or nil without one. An answer that is too
+// long becomes an error, so that its call ends and others go on. stray receives the rest.
 func parseMessage(line []byte, long int, stray func(text string)) jsonrpc.Message {
 	line = bytes.TrimSpace(line)
 	if long > 0 {

@@ -172,7 +172,7 @@ func (s *socket) Close() error {
 	return nil
 }
 
-// close ends the connection. The first reason is the one that the peer is told.
+// close ends the connection. The peer gets the first reason.
 func (s *socket) close(code int, reason string) {
 	s.mu.Lock()
 	open := s.timer != nil

@@ -87,7 +87,7 @@ func (u *unit) connect(ctx context.Context, open func() (source, error)) (*sessi
 	return u.connectAs(ctx, versions, open)
 }
 
-// connectAs is connect with the versions to ask for. Each is asked on a connection of its own.
+// connectAs is connect with the versions to ask for. Each version needs a new connection.
 func (u *unit) connectAs(ctx context.Context, versions []string, open func() (source, error)) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.host.o.StartTimeout)
 	defer cancel()
