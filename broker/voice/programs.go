@@ -16,7 +16,7 @@ import (
 	"fleetd/fleet/shown"
 )
 
-// The upstream's model gets the tools of plug-ins and endpoints beside those of the device. They
+// The upstream's model also gets the tools of plug-ins and endpoints. They
 // have names of fleetd's choice, in that conversation only.
 
 // Programs are the plug-ins and endpoints whose tools the models of voice servers get.
@@ -31,7 +31,7 @@ type Programs interface {
 // Limits of the tools of programs. A voice server sends all tools to its model with each request;
 // what a model's API refuses there would also take the device's tools away. The APIs accept names
 // of 64 characters [A-Za-z0-9_-], descriptions of 1,024 characters and 128 functions, and the
-// voice server has functions of its own.
+// voice server adds its functions.
 const (
 	maxTools       = 64       // of the device and of programs; the device's are never left out
 	maxToolBytes   = 48 << 10 // of these, in the list
@@ -86,7 +86,7 @@ func (o *offers) leave(device fleet.DeviceID, tool, why string) {
 func (c *conversation) offerPrograms(own []fleet.Tool) *offers {
 	o := &offers{}
 	if c.relay.o.Programs != nil {
-		room := roomBeside(own)
+		room := roomAfter(own)
 		ctx, cancel := context.WithTimeout(c.life, recordTimeout)
 		defer cancel()
 		var units [][]offer
@@ -135,13 +135,13 @@ func offersOf(id fleet.DeviceID, tools []fleet.Tool, o *offers) (list []offer) {
 	return list
 }
 
-// A room is what is left beside the device's own tools.
+// A room is what the device's own tools leave.
 type room struct {
 	tools, bytes int
 	names        map[string]bool // taken, as a voice server writes them
 }
 
-func roomBeside(own []fleet.Tool) *room {
+func roomAfter(own []fleet.Tool) *room {
 	r := &room{tools: maxTools - len(own), bytes: maxToolBytes, names: map[string]bool{}}
 	for _, t := range own {
 		r.bytes -= len(t.Name) + len(t.Description) + len(t.InputSchema)
@@ -210,9 +210,9 @@ func plainName(name string) string {
 	}, name)
 }
 
-// plainSchema returns a schema that voice servers and their models' APIs accept, or why there is
-// none. xiaozhi-esp32-server passes on only type, properties and required; it accepts no other
-// forms of them, and definitions beside them are lost. [handle_mcp_message, as above]
+// plainSchema returns a schema that voice servers and their models' APIs accept, or why it cannot.
+// xiaozhi-esp32-server passes on only type, properties and required; it accepts no other
+// forms of them, and definitions next to them are lost. [handle_mcp_message, as above]
 func plainSchema(raw json.RawMessage) (schema json.RawMessage, why string) {
 	if len(raw) == 0 {
 		raw = json.RawMessage(`{"type":"object"}`)
@@ -282,7 +282,7 @@ func (c *conversation) request(name string, arguments json.RawMessage) (r call.R
 	default:
 		return r, nil, c.busy()
 	}
-	// A program's call ends with the upstream's wait: nobody would hear the answer.
+	// A program's call ends with the upstream's wait: later the answer would not be heard.
 	r.Device, r.Tool, r.Timeout = f.device, f.tool, c.relay.o.CallTimeout
 	return r, func() { <-c.askingPrograms }, nil
 }

@@ -77,7 +77,7 @@ func programWorld(t *testing.T, own []fleet.Tool, programs map[fleet.DeviceID][]
 
 // The upstream lists the device's tools and then those of programs, and calls of these go to the
 // program, by the principal of the conversation.
-func TestProgramsBesideTheDevice(t *testing.T) {
+func TestProgramsWithTheDevice(t *testing.T) {
 	w, offered, s := programWorld(t, someTools(2, 10), map[fleet.DeviceID][]fleet.Tool{
 		"plugin.weather": {programTool("get_weather"), programTool("list_cities")}, "plugin.7up": {programTool("温度")}},
 		nil)
@@ -161,7 +161,7 @@ func selectTools(own []fleet.Tool, ids []fleet.DeviceID, programs map[fleet.Devi
 	for _, id := range ids {
 		units = append(units, offersOf(id, programs[id], o))
 	}
-	roomBeside(own).fill(units, o)
+	roomAfter(own).fill(units, o)
 	return o
 }
 

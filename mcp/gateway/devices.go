@@ -56,7 +56,8 @@ type deviceWords struct {
 
 func (g *Gateway) device(d fleet.Device) deviceOut {
 	v := deviceOut{ID: d.ID, Kind: d.Kind, Name: fleet.CleanText(d.Name, maxName), Tags: orEmpty(d.Tags),
-		Presence: d.Presence, LastSeen: utc(d.LastSeen), Enrolment: string(d.Enrolment), Held: d.Hold.Active(g.now()), Tools: d.ToolsCount,
+		Presence: d.Presence, LastSeen: utc(d.LastSeen), Enrolment: string(d.Enrolment), Held: d.Hold.Active(g.now()),
+		Tools: d.ToolsCount,
 		Device: deviceWords{fleet.CleanText(d.Board, maxShort), fleet.CleanText(d.Chip, maxShort),
 			fleet.CleanText(d.Version, maxShort)}}
 	if !d.PresenceSince.IsZero() {

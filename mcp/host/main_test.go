@@ -167,7 +167,8 @@ func newServer(name, version string) *sdk.Server {
 		}
 	})
 	addTool(s, "sample", func(ctx context.Context, r *sdk.CallToolRequest) (string, error) {
-		_, sampling := r.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 1, Messages: []*sdk.SamplingMessage{}})
+		_, sampling := r.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 1,
+			Messages: []*sdk.SamplingMessage{}})
 		_, asking := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "?", RequestedSchema: map[string]any{"type": "object"}})
 		return fmt.Sprintf("%v | %v", sampling, asking), nil
 	})

@@ -73,7 +73,8 @@ func (s *session) logged(p *sdk.LoggingMessageParams) {
 	}
 	level := sdk.LoggingLevel(fleet.CleanText(string(p.Level), 20))
 	s.unit.note(string(level), text)
-	s.unit.host.changed(Change{Device: s.unit.id, Log: &Log{Level: level, Logger: fleet.CleanText(p.Logger, 100), Data: data}})
+	s.unit.host.changed(Change{Device: s.unit.id, Log: &Log{Level: level,
+		Logger: fleet.CleanText(p.Logger, 100), Data: data}})
 }
 
 func (s *session) progressed(p *sdk.ProgressNotificationParams) {

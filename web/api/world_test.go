@@ -249,7 +249,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints, Plugins: w.plugins, Alerts: w.alerts,
+		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,
+		Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()

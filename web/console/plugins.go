@@ -39,7 +39,7 @@ func (s *Server) pluginRoutes() []route {
 	}
 }
 
-// pluginName returns the plug-in in the address. The name of a file that is none of a plug-in may
+// pluginName returns the plug-in in the address. The name of a file that cannot be a plug-in may
 // contain any character, escaped.
 func pluginName(r *http.Request) string {
 	name := chi.URLParam(r, "plugin")
@@ -92,7 +92,7 @@ func (s *Server) listPlugins(r *http.Request) (answer, error) {
 var pluginFields = []string{"name", "command", "args", "url", "headers_file", "tools", "audience", "offer_to_voice",
 	"limits.memory", "limits.cpu", "limits.open_files", "env", "env_files"}
 
-// pluginProblems returns an error beside its field. An error of the server is none of the form.
+// pluginProblems returns an error with its field, if the form has one with that name.
 func pluginProblems(ctx context.Context, err error) (ui.PluginProblems, bool) {
 	if statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrForbidden) ||
 		errors.Is(err, fleet.ErrNotFound) {

@@ -248,7 +248,8 @@ func TestProgramPages(t *testing.T) {
 	c.enrol("a085e3112233")
 	hostile := append(slices.Clone(tools), fleet.Tool{Name: "say", Description: "Say", Audience: fleet.AudienceModel,
 		InputSchema: []byte(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`)})
-	if err := c.devices.Listed(t.Context(), fleet.ToolListing{Device: id, Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32),
+	if err := c.devices.Listed(t.Context(), fleet.ToolListing{Device: id,
+		Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32),
 		Tools: hostile, CreatedAt: time.Now()}, Version: "3.1", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +275,8 @@ func TestProgramPages(t *testing.T) {
 	if n := len(settings.find("select[name=transport]")) + len(settings.find("input[name=time_zone]")); n > 0 {
 		t.Error("the page offers a transport or a time zone")
 	}
-	admin.post(ui.DevicePath(id, "edit"), url.Values{"name": {"Lamp"}, "transport": {string(fleet.TransportWebSocket)}, "time_zone": {"Asia/Shanghai"}}).
+	admin.post(ui.DevicePath(id, "edit"), url.Values{"name": {"Lamp"},
+		"transport": {string(fleet.TransportWebSocket)}, "time_zone": {"Asia/Shanghai"}}).
 		wantRedirect(ui.DevicePath(id))
 	if d, err := c.devices.Device(t.Context(), id); err != nil || d.Name != "Lamp" || d.TimeZone != "" || d.TransportChoice == fleet.TransportWebSocket {
 		t.Errorf("edited: %+v, %v", d, err)

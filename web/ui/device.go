@@ -217,7 +217,8 @@ type DeviceFacts struct {
 
 // NewDeviceFacts returns a device's facts.
 func NewDeviceFacts(d fleet.Device) DeviceFacts {
-	return DeviceFacts{ID: d.ID, Kind: d.Kind, Retired: d.RetiredAt != nil, Version: d.Version, Chip: d.Chip, Slot: d.Slot, ELFSHA256: d.ELFSHA256, Transport: d.Transport,
+	return DeviceFacts{ID: d.ID, Kind: d.Kind, Retired: d.RetiredAt != nil, Version: d.Version, Chip: d.Chip, Slot: d.Slot,
+		ELFSHA256: d.ELFSHA256, Transport: d.Transport,
 		Chosen: d.TransportChoice, Given: d.TransportGiven,
 		RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, Evidence: d.PresenceEvidence,
 		LastSeen: d.LastSeen, LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt,

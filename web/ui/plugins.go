@@ -161,7 +161,7 @@ func (v PluginRow) filesLimit(ctx context.Context) string {
 // server returns the name and version of the MCP server.
 func (v PluginRow) server() string { return strings.TrimSpace(v.ServerName + " " + v.ServerVersion) }
 
-// of returns the error beside a field.
+// of returns the error of a field.
 func (p PluginProblems) of(field string) string { return p[field] }
 
 // eventsURL follows the plug-ins that the page shows.

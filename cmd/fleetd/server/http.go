@@ -61,7 +61,8 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		return nil, err
 	}
 	return web.New(web.Options{Console: pages.Routes, CloseStreams: pages.CloseStreams, API: s.rest(), MCP: s.gateway,
-		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes, ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
+		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes,
+		ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
 }
 

@@ -14,14 +14,14 @@ import (
 	"fleetd/broker/voice/voicetest"
 )
 
-// A board's voice assistant uses the weather plug-in beside the board's own tools. What the model
+// A board's voice assistant uses the weather plug-in and the board's tools. What the model
 // may not use is neither listed nor called.
 func TestBoardAsksAPlugin(t *testing.T) {
 	t.Parallel()
 	up := voicetest.Start(voicetest.Options{MCP: true})
 	defer up.Close()
 	dir := t.TempDir()
-	for _, d := range []string{dir, filepath.Dir(dir)} { // if the test runs as root, a plug-in has a user of its own
+	for _, d := range []string{dir, filepath.Dir(dir)} { // if the test runs as root, a plug-in has another user
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
