@@ -102,8 +102,8 @@ func viewEndpoint(e endpoint.Listed) EndpointView {
 		Connected: st.Connected, Since: utcOrNil(&st.Since), RemoteAddr: st.Address, ServerName: st.ServerName,
 		ServerVersion: st.ServerVersion, Protocol: st.Protocol, Connections: st.Connections, Replaced: st.Replaced,
 		Refused: st.Refused, EndedAt: utcOrNil(&st.EndedAt), Consumers: st.Consumers,
-		ReasonOf: paramsOf(st.Ended), Version: e.Version, CreatedAt: utc(e.CreatedAt),
-		UpdatedBy: e.UpdatedBy, UpdatedAt: utc(e.UpdatedAt)}
+		ReasonOf: paramsOf(st.Ended), Version: e.Version, CreatedAt: utc(e.CreatedAt), UpdatedBy: e.UpdatedBy,
+		UpdatedAt: utc(e.UpdatedAt)}
 	if !st.Ended.Is("") {
 		v.Reason, v.ReasonCode = i18n.Because(i18n.English, time.UTC, "endpoint.reason.", st.Ended), st.Ended.Code
 	}

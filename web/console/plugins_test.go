@@ -250,7 +250,7 @@ func TestProgramPages(t *testing.T) {
 		InputSchema: []byte(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`)})
 	if err := c.devices.Listed(t.Context(), fleet.ToolListing{Device: id,
 		Inventory: fleet.Inventory{ID: strings.Repeat("cd", 32),
-		Tools: hostile, CreatedAt: time.Now()}, Version: "3.1", At: time.Now()}); err != nil {
+			Tools: hostile, CreatedAt: time.Now()}, Version: "3.1", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	admin, operator := c.as(fleet.RoleAdmin), c.as(fleet.RoleOperator)

@@ -1190,7 +1190,7 @@ func (v PluginRow) Now() templ.Component {
 	})
 }
 
-// Use is what the program uses beside its limits; a live stream replaces it.
+// Use is what the program uses, with its limits; a live stream replaces it.
 func (v PluginRow) Use() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

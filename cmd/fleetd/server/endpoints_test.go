@@ -408,8 +408,8 @@ func TestEndpointSecondConnection(t *testing.T) {
 	only := d.mustDial(refuse.Path)
 	go func() { _ = only.serve(nil) }()
 	d.connected("refused")
-	if _, status, body := d.dial(refuse.Path); status != http.StatusConflict ||
-		!strings.Contains(body, "another program") {
+	_, status, body := d.dial(refuse.Path)
+	if status != http.StatusConflict || !strings.Contains(body, "another program") {
 		t.Errorf("second connection: %d %s", status, body)
 	}
 	if c := d.call("endpoint.refused", "led", `{"state":"on"}`); c.State != "succeeded" {
@@ -552,7 +552,7 @@ func TestEndpointConsumer(t *testing.T) {
 	if f = ask(`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"led","arguments":{"state":"on"}}}`); f.Error == nil {
 		t.Errorf("a model calls a tool for people: %s", f.Result)
 	}
-	// The API does not accept the token.
+	// The token is not one of the API's.
 	for _, path := range []string{"/api/v1/devices", "/mcp"} {
 		req, _ := http.NewRequest("GET", "http://"+d.http+path, nil)
 		req.Header.Set("Authorization", "Bearer "+consumer.Token)

@@ -175,16 +175,18 @@ func (s *Server) openRelay() (*voice.Relay, error) {
 	return relay, nil
 }
 
-// voicePrograms are the plug-ins whose tools the models of voice servers get.
+// voicePrograms are the plug-ins and endpoints whose tools the models of voice servers get.
 type voicePrograms struct{ *Server }
 
-func (v voicePrograms) OfferedToVoice() []fleet.DeviceID {
-	return slices.DeleteFunc(v.Plugins.OfferedToVoice(), func(id fleet.DeviceID) bool { return !v.host.Introduced(id) })
+func (v voicePrograms) all() []fleet.DeviceID {
+	return slices.Concat(v.Plugins.OfferedToVoice(), v.Endpoints.OfferedToVoice())
 }
 
-func (v voicePrograms) OffersToVoice(id fleet.DeviceID) bool {
-	return slices.Contains(v.Plugins.OfferedToVoice(), id)
+func (v voicePrograms) OfferedToVoice() []fleet.DeviceID {
+	return slices.DeleteFunc(v.all(), func(id fleet.DeviceID) bool { return !v.host.Introduced(id) })
 }
+
+func (v voicePrograms) OffersToVoice(id fleet.DeviceID) bool { return slices.Contains(v.all(), id) }
 
 func (s *Server) chooseUpstream(ctx context.Context, id fleet.DeviceID) (voice.Upstream, bool) {
 	c, ok := s.Upstreams.Choose(ctx, id)
