@@ -59,7 +59,6 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet/plugin", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/fleet/answer", "fleetd/broker", "an answer means the same, whatever carries it"},
 	{"fleetd/mcp/host", "fleetd/broker", "siblings meet in cmd/fleetd/server"},
-	{"fleetd/mcp/host", "fleetd/fleet/call", "calls reach it by fleet.Link"},
 	{"fleetd/mcp/host", "fleetd/fleet/postgres", "it states what it needs as host.Devices"},
 	{"fleetd/mcp/host", "fleetd/web", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/internal/program", "fleetd/", "a program with limits is no plug-in yet"},
