@@ -273,13 +273,13 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 // the old one.
 func TestWhatAsksForThePassword(t *testing.T) {
 	without := []string{"/settings/operators/{operator}/sessions/end", "/settings/operators/{operator}/sessions/{session}/end",
-		"/settings/keys/restart"}
+		"/settings/keys/restart", "/settings/plugins/{plugin}/reload"}
 	asked := 0
 	for _, r := range console.Routes() {
 		guarded := r.Method == http.MethodPost && !slices.Contains(without, r.Pattern) &&
 			(strings.HasPrefix(r.Pattern, ui.PathPolicies) || strings.HasPrefix(r.Pattern, ui.PathKeys) ||
 				strings.HasPrefix(r.Pattern, ui.PathOperators) || strings.HasPrefix(r.Pattern, ui.PathSettings+"/tokens") ||
-				strings.HasSuffix(r.Pattern, "pin"))
+				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasSuffix(r.Pattern, "pin"))
 		if guarded != r.Confirm {
 			t.Errorf("%s %s: asks for the password: %t, want %t", r.Method, r.Pattern, r.Confirm, guarded)
 		}
