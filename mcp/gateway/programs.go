@@ -1,5 +1,7 @@
 package gateway
 
+//lint:file-ignore SA1019 log messages are deprecated since 2026-07-28, and what servers have
+
 import (
 	"context"
 	"encoding/json"

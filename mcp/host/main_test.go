@@ -1,5 +1,7 @@
 package host_test
 
+//lint:file-ignore SA1019 the refusal of deprecated requests is tested
+
 import (
 	"bufio"
 	"context"

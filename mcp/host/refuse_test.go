@@ -17,6 +17,7 @@ func TestRefusedRequestsOfServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { conn.Close() })
 	read := func() jsonrpc.Message {
 		t.Helper()
 		m, err := conn.Read(t.Context())

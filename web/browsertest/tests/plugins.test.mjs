@@ -1,7 +1,7 @@
 // Adds a plug-in by its form, sees it run, calls its tool, reloads and deletes it.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { cp, mkdtemp, rm } from 'node:fs/promises';
+import { chmod, cp, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { newPage, signIn, startBrowser, startFleetd } from '../server.mjs';
@@ -12,6 +12,7 @@ const example = process.env.FLEETD_WEATHER ?? new URL('../../../bin/plugins/weat
 let fleetd, browser, dir;
 before(async () => {
   dir = await mkdtemp(join(tmpdir(), 'fleetd-plugins-'));
+  await chmod(dir, 0o755); // as root, fleetd runs the program as another user
   await cp(example, join(dir, 'weather'));
   [fleetd, browser] = await Promise.all([startFleetd(1, '--plugins-dir', dir), startBrowser()]);
 });
@@ -23,6 +24,7 @@ after(async () => {
 
 test('a plug-in is added, called, reloaded and deleted', async () => {
   const page = await newPage(browser, fleetd.url);
+  page.setDefaultTimeout(20_000);
   await signIn(page);
   await page.goto('/settings/plugins');
   await page.click('#add > summary');
