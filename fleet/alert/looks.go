@@ -249,7 +249,7 @@ func (s *Service) upstreams(ctx context.Context, v view) (found []finding, ok bo
 	return found, true, nil
 }
 
-// plugins finds plug-ins that cannot run. An open alert goes on until the plug-in runs.
+// plugins finds plug-ins that cannot run. An alert stays open until the plug-in runs.
 func (s *Service) plugins(_ context.Context, v view) (found []finding, ok bool, err error) {
 	if s.o.Plugins == nil {
 		return nil, true, nil

@@ -33,8 +33,8 @@ type Request struct {
 	// the conversation for which the caller has waited long enough.
 	UnlessTalking bool
 	Outwaited     uuid.UUID
-	// Withdraw, once closed, cancels a call that was not sent yet. A sent call goes on, except on a
-	// plug-in or an endpoint, which is notified that the call is cancelled. May be nil.
+	// Withdraw, once closed, cancels a call that was not sent yet. A board continues a sent call; a
+	// plug-in or an endpoint is notified that the call is cancelled. May be nil.
 	Withdraw <-chan struct{}
 	// OnProgress receives what a plug-in or an endpoint reports while it works. May be nil.
 	OnProgress func(fleet.Progress)

@@ -15,7 +15,7 @@ type Plugin struct {
 	// Directory is where relative paths of the manifest begin.
 	Directory string
 	// Problem is why the plug-in cannot run; zero if it can. A plug-in whose manifest became
-	// wrong goes on with the last one that was right.
+	// wrong keeps running with its last correct one.
 	Problem fleet.Reason
 	// Version counts the changes of a plug-in of the database, from 1.
 	Version   int64

@@ -264,7 +264,7 @@ func (g *Gateway) callDevice(ctx context.Context, by fleet.Principal, req *mcp.C
 	if err != nil {
 		return answer{}, err
 	}
-	// A call that was sent to a board goes on after its client cancels; only a call that was not
+	// A call that was sent to a board continues after its client cancels; only a call that was not
 	// sent is withdrawn. A plug-in or an endpoint is notified that a call is cancelled.
 	var wait time.Duration
 	if in.Offline == "wait" {

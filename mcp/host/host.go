@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -189,9 +188,6 @@ func (h *Host) Audience(id fleet.DeviceID) fleet.Audience {
 	defer u.mu.Unlock()
 	return u.audience
 }
-
-// ErrNoSession means that the unit is not connected.
-var ErrNoSession = errors.New("no session")
 
 // Server returns the MCP session of a device, for its prompts and resources; nil while it has
 // none. Calls of its tools go through [Host.Queue].

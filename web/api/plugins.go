@@ -80,7 +80,7 @@ type PluginDefinitionView struct {
 	Audience     fleet.Audience   `json:"audience" enum:"model,user,"`
 	OfferToVoice bool             `json:"offer_to_voice"`
 	Disabled     bool             `json:"disabled"`
-	Problem      string           `json:"problem" doc:"Why this definition cannot run; empty if it can. A plug-in of a file goes on with its last correct definition"`
+	Problem      string           `json:"problem" doc:"Why this definition cannot run; empty if it can. A plug-in of a file keeps running with its last correct definition"`
 	ProblemCode  string           `json:"problem_code" example:"plugin_field"`
 	ProblemOf    map[string]any   `json:"problem_params"`
 }
@@ -88,7 +88,7 @@ type PluginDefinitionView struct {
 type pluginLimitsView struct {
 	Memory    string  `json:"memory" example:"128MiB" doc:"Empty: no limit"`
 	CPU       float64 `json:"cpu" doc:"Cores; 0: no limit"`
-	OpenFiles int     `json:"open_files" doc:"0: no limit of its own"`
+	OpenFiles int     `json:"open_files" doc:"0: the limit of fleetd itself"`
 }
 
 // PluginStatusView is what a plug-in does now.
@@ -206,7 +206,7 @@ func (pluginEnv) Schema(huma.Registry) *huma.Schema {
 type pluginLimit struct {
 	Memory    *string  `json:"memory,omitempty" maxLength:"40" example:"128MiB" doc:"Bytes, or a number with KiB, MiB or GiB; 0: no limit. At least 4MiB"`
 	CPU       *float64 `json:"cpu,omitempty" doc:"Cores, from 0.01 to 1024; 0: no limit"`
-	OpenFiles *int     `json:"open_files,omitempty" doc:"From 8 to 1048576; 0: no limit of its own"`
+	OpenFiles *int     `json:"open_files,omitempty" doc:"From 8 to 1048576; 0: the limit of fleetd itself"`
 }
 
 // change changes a manifest.

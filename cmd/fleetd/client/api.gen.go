@@ -1351,7 +1351,7 @@ type Plugin struct {
 	// Pid 0 without a program
 	Pid int64 `json:"pid"`
 
-	// Problem Why this definition cannot run; empty if it can. A plug-in of a file goes on with its last correct definition
+	// Problem Why this definition cannot run; empty if it can. A plug-in of a file keeps running with its last correct definition
 	Problem string `json:"problem"`
 
 	// ProblemCode Examples: plugin_field
@@ -1416,7 +1416,7 @@ type PluginLimit struct {
 	// Examples: 128MiB
 	Memory *string `json:"memory,omitempty"`
 
-	// OpenFiles From 8 to 1048576; 0: no limit of its own
+	// OpenFiles From 8 to 1048576; 0: the limit of fleetd itself
 	OpenFiles *int64 `json:"open_files,omitempty"`
 }
 
@@ -1430,7 +1430,7 @@ type PluginLimits struct {
 	// Examples: 128MiB
 	Memory string `json:"memory"`
 
-	// OpenFiles 0: no limit of its own
+	// OpenFiles 0: the limit of fleetd itself
 	OpenFiles int64 `json:"open_files"`
 }
 
