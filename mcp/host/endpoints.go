@@ -106,8 +106,8 @@ type dial struct {
 	socket *socket // nil before the upgrade
 	token  endpoint.Hash
 	addr   string
-	ended  bool         // by fleetd, for the reason
-	reason fleet.Reason // why it ended; the zero value if the peer ended it
+	ended  time.Time    // when fleetd ended it, for the reason; zero if it goes on or the peer ended it
+	reason fleet.Reason
 	done   chan struct{}
 	s      *session // once it has answered initialize
 }
@@ -234,10 +234,10 @@ func (d *dialled) endAll(reason fleet.Reason, code int) (open []*dial) {
 
 // finish ends a connection at once: no call is sent any more. The caller holds the lock.
 func (d *dial) finish(reason fleet.Reason, code int) {
-	if d.ended {
+	if !d.ended.IsZero() {
 		return
 	}
-	d.ended, d.reason = true, reason
+	d.ended, d.reason = time.Now().UTC(), reason
 	if d.s != nil {
 		d.s.stop()
 	}
@@ -284,7 +284,11 @@ func (e *Endpoints) EndpointStatus(name string) endpoint.Status {
 	}
 	st := d.status
 	st.Consumers = len(d.consumers)
-	if c := d.current; c != nil && c.s != nil && !c.ended {
+	switch c := d.current; {
+	case c == nil:
+	case !c.ended.IsZero(): // its serve has yet to leave
+		st.Ended, st.EndedAt = c.reason, c.ended
+	case c.s != nil:
 		info := c.s.server()
 		st.Connected, st.Since, st.Address = true, c.s.At, c.addr
 		st.ServerName, st.ServerVersion, st.Protocol = info.Name, info.Version, c.s.protocol()
@@ -313,7 +317,7 @@ func (e *Endpoints) ServeProvider(w http.ResponseWriter, r *http.Request) {
 	open.socket = s
 	ended := open.ended
 	e.mu.Unlock()
-	if ended {
+	if !ended.IsZero() {
 		s.close(websocket.ClosePolicyViolation, closeTexts[open.reason.Code])
 		e.leave(d, open, nil)
 		return
@@ -415,7 +419,7 @@ func (e *Endpoints) leave(d *dialled, open *dial, err error) {
 	}
 	reason := open.reason
 	switch {
-	case open.ended:
+	case !open.ended.IsZero():
 	case open.s != nil && open.s.hung.Load():
 		reason = fleet.Because("endpoint_hung")
 	case errors.Is(err, errInitialize):
@@ -473,7 +477,7 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	d.saving.Lock()
 	defer d.saving.Unlock()
 	e.mu.Lock()
-	if open.ended {
+	if !open.ended.IsZero() {
 		e.mu.Unlock()
 		return errors.New("the connection ended before it was ready")
 	}
