@@ -284,7 +284,7 @@ func (d *mcpMQTT) sdkArguments(inv fleet.Invocation) (json.RawMessage, error) {
 	schema, listed := d.listing[inv.Tool]
 	d.mu.Unlock()
 	if !listed {
-		return nil, fleet.Refuse(fleet.ErrInvalid, "tool_not_listed", "tool", inv.Tool)
+		return nil, fleet.Refuse(fleet.ErrInvalid, "tool_schema_unknown", "tool", inv.Tool)
 	}
 	declared := declaredArguments(schema)
 	if len(declared) == 0 {

@@ -163,7 +163,7 @@ func TestMCPOverMQTTCalls(t *testing.T) {
 		{"set", `{"on":true}`, `{"on":true}`, "", "argument_missing"},
 		{"set", `{"on":true,"level":3,"x":1}`, `{"on":true,"level":3,"x":1}`, "", "argument_unknown"},
 		{"read", `{}`, `{}`, "", "uncallable_tool"},
-		{"unlisted", `{"a":1}`, `{"a":1}`, "", "tool_not_listed"},
+		{"unlisted", `{"a":1}`, `{"a":1}`, "", "tool_schema_unknown"},
 	}
 	for _, tt := range tests {
 		inv := fleet.Invocation{Tool: tt.tool, Arguments: json.RawMessage(tt.arguments)}
