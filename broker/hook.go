@@ -232,6 +232,9 @@ func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.
 	switch {
 	case errors.Is(err, enrolment.CredentialsLater):
 		return packets.ErrServerUnavailable, refusal(err)
+	case errors.Is(err, enrolment.CredentialsOtherDevice):
+		return packets.Code{Code: packets.ErrClientIdentifierNotValid.Code,
+			Reason: "these credentials belong to another client id"}, refusal(err)
 	case err != nil:
 		return packets.ErrBadUsernameOrPassword, refusal(err)
 	case !ok:
