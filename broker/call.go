@@ -62,7 +62,10 @@ func gaveUp(err error) bool {
 
 // outcome translates the session's result for a call that was answered or never sent.
 func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error) (fleet.Answer, error) {
+	refused, typed := errors.AsType[*fleet.Error](err)
 	switch {
+	case typed && errors.Is(refused, fleet.ErrInvalid):
+		return fleet.Answer{}, refused
 	case errors.Is(err, mcp.ErrInvalid):
 		return fleet.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", tool,
 			"detail", err.Error())

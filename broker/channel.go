@@ -93,7 +93,7 @@ func (c *connection) openChannel(session string, timeout time.Duration) {
 // closeChannel ends the conversation after the device has answered all earlier requests, because
 // the device disconnects afterwards.
 func (c *connection) closeChannel() {
-	t, err := c.join(false, maxWaiting+1)
+	t, err := c.join(&turn{}, maxWaiting+1)
 	if err == nil {
 		defer t.Done()
 		wait := time.NewTimer(turnTimeout)

@@ -84,6 +84,10 @@ func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, client
 			RemoteAddr: remoteAddr},
 		broker: b, device: d, dialect: speaks, lost: make(chan struct{}),
 	}
+	d.inherit(speaks)
+	if speaks.Opening().Initialize {
+		c.line.held = true
+	}
 	c.session = mcp.NewSession(c, mcp.SessionOptions{
 		IDs: d.ids, ListTimeout: b.o.RequestTimeout, Logger: b.log,
 		OnNotification: c.notified, OnUnmatched: c.unmatched,
@@ -210,10 +214,10 @@ func (c *connection) deliver(message []byte) error {
 // All text from devices enters here: results, errors, notifications, logs and tools. receive
 // removes the Client-Id that the device's credentials are bound to: any reader of the device's
 // texts could otherwise poll with it and be given the credentials.
-func (c *connection) receive(topic string, payload []byte) {
+func (c *connection) receive(topic string, payload []byte, properties []dialect.Property) {
 	c.broker.stats.publishesIn.Add(1)
 	payload = redact.ClientID(payload, dialect.UUIDOf(c.ClientID))
-	m, err := c.dialect.Decode(topic, payload)
+	m, err := c.dialect.Decode(topic, payload, properties)
 	if err != nil {
 		// A healthy device sends malformed texts: stock firmware does not escape error messages.
 		// The call that such a text answers can often be determined.
@@ -228,6 +232,8 @@ func (c *connection) receive(topic string, payload []byte) {
 	case dialect.Ready:
 		c.carrier.greeted(0)
 		c.startOnboarding(0)
+	case dialect.Left:
+		c.left()
 	case dialect.Hello:
 		c.carrier.greeted(m.Greeting.AudioVersion)
 		c.answerHello(m, time.Now())
@@ -247,7 +253,27 @@ func (c *connection) converse(m dialect.Message) {
 	}
 }
 
+// left ends the connection of a device whose MCP server has ended. A client that stays connected
+// without it could not run a call.
+func (c *connection) left() {
+	c.clean = true
+	c.stop(nil)
+}
+
+// Notifications that the broker acts on. The domain receives them too.
+const (
+	toolsChanged = "notifications/tools/list_changed"
+	serverLeft   = "notifications/disconnected" // of MCP over MQTT: the device ends the session
+)
+
 func (c *connection) notified(method string, params json.RawMessage) {
+	switch {
+	case method == toolsChanged:
+		c.listAgain()
+	case method == serverLeft && c.dialect.Opening().Standard:
+		c.left()
+		return
+	}
 	c.broker.devices.Notified(c.Device, method, params)
 }
 

@@ -28,6 +28,7 @@ type device struct {
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
 	habit   dialect.Habit
+	latest  dialect.Dialect // of the newest connection that was authenticated; nil before the first
 
 	listings *rate.Limiter
 	hellos   *rate.Limiter // limits the hellos of relayed conversations
@@ -41,6 +42,16 @@ func newDevice(id fleet.DeviceID) *device {
 		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst),
 		hellos:   rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst),
 		dials:    rate.NewLimiter(rate.Every(dialEvery), dialBurst)}
+}
+
+// inherit passes what the dialect of the latest connection learned to that of the next one.
+func (d *device) inherit(next dialect.Dialect) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.latest != nil {
+		next.Follow(d.latest)
+	}
+	d.latest = next
 }
 
 func (d *device) connection() *connection {

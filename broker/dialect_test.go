@@ -55,7 +55,7 @@ func (d *thirdDialect) MaySubscribe(filter string) bool {
 	return filter == d.control() || filter == "$mcp-rpc/+/"+d.device+"/#"
 }
 
-func (d *thirdDialect) Decode(topic string, payload []byte) (dialect.Message, error) {
+func (d *thirdDialect) Decode(topic string, payload []byte, _ []dialect.Property) (dialect.Message, error) {
 	switch {
 	case topic == d.rpc():
 		return dialect.Message{Kind: dialect.RPC, Payload: payload}, nil

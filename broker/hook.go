@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,14 +155,20 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 
 // connectOf returns the properties of a CONNECT that identify its dialect.
 func connectOf(cl *mqtt.Client, pk *packets.Packet) dialect.Connect {
-	c := dialect.Connect{ClientID: cl.ID, Version: pk.ProtocolVersion}
+	c := dialect.Connect{ClientID: cl.ID, Username: string(pk.Connect.Username), Version: pk.ProtocolVersion}
 	if nc, ok := cl.Net.Conn.(*netConn); ok && nc.will != nil {
 		c.Will, nc.will = *nc.will, nil
 	}
-	for _, p := range pk.Properties.User {
-		c.Properties = append(c.Properties, dialect.Property{Key: p.Key, Value: p.Val})
-	}
+	c.Properties = propertiesOf(pk)
 	return c
+}
+
+// propertiesOf returns the user properties of a packet of MQTT 5.
+func propertiesOf(pk *packets.Packet) (all []dialect.Property) {
+	for _, p := range pk.Properties.User {
+		all = append(all, dialect.Property{Key: p.Key, Value: p.Val})
+	}
+	return all
 }
 
 // connectRefusal returns the code and reason for refusing a CONNECT. speaks is nil if no dialect
@@ -176,8 +183,12 @@ func connectRefusal(said dialect.Connect, pk *packets.Packet, speaks dialect.Dia
 		return packets.ErrProtocolViolation, "malformed_connect"
 	case said.Will.Retain && !mayRetain:
 		return packets.ErrRetainNotSupported, "will_retained"
+	case speaks == nil && slices.Contains(said.Properties, dialect.Property{Key: "MCP-COMPONENT-TYPE", Value: "mcp-client"}):
+		return packets.ErrNotAuthorized, "mcp_client"
 	case speaks == nil:
 		return packets.ErrClientIdentifierNotValid, "client_id"
+	case strings.HasPrefix(said.Will.Topic, "$mcp-") && !speaks.MayPublish(said.Will.Topic):
+		return packets.ErrNotAuthorized, "will_topic"
 	}
 	return packets.CodeSuccess, ""
 }
@@ -221,6 +232,9 @@ func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.
 	switch {
 	case errors.Is(err, enrolment.CredentialsLater):
 		return packets.ErrServerUnavailable, refusal(err)
+	case errors.Is(err, enrolment.CredentialsOtherDevice):
+		return packets.Code{Code: packets.ErrClientIdentifierNotValid.Code,
+			Reason: "these credentials belong to another client id"}, refusal(err)
 	case err != nil:
 		return packets.ErrBadUsernameOrPassword, refusal(err)
 	case !ok:
@@ -285,7 +299,7 @@ func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 // OnPublish receives a device's message. The message is not routed further.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if c := carrierOf(cl); c != nil {
-		c.receive(pk.TopicName, pk.Payload)
+		c.receive(pk.TopicName, pk.Payload, propertiesOf(&pk))
 	}
 	return pk, packets.CodeSuccessIgnore
 }

@@ -22,6 +22,7 @@ const (
 // waiting calls, except at every second turn. Neither kind of call uses the capacity of the
 // other.
 type line struct {
+	held    bool // calls wait until the device is introduced
 	current *turn
 	waiting []*turn // in order of arrival
 	spoken  int     // how many of waiting are calls of voice models
@@ -45,19 +46,25 @@ func (l *line) leave(i int) *turn {
 	return t
 }
 
-// next returns the index of the next turn, given whether the last turn was spoken. waiting must
-// not be empty.
+// next returns the index of the next turn, given whether the last turn was spoken; -1 for none.
 func (l *line) next(wasSpoken bool) int {
+	switch {
+	case len(l.waiting) == 0:
+		return -1
+	case l.held:
+		return slices.IndexFunc(l.waiting, func(t *turn) bool { return t.introduces })
+	}
 	return max(0, slices.IndexFunc(l.waiting, func(t *turn) bool { return t.spoken != wasSpoken }))
 }
 
 // A turn is a position in the line.
 type turn struct {
-	c      *connection
-	id     int32
-	spoken bool // a voice model's call
-	ready  chan struct{}
-	used   bool // Send was called; belongs to the caller
+	c          *connection
+	id         int32
+	spoken     bool // a voice model's call
+	introduces bool // a request of the onboarding: it does not wait for the end of the onboarding
+	ready      chan struct{}
+	used       bool // Send was called; belongs to the caller
 }
 
 var _ fleet.Turn = (*turn)(nil)
@@ -75,7 +82,7 @@ func (b *Broker) Queue(id fleet.DeviceID, by fleet.PrincipalKind) (fleet.Turn, e
 	if spoken {
 		limit = maxSpoken
 	}
-	t, err := c.join(spoken, limit)
+	t, err := c.join(&turn{spoken: spoken}, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -94,19 +101,19 @@ func (b *Broker) Introduced(id fleet.DeviceID) bool {
 	return c.cause == nil && (c.onboarding.done || c.onboarding.logged)
 }
 
-// join appends a turn if at most limit turns with the same value of spoken wait before it.
-func (c *connection) join(spoken bool, limit int) (*turn, error) {
-	t := &turn{c: c, id: c.device.ids.Next(), spoken: spoken, ready: now}
+// join appends t if at most limit turns with the same value of spoken wait before it, and returns it.
+func (c *connection) join(t *turn, limit int) (*turn, error) {
+	t.c, t.id, t.ready = c, c.device.ids.Next(), now
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := len(c.line.waiting) - c.line.spoken
-	if spoken {
+	if t.spoken {
 		before = c.line.spoken
 	}
 	switch {
 	case c.cause != nil:
 		return nil, fleet.ErrOffline
-	case c.line.current == nil:
+	case c.line.current == nil && (t.introduces || !c.line.held):
 		c.line.current = t
 	case before >= limit:
 		return nil, fleet.ErrBusy
@@ -133,8 +140,21 @@ func (t *turn) Done() {
 		}
 		return
 	}
-	if l.current = nil; len(l.waiting) > 0 {
-		l.current = l.leave(l.next(t.spoken))
+	l.current = nil
+	l.advance(t.spoken)
+}
+
+// advance lets the next turn begin, if there is one.
+func (l *line) advance(wasSpoken bool) {
+	if i := l.next(wasSpoken); i >= 0 {
+		l.current = l.leave(i)
 		close(l.current.ready)
+	}
+}
+
+// open lets calls begin.
+func (l *line) open() {
+	if l.held = false; l.current == nil {
+		l.advance(false)
 	}
 }

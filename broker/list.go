@@ -11,6 +11,10 @@ import (
 // listTools lists all tools of the device, with the audience of each. partial
 // means that the device could not list them all.
 func (c *connection) listTools(ctx context.Context) (tools []fleet.Tool, partial bool, err error) {
+	if c.dialect.Opening().Standard {
+		all, partial, err := c.list(ctx, false)
+		return toTools(all, nil), partial, err
+	}
 	all, partial, err := c.list(ctx, true)
 	if err != nil {
 		return nil, false, err
@@ -32,6 +36,7 @@ func (c *connection) list(ctx context.Context, withUserTools bool) (tools []mcp.
 		tools, err = c.session.ListTools(ctx, mcp.ListToolsParams{WithUserTools: withUserTools})
 		return c.judge("tools/list", err)
 	})
+	tools = c.dialect.Listed(tools)
 	if incomplete(err, len(tools)) {
 		return tools, true, nil
 	}

@@ -122,7 +122,7 @@ func (c *mqttCarrier) handle(b []byte) (handled int) {
 	c.seen(now)
 	for ; next > 0 && !c.client.Closed(); payload, next = c.plainMessage(b[handled:]) {
 		handled += next
-		c.receive(c.topic, payload)
+		c.receive(c.topic, payload, nil)
 	}
 	if k := c.client.State.Keepalive; k > 0 { // as mochi does for the packets that it reads
 		_ = c.client.Net.Conn.SetDeadline(now.Add(time.Duration(k+k/2) * time.Second))

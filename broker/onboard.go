@@ -22,7 +22,9 @@ type onboarding struct { // under connection.mu
 	done    bool // no more requests to send
 	logged  bool // a failure has been logged
 	tries   int
-	retry   *time.Timer // nil unless a retry is scheduled
+	changed bool                  // the device's list of tools has changed since it was last requested
+	server  *mcp.InitializeResult // of the latest initialize; nil before
+	retry   *time.Timer           // nil unless a retry is scheduled
 }
 
 func (o *onboarding) stop() {
@@ -53,6 +55,25 @@ func (c *connection) startOnboarding(delay time.Duration) {
 	c.broker.pool.submit(c.onboard)
 }
 
+// listAgain lists the tools of a device that reported a change of the list.
+func (c *connection) listAgain() {
+	c.mu.Lock()
+	if c.cause == nil {
+		c.onboarding.changed, c.onboarding.done, c.onboarding.tries = true, false, 0
+	}
+	c.mu.Unlock()
+	if !c.dialect.Opening().Initialize || c.initialized() { // otherwise the first listing is still to come
+		c.startOnboarding(0)
+	}
+}
+
+// initialized reports whether the device answered initialize on this connection.
+func (c *connection) initialized() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.onboarding.server != nil
+}
+
 // resumeOnboarding retries with a device that answers again.
 func (c *connection) resumeOnboarding() { c.startOnboarding(0) }
 
@@ -60,7 +81,17 @@ func (c *connection) onboard() {
 	err := c.introduce(c.broker.life)
 	c.mu.Lock()
 	delay, log := c.onboarding.end(err, c.broker.o.onboardingDelays)
+	again := err == nil && c.onboarding.changed && c.cause == nil
+	if again {
+		c.onboarding.done = false
+	}
+	if c.line.held && c.onboarding.server != nil {
+		c.line.open()
+	}
 	c.mu.Unlock()
+	if again {
+		c.startOnboarding(0)
+	}
 	if err == nil || c.hasEnded() {
 		return
 	}
@@ -95,17 +126,41 @@ var errListedOften = errors.New(
 
 // introduce makes one try. Each request waits for a separate turn, so calls can run between them.
 func (c *connection) introduce(ctx context.Context) error {
-	params := c.initializeParams()
-	if params.VisionURL == "" && !c.dialect.Opening().Initialize && !c.broker.devices.NeedsListing(c.Device) {
+	c.mu.Lock()
+	changed, hello := c.onboarding.changed, c.onboarding.server
+	c.onboarding.changed = false
+	c.mu.Unlock()
+	err := c.introduceNow(ctx, hello, changed)
+	if err != nil && changed {
+		c.mu.Lock()
+		c.onboarding.changed = true
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// introduceNow initializes the device if its dialect or the listing requires it, and lists its
+// tools if they have changed or are not on record. hello is the answer to an earlier initialize on
+// this connection, or nil.
+func (c *connection) introduceNow(ctx context.Context, hello *mcp.InitializeResult, changed bool) error {
+	opening, params := c.dialect.Opening(), c.initializeParams()
+	if params.VisionURL == "" && !opening.Initialize && !changed && !c.broker.devices.NeedsListing(c.Device) {
 		return nil // nothing to send or request: a returning fleet is admitted without requests
 	}
-	var hello *mcp.InitializeResult
-	err := c.inTurn(ctx, func(ctx context.Context) (err error) {
-		hello, err = c.session.Initialize(ctx, params)
-		return c.judge("initialize", err)
-	})
-	if err != nil || !c.broker.devices.NeedsListing(c.Device) {
-		return err
+	if hello == nil || !opening.Initialize {
+		err := c.inTurn(ctx, func(ctx context.Context) (err error) {
+			hello, err = c.session.Initialize(ctx, params)
+			return c.judge("initialize", err)
+		})
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.onboarding.server = hello
+		c.mu.Unlock()
+	}
+	if !changed && !c.broker.devices.NeedsListing(c.Device) {
+		return nil
 	}
 	if !c.device.mayList(time.Now()) {
 		return errListedOften
@@ -129,7 +184,9 @@ func (c *connection) introduce(ctx context.Context) error {
 
 func (c *connection) initializeParams() mcp.InitializeParams {
 	p := mcp.InitializeParams{ClientName: "fleetd", ClientVersion: c.broker.o.Version}
-	if c.broker.o.VisionURL != nil {
+	opening := c.dialect.Opening()
+	p.ProtocolVersion = opening.Revision
+	if c.broker.o.VisionURL != nil && !opening.Standard {
 		p.VisionURL, p.VisionToken = c.broker.o.VisionURL(string(c.Device))
 	}
 	return p
@@ -137,7 +194,7 @@ func (c *connection) initializeParams() mcp.InitializeParams {
 
 // inTurn runs f at the connection's next turn in the device's line.
 func (c *connection) inTurn(ctx context.Context, f func(context.Context) error) error {
-	t, err := c.join(false, maxWaiting+1) // in addition to the calls, not instead of one
+	t, err := c.join(&turn{introduces: true}, maxWaiting+1) // in addition to the calls, not instead of one
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (b *Broker) Ping(ctx context.Context, id fleet.DeviceID) (epoch int64, err 
 	if c == nil {
 		return 0, fleet.ErrOffline
 	}
-	err = c.session.Ping(ctx)
+	err = c.probe(ctx)
 	switch {
 	case err == nil:
 		c.answered()

@@ -2,8 +2,11 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"fleetd/mcp"
 )
 
 // A prober records which connections are silent and when to ping them next. One goroutine serves
@@ -88,7 +91,28 @@ func (b *Broker) watch() {
 func (c *connection) ping() {
 	ctx, cancel := context.WithTimeout(c.broker.life, c.broker.o.RequestTimeout)
 	defer cancel()
-	if c.session.Ping(ctx) == nil {
+	if c.probe(ctx) == nil {
 		c.answered()
 	}
 }
+
+// probe requests something that the device answers without an effect. Plain MCP devices need not
+// know ping, and the SDKs of MCP over MQTT do not answer it: they are asked for their tools, or
+// introduced again if they have not been yet.
+func (c *connection) probe(ctx context.Context) error {
+	if !c.dialect.Opening().Standard {
+		return c.session.Ping(ctx)
+	}
+	if !c.initialized() {
+		c.resumeOnboarding()
+		return errNotInitialized
+	}
+	_, err := c.session.ListTools(ctx, mcp.ListToolsParams{})
+	if _, refused := errors.AsType[*mcp.Error](err); refused || errors.Is(err, mcp.ErrMalformed) ||
+		errors.Is(err, mcp.ErrTooLarge) {
+		return nil
+	}
+	return err
+}
+
+var errNotInitialized = errors.New("the device has not answered initialize on this connection")

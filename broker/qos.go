@@ -67,7 +67,7 @@ func (c *mqttCarrier) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 			c.unreleased = make(map[uint16]struct{})
 		}
 		c.unreleased[pk.PacketID] = struct{}{}
-		c.receive(pk.TopicName, pk.Payload)
+		c.receive(pk.TopicName, pk.Payload, propertiesOf(&pk))
 	}
 	c.acknowledge(packets.Pubrec, pk.PacketID, packets.CodeSuccess)
 	return ignored, nil

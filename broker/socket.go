@@ -176,7 +176,7 @@ func (s *socket) handle(kind int, message []byte) error {
 	if !s.texts.AllowN(now, 1) {
 		return s.broken(errFlood)
 	}
-	s.c.receive("", message)
+	s.c.receive("", message, nil)
 	return nil
 }
 

@@ -18,6 +18,7 @@ const maxServerText = 128
 // restarts.
 type InitializeParams struct {
 	ClientName, ClientVersion string
+	ProtocolVersion           string // to request; "" is that of stock firmware, 2024-11-05
 	VisionURL, VisionToken    string // no vision if VisionURL is empty
 }
 

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 )
@@ -64,7 +65,8 @@ func appendList(dst []byte, id int32, cursor string, withUserTools bool) []byte 
 
 func appendInitialize(dst []byte, id int32, p InitializeParams) []byte {
 	dst = appendHead(dst, id, methodInitialize)
-	dst = append(dst, `,"params":{"protocolVersion":"`+protocolVersion+`","capabilities":{`...)
+	dst = appendString(append(dst, `,"params":{"protocolVersion":`...), cmp.Or(p.ProtocolVersion, protocolVersion))
+	dst = append(dst, `,"capabilities":{`...)
 	if p.VisionURL != "" {
 		dst = appendString(append(dst, `"vision":{"url":`...), p.VisionURL)
 		dst = appendString(append(dst, `,"token":`...), p.VisionToken)

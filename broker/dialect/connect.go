@@ -5,6 +5,7 @@ import "fleetd/fleet"
 // A Connect contains the fields of a device's CONNECT that identify its dialect.
 type Connect struct {
 	ClientID   string
+	Username   string
 	Version    byte       // of MQTT: 3, 4 or 5
 	Properties []Property // of MQTT 5
 	Will       Will       // zero without one; it is never published
@@ -19,7 +20,7 @@ type Will struct {
 // overMQTT lists the dialects over MQTT. Each returns nil for a client that it does not
 // recognise; the first dialect returned is used.
 var overMQTT = []func(Connect) (Dialect, fleet.DeviceID){
-	xiaozhiOverMQTT,
+	xiaozhiOverMQTT, mcpOverMQTT,
 }
 
 // OverMQTT returns the dialect of a client that connects by MQTT, and the device in its client

@@ -22,10 +22,11 @@ type Dialect interface {
 	MaySubscribe(filter string) bool
 
 	// Decode decodes a message that the device published to a permitted topic, or sent over a
-	// WebSocket; topic is then "". The message aliases payload. If the error wraps
+	// WebSocket; topic is then "". properties are the user properties of MQTT 5. The message
+	// aliases payload. If the error wraps
 	// [mcp.ErrMalformed], the broker searches payload for the call that it answers; after any
 	// other error the message is dropped.
-	Decode(topic string, payload []byte) (Message, error)
+	Decode(topic string, payload []byte, properties []Property) (Message, error)
 
 	// Address returns the destination of a message: msg is bare JSON-RPC, or a message of a
 	// conversation.
@@ -34,9 +35,15 @@ type Dialect interface {
 	Wrap(dst, msg []byte, scope mcp.Scope) []byte
 
 	// Call returns the parameters of tools/call for an invocation. The broker adds
-	// the id, the timeout and OnSent. The error wraps [mcp.ErrInvalid] if the device
-	// could not run the call.
+	// the id, the timeout and OnSent. If the device could not run the call, the error wraps
+	// [mcp.ErrInvalid], or is a [fleet.Error] of the kind [fleet.ErrInvalid].
 	Call(inv fleet.Invocation) (mcp.CallToolParams, error)
+
+	// Follow takes over what the dialect of the device's previous connection learned about the
+	// device. It is called before any other method.
+	Follow(previous Dialect)
+	// Listed returns the tools as they enter the inventory. It may be called by any goroutine.
+	Listed(tools []mcp.Tool) []mcp.Tool
 
 	Conversations
 
@@ -71,6 +78,12 @@ func (Mute) Answer(string, int) (session string, hello []byte) { return "", nil 
 // Goodbye implements [Conversations].
 func (Mute) Goodbye(string) (message []byte, closes bool) { return nil, false }
 
+// Follow implements [Dialect].
+func (Mute) Follow(Dialect) {}
+
+// Listed implements [Dialect].
+func (Mute) Listed(tools []mcp.Tool) []mcp.Tool { return tools }
+
 // Closed implements [Dialect].
 func (Mute) Closed(Ending) Habit { return HabitUnknown }
 
@@ -79,9 +92,13 @@ type Opening struct {
 	// AtOnce means that fleetd requests the device's name and tools as soon as it is connected.
 	// Otherwise the device sends first: see [Hello] and [Ready].
 	AtOnce bool
-	// Initialize means that each connection needs MCP's initialize, even if fleetd has nothing to
-	// request.
+	// Initialize means that each connection needs MCP's initialize, once, even if fleetd has nothing
+	// to request. Calls wait until the device has answered it and listed its tools.
 	Initialize bool
+	// Standard means that the device speaks MCP without the extensions of stock xiaozhi firmware:
+	// one list of tools for people and models, and no address for pictures.
+	Standard bool
+	Revision string // of MCP, to request in initialize; "" is that of stock firmware
 
 	// The other fields apply to MQTT 5.
 
@@ -106,6 +123,7 @@ const (
 	Ignored Kind = iota // nothing to do
 	RPC                 // Payload is JSON-RPC for the MCP session
 	Ready               // the device now accepts requests for its name and tools
+	Left                // the device's MCP server has ended; the connection ends, too
 	Hello               // a person starts a conversation
 	Goodbye             // the device ends the conversation
 	Text                // anything else that belongs to the conversation

@@ -114,7 +114,7 @@ func TestDecode(t *testing.T) {
 	}
 	for _, d := range []dialect.Dialect{dialect.XiaozhiMQTT(device), dialect.XiaozhiWebSocket()} {
 		for _, tt := range tests {
-			got, err := d.Decode("", []byte(tt.text))
+			got, err := d.Decode("", []byte(tt.text), nil)
 			part := string(got.Payload)
 			got.Payload = nil
 			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
@@ -125,11 +125,11 @@ func TestDecode(t *testing.T) {
 			}
 		}
 		for _, text := range []string{"", "x", "[]", `{"type":"mcp"`, `{"type":"mcp","payload":{"error":"a "b""}}`} {
-			if _, err := d.Decode("", []byte(text)); !errors.Is(err, mcp.ErrMalformed) {
+			if _, err := d.Decode("", []byte(text), nil); !errors.Is(err, mcp.ErrMalformed) {
 				t.Errorf("%q: %v", text, err)
 			}
 		}
-		if _, err := d.Decode("", bytes.Repeat([]byte(" "), 1<<20)); !errors.Is(err, mcp.ErrTooLarge) {
+		if _, err := d.Decode("", bytes.Repeat([]byte(" "), 1<<20), nil); !errors.Is(err, mcp.ErrTooLarge) {
 			t.Errorf("1 MiB: %v", err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestWrapRoundTrip(t *testing.T) {
 			if string(wire) != want {
 				t.Errorf("scope %q: %s, want %s", scope, wire, want)
 			}
-			m, err := d.Decode("", wire[len("head"):])
+			m, err := d.Decode("", wire[len("head"):], nil)
 			if err != nil || m.Kind != dialect.RPC || string(m.Payload) != msg {
 				t.Errorf("scope %q: read again as %+v, %v", scope, m, err)
 			}
@@ -299,7 +299,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := bytes.Clone(text)
 		for _, d := range []dialect.Dialect{dialect.XiaozhiMQTT(device), dialect.XiaozhiWebSocket()} {
-			m, err := d.Decode("fleet/0200000000ab/up", text)
+			m, err := d.Decode("fleet/0200000000ab/up", text, nil)
 			switch {
 			case err != nil:
 				if !errors.Is(err, mcp.ErrMalformed) && !errors.Is(err, mcp.ErrTooLarge) {
@@ -331,7 +331,7 @@ func TestMessagesCostNoMemory(t *testing.T) {
 		if !d.MayPublish("fleet/0200000000ab/up") || d.Address(msg).Topic == "" {
 			t.Fatal("topics")
 		}
-		if m, err := d.Decode("fleet/0200000000ab/up", text); err != nil || m.Kind != dialect.RPC {
+		if m, err := d.Decode("fleet/0200000000ab/up", text, nil); err != nil || m.Kind != dialect.RPC {
 			t.Fatal(err)
 		}
 		buf = d.Wrap(buf[:0], msg, mcp.ScopeNone)

@@ -14,7 +14,7 @@ import (
 type xiaozhi struct{}
 
 // Decode implements [Dialect].
-func (xiaozhi) Decode(_ string, payload []byte) (Message, error) {
+func (xiaozhi) Decode(_ string, payload []byte, _ []Property) (Message, error) {
 	e, err := mcp.ParseEnvelope(payload)
 	if err != nil {
 		return Message{}, err
@@ -52,6 +52,12 @@ func greetingOf(hello []byte) (g Greeting) {
 	}
 	return g
 }
+
+// Follow implements [Dialect].
+func (xiaozhi) Follow(Dialect) {}
+
+// Listed implements [Dialect].
+func (xiaozhi) Listed(tools []mcp.Tool) []mcp.Tool { return tools }
 
 // Wrap implements [Dialect].
 func (xiaozhi) Wrap(dst, msg []byte, scope mcp.Scope) []byte {

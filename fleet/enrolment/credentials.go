@@ -29,8 +29,10 @@ const (
 	CredentialsRule        CredentialsError = "rule"         // the device is not on record, and a rule refuses it
 	CredentialsNotEnrolled CredentialsError = "not_enrolled" // the device waits, was rejected or is retired
 	CredentialsOtherClient CredentialsError = "other_client" // the device is now bound to another Client-Id
-	CredentialsRevoked     CredentialsError = "revoked"      // superseded by newer ones
-	CredentialsOldKey      CredentialsError = "old_key"      // signed with a key that a rotation has ended
+	// The credentials of another device than the client id names.
+	CredentialsOtherDevice CredentialsError = "other_device"
+	CredentialsRevoked     CredentialsError = "revoked" // superseded by newer ones
+	CredentialsOldKey      CredentialsError = "old_key" // signed with a key that a rotation has ended
 	// Signed with a key that is not in this database, as after a restore.
 	CredentialsUnknownKey CredentialsError = "unknown_key"
 	// Without a proof of the device's key, with a wrong proof, or with one for another time.
@@ -127,6 +129,7 @@ type credentialClaim struct {
 	N int32  `json:"n"`
 	K int32  `json:"k,omitempty"`
 	T string `json:"t,omitempty"` // purpose
+	D string `json:"d,omitempty"` // device, if the purpose is [claimMQTT5]
 	P int    `json:"p,omitempty"` // 1: valid only with a [connectProof]
 }
 

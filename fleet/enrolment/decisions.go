@@ -124,6 +124,8 @@ func (e *Service) Rotate(ctx context.Context, by fleet.Principal, id fleet.Devic
 	return e.decide(ctx, by, "device.rotate", id, func(a *Admission) error {
 		serial := credentialSerial(a.Serial)
 		switch {
+		case a.MQTT5:
+			return fleet.Refuse(fleet.ErrConflict, "only_by_hand", "device", id)
 		case a.Enrolment != fleet.EnrolmentEnrolled:
 			return errNotEnrolled(id)
 		case serial.overlaps():

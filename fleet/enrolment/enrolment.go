@@ -90,6 +90,7 @@ type Credentials struct {
 type Admission struct {
 	Device       fleet.DeviceID
 	Enrolment    fleet.Enrolment
+	MQTT5        bool   // an operator created it: it has no Client-Id and asks no boot poll
 	ClientID     string // bound Client-Id; "" before the first poll
 	NewClientID  string // another Client-Id that polled and awaits an operator's decision
 	Refused      string // Client-Id whose request an operator refused last; polls do not change it
@@ -127,6 +128,9 @@ type Store interface {
 	ForgetWaiting(ctx context.Context, before time.Time) ([]fleet.DeviceID, error)
 	// DropWaiting deletes those of the given devices that wait and were never enrolled.
 	DropWaiting(ctx context.Context, ids []fleet.DeviceID) error
+	// CreateDevice stores a device of the kind [fleet.DeviceMQTT5], with its audit entry. The error
+	// is [fleet.ErrConflict] if the device exists.
+	CreateDevice(ctx context.Context, by fleet.Principal, a Admission, name string, at time.Time) error
 	// SaveAdmission stores an operator's decision about a device with its audit entry. action
 	// is "device.claim", "device.approve", "device.reject", ...
 	SaveAdmission(ctx context.Context, by fleet.Principal, action string, a Admission, at time.Time) error

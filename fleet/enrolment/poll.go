@@ -240,6 +240,8 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 	switch {
 	case st.retired || st.enrolment == fleet.EnrolmentRejected:
 		return nil
+	case st.mqtt5:
+		return nil // it asks no boot poll: the sender is another device
 	case st.enrolment == fleet.EnrolmentWaiting:
 		return e.admitWaiting(st, p, d)
 	case p.ClientID == st.clientID:

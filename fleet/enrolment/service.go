@@ -121,6 +121,7 @@ type standing struct {
 	refused      string // Client-Id whose request an operator refused
 	serial       credentialSerial
 	retired      bool
+	mqtt5        bool // see Admission
 	software     bool // see Running
 	transport    fleet.Transport
 	given        fleet.Transport       // as stored
@@ -259,7 +260,7 @@ func (e *Service) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID, refused: a.Refused,
-			key:    a.Key,
+			key: a.Key, mqtt5: a.MQTT5,
 			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, transport: a.Transport, given: a.Given,
 			inventoryELF: unique.Make(a.InventoryELF),
 			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
@@ -425,6 +426,9 @@ func (e *Service) AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAd
 
 func (e *Service) authenticate(clientID, username string, password []byte, use, remoteAddr string) (fleet.DeviceID,
 	error) {
+	if strings.HasPrefix(username, mqtt5Username) && use == "" {
+		return e.authenticateMQTT5(clientID, username, password)
+	}
 	password, sent := splitConnectPassword(password)
 	ring := e.keys.ring.Load()
 	id, client, claim, err := ring.verify(clientID, username, password)
@@ -513,7 +517,7 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Refused: st.refused, Key: st.key, Serial: int32(st.serial), Retired: st.retired,
+		Refused: st.refused, Key: st.key, MQTT5: st.mqtt5, Serial: int32(st.serial), Retired: st.retired,
 		Transport: st.transport, Given: st.given,
 		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}

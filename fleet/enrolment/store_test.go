@@ -113,6 +113,18 @@ func (s *admissionStore) SaveAdmission(_ context.Context, by fleet.Principal, ac
 	return nil
 }
 
+func (s *admissionStore) CreateDevice(_ context.Context, by fleet.Principal, a enrolment.Admission, _ string,
+	_ time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errAway
+	}
+	s.put(a)
+	s.audit = append(s.audit, by.Name+" device.create "+string(a.Device))
+	return nil
+}
+
 func (s *admissionStore) setAway(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ var _ enrolment.Store = (*Store)(nil)
 // retired ones: enrolment holds them in memory.
 func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT id AS device, enrolment, client_id, new_client_id, refused_client_id AS refused,
+		SELECT id AS device, kind = 'mqtt5' AS mqtt5, enrolment, client_id, new_client_id, refused_client_id AS refused,
 			device_key AS key, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			transport_choice AS transport, transport_given AS given,
@@ -39,6 +39,19 @@ func (s *Store) SaveAdmission(ctx context.Context, by fleet.Principal, action st
 	return s.audited(ctx, by, action, string(a.Device), detail, func(tx pgx.Tx) error {
 		return saveAdmission(ctx, tx, a, at)
 	})
+}
+
+// CreateDevice stores a device that an operator created.
+func (s *Store) CreateDevice(ctx context.Context, by fleet.Principal, a enrolment.Admission, name string,
+	at time.Time) error {
+	return s.audited(ctx, by, "device.create", string(a.Device), map[string]any{"kind": fleet.DeviceMQTT5},
+		func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `
+				INSERT INTO devices (id, kind, name, name_key, enrolment, enrolled_at, serial, presence_since, created_at)
+				VALUES ($1, 'mqtt5', $2, lower($2), $3, $4, $5, $4, $4)`,
+				a.Device, cleanText(name), string(a.Enrolment), at, a.Serial)
+			return err
+		})
 }
 
 func saveAdmission(ctx context.Context, tx pgx.Tx, a enrolment.Admission, at time.Time) error {

@@ -83,9 +83,10 @@ type Options struct {
 	Report        func(ctx context.Context) (system.Report, error) // a report about this fleetd
 	Authority     Follower
 
-	Version   string        // of fleetd, for the OpenAPI document
-	Heartbeat time.Duration // how often a quiet event stream sends a heartbeat. Default: 15s
-	Log       *slog.Logger
+	MQTTEndpoint string        // host:port of the broker, as devices reach it
+	Version      string        // of fleetd, for the OpenAPI document
+	Heartbeat    time.Duration // how often a quiet event stream sends a heartbeat. Default: 15s
+	Log          *slog.Logger
 }
 
 // A Follower returns a context that ends soon after the principal's access ends or changes from p.

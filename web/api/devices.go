@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/access"
 )
 
@@ -13,6 +14,10 @@ func (a *api) registerDevices() {
 	register(a, operation{id: "list-devices", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices", role: fleet.RoleViewer,
 		summary: "List devices", about: "q is the filter language of the console: board:bread-compact-wifi tag:lab version<2.4 presence:online -hold kitchen"}, a.listDevices)
+	register(a, operation{id: "create-device", reach: access.Fleet, models: fleet.ModelsNever,
+		method: http.MethodPost, path: "/devices", role: fleet.RoleAdmin, created: true,
+		summary: "Create a device of MCP over MQTT 5",
+		about:   "Other devices join with a boot poll. Only this answer contains the password."}, a.createDevice)
 	register(a, operation{id: "get-device", reach: access.Device, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/devices/{id}", role: fleet.RoleViewer,
 		noun:    "device",
@@ -21,6 +26,15 @@ func (a *api) registerDevices() {
 		method: http.MethodPatch, path: "/devices/{id}", role: fleet.RoleOperator,
 		noun:    "device",
 		summary: "Change a device's name, notes, tags or time zone", about: "Omitted fields stay as they are."}, a.updateDevice)
+	register(a, operation{id: "reissue-credentials", reach: access.Device, models: fleet.ModelsNever,
+		method: http.MethodPost, path: "/devices/{id}/credentials", role: fleet.RoleOperator, noun: "device", created: true,
+		summary: "Replace the credentials of a device of MCP over MQTT 5",
+		about:   "The previous ones are revoked and its connection is closed. Only this answer contains the password."},
+		a.reissueCredentials)
+	register(a, operation{id: "revoke-credentials", reach: access.Device, models: fleet.ModelsNever,
+		method: http.MethodDelete, path: "/devices/{id}/credentials", role: fleet.RoleOperator, noun: "device",
+		summary: "Revoke the credentials of a device of MCP over MQTT 5", about: "Its connection is closed."},
+		a.revokeCredentials)
 	register(a, operation{id: "retire-device", reach: access.Device, models: fleet.ModelsNever,
 		method: http.MethodDelete, path: "/devices/{id}", role: fleet.RoleAdmin,
 		noun:    "device",
@@ -118,4 +132,50 @@ func (a *api) retireDevice(ctx context.Context, by fleet.Principal, in *DevicePa
 		return nil, err
 	}
 	return &empty{}, a.Devices.Retire(ctx, by, id)
+}
+
+type createDeviceInput struct {
+	Body struct {
+		ID   string `json:"id" minLength:"1" maxLength:"64" example:"lamp-1" doc:"Id of the device, and client id with which it connects: small letters, digits, and . _ - between them"`
+		Name string `json:"name,omitempty" maxLength:"120"`
+	}
+}
+
+// credentialsView contains what a device of MCP over MQTT 5 needs to connect.
+type credentialsView struct {
+	DeviceID fleet.DeviceID `json:"device_id"`
+	Broker   string         `json:"broker" doc:"host:port of the MQTT broker; port 8883 means TLS"`
+	ClientID string         `json:"client_id"`
+	Username string         `json:"username"`
+	Password string         `json:"password" doc:"Shown only once"`
+}
+
+func (a *api) credentials(c enrolment.MQTT5Credentials, err error) (*answer[credentialsView], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(credentialsView{DeviceID: c.Device, Broker: a.MQTTEndpoint, ClientID: c.ClientID,
+		Username: c.Username, Password: c.Password}), nil
+}
+
+func (a *api) createDevice(ctx context.Context, by fleet.Principal, in *createDeviceInput) (*answer[credentialsView],
+	error) {
+	return a.credentials(a.Enrolment.CreateMQTT5(ctx, by, in.Body.ID, in.Body.Name))
+}
+
+func (a *api) reissueCredentials(ctx context.Context, by fleet.Principal, in *DevicePath) (*answer[credentialsView],
+	error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return a.credentials(a.Enrolment.ReissueMQTT5(ctx, by, id))
+}
+
+func (a *api) revokeCredentials(ctx context.Context, by fleet.Principal, in *DevicePath) (*empty, error) {
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	return &empty{}, a.Enrolment.RevokeMQTT5(ctx, by, id)
 }

@@ -100,7 +100,7 @@ func (s *Server) rest() http.Handler {
 		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Plugins: s.Plugins, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
-		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority,
+		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
 		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
 }
 
