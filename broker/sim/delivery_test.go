@@ -253,6 +253,9 @@ func (memory) ResetPresence(context.Context, string, fleet.Reason, time.Time) (i
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {
 	return nil, nil
 }
+func (memory) CreateDevice(context.Context, fleet.Principal, enrolment.Admission, string, time.Time) error {
+	return nil
+}
 func (memory) SaveAdmission(context.Context, fleet.Principal, string, enrolment.Admission, time.Time) error {
 	return nil
 }
