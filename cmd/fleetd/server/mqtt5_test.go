@@ -112,7 +112,7 @@ func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 	}
 	if !f.sdk {
 		config.ConnectPacketBuilder = func(c *paho.Connect, _ *url.URL) (*paho.Connect, error) {
-			c.Properties = &paho.ConnectProperties{User: f.properties().User}
+			c.Properties = &paho.ConnectProperties{User: f.properties().User, RequestProblemInfo: true}
 			return c, nil
 		}
 	}
