@@ -2,7 +2,6 @@ package broker
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ func (h *hook) ID() string { return "fleet" }
 func (h *hook) Provides(event byte) bool {
 	switch event {
 	case mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish,
-		mqtt.OnSessionEstablished, mqtt.OnACLCheck, mqtt.OnSubscribed, mqtt.OnPublish:
+		mqtt.OnSessionEstablished, mqtt.OnACLCheck, mqtt.OnSubscribed, mqtt.OnUnsubscribed, mqtt.OnPublish:
 		return true
 	}
 	return false
@@ -44,6 +43,9 @@ func carrierOf(cl *mqtt.Client) *mqttCarrier {
 // OnPacketRead sees each packet before mochi acts on it. [packets.ErrRejectPacket] ends the
 // connection; mochi ignores other errors.
 func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if a := agentOf(cl); a != nil {
+		return a.read(pk)
+	}
 	c := carrierOf(cl)
 	if c == nil {
 		return h.connecting(cl, pk)
@@ -111,6 +113,10 @@ func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet
 	if pk.FixedHeader.Type != packets.Connack || pk.ReasonCode != packets.CodeSuccess.Code {
 		return pk
 	}
+	if a := agentOf(cl); a != nil {
+		a.limits(&pk.Properties)
+		return pk
+	}
 	var o dialect.Opening
 	if c := carrierOf(cl); c != nil {
 		o = c.dialect.Opening()
@@ -139,10 +145,15 @@ func available(set bool) byte {
 // hook can refuse with one code only.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	said := connectOf(cl, &pk)
-	speaks, id := h.broker.o.overMQTT(said)
-	code, reason := connectRefusal(said, &pk, speaks)
-	if reason == "" {
-		code, reason = h.authenticate(cl, &pk, speaks, id)
+	var code packets.Code
+	var reason string
+	if h.broker.isAgent(said) {
+		code, reason = h.admitAgent(cl, &pk)
+	} else {
+		speaks, id := h.broker.o.overMQTT(said)
+		if code, reason = connectRefusal(said, &pk, speaks); reason == "" {
+			code, reason = h.authenticate(cl, &pk, speaks, id)
+		}
 	}
 	if reason != "" {
 		h.broker.refused(cl, reason)
@@ -183,8 +194,6 @@ func connectRefusal(said dialect.Connect, pk *packets.Packet, speaks dialect.Dia
 		return packets.ErrProtocolViolation, "malformed_connect"
 	case said.Will.Retain && !mayRetain:
 		return packets.ErrRetainNotSupported, "will_retained"
-	case speaks == nil && slices.Contains(said.Properties, dialect.Property{Key: "MCP-COMPONENT-TYPE", Value: "mcp-client"}):
-		return packets.ErrNotAuthorized, "mcp_client"
 	case speaks == nil:
 		return packets.ErrClientIdentifierNotValid, "client_id"
 	case strings.HasPrefix(said.Will.Topic, "$mcp-") && !speaks.MayPublish(said.Will.Topic):
@@ -214,9 +223,9 @@ func clampKeepalive(cl *mqtt.Client) {
 	cl.State.ServerKeepalive = v5
 }
 
-// OnConnectAuthenticate reports whether OnConnect authenticated the device.
+// OnConnectAuthenticate reports whether OnConnect authenticated the client.
 func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
-	return carrierOf(cl) != nil
+	return carrierOf(cl) != nil || agentOf(cl) != nil
 }
 
 // authenticate binds the connection to the device that the credentials belong to. A device that
@@ -258,28 +267,47 @@ func refusal(err error) string {
 // takeover would write to the old socket, and wait for seconds if it is stuck, so the old
 // connection is stopped first.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
-	h.broker.establish(carrierOf(cl).connection)
+	if c := carrierOf(cl); c != nil {
+		h.broker.establish(c.connection)
+	}
 }
 
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
+	if a := agentOf(cl); a != nil {
+		a.up = true
+		h.broker.stats.agents.Add(1)
+		a.Connected(a)
+		return
+	}
 	h.broker.established(carrierOf(cl).connection)
 }
 
-// OnACLCheck allows the topics of the device's dialect.
+// OnACLCheck allows the topics of the device's dialect, or of the agent.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
-	c := carrierOf(cl)
-	if c == nil {
+	var may interface {
+		MayPublish(topic string) bool
+		MaySubscribe(filter string) bool
+	}
+	if c := carrierOf(cl); c != nil {
+		may = c.dialect
+	} else if a := agentOf(cl); a != nil {
+		may = a
+	} else {
 		return false
 	}
 	if write {
-		return c.dialect.MayPublish(topic)
+		return may.MayPublish(topic)
 	}
-	return c.dialect.MaySubscribe(topic)
+	return may.MaySubscribe(topic)
 }
 
 // OnSubscribed runs before mochi sends the codes. It gives MQTT 5 devices a more exact reason for
 // a refused subscription.
 func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
+	if a := agentOf(cl); a != nil {
+		a.subscribed(pk, codes)
+		return
+	}
 	c := carrierOf(cl)
 	if c == nil || !c.v5() {
 		return
@@ -296,10 +324,21 @@ func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 	}
 }
 
-// OnPublish receives a device's message. The message is not routed further.
+// OnUnsubscribed passes on the filters of an agent.
+func (h *hook) OnUnsubscribed(cl *mqtt.Client, pk packets.Packet) {
+	if a := agentOf(cl); a != nil {
+		for _, f := range pk.Filters {
+			a.Unsubscribed(f.Filter)
+		}
+	}
+}
+
+// OnPublish receives a device's or an agent's message. The message is not routed further.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
 	if c := carrierOf(cl); c != nil {
 		c.receive(pk.TopicName, pk.Payload, propertiesOf(&pk))
+	} else if a := agentOf(cl); a != nil {
+		a.receive(pk)
 	}
 	return pk, packets.CodeSuccessIgnore
 }

@@ -85,6 +85,16 @@ func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
 
 // ended cleans up after a connection, whatever ended it. err is the error that mochi returned.
 func (b *Broker) ended(nc *netConn, err error) {
+	if a := nc.agent; a != nil {
+		if cl, ok := b.server.Clients.Get(a.client.ID); ok && cl == a.client {
+			b.server.Clients.Delete(a.client.ID)
+		}
+		if a.up {
+			b.stats.agents.Add(-1)
+			a.Disconnected()
+		}
+		return
+	}
 	c := nc.carrier
 	if c == nil {
 		b.endedUnknown(err)

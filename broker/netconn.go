@@ -28,6 +28,7 @@ type netConn struct {
 	bad     error         // the error in the bytes after those already returned
 	will    *dialect.Will // from CONNECT, until it is accepted; nil without one
 	carrier *mqttCarrier  // nil until the device is identified
+	agent   *agentClient  // nil until the agent is authenticated
 }
 
 // Read returns whole packets up to a bad one, so the packets before it are answered first. It

@@ -34,6 +34,9 @@ type Options struct {
 	// Voice relays conversations. Nil means that there is no voice server.
 	Voice Voice
 
+	// Agents serves MCP clients. Nil means that they are refused.
+	Agents Agents
+
 	// VoiceAddr is the UDP address sent to a device that has no voice server when its user starts
 	// to talk. Nothing need listen there: the conversation is ended at once. Default: the address
 	// that the device connected to, port 9 (discard).

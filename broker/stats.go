@@ -13,6 +13,7 @@ type Stats struct {
 	WebSockets   int64 // now; included in Sockets
 	Unresponsive int64 // now: devices whose last request timed out
 	Onboarding   int64 // now: devices whose tools are being listed or wait to be
+	Agents       int64 // now: MCP clients; included in Sockets
 	Channels     int64 // now: conversations without voice, kept open for the device's tools
 
 	Connects  int64
@@ -50,7 +51,7 @@ type counters struct {
 	willsRemoved, hellos, listings, listingsFailed atomic.Int64
 	acceptErrors, panics, channels                 atomic.Int64
 	protocolErrors, duplicates, handshakesFailed   atomic.Int64
-	audioDropped                                   atomic.Int64
+	audioDropped, agents                           atomic.Int64
 
 	mu      sync.Mutex
 	refused map[string]int64 // there are few reasons: constants here and in fleet
@@ -78,6 +79,7 @@ func (b *Broker) Stats() Stats {
 	stats := Stats{
 		Connections: s.connections.Load(), Sockets: b.countSockets(), WebSockets: b.sockets.len(),
 		Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting), Channels: s.channels.Load(),
+		Agents:   s.agents.Load(),
 		Connects: s.connects.Load(), Takeovers: s.takeovers.Load(), Refused: s.refusals(),
 		PublishesIn: s.publishesIn.Load(), PublishesOut: s.publishesOut.Load(),
 		ForeignTopics: s.foreignTopics.Load(), Unreadable: s.unreadable.Load(), OutboxFull: s.outboxFull.Load(),

@@ -16,22 +16,31 @@ import (
 
 // MCP over MQTT, of EMQX: https://github.com/mqtt-ai/mcp-over-mqtt. The device is the MCP server.
 // Its MQTT client id is the server-id, and fleetd, the broker, is the only MCP client: it publishes
-// without a connection of its own, under an mcp-client-id that is new for each connection of the
+// without a connection, under an mcp-client-id that is new for each connection of the
 // device.
 //
-// Nothing is retained and nothing is routed: a message of a device reaches fleetd and nobody else.
+// Nothing is retained and nothing is routed: a message of a device reaches fleetd alone.
 // A device that subscribes to the presence of others therefore never sees any, stale or not.
 const (
-	presencePrefix   = "$mcp-server/presence/"   // {server-id}/{server-name}
-	capabilityPrefix = "$mcp-server/capability/" // {server-id}/{server-name}
-	controlPrefix    = "$mcp-server/"            // {server-id}/{server-name}
-	rpcPrefix        = "$mcp-rpc/"               // {mcp-client-id}/{server-id}/{server-name}
+	MCPPresence   = "$mcp-server/presence/"   // {server-id}/{server-name}
+	MCPCapability = "$mcp-server/capability/" // {server-id}/{server-name}
+	MCPControl    = "$mcp-server/"            // {server-id}/{server-name}
+	MCPRPC        = "$mcp-rpc/"               // {mcp-client-id}/{server-id}/{server-name}
 
-	clientPresencePrefix   = "$mcp-client/presence/"   // {mcp-client-id}
-	clientCapabilityPrefix = "$mcp-client/capability/" // {mcp-client-id}
+	MCPClientPresence   = "$mcp-client/presence/"   // {mcp-client-id}
+	MCPClientCapability = "$mcp-client/capability/" // {mcp-client-id}
+)
 
-	componentType = "MCP-COMPONENT-TYPE"
-	senderID      = "MCP-MQTT-CLIENT-ID"
+// User properties of MCP over MQTT.
+const (
+	MCPComponent = "MCP-COMPONENT-TYPE" // of the sender: [MCPServer] or [MCPClient]
+	MCPSender    = "MCP-MQTT-CLIENT-ID" // of the sender
+
+	MCPServer = "mcp-server"
+	MCPClient = "mcp-client"
+
+	MCPServerName        = "MCP-SERVER-NAME"         // in CONNACK: the name that a device adopts
+	MCPServerNameFilters = "MCP-SERVER-NAME-FILTERS" // in CONNACK: the names of which a client sees servers
 )
 
 // mcpRevision is the revision of MCP on which the protocol is based.
@@ -54,6 +63,8 @@ type mcpMQTT struct {
 	id     string // server-id
 	caller string // mcp-client-id of fleetd on this connection
 
+	unnamed bool // the CONNECT named no server-name: fleetd suggests one
+
 	name    atomic.Pointer[string] // server-name; nil before the will or the first message gives it
 	oldSDK  atomic.Bool
 	mu      sync.Mutex
@@ -67,13 +78,15 @@ func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 	if err != nil || string(id) != c.ClientID || c.Version < 5 || ReservedServerID(c.ClientID) {
 		return nil, ""
 	}
-	isServer := slices.Contains(c.Properties, Property{componentType, "mcp-server"})
-	if !isServer && !strings.HasPrefix(c.Will.Topic, presencePrefix) && !strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
+	isServer := slices.Contains(c.Properties, Property{MCPComponent, MCPServer})
+	if !isServer && !strings.HasPrefix(c.Will.Topic, MCPPresence) && !strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
 		return nil, ""
 	}
 	d := newMCPMQTT(c.ClientID)
-	if name, ok := d.nameIn(c.Will.Topic, presencePrefix); ok {
+	if name, ok := d.nameIn(c.Will.Topic, MCPPresence); ok {
 		d.name.Store(&name)
+	} else {
+		d.unnamed = true
 	}
 	return d, id
 }
@@ -99,7 +112,11 @@ func isCaller(s string) bool {
 }
 
 func (d *mcpMQTT) Opening() Opening {
-	return Opening{Initialize: true, Standard: true, Revision: mcpRevision, Retain: true, Wildcards: true}
+	o := Opening{Initialize: true, Standard: true, Revision: mcpRevision, Retain: true, Wildcards: true}
+	if d.unnamed {
+		o.Properties = []Property{{MCPServerName, "mqtt5/" + d.id}}
+	}
+	return o
 }
 
 // nameIn returns the server-name in a topic of this device below the prefix.
@@ -115,13 +132,13 @@ func (d *mcpMQTT) nameIn(topic, prefix string) (name string, ok bool) {
 // published returns the server-name in a topic to which the device may publish, and whether it is
 // the topic of its presence or of its answers.
 func (d *mcpMQTT) published(topic string) (name string, presence, rpc, ok bool) {
-	if name, ok = d.nameIn(topic, presencePrefix); ok {
+	if name, ok = d.nameIn(topic, MCPPresence); ok {
 		return name, true, false, true
 	}
-	if name, ok = d.nameIn(topic, capabilityPrefix); ok {
+	if name, ok = d.nameIn(topic, MCPCapability); ok {
 		return name, false, false, true
 	}
-	if rest, isRPC := strings.CutPrefix(topic, rpcPrefix); isRPC {
+	if rest, isRPC := strings.CutPrefix(topic, MCPRPC); isRPC {
 		// An answer may be late: to a call of an earlier connection, whose ids are never used again.
 		caller, rest, _ := strings.Cut(rest, "/")
 		name, ok = d.nameIn(rest, "")
@@ -139,16 +156,16 @@ func (d *mcpMQTT) MayPublish(topic string) bool {
 // MaySubscribe allows wildcards in the place of the server-name, and in that of the client's id
 // before the device's own.
 func (d *mcpMQTT) MaySubscribe(filter string) bool {
-	if rest, ok := strings.CutPrefix(filter, rpcPrefix); ok {
+	if rest, ok := strings.CutPrefix(filter, MCPRPC); ok {
 		caller, rest, _ := strings.Cut(rest, "/")
 		return (caller == "+" || isCaller(caller)) && d.subscribes(rest)
 	}
-	for _, prefix := range []string{clientPresencePrefix, clientCapabilityPrefix} {
+	for _, prefix := range []string{MCPClientPresence, MCPClientCapability} {
 		if caller, ok := strings.CutPrefix(filter, prefix); ok {
 			return isCaller(caller)
 		}
 	}
-	rest, ok := strings.CutPrefix(filter, controlPrefix)
+	rest, ok := strings.CutPrefix(filter, MCPControl)
 	return ok && d.subscribes(rest)
 }
 
@@ -166,7 +183,9 @@ func (d *mcpMQTT) Decode(topic string, payload []byte, properties []Property) (M
 		return Message{Kind: Left}, nil
 	case presence:
 		d.name.Store(&name)
-		d.oldSDK.Store(!slices.ContainsFunc(properties, func(p Property) bool { return p.Key == componentType || p.Key == senderID }))
+		d.oldSDK.Store(!slices.ContainsFunc(properties, func(p Property) bool {
+			return p.Key == MCPComponent || p.Key == MCPSender
+		}))
 		return Message{Kind: Ready, Payload: payload}, nil
 	case rpc, len(payload) > 0: // what changed arrives on the capability topic as a notification
 		return Message{Kind: RPC, Payload: payload}, nil
@@ -179,10 +198,10 @@ func (d *mcpMQTT) Address(msg []byte) Address {
 	if known := d.name.Load(); known != nil {
 		name = *known
 	}
-	to := Address{Topic: rpcPrefix + d.caller + "/" + d.id + "/" + name,
-		Properties: []Property{{componentType, "mcp-client"}, {senderID, d.caller}}}
+	to := Address{Topic: MCPRPC + d.caller + "/" + d.id + "/" + name,
+		Properties: []Property{{MCPComponent, MCPClient}, {MCPSender, d.caller}}}
 	if opens(msg) {
-		to.Topic = controlPrefix + d.id + "/" + name
+		to.Topic = MCPControl + d.id + "/" + name
 	}
 	return to
 }

@@ -48,6 +48,7 @@ type slot struct {
 	posts   int // of these, POSTs: an open stream does not keep a session alive
 	posted  time.Time
 	gone    bool
+	lasts   bool // see [Gateway.Open]: it does not end because it is idle
 
 	// Usual calls in progress, by id, with their cancel functions. The SDK does not see
 	// these calls.
@@ -80,7 +81,8 @@ func (s *sessions) reserve(c *caller, path string) *slot {
 func (s *sessions) evict(token string, now time.Time) {
 	var oldest *slot
 	for t := range s.slots {
-		if t.caller.token == token && t.session != nil && t.busy == 0 && (oldest == nil || t.used.Before(oldest.used)) {
+		idle := t.session != nil && t.busy == 0 && !t.lasts
+		if t.caller.token == token && idle && (oldest == nil || t.used.Before(oldest.used)) {
 			oldest = t
 		}
 	}
@@ -323,7 +325,7 @@ func (s *sessions) endIdle(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for t := range s.slots {
-		if t.session != nil && t.posts == 0 && t.posted.Before(since) {
+		if t.session != nil && !t.lasts && t.posts == 0 && t.posted.Before(since) {
 			s.remove(t)
 			go t.session.Close()
 		}

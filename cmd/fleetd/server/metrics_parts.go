@@ -69,6 +69,8 @@ var brokerMetricList = []brokerMetric{
 		func(s *broker.Stats) int64 { return s.Sockets }),
 	brokerGauge("websockets", "Devices connected by WebSocket, for a conversation; among the connections.",
 		func(s *broker.Stats) int64 { return s.WebSockets }),
+	brokerGauge("agents", "MCP clients connected; not among the connections.",
+		func(s *broker.Stats) int64 { return s.Agents }),
 	brokerCounter("websocket_audio_dropped",
 		"Audio over WebSockets that came too late, too often, or outside of a conversation.",
 		func(s *broker.Stats) int64 { return s.AudioDropped }),

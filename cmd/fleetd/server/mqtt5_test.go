@@ -49,7 +49,8 @@ func (d *testServer) newMQTT5(t *testing.T, id string, sdk bool) *foreignMQTT5 {
 	if c.ClientID != id || c.Broker == "" {
 		t.Fatalf("credentials %+v", c)
 	}
-	f := &foreignMQTT5{t: t, id: id, user: c.Username, password: c.Password, sdk: sdk, refused: make(chan autopaho.ConnackError, 10)}
+	f := &foreignMQTT5{t: t, id: id, user: c.Username, password: c.Password, sdk: sdk,
+		refused: make(chan autopaho.ConnackError, 10)}
 	f.tools = `[{"name":"light.set","description":"Sets the lamp","inputSchema":{"type":"object","properties":` +
 		`{"on":{"type":"boolean"},"level":{"type":"integer"}},"required":["on","level"]}},` +
 		`{"name":"light.read","inputSchema":{"type":"object","properties":{}}}]`
@@ -90,7 +91,8 @@ func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 	f.t.Helper()
 	u, _ := url.Parse("mqtt://" + d.mqtt)
 	config := autopaho.ClientConfig{
-		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond, CleanStartOnInitialConnection: true,
+		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond,
+		CleanStartOnInitialConnection: true,
 		ConnectUsername: f.user, ConnectPassword: []byte(f.password),
 		WillMessage: &paho.WillMessage{Topic: "$mcp-server/presence/" + clientID + "/" + foreignName, Retain: !f.sdk},
 		OnConnectError: func(err error) {
@@ -320,7 +322,8 @@ func TestMQTT5Impostor(t *testing.T) {
 	if c := d.callREST(t, "lamp-1", "light.set", `{"level":3,"on":true}`); c.State != "succeeded" {
 		t.Errorf("call to the victim: %+v", c)
 	}
-	if _, _, received := impostor.log(); slices.ContainsFunc(received, func(s string) bool { return strings.Contains(s, "lamp-1") }) {
+	victims := func(topic string) bool { return strings.Contains(topic, "lamp-1") }
+	if _, _, received := impostor.log(); slices.ContainsFunc(received, victims) {
 		t.Errorf("the other device received %q", received)
 	}
 	if n := d.broker.Stats().ForeignTopics; n != 1 {

@@ -26,6 +26,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/broker"
+	"fleetd/broker/agent"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -105,6 +106,7 @@ type Server struct {
 	open       *fleet.OpenConversations
 	reconnects alert.Reconnects
 	gateway    *gateway.Gateway
+	agents     *agent.Service
 	outbound   *outbound.Guard
 	heavy      heavy.Limits
 	downloads  *firmware.Downloads
@@ -302,8 +304,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	// Connections of devices.
 	tlsConfig := s.followCertificate(cert)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Node: cfg.NodeName,
-		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
+		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Agents: brokerAgents{s},
+		Node: cfg.NodeName, Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
@@ -396,6 +398,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.openGateway(); err != nil {
 		return nil, err
 	}
+	s.openAgents()
 	s.reporter = &systemReporter{server: s, cert: cert, started: started}
 	console, err := s.openHTTP(ctx)
 	if err != nil {

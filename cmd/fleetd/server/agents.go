@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fleetd/broker"
+	"fleetd/broker/agent"
+	"fleetd/fleet"
+	"fleetd/mcp/gateway"
+	"fleetd/web/i18n"
+)
+
+// openAgents makes what serves MCP clients that connect to the broker. The gateway must be open.
+func (s *Server) openAgents() {
+	s.agents = agent.New(agent.Options{Authenticate: s.Operators.Authenticate, Follow: s.authority.Follow,
+		Servers: agentServers{s.gateway}, Events: s.Events, Text: voiceTexts(i18n.English).Error, Log: s.log})
+	s.stages.add("presence for agents", s.agents.Run)
+}
+
+// brokerAgents gives the broker access to what serves agents, which is made after it.
+type brokerAgents struct{ *Server }
+
+// Admit implements [broker.Agents].
+func (b brokerAgents) Admit(said broker.AgentConnect) (broker.Agent, error) {
+	return b.agents.Admit(said)
+}
+
+// agentServers are the servers of the gateway.
+type agentServers struct{ *gateway.Gateway }
+
+// Open implements [agent.Servers].
+func (s agentServers) Open(ctx context.Context, by fleet.Principal, device fleet.DeviceID, t mcp.Transport) (
+	agent.Session, error) {
+	session, err := s.Gateway.Open(ctx, by, device, t)
+	if err != nil {
+		return nil, err
+	}
+	return session, nil
+}
+
+// Online implements [agent.Servers].
+func (s agentServers) Online(ctx context.Context, by fleet.Principal, limit int) (list []agent.Server, err error) {
+	online, err := s.Gateway.Online(ctx, by, limit)
+	for _, d := range online {
+		list = append(list, agent.Server(d))
+	}
+	return list, err
+}
