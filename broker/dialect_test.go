@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -9,86 +10,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
-	"fleetd/mcp"
 )
 
-// thirdDialect implements enough of EMQX's dialect, MCP over MQTT, to show that the broker needs
-// no change for another dialect: other topics and client ids, wildcards, retained presence that
-// arrives before any request, user properties, no envelope, and arguments in a member kwargs.
-type thirdDialect struct {
-	dialect.Mute
-	device, server string
-}
+// lampDevices admits devices with a client id of MCP over MQTT.
+type lampDevices struct{ *domain }
 
-const thirdClient = "f1-7" // fleetd, as an MCP client
-
-func thirdOverMQTT(c dialect.Connect) (dialect.Dialect, fleet.DeviceID) {
-	id, err := fleet.ParseDeviceID(c.ClientID)
-	server, named := strings.CutPrefix(c.Will.Topic, "$mcp-server/presence/"+c.ClientID+"/")
-	if err != nil || !named || c.Version != 5 ||
-		!slices.Contains(c.Properties, dialect.Property{Key: "MCP-COMPONENT-TYPE", Value: "mcp-server"}) {
-		return dialect.OverMQTT(c)
-	}
-	return &thirdDialect{device: c.ClientID, server: server}, id
-}
-
-func (d *thirdDialect) presence() string { return "$mcp-server/presence/" + d.device + "/" + d.server }
-func (d *thirdDialect) control() string  { return "$mcp-server/" + d.device + "/" + d.server }
-func (d *thirdDialect) rpc() string {
-	return "$mcp-rpc/" + thirdClient + "/" + d.device + "/" + d.server
-}
-
-func (d *thirdDialect) Opening() dialect.Opening {
-	return dialect.Opening{Initialize: true, Retain: true, Wildcards: true,
-		Properties: []dialect.Property{{Key: "MCP-SERVER-NAME", Value: d.server}}}
-}
-
-func (d *thirdDialect) MayPublish(topic string) bool {
-	return topic == d.presence() || topic == d.rpc()
-}
-
-func (d *thirdDialect) MaySubscribe(filter string) bool {
-	return filter == d.control() || filter == "$mcp-rpc/+/"+d.device+"/#"
-}
-
-func (d *thirdDialect) Decode(topic string, payload []byte, _ []dialect.Property) (dialect.Message, error) {
-	switch {
-	case topic == d.rpc():
-		return dialect.Message{Kind: dialect.RPC, Payload: payload}, nil
-	case len(payload) > 0:
-		return dialect.Message{Kind: dialect.Ready, Payload: payload}, nil
-	}
-	return dialect.Message{}, nil // the device is about to disconnect
-}
-
-func (d *thirdDialect) Address(msg []byte) dialect.Address {
-	to := dialect.Address{Topic: d.rpc(), Properties: []dialect.Property{
-		{Key: "MCP-COMPONENT-TYPE", Value: "mcp-client"}, {Key: "MCP-MQTT-CLIENT-ID", Value: thirdClient}}}
-	var request struct{ Method string }
-	if json.Unmarshal(msg, &request) == nil && request.Method == "initialize" {
-		to.Topic = d.control()
-	}
-	return to
-}
-
-func (d *thirdDialect) Wrap(dst, msg []byte, _ mcp.Scope) []byte { return append(dst, msg...) }
-
-func (d *thirdDialect) Call(inv fleet.Invocation) (mcp.CallToolParams, error) {
-	if string(inv.Arguments) == "{}" {
-		return mcp.CallToolParams{}, fmt.Errorf("%w: this firmware runs no tool without arguments", mcp.ErrInvalid)
-	}
-	arguments := slices.Concat([]byte(`{"kwargs":`), inv.Arguments, []byte(`}`))
-	return mcp.CallToolParams{Name: inv.Tool, Arguments: arguments}, nil
-}
-
-// thirdDevices admits devices with a client id of their dialect.
-type thirdDevices struct{ *domain }
-
-func (d thirdDevices) Authenticate(clientID, _ string, password []byte, _ string) (fleet.DeviceID, error) {
+func (d lampDevices) Authenticate(clientID, _ string, password []byte, _ string) (fleet.DeviceID, error) {
 	if string(password) != passwordOf(clientID) {
 		return "", errors.New("wrong password")
 	}
@@ -97,6 +29,8 @@ func (d thirdDevices) Authenticate(clientID, _ string, password []byte, _ string
 
 // userProperty returns an MQTT 5 user property in wire format.
 func userProperty(key, value string) []byte { return slices.Concat([]byte{0x26}, str(key), str(value)) }
+
+var mcpServer = userProperty(dialect.MCPComponent, dialect.MCPServer)
 
 // sent returns the next message to the device.
 func (w *wire) sent() (topic string, properties []byte, request rpc) {
@@ -113,80 +47,219 @@ func (w *wire) sent() (topic string, properties []byte, request rpc) {
 	return topic, properties, request
 }
 
-func TestThirdDialect(t *testing.T) {
+// A lampWire is a device of MCP over MQTT, byte by byte.
+type lampWire struct {
+	*wire
+	presence, control string
+	caller            string // the mcp-client-id of the latest initialize
+}
+
+const lampID = "lamp-1"
+
+func newLamp(t *testing.T) *lampWire {
 	w := newWire(t, 5, func(o *Options) {
-		o.overMQTT, o.Devices, o.VisionURL = thirdOverMQTT, thirdDevices{o.Devices.(*domain)}, nil
+		o.Devices = lampDevices{o.Devices.(*domain)}
+		o.VisionURL = func(string) (string, string) { return "http://photo", "t" }
+		o.onboardingDelays = []time.Duration{time.Hour}
 	})
-	id, _ := fleet.ParseDeviceID("02:00:00:00:00:09")
-	w.id = id
-	d := thirdDialect{device: string(id), server: "lamp/desk"}
-	h := w.hello()
-	h.flags |= 0x04 | 0x20 // a will, retained
-	h.props = userProperty("MCP-COMPONENT-TYPE", "mcp-server")
-	h.payload = slices.Concat(str(d.device), []byte{0}, str(d.presence()), str(""), str("user"), str(passwordOf(d.device)))
-	w.write(h.bytes())
-	connack := w.expect(0x20)
-	if connack[1] != 0 || !bytes.Contains(connack, userProperty("MCP-SERVER-NAME", d.server)) ||
+	w.id = lampID
+	return &lampWire{wire: w, presence: dialect.MCPPresence + lampID + "/light/desk",
+		control: dialect.MCPControl + lampID + "/light/desk"}
+}
+
+// hello returns a CONNECT with a will, retained; "" is no will.
+func (l *lampWire) hello(will string) hello {
+	h := l.wire.hello()
+	h.props = mcpServer
+	h.payload = slices.Concat(str(lampID), str("user"), str(passwordOf(lampID)))
+	if will != "" {
+		h.flags |= 0x04 | 0x20
+		h.payload = slices.Concat(str(lampID), []byte{0}, str(will), str(""), str("user"), str(passwordOf(lampID)))
+	}
+	return h
+}
+
+func (l *lampWire) rpc() string { return dialect.MCPRPC + l.caller + "/" + lampID + "/light/desk" }
+
+// publish publishes as a conforming device does.
+func (l *lampWire) publish(topic, payload string) {
+	flags := byte(0)
+	if topic == l.presence {
+		flags = 1
+	}
+	l.write(l.messageTo(topic, flags, 0, mcpServer, payload))
+}
+
+const lampOnline = `{"jsonrpc":"2.0","method":"notifications/server/online","params":{"server_name":"light/desk"}}`
+
+func (l *lampWire) reply(id int64, member string) {
+	l.publish(l.rpc(), fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,%s}`, id, member))
+}
+
+// initialize receives initialize and returns its number and parameters.
+func (l *lampWire) initialize() (id int64, params string) {
+	l.t.Helper()
+	topic, properties, request := l.sent()
+	if topic != l.control || request.Method != "initialize" ||
+		!bytes.Contains(properties, userProperty(dialect.MCPComponent, dialect.MCPClient)) {
+		l.t.Fatalf("%s %q %+v, want initialize", topic, properties, request)
+	}
+	_, sender, _ := bytes.Cut(properties, str(dialect.MCPSender))
+	l.caller = string(sender[2 : 2+binary.BigEndian.Uint16(sender)])
+	return request.ID, string(request.Params)
+}
+
+// answers answers the next request to the RPC topic, which must be of the method.
+func (l *lampWire) answers(method, member string) (params string) {
+	l.t.Helper()
+	topic, _, request := l.sent()
+	if topic != l.rpc() || request.Method != method {
+		l.t.Fatalf("%s %+v, want %s", topic, request, method)
+	}
+	if member != "" {
+		l.reply(request.ID, member)
+	}
+	return string(request.Params)
+}
+
+const lampTools = `"result":{"tools":[{"name":"lamp","inputSchema":{"type":"object","properties":{"on":{"type":"boolean"}}}}]}`
+
+// introduce connects the lamp and answers until its tools are listed.
+func (l *lampWire) introduce() {
+	l.t.Helper()
+	l.write(l.hello(l.presence).bytes())
+	l.expect(0x20)
+	l.publish(l.presence, lampOnline)
+	id, _ := l.initialize()
+	l.reply(id, initResult)
+	l.answers("notifications/initialized", "")
+	l.answers("tools/list", lampTools)
+	fleettest.Eventually(l.t, "it is introduced", func() bool { return l.b.Introduced(lampID) })
+}
+
+func TestMCPOverMQTTOnTheWire(t *testing.T) {
+	l := newLamp(t)
+	l.write(l.hello(l.presence).bytes())
+	connack := l.expect(0x20)
+	if connack[1] != 0 || bytes.Contains(connack, str(dialect.MCPServerName)) ||
 		!bytes.Contains(connack, []byte{0x25, 1}) || !bytes.Contains(connack, []byte{0x28, 1}) {
 		t.Errorf("CONNACK %x", connack)
 	}
-	codes := w.subscribe(9, nil, wish{d.control(), 0}, wish{"$mcp-rpc/+/" + d.device + "/#", 4}, wish{"$mcp-rpc/#", 0})
+	codes := l.subscribe(9, nil, wish{l.control, 0}, wish{"$mcp-rpc/+/" + lampID + "/#", 4}, wish{"$mcp-rpc/#", 0})
 	if !bytes.Equal(codes, []byte{0, 0, 0x87}) {
 		t.Errorf("SUBACK with codes %x", codes)
 	}
-	if w.b.Introduced(id) || w.b.Stats().PublishesOut != 0 {
-		t.Error("the device was asked before it was ready")
-	}
 
-	w.write(w.messageTo(d.presence(), 1, 0, nil, `{"jsonrpc":"2.0","method":"notifications/server/online"}`))
-	topic, properties, request := w.sent()
-	if topic != d.control() || request.Method != "initialize" ||
-		!bytes.Contains(properties, userProperty("MCP-MQTT-CLIENT-ID", thirdClient)) {
-		t.Fatalf("%s %q %+v", topic, properties, request)
-	}
-	w.write(w.messageTo(d.rpc(), 0, 0, userProperty("MCP-COMPONENT-TYPE", "mcp-server"),
-		fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,%s}`, request.ID, initResult)))
-	if topic, _, request = w.sent(); topic != d.rpc() || request.Method != "notifications/initialized" {
-		t.Errorf("%s %+v", topic, request)
-	}
-	fleettest.Eventually(t, "it is introduced", func() bool { return w.b.Introduced(id) })
-
+	// A call waits until the device has answered initialize and listed its tools.
 	answer := make(chan error, 1)
 	go func() {
-		a, err := makeCall(w.b, id, "lamp", `{"on":true}`, deadline, nil)
+		a, err := makeCall(l.b, lampID, "lamp", `{"on":true}`, deadline, nil)
 		if err == nil && a.Text != "lit" {
 			err = fmt.Errorf("answer %+v", a)
 		}
 		answer <- err
 	}()
-	topic, _, request = w.sent()
-	if topic != d.rpc() || string(request.Params) != `{"name":"lamp","arguments":{"kwargs":{"on":true}}}` {
+	l.ping()
+	if l.b.Introduced(lampID) || l.b.Stats().PublishesOut != 0 {
+		t.Error("the device was sent a request before it was ready")
+	}
+	l.publish(l.presence, lampOnline)
+	id, params := l.initialize()
+	if !strings.Contains(params, `"2025-03-26"`) || strings.Contains(params, "vision") {
+		t.Errorf("initialize with %s", params)
+	}
+	l.reply(id, initResult)
+	l.answers("notifications/initialized", "")
+	l.answers("tools/list", lampTools)
+	topic, _, request := l.sent()
+	if topic != l.rpc() || string(request.Params) != `{"name":"lamp","arguments":{"on":true}}` {
 		t.Errorf("%s %+v", topic, request)
 	}
-	foreign := "$mcp-rpc/" + thirdClient + "/020000000001/lamp"
-	w.write(w.messageTo(foreign, 0, 0, nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,%s}`, request.ID, textResult("forged"))))
-	w.write(w.messageTo(d.rpc(), 0, 0, nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,%s}`, request.ID, textResult("lit"))))
+
+	// The answer to a call counts on the device's topic only.
+	foreign := dialect.MCPRPC + l.caller + "/lamp-2/light/desk"
+	l.publish(foreign, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,%s}`, request.ID, textResult("forged")))
+	l.reply(request.ID, textResult("lit"))
 	if err := <-answer; err != nil {
 		t.Error(err)
 	}
-	if s := w.b.Stats(); s.ForeignTopics != 1 || s.Unreadable != 0 || s.ProtocolErrors != 0 {
+	if s := l.b.Stats(); s.ForeignTopics != 1 || s.Unreadable != 0 || s.ProtocolErrors != 0 {
 		t.Errorf("%+v", s)
 	}
-
-	preview, err := w.b.EncodeCall(id, fleet.Invocation{Tool: "lamp", Arguments: json.RawMessage(`{"on":true}`)})
-	if err != nil || string(preview.Message) != string(preview.Request) ||
-		!strings.Contains(string(preview.Message), "kwargs") {
+	preview, err := l.b.EncodeCall(lampID, fleet.Invocation{Tool: "lamp", Arguments: json.RawMessage(`{"on":true}`)})
+	if err != nil || string(preview.Message) != string(preview.Request) {
 		t.Errorf("%+v, %v", preview, err)
 	}
-	if _, err := makeCall(w.b, id, "lamp", `{}`, deadline, nil); !errors.Is(err, fleet.ErrInvalid) {
-		t.Errorf("a call that the dialect refuses: %v", err)
+
+	// Its tools change, and it is alive if it lists them: devices of this kind need not know ping.
+	l.publish(dialect.MCPCapability+lampID+"/light/desk", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	l.answers("tools/list", strings.ReplaceAll(lampTools, `"lamp"`, `"beam"`))
+	fleettest.Eventually(t, "the changed list is stored", func() bool {
+		all := l.dom.listed()
+		return len(all) == 2 && all[1].Inventory.Tools[0].Name == "beam"
+	})
+	alive := make(chan error, 1)
+	go func() {
+		_, err := l.b.Ping(context.Background(), lampID)
+		alive <- err
+	}()
+	l.answers("tools/list", lampTools)
+	if err := <-alive; err != nil {
+		t.Errorf("ping: %v", err)
 	}
 
-	// The device leaves.
-	w.write(w.messageTo(d.presence(), 1, 0, nil, ""))
-	w.ping()
-	w.write([]byte{0xe0, 0})
+	// An empty presence ends the connection: a call would have no receiver.
+	l.publish(l.presence, "")
+	l.closed(0)
 	fleettest.Eventually(t, "it has left", func() bool {
-		return w.dom.count("disconnected "+string(id)+" clean=true") == 1
+		return l.dom.count("disconnected "+lampID+" clean=true") == 1
 	})
+}
+
+// A device that supports another revision of MCP is initialized with that one.
+func TestMCPOverMQTTRevision(t *testing.T) {
+	l := newLamp(t)
+	l.write(l.hello("").bytes())
+	if connack := l.expect(0x20); !bytes.Contains(connack, userProperty(dialect.MCPServerName, "mqtt5/"+lampID)) {
+		t.Errorf("no server-name is suggested to a device without a will: CONNACK %x", connack)
+	}
+	l.publish(l.presence, lampOnline)
+	id, _ := l.initialize()
+	l.reply(id, `"error":{"code":-32602,"message":"Unsupported protocol version",`+
+		`"data":{"supported":["2024-11-05"],"requested":"2025-03-26"}}`)
+	id, params := l.initialize()
+	if !strings.Contains(params, `"2024-11-05"`) {
+		t.Errorf("the second initialize has %s", params)
+	}
+	l.reply(id, initResult)
+	l.answers("notifications/initialized", "")
+	l.answers("tools/list", lampTools)
+	fleettest.Eventually(t, "it is introduced", func() bool { return l.b.Introduced(lampID) })
+}
+
+// Each connection is initialized, under another mcp-client-id, even if its tools are on record:
+// the SDK does not subscribe again for a client that it knows.
+func TestMCPOverMQTTConnectsAgain(t *testing.T) {
+	l := newLamp(t)
+	l.introduce()
+	before := l.caller
+	l.publish(l.rpc(), `{"jsonrpc":"2.0","method":"notifications/disconnected"}`)
+	l.closed(0)
+	again := *l
+	again.wire = l.again()
+	again.introduce()
+	if again.caller == before {
+		t.Errorf("the mcp-client-id %s is used twice", before)
+	}
+}
+
+func TestMCPOverMQTTForeignWill(t *testing.T) {
+	for _, will := range []string{"$mcp-server/presence/lamp-2/light/desk", "$mcp-rpc/x/lamp-2/light/desk",
+		"$mcp-server/lamp-1/light/desk"} {
+		l := newLamp(t)
+		l.write(l.hello(will).bytes())
+		if connack := l.expect(0x20); connack[1] != 0x87 {
+			t.Errorf("will to %s: CONNACK %x", will, connack)
+		}
+	}
 }

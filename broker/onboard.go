@@ -150,6 +150,10 @@ func (c *connection) introduceNow(ctx context.Context, hello *mcp.InitializeResu
 	if hello == nil || !opening.Initialize {
 		err := c.inTurn(ctx, func(ctx context.Context) (err error) {
 			hello, err = c.session.Initialize(ctx, params)
+			if no, ok := errors.AsType[*mcp.Error](err); ok && no.Supported != "" && no.Supported != params.ProtocolVersion {
+				params.ProtocolVersion = no.Supported
+				hello, err = c.session.Initialize(ctx, params)
+			}
 			return c.judge("initialize", err)
 		})
 		if err != nil {
@@ -159,7 +163,7 @@ func (c *connection) introduceNow(ctx context.Context, hello *mcp.InitializeResu
 		c.onboarding.server = hello
 		c.mu.Unlock()
 	}
-	if !changed && !c.broker.devices.NeedsListing(c.Device) {
+	if !changed && !opening.Initialize && !c.broker.devices.NeedsListing(c.Device) {
 		return nil
 	}
 	if !c.device.mayList(time.Now()) {

@@ -80,6 +80,10 @@ const (
 	DeviceEndpoint DeviceKind = "endpoint" // an MCP server that connects to fleetd by WebSocket
 )
 
+// IsBoard reports whether the device is an ESP32 board that asks a boot poll. Names of tools have
+// a meaning for fleetd only there, and only boards get firmware from it.
+func (d Device) IsBoard() bool { return d.Kind != DeviceMQTT5 && !d.ID.IsProgram() }
+
 // DeviceKinds lists the kinds.
 var DeviceKinds = []DeviceKind{DeviceESP32, DeviceMQTT5, DevicePlugin, DeviceEndpoint}
 

@@ -76,6 +76,9 @@ type Error struct {
 	HasCode  bool   // the device sent a code, which stock firmware never does
 	Message  string // written by the firmware
 	Salvaged bool   // recovered from an answer that was not valid JSON
+	// Supported is the revision of MCP that the device offers in place of the requested one; ""
+	// for other errors.
+	Supported string
 }
 
 func (e *Error) Error() string {

@@ -2,9 +2,11 @@ package mcp
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"fleetd/internal/jsonscan"
 )
@@ -81,10 +83,26 @@ func parseError(value []byte) *Error {
 			if n, err := strconv.ParseInt(string(value), 10, 32); err == nil {
 				e.Code, e.HasCode = int(n), true
 			}
+		case "data":
+			e.Supported = supported(value)
 		}
 		return nil
 	}) // not an object: the whole value is the message
 	return e
+}
+
+// supported returns the first revision of MCP in the data of an error, {"supported": [...]}.
+func supported(data []byte) string {
+	var d struct{ Supported []string }
+	if len(data) > 1024 || json.Unmarshal(data, &d) != nil {
+		return ""
+	}
+	for _, revision := range d.Supported {
+		if _, err := time.Parse(time.DateOnly, revision); err == nil {
+			return revision
+		}
+	}
+	return ""
 }
 
 // cleanAny returns a string's text, or the JSON of any other value.

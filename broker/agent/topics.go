@@ -55,7 +55,7 @@ func parse(topic string) destination {
 	to.server, to.name, _ = strings.Cut(rest, "/")
 	switch {
 	case to.server == "", to.server == "presence", to.server == "capability", to.name == "" || len(to.name) > maxServerName,
-		strings.ContainsAny(to.name, "+#"), to.kind == rpc && !validClient(to.client):
+		strings.ContainsAny(to.server+to.name, "+#"), to.kind == rpc && !validClient(to.client):
 		return destination{}
 	}
 	return to

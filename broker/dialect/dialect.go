@@ -92,8 +92,8 @@ type Opening struct {
 	// AtOnce means that fleetd requests the device's name and tools as soon as it is connected.
 	// Otherwise the device sends first: see [Hello] and [Ready].
 	AtOnce bool
-	// Initialize means that each connection needs MCP's initialize, once, even if fleetd has nothing
-	// to request. Calls wait until the device has answered it and listed its tools.
+	// Initialize means that each connection needs MCP's initialize, once. The tools are listed after
+	// it, because no boot poll says whether they are still the same. Calls wait until then.
 	Initialize bool
 	// Standard means that the device speaks MCP without the extensions of stock xiaozhi firmware:
 	// one list of tools for people and models, and no address for pictures.

@@ -190,7 +190,7 @@ func (a *attempt) deliver() {
 		a.deliverToProgram()
 		return
 	}
-	if order == nil && !fleet.ByEvidence(a.call.Tool) {
+	if order == nil && !(a.target.Device.IsBoard() && fleet.ByEvidence(a.call.Tool)) {
 		answer, err := a.turn.Send(a.calls.deadlines.after(a.call.Timeout), a.invocation(), a.late)
 		a.conclude(answer, err)
 		return
@@ -270,7 +270,7 @@ func (a *attempt) answered(answer fleet.Answer) {
 		a.close(fleet.CallSucceeded, answer.Omitted)
 	case answer.IsError:
 		a.close(fleet.CallToolError, fleet.DeviceError(answer.Text))
-	case answer.Text == "false" && !a.call.Device.IsProgram():
+	case answer.Text == "false" && a.target.Device.IsBoard():
 		a.close(fleet.CallToolError, fleet.NewCallError("answered_false"))
 	default:
 		a.close(fleet.CallSucceeded, nil)

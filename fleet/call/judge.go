@@ -329,7 +329,7 @@ func (g *gate) checkArguments(inventory string, tool fleet.Tool, arguments json.
 // fillArguments returns the arguments of a board's call with a URL of fleetd: as sent to the device,
 // and as recorded. The token in the URL is secret while the call runs.
 func (a *attempt) fillArguments(ctx context.Context, r Request) (wire, shown json.RawMessage, no *refusal) {
-	if r.Device.IsProgram() { // its tool only has the name of a board's
+	if !a.target.Device.IsBoard() { // its tool only has the name of a board's
 		return a.wire, a.call.Arguments, refuse(fleet.NewCallError("not_a_board", "device", r.Device))
 	}
 	var url string

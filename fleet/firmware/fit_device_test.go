@@ -46,6 +46,8 @@ var fitCases = []fitCase{
 		firmware.SkipProgram, ""},
 	{"an endpoint", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.ID = "endpoint.desk" },
 		firmware.SkipProgram, ""},
+	{"a device of MCP over MQTT", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.Kind = fleet.DeviceMQTT5 },
+		firmware.SkipProgram, ""},
 	{"chip unknown", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.Chip = "" },
 		firmware.SkipUnknown, "boot poll"},
 	{"flash unknown", func(d *fleet.Device, _ *firmware.Image, _ *firmware.FitOptions) { d.Layout = nil },

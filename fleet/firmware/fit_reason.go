@@ -15,7 +15,7 @@ const (
 	SkipHeld             SkipReason = "held"
 	SkipNotEnrolled      SkipReason = "not_enrolled"
 	SkipRetired          SkipReason = "retired"
-	SkipProgram          SkipReason = "not_a_board"        // a plug-in or an endpoint
+	SkipProgram          SkipReason = "not_a_board"        // it asks no boot poll
 	SkipBusy             SkipReason = "busy"               // belongs to another campaign
 	SkipVersion          SkipReason = "unparsable_version" // pull only: its own or the image's version would crash it
 	SkipNewer            SkipReason = "newer_installed"    // and the plan allows no downgrade
