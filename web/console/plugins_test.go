@@ -114,7 +114,7 @@ func TestPluginPages(t *testing.T) {
 		Reason: fleet.Because("plugin_ended", "detail", "exit <b>3</b>"), UID: -1})
 	runner.lines = []plugin.Line{{At: time.Now(), Source: plugin.FromStderr, Text: "<script>alert(1)</script>"}}
 	admin.get(ui.PathPlugins).wantStatus(200).wantText("#plugin-lamp", "crashing").wantText("#plugin-lamp", "lamp.yaml").
-		wantText("#plugin-lamp", "Starts again")
+		wantText("#plugin-lamp", "Next start")
 	p := admin.get(ui.PluginPath("lamp")).wantStatus(200).wantText("#plugin-lines", "<script>alert(1)</script>").
 		wantText("#plugin-lines", "stderr").wantText("#plugin-definition", "TOKEN").
 		wantText("#plugin-definition", "Edit this file")

@@ -68,7 +68,7 @@ type EndpointPage struct {
 	Problems FieldProblems
 }
 
-// An EndpointSecret is a token that was just made: only this page shows it. The zero value is none.
+// An EndpointSecret is a token that was just made: only this page shows it. The zero value shows nothing.
 type EndpointSecret struct {
 	Kind   endpoint.TokenKind
 	Token  string
