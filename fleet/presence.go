@@ -62,6 +62,7 @@ const (
 	CauseSocketClosed     = "socket_closed"
 	CauseSocketError      = "socket_error"
 	CauseReplaced         = "replaced_by_newer"
+	CauseDisabled         = "endpoint_disabled"
 	CauseNoAnswer         = "no_answer_to"
 )
 
@@ -71,7 +72,8 @@ var CauseReasons = map[string][]string{
 	CauseTakenOver: {}, CauseStopping: {}, CauseNotTaken: {}, CauseRetired: {}, CauseRevoked: {},
 	CauseSocketMisused: {"detail"}, CauseNoPong: {}, CauseConversationOver: {},
 	CauseKicked: {"detail"}, CauseViolation: {"detail"}, CauseNoKeepalive: {}, CauseInternal: {},
-	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseNoAnswer: {"request"},
+	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseDisabled: {},
+	CauseNoAnswer: {"request"},
 }
 
 // A Cause is the reason why a connection ended or is silent. The zero Cause has none.

@@ -100,6 +100,21 @@ const (
 // TokenKinds lists the kinds.
 var TokenKinds = []TokenKind{Provider, Consumer}
 
+// Paths of the WebSockets.
+const (
+	ProviderPath = "/mcp_endpoint/mcp/"
+	ConsumerPath = "/mcp_endpoint/call/"
+)
+
+// Address returns the path and query with which a secret connects.
+func (k TokenKind) Address(secret string) string {
+	path := ProviderPath
+	if k == Consumer {
+		path = ConsumerPath
+	}
+	return path + "?token=" + secret
+}
+
 // prefixes begin the secrets of each kind, so that a person can distinguish them.
 var prefixes = map[TokenKind]string{Provider: "fep_", Consumer: "fec_"}
 
@@ -184,7 +199,9 @@ type Status struct {
 // Reasons maps the codes that say why a connection ended to the names of their parameters. A
 // detail is foreign text.
 var Reasons = map[string][]string{
-	"endpoint_closed":     {"detail"}, // by the provider, or by the network
+	"endpoint_closed":     {},         // by the provider
+	"endpoint_broke":      {"detail"}, // the transport failed
+	"endpoint_stopped":    {},         // fleetd stopped
 	"endpoint_replaced":   {},         // by a later connection
 	"endpoint_revoked":    {},         // the token was revoked or issued again
 	"endpoint_disabled":   {},

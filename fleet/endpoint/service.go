@@ -223,10 +223,11 @@ func (s *Service) Update(ctx context.Context, by fleet.Principal, name string, v
 }
 
 // Issue makes a new token of a kind and returns its secret. The token before it is no longer
-// valid, and the connections that were made with it end.
-func (s *Service) Issue(ctx context.Context, by fleet.Principal, name string, kind TokenKind) (Listed, string, error) {
+// valid, and the connections that were made with it end. version is as of [Service.Update].
+func (s *Service) Issue(ctx context.Context, by fleet.Principal, name string, version int64, kind TokenKind) (Listed,
+	string, error) {
 	var secret string
-	listed, err := s.change(ctx, by, ActIssue, name, 0, func(e *Endpoint) error {
+	listed, err := s.change(ctx, by, ActIssue, name, version, func(e *Endpoint) error {
 		if err := checkKind(kind); err != nil {
 			return err
 		}
@@ -243,9 +244,11 @@ func checkKind(kind TokenKind) error {
 	return nil
 }
 
-// Revoke removes the token of a kind. The connections that were made with it end.
-func (s *Service) Revoke(ctx context.Context, by fleet.Principal, name string, kind TokenKind) (Listed, error) {
-	return s.change(ctx, by, ActRevoke, name, 0, func(e *Endpoint) error {
+// Revoke removes the token of a kind. The connections that were made with it end. version is as of
+// [Service.Update].
+func (s *Service) Revoke(ctx context.Context, by fleet.Principal, name string, version int64, kind TokenKind) (Listed,
+	error) {
+	return s.change(ctx, by, ActRevoke, name, version, func(e *Endpoint) error {
 		if err := checkKind(kind); err != nil {
 			return err
 		}

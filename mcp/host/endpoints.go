@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,12 +23,6 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/endpoint"
-)
-
-// Paths of the WebSockets, with and without the last slash.
-const (
-	ProviderPath = "/mcp_endpoint/mcp/"
-	ConsumerPath = "/mcp_endpoint/call/"
 )
 
 const (
@@ -130,11 +125,11 @@ func NewEndpoints(o EndpointsOptions) *Endpoints {
 	return e
 }
 
-// Routes mounts the WebSockets.
+// Routes mounts the WebSockets, with and without the last slash of their paths.
 func (e *Endpoints) Routes(r chi.Router) {
 	for _, cut := range []string{"", "/"} {
-		r.Get(strings.TrimSuffix(ProviderPath, cut), e.ServeProvider)
-		r.Get(strings.TrimSuffix(ConsumerPath, cut), e.ServeConsumer)
+		r.Get(strings.TrimSuffix(endpoint.ProviderPath, cut), e.ServeProvider)
+		r.Get(strings.TrimSuffix(endpoint.ConsumerPath, cut), e.ServeConsumer)
 	}
 }
 
@@ -144,7 +139,7 @@ func (e *Endpoints) Run(ctx context.Context) error {
 	e.mu.Lock()
 	e.stopped = true
 	for _, d := range e.known {
-		d.endAll(fleet.Because("endpoint_closed", "detail", "fleetd stops"), websocket.CloseGoingAway)
+		d.endAll(fleet.Because("endpoint_stopped"), websocket.CloseGoingAway)
 	}
 	e.mu.Unlock()
 	e.serving.Wait()
@@ -239,7 +234,7 @@ func (d *dial) finish(reason fleet.Reason, code int) {
 	}
 	d.ended, d.reason = time.Now().UTC(), reason
 	if d.s != nil {
-		d.s.stop()
+		d.s.stopFor(endCauses[reason.Code])
 	}
 	if d.socket != nil {
 		go d.socket.close(code, closeTexts[reason.Code])
@@ -251,7 +246,15 @@ var closeTexts = map[string]string{
 	"endpoint_replaced": "another connection of this endpoint replaced this one",
 	"endpoint_revoked":  "the token was revoked",
 	"endpoint_disabled": "the endpoint is disabled",
-	"endpoint_closed":   "fleetd stops",
+	"endpoint_stopped":  "fleetd stops",
+}
+
+// endCauses are the reasons in records of the presence.
+var endCauses = map[string]fleet.Cause{
+	"endpoint_replaced": {Reason: fleet.Because(fleet.CauseReplaced), Text: "replaced by a newer connection"},
+	"endpoint_revoked":  {Reason: fleet.Because(fleet.CauseRevoked), Text: "the token was revoked"},
+	"endpoint_disabled": {Reason: fleet.Because(fleet.CauseDisabled), Text: "the endpoint was disabled"},
+	"endpoint_stopped":  {Reason: fleet.Because(fleet.CauseStopping), Text: "fleetd was stopped"},
 }
 
 // retire retires the device of an endpoint that was deleted, after its connections have ended.
@@ -420,16 +423,14 @@ func (e *Endpoints) leave(d *dialled, open *dial, err error) {
 	reason := open.reason
 	switch {
 	case !open.ended.IsZero():
-	case open.s != nil && open.s.hung.Load():
+	case open.s != nil && open.s.isHung():
 		reason = fleet.Because("endpoint_hung")
 	case errors.Is(err, errInitialize):
 		reason = fleet.Because("endpoint_initialize", "detail", fleet.CleanText(err.Error(), 300))
+	case err == nil, errors.Is(err, io.EOF):
+		reason = fleet.Because("endpoint_closed")
 	default:
-		detail := "the connection ended"
-		if err != nil {
-			detail = fleet.CleanText(err.Error(), 300)
-		}
-		reason = fleet.Because("endpoint_closed", "detail", detail)
+		reason = fleet.Because("endpoint_broke", "detail", fleet.CleanText(err.Error(), 300))
 	}
 	d.status.Ended, d.status.EndedAt = reason, time.Now().UTC()
 	close(open.done)
@@ -451,7 +452,8 @@ func (e *Endpoints) converse(found endpoint.Endpoint, d *dialled, open *dial) er
 	e.mu.Unlock()
 	s, err := d.unit.connectAs(ctx, []string{version}, func() (source, error) {
 		return source{transport: open.socket, name: "endpoint", address: open.addr, findsDead: true,
-			close: func() { _ = open.socket.Close() }}, nil
+			silent: open.socket.silent.Load,
+			close:  func() { _ = open.socket.Close() }}, nil
 	})
 	if err != nil {
 		if _, answered := jsonrpcError(err); answered {
@@ -469,7 +471,7 @@ func (e *Endpoints) converse(found endpoint.Endpoint, d *dialled, open *dial) er
 	e.log.Info("endpoint connected", "endpoint", found.Name, "remote", open.addr, "server", info.Name,
 		"version", info.Version, "protocol", s.protocol())
 	<-s.lost
-	return nil
+	return s.failed
 }
 
 // begin makes a connection the endpoint's, and ends the one before it.

@@ -2,9 +2,12 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -22,6 +25,8 @@ type socket struct {
 
 	life context.Context
 	end  context.CancelFunc
+
+	silent atomic.Bool // it ended because nothing came from the peer
 
 	mu    sync.Mutex
 	timer *time.Timer // sends the next ping; nil after the end
@@ -86,6 +91,13 @@ func (s *socket) Read(context.Context) (jsonrpc.Message, error) {
 		frame, long, err := s.frame()
 		if err != nil {
 			s.close(websocket.CloseNormalClosure, "")
+			switch {
+			case websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseGoingAway,
+				websocket.CloseNoStatusReceived, websocket.CloseAbnormalClosure):
+				err = io.EOF // the peer closed it, with or without a close frame
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				s.silent.Store(true)
+			}
 			return nil, err
 		}
 		if m := parseMessage(frame, long, s.stray); m != nil {

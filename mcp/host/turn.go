@@ -78,10 +78,16 @@ func (s *session) admit(t *turn) {
 }
 
 // stop accepts no more calls.
-func (s *session) stop() {
+func (s *session) stop() { s.stopFor(fleet.Cause{}) }
+
+// stopFor is stop with the cause for which the connection ends.
+func (s *session) stopFor(cause fleet.Cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
+	if !cause.Reason.Is("") {
+		s.cause = cause
+	}
 }
 
 // drained returns a channel that is closed once no call is in flight or waits. Call stop first.

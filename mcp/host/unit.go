@@ -44,6 +44,7 @@ type session struct {
 	client *sdk.ClientSession
 	build  string        // fingerprint of the program; "" if unknown
 	lost   chan struct{} // closed at the end of the connection
+	failed error         // of the transport; set before lost is closed
 	source source
 	closed chan struct{} // closed by close
 	once   sync.Once
@@ -62,6 +63,7 @@ type session struct {
 	ended    bool    // no call is accepted any more
 	idle     chan struct{}
 	silent   bool
+	cause    fleet.Cause                     // why fleetd ends the connection; zero if the server ended it
 	progress map[string]func(fleet.Progress) // by token
 }
 
@@ -76,6 +78,7 @@ type source struct {
 	// findsDead says that the transport itself finds peers that are gone, so that a server that
 	// never answers a ping may just not know it.
 	findsDead bool
+	silent    func() bool // whether the transport ended because the peer was silent; nil if unknown
 }
 
 // Protocol versions that the host asks for, in this order. The first has ping, log messages and
@@ -297,6 +300,7 @@ func (s *session) hasEnded() bool {
 func (s *session) end(err error) {
 	u := s.unit
 	s.stop()
+	s.failed = err
 	close(s.lost)
 	u.mu.Lock()
 	current := u.session == s
@@ -304,15 +308,30 @@ func (s *session) end(err error) {
 		u.session = nil
 	}
 	u.mu.Unlock()
-	cause := fleet.Cause{Reason: fleet.Because(fleet.CauseSocketClosed), Text: "the connection ended"}
-	if err != nil {
-		cause = fleet.Cause{Reason: fleet.Because(fleet.CauseSocketError, "detail", fleet.CleanText(err.Error(), 120)),
-			Text: fleet.CleanText(err.Error(), 120)}
-	}
-	u.host.o.Devices.Disconnected(s.Connection, false, cause)
+	u.host.o.Devices.Disconnected(s.Connection, false, s.endCause(err))
 	if current {
 		u.host.changed(Change{Device: s.Device, Lists: true})
 	}
+}
+
+// isHung reports whether the connection ended because the server answered no ping.
+func (s *session) isHung() bool { return s.hung.Load() || s.source.silent != nil && s.source.silent() }
+
+// endCause returns why the connection ended.
+func (s *session) endCause(err error) fleet.Cause {
+	s.mu.Lock()
+	cause := s.cause
+	s.mu.Unlock()
+	switch {
+	case !cause.Reason.Is(""):
+		return cause
+	case s.isHung():
+		return fleet.Cause{Reason: fleet.Because(fleet.CauseNoAnswer, "request", "ping"), Text: "no answer to ping"}
+	case err != nil:
+		text := fleet.CleanText(err.Error(), 120)
+		return fleet.Cause{Reason: fleet.Because(fleet.CauseSocketError, "detail", text), Text: text}
+	}
+	return fleet.Cause{Reason: fleet.Because(fleet.CauseSocketClosed), Text: "the connection ended"}
 }
 
 // listTimeout bounds the requests of one listing.

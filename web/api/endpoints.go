@@ -148,17 +148,13 @@ func (newEndpointView) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Sc
 	return EndpointView{}.TransformSchema(r, s)
 }
 
-// Paths of the WebSockets.
-var endpointPaths = map[endpoint.TokenKind]string{endpoint.Provider: "/mcp_endpoint/mcp/",
-	endpoint.Consumer: "/mcp_endpoint/call/"}
-
 func newEndpointAnswer(e endpoint.Listed, kind endpoint.TokenKind, secret string, err error) (*answer[newEndpointView],
 	error) {
 	if err != nil {
 		return nil, err
 	}
 	return answerWith(newEndpointView{EndpointView: viewEndpoint(e), Token: secret,
-		Path: endpointPaths[kind] + "?token=" + secret}), nil
+		Path: kind.Address(secret)}), nil
 }
 
 // EndpointFields are the settable fields of an endpoint; nil leaves one unchanged.
@@ -217,7 +213,7 @@ type issueEndpointTokenInput struct {
 
 func (a *api) issueEndpointToken(ctx context.Context, by fleet.Principal, in *issueEndpointTokenInput) (
 	*answer[newEndpointView], error) {
-	e, secret, err := a.Endpoints.Issue(ctx, by, in.Endpoint, in.Body.Kind)
+	e, secret, err := a.Endpoints.Issue(ctx, by, in.Endpoint, 0, in.Body.Kind)
 	return newEndpointAnswer(e, in.Body.Kind, secret, err)
 }
 
@@ -228,6 +224,6 @@ type revokeEndpointTokenInput struct {
 
 func (a *api) revokeEndpointToken(ctx context.Context, by fleet.Principal, in *revokeEndpointTokenInput) (*empty,
 	error) {
-	_, err := a.Endpoints.Revoke(ctx, by, in.Endpoint, in.Kind)
+	_, err := a.Endpoints.Revoke(ctx, by, in.Endpoint, 0, in.Kind)
 	return &empty{}, err
 }

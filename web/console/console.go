@@ -26,6 +26,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
@@ -52,6 +53,7 @@ type Options struct {
 	Webhooks  *webhook.Service
 	Upstreams *upstream.Service
 	Alerts    *alert.Service
+	Endpoints *endpoint.Service
 	Plugins   *plugin.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string

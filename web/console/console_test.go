@@ -217,6 +217,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 	return console.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),
+		Endpoints: newEndpoints(c.t, c.store, &scriptedDials{}),
 		DatabaseAway: func() (since time.Time) {
 			if ms := c.databaseAway.Load(); ms != 0 {
 				since = time.UnixMilli(ms)

@@ -82,6 +82,10 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return s.newPluginsView(r)
 	case ui.ViewPlugin:
 		return s.newPluginView(r)
+	case ui.ViewEndpoints:
+		return s.newEndpointsView(r)
+	case ui.ViewEndpoint:
+		return s.newEndpointView(r)
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:

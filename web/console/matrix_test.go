@@ -17,7 +17,7 @@ import (
 // forAdmins are the pages that only admins can read: they show sessions of others, secrets of
 // receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
-	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true}
+	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true}
 
 // TestWhoMayDoWhat requests every route signed out and in each role. The routes come from the
 // server's own table, so a new route is tested too.
@@ -32,7 +32,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
-		"{session}", uuid.NewString(), "{plugin}", "weather")
+		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc")
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -163,6 +163,8 @@ var reaches = map[string]string{
 	"GET /settings":                                              "viewer own",
 	"GET /settings/account":                                      "viewer own",
 	"GET /settings/alerts":                                       "viewer fleet",
+	"GET /settings/endpoints":                                    "admin fleet",
+	"GET /settings/endpoints/{endpoint}":                         "admin fleet",
 	"GET /settings/keys":                                         "viewer fleet",
 	"GET /settings/operators/{operator}":                         "admin fleet",
 	"GET /settings/plugins":                                      "admin fleet",
@@ -250,6 +252,13 @@ var reaches = map[string]string{
 	"POST /settings/alerts":                                      "admin fleet",
 	"POST /settings/alerts/mail":                                 "admin fleet",
 	"POST /settings/alerts/mail/test":                            "admin fleet",
+	"POST /settings/endpoints":                                   "admin fleet",
+	"POST /settings/endpoints/{endpoint}/delete":                 "admin fleet",
+	"POST /settings/endpoints/{endpoint}/disable":                "admin fleet",
+	"POST /settings/endpoints/{endpoint}/edit":                   "admin fleet",
+	"POST /settings/endpoints/{endpoint}/enable":                 "admin fleet",
+	"POST /settings/endpoints/{endpoint}/token":                  "admin fleet",
+	"POST /settings/endpoints/{endpoint}/token/revoke":           "admin fleet",
 	"POST /settings/keys/abort":                                  "admin fleet",
 	"POST /settings/keys/finish":                                 "admin fleet",
 	"POST /settings/keys/restart":                                "admin fleet",

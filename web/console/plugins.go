@@ -1,22 +1,16 @@
 package console
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
-
-	"github.com/a-h/templ"
-	"github.com/go-chi/chi/v5"
 
 	"fleetd/fleet"
 	"fleetd/fleet/plugin"
 	"fleetd/web/access"
 	"fleetd/web/forms"
-	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -37,18 +31,6 @@ func (s *Server) pluginRoutes() []route {
 			confirm: true},
 		{method: post, pattern: one + "/delete", role: admin, reach: access.Fleet, page: s.deletePlugin, confirm: true},
 	}
-}
-
-// pluginName returns the plug-in in the address. The name of a file that cannot be a plug-in may
-// contain any character, escaped.
-func pluginName(r *http.Request) string {
-	name := chi.URLParam(r, "plugin")
-	if r.URL.RawPath != "" {
-		if plain, err := url.PathUnescape(name); err == nil {
-			return plain
-		}
-	}
-	return name
 }
 
 func (s *Server) pluginRows(ctx context.Context) ([]ui.PluginRow, error) {
@@ -92,19 +74,6 @@ func (s *Server) listPlugins(r *http.Request) (answer, error) {
 var pluginFields = []string{"name", "command", "args", "url", "headers_file", "tools", "audience", "offer_to_voice",
 	"limits.memory", "limits.cpu", "limits.open_files", "env", "env_files"}
 
-// pluginProblems returns an error with its field, if the form has one with that name.
-func pluginProblems(ctx context.Context, err error) (ui.PluginProblems, bool) {
-	if statusOf(err) >= http.StatusInternalServerError || errors.Is(err, fleet.ErrForbidden) ||
-		errors.Is(err, fleet.ErrNotFound) {
-		return nil, false
-	}
-	field := ""
-	if e, ok := errors.AsType[*fleet.Error](err); ok && slices.Contains(pluginFields, e.Field) {
-		field = e.Field
-	}
-	return ui.PluginProblems{field: explain(ctx, err)}, true
-}
-
 func (s *Server) createPlugin(r *http.Request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, formError(err)
@@ -120,7 +89,7 @@ func (s *Server) createPlugin(r *http.Request) (answer, error) {
 		s.flash(ctx, ui.Flash{Text: text(ctx, "plugins.added", "name", f.Name)})
 		return goTo(ui.PluginPath(f.Name))
 	}
-	problems, ok := pluginProblems(ctx, err)
+	problems, ok := fieldProblems(ctx, err, pluginFields)
 	if !ok {
 		return answer{}, err
 	}
@@ -134,7 +103,7 @@ func (s *Server) createPlugin(r *http.Request) (answer, error) {
 
 func (s *Server) pluginPage(r *http.Request) (page ui.PluginPage, err error) {
 	ctx := r.Context()
-	by, name := viewerOf(ctx).actor(), pluginName(r)
+	by, name := viewerOf(ctx).actor(), programName(r, "plugin")
 	p, err := s.Plugins.Plugin(by, name)
 	if err != nil {
 		return page, err
@@ -170,7 +139,7 @@ func (s *Server) editPlugin(r *http.Request) (answer, error) {
 		s.flash(ctx, ui.Flash{Text: text(ctx, "flash.saved")})
 		return goTo(ui.PluginPath(page.Row.Name))
 	}
-	problems, ok := pluginProblems(ctx, err)
+	problems, ok := fieldProblems(ctx, err, pluginFields)
 	if !ok {
 		return answer{}, err
 	}
@@ -180,25 +149,25 @@ func (s *Server) editPlugin(r *http.Request) (answer, error) {
 }
 
 func (s *Server) reloadPlugin(r *http.Request) (answer, error) {
-	ctx, name := r.Context(), pluginName(r)
-	_, err := s.Plugins.Restart(r.Context(), viewerOf(ctx).actor(), name)
-	return s.pluginChanged(r, name, "plugins.reloaded", err)
+	ctx, name := r.Context(), programName(r, "plugin")
+	_, err := s.Plugins.Restart(ctx, viewerOf(ctx).actor(), name)
+	return s.programChanged(r, ui.PluginPath(name), text(ctx, "plugins.reloaded", "name", name), err)
 }
 
 func (s *Server) switchPlugin(on bool) handler {
 	return func(r *http.Request) (answer, error) {
-		ctx, name := r.Context(), pluginName(r)
+		ctx, name := r.Context(), programName(r, "plugin")
 		_, err := s.Plugins.Update(ctx, viewerOf(ctx).actor(), name, policyVersion(r), func(m *plugin.Manifest) error {
 			m.Disabled = !on
 			return nil
 		})
-		return s.pluginChanged(r, name, "flash.saved", err)
+		return s.programChanged(r, ui.PluginPath(name), text(ctx, "flash.saved"), err)
 	}
 }
 
 // deletePlugin requires the typed name, because its device retires.
 func (s *Server) deletePlugin(r *http.Request) (answer, error) {
-	ctx, name := r.Context(), pluginName(r)
+	ctx, name := r.Context(), programName(r, "plugin")
 	if _, err := s.Plugins.Plugin(viewerOf(ctx).actor(), name); err != nil {
 		return answer{}, err
 	}
@@ -206,44 +175,10 @@ func (s *Server) deletePlugin(r *http.Request) (answer, error) {
 		return answer{}, errNotConfirmed
 	}
 	if err := s.Plugins.Delete(ctx, viewerOf(ctx).actor(), name); err != nil {
-		return s.pluginChanged(r, name, "", err)
+		return s.programChanged(r, ui.PluginPath(name), "", err)
 	}
 	s.flash(ctx, ui.Flash{Text: text(ctx, "plugins.was_deleted", "name", name)})
 	return goTo(ui.PathPlugins)
-}
-
-// pluginChanged redirects to the plug-in, and shows there that the act succeeded, or why it failed.
-func (s *Server) pluginChanged(r *http.Request, name, key string, err error) (answer, error) {
-	ctx := r.Context()
-	switch {
-	case errors.Is(err, fleet.ErrConflict), errors.Is(err, fleet.ErrInvalid):
-		s.flash(ctx, ui.Flash{Bad: true, Text: i18n.Unmarked(explain(ctx, err))})
-	case err != nil:
-		return answer{}, err
-	default:
-		s.flash(ctx, ui.Flash{Text: text(ctx, key, "name", name)})
-	}
-	return goTo(ui.PluginPath(name))
-}
-
-// sentParts are the components that a page has, by name: a component is sent again if it changed.
-type sentParts map[string][]byte
-
-func (p sentParts) add(ctx context.Context, u *updates, name string, c templ.Component) error {
-	return p.addIf(ctx, u, name, c, c)
-}
-
-// addIf sends a component if another one changed.
-func (p sentParts) addIf(ctx context.Context, u *updates, name string, changed, c templ.Component) error {
-	var b bytes.Buffer
-	if err := changed.Render(ctx, &b); err != nil {
-		return err
-	}
-	if !bytes.Equal(p[name], b.Bytes()) {
-		p[name] = b.Bytes()
-		u.patches = append(u.patches, c)
-	}
-	return nil
 }
 
 // A pluginsView follows the list of plug-ins. No event announces what a program uses.

@@ -85,7 +85,10 @@ func newPlugins(t testing.TB, store plugin.Store, dir string, runner *scriptedRu
 
 // withPlugins returns a site with the plug-in of a file, "lamp", and a program for others.
 func withPlugins(t *testing.T) (*site, *scriptedRunner, *plugin.Service) {
-	dir := t.TempDir()
+	return withPluginsIn(t, t.TempDir())
+}
+
+func withPluginsIn(t *testing.T, dir string) (*site, *scriptedRunner, *plugin.Service) {
 	for name, text := range map[string]string{"lamp.yaml": "command: [./program]\nenv: {TOKEN: hush-file}\n",
 		"program": "#!/bin/sh\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
@@ -111,7 +114,7 @@ func TestPluginPages(t *testing.T) {
 		Reason: fleet.Because("plugin_ended", "detail", "exit <b>3</b>"), UID: -1})
 	runner.lines = []plugin.Line{{At: time.Now(), Source: plugin.FromStderr, Text: "<script>alert(1)</script>"}}
 	admin.get(ui.PathPlugins).wantStatus(200).wantText("#plugin-lamp", "crashing").wantText("#plugin-lamp", "lamp.yaml").
-		wantText("#plugin-lamp", "Starts again")
+		wantText("#plugin-lamp", "Next start")
 	p := admin.get(ui.PluginPath("lamp")).wantStatus(200).wantText("#plugin-lines", "<script>alert(1)</script>").
 		wantText("#plugin-lines", "stderr").wantText("#plugin-definition", "TOKEN").
 		wantText("#plugin-definition", "Edit this file")
@@ -201,6 +204,47 @@ func TestPluginForm(t *testing.T) {
 	}
 	admin.post(ui.PluginPath("weather", "delete"), url.Values{"confirm": {"weather"}}).wantRedirect(ui.PathPlugins)
 	if !slices.Equal(runner.names(), []string{"lamp"}) {
+		t.Errorf("%v run after the deletion", runner.names())
+	}
+}
+
+// A plug-in of the database whose name a file has too can be deleted; the plug-in of the file goes on.
+func TestShadowedPlugin(t *testing.T) {
+	dir := t.TempDir()
+	c, runner, plugins := withPluginsIn(t, dir)
+	admin := c.as(fleet.RoleAdmin)
+	form := url.Values{"name": {"weather"}, "runs": {"command"}, "command": {"./program"}, "audience": {"model"}}
+	admin.post(ui.PathPlugins, form).wantRedirect(ui.PluginPath("weather"))
+	by := fleet.Principal{Kind: fleet.KindSystem, Role: fleet.RoleAdmin}
+	if _, err := plugins.Plugin(by, "weather"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "weather.yaml"), []byte("command: [./program]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "weather.yaml")
+	if err := os.Chtimes(file, time.Time{}, time.Now().Add(-time.Minute)); err != nil { // else it is read later
+		t.Fatal(err)
+	}
+	if _, err := plugins.Restart(t.Context(), by, "lamp"); err != nil { // reads the directory
+		t.Fatal(err)
+	}
+	const name = "weather (database)"
+	admin.get(ui.PathPlugins).wantText("main", "The file weather.yaml defines a plug-in with the same name")
+	p := admin.get(ui.PluginPath(name)).wantStatus(200).wantText("#delete", "The plug-in of the file goes on")
+	if len(p.find("#edit")) > 0 {
+		t.Error("the plug-in has a form that changes it")
+	}
+	admin.post(ui.PluginPath(name, "delete"), url.Values{"confirm": {"weather"}}).wantStatus(422)
+	admin.post(ui.PluginPath("weather", "delete"), url.Values{"confirm": {"weather"}}).wantRedirect(ui.PluginPath("weather"))
+	if stored, err := c.store.Plugins(t.Context()); err != nil || len(stored) != 1 {
+		t.Errorf("%d plug-ins in the database after refused forms, %v", len(stored), err)
+	}
+	admin.post(ui.PluginPath(name, "delete"), url.Values{"confirm": {name}}).wantRedirect(ui.PathPlugins)
+	if stored, err := c.store.Plugins(t.Context()); err != nil || len(stored) > 0 {
+		t.Errorf("%d plug-ins in the database after the deletion, %v", len(stored), err)
+	}
+	if !slices.Equal(runner.names(), []string{"lamp", "weather"}) {
 		t.Errorf("%v run after the deletion", runner.names())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet/alert"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/endpoint"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/plugin"
 	"fleetd/web/i18n"
@@ -84,6 +85,28 @@ func TestPluginReasonsHaveMessages(t *testing.T) {
 	}
 }
 
+// Every reason why a connection of an endpoint ended has its message, which uses only the parameters
+// of its code. No other code has one.
+func TestEndpointReasonsHaveMessages(t *testing.T) {
+	const prefix = "endpoint.reason."
+	for code, names := range endpoint.Reasons {
+		if !i18n.Has(prefix + code) {
+			t.Errorf("the code %s has no message", code)
+			continue
+		}
+		for _, name := range i18n.Placeholders(prefix + code) {
+			if !slices.Contains(names, name) {
+				t.Errorf("%s%s: {%s} is no parameter of the code", prefix, code, name)
+			}
+		}
+	}
+	for _, key := range i18n.Keys() {
+		if code, ok := strings.CutPrefix(key, prefix); ok && endpoint.Reasons[code] == nil {
+			t.Errorf("no code has the message %s", key)
+		}
+	}
+}
+
 // madeElsewhere are codes that no call of fleet.Because contains: they are written by SQL, chosen
 // from a table, or in rows of earlier versions.
 var madeElsewhere = []string{campaign.ReasonBusyIn, campaign.ReasonTakenOver, campaign.ReasonWaveNamed,
@@ -98,7 +121,7 @@ func TestReasonsAreMadeWithTheirParameters(t *testing.T) {
 	}
 	codes := reasonParams(t)
 	for _, dir := range []string{"fleet", "fleet/call", "fleet/picture", "fleet/firmware", "fleet/campaign", "fleet/rollout", "fleet/enrolment", "fleet/telemetry",
-		"broker"} {
+		"broker", "mcp/host"} {
 		files := parse(t, filepath.Join("../..", dir))
 		for _, f := range files {
 			ast.Inspect(f, func(n ast.Node) bool {

@@ -179,13 +179,18 @@ func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") 
 // A ProgramServer is what the MCP server of a plug-in or an endpoint says about itself.
 type ProgramServer struct{ Name, Version, Protocol string }
 
-// pluginPage returns the settings of the plug-in whose device this is, for administrators.
-func (v DeviceFacts) pluginPage(ctx context.Context) string {
-	name, ok := strings.CutPrefix(string(v.ID), fleet.PluginPrefix)
-	if !ok || !page(ctx).Admin || v.Retired {
+// programPage returns the settings of the plug-in or endpoint whose device this is, for administrators.
+func (v DeviceFacts) programPage(ctx context.Context) string {
+	if !page(ctx).Admin || v.Retired {
 		return ""
 	}
-	return PluginPath(name)
+	if name, ok := strings.CutPrefix(string(v.ID), fleet.PluginPrefix); ok {
+		return PluginPath(name)
+	}
+	if name, ok := strings.CutPrefix(string(v.ID), fleet.EndpointPrefix); ok {
+		return EndpointPath(name)
+	}
+	return ""
 }
 
 // DeviceFacts are the facts about a device that seldom matter.

@@ -24,6 +24,8 @@ const (
 	ViewAudit     = "audit"     // as the list's filter; "new" for each new entry
 	ViewPlugins   = "plugins"   // shown (repeated); patches: PluginRow; "new" for each new one
 	ViewPlugin    = "plugin"    // name; patches: the parts of PluginPage
+	ViewEndpoints = "endpoints" // as the list's filter; patches: EndpointRow, EndpointFilters; "new" for each new one
+	ViewEndpoint  = "endpoint"  // name; patches: EndpointRow.Now
 	ViewFlash     = "flash"     // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow

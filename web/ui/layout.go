@@ -48,12 +48,12 @@ var nav = []place{
 	{"firmware", "nav.releases", []pageLink{{"firmware.nav", PathFirmware}, {"campaign.title", PathCampaigns}},
 		[]string{PathFlash}},
 	{"settings", "nav.settings", []pageLink{{"nav.general", PathSettings}, {"policy.title", PathPolicies},
-		{"upstreams.title", PathUpstreams}, {"plugins.title", PathPlugins}, {"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks},
-		{"serials.title", PathSerials}, {"keys.title", PathKeys}, {"settings.system", PathSystem}}, nil},
+		{"upstreams.title", PathUpstreams}, {"plugins.title", PathPlugins}, {"endpoints.title", PathEndpoints},
+		{"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks}, {"serials.title", PathSerials}, {"keys.title", PathKeys}, {"settings.system", PathSystem}}, nil},
 }
 
 // adminPages are shown only to admins.
-var adminPages = []string{PathPlugins, PathWebhooks, PathSystem}
+var adminPages = []string{PathPlugins, PathEndpoints, PathWebhooks, PathSystem}
 
 // shownPages returns the pages that the viewer may see.
 func shownPages(ctx context.Context, pages []pageLink) []pageLink {

@@ -33,7 +33,7 @@ type PluginsPage struct {
 	Rows      []PluginRow
 	Directory string // of plug-ins that are files; "" if fleetd has none
 	Form      forms.Plugin
-	Problems  PluginProblems
+	Problems  FieldProblems
 }
 
 // A PluginRow is one plug-in in the list. A live stream sends it as a patch.
@@ -43,16 +43,12 @@ type PluginRow struct {
 	Deleted bool // the plug-in no longer exists
 }
 
-// PluginProblems are the errors of a form by field, in the page's language. "" is an error of none
-// of the fields.
-type PluginProblems map[string]string
-
 // A PluginPage shows one plug-in: GET [PluginPath].
 type PluginPage struct {
 	Row      PluginRow
 	Lines    []plugin.Line // oldest first
 	Form     forms.Plugin
-	Problems PluginProblems
+	Problems FieldProblems
 }
 
 // PluginNews are the latest lines of a log, which a live page appends.
@@ -160,9 +156,6 @@ func (v PluginRow) filesLimit(ctx context.Context) string {
 
 // server returns the name and version of the MCP server.
 func (v PluginRow) server() string { return strings.TrimSpace(v.ServerName + " " + v.ServerVersion) }
-
-// of returns the error of a field.
-func (p PluginProblems) of(field string) string { return p[field] }
 
 // eventsURL follows the plug-ins that the page shows.
 func (v PluginsPage) eventsURL() string {

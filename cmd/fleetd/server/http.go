@@ -48,7 +48,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Keys:    s.Keys, MarkProofs: s.cfg.SerialProof == "mark",
 		Snapshots: s.Snapshots, Firmware: s.Firmware, Campaigns: s.Campaigns,
 		Approvals: s.Approvals, Webhooks: s.Webhooks, Alerts: s.Alerts, Upstreams: s.Upstreams,
-		Plugins: s.Plugins, PluginsDir: s.cfg.PluginsDir, Program: s.programServer,
+		Endpoints: s.Endpoints, Plugins: s.Plugins, PluginsDir: s.cfg.PluginsDir, Program: s.programServer,
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
