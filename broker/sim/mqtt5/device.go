@@ -186,7 +186,7 @@ func (d *Device) hello(name string) *packets.Connect {
 		UsernameFlag: true, Username: d.credentials.Username,
 		PasswordFlag: true, Password: []byte(d.credentials.Password),
 		WillFlag: true, WillTopic: d.topic(presencePrefix, name), WillRetain: true, WillProperties: &packets.Properties{},
-		Properties: &packets.Properties{User: []packets.User{{Key: componentType, Value: component},
+		Properties: &packets.Properties{RequestProblemInfo: new(byte(1)), User: []packets.User{{Key: componentType, Value: component},
 			{Key: "MCP-META", Value: `{"version":"1.0.0","implementation":"fleetd sim"}`}}}}
 	if d.sdk {
 		sdkConnect(hello)
