@@ -282,13 +282,15 @@ func TestConformingDevice(t *testing.T) {
 	b.mu.Lock()
 	hello := b.connects[0]
 	b.mu.Unlock()
-	if h := hello.Connect; !h.Clean || !h.WillRetain || h.WillTopic != presence || len(h.WillPayload) != 0 || h.Keepalive != 60 {
+	if h := hello.Connect; !h.Clean || !h.WillRetain || h.WillTopic != presence || len(h.WillPayload) != 0 ||
+		h.Keepalive != 60 {
 		t.Errorf("CONNECT %+v", h)
 	}
 	wants(t, "properties of CONNECT", fmt.Sprint(hello.Properties.User), "MCP-COMPONENT-TYPE mcp-server")
 	wants(t, "properties of CONNECT", fmt.Sprint(hello.Properties.User), "MCP-META")
 
-	wants(t, "an unsupported version", c.ask(1, "initialize", `{"protocolVersion":"2020-01-01"}`), `"requested":"2020-01-01"`)
+	wants(t, "an unsupported version", c.ask(1, "initialize", `{"protocolVersion":"2020-01-01"}`),
+		`"requested":"2020-01-01"`)
 	wants(t, "initialize", c.ask(2, "initialize", initialize), `"protocolVersion":"2025-03-26"`)
 	b.mu.Lock()
 	subscribed := slices.Clone(b.subscribed)
@@ -350,8 +352,8 @@ func TestDeviceWithSDK(t *testing.T) {
 	b.mu.Lock()
 	hello := b.connects[0]
 	b.mu.Unlock()
-	if h := hello.Connect; h.WillRetain || h.WillTopic != presence || h.WillProperties.WillDelayInterval != 1 || h.Keepalive != 10 ||
-		hello.Properties.SessionExpiryInterval != 10 {
+	if h := hello.Connect; h.WillRetain || h.WillTopic != presence || h.WillProperties.WillDelayInterval != 1 ||
+		h.Keepalive != 10 || hello.Properties.SessionExpiryInterval != 10 {
 		t.Errorf("CONNECT %+v", h)
 	}
 	wants(t, "initialize", c.ask(1, "initialize", initialize), `"version":"0.0.1"`)
@@ -412,7 +414,9 @@ func TestRefusedDeviceTriesAgain(t *testing.T) {
 func TestCredentialsFail(t *testing.T) {
 	b := newBroker(t)
 	forbidden := errors.New("role viewer may not create devices")
-	f, err := New(Options{Credentials: func(context.Context, string) (Credentials, error) { return Credentials{}, forbidden }})
+	f, err := New(Options{Credentials: func(context.Context, string) (Credentials, error) {
+		return Credentials{}, forbidden
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

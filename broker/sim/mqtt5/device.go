@@ -181,13 +181,16 @@ func (d *Device) hello(name string) *packets.Connect {
 	if d.fleet.options.Keepalive > 0 {
 		seconds = d.fleet.options.Keepalive
 	}
-	hello := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: d.credentials.ClientID, CleanStart: true,
+	hello := &packets.Connect{
+		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: d.credentials.ClientID, CleanStart: true,
 		KeepAlive:    uint16(min(max(1, seconds/time.Second), 65535)),
 		UsernameFlag: true, Username: d.credentials.Username,
 		PasswordFlag: true, Password: []byte(d.credentials.Password),
 		WillFlag: true, WillTopic: d.topic(presencePrefix, name), WillRetain: true, WillProperties: &packets.Properties{},
-		Properties: &packets.Properties{RequestProblemInfo: new(byte(1)), User: []packets.User{{Key: componentType, Value: component},
-			{Key: "MCP-META", Value: `{"version":"1.0.0","implementation":"fleetd sim"}`}}}}
+		Properties: &packets.Properties{RequestProblemInfo: new(byte(1)), User: []packets.User{
+			{Key: componentType, Value: component},
+			{Key: "MCP-META", Value: `{"version":"1.0.0","implementation":"fleetd sim"}`}}},
+	}
 	if d.sdk {
 		sdkConnect(hello)
 	}
