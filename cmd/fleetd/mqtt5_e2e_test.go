@@ -27,7 +27,8 @@ func TestSimMQTT5(t *testing.T) {
 	const devices, sdk = 12, 4
 	for round := range 2 {
 		printed := &output{}
-		sim := d.command("sim", "--devices", "0", "--mqtt5", fmt.Sprint(devices), "--mqtt5-sdk", fmt.Sprint(sdk), "--progress", "100ms")
+		sim := d.command("sim", "--devices", "0", "--mqtt5", fmt.Sprint(devices), "--mqtt5-sdk", fmt.Sprint(sdk),
+			"--progress", "100ms")
 		sim.Stdout, sim.Stderr = printed, printed
 		if err := sim.Start(); err != nil {
 			t.Fatal(err)
