@@ -18,7 +18,7 @@ import (
 )
 
 // mqtt5Command measures the memory of fleetd serve per connected device, of devices of MCP over
-// MQTT 5 and of xiaozhi ones in turn, each with a fleetd and a database of its own.
+// MQTT 5 and of xiaozhi ones in turn. Each kind gets a new fleetd with a new database.
 type mqtt5Command struct {
 	serveOptions
 	Rounds   int    `help:"How many rounds; a figure is their median." default:"3"`
