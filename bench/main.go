@@ -31,6 +31,9 @@ type cli struct {
 	Plugin        pluginCommand `cmd:"" help:"Measure calls of a plug-in through /mcp, beside a client that runs the same program."`
 	PluginProgram pluginProgram `cmd:"" hidden:"" help:"Play a plug-in; used by plugin."`
 
+	MQTT5        mqtt5Command        `cmd:"" name:"mqtt5" help:"Measure the memory that a device of MCP over MQTT 5 takes, beside a xiaozhi one."`
+	MQTT5Devices mqtt5DevicesCommand `cmd:"" name:"mqtt5-devices" hidden:"" help:"Play devices of MCP over MQTT 5; used by mqtt5."`
+
 	Voice       voiceCommand       `cmd:"" help:"Measure conversations through fleetd, beside a plain UDP echo."`
 	VoiceServer voiceServerCommand `cmd:"" hidden:"" help:"Play a voice server; used by run and voice."`
 }

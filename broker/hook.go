@@ -60,6 +60,8 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 		return c.releasing(pk)
 	case packets.Subscribe:
 		return c.subscribing(pk)
+	case packets.Unsubscribe:
+		return c.unsubscribing(pk)
 	case packets.Disconnect:
 		return c.disconnecting(pk)
 	}
@@ -87,6 +89,7 @@ func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, e
 	pk.Connect.WillTopic, pk.Connect.WillPayload = "", nil
 	pk.Connect.WillProperties = packets.Properties{}
 	pk.Connect.Clean = true
+	pk.Connect.ClientIdentifier = strings.Clone(pk.Connect.ClientIdentifier) // lives longer than the packet
 	// An empty password counts as a wrong password. Mochi would call it malformed.
 	pk.Connect.PasswordFlag = len(pk.Connect.Password) > 0
 	return pk, nil
@@ -161,6 +164,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 		return code
 	}
 	clampKeepalive(cl)
+	cl.Properties.Props.User, cl.Properties.Username = nil, nil // not needed any more
 	return nil
 }
 
@@ -282,45 +286,26 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	h.broker.established(carrierOf(cl).connection)
 }
 
-// OnACLCheck allows the topics of the device's dialect, or of the agent.
+// OnACLCheck allows the topics of the device's dialect, or of the agent. Mochi sees no subscriptions
+// of devices.
 func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
-	var may interface {
-		MayPublish(topic string) bool
-		MaySubscribe(filter string) bool
-	}
 	if c := carrierOf(cl); c != nil {
-		may = c.dialect
-	} else if a := agentOf(cl); a != nil {
-		may = a
-	} else {
+		return write && c.dialect.MayPublish(topic)
+	}
+	a := agentOf(cl)
+	if a == nil {
 		return false
 	}
 	if write {
-		return may.MayPublish(topic)
+		return a.MayPublish(topic)
 	}
-	return may.MaySubscribe(topic)
+	return a.MaySubscribe(topic)
 }
 
-// OnSubscribed runs before mochi sends the codes. It gives MQTT 5 devices a more exact reason for
-// a refused subscription.
+// OnSubscribed passes on the filters of an agent.
 func (h *hook) OnSubscribed(cl *mqtt.Client, pk packets.Packet, codes []byte) {
 	if a := agentOf(cl); a != nil {
 		a.subscribed(pk, codes)
-		return
-	}
-	c := carrierOf(cl)
-	if c == nil || !c.v5() {
-		return
-	}
-	for i, f := range pk.Filters {
-		switch {
-		case codes[i] < packets.ErrUnspecifiedError.Code:
-		case mqtt.IsSharedFilter(f.Filter):
-			codes[i] = packets.ErrSharedSubscriptionsNotSupported.Code
-		case codes[i] == packets.ErrNotAuthorized.Code && !c.dialect.Opening().Wildcards &&
-			strings.ContainsAny(f.Filter, "+#"):
-			codes[i] = packets.ErrWildcardSubscriptionsNotSupported.Code
-		}
 	}
 }
 

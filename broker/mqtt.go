@@ -23,6 +23,7 @@ type mqttCarrier struct {
 	topic       string              // of the latest plain message
 	expiryAsked bool                // CONNECT requested a session that outlives the connection
 	unreleased  map[uint16]struct{} // received QoS 2 messages that await their PUBREL
+	filters     []string            // of the device's subscriptions
 }
 
 // v5 reports whether the device speaks MQTT 5, which defines a DISCONNECT from the server and

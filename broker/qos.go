@@ -95,22 +95,6 @@ func (c *mqttCarrier) acknowledge(kind byte, id uint16, code packets.Code) {
 	})
 }
 
-// subscribing refuses subscription identifiers, which mochi would store although CONNACK states
-// that the server does not support them.
-func (c *mqttCarrier) subscribing(pk packets.Packet) (packets.Packet, error) {
-	if len(pk.Properties.SubscriptionIdentifier) == 0 || pk.SubscribeValidate() != packets.CodeSuccess {
-		return pk, nil
-	}
-	codes := make([]byte, len(pk.Filters))
-	for i := range codes {
-		codes[i] = packets.ErrSubscriptionIdentifiersNotSupported.Code
-	}
-	_ = c.client.WritePacket(packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Suback}, PacketID: pk.PacketID, ReasonCodes: codes,
-	})
-	return ignored, nil
-}
-
 // disconnecting records that the device disconnects cleanly. Requesting only now that the session
 // be kept violates the protocol; a request in CONNECT was already refused by CONNACK.
 func (c *mqttCarrier) disconnecting(pk packets.Packet) (packets.Packet, error) {

@@ -2,14 +2,17 @@ package dialect
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"fleetd/fleet"
+	"fleetd/internal/bounded"
 	"fleetd/internal/jsonscan"
 	"fleetd/mcp"
 )
@@ -68,7 +71,7 @@ type mcpMQTT struct {
 	name    atomic.Pointer[string] // server-name; nil before the will or the first message gives it
 	oldSDK  atomic.Bool
 	mu      sync.Mutex
-	listing map[string]json.RawMessage // input schemas as the device listed them; nil before
+	listing map[string]json.RawMessage // input schemas as the device listed them, with the old SDK; shared, nil before
 }
 
 var _ Dialect = (*mcpMQTT)(nil)
@@ -84,7 +87,7 @@ func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 	}
 	d := newMCPMQTT(c.ClientID)
 	if name, ok := d.nameIn(c.Will.Topic, MCPPresence); ok {
-		d.name.Store(&name)
+		d.setName(name)
 	} else {
 		d.unnamed = true
 	}
@@ -127,6 +130,13 @@ func (d *mcpMQTT) nameIn(topic, prefix string) (name string, ok bool) {
 	}
 	name, ok = strings.CutPrefix(rest, d.id+"/")
 	return name, ok && name != "" && len(name) <= maxServerName && !strings.ContainsAny(name, "+#")
+}
+
+// setName keeps a copy of the server-name, which is a part of a packet.
+func (d *mcpMQTT) setName(name string) {
+	if known := d.name.Load(); known == nil || *known != name {
+		d.name.Store(new(strings.Clone(name)))
+	}
 }
 
 // published returns the server-name in a topic to which the device may publish, and whether it is
@@ -182,7 +192,7 @@ func (d *mcpMQTT) Decode(topic string, payload []byte, properties []Property) (M
 	case presence && len(payload) == 0:
 		return Message{Kind: Left}, nil
 	case presence:
-		d.name.Store(&name)
+		d.setName(name)
 		d.oldSDK.Store(!slices.ContainsFunc(properties, func(p Property) bool {
 			return p.Key == MCPComponent || p.Key == MCPSender
 		}))
@@ -230,19 +240,43 @@ func (d *mcpMQTT) Follow(previous Dialect) {
 	}
 }
 
-// Listed normalises the schemas, and keeps them as the device sent them: the old SDK needs the
-// arguments in their order, and the database does not keep the order of members.
+// Listed normalises the schemas. With the old SDK it keeps them as the device sent them: the SDK
+// needs the arguments in their order, and the database does not keep the order of members.
 func (d *mcpMQTT) Listed(tools []mcp.Tool) []mcp.Tool {
 	tools = slices.Clone(tools)
-	listing := make(map[string]json.RawMessage, len(tools))
 	for i, t := range tools {
 		tools[i].InputSchema = normalSchema(t.InputSchema)
-		listing[t.Name] = tools[i].InputSchema
+	}
+	var listing map[string]json.RawMessage
+	if d.oldSDK.Load() {
+		listing = sharedListing(tools)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.listing = listing
 	return tools
+}
+
+// listings are the latest listings by their digests: devices with the same firmware share one.
+var listings = bounded.New[[sha256.Size]byte, map[string]json.RawMessage](256)
+
+// sharedListing returns the schemas of the tools by their names.
+func sharedListing(tools []mcp.Tool) map[string]json.RawMessage {
+	digest := sha256.New()
+	for _, t := range tools {
+		fmt.Fprintf(digest, "%d %s %d ", len(t.Name), t.Name, len(t.InputSchema))
+		digest.Write(t.InputSchema)
+	}
+	key := [sha256.Size]byte(digest.Sum(nil))
+	if listing, known := listings.Get(key); known {
+		return listing
+	}
+	listing := make(map[string]json.RawMessage, len(tools))
+	for _, t := range tools {
+		listing[strings.Clone(t.Name)] = bytes.Clone(t.InputSchema)
+	}
+	listings.Add(key, listing)
+	return listing
 }
 
 // normalSchema replaces "type": true, which the ESP-IDF SDK writes for a Boolean property.

@@ -3,11 +3,13 @@ package dialect_test
 import (
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/mcp"
 )
 
@@ -178,6 +180,26 @@ func TestMCPOverMQTTCalls(t *testing.T) {
 				t.Errorf("%s %s: SDK gets %s, %v", tt.tool, tt.arguments, p.Arguments, err)
 			}
 		}
+	}
+}
+
+// Devices with the same tools share the memory of their schemas.
+func TestMCPOverMQTTListingsAreShared(t *testing.T) {
+	const devices, schema = 200, 16 << 10 // bytes
+	tool := func() mcp.Tool {
+		return mcp.Tool{Name: "set", InputSchema: json.RawMessage(`{"type":"object","properties":{"on":{"type":true,` +
+			`"description":"` + strings.Repeat("x", schema) + `"}}}`)}
+	}
+	for _, properties := range [][]dialect.Property{{serverProperty}, nil} { // conforming, and the old SDK
+		all := make([]dialect.Dialect, devices)
+		per := fleettest.HeapPer(devices, func(i int) {
+			all[i] = lamp(t, properties...)
+			all[i].Listed([]mcp.Tool{tool()})
+		})
+		if per > schema/4 {
+			t.Errorf("properties %v: a device with a schema of %d bytes takes %d", properties, schema, per)
+		}
+		runtime.KeepAlive(all)
 	}
 }
 

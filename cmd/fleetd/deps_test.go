@@ -152,6 +152,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/web/forms", "fleetd/web/ui", "what a form holds does not depend on how it looks"},
 	{"fleetd/web/forms", "fleetd/web/i18n", "a problem is the key of a message; pages make its text"},
 	{"fleetd/broker/sim", "fleetd/", "a simulator that shares the server's code hides its mistakes"},
+	{"fleetd/broker/sim/mqtt5", "fleetd/", "a simulator that shares the server's code hides its mistakes"},
+	{"fleetd/broker/sim/mqtt5", "github.com/mochi-mqtt/server/v2", "a simulator with the server's codec hides its mistakes"},
 	{"fleetd/fleet/postgres", "fleetd/web", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/fleet/postgres", "fleetd/broker", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/cmd/fleetd/server", "fleetd/cmd/fleetd/client", "a server does not call itself over REST"},
@@ -200,6 +202,7 @@ var dialsOtherwise = map[string]string{
 	"fleet/blobs/s3.go":             "the endpoint is named at the start, by who can start any program",
 	"broker/voice/accounts.go":      "its dialer is the guard's",
 	"broker/sim/audio.go":           "a simulated device, not the server",
+	"broker/sim/mqtt5/conn.go":      "a simulated device, not the server",
 	"broker/sim/socket.go":          "a simulated device, not the server",
 	"broker/sim/web.go":             "a simulated device, not the server",
 }

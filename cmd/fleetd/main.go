@@ -19,7 +19,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"fleetd/broker/sim"
 	"fleetd/cmd/fleetd/bridge"
 	"fleetd/cmd/fleetd/client"
 	"fleetd/cmd/fleetd/server"
@@ -39,7 +38,7 @@ const (
 
 type cli struct {
 	Serve    serveCommand           `cmd:"" default:"withargs" help:"Run the server (the default command)."`
-	Sim      sim.Command            `cmd:"" help:"Run simulated devices against a server."`
+	Sim      simCommand             `cmd:"" help:"Run simulated devices against a server."`
 	Migrate  server.MigrateCommand  `cmd:"" help:"Migrate the database to this version's schema and exit."`
 	User     server.UserCommand     `cmd:"" help:"Manage operators, directly in the server's database."`
 	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, directly in the server's database."`

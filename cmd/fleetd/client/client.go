@@ -22,13 +22,18 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 )
 
-// clientFlags are the flags that name the server, and the format of the output.
-type clientFlags struct {
+// A Server is the flags that name a server, and the token with which to reach it.
+type Server struct {
 	URL   string `help:"Address of the server." default:"http://127.0.0.1:8080" env:"FLEETD_URL" placeholder:"URL"`
 	Token string `help:"API token; create one with: fleetd token create NAME." env:"FLEETD_TOKEN" placeholder:"flt_..."`
 
 	TokenFile string `name:"token-file" help:"File that contains the token." env:"FLEETD_TOKEN_FILE" type:"path" placeholder:"FILE"`
-	JSON      bool   `name:"json" help:"Print JSON even on a terminal."`
+}
+
+// clientFlags are the flags that name the server, and the format of the output.
+type clientFlags struct {
+	Server
+	JSON bool `name:"json" help:"Print JSON even on a terminal."`
 }
 
 // maxAnswer bounds the bytes that a client reads of an answer; a tool result has at most
@@ -37,7 +42,7 @@ const maxAnswer = 8 << 20
 
 // do sends a request and returns the JSON of the answer. A problem becomes an error with
 // the server's own text.
-func (c *clientFlags) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
+func (c *Server) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
 	req, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return nil, err
@@ -46,7 +51,7 @@ func (c *clientFlags) do(ctx context.Context, method, path string, body any) (js
 }
 
 // send sends a request and returns the JSON of the answer.
-func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMessage, error) {
+func (c *Server) send(client *http.Client, req *http.Request) (json.RawMessage, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)
@@ -62,14 +67,9 @@ func (c *clientFlags) send(client *http.Client, req *http.Request) (json.RawMess
 	return data, nil
 }
 
-func (c *clientFlags) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
-	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--token", Value: &c.Token,
-		File: c.TokenFile}); err != nil {
-		return nil, terminal.UsageError{Err: err}
-	}
-	if c.Token == "" {
-		return nil, terminal.UsageError{Err: errors.New(
-			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
+func (c *Server) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	if err := c.readToken(); err != nil {
+		return nil, err
 	}
 	var r io.Reader
 	if body != nil {
@@ -90,6 +90,24 @@ func (c *clientFlags) request(ctx context.Context, method, path string, body any
 	return req, nil
 }
 
+// readToken fills in a token that is given in a file, and requires one.
+func (c *Server) readToken() error {
+	if err := terminal.ReadSecrets(terminal.WarnOpenSecret, terminal.Secret{Flag: "--token", Value: &c.Token,
+		File: c.TokenFile}); err != nil {
+		return terminal.UsageError{Err: err}
+	}
+	if c.Token == "" {
+		return terminal.UsageError{Err: errors.New(
+			"no API token: set FLEETD_TOKEN, or make one on the server with: fleetd token create NAME")}
+	}
+	return nil
+}
+
+// A problemError is a problem that the server reports, with its code.
+type problemError struct{ code, detail string }
+
+func (e *problemError) Error() string { return fmt.Sprintf("%s (%s)", e.detail, e.code) }
+
 func problem(resp *http.Response, data []byte) error {
 	var p Problem
 	if json.Unmarshal(data, &p) != nil || p.Detail+p.Title == "" {
@@ -101,11 +119,11 @@ func problem(resp *http.Response, data []byte) error {
 	if p.Code == "" {
 		return errors.New(terminal.Printable(p.Detail))
 	}
-	return fmt.Errorf("%s (%s)", terminal.Printable(p.Detail), p.Code)
+	return &problemError{p.Code, terminal.Printable(p.Detail)}
 }
 
 // all follows the cursors of a list, up to limit items.
-func (c *clientFlags) all(ctx context.Context, path string, params url.Values, limit int) ([]json.RawMessage, error) {
+func (c *Server) all(ctx context.Context, path string, params url.Values, limit int) ([]json.RawMessage, error) {
 	items := []json.RawMessage{}
 	for {
 		params.Set("limit", fmt.Sprint(min(500, limit-len(items))))
