@@ -79,6 +79,12 @@ func (s *ToolPins) Pin(tool string) (ToolPin, bool) {
 	return p, ok
 }
 
+// Pinned reports whether the tool is pinned.
+func (s *ToolPins) Pinned(tool string) bool {
+	_, pinned := s.Pin(tool)
+	return pinned
+}
+
 // Save pins the tool as the device lists it. It requires an administrator of the whole fleet.
 func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.DeviceID, tool string) (ToolPin, error) {
 	if err := by.May(fleet.RoleAdmin, "pin_tool"); err != nil {
