@@ -155,7 +155,7 @@ func (g *gate) check(t target, r Request) *refusal {
 		if no := checkTool(t.tool, by, r); no != nil {
 			return no
 		}
-		if no := g.checkDescription(t.Device.ID, t.Inventory.ID, t.tool, by); no != nil {
+		if no := g.checkDescription(t.Device, t.Inventory.ID, t.tool, by); no != nil {
 			return no
 		}
 	}
@@ -208,7 +208,7 @@ func unknownTool(t target, name string) *refusal {
 // checkDescription refuses a model's call if the device's description of the tool differs from the
 // description that an administrator pinned, or, of a tool without a pin, is in quarantine: the model
 // may be misled.
-func (g *gate) checkDescription(id fleet.DeviceID, inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
+func (g *gate) checkDescription(d fleet.Device, inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
 	switch {
 	case !by.Kind.IsModel():
 		return nil
@@ -216,15 +216,15 @@ func (g *gate) checkDescription(id fleet.DeviceID, inventory string, tool fleet.
 		if g.pins.Differs(inventory, tool) {
 			return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
 		}
-	case g.held.Holds(id, inventory, tool):
-		return refuse(fleet.NewCallError("tool_quarantined", "device", id, "tool", tool.Name))
+	case g.held.Holds(d.ID, inventory, tool):
+		return refuse(fleet.NewCallError("tool_quarantined", "device", d.Title(), "tool", tool.Name))
 	}
 	return nil
 }
 
 // Withholds reports whether the gate refuses the principal the tool of a device for its description.
 func (s *Service) Withholds(by fleet.Principal, d fleet.Device, tool fleet.Tool) bool {
-	return s.gate.checkDescription(d.ID, d.InventoryID, tool, by) != nil
+	return s.gate.checkDescription(d, d.InventoryID, tool, by) != nil
 }
 
 // build returns the device's current description of the tool and its firmware. The latest boot

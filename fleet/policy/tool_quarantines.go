@@ -65,6 +65,8 @@ type ToolQuarantines struct {
 // ToolQuarantinesOptions configures [ToolQuarantines]. Store is required.
 type ToolQuarantinesOptions struct {
 	Store ToolQuarantineStore
+	// Pins are descriptions that an administrator has approved; nil: none.
+	Pins *ToolPins
 	// Changed is called after quarantines of a device began or ended, except by a listing, which
 	// itself is announced. May be nil.
 	Changed func(fleet.DeviceID)
@@ -155,7 +157,7 @@ func (s *ToolQuarantines) Listed(ctx context.Context, l fleet.ToolListing,
 		return err
 	}
 	before := (*s.table.State())[l.Device]
-	next, held := judgeListing(trusted, known, before, l)
+	next, held := judgeListing(trusted, known, before, l, s.o.Pins.Pin)
 	both := maps.Clone(before)
 	if both == nil {
 		both = map[string]ToolQuarantine{}
@@ -210,13 +212,13 @@ func (s *ToolQuarantines) save(ctx context.Context, id fleet.DeviceID, t Trusted
 //	no listing is known, or the server's name or version, the build or
 //	the definition is another                                           all its tools are trusted
 //	the same, but no tool was listed before                             all its tools are trusted
-//	the same, and a tool has the trusted digest                         it is offered
+//	the same, and a tool has the trusted digest, or the pinned one      it is offered
 //	the same, and a tool has another digest, or none is trusted         it is in quarantine
 //
 // What a server does not list keeps its trusted digest, so a tool may go and come back. What the
 // server itself reserves for people is not trusted: for models it is a new tool if it becomes theirs.
-func judgeListing(trusted TrustedTools, known bool, before map[string]ToolQuarantine, l fleet.ToolListing) (
-	next TrustedTools, held map[string]ToolQuarantine) {
+func judgeListing(trusted TrustedTools, known bool, before map[string]ToolQuarantine, l fleet.ToolListing,
+	pinned func(string) (ToolPin, bool)) (next TrustedTools, held map[string]ToolQuarantine) {
 	held = map[string]ToolQuarantine{}
 	next = TrustedTools{ServerName: l.ServerName, ServerVersion: l.ServerVersion, Build: l.ELFSHA256,
 		Definition: l.Definition, Tools: map[string]fleet.ToolDigest{}}
@@ -242,10 +244,15 @@ func judgeListing(trusted TrustedTools, known bool, before map[string]ToolQuaran
 	if l.Partial {
 		maps.Copy(held, before)
 	}
+	next.Tools = maps.Clone(trusted.Tools)
 	for _, t := range l.Inventory.Tools {
 		delete(held, t.Name)
 		digest, was := t.Digest(), trusted.Tools[t.Name]
 		if t.UserOnly() || digest == was {
+			continue
+		}
+		if pin, ok := pinned(t.Name); ok && pin.Digest == digest {
+			next.Tools[t.Name] = digest
 			continue
 		}
 		q := ToolQuarantine{Device: l.Device, Tool: t.Name, Trusted: was, Digest: digest,
@@ -255,7 +262,7 @@ func judgeListing(trusted TrustedTools, known bool, before map[string]ToolQuaran
 		}
 		held[t.Name] = q
 	}
-	return trusted, held
+	return next, held
 }
 
 // Release ends the quarantine of a tool and trusts it with the given digest, which is the one that

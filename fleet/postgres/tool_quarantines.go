@@ -46,9 +46,8 @@ func (s *Store) TrustedTools(ctx context.Context, id fleet.DeviceID) (t policy.T
 	}
 	t.Tools = make(map[string]fleet.ToolDigest, len(texts))
 	for name, text := range texts {
-		var digest fleet.ToolDigest
-		if n, err := hex.Decode(digest[:], []byte(text)); err == nil && n == len(digest) {
-			t.Tools[name] = digest
+		if t.Tools[name], err = fleet.ParseToolDigest(text); err != nil {
+			return t, fmt.Errorf("trusted tools of device %s: %w", id, err)
 		}
 	}
 	return t, nil
@@ -101,7 +100,7 @@ func (s *Store) SaveTrustedTools(ctx context.Context, id fleet.DeviceID, t polic
 func (s *Store) ReleaseTool(ctx context.Context, by fleet.Principal, q policy.ToolQuarantine) error {
 	digest := hex.EncodeToString(q.Digest[:])
 	detail := map[string]any{"tool": cleanText(q.Tool), "digest": digest}
-	return s.audited(ctx, by, "tool_quarantine.release", cleanText(string(q.Device)), detail, func(tx pgx.Tx) error {
+	return s.audited(ctx, by, "tool_quarantine.clear", cleanText(string(q.Device)), detail, func(tx pgx.Tx) error {
 		if err := changeOne(ctx, tx, `DELETE FROM tool_quarantines WHERE device_id = $1 AND tool = $2 AND digest = $3`,
 			cleanText(string(q.Device)), cleanText(q.Tool), q.Digest[:]); err != nil {
 			return err

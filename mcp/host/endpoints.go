@@ -106,7 +106,7 @@ type dial struct {
 	socket *socket // nil before the upgrade
 	token  endpoint.Hash
 	addr   string
-	ended  time.Time    // when fleetd ended it, for the reason; zero if it goes on or the peer ended it
+	ended  time.Time // when fleetd ended it, for the reason; zero if it goes on or the peer ended it
 	reason fleet.Reason
 	done   chan struct{}
 	s      *session // once it has answered initialize
@@ -491,6 +491,20 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	e.mu.Unlock()
 	_, err := s.begin(ctx)
 	return err
+}
+
+// ListChanged notifies the consumers of an endpoint that its tools may be others.
+func (e *Endpoints) ListChanged(id fleet.DeviceID) {
+	name, ok := strings.CutPrefix(string(id), fleet.EndpointPrefix)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	d := e.known[name]
+	e.mu.Unlock()
+	if d != nil {
+		e.listed(d)
+	}
 }
 
 // listed notifies consumers that the tools may be others.

@@ -73,8 +73,8 @@ type source struct {
 	build     string
 	// definition is a fingerprint of what the manifest starts or connects to.
 	definition string
-	close     func()       // ends the connection at once
-	received  func() int64 // bytes so far; nil if unknown
+	close      func()       // ends the connection at once
+	received   func() int64 // bytes so far; nil if unknown
 	// findsDead says that the transport itself finds peers that are gone, so that a server that
 	// never answers a ping may just not know it.
 	findsDead bool
