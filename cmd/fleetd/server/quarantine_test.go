@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/broker/sim"
@@ -74,6 +75,12 @@ func (p *provider) describe(tool, about string) {
 	s := p.socket
 	p.mu.Unlock()
 	s.send(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+}
+
+func (p *provider) hangUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.socket.Close()
 }
 
 func (p *provider) calls() int {
@@ -183,9 +190,9 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 		if c := model.call(id, "lamp", `{}`); c.State != "succeeded" || p.calls() != before+1 {
 			t.Errorf("%s: the model's call %s %+v", what, c.State, c.Error)
 		}
-		if !strings.Contains(consumerTools(), `"lamp"`) || tools(connect(secret, "/mcp/endpoints/lamp"))["lamp"] == "" {
-			t.Errorf("%s: not listed to models", what)
-		}
+		d.eventually(what+": it is listed to models", func() bool {
+			return strings.Contains(consumerTools(), `"lamp"`) && tools(connect(secret, "/mcp/endpoints/lamp"))["lamp"] != ""
+		})
 	}
 	mayNotCall := func(what string) {
 		t.Helper()
@@ -215,20 +222,19 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 	p.describe("lamp", bad)
 	d.eventually("the changed tool is in quarantine", held("lamp"))
 	before := p.calls()
-	var approved json.RawMessage
-	var approvals list[struct{ ID string }]
+	var approvals list[struct{ ID uuid.UUID }]
 	d.rest("GET", "/approvals?state=waiting", nil, &approvals)
 	if len(approvals.Items) != 1 {
 		t.Fatalf("approvals: %+v", approvals)
 	}
-	d.rest("POST", "/approvals/"+approvals.Items[0].ID+"/approve", map[string]any{}, &approved)
-	d.eventually("the waiting call is refused", func() bool {
-		var c callView
-		d.rest("GET", "/calls/"+waits.ID, nil, &c)
-		return c.State == "refused"
-	})
-	if d.do("DELETE", "/policies/"+rule.ID) != http.StatusNoContent || p.calls() != before {
-		t.Errorf("the approved call reached the program: %s", approved)
+	second := fleet.Principal{Kind: fleet.KindOperator, ID: "2", Name: "bea", Role: fleet.RoleAdmin}
+	if _, err := d.Approvals.Approve(t.Context(), second, approvals.Items[0].ID, ""); err == nil {
+		t.Error("the call with the earlier description is approved")
+	}
+	var refused callView
+	d.rest("GET", "/calls/"+waits.ID, nil, &refused)
+	if d.do("DELETE", "/policies/"+rule.ID) != http.StatusNoContent || refused.State != "refused" || p.calls() != before {
+		t.Errorf("the waiting call %+v", refused)
 	}
 	mayNotCall("changed")
 	fleetSession := connect(secret, "/mcp")
@@ -307,6 +313,28 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 	if len(audit.Items) != 1 || audit.Items[0].Subject != id {
 		t.Errorf("audit: %+v", audit.Items)
 	}
+
+	// A call that waits for the program is judged when the program is back.
+	p.hangUp()
+	d.eventually("the program is gone", func() bool { return !d.endpoint("lamp").Connected })
+	before = p.calls()
+	model.rest("POST", "/devices/"+id+"/calls", map[string]any{"tool": "lamp", "offline": "wait"}, &waits)
+	if waits.State != "pending_device" {
+		t.Fatalf("the call is %+v", waits)
+	}
+	p.mu.Lock()
+	p.tools["lamp"] = bad + "?"
+	p.mu.Unlock()
+	p.dial()
+	d.eventually("the call ends", func() bool {
+		d.rest("GET", "/calls/"+waits.ID, nil, &refused)
+		return refused.State != "pending_device"
+	})
+	if refused.State != "refused" || refused.Error == nil || refused.Error.Code != "tool_quarantined" || p.calls() != before {
+		t.Errorf("the call that waited %+v %+v", refused, refused.Error)
+	}
+	p.describe("lamp", bad)
+	d.eventually("it is as it was released", held())
 
 	// A new tool, and one that is pinned.
 	p.describe("siren", bad)
@@ -419,9 +447,7 @@ func TestBoardWithProgramsThatChange(t *testing.T) {
 	}
 
 	// The clock stops in mid-conversation.
-	clock.mu.Lock()
-	clock.socket.Close()
-	clock.mu.Unlock()
+	clock.hangUp()
 	d.eventually("the clock is gone", func() bool { return !d.endpoint("clock").Connected })
 	if _, problem := heard(s, "clock_time"); len(problem) < 20 {
 		t.Errorf("stopped: %q", problem)
