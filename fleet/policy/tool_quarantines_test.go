@@ -101,7 +101,8 @@ func TestQuarantinedTools(t *testing.T) {
 		{"a change with a new version", []listingStep{list("1", on), list("2", []string{"on:b", "more"})}},
 		{"an earlier version again", []listingStep{list("1", on), list("2", []string{"on:b"}), list("1", []string{"on:c"})}},
 		{"a version that lists the same first", []listingStep{list("1", on), list("2", on), list("2", []string{"on:b"}, "on")}},
-		{"another build", []listingStep{{version: "1", build: "x", listed: on}, {version: "1", build: "y", listed: []string{"on:b"}}}},
+		{"another build", []listingStep{{version: "1", build: "x", listed: on},
+			{version: "1", build: "y", listed: []string{"on:b"}}}},
 		{"the same build", []listingStep{{version: "1", build: "x", listed: on},
 			{version: "1", build: "x", listed: []string{"on:b"}, held: []string{"on"}}}},
 		{"a new tool", []listingStep{list("1", on), list("1", []string{"on:a", "off", "more"}, "more"), list("1", on)}},
@@ -188,8 +189,10 @@ func (p pinsOf) ToolPins(context.Context) (list []ToolPin, err error) {
 	}
 	return list, nil
 }
-func (pinsOf) SaveToolPin(context.Context, fleet.Principal, ToolPin, fleet.DeviceID) error { return nil }
-func (pinsOf) DeleteToolPin(context.Context, fleet.Principal, string) error                { return nil }
+func (pinsOf) SaveToolPin(context.Context, fleet.Principal, ToolPin, fleet.DeviceID) error {
+	return nil
+}
+func (pinsOf) DeleteToolPin(context.Context, fleet.Principal, string) error { return nil }
 
 // A quarantine begins before the listing is saved, and ends only after that. A listing that cannot
 // be judged is not saved.

@@ -168,7 +168,8 @@ func (x *toolIndex) variants(ctx context.Context, q fleet.Query, match func(t fl
 
 // quarantined counts the devices on which the found tools are in quarantine. For a model, these
 // devices do not have them.
-func (g *Gateway) quarantined(ctx context.Context, by fleet.Principal, q fleet.Query, found map[string][]*variant) error {
+func (g *Gateway) quarantined(ctx context.Context, by fleet.Principal, q fleet.Query,
+	found map[string][]*variant) error {
 	on := map[*variant][]string{}
 	for _, held := range g.o.Quarantines.All() {
 		for _, v := range found[held.Tool] {

@@ -204,7 +204,8 @@ func (t *toolServer) add(name string, of servedTool) {
 	tool := of.Tool
 	reads, open := fleet.ReadsOnly(tool.Name), true
 	destructive := !reads
-	about := of.warning() + nameWarning(tool) + follows + "\n" + cleanLines(tool.Description, maxDescription) + "\n" + schemaFollows
+	about := of.warning() + nameWarning(tool) + follows + "\n" + cleanLines(tool.Description, maxDescription) +
+		"\n" + schemaFollows
 	def := &mcp.Tool{Name: name, Description: about,
 		InputSchema: t.schema(tool), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: reads, IdempotentHint: reads,
 			DestructiveHint: &destructive, OpenWorldHint: &open}}

@@ -19,7 +19,7 @@ type ToolsPage struct {
 	Tools []fleet.Tool
 	Held  map[string]bool // the tools in quarantine, by name
 	Form  *ToolForm       // the chosen tool; nil shows only the list
-	Last  *CallView // the latest call; its outcome is shown next to the form
+	Last  *CallView       // the latest call; its outcome is shown next to the form
 
 	Recent []CallRow // calls of the device, shown until a tool is chosen
 }

@@ -130,7 +130,8 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 	connect := func(token, path string) *mcp.ClientSession {
 		t.Helper()
 		s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
-			&mcp.StreamableClientTransport{Endpoint: d.URL() + path, HTTPClient: &http.Client{Transport: bearerTransport(token)}},
+			&mcp.StreamableClientTransport{Endpoint: d.URL() + path, HTTPClient: &http.Client{
+				Transport: bearerTransport(token)}},
 			&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 		if err != nil {
 			t.Fatal(err)

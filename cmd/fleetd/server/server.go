@@ -344,7 +344,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.add("quarantines of tools", s.ToolQuarantines.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
-		Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s}, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
+		Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s},
+		Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		Running: func(id fleet.DeviceID) (elf, version string) {
 			running := s.Enrolments.Running(id)
