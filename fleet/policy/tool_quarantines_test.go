@@ -94,8 +94,10 @@ func TestQuarantinedTools(t *testing.T) {
 		{"the same list", []listingStep{list("1", on), list("1", on)}},
 		{"another order", []listingStep{list("1", on), list("1", []string{"off", "on:a"})}},
 		{"a changed description", []listingStep{list("1", on), list("1", []string{"on:b", "off"}, "on")}},
-		{"it stays changed", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"), list("1", []string{"on:b"}, "on")}},
-		{"it changes again", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"), list("1", []string{"on:c"}, "on")}},
+		{"it stays changed", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"),
+			list("1", []string{"on:b"}, "on")}},
+		{"it changes again", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"),
+			list("1", []string{"on:c"}, "on")}},
 		{"it is as it was", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"), list("1", on)}},
 		{"a new version", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"), list("2", []string{"on:b"})}},
 		{"a change with a new version", []listingStep{list("1", on), list("2", []string{"on:b", "more"})}},
@@ -117,11 +119,13 @@ func TestQuarantinedTools(t *testing.T) {
 			list("1", []string{"on:b"}), list("1", []string{"on:a"}, "on")}},
 		{"a tool that the settings hid", []listingStep{{version: "1", listed: on, offered: []string{"off"}}, list("1", on)}},
 		{"it changed meanwhile", []listingStep{{version: "1", listed: on, offered: []string{"off"}},
-			{version: "1", listed: []string{"on:b", "off"}, offered: []string{"off"}}, list("1", []string{"on:b", "off"}, "on")}},
+			{version: "1", listed: []string{"on:b", "off"}, offered: []string{"off"}},
+			list("1", []string{"on:b", "off"}, "on")}},
 		{"the settings restricted it to people", []listingStep{{version: "1", listed: on, offered: []string{"!on:a"}},
 			list("1", on)}},
 		{"the server reserved it for people", []listingStep{list("1", []string{"!on:a", "off"}), list("1", on, "on")}},
-		{"for people a change counts nothing", []listingStep{list("1", []string{"!on:a", "off"}), list("1", []string{"!on:b", "off"})}},
+		{"for people a change counts nothing", []listingStep{list("1", []string{"!on:a", "off"}),
+			list("1", []string{"!on:b", "off"})}},
 		{"an incomplete list", []listingStep{list("1", on), list("1", []string{"on:b"}, "on"),
 			{do: "partial", version: "1", listed: []string{"off"}, held: []string{"on"}}, list("1", on)}},
 		{"an incomplete list of a new version", []listingStep{list("1", on),
@@ -203,13 +207,16 @@ func TestQuarantineComesFirst(t *testing.T) {
 	good, bad := toolsOf("on:a", "off"), toolsOf("on:b", "off")
 	var saved int
 	var seen bool
-	list := func(tools []fleet.Tool, check fleet.Tool) error {
-		return s.Listed(t.Context(), fleet.ToolListing{Device: program, ServerVersion: "1", At: noon, Listed: tools,
-			Inventory: fleet.Inventory{ID: fleet.InventoryID(tools), Tools: tools}}, func(context.Context, fleet.ToolListing) error {
+	save := func(check fleet.Tool) func(context.Context, fleet.ToolListing) error {
+		return func(context.Context, fleet.ToolListing) error {
 			saved++
 			seen = s.Holds(program, fleet.InventoryID(bad), check)
 			return nil
-		})
+		}
+	}
+	list := func(tools []fleet.Tool, check fleet.Tool) error {
+		return s.Listed(t.Context(), fleet.ToolListing{Device: program, ServerVersion: "1", At: noon, Listed: tools,
+			Inventory: fleet.Inventory{ID: fleet.InventoryID(tools), Tools: tools}}, save(check))
 	}
 	if err := list(good, bad[0]); err != nil || seen {
 		t.Fatalf("first: %v, held %v", err, seen)
