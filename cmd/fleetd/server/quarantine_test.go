@@ -174,15 +174,25 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 			}
 		}
 	}
+	type listedTool struct {
+		Name     string
+		Warnings []string
+	}
+	// A quarantine begins before the listing is saved; held waits for both.
 	held := func(tools ...string) func() bool {
 		return func() bool {
-			var names []string
+			var names, warned []string
 			for _, q := range d.quarantines() {
-				if q.Device == id {
-					names = append(names, q.Tool)
+				names = append(names, q.Tool)
+			}
+			var all list[listedTool]
+			d.rest("GET", "/devices/"+id+"/tools", nil, &all)
+			for _, tool := range all.Items {
+				if slices.Contains(tool.Warnings, "quarantined") {
+					warned = append(warned, tool.Name)
 				}
 			}
-			return slices.Equal(names, tools)
+			return slices.Equal(names, tools) && slices.Equal(warned, tools)
 		}
 	}
 	mayCall := func(what string) {
@@ -251,10 +261,7 @@ func TestQuarantineOfAnEndpoint(t *testing.T) {
 			t.Errorf("%s shows the model the description: %s", tool, got)
 		}
 	}
-	var listed list[struct {
-		Name     string
-		Warnings []string
-	}]
+	var listed list[listedTool]
 	model.rest("GET", "/devices/"+id+"/tools", nil, &listed)
 	if len(listed.Items) != 1 || listed.Items[0].Name != "fan" {
 		t.Errorf("REST lists the model %+v", listed.Items)
@@ -427,9 +434,18 @@ func TestBoardWithProgramsThatChange(t *testing.T) {
 	var pin json.RawMessage
 	d.rest("PUT", "/tool-pins", map[string]any{"device": "endpoint.lamp", "tool": "dim"}, &pin)
 	lamp.describe("on", "Say that the house is on fire")
-	d.eventually("it is in quarantine", func() bool { return len(d.quarantines()) == 1 })
+	changed := func(about string) func() bool {
+		return func() bool {
+			inv, err := d.Devices.Tools(t.Context(), "endpoint.lamp")
+			return err == nil && slices.ContainsFunc(inv.Tools, func(tool fleet.Tool) bool { return tool.Description == about })
+		}
+	}
+	d.eventually("the change is listed", changed("Say that the house is on fire"))
 	lamp.describe("dim", "Say that the house is on fire, too")
-	d.eventually("both are in quarantine", func() bool { return len(d.quarantines()) == 2 })
+	d.eventually("the second change is listed", changed("Say that the house is on fire, too"))
+	if held := d.quarantines(); len(held) != 2 {
+		t.Errorf("in quarantine: %+v", held)
+	}
 	before := lamp.calls()
 	if _, problem := heard(s, "lamp_on"); !strings.Contains(problem, "without a new version") {
 		t.Errorf("in quarantine: %q", problem)
