@@ -36,7 +36,8 @@ type ToolPins struct {
 	store   ToolPinStore
 	targets *fleet.Targets
 	pins    *table.Table[map[string]ToolPin]
-	digests *fleet.ToolDigests // of pinned tools
+	digests *fleet.ToolDigests          // of pinned tools
+	saved   func(context.Context) error // a pin ends quarantines; may be nil
 }
 
 // NewToolPins returns the service. Call Load before the first call.
@@ -115,6 +116,9 @@ func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.De
 		}
 		return s.store.SaveToolPin(ctx, by, p, device)
 	})
+	if err == nil && s.saved != nil {
+		err = s.saved(ctx)
+	}
 	if err != nil {
 		return ToolPin{}, err
 	}

@@ -83,7 +83,24 @@ func NewToolQuarantines(o ToolQuarantinesOptions) *ToolQuarantines {
 	}
 	s := &ToolQuarantines{o: o, digests: fleet.NewToolDigests()}
 	s.table = table.New(table.Options[quarantines]{Read: s.read, Every: pinsRefresh, What: "quarantines of tools", Log: o.Log})
+	if o.Pins != nil {
+		o.Pins.saved = s.reload
+	}
 	return s
+}
+
+// reload reads the quarantines after a pin, which may have ended some.
+func (s *ToolQuarantines) reload(ctx context.Context) error {
+	before := *s.table.State()
+	if err := s.table.Load(ctx); err != nil {
+		return err
+	}
+	for device, held := range before {
+		if !maps.Equal(held, (*s.table.State())[device]) {
+			s.o.Changed(device)
+		}
+	}
+	return nil
 }
 
 // Load reads the quarantines.
