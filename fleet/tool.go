@@ -66,6 +66,12 @@ type ToolListing struct {
 	Version       string
 	Partial       bool
 	At            time.Time
+
+	// Of a plug-in or an endpoint: its tools as the server lists them, before settings of fleetd
+	// hide some and restrict others to people; and a fingerprint of what fleetd starts or connects
+	// to, "" for an endpoint.
+	Listed     []Tool
+	Definition string
 }
 
 // An InventoryDiff is the difference between two inventories.

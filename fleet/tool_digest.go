@@ -26,6 +26,15 @@ func (t Tool) Digest() ToolDigest {
 	return sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
+// ParseToolDigest parses a digest of 64 hex digits.
+func ParseToolDigest(text string) (d ToolDigest, err error) {
+	data, err := hex.DecodeString(text)
+	if err != nil || len(data) != len(d) {
+		return d, Refuse(ErrInvalid, "invalid_digest").At("digest")
+	}
+	return ToolDigest(data), nil
+}
+
 type inventoryTool struct{ inventory, tool string }
 
 // maxToolDigests is the maximum number of cached digests; hostile devices have many

@@ -438,6 +438,23 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
+// An alert about tools in quarantine opens at once and ends after the last release.
+func TestQuarantinedTools(t *testing.T) {
+	var held []alert.Quarantined
+	w := newWorld(t, func(o *alert.Options) { o.Quarantined = func() []alert.Quarantined { return held } })
+	w.pass(2 * time.Minute)
+	w.is()
+	held = []alert.Quarantined{{Device: "endpoint.lamp", Tools: []string{"on", "off"}, Since: w.now}}
+	w.pass(time.Minute)
+	w.is("tool_quarantined open warning 0")
+	if a := w.only(); a.Subject != "endpoint.lamp" || a.Params["tool"] != "on" {
+		t.Errorf("the alert is about %q, %v", a.Subject, a.Params)
+	}
+	held = nil
+	w.pass(7 * time.Minute)
+	w.is()
+}
+
 func TestThresholds(t *testing.T) {
 	w := newWorld(t)
 	with := func(k alert.Kind, th alert.Threshold) alert.SettingsChange {

@@ -24,6 +24,7 @@ const (
 	DiskLow         Kind = "disk_low"             // less than Percent of a disk is free
 	UpstreamDown    Kind = "upstream_down"        // a voice server has been unreachable for Span
 	PluginCrashing  Kind = "plugin_crashing"      // a plug-in ended often or is invalid, and has not run for Span
+	ToolQuarantined Kind = "tool_quarantined"     // tools of a program wait in quarantine for an administrator
 )
 
 // A Threshold is the limit at which a condition holds. The kinds above describe each field; a
@@ -112,6 +113,8 @@ var Conditions = []Condition{
 	{Kind: PluginCrashing, Every: lookEvery, Params: []string{"name", "since_at", "why"},
 		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
 		look: (*Service).plugins},
+	{Kind: ToolQuarantined, Every: lookEvery, AtOnce: true, Params: []string{"name", "n", "tool"},
+		look: (*Service).quarantinedTools},
 }
 
 // Kinds lists every kind, in the order of the table.

@@ -63,6 +63,13 @@ type Plugin struct {
 	Invalid bool         // its definition is wrong
 }
 
+// Quarantined are the tools of one program in quarantine.
+type Quarantined struct {
+	Device fleet.DeviceID
+	Tools  []string
+	Since  time.Time // of the first of them
+}
+
 // figures returns the parameters of an alert's text.
 func figures(params ...any) fleet.Params {
 	var r fleet.Reason
@@ -265,6 +272,19 @@ func (s *Service) plugins(_ context.Context, v view) (found []finding, ok bool, 
 			f.params["case"] = "invalid"
 		}
 		found = append(found, f)
+	}
+	return found, true, nil
+}
+
+// quarantinedTools finds programs with tools in quarantine. An alert stays open until all of them
+// were released.
+func (s *Service) quarantinedTools(context.Context, view) (found []finding, ok bool, err error) {
+	if s.o.Quarantined == nil {
+		return nil, true, nil
+	}
+	for _, q := range s.o.Quarantined() {
+		found = append(found, finding{subject: string(q.Device), severity: Warning, since: q.Since,
+			params: figures("name", string(q.Device), "n", len(q.Tools), "tool", fleet.CleanText(q.Tools[0], 80))})
 	}
 	return found, true, nil
 }

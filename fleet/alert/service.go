@@ -43,6 +43,7 @@ type Options struct {
 	Disks        func() []Disk                        // nil: none
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
 	Plugins      func() []Plugin                      // nil: none
+	Quarantined  func() []Quarantined                 // nil: none
 }
 
 // Service manages alerts for people and runs the loop that checks the conditions.

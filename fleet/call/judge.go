@@ -108,12 +108,13 @@ type gate struct {
 	schemas *bounded.Cache[schemaKey, *jsonschema.Resolved]
 	passed  *bounded.Cache[passed, struct{}]
 	pins    Pins
+	held    Quarantines
 	running func(fleet.DeviceID) (elf, version string) // see [Options]; may be nil
 	digests *fleet.ToolDigests
 }
 
 func newGate(o Options) gate {
-	return gate{policy: o.Policy, pins: o.Pins, running: o.Running, digests: fleet.NewToolDigests(),
+	return gate{policy: o.Policy, pins: o.Pins, held: o.Quarantines, running: o.Running, digests: fleet.NewToolDigests(),
 		schemas: bounded.New[schemaKey, *jsonschema.Resolved](maxSchemas), passed: bounded.New[passed, struct{}](maxPassed)}
 }
 
@@ -154,7 +155,7 @@ func (g *gate) check(t target, r Request) *refusal {
 		if no := checkTool(t.tool, by, r); no != nil {
 			return no
 		}
-		if no := g.checkPin(t.Inventory.ID, t.tool, by); no != nil {
+		if no := g.checkDescription(t.Device, t.Inventory.ID, t.tool, by); no != nil {
 			return no
 		}
 	}
@@ -204,13 +205,26 @@ func unknownTool(t target, name string) *refusal {
 	return invalid(fleet.NewCallError("unknown_tool", "device", t.Device.Title(), "tool", name))
 }
 
-// checkPin refuses a model's call if the device's description of the tool differs from the
-// description that an administrator pinned: the model may be misled.
-func (g *gate) checkPin(inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
-	if by.Kind.IsModel() && g.pins.Differs(inventory, tool) {
-		return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
+// checkDescription refuses a model's call if the device's description of the tool differs from the
+// description that an administrator pinned, or, of a tool without a pin, is in quarantine: the model
+// may be misled.
+func (g *gate) checkDescription(d fleet.Device, inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
+	switch {
+	case !by.Kind.IsModel():
+		return nil
+	case g.pins.Pinned(tool.Name):
+		if g.pins.Differs(inventory, tool) {
+			return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
+		}
+	case g.held.Holds(d.ID, inventory, tool):
+		return refuse(fleet.NewCallError("tool_quarantined", "device", d.Title(), "tool", tool.Name))
 	}
 	return nil
+}
+
+// Withholds reports whether the gate refuses the principal the tool of a device for its description.
+func (s *Service) Withholds(by fleet.Principal, d fleet.Device, tool fleet.Tool) bool {
+	return s.gate.checkDescription(d, d.InventoryID, tool, by) != nil
 }
 
 // build returns the device's current description of the tool and its firmware. The latest boot

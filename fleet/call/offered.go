@@ -28,7 +28,7 @@ func (s *Service) Offered(ctx context.Context, p fleet.Principal, id fleet.Devic
 	var offered []fleet.Tool
 	for _, tool := range t.Inventory.Tools {
 		if tool.UserOnly() && p.Kind.IsModel() || fleet.AccessOf(tool.Name) != fleet.AccessAudience ||
-			!p.Scope.AllowsTool(tool.Name) || s.gate.checkPin(t.Device.InventoryID, tool, r.Actor) != nil {
+			!p.Scope.AllowsTool(tool.Name) || s.Withholds(p, t.Device, tool) {
 			continue
 		}
 		if s.gate.deniesAlways(target{t, tool, true}, r) {

@@ -75,7 +75,7 @@ func (s *Service) preview(t target, r Request) Preview {
 		}
 	}
 	p.refuse(checkTool(t.tool, r.Actor, r))
-	p.refuse(s.gate.checkPin(t.Inventory.ID, t.tool, r.Actor))
+	p.refuse(s.gate.checkDescription(t.Device, t.Inventory.ID, t.tool, r.Actor))
 	p.refuse(s.gate.checkArguments(t.Inventory.ID, t.tool, r.Arguments))
 	p.Verdict = s.gate.policy.Judge(proposal(t, r.Actor, r))
 	if p.Verdict.Decision == DecisionDeny {

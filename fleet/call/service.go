@@ -39,13 +39,15 @@ type Watcher interface {
 	Watch(id fleet.DeviceID) (seen <-chan fleet.Evidence, stop func())
 }
 
-// Options configures [Service]. All fields but Policy, Pins, Approvals, Encoder, Interruptions,
+// Options configures [Service]. All fields but Policy, Pins, Quarantines, Approvals, Encoder, Interruptions,
 // Running, Authority, Held, Log, Now and Observe are required.
 type Options struct {
 	Store   Store
 	Targets *fleet.Targets
 	Policy  Policy // nil: the policy allows everything
 	Pins    Pins
+	// Quarantines withhold tools from models. Nil: none does.
+	Quarantines Quarantines
 	// Approvals stores calls that wait for an approval. Nil: these calls are refused.
 	Approvals ApprovalStore
 	Link      fleet.Link
@@ -108,6 +110,9 @@ func New(o Options) *Service {
 	}
 	if o.Pins == nil {
 		o.Pins = noPins{}
+	}
+	if o.Quarantines == nil {
+		o.Quarantines = noQuarantines{}
 	}
 	if o.Held == nil {
 		o.Held = func() bool { return true }
@@ -218,6 +223,8 @@ func (s *Service) announce(c *fleet.Call) {
 
 // Pins store the descriptions of tools that administrators approved for models.
 type Pins interface {
+	// Pinned reports whether the tool is pinned.
+	Pinned(tool string) bool
 	// Differs reports whether the tool of an inventory is pinned to another description.
 	Differs(inventory string, tool fleet.Tool) bool
 }
@@ -225,7 +232,18 @@ type Pins interface {
 // noPins belongs to a fleet without pinned tools.
 type noPins struct{}
 
+func (noPins) Pinned(string) bool              { return false }
 func (noPins) Differs(string, fleet.Tool) bool { return false }
+
+// Quarantines withhold from models the tools of programs that changed unexplained.
+type Quarantines interface {
+	// Holds reports whether the tool of a device's inventory is in quarantine.
+	Holds(device fleet.DeviceID, inventory string, tool fleet.Tool) bool
+}
+
+type noQuarantines struct{}
+
+func (noQuarantines) Holds(fleet.DeviceID, string, fleet.Tool) bool { return false }
 
 // everything is the policy of a fleet without one: it allows everything.
 type everything struct{}

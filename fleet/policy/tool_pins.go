@@ -36,7 +36,8 @@ type ToolPins struct {
 	store   ToolPinStore
 	targets *fleet.Targets
 	pins    *table.Table[map[string]ToolPin]
-	digests *fleet.ToolDigests // of pinned tools
+	digests *fleet.ToolDigests          // of pinned tools
+	saved   func(context.Context) error // a pin ends quarantines; may be nil
 }
 
 // NewToolPins returns the service. Call Load before the first call.
@@ -79,6 +80,12 @@ func (s *ToolPins) Pin(tool string) (ToolPin, bool) {
 	return p, ok
 }
 
+// Pinned reports whether the tool is pinned.
+func (s *ToolPins) Pinned(tool string) bool {
+	_, pinned := s.Pin(tool)
+	return pinned
+}
+
 // Save pins the tool as the device lists it. It requires an administrator of the whole fleet.
 func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.DeviceID, tool string) (ToolPin, error) {
 	if err := by.May(fleet.RoleAdmin, "pin_tool"); err != nil {
@@ -109,6 +116,9 @@ func (s *ToolPins) Save(ctx context.Context, by fleet.Principal, device fleet.De
 		}
 		return s.store.SaveToolPin(ctx, by, p, device)
 	})
+	if err == nil && s.saved != nil {
+		err = s.saved(ctx)
+	}
 	if err != nil {
 		return ToolPin{}, err
 	}

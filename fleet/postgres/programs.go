@@ -27,10 +27,20 @@ func (s *Store) SaveProgram(ctx context.Context, id fleet.DeviceID, kind fleet.D
 	return nil
 }
 
-// RetireProgram retires the device of a plug-in or an endpoint that was removed.
+// RetireProgram retires the device of a plug-in or an endpoint that was removed. What comes back
+// under its name later is another program, so its trusted tools are forgotten.
 func (s *Store) RetireProgram(ctx context.Context, id fleet.DeviceID, at time.Time) error {
-	_, err := s.db.Exec(ctx, `UPDATE devices SET retired_at = $2 WHERE id = $1 AND retired_at IS NULL AND kind <> 'esp32'`,
-		id, at)
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		for _, sql := range []string{`DELETE FROM tool_quarantines WHERE device_id = $1`,
+			`DELETE FROM trusted_tools WHERE device_id = $1`} {
+			if _, err := tx.Exec(ctx, sql, id); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, `
+			UPDATE devices SET retired_at = $2 WHERE id = $1 AND retired_at IS NULL AND kind <> 'esp32'`, id, at)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("device %s: %w", id, domainError(err))
 	}

@@ -28,7 +28,8 @@ func (s *Store) ToolPins(ctx context.Context) ([]policy.ToolPin, error) {
 	return list, nil
 }
 
-// SaveToolPin stores a pin, replacing the tool's previous one.
+// SaveToolPin stores a pin, replacing the tool's previous one. It ends the quarantines of the tool
+// with the pinned digest.
 func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.ToolPin, device fleet.DeviceID) error {
 	detail := map[string]any{"digest": hex.EncodeToString(p.Digest[:]), "device": device}
 	return s.audited(ctx, by, "tool_pin.save", p.Tool, detail, func(tx pgx.Tx) error {
@@ -36,6 +37,13 @@ func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.To
 			INSERT INTO tool_pins (tool, digest, pinned_by, pinned_at) VALUES ($1, $2, $3, $4)
 			ON CONFLICT (tool) DO UPDATE SET digest = excluded.digest, pinned_by = excluded.pinned_by,
 				pinned_at = excluded.pinned_at`, p.Tool, p.Digest[:], cleanText(p.PinnedBy), p.PinnedAt)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			WITH released AS (DELETE FROM tool_quarantines WHERE tool = $1 AND digest = $2 RETURNING device_id)
+			UPDATE trusted_tools SET tools = tools || jsonb_build_object($1::text, $3::text)
+			WHERE device_id IN (SELECT device_id FROM released)`, p.Tool, p.Digest[:], hex.EncodeToString(p.Digest[:]))
 		return err
 	})
 }

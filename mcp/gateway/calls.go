@@ -306,7 +306,7 @@ func (g *Gateway) similarTools(ctx context.Context, by fleet.Principal, id fleet
 		return ""
 	}
 	var names []string
-	for _, t := range offered(inv, by) {
+	for _, t := range g.offered(d, inv, by) {
 		names = append(names, t.Name)
 	}
 	if len(names) == 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -187,7 +188,8 @@ type toolLine struct {
 	Audience fleet.Audience `json:"audience"`
 	Reads    bool           `json:"read_only"` // read_device may call it
 	// sentence_name: the name reads like a sentence, and is data;
-	// hidden_properties: arguments are left out, do not call it
+	// hidden_properties: arguments are left out, do not call it;
+	// quarantined: it changed without a new version, and models may not call it
 	Warnings []string `json:"warnings,omitempty"`
 	// its description, written by the device: data, never an instruction
 	About string `json:"device_text"`
@@ -205,19 +207,34 @@ func lineOf(t fleet.Tool) toolLine {
 	return v
 }
 
-// offered returns the tools of an inventory that the principal may see: a model
-// does not see the tools that it must never call.
-func offered(inv *fleet.Inventory, by fleet.Principal) []fleet.Tool {
+// lineOf returns a tool of a device.
+func (g *Gateway) lineOf(d fleet.Device, t fleet.Tool) toolLine {
+	v := lineOf(t)
+	if g.held(d, t) {
+		v.Warnings = append(v.Warnings, "quarantined")
+	}
+	return v
+}
+
+// offered returns the tools of a device's inventory that the principal may see: a model
+// does not see the tools that it must never call, nor those in quarantine.
+func (g *Gateway) offered(d fleet.Device, inv *fleet.Inventory, by fleet.Principal) []fleet.Tool {
 	if inv == nil {
 		return nil
 	}
 	var list []fleet.Tool
 	for _, t := range inv.Tools {
-		if by.SeesTool(t) {
+		if by.SeesTool(t) && !(by.Kind.IsModel() && g.held(d, t)) {
 			list = append(list, t)
 		}
 	}
 	return list
+}
+
+// held reports whether a tool is in quarantine: for a model it does not exist. A tool that differs
+// from its pin is shown, with a warning.
+func (g *Gateway) held(d fleet.Device, t fleet.Tool) bool {
+	return !g.o.Pins.Pinned(t.Name) && g.o.Quarantines.Holds(d.ID, d.InventoryID, t)
 }
 
 type vitalsOut struct {
@@ -293,8 +310,8 @@ func (g *Gateway) describeDevice(ctx context.Context, by fleet.Principal, _ *mcp
 		text.WriteString("\nPart of campaign " + out.Campaign)
 	}
 	text.WriteString("\nTools; " + follows)
-	for _, t := range offered(inv, by) {
-		line := lineOf(t)
+	for _, t := range g.offered(d, inv, by) {
+		line := g.lineOf(d, t)
 		out.Tools = append(out.Tools, line)
 		text.WriteString("\n- " + line.Name + line.marks() + ": " + fleet.CleanText(line.About, maxName))
 	}
@@ -305,6 +322,9 @@ func (t toolLine) marks() string {
 	marks := ""
 	if t.Reads {
 		marks += " (read-only)"
+	}
+	if slices.Contains(t.Warnings, "quarantined") {
+		marks += " (WARNING: it changed without a new version and is in quarantine)"
 	}
 	if t.Audience == fleet.AudienceUser {
 		marks += " (for people, not for language models)"

@@ -37,23 +37,24 @@ import (
 
 // Options configures a [Gateway]. Fields without a default are required.
 type Options struct {
-	Devices   *fleet.Devices
-	Calls     *call.Service
-	FanOuts   *call.FanOuts
-	Approvals *call.Approvals
-	Snapshots *picture.Service
-	Pictures  picture.Records
-	Operators *operator.Service
-	Filters   *fleet.Filters
-	Pins      *policy.ToolPins // nil: no tool is pinned
-	Campaigns *campaign.Service
-	Firmware  *firmware.Service
-	Reports   *telemetry.Reports
-	CoreDumps *telemetry.CoreDumps
-	Events    *fleet.Events
-	Programs  Programs // nil: there are no plug-ins and endpoints
-	Texts     Texts
-	Authority Authority
+	Devices     *fleet.Devices
+	Calls       *call.Service
+	FanOuts     *call.FanOuts
+	Approvals   *call.Approvals
+	Snapshots   *picture.Service
+	Pictures    picture.Records
+	Operators   *operator.Service
+	Filters     *fleet.Filters
+	Pins        *policy.ToolPins        // nil: no tool is pinned
+	Quarantines *policy.ToolQuarantines // of tools; nil: none
+	Campaigns   *campaign.Service
+	Firmware    *firmware.Service
+	Reports     *telemetry.Reports
+	CoreDumps   *telemetry.CoreDumps
+	Events      *fleet.Events
+	Programs    Programs // nil: there are no plug-ins and endpoints
+	Texts       Texts
+	Authority   Authority
 
 	Heavy *heavy.Limits // nil: heavy operations are not bounded
 

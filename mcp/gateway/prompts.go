@@ -99,7 +99,7 @@ func (g *Gateway) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.
 	case "tool":
 		by, names := principal(ctx), map[string]bool{}
 		_, err = g.tools.variants(ctx, fleet.Query{}, func(t fleet.Tool, _ string) bool {
-			if by.SeesTool(t) && strings.HasPrefix(t.Name, begin) {
+			if by.SeesTool(t) && strings.HasPrefix(t.Name, begin) && !g.heldAnywhere(by, t) {
 				names[t.Name] = true
 			}
 			return false

@@ -177,8 +177,8 @@ func (g *Gateway) toolsResource(ctx context.Context, by fleet.Principal, id flee
 		return nil, err
 	}
 	out := toolsOut{Device: d.ID, Tools: []fullTool{}}
-	for _, t := range offered(inv, by) {
-		out.Tools = append(out.Tools, fullTool{lineOf(t), wordsOf(t)})
+	for _, t := range g.offered(d, inv, by) {
+		out.Tools = append(out.Tools, fullTool{g.lineOf(d, t), wordsOf(t)})
 	}
 	return out, nil
 }

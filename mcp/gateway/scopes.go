@@ -25,14 +25,29 @@ import (
 // share. All sessions share it, so each is notified of a change.
 type toolServer struct {
 	server *mcp.Server
-	load   func(ctx context.Context) ([]fleet.Tool, error)
+	load   func(ctx context.Context) ([]servedTool, error)
 	call   func(tool fleet.Tool) mcp.ToolHandler
 	schema func(tool fleet.Tool) json.RawMessage
 
 	mu     sync.Mutex        // held while tools are loaded
-	tools  map[string]string // content of the tool, by its name for clients
+	tools  map[string]served // by its name for clients
 	loaded time.Time
 	used   time.Time
+}
+
+// A servedTool is a tool for a server.
+type servedTool struct {
+	fleet.Tool
+	withheld bool // from models: it is in quarantine, or differs from its pin
+	held     bool // in quarantine
+}
+
+// A served tool is one that a server has.
+type served struct {
+	name     string // of the device
+	content  string
+	withheld bool
+	held     bool
 }
 
 // toolServers are the servers of devices and groups. The zero value is ready.
@@ -159,13 +174,13 @@ func (t *toolServer) refresh(ctx context.Context, changed bool) error {
 		return err
 	}
 	t.loaded = time.Now()
-	current := make(map[string]string, len(list))
+	current := make(map[string]served, len(list))
 	for _, tool := range list {
 		name := clientName(tool.Name)
 		if _, taken := current[name]; taken {
 			name = hashedName(tool.Name)
 		}
-		current[name] = tool.Name + "\x00" + tool.Description + "\x00" + string(tool.InputSchema)
+		current[name] = served{tool.Name, tool.Description + "\x00" + string(tool.InputSchema), tool.withheld, tool.held}
 		if t.tools[name] != current[name] {
 			t.add(name, tool)
 		}
@@ -185,10 +200,12 @@ func (t *toolServer) refresh(ctx context.Context, changed bool) error {
 
 // add adds a tool. If a device's schema makes the SDK panic, a schema that allows
 // everything replaces it, and the device checks the arguments.
-func (t *toolServer) add(name string, tool fleet.Tool) {
+func (t *toolServer) add(name string, of servedTool) {
+	tool := of.Tool
 	reads, open := fleet.ReadsOnly(tool.Name), true
 	destructive := !reads
-	about := nameWarning(tool) + follows + "\n" + cleanLines(tool.Description, maxDescription) + "\n" + schemaFollows
+	about := of.warning() + nameWarning(tool) + follows + "\n" + cleanLines(tool.Description, maxDescription) +
+		"\n" + schemaFollows
 	def := &mcp.Tool{Name: name, Description: about,
 		InputSchema: t.schema(tool), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: reads, IdempotentHint: reads,
 			DestructiveHint: &destructive, OpenWorldHint: &open}}
@@ -199,6 +216,15 @@ func (t *toolServer) add(name string, tool fleet.Tool) {
 		}
 	}()
 	t.server.AddTool(def, t.call(tool))
+}
+
+// warning precedes the description of a tool in quarantine, which only people and their programs see.
+func (t servedTool) warning() string {
+	if !t.held {
+		return ""
+	}
+	return "WARNING: this tool changed without a new version of its program; it is in quarantine and language models " +
+		"may not call it until an administrator releases it. "
 }
 
 // schemaFollows warns that the device also wrote the texts of a tool's schema.
@@ -277,14 +303,14 @@ func allowedTools(t *toolServer) mcp.Middleware {
 			result, err := next(ctx, method, req)
 			list, ok := result.(*mcp.ListToolsResult)
 			by := principal(ctx)
-			if err != nil || !ok || by.Scope == nil {
+			if err != nil || !ok || by.Scope == nil && !by.Kind.IsModel() {
 				return result, err
 			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			list.Tools = slices.DeleteFunc(list.Tools, func(tool *mcp.Tool) bool {
-				name, _, _ := strings.Cut(t.tools[tool.Name], "\x00")
-				return !by.Scope.AllowsTool(name)
+				of := t.tools[tool.Name]
+				return by.Scope != nil && !by.Scope.AllowsTool(of.name) || by.Kind.IsModel() && of.withheld
 			})
 			return list, nil
 		}
@@ -331,13 +357,18 @@ func (g *Gateway) newProgramServer(id fleet.DeviceID) *toolServer {
 
 // toolsOfOne makes a server list and call the tools of a device.
 func (g *Gateway) toolsOfOne(id fleet.DeviceID, t *toolServer) *toolServer {
-	t.load = func(ctx context.Context) ([]fleet.Tool, error) {
+	t.load = func(ctx context.Context) ([]servedTool, error) {
 		d, err := g.o.Devices.Device(fleet.WithoutScope(ctx), id) // the caller was checked
 		if err != nil {
 			return nil, err
 		}
 		inv, err := g.toolsOf(ctx, d)
-		return modelTools(inv), err
+		var list []servedTool
+		for _, tool := range modelTools(inv) {
+			list = append(list, servedTool{tool, g.o.Calls.Withholds(fleet.Principal{Kind: fleet.KindModel}, d, tool),
+				g.held(d, tool)})
+		}
+		return list, err
 	}
 	t.schema = func(tool fleet.Tool) json.RawMessage { return raw(plainSchema(tool)) }
 	t.call = func(tool fleet.Tool) mcp.ToolHandler {
@@ -365,13 +396,18 @@ func (g *Gateway) scopedCall(ctx context.Context, req *mcp.CallToolRequest, in c
 func (g *Gateway) newGroupServer(by fleet.Principal, name string) *toolServer {
 	t := g.newToolServer("These are the tools that all devices of the group "+name+" share, managed by fleetd. Each tool needs "+
 		"the id of a device in the group. Calls are judged by policy and recorded.", mcp.ServerOptions{})
-	t.load = func(ctx context.Context) ([]fleet.Tool, error) {
+	t.load = func(ctx context.Context) ([]servedTool, error) {
 		ctx = fleet.WithScope(ctx, by)
 		q, err := g.groupQuery(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		return g.sharedTools(ctx, q)
+		tools, err := g.sharedTools(ctx, q)
+		list := make([]servedTool, len(tools))
+		for i, tool := range tools {
+			list[i].Tool = tool
+		}
+		return list, err
 	}
 	t.schema = func(tool fleet.Tool) json.RawMessage {
 		schema := plainSchema(tool)
@@ -438,6 +474,24 @@ func (g *Gateway) sharedTools(ctx context.Context, q fleet.Query) ([]fleet.Tool,
 			other, has := inv.Tool(t.Name)
 			return !has || other.UserOnly() || !bytes.Equal(other.InputSchema, t.InputSchema)
 		})
+	}
+	return g.withoutHeld(ctx, q, shared)
+}
+
+// withoutHeld leaves out the tools that are in quarantine on a device of the group.
+func (g *Gateway) withoutHeld(ctx context.Context, q fleet.Query, shared []fleet.Tool) ([]fleet.Tool, error) {
+	for _, held := range g.o.Quarantines.All() {
+		i := slices.IndexFunc(shared, func(t fleet.Tool) bool { return t.Name == held.Tool })
+		if i < 0 {
+			continue
+		}
+		members, err := g.o.Devices.CountDevices(ctx, withID(q, held.Device))
+		if err != nil {
+			return nil, err
+		}
+		if members > 0 {
+			shared = slices.Delete(shared, i, i+1)
+		}
 	}
 	return shared, nil
 }

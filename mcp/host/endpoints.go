@@ -495,6 +495,20 @@ func (e *Endpoints) begin(ctx context.Context, d *dialled, open *dial, s *sessio
 	return err
 }
 
+// ListChanged notifies the consumers of an endpoint that its tools may be others.
+func (e *Endpoints) ListChanged(id fleet.DeviceID) {
+	name, ok := strings.CutPrefix(string(id), fleet.EndpointPrefix)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	d := e.known[name]
+	e.mu.Unlock()
+	if d != nil {
+		e.listed(d)
+	}
+}
+
 // listed notifies consumers that the tools may be others.
 func (e *Endpoints) listed(d *dialled) {
 	e.mu.Lock()

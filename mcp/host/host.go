@@ -47,6 +47,8 @@ type Options struct {
 	// It requires root.
 	OwnUsers bool
 	FirstUID int // default: 61184, as systemd's dynamic users
+	// Key makes the fingerprints of manifests, which may have secrets among their variables.
+	Key []byte
 
 	StartTimeout time.Duration // until a server has answered initialize. Default: 20s
 	PingEvery    time.Duration // default: 15s

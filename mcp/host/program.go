@@ -3,12 +3,15 @@ package host
 import (
 	"bufio"
 	"cmp"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -304,4 +307,18 @@ func buildOf(p plugin.Plugin) string {
 		return ""
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// definitionOf returns a fingerprint of what the manifest starts or connects to. The other settings,
+// such as the tools that are offered, are no part of it.
+func definitionOf(key []byte, p plugin.Plugin, headers http.Header) string {
+	m := p.Manifest
+	env := map[string]string{}
+	for _, file := range m.EnvFiles {
+		_ = readEnv(pathOf(p, file), env) // the program has started with it
+	}
+	maps.Copy(env, m.Env)
+	mac := hmac.New(sha256.New, key)
+	_ = json.NewEncoder(mac).Encode([]any{m.Command, m.Args, m.Directory, m.User, env, m.URL, headers})
+	return hex.EncodeToString(mac.Sum(nil))
 }

@@ -418,7 +418,9 @@ func (r *running) open(p plugin.Plugin) (source, *program.Process, error) {
 		if err != nil {
 			return source{}, nil, notStarted(fmt.Errorf("headers_file: %s", cmp.Or(fleet.SystemCause(err), err.Error())))
 		}
-		return remoteSource(r.host.o.HTTP, p.Manifest.URL, headers), nil, nil
+		src := remoteSource(r.host.o.HTTP, p.Manifest.URL, headers)
+		src.definition = definitionOf(r.host.o.Key, p, headers)
+		return src, nil, nil
 	}
 	process, err := r.startProgram(p)
 	if err != nil {
@@ -427,7 +429,7 @@ func (r *running) open(p plugin.Plugin) (source, *program.Process, error) {
 	r.log.add(plugin.FromFleetd, fmt.Sprintf("started %s, process %d", strings.Join(p.Manifest.Command, " "), process.PID()))
 	pipe := newPipe(process.Stdin(), process.Stdout(), func(text string) { r.log.add(plugin.FromStdout, text) })
 	return source{transport: pipe, name: "stdio", address: "", build: buildOf(p), close: func() { _ = pipe.Close() },
-			received: pipe.got.Load},
+			definition: definitionOf(r.host.o.Key, p, nil), received: pipe.got.Load},
 		process, nil
 }
 

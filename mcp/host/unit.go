@@ -73,8 +73,10 @@ type source struct {
 	name      string // of the transport, in connections: "stdio", "http", "endpoint"
 	address   string
 	build     string
-	close     func()       // ends the connection at once
-	received  func() int64 // bytes so far; nil if unknown
+	// definition is a fingerprint of what the manifest starts or connects to.
+	definition string
+	close      func()       // ends the connection at once
+	received   func() int64 // bytes so far; nil if unknown
 	// findsDead says that the transport itself finds peers that are gone, so that a server that
 	// never answers a ping may just not know it.
 	findsDead bool
@@ -351,7 +353,7 @@ func (s *session) list(ctx context.Context) error {
 	u.mu.Lock()
 	offers, audience, listed := u.offers, u.audience, u.listed
 	u.mu.Unlock()
-	var tools []fleet.Tool
+	var tools, all []fleet.Tool
 	names := map[string]bool{}
 	size, partial := 0, false
 	if s.capabilities().Tools != nil {
@@ -376,13 +378,20 @@ func (s *session) list(ctx context.Context) error {
 				u.note("error", fmt.Sprintf("tool %q is left out: %v", fleet.CleanText(tool.Name, 100), errors.Join(err, bad)))
 				continue
 			}
-			if names[parsed.Name] || offers != nil && !offers(parsed.Name) {
+			if names[parsed.Name] {
 				continue
 			}
 			names[parsed.Name] = true
 			t := fleet.Tool{Name: parsed.Name, Description: parsed.Description, InputSchema: parsed.InputSchema,
-				Audience: audience}
+				Audience: fleet.AudienceModel}
 			if parsed.UserOnly() {
+				t.Audience = fleet.AudienceUser
+			}
+			all = append(all, t)
+			if offers != nil && !offers(t.Name) {
+				continue
+			}
+			if audience == fleet.AudienceUser {
 				t.Audience = fleet.AudienceUser
 			}
 			tools = append(tools, t)
@@ -391,6 +400,7 @@ func (s *session) list(ctx context.Context) error {
 	info := s.server()
 	err := u.host.o.Devices.SaveListing(ctx, fleet.ToolListing{Device: s.Device, ServerName: info.Name,
 		ServerVersion: info.Version, Version: info.Version, ELFSHA256: s.build, Partial: partial, At: time.Now().UTC(),
+		Listed: all, Definition: s.source.definition,
 		Inventory: fleet.Inventory{ID: fleet.InventoryID(tools), Tools: tools, CreatedAt: time.Now().UTC()}})
 	if err == nil {
 		s.listed.Store(true)

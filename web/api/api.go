@@ -48,40 +48,41 @@ const prefix = "/api/v1"
 // Options configures the API. All fields but Heavy, Version, Heartbeat and Log are
 // required.
 type Options struct {
-	Devices       *fleet.Devices
-	Calls         *call.Service
-	FanOuts       *call.FanOuts
-	Enrolment     *enrolment.Service
-	Rules         *enrolment.Rules
-	Serials       *enrolment.Serials
-	Keys          *enrolment.SigningKeys
-	Presence      interface{ IsConnected(id fleet.DeviceID) bool }
-	Operators     *operator.Service
-	Filters       *fleet.Filters
-	ToolPins      *policy.ToolPins
-	Policies      *policy.Service
-	Tester        *policy.Tester
-	Snapshots     *picture.Service
-	Firmware      *firmware.Service
-	Campaigns     *campaign.Service
-	Approvals     *call.Approvals
-	Webhooks      *webhook.Service
-	Upstreams     *upstream.Service
-	Endpoints     *endpoint.Service
-	Plugins       *plugin.Service
-	Alerts        *alert.Service
-	CoreDumps     *telemetry.CoreDumps
-	Conversations fleet.ConversationRecords
-	Pictures      picture.Records
-	Stats         call.StatsStore
-	Samples       fleet.PresenceSampleRecords
-	Reports       *telemetry.Reports
-	Audit         audit.Store
-	Idempotency   fleet.IdempotencyStore
-	Heavy         *heavy.Limits // default: limits that no other part shares
-	Events        *fleet.Events
-	Report        func(ctx context.Context) (system.Report, error) // a report about this fleetd
-	Authority     Follower
+	Devices         *fleet.Devices
+	Calls           *call.Service
+	FanOuts         *call.FanOuts
+	Enrolment       *enrolment.Service
+	Rules           *enrolment.Rules
+	Serials         *enrolment.Serials
+	Keys            *enrolment.SigningKeys
+	Presence        interface{ IsConnected(id fleet.DeviceID) bool }
+	Operators       *operator.Service
+	Filters         *fleet.Filters
+	ToolPins        *policy.ToolPins
+	ToolQuarantines *policy.ToolQuarantines
+	Policies        *policy.Service
+	Tester          *policy.Tester
+	Snapshots       *picture.Service
+	Firmware        *firmware.Service
+	Campaigns       *campaign.Service
+	Approvals       *call.Approvals
+	Webhooks        *webhook.Service
+	Upstreams       *upstream.Service
+	Endpoints       *endpoint.Service
+	Plugins         *plugin.Service
+	Alerts          *alert.Service
+	CoreDumps       *telemetry.CoreDumps
+	Conversations   fleet.ConversationRecords
+	Pictures        picture.Records
+	Stats           call.StatsStore
+	Samples         fleet.PresenceSampleRecords
+	Reports         *telemetry.Reports
+	Audit           audit.Store
+	Idempotency     fleet.IdempotencyStore
+	Heavy           *heavy.Limits // default: limits that no other part shares
+	Events          *fleet.Events
+	Report          func(ctx context.Context) (system.Report, error) // a report about this fleetd
+	Authority       Follower
 
 	MQTTEndpoint string        // host:port of the broker, as devices reach it
 	Version      string        // of fleetd, for the OpenAPI document
@@ -148,6 +149,7 @@ func newAPI(o Options) *api {
 	a.registerFilters()
 	a.registerPolicies()
 	a.registerToolPins()
+	a.registerToolQuarantines()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()

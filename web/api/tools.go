@@ -32,7 +32,7 @@ type toolView struct {
 	Description string          `json:"description" doc:"The device's own words"`
 	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
 	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: language models cannot call it"`
-	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"Warnings: sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema"`
+	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"Warnings: quarantined, it changed without a new version of its program and language models may not call it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema"`
 	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"Effect on the device's connection: empty: none; restarts: it comes back within about a minute; leaves_network: it is gone until a person at the device sets up its Wi-Fi"`
 }
 
@@ -52,8 +52,11 @@ func audience(t fleet.Tool) fleet.Audience {
 	return fleet.AudienceModel
 }
 
-// hiddenTool reports whether the tool is hidden from a language model.
-func hiddenTool(by fleet.Principal, t fleet.Tool) bool { return by.Kind.IsModel() && !by.SeesTool(t) }
+// hiddenTool reports whether the tool of a device's inventory is hidden from a language model.
+func (a *api) hiddenTool(by fleet.Principal, d fleet.Device, t fleet.Tool) bool {
+	return by.Kind.IsModel() && (!by.SeesTool(t) || a.ToolQuarantines.Holds(d.ID, d.InventoryID, t) &&
+		!a.ToolPins.Pinned(t.Name))
+}
 
 func rawOrNull(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 {
@@ -72,19 +75,28 @@ func (a *api) listTools(ctx context.Context, by fleet.Principal, in *listToolsIn
 	if err != nil {
 		return nil, err
 	}
-	inventory, err := a.Devices.Tools(ctx, id)
+	d, err := a.Devices.Device(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	var chosen []fleet.Tool
-	if inventory != nil {
+	var chosen []toolView
+	if d.InventoryID != "" {
+		inventory, err := a.Devices.Inventory(ctx, d.InventoryID)
+		if err != nil {
+			return nil, err
+		}
 		for _, t := range inventory.Tools {
-			if !hiddenTool(by, t) && (in.Audience == "all" || in.Audience == string(audience(t))) {
-				chosen = append(chosen, t)
+			if a.hiddenTool(by, d, t) || in.Audience != "all" && in.Audience != string(audience(t)) {
+				continue
 			}
+			v := tool(t)
+			if a.ToolQuarantines.Holds(d.ID, d.InventoryID, t) {
+				v.Warnings = append(v.Warnings, "quarantined")
+			}
+			chosen = append(chosen, v)
 		}
 	}
-	return listOf(chosen, tool), nil
+	return listOf(chosen, func(v toolView) toolView { return v }), nil
 }
 
 type inventoryView struct {
@@ -155,9 +167,16 @@ func (a *api) diffInventories(ctx context.Context, by fleet.Principal, in *diffI
 	if err != nil {
 		return nil, err
 	}
-	hidden := func(t fleet.Tool) bool { return hiddenTool(by, t) }
-	d.Added, d.Removed = slices.DeleteFunc(d.Added, hidden), slices.DeleteFunc(d.Removed, hidden)
-	d.Changed = slices.DeleteFunc(d.Changed, func(c fleet.ToolChange) bool { return hidden(c.Before) || hidden(c.After) })
+	id, err := in.device()
+	if err != nil {
+		return nil, err
+	}
+	hiddenIn := func(inventory string) func(t fleet.Tool) bool {
+		return func(t fleet.Tool) bool { return a.hiddenTool(by, fleet.Device{ID: id, InventoryID: inventory}, t) }
+	}
+	before, after := hiddenIn(from), hiddenIn(to)
+	d.Added, d.Removed = slices.DeleteFunc(d.Added, after), slices.DeleteFunc(d.Removed, before)
+	d.Changed = slices.DeleteFunc(d.Changed, func(c fleet.ToolChange) bool { return before(c.Before) || after(c.After) })
 	changed := listOf(d.Changed, func(c fleet.ToolChange) toolChangeView {
 		return toolChangeView{tool(c.Before),
 			tool(c.After)}

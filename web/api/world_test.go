@@ -74,6 +74,7 @@ type world struct {
 	rules     *enrolment.Rules
 	devices   *fleet.Devices
 	operators *operator.Service
+	held      *policy.ToolQuarantines
 	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
@@ -191,6 +192,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	pins := policy.NewToolPins(w.store, targets, log)
+	w.held = policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: w.store, Pins: pins})
 	if err := pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +248,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Filters: w.filters, ToolPins: pins, Policies: w.policies,
+		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,

@@ -62,26 +62,27 @@ type Options struct {
 	Program func(fleet.DeviceID) (ui.ProgramServer, bool)
 	// DatabaseAway returns the time since which the database has been unavailable, or zero while it
 	// is available. nil: always available.
-	DatabaseAway func() time.Time
-	Enrolments   *enrolment.Service
-	Rules        *enrolment.Rules
-	Presences    *fleet.Presences
-	Operators    *operator.Service
-	Filters      *fleet.Filters
-	ToolPins     *policy.ToolPins
-	Policies     *policy.Service
-	Tester       *policy.Tester
-	Serials      *enrolment.Serials
-	Keys         *enrolment.SigningKeys
-	Snapshots    *picture.Service
-	Pictures     picture.Records
-	Stats        call.StatsStore
-	Samples      fleet.PresenceSampleRecords
-	Reports      Reports // reports of devices about themselves
-	CoreDumps    *telemetry.CoreDumps
-	Logs         *telemetry.Logs
-	Audit        audit.Store
-	Events       *fleet.Events
+	DatabaseAway    func() time.Time
+	Enrolments      *enrolment.Service
+	Rules           *enrolment.Rules
+	Presences       *fleet.Presences
+	Operators       *operator.Service
+	Filters         *fleet.Filters
+	ToolPins        *policy.ToolPins
+	ToolQuarantines *policy.ToolQuarantines
+	Policies        *policy.Service
+	Tester          *policy.Tester
+	Serials         *enrolment.Serials
+	Keys            *enrolment.SigningKeys
+	Snapshots       *picture.Service
+	Pictures        picture.Records
+	Stats           call.StatsStore
+	Samples         fleet.PresenceSampleRecords
+	Reports         Reports // reports of devices about themselves
+	CoreDumps       *telemetry.CoreDumps
+	Logs            *telemetry.Logs
+	Audit           audit.Store
+	Events          *fleet.Events
 
 	Conversations fleet.ConversationRecords
 	Talking       *fleet.OpenConversations // nil: conversations of devices are not shown

@@ -64,6 +64,7 @@ func (s *Server) head(r *http.Request, d fleet.Device, tab string) ui.DeviceHead
 func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.DeviceHead {
 	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
 	h.Talking = s.talking(d.ID)
+	h.Held = len(s.heldTools(d))
 	if d.InventoryID == "" || d.ID.IsProgram() {
 		return h
 	}

@@ -219,6 +219,7 @@ var reaches = map[string]string{
 	"POST /devices/{device}/retire":                              "admin device",
 	"POST /devices/{device}/tools/{tool}":                        "operator device",
 	"POST /devices/{device}/tools/{tool}/pin":                    "admin fleet",
+	"POST /devices/{device}/tools/{tool}/release":                "admin fleet",
 	"POST /devices/{device}/tools/{tool}/unpin":                  "admin fleet",
 	"POST /enrolment/rules":                                      "admin fleet",
 	"POST /enrolment/rules/{rule}/delete":                        "admin fleet",

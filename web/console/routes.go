@@ -76,6 +76,8 @@ func (s *Server) table() []route {
 				wait: call.MaxTimeout + 2*time.Minute},
 			{method: post, pattern: device + "/tools/{tool}/pin", role: admin, reach: access.Fleet, page: s.pinTool,
 				confirm: true},
+			{method: post, pattern: device + "/tools/{tool}/release", role: admin, reach: access.Fleet,
+				page: s.releaseTool, confirm: true},
 			{method: post, pattern: device + "/tools/{tool}/unpin", role: admin, reach: access.Fleet,
 				page: s.unpinTool, confirm: true},
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},

@@ -50,6 +50,9 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 	page.Form.CanPin = mayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
 		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
+	} else if page.Held[tool.Name] {
+		held, _ := s.ToolQuarantines.Quarantine(d.ID, tool.Name)
+		page.Form.Held = &held
 	}
 	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
 		return answer{}, err
@@ -79,7 +82,7 @@ func toolName(r *http.Request) string {
 }
 
 func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory) ui.ToolsPage {
-	page := ui.ToolsPage{Head: s.head(r, d, "tools")}
+	page := ui.ToolsPage{Head: s.head(r, d, "tools"), Held: s.heldTools(d)}
 	if inv != nil {
 		page.Tools = inv.Tools
 	}
@@ -105,6 +108,34 @@ func (s *Server) unpinTool(r *http.Request) (answer, error) {
 		err = nil // another operator was faster
 	}
 	return s.pinned(r, d, "flash.tool_unpinned", err)
+}
+
+// heldTools returns the names of a program's tools that are in quarantine.
+func (s *Server) heldTools(d fleet.Device) map[string]bool {
+	held := map[string]bool{}
+	for _, q := range s.ToolQuarantines.All() {
+		if q.Device == d.ID && !s.ToolPins.Pinned(q.Tool) {
+			held[q.Tool] = true
+		}
+	}
+	return held
+}
+
+// releaseTool ends the quarantine of a tool whose description the administrator has read.
+func (s *Server) releaseTool(r *http.Request) (answer, error) {
+	d, err := s.device(r)
+	if err != nil {
+		return answer{}, err
+	}
+	digest, err := fleet.ParseToolDigest(r.PostFormValue("digest"))
+	if err != nil {
+		return answer{}, err
+	}
+	err = s.ToolQuarantines.Release(r.Context(), viewerOf(r.Context()).actor(), d.ID, toolName(r), digest)
+	if errors.Is(err, fleet.ErrNotFound) {
+		err = nil // another operator was faster
+	}
+	return s.pinned(r, d, "flash.tool_released", err)
 }
 
 // pinned redirects to the tool.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"fleetd/fleet"
+
 	"fleetd/fleet/alert"
 	"fleetd/web/forms"
 	"fleetd/web/i18n"
@@ -132,6 +134,8 @@ func (v AlertCard) place(ctx context.Context) (to, key string) {
 		return CampaignPath(v.Alert.Subject), "alert.campaign"
 	case v.Alert.Kind == alert.PluginCrashing && page(ctx).Admin:
 		return PluginPath(v.Alert.Subject), "alert.plugin"
+	case v.Alert.Kind == alert.ToolQuarantined:
+		return DevicePath(fleet.DeviceID(v.Alert.Subject), "tools"), "alert.tools"
 	}
 	return "", ""
 }

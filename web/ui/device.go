@@ -32,6 +32,7 @@ type DeviceHead struct {
 	Claimed    *fleet.ClaimedHardware // nil: its reported board and chip are the pinned ones
 	Chip       string
 	ToolsCount int
+	Held       int // number of tools in quarantine
 	RetiredAt  *time.Time
 	ReplacedBy fleet.DeviceID
 	Replaces   fleet.DeviceID // the unit that it replaced

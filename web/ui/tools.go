@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"strconv"
 
@@ -16,8 +17,9 @@ import (
 type ToolsPage struct {
 	Head  DeviceHead
 	Tools []fleet.Tool
-	Form  *ToolForm // the chosen tool; nil shows only the list
-	Last  *CallView // the latest call; its outcome is shown next to the form
+	Held  map[string]bool // the tools in quarantine, by name
+	Form  *ToolForm       // the chosen tool; nil shows only the list
+	Last  *CallView       // the latest call; its outcome is shown next to the form
 
 	Recent []CallRow // calls of the device, shown until a tool is chosen
 }
@@ -36,6 +38,16 @@ type ToolForm struct {
 	Pin     *policy.ToolPin // nil: the tool is not pinned
 	Differs bool            // the device's description differs from the pinned one
 	CanPin  bool
+	Held    *policy.ToolQuarantine // nil: the tool is not in quarantine
+}
+
+func (f *ToolForm) heldDigest() string { return hex.EncodeToString(f.Held.Digest[:]) }
+
+func (f *ToolForm) heldText() string {
+	if f.Held.IsNew() {
+		return "tools.quarantined_new"
+	}
+	return "tools.quarantined"
 }
 
 // NewToolForm returns the form of a tool; see [forms.NewFields] for last.

@@ -75,7 +75,7 @@ type Alert struct {
 	Severity string `json:"severity"`
 	State    string `json:"state"`
 
-	// Subject Id of the campaign, or name of the certificate, disk or voice server that it is about; empty for the fleet
+	// Subject Id of the campaign, or name of the certificate, disk, voice server, plug-in or device that it is about; empty for the fleet
 	Subject string `json:"subject"`
 }
 
@@ -1885,7 +1885,7 @@ type Tool struct {
 	InputSchema interface{} `json:"input_schema"`
 	Name        string      `json:"name"`
 
-	// Warnings Warnings: sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema
+	// Warnings Warnings: quarantined, it changed without a new version of its program and language models may not call it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema
 	Warnings *[]string `json:"warnings,omitempty"`
 }
 

@@ -38,6 +38,7 @@ var tables = map[string]table{
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},
 	"report_changes": silent, "rotation_devices": silent, "serial_keys": {device: "device_id"}, "sessions": {}, "settings": {},
 	"signing_keys": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},
+	"tool_quarantines": {device: "device_id"}, "trusted_tools": silent,
 	"upstream_accounts": {device: "device_id"}, "upstream_version": {}, "upstreams": {}, "url_links": silent,
 	"vitals_hours": silent, "vitals_points": silent, "waves": {noise: []string{"verdict_code", "verdict_params"}}, "webhooks": {noise: []string{"last_at", "last_status"}},
 	"webhook_deliveries": silent,

@@ -172,7 +172,8 @@ var rows = map[string]row{
 	"list-vitals": absent(reads(onDevice, viewer)), "list-jobs": reads(onDevice, viewer),
 	"get-config": absent(reads(onDevice, viewer)), "get-approval": record(asked),
 	"list-tokens": people(reads(onFleet, viewer)), "list-operators": people(reads(onFleet, viewer)), "list-tool-pins": reads(onFleet, viewer),
-	"list-policies": reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
+	"list-tool-quarantines": reads(onFleet, viewer),
+	"list-policies":         reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
 	"get-enrolment-rule": people(reads(onFleet, viewer)), "list-serials": people(reads(onFleet, viewer)), "get-key-rotation": people(reads(onFleet, viewer)),
 	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
@@ -394,6 +395,12 @@ var rows = map[string]row{
 		w.must("PUT", "/tool-pins", obj{"device": w.live[inside], "tool": "self.audio_speaker.set_volume"})
 		return request{args: map[string]string{"tool": "self.audio_speaker.set_volume"}}
 	}},
+	"release-tool": {need: admin, reach: onFleet, writes: list("tool_quarantines"), ask: just(func(w *world, s side) any {
+		digest := strings.Repeat("ab", 32)
+		w.exec(`INSERT INTO tool_quarantines (device_id, tool, digest, since) VALUES ($1, 'self.changed', decode($2, 'hex'), now())
+			ON CONFLICT DO NOTHING`, w.live[s], digest)
+		return obj{"device": w.live[s], "tool": "self.changed", "digest": digest}
+	})},
 	"create-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
 		ask: just(func(w *world, s side) any { return rule(w, s) })},
 	"update-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),

@@ -18,6 +18,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/plugin"
+	"fleetd/fleet/policy"
 	"fleetd/fleet/upstream"
 	"fleetd/web/i18n"
 )
@@ -36,6 +37,7 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, dial: s.outbound.DialWritten,
 		down: make(map[uuid.UUID]time.Time)}).look
 	o.Plugins = (&pluginProbe{list: s.Plugins.List, down: make(map[string]time.Time)}).look
+	o.Quarantined = func() []alert.Quarantined { return quarantinedTools(s.ToolQuarantines.All()) }
 	if s.cfg.SMTPURL != "" {
 		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
 		if err != nil {
@@ -162,6 +164,23 @@ func (p *pluginProbe) look() (all []alert.Plugin) {
 		all = append(all, alert.Plugin{Name: l.Name, Down: p.down[l.Name], Why: why, Invalid: l.State == plugin.Invalid})
 	}
 	maps.DeleteFunc(p.down, func(name string, _ time.Time) bool { return !known[name] })
+	return all
+}
+
+// quarantinedTools groups quarantines, which are ordered by device.
+func quarantinedTools(list []policy.ToolQuarantine) (all []alert.Quarantined) {
+	for _, q := range list {
+		n := len(all)
+		if n == 0 || all[n-1].Device != q.Device {
+			all = append(all, alert.Quarantined{Device: q.Device, Since: q.Since})
+			n++
+		}
+		of := &all[n-1]
+		of.Tools = append(of.Tools, q.Tool)
+		if q.Since.Before(of.Since) {
+			of.Since = q.Since
+		}
+	}
 	return all
 }
 

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,12 +19,17 @@ import (
 )
 
 // openPlugins makes the host of plug-ins and what manages them. They start with the server.
-func (s *Server) openPlugins(ctx context.Context, sealer plugin.Sealer) error {
+func (s *Server) openPlugins(ctx context.Context, sealer plugin.Sealer, secret []byte) error {
+	key, err := hkdf.Key(sha256.New, secret, nil, "definitions of plug-ins", sha256.Size)
+	if err != nil {
+		return err
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil // the guard judges the address of the plug-in itself
 	s.host = host.New(host.Options{Devices: hostDevices{s}, Node: s.cfg.NodeName, Version: s.cfg.Version, Log: s.log,
 		HTTP:     s.outbound.Client(0, transport), // streams stay open
-		StateDir: filepath.Join(s.cfg.DataDir, "plugins"), OwnUsers: os.Geteuid() == 0})
+		StateDir: filepath.Join(s.cfg.DataDir, "plugins"), OwnUsers: os.Geteuid() == 0,
+		Key: key})
 	s.Plugins = plugin.New(plugin.Options{Directory: s.cfg.PluginsDir, Store: s.store, Sealer: sealer, Runner: s.host,
 		Events: s.Events, Log: s.log})
 	if err := s.retireLostPlugins(ctx); err != nil {
@@ -84,6 +91,9 @@ func (d hostDevices) RetireProgram(ctx context.Context, id fleet.DeviceID) error
 	if err := d.store.RetireProgram(ctx, id, time.Now().UTC()); err != nil {
 		return err
 	}
+	if err := d.ToolQuarantines.Ended(ctx, id); err != nil {
+		d.log.Warn("quarantines of tools not reloaded", "device", id, "err", err) // they are soon
+	}
 	d.programChanged(id)
 	return nil
 }
@@ -105,7 +115,13 @@ func (d hostDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
 func (d hostDevices) Responded(id fleet.DeviceID) { d.Presences.Responded(id) }
 
 func (d hostDevices) SaveListing(ctx context.Context, l fleet.ToolListing) error {
-	return d.Devices.Listed(ctx, l)
+	return d.ToolQuarantines.Listed(ctx, l, d.Devices.Listed)
+}
+
+// toolsReleased announces that models may see other tools of a program although it listed none.
+func (s *Server) toolsReleased(id fleet.DeviceID) {
+	s.Events.Publish(fleet.Event{Kind: fleet.EventInventory, At: time.Now().UTC(), Device: id})
+	s.endpoints.ListChanged(id)
 }
 
 // programs gives the gateway the prompts and resources of plug-ins and endpoints.

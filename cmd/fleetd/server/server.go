@@ -61,29 +61,31 @@ import (
 // the domain, for programs that embed the server: they check and audit as REST does.
 // Start sets them; do not change them afterwards.
 type Server struct {
-	Devices    *fleet.Devices
-	Calls      *call.Service
-	FanOuts    *call.FanOuts
-	Presences  *fleet.Presences
-	Snapshots  *picture.Service
-	Operators  *operator.Service
-	Filters    *fleet.Filters
-	ToolPins   *policy.ToolPins
-	Enrolments *enrolment.Service
-	Rules      *enrolment.Rules
-	Serials    *enrolment.Serials
-	Keys       *enrolment.SigningKeys
-	Reports    *telemetry.Reports
-	Firmware   *firmware.Service
-	Campaigns  *campaign.Service
-	Approvals  *call.Approvals
-	Webhooks   *webhook.Service
-	Policies   *policy.Service
-	Upstreams  *upstream.Service
-	Plugins    *plugin.Service
-	Endpoints  *endpoint.Service
-	Alerts     *alert.Service
-	Events     *fleet.Events
+	Devices   *fleet.Devices
+	Calls     *call.Service
+	FanOuts   *call.FanOuts
+	Presences *fleet.Presences
+	Snapshots *picture.Service
+	Operators *operator.Service
+	Filters   *fleet.Filters
+	ToolPins  *policy.ToolPins
+	// ToolQuarantines are those of plug-ins and endpoints.
+	ToolQuarantines *policy.ToolQuarantines
+	Enrolments      *enrolment.Service
+	Rules           *enrolment.Rules
+	Serials         *enrolment.Serials
+	Keys            *enrolment.SigningKeys
+	Reports         *telemetry.Reports
+	Firmware        *firmware.Service
+	Campaigns       *campaign.Service
+	Approvals       *call.Approvals
+	Webhooks        *webhook.Service
+	Policies        *policy.Service
+	Upstreams       *upstream.Service
+	Plugins         *plugin.Service
+	Endpoints       *endpoint.Service
+	Alerts          *alert.Service
+	Events          *fleet.Events
 
 	cfg     Config
 	log     *slog.Logger
@@ -312,7 +314,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.add("broker", s.broker.Run)
 	s.cfg.boundMQTT(s.broker.Addr())
 
-	if err := s.openPlugins(ctx, sealer); err != nil {
+	if err := s.openPlugins(ctx, sealer, secret); err != nil {
 		return nil, err
 	}
 
@@ -337,8 +339,15 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.add("tool pins", s.ToolPins.Run)
+	s.ToolQuarantines = policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: s.store, Pins: s.ToolPins,
+		Changed: s.toolsReleased, Log: log})
+	if err := s.ToolQuarantines.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.stages.add("quarantines of tools", s.ToolQuarantines.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
-		Approvals: s.store, Link: links{s}, Encoder: links{s}, Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
+		Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s},
+		Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		Running: func(id fleet.DeviceID) (elf, version string) {
 			running := s.Enrolments.Running(id)
