@@ -63,8 +63,8 @@ type mcpMQTT struct {
 var _ Dialect = (*mcpMQTT)(nil)
 
 func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
-	id, err := fleet.ParseBoardID(c.ClientID)
-	if err != nil || string(id) != c.ClientID || c.Version < 5 || ReservedServerID(c.ClientID) {
+	id, err := fleet.ParseMQTT5ID(c.ClientID)
+	if err != nil || string(id) != c.ClientID || c.Version < 5 {
 		return nil, ""
 	}
 	isServer := slices.Contains(c.Properties, Property{componentType, "mcp-server"})
@@ -79,12 +79,6 @@ func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 }
 
 func newMCPMQTT(id string) *mcpMQTT { return &mcpMQTT{id: id, caller: newCaller()} }
-
-// ReservedServerID reports whether a device cannot have the id, because its control topic would be
-// the topic of another kind, or because the id has a meaning inside mochi.
-func ReservedServerID(id string) bool {
-	return id == "presence" || id == "capability" || id == "inline"
-}
 
 var callerEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 

@@ -3,6 +3,7 @@ package enrolment
 import (
 	"context"
 	"crypto/hmac"
+	"errors"
 	"log/slog"
 	"strings"
 
@@ -33,20 +34,17 @@ func (c MQTT5Credentials) LogValue() slog.Value { return slog.StringValue(c.Clie
 // String keeps the password out of errors.
 func (c MQTT5Credentials) String() string { return c.ClientID }
 
-// reservedMQTT5 are ids that clash with topics of the protocol or with names inside the broker.
-var reservedMQTT5 = map[fleet.DeviceID]bool{"presence": true, "capability": true, "inline": true}
-
 // CreateMQTT5 creates a device of MCP over MQTT and returns its credentials.
 func (e *Service) CreateMQTT5(ctx context.Context, by fleet.Principal, id, name string) (MQTT5Credentials, error) {
 	if err := by.May(fleet.RoleAdmin, "create_device"); err != nil {
 		return MQTT5Credentials{}, err
 	}
-	device, err := fleet.ParseBoardID(id)
-	switch {
-	case err != nil:
+	device, err := fleet.ParseMQTT5ID(id)
+	if err == nil {
+		name, err = fleet.CleanLine("name", name, fleet.MaxNameLength)
+	}
+	if err != nil {
 		return MQTT5Credentials{}, err
-	case reservedMQTT5[device]:
-		return MQTT5Credentials{}, fleet.Refuse(fleet.ErrInvalid, "invalid_device_id", "value", id)
 	}
 	if err := e.polls.Lock(ctx); err != nil { // a poll under the same id would be stored meanwhile
 		return MQTT5Credentials{}, err
@@ -60,6 +58,9 @@ func (e *Service) CreateMQTT5(ctx context.Context, by fleet.Principal, id, name 
 	}
 	if err := e.o.Store.CreateDevice(ctx, by, a, name, e.o.Now().UTC()); err != nil {
 		e.displaceMQTT5(device, st)
+		if errors.Is(err, fleet.ErrConflict) {
+			err = errDeviceExists(device)
+		}
 		return MQTT5Credentials{}, err
 	}
 	e.with(device, func(st *standing) { st.pending = nil })
@@ -74,13 +75,17 @@ func (e *Service) place(id fleet.DeviceID, st *standing) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.devices[id] != nil:
-		return fleet.Refuse(fleet.ErrConflict, "device_exists", "device", id)
+		return errDeviceExists(id)
 	case len(s.devices) >= max(1, e.o.MaxDevices/enrolmentShards):
 		return errCrowded()
 	}
 	st.pending = &pending{entering: true}
 	s.devices[fleet.DeviceID(strings.Clone(string(id)))] = st
 	return nil
+}
+
+func errDeviceExists(id fleet.DeviceID) error {
+	return fleet.Refuse(fleet.ErrConflict, "device_exists", "device", id)
 }
 
 func (e *Service) displaceMQTT5(id fleet.DeviceID, st *standing) {
@@ -100,7 +105,7 @@ func (e *Service) ReissueMQTT5(ctx context.Context, by fleet.Principal, id fleet
 		if err := a.checkMQTT5(); err != nil {
 			return err
 		}
-		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		a.Serial, a.Revoked = int32(credentialSerial(a.Serial).revoked()), false
 		c = e.mqtt5Credentials(*a)
 		return nil
 	})
@@ -110,13 +115,14 @@ func (e *Service) ReissueMQTT5(ctx context.Context, by fleet.Principal, id fleet
 	return c, nil
 }
 
-// RevokeMQTT5 revokes the device's credentials at once and ends its connection.
+// RevokeMQTT5 revokes the device's credentials at once and ends its connection, until new ones are
+// issued.
 func (e *Service) RevokeMQTT5(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
 		if err := a.checkMQTT5(); err != nil {
 			return err
 		}
-		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		a.Serial, a.Revoked = int32(credentialSerial(a.Serial).revoked()), true
 		return nil
 	})
 }
@@ -129,6 +135,12 @@ func (a *Admission) checkMQTT5() error {
 		return errNotEnrolled(a.Device)
 	}
 	return nil
+}
+
+// MQTT5Revoked reports whether the device has no valid credentials, since they were revoked.
+func (e *Service) MQTT5Revoked(id fleet.DeviceID) (revoked bool) {
+	e.with(id, func(st *standing) { revoked = st.mqtt5 && st.revoked })
+	return revoked
 }
 
 func (e *Service) mqtt5Credentials(a Admission) MQTT5Credentials {

@@ -137,7 +137,7 @@ func (a *api) retireDevice(ctx context.Context, by fleet.Principal, in *DevicePa
 type createDeviceInput struct {
 	Body struct {
 		ID   string `json:"id" minLength:"1" maxLength:"64" example:"lamp-1" doc:"Id of the device, and client id with which it connects: small letters, digits, and . _ - between them"`
-		Name string `json:"name,omitempty" maxLength:"120"`
+		Name string `json:"name,omitempty" doc:"Need not be unique; empty shows the id instead"`
 	}
 }
 
