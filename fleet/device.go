@@ -104,6 +104,10 @@ func (id DeviceID) IsProgram() bool {
 	return strings.HasPrefix(string(id), PluginPrefix) || strings.HasPrefix(string(id), EndpointPrefix)
 }
 
+// IsBoard reports whether the device speaks the boards' protocol: it sends boot polls, and fleetd can
+// send it firmware.
+func (d Device) IsBoard() bool { return !d.ID.IsProgram() && d.Kind != DeviceMQTT5 }
+
 // ErrNotABoard returns the error for an act that only a board understands.
 func ErrNotABoard(id DeviceID) *Error {
 	return Refuse(ErrConflict, "not_a_board", "device", id)

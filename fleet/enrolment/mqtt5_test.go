@@ -172,7 +172,7 @@ func TestMQTT5CreateRefused(t *testing.T) {
 func TestMQTT5Reissue(t *testing.T) {
 	b := newMQTT5Bench(t)
 	ctx, first := t.Context(), b.create("lamp-1")
-	second, err := b.ReissueMQTT5(ctx, ann, "lamp-1")
+	second, err := b.ReissueMQTT5(ctx, ann, "lamp-1", 0)
 	must(t, err)
 	b.wants("previous", "lamp-1", first, enrolment.CredentialsRevoked)
 	b.wants("new", "lamp-1", second, "")
@@ -183,20 +183,29 @@ func TestMQTT5Reissue(t *testing.T) {
 	b.wants("previous, after a restart", "lamp-1", first, enrolment.CredentialsRevoked)
 	b.wants("new, after a restart", "lamp-1", second, "")
 
-	must(t, b.RevokeMQTT5(ctx, ann, "lamp-1"))
+	must(t, b.RevokeMQTT5(ctx, ann, "lamp-1", 0))
 	b.wants("revoked", "lamp-1", second, enrolment.CredentialsRevoked)
 	b.restart()
-	if !b.MQTT5Revoked("lamp-1") {
+	if st, ok := b.MQTT5State("lamp-1"); !ok || !st.Revoked {
 		t.Error("after a restart the device does not count as revoked")
 	}
 	b.wants("revoked, after a restart", "lamp-1", second, enrolment.CredentialsRevoked)
-	third, err := b.ReissueMQTT5(ctx, ann, "lamp-1")
+	third, err := b.ReissueMQTT5(ctx, ann, "lamp-1", 0)
 	must(t, err)
 	b.wants("issued again", "lamp-1", third, "")
-	if b.MQTT5Revoked("lamp-1") {
-		t.Error("the device counts as revoked although it has credentials")
+	st, ok := b.MQTT5State("lamp-1")
+	if !ok || st.Revoked {
+		t.Errorf("the device has credentials, and its state is %+v", st)
 	}
-	if got := fmt.Sprint(b.audit()); got != "[device.reissue lamp-1 device.revoke lamp-1 device.reissue lamp-1 device.create lamp-1]" {
+	if _, err := b.ReissueMQTT5(ctx, ann, "lamp-1", st.Version-1); code(err) != "credentials_changed" {
+		t.Errorf("replacing credentials that were replaced meanwhile: %v", err)
+	}
+	if err := b.RevokeMQTT5(ctx, ann, "lamp-1", st.Version+1); code(err) != "credentials_changed" {
+		t.Errorf("revoking credentials that were replaced meanwhile: %v", err)
+	}
+	b.wants("after stale acts", "lamp-1", third, "")
+	const lamp = " lamp-1 "
+	if got := fmt.Sprint(b.audit()); got != "[device.reissue"+lamp+"device.revoke"+lamp+"device.reissue"+lamp+"device.create lamp-1]" {
 		t.Errorf("audit %s", got)
 	}
 }
@@ -210,8 +219,11 @@ func TestMQTT5ReissueRefused(t *testing.T) {
 	must(t, b.Stored(ctx))
 	viewer := fleet.Principal{Kind: fleet.KindOperator, ID: "3", Name: "vic", Role: fleet.RoleViewer}
 	for _, act := range []func(fleet.Principal, fleet.DeviceID) error{
-		func(by fleet.Principal, id fleet.DeviceID) error { _, err := b.ReissueMQTT5(ctx, by, id); return err },
-		func(by fleet.Principal, id fleet.DeviceID) error { return b.RevokeMQTT5(ctx, by, id) },
+		func(by fleet.Principal, id fleet.DeviceID) error {
+			_, err := b.ReissueMQTT5(ctx, by, id, 0)
+			return err
+		},
+		func(by fleet.Principal, id fleet.DeviceID) error { return b.RevokeMQTT5(ctx, by, id, 0) },
 	} {
 		for want, err := range map[string]error{"forbidden": act(viewer, "lamp-1"), "not_mqtt5": act(bob, unit),
 			"unknown_device": act(bob, "lamp-7"), "not_a_board": act(bob, "plugin.weather")} {
@@ -227,13 +239,13 @@ func TestMQTT5ReissueRefused(t *testing.T) {
 
 	must(t, b.Reject(ctx, ann, "lamp-1"))
 	b.wants("rejected", "lamp-1", c, enrolment.CredentialsNotEnrolled)
-	if _, err := b.ReissueMQTT5(ctx, ann, "lamp-1"); code(err) != "not_enrolled" {
+	if _, err := b.ReissueMQTT5(ctx, ann, "lamp-1", 0); code(err) != "not_enrolled" {
 		t.Errorf("credentials for a rejected device: %v", err)
 	}
 	must(t, b.store.RetireDevice(ctx, wholeFleet, "lamp-1", time.Now()))
 	b.Retired("lamp-1")
 	b.wants("retired", "lamp-1", c, enrolment.CredentialsNotEnrolled)
-	if _, err := b.ReissueMQTT5(ctx, bob, "lamp-1"); code(err) != "device_retired" {
+	if _, err := b.ReissueMQTT5(ctx, bob, "lamp-1", 0); code(err) != "device_retired" {
 		t.Errorf("credentials for a retired device: %v", err)
 	}
 }
@@ -259,7 +271,7 @@ func TestMQTT5BootPoll(t *testing.T) {
 		b.wants("after the poll", string(unit), c, "")
 		must(t, b.Reject(t.Context(), ann, unit)) // a rejected one gets nothing either
 		must(t, b.Approve(t.Context(), ann, unit, ""))
-		c, err = b.ReissueMQTT5(t.Context(), ann, unit)
+		c, err = b.ReissueMQTT5(t.Context(), ann, unit, 0)
 		must(t, err)
 	}
 }
@@ -272,7 +284,7 @@ func TestMQTT5KeyRotation(t *testing.T) {
 	_, err := b.keys.Start(ctx, wholeFleet, "rotate")
 	must(t, err)
 	b.wants("during the rotation", "lamp-1", old, "")
-	fresh, err := b.ReissueMQTT5(ctx, ann, "lamp-1")
+	fresh, err := b.ReissueMQTT5(ctx, ann, "lamp-1", 0)
 	must(t, err)
 	b.wants("of the new key", "lamp-1", fresh, "")
 	counts, err := b.keys.Counts(ctx)
@@ -283,7 +295,7 @@ func TestMQTT5KeyRotation(t *testing.T) {
 	b.wants("of the old key, after its end", "lamp-2", kept, enrolment.CredentialsOldKey)
 	b.restart()
 	b.wants("of the old key, after a restart", "lamp-2", kept, enrolment.CredentialsOldKey)
-	if got, err := b.ReissueMQTT5(ctx, ann, "lamp-2"); err != nil || b.auth("lamp-2", got) != "" {
+	if got, err := b.ReissueMQTT5(ctx, ann, "lamp-2", 0); err != nil || b.auth("lamp-2", got) != "" {
 		t.Errorf("new credentials: %v", err)
 	}
 }

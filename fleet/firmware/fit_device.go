@@ -50,7 +50,7 @@ func inService(d fleet.Device) (SkipReason, fleet.Reason) {
 	switch {
 	case d.RetiredAt != nil:
 		return SkipRetired, fleet.Reason{}
-	case d.ID.IsProgram():
+	case !d.IsBoard():
 		return SkipProgram, fleet.Reason{}
 	case d.Enrolment != fleet.EnrolmentEnrolled:
 		return SkipNotEnrolled, fleet.Reason{}

@@ -169,7 +169,7 @@ func (a *api) reissueCredentials(ctx context.Context, by fleet.Principal, in *De
 	if err != nil {
 		return nil, err
 	}
-	return a.credentials(a.Enrolment.ReissueMQTT5(ctx, by, id))
+	return a.credentials(a.Enrolment.ReissueMQTT5(ctx, by, id, 0))
 }
 
 func (a *api) revokeCredentials(ctx context.Context, by fleet.Principal, in *DevicePath) (*empty, error) {
@@ -177,5 +177,5 @@ func (a *api) revokeCredentials(ctx context.Context, by fleet.Principal, in *Dev
 	if err != nil {
 		return nil, err
 	}
-	return &empty{}, a.Enrolment.RevokeMQTT5(ctx, by, id)
+	return &empty{}, a.Enrolment.RevokeMQTT5(ctx, by, id, 0)
 }

@@ -279,7 +279,8 @@ func TestWhatAsksForThePassword(t *testing.T) {
 		guarded := r.Method == http.MethodPost && !slices.Contains(without, r.Pattern) &&
 			(strings.HasPrefix(r.Pattern, ui.PathPolicies) || strings.HasPrefix(r.Pattern, ui.PathKeys) ||
 				strings.HasPrefix(r.Pattern, ui.PathOperators) || strings.HasPrefix(r.Pattern, ui.PathSettings+"/tokens") ||
-				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasSuffix(r.Pattern, "pin"))
+				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasPrefix(r.Pattern, ui.PathMQTT5) ||
+				r.Pattern == "/devices/{device}/reissue" || r.Pattern == "/devices/{device}/revoke" || strings.HasSuffix(r.Pattern, "pin"))
 		if guarded != r.Confirm {
 			t.Errorf("%s %s: asks for the password: %t, want %t", r.Method, r.Pattern, r.Confirm, guarded)
 		}
