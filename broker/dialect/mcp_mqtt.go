@@ -16,11 +16,10 @@ import (
 
 // MCP over MQTT, of EMQX: https://github.com/mqtt-ai/mcp-over-mqtt. The device is the MCP server.
 // Its MQTT client id is the server-id, and fleetd, the broker, is the only MCP client: it publishes
-// without a connection of its own, under an mcp-client-id that is new for each connection of the
-// device.
+// without a connection, under an mcp-client-id that is new for each connection of the device.
 //
-// Nothing is retained and nothing is routed: a message of a device reaches fleetd and nobody else.
-// A device that subscribes to the presence of others therefore never sees any, stale or not.
+// Nothing is retained and nothing is routed: a message of a device reaches fleetd alone. A device that
+// subscribes to the presence of others therefore never sees any, stale or not.
 const (
 	presencePrefix   = "$mcp-server/presence/"   // {server-id}/{server-name}
 	capabilityPrefix = "$mcp-server/capability/" // {server-id}/{server-name}
@@ -68,7 +67,8 @@ func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 		return nil, ""
 	}
 	isServer := slices.Contains(c.Properties, Property{componentType, "mcp-server"})
-	if !isServer && !strings.HasPrefix(c.Will.Topic, presencePrefix) && !strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
+	if !isServer && !strings.HasPrefix(c.Will.Topic, presencePrefix) &&
+		!strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
 		return nil, ""
 	}
 	d := newMCPMQTT(c.ClientID)
@@ -160,7 +160,9 @@ func (d *mcpMQTT) Decode(topic string, payload []byte, properties []Property) (M
 		return Message{Kind: Left}, nil
 	case presence:
 		d.name.Store(&name)
-		d.oldSDK.Store(!slices.ContainsFunc(properties, func(p Property) bool { return p.Key == componentType || p.Key == senderID }))
+		d.oldSDK.Store(!slices.ContainsFunc(properties, func(p Property) bool {
+			return p.Key == componentType || p.Key == senderID
+		}))
 		return Message{Kind: Ready, Payload: payload}, nil
 	case rpc, len(payload) > 0: // what changed arrives on the capability topic as a notification
 		return Message{Kind: RPC, Payload: payload}, nil

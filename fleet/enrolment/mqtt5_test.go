@@ -264,8 +264,8 @@ func TestMQTT5BootPoll(t *testing.T) {
 		}
 		must(t, b.Stored(t.Context()))
 		after, err := b.store.Device(t.Context(), unit)
-		if err != nil || after.Version != before.Version || after.Board != before.Board || after.LastPoll != before.LastPoll ||
-			after.NewClientID != "" {
+		if err != nil || after.Version != before.Version || after.Board != before.Board ||
+			after.LastPoll != before.LastPoll || after.NewClientID != "" {
 			t.Errorf("it became %+v, %v", after, err)
 		}
 		b.wants("after the poll", string(unit), c, "")

@@ -84,7 +84,9 @@ var deviceTabs = []struct{ tab, key string }{
 // board reports whether the device has what only boards have.
 func (h DeviceHead) board() bool { return isBoard(h.ID, h.Kind) }
 
-func isBoard(id fleet.DeviceID, kind fleet.DeviceKind) bool { return fleet.Device{ID: id, Kind: kind}.IsBoard() }
+func isBoard(id fleet.DeviceID, kind fleet.DeviceKind) bool {
+	return fleet.Device{ID: id, Kind: kind}.IsBoard()
+}
 
 // programTabs are the tabs of a device that is no board, with their names.
 var programTabs = map[string]string{"": "device.tab.timeline", "tools": "device.tab.tools",

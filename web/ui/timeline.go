@@ -20,7 +20,7 @@ import (
 type Timeline struct {
 	Device  fleet.DeviceID
 	Kind    fleet.DeviceKind // of the device
-	List    ListURL // with show, day
+	List    ListURL          // with show, day
 	Subject []string
 	Entries []fleet.TimelineEntry
 	Next    string // cursor

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type foreignMQTT5 struct {
 	t                  *testing.T
 	id, user, password string
 	sdk                bool
+	tls                *tls.Config                // nil: MQTT without TLS
 	refused            chan autopaho.ConnackError // CONNACKs that refuse
 
 	mu       sync.Mutex
@@ -49,7 +51,8 @@ func (d *testServer) newMQTT5(t *testing.T, id string, sdk bool) *foreignMQTT5 {
 	if c.ClientID != id || c.Broker == "" {
 		t.Fatalf("credentials %+v", c)
 	}
-	f := &foreignMQTT5{t: t, id: id, user: c.Username, password: c.Password, sdk: sdk, refused: make(chan autopaho.ConnackError, 10)}
+	f := &foreignMQTT5{t: t, id: id, user: c.Username, password: c.Password, sdk: sdk,
+		refused: make(chan autopaho.ConnackError, 10)}
 	f.tools = `[{"name":"light.set","description":"Sets the lamp","inputSchema":{"type":"object","properties":` +
 		`{"on":{"type":"boolean"},"level":{"type":"integer"}},"required":["on","level"]}},` +
 		`{"name":"light.read","inputSchema":{"type":"object","properties":{}}}]`
@@ -89,9 +92,13 @@ func (f *foreignMQTT5) presence() string { return "$mcp-server/presence/" + f.id
 func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 	f.t.Helper()
 	u, _ := url.Parse("mqtt://" + d.mqtt)
+	if f.tls != nil {
+		u, _ = url.Parse("mqtts://" + d.MQTTSAddr().String())
+	}
 	config := autopaho.ClientConfig{
-		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond, CleanStartOnInitialConnection: true,
-		ConnectUsername: f.user, ConnectPassword: []byte(f.password),
+		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond,
+		CleanStartOnInitialConnection: true,
+		ConnectUsername: f.user, ConnectPassword: []byte(f.password), TlsCfg: f.tls,
 		WillMessage: &paho.WillMessage{Topic: "$mcp-server/presence/" + clientID + "/" + foreignName, Retain: !f.sdk},
 		OnConnectError: func(err error) {
 			no, refused := errors.AsType[*autopaho.ConnackError](err)
@@ -320,7 +327,8 @@ func TestMQTT5Impostor(t *testing.T) {
 	if c := d.callREST(t, "lamp-1", "light.set", `{"level":3,"on":true}`); c.State != "succeeded" {
 		t.Errorf("call to the victim: %+v", c)
 	}
-	if _, _, received := impostor.log(); slices.ContainsFunc(received, func(s string) bool { return strings.Contains(s, "lamp-1") }) {
+	ofVictim := func(topic string) bool { return strings.Contains(topic, "lamp-1") }
+	if _, _, received := impostor.log(); slices.ContainsFunc(received, ofVictim) {
 		t.Errorf("the other device received %q", received)
 	}
 	if n := d.broker.Stats().ForeignTopics; n != 1 {
