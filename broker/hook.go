@@ -237,7 +237,7 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
 func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.Dialect, named fleet.DeviceID) (
 	code packets.Code, reason string) {
 	b := h.broker
-	id, err := b.devices.Authenticate(cl.ID, string(pk.Connect.Username), pk.Connect.Password, hostOf(cl.Net.Remote))
+	id, err := b.authenticate(cl, pk)
 	if err == nil && id != named {
 		err = errors.New("the client id names a different device than the credentials")
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,11 @@ type Options struct {
 	Addr      string      // plain MQTT, ":1883"; "" for none
 	TLSAddr   string      // MQTT over TLS, ":8883"; "" for none
 	TLSConfig *tls.Config // required with TLSAddr
+
+	// AuthenticateCertificate returns the device to which a client belongs that sent a certificate, and
+	// neither user name nor password. Its errors are those of Devices.Authenticate. Nil: no
+	// certificate replaces credentials. TLSConfig says which authorities sign certificates.
+	AuthenticateCertificate func(clientID string, certificate *x509.Certificate) (fleet.DeviceID, error)
 
 	Devices Devices
 	Node    string // names this process in its connections

@@ -46,6 +46,17 @@ func ParseBoardID(s string) (DeviceID, error) {
 	return id, err
 }
 
+// ParseMQTT5ID parses the id of a device of MCP over MQTT, which is its MQTT client id. Some ids would
+// make its control topic one of another kind, have a meaning inside the broker, or name the server
+// of the whole fleet.
+func ParseMQTT5ID(s string) (DeviceID, error) {
+	id, err := ParseBoardID(s)
+	if err != nil || id == "presence" || id == "capability" || id == "inline" || id == "fleetd" {
+		return "", Refuse(ErrInvalid, "invalid_mqtt5_id", "value", s).At("id")
+	}
+	return id, nil
+}
+
 // isMAC reports whether s is a MAC address in the form of an id. It avoids a regular
 // expression because every request names a device.
 func isMAC(s string) bool {

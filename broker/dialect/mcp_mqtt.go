@@ -19,11 +19,10 @@ import (
 
 // MCP over MQTT, of EMQX: https://github.com/mqtt-ai/mcp-over-mqtt. The device is the MCP server.
 // Its MQTT client id is the server-id, and fleetd, the broker, is the only MCP client: it publishes
-// without a connection, under an mcp-client-id that is new for each connection of the
-// device.
+// without a connection, under an mcp-client-id that is new for each connection of the device.
 //
-// Nothing is retained and nothing is routed: a message of a device reaches fleetd alone.
-// A device that subscribes to the presence of others therefore never sees any, stale or not.
+// Nothing is retained and nothing is routed: a message of a device reaches fleetd alone. A device that
+// subscribes to the presence of others therefore never sees any, stale or not.
 const (
 	MCPPresence   = "$mcp-server/presence/"   // {server-id}/{server-name}
 	MCPCapability = "$mcp-server/capability/" // {server-id}/{server-name}
@@ -77,12 +76,13 @@ type mcpMQTT struct {
 var _ Dialect = (*mcpMQTT)(nil)
 
 func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
-	id, err := fleet.ParseBoardID(c.ClientID)
-	if err != nil || string(id) != c.ClientID || c.Version < 5 || ReservedServerID(c.ClientID) {
+	id, err := fleet.ParseMQTT5ID(c.ClientID)
+	if err != nil || string(id) != c.ClientID || c.Version < 5 {
 		return nil, ""
 	}
 	isServer := slices.Contains(c.Properties, Property{MCPComponent, MCPServer})
-	if !isServer && !strings.HasPrefix(c.Will.Topic, MCPPresence) && !strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
+	if !isServer && !strings.HasPrefix(c.Will.Topic, MCPPresence) &&
+		!strings.HasPrefix(c.Username, MCPOverMQTTUsername) {
 		return nil, ""
 	}
 	d := newMCPMQTT(c.ClientID)
@@ -95,12 +95,6 @@ func mcpOverMQTT(c Connect) (Dialect, fleet.DeviceID) {
 }
 
 func newMCPMQTT(id string) *mcpMQTT { return &mcpMQTT{id: id, caller: newCaller()} }
-
-// ReservedServerID reports whether a device cannot have the id, because its control topic would be
-// the topic of another kind, or because the id has a meaning inside mochi.
-func ReservedServerID(id string) bool {
-	return id == "presence" || id == "capability" || id == "inline"
-}
 
 var callerEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 

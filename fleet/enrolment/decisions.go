@@ -106,14 +106,15 @@ func (e *Service) Reject(ctx context.Context, by fleet.Principal, id fleet.Devic
 	})
 }
 
-// Revoke revokes the device's credentials at once and ends its connection. The device gets new
-// ones when it next starts.
+// Revoke revokes the device's credentials at once and ends its connection. A board gets new ones when
+// it next starts; a device of MCP over MQTT needs [Service.ReissueMQTT5].
 func (e *Service) Revoke(ctx context.Context, by fleet.Principal, id fleet.DeviceID) error {
 	return e.decide(ctx, by, "device.revoke", id, func(a *Admission) error {
 		if a.Enrolment != fleet.EnrolmentEnrolled {
 			return errNotEnrolled(id)
 		}
 		a.Serial = int32(credentialSerial(a.Serial).revoked())
+		a.Revoked = a.MQTT5
 		return nil
 	})
 }
@@ -209,7 +210,7 @@ func (e *Service) decideBy(ctx context.Context, id fleet.DeviceID, change func(*
 func (e *Service) apply(before, after Admission) {
 	e.with(after.Device, func(st *standing) {
 		st.enrolment, st.clientID, st.newClientID = after.Enrolment, after.ClientID, after.NewClientID
-		st.refused, st.key = after.Refused, after.Key
+		st.refused, st.key, st.revoked = after.Refused, after.Key, after.Revoked
 		if after.Serial != before.Serial { // otherwise a rotation may have ended meanwhile
 			st.serial = credentialSerial(after.Serial)
 		}

@@ -100,6 +100,7 @@ type Admission struct {
 	Challenge    string
 	RemoteAddr   string // of a device with a code, as it last polled; "" for others
 	Retired      bool
+	Revoked      bool            // with MQTT5: no credentials were issued since the latest were revoked
 	Transport    fleet.Transport // how it should connect; "" is MQTT
 	Given        fleet.Transport // how the answer to its latest stored poll made it connect
 	Software     bool            // see [Running]; the store derives it from the latest poll

@@ -165,6 +165,10 @@ func (e *Service) decidePoll(p BootPoll) (d pollDecision, err error) {
 		}
 		st = newStanding(p.ClientID)
 	}
+	if st.mqtt5 { // it asks no boot poll: the sender is another device
+		d.unlisted = true
+		return d, nil
+	}
 	asked, enrolment, bound := st.request, st.enrolment, st.binding()
 	first := st.firstBoot(p)
 	if st.enrolled() && p.ClientID != st.refused {
@@ -240,8 +244,6 @@ func (e *Service) admit(st *standing, p BootPoll, d *pollDecision) error {
 	switch {
 	case st.retired || st.enrolment == fleet.EnrolmentRejected:
 		return nil
-	case st.mqtt5:
-		return nil // it asks no boot poll: the sender is another device
 	case st.enrolment == fleet.EnrolmentWaiting:
 		return e.admitWaiting(st, p, d)
 	case p.ClientID == st.clientID:

@@ -122,6 +122,7 @@ type standing struct {
 	serial       credentialSerial
 	retired      bool
 	mqtt5        bool // see Admission
+	revoked      bool // see Admission
 	software     bool // see Running
 	transport    fleet.Transport
 	given        fleet.Transport       // as stored
@@ -260,7 +261,7 @@ func (e *Service) Load(ctx context.Context) error {
 	}
 	for _, a := range all {
 		st := &standing{enrolment: a.Enrolment, clientID: a.ClientID, newClientID: a.NewClientID, refused: a.Refused,
-			key: a.Key, mqtt5: a.MQTT5,
+			key: a.Key, mqtt5: a.MQTT5, revoked: a.Revoked,
 			serial: credentialSerial(a.Serial), retired: a.Retired, software: a.Software, transport: a.Transport, given: a.Given,
 			inventoryELF: unique.Make(a.InventoryELF),
 			elf:          unique.Make(a.ELFSHA256), version: unique.Make(a.Version)}
@@ -517,7 +518,7 @@ func (e *Service) admission(id fleet.DeviceID) (Admission, bool) {
 		return Admission{}, false
 	}
 	a := Admission{Device: id, Enrolment: st.enrolment, ClientID: st.clientID, NewClientID: st.newClientID,
-		Refused: st.refused, Key: st.key, MQTT5: st.mqtt5, Serial: int32(st.serial), Retired: st.retired,
+		Refused: st.refused, Key: st.key, MQTT5: st.mqtt5, Revoked: st.revoked, Serial: int32(st.serial), Retired: st.retired,
 		Transport: st.transport, Given: st.given,
 		Software: st.software, ELFSHA256: st.elf.Value(), Version: st.version.Value(),
 		InventoryELF: st.inventoryELF.Value()}

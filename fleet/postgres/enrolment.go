@@ -18,6 +18,7 @@ var _ enrolment.Store = (*Store)(nil)
 func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 	rows, _ := s.db.Query(ctx, `
 		SELECT id AS device, kind = 'mqtt5' AS mqtt5, enrolment, client_id, new_client_id, refused_client_id AS refused,
+			credentials_revoked AS revoked,
 			device_key AS key, serial, claim_code, challenge,
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			transport_choice AS transport, transport_given AS given,
@@ -57,11 +58,11 @@ func (s *Store) CreateDevice(ctx context.Context, by fleet.Principal, a enrolmen
 func saveAdmission(ctx context.Context, tx pgx.Tx, a enrolment.Admission, at time.Time) error {
 	return changeOne(ctx, tx, `
 		UPDATE devices SET enrolment = $2, client_id = $3, new_client_id = $4, serial = $5, claim_code = $6,
-			challenge = $7, device_key = $9, refused_client_id = $10,
+			challenge = $7, device_key = $9, refused_client_id = $10, credentials_revoked = $11,
 			enrolled_at = CASE WHEN $2 = 'enrolled' THEN coalesce(enrolled_at, $8) ELSE enrolled_at END
 		WHERE id = $1`,
 		a.Device, string(a.Enrolment), cleanText(a.ClientID), cleanText(a.NewClientID), a.Serial, a.ClaimCode,
-		cleanText(a.Challenge), at, a.Key, cleanText(a.Refused))
+		cleanText(a.Challenge), at, a.Key, cleanText(a.Refused), a.Revoked)
 }
 
 // ForgetWaiting deletes waiting devices that were never enrolled and have not polled since the

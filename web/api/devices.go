@@ -137,7 +137,7 @@ func (a *api) retireDevice(ctx context.Context, by fleet.Principal, in *DevicePa
 type createDeviceInput struct {
 	Body struct {
 		ID   string `json:"id" minLength:"1" maxLength:"64" example:"lamp-1" doc:"Id of the device, and client id with which it connects: small letters, digits, and . _ - between them"`
-		Name string `json:"name,omitempty" maxLength:"120"`
+		Name string `json:"name,omitempty" doc:"Need not be unique; empty shows the id instead"`
 	}
 }
 
@@ -169,7 +169,7 @@ func (a *api) reissueCredentials(ctx context.Context, by fleet.Principal, in *De
 	if err != nil {
 		return nil, err
 	}
-	return a.credentials(a.Enrolment.ReissueMQTT5(ctx, by, id))
+	return a.credentials(a.Enrolment.ReissueMQTT5(ctx, by, id, 0))
 }
 
 func (a *api) revokeCredentials(ctx context.Context, by fleet.Principal, in *DevicePath) (*empty, error) {
@@ -177,5 +177,5 @@ func (a *api) revokeCredentials(ctx context.Context, by fleet.Principal, in *Dev
 	if err != nil {
 		return nil, err
 	}
-	return &empty{}, a.Enrolment.RevokeMQTT5(ctx, by, id)
+	return &empty{}, a.Enrolment.RevokeMQTT5(ctx, by, id, 0)
 }

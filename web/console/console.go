@@ -99,6 +99,7 @@ type Options struct {
 	PublicURL     string // the URL for people and devices; https makes cookies Secure
 	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
 	OTAURL        string // the URL to configure in a device; default: PublicURL and /xiaozhi/ota/
+	MQTTEndpoint  string // host:port of the broker, as devices reach it
 	EnrolmentMode fleet.EnrolmentMode
 	MarkProofs    bool // a proof of a serial number marks a request but does not admit the device
 	Version       string

@@ -37,11 +37,11 @@ func (s *Server) device(r *http.Request) (fleet.Device, error) {
 	return s.Devices.Device(r.Context(), id)
 }
 
-// board returns the device in the address, if it is no program: a plug-in has no page about firmware,
-// screen, health or enrolment.
+// board returns the device in the address, if it is a board: others have no page about screen, health
+// or logs.
 func (s *Server) board(r *http.Request) (fleet.Device, error) {
 	d, err := s.device(r)
-	if err == nil && d.ID.IsProgram() {
+	if err == nil && !d.IsBoard() {
 		err = errNoPage
 	}
 	return d, err
@@ -65,7 +65,7 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 	h := ui.NewDeviceHead(d, tab, s.now(), mayActOn(ctx, d))
 	h.Talking = s.talking(d.ID)
 	h.Held = len(s.heldTools(d))
-	if d.InventoryID == "" || d.ID.IsProgram() {
+	if d.InventoryID == "" || !d.IsBoard() {
 		return h
 	}
 	if inv, err := s.Devices.Inventory(ctx, d.InventoryID); err == nil {
@@ -100,11 +100,11 @@ func (s *Server) devicePage(r *http.Request, d fleet.Device) (page ui.DevicePage
 	if page.Line, err = s.timeline(ctx, listURL(r, ui.DevicePath(d.ID), "show", "day"), d.ID); err != nil {
 		return page, err
 	}
-	page.Head.Live = page.Line.List.Values
+	page.Head.Live, page.Line.Kind = page.Line.List.Values, d.Kind
 	if page.Acts, err = s.deviceActs(ctx, d); err != nil {
 		return page, err
 	}
-	if page.Acts.Last, err = s.lastCall(r, d); err != nil || d.ID.IsProgram() {
+	if page.Acts.Last, err = s.lastCall(r, d); err != nil || !d.IsBoard() {
 		return page, err
 	}
 	if page.Vitals, err = s.deviceVitals(ctx, d); err != nil {
@@ -138,7 +138,7 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	ctx, page := r.Context(), ui.FirmwarePage{Head: s.head(r, d, "firmware")}
-	if !d.ID.IsProgram() {
+	if d.IsBoard() {
 		if err := s.deviceBuilds(ctx, d.ID, &page); err != nil {
 			return answer{}, err
 		}

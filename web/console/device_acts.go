@@ -37,7 +37,7 @@ func (s *Server) editDevice(r *http.Request) (answer, error) {
 	if r.PostForm.Has("tags") {
 		patch.Tags = new(splitTags(r.PostFormValue("tags")))
 	}
-	if d.ID.IsProgram() { // it has neither clock nor transport
+	if !d.IsBoard() { // it has neither clock nor transport
 		r.PostForm.Del("time_zone")
 		r.PostForm.Del("transport")
 	}

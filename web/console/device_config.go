@@ -37,6 +37,13 @@ func (s *Server) configurationPage(r *http.Request, d fleet.Device) (ui.Configur
 	ctx := r.Context()
 	page := ui.NewConfigurationPage(d, s.head(r, d, tabConfiguration))
 	page.CanRetire = viewerOf(ctx).actor().RoleOn(d).Allows(fleet.RoleAdmin)
+	if st, ok := s.Enrolments.MQTT5State(d.ID); ok && d.RetiredAt == nil && d.Enrolment == fleet.EnrolmentEnrolled &&
+		page.Head.CanAct {
+		page.Credentials = &st
+	}
+	if !d.IsBoard() {
+		return page, nil
+	}
 	var err error
 	if page.Config, err = s.deviceConfig(ctx, d); err != nil {
 		return page, err

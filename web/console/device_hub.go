@@ -60,8 +60,8 @@ func (s *Server) cancelable(ctx context.Context, id fleet.DeviceID, line []fleet
 // deviceActs returns the acts that the device's inventory offers to the viewer.
 func (s *Server) deviceActs(ctx context.Context, d fleet.Device) (ui.DeviceActs, error) {
 	a := ui.DeviceActs{Device: d.ID, Title: d.Title()}
-	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !mayActOn(ctx, d) || d.ID.IsProgram() {
-		return a, nil // a program has no screen, speaker or firmware, whatever its tools are named
+	if d.RetiredAt != nil || d.Enrolment != fleet.EnrolmentEnrolled || !mayActOn(ctx, d) || !d.IsBoard() {
+		return a, nil // others have no screen, speaker or firmware, whatever their tools are named
 	}
 	by := viewerOf(ctx).actor()
 	a.Offline = d.Presence != fleet.PresenceOnline && d.Presence != fleet.PresenceUnresponsive

@@ -49,7 +49,7 @@ func (s *Server) logRoutes() []route {
 
 func (s *Server) showLogs(r *http.Request) (answer, error) {
 	d, inv, err := s.deviceTools(r)
-	if err == nil && d.ID.IsProgram() {
+	if err == nil && !d.IsBoard() {
 		err = errNoPage
 	}
 	if err != nil {

@@ -152,7 +152,7 @@ func (s *Server) countDevices(ctx context.Context, q fleet.Query, all int) (int,
 
 func (s *Server) setup(ctx context.Context) ui.Setup {
 	setup := ui.Setup{OTAURL: s.OTAURL, Mode: string(s.EnrolmentMode), CanClaim: mayAct(ctx),
-		CanFlash: mayKeepFirmware(ctx), Local: LocalOnly(s.OTAURL)}
+		CanFlash: mayKeepFirmware(ctx), CanCreate: mayAdmin(ctx), Local: LocalOnly(s.OTAURL)}
 	if s.NetworkURL != "" {
 		setup.NetworkOTAURL = otaURL(s.NetworkURL)
 	}

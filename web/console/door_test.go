@@ -280,7 +280,8 @@ func TestWhatAsksForThePassword(t *testing.T) {
 			(strings.HasPrefix(r.Pattern, ui.PathPolicies) || strings.HasPrefix(r.Pattern, ui.PathKeys) ||
 				strings.HasPrefix(r.Pattern, ui.PathOperators) || strings.HasPrefix(r.Pattern, ui.PathSettings+"/tokens") ||
 				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasPrefix(r.Pattern, ui.PathEndpoints) ||
-				strings.HasSuffix(r.Pattern, "pin"))
+				strings.HasPrefix(r.Pattern, ui.PathMQTT5) || strings.HasSuffix(r.Pattern, "pin") ||
+				r.Pattern == "/devices/{device}/reissue" || r.Pattern == "/devices/{device}/revoke")
 		if guarded != r.Confirm {
 			t.Errorf("%s %s: asks for the password: %t, want %t", r.Method, r.Pattern, r.Confirm, guarded)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/a-h/templ"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/web/i18n"
 )
 
@@ -81,13 +82,20 @@ var deviceTabs = []struct{ tab, key string }{
 	{"screen", "device.tab.screen"}, {"logs", "device.tab.logs"}, {"facts", "device.tab.facts"},
 }
 
-// programTabs are the tabs of a plug-in or an endpoint, with their names.
+// board reports whether the device has what only boards have.
+func (h DeviceHead) board() bool { return isBoard(h.ID, h.Kind) }
+
+func isBoard(id fleet.DeviceID, kind fleet.DeviceKind) bool {
+	return fleet.Device{ID: id, Kind: kind}.IsBoard()
+}
+
+// programTabs are the tabs of a device that is no board, with their names.
 var programTabs = map[string]string{"": "device.tab.timeline", "tools": "device.tab.tools",
 	"configuration": "device.tab.details", "firmware": "device.tab.inventory", "facts": "device.tab.facts"}
 
 // tabName returns the message of the tab's name.
 func (h DeviceHead) tabName(tab, name string) string {
-	if h.ID.IsProgram() {
+	if !h.board() {
 		return programTabs[tab]
 	}
 	return name
@@ -96,7 +104,7 @@ func (h DeviceHead) tabName(tab, name string) string {
 // tabShown hides the tab of a feature that the device lacks, unless the tab is open.
 func (h DeviceHead) tabShown(tab string) bool {
 	switch {
-	case h.ID.IsProgram() && programTabs[tab] == "":
+	case !h.board() && programTabs[tab] == "":
 		return false
 	case h.Tab == tab:
 		return true
@@ -155,8 +163,8 @@ type DevicePage struct {
 
 // A ConfigurationPage is the settings of a device: GET DevicePath(id, "configuration"). Its forms
 // post to DevicePath(id, "edit") with name, tags, notes, time_zone, transport; "hold" with reason
-// and hours; "release"; "retire" with confirm = the device's id; those of [DeviceConfigView] to
-// "config".
+// and hours; "release"; "retire" with confirm = the device's id; "reissue" and "revoke" with version;
+// those of [DeviceConfigView] to "config".
 type ConfigurationPage struct {
 	Head      DeviceHead
 	Tags      []string
@@ -166,6 +174,9 @@ type ConfigurationPage struct {
 	Config    DeviceConfigView
 	CanRetire bool
 	Problem   string // why an edit was rejected, in the page's language
+	// Credentials is the state of its credentials, if it is a device of MCP over MQTT 5 and the viewer
+	// may change them; else nil.
+	Credentials *enrolment.MQTT5State
 }
 
 // NewConfigurationPage returns the page with the details that operators wrote; the caller adds the

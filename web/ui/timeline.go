@@ -19,7 +19,8 @@ import (
 // patches.
 type Timeline struct {
 	Device  fleet.DeviceID
-	List    ListURL // with show, day
+	Kind    fleet.DeviceKind // of the device
+	List    ListURL          // with show, day
 	Subject []string
 	Entries []fleet.TimelineEntry
 	Next    string // cursor
@@ -76,12 +77,12 @@ func (v Timeline) toggled(name string) string {
 
 // has reports whether the device may have entries of the subject.
 func (v Timeline) has(name string) bool {
-	return !v.Device.IsProgram() || slices.Contains([]string{"presence", "calls", "updates", "changes"}, name)
+	return isBoard(v.Device, v.Kind) || slices.Contains([]string{"presence", "calls", "updates", "changes"}, name)
 }
 
-// subjectName returns the message of a subject's name: a program has no firmware, only tools.
+// subjectName returns the message of a subject's name: only a board has firmware, others only tools.
 func (v Timeline) subjectName(name string) string {
-	if v.Device.IsProgram() && name == "updates" {
+	if !isBoard(v.Device, v.Kind) && name == "updates" {
 		return "device.tab.inventory"
 	}
 	return "line.show." + name

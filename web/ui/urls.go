@@ -22,6 +22,7 @@ const (
 	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
 	PathClaim       = "/claim"       // GET page, POST code
+	PathMQTT5       = "/claim/mqtt5" // POST id, name: a device of MCP over MQTT 5
 	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor
 	PathFanOuts     = "/fanouts"     // GET list, POST create
 	PathFanOutNew   = "/fanouts/new" // GET q or d=... (repeated), tool, arg.*

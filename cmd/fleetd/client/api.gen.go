@@ -679,6 +679,17 @@ type Count struct {
 	Value string `json:"value"`
 }
 
+// CreateDeviceInputBody defines model for CreateDeviceInputBody.
+type CreateDeviceInputBody struct {
+	// ID Id of the device, and client id with which it connects: small letters, digits, and . _ - between them
+	//
+	// Examples: lamp-1
+	ID string `json:"id"`
+
+	// Name Need not be unique; empty shows the id instead
+	Name *string `json:"name,omitempty"`
+}
+
 // CreatePluginInputBody defines model for CreatePluginInputBody.
 type CreatePluginInputBody struct {
 	Args *[]string `json:"args,omitempty"`
@@ -735,6 +746,18 @@ type CreateReleaseInputBody struct {
 
 	// Version Default: the version of the images
 	Version *string `json:"version,omitempty"`
+}
+
+// Credentials defines model for Credentials.
+type Credentials struct {
+	// Broker host:port of the MQTT broker; port 8883 means TLS
+	Broker   string `json:"broker"`
+	ClientID string `json:"client_id"`
+	DeviceID string `json:"device_id"`
+
+	// Password Shown only once
+	Password string `json:"password"`
+	Username string `json:"username"`
 }
 
 // DecideInputBody defines model for DecideInputBody.

@@ -192,6 +192,21 @@ func TestTransportCommand(t *testing.T) {
 	})
 }
 
+func TestMQTT5Commands(t *testing.T) {
+	const made = `{"device_id":"lamp-1","broker":"fleet.example.org:8883","client_id":"lamp-1","username":"mcp.x","password":"hush"}`
+	s := newREST(t, map[string]string{"POST /devices": made, "POST /devices/lamp-1/credentials": made,
+		"DELETE /devices/lamp-1/credentials": ``, "POST /devices/board/credentials": `409 {"status":409,"code":"not_mqtt5","detail":"a board"}`})
+	testCommands(t, s, []commandTest{
+		{args: []string{"device", "create-mqtt5", "lamp-1", "--name", "Desk"},
+			asks: []string{`POST /devices {"id":"lamp-1","name":"Desk"}`}, prints: `"hush"`},
+		{args: []string{"device", "create-mqtt5", "lamp-1"}, asks: []string{`POST /devices {"id":"lamp-1"}`}, prints: `"mcp.x"`},
+		{args: []string{"device", "reissue", "lamp-1"}, asks: []string{"POST /devices/lamp-1/credentials"}, prints: `"hush"`},
+		{args: []string{"device", "reissue", "board"}, asks: []string{"POST /devices/board/credentials"}, failure: "a board (not_mqtt5)"},
+		{args: []string{"device", "revoke", "lamp-1"}, asks: []string{"DELETE /devices/lamp-1/credentials"}},
+		{args: []string{"device", "create-mqtt5"}, failure: "<id>"},
+	})
+}
+
 func TestPolicyCommands(t *testing.T) {
 	s := newREST(t, map[string]string{
 		"GET /policies":       `{"items":[{"id":"p1","name":"nights","decision":"deny","enabled":true}],"otherwise":"allow"}`,

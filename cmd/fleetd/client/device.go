@@ -19,14 +19,17 @@ import (
 )
 
 type DeviceCommand struct {
-	List      deviceList      `cmd:"" help:"List devices."`
-	Show      deviceShow      `cmd:"" help:"Show one device and its tools."`
-	Call      deviceCall      `cmd:"" help:"Call a tool of a device and print the outcome."`
-	Claim     deviceClaim     `cmd:"" help:"Claim the device that shows this code."`
-	Hold      deviceHold      `cmd:"" help:"Put a device on hold: nobody else can act on it."`
-	Release   deviceRelease   `cmd:"" help:"End the hold on a device."`
-	Transport deviceTransport `cmd:"" help:"Set the transport of devices from their next start."`
-	Replace   deviceReplace   `cmd:"" help:"Retire a device and give its name, tags, notes, time zone, transport and hold to another unit."`
+	List        deviceList        `cmd:"" help:"List devices."`
+	Show        deviceShow        `cmd:"" help:"Show one device and its tools."`
+	Call        deviceCall        `cmd:"" help:"Call a tool of a device and print the outcome."`
+	Claim       deviceClaim       `cmd:"" help:"Claim the device that shows this code."`
+	CreateMQTT5 deviceCreateMQTT5 `cmd:"" name:"create-mqtt5" help:"Create a device of MCP over MQTT 5 and print its credentials, once."`
+	Reissue     deviceReissue     `cmd:"" help:"Replace the credentials of a device of MCP over MQTT 5 and print the new ones, once."`
+	Revoke      deviceRevoke      `cmd:"" help:"Revoke the credentials of a device of MCP over MQTT 5."`
+	Hold        deviceHold        `cmd:"" help:"Put a device on hold: nobody else can act on it."`
+	Release     deviceRelease     `cmd:"" help:"End the hold on a device."`
+	Transport   deviceTransport   `cmd:"" help:"Set the transport of devices from their next start."`
+	Replace     deviceReplace     `cmd:"" help:"Retire a device and give its name, tags, notes, time zone, transport and hold to another unit."`
 }
 
 type deviceList struct {
@@ -188,6 +191,57 @@ type deviceClaim struct {
 
 func (c *deviceClaim) Run(ctx context.Context) error {
 	return c.printDevice(c.do(ctx, http.MethodPost, "/devices/claim", ClaimInputBody{Code: c.Code}))
+}
+
+type deviceCreateMQTT5 struct {
+	clientFlags
+	ID   string `arg:"" help:"Id of the device, with which it connects: lower-case letters, digits, and . _ - between them."`
+	Name string `help:"Name that people see."`
+}
+
+func (c *deviceCreateMQTT5) Run(ctx context.Context) error {
+	body := CreateDeviceInputBody{ID: c.ID}
+	if c.Name != "" {
+		body.Name = &c.Name
+	}
+	return c.printCredentials(c.do(ctx, http.MethodPost, "/devices", body))
+}
+
+type deviceReissue struct {
+	clientFlags
+	ID string `arg:"" help:"Device id."`
+}
+
+func (c *deviceReissue) Run(ctx context.Context) error {
+	return c.printCredentials(c.do(ctx, http.MethodPost, devicePath(c.ID, "/credentials"), nil))
+}
+
+type deviceRevoke struct {
+	clientFlags
+	ID string `arg:"" help:"Device id."`
+}
+
+func (c *deviceRevoke) Run(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, devicePath(c.ID, "/credentials"), nil)
+	return err
+}
+
+// printCredentials prints what a device of MCP over MQTT 5 needs to connect.
+func (c *clientFlags) printCredentials(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	if !c.human() {
+		return terminal.JSON(answer)
+	}
+	var got Credentials
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return err
+	}
+	err = terminal.Table("DEVICE "+got.DeviceID, [][]string{{"broker", got.Broker}, {"client id", got.ClientID},
+		{"user name", got.Username}, {"password", got.Password}})
+	fmt.Fprintln(os.Stderr, "The password is not shown again.")
+	return err
 }
 
 type deviceHold struct {

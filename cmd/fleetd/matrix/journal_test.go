@@ -128,7 +128,7 @@ func (c change) String() string {
 func (c change) unasked() bool {
 	switch c.table {
 	case "devices":
-		return c.op == "INSERT" // a boot poll
+		return c.op == "INSERT" && c.get("kind") != string(fleet.DeviceMQTT5) // a boot poll
 	case "alerts":
 		return c.op == "INSERT" || c.old["acked_id"] == c.new["acked_id"] // begun or ended after a check of the server
 	case "settings":
@@ -140,7 +140,11 @@ func (c change) unasked() bool {
 // columns returns the columns that an update changed, without the noise.
 func (c change) columns() (changed []string) {
 	for _, column := range slices.Sorted(maps.Keys(c.new)) {
-		if fmt.Sprint(c.old[column]) != fmt.Sprint(c.new[column]) && !slices.Contains(tables[c.table].noise, column) {
+		noise := slices.Contains(tables[c.table].noise, column)
+		if column == "serial" && c.get("kind") == string(fleet.DeviceMQTT5) {
+			noise = false // only an action changes its credentials
+		}
+		if fmt.Sprint(c.old[column]) != fmt.Sprint(c.new[column]) && !noise {
 			changed = append(changed, column)
 		}
 	}

@@ -392,6 +392,9 @@ func (v *verdict) breach(c change) string {
 		return "the row does not say that it writes " + c.table
 	}
 	if id := c.device(); id != "" {
+		if c.table == "devices" && c.op == "INSERT" {
+			v.w.where[id] = v.side
+		}
 		s, ok := v.w.where[id]
 		if !ok || !allows(v.p.on(s), v.row.need) {
 			return fmt.Sprintf("the device %s is %s", id, s)

@@ -92,6 +92,15 @@ func device(use string, body func(w *world) any) func(w *world, p *principal, s 
 	}
 }
 
+// mqtt5Device requests the credentials of a device that root created.
+func mqtt5Device(w *world, _ *principal, s side) request {
+	return request{args: w.keep("mqtt5", s, func() thing {
+		id := w.must("POST", "/devices", obj{"id": fmt.Sprintf("lamp-%d", w.count())}).str("device_id")
+		w.dress(fleet.DeviceID(id), s)
+		return thing{"id": id}
+	})}
+}
+
 // spare returns a device for one action.
 func (w *world) spare(s side, use string) fleet.DeviceID {
 	return fleet.DeviceID(w.keep("device "+use, s, func() thing {
@@ -197,7 +206,11 @@ var rows = map[string]row{
 			})
 			return request{args: id}
 		}},
-	"retire-device": {need: admin, reach: onDevice, writes: list("devices"), ask: device("retire", nil)},
+	"create-device": {need: admin, reach: onFleet, writes: list("devices"),
+		ask: just(func(w *world, s side) any { return obj{"id": fmt.Sprintf("lamp-%d", w.count()), "name": w.name(s)} })},
+	"reissue-credentials": {need: asOperator, reach: onDevice, writes: list("devices"), ask: mqtt5Device},
+	"revoke-credentials":  {need: asOperator, reach: onDevice, writes: list("devices"), ask: mqtt5Device},
+	"retire-device":       {need: admin, reach: onDevice, writes: list("devices"), ask: device("retire", nil)},
 	"replace-device": {need: admin, reach: onDevice, writes: list("devices"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: map[string]string{"id": string(w.spare(s, "replaced"))},

@@ -4,11 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"os"
 	"sync/atomic"
 	"time"
+
+	"fleetd/fleet"
 )
 
 // certificateEvery is the interval between checks of the certificate's files.
@@ -117,7 +121,7 @@ func (c *certificate) follow(now time.Time) {
 
 // followCertificate follows changes of the files, and adds the metric of their
 // expiry. It returns nil without a certificate.
-func (s *Server) followCertificate(cert *certificate) *tls.Config {
+func (s *Server) followCertificate(cert *certificate, clientCAs *x509.CertPool) *tls.Config {
 	if cert == nil {
 		return nil
 	}
@@ -128,5 +132,52 @@ func (s *Server) followCertificate(cert *certificate) *tls.Config {
 	s.metrics.gauge("fleetd_tls_certificate_files_bad",
 		"1 while the certificate's files are not used since they do not work.",
 		nil, cert.filesBad)
-	return &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}
+	if clientCAs != nil {
+		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, clientCAs
+	}
+	return config
+}
+
+// openClientCAs reads the authorities of client certificates; nil without a file.
+func openClientCAs(file string, log *slog.Logger) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--mqtts-client-ca: %w", err)
+	}
+	pool, now, found := x509.NewCertPool(), time.Now(), false
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("--mqtts-client-ca: %s contains a %s; give the certificates of authorities only", file, block.Type)
+		}
+		ca, err := x509.ParseCertificate(block.Bytes)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("--mqtts-client-ca: %s: %w", file, err)
+		case !ca.IsCA:
+			return nil, fmt.Errorf("--mqtts-client-ca: the certificate %q in %s is not of an authority", ca.Subject, file)
+		case now.After(ca.NotAfter):
+			log.Warn("the authority of client certificates has expired", "file", file, "subject", ca.Subject.String(),
+				"expired", ca.NotAfter)
+		}
+		pool.AddCert(ca)
+		found = true
+	}
+	if !found {
+		return nil, fmt.Errorf("--mqtts-client-ca: %s contains no certificate in PEM form", file)
+	}
+	return pool, nil
+}
+
+// certified authenticates devices by certificate; nil if there is no authority.
+func (s *Server) certified(clientCAs *x509.CertPool) func(string, *x509.Certificate) (fleet.DeviceID, error) {
+	if clientCAs == nil {
+		return nil
+	}
+	return func(clientID string, c *x509.Certificate) (fleet.DeviceID, error) {
+		return s.Enrolments.AuthenticateCertificate(clientID, c.Subject.CommonName)
+	}
 }

@@ -74,6 +74,10 @@ type Config struct {
 	TLSCert string `help:"Certificate chain (PEM) of the TLS broker." env:"FLEETD_TLS_CERT" type:"existingfile" placeholder:"FILE"`
 	TLSKey  string `help:"Private key (PEM) of the TLS broker." env:"FLEETD_TLS_KEY" type:"existingfile" placeholder:"FILE"`
 
+	// ClientCA is a PEM file with the authorities whose certificates devices of MCP over MQTT 5 may present
+	// on the TLS broker, in place of user name and password.
+	ClientCA string `name:"mqtts-client-ca" help:"Authorities (PEM) whose client certificates may replace user name and password on the TLS broker: for devices of MCP over MQTT 5 that were created, with their client id as the certificate's common name." env:"FLEETD_MQTTS_CLIENT_CA" type:"existingfile" placeholder:"FILE"`
+
 	// ProxyProtocol lists networks (CIDR) or addresses of load balancers in front of the broker. A
 	// connection from one of them must begin with a header of the PROXY protocol, version 2; any
 	// other must not.
@@ -311,6 +315,9 @@ func (c *Config) check() error {
 	}
 	if c.MQTTSAddr != "" && c.TLSCert == "" {
 		return errors.New("--mqtts-addr needs a certificate: give --tls-cert and --tls-key")
+	}
+	if c.ClientCA != "" && c.TLSCert == "" {
+		return errors.New("--mqtts-client-ca needs the TLS broker: give --tls-cert and --tls-key")
 	}
 	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
 		return fmt.Errorf("unknown --enrolment %q; use code, approve or open", c.Enrolment)

@@ -54,8 +54,9 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
 		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy,
-		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), EnrolmentMode: s.cfg.enrolmentMode(),
-		Version: s.cfg.Version, System: s.systemFacts(ctx),
+		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
+		EnrolmentMode: s.cfg.enrolmentMode(),
+		Version:       s.cfg.Version, System: s.systemFacts(ctx),
 		Report: s.reporter.report, Log: s.log,
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type foreignMQTT5 struct {
 	t                  *testing.T
 	id, user, password string
 	sdk                bool
+	tls                *tls.Config                // nil: MQTT without TLS
 	refused            chan autopaho.ConnackError // CONNACKs that refuse
 
 	mu       sync.Mutex
@@ -90,10 +92,13 @@ func (f *foreignMQTT5) presence() string { return "$mcp-server/presence/" + f.id
 func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 	f.t.Helper()
 	u, _ := url.Parse("mqtt://" + d.mqtt)
+	if f.tls != nil {
+		u, _ = url.Parse("mqtts://" + d.MQTTSAddr().String())
+	}
 	config := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond,
 		CleanStartOnInitialConnection: true,
-		ConnectUsername:               f.user, ConnectPassword: []byte(f.password),
+		ConnectUsername:               f.user, ConnectPassword: []byte(f.password), TlsCfg: f.tls,
 		WillMessage: &paho.WillMessage{Topic: "$mcp-server/presence/" + clientID + "/" + foreignName, Retain: !f.sdk},
 		OnConnectError: func(err error) {
 			no, refused := errors.AsType[*autopaho.ConnackError](err)

@@ -179,6 +179,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			return nil, err
 		}
 	}
+	clientCAs, err := openClientCAs(cfg.ClientCA, log)
+	if err != nil {
+		return nil, err
+	}
 	if s.httpListener, err = listenOn(ctx, cfg.HTTPAddr, "--http-addr"); err != nil {
 		return nil, err
 	}
@@ -304,9 +308,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Connection: s.connection})
 
 	// Connections of devices.
-	tlsConfig := s.followCertificate(cert)
+	tlsConfig := s.followCertificate(cert, clientCAs)
 	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Agents: brokerAgents{s},
+		AuthenticateCertificate: s.certified(clientCAs),
+		ProxyFrom:               cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Agents: brokerAgents{s},
 		Node: cfg.NodeName, Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,100 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// mqtt5Routes create devices of MCP over MQTT 5 and change their credentials. They show secrets or end
+// them, so they require the password.
+func (s *Server) mqtt5Routes() []route {
+	const post, device = http.MethodPost, ui.PathDevices + "/{device}"
+	return []route{
+		{method: post, pattern: ui.PathMQTT5, role: fleet.RoleAdmin, reach: access.Fleet, page: s.createMQTT5,
+			confirm: true},
+		{method: post, pattern: device + "/reissue", role: fleet.RoleOperator, reach: access.Device, page: s.reissueMQTT5,
+			confirm: true},
+		{method: post, pattern: device + "/revoke", role: fleet.RoleOperator, reach: access.Device, page: s.revokeMQTT5,
+			confirm: true},
+	}
+}
+
+// createMQTT5 returns the page with the credentials itself: they are shown only once, and must not be
+// stored for a next page.
+func (s *Server) createMQTT5(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	f := ui.MQTT5Form{ID: fleet.CleanText(r.PostFormValue("id"), 80), Name: fleet.CleanText(r.PostFormValue("name"), 200)}
+	c, err := s.Enrolments.CreateMQTT5(ctx, viewerOf(ctx).actor(), r.PostFormValue("id"), r.PostFormValue("name"))
+	if errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) {
+		page, readErr := s.claimPage(ctx)
+		if readErr != nil {
+			return answer{}, readErr
+		}
+		f.Problem = explain(ctx, err)
+		page.MQTT5 = f
+		return showAgain(page.Page())
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return s.showCredentials(c, f.Name, false)
+}
+
+func (s *Server) reissueMQTT5(r *http.Request) (answer, error) {
+	d, version, err := s.mqtt5Form(r)
+	if err != nil {
+		return answer{}, err
+	}
+	c, err := s.Enrolments.ReissueMQTT5(r.Context(), viewerOf(r.Context()).actor(), d.ID, version)
+	if err != nil {
+		return s.credentialsKept(r, d, err)
+	}
+	return s.showCredentials(c, d.Name, true)
+}
+
+func (s *Server) revokeMQTT5(r *http.Request) (answer, error) {
+	d, version, err := s.mqtt5Form(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if err = s.Enrolments.RevokeMQTT5(r.Context(), viewerOf(r.Context()).actor(), d.ID, version); err != nil {
+		return s.credentialsKept(r, d, err)
+	}
+	s.flash(r.Context(), ui.Flash{Text: text(r.Context(), "flash.credentials_revoked", "device", d.Title())})
+	return goTo(ui.DevicePath(d.ID, tabConfiguration))
+}
+
+// mqtt5Form reads the device in the address, and the version of the credentials that its form showed.
+func (s *Server) mqtt5Form(r *http.Request) (d fleet.Device, version int32, err error) {
+	if d, err = s.device(r); err == nil && d.Kind != fleet.DeviceMQTT5 {
+		err = errNoPage
+	}
+	if err != nil {
+		return d, 0, err
+	}
+	n, err := strconv.ParseInt(r.PostFormValue("version"), 10, 32)
+	if err != nil || n < 1 {
+		return d, 0, fleet.Refuse(fleet.ErrInvalid, "invalid_form.version")
+	}
+	return d, int32(n), nil
+}
+
+func (s *Server) showCredentials(c enrolment.MQTT5Credentials, name string, replaced bool) (answer, error) {
+	page := ui.CredentialsPage{Credentials: c, Name: name, Broker: s.MQTTEndpoint, Replaced: replaced}
+	return answer{page: page.Page(), whole: true}, nil
+}
+
+// credentialsKept leads back to the device's settings with the reason why nothing changed.
+func (s *Server) credentialsKept(r *http.Request, d fleet.Device, err error) (answer, error) {
+	if !errors.Is(err, fleet.ErrConflict) {
+		return answer{}, err
+	}
+	s.flash(r.Context(), ui.Flash{Bad: true, Text: explain(r.Context(), err)})
+	return goTo(ui.DevicePath(d.ID, tabConfiguration))
+}
