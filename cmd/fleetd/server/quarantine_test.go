@@ -398,7 +398,7 @@ func TestBoardWithProgramsThatChange(t *testing.T) {
 	lamp := d.provide("lamp", offered, map[string]string{"on": "Switches the lamp", "dim": "Dims the lamp"})
 	clock := d.provide("clock", offered, map[string]string{"time": "Tells the time"})
 	f := d.simulate(sim.Options{Devices: 1, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond})
-	d.listed(1)
+	d.listed(3) // with both endpoints
 	conversations := 0
 	talk := func() *voicetest.Session {
 		t.Helper()
