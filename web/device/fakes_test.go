@@ -54,6 +54,10 @@ func (s *pollStore) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID,
 	return nil, nil
 }
 
+func (s *pollStore) CreateDevice(context.Context, fleet.Principal, enrolment.Admission, string, time.Time) error {
+	return nil
+}
+
 func (s *pollStore) SaveAdmission(context.Context, fleet.Principal, string, enrolment.Admission, time.Time) error {
 	return nil
 }

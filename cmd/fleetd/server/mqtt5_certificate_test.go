@@ -23,16 +23,16 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// An authority signs certificates of devices.
-type authority struct {
+// A certAuthority signs certificates of devices.
+type certAuthority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	n    int64
 }
 
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t}
+func newAuthority(t *testing.T) *certAuthority {
+	a := &certAuthority{t: t}
 	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) *authority {
 }
 
 // file writes the authority's certificate.
-func (a *authority) file() string {
+func (a *certAuthority) file() string {
 	name := filepath.Join(a.t.TempDir(), "ca.pem")
 	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
 		a.t.Fatal(err)
@@ -60,7 +60,7 @@ func (a *authority) file() string {
 }
 
 // issue signs a certificate with this common name, as change wants it.
-func (a *authority) issue(name string, change ...func(*x509.Certificate)) tls.Certificate {
+func (a *certAuthority) issue(name string, change ...func(*x509.Certificate)) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,7 +86,7 @@ func presenting(certs ...tls.Certificate) *tls.Config {
 }
 
 // startCertified starts a server with a TLS broker that accepts certificates of the authority.
-func startCertified(t *testing.T, a *authority) *testServer {
+func startCertified(t *testing.T, a *certAuthority) *testServer {
 	files := newCertFiles(t)
 	files.writePair(1, time.Now().Add(time.Hour))
 	return startTestServer(t, func(c *Config) {
