@@ -98,7 +98,7 @@ func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 	config := autopaho.ClientConfig{
 		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond,
 		CleanStartOnInitialConnection: true,
-		ConnectUsername: f.user, ConnectPassword: []byte(f.password), TlsCfg: f.tls,
+		ConnectUsername:               f.user, ConnectPassword: []byte(f.password), TlsCfg: f.tls,
 		WillMessage: &paho.WillMessage{Topic: "$mcp-server/presence/" + clientID + "/" + foreignName, Retain: !f.sdk},
 		OnConnectError: func(err error) {
 			no, refused := errors.AsType[*autopaho.ConnackError](err)
