@@ -63,6 +63,7 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	page.MQTT5.Open = r.URL.Query().Get("add") == "mqtt5"
 	return show(page.Page())
 }
 

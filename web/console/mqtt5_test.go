@@ -3,8 +3,11 @@ package console_test
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/html"
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
@@ -67,7 +70,11 @@ func TestMQTT5Create(t *testing.T) {
 	if n := len(operator.get(ui.PathClaim).find("#mqtt5")); n != 0 {
 		t.Error("an operator sees the form")
 	}
-	admin.get(ui.PathDevices).wantText("main", "Add a device of MCP over MQTT 5")
+	admin.get(ui.PathDevices).wantText("main", "Add a device of MCP over MQTT")
+	fold := admin.get(ui.PathClaim + "?add=mqtt5").find("#mqtt5")[0]
+	if !slices.ContainsFunc(fold.Attr, func(a html.Attribute) bool { return a.Key == "open" }) {
+		t.Error("the link to the form does not open it")
+	}
 	form := url.Values{"id": {"Lamp-1"}, "name": {`Desk "<b>"`}}
 	operator.post(ui.PathMQTT5, form).wantStatus(http.StatusForbidden)
 	if _, err := c.store.Device(t.Context(), "lamp-1"); err == nil {
@@ -198,6 +205,7 @@ func TestMQTT5DevicePages(t *testing.T) {
 			}
 		}
 	}
+	admin.get(ui.DevicePath("lamp-1")).wantText("#main", "Created").wantText("#device-brief", "Created")
 	// A form for boards changes neither transport nor time zone.
 	admin.post(ui.DevicePath("lamp-1", "edit"), url.Values{"name": {"Desk"}, "transport": {"ws"}, "time_zone": {"Asia/Tokyo"}}).
 		wantStatus(http.StatusSeeOther)

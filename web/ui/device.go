@@ -186,6 +186,14 @@ func NewConfigurationPage(d fleet.Device, head DeviceHead) ConfigurationPage {
 		Chosen: d.TransportChoice}
 }
 
+// editTitle returns the message of the form's title: others than boards have no time zone.
+func (v ConfigurationPage) editTitle() string {
+	if v.Head.board() {
+		return "device.edit"
+	}
+	return "device.edit_plain"
+}
+
 func (v ConfigurationPage) tagText() string { return strings.Join(v.Tags, ", ") }
 
 // A ProgramServer is what the MCP server of a plug-in or an endpoint says about itself.
@@ -230,6 +238,14 @@ type DeviceFacts struct {
 	Tags       []string
 	Notes      string
 	Voice      DeviceVoice
+}
+
+// sinceTitle returns the message for the time at which the device came on record.
+func (v DeviceFacts) sinceTitle() string {
+	if v.Kind == fleet.DeviceMQTT5 {
+		return "device.created"
+	}
+	return "device.first_seen"
 }
 
 // NewDeviceFacts returns a device's facts.

@@ -11,6 +11,7 @@ import (
 type MQTT5Form struct {
 	ID, Name string
 	Problem  string // why it was refused, in the page's language
+	Open     bool   // the address asks for the form
 }
 
 // A CredentialsPage shows the credentials of a device of MCP over MQTT 5, once: it is the answer to

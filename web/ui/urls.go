@@ -21,7 +21,7 @@ const (
 	PathExport      = "/devices.csv" // GET q, column..., bom
 	PathImport      = "/import"      // GET page, POST file; "apply": POST csv, digest
 	PathFilters     = "/filters"     // POST name, title, with q in the address
-	PathClaim       = "/claim"       // GET page, POST code
+	PathClaim       = "/claim"       // GET add, POST code
 	PathMQTT5       = "/claim/mqtt5" // POST id, name: a device of MCP over MQTT 5
 	PathCalls       = "/calls"       // GET device, tool, actor, state, fanout, since, until, limit, cursor
 	PathFanOuts     = "/fanouts"     // GET list, POST create

@@ -23,16 +23,16 @@ import (
 	"fleetd/fleet/fleettest"
 )
 
-// A certAuthority signs certificates of devices.
-type certAuthority struct {
+// A clientCA signs certificates of devices.
+type clientCA struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	n    int64
 }
 
-func newAuthority(t *testing.T) *certAuthority {
-	a := &certAuthority{t: t}
+func newClientCA(t *testing.T) *clientCA {
+	a := &clientCA{t: t}
 	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) *certAuthority {
 }
 
 // file writes the authority's certificate.
-func (a *certAuthority) file() string {
+func (a *clientCA) file() string {
 	name := filepath.Join(a.t.TempDir(), "ca.pem")
 	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
 		a.t.Fatal(err)
@@ -60,7 +60,7 @@ func (a *certAuthority) file() string {
 }
 
 // issue signs a certificate with this common name, as change wants it.
-func (a *certAuthority) issue(name string, change ...func(*x509.Certificate)) tls.Certificate {
+func (a *clientCA) issue(name string, change ...func(*x509.Certificate)) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,7 +86,7 @@ func presenting(certs ...tls.Certificate) *tls.Config {
 }
 
 // startCertified starts a server with a TLS broker that accepts certificates of the authority.
-func startCertified(t *testing.T, a *certAuthority) *testServer {
+func startCertified(t *testing.T, a *clientCA) *testServer {
 	files := newCertFiles(t)
 	files.writePair(1, time.Now().Add(time.Hour))
 	return startTestServer(t, func(c *Config) {
@@ -123,7 +123,7 @@ func (d *testServer) connack(t *testing.T, config *tls.Config, clientID, user, p
 }
 
 func TestMQTT5Certificates(t *testing.T) {
-	ours, foreign := newAuthority(t), newAuthority(t)
+	ours, foreign := newClientCA(t), newClientCA(t)
 	d := startCertified(t, ours)
 	lamp, other := d.newMQTT5(t, "lamp-1", false), d.newMQTT5(t, "lamp-2", false)
 	user, password := lamp.user, lamp.password
@@ -226,13 +226,13 @@ func TestMQTT5Certificates(t *testing.T) {
 func TestMQTT5CertificateWithoutAuthority(t *testing.T) {
 	d := startCertified(t, nil)
 	d.newMQTT5(t, "lamp-1", false)
-	if got := d.connack(t, presenting(newAuthority(t).issue("lamp-1")), "lamp-1", "", ""); got != 0x86 {
+	if got := d.connack(t, presenting(newClientCA(t).issue("lamp-1")), "lamp-1", "", ""); got != 0x86 {
 		t.Errorf("reason code %#x", got)
 	}
 }
 
 func TestClientCAFile(t *testing.T) {
-	a := newAuthority(t)
+	a := newClientCA(t)
 	leaf := a.issue("lamp-1")
 	key, err := x509.MarshalPKCS8PrivateKey(a.key)
 	if err != nil {
