@@ -16,7 +16,10 @@ import (
 // options are the handlers of what the server sends.
 func (s *session) options() *sdk.ClientOptions {
 	host := s.unit.host
-	lists := func() { host.changed(Change{Device: s.unit.id, Lists: true}) }
+	lists := func() {
+		s.countAgain()
+		host.changed(Change{Device: s.unit.id, Lists: true})
+	}
 	return &sdk.ClientOptions{
 		Logger:                     nil,
 		Capabilities:               &sdk.ClientCapabilities{}, // no roots, no sampling, no elicitation

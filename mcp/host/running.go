@@ -184,9 +184,15 @@ func (h *Host) Status(name string) (plugin.Status, bool) {
 	if r == nil {
 		return plugin.Status{}, false
 	}
+	r.unit.mu.Lock()
+	s := r.unit.session
+	r.unit.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.status
+	if s != nil {
+		st.Prompts, st.Resources = int(s.prompts.Load()), int(s.resources.Load())
+	}
 	if !r.wanted.Problem.Is("") && st.State != plugin.Running {
 		st.State, st.Reason = plugin.Invalid, r.wanted.Problem
 	}

@@ -57,6 +57,9 @@ type session struct {
 	lists sync.Mutex // one listing at a time
 	again chan struct{}
 
+	prompts, resources atomic.Int32
+	recount            chan struct{}
+
 	mu       sync.Mutex
 	inFlight int
 	waiting  []*turn // in order of arrival
@@ -102,7 +105,8 @@ func (u *unit) connectAs(ctx context.Context, versions []string, open func() (so
 		if err != nil {
 			return nil, err
 		}
-		s := &session{unit: u, lost: make(chan struct{}), again: make(chan struct{}, 1), build: src.build, source: src,
+		s := &session{unit: u, lost: make(chan struct{}), again: make(chan struct{}, 1),
+			recount: make(chan struct{}, 1), build: src.build, source: src,
 			closed:   make(chan struct{}),
 			progress: map[string]func(fleet.Progress){}}
 		client := sdk.NewClient(&sdk.Implementation{Name: "fleetd", Version: u.host.o.Version}, s.options())
@@ -144,6 +148,7 @@ func (s *session) begin(ctx context.Context) (before *session, err error) {
 		u.host.o.Log.Warn("tools not listed", "device", s.Device, "err", err)
 		s.listAgain()
 	}
+	s.countAgain()
 	u.host.changed(Change{Device: s.Device, Lists: true})
 	return before, nil
 }
@@ -191,6 +196,8 @@ func (s *session) watch() {
 				s.unit.host.o.Log.Warn("tools not listed", "device", s.Device, "err", err)
 			}
 			cancel()
+		case <-s.recount:
+			s.count()
 		case <-tick.C:
 			if failures = s.ping(failures); failures >= s.maxPingFailures() {
 				s.unit.note("error", "it answered no ping: the connection is closed")

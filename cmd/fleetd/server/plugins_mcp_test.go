@@ -94,6 +94,11 @@ func TestPluginsThroughMCP(t *testing.T) {
 		eventually("four plug-ins are connected", func() bool {
 			return strings.Contains(call(s, "find_devices", map[string]any{"q": "kind:plugin presence:online"}), "4 devices match")
 		})
+		eventually("prompts and resources are counted", func() bool {
+			review, _ := d.host.Status("review")
+			quotes, _ := d.host.Status("quotes")
+			return review.Prompts == 2 && review.Resources == 0 && quotes.Resources > 0
+		})
 		if got := call(s, "search_tools", map[string]any{"q": "job"}); !strings.Contains(got, "run_job") {
 			t.Errorf("search_tools: %s", got)
 		}
