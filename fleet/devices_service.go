@@ -198,8 +198,12 @@ func (s *Devices) Update(ctx context.Context, by Principal, id DeviceID, p Devic
 	if err := p.clean(); err != nil {
 		return Device{}, err
 	}
-	if id.IsProgram() && p.Transport != nil {
-		return Device{}, Refuse(ErrConflict, "program_transport", "device", id).At("transport")
+	if p.Transport != nil {
+		if d, err := s.Device(ctx, id); err != nil {
+			return Device{}, err
+		} else if !d.IsBoard() {
+			return Device{}, Refuse(ErrConflict, "program_transport", "device", id).At("transport")
+		}
 	}
 	if err := s.staysInScope(ctx, by, id, p); err != nil {
 		return Device{}, err

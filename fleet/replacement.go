@@ -39,11 +39,6 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 	if old == successor {
 		return Replacement{}, Refuse(ErrInvalid, "invalid_successor.itself")
 	}
-	for _, id := range []DeviceID{old, successor} {
-		if id.IsProgram() {
-			return Replacement{}, Refuse(ErrConflict, "program_not_replaced", "device", id)
-		}
-	}
 	var r Replacement
 	var err error
 	if r.Old, err = s.Device(ctx, old); err != nil {
@@ -54,6 +49,11 @@ func (s *Devices) PlanReplacement(ctx context.Context, old, successor DeviceID) 
 			return r, Refuse(ErrInvalid, "unknown_successor", "device", successor)
 		}
 		return r, err
+	}
+	for _, d := range []Device{r.Old, r.New} {
+		if !d.IsBoard() {
+			return Replacement{}, Refuse(ErrConflict, "program_not_replaced", "device", d.ID)
+		}
 	}
 	switch {
 	case r.Old.ReplacedBy != "":
