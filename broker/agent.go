@@ -104,6 +104,10 @@ func (h *hook) admitAgent(cl *mqtt.Client, pk *packets.Packet) (code packets.Cod
 	}
 	id := cl.ID
 	switch {
+	case pk.Properties.AuthenticationMethod != "":
+		return packets.ErrBadAuthenticationMethod, "auth_method"
+	case len(pk.Properties.AuthenticationData) > 0:
+		return packets.ErrProtocolViolation, "malformed_connect"
 	case len(id) > 128 || strings.ContainsAny(id, "/+#") || id != fleet.CleanText(id, 128):
 		return packets.ErrClientIdentifierNotValid, "client_id"
 	}
