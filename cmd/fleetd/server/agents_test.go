@@ -52,7 +52,7 @@ func (d *testServer) agent(t *testing.T, id, token string, max uint32) *foreignA
 	u, _ := url.Parse("mqtt://" + d.mqtt)
 	var err error
 	a.manager, err = autopaho.NewConnection(t.Context(), autopaho.ClientConfig{ServerUrls: []*url.URL{u}, KeepAlive: 10,
-		ConnectRetryDelay: 50 * time.Millisecond, CleanStartOnInitialConnection: true,
+		ReconnectBackoff: autopaho.NewConstantBackoff(50 * time.Millisecond), CleanStartOnInitialConnection: true,
 		ConnectUsername: "agent", ConnectPassword: []byte(token),
 		WillMessage: &paho.WillMessage{Topic: "$mcp-client/presence/" + id,
 			Payload: []byte(`{"jsonrpc":"2.0","method":"notifications/disconnected"}`)},

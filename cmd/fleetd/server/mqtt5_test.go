@@ -96,7 +96,7 @@ func (f *foreignMQTT5) connect(d *testServer, clientID string) {
 		u, _ = url.Parse("mqtts://" + d.MQTTSAddr().String())
 	}
 	config := autopaho.ClientConfig{
-		ServerUrls: []*url.URL{u}, KeepAlive: 10, ConnectRetryDelay: 50 * time.Millisecond,
+		ServerUrls: []*url.URL{u}, KeepAlive: 10, ReconnectBackoff: autopaho.NewConstantBackoff(50 * time.Millisecond),
 		CleanStartOnInitialConnection: true,
 		ConnectUsername:               f.user, ConnectPassword: []byte(f.password), TlsCfg: f.tls,
 		WillMessage: &paho.WillMessage{Topic: "$mcp-server/presence/" + clientID + "/" + foreignName, Retain: !f.sdk},
