@@ -27,7 +27,7 @@ test('a plug-in is added, called, reloaded and deleted', async () => {
   page.setDefaultTimeout(20_000);
   await signIn(page);
   await page.goto('/settings/plugins');
-  await page.click('#add > summary');
+  // Without plug-ins the form is open.
   await page.fill('#add [name=name]', 'forecast');
   await page.fill('#add [name=command]', '/bin/sh');
   await page.click('#add button.btn-primary');
