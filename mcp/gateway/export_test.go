@@ -77,3 +77,13 @@ func (g *Gateway) Sessions() int {
 	defer g.sessions.mu.Unlock()
 	return len(g.sessions.slots)
 }
+
+// Streams returns the number of open streams.
+func (g *Gateway) Streams() (n int) {
+	g.sessions.mu.Lock()
+	defer g.sessions.mu.Unlock()
+	for _, open := range g.sessions.streams {
+		n += open
+	}
+	return n
+}

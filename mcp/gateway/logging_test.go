@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 )
 
@@ -64,6 +65,9 @@ func TestLogging(t *testing.T) {
 		"2025-11-25", "debug")
 	warned, warnings := w.logged(t, token, "2025-11-25", "warning")
 	silent, none := w.logged(t, token, "2025-11-25", "")
+
+	// A client opens its stream after its session, and messages before that are lost.
+	fleettest.Eventually(t, "four streams are open", func() bool { return w.gateway.Streams() == 4 })
 
 	many := map[string]any{"q": "presence:online", "tool": "self.audio_speaker.set_volume",
 		"arguments": map[string]any{"volume": 5}}
