@@ -47,7 +47,8 @@ type Agent interface {
 
 // An AgentLink sends to one agent. It may be used by any goroutine.
 type AgentLink interface {
-	// Publish waits until the message is written. After [ErrAgentPacket] the connection goes on.
+	// Publish writes the message and waits until the socket has accepted it. [ErrAgentPacket] does
+	// not end the connection; other errors do.
 	Publish(m AgentMessage) error
 	// End ends the connection.
 	End(why AgentEnd)

@@ -37,7 +37,7 @@ type client struct {
 
 	life context.Context
 	end  context.CancelFunc
-	soon chan struct{} // something is to be announced
+	soon chan struct{} // receives a value when the presence of servers may have changed
 	work sync.WaitGroup
 
 	mu       sync.Mutex

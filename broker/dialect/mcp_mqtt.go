@@ -42,7 +42,7 @@ const (
 	MCPClient = "mcp-client"
 
 	MCPServerName        = "MCP-SERVER-NAME"         // in CONNACK: the name that a device adopts
-	MCPServerNameFilters = "MCP-SERVER-NAME-FILTERS" // in CONNACK: the names of which a client sees servers
+	MCPServerNameFilters = "MCP-SERVER-NAME-FILTERS" // in CONNACK: filters of the server-names that a client may see
 )
 
 // mcpRevision is the revision of MCP on which the protocol is based.

@@ -139,7 +139,7 @@ func (s *Service) scan() bool {
 	return true
 }
 
-// ofDatabase is the end of the listed name of a plug-in of the database whose name a file has too.
+// ofDatabase ends the listed name of a stored plug-in with the same name as a file.
 const ofDatabase = " (database)"
 
 // apply passes the present definitions to the runner. A plug-in of the database that is wrong is

@@ -101,7 +101,7 @@ type dial struct {
 	socket *socket // nil before the upgrade
 	token  endpoint.Hash
 	addr   string
-	ended  time.Time // when fleetd ended it, for the reason; zero if it goes on or the peer ended it
+	ended  time.Time // when fleetd ended it; zero while it is open, or if the peer ended it
 	reason fleet.Reason
 	done   chan struct{}
 	s      *session // once it has answered initialize

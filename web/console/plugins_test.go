@@ -208,7 +208,7 @@ func TestPluginForm(t *testing.T) {
 	}
 }
 
-// A plug-in of the database whose name a file has too can be deleted; the plug-in of the file goes on.
+// A stored plug-in with the same name as a file can be deleted; the plug-in of the file keeps running.
 func TestShadowedPlugin(t *testing.T) {
 	dir := t.TempDir()
 	c, runner, plugins := withPluginsIn(t, dir)

@@ -1914,7 +1914,7 @@ func (v PluginRow) definition() templ.Component {
 	})
 }
 
-// acts switch a plug-in of the database, or delete it. One whose name a file has too can be deleted.
+// acts enables, disables or deletes a stored plug-in. One with the same name as a file can only be deleted.
 func (v PluginPage) acts() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

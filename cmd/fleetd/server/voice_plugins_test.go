@@ -47,17 +47,7 @@ func TestBoardAsksAPlugin(t *testing.T) {
 	d.eventually("the plug-ins are listed", func() bool {
 		return d.host.Introduced("plugin.weather") && d.host.Introduced("plugin.staff") && d.host.Introduced("plugin.quiet")
 	})
-	conversations := 0
-	talk := func() *voicetest.Session {
-		t.Helper()
-		f.Device(0).Talk()
-		conversations++
-		d.eventually("the tools are listed", func() bool {
-			all := up.Sessions()
-			return len(all) == conversations && all[conversations-1].Listed()
-		})
-		return up.Sessions()[conversations-1]
-	}
+	talk := func() *voicetest.Session { t.Helper(); return d.talk(f, up) }
 	end := func(s *voicetest.Session) {
 		t.Helper()
 		f.Device(0).EndTalk()
@@ -138,4 +128,16 @@ func TestBoardAsksAPlugin(t *testing.T) {
 		defer end(s)
 		return slices.Equal(ofPlugins(s), []string{"other_get_weather", "other_list_cities"})
 	})
+}
+
+// talk begins a conversation with the first device, and returns it once its tools are listed.
+func (d *testServer) talk(f *sim.Fleet, up *voicetest.Server) *voicetest.Session {
+	d.t.Helper()
+	before := len(up.Sessions())
+	f.Device(0).Talk()
+	d.eventually("the tools are listed", func() bool {
+		all := up.Sessions()
+		return len(all) == before+1 && all[before].Listed()
+	})
+	return up.Sessions()[before]
 }
