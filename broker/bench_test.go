@@ -53,7 +53,7 @@ func echo(r io.Reader, w io.Writer, id fleet.DeviceID) {
 	}
 }
 
-func startEchoes(t testing.TB, b *Broker, n int) {
+func startEchoes(t testing.TB, b *system, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
@@ -158,7 +158,7 @@ func TestIdleMemory(t *testing.T) {
 }
 
 // idle connects a device that answers initialize and then sends nothing.
-func idle(t *testing.T, b *Broker, n int) net.Conn {
+func idle(t *testing.T, b *system, n int) net.Conn {
 	conn, err := net.Dial("tcp", b.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -54,7 +54,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestCallWithoutAnswer(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.ProbeEvery = 40 * time.Millisecond })
+	b, dom := start(t, func(o *options) { o.ProbeEvery = 40 * time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	pings := make(chan int64, 100)
 	d.serve(func(r rpc) string {

@@ -1,11 +1,11 @@
 package broker
 
 import (
-	"errors"
-	"io"
 	"time"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
+	"fleetd/fleet"
 )
 
 // learn records the habit that a connection has shown, unless it is unknown.
@@ -26,16 +26,16 @@ func (d *device) knownHabit() dialect.Habit {
 
 // habitShown returns the habit that the device showed on the connection, which ended at the given
 // time.
-func (c *connection) habitShown(end time.Time) dialect.Habit {
+func (c *connection) habitShown(clean bool, cause fleet.Cause, end time.Time) dialect.Habit {
 	if !c.established {
 		return dialect.HabitUnknown
 	}
 	c.mu.Lock()
-	cause, goodbye := c.cause, c.channel.goodbye
+	goodbye := c.channel.goodbye
 	c.mu.Unlock()
 	return c.dialect.Closed(dialect.Ending{
 		Connected: end.Sub(c.At), Greeted: !c.lastHello.IsZero(), Goodbye: !goodbye.IsZero(), SinceGoodbye: end.Sub(goodbye),
-		ByDevice: c.clean || errors.Is(cause, io.EOF),
+		ByDevice: clean || cause.Reason.Code == fleet.CauseSocketClosed,
 	})
 }
 
@@ -45,6 +45,9 @@ type channel struct { // "" unless a conversation is open
 	bound   *time.Timer // ends the conversation
 	goodbye time.Time   // time of the latest goodbye, from either side
 	count   func(delta int64) int64
+
+	// relayed means that the conversation with a voice server is one for which the device connected.
+	relayed bool
 }
 
 // end clears the conversation.
@@ -126,14 +129,35 @@ func (c *connection) sayGoodbye(session string) {
 	c.hangUp(session)
 }
 
-// hangUp sends only the device a goodbye. session is "" for a conversation that was never
-// answered.
+// hangUp sends only the device a goodbye.
 func (c *connection) hangUp(session string) {
 	message, closes := c.dialect.Goodbye(session)
 	if message != nil {
 		_ = c.deliver(message) // an error means that the connection is lost
 	}
 	if closes {
-		c.carrier.finish()
+		c.carrier.Finish()
+	}
+}
+
+// Converse implements [link.Connection].
+func (c *connection) Converse(e link.Event) {
+	switch e.Kind {
+	case link.Greeted:
+		now := time.Now()
+		relayed := c.keepsChannel(e.Greeting, now) > 0
+		c.greeted, c.earlierHello, c.lastHello = true, c.lastHello, now
+		c.mu.Lock()
+		c.channel.relayed = relayed
+		c.mu.Unlock()
+	case link.Opened:
+		c.mu.Lock()
+		relayed := c.channel.relayed
+		c.mu.Unlock()
+		if relayed {
+			c.startOnboarding(0)
+		}
+	case link.Ended:
+		c.endChannel()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/broker/sim"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
@@ -22,7 +23,7 @@ const (
 
 // helloAnswer sends hello and returns the session of the answer, and whether a goodbye followed
 // it.
-func helloAnswer(t *testing.T, b *Broker, d *rawDevice, hello string) (session string, goodbye bool) {
+func helloAnswer(t *testing.T, b *system, d *rawDevice, hello string) (session string, goodbye bool) {
 	t.Helper()
 	d.publish(hello)
 	for {
@@ -50,7 +51,7 @@ func helloAnswer(t *testing.T, b *Broker, d *rawDevice, hello string) (session s
 // A program that simulates a board connects for a conversation and disconnects after it. Its
 // tools are listed and called meanwhile.
 func TestProgramIsListedInItsConversation(t *testing.T) {
-	b, dom := start(t, func(o *Options) {
+	b, dom := start(t, func(o *options) {
 		d := o.Devices.(*domain)
 		d.fresh, d.software = false, true
 	})
@@ -88,7 +89,7 @@ func TestProgramIsListedInItsConversation(t *testing.T) {
 }
 
 func TestChannelEndsInTime(t *testing.T) {
-	b, dom := start(t, func(o *Options) {
+	b, dom := start(t, func(o *options) {
 		o.Devices.(*domain).software = true
 		o.ChannelTimeout = 50 * time.Millisecond
 	})
@@ -103,7 +104,7 @@ func TestChannelEndsInTime(t *testing.T) {
 
 // A call in flight is answered before its device is sent a goodbye.
 func TestChannelOutlivesCall(t *testing.T) {
-	b, _ := start(t, func(o *Options) {
+	b, _ := start(t, func(o *options) {
 		o.Devices.(*domain).software = true
 		o.ChannelTimeout = 20 * time.Millisecond
 		o.VisionURL = nil // no request is sent at connecting
@@ -147,7 +148,7 @@ func TestWhoseChannelIsKept(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, dom := start(t, func(o *Options) { o.Devices.(*domain).software = tt.software })
+			b, dom := start(t, func(o *options) { o.Devices.(*domain).software = tt.software })
 			d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 			fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 			c := b.registry.connection(d.id)
@@ -205,27 +206,27 @@ func TestHabitShown(t *testing.T) {
 		name           string
 		hello, goodbye time.Time
 		clean          bool
-		cause          error
+		cause          fleet.Cause
 		end            time.Time
 		want           dialect.Habit
 	}{
-		{"no hello, short", time.Time{}, time.Time{}, true, nil, after(3 * time.Second), dialect.HabitUnknown},
-		{"no hello, long", time.Time{}, time.Time{}, true, nil, after(time.Minute), dialect.HabitStays},
-		{"left at goodbye", after(1), after(2), true, nil, after(time.Second), dialect.HabitLeaves},
-		{"stayed after goodbye", after(1), after(2), true, nil, after(time.Minute), dialect.HabitStays},
-		{"lost amid the conversation", after(1), time.Time{}, false, errNotTaken, after(time.Minute), dialect.HabitUnknown},
-		{"taken over after goodbye", after(1), after(2), false, errTakenOver, after(time.Second), dialect.HabitUnknown},
-		{"restarted after a later hello", after(time.Minute), after(time.Minute), true, nil,
+		{"no hello, short", time.Time{}, time.Time{}, true, fleet.Cause{}, after(3 * time.Second), dialect.HabitUnknown},
+		{"no hello, long", time.Time{}, time.Time{}, true, fleet.Cause{}, after(time.Minute), dialect.HabitStays},
+		{"left at goodbye", after(1), after(2), true, fleet.Cause{}, after(time.Second), dialect.HabitLeaves},
+		{"stayed after goodbye", after(1), after(2), true, fleet.Cause{}, after(time.Minute), dialect.HabitStays},
+		{"lost amid the conversation", after(1), time.Time{}, false, fleet.Cause{Reason: fleet.Because(fleet.CauseNotTaken)}, after(time.Minute), dialect.HabitUnknown},
+		{"taken over after goodbye", after(1), after(2), false, link.ErrTakenOver.Cause, after(time.Second), dialect.HabitUnknown},
+		{"restarted after a later hello", after(time.Minute), after(time.Minute), true, fleet.Cause{},
 			after(time.Minute + time.Second), dialect.HabitUnknown},
 	}
 	for _, tt := range tests {
 		speaks := dialect.XiaozhiMQTT(testID(1))
-		c := &connection{established: true, lastHello: tt.hello, clean: tt.clean, cause: tt.cause, dialect: speaks}
+		c := &connection{established: true, lastHello: tt.hello, dialect: speaks}
 		c.At, c.channel.goodbye = at, tt.goodbye
 		if !tt.hello.IsZero() {
 			speaks.Keep(dialect.Greeting{MCP: true}, dialect.History{Connected: tt.hello.Sub(at)})
 		}
-		if got := c.habitShown(tt.end); got != tt.want {
+		if got := c.habitShown(tt.clean, tt.cause, tt.end); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -568,7 +568,7 @@ var conformanceCases = []conformanceCase{
 			w.send(5, 8)
 			w.ack(0x50, 8, 0)
 			w.handled(3)
-			if n := len(w.b.server.Topics.Messages("fleet/#")); n != 0 {
+			if n := len(w.b.edge.MQTT().Topics.Messages("fleet/#")); n != 0 {
 				w.t.Errorf("%d messages retained", n)
 			}
 		},

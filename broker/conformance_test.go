@@ -32,12 +32,12 @@ type conformanceCase struct {
 // A wire is a client written byte by byte, with its broker.
 type wire struct {
 	*rawDevice
-	b       *Broker
+	b       *system
 	dom     *domain
 	version byte
 }
 
-func newWire(t *testing.T, version byte, change func(*Options)) *wire {
+func newWire(t *testing.T, version byte, change func(*options)) *wire {
 	b, dom := start(t, change)
 	w := &wire{rawDevice: dialRaw(t, b.Addr()), b: b, dom: dom, version: version}
 	w.id, w.v5 = testID(1), version == 5

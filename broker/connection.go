@@ -4,66 +4,40 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
-	"fleetd/fleet/redact"
+	"fleetd/fleet/enrolment"
 	"fleetd/mcp"
 )
 
-// A causeError is the cause for which the broker ended a connection.
-type causeError struct{ fleet.Cause }
-
-func (e causeError) Error() string { return e.Text }
-
-func causeOf(code, text string, params ...any) causeError {
-	return causeError{fleet.Cause{Reason: fleet.Because(code, params...), Text: text}}
-}
-
-// brokenRules returns the cause for ending a connection that violates the MQTT protocol.
-func brokenRules(how string) causeError {
-	return causeOf(fleet.CauseViolation, how, "detail", fleet.CleanText(how, 120))
-}
-
-var (
-	errTakenOver = causeOf(fleet.CauseTakenOver, "the device connected again")
-	errStopping  = causeOf(fleet.CauseStopping, "fleetd is stopping")
-	errNotTaken  = causeOf(fleet.CauseNotTaken, "the device accepts no more bytes")
-)
-
-var errPanic = errors.New("internal error")
-
-// seenEvery is the minimum interval between two reports of received packets to the domain, for
-// one connection.
-const seenEvery = 5 * time.Second
-
-// A connection is one device's connection to the broker, over MQTT or a WebSocket.
+// A connection is one device's connection to an edge.
 type connection struct {
 	fleet.Connection
-	broker  *Broker
-	device  *device
-	carrier carrier
-	dialect dialect.Dialect
-	session *mcp.Session
-	lost    chan struct{} // closed when the connection has ended
-	health  atomic.Int32
+	broker    *Broker
+	device    *device
+	carrier   link.Carrier
+	dialect   dialect.Dialect
+	localHost string
+	session   *mcp.Session
+	lost      chan struct{} // closed when the connection has ended
+	health    atomic.Int32
 
-	// These belong to the reader's goroutine.
-	clean        bool // the device sent DISCONNECT, or closed its WebSocket
+	// These belong to the goroutine that calls the methods of link.Connection.
+	hasLeft      bool // the device's MCP server has ended
 	establishing bool // holds device.takeover
 	established  bool
-	lastSeen     time.Time
 	lastHello    time.Time
-	conversation Conversation // the latest relayed one, which may be over; nil before the first
+	greeted      bool      // the latest hello began, or may have begun, a conversation with a voice server
+	earlierHello time.Time // lastHello before that
 
 	mu         sync.Mutex
 	channel    channel
-	cause      error // why it ended; nil while it is open
+	cause      *link.CauseError // why it ended; nil while it is open
 	line       line
 	onboarding onboarding
 }
@@ -75,17 +49,52 @@ const (
 	healthSilent // the last request timed out
 )
 
-// newConnection creates a connection. The caller sets its carrier.
-func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, clientID, transport,
-	remoteAddr string) *connection {
+var _ link.Connection = (*connection)(nil)
+
+// Open implements [link.Core].
+func (b *Broker) Open(q link.Connect, carrier link.Carrier) (link.Connection, error) {
+	id, clientID, err := b.authenticate(q)
+	if err == nil && id != q.Device {
+		err = errors.New("the client id names a different device than the credentials")
+	}
+	if err != nil {
+		if reason, ok := errors.AsType[enrolment.CredentialsError](err); ok {
+			return nil, link.Refusal(reason)
+		}
+		return nil, link.RefusedCredentials
+	}
+	c := b.newConnection(id, clientID, q, carrier)
+	if q.Transport == link.WebSocket && !c.device.dials.AllowN(time.Now(), 1) {
+		c.device.release(c)
+		return nil, link.RefusedTooOften
+	}
+	return c, nil
+}
+
+// authenticate returns the device that the credentials belong to, and its MQTT client id. A
+// certificate replaces user name and password.
+func (b *Broker) authenticate(q link.Connect) (id fleet.DeviceID, clientID string, err error) {
+	switch by := b.o.AuthenticateCertificate; {
+	case q.Transport == link.WebSocket:
+		clientID, err = b.devices.AuthenticateToken(q.Device, q.ClientID, string(q.Password), q.RemoteAddr)
+		return q.Device, clientID, err
+	case q.Certificate != nil && by != nil:
+		id, err = by(q.ClientID, q.Certificate)
+	default:
+		id, err = b.devices.Authenticate(q.ClientID, q.Username, q.Password, q.RemoteAddr)
+	}
+	return id, q.ClientID, err
+}
+
+func (b *Broker) newConnection(id fleet.DeviceID, clientID string, q link.Connect, carrier link.Carrier) *connection {
 	d := b.registry.hold(id)
 	c := &connection{
-		Connection: fleet.Connection{Device: id, Node: b.o.Node, ClientID: clientID, Transport: transport,
-			RemoteAddr: remoteAddr},
-		broker: b, device: d, dialect: speaks, lost: make(chan struct{}),
+		Connection: fleet.Connection{Device: id, Node: q.Node, ClientID: clientID, Transport: q.Transport,
+			RemoteAddr: q.RemoteAddr},
+		broker: b, device: d, carrier: carrier, dialect: q.Dialect, localHost: q.LocalHost, lost: make(chan struct{}),
 	}
-	d.inherit(speaks)
-	if speaks.Opening().Initialize {
+	d.inherit(q.Dialect)
+	if q.Dialect.Opening().Initialize {
 		c.line.held = true
 	}
 	c.session = mcp.NewSession(c, mcp.SessionOptions{
@@ -95,13 +104,12 @@ func (b *Broker) newConnection(id fleet.DeviceID, speaks dialect.Dialect, client
 	return c
 }
 
-// takeoverGoodbye bounds the DISCONNECT to a connection that is taken over: the new connection
-// waits for it, and a stuck socket accepts nothing.
-const takeoverGoodbye = 50 * time.Millisecond
+// Facts implements [link.Connection].
+func (c *connection) Facts() fleet.Connection { return c.Connection }
 
-// establish begins the takeover of the device by c; established or ended completes it. It waits
-// for other connections of the same device, at most until they have their CONNACK.
-func (b *Broker) establish(c *connection) {
+// Establish begins the takeover of the device by c; Established or Closed completes it.
+func (c *connection) Establish() {
+	b := c.broker
 	c.device.takeover.Lock()
 	c.establishing = true
 	c.At = time.Now().UTC()
@@ -109,13 +117,13 @@ func (b *Broker) establish(c *connection) {
 	if old := c.device.connection(); old != nil {
 		b.stats.takeovers.Add(1)
 		c.OverClientID, c.OverRemoteAddr = old.ClientID, old.RemoteAddr
-		old.carrier.farewell(errTakenOver, takeoverGoodbye)
-		old.stop(errTakenOver)
+		old.stop(link.ErrTakenOver)
 	}
 }
 
-// established makes c the device's current connection; from then on it receives calls.
-func (b *Broker) established(c *connection) {
+// Established makes c the device's current connection; from then on it receives calls.
+func (c *connection) Established() {
+	b := c.broker
 	c.device.take(c)
 	c.endEstablishing()
 	c.established = true
@@ -134,130 +142,93 @@ func (c *connection) endEstablishing() {
 	}
 }
 
-func (b *Broker) endConnection(c *connection, err error) {
-	c.stop(err)
+// Closed implements [link.Connection].
+func (c *connection) Closed(clean bool, cause fleet.Cause) {
+	clean = clean || c.hasLeft
+	if clean {
+		cause = fleet.Cause{}
+	}
+	if ours := c.end(link.CauseError{Cause: cause}); ours.Reason.Code != "" && !c.hasLeft {
+		cause = ours.Cause
+	}
 	c.endEstablishing()
-	c.device.learn(c.habitShown(time.Now()))
+	c.device.learn(c.habitShown(clean, cause, time.Now()))
 	c.device.release(c)
 	if c.established {
-		b.stats.connections.Add(-1)
-		b.devices.Disconnected(c.Connection, c.clean, c.endCause(err))
+		c.broker.stats.connections.Add(-1)
+		c.broker.devices.Disconnected(c.Connection, clean, cause)
 	}
 }
 
-// stop ends the connection immediately: calls fail, the socket is closed, and its reader notices.
-// It does not wait. Only the first stop has an effect.
-func (c *connection) stop(cause error) {
-	if cause == nil {
-		cause = io.EOF
+// stop ends the connection immediately: calls fail, and the edge closes the socket. It does not wait
+// for that. Only the first stop has an effect.
+func (c *connection) stop(cause link.CauseError) {
+	if !c.hasEnded() {
+		c.end(cause)
+		c.carrier.Stop(cause.Cause)
+	}
+}
+
+// end ends the use of the connection. It returns the cause of the first call.
+func (c *connection) end(cause link.CauseError) link.CauseError {
+	if cause.Text == "" {
+		cause.Text = "the device disconnected"
 	}
 	c.mu.Lock()
-	first := c.cause == nil
-	if first {
-		c.cause = cause
-		close(c.lost)
-		c.onboarding.stop()
-		c.channel.end()
+	if c.cause != nil {
+		defer c.mu.Unlock()
+		return *c.cause
 	}
+	c.cause = &cause
+	close(c.lost)
+	c.onboarding.stop()
+	c.channel.end()
 	c.mu.Unlock()
-	if first {
-		c.carrier.shut(cause)
-		c.session.Close(cause)
-		c.broker.prober.remove(c)
-	}
+	c.session.Close(cause)
+	c.broker.prober.remove(c)
+	return cause
 }
 
-// endCause returns why the connection ended. It returns the zero Cause if the device disconnected
-// cleanly.
-func (c *connection) endCause(err error) fleet.Cause {
-	c.mu.Lock()
-	cause := c.cause
-	c.mu.Unlock()
-	var ours causeError
-	silent, isSilent := c.carrier.silence(cause)
-	switch {
-	case errors.As(cause, &ours):
-		return ours.Cause
-	case c.clean:
-		return fleet.Cause{}
-	case isSilent:
-		return silent.Cause
-	case errors.Is(err, errPanic):
-		return causeOf(fleet.CauseInternal, err.Error()).Cause
-	case err == nil, errors.Is(err, io.EOF):
-		return causeOf(fleet.CauseSocketClosed, "the device closed the socket").Cause
-	case errors.Is(err, net.ErrClosed):
-		return errNotTaken.Cause
-	}
-	return causeOf(fleet.CauseSocketError, err.Error(), "detail", fleet.CleanText(err.Error(), 120)).Cause
-}
-
-// seen records that a packet of any kind was received.
-func (c *connection) seen(now time.Time) {
-	if now.Sub(c.lastSeen) >= seenEvery {
-		c.lastSeen = now
-		c.broker.devices.Seen(c.Device)
-	}
-}
+// Seen implements [link.Connection].
+func (c *connection) Seen() { c.broker.devices.Seen(c.Device) }
 
 // Send sends a message of the MCP session. It makes a connection the session's transport.
 func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error {
-	return c.carrier.post(c.dialect.Wrap(c.carrier.begin(c.dialect.Address(msg), len(msg)+64), msg, scope))
+	return c.carrier.Post(c.dialect.Wrap(c.carrier.Begin(c.dialect.Address(msg), len(msg)+64), msg, scope))
 }
 
-// deliver sends a message of a conversation to the device unchanged. See carrier.post.
+// deliver sends a message of a conversation to the device unchanged. See link.Carrier.
 func (c *connection) deliver(message []byte) error {
-	return c.carrier.post(append(c.carrier.begin(c.dialect.Address(message), len(message)), message...))
+	return c.carrier.Post(append(c.carrier.Begin(c.dialect.Address(message), len(message)), message...))
 }
 
-// receive handles a message that the device published to the topic or sent over its WebSocket.
-// All text from devices enters here: results, errors, notifications, logs and tools. receive
-// removes the Client-Id that the device's credentials are bound to: any reader of the device's
-// texts could otherwise poll with it and be given the credentials.
-func (c *connection) receive(topic string, payload []byte, properties []dialect.Property) {
-	c.broker.stats.publishesIn.Add(1)
-	payload = redact.ClientID(payload, dialect.UUIDOf(c.ClientID))
-	m, err := c.dialect.Decode(topic, payload, properties)
-	if err != nil {
+// Receive implements [link.Connection].
+func (c *connection) Receive(in link.Message) {
+	if in.Err != nil {
 		// A healthy device sends malformed texts: stock firmware does not escape error messages.
 		// The call that such a text answers can often be determined.
-		if !errors.Is(err, mcp.ErrMalformed) || !c.session.ReceiveBroken(payload) {
+		if !errors.Is(in.Err, mcp.ErrMalformed) || !c.session.ReceiveBroken(in.Payload) {
 			c.broker.stats.unreadable.Add(1)
 		}
 		return
 	}
-	switch m.Kind {
+	switch m := in.Decoded; m.Kind {
 	case dialect.RPC:
 		c.session.Receive(m.Payload)
 	case dialect.Ready:
-		c.carrier.greeted(0)
 		c.startOnboarding(0)
 	case dialect.Left:
 		c.left()
 	case dialect.Hello:
-		c.carrier.greeted(m.Greeting.AudioVersion)
 		c.answerHello(m, time.Now())
-	case dialect.Goodbye, dialect.Text:
-		c.converse(m)
-	}
-}
-
-// converse handles a message of the device's conversation.
-func (c *connection) converse(m dialect.Message) {
-	over := m.Kind == dialect.Goodbye
-	if c.conversation != nil {
-		over = c.conversation.Receive(m.Type, m.Session, m.Payload)
-	}
-	if over {
-		c.endChannel()
 	}
 }
 
 // left ends the connection of a device whose MCP server has ended. A client that stays connected
 // without it could not run a call.
 func (c *connection) left() {
-	c.clean = true
-	c.stop(nil)
+	c.hasLeft = true
+	c.stop(link.CauseError{Cause: fleet.Cause{Text: "the device's MCP server has ended"}})
 }
 
 // Notifications that the broker acts on. The domain receives them too.
@@ -302,7 +273,7 @@ func (c *connection) unanswered(request string) {
 	}
 	c.broker.prober.add(c, time.Now())
 	c.broker.devices.Unresponsive(c.Connection,
-		causeOf(fleet.CauseNoAnswer, "no answer to "+request, "request", fleet.CleanText(request, 100)).Cause)
+		link.Because(fleet.CauseNoAnswer, "no answer to "+request, "request", fleet.CleanText(request, 100)).Cause)
 }
 
 func (c *connection) hasEnded() bool {
@@ -312,13 +283,4 @@ func (c *connection) hasEnded() bool {
 	default:
 		return false
 	}
-}
-
-// hostOf removes the port, which does not identify the device.
-func hostOf(addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	return host
 }

@@ -31,7 +31,6 @@ type device struct {
 	latest  dialect.Dialect // of the newest connection that was authenticated; nil before the first
 
 	listings *rate.Limiter
-	hellos   *rate.Limiter // limits the hellos of relayed conversations
 	dials    *rate.Limiter // limits WebSocket dials
 }
 
@@ -40,7 +39,6 @@ type device struct {
 func newDevice(id fleet.DeviceID) *device {
 	return &device{id: id, ids: mcp.NewIDs(rand.Int32()), gone: time.Now(),
 		listings: rate.NewLimiter(rate.Every(listingEvery), listingBurst),
-		hellos:   rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst),
 		dials:    rate.NewLimiter(rate.Every(dialEvery), dialBurst)}
 }
 
@@ -94,3 +92,9 @@ const (
 
 // mayList reports whether another listing may be stored now.
 func (d *device) mayList(now time.Time) bool { return d.listings.AllowN(now, 1) }
+
+// These limit how often a device may open a WebSocket.
+const (
+	dialEvery = time.Second // after the first few
+	dialBurst = 10
+)

@@ -57,7 +57,7 @@ type lampWire struct {
 const lampID = "lamp-1"
 
 func newLamp(t *testing.T) *lampWire {
-	w := newWire(t, 5, func(o *Options) {
+	w := newWire(t, 5, func(o *options) {
 		o.Devices = lampDevices{o.Devices.(*domain)}
 		o.VisionURL = func(string) (string, string) { return "http://photo", "t" }
 		o.onboardingDelays = []time.Duration{time.Hour}

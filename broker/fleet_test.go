@@ -17,7 +17,7 @@ import (
 )
 
 // admit answers boot polls with credentials for the broker.
-func admit(t *testing.T, b *Broker) *httptest.Server {
+func admit(t *testing.T, b *system) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		clientID := "GID_default@@@" + strings.ReplaceAll(r.Header.Get("Device-Id"), ":", "_") + "@@@" +
@@ -34,7 +34,7 @@ func admit(t *testing.T, b *Broker) *httptest.Server {
 }
 
 // switchOn runs simulated devices until the test ends.
-func switchOn(t *testing.T, b *Broker, o sim.Options) *sim.Fleet {
+func switchOn(t *testing.T, b *system, o sim.Options) *sim.Fleet {
 	t.Helper()
 	o.OTAURL = admit(t, b).URL + "/xiaozhi/ota/"
 	o.TimeScale = 0.1 // a device that gives up after 10 s does so after 1 s
@@ -58,7 +58,7 @@ func switchOn(t *testing.T, b *Broker, o sim.Options) *sim.Fleet {
 // calls made to all of them at once.
 func TestSimulatedFleet(t *testing.T) {
 	const devices, each = 100, 10
-	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	b, dom := start(t, func(o *options) { o.Devices.(*domain).fresh = false })
 	f := switchOn(t, b, sim.Options{Devices: devices, RecordCalls: each})
 	fleettest.Eventually(t, "all tools are listed", func() bool { return b.Stats().Listings == devices })
 
@@ -88,7 +88,7 @@ func TestSimulatedFleet(t *testing.T) {
 }
 
 // setVolumes calls one device and checks the effect.
-func setVolumes(t *testing.T, b *Broker, d *sim.Device, n int) {
+func setVolumes(t *testing.T, b *system, d *sim.Device, n int) {
 	id, err := fleet.ParseDeviceID(d.ID())
 	if err != nil {
 		t.Error(err)

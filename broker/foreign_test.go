@@ -20,7 +20,7 @@ import (
 )
 
 // mosquitto runs one of Debian's MQTT clients as the test's n-th device.
-func mosquitto(t *testing.T, b *Broker, n int, name string, args ...string) *exec.Cmd {
+func mosquitto(t *testing.T, b *system, n int, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestMosquittoIsRefused(t *testing.T) {
 
 // A device written with paho's MQTT 5 client lists its tools and answers calls.
 func TestPahoDevice(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	b, dom := start(t, func(o *options) { o.Devices.(*domain).fresh = false })
 	clientID := testClientID(1)
 	id := testID(1)
 	cm := startPaho(t, b, clientID, func(cm *autopaho.ConnectionManager, payload []byte) {
@@ -156,7 +156,7 @@ func TestPahoDevice(t *testing.T) {
 	fleettest.Eventually(t, want, func() bool { return dom.count(want) == 1 })
 }
 
-func startPaho(t *testing.T, b *Broker, clientID string, on func(*autopaho.ConnectionManager,
+func startPaho(t *testing.T, b *system, clientID string, on func(*autopaho.ConnectionManager,
 	[]byte)) *autopaho.ConnectionManager {
 	t.Helper()
 	u, err := url.Parse("mqtt://" + b.Addr().String())

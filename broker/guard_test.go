@@ -3,10 +3,8 @@ package broker
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -66,7 +64,7 @@ func (waiting) AuthenticateToken(fleet.DeviceID, string, string, string) (string
 
 // If a device cannot be admitted now, its credentials are not reported as wrong.
 func TestDeviceTriesAgainLater(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.Devices = waiting{o.Devices.(*domain)} })
+	b, _ := start(t, func(o *options) { o.Devices = waiting{o.Devices.(*domain)} })
 	for version, want := range map[byte]int{4: 3, 5: 0x88} { // server unavailable
 		if code := dialRaw(t, b.Addr()).connect(connectPacket{clientID: testClientID(1), version: version}); code != want {
 			t.Errorf("MQTT level %d: CONNACK %#x, want %#x", version, code, want)
@@ -91,7 +89,7 @@ func (misnaming) Authenticate(string, string, []byte, string) (fleet.DeviceID, e
 }
 
 func TestClientIDOfAnotherDevice(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.Devices = misnaming{o.Devices.(*domain)} })
+	b, _ := start(t, func(o *options) { o.Devices = misnaming{o.Devices.(*domain)} })
 	if code := dialRaw(t, b.Addr()).connect(connectPacket{clientID: testClientID(1)}); code != 5 {
 		t.Errorf("CONNACK %d, want 5", code)
 	}
@@ -211,7 +209,7 @@ type panicking struct{ *domain }
 func (panicking) Notified(fleet.DeviceID, string, json.RawMessage) { panic("bug") }
 
 func TestPanicCostsOneConnection(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.Devices = panicking{o.Devices.(*domain)} })
+	b, dom := start(t, func(o *options) { o.Devices = panicking{o.Devices.(*domain)} })
 	bystander := connectRaw(t, b, connectPacket{clientID: testClientID(2)})
 	bystander.serve(nil)
 	for range 3 {
@@ -228,7 +226,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 	if n := b.Stats().Panics; n != 3 {
 		t.Errorf("%d panics counted", n)
 	}
-	if n := b.server.Clients.Len(); n != 1 {
+	if n := b.edge.MQTT().Clients.Len(); n != 1 {
 		t.Errorf("mochi keeps %d clients, want the bystander alone", n)
 	}
 	if b.registry.connection(testID(1)) != nil {
@@ -240,7 +238,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 }
 
 func TestSilentSockets(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.ConnectTimeout = 100 * time.Millisecond })
+	b, _ := start(t, func(o *options) { o.ConnectTimeout = 100 * time.Millisecond })
 	begin := time.Now()
 	for _, said := range [][]byte{nil, {0x10}, connectPacket{clientID: testClientID(1)}.bytes()[:20]} {
 		d := dialRaw(t, b.Addr())
@@ -315,7 +313,7 @@ func hogDescriptors(t *testing.T) (hogs []io.Closer) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.MaxConnections = 2 })
+	b, _ := start(t, func(o *options) { o.MaxConnections = 2 })
 	first := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	connectRaw(t, b, connectPacket{clientID: testClientID(2)})
 	third := dialRaw(t, b.Addr())
@@ -347,38 +345,12 @@ func TestKeepalive(t *testing.T) {
 	b, _ := start(t, nil)
 	for i, tt := range tests {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(i), keepalive: tt.keepalive, version: tt.version})
-		cl := mqttOf(b.registry.connection(d.id)).client
+		cl, _ := b.edge.MQTT().Clients.Get(testClientID(i))
 		if cl.State.Keepalive != tt.want || cl.State.ServerKeepalive != tt.announced {
 			t.Errorf("keepalive %d, v%d: %d, announced %v", tt.keepalive, tt.version, cl.State.Keepalive, cl.State.ServerKeepalive)
 		}
 		if err := d.ended(50 * time.Millisecond); err == nil {
 			t.Errorf("keepalive %d, v%d: the device is disconnected at once", tt.keepalive, tt.version)
 		}
-	}
-}
-
-func TestPortInUse(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	_, err = New(Options{Addr: taken.Addr().String(), Devices: &domain{}})
-	if err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("error %v", err)
-	}
-}
-
-// After a partial write the stream is garbage. It must end, even if the writer, such as mochi's
-// own loop, continues.
-func TestFailedWriteClosesTheSocket(t *testing.T) {
-	ours, theirs := net.Pipe()
-	defer theirs.Close()
-	nc := &netConn{Conn: ours, raw: ours, writeTimeout: 10 * time.Millisecond}
-	if _, err := nc.Write([]byte("never read")); err == nil {
-		t.Fatal("a write that nobody reads succeeded")
-	}
-	if _, err := nc.Write([]byte("more")); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("a later write: %v", err)
 	}
 }

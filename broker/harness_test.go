@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 )
@@ -122,36 +124,103 @@ func (d *domain) happened() string {
 	return strings.Join(d.events, "\n")
 }
 
-// start runs a broker on a free port until the test ends. Tools are not listed unless the test
-// requests it.
-func start(t testing.TB, change func(*Options)) (*Broker, *domain) {
+// options are those of a broker and of an edge in the same process.
+type options struct {
+	Options
+	edgeOptions // Core is the broker
+
+	Logger *slog.Logger // of both
+}
+
+type (
+	edgeOptions = edge.Options
+	edgeStats   = edge.Stats
+)
+
+// A system is a broker and its edge.
+type system struct {
+	*Broker
+	edge *edge.Edge
+	stop func()
+}
+
+func (s *system) Addr() net.Addr    { return s.edge.Addr() }
+func (s *system) TLSAddr() net.Addr { return s.edge.TLSAddr() }
+
+// Stats returns the numbers of both.
+func (s *system) Stats() (all struct {
+	Stats
+	edgeStats
+	Connects, Hellos int64
+}) {
+	all.Stats, all.edgeStats = s.Broker.Stats(), s.edge.Stats()
+	all.Connects, all.Hellos = all.Stats.Connects, all.Stats.Hellos+all.edgeStats.Hellos
+	return all
+}
+
+// start runs a broker and its edge on a free port until the test ends. Tools are not listed unless
+// the test requests it.
+func start(t testing.TB, change func(*options)) (*system, *domain) {
 	t.Helper()
 	d := &domain{fresh: true}
 	// With a vision URL every device gets a request at every connection, which lets these tests
 	// detect that a connection is up.
-	o := Options{Addr: "127.0.0.1:0", Devices: d, Node: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }}
+	var o options
+	o.Addr, o.Devices, o.Node, o.Logger = "127.0.0.1:0", d, "test", slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.VisionURL = func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }
 	if change != nil {
 		change(&o)
 	}
-	b, err := New(o)
-	if err != nil {
+	o.Options.Logger, o.edgeOptions.Logger = o.Logger, o.Logger
+	var s system
+	var err error
+	if s.Broker, err = New(o.Options); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return b, d
+	o.Core = s.Broker
+	if s.edge, err = edge.New(o.edgeOptions); err != nil {
+		t.Fatal(err)
+	}
+	endBroker, endEdge := run(t, s.Broker.Run), run(t, s.edge.Run)
+	s.stop = sync.OnceFunc(func() { endEdge(); endBroker() })
+	t.Cleanup(s.stop)
+	return &s, d
 }
 
+// run runs a part and returns the function that ends it.
+func run(t testing.TB, part func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	return func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(drainTimeout + deadline):
+			t.Error("a part does not stop")
+		}
+	}
+}
+
+// Limits that devices meet, from the documentation and not from the code under test.
+const (
+	maxPacket        = 512 << 10
+	maxConnect       = 2 << 10
+	maxProxyHeader   = 2 << 10
+	receiveMaximum   = 16
+	defaultKeepalive = 240
+	evictAfter       = time.Second
+
+	voiceHelloEvery, voiceHelloBurst = time.Second, 5
+	badTokensPerMinute               = 60
+	textBurst                        = 200
+)
+
 // makeCall calls a tool as the domain does.
-func makeCall(b *Broker, id fleet.DeviceID, tool, args string, wait time.Duration,
+func makeCall(b *system, id fleet.DeviceID, tool, args string, wait time.Duration,
 	late func(fleet.Answer)) (fleet.Answer,
 	error) {
 	turn, err := b.Queue(id, fleet.KindOperator)
@@ -188,7 +257,7 @@ func (c timeUp) Err() error {
 
 // callInVain calls a tool that the device does not answer. The call times out as soon as it has
 // been written, however long the write takes.
-func callInVain(b *Broker, id fleet.DeviceID, tool string, late func(fleet.Answer)) error {
+func callInVain(b *system, id fleet.DeviceID, tool string, late func(fleet.Answer)) error {
 	turn, err := b.Queue(id, fleet.KindOperator)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ const helloEvery = time.Second
 // freezes for ten seconds. answerHello therefore opens the channel with an unused address and
 // closes it at once, unless that would make the device disconnect: see keepsChannel.
 func (c *connection) answerHello(m dialect.Message, now time.Time) {
-	if c.beginConversation(m, now) {
-		return
+	if c.greeted { // in vain
+		c.greeted, c.lastHello = false, c.earlierHello
 	}
 	if now.Sub(c.lastHello) < helloEvery {
 		return
@@ -46,5 +46,5 @@ func (c *connection) voiceAddr() (host string, port int) {
 			return host, port
 		}
 	}
-	return c.carrier.localHost(), discardPort
+	return c.localHost, discardPort
 }

@@ -3,7 +3,6 @@ package broker
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -100,13 +99,12 @@ func TestMessagesKeepTheConnection(t *testing.T) {
 
 // Bytes that the socket does not accept at once are sent later, complete and unmixed.
 func TestMessagesToASlowDeviceStayWhole(t *testing.T) {
-	b, _ := start(t, nil)
+	b, _ := start(t, func(o *options) { o.WriteBuffer = 4 << 10 })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	if _, err := d.request(); err != nil { // the broker's initialize
 		t.Fatal(err)
 	}
 	c := b.registry.connection(d.id)
-	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
 	const messages = 6
 	for n := range messages {
 		if err := c.deliver(bytes.Repeat([]byte{'a' + byte(n)}, 512<<10)); err != nil {

@@ -70,7 +70,7 @@ func TestListing(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+			b, dom := start(t, func(o *options) { o.Devices.(*domain).fresh = false })
 			d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 			d.serve(lists(tt.all, tt.public))
 			fleettest.Eventually(t, "a listing", func() bool { return len(dom.listed()) == 1 })
@@ -103,7 +103,7 @@ func TestListingIsSkippedWhenFresh(t *testing.T) {
 }
 
 func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.VisionURL = nil })
+	b, _ := start(t, func(o *options) { o.VisionURL = nil })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
@@ -125,7 +125,7 @@ func TestKnownDeviceIsLetInWithoutAWord(t *testing.T) {
 
 // A device without a camera does not need the vision URL.
 func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.VisionURL = func(string) (string, string) { return "", "" } })
+	b, _ := start(t, func(o *options) { o.VisionURL = func(string) (string, string) { return "", "" } })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	asked := make(chan string, 10)
 	d.serve(func(r rpc) string { asked <- r.Method; return "" })
@@ -147,7 +147,7 @@ func TestKnownDeviceWithoutACameraIsNotAsked(t *testing.T) {
 
 func TestListingIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	b, dom := start(t, func(o *Options) {
+	b, dom := start(t, func(o *options) {
 		o.RequestTimeout = time.Second // answers must be faster than this on a busy machine
 		o.onboardingDelays = []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond}
 		o.Devices.(*domain).fresh = false
@@ -169,7 +169,7 @@ func TestListingIsTriedAgain(t *testing.T) {
 }
 
 func TestListingIsGivenUpAndResumed(t *testing.T) {
-	b, dom := start(t, func(o *Options) {
+	b, dom := start(t, func(o *options) {
 		o.RequestTimeout = 200 * time.Millisecond
 		o.ProbeEvery = 50 * time.Millisecond
 		o.onboardingDelays = []time.Duration{}
@@ -193,7 +193,7 @@ func TestListingIsGivenUpAndResumed(t *testing.T) {
 
 // A call waits for at most one step of a listing, and the listing completes among the calls.
 func TestListingSharesTheLine(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	b, dom := start(t, func(o *options) { o.Devices.(*domain).fresh = false })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	hold := make(chan struct{})
 	var order []string

@@ -53,19 +53,12 @@ func (p *prober) due(now time.Time) (all []*connection) {
 	return all
 }
 
-// watch pings silent devices, forgets those that are long gone and returns memory after a storm,
-// until the broker stops.
+// watch pings silent devices and forgets those that are long gone, until the broker stops.
 func (b *Broker) watch() {
 	probe := time.NewTicker(b.o.ProbeEvery / 4)
 	defer probe.Stop()
 	sweep := time.NewTicker(max(b.o.ForgetAfter/16, time.Second))
 	defer sweep.Stop()
-	settle := time.NewTicker(settleEvery)
-	defer settle.Stop()
-	var storms settler
-	pace := time.NewTicker(paceEvery)
-	defer pace.Stop()
-	collector := newPacer()
 	for {
 		select {
 		case now := <-probe.C:
@@ -74,12 +67,6 @@ func (b *Broker) watch() {
 			}
 		case now := <-sweep.C:
 			b.registry.forget(now.Add(-b.o.ForgetAfter))
-		case now := <-pace.C:
-			collector.adjust(b.stats.publishesIn.Load(), now)
-		case <-settle.C:
-			if storms.over(b.stats.connects.Load()) {
-				returnMemory()
-			}
 		case <-b.life.Done():
 			return
 		}

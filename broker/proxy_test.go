@@ -2,11 +2,8 @@ package broker
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -41,7 +38,7 @@ func withTLVs(header []byte, n int) []byte {
 	return header
 }
 
-func behindProxy(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
+func behindProxy(o *options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
 
 // remotes records the addresses of connections.
 type remotes struct {
@@ -53,7 +50,7 @@ func (r remotes) Connected(c fleet.Connection) { r.from <- c.RemoteAddr }
 
 func TestProxyHeader(t *testing.T) {
 	from := make(chan string, 10)
-	b, _, pool := startTLS(t, func(o *Options) {
+	b, _, pool := startTLS(t, func(o *options) {
 		behindProxy(o)
 		o.Devices = remotes{o.Devices.(*domain), from}
 	})
@@ -121,7 +118,7 @@ func TestBadProxyHeader(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, _, _ := startTLS(t, func(o *Options) {
+			b, _, _ := startTLS(t, func(o *options) {
 				behindProxy(o)
 				if o.ConnectTimeout = deadline; tt.silence {
 					o.ConnectTimeout = time.Second
@@ -148,7 +145,7 @@ func TestBadProxyHeader(t *testing.T) {
 
 // From other addresses a header is refused, since it is no CONNECT.
 func TestProxyHeaderFromElsewhere(t *testing.T) {
-	b, _, _ := startTLS(t, func(o *Options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+	b, _, _ := startTLS(t, func(o *options) { o.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
 	for _, addr := range []net.Addr{b.Addr(), b.TLSAddr()} {
 		d := dialRaw(t, addr)
 		d.write(append(proxyHeader(t, "192.0.2.7:4711"), connectPacket{clientID: testClientID(1)}.bytes()...))
@@ -166,7 +163,7 @@ func TestProxyHeaderFromElsewhere(t *testing.T) {
 // The address in the header is logged, and the throttle of the log uses it.
 func TestProxiedAddressIsLogged(t *testing.T) {
 	log := new(lockedWriter)
-	b, _ := start(t, func(o *Options) { behindProxy(o); o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	b, _ := start(t, func(o *options) { behindProxy(o); o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	d := dialRaw(t, b.Addr())
 	wrong := connectPacket{clientID: testClientID(1), password: "wrong"}
 	d.write(append(proxyHeader(t, "192.0.2.7:4711"), wrong.bytes()...))
@@ -175,55 +172,5 @@ func TestProxiedAddressIsLogged(t *testing.T) {
 	}
 	if text := log.String(); !strings.Contains(text, "remote=192.0.2.7 ") || strings.Contains(text, "remote=127.0.0.1") {
 		t.Errorf("log:\n%s", text)
-	}
-}
-
-// No input makes the reader of the header panic, consume the bytes after the header, or exceed
-// its limit.
-func FuzzProxyHeader(f *testing.F) {
-	f.Add(proxyHeader(f, "192.0.2.7:4711"), byte(1))
-	f.Add(proxyHeader(f, "[2001:db8::7]:4711"), byte(7))
-	f.Add(withTLVs(proxyHeader(f, "192.0.2.7:4711"), 40), byte(100))
-	f.Add([]byte("PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"), byte(3))
-	f.Fuzz(func(t *testing.T, header []byte, piece byte) {
-		const rest = "what follows"
-		stream := &pieces{Reader: bytes.NewReader(append(slices.Clone(header), rest...)), most: int(piece) + 1}
-		addr, err := readProxyHeader(stream)
-		if stream.read > maxProxyHeader {
-			t.Fatalf("%d bytes were read", stream.read)
-		}
-		if err != nil {
-			if addr != nil {
-				t.Error("an address in spite of an error")
-			}
-			return
-		}
-		if want := 16 + int(binary.BigEndian.Uint16(header[14:16])); stream.read != want {
-			t.Errorf("%d bytes were read of a header of %d", stream.read, want)
-		}
-		if addr != nil && hostOf(addr.String()) == "" {
-			t.Errorf("address %v", addr)
-		}
-	})
-}
-
-// pieces returns a stream in small pieces, and counts the bytes.
-type pieces struct {
-	*bytes.Reader
-	most, read int
-}
-
-func (p *pieces) Read(b []byte) (int, error) {
-	n, err := p.Reader.Read(b[:min(len(b), p.most)])
-	p.read += n
-	return n, err
-}
-
-func TestProxyHeaderErrorsAreKnown(t *testing.T) {
-	if _, err := readProxyHeader(strings.NewReader("PROXY UNKNOWN\r\nxxxxxxxx")); !errors.Is(err, errNoProxyHeader) {
-		t.Errorf("version 1: %v", err)
-	}
-	if _, err := readProxyHeader(strings.NewReader("")); !errors.Is(err, io.EOF) {
-		t.Errorf("nothing: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bufio"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -23,14 +22,7 @@ import (
 // At a shutdown MQTT 5 devices receive a DISCONNECT; for others the socket just closes, because
 // their protocol defines no DISCONNECT from the server.
 func TestShutdown(t *testing.T) {
-	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true},
-		VisionURL: func(string) (url, token string) { return "http://192.0.2.1/vision/explain", "token" }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
+	b, _ := start(t, func(o *options) { o.WriteBuffer = 4 << 10 })
 	v4 := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	v5 := connectRaw(t, b, connectPacket{clientID: testClientID(2), version: 5})
 	silent := dialRaw(t, b.Addr())
@@ -39,15 +31,7 @@ func TestShutdown(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() { _, err := makeCall(b, v4.id, "x", `{}`, deadline, nil); waiting <- err }()
 	fleettest.Eventually(t, "a call is under way", func() bool { return b.Stats().PublishesOut > 3 })
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(drainTimeout + deadline):
-		t.Fatal("the broker does not stop")
-	}
+	b.stop()
 	if err := <-waiting; err == nil {
 		t.Error("a call outlived the broker")
 	}
@@ -76,7 +60,7 @@ func lastPackets(d *rawDevice) (kinds string) {
 // No packet may appear in the log: not a payload, and not a second CONNECT's password.
 func TestLogsHoldNoPackets(t *testing.T) {
 	log := new(lockedWriter)
-	b, dom := start(t, func(o *Options) {
+	b, dom := start(t, func(o *options) {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1), version: 5})
@@ -100,7 +84,7 @@ func TestLogsHoldNoPackets(t *testing.T) {
 
 func TestRefusalsAreLoggedOnce(t *testing.T) {
 	log := new(lockedWriter)
-	b, _ := start(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	b, _ := start(t, func(o *options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	for range 20 {
 		dialRaw(t, b.Addr()).connect(connectPacket{clientID: testClientID(1), password: "wrong"})
 	}
@@ -109,24 +93,6 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	}
 	if n := b.Stats().Refused["forged"]; n != 20 {
 		t.Errorf("%d refusals counted", n)
-	}
-}
-
-func TestThrottleIsBounded(t *testing.T) {
-	var th throttle
-	at := time.Now()
-	allowed := 0
-	for i := range 3 * throttleKeys {
-		if ok, _ := th.allow(testClientID(i), at); ok {
-			allowed++
-		}
-	}
-	if allowed != throttleKeys || len(th.last) != throttleKeys {
-		t.Errorf("%d lines allowed, %d keys kept, want %d", allowed, len(th.last), throttleKeys)
-	}
-	ok, skipped := th.allow("new", at.Add(throttleEvery))
-	if !ok || skipped != 2*throttleKeys || len(th.last) != 1 {
-		t.Errorf("an hour later: %v, %d skipped, %d keys", ok, skipped, len(th.last))
 	}
 }
 
@@ -172,7 +138,7 @@ func TestHello(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert, pool := certificate(t)
-	b, _ := start(t, func(o *Options) {
+	b, _ := start(t, func(o *options) {
 		o.Addr, o.TLSAddr = "", "127.0.0.1:0"
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}}
 		o.MaxHandshakes = 2

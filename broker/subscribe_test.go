@@ -1,43 +1,16 @@
 package broker
 
-import (
-	"fmt"
-	"testing"
-
-	"github.com/mochi-mqtt/server/v2/packets"
-
-	"fleetd/broker/dialect"
-)
-
-func TestSubscriptionsAreLimited(t *testing.T) {
-	lamp, _ := dialect.OverMQTT(dialect.Connect{ClientID: "lamp-1", Version: 5, Username: "mcp.x"})
-	c := &mqttCarrier{connection: &connection{dialect: lamp}}
-	subscribe := func(i int) byte {
-		filter := fmt.Sprintf("$mcp-server/lamp-1/name/%d", i)
-		return c.subscribe(packets.Subscription{Filter: filter, Qos: 1}, false).Code
-	}
-	for i := range maxSubscriptions {
-		if code := subscribe(i); code != 1 {
-			t.Errorf("subscription %d: code %#x, want 1", i+1, code)
-		}
-	}
-	if code := subscribe(maxSubscriptions); code != packets.ErrQuotaExceeded.Code {
-		t.Errorf("one more: code %#x, want %#x", code, packets.ErrQuotaExceeded.Code)
-	}
-	if code := subscribe(0); code != 1 {
-		t.Errorf("the first one again: code %#x, want 1", code)
-	}
-}
+import "testing"
 
 // Mochi's index of topics takes more memory than a connection. It stays empty.
 func TestSubscriptionsAreNotIndexed(t *testing.T) {
 	w := newWire(t, 5, nil)
 	w.connect()
 	w.wantCodes(w.subscribe(9, nil, wish{downTopic(w.id), 1}), nil, []byte{1})
-	if found := w.b.server.Topics.Subscribers(downTopic(w.id)); len(found.Subscriptions) != 0 {
+	if found := w.b.edge.MQTT().Topics.Subscribers(downTopic(w.id)); len(found.Subscriptions) != 0 {
 		t.Errorf("the index has %v", found.Subscriptions)
 	}
-	if n := w.b.server.Info.Subscriptions; n != 0 {
+	if n := w.b.edge.MQTT().Info.Subscriptions; n != 0 {
 		t.Errorf("mochi counts %d subscriptions", n)
 	}
 }

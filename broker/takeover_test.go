@@ -1,8 +1,8 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
+	"fleetd/mcp"
 )
 
 // A device whose old socket is stuck gets its CONNACK at once: mochi alone
@@ -17,7 +18,7 @@ import (
 func TestReconnectWhileStuck(t *testing.T) {
 	for _, clientID := range []string{testClientID(1), strings.Replace(testClientID(1), "uuid-1", "other", 1)} {
 		t.Run(clientID, func(t *testing.T) {
-			b, dom := start(t, func(o *Options) { o.WriteTimeout = deadline })
+			b, dom := start(t, func(o *options) { o.WriteTimeout, o.WriteBuffer = deadline, 4<<10 })
 			stuck := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 			c := b.registry.connection(stuck.id)
 			stick(t, c)
@@ -43,22 +44,17 @@ func TestReconnectWhileStuck(t *testing.T) {
 // stick fills the connection until a write blocks.
 func stick(t *testing.T, c *connection) {
 	t.Helper()
-	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
 	fleettest.Eventually(t, "the socket is full", func() bool {
-		_ = c.deliver(make([]byte, 256<<10))
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(mqttOf(c).outbox.waiting) >= maxOutbox
+		return errors.Is(c.deliver(make([]byte, 256<<10)), mcp.ErrNotSent)
 	})
 }
 
 // A device that accepts no bytes is disconnected.
 func TestStuckDeviceIsDisconnected(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
+	b, dom := start(t, func(o *options) { o.WriteTimeout, o.WriteBuffer = 50*time.Millisecond, 4<<10 })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	c := b.registry.connection(d.id)
-	_ = mqttOf(c).client.Net.Conn.(*netConn).raw.(*net.TCPConn).SetWriteBuffer(4 << 10)
-	for range maxOutbox {
+	for range 16 {
 		_ = c.deliver(make([]byte, 512<<10))
 	}
 	want := fmt.Sprintf("disconnected %s clean=false: %s", d.id, fleet.CauseNotTaken)
@@ -66,11 +62,13 @@ func TestStuckDeviceIsDisconnected(t *testing.T) {
 }
 
 func TestOutboxIsBounded(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.WriteTimeout, o.RequestTimeout = deadline, 10*time.Millisecond })
+	b, _ := start(t, func(o *options) {
+		o.WriteTimeout, o.RequestTimeout, o.WriteBuffer = deadline, 10*time.Millisecond, 4<<10
+	})
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	stick(t, b.registry.connection(d.id))
 	if _, err := makeCall(b, d.id, "x", `{}`, deadline, nil); err == nil || !strings.Contains(err.Error(),
-		errOutboxFull.Error()) {
+		"the device does not read") {
 		t.Errorf("error %v", err)
 	}
 	if b.Stats().OutboxFull == 0 {
@@ -91,14 +89,16 @@ func TestDuplicateIDs(t *testing.T) {
 			wg.Go(func() { devices[i].connect(connectPacket{clientID: testClientID(1)}) })
 		}
 		wg.Wait()
-		var c *connection
 		fleettest.Eventually(t, "one connection remains, and is the device's", func() bool {
-			c = b.registry.connection(testID(1))
-			return c != nil && b.Stats().Sockets == 1
+			return b.registry.connection(testID(1)) != nil && b.Stats().Sockets == 1
 		})
+		cl, ok := b.edge.MQTT().Clients.Get(testClientID(1))
+		if !ok {
+			t.Fatalf("round %d: mochi does not know the connection", round)
+		}
 		open := 0
 		for _, d := range devices {
-			if d.conn.LocalAddr().String() == mqttOf(c).client.Net.Remote {
+			if d.conn.LocalAddr().String() == cl.Net.Remote {
 				open++
 				d.serve(nil)
 				if _, err := makeCall(b, testID(1), "x", `{}`, deadline, nil); err != nil {
@@ -138,7 +138,7 @@ func TestEpochsGrow(t *testing.T) {
 }
 
 func TestForgottenDevices(t *testing.T) {
-	b, _ := start(t, func(o *Options) { o.ForgetAfter = 10 * time.Millisecond })
+	b, _ := start(t, func(o *options) { o.ForgetAfter = 10 * time.Millisecond })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	d.serve(nil)
 	entries := func() (n int) {

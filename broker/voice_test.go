@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
 )
@@ -15,13 +16,13 @@ import (
 // relay is a Voice whose answers the test sets.
 type relay struct {
 	mu     sync.Mutex
-	begun  []VoiceDevice
+	begun  []edge.VoiceDevice
 	heard  []string
 	ended  []fleet.ConversationEnd
 	refuse bool
 }
 
-func (r *relay) Begin(d VoiceDevice, hello []byte) Conversation {
+func (r *relay) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refuse {
@@ -57,7 +58,7 @@ func (c relayed) End(how fleet.ConversationEnd) {
 
 func TestVoiceReceivesConversations(t *testing.T) {
 	r := new(relay)
-	b, dom := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+	b, dom := start(t, func(o *options) { o.Voice, o.VisionURL = r, nil })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 
@@ -100,7 +101,7 @@ func TestVoiceReceivesConversations(t *testing.T) {
 // A device that repeats hello costs the voice server only a few conversations.
 func TestHellosAreLimited(t *testing.T) {
 	r := new(relay)
-	b, dom := start(t, func(o *Options) { o.Voice = r })
+	b, dom := start(t, func(o *options) { o.Voice = r })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 	begin := time.Now()
@@ -120,7 +121,7 @@ func TestHellosAreLimited(t *testing.T) {
 
 // If there is no voice server for the device, it gets the same answer as without voice.
 func TestNoVoiceServerForDevice(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.Voice = &relay{refuse: true} })
+	b, dom := start(t, func(o *options) { o.Voice = &relay{refuse: true} })
 	d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 	fleettest.Eventually(t, "it connected", func() bool { return dom.count("connected") == 1 })
 	if _, goodbye := helloAnswer(t, b, d, boardHello); !goodbye {

@@ -17,6 +17,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
 )
@@ -38,9 +39,9 @@ type socketBoard struct {
 	ended   error
 }
 
-func socketServer(t testing.TB, b *Broker) string {
+func socketServer(t testing.TB, b *system) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(b.ServeWebSocket))
+	s := httptest.NewServer(http.HandlerFunc(b.edge.ServeWebSocket))
 	t.Cleanup(s.Close)
 	return "ws" + strings.TrimPrefix(s.URL, "http") + "/xiaozhi/v1/"
 }
@@ -151,7 +152,7 @@ func (d *socketBoard) over() error { d.mu.Lock(); defer d.mu.Unlock(); return d.
 
 // Without a voice server the device is listed and called while its socket is open.
 func TestWebSocketServesMCP(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.Devices.(*domain).fresh = false })
+	b, dom := start(t, func(o *options) { o.Devices.(*domain).fresh = false })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	fleettest.Eventually(t, "the tools are listed", func() bool { return len(dom.listed()) == 1 })
 	if got := d.got(); !strings.HasPrefix(got, `{"type":"hello","transport":"websocket","session_id":"s-`) ||
@@ -185,7 +186,7 @@ func TestWebSocketServesMCP(t *testing.T) {
 }
 
 func TestWebSocketChannelEndsInTime(t *testing.T) {
-	b, dom := start(t, func(o *Options) { o.ChannelTimeout = 50 * time.Millisecond })
+	b, dom := start(t, func(o *options) { o.ChannelTimeout = 50 * time.Millisecond })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	fleettest.Eventually(t, "the socket is closed", func() bool {
 		return websocket.IsCloseError(d.over(), websocket.CloseNormalClosure)
@@ -258,7 +259,7 @@ func TestWebSocketAudio(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint("version ", tt.version), func(t *testing.T) {
 			r := new(relay)
-			b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+			b, _ := start(t, func(o *options) { o.Voice, o.VisionURL = r, nil })
 			// The version in the header and in hello may differ: hello wins.
 			d := dialSocket(t, socketServer(t, b), 1, 1, "")
 			d.sound(tt.up) // before hello
@@ -301,7 +302,7 @@ func TestWebSocketAudio(t *testing.T) {
 
 func TestWebSocketEndsConversation(t *testing.T) {
 	r := new(relay)
-	b, dom := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+	b, dom := start(t, func(o *options) { o.Voice, o.VisionURL = r, nil })
 	url := socketServer(t, b)
 	hello := fmt.Sprintf(socketBoardHello, 1)
 	d := dialSocket(t, url, 1, 1, hello)
@@ -321,7 +322,7 @@ func TestWebSocketEndsConversation(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if fmt.Sprint(r.ended) != fmt.Sprint([]fleet.ConversationEnd{fleet.EndedByNewHello, fleet.EndedByDevice}) {
-		t.Errorf("ended %v", r.ended) // the replaced conversation ends with its connection: VoiceDevice.Lost
+		t.Errorf("ended %v", r.ended) // the replaced conversation ends with its connection: edge.VoiceDevice.Lost
 	}
 }
 
@@ -341,7 +342,7 @@ func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 	if _, err := makeCall(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
-	if !b.Kick(d.id, causeOf(fleet.CauseRetired, "the device was retired").Cause) {
+	if !b.Kick(d.id, link.Because(fleet.CauseRetired, "the device was retired").Cause) {
 		t.Error("not kicked")
 	}
 	fleettest.Eventually(t, "the end", func() bool { return d.over() != nil })
@@ -393,7 +394,7 @@ func TestWebSocketRefusesStrangers(t *testing.T) {
 // Limits apply to a device that dials without end, and to an address that guesses tokens.
 func TestWebSocketDialLimits(t *testing.T) {
 	b, _ := start(t, nil)
-	handler := http.HandlerFunc(b.ServeWebSocket)
+	handler := http.HandlerFunc(b.edge.ServeWebSocket)
 	dial := func(remote string, header http.Header) int {
 		r := httptest.NewRequest(http.MethodGet, "/xiaozhi/v1/", nil)
 		r.Header = header.Clone()
@@ -437,7 +438,7 @@ func TestWebSocketDialLimits(t *testing.T) {
 // A hostile device with a valid token affects only itself.
 func TestWebSocketHostile(t *testing.T) {
 	r := new(relay)
-	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, time.Second })
+	b, _ := start(t, func(o *options) { o.Voice, o.VisionURL, o.WriteTimeout = r, nil, time.Second })
 	url := socketServer(t, b)
 	hello := fmt.Sprintf(socketBoardHello, 1)
 	well := dialSocket(t, url, 1, 1, hello)
@@ -490,14 +491,9 @@ func TestWebSocketHostile(t *testing.T) {
 }
 
 func TestWebSocketWithoutHello(t *testing.T) {
-	b, dom := start(t, nil)
+	b, dom := start(t, func(o *options) { o.SocketHello = 50 * time.Millisecond })
 	d := dialSocket(t, socketServer(t, b), 1, 1, "")
-	fleettest.Eventually(t, "it is in", func() bool { return b.registry.connection(d.id) != nil })
-	s := b.registry.connection(d.id).carrier.(*socket)
-	fleettest.Eventually(t, "its time is up", func() bool {
-		_ = s.ws.SetReadDeadline(time.Now()) // the test does not wait for the timeout
-		return d.over() != nil
-	})
+	fleettest.Eventually(t, "its time is up", func() bool { return d.over() != nil })
 	if !websocket.IsCloseError(d.over(), websocket.ClosePolicyViolation) {
 		t.Error(d.over())
 	}
@@ -506,12 +502,9 @@ func TestWebSocketWithoutHello(t *testing.T) {
 
 // A half-open connection: the device has vanished without closing it.
 func TestWebSocketHalfOpen(t *testing.T) {
-	b, dom := start(t, nil)
+	b, dom := start(t, func(o *options) { o.SocketSilence = 200 * time.Millisecond })
 	d := dialSocket(t, socketServer(t, b), 1, 1, fmt.Sprintf(socketBoardHello, 1))
-	fleettest.Eventually(t, "hello", func() bool { return d.got() != "" })
-	s := b.registry.connection(d.id).carrier.(*socket)
 	fleettest.Eventually(t, "its silence is noticed", func() bool {
-		_ = s.ws.SetReadDeadline(time.Now())
 		return dom.count("disconnected "+string(d.id)+" clean=false: "+fleet.CauseNoPong) == 1
 	})
 }
@@ -519,7 +512,7 @@ func TestWebSocketHalfOpen(t *testing.T) {
 // Each of many devices hears and is heard in its own conversation only.
 func TestWebSocketNoCrossTalk(t *testing.T) {
 	r := new(relay)
-	b, _ := start(t, func(o *Options) { o.Voice, o.VisionURL = r, nil })
+	b, _ := start(t, func(o *options) { o.Voice, o.VisionURL = r, nil })
 	url := socketServer(t, b)
 	const devices, frames = 40, 30
 	all := make([]*socketBoard, devices)
@@ -575,20 +568,11 @@ func TestWebSocketNoCrossTalk(t *testing.T) {
 }
 
 func TestWebSocketShutdown(t *testing.T) {
-	b, err := New(Options{Addr: "127.0.0.1:0", Devices: &domain{fresh: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
+	b, _ := start(t, func(o *options) { o.VisionURL = nil })
 	url := socketServer(t, b)
 	d := dialSocket(t, url, 1, 1, fmt.Sprintf(socketBoardHello, 1))
 	fleettest.Eventually(t, "hello", func() bool { return d.got() != "" })
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	b.stop()
 	fleettest.Eventually(t, "the end", func() bool {
 		return websocket.IsCloseError(d.over(), websocket.CloseGoingAway)
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/internal/bounded"
 )
@@ -60,7 +60,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// A Service admits agents. It implements [broker.Agents].
+// A Service admits agents. It implements [edge.Agents].
 type Service struct {
 	o        Options
 	log      *slog.Logger
@@ -72,7 +72,7 @@ type Service struct {
 	byToken map[string]int
 }
 
-var _ broker.Agents = (*Service)(nil)
+var _ edge.Agents = (*Service)(nil)
 
 // New returns a service. [Service.Run] announces changes of presence.
 func New(o Options) *Service {
@@ -120,8 +120,8 @@ func (s *Service) connected() (all []*client) {
 	return all
 }
 
-// Admit implements [broker.Agents].
-func (s *Service) Admit(said broker.AgentConnect) (broker.Agent, error) {
+// Admit implements [edge.Agents].
+func (s *Service) Admit(said edge.AgentConnect) (edge.Agent, error) {
 	failures, known := s.failures.Get(said.RemoteAddr)
 	if known && failures.Tokens() < 1 {
 		return nil, fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.token")

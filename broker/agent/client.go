@@ -11,8 +11,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
-	"fleetd/broker"
 	"fleetd/broker/dialect"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 )
 
@@ -26,14 +26,14 @@ const (
 // for the agent.
 const codeRefused = -32000
 
-// A client is the connection of an agent. The methods of [broker.Agent] belong to the goroutine
+// A client is the connection of an agent. The methods of [edge.Agent] belong to the goroutine
 // that reads the connection.
 type client struct {
 	all   *Service
 	id    string // of MQTT
 	token string
 	by    fleet.Principal
-	link  broker.AgentLink
+	link  edge.AgentLink
 
 	life context.Context
 	end  context.CancelFunc
@@ -49,22 +49,22 @@ type client struct {
 // A key identifies a session of a client: one initialize replaces the session of an earlier one.
 type key struct{ client, server, name string }
 
-var _ broker.Agent = (*client)(nil)
+var _ edge.Agent = (*client)(nil)
 
-func newClient(s *Service, said broker.AgentConnect, by fleet.Principal) *client {
+func newClient(s *Service, said edge.AgentConnect, by fleet.Principal) *client {
 	c := &client{all: s, id: said.ClientID, token: said.Token, by: by, soon: make(chan struct{}, 1),
 		sessions: map[key]*session{}, filters: map[string]struct{}{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// Principal implements [broker.Agent].
+// Principal implements [edge.Agent].
 func (c *client) Principal() string { return string(c.by.Kind) + "-" + c.by.ID }
 
-// MayPublish implements [broker.Agent].
+// MayPublish implements [edge.Agent].
 func (c *client) MayPublish(topic string) bool { return parse(topic).kind != foreign }
 
-// MaySubscribe implements [broker.Agent].
+// MaySubscribe implements [edge.Agent].
 func (c *client) MaySubscribe(filter string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +73,8 @@ func (c *client) MaySubscribe(filter string) bool {
 	return room && subscribable(filter)
 }
 
-// Connected implements [broker.Agent].
-func (c *client) Connected(link broker.AgentLink) {
+// Connected implements [edge.Agent].
+func (c *client) Connected(link edge.AgentLink) {
 	c.link = link
 	c.all.join(c)
 	c.all.log.Info("agent connected", "token", c.by.Name, "client", c.id)
@@ -82,7 +82,7 @@ func (c *client) Connected(link broker.AgentLink) {
 	c.work.Go(c.announce)
 }
 
-// Disconnected implements [broker.Agent].
+// Disconnected implements [edge.Agent].
 func (c *client) Disconnected() {
 	c.end()
 	c.closeSessions(func(key) bool { return true })
@@ -99,13 +99,13 @@ func (c *client) watch() {
 	switch {
 	case c.life.Err() != nil:
 	case errors.Is(context.Cause(ctx), fleet.ErrActorGone):
-		c.link.End(broker.AgentRevoked)
+		c.link.End(edge.AgentRevoked)
 	default:
-		c.link.End(broker.AgentChanged)
+		c.link.End(edge.AgentChanged)
 	}
 }
 
-// Subscribed implements [broker.Agent].
+// Subscribed implements [edge.Agent].
 func (c *client) Subscribed(filter string) {
 	if !strings.HasPrefix(filter, dialect.MCPPresence) {
 		return // messages of sessions are sent without a subscription
@@ -117,7 +117,7 @@ func (c *client) Subscribed(filter string) {
 	c.announceSoon()
 }
 
-// Unsubscribed implements [broker.Agent].
+// Unsubscribed implements [edge.Agent].
 func (c *client) Unsubscribed(filter string) {
 	c.mu.Lock()
 	delete(c.filters, filter)
@@ -228,10 +228,10 @@ func online(name, about string) string {
 
 func (c *client) publish(topic string, payload []byte, retain bool) error {
 	id, _, _ := strings.Cut(strings.TrimPrefix(topic, dialect.MCPPresence), "/")
-	return c.link.Publish(broker.AgentMessage{Topic: topic, Payload: payload, ServerID: id, Retain: retain})
+	return c.link.Publish(edge.AgentMessage{Topic: topic, Payload: payload, ServerID: id, Retain: retain})
 }
 
-// Received implements [broker.Agent].
+// Received implements [edge.Agent].
 func (c *client) Received(topic string, payload []byte, sender string) {
 	to := parse(topic)
 	switch to.kind {

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"fleetd/broker"
 	"fleetd/broker/dialect"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 )
 
@@ -117,7 +117,7 @@ func (s *session) Write(_ context.Context, m jsonrpc.Message) error {
 		defer s.done()
 	}
 	err := s.send(m)
-	if errors.Is(err, broker.ErrAgentPacket) && answers {
+	if errors.Is(err, edge.ErrAgentPacket) && answers {
 		return s.send(&jsonrpc.Response{ID: r.ID, Error: &jsonrpc.Error{Code: codeRefused,
 			Message: "the answer is longer than the Maximum Packet Size of your CONNECT"}})
 	}
@@ -137,5 +137,5 @@ func (s *session) send(m jsonrpc.Message) error {
 	if r, ok := m.(*jsonrpc.Request); ok && onCapability[r.Method] {
 		topic = s.lists
 	}
-	return s.c.link.Publish(broker.AgentMessage{Topic: topic, Payload: data, ServerID: s.key.server})
+	return s.c.link.Publish(edge.AgentMessage{Topic: topic, Payload: data, ServerID: s.key.server})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 )
 
@@ -35,7 +35,7 @@ const (
 // The device, the upstream and fleetd may each end it. The first call of end sets the cause.
 type conversation struct {
 	relay   *Relay
-	device  broker.VoiceDevice
+	device  edge.VoiceDevice
 	server  Upstream
 	line    *line // of server
 	id      uuid.UUID
@@ -78,7 +78,7 @@ type conversation struct {
 	late, sentOut atomic.Int64
 }
 
-func newConversation(r *Relay, d broker.VoiceDevice, server Upstream) *conversation {
+func newConversation(r *Relay, d edge.VoiceDevice, server Upstream) *conversation {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
 	c := &conversation{relay: r, device: d, server: server, line: r.lines.of(&server), id: uuid.Must(uuid.NewV7()),
@@ -115,7 +115,7 @@ func (c *conversation) end(how fleet.ConversationEnd) {
 	c.cancel()
 }
 
-// End implements [broker.Conversation].
+// End implements [edge.Conversation].
 func (c *conversation) End(how fleet.ConversationEnd) {
 	c.mu.Lock()
 	c.superseded = true
@@ -315,7 +315,7 @@ func (c *conversation) textDown(text []byte) bool {
 	return true
 }
 
-// Receive implements [broker.Conversation].
+// Receive implements [edge.Conversation].
 func (c *conversation) Receive(kind, session string, payload []byte) (ended bool) {
 	switch kind {
 	case "goodbye":

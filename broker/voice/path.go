@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 )
 
@@ -83,7 +83,7 @@ func (p *udpPath) close() {
 // but may be late.
 type streamPath struct {
 	c      *conversation
-	stream broker.Stream
+	stream edge.Stream
 
 	mu       sync.Mutex
 	opened   bool
@@ -159,7 +159,7 @@ func smoothed(jitter, late time.Duration) time.Duration {
 	return jitter + (late-jitter)/16
 }
 
-// Hear implements [broker.Conversation].
+// Hear implements [edge.Conversation].
 func (c *conversation) Hear(frame []byte, timestamp uint32) {
 	if p, ok := c.path.(*streamPath); ok {
 		p.hear(frame, timestamp, time.Now())

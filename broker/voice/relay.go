@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 )
@@ -104,7 +104,7 @@ type Relay struct {
 	running sync.WaitGroup // conversations
 }
 
-var _ broker.Voice = (*Relay)(nil)
+var _ edge.Voice = (*Relay)(nil)
 
 // New creates a relay and binds its UDP address. [Relay.Run] starts it.
 func New(o Options) (*Relay, error) {
@@ -192,8 +192,8 @@ func (r *Relay) choose(id fleet.DeviceID) (Upstream, bool) {
 	return r.o.Choose(ctx, id)
 }
 
-// Begin implements [broker.Voice].
-func (r *Relay) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
+// Begin implements [edge.Voice].
+func (r *Relay) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
 	server, ok := r.choose(d.ID)
 	if !ok {
 		return nil

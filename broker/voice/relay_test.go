@@ -21,7 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
@@ -48,7 +48,7 @@ type board struct {
 	opened int
 	closed int
 
-	conversation broker.Conversation
+	conversation edge.Conversation
 
 	session, key, nonce string
 	udp                 *net.UDPConn
@@ -60,8 +60,8 @@ func newBoard(t testing.TB, n int) *board {
 		lost: make(chan struct{})}
 }
 
-func (b *board) device() broker.VoiceDevice {
-	return broker.VoiceDevice{ID: b.id, ClientID: "uuid-" + string(b.id), RemoteAddr: b.remote, Lost: b.lost,
+func (b *board) device() edge.VoiceDevice {
+	return edge.VoiceDevice{ID: b.id, ClientID: "uuid-" + string(b.id), RemoteAddr: b.remote, Lost: b.lost,
 		Send: func(p []byte) error {
 			b.mu.Lock()
 			defer b.mu.Unlock()

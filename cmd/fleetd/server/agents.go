@@ -5,26 +5,26 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"fleetd/broker"
 	"fleetd/broker/agent"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/mcp/gateway"
 	"fleetd/web/i18n"
 )
 
-// openAgents makes what serves MCP clients that connect to the broker. The gateway must be open.
+// openAgents makes what serves MCP clients that connect to the edge. The gateway must be open.
 func (s *Server) openAgents() {
 	s.agents = agent.New(agent.Options{Authenticate: s.Operators.Authenticate, Follow: s.authority.Follow,
 		Servers: agentServers{s.gateway}, Events: s.Events, Text: voiceTexts(i18n.English).Error, Log: s.log})
 	s.stages.add("presence for agents", s.agents.Run)
 }
 
-// brokerAgents gives the broker access to what serves agents, which is made after it.
-type brokerAgents struct{ *Server }
+// edgeAgents gives the edge access to what serves agents, which is made after it.
+type edgeAgents struct{ *Server }
 
-// Admit implements [broker.Agents].
-func (b brokerAgents) Admit(said broker.AgentConnect) (broker.Agent, error) {
-	return b.agents.Admit(said)
+// Admit implements [edge.Agents].
+func (a edgeAgents) Admit(said edge.AgentConnect) (edge.Agent, error) {
+	return a.agents.Admit(said)
 }
 
 // agentServers are the servers of the gateway.

@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"fleetd/broker"
-	"fleetd/fleet"
-	"fleetd/fleet/enrolment"
+	"fleetd/broker/edge"
+	"fleetd/broker/link"
 	"fleetd/fleet/fleettest"
 )
 
@@ -85,13 +84,13 @@ func served(t *testing.T, addr net.Addr) int64 {
 }
 
 // noDevices refuses every device.
-type noDevices struct{ broker.Devices }
+type noDevices struct{}
 
-func (noDevices) Authenticate(string, string, []byte, string) (fleet.DeviceID, error) {
-	return "", enrolment.CredentialsForged
+func (noDevices) Open(link.Connect, link.Carrier) (link.Connection, error) {
+	return nil, link.RefusedCredentials
 }
 
-// The broker presents a renewed certificate to new connections. A certificate
+// The edge presents a renewed certificate to new connections. A certificate
 // that does not work leaves the earlier one in use, with one entry in the log.
 func TestCertificateIsReadAgain(t *testing.T) {
 	files := newCertFiles(t)
@@ -103,7 +102,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := &tls.Config{GetCertificate: c.get}
-	b, err := broker.New(broker.Options{TLSAddr: "127.0.0.1:0", TLSConfig: config, Devices: noDevices{}})
+	b, err := edge.New(edge.Options{TLSAddr: "127.0.0.1:0", TLSConfig: config, Core: noDevices{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Offers: s.engine, Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
 	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
 		CoreDumps: s.coreDumps, Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
-		WebSocket: s.broker.ServeWebSocket, Log: s.log}
+		WebSocket: s.edge.ServeWebSocket, Log: s.log}
 	explainer := voiceExplainer{server: s}
 	if s.cfg.VisionURL != "" {
 		explainer.other = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken, s.outbound)

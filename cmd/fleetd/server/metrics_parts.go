@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/telemetry"
@@ -39,91 +40,107 @@ func (s *Server) watchParts() {
 	}
 	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
 		func() float64 { return float64(s.Keys.SigningGeneration()) })
-	m.registry.MustRegister(reportMetrics{s.Reports}, brokerMetrics{s.broker}, &rotationMetrics{keys: s.Keys})
+	m.registry.MustRegister(reportMetrics{s.Reports}, statMetrics[broker.Stats]{brokerMetrics, s.broker.Stats},
+		statMetrics[edge.Stats]{edgeMetrics, s.edge.Stats}, refusedMetrics{s.edge}, &rotationMetrics{keys: s.Keys})
 }
 
-// brokerMetrics exports the broker's numbers, all from one reading.
-type brokerMetrics struct{ broker *broker.Broker }
+// statMetrics exports the numbers of one part of the broker, all from one reading.
+type statMetrics[S any] struct {
+	list  []statMetric[S]
+	stats func() S
+}
 
-// A brokerMetric is one number of the broker with its name as a metric.
-type brokerMetric struct {
+// A statMetric is one of the numbers with its name as a metric.
+type statMetric[S any] struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
-	read func(*broker.Stats) int64
+	read func(*S) int64
 }
 
-func brokerCounter(name, help string, read func(*broker.Stats) int64) brokerMetric {
-	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name+"_total", help, nil, nil), prometheus.CounterValue, read}
+func mqttCounter[S any](name, help string, read func(*S) int64) statMetric[S] {
+	return statMetric[S]{prometheus.NewDesc("fleetd_mqtt_"+name+"_total", help, nil, nil), prometheus.CounterValue, read}
 }
 
-func brokerGauge(name, help string, read func(*broker.Stats) int64) brokerMetric {
-	return brokerMetric{prometheus.NewDesc("fleetd_mqtt_"+name, help, nil, nil), prometheus.GaugeValue, read}
+func mqttGauge[S any](name, help string, read func(*S) int64) statMetric[S] {
+	return statMetric[S]{prometheus.NewDesc("fleetd_mqtt_"+name, help, nil, nil), prometheus.GaugeValue, read}
 }
 
-var refusedDesc = prometheus.NewDesc("fleetd_mqtt_refused_total", "Connections refused, by reason.", []string{"reason"},
-	nil)
-
-var brokerMetricList = []brokerMetric{
-	brokerGauge("connections", "Devices connected.", func(s *broker.Stats) int64 { return s.Connections }),
-	brokerGauge("sockets", "Sockets open, those not yet authenticated included.",
-		func(s *broker.Stats) int64 { return s.Sockets }),
-	brokerGauge("websockets", "Devices connected by WebSocket, for a conversation; among the connections.",
-		func(s *broker.Stats) int64 { return s.WebSockets }),
-	brokerGauge("agents", "MCP clients connected; not among the connections.",
-		func(s *broker.Stats) int64 { return s.Agents }),
-	brokerCounter("websocket_audio_dropped",
-		"Audio over WebSockets that came too late, too often, or outside of a conversation.",
-		func(s *broker.Stats) int64 { return s.AudioDropped }),
-	brokerGauge("onboarding", "Devices being asked for their tools.", func(s *broker.Stats) int64 { return s.Onboarding }),
-	brokerGauge("channels", "Conversations without voice, kept open for the tools of programs that leave with them.",
+var brokerMetrics = []statMetric[broker.Stats]{
+	mqttGauge("connections", "Devices connected.", func(s *broker.Stats) int64 { return s.Connections }),
+	mqttGauge("onboarding", "Devices being asked for their tools.", func(s *broker.Stats) int64 { return s.Onboarding }),
+	mqttGauge("channels", "Conversations without voice, kept open for the tools of programs that leave with them.",
 		func(s *broker.Stats) int64 { return s.Channels }),
-	brokerCounter("connects", "Connections accepted.", func(s *broker.Stats) int64 { return s.Connects }),
-	brokerCounter("takeovers", "Connections that replaced another of the same device.",
+	mqttCounter("connects", "Connections accepted.", func(s *broker.Stats) int64 { return s.Connects }),
+	mqttCounter("takeovers", "Connections that replaced another of the same device.",
 		func(s *broker.Stats) int64 { return s.Takeovers }),
-	brokerCounter("publishes_in", "Messages from devices.", func(s *broker.Stats) int64 { return s.PublishesIn }),
-	brokerCounter("publishes_out", "Messages to devices.", func(s *broker.Stats) int64 { return s.PublishesOut }),
-	brokerCounter("foreign_topics", "Messages dropped since their topic was not the device's own.",
-		func(s *broker.Stats) int64 { return s.ForeignTopics }),
-	brokerCounter("duplicates", "Messages at QoS 2 that came again and were handled once.",
-		func(s *broker.Stats) int64 { return s.Duplicates }),
-	brokerCounter("protocol_errors", "Connections ended since the device broke the rules of MQTT.",
-		func(s *broker.Stats) int64 { return s.ProtocolErrors }),
-	brokerCounter("unreadable", "Messages that could not be read.", func(s *broker.Stats) int64 { return s.Unreadable }),
-	brokerCounter("outbox_full", "Messages not sent since the device does not read.",
-		func(s *broker.Stats) int64 { return s.OutboxFull }),
-	brokerCounter("unmatched_answers", "Answers to nothing that was asked.",
+	mqttCounter("unreadable", "Messages that could not be read.", func(s *broker.Stats) int64 { return s.Unreadable }),
+	mqttCounter("unmatched_answers", "Answers to nothing that was asked.",
 		func(s *broker.Stats) int64 { return s.Unmatched }),
-	brokerCounter("late_answers", "Answers to calls given up before.", func(s *broker.Stats) int64 { return s.Late }),
-	brokerGauge("tls_handshakes", "TLS handshakes that are not finished.",
-		func(s *broker.Stats) int64 { return s.Handshakes }),
-	brokerCounter("tls_handshakes_failed", "TLS handshakes that failed.",
-		func(s *broker.Stats) int64 { return s.HandshakesFailed }),
-	brokerCounter("tls_handshakes_evicted", "TLS handshakes ended since others waited for their place.",
-		func(s *broker.Stats) int64 { return s.HandshakesEvicted }),
-	brokerCounter("listings", "Tool lists taken.", func(s *broker.Stats) int64 { return s.Listings }),
-	brokerCounter("listings_failed", "Tool lists that could not be taken.",
+	mqttCounter("late_answers", "Answers to calls given up before.", func(s *broker.Stats) int64 { return s.Late }),
+	mqttCounter("listings", "Tool lists taken.", func(s *broker.Stats) int64 { return s.Listings }),
+	mqttCounter("listings_failed", "Tool lists that could not be taken.",
 		func(s *broker.Stats) int64 { return s.ListingsFailed }),
-	brokerCounter("accept_errors", "Errors in accepting connections.",
-		func(s *broker.Stats) int64 { return s.AcceptErrors }),
-	brokerCounter("panics", "Panics contained in one connection.", func(s *broker.Stats) int64 { return s.Panics }),
+}
+
+var edgeMetrics = []statMetric[edge.Stats]{
+	mqttGauge("sockets", "Sockets open, those not yet authenticated included.",
+		func(s *edge.Stats) int64 { return s.Sockets }),
+	mqttGauge("websockets", "Devices connected by WebSocket, for a conversation; among the connections.",
+		func(s *edge.Stats) int64 { return s.WebSockets }),
+	mqttGauge("agents", "MCP clients connected; not among the connections.",
+		func(s *edge.Stats) int64 { return s.Agents }),
+	mqttCounter("websocket_audio_dropped",
+		"Audio over WebSockets that came too late, too often, or outside of a conversation.",
+		func(s *edge.Stats) int64 { return s.AudioDropped }),
+	mqttCounter("publishes_in", "Messages from devices.", func(s *edge.Stats) int64 { return s.PublishesIn }),
+	mqttCounter("publishes_out", "Messages to devices.", func(s *edge.Stats) int64 { return s.PublishesOut }),
+	mqttCounter("foreign_topics", "Messages dropped since their topic was not the device's own.",
+		func(s *edge.Stats) int64 { return s.ForeignTopics }),
+	mqttCounter("duplicates", "Messages at QoS 2 that came again and were handled once.",
+		func(s *edge.Stats) int64 { return s.Duplicates }),
+	mqttCounter("protocol_errors", "Connections ended since the device broke the rules of MQTT.",
+		func(s *edge.Stats) int64 { return s.ProtocolErrors }),
+	mqttCounter("outbox_full", "Messages not sent since the device does not read.",
+		func(s *edge.Stats) int64 { return s.OutboxFull }),
+	mqttGauge("tls_handshakes", "TLS handshakes that are not finished.",
+		func(s *edge.Stats) int64 { return s.Handshakes }),
+	mqttCounter("tls_handshakes_failed", "TLS handshakes that failed.",
+		func(s *edge.Stats) int64 { return s.HandshakesFailed }),
+	mqttCounter("tls_handshakes_evicted", "TLS handshakes ended since others waited for their place.",
+		func(s *edge.Stats) int64 { return s.HandshakesEvicted }),
+	mqttCounter("accept_errors", "Errors in accepting connections.",
+		func(s *edge.Stats) int64 { return s.AcceptErrors }),
+	mqttCounter("panics", "Panics contained in one connection.", func(s *edge.Stats) int64 { return s.Panics }),
 }
 
 // Describe implements prometheus.Collector.
-func (brokerMetrics) Describe(descs chan<- *prometheus.Desc) {
-	descs <- refusedDesc
-	for _, m := range brokerMetricList {
+func (m statMetrics[S]) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range m.list {
 		descs <- m.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (b brokerMetrics) Collect(metrics chan<- prometheus.Metric) {
-	stats := b.broker.Stats()
-	for reason, n := range stats.Refused {
-		metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), reason)
-	}
-	for _, m := range brokerMetricList {
+func (m statMetrics[S]) Collect(metrics chan<- prometheus.Metric) {
+	stats := m.stats()
+	for _, m := range m.list {
 		metrics <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.read(&stats)))
+	}
+}
+
+// refusedMetrics exports the refused connections.
+type refusedMetrics struct{ edge *edge.Edge }
+
+var refusedDesc = prometheus.NewDesc("fleetd_mqtt_refused_total", "Connections refused, by reason.", []string{"reason"},
+	nil)
+
+// Describe implements prometheus.Collector.
+func (refusedMetrics) Describe(descs chan<- *prometheus.Desc) { descs <- refusedDesc }
+
+// Collect implements prometheus.Collector.
+func (m refusedMetrics) Collect(metrics chan<- prometheus.Metric) {
+	for reason, n := range m.edge.Stats().Refused {
+		metrics <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), reason)
 	}
 }
 

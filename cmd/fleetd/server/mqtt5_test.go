@@ -331,7 +331,7 @@ func TestMQTT5Impostor(t *testing.T) {
 	if _, _, received := impostor.log(); slices.ContainsFunc(received, victims) {
 		t.Errorf("the other device received %q", received)
 	}
-	if n := d.broker.Stats().ForeignTopics; n != 1 {
+	if n := d.edge.Stats().ForeignTopics; n != 1 {
 		t.Errorf("%d messages to foreign topics", n)
 	}
 }

@@ -27,6 +27,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/broker/agent"
+	"fleetd/broker/edge"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
@@ -52,6 +53,7 @@ import (
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
 	"fleetd/internal/bounded"
+	"fleetd/internal/collector"
 	"fleetd/mcp/gateway"
 	"fleetd/mcp/host"
 	"fleetd/web/device"
@@ -103,6 +105,7 @@ type Server struct {
 	targets    *fleet.Targets
 	authority  *authority.Service
 	broker     *broker.Broker
+	edge       *edge.Edge
 	host       *host.Host
 	endpoints  *host.Endpoints
 	open       *fleet.OpenConversations
@@ -309,15 +312,24 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	// Connections of devices.
 	tlsConfig := s.followCertificate(cert, clientCAs)
-	s.broker, err = broker.New(broker.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		AuthenticateCertificate: s.certified(clientCAs),
-		ProxyFrom:               cfg.proxyProtocol, Devices: brokerDevices{s}, Voice: brokerVoice{s}, Agents: brokerAgents{s},
-		Node: cfg.NodeName, Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
+	s.broker, err = broker.New(broker.Options{AuthenticateCertificate: s.certified(clientCAs), Devices: brokerDevices{s},
+		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
 	s.stages.add("broker", s.broker.Run)
-	s.cfg.boundMQTT(s.broker.Addr())
+	s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
+		ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{s}, Agents: edgeAgents{s}, Node: cfg.NodeName,
+		Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.stages.add("edge", s.edge.Run)
+	s.stages.add("garbage collector", func(ctx context.Context) error {
+		return collector.Run(ctx, collector.Load{Messages: func() int64 { return s.edge.Stats().PublishesIn },
+			Connects: func() int64 { return s.edge.Stats().Connects }})
+	})
+	s.cfg.boundMQTT(s.edge.Addr())
 
 	if err := s.openPlugins(ctx, sealer, secret); err != nil {
 		return nil, err
@@ -463,10 +475,10 @@ func (s *Server) Close() {
 func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
 
 // MQTTAddr returns the listen address of the broker without TLS.
-func (s *Server) MQTTAddr() net.Addr { return s.broker.Addr() }
+func (s *Server) MQTTAddr() net.Addr { return s.edge.Addr() }
 
 // MQTTSAddr returns the listen address of the broker with TLS; nil without TLS.
-func (s *Server) MQTTSAddr() net.Addr { return s.broker.TLSAddr() }
+func (s *Server) MQTTSAddr() net.Addr { return s.edge.TLSAddr() }
 
 // AdminAddr returns the listen address of metrics and profiles.
 func (s *Server) AdminAddr() net.Addr { return s.adminListener.Addr() }

@@ -73,10 +73,10 @@ func (r *systemReporter) read(ctx context.Context) (v system.Report, err error) 
 	if r.cert != nil {
 		v.Certificates = []system.Certificate{{Name: filepath.Base(r.cert.certFile), Ends: r.cert.expiry().UTC()}}
 	}
-	b := s.broker.Stats()
-	v.Broker = system.Broker{Connections: b.Connections, Sockets: b.Sockets, Onboarding: b.Onboarding,
-		MessagesIn: b.PublishesIn, MessagesOut: b.PublishesOut, Dropped: b.OutboxFull}
-	for _, n := range b.Refused {
+	b, e := s.broker.Stats(), s.edge.Stats()
+	v.Broker = system.Broker{Connections: b.Connections, Sockets: e.Sockets, Onboarding: b.Onboarding,
+		MessagesIn: e.PublishesIn, MessagesOut: e.PublishesOut, Dropped: e.OutboxFull}
+	for _, n := range e.Refused {
 		v.Broker.Refused += n
 	}
 	v.Parts = parts(&v)

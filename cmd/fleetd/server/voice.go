@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
@@ -215,10 +215,10 @@ func (e voiceExplainer) Explain(ctx context.Context, p picture.Photo, clientID s
 	return e.other.Explain(ctx, p, clientID)
 }
 
-// brokerVoice gives the broker access to the relay, which starts later.
-type brokerVoice struct{ *Server }
+// edgeVoice gives the edge access to the relay, which starts later.
+type edgeVoice struct{ *Server }
 
-func (v brokerVoice) Begin(d broker.VoiceDevice, hello []byte) broker.Conversation {
+func (v edgeVoice) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
 	if relay := v.voice.Load(); relay != nil {
 		return relay.Begin(d, hello)
 	}

@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // A listener accepts sockets for mochi and protects the process from them: it continues to accept
 // after errors, closes silent sockets, and limits a panic to one connection.
 type listener struct {
-	broker   *Broker
+	edge     *Edge
 	id       string // "mqtt" or "mqtts": the transport's name
 	ln       net.Listener
 	tls      *tls.Config     // nil for plain
@@ -35,17 +35,17 @@ var _ listeners.Listener = (*listener)(nil)
 // Go's default, a probe every 15 s, would keep waking idle radios.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Minute, Interval: 30 * time.Second, Count: 3}
 
-func (b *Broker) newListener(id, addr string) (*listener, error) {
+func (e *Edge) newListener(id, addr string) (*listener, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	ln, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for %s on %s: %w", id, addr, err)
 	}
-	l := &listener{broker: b, id: id, ln: ln, ended: make(chan struct{}), conns: make(map[*netConn]struct{})}
+	l := &listener{edge: e, id: id, ln: ln, ended: make(chan struct{}), conns: make(map[*netConn]struct{})}
 	l.life, l.end = context.WithCancel(context.Background())
 	if id == "mqtts" {
-		l.tls = b.o.TLSConfig
-		l.shaking = newHandshakes(b.o.MaxHandshakes, min(b.o.MaxPendingHandshakes, max(1, b.o.MaxConnections/4)))
+		l.tls = e.o.TLSConfig
+		l.shaking = newHandshakes(e.o.MaxHandshakes, min(e.o.MaxPendingHandshakes, max(1, e.o.MaxConnections/4)))
 	}
 	return l, nil
 }
@@ -100,7 +100,7 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 			l.start(raw, establish)
 			continue
 		}
-		l.broker.gate.Release(1)
+		l.edge.gate.Release(1)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -112,15 +112,15 @@ func (l *listener) Serve(establish listeners.EstablishFn) {
 // stopped first. Unfinished TLS handshakes use at most a quarter of the capacity, so they cannot
 // keep others out.
 func (l *listener) mayAccept() bool {
-	return (l.shaking == nil || l.shaking.room(l.life.Done())) && l.broker.gate.Acquire(l.life, 1) == nil
+	return (l.shaking == nil || l.shaking.room(l.life.Done())) && l.edge.gate.Acquire(l.life, 1) == nil
 }
 
 const maxAcceptWait = 500 * time.Millisecond
 
 func (l *listener) backOff(last time.Duration, err error) time.Duration {
-	l.broker.stats.acceptErrors.Add(1)
+	l.edge.stats.acceptErrors.Add(1)
 	if last == 0 {
-		l.broker.log.Error("accepting connections failed; retrying", "listener", l.id, "err", err)
+		l.edge.log.Error("accepting connections failed; retrying", "listener", l.id, "err", err)
 	}
 	wait := min(max(5*time.Millisecond, 2*last), maxAcceptWait)
 	select {
@@ -133,8 +133,13 @@ func (l *listener) backOff(last time.Duration, err error) time.Duration {
 // start serves one socket on a separate goroutine. The socket is counted before the goroutine
 // runs, so closeConnections misses none.
 func (l *listener) start(raw net.Conn, establish listeners.EstablishFn) {
-	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.broker.o.WriteTimeout}
-	deadline := time.Now().Add(l.broker.o.ConnectTimeout)
+	nc := &netConn{Conn: raw, raw: raw, writeTimeout: l.edge.o.WriteTimeout}
+	if size := l.edge.o.WriteBuffer; size > 0 {
+		if tcp, ok := raw.(*net.TCPConn); ok {
+			_ = tcp.SetWriteBuffer(size) // an error means that the socket is closed
+		}
+	}
+	deadline := time.Now().Add(l.edge.o.ConnectTimeout)
 	if l.shaking != nil {
 		nc.handshake = l.shaking.add(raw, deadline, l.life.Done())
 	} else if tcp, ok := raw.(*net.TCPConn); ok {
@@ -158,7 +163,7 @@ func (l *listener) finish(nc *netConn) {
 	l.mu.Lock()
 	delete(l.conns, nc)
 	l.mu.Unlock()
-	l.broker.gate.Release(1)
+	l.edge.gate.Release(1)
 	l.handlers.Done()
 }
 
@@ -169,11 +174,11 @@ func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.Es
 	var err error
 	defer func() {
 		if p := recover(); p != nil {
-			l.broker.stats.panics.Add(1)
-			l.broker.log.Error("connection ended by a panic", "listener", l.id, "panic", fmt.Sprint(p), "stack", stack())
+			l.edge.stats.panics.Add(1)
+			l.edge.log.Error("connection ended by a panic", "listener", l.id, "panic", fmt.Sprint(p), "stack", stack())
 			err = errPanic
 		}
-		l.broker.ended(nc, err)
+		l.edge.ended(nc, err)
 	}()
 	select {
 	case <-l.life.Done():
@@ -183,9 +188,9 @@ func (l *listener) serve(nc *netConn, deadline time.Time, establish listeners.Es
 	if err = nc.setConnectDeadline(deadline); err != nil {
 		return
 	}
-	if l.broker.fromProxy(nc.raw.RemoteAddr()) {
+	if l.edge.fromProxy(nc.raw.RemoteAddr()) {
 		if nc.remote, err = readProxyHeader(nc.raw); err != nil {
-			l.broker.refusedHeader(nc, err)
+			l.edge.refusedHeader(nc, err)
 			return
 		}
 	}

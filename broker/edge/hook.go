@@ -1,7 +1,6 @@
-package broker
+package edge
 
 import (
-	"errors"
 	"strings"
 	"time"
 
@@ -9,8 +8,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
-	"fleetd/fleet/enrolment"
 	"fleetd/fleet/redact"
 )
 
@@ -19,7 +18,7 @@ import (
 // listener.serve, which also handles connections that panic.
 type hook struct {
 	mqtt.HookBase
-	broker *Broker
+	edge *Edge
 }
 
 func (h *hook) ID() string { return "fleet" }
@@ -76,11 +75,11 @@ func (h *hook) connecting(cl *mqtt.Client, pk packets.Packet) (packets.Packet, e
 		return pk, nil // mochi ends the connection
 	}
 	if malformedConnect(&pk) {
-		h.broker.stats.refuse("malformed_connect")
+		h.edge.stats.refuse("malformed_connect")
 		return pk, packets.ErrRejectPacket
 	}
 	if pk.Connect.WillFlag {
-		h.broker.stats.willsRemoved.Add(1)
+		h.edge.stats.willsRemoved.Add(1)
 		if nc, ok := cl.Net.Conn.(*netConn); ok {
 			nc.will = &dialect.Will{Topic: pk.Connect.WillTopic, Retain: pk.Connect.WillRetain}
 		}
@@ -143,24 +142,24 @@ func available(set bool) byte {
 	return 0
 }
 
-// OnConnect refuses clients that cannot be a device of the fleet, and binds the connection to the
-// device that the credentials belong to. It does the latter here because mochi's authentication
+// OnConnect refuses clients that cannot be a device of the fleet, and has the core admit the
+// others. It does the latter here because mochi's authentication
 // hook can refuse with one code only.
 func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	said := connectOf(cl, &pk)
 	var code packets.Code
 	var reason string
-	if h.broker.isAgent(said) {
+	if h.edge.isAgent(said) {
 		code, reason = h.admitAgent(cl, &pk)
 	} else {
-		speaks, id := h.broker.o.overMQTT(said)
+		speaks, id := h.edge.o.OverMQTT(said)
 		if code, reason = connectRefusal(said, &pk, speaks); reason == "" {
-			code, reason = h.authenticate(cl, &pk, speaks, id)
+			code, reason = h.admit(cl, &pk, said, speaks, id)
 		}
 	}
 	if reason != "" {
-		h.broker.refused(cl, reason)
-		_ = h.broker.server.SendConnack(cl, code, false, nil)
+		h.edge.refused(cl, reason)
+		_ = h.edge.server.SendConnack(cl, code, false, nil)
 		return code
 	}
 	clampKeepalive(cl)
@@ -232,39 +231,37 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, _ packets.Packet) bool {
 	return carrierOf(cl) != nil || agentOf(cl) != nil
 }
 
-// authenticate binds the connection to the device that the credentials belong to. A device that
-// cannot be admitted now is invited to try again, since its credentials are not wrong.
-func (h *hook) authenticate(cl *mqtt.Client, pk *packets.Packet, speaks dialect.Dialect, named fleet.DeviceID) (
-	code packets.Code, reason string) {
-	b := h.broker
-	id, err := b.authenticate(cl, pk)
-	if err == nil && id != named {
-		err = errors.New("the client id names a different device than the credentials")
-	}
+// admit binds the connection to the device that the credentials belong to. A device that cannot be
+// admitted now is invited to try again, since its credentials are not wrong.
+func (h *hook) admit(cl *mqtt.Client, pk *packets.Packet, said dialect.Connect, speaks dialect.Dialect,
+	named fleet.DeviceID) (code packets.Code, reason string) {
 	nc, ok := cl.Net.Conn.(*netConn)
-	switch {
-	case errors.Is(err, enrolment.CredentialsLater):
-		return packets.ErrServerUnavailable, refusal(err)
-	case errors.Is(err, enrolment.CredentialsOtherDevice):
-		return packets.Code{Code: packets.ErrClientIdentifierNotValid.Code,
-			Reason: "these credentials belong to another client id"}, refusal(err)
-	case err != nil:
-		return packets.ErrBadUsernameOrPassword, refusal(err)
-	case !ok:
-		return packets.ErrUnspecifiedError, "credentials"
+	if !ok {
+		return packets.ErrUnspecifiedError, string(link.RefusedCredentials)
 	}
-	c := b.newConnection(id, speaks, cl.ID, cl.Net.Listener, hostOf(cl.Net.Remote))
-	nc.carrier = &mqttCarrier{connection: c, client: cl, expiryAsked: pk.Properties.SessionExpiryInterval > 0}
-	c.carrier = nc.carrier
+	c := &mqttCarrier{connection: &connection{edge: h.edge, dialect: speaks, lost: make(chan struct{})}, client: cl,
+		expiryAsked: pk.Properties.SessionExpiryInterval > 0}
+	c.carrier = c
+	q := link.Connect{Device: named, ClientID: cl.ID, Username: said.Username, Password: pk.Connect.Password,
+		Transport: cl.Net.Listener, RemoteAddr: hostOf(cl.Net.Remote), LocalHost: hostOf(nc.LocalAddr().String()), Said: said}
+	if !pk.Connect.UsernameFlag && !pk.Connect.PasswordFlag {
+		q.Certificate = nc.verifiedCertificate()
+	}
+	if err := c.open(q); err != nil {
+		why := refusal(err)
+		switch why {
+		case link.RefusedLater:
+			code = packets.ErrServerUnavailable
+		case link.RefusedOtherDevice:
+			code = packets.Code{Code: packets.ErrClientIdentifierNotValid.Code,
+				Reason: "these credentials belong to another client id"}
+		default:
+			code = packets.ErrBadUsernameOrPassword
+		}
+		return code, string(why)
+	}
+	nc.carrier = c
 	return packets.CodeSuccess, ""
-}
-
-func refusal(err error) string {
-	var reason enrolment.CredentialsError
-	if errors.As(err, &reason) {
-		return string(reason)
-	}
-	return "credentials"
 }
 
 // OnSessionEstablish runs before mochi takes over an older session of the same client id. The
@@ -272,18 +269,18 @@ func refusal(err error) string {
 // connection is stopped first.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	if c := carrierOf(cl); c != nil {
-		h.broker.establish(c.connection)
+		c.establish()
 	}
 }
 
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 	if a := agentOf(cl); a != nil {
 		a.up = true
-		h.broker.stats.agents.Add(1)
+		h.edge.stats.agents.Add(1)
 		a.Connected(a)
 		return
 	}
-	h.broker.established(carrierOf(cl).connection)
+	carrierOf(cl).establishedNow()
 }
 
 // OnACLCheck allows the topics of the device's dialect, or of the agent. Mochi sees no subscriptions
@@ -329,11 +326,11 @@ func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, er
 }
 
 // refused counts a refused CONNECT and logs it occasionally.
-func (b *Broker) refused(cl *mqtt.Client, reason string) {
-	b.stats.refuse(reason)
-	if ok, skipped := b.refusals.allow(cl.ID+reason, time.Now()); ok {
+func (e *Edge) refused(cl *mqtt.Client, reason string) {
+	e.stats.refuse(reason)
+	if ok, skipped := e.refusals.allow(cl.ID+reason, time.Now()); ok {
 		client := redact.Text(fleet.CleanText(cl.ID, 128), fleet.CleanText(dialect.UUIDOf(cl.ID), 128))
-		b.log.Warn("connection refused", "client", client, "remote", hostOf(cl.Net.Remote),
+		e.log.Warn("connection refused", "client", client, "remote", hostOf(cl.Net.Remote),
 			"reason", reason, "not_logged", skipped)
 	}
 }

@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"bytes"
@@ -15,14 +15,13 @@ import (
 	"golang.org/x/time/rate"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
 	"fleetd/mcp"
 )
 
 const (
 	socketPing    = 20 * time.Second // between pings, which devices answer
-	socketSilence = 65 * time.Second // without any frame, until the device counts as gone
-	socketHello   = 30 * time.Second // from the upgrade to hello
 	socketGoodbye = time.Second      // to send the close frame: a stuck device accepts none
 
 	// Limits of the queue for a device that reads slowly. Audio that waits longer than lateAudio
@@ -38,15 +37,13 @@ const (
 )
 
 var (
-	errConversationOver = causeOf(fleet.CauseConversationOver, "the conversation is over")
-	errNoHello          = brokenSocket("no hello within " + socketHello.String())
-	errFlood            = brokenSocket("more messages than a device would send")
-	errLongMessage      = brokenSocket("a message of more than " + strconv.Itoa(maxPacket) + " bytes")
+	errFlood       = brokenSocket("more messages than a device would send")
+	errLongMessage = brokenSocket("a message of more than " + strconv.Itoa(maxPacket) + " bytes")
 )
 
 // brokenSocket returns the cause for ending a WebSocket that is used as no device uses it.
-func brokenSocket(how string) causeError {
-	return causeOf(fleet.CauseSocketMisused, how, "detail", how)
+func brokenSocket(how string) link.CauseError {
+	return link.Because(fleet.CauseSocketMisused, how, "detail", how)
 }
 
 // A socket is the WebSocket of a connection. The goroutine of serveSocket reads; a second
@@ -76,12 +73,18 @@ type outgoing struct {
 	at    time.Time
 }
 
-func newSocket(c *connection, ws *websocket.Conn, version string) *socket {
-	s := &socket{c: c, ws: ws, introduced: c.dialect.Opening().AtOnce, wake: make(chan struct{}, 1),
+func newSocket(c *connection, version string) *socket {
+	s := &socket{c: c, introduced: c.dialect.Opening().AtOnce, wake: make(chan struct{}, 1),
 		texts: rate.NewLimiter(textRate, textBurst),
 		audio: rate.NewLimiter(audioRate, audioBurst)}
 	n, _ := strconv.Atoi(version)
 	s.setVersion(n)
+	return s
+}
+
+// attach sets the WebSocket.
+func (s *socket) attach(ws *websocket.Conn) {
+	s.ws = ws
 	ws.SetReadLimit(maxPacket)
 	ws.SetPongHandler(func(string) error { return s.alive() })
 	answerPing := ws.PingHandler()
@@ -89,7 +92,6 @@ func newSocket(c *connection, ws *websocket.Conn, version string) *socket {
 		_ = s.alive() // the next read finds a closed socket
 		return answerPing(data)
 	})
-	return s
 }
 
 // setVersion records the version of the device's binary messages. An unknown version means raw
@@ -103,7 +105,7 @@ func (s *socket) setVersion(n int) {
 
 // read handles the device's messages until the socket ends.
 func (s *socket) read() error {
-	_ = s.ws.SetReadDeadline(time.Now().Add(socketHello))
+	_ = s.ws.SetReadDeadline(time.Now().Add(s.c.edge.o.SocketHello))
 	for {
 		kind, r, err := s.ws.NextReader()
 		if err == nil {
@@ -115,7 +117,7 @@ func (s *socket) read() error {
 		case errors.Is(err, websocket.ErrReadLimit):
 			return s.broken(errLongMessage)
 		case err != nil && !s.introduced && isTimeout(err):
-			return s.broken(errNoHello)
+			return s.broken(brokenSocket("no hello within " + s.c.edge.o.SocketHello.String()))
 		case err != nil:
 			return err
 		}
@@ -132,11 +134,11 @@ func (s *socket) read() error {
 }
 
 // broken ends the connection of a device that behaves as no device does.
-func (s *socket) broken(cause causeError) error {
+func (s *socket) broken(cause link.CauseError) error {
 	c := s.c
-	c.broker.stats.protocolErrors.Add(1)
-	if ok, skipped := c.broker.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
-		c.broker.log.Warn("WebSocket ended", "device", c.Device, "remote", c.RemoteAddr, "reason", cause.Text,
+	c.edge.stats.protocolErrors.Add(1)
+	if ok, skipped := c.edge.refusals.allow(c.clientID+cause.Text, time.Now()); ok {
+		c.edge.log.Warn("WebSocket ended", "device", c.device, "remote", c.remoteAddr, "reason", cause.Text,
 			"not_logged", skipped)
 	}
 	c.stop(cause)
@@ -156,7 +158,7 @@ func (s *socket) alive() error {
 		return nil
 	}
 	s.extend = now.Add(time.Second)
-	return s.ws.SetReadDeadline(now.Add(socketSilence))
+	return s.ws.SetReadDeadline(now.Add(s.c.edge.o.SocketSilence))
 }
 
 func (s *socket) handle(kind int, message []byte) error {
@@ -167,7 +169,7 @@ func (s *socket) handle(kind int, message []byte) error {
 			if s.c.conversation != nil && len(frame) > 0 && s.audio.AllowN(now, 1) {
 				s.c.conversation.Hear(frame, timestamp)
 			} else {
-				s.c.broker.stats.audioDropped.Add(1)
+				s.c.edge.stats.audioDropped.Add(1)
 			}
 			return nil
 		}
@@ -259,14 +261,15 @@ func (s *socket) Close() {
 	s.stir()
 }
 
-func (s *socket) stream() Stream    { return s }
-func (s *socket) finish()           { s.Close() }
-func (s *socket) localHost() string { return hostOf(s.ws.LocalAddr().String()) }
+func (s *socket) stream() Stream         { return s }
+func (s *socket) Finish()                { s.Close() }
+func (s *socket) Stop(cause fleet.Cause) { s.c.stopped(cause) }
 
-// begin returns an empty frame, since each message is one frame.
-func (s *socket) begin(_ dialect.Address, size int) []byte { return make([]byte, 0, size) }
+// Begin returns an empty frame, since each message is one frame.
+func (s *socket) Begin(_ dialect.Address, size int) []byte { return make([]byte, 0, size) }
 
-func (s *socket) post(message []byte) error { return s.queue(message, false) }
+// Post implements [link.Carrier].
+func (s *socket) Post(message []byte) error { return s.queue(message, false) }
 
 // queue queues a message, or returns an error if it cannot. It does not wait.
 func (s *socket) queue(m []byte, audio bool) error {
@@ -277,12 +280,12 @@ func (s *socket) queue(m []byte, audio bool) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: %w", mcp.ErrNotSent, errConversationOver)
+		return fmt.Errorf("%w: %w", mcp.ErrNotSent, link.ErrConversationOver)
 	}
 	if s.waits[kind] >= limit {
 		s.mu.Unlock()
 		if !audio {
-			s.c.broker.stats.outboxFull.Add(1)
+			s.c.edge.stats.outboxFull.Add(1)
 		}
 		return fmt.Errorf("%w: %w", mcp.ErrNotSent, errOutboxFull)
 	}
@@ -317,7 +320,7 @@ func (s *socket) next(now time.Time) (m outgoing, ok, over bool) {
 		if !m.audio || now.Sub(m.at) <= lateAudio {
 			return m, true, false
 		}
-		s.c.broker.stats.audioDropped.Add(1)
+		s.c.edge.stats.audioDropped.Add(1)
 	}
 	s.waiting = nil
 	return outgoing{}, false, s.closing
@@ -334,7 +337,7 @@ func (s *socket) write() {
 			for err == nil {
 				m, ok, over := s.next(time.Now())
 				if over {
-					s.c.stop(errConversationOver)
+					s.c.stop(link.ErrConversationOver)
 					return
 				}
 				if !ok {
@@ -343,7 +346,7 @@ func (s *socket) write() {
 				err = s.writeNow(m)
 			}
 		case <-ping.C:
-			err = s.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.c.broker.o.WriteTimeout))
+			err = s.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.c.edge.o.WriteTimeout))
 		case <-s.c.lost:
 			return
 		}
@@ -363,17 +366,17 @@ func (s *socket) writeNow(m outgoing) error {
 	if m.audio {
 		kind = websocket.BinaryMessage
 	} else {
-		s.c.broker.stats.publishesOut.Add(1)
+		s.c.edge.stats.publishesOut.Add(1)
 	}
-	_ = s.ws.SetWriteDeadline(time.Now().Add(s.c.broker.o.WriteTimeout))
+	_ = s.ws.SetWriteDeadline(time.Now().Add(s.c.edge.o.WriteTimeout))
 	return s.ws.WriteMessage(kind, m.data)
 }
 
 // farewell does nothing: shut sends the reason.
-func (s *socket) farewell(causeError, time.Duration) {}
+func (s *socket) farewell(link.CauseError, time.Duration) {}
 
-func (s *socket) silence(err error) (causeError, bool) {
-	return causeOf(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
+func (s *socket) silence(err error) (link.CauseError, bool) {
+	return link.Because(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
 }
 
 // shut closes the socket, and sends the reason if the device reads. It does not wait.
@@ -382,7 +385,7 @@ func (s *socket) shut(cause error) {
 	s.closing, s.waiting = true, nil
 	s.mu.Unlock()
 	code := websocket.CloseNormalClosure
-	if ours, ok := errors.AsType[causeError](cause); ok {
+	if ours, ok := errors.AsType[link.CauseError](cause); ok {
 		switch ours.Reason.Code {
 		case fleet.CauseStopping:
 			code = websocket.CloseGoingAway
@@ -390,7 +393,7 @@ func (s *socket) shut(cause error) {
 			code = websocket.ClosePolicyViolation
 		}
 	}
-	s.c.broker.sockets.serving.Go(func() {
+	s.c.edge.sockets.serving.Go(func() {
 		_ = s.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""),
 			time.Now().Add(socketGoodbye))
 		_ = s.ws.Close()

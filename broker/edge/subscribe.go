@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"crypto/tls"
@@ -163,7 +163,7 @@ func (l *listener) shakeHands(nc *netConn) error {
 	defer nc.handshake.remove()
 	c := tls.Server(nc.handshake, l.tls)
 	if err := c.Handshake(); err != nil {
-		l.broker.stats.handshakesFailed.Add(1)
+		l.edge.stats.handshakesFailed.Add(1)
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
 	nc.Conn = c

@@ -1,6 +1,10 @@
-package broker
+// Package collector adjusts Go's garbage collector to what a fleetd process does: a process that is
+// small, or carries many calls, gets more room to grow between two collections than a large idle
+// one, and the memory that a storm of connections needed is returned to the system after it.
+package collector
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -111,5 +115,33 @@ func (p *pacer) adjust(messages int64, now time.Time) {
 	}
 	if over {
 		returnMemory()
+	}
+}
+
+// A Load counts what a process has done since its start.
+type Load struct {
+	Messages func() int64 // received from devices
+	Connects func() int64 // accepted
+}
+
+// Run adjusts the collector until ctx ends.
+func Run(ctx context.Context, load Load) error {
+	settle := time.NewTicker(settleEvery)
+	defer settle.Stop()
+	pace := time.NewTicker(paceEvery)
+	defer pace.Stop()
+	var storms settler
+	pacer := newPacer()
+	for {
+		select {
+		case now := <-pace.C:
+			pacer.adjust(load.Messages(), now)
+		case <-settle.C:
+			if storms.over(load.Connects()) {
+				returnMemory()
+			}
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }

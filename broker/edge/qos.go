@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -25,7 +25,7 @@ func (c *mqttCarrier) publishing(pk packets.Packet) (packets.Packet, error) {
 	case pk.FixedHeader.Retain && c.v5() && !c.dialect.Opening().Retain:
 		return c.rejected(pk, packets.ErrRetainNotSupported)
 	case !c.dialect.MayPublish(pk.TopicName):
-		c.broker.stats.foreignTopics.Add(1)
+		c.edge.stats.foreignTopics.Add(1)
 		c.refuseMessage(qos, pk.PacketID)
 		return ignored, nil
 	case qos == 2:
@@ -59,7 +59,7 @@ func (c *mqttCarrier) receiveOnce(pk packets.Packet) (packets.Packet, error) {
 	_, again := c.unreleased[pk.PacketID]
 	switch {
 	case again:
-		c.broker.stats.duplicates.Add(1)
+		c.edge.stats.duplicates.Add(1)
 	case c.v5() && len(c.unreleased) >= receiveMaximum:
 		return c.rejected(pk, packets.ErrReceiveMaximum)
 	default:

@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"errors"
@@ -91,8 +91,8 @@ func agentOf(cl *mqtt.Client) *agentClient {
 }
 
 // isAgent reports whether a CONNECT is that of an agent.
-func (b *Broker) isAgent(said dialect.Connect) bool {
-	return b.o.Agents != nil && said.Version >= 5 &&
+func (e *Edge) isAgent(said dialect.Connect) bool {
+	return e.o.Agents != nil && said.Version >= 5 &&
 		slices.Contains(said.Properties, dialect.Property{Key: dialect.MCPComponent, Value: dialect.MCPClient})
 }
 
@@ -112,7 +112,7 @@ func (h *hook) admitAgent(cl *mqtt.Client, pk *packets.Packet) (code packets.Cod
 	case len(id) > 128 || strings.ContainsAny(id, "/+#") || id != fleet.CleanText(id, 128):
 		return packets.ErrClientIdentifierNotValid, "client_id"
 	}
-	agent, err := h.broker.o.Agents.Admit(AgentConnect{ClientID: id, Token: string(pk.Connect.Password),
+	agent, err := h.edge.o.Agents.Admit(AgentConnect{ClientID: id, Token: string(pk.Connect.Password),
 		RemoteAddr: hostOf(cl.Net.Remote)})
 	switch {
 	case errors.Is(err, fleet.ErrForbidden):
@@ -120,7 +120,7 @@ func (h *hook) admitAgent(cl *mqtt.Client, pk *packets.Packet) (code packets.Cod
 	case errors.Is(err, fleet.ErrTooMany):
 		return packets.ErrQuotaExceeded, "agent_limit"
 	case err != nil:
-		h.broker.log.Error("agent not admitted", "remote", cl.Net.Remote, "err", err)
+		h.edge.log.Error("agent not admitted", "remote", cl.Net.Remote, "err", err)
 		return packets.ErrServerUnavailable, "agent_unavailable"
 	}
 	nc.agent = &agentClient{Agent: agent, client: cl}

@@ -1,9 +1,12 @@
-package broker
+package edge
 
 import (
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
 )
 
@@ -58,7 +61,7 @@ type Stream interface {
 	Close()
 }
 
-// These limit the hellos of a device with a voice server. If a conversation fails at once, the
+// These limit the hellos of a connection with a voice server. If a conversation fails at once, the
 // next press of the device's button is still answered.
 const (
 	voiceHelloEvery = time.Second
@@ -68,31 +71,52 @@ const (
 // beginConversation passes a hello to the voice relay. It reports false if the device has no
 // voice server. It runs on the reader's goroutine.
 func (c *connection) beginConversation(m dialect.Message, now time.Time) bool {
-	voice := c.broker.o.Voice
+	voice := c.edge.o.Voice
 	if voice == nil {
 		return false
 	}
-	if !c.device.hellos.AllowN(now, 1) {
-		c.hangUp("")
+	if c.hellos == nil {
+		c.hellos = rate.NewLimiter(rate.Every(voiceHelloEvery), voiceHelloBurst)
+	}
+	if !c.hellos.AllowN(now, 1) {
+		c.hangUp()
 		return true
 	}
 	if c.conversation != nil {
 		c.conversation.End(fleet.EndedByNewHello)
 		c.conversation = nil
 	}
-	keep := c.keepsChannel(m.Greeting, now)
-	conversation := voice.Begin(VoiceDevice{ID: c.Device, ClientID: dialect.UUIDOf(c.ClientID), RemoteAddr: c.RemoteAddr,
-		Stream: c.carrier.stream(), Send: c.deliver, Closed: c.endChannel, Lost: c.lost,
-		Opened: func() {
-			if keep > 0 { // a device that is connected only for the conversation
-				c.startOnboarding(0)
-			}
-		}}, m.Payload)
+	c.core.Converse(link.Event{Kind: link.Greeted, Greeting: m.Greeting})
+	conversation := voice.Begin(VoiceDevice{ID: c.device, ClientID: dialect.UUIDOf(c.clientID), RemoteAddr: c.remoteAddr,
+		Stream: c.carrier.stream(), Send: c.deliver, Lost: c.lost,
+		Opened: func() { c.core.Converse(link.Event{Kind: link.Opened}) },
+		Closed: func() { c.core.Converse(link.Event{Kind: link.Ended}) }}, m.Payload)
 	if conversation == nil {
 		return false
 	}
-	c.lastHello = now
-	c.broker.stats.hellos.Add(1)
+	c.edge.stats.hellos.Add(1)
 	c.conversation = conversation
 	return true
+}
+
+// converse handles a message of the device's conversation.
+func (c *connection) converse(m dialect.Message) {
+	over := m.Kind == dialect.Goodbye
+	if c.conversation != nil {
+		over = c.conversation.Receive(m.Type, m.Session, m.Payload)
+	}
+	if over {
+		c.core.Converse(link.Event{Kind: link.Ended})
+	}
+}
+
+// hangUp sends the device a goodbye for a conversation that was never answered.
+func (c *connection) hangUp() {
+	message, closes := c.dialect.Goodbye("")
+	if message != nil {
+		_ = c.deliver(message) // an error means that the connection is lost
+	}
+	if closes {
+		c.carrier.Finish()
+	}
 }

@@ -1,7 +1,8 @@
-package broker
+package edge
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,9 +10,24 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
+// connectBytes returns a CONNECT of the version.
+func connectBytes(version byte) []byte {
+	body := append(str("MQTT"), version, 2, 0, 60)
+	if version == 5 {
+		body = append(body, 0)
+	}
+	return frame(0x10, append(body, str("GID_default@@@02_00_00_00_00_01@@@uuid-1")...))
+}
+
+func str(s string) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(s))), s...) }
+
+func frame(kind byte, body []byte) []byte {
+	return append(binary.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
+}
+
 func TestFrameGuard(t *testing.T) {
-	v4 := connectPacket{clientID: testClientID(1), keepalive: 60}.bytes()
-	v5 := connectPacket{clientID: testClientID(1), keepalive: 60, version: 5}.bytes()
+	v4 := connectBytes(4)
+	v5 := connectBytes(5)
 	subscribe := func(body ...byte) []byte { return frame(0x82, append([]byte{0, 1}, body...)) }
 	tests := []struct {
 		name   string
@@ -90,7 +106,7 @@ func FuzzFrameGuard(f *testing.F) {
 			return
 		}
 		version = 4 + version&1
-		connect := connectPacket{clientID: testClientID(1), version: version}.bytes()
+		connect := connectBytes(version)
 		var g frameGuard
 		if _, err := g.check(connect); err != nil {
 			t.Fatal(err)

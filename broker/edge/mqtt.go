@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"encoding/binary"
@@ -10,6 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
 )
 
@@ -30,15 +31,15 @@ type mqttCarrier struct {
 // reason codes in acknowledgements.
 func (c *mqttCarrier) v5() bool { return c.client.Properties.ProtocolVersion >= 5 }
 
-func (c *mqttCarrier) greeted(int)       {}
-func (c *mqttCarrier) stream() Stream    { return nil }
-func (c *mqttCarrier) localHost() string { return hostOf(c.client.Net.Conn.LocalAddr().String()) }
+func (c *mqttCarrier) greeted(int)            {}
+func (c *mqttCarrier) stream() Stream         { return nil }
+func (c *mqttCarrier) Stop(cause fleet.Cause) { c.stopped(cause) }
 
-// finish drops the queued messages: no dialect over MQTT ends its connection with a conversation.
-func (c *mqttCarrier) finish() { c.stop(errConversationOver) }
+// Finish drops the queued messages: no dialect over MQTT ends its connection with a conversation.
+func (c *mqttCarrier) Finish() { c.stop(link.ErrConversationOver) }
 
 // farewell sends an MQTT 5 device a DISCONNECT. Earlier versions define none from the server.
-func (c *mqttCarrier) farewell(why causeError, d time.Duration) {
+func (c *mqttCarrier) farewell(why link.CauseError, d time.Duration) {
 	if !c.v5() {
 		return
 	}
@@ -56,8 +57,8 @@ func (c *mqttCarrier) shut(cause error) {
 	c.client.Stop(cause)
 }
 
-func (c *mqttCarrier) silence(err error) (causeError, bool) {
-	return causeOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive"),
+func (c *mqttCarrier) silence(err error) (link.CauseError, bool) {
+	return link.Because(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive"),
 		errors.Is(err, os.ErrDeadlineExceeded)
 }
 
@@ -71,11 +72,11 @@ func (c *mqttCarrier) say(why packets.Code) error {
 
 // broken ends the connection of a device that violates the MQTT protocol. It runs on the reader's
 // goroutine.
-func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
-	b := c.broker
-	b.stats.protocolErrors.Add(1)
-	if ok, skipped := b.refusals.allow(c.ClientID+cause.Text, time.Now()); ok {
-		b.log.Warn("connection ended: the device violates the MQTT protocol", "device", c.Device, "remote", c.RemoteAddr,
+func (c *mqttCarrier) broken(how packets.Code, cause link.CauseError) {
+	e := c.edge
+	e.stats.protocolErrors.Add(1)
+	if ok, skipped := e.refusals.allow(c.clientID+cause.Text, time.Now()); ok {
+		e.log.Warn("connection ended: the device violates the MQTT protocol", "device", c.device, "remote", c.remoteAddr,
 			"code", how.Code, "reason", cause.Text, "not_logged", skipped)
 	}
 	if c.v5() && c.established {
@@ -85,39 +86,39 @@ func (c *mqttCarrier) broken(how packets.Code, cause causeError) {
 }
 
 // ended cleans up after a connection, whatever ended it. err is the error that mochi returned.
-func (b *Broker) ended(nc *netConn, err error) {
+func (e *Edge) ended(nc *netConn, err error) {
 	if a := nc.agent; a != nil {
-		if cl, ok := b.server.Clients.Get(a.client.ID); ok && cl == a.client {
-			b.server.Clients.Delete(a.client.ID)
+		if cl, ok := e.server.Clients.Get(a.client.ID); ok && cl == a.client {
+			e.server.Clients.Delete(a.client.ID)
 		}
 		if a.up {
-			b.stats.agents.Add(-1)
+			e.stats.agents.Add(-1)
 			a.Disconnected()
 		}
 		return
 	}
 	c := nc.carrier
 	if c == nil {
-		b.endedUnknown(err)
+		e.endedUnknown(err)
 		return
 	}
-	if cl, ok := b.server.Clients.Get(c.ClientID); ok && cl == c.client {
-		b.server.Clients.Delete(c.ClientID) // still there after a panic
+	if cl, ok := e.server.Clients.Get(c.clientID); ok && cl == c.client {
+		e.server.Clients.Delete(c.clientID) // still there after a panic
 	}
-	b.endConnection(c.connection, err)
+	c.end(err)
 }
 
 // endedUnknown counts sockets that were never bound to a device. Sockets that the hook refused
 // are already counted.
-func (b *Broker) endedUnknown(err error) {
+func (e *Edge) endedUnknown(err error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.stats.refuse("silent")
+		e.stats.refuse("silent")
 	case errors.Is(err, errNoConnect), errors.Is(err, errLongConnect), errors.Is(err, errBadLength),
 		errors.Is(err, errShortContents), errors.Is(err, errBadFlags), errors.Is(err, errProtocolName):
-		b.stats.refuse("malformed_connect")
+		e.stats.refuse("malformed_connect")
 	case errors.Is(err, errProtocolLevel):
-		b.stats.refuse("protocol_level")
+		e.stats.refuse("protocol_level")
 	}
 }
 
@@ -187,8 +188,8 @@ func (c *mqttCarrier) publishesTo(topic []byte) bool {
 // maxFixedHeader is the longest fixed header of an MQTT packet.
 const maxFixedHeader = 1 + binary.MaxVarintLen32
 
-// begin returns a PUBLISH packet with room for its fixed header, which endPublish fills in.
-func (c *mqttCarrier) begin(to dialect.Address, size int) []byte {
+// Begin returns a PUBLISH packet with room for its fixed header, which endPublish fills in.
+func (c *mqttCarrier) Begin(to dialect.Address, size int) []byte {
 	packet := make([]byte, maxFixedHeader, maxFixedHeader+2+len(to.Topic)+1+size)
 	packet = append(binary.BigEndian.AppendUint16(packet, uint16(len(to.Topic))), to.Topic...)
 	if c.v5() {

@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"bufio"
@@ -23,13 +23,13 @@ var errNoProxyHeader = errors.New("missing PROXY protocol version 2 header")
 
 // fromProxy reports whether connections from the address begin with a header of the PROXY
 // protocol. From other addresses such a header is refused, since it is no CONNECT.
-func (b *Broker) fromProxy(from net.Addr) bool {
+func (e *Edge) fromProxy(from net.Addr) bool {
 	tcp, ok := from.(*net.TCPAddr)
-	if !ok || len(b.o.ProxyFrom) == 0 {
+	if !ok || len(e.o.ProxyFrom) == 0 {
 		return false
 	}
 	ip := tcp.AddrPort().Addr().Unmap()
-	return slices.ContainsFunc(b.o.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return slices.ContainsFunc(e.o.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // readProxyHeader reads a header and not a byte more. It returns the address of the proxy's
@@ -66,10 +66,10 @@ func readProxyHeader(r io.Reader) (net.Addr, error) {
 
 // refusedHeader counts a connection whose header is missing or bad, and logs it occasionally: it
 // comes from a trusted proxy and indicates a wrong setting.
-func (b *Broker) refusedHeader(nc *netConn, err error) {
-	b.stats.refuse("proxy_header")
+func (e *Edge) refusedHeader(nc *netConn, err error) {
+	e.stats.refuse("proxy_header")
 	from := hostOf(nc.raw.RemoteAddr().String())
-	if ok, skipped := b.refusals.allow(from+"proxy_header", time.Now()); ok {
-		b.log.Warn("connection refused", "remote", from, "reason", "proxy_header", "err", err, "not_logged", skipped)
+	if ok, skipped := e.refusals.allow(from+"proxy_header", time.Now()); ok {
+		e.log.Warn("connection refused", "remote", from, "reason", "proxy_header", "err", err, "not_logged", skipped)
 	}
 }

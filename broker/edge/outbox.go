@@ -1,4 +1,4 @@
-package broker
+package edge
 
 import (
 	"errors"
@@ -25,7 +25,8 @@ type outbox struct {
 
 func (o *outbox) clear() { o.waiting = nil }
 
-func (c *mqttCarrier) post(packet []byte) error {
+// Post implements [link.Carrier].
+func (c *mqttCarrier) Post(packet []byte) error {
 	packet = endPublish(packet)
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device accepts packets of at most %d bytes", mcp.ErrNotSent, limit)
@@ -50,7 +51,7 @@ func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 		o.writing = true
 		return true, nil
 	case len(o.waiting) >= maxOutbox:
-		c.broker.stats.outboxFull.Add(1)
+		c.edge.stats.outboxFull.Add(1)
 		return false, fmt.Errorf("%w: %w", mcp.ErrNotSent, errOutboxFull)
 	}
 	o.waiting = append(o.waiting, packet)
@@ -59,7 +60,7 @@ func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 
 // writeNow writes the first packet without waiting, and leaves the remainder to a goroutine.
 func (c *mqttCarrier) writeNow(packet []byte) {
-	c.broker.stats.publishesOut.Add(1)
+	c.edge.stats.publishesOut.Add(1)
 	nc, ok := c.client.Net.Conn.(*netConn)
 	if !ok || !c.client.TryLock() { // mochi is writing
 		go c.write(packet, false)
@@ -118,6 +119,6 @@ func (c *mqttCarrier) nextPacket() ([]byte, bool) {
 	if o.waiting = o.waiting[1:]; len(o.waiting) == 0 {
 		o.waiting = nil
 	}
-	c.broker.stats.publishesOut.Add(1)
+	c.edge.stats.publishesOut.Add(1)
 	return packet, true
 }

@@ -1,7 +1,8 @@
-package broker
+package edge
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -12,8 +13,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
-	"fleetd/fleet/enrolment"
 )
 
 // Devices that are configured for it talk over a WebSocket instead of MQTT and UDP (protocol 5).
@@ -26,9 +27,6 @@ const (
 	// Loopback is not limited: a reverse proxy or a simulator connects from there.
 	dialsPerMinute     = 1200
 	badTokensPerMinute = 60
-
-	dialEvery = time.Second // between attempts of one device, after the first few
-	dialBurst = 10
 )
 
 // sockets is the set of open WebSockets.
@@ -52,7 +50,7 @@ func (all *sockets) init() {
 }
 
 // enter registers the socket and reports whether it may be served. It returns false while the
-// broker stops.
+// edge stops.
 func (all *sockets) enter(s *socket) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -93,12 +91,12 @@ func (all *sockets) len() int64 {
 
 // ServeWebSocket accepts a device's WebSocket. The device names itself in headers, and proves its
 // identity with the token of its latest boot poll. r.RemoteAddr is the device's address.
-func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
+func (e *Edge) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	if len(r.Header.Values("Origin")) > 0 { // a browser sends it, and could send no token, but might try
-		b.refuseSocket(w, r, http.StatusForbidden, "origin", "this address is for devices; browsers are refused")
+		e.refuseSocket(w, r, http.StatusForbidden, "origin", "this address is for devices; browsers are refused")
 		return
 	}
 	if !websocket.IsWebSocketUpgrade(r) {
@@ -108,13 +106,13 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	addr := hostOf(r.RemoteAddr)
-	if b.limited(w, r, b.sockets.dials, addr) {
-		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this address")
+	if e.limited(w, r, e.sockets.dials, addr) {
+		e.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this address")
 		return
 	}
 	id, err := fleet.ParseBoardID(r.Header.Get("Device-Id"))
 	if err != nil {
-		b.refuseSocket(w, r, http.StatusBadRequest, "device_id",
+		e.refuseSocket(w, r, http.StatusBadRequest, "device_id",
 			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")
 		return
 	}
@@ -122,87 +120,101 @@ func (b *Broker) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	if !strings.EqualFold(scheme, "Bearer") {
 		token = ""
 	}
-	clientID, err := b.devices.AuthenticateToken(id, strings.TrimSpace(r.Header.Get("Client-Id")),
-		strings.TrimSpace(token), addr)
-	if errors.Is(err, enrolment.CredentialsLater) {
-		header.Set("Retry-After", "10")
-		b.refuseSocket(w, r, http.StatusServiceUnavailable, refusal(err), "this device cannot be admitted now; try again")
+	if !e.gate.TryAcquire(1) {
+		e.refuseSocket(w, r, http.StatusServiceUnavailable, "full", "too many connections")
 		return
 	}
-	if err != nil {
-		status := http.StatusUnauthorized
-		if b.limited(w, r, b.sockets.badTokens, addr) {
-			status = http.StatusTooManyRequests
-		}
-		b.refuseSocket(w, r, status, refusal(err), "the token does not match Device-Id and Client-Id, or is no longer valid")
+	if s := e.admitSocket(w, r, id, addr, strings.TrimSpace(token)); s != nil {
+		go e.serveAdmitted(s)
 		return
 	}
-	if !b.gate.TryAcquire(1) {
-		b.refuseSocket(w, r, http.StatusServiceUnavailable, "full", "too many connections")
-		return
-	}
-	c := b.newConnection(id, dialect.XiaozhiWebSocket(), clientID, "ws", addr)
-	if !c.device.dials.AllowN(time.Now(), 1) {
-		c.device.release(c)
-		b.gate.Release(1)
-		b.refuseSocket(w, r, http.StatusTooManyRequests, "too_many_dials", "too many attempts from this device")
-		return
-	}
-	ws, err := b.sockets.upgrader.Upgrade(w, r, nil)
-	if err != nil { // Upgrade has replied
-		c.device.release(c)
-		b.gate.Release(1)
-		b.stats.refuse("malformed_upgrade")
-		return
-	}
-	s := newSocket(c, ws, r.Header.Get("Protocol-Version"))
+	e.gate.Release(1)
+}
+
+// admitSocket upgrades the request of a device that the core admits. Otherwise it replies to the
+// request and returns nil.
+func (e *Edge) admitSocket(w http.ResponseWriter, r *http.Request, id fleet.DeviceID, addr, token string) *socket {
+	c := &connection{edge: e, dialect: dialect.XiaozhiWebSocket(), lost: make(chan struct{})}
+	s := newSocket(c, r.Header.Get("Protocol-Version"))
 	c.carrier = s
-	go func() {
-		defer b.gate.Release(1)
-		if !b.sockets.enter(s) {
-			c.device.release(c)
-			_ = ws.Close()
-			return
+	q := link.Connect{Device: id, ClientID: strings.TrimSpace(r.Header.Get("Client-Id")), Password: []byte(token),
+		Transport: link.WebSocket, RemoteAddr: addr}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		q.LocalHost = hostOf(local.String())
+	}
+	if err := c.open(q); err != nil {
+		switch why := refusal(err); {
+		case why == link.RefusedLater:
+			w.Header().Set("Retry-After", "10")
+			e.refuseSocket(w, r, http.StatusServiceUnavailable, string(why), "this device cannot be admitted now; try again")
+		case why == link.RefusedTooOften:
+			e.refuseSocket(w, r, http.StatusTooManyRequests, string(why), "too many attempts from this device")
+		default:
+			status := http.StatusUnauthorized
+			if e.limited(w, r, e.sockets.badTokens, addr) {
+				status = http.StatusTooManyRequests
+			}
+			e.refuseSocket(w, r, status, string(why),
+				"the token does not match Device-Id and Client-Id, or is no longer valid")
 		}
-		defer b.sockets.leave(s)
-		b.serveSocket(s)
-	}()
+		return nil
+	}
+	ws, err := e.sockets.upgrader.Upgrade(w, r, nil)
+	if err != nil { // Upgrade has replied
+		e.stats.refuse("malformed_upgrade")
+		c.core.Closed(false, link.Because(fleet.CauseSocketError, err.Error(), "detail", "upgrade").Cause)
+		return nil
+	}
+	s.attach(ws)
+	return s
+}
+
+// serveAdmitted serves one WebSocket until it ends, unless the edge stops.
+func (e *Edge) serveAdmitted(s *socket) {
+	defer e.gate.Release(1)
+	if !e.sockets.enter(s) {
+		s.c.core.Closed(false, link.ErrStopping.Cause)
+		_ = s.ws.Close()
+		return
+	}
+	defer e.sockets.leave(s)
+	e.serveSocket(s)
 }
 
 // limited counts the attempt and reports whether the address has exceeded the limit.
-func (b *Broker) limited(w http.ResponseWriter, r *http.Request, l *httprate.RateLimiter, addr string) bool {
+func (e *Edge) limited(w http.ResponseWriter, r *http.Request, l *httprate.RateLimiter, addr string) bool {
 	ip, err := netip.ParseAddr(addr)
 	return err == nil && !ip.IsLoopback() && l.OnLimit(w, r, httprate.CanonicalizeIP(addr))
 }
 
 // refuseSocket replies to an attempt, counts it and logs it occasionally.
-func (b *Broker) refuseSocket(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
-	b.stats.refuse(reason)
+func (e *Edge) refuseSocket(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
+	e.stats.refuse(reason)
 	device := fleet.CleanText(r.Header.Get("Device-Id"), 64)
-	if ok, skipped := b.refusals.allow(device+reason, time.Now()); ok {
-		b.log.Warn("WebSocket refused", "device", device, "remote", hostOf(r.RemoteAddr), "reason", reason,
+	if ok, skipped := e.refusals.allow(device+reason, time.Now()); ok {
+		e.log.Warn("WebSocket refused", "device", device, "remote", hostOf(r.RemoteAddr), "reason", reason,
 			"not_logged", skipped)
 	}
 	http.Error(w, text, status)
 }
 
 // serveSocket serves one WebSocket until it ends.
-func (b *Broker) serveSocket(s *socket) {
+func (e *Edge) serveSocket(s *socket) {
 	c := s.c
 	written := make(chan struct{})
 	go func() { defer close(written); s.write() }()
 	var err error
 	defer func() {
 		if p := recover(); p != nil {
-			b.stats.panics.Add(1)
-			b.log.Error("connection ended by a panic", "listener", "ws", "panic", p, "stack", stack())
+			e.stats.panics.Add(1)
+			e.log.Error("connection ended by a panic", "listener", "ws", "panic", p, "stack", stack())
 			err = errPanic
 		}
-		b.endConnection(c, err)
+		c.end(err)
 		<-written
 	}()
-	b.establish(c)
-	b.established(c)
+	c.establish()
+	c.establishedNow()
 	err = s.read()
 	if c.clean = closedByDevice(err) && !c.hasEnded(); c.clean && c.conversation != nil {
 		c.conversation.End(fleet.EndedByDevice)
