@@ -199,7 +199,7 @@ func (c *connection) Send(_ context.Context, msg []byte, scope mcp.Scope) error 
 
 // deliver sends a message of a conversation to the device unchanged. See link.Carrier.
 func (c *connection) deliver(message []byte) error {
-	return c.carrier.Post(append(c.carrier.Begin(c.dialect.Address(message), len(message)), message...))
+	return c.carrier.Notify(append(c.carrier.Begin(c.dialect.Address(message), len(message)), message...))
 }
 
 // Receive implements [link.Connection].

@@ -38,6 +38,9 @@ func (c *mqttCarrier) Post(packet []byte) error {
 	return nil
 }
 
+// Notify implements [link.Carrier].
+func (c *mqttCarrier) Notify(packet []byte) error { return c.Post(packet) }
+
 // enqueue adds a packet to the outbox. If first is true, the packet was not added and the caller
 // must write it.
 func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {

@@ -271,6 +271,9 @@ func (s *socket) Begin(_ dialect.Address, size int) []byte { return make([]byte,
 // Post implements [link.Carrier].
 func (s *socket) Post(message []byte) error { return s.queue(message, false) }
 
+// Notify implements [link.Carrier].
+func (s *socket) Notify(message []byte) error { return s.Post(message) }
+
 // queue queues a message, or returns an error if it cannot. It does not wait.
 func (s *socket) queue(m []byte, audio bool) error {
 	kind, limit := 0, maxSocketTexts

@@ -121,6 +121,9 @@ type Carrier interface {
 	// wraps [mcp.ErrNotSent], no byte was sent; after any other error the device may have received
 	// the message.
 	Post(message []byte) error
+	// Notify does the same without waiting for the edge: an error means that the message was certainly
+	// not sent.
+	Notify(message []byte) error
 	// Finish ends the connection after all messages that were posted are written.
 	Finish()
 	// Stop ends the connection and tries to notify the device of the cause. Only the first call
