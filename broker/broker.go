@@ -35,8 +35,8 @@ type Broker struct {
 }
 
 var (
-	_ fleet.Link = (*Broker)(nil)
-	_ link.Core  = (*Broker)(nil)
+	_ fleet.Link   = (*Broker)(nil)
+	_ link.Adopter = (*Broker)(nil)
 )
 
 // New creates a broker. [Broker.Run] starts it.
@@ -91,6 +91,12 @@ func (b *Broker) nextEpoch(now time.Time) int64 {
 		if b.epoch.CompareAndSwap(last, next) {
 			return next
 		}
+	}
+}
+
+// advanceEpoch makes the numbers of new connections greater than that of an adopted one.
+func (b *Broker) advanceEpoch(adopted int64) {
+	for last := b.epoch.Load(); last < adopted && !b.epoch.CompareAndSwap(last, adopted); last = b.epoch.Load() {
 	}
 }
 

@@ -499,9 +499,7 @@ var conformanceCases = []conformanceCase{
 				}
 			}
 			w.handled(0)
-			if n := w.b.Stats().Unreadable; n != 8 {
-				w.t.Errorf("%d messages counted as unreadable", n)
-			}
+			fleettest.Eventually(w.t, "counting", func() bool { return w.b.Stats().Unreadable == 8 })
 		},
 	},
 	{
@@ -652,9 +650,7 @@ var conformanceCases = []conformanceCase{
 			long := w.messageTo(upTopic(w.id), 0, 0, nil, strings.Repeat("x", maxPacket))
 			w.write(append(w.messageTo(upTopic(w.id), 0, 0, nil, message), long...))
 			w.closed(0x95)
-			if w.dom.count("notified") != 1 {
-				w.t.Error("the message before was not handled")
-			}
+			fleettest.Eventually(w.t, "the message before is handled", func() bool { return w.dom.count("notified") == 1 })
 		},
 	},
 	{
@@ -666,6 +662,7 @@ var conformanceCases = []conformanceCase{
 			h.props = []byte{0x27, 0, 0, 1, 0}
 			w.connectWith(h)
 			w.ping()
+			fleettest.Eventually(w.t, "it is connected", func() bool { _, ok := w.b.Connection(w.id); return ok })
 			_, err := makeCall(w.b, w.id, "x", fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 300)), deadline, nil)
 			if err == nil || !strings.Contains(err.Error(), "at most 256 bytes") {
 				w.t.Errorf("error %v", err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fleet/fleettest"
 )
 
 var updateDocs = flag.Bool("update", false, "write the tables of docs/mqtt.md")
@@ -104,6 +106,10 @@ func (w *wire) connect() {
 	if _, code, _ := w.connectWith(w.hello()); code != 0 {
 		w.t.Fatalf("CONNACK code %#x", code)
 	}
+	fleettest.Eventually(w.t, "the core knows the connection", func() bool {
+		_, ok := w.b.Connection(w.id)
+		return ok
+	})
 }
 
 // readProps returns the numeric properties; a text counts as 1.
@@ -200,6 +206,9 @@ func (w *wire) send(flags byte, id uint16) {
 func (w *wire) handled(n int) {
 	w.t.Helper()
 	w.ping()
+	fleettest.Eventually(w.t, fmt.Sprintf("%d messages are handled", n), func() bool {
+		return w.dom.count("notified") >= n
+	})
 	if got := w.dom.count("notified"); got != n {
 		w.t.Errorf("%d messages were handled, want %d", got, n)
 	}

@@ -31,6 +31,7 @@ type connection struct {
 	hasLeft      bool // the device's MCP server has ended
 	establishing bool // holds device.takeover
 	established  bool
+	adopted      bool // another process admitted it
 	lastHello    time.Time
 	greeted      bool      // the latest hello began, or may have begun, a conversation with a voice server
 	earlierHello time.Time // lastHello before that
@@ -69,6 +70,29 @@ func (b *Broker) Open(q link.Connect, carrier link.Carrier) (link.Connection, er
 		return nil, link.RefusedTooOften
 	}
 	return c, nil
+}
+
+// Adopt implements [link.Core]. The device is not asked for anything that is on record, except that
+// a dialect may need each core to introduce itself.
+func (b *Broker) Adopt(q link.Connect, facts fleet.Connection, carrier link.Carrier) link.Connection {
+	c := b.newConnection(facts.Device, facts.ClientID, q, carrier)
+	c.At, c.Epoch = facts.At, facts.Epoch
+	c.adopted, c.established = true, true
+	b.advanceEpoch(facts.Epoch)
+	b.stats.connections.Add(1)
+	if old := c.device.connection(); old != nil && old.Epoch > c.Epoch {
+		c.stop(link.ErrTakenOver)
+	} else {
+		if old != nil {
+			old.stop(link.ErrTakenOver)
+		}
+		c.device.take(c)
+	}
+	b.devices.Connected(c.Connection)
+	if opening := q.Dialect.Opening(); opening.AtOnce || opening.Initialize {
+		c.startOnboarding(0)
+	}
+	return c
 }
 
 // authenticate returns the device that the credentials belong to, and its MQTT client id. A

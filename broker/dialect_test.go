@@ -150,6 +150,8 @@ func TestMCPOverMQTTOnTheWire(t *testing.T) {
 		t.Errorf("SUBACK with codes %x", codes)
 	}
 
+	fleettest.Eventually(t, "it is connected", func() bool { _, ok := l.b.Connection(lampID); return ok })
+
 	// A call waits until the device has answered initialize and listed its tools.
 	answer := make(chan error, 1)
 	go func() {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fleetd/broker/cluster/clustertest"
 	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
@@ -141,6 +142,7 @@ type (
 type system struct {
 	*Broker
 	edge *edge.Edge
+	link *clustertest.Link // nil in one process
 	stop func()
 }
 
@@ -155,6 +157,9 @@ func (s *system) Stats() (all struct {
 }) {
 	all.Stats, all.edgeStats = s.Broker.Stats(), s.edge.Stats()
 	all.Connects, all.Hellos = all.Stats.Connects, all.Stats.Hellos+all.edgeStats.Hellos
+	if s.link != nil {
+		all.Panics += s.link.Core.Stats().Panics
+	}
 	return all
 }
 
@@ -178,11 +183,16 @@ func start(t testing.TB, change func(*options)) (*system, *domain) {
 		t.Fatal(err)
 	}
 	o.Core = s.Broker
+	endLink := func() {}
+	if clustertest.Wanted() {
+		s.link = clustertest.Join(t, o.Node, s.Broker, o.Logger)
+		o.Core, endLink = s.link.Edge, s.link.Stop
+	}
 	if s.edge, err = edge.New(o.edgeOptions); err != nil {
 		t.Fatal(err)
 	}
 	endBroker, endEdge := run(t, s.Broker.Run), run(t, s.edge.Run)
-	s.stop = sync.OnceFunc(func() { endEdge(); endBroker() })
+	s.stop = sync.OnceFunc(func() { endEdge(); endLink(); endBroker() })
 	t.Cleanup(s.stop)
 	return &s, d
 }

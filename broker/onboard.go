@@ -190,7 +190,7 @@ func (c *connection) initializeParams() mcp.InitializeParams {
 	p := mcp.InitializeParams{ClientName: "fleetd", ClientVersion: c.broker.o.Version}
 	opening := c.dialect.Opening()
 	p.ProtocolVersion = opening.Revision
-	if c.broker.o.VisionURL != nil && !opening.Standard {
+	if c.broker.o.VisionURL != nil && !opening.Standard && !c.adopted { // an adopted device knows the address
 		p.VisionURL, p.VisionToken = c.broker.o.VisionURL(string(c.Device))
 	}
 	return p

@@ -235,8 +235,8 @@ func textResult(text string) string {
 const initResult = `"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"bread-compact-wifi","version":"2.4.2"}}`
 
 // serve answers requests until the connection ends, with the result of answer or, if that is "",
-// with the usual answer.
-func (d *rawDevice) serve(answer func(rpc) string) {
+// with the usual answer. The channel is closed at the end.
+func (d *rawDevice) serve(answer func(rpc) string) <-chan struct{} {
 	done := make(chan struct{})
 	d.t.Cleanup(func() { d.conn.Close(); <-done })
 	go func() {
@@ -252,6 +252,7 @@ func (d *rawDevice) serve(answer func(rpc) string) {
 			d.answer(r, answer)
 		}
 	}()
+	return done
 }
 
 func (d *rawDevice) answer(r rpc, answer func(rpc) string) {

@@ -64,6 +64,7 @@ const (
 	CauseReplaced         = "replaced_by_newer"
 	CauseDisabled         = "endpoint_disabled"
 	CauseNoAnswer         = "no_answer_to"
+	CauseEdgeLost         = "edge_lost" // the process that held the connection is gone
 )
 
 // CauseReasons maps the codes of causes to the names of their parameters. A detail is foreign
@@ -73,7 +74,7 @@ var CauseReasons = map[string][]string{
 	CauseSocketMisused: {"detail"}, CauseNoPong: {}, CauseConversationOver: {},
 	CauseKicked: {"detail"}, CauseViolation: {"detail"}, CauseNoKeepalive: {}, CauseInternal: {},
 	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseDisabled: {},
-	CauseNoAnswer: {"request"},
+	CauseNoAnswer: {"request"}, CauseEdgeLost: {},
 }
 
 // A Cause is the reason why a connection ended or is silent. The zero Cause has none.

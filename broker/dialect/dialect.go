@@ -42,6 +42,11 @@ type Dialect interface {
 	// Follow takes over what the dialect of the device's previous connection learned about the
 	// device. It is called before any other method.
 	Follow(previous Dialect)
+	// State returns what the dialect of the same connection needs in another process, in addition to
+	// the CONNECT; nil for nothing. Restore takes it over, before any other method is called. State
+	// may be called by any goroutine.
+	State() []byte
+	Restore(state []byte)
 	// Listed returns the tools as they enter the inventory. It may be called by any goroutine.
 	Listed(tools []mcp.Tool) []mcp.Tool
 
@@ -80,6 +85,12 @@ func (Mute) Goodbye(string) (message []byte, closes bool) { return nil, false }
 
 // Follow implements [Dialect].
 func (Mute) Follow(Dialect) {}
+
+// State implements [Dialect].
+func (Mute) State() []byte { return nil }
+
+// Restore implements [Dialect].
+func (Mute) Restore([]byte) {}
 
 // Listed implements [Dialect].
 func (Mute) Listed(tools []mcp.Tool) []mcp.Tool { return tools }

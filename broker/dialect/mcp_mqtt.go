@@ -234,6 +234,34 @@ func (d *mcpMQTT) Follow(previous Dialect) {
 	}
 }
 
+// A mcpState is the state of a connection of MCP over MQTT.
+type mcpState struct {
+	Caller string `json:"caller"`
+	Name   string `json:"name,omitempty"`
+	OldSDK bool   `json:"old_sdk,omitempty"`
+}
+
+func (d *mcpMQTT) State() []byte {
+	s := mcpState{Caller: d.caller, OldSDK: d.oldSDK.Load()}
+	if name := d.name.Load(); name != nil {
+		s.Name = *name
+	}
+	text, _ := json.Marshal(s) // cannot fail
+	return text
+}
+
+func (d *mcpMQTT) Restore(state []byte) {
+	var s mcpState
+	if json.Unmarshal(state, &s) != nil || !isCaller(s.Caller) {
+		return
+	}
+	d.caller = s.Caller
+	d.oldSDK.Store(s.OldSDK)
+	if s.Name != "" {
+		d.setName(s.Name)
+	}
+}
+
 // Listed normalises the schemas. With the old SDK it keeps them as the device sent them: the SDK
 // needs the arguments in their order, and the database does not keep the order of members.
 func (d *mcpMQTT) Listed(tools []mcp.Tool) []mcp.Tool {

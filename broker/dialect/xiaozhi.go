@@ -56,6 +56,12 @@ func greetingOf(hello []byte) (g Greeting) {
 // Follow implements [Dialect].
 func (xiaozhi) Follow(Dialect) {}
 
+// State implements [Dialect].
+func (xiaozhi) State() []byte { return nil }
+
+// Restore implements [Dialect].
+func (xiaozhi) Restore([]byte) {}
+
 // Listed implements [Dialect].
 func (xiaozhi) Listed(tools []mcp.Tool) []mcp.Tool { return tools }
 

@@ -22,6 +22,14 @@ type Core interface {
 	Open(c Connect, carrier Carrier) (Connection, error)
 }
 
+// An Adopter is a core that can take over connections from another process.
+type Adopter interface {
+	Core
+	// Adopt takes over a connection that another process admitted, with its facts. The connection is
+	// established: the device notices nothing, and messages follow.
+	Adopt(c Connect, facts fleet.Connection, carrier Carrier) Connection
+}
+
 // A Connect describes a client that asks for admission.
 type Connect struct {
 	Device      fleet.DeviceID // that the client claims to be
@@ -144,6 +152,8 @@ func Because(code, text string, params ...any) CauseError {
 // The causes that both halves use.
 var (
 	ErrTakenOver        = Because(fleet.CauseTakenOver, "the device connected again")
+	ErrInternal         = Because(fleet.CauseInternal, "internal error")
 	ErrStopping         = Because(fleet.CauseStopping, "fleetd is stopping")
+	ErrEdgeLost         = Because(fleet.CauseEdgeLost, "the edge that held the connection is lost")
 	ErrConversationOver = Because(fleet.CauseConversationOver, "the conversation is over")
 )

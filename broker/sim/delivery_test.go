@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/broker"
+	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
@@ -32,6 +33,7 @@ type delivery struct {
 	t          *testing.T
 	http       *httptest.Server
 	broker     *broker.Broker
+	edge       *edge.Edge
 	enrolments *enrolment.Service
 	presences  *fleet.Presences
 	devices    fleettest.Devices
@@ -98,7 +100,9 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 		e fleet.Evidence) {
 		d.note(e.Kind)
 	}})
-	d.broker, err = broker.New(broker.Options{Addr: "127.0.0.1:0", Devices: deviceSide{d}, Node: "test"})
+	d.broker, err = broker.New(broker.Options{Devices: deviceSide{d}})
+	must(err)
+	d.edge, err = edge.New(edge.Options{Addr: "127.0.0.1:0", Core: d.broker, Node: "test"})
 	must(err)
 	store, err := blobs.OpenDir(t.TempDir())
 	must(err)
@@ -114,7 +118,7 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 	d.calls = call.New(call.Options{Store: &fleettest.CallStore{}, Targets: fleet.NewTargets(&d.devices,
 		&d.devices),
 		Link: d.broker, Watcher: d.presences, Events: &fleet.Events{}})
-	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.broker.Addr().String()})
+	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: d.edge.Addr().String()})
 	must(err)
 	router := chi.NewRouter()
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: d.enrolments, Presences: d.presences, Offers: d,
@@ -133,11 +137,13 @@ func newDelivery(t *testing.T, fault string) (d *delivery, elf string) {
 func (d *delivery) run(fault string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := d.broker.Run(ctx); err != nil {
-			d.t.Error(err)
-		}
-	})
+	for _, part := range []func(context.Context) error{d.broker.Run, d.edge.Run} {
+		wg.Go(func() {
+			if err := part(ctx); err != nil {
+				d.t.Error(err)
+			}
+		})
+	}
 	faults, err := ParseFaults(fault)
 	if err != nil {
 		d.t.Fatal(err)

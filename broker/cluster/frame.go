@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// version is that of the format of batches. A node refuses batches of another version.
+const version = 1
+
+// A kind is the kind of a frame.
+type kind byte
+
+// Frames of an edge.
+const (
+	frameHello     kind = iota + 1 // first in a term: JSON of helloFrame
+	frameOpen                      // asks for admission: JSON of openFrame
+	framePresent                   // a connection that the core of an earlier term admitted: JSON of openFrame
+	framePresented                 // all present connections were announced
+	frameEstablished
+	frameSeen
+	frameReceive  // a message: see appendMessage
+	frameConverse // JSON of link.Event
+	frameClosed   // JSON of closedFrame
+	frameAccepted // the result of a post: number, 0 or 1 for "not sent", text
+)
+
+// Frames of the core.
+const (
+	frameAdmitted kind = iota + 64 // JSON of fleet.Connection
+	frameRefused                   // a link.Refusal
+	framePost                      // number, and a message for the device: see appendMessage
+	frameNotify                    // a message for the device
+	frameFinish
+	frameStop // JSON of causeFrame
+)
+
+// A frame is one event of a connection; conn is its number at the edge, 0 for the edge itself. Its
+// body is valid for as long as its batch.
+type frame struct {
+	kind kind
+	conn uint64
+	body []byte
+}
+
+func appendFrame(dst []byte, k kind, conn uint64, body []byte) []byte {
+	dst = append(dst, byte(k))
+	dst = binary.AppendUvarint(dst, conn)
+	dst = binary.AppendUvarint(dst, uint64(len(body)))
+	return append(dst, body...)
+}
+
+var errShort = errors.New("malformed batch")
+
+// nextFrame returns the first frame and the rest.
+func nextFrame(b []byte) (f frame, rest []byte, err error) {
+	if len(b) == 0 {
+		return f, nil, errShort
+	}
+	f.kind, b = kind(b[0]), b[1:]
+	if f.conn, b, err = uvarint(b); err != nil {
+		return f, nil, err
+	}
+	f.body, rest, err = field(b)
+	return f, rest, err
+}
+
+func uvarint(b []byte) (v uint64, rest []byte, err error) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, errShort
+	}
+	return v, b[n:], nil
+}
+
+// field returns the bytes after their length.
+func field(b []byte) (value, rest []byte, err error) {
+	n, b, err := uvarint(b)
+	if err != nil || n > uint64(len(b)) {
+		return nil, nil, errShort
+	}
+	return b[:n:n], b[n:], nil
+}
+
+func appendField(dst []byte, value string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+}
+
+// A header begins each batch.
+type header struct {
+	edge    uint64 // incarnation of the edge
+	term    uint64
+	number  uint64 // of the batch in its stream, from 1; 0 for a batch without frames
+	got     uint64 // the latest batch received in the opposite stream
+	missing bool   // a batch after got is missing
+}
+
+func appendHeader(dst []byte, h header) []byte {
+	flags := byte(0)
+	if h.missing {
+		flags = 1
+	}
+	dst = append(dst, version, flags)
+	for _, v := range []uint64{h.edge, h.term, h.number, h.got} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	return dst
+}
+
+// parseHeader returns the header of a batch and its frames.
+func parseHeader(b []byte) (h header, frames []byte, err error) {
+	if len(b) < 2 {
+		return h, nil, errShort
+	}
+	if b[0] != version {
+		return h, nil, fmt.Errorf("a batch of format %d; this fleetd understands %d", b[0], version)
+	}
+	h.missing = b[1]&1 != 0
+	b = b[2:]
+	for _, v := range []*uint64{&h.edge, &h.term, &h.number, &h.got} {
+		if *v, b, err = uvarint(b); err != nil {
+			return h, nil, err
+		}
+	}
+	return h, b, nil
+}
