@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ func forge(t *testing.T, dir, out string, change func(*x509.Certificate)) tls.Ce
 	return loadPair(t, out)
 }
 
-// Strangers get an error, and what they publish reaches nobody.
+// Strangers get an error, and what they publish reaches no node.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
@@ -281,8 +282,25 @@ func TestEdgePermissions(t *testing.T) {
 	}
 	refused(t)
 
-	edge.publish(c.Node("edge"), "allowed")
-	core.receive(all, c.Node("edge"), "allowed")
+	// The server itself would publish a trace of the message.
+	traced := nats.NewMsg(c.Node("edge"))
+	traced.Header.Set("Nats-Trace-Dest", c.Term())
+	if err := edge.PublishMsg(traced); err != nil {
+		t.Fatal(err)
+	}
+
+	for edge.publish(c.Node("edge"), "allowed"); ; {
+		m, err := all.NextMsg(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(m.Data) == "allowed" {
+			break
+		}
+		if m.Subject != c.Node("edge") || len(m.Data) > 0 { // not the traced one
+			t.Errorf("the core received %q on %s", m.Data, m.Subject)
+		}
+	}
 	core.publish(c.Edges(), "last")
 	victim.receive(edges, c.Edges(), "last")
 	for _, sub := range []*nats.Subscription{down, term, edges} {
@@ -337,6 +355,35 @@ func TestEdgeAsRoute(t *testing.T) {
 	if s.Routes() != 0 {
 		t.Errorf("%d routes", s.Routes())
 	}
+}
+
+// A client that reads nothing is cut before the server holds more than 64 MiB
+// for it.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	id := join(t, dir, "core", bus.Core)
+	log := new(logBuffer)
+	s, err := bus.StartServer(t.Context(), bus.ServerOptions{Identity: id, Listen: "127.0.0.1:0", Log: log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	p := newProxy(t, s.Addr())
+	core := connectTo(t, id, s)
+	slow := connect(t, bus.ConnectOptions{Identity: join(t, dir, "slow", bus.Edge), Servers: []string{p.Addr().String()}})
+	slow.await(true)
+	slow.subscribe(id.Cluster.Edges())
+	fine := connectTo(t, join(t, dir, "fine", bus.Edge), s)
+	all := fine.subscribe(id.Cluster.Edges())
+	p.freeze(true)
+	large := string(make([]byte, 4<<20))
+	for range 24 { // 96 MiB, of which the sockets hold a few
+		core.publish(id.Cluster.Edges(), large)
+		fine.receive(all, id.Cluster.Edges(), large)
+	}
+	await(t, "cut", func() bool { return strings.Contains(log.String(), "Slow Consumer Detected: MaxPending") })
+	await(t, "disconnected", func() bool { return s.Clients() == 2 })
 }
 
 // Neither port is impressed by garbage, before or after a handshake.

@@ -25,6 +25,10 @@ const (
 	// maxPending bounds what waits for one client that reads slowly, in bytes.
 	// The server then closes its connection.
 	maxPending = 64 << 20
+	// maxClients and maxSubs bound what nodes and strangers can make the server
+	// hold: connections, and subscriptions of one connection.
+	maxClients = 4096
+	maxSubs    = 1000
 	// startTimeout bounds the start of the server.
 	startTimeout = 10 * time.Second
 )
@@ -107,6 +111,8 @@ func start(ctx context.Context, o ServerOptions, host string, port int) (*Server
 		MaxPingsOut:   maxPings,
 		MaxPayload:    maxPayload,
 		MaxPending:    maxPending,
+		MaxConn:       maxClients,
+		MaxSubs:       maxSubs,
 		WriteDeadline: writeTimeout,
 		Cluster: server.ClusterOpts{
 			Name:        string(o.Identity.Cluster),
