@@ -44,7 +44,7 @@ type ServerOptions struct {
 	Advertise string
 	// Routes are the addresses on which the servers of the other cores listen
 	// (their Listen or Advertise). One that is reachable is enough, since servers
-	// introduce each other.
+	// introduce each other. The list may contain this server.
 	Routes []string
 	// Log is where warnings go, those of nats-server included. Default: none.
 	Log *slog.Logger
