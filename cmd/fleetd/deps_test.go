@@ -103,6 +103,7 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/mcp", "fleetd/fleet", "mcp is a protocol and knows no fleet"},
 	{"fleetd/mcp", "github.com/", "mcp needs the standard library alone"},
 	{"fleetd/internal/bounded", "fleetd/", "a cache knows no content"},
+	{"fleetd/internal/bus", "fleetd/", "it carries messages, and knows none"},
 	{"fleetd/internal/jsonscan", "fleetd/", "a scanner of JSON knows no message"},
 	{"fleetd/internal/jsonscan", "github.com/", "a scanner of JSON needs the standard library alone"},
 	{"fleetd/fleet/outcome", "fleetd/web", "the table is also that of MCP, which has no pages"},

@@ -43,6 +43,7 @@ type cli struct {
 	User     server.UserCommand     `cmd:"" help:"Manage operators, directly in the server's database."`
 	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, directly in the server's database."`
 	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, directly in the server's database."`
+	Cluster  server.ClusterCommand  `cmd:"" help:"Create a cluster and the certificates of its nodes, as files."`
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
 	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`

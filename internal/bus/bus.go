@@ -97,8 +97,8 @@ func (c Cluster) subject(parts ...string) string {
 }
 
 // A connection is dead when maxPings pings in a row have no answer and the next
-// one is due. Both sides ping, so each notices a frozen peer after 2 to 3
-// intervals, and the server after up to 4 seconds.
+// one is due. Both sides ping, so each notices a frozen peer after 2.5 to 4
+// seconds, and a pause of less than 2.5 seconds never ends a connection.
 const (
 	pingInterval = 1250 * time.Millisecond
 	maxPings     = 2

@@ -184,6 +184,38 @@ func TestReconnect(t *testing.T) {
 	edge.receive(down, core.Cluster.Down("edge"), "after the restart")
 }
 
+// An edge that was given one core learns of the other, and moves to it.
+func TestAdvertise(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	var servers [2]*bus.Server
+	var proxies [2]*proxy
+	for i, name := range []string{"core-1", "core-2"} {
+		o := bus.ServerOptions{Identity: join(t, dir, name, bus.Core), Listen: "127.0.0.1:0", Log: testLog(t)}
+		if i > 0 {
+			o.Routes = []string{servers[0].Addr()}
+		}
+		proxies[i] = newProxy(t, "")
+		o.Advertise = proxies[i].Addr().String()
+		s, err := bus.StartServer(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		proxies[i].lead(s.Addr())
+		servers[i] = s
+	}
+	await(t, "connected", func() bool { return servers[0].Routes() == 1 && servers[1].Routes() == 1 })
+	given := proxies[0].Addr().String()
+	edge := connect(t, bus.ConnectOptions{Identity: join(t, dir, "edge", bus.Edge), Servers: []string{given}})
+	edge.await(true)
+	await(t, "aware of both", func() bool { return len(edge.Servers()) == 2 })
+	servers[0].Close()
+	if s := edge.await(true); !strings.HasSuffix(s.Server, proxies[1].Addr().String()) {
+		t.Errorf("moved to %s", s.Server)
+	}
+}
+
 // A node starts without any core, and connects once there is one.
 func TestConnectBeforeServer(t *testing.T) {
 	t.Parallel()

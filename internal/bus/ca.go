@@ -73,6 +73,7 @@ func Init(dir string) (Cluster, error) {
 		return "", fmt.Errorf("cannot write the CA's key: %w", err)
 	}
 	if err := writeNew(filepath.Join(dir, caFile), cert, 0o644); err != nil {
+		_ = os.Remove(filepath.Join(dir, caKeyFile)) // made above, and of no use
 		return "", fmt.Errorf("cannot write the CA's certificate: %w", err)
 	}
 	return Cluster(template.Subject.CommonName), nil

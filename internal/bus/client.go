@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -188,12 +189,27 @@ func (w *watcher) connected(nc *nats.Conn) {
 func (w *watcher) lost(nc *nats.Conn, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	err = w.explain(err)
 	if err != nil {
 		w.failures.Do(func() { w.o.Log.Warn("no connection to the bus; trying again", "err", err) })
 	}
 	if w.o.OnState != nil {
 		w.o.OnState(State{Err: err})
 	}
+}
+
+// explain says which side refuses the other's certificate.
+func (w *watcher) explain(err error) error {
+	if w.o.URL != "" {
+		return err
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fmt.Errorf("the server is no core of the cluster %s: %w", w.o.Identity.Cluster, err)
+	}
+	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" { // an alert of TLS
+		return fmt.Errorf("the server refuses the certificate of this node, and its log has the reason: %w", err)
+	}
+	return err
 }
 
 // wait returns how long to wait before the next round over all servers. Package

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ func forge(t *testing.T, dir, out string, change func(*x509.Certificate)) tls.Ce
 	return loadPair(t, out)
 }
 
-// Strangers get an error, and what they publish reaches nobody.
+// Strangers get an error, and what they publish reaches no node.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
@@ -147,7 +148,7 @@ func TestFalseServers(t *testing.T) {
 	edge := join(t, dir, "edge", bus.Edge)
 	foreign := startServer(t, join(t, other, "core", bus.Core))
 	c := connect(t, bus.ConnectOptions{Identity: edge, Servers: []string{foreign.Addr()}})
-	mustContain(t, c.await(false).Err, "not core."+string(edge.Cluster)+".fleetd")
+	mustContain(t, c.await(false).Err, "no core of the cluster "+string(edge.Cluster))
 
 	// The false core has a node's certificate and takes what it gets.
 	pair := loadPair(t, issue(t, dir, "edge-2", bus.Edge, "127.0.0.1", "localhost"))
@@ -165,7 +166,7 @@ func TestFalseServers(t *testing.T) {
 		handshake <- err
 	}()
 	c = connect(t, bus.ConnectOptions{Identity: edge, Servers: []string{ln.Addr().String()}})
-	mustContain(t, c.await(false).Err, "not core."+string(edge.Cluster)+".fleetd")
+	mustContain(t, c.await(false).Err, "no core of the cluster "+string(edge.Cluster))
 	if err := <-handshake; err == nil {
 		t.Error("the edge trusts another edge")
 	}
@@ -198,8 +199,8 @@ func TestRefusalIsReported(t *testing.T) {
 	}()
 	p.lead(refusing.Addr().String())
 	first.Close()
-	for {
-		if s := edge.await(false); s.Err.Error() == "remote error: tls: bad certificate" {
+	for { // first, of the loss
+		if s := edge.await(false); strings.Contains(s.Err.Error(), "refuses the certificate of this node") {
 			break
 		}
 	}
@@ -281,8 +282,25 @@ func TestEdgePermissions(t *testing.T) {
 	}
 	refused(t)
 
-	edge.publish(c.Node("edge"), "allowed")
-	core.receive(all, c.Node("edge"), "allowed")
+	// The server itself would publish a trace of the message.
+	traced := nats.NewMsg(c.Node("edge"))
+	traced.Header.Set("Nats-Trace-Dest", c.Term())
+	if err := edge.PublishMsg(traced); err != nil {
+		t.Fatal(err)
+	}
+
+	for edge.publish(c.Node("edge"), "allowed"); ; {
+		m, err := all.NextMsg(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(m.Data) == "allowed" {
+			break
+		}
+		if m.Subject != c.Node("edge") || len(m.Data) > 0 { // not the traced one
+			t.Errorf("the core received %q on %s", m.Data, m.Subject)
+		}
+	}
 	core.publish(c.Edges(), "last")
 	victim.receive(edges, c.Edges(), "last")
 	for _, sub := range []*nats.Subscription{down, term, edges} {
@@ -337,6 +355,29 @@ func TestEdgeAsRoute(t *testing.T) {
 	if s.Routes() != 0 {
 		t.Errorf("%d routes", s.Routes())
 	}
+}
+
+// A client that reads nothing is cut, and the others notice nothing. On a slow
+// machine its pings are unanswered before 64 MiB wait for it.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	id := join(t, dir, "core", bus.Core)
+	s := startServer(t, id)
+	p := newProxy(t, s.Addr())
+	core := connectTo(t, id, s)
+	slow := connect(t, bus.ConnectOptions{Identity: join(t, dir, "slow", bus.Edge), Servers: []string{p.Addr().String()}})
+	slow.await(true)
+	slow.subscribe(id.Cluster.Edges())
+	fine := connectTo(t, join(t, dir, "fine", bus.Edge), s)
+	all := fine.subscribe(id.Cluster.Edges())
+	p.freeze(true)
+	large := string(make([]byte, 4<<20))
+	for range 20 { // 80 MiB, of which the sockets hold a few
+		core.publish(id.Cluster.Edges(), large)
+		fine.receive(all, id.Cluster.Edges(), large)
+	}
+	await(t, "cut", func() bool { return s.Clients() == 2 })
 }
 
 // Neither port is impressed by garbage, before or after a handshake.

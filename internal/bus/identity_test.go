@@ -2,6 +2,8 @@ package bus_test
 
 import (
 	"crypto/x509"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -199,7 +201,7 @@ func TestHTTP(t *testing.T) {
 			}
 			_, _ = w.Write([]byte(peer.Role + " " + bus.Role(peer.Name)))
 		}))
-		srv.TLS = core.ServerTLS(roles...)
+		srv.TLS, srv.Config.ErrorLog = core.ServerTLS(roles...), log.New(io.Discard, "", 0)
 		srv.StartTLS()
 		t.Cleanup(srv.Close)
 		return srv.URL

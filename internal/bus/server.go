@@ -25,6 +25,10 @@ const (
 	// maxPending bounds what waits for one client that reads slowly, in bytes.
 	// The server then closes its connection.
 	maxPending = 64 << 20
+	// maxClients and maxSubs bound what nodes and strangers can make the server
+	// hold: connections, and subscriptions of one connection.
+	maxClients = 4096
+	maxSubs    = 1000
 	// startTimeout bounds the start of the server.
 	startTimeout = 10 * time.Second
 )
@@ -40,7 +44,7 @@ type ServerOptions struct {
 	Advertise string
 	// Routes are the addresses on which the servers of the other cores listen
 	// (their Listen or Advertise). One that is reachable is enough, since servers
-	// introduce each other.
+	// introduce each other. The list may contain this server.
 	Routes []string
 	// Log is where warnings go, those of nats-server included. Default: none.
 	Log *slog.Logger
@@ -107,6 +111,8 @@ func start(ctx context.Context, o ServerOptions, host string, port int) (*Server
 		MaxPingsOut:   maxPings,
 		MaxPayload:    maxPayload,
 		MaxPending:    maxPending,
+		MaxConn:       maxClients,
+		MaxSubs:       maxSubs,
 		WriteDeadline: writeTimeout,
 		Cluster: server.ClusterOpts{
 			Name:        string(o.Identity.Cluster),
@@ -278,7 +284,7 @@ func (l *logger) write(level slog.Level, format string, v []any) {
 		level = slog.LevelDebug
 	}
 	if l.log.Enabled(context.Background(), level) {
-		l.log.Log(context.Background(), level, "NATS server", "says", strings.TrimSpace(fmt.Sprintf(format, v...)))
+		l.log.Log(context.Background(), level, "NATS server", "text", strings.TrimSpace(fmt.Sprintf(format, v...)))
 	}
 }
 
