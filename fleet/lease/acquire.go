@@ -95,7 +95,7 @@ func (a *acquisition) replace(ctx context.Context, why Reason) (l Lease, ok bool
 	}
 	if ok {
 		a.confirm(asked)
-		if a.options.Standby {
+		if a.options.Standby && a.seen.Term > 0 {
 			a.log.Info("takes the database over", "term", l.Term, "reason", why, "previous", a.seen.Holder,
 				"stood_by", time.Since(a.started).Round(time.Millisecond))
 		}

@@ -72,6 +72,14 @@ func (l *Leases) Current(ctx context.Context) (current lease.Lease, err error) {
 	return current, err
 }
 
+// Ready reports whether the database has the tables that Replace writes.
+func (l *Leases) Ready(ctx context.Context) (ready bool, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT to_regclass('lease_terms') IS NOT NULL`).Scan(&ready)
+	})
+	return ready, err
+}
+
 // Replace gives the lease to a process if the lease still equals over, and records the term. A term
 // is never used again, even if the row of the lease was deleted.
 func (l *Leases) Replace(ctx context.Context, over lease.Lease, why lease.Reason, by uuid.UUID, h lease.Holder) (
