@@ -84,6 +84,14 @@ func (a *adminServer) standBy(holder lease.Lease, away bool) {
 	a.waits.Store(&text)
 }
 
+// standingBy is 1 while the process stands by, and else 0.
+func (a *adminServer) standingBy() float64 {
+	if a.waits.Load() == nil {
+		return 0
+	}
+	return 1
+}
+
 // readyz reports whether this server should receive traffic.
 func (a *adminServer) readyz(w http.ResponseWriter, r *http.Request) {
 	if !a.ready.Load() {

@@ -200,6 +200,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.admin = &adminServer{hosts: cfg.AdminHosts, reg: s.metrics.registry,
 		probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.metrics.gauge("fleetd_standby", "1 while this process stands by for the one that serves the database.", nil,
+		s.admin.standingBy)
 	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
 
 	// Data that outlives the process: PostgreSQL, blobs, the secret.
