@@ -68,7 +68,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		stop()
 	}
 	return web.New(web.Options{Console: pages.Routes, CloseStreams: closeStreams, API: s.rest(stopping.Done()),
-		MCP: s.gateway,
+		MCP:          s.gateway,
 		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes,
 		ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil

@@ -68,7 +68,7 @@ func (p *leaseProcess) awaitStandby(leader string) {
 	}
 }
 
-// A standbyLoad makes calls that the devices can tell apart. It ends with its test.
+// A standbyLoad makes calls with different arguments. It ends with its test.
 type standbyLoad struct {
 	w    *leaseWorld
 	next atomic.Int64
