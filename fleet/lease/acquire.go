@@ -83,7 +83,7 @@ func (a *acquisition) replace(ctx context.Context, why Reason) (l Lease, ok bool
 	}
 	if a.options.Prepare != nil {
 		if err := a.options.Prepare(ctx); err != nil {
-			return Lease{}, false, &UnfitError{err}
+			return Lease{}, false, err
 		}
 	}
 	a.why = why

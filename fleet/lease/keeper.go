@@ -46,8 +46,8 @@ type Options struct {
 	// calls it first, after each change of the holder, and before it takes the lease. Default:
 	// nothing is checked.
 	Check func(ctx context.Context) error
-	// Prepare makes a database ready for [Store.Replace]. Acquire calls it when no other process
-	// has the lease. Default: the database is ready.
+	// Prepare makes a database ready for [Store.Replace], or returns an [UnfitError]. Acquire calls
+	// it when no other process has the lease. Default: the database is ready.
 	Prepare func(ctx context.Context) error
 	// Waiting is called when Acquire stands by, and when the holder, or whether the database
 	// answers, changes. Default: no call.

@@ -109,7 +109,7 @@ func prepareLease(ctx context.Context, leases *postgres.Leases, url string) erro
 	}
 	db, err := openMigrated(ctx, url)
 	if err != nil {
-		return err
+		return &lease.UnfitError{Err: err}
 	}
 	db.Close()
 	return nil
