@@ -144,6 +144,16 @@ func (l *Leases) Release(ctx context.Context, incarnation uuid.UUID) error {
 	})
 }
 
+// Lease returns the current lease, or [fleet.ErrNotFound] if the database has had no holder.
+func (s *Store) Lease(ctx context.Context) (lease.Lease, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+leaseColumns+` FROM lease`)
+	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lease.Lease])
+	if err != nil {
+		return lease.Lease{}, fmt.Errorf("lease of the database: %w", domainError(err))
+	}
+	return l, nil
+}
+
 // LeaseTerms returns the latest terms of the lease, the newest first.
 func (s *Store) LeaseTerms(ctx context.Context, limit int) ([]lease.Term, error) {
 	rows, _ := s.db.Query(ctx, `

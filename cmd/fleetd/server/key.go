@@ -62,8 +62,11 @@ func (f *Database) withKeys(ctx context.Context, reset bool, do func(*enrolment.
 		return err
 	}
 	defer db.close()
-	if !reset {
-		if err := checkSecret(ctx, db.store, secret); err != nil {
+	if err := checkSecret(ctx, db.store, secret); err != nil {
+		if !reset {
+			return err
+		}
+		if err := checkUnused(ctx, db.store); err != nil {
 			return err
 		}
 	}
@@ -80,6 +83,20 @@ func (f *Database) withKeys(ctx context.Context, reset bool, do func(*enrolment.
 		return err
 	}
 	return do(keys)
+}
+
+// checkUnused refuses another secret key while a process serves the database: it has the present
+// one, so that is not lost.
+func checkUnused(ctx context.Context, store *postgres.Store) error {
+	l, err := store.Lease(ctx)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound), err == nil && (l.Released || l.Left <= 0):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s serves this database with another secret key: copy that key, or stop it before the reset",
+		l.Holder)
 }
 
 // checkSecret refuses a key that is not the one that the database is used with.

@@ -377,6 +377,12 @@ func TestStandbyThatCannotServe(t *testing.T) {
 		}
 	}
 
+	// The key is not lost: a reset here would refuse all devices.
+	reset := keyReset{keyFlags{Database: Database{DataDir: t.TempDir(), DatabaseURL: url}, Confirm: "reset"}}
+	if err := reset.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "node leader,") {
+		t.Errorf("reset the key of a server that runs: %v", err)
+	}
+
 	changed := standbyConfig(t, "changed", url, t.TempDir())
 	writeKey(t, changed.DataDir, ours.key)
 	second := beginStandby(t, changed)
@@ -389,6 +395,15 @@ func TestStandbyThatCannotServe(t *testing.T) {
 		t.Errorf("it took the lease: %+v", now)
 	}
 
+	// Without a server it makes another key, which then is the key of the database.
+	if err := reset.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := standbyConfig(t, "old", url, dir)
+	if err := begin(t, old).await(t); err == nil || !strings.Contains(err.Error(), "does not contain the secret key") {
+		t.Errorf("the key before the reset: %v", err)
+	}
+	dir = reset.DataDir
 	leader = beginLeader(t, url, dir)
 	third := beginStandby(t, standbyConfig(t, "third", url, dir))
 	db, err := postgres.Open(t.Context(), url)
