@@ -91,16 +91,20 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Principal, r enrolmen
 const secretFingerprint = "secret_fingerprint"
 
 // SecretFingerprint returns the fingerprint of the secret that the database is used with; "" if
-// none is on record, also if the database has no tables yet.
-func (s *Store) SecretFingerprint(ctx context.Context) (fingerprint string, err error) {
+// none is on record. Without one, used reports whether the database has devices, whose credentials
+// derive from a secret. It accepts a database without tables.
+func (s *Store) SecretFingerprint(ctx context.Context) (fingerprint string, used bool, err error) {
 	var known bool // false before the first migration
-	if err := s.db.QueryRow(ctx, `SELECT to_regclass('settings') IS NOT NULL`).Scan(&known); err != nil || !known {
-		return "", domainError(err)
+	err = s.db.QueryRow(ctx, `SELECT to_regclass('settings') IS NOT NULL AND to_regclass('devices') IS NOT NULL`).Scan(
+		&known)
+	if err != nil || !known {
+		return "", false, domainError(err)
 	}
-	if err = s.Setting(ctx, secretFingerprint, &fingerprint); errors.Is(err, fleet.ErrNotFound) {
-		return "", nil
+	if err = s.Setting(ctx, secretFingerprint, &fingerprint); !errors.Is(err, fleet.ErrNotFound) {
+		return fingerprint, true, err
 	}
-	return fingerprint, err
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM devices)`).Scan(&used)
+	return "", used, domainError(err)
 }
 
 // InitSecretFingerprint records the fingerprint unless one is on record, and returns the one on

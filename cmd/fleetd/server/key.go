@@ -101,11 +101,11 @@ func checkUnused(ctx context.Context, store *postgres.Store) error {
 
 // checkSecret refuses a key that is not the one that the database is used with.
 func checkSecret(ctx context.Context, store *postgres.Store, secret secretKey) error {
-	fingerprint, err := store.SecretFingerprint(ctx)
+	fingerprint, used, err := store.SecretFingerprint(ctx)
 	if err != nil {
 		return err
 	}
-	if err := secret.check(fingerprint); err != nil {
+	if err := secret.check(fingerprint, used); err != nil {
 		return &lease.UnfitError{Err: err}
 	}
 	return nil

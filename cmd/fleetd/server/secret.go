@@ -63,18 +63,18 @@ func (s *secretKey) create() (err error) {
 	return err
 }
 
-// check refuses a key that is not the one that the database is used with. A
-// database without a fingerprint has not been used with any key, or was last
-// used by a version that stored none.
-func (s secretKey) check(fingerprint string) error {
+// check refuses a key that is not the one that the database is used with, and
+// a missing one if the database is in use. The fingerprint is "" before the
+// first start, and in a database of a version that stored none.
+func (s secretKey) check(fingerprint string, used bool) error {
 	const restore = "the right one is on the machine that served this database before, or in its backup; if it is lost, " +
 		"make a new one with: fleetd key reset"
 	switch {
-	case fingerprint == "":
-		return nil
-	case s.key == nil:
+	case s.key == nil && used:
 		return fmt.Errorf("this database is used with a secret key, and %s does not exist: copy secret.key there, or set %s; %s",
 			s.from, secretVariable, restore)
+	case s.key == nil || fingerprint == "":
+		return nil
 	case subtle.ConstantTimeCompare([]byte(enrolment.Fingerprint(s.key)), []byte(fingerprint)) == 0:
 		return fmt.Errorf("%s does not contain the secret key that this database is used with: replace it; %s", s.from, restore)
 	}

@@ -81,16 +81,20 @@ func TestSecretKeyOfTheDatabase(t *testing.T) {
 		name        string
 		s           secretKey
 		fingerprint string
+		used        bool
 		want        string // part of the sentence; "": accepted
 	}{
-		{"the key of the database", secretKey{ours, path}, on, ""},
-		{"no key is on record", secretKey{ours, path}, "", ""},
-		{"nothing is on record", missing, "", ""},
-		{"no file", missing, on, path + " does not exist"},
-		{"another file", secretKey{make([]byte, secretBytes), path}, on, path + " does not contain"},
-		{"another variable", secretKey{make([]byte, secretBytes), secretVariable}, on, secretVariable + " does not contain"},
+		{"the key of the database", secretKey{ours, path}, on, true, ""},
+		{"a database of an earlier version", secretKey{ours, path}, "", true, ""},
+		{"a new database", secretKey{ours, path}, "", false, ""},
+		{"neither database nor key", missing, "", false, ""},
+		{"no file", missing, on, true, path + " does not exist"},
+		{"no file, and a database of an earlier version", missing, "", true, path + " does not exist"},
+		{"another file", secretKey{make([]byte, secretBytes), path}, on, true, path + " does not contain"},
+		{"another variable", secretKey{make([]byte, secretBytes), secretVariable}, on, true,
+			secretVariable + " does not contain"},
 	} {
-		err := tt.s.check(tt.fingerprint)
+		err := tt.s.check(tt.fingerprint, tt.used)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
 			!strings.Contains(err.Error(), "fleetd key reset")) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)

@@ -234,14 +234,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
-	if err := s.closeOldCalls(ctx); err != nil {
+	secret, err := s.openSecret(ctx)
+	if err != nil {
 		return nil, err
 	}
-	secret, err := readSecret(cfg.DataDir) // another process may have created it since
-	if err == nil {
-		err = secret.create()
-	}
-	if err != nil {
+	if err := s.closeOldCalls(ctx); err != nil {
 		return nil, err
 	}
 	sealer, err := enrolment.NewSealer(secret.key)
@@ -562,13 +559,26 @@ func tryAddrs(ctx context.Context, byFlag map[string]string) error {
 	return nil
 }
 
+// openSecret reads the secret key again, which another process may have created or replaced since
+// this one began to stand by, and creates it for a new database.
+func (s *Server) openSecret(ctx context.Context) (secretKey, error) {
+	secret, err := readSecret(s.cfg.DataDir)
+	if err == nil {
+		err = checkSecret(ctx, s.store, secret)
+	}
+	if err == nil {
+		err = secret.create()
+	}
+	return secret, err
+}
+
 // recordSecret records which secret key the database is used with, unless that is on record.
 func (s *Server) recordSecret(ctx context.Context, secret secretKey) error {
 	fingerprint, err := s.store.InitSecretFingerprint(ctx, enrolment.Fingerprint(secret.key))
 	if err != nil {
 		return err
 	}
-	return secret.check(fingerprint)
+	return secret.check(fingerprint, true)
 }
 
 // closeOldCalls ends the calls that a process left open when it died.

@@ -461,6 +461,12 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 			}
 		}
 	}()
+	exec(`INSERT INTO devices (id, created_at, presence_since) VALUES ('d', now(), now())`)
+	without := standbyConfig(t, "without", url, t.TempDir())
+	without.Standby = true
+	if err := begin(t, without).await(t); err == nil || !strings.Contains(err.Error(), "secret.key does not exist") {
+		t.Errorf("without a key, which would become the key of the database: %v", err)
+	}
 	second := beginStandby(t, standbyConfig(t, "second", url, dir))
 	var known bool
 	if err := db.QueryRow(t.Context(), `SELECT to_regclass('lease_terms') IS NOT NULL`).Scan(&known); err != nil || known {
@@ -480,7 +486,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := second.store.SecretFingerprint(t.Context()); err != nil || f != enrolment.Fingerprint(secret.key) {
+	if f, _, err := second.store.SecretFingerprint(t.Context()); err != nil || f != enrolment.Fingerprint(secret.key) {
 		t.Errorf("fingerprint %q, %v", f, err)
 	}
 }
