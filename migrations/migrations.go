@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -57,12 +58,38 @@ func upSchema(ctx context.Context, db *pgxpool.Pool) error {
 	case err != nil:
 		return err
 	case have > newest:
-		return fmt.Errorf("database %q was last used by a newer fleetd (schema %d, this one knows %d); start that version, or restore a backup from before it",
-			databaseName(db), have, newest)
+		return newer(db, have, newest)
 	case have == newest:
 		return nil
 	}
 	_, err = p.Up(ctx)
+	return err
+}
+
+func newer(db *pgxpool.Pool, have, newest int64) error {
+	return &NewerError{fmt.Sprintf("database %q was last used by a newer fleetd (schema %d, this one knows %d); start that version, or restore a backup from before it",
+		databaseName(db), have, newest)}
+}
+
+// A NewerError means that a newer program migrated the database.
+type NewerError struct{ text string }
+
+func (e *NewerError) Error() string { return e.text }
+
+// Check returns a [NewerError] if Up would return it. It changes nothing.
+func Check(ctx context.Context, db *pgxpool.Pool) error {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return err
+	}
+	newest, err := goose.NumericComponent(slices.Max(names))
+	if err != nil {
+		return err
+	}
+	have, err := schemaVersion(ctx, db)
+	if err == nil && have > newest {
+		return newer(db, have, newest)
+	}
 	return err
 }
 

@@ -1,6 +1,8 @@
 package migrations_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -53,8 +55,27 @@ func TestUpRefusesNewerSchema(t *testing.T) {
 		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := migrations.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "newer fleetd") {
-		t.Errorf("error %v", err)
+	for name, check := range map[string]func(context.Context, *pgxpool.Pool) error{"Up": migrations.Up,
+		"Check": migrations.Check} {
+		var newer *migrations.NewerError
+		if err := check(t.Context(), db); !errors.As(err, &newer) || !strings.Contains(err.Error(), "newer fleetd") {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// Check accepts a database that Up accepts, and does not change it.
+func TestCheck(t *testing.T) {
+	empty := open(t, pgtest.Empty(t))
+	for _, db := range []*pgxpool.Pool{empty, pgtest.New(t)} {
+		if err := migrations.Check(t.Context(), db); err != nil {
+			t.Error(err)
+		}
+	}
+	var tables int
+	if err := empty.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE schemaname = 'public'`).Scan(
+		&tables); err != nil || tables != 0 {
+		t.Errorf("%d tables, %v", tables, err)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 // Options configures a [Server]. Console and Log are required.
 type Options struct {
 	Console      func(chi.Router) // pages, and the response for unknown addresses
-	CloseStreams func()           // ends the live streams of pages, which never finish. May be nil
+	CloseStreams func()           // ends live streams, which never finish. May be nil
 	API          http.Handler     // mounted at /api/v1; authenticates its own requests. May be nil
 	MCP          http.Handler     // mounted at /mcp; authenticates its own requests. nil: fleetd has no MCP server
 	DeviceRoutes func(chi.Router) // routes of devices: no sign-in, no browser rules. May be nil

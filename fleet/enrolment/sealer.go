@@ -6,6 +6,7 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 )
@@ -16,6 +17,16 @@ type Sealer struct{ aead cipher.AEAD }
 
 // ErrSealed means that a key in the database was sealed with another secret.
 var ErrSealed = errors.New("sealed with another secret key: restore the secret.key (or FLEETD_SECRET_KEY) that belongs to this database")
+
+// Fingerprint identifies the server's secret and reveals nothing about it: it derives from the
+// secret for this purpose only.
+func Fingerprint(secret []byte) string {
+	digest, err := hkdf.Key(sha256.New, secret, nil, "fleetd fingerprint v1", 32)
+	if err != nil {
+		panic(err) // 32 bytes are not too long
+	}
+	return hex.EncodeToString(digest)
+}
 
 // NewSealer returns a sealer for the server's secret of [KeySize] bytes.
 func NewSealer(secret []byte) (*Sealer, error) {

@@ -139,8 +139,9 @@ type KeyStore interface {
 	// MoveRotation changes the state of a rotation; [fleet.ErrConflict] if it is no longer in
 	// the state from. The end deletes the key that it refuses.
 	MoveRotation(ctx context.Context, by fleet.Principal, r KeyRotation, from RotationState) error
-	// ResetKeys ends any open rotation and replaces all keys by one.
-	ResetKeys(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey) error
+	// ResetKeys ends any open rotation and replaces all keys by one, and the fingerprint of the
+	// server's secret by another ([Fingerprint]).
+	ResetKeys(ctx context.Context, by fleet.Principal, r KeyRotation, key SigningKey, fingerprint string) error
 	SaveKeyUses(ctx context.Context, uses map[fleet.DeviceID]KeyUse) error
 	KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID]int32, error)
 	RotationCounts(ctx context.Context, r KeyRotation) (RotationCounts, error)
@@ -193,10 +194,12 @@ func notIssued(clientID string) CredentialsError {
 type SigningKeys struct {
 	store  KeyStore // nil: generation 0 alone
 	sealer *Sealer
-	first  signer
-	log    *slog.Logger
-	now    func() time.Time
-	ring   atomic.Pointer[keyRing]
+	// fingerprint is that of the server's secret.
+	fingerprint string
+	first       signer
+	log         *slog.Logger
+	now         func() time.Time
+	ring        atomic.Pointer[keyRing]
 	// uses are counted from the store after Settle, so only stored ones are shown. If the
 	// process is killed, a lost use is recorded again when the device next connects.
 	uses *writebehind.Buffer[fleet.DeviceID, KeyUse]
@@ -220,7 +223,7 @@ func NewSigningKeys(store KeyStore, secret []byte, log *slog.Logger) (*SigningKe
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	k := &SigningKeys{store: store, sealer: sealer, first: first, log: log,
+	k := &SigningKeys{store: store, sealer: sealer, fingerprint: Fingerprint(secret), first: first, log: log,
 		now: func() time.Time { return time.Now().UTC() }}
 	k.ring.Store(&keyRing{keys: map[int32]signer{0: first}})
 	if store != nil {
@@ -430,7 +433,7 @@ func (k *SigningKeys) Reset(ctx context.Context, by fleet.Principal, confirm str
 	}
 	r, key := k.next(now, by, RotationFinished)
 	r.EndedAt, r.EndedBy = &r.StartedAt, by.Name
-	if err := k.store.ResetKeys(ctx, by, r, key); err != nil {
+	if err := k.store.ResetKeys(ctx, by, r, key, k.fingerprint); err != nil {
 		return KeyRotation{}, err
 	}
 	return k.reloaded(ctx)

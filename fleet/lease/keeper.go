@@ -16,8 +16,9 @@ type Store interface {
 	// Current returns the current lease; the zero value if there has been none.
 	Current(ctx context.Context) (Lease, error)
 	// Replace gives the lease to a process, with the next term, if it still equals over,
-	// which the process judged to have ended; otherwise ok is false.
-	Replace(ctx context.Context, over Lease, by uuid.UUID, holder Holder) (_ Lease, ok bool, err error)
+	// which the process judged to have ended for a reason; otherwise ok is false. The new
+	// term, with the reason, and the end of the previous one are on record from then on.
+	Replace(ctx context.Context, over Lease, why Reason, by uuid.UUID, holder Holder) (_ Lease, ok bool, err error)
 	// Renew extends the lease; ok is false if the process no longer has it.
 	Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err error)
 	// Release ends the lease at once.
@@ -36,14 +37,32 @@ const (
 // errUnsure ends work under a lease whose renewal failed.
 var errUnsure = errors.New("the lease of the database was not renewed")
 
+// Options configures a [Keeper].
+type Options struct {
+	// Standby makes [Keeper.Acquire] wait while another process has the lease, however long,
+	// also while the database is unavailable. Without it, Acquire returns a [HeldError].
+	Standby bool
+	// Check returns an [UnfitError] if this process cannot serve the database as it is. Acquire
+	// calls it first, after each change of the holder, and before it takes the lease. Default:
+	// nothing is checked.
+	Check func(ctx context.Context) error
+	// Prepare makes a database ready for [Store.Replace], or returns an [UnfitError]. Acquire calls
+	// it when no other process has the lease. Default: the database is ready.
+	Prepare func(ctx context.Context) error
+	// Waiting is called when Acquire stands by, and when the holder, or whether the database
+	// answers, changes. Default: no call.
+	Waiting func(holder Lease, away bool)
+	// Log is the logger. Default: none.
+	Log *slog.Logger
+}
+
 // A Keeper acquires the lease for this process and renews it.
 type Keeper struct {
 	store       Store
+	options     Options
 	log         *slog.Logger
 	incarnation uuid.UUID
 	holder      Holder
-
-	over Lease // the lease when it was judged to have ended
 
 	mu      sync.Mutex
 	renewed time.Time       // when the last successful renewal was requested; monotonic
@@ -53,73 +72,15 @@ type Keeper struct {
 }
 
 // NewKeeper returns the keeper of a process that does not have the lease yet.
-func NewKeeper(store Store, holder Holder, log *slog.Logger) *Keeper {
-	k := &Keeper{store: store, log: log, incarnation: uuid.Must(uuid.NewV7()), holder: holder,
+func NewKeeper(store Store, holder Holder, o Options) *Keeper {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	k := &Keeper{store: store, options: o, log: o.Log, incarnation: uuid.Must(uuid.NewV7()), holder: holder,
 		again: make(chan struct{})}
 	k.sure, k.unsure = context.WithCancelCause(context.Background())
 	k.unsure(errUnsure)
 	return k
-}
-
-// Await returns when no other process has the lease, or returns a [HeldError] if its holder
-// renews it. It watches the lease of a process that died without releasing it for the length
-// of a lease, however long ago that ended, because an unavailable database may also have
-// prevented the renewals.
-func (k *Keeper) Await(ctx context.Context) error {
-	first, err := k.store.Current(ctx)
-	if err != nil {
-		return fmt.Errorf("lease of the database: %w", err)
-	}
-	now := first
-	for begun, waits := time.Now(), false; !k.isOver(now, time.Since(begun)); waits = true {
-		if !now.same(first) {
-			return &HeldError{By: now}
-		}
-		if !waits {
-			k.log.Info("waiting for the lease of the previous process of this database", "holder", now.Holder,
-				"at_most", Length)
-		}
-		select {
-		case <-time.After(look):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if now, err = k.store.Current(ctx); err != nil {
-			return fmt.Errorf("lease of the database: %w", err)
-		}
-	}
-	k.over = now
-	return nil
-}
-
-// isOver reports whether a lease that was not renewed while it was watched has ended.
-func (k *Keeper) isOver(l Lease, watched time.Duration) bool {
-	switch {
-	case l.Term == 0, l.Released, k.over.Term > 0 && l.same(k.over):
-		return true
-	case watched >= Length && l.Left <= 0:
-		return true
-	}
-	return l.gone()
-}
-
-// Acquire acquires the lease when no other process has it, or returns a [HeldError]. The
-// caller must then call [Keeper.Run].
-func (k *Keeper) Acquire(ctx context.Context) (Lease, error) {
-	for {
-		if err := k.Await(ctx); err != nil {
-			return Lease{}, err
-		}
-		asked := time.Now()
-		l, ok, err := k.store.Replace(ctx, k.over, k.incarnation, k.holder)
-		if err != nil {
-			return Lease{}, fmt.Errorf("lease of the database: %w", err)
-		}
-		if ok {
-			k.confirm(asked)
-			return l, nil
-		}
-	}
 }
 
 // Run renews the lease until ctx ends, and then releases it. It returns a [TakenError] if

@@ -3,7 +3,9 @@
 //
 // The lease is one row in a [Store]. Its holder renews it every [RenewEvery]. If a holder
 // does not renew it for [Length], a process can replace the holder and gets the next term. A
-// second process that starts in the meantime gets a [HeldError] and changes nothing. A holder
+// second process that starts in the meantime changes nothing: it gets a [HeldError], or stands
+// by and replaces the holder when that ends ([Options.Standby]). Each term is on record
+// ([Term]). A holder
 // that could not renew, because the database was unavailable or the process was stopped,
 // continues if its row is unchanged, and ends with a [TakenError] if another process replaced
 // it. Until it knows which is the case, it makes no calls ([Keeper.Held]) and runs no
@@ -46,6 +48,32 @@ type Lease struct {
 func (l Lease) same(other Lease) bool {
 	return l.Incarnation == other.Incarnation && l.RenewedAt.Equal(other.RenewedAt)
 }
+
+// A Reason is why a term began: how the previous holder's lease ended.
+type Reason string
+
+// The reasons. A released lease may still be of a running process, which has stopped writing.
+const (
+	First    Reason = "first"    // no process held the lease before
+	Released Reason = "released" // the holder stopped cleanly
+	Silent   Reason = "silent"   // the holder did not renew the lease for its length
+	Gone     Reason = "gone"     // the holder's process no longer exists on this machine
+)
+
+// A Term is the record of one holder's time.
+type Term struct {
+	Term        int
+	Incarnation uuid.UUID
+	Node        string
+	Host        string
+	Version     string
+	Since       time.Time // by the database's clock, like Ended
+	Reason      Reason
+	Ended       *time.Time // when it was released, or else when the next term began; nil before
+}
+
+// KeptTerms is how many terms stay on record.
+const KeptTerms = 1000
 
 // A Holder is a process that serves the database.
 type Holder struct {
@@ -120,8 +148,17 @@ type HeldError struct{ By Lease }
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s has served this database since %s and still does: stop it first, "+
-		"or name another database with --database-url", e.By.Holder, e.By.Since.UTC().Format(time.DateTime+" UTC"))
+		"start with --standby to take over when it ends, or name another database with --database-url", e.By.Holder,
+		e.By.Since.UTC().Format(time.DateTime+" UTC"))
 }
+
+// An UnfitError means that this process cannot serve the database, whichever process has the
+// lease.
+type UnfitError struct{ Err error }
+
+func (e *UnfitError) Error() string { return e.Err.Error() }
+
+func (e *UnfitError) Unwrap() error { return e.Err }
 
 // A TakenError means that another process replaced this one.
 type TakenError struct{ By Lease }

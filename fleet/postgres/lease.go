@@ -72,20 +72,41 @@ func (l *Leases) Current(ctx context.Context) (current lease.Lease, err error) {
 	return current, err
 }
 
-// Replace gives the lease to a process if the lease still equals over.
-func (l *Leases) Replace(ctx context.Context, over lease.Lease, by uuid.UUID, h lease.Holder) (
+// Ready reports whether the database has the tables that Replace writes.
+func (l *Leases) Ready(ctx context.Context) (ready bool, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT to_regclass('lease_terms') IS NOT NULL`).Scan(&ready)
+	})
+	return ready, err
+}
+
+// Replace gives the lease to a process if the lease still equals over, and records the term. A term
+// is never used again, even if the row of the lease was deleted.
+func (l *Leases) Replace(ctx context.Context, over lease.Lease, why lease.Reason, by uuid.UUID, h lease.Holder) (
 	got lease.Lease, ok bool, err error) {
 	err = l.with(ctx, func(conn *pgx.Conn) error {
 		rows, _ := conn.Query(ctx, `
-			INSERT INTO lease AS l (term, incarnation, node, host, pid, process, version, since, renewed_at, until)
-			VALUES (1, $1, $2, $3, $4, $5, $6, clock_timestamp(), clock_timestamp(), clock_timestamp() + $7::interval)
-			ON CONFLICT (one) DO UPDATE SET term = l.term + 1, incarnation = excluded.incarnation, node = excluded.node,
-				host = excluded.host, pid = excluded.pid, process = excluded.process, version = excluded.version,
-				since = excluded.since, renewed_at = excluded.renewed_at, until = excluded.until, released = false
-			WHERE l.incarnation = $8 AND l.renewed_at = $9
-			RETURNING `+leaseColumns,
+			WITH held AS (
+				INSERT INTO lease AS l (term, incarnation, node, host, pid, process, version, since, renewed_at, until)
+				VALUES (1 + coalesce((SELECT max(term) FROM lease_terms), 0), $1, $2, $3, $4, $5, $6, clock_timestamp(),
+					clock_timestamp(), clock_timestamp() + $7::interval)
+				ON CONFLICT (one) DO UPDATE SET term = greatest(l.term + 1, excluded.term),
+					incarnation = excluded.incarnation, node = excluded.node, host = excluded.host, pid = excluded.pid,
+					process = excluded.process, version = excluded.version, since = excluded.since,
+					renewed_at = excluded.renewed_at, until = excluded.until, released = false
+				WHERE l.incarnation = $8 AND l.renewed_at = $9
+				RETURNING *
+			), ended AS (
+				UPDATE lease_terms SET ended = held.since FROM held WHERE ended IS NULL
+			), recorded AS (
+				INSERT INTO lease_terms (term, incarnation, node, host, version, since, reason)
+				SELECT term, incarnation, node, host, version, since, $10 FROM held
+			), dropped AS (
+				DELETE FROM lease_terms AS t USING held WHERE t.term <= held.term - $11
+			)
+			SELECT `+leaseColumns+` FROM held`,
 			by, cleanText(h.Node), cleanText(h.Host), h.PID, h.Process, cleanText(h.Version), lease.Length,
-			over.Incarnation, over.RenewedAt)
+			over.Incarnation, over.RenewedAt, why, lease.KeptTerms)
 		got, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lease.Lease])
 		ok = err == nil
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -111,13 +132,38 @@ func (l *Leases) Renew(ctx context.Context, incarnation uuid.UUID) (ok bool, err
 	return ok, err
 }
 
-// Release ends the lease of the process, if it holds the lease.
+// Release ends the lease of the process, and its term on record, if it holds the lease.
 func (l *Leases) Release(ctx context.Context, incarnation uuid.UUID) error {
 	return l.with(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `UPDATE lease SET until = clock_timestamp(), released = true WHERE incarnation = $1`,
-			incarnation)
+		_, err := conn.Exec(ctx, `
+			WITH held AS (
+				UPDATE lease SET until = clock_timestamp(), released = true WHERE incarnation = $1 RETURNING term, until
+			)
+			UPDATE lease_terms AS t SET ended = held.until FROM held WHERE t.term = held.term`, incarnation)
 		return err
 	})
+}
+
+// Lease returns the current lease, or [fleet.ErrNotFound] if the database has had no holder.
+func (s *Store) Lease(ctx context.Context) (lease.Lease, error) {
+	rows, _ := s.db.Query(ctx, `SELECT `+leaseColumns+` FROM lease`)
+	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lease.Lease])
+	if err != nil {
+		return lease.Lease{}, fmt.Errorf("lease of the database: %w", domainError(err))
+	}
+	return l, nil
+}
+
+// LeaseTerms returns the latest terms of the lease, the newest first.
+func (s *Store) LeaseTerms(ctx context.Context, limit int) ([]lease.Term, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT term, incarnation, node, host, version, since, reason, ended
+		FROM lease_terms ORDER BY term DESC LIMIT $1`, limit)
+	terms, err := pgx.CollectRows(rows, pgx.RowToStructByName[lease.Term])
+	if err != nil {
+		return nil, fmt.Errorf("terms of the lease: %w", domainError(err))
+	}
+	return terms, nil
 }
 
 // Close closes the connection. The next use opens a new one.
@@ -145,7 +191,18 @@ const endTimeout = 30 * time.Second
 // session of an earlier term remains and none can begin, so all further writes of such a process
 // fail. Statements cost no more; a session costs one more round trip.
 func (l *Leases) Open(ctx context.Context, held lease.Lease) (*pgxpool.Pool, error) {
+	return open(ctx, l.config.Copy(), held)
+}
+
+// OpenForMigration does the same as Open. The pool's connections stay open while the database
+// counts as silent, because a long migration may delay renewals.
+func (l *Leases) OpenForMigration(ctx context.Context, held lease.Lease) (*pgxpool.Pool, error) {
 	config := l.config.Copy()
+	config.ConnConfig.DialFunc = l.pools.dial
+	return open(ctx, config, held)
+}
+
+func open(ctx context.Context, config *pgxpool.Config, held lease.Lease) (*pgxpool.Pool, error) {
 	prepare := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := prepare(ctx, conn); err != nil {

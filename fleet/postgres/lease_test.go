@@ -30,18 +30,18 @@ func TestLease(t *testing.T) {
 	}
 	holder := lease.Holder{Node: "n", Host: "h", PID: 7, Process: "m/1", Version: "v"}
 	one, two := uuid.New(), uuid.New()
-	first, ok, err := l.Replace(ctx, none, one, holder)
+	first, ok, err := l.Replace(ctx, none, lease.First, one, holder)
 	if err != nil || !ok || first.Term != 1 || first.Incarnation != one || first.Holder != holder || first.Released ||
 		first.Left <= 0 || first.Left > lease.Length {
 		t.Fatalf("the first lease is %+v, %v, %v", first, ok, err)
 	}
-	if _, ok, err = l.Replace(ctx, none, two, holder); err != nil || ok {
+	if _, ok, err = l.Replace(ctx, none, lease.First, two, holder); err != nil || ok {
 		t.Errorf("a lease was replaced that was not looked at: %v, %v", ok, err)
 	}
 	if ok, err := l.Renew(ctx, one); err != nil || !ok {
 		t.Errorf("not renewed: %v, %v", ok, err)
 	}
-	if _, ok, err = l.Replace(ctx, first, two, holder); err != nil || ok {
+	if _, ok, err = l.Replace(ctx, first, lease.Silent, two, holder); err != nil || ok {
 		t.Errorf("a lease was replaced that was renewed meanwhile: %v, %v", ok, err)
 	}
 	check(t, l.Release(ctx, one))
@@ -49,7 +49,7 @@ func TestLease(t *testing.T) {
 	if err != nil || !over.Released || over.Left > 0 || over.Term != 1 {
 		t.Errorf("the released lease is %+v, %v", over, err)
 	}
-	second, ok, err := l.Replace(ctx, over, two, holder)
+	second, ok, err := l.Replace(ctx, over, lease.Released, two, holder)
 	if err != nil || !ok || second.Term != 2 || second.Released {
 		t.Errorf("the second lease is %+v, %v, %v", second, ok, err)
 	}
@@ -65,12 +65,76 @@ func TestLease(t *testing.T) {
 	}
 }
 
+// Each term is on record with the reason and its end, which is the release or the begin of the
+// next term. A term is never used again, and the record is bounded.
+func TestLeaseTerms(t *testing.T) {
+	ctx, url := t.Context(), pgtest.URL(t)
+	l, store, db := newLeases(t, url), postgres.New(testDBAt(t, url), postgres.Options{}), testDBAt(t, url)
+	holder := lease.Holder{Node: "n", Host: "h", PID: 7, Process: "m/1", Version: "v"}
+	replace := func(over lease.Lease, why lease.Reason) lease.Lease {
+		t.Helper()
+		now, ok, err := l.Replace(ctx, over, why, uuid.New(), holder)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		return now
+	}
+	terms := func() []lease.Term {
+		t.Helper()
+		all, err := store.LeaseTerms(ctx, 10*lease.KeptTerms)
+		check(t, err)
+		return all
+	}
+	first := replace(lease.Lease{}, lease.First)
+	if _, ok, err := l.Replace(ctx, lease.Lease{}, lease.First, uuid.New(), holder); err != nil || ok {
+		t.Fatal(ok, err)
+	}
+	want := lease.Term{Term: 1, Incarnation: first.Incarnation, Node: "n", Host: "h", Version: "v", Since: first.Since.UTC(),
+		Reason: lease.First}
+	if all := terms(); len(all) != 1 || all[0] != want {
+		t.Fatalf("terms %+v, want %+v", all, want)
+	}
+	check(t, l.Release(ctx, first.Incarnation))
+	released, err := l.Current(ctx)
+	check(t, err)
+	ended := terms()[0].Ended
+	if ended == nil || !ended.After(first.Since) {
+		t.Fatalf("the released term ended %v", ended)
+	}
+	second := replace(released, lease.Released)
+	third := replace(second, lease.Silent)
+	all := terms()
+	if len(all) != 3 || all[0].Ended != nil || all[1].Ended == nil || !all[1].Ended.Equal(third.Since) ||
+		!all[2].Ended.Equal(*ended) || all[0].Reason != lease.Silent || all[1].Reason != lease.Released {
+		t.Fatalf("terms %+v", all)
+	}
+
+	// A term is not used again.
+	_, err = db.Exec(ctx, `DELETE FROM lease`)
+	check(t, err)
+	if again := replace(lease.Lease{}, lease.First); again.Term != 4 {
+		t.Errorf("after the lease was deleted, term %d, want 4", again.Term)
+	}
+
+	_, err = db.Exec(ctx, `INSERT INTO lease_terms (term, incarnation, node, host, version, since, reason)
+		SELECT n, gen_random_uuid(), '', '', '', now(), 'gone' FROM generate_series(5, 2000) AS n`)
+	check(t, err)
+	last, err := l.Current(ctx)
+	check(t, err)
+	if last = replace(last, lease.Gone); last.Term != 2001 {
+		t.Errorf("term %d, want 2001", last.Term)
+	}
+	if all := terms(); len(all) != lease.KeptTerms || all[0].Term != 2001 {
+		t.Errorf("%d terms, the latest %+v", len(all), all[0])
+	}
+}
+
 // The statements of a lease holder end before the next holder begins, even a statement that
 // waits; after that it cannot write.
 func TestOpenForAHolder(t *testing.T) {
 	ctx, url := t.Context(), pgtest.URL(t)
 	l := newLeases(t, url)
-	first, _, err := l.Replace(ctx, lease.Lease{}, uuid.New(), lease.Holder{})
+	first, _, err := l.Replace(ctx, lease.Lease{}, lease.First, uuid.New(), lease.Holder{})
 	check(t, err)
 	old, err := l.Open(ctx, first)
 	check(t, err)
@@ -94,7 +158,7 @@ func TestOpenForAHolder(t *testing.T) {
 		return n > 0
 	})
 
-	second, ok, err := l.Replace(ctx, first, uuid.New(), lease.Holder{})
+	second, ok, err := l.Replace(ctx, first, lease.Gone, uuid.New(), lease.Holder{})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}

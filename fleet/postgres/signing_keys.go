@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -86,14 +87,47 @@ func (s *Store) MoveRotation(ctx context.Context, by fleet.Principal, r enrolmen
 	})
 }
 
-// ResetKeys ends any open rotation and replaces all keys by one.
+// secretFingerprint is the setting with the fingerprint of the server's secret.
+const secretFingerprint = "secret_fingerprint"
+
+// SecretFingerprint returns the fingerprint of the secret that the database is used with; "" if
+// none is on record. Without one, used reports whether the database has devices, whose credentials
+// derive from a secret. It accepts a database without tables.
+func (s *Store) SecretFingerprint(ctx context.Context) (fingerprint string, used bool, err error) {
+	var known bool // false before the first migration
+	err = s.db.QueryRow(ctx, `SELECT to_regclass('settings') IS NOT NULL AND to_regclass('devices') IS NOT NULL`).Scan(
+		&known)
+	if err != nil || !known {
+		return "", false, domainError(err)
+	}
+	if err = s.Setting(ctx, secretFingerprint, &fingerprint); !errors.Is(err, fleet.ErrNotFound) {
+		return fingerprint, true, err
+	}
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM devices)`).Scan(&used)
+	return "", used, domainError(err)
+}
+
+// InitSecretFingerprint records the fingerprint unless one is on record, and returns the one on
+// record.
+func (s *Store) InitSecretFingerprint(ctx context.Context, fingerprint string) (string, error) {
+	err := s.InitSetting(ctx, secretFingerprint, &fingerprint)
+	return fingerprint, err
+}
+
+// ResetKeys ends any open rotation, replaces all keys by one, and records the fingerprint of the
+// server's secret.
 func (s *Store) ResetKeys(ctx context.Context, by fleet.Principal, r enrolment.KeyRotation,
-	key enrolment.SigningKey) error {
+	key enrolment.SigningKey, fingerprint string) error {
 	return s.audited(ctx, by, "keys.reset", "", rotationDetail(r), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE key_rotations SET state = 'aborted', ended_at = $1, ended_by = $2 WHERE ended_at IS NULL`,
 			r.StartedAt, cleanText(r.StartedBy))
 		if err == nil {
 			_, err = tx.Exec(ctx, `DELETE FROM signing_keys`)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `
+				INSERT INTO settings (key, value) VALUES ($1, to_jsonb($2::text))
+				ON CONFLICT (key) DO UPDATE SET value = excluded.value`, secretFingerprint, fingerprint)
 		}
 		if err != nil {
 			return err

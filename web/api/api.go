@@ -45,7 +45,7 @@ import (
 // prefix is the path at which package web mounts the handler; links in responses begin with it.
 const prefix = "/api/v1"
 
-// Options configures the API. All fields but Heavy, Version, Heartbeat and Log are
+// Options configures the API. All fields but Heavy, Version, Heartbeat, Log and Stopping are
 // required.
 type Options struct {
 	Devices         *fleet.Devices
@@ -88,6 +88,10 @@ type Options struct {
 	Version      string        // of fleetd, for the OpenAPI document
 	Heartbeat    time.Duration // how often a quiet event stream sends a heartbeat. Default: 15s
 	Log          *slog.Logger
+
+	// Stopping is closed when the server stops: event streams, which otherwise never finish, end
+	// then. Default: never.
+	Stopping <-chan struct{}
 }
 
 // A Follower returns a context that ends soon after the principal's access ends or changes from p.

@@ -122,8 +122,8 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 	}}, nil
 }
 
-// pump writes events until the reader disconnects, falls behind, or ctx ends because its access has
-// ended.
+// pump writes events until the reader disconnects, falls behind, the server stops, or ctx ends
+// because its access has ended.
 func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 	beat := time.NewTicker(a.Heartbeat)
 	defer beat.Stop()
@@ -131,6 +131,8 @@ func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
 	for err == nil {
 		select {
 		case <-ctx.Done():
+			return
+		case <-a.Stopping:
 			return
 		case e, open := <-sub.C:
 			if !open {

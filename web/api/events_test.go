@@ -138,6 +138,20 @@ func TestEventsEndWithTheToken(t *testing.T) {
 	}
 }
 
+// A stream does not delay the stop of the server.
+func TestEventsEndWithTheServer(t *testing.T) {
+	w := newWorld(t)
+	stopping := make(chan struct{})
+	w.api.Heartbeat, w.api.Stopping = time.Hour, stopping
+	lines := w.listen(t, "", w.tokens[fleet.RoleViewer])
+	close(stopping)
+	for lines.Scan() {
+	}
+	if lines.Err() != nil {
+		t.Errorf("the stream did not end on the server's side: %v", lines.Err())
+	}
+}
+
 // One token, leaked or used by a program that does not close its streams, must not use up all
 // connections.
 func TestEventStreamsAreLimited(t *testing.T) {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"fleetd/fleet/lease"
 	"fleetd/fleet/outcome"
 )
 
@@ -22,6 +24,7 @@ import (
 // default, and requires no credentials.
 type adminServer struct {
 	ready atomic.Bool                     // set while all parts run
+	waits atomic.Pointer[string]          // why the process stands by; nil if it does not
 	probe func(ctx context.Context) error // queries the database
 	reg   *prometheus.Registry
 	hosts []string // host names that it accepts besides its own address
@@ -71,10 +74,32 @@ func sameIP(local net.Addr, ip netip.Addr) bool {
 	return err == nil && ap.Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
 }
 
+// standBy records for which process this one stands by, and whether the database is away.
+func (a *adminServer) standBy(holder lease.Lease, away bool) {
+	text := fmt.Sprintf("standing by: %s has served the database since %s (term %d)", holder.Holder,
+		holder.Since.UTC().Format(time.DateTime+" UTC"), holder.Term)
+	if away {
+		text += "; the database does not answer"
+	}
+	a.waits.Store(&text)
+}
+
+// standingBy is 1 while the process stands by, and else 0.
+func (a *adminServer) standingBy() float64 {
+	if a.waits.Load() == nil {
+		return 0
+	}
+	return 1
+}
+
 // readyz reports whether this server should receive traffic.
 func (a *adminServer) readyz(w http.ResponseWriter, r *http.Request) {
 	if !a.ready.Load() {
-		http.Error(w, "starting or stopping", http.StatusServiceUnavailable)
+		reason := "starting or stopping"
+		if waits := a.waits.Load(); waits != nil {
+			reason = *waits
+		}
+		http.Error(w, reason, http.StatusServiceUnavailable)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)

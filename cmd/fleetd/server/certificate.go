@@ -125,6 +125,7 @@ func (s *Server) followCertificate(cert *certificate, clientCAs *x509.CertPool) 
 	if cert == nil {
 		return nil
 	}
+	cert.follow(time.Now()) // this process may have stood by since it read the files
 	s.stages.add("certificate", cert.run)
 	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
 		"When the certificate in use expires, in seconds since 1970.",

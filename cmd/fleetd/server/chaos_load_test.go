@@ -75,8 +75,11 @@ type chaosMarker struct {
 
 // newMarker returns a unique colour for a call or a fan-out.
 func (l *chaosLoad) newMarker() chaosMarker {
-	n := int(l.next.Add(1))
-	return chaosMarker{n >> 16 & 255, n >> 8 & 255, n & 255}
+	return newMarker(l.next.Add(1))
+}
+
+func newMarker(n int64) chaosMarker {
+	return chaosMarker{int(n >> 16 & 255), int(n >> 8 & 255), int(n & 255)}
 }
 
 func (m chaosMarker) String() string { return fmt.Sprintf("#%d", m.R<<16|m.G<<8|m.B) }

@@ -79,7 +79,10 @@ func (c *quickServe) Run(ctx context.Context) error {
 	}
 	c.timers, c.engineTick = chaosTimers, 50*time.Millisecond
 	s, err := Start(ctx, c.Config)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil
+	case err != nil:
 		return err
 	}
 	return s.Serve(ctx)

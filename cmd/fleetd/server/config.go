@@ -56,6 +56,15 @@ type Config struct {
 	// Default: blobs below DataDir.
 	BlobURL string `help:"Where to store pictures, firmware and core dumps: file:///path or s3://bucket/prefix?endpoint=https://host&region=name. S3 takes its credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Default: blobs in the data directory." env:"FLEETD_BLOB_URL" placeholder:"URL"`
 
+	// BlobsShared says that a directory of BlobURL is the same one on every machine whose fleetd
+	// may serve the database, for example a network file system.
+	BlobsShared bool `name:"blobs-shared" help:"The directory of --blob-url is shared by all machines whose fleetd may take the database over. Required with --standby, unless --blob-url is s3://." env:"FLEETD_BLOBS_SHARED"`
+
+	// Standby makes Start wait while another fleetd serves the database, however long, and take
+	// over when that ends. Without it, Start returns an error then. Needs DatabaseURL, and pictures
+	// and firmware that this machine shares with the other.
+	Standby bool `help:"While another fleetd serves the database, stand by and take over when it ends; without this, the start fails." env:"FLEETD_STANDBY"`
+
 	// PluginsDir is the directory with manifests of plug-ins, NAME.yaml. Default: none.
 	PluginsDir string `name:"plugins-dir" help:"Directory with the manifests of plug-ins, NAME.yaml: MCP servers whose tools join the fleet." env:"FLEETD_PLUGINS_DIR" type:"path" placeholder:"DIR"`
 
@@ -310,6 +319,9 @@ func (c *Config) check() error {
 	if err := c.readSecrets(); err != nil {
 		return err
 	}
+	if err := c.checkStandby(); err != nil {
+		return err
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("give both --tls-cert and --tls-key, or neither")
 	}
@@ -376,6 +388,20 @@ func (c *Config) check() error {
 		return err
 	}
 	return c.checkEndpoint()
+}
+
+// checkStandby refuses to stand by with data that only this process can use.
+func (c *Config) checkStandby() error {
+	switch {
+	case !c.Standby:
+	case c.DatabaseURL == "":
+		return errors.New("--standby needs a database that another fleetd can serve, and the embedded PostgreSQL belongs to one process: give --database-url")
+	case c.Demo > 0 || c.DemoVoice || c.DemoVirtual != "":
+		return errors.New("--standby cannot be combined with a demo, whose devices belong to one process; remove one of the two")
+	case !strings.HasPrefix(c.BlobURL, "s3:") && !c.BlobsShared:
+		return errors.New("--standby needs pictures and firmware that every fleetd of this database can read: give --blob-url s3://bucket, or --blobs-shared if the directory is the same one on each machine")
+	}
+	return nil
 }
 
 // publicHostname returns the host of PublicURL, which check has parsed.

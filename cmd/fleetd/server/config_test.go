@@ -130,3 +130,39 @@ func TestUnusableConfigs(t *testing.T) {
 		}
 	}
 }
+
+// A process may stand by only with a database and blobs that another process can use, too.
+func TestConfigOfAStandby(t *testing.T) {
+	const database, bucket = "postgres://u@db/fleet", "s3://fleet/blobs"
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		want string // part of the error; "": accepted
+	}{
+		{"S3", Config{Database: Database{DatabaseURL: database}, BlobURL: bucket}, ""},
+		{"a shared directory", Config{Database: Database{DatabaseURL: database}, BlobURL: "file:///mnt/blobs",
+			BlobsShared: true}, ""},
+		{"a shared data directory", Config{Database: Database{DatabaseURL: database}, BlobsShared: true}, ""},
+		{"a directory", Config{Database: Database{DatabaseURL: database}, BlobURL: "file:///mnt/blobs"}, "--blobs-shared"},
+		{"the data directory", Config{Database: Database{DatabaseURL: database}}, "--blobs-shared"},
+		{"the embedded database", Config{BlobURL: bucket}, "--database-url"},
+		{"a demo", Config{Database: Database{DatabaseURL: database}, BlobURL: bucket, Demo: 3}, "demo"},
+		{"a voice server of a demo", Config{Database: Database{DatabaseURL: database}, BlobURL: bucket, DemoVoice: true},
+			"demo"},
+	} {
+		if err := (&checkConfig{tt.cfg}).Run(); err != nil {
+			t.Errorf("%s, without --standby: %v", tt.name, err)
+		}
+		tt.cfg.Standby = true
+		err := (&checkConfig{tt.cfg}).Run()
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	// Start refuses before it opens anything.
+	_, err := Start(t.Context(), Config{Standby: true, AdminAddr: "127.0.0.1:0"})
+	var usage UsageError
+	if !errors.As(err, &usage) {
+		t.Errorf("started: %v", err)
+	}
+}

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -43,36 +45,83 @@ func openDatabase(ctx context.Context, f *Database, log *slog.Logger) (*database
 	}}, nil
 }
 
-// holdDatabase waits until no other server serves the database, takes it over, and
-// migrates it to this version's schema. It cannot migrate earlier, because a running
-// server needs the schema of its version. After the takeover, no session of the earlier
-// server is left.
+// holdDatabase waits until no other server serves the database, takes it over, opens the
+// addresses of a server that stood by, and migrates the database to this version's schema. It
+// cannot migrate earlier, because a running server needs the schema of its version. After the
+// takeover, no session of the earlier server is left.
 func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	leases, err := postgres.NewLeases(url)
 	if err != nil {
 		return nil, err
 	}
-	s.lease = lease.NewKeeper(leases, lease.ThisProcess(s.cfg.NodeName, s.cfg.Version), s.log)
-	l, err := s.acquire(ctx, url)
+	s.lease = lease.NewKeeper(leases, lease.ThisProcess(s.cfg.NodeName, s.cfg.Version), lease.Options{
+		Standby: s.cfg.Standby, Waiting: s.admin.standBy, Log: s.log,
+		Check:   func(ctx context.Context) error { return s.checkDatabase(ctx, url) },
+		Prepare: func(ctx context.Context) error { return prepareLease(ctx, leases, url) }})
+	held, err := s.lease.Acquire(ctx)
 	if err != nil {
 		leases.Close()
 		return nil, err
 	}
+	s.led = time.Now()
+	s.admin.waits.Store(nil)
 	s.stages.run("lease of the database", s.lease.Run)
-	s.log.Debug("serves the database", "term", l.Term)
-	return leases.Open(ctx, l)
+	s.log.Debug("serves the database", "term", held.Term)
+	if s.cfg.Standby {
+		if err := s.listenLater(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := migrate(ctx, leases, held); err != nil {
+		return nil, err
+	}
+	return leases.Open(ctx, held)
 }
 
-func (s *Server) acquire(ctx context.Context, url string) (l lease.Lease, err error) {
-	if err := s.lease.Await(ctx); err != nil {
-		return l, err
+// checkDatabase returns an error if this process cannot serve the database. It changes nothing.
+// It reads the secret key each time, which may have been replaced while the process stood by.
+func (s *Server) checkDatabase(ctx context.Context, url string) error {
+	secret, err := readSecret(s.cfg.DataDir)
+	if err != nil {
+		return &lease.UnfitError{Err: err}
+	}
+	db, err := postgres.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := migrations.Check(ctx, db); err != nil {
+		if _, newer := errors.AsType[*migrations.NewerError](err); newer {
+			return &lease.UnfitError{Err: err}
+		}
+		return err
+	}
+	return checkSecret(ctx, postgres.New(db, postgres.Options{}), secret)
+}
+
+// prepareLease migrates a database in which no term can be recorded, because it is new, or was
+// last used by a version that recorded none. Otherwise the migration waits until this process has
+// the lease: two processes of different versions may be about to take over.
+func prepareLease(ctx context.Context, leases *postgres.Leases, url string) error {
+	ready, err := leases.Ready(ctx)
+	if err != nil || ready {
+		return err
 	}
 	db, err := openMigrated(ctx, url)
 	if err != nil {
-		return l, err
+		return &lease.UnfitError{Err: err}
 	}
 	db.Close()
-	return s.lease.Acquire(ctx)
+	return nil
+}
+
+func migrate(ctx context.Context, leases *postgres.Leases, held lease.Lease) error {
+	db, err := leases.OpenForMigration(ctx, held)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return migrations.Up(ctx, db)
 }
 
 func openMigrated(ctx context.Context, url string) (*pgxpool.Pool, error) {

@@ -62,7 +62,13 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.New(web.Options{Console: pages.Routes, CloseStreams: pages.CloseStreams, API: s.rest(), MCP: s.gateway,
+	stopping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	closeStreams := func() {
+		pages.CloseStreams()
+		stop()
+	}
+	return web.New(web.Options{Console: pages.Routes, CloseStreams: closeStreams, API: s.rest(stopping.Done()),
+		MCP:          s.gateway,
 		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes,
 		ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
@@ -93,7 +99,7 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 		{Key: "database", Value: kind}, {Key: "data_dir", Value: s.cfg.DataDir}}
 }
 
-func (s *Server) rest() http.Handler {
+func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
 		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
@@ -104,7 +110,7 @@ func (s *Server) rest() http.Handler {
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
-		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log})
+		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log, Stopping: stopping})
 }
 
 // tester returns the service that tests calls against the policy without making

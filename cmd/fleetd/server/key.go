@@ -16,6 +16,8 @@ import (
 	"fleetd/cmd/fleetd/terminal"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/lease"
+	"fleetd/fleet/postgres"
 )
 
 // openKeys loads the keys that sign device credentials.
@@ -48,9 +50,10 @@ type keyFlags struct {
 }
 
 // withKeys opens the server's database and keys for one command. A running
-// server sees the changes within seconds.
-func (f *Database) withKeys(ctx context.Context, load bool, do func(*enrolment.SigningKeys) error) error {
-	secret, err := secretKey(f.DataDir)
+// server sees the changes within seconds. Only a reset accepts another secret
+// key than the one that the database is used with.
+func (f *Database) withKeys(ctx context.Context, reset bool, do func(*enrolment.SigningKeys) error) error {
+	secret, err := readSecret(f.DataDir)
 	if err != nil {
 		return err
 	}
@@ -59,14 +62,53 @@ func (f *Database) withKeys(ctx context.Context, load bool, do func(*enrolment.S
 		return err
 	}
 	defer db.close()
-	keys, err := enrolment.NewSigningKeys(db.store, secret, quietLogger())
-	if err == nil && load {
-		keys, err = openKeys(ctx, db.store, secret, quietLogger())
+	if err := checkSecret(ctx, db.store, secret); err != nil {
+		if !reset {
+			return err
+		}
+		if err := checkUnused(ctx, db.store); err != nil {
+			return err
+		}
+	}
+	if err := secret.create(); err != nil {
+		return err
+	}
+	var keys *enrolment.SigningKeys
+	if reset {
+		keys, err = enrolment.NewSigningKeys(db.store, secret.key, quietLogger())
+	} else {
+		keys, err = openKeys(ctx, db.store, secret.key, quietLogger())
 	}
 	if err != nil {
 		return err
 	}
 	return do(keys)
+}
+
+// checkUnused refuses another secret key while a process serves the database: it has the present
+// one, so that is not lost.
+func checkUnused(ctx context.Context, store *postgres.Store) error {
+	l, err := store.Lease(ctx)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound), err == nil && (l.Released || l.Left <= 0):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s serves this database with another secret key: copy that key, or stop it before the reset",
+		l.Holder)
+}
+
+// checkSecret refuses a key that is not the one that the database is used with.
+func checkSecret(ctx context.Context, store *postgres.Store, secret secretKey) error {
+	fingerprint, used, err := store.SecretFingerprint(ctx)
+	if err != nil {
+		return err
+	}
+	if err := secret.check(fingerprint, used); err != nil {
+		return &lease.UnfitError{Err: err}
+	}
+	return nil
 }
 
 // confirmed returns the value of --confirm, or asks for it.
@@ -125,13 +167,13 @@ type keyStatus struct {
 }
 
 func (c *keyStatus) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error { return showRotation(ctx, keys, c.JSON) })
+	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error { return showRotation(ctx, keys, c.JSON) })
 }
 
 type keyRotate struct{ keyFlags }
 
 func (c *keyRotate) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
+	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Type rotate to start: ")
 		if err == nil {
 			_, err = keys.Start(ctx, localActor, typed)
@@ -146,7 +188,7 @@ func (c *keyRotate) Run(ctx context.Context) error {
 type keyFinish struct{ keyFlags }
 
 func (c *keyFinish) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
+	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error {
 		if err := listLeft(ctx, keys); err != nil {
 			return err
 		}
@@ -196,7 +238,7 @@ func listLeft(ctx context.Context, keys *enrolment.SigningKeys) error {
 type keyAbort struct{ keyFlags }
 
 func (c *keyAbort) Run(ctx context.Context) error {
-	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
+	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Type abort to have the old key sign again: ")
 		if err == nil {
 			_, err = keys.Abort(ctx, localActor, typed)
@@ -211,7 +253,7 @@ func (c *keyAbort) Run(ctx context.Context) error {
 type keyReset struct{ keyFlags }
 
 func (c *keyReset) Run(ctx context.Context) error {
-	return c.withKeys(ctx, false, func(keys *enrolment.SigningKeys) error {
+	return c.withKeys(ctx, true, func(keys *enrolment.SigningKeys) error {
 		typed, err := c.confirmed("Every device is refused until it is restarted. Type reset: ")
 		if err == nil {
 			_, err = keys.Reset(ctx, localActor, typed)

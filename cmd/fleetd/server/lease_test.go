@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -28,6 +29,7 @@ type leaseProcess struct {
 	t                 *testing.T
 	name, dir, url    string
 	http, mqtt, admin string
+	standby           bool
 	cmd               *exec.Cmd
 	out               *lockedBuffer
 	ended             chan struct{}
@@ -61,6 +63,9 @@ func (p *leaseProcess) start() {
 	p.t.Helper()
 	p.cmd = exec.Command(os.Args[0], "serve", "--http-addr", p.http, "--mqtt-addr", p.mqtt, "--admin-addr", p.admin,
 		"--enrolment", "open", "--node-name", p.name, "--database-url", p.url)
+	if p.standby {
+		p.cmd.Args = append(p.cmd.Args, "--standby", "--blobs-shared")
+	}
 	p.cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+p.dir)
 	p.out = &lockedBuffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
@@ -145,7 +150,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	}
 	w.token = made.Token
 	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.first.http + "/xiaozhi/ota/", Devices: leaseDevices, Seed: 1,
-		TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
+		Boards: []string{chaosBoard}, TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +175,12 @@ func (w *leaseWorld) count(sql string, args ...any) (n int) {
 // call calls the i-th device through the process, and returns the call's state or the
 // error.
 func (w *leaseWorld) call(p *leaseProcess, i int) string {
-	body := strings.NewReader(`{"tool":"self.get_device_status"}`)
-	req, err := http.NewRequest("POST", "http://"+p.http+"/api/v1/devices/"+w.devices.Device(i).ID()+"/calls", body)
+	return w.callWith(p, i, `{"tool":"self.get_device_status"}`)
+}
+
+func (w *leaseWorld) callWith(p *leaseProcess, i int, body string) string {
+	req, err := http.NewRequest("POST", "http://"+p.http+"/api/v1/devices/"+w.devices.Device(i).ID()+"/calls",
+		strings.NewReader(body))
 	if err != nil {
 		return err.Error()
 	}
@@ -188,6 +197,17 @@ func (w *leaseWorld) call(p *leaseProcess, i int) string {
 		return fmt.Sprintf("%s: %s", resp.Status, text)
 	}
 	return call.State
+}
+
+// terms returns the terms on record.
+func (w *leaseWorld) terms() (text string) {
+	w.t.Helper()
+	err := w.db.QueryRow(context.Background(), `SELECT string_agg(concat_ws(' ', term, node, reason,
+		CASE WHEN ended IS NOT NULL THEN 'ended' END), ', ' ORDER BY term) FROM lease_terms`).Scan(&text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return text
 }
 
 func (w *leaseWorld) term() int { return w.count(`SELECT term FROM lease`) }
@@ -217,7 +237,7 @@ func TestSecondServerRefusesToStart(t *testing.T) {
 	said := w.second.awaitEnd(time.Minute)
 	cancel()
 	callers.Wait()
-	for _, want := range []string{"node first", fmt.Sprintf("process %d", w.first.cmd.Process.Pid), "stop it first",
+	for _, want := range []string{"node first", fmt.Sprintf("process %d", w.first.cmd.Process.Pid), "stop it first", "--standby",
 		"since " + time.Now().UTC().Format("2006-01-02")} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the second server says %q, without %q", said, want)
@@ -277,11 +297,31 @@ func TestServerStartsAfterACrash(t *testing.T) {
 	}
 }
 
-// Another server replaces a server that is frozen for longer than its lease. When the
-// replaced server runs again, it writes nothing, calls nothing, and ends.
+// Another server replaces a server that is frozen for longer than its lease, whether it stood
+// by or starts now. When the replaced server runs again, it writes nothing, calls nothing, and
+// ends.
 func TestReplacedServerEnds(t *testing.T) {
 	t.Parallel()
+	for _, standby := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standby=%v", standby), func(t *testing.T) {
+			t.Parallel()
+			testReplacedServerEnds(t, standby)
+		})
+	}
+}
+
+func testReplacedServerEnds(t *testing.T, standby bool) {
 	w := newLeaseWorld(t)
+	if w.second.standby = standby; standby {
+		w.second.start()
+		w.second.awaitStandby("first")
+		for _, addr := range []string{w.second.http, w.second.mqtt} {
+			if conn, err := net.Dial("tcp", addr); err == nil {
+				conn.Close()
+				t.Errorf("the standby listens on %s", addr)
+			}
+		}
+	}
 	if state := w.call(w.first, 0); state != "succeeded" {
 		t.Fatal(state)
 	}
@@ -298,10 +338,17 @@ func TestReplacedServerEnds(t *testing.T) {
 			answers[state]++
 		})
 	}
-	w.second.start()
-	w.second.awaitReady()
-	if w.term() != 2 {
-		t.Fatalf("term %d, want 2", w.term())
+	if frozen := time.Now(); standby {
+		w.second.awaitReady()
+		if took := time.Since(frozen); took > 10*time.Second {
+			t.Errorf("the standby took %v", took)
+		}
+	} else {
+		w.second.start()
+		w.second.awaitReady()
+	}
+	if terms := w.terms(); terms != "1 first first ended, 2 second silent" {
+		t.Fatalf("terms: %s", terms)
 	}
 	before := w.snapshot()
 	calls := w.executed()

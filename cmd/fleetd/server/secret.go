@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -9,38 +10,75 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"fleetd/fleet/enrolment"
 )
 
 const secretBytes = 32
 
-// secretKey returns the key from which device credentials are derived: from the
+// A secretKey is the key from which device credentials are derived: from the
 // environment, or from a file in the data directory that is created once. If
 // the key changes, devices must fetch new credentials, which they do only at
 // boot.
-func secretKey(dataDir string) ([]byte, error) {
-	if s := os.Getenv("FLEETD_SECRET_KEY"); s != "" {
-		key, err := hex.DecodeString(strings.TrimSpace(s))
+type secretKey struct {
+	key  []byte // nil if the file does not exist
+	from string // the variable or the file
+}
+
+// secretVariable is the environment variable that replaces the file.
+const secretVariable = "FLEETD_SECRET_KEY"
+
+// readSecret reads the key, and creates nothing.
+func readSecret(dataDir string) (s secretKey, err error) {
+	if text := os.Getenv(secretVariable); text != "" {
+		key, err := hex.DecodeString(strings.TrimSpace(text))
 		if err != nil || len(key) != secretBytes {
-			return nil, errors.New("FLEETD_SECRET_KEY is not 64 hex digits; create one with: openssl rand -hex 32")
+			return s, errors.New("FLEETD_SECRET_KEY is not 64 hex digits; create one with: openssl rand -hex 32")
 		}
-		return key, nil
+		return secretKey{key, secretVariable}, nil
 	}
-	path := filepath.Join(dataDir, "secret.key")
-	data, err := os.ReadFile(path)
+	s.from = filepath.Join(dataDir, "secret.key")
+	data, err := os.ReadFile(s.from)
 	if errors.Is(err, fs.ErrNotExist) {
-		return newSecretKey(path)
+		return s, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the secret key: %w", err)
+		return s, fmt.Errorf("cannot read the secret key: %w", err)
 	}
-	if err := checkPrivate(path); err != nil {
-		return nil, err
+	if err := checkPrivate(s.from); err != nil {
+		return s, err
 	}
-	key, err := hex.DecodeString(strings.TrimSpace(string(data)))
-	if err != nil || len(key) != secretBytes {
-		return nil, fmt.Errorf("%s does not contain 64 hex digits; restore it from a backup, or delete it and restart all devices", path)
+	s.key, err = hex.DecodeString(strings.TrimSpace(string(data)))
+	if err != nil || len(s.key) != secretBytes {
+		return s, fmt.Errorf("%s does not contain 64 hex digits; restore it from a backup, or delete it and restart all devices", s.from)
 	}
-	return key, nil
+	return s, nil
+}
+
+// create creates the key if its file does not exist.
+func (s *secretKey) create() (err error) {
+	if s.key == nil {
+		s.key, err = newSecretKey(s.from)
+	}
+	return err
+}
+
+// check refuses a key that is not the one that the database is used with, and
+// a missing one if the database is in use. The fingerprint is "" before the
+// first start, and in a database of a version that stored none.
+func (s secretKey) check(fingerprint string, used bool) error {
+	const restore = "the right one is on the machine that served this database before, or in its backup; if it is lost, " +
+		"make a new one with: fleetd key reset"
+	switch {
+	case s.key == nil && used:
+		return fmt.Errorf("this database is used with a secret key, and %s does not exist: copy secret.key there, or set %s; %s",
+			s.from, secretVariable, restore)
+	case s.key == nil || fingerprint == "":
+		return nil
+	case subtle.ConstantTimeCompare([]byte(enrolment.Fingerprint(s.key)), []byte(fingerprint)) == 0:
+		return fmt.Errorf("%s does not contain the secret key that this database is used with: replace it; %s", s.from, restore)
+	}
+	return nil
 }
 
 // checkPrivate refuses a key that everybody on the machine can read or change.

@@ -2,17 +2,27 @@ package server
 
 import (
 	"bytes"
+	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"fleetd/fleet/enrolment"
 )
 
 func TestSecretKeyFile(t *testing.T) {
 	t.Setenv("FLEETD_SECRET_KEY", "")
 	dir := filepath.Join(t.TempDir(), "data")
+	secretKey := func(dir string) ([]byte, error) {
+		s, err := readSecret(dir)
+		if err == nil {
+			err = s.create()
+		}
+		return s.key, err
+	}
 	key, err := secretKey(dir)
 	if err != nil || len(key) != secretBytes {
 		t.Fatal(err)
@@ -46,6 +56,49 @@ func TestSecretKeyFile(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("after a leftover: %v: %v", info, err)
+	}
+}
+
+// A key is refused if the database is used with another one; the sentence names the place of the
+// key. Reading creates no file.
+func TestSecretKeyOfTheDatabase(t *testing.T) {
+	t.Setenv(secretVariable, "")
+	dir := t.TempDir()
+	missing, err := readSecret(dir)
+	if err != nil || missing.key != nil {
+		t.Fatalf("%v, key %v", err, missing.key)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("reading created %v, %v", files, err)
+	}
+	ours := bytes.Repeat([]byte{1}, secretBytes)
+	on := enrolment.Fingerprint(ours)
+	if strings.Contains(on, hex.EncodeToString(ours)) || on != enrolment.Fingerprint(ours) {
+		t.Errorf("fingerprint %s", on)
+	}
+	path := filepath.Join(dir, "secret.key")
+	for _, tt := range []struct {
+		name        string
+		s           secretKey
+		fingerprint string
+		used        bool
+		want        string // part of the sentence; "": accepted
+	}{
+		{"the key of the database", secretKey{ours, path}, on, true, ""},
+		{"a database of an earlier version", secretKey{ours, path}, "", true, ""},
+		{"a new database", secretKey{ours, path}, "", false, ""},
+		{"neither database nor key", missing, "", false, ""},
+		{"no file", missing, on, true, path + " does not exist"},
+		{"no file, and a database of an earlier version", missing, "", true, path + " does not exist"},
+		{"another file", secretKey{make([]byte, secretBytes), path}, on, true, path + " does not contain"},
+		{"another variable", secretKey{make([]byte, secretBytes), secretVariable}, on, true,
+			secretVariable + " does not contain"},
+	} {
+		err := tt.s.check(tt.fingerprint, tt.used)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
+			!strings.Contains(err.Error(), "fleetd key reset")) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
 	}
 }
 

@@ -98,6 +98,7 @@ type Server struct {
 	httpListener, adminListener net.Listener
 
 	lease      *lease.Keeper
+	led        time.Time // when this process got the lease
 	pool       *pgxpool.Pool
 	store      *postgres.Store
 	database   *postgres.Watch
@@ -136,6 +137,9 @@ type Server struct {
 // server; the end of ctx only interrupts Start. After an error nothing keeps running. If
 // the error is a [UsageError], or concerns a file or an address that the configuration
 // names, nothing was changed on disk.
+//
+// If another process serves the database, Start returns an error, or waits for the end of that
+// process ([Config.Standby]). While it waits, only the admin address is open.
 //
 // The database and the parts that store records run first. All other parts are
 // constructed, so each has access to the others, and only then start, in the order in
@@ -186,20 +190,22 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.httpListener, err = listenOn(ctx, cfg.HTTPAddr, "--http-addr"); err != nil {
+	if _, err := readSecret(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
-	s.cfg.boundHTTP(s.httpListener.Addr())
+	if !cfg.Standby { // otherwise a process that serves the database may have them
+		if err := s.listen(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
 		return nil, err
 	}
 	s.admin = &adminServer{hosts: cfg.AdminHosts, reg: s.metrics.registry,
 		probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+	s.metrics.gauge("fleetd_standby", "1 while this process stands by for the one that serves the database.", nil,
+		s.admin.standingBy)
 	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
-	if err := tryAddrs(ctx, map[string]string{"--mqtt-addr": cfg.MQTTAddr, "--mqtts-addr": cfg.MQTTSAddr}); err != nil {
-		return nil, err
-	}
 
 	// Data that outlives the process: PostgreSQL, blobs, the secret.
 	databaseURL := cfg.DatabaseURL
@@ -231,14 +237,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
-	if err := s.closeOldCalls(ctx); err != nil {
-		return nil, err
-	}
-	secret, err := secretKey(cfg.DataDir)
+	secret, err := s.openSecret(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sealer, err := enrolment.NewSealer(secret)
+	if err := s.closeOldCalls(ctx); err != nil {
+		return nil, err
+	}
+	sealer, err := enrolment.NewSealer(secret.key)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +267,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.Serials.Load(ctx); err != nil {
 		return nil, err
 	}
-	if s.Keys, err = openKeys(ctx, s.store, secret, log); err != nil {
+	if s.Keys, err = openKeys(ctx, s.store, secret.key, log); err != nil {
+		return nil, err
+	}
+	if err := s.recordSecret(ctx, secret); err != nil { // after the keys: it opened what is sealed
 		return nil, err
 	}
 	s.Operators = operator.New(s.store)
@@ -307,7 +316,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 
-	s.vision = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: secret, PublicURL: s.cfg.PublicURL,
+	s.vision = picture.NewVisionTokens(picture.VisionTokensOptions{Secret: secret.key, PublicURL: s.cfg.PublicURL,
 		Connection: s.connection})
 
 	// Connections of devices.
@@ -331,7 +340,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	})
 	s.cfg.boundMQTT(s.edge.Addr())
 
-	if err := s.openPlugins(ctx, sealer, secret); err != nil {
+	if err := s.openPlugins(ctx, sealer, secret.key); err != nil {
 		return nil, err
 	}
 
@@ -443,6 +452,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.start()
 	s.admin.ready.Store(true)
+	if cfg.Standby {
+		log.Info("serves the database", "took", time.Since(s.led).Round(time.Millisecond))
+	}
 	if err := s.startDemo(ctx); err != nil {
 		return nil, err
 	}
@@ -492,12 +504,50 @@ func (s *Server) URL() string {
 	return "http://" + addr.String()
 }
 
+// listen tries the addresses of the broker and opens the HTTP address.
+func (s *Server) listen(ctx context.Context) (err error) {
+	err = tryAddrs(ctx, map[string]string{"--mqtt-addr": s.cfg.MQTTAddr, "--mqtts-addr": s.cfg.MQTTSAddr})
+	if err == nil {
+		s.httpListener, err = listenOn(ctx, s.cfg.HTTPAddr, "--http-addr")
+	}
+	if err != nil {
+		return err
+	}
+	s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
+	s.cfg.boundHTTP(s.httpListener.Addr())
+	return nil
+}
+
+// listenLater calls listen for a process that stood by. The process that served the database on
+// this machine may need a moment to close its addresses, so listenLater tries again.
+func (s *Server) listenLater(ctx context.Context) error {
+	const limit, pause = 2 * time.Second, 50 * time.Millisecond
+	for begun := time.Now(); ; {
+		err := s.listen(ctx)
+		if _, used := errors.AsType[*addressInUseError](err); !used || time.Since(begun) >= limit {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// An addressInUseError means that another process listens on an address.
+type addressInUseError struct{ addr, flag string }
+
+func (e *addressInUseError) Error() string {
+	return fmt.Sprintf("the address %s is in use by another program: stop it, or choose another with %s", e.addr, e.flag)
+}
+
 func listenOn(ctx context.Context, addr, flag string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("the address %s is in use by another program: stop it, or choose another with %s", addr, flag)
+		return nil, &addressInUseError{addr, flag}
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listening on %s is not permitted: choose a port above 1023 with %s", addr, flag)
 	case err != nil:
@@ -519,6 +569,28 @@ func tryAddrs(ctx context.Context, byFlag map[string]string) error {
 		_ = ln.Close()
 	}
 	return nil
+}
+
+// openSecret reads the secret key again, which another process may have created or replaced since
+// this one began to stand by, and creates it for a new database.
+func (s *Server) openSecret(ctx context.Context) (secretKey, error) {
+	secret, err := readSecret(s.cfg.DataDir)
+	if err == nil {
+		err = checkSecret(ctx, s.store, secret)
+	}
+	if err == nil {
+		err = secret.create()
+	}
+	return secret, err
+}
+
+// recordSecret records which secret key the database is used with, unless that is on record.
+func (s *Server) recordSecret(ctx context.Context, secret secretKey) error {
+	fingerprint, err := s.store.InitSecretFingerprint(ctx, enrolment.Fingerprint(secret.key))
+	if err != nil {
+		return err
+	}
+	return secret.check(fingerprint, true)
 }
 
 // closeOldCalls ends the calls that a process left open when it died.
