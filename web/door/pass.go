@@ -1,0 +1,410 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fleetd/web/device"
+	"fleetd/web/request"
+)
+
+const (
+	// writeTimeout is how long a client may take to accept 32 KiB of a response. The core's own
+	// limits end a request earlier.
+	writeTimeout = 30 * time.Second
+	// keptBody bounds how much of a body is kept to send it to another core. Boot polls and calls
+	// are shorter; a longer body is read once.
+	keptBody = 16 << 10
+)
+
+// The pace at which bodies arrive. The core has further limits for each route.
+var (
+	anyPace  = request.Pace{Stall: 30 * time.Second, Rate: 1 << 10}
+	pollPace = request.Pace{Stall: 10 * time.Second, Rate: 1 << 10, Whole: 10 * time.Second} // a few kilobytes
+)
+
+type passageKey struct{}
+
+// A passage is a request on its way to the core.
+type passage struct {
+	door  *Door
+	kind  Kind
+	place waiter
+	to    *leader
+	trace httptrace.ClientTrace
+	body  *body // nil if the request has none
+	edge  string
+
+	conn     *conn // that carries it
+	mark     int64 // writes of conn before it
+	sent     bool  // a core may have received a part of it
+	repeated bool
+	attempts int
+}
+
+// pass sends r to the leader and its response to w.
+func (d *Door) pass(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
+		return
+	}
+	p := &passage{door: d, kind: kindOf(r)}
+	p.trace.GotConn = p.gotConn
+	r = r.WithContext(httptrace.WithClientTrace(context.WithValue(r.Context(), passageKey{}, p), &p.trace))
+	if r.ContentLength != 0 {
+		// The response begins when the core's does, also if the client still sends.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		p.body = &body{w: w, from: r.Body, pace: anyPace}
+		if p.kind == Poll {
+			p.body.pace = pollPace
+		}
+		defer p.body.leave()
+		r.Body = p.body.view()
+	}
+	if p.to = d.gate.now(); p.to == nil {
+		if err := p.wait(r, false); err != nil {
+			d.failed(w, r, err)
+			return
+		}
+	}
+	defer d.gate.leave(&p.place)
+	d.proxy.ServeHTTP(&writer{ResponseWriter: w, conn: http.NewResponseController(w)}, r)
+}
+
+// wait waits for the leader.
+func (p *passage) wait(r *http.Request, again bool) (err error) {
+	d := p.door
+	if p.place.cost == 0 {
+		p.place.cost, p.place.rank = costOf(r), d.rankOf(r, p.kind)
+	}
+	if again {
+		d.counts[p.kind].retried.Add(1)
+	}
+	d.counts[p.kind].held.Add(1)
+	defer d.counts[p.kind].held.Add(-1)
+	p.to, err = d.gate.wait(r.Context(), &p.place, d.o.HoldFor, again)
+	return err
+}
+
+func (d *Door) rankOf(r *http.Request, k Kind) rank {
+	switch {
+	case k != Poll || r.Method != http.MethodPost:
+		return others
+	case d.known.Contains(deviceOf(r)):
+		return knownPolls
+	}
+	return polls
+}
+
+// deviceOf returns the Device-Id as it was sent. It is a key only.
+func deviceOf(r *http.Request) string {
+	id := r.Header.Get("Device-Id")
+	return id[:min(len(id), 64)]
+}
+
+// costOf returns about how many bytes a request that waits occupies.
+func costOf(r *http.Request) int {
+	n := 16<<10 + 2*len(r.RequestURI) // a goroutine and the buffers of the connection
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += len(name) + len(v)
+		}
+	}
+	return n
+}
+
+func (p *passage) gotConn(info httptrace.GotConnInfo) {
+	p.sent = p.wasSent()
+	p.conn, _ = info.Conn.(*conn)
+	p.mark = p.conn.writes.Load()
+}
+
+// wasSent reports whether a core may have received a part of the request.
+func (p *passage) wasSent() bool { return p.sent || p.conn != nil && p.conn.writes.Load() != p.mark }
+
+// rewrite makes the request to the core from the client's.
+func rewrite(pr *httputil.ProxyRequest) {
+	in, out := pr.In, pr.Out
+	out.URL.Scheme, out.URL.Host = "https", "core" // a leader's transport knows the address
+	out.URL.RawQuery = in.URL.RawQuery
+	out.Trailer = in.Trailer // filled in when the body ends
+	out.Header.Del("Expect")
+	// The transport would repeat a request with these headers by itself, if it has no body.
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if v, ok := out.Header[name]; ok {
+			delete(out.Header, name)
+			out.Header[strings.ToLower(name)] = v
+		}
+	}
+	passageOf(in).edge = aboutClient(in)
+}
+
+func passageOf(r *http.Request) *passage { return r.Context().Value(passageKey{}).(*passage) }
+
+// A carrier is the door as the transport of its proxy.
+type carrier Door
+
+// RoundTrip sends the request to the leader, and to the next one if it is certain that the first
+// did not handle it.
+func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	d, p := (*Door)(c), passageOf(r)
+	for {
+		resp, err := p.attempt(r)
+		if err == nil && resp.Header.Get(notHandledHeader) == "" {
+			d.gate.reached(&p.place, p.to)
+			d.answered(r, p, resp)
+			return resp, nil
+		}
+		switch {
+		case err == nil:
+			resp.Body.Close()
+			d.gate.missed(&p.place, p.to)
+			if p.body != nil && !p.body.rewindable() {
+				return nil, errNotHandled
+			}
+			p.conn, p.sent = nil, false
+		case r.Context().Err() != nil:
+			return nil, r.Context().Err()
+		case p.body != nil && p.body.failed() != nil:
+			return nil, p.body.failed()
+		case !p.wasSent():
+			d.gate.missed(&p.place, p.to)
+			d.log.Debug("core not reached", "addr", p.to.Addr, "err", err)
+			if p.body != nil && !p.body.rewindable() {
+				return nil, errNotHandled
+			}
+		case p.body == nil && !p.repeated && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+			d.gate.leave(&p.place)
+			p.repeated, p.conn, p.sent, p.place.since = true, nil, false, time.Time{}
+		default:
+			d.log.Warn("outcome of a request unknown", "method", r.Method, "path", request.Redact(r.URL.Path), "addr", p.to.Addr,
+				"err", err)
+			return nil, errUnknown
+		}
+		if err := p.wait(r, true); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// attempt sends the request to p.to.
+func (p *passage) attempt(r *http.Request) (*http.Response, error) {
+	again := *r
+	if p.attempts++; p.attempts > 1 { // the transport may still use that of the last attempt
+		again.Header = r.Header.Clone()
+	}
+	again.Header[edgeHeader] = []string{p.edge + " " + strconv.FormatInt(p.to.Term, 10)}
+	if p.body != nil {
+		again.Body = p.body.view()
+	}
+	return p.to.transportFor(device.IsDownload(r.URL.Path)).RoundTrip(&again)
+}
+
+// answered is called when the response to r begins.
+func (d *Door) answered(r *http.Request, p *passage, resp *http.Response) {
+	d.counts[p.kind].passed.Add(1)
+	if p.kind == Poll && resp.StatusCode == http.StatusOK {
+		d.known.Add(deviceOf(r), struct{}{})
+	}
+	if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media == "text/event-stream" {
+		s := &stream{ReadCloser: resp.Body}
+		s.stop = context.AfterFunc(d.life, func() {
+			s.ended.Store(true)
+			s.ReadCloser.Close()
+		})
+		resp.Body = s
+	}
+}
+
+// A stream is the body of an event stream. It ends in order when the door closes.
+type stream struct {
+	io.ReadCloser
+	stop  func() bool
+	ended atomic.Bool
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if err != nil && s.ended.Load() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (s *stream) Close() error {
+	s.stop()
+	return s.ReadCloser.Close()
+}
+
+// failed answers a request that no core answered.
+func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
+	k := passageOf(r).kind
+	switch {
+	case r.Context().Err() != nil: // the client has gone
+		panic(http.ErrAbortHandler)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		http.Error(w, http.StatusText(http.StatusRequestTimeout), http.StatusRequestTimeout)
+		return
+	}
+	answer, ok := refusalOf(err)
+	if !ok { // the client's connection failed
+		panic(http.ErrAbortHandler)
+	}
+	if errors.Is(err, errUnknown) {
+		d.counts[k].unknown.Add(1)
+	} else {
+		d.counts[k].refused.Add(1)
+	}
+	answer.write(w, r, k)
+}
+
+// buffers are the buffers of bodies that pass.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (b *buffers) Get() []byte {
+	if buf, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return buf[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+func (b *buffers) Put(buf []byte) { b.pool.Put((*[bufferSize]byte)(buf)) }
+
+// A writer bounds the time of each write to the client, and not of the whole response.
+type writer struct {
+	http.ResponseWriter
+	conn *http.ResponseController
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // some writers have no connection
+	return w.ResponseWriter.Write(p)
+}
+
+// FlushError is for [http.ResponseController].
+func (w *writer) FlushError() error {
+	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return w.conn.Flush()
+}
+
+// Unwrap is for [http.ResponseController].
+func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// A body is the body of a request, of which each attempt has a view. It keeps the first bytes, so
+// that a core that did not handle the request costs nothing.
+type body struct {
+	w    http.ResponseWriter
+	from io.ReadCloser
+	pace request.Pace
+
+	reading sync.Mutex // held while a view reads, which may take as long as the pace permits
+	paced   *request.PacedBody
+
+	mu   sync.Mutex
+	kept []byte
+	n    int  // bytes read
+	lost bool // kept is not all of them
+	err  error
+	left bool
+}
+
+// view returns the body from its start. A view that is closed does not close the body.
+func (b *body) view() *bodyView { return &bodyView{b: b} }
+
+// rewindable reports whether a new view can return all that was read.
+func (b *body) rewindable() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.lost
+}
+
+// failed returns the error of the client's connection, if any.
+func (b *body) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == io.EOF {
+		return nil
+	}
+	return b.err
+}
+
+// leave ends all views: the handler returns.
+func (b *body) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = true
+	if b.paced != nil {
+		b.paced.Leave()
+	}
+}
+
+var errBodyLost = errors.New("door: this part of the body is not kept")
+
+type bodyView struct {
+	b      *body
+	at     int
+	closed atomic.Bool
+}
+
+func (v *bodyView) Close() error {
+	v.closed.Store(true)
+	return nil
+}
+
+func (v *bodyView) Read(p []byte) (int, error) {
+	b := v.b
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	if n, err, ok := v.readKept(p); ok {
+		return n, err
+	}
+	n, err := b.paced.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+	b.n += n
+	v.at = b.n
+	if !b.lost && len(b.kept)+n <= keptBody {
+		b.kept = append(b.kept, p[:n]...)
+	} else if n > 0 {
+		b.kept, b.lost = nil, true
+	}
+	return n, err
+}
+
+// readKept reads what is known without the connection. ok is false if the next bytes have to arrive.
+func (v *bodyView) readKept(p []byte) (n int, err error, ok bool) {
+	b := v.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.left || v.closed.Load():
+		return 0, http.ErrBodyReadAfterClose, true
+	case v.at < b.n && b.lost:
+		return 0, errBodyLost, true
+	case v.at < b.n:
+		n = copy(p, b.kept[v.at:])
+		v.at += n
+		return n, nil, true
+	case b.err != nil:
+		return 0, b.err, true
+	}
+	if b.paced == nil {
+		b.paced = b.pace.Body(b.w, b.from)
+	}
+	return 0, nil, false
+}
