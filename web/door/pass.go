@@ -23,6 +23,8 @@ const (
 	// writeTimeout is how long a client may take to accept 32 KiB of a response. The core's own
 	// limits end a request earlier.
 	writeTimeout = 30 * time.Second
+	// restTimeout bounds how long the unread rest of a body may take, if the door refuses the request.
+	restTimeout = 5 * time.Second
 	// keptBody bounds how much of a body is kept to send it to another core. Boot polls and calls
 	// are shorter; a longer body is read once.
 	keptBody = 16 << 10
@@ -63,8 +65,6 @@ func (d *Door) pass(w http.ResponseWriter, r *http.Request) {
 	p.trace.GotConn = p.gotConn
 	r = r.WithContext(httptrace.WithClientTrace(context.WithValue(r.Context(), passageKey{}, p), &p.trace))
 	if r.ContentLength != 0 {
-		// The response begins when the core's does, also if the client still sends.
-		_ = http.NewResponseController(w).EnableFullDuplex()
 		p.body = &body{w: w, from: r.Body, pace: anyPace}
 		if p.kind == Poll {
 			p.body.pace = pollPace
@@ -163,6 +163,9 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp, err := p.attempt(r)
 		if err == nil && resp.Header.Get(notHandledHeader) == "" {
 			d.gate.reached(&p.place, p.to)
+			if p.body != nil {
+				p.body.answered()
+			}
 			d.answered(r, p, resp)
 			return resp, nil
 		}
@@ -174,10 +177,10 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 				return nil, errNotHandled
 			}
 			p.conn, p.sent = nil, false
+		case p.body != nil && p.body.failed() != nil: // which ends the context, too
+			return nil, p.body.failed()
 		case r.Context().Err() != nil:
 			return nil, r.Context().Err()
-		case p.body != nil && p.body.failed() != nil:
-			return nil, p.body.failed()
 		case !p.wasSent():
 			d.gate.missed(&p.place, p.to)
 			d.log.Debug("core not reached", "addr", p.to.Addr, "err", err)
@@ -249,14 +252,19 @@ func (s *stream) Close() error {
 
 // failed answers a request that no core answered.
 func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
-	k := passageOf(r).kind
+	p := passageOf(r)
+	k := p.kind
+	if p.body != nil {
+		p.body.leave()
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout)) // as net/http reads the rest
+	}
 	switch {
-	case r.Context().Err() != nil: // the client has gone
-		panic(http.ErrAbortHandler)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded): // of the body
 		w.Header().Set("Connection", "close")
 		http.Error(w, http.StatusText(http.StatusRequestTimeout), http.StatusRequestTimeout)
 		return
+	case r.Context().Err() != nil: // the client has gone
+		panic(http.ErrAbortHandler)
 	}
 	answer, ok := refusalOf(err)
 	if !ok { // the client's connection failed
@@ -284,15 +292,24 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(buf []byte) { b.pool.Put((*[bufferSize]byte)(buf)) }
 
-// A writer bounds the time of each write to the client, and not of the whole response.
+// A writer bounds the time of each write to the client, and not of the whole response. It flushes
+// each part of a body whose length is known; the proxy does so for other bodies.
 type writer struct {
 	http.ResponseWriter
-	conn *http.ResponseController
+	conn    *http.ResponseController
+	written int64
 }
 
 func (w *writer) Write(p []byte) (int, error) {
 	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // some writers have no connection
-	return w.ResponseWriter.Write(p)
+	n, err := w.ResponseWriter.Write(p)
+	w.written += int64(n)
+	if length := w.Header()["Content-Length"]; err == nil && len(length) == 1 {
+		if size, _ := strconv.ParseInt(length[0], 10, 64); w.written < size {
+			err = w.conn.Flush()
+		}
+	}
+	return n, err
 }
 
 // FlushError is for [http.ResponseController].
@@ -340,6 +357,16 @@ func (b *body) failed() error {
 		return nil
 	}
 	return b.err
+}
+
+// answered is called when the core's response begins. If the client still sends, the response does
+// not wait for it.
+func (b *body) answered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		_ = http.NewResponseController(b.w).EnableFullDuplex()
+	}
 }
 
 // leave ends all views: the handler returns.

@@ -59,3 +59,13 @@ func (d *Door) Stats(k Kind) Stats {
 	c := &d.counts[k]
 	return Stats{c.passed.Load(), c.held.Load(), c.refused.Load(), c.retried.Load(), c.unknown.Load()}
 }
+
+// Leader returns the core to which requests go; the zero Leader while they wait for one.
+func (d *Door) Leader() Leader {
+	d.gate.mu.Lock()
+	defer d.gate.mu.Unlock()
+	if d.gate.to == nil || d.gate.away {
+		return Leader{}
+	}
+	return d.gate.to.Leader
+}
