@@ -74,8 +74,8 @@ func New(o Options) *Server {
 // or headers, so the rules for browsers apply to the console alone.
 func (s *Server) mount() http.Handler {
 	r := chi.NewRouter()
-	r.Use(outcome.RetryLater, request.HurryRest, request.Proxies(s.o.TrustedProxies).Unwrap, middleware.GetHead, request.WithID, s.logAccess,
-		s.recoverPanics)
+	r.Use(outcome.RetryLater, request.HurryRest, request.Proxies(s.o.TrustedProxies).Unwrap, middleware.GetHead,
+		request.WithID, s.logAccess, s.recoverPanics)
 	if s.o.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
 			// Wi-Fi at the far end of a building; uploads have their own pace.

@@ -225,7 +225,7 @@ func TestLeaderHandsOver(t *testing.T) {
 	a := newAuthority(t)
 	var count counter
 	first, second := startCore(t, a, 1, &count), startCore(t, a, 2, &count)
-	e := startEdge(t, a, nil)
+	e := startEdge(t, a, func(o *door.Options) { o.HoldFor = 2 * time.Second })
 	e.announce(t, first.leader())
 	first.term.Store(0)
 	// A long body cannot be sent again. Its client can, as it was not handled.
@@ -248,6 +248,40 @@ func TestLeaderHandsOver(t *testing.T) {
 	second.stop()
 	if resp, text := e.do(t, "GET", "/", nil); resp.StatusCode != 200 && resp.StatusCode != 503 {
 		t.Errorf("during an orderly end: %d %s", resp.StatusCode, text)
+	}
+}
+
+// A leader that hangs is replaced. Its requests end some seconds later.
+func TestLeaderHangs(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	var count counter
+	begun, never := make(chan bool), make(chan bool)
+	first := startCore(t, a, 1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		count.add(r)
+		begun <- true
+		<-never
+	}))
+	t.Cleanup(func() { close(never) })
+	second := startCore(t, a, 2, &count)
+	e := startEdge(t, a, nil)
+	e.announce(t, first.leader())
+	var all sync.WaitGroup
+	for method, want := range map[string]int{"POST": 502, "GET": 200} {
+		all.Go(func() {
+			if resp, text := e.do(t, method, "/api/v1/x", nil, "N", method); resp.StatusCode != want {
+				t.Errorf("%s: %d %s", method, resp.StatusCode, text)
+			}
+		})
+		<-begun
+	}
+	e.announce(t, second.leader())
+	if _, text := e.do(t, "POST", "/api/v1/x", nil, "N", "later"); text != "done later 0" {
+		t.Errorf("after the change: %s", text)
+	}
+	all.Wait()
+	if count.of("POST") != 1 || count.of("GET") != 2 {
+		t.Errorf("POST %d times, GET %d times", count.of("POST"), count.of("GET"))
 	}
 }
 

@@ -84,7 +84,8 @@ func New(o Options) *Door {
 	d := &Door{o: o, log: o.Log.With("node", o.Node), gate: newGate(o.MaxHeld),
 		known: bounded.New[string, struct{}](knownDevices)}
 	d.life, d.end = context.WithCancel(context.Background())
-	d.proxy = &httputil.ReverseProxy{Rewrite: rewrite, Transport: (*carrier)(d), ErrorHandler: d.failed, BufferPool: &buffers{}, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug)}
+	d.proxy = &httputil.ReverseProxy{Rewrite: rewrite, Transport: (*carrier)(d), ErrorHandler: d.failed,
+		BufferPool: &buffers{}, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug)}
 	pass := http.Handler(http.HandlerFunc(d.pass))
 	atEdge := device.AtEdge(pass)
 	var sockets http.Handler

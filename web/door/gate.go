@@ -40,7 +40,7 @@ const (
 	maxHeldBytes = 32 << 20
 )
 
-// A gate lets requests pass to the leader, and holds them while there is none or while it is not
+// A gate lets requests pass to the leader, and holds them while no core leads or the leader is not
 // reachable. A request that waits is one goroutine with its headers.
 type gate struct {
 	max int

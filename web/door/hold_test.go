@@ -25,7 +25,8 @@ func TestWaitsForALeader(t *testing.T) {
 	var all sync.WaitGroup
 	for _, tt := range [][3]string{{"GET", "/", ""}, {"POST", "/api/v1/calls", "{}"}, {"POST", "/xiaozhi/ota/", "poll"}} {
 		all.Go(func() {
-			if resp, text := e.do(t, tt[0], tt[1], strings.NewReader(tt[2])); !strings.Contains(text, tt[2]) || resp.StatusCode >= 500 {
+			resp, text := e.do(t, tt[0], tt[1], strings.NewReader(tt[2]))
+			if !strings.Contains(text, tt[2]) || resp.StatusCode >= 500 {
 				t.Errorf("%s: %d %s", tt[1], resp.StatusCode, text)
 			}
 		})
@@ -236,6 +237,27 @@ func TestManyPollsWait(t *testing.T) {
 	if passed.Load() != 1000 || all.Load() != 1000 || most.Load() > 64 {
 		t.Errorf("%d passed, %d reached the core, %d at a time", passed.Load(), all.Load(), most.Load())
 	}
+}
+
+// Long headers of requests that wait are bounded in bytes.
+func TestHeadersAreBounded(t *testing.T) {
+	e := startEdge(t, newAuthority(t), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 1500 {
+		clients.Go(func() {
+			defer func() { _ = recover() }() // http.ErrAbortHandler, at the end
+			r, _ := http.NewRequestWithContext(ctx, "GET", "http://x/", nil)
+			r.RemoteAddr, r.Header = "192.0.2.1:1", http.Header{"X": {strings.Repeat("x", 30<<10)}}
+			e.ServeHTTP(&statusWriter{header: make(http.Header)}, r)
+		})
+	}
+	fleettest.Eventually(t, "some are refused", func() bool { s := e.sum(); return s.Held+s.Refused == 1500 })
+	if s := e.sum(); s.Held > 32<<20/(30<<10) || s.Held < 1000 {
+		t.Errorf("%d requests with 30 KiB of headers wait", s.Held)
+	}
+	cancel()
+	clients.Wait()
 }
 
 type statusWriter struct {

@@ -45,7 +45,7 @@ type InternalOptions struct {
 
 	// Peer returns the name of the node with this certificate. It returns an error unless the node
 	// is an edge or a core of this cluster.
-	Peer func(tls.ConnectionState) (name string, err error)
+	Peer func(*tls.ConnectionState) (name string, err error)
 
 	// Term returns the term in which this core leads, or 0 if it does not lead or is not ready.
 	Term func() int64
@@ -90,7 +90,7 @@ func (i *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this address is for the edges of the cluster", http.StatusForbidden)
 		return
 	}
-	edge, err := i.o.Peer(*r.TLS)
+	edge, err := i.o.Peer(r.TLS)
 	if err != nil {
 		i.o.Log.Warn("request of a foreign node refused", "from", r.RemoteAddr, "err", err)
 		w.Header().Set("Connection", "close")

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -25,9 +26,9 @@ const (
 	writeTimeout = 30 * time.Second
 	// restTimeout bounds how long the unread rest of a body may take, if the door refuses the request.
 	restTimeout = 5 * time.Second
-	// keptBody bounds how much of a body is kept to send it to another core. Boot polls and calls
-	// are shorter; a longer body is read once.
-	keptBody = 16 << 10
+	// shortBody bounds the bodies that the door reads before it sends the request: boot polls and
+	// calls. A core that does not handle such a request costs nothing, and gets no slow body.
+	shortBody = 16 << 10
 )
 
 // The pace at which bodies arrive. The core has further limits for each route.
@@ -45,8 +46,10 @@ type passage struct {
 	place waiter
 	to    *leader
 	trace httptrace.ClientTrace
-	body  *body // nil if the request has none
-	edge  string
+	edge  string // the header's first fields
+
+	body  *body  // nil if the request has none
+	short []byte // the body's bytes, once it was read; nil if it is a long one
 
 	conn     *conn // that carries it
 	mark     int64 // writes of conn before it
@@ -70,7 +73,7 @@ func (d *Door) pass(w http.ResponseWriter, r *http.Request) {
 			p.body.pace = pollPace
 		}
 		defer p.body.leave()
-		r.Body = p.body.view()
+		r.Body = p.body
 	}
 	if p.to = d.gate.now(); p.to == nil {
 		if err := p.wait(r, false); err != nil {
@@ -113,9 +116,10 @@ func deviceOf(r *http.Request) string {
 	return id[:min(len(id), 64)]
 }
 
-// costOf returns about how many bytes a request that waits occupies.
+// costOf returns about how many bytes the headers of a request occupy. Its goroutine and the buffers
+// of its connection are the same for all.
 func costOf(r *http.Request) int {
-	n := 16<<10 + 2*len(r.RequestURI) // a goroutine and the buffers of the connection
+	n := 512 + 2*len(r.RequestURI)
 	for name, values := range r.Header {
 		for _, v := range values {
 			n += len(name) + len(v)
@@ -140,7 +144,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 	out.URL.RawQuery = in.URL.RawQuery
 	out.Trailer = in.Trailer // filled in when the body ends
 	out.Header.Del("Expect")
-	// The transport would repeat a request with these headers by itself, if it has no body.
+	// net/http would repeat a request with these headers, if it has no body.
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if v, ok := out.Header[name]; ok {
 			delete(out.Header, name)
@@ -159,6 +163,12 @@ type carrier Door
 // did not handle it.
 func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	d, p := (*Door)(c), passageOf(r)
+	if p.body != nil && r.ContentLength > 0 && r.ContentLength <= shortBody {
+		p.short = make([]byte, r.ContentLength)
+		if _, err := io.ReadFull(p.body, p.short); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		resp, err := p.attempt(r)
 		if err == nil && resp.Header.Get(notHandledHeader) == "" {
@@ -173,7 +183,7 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		case err == nil:
 			resp.Body.Close()
 			d.gate.missed(&p.place, p.to)
-			if p.body != nil && !p.body.rewindable() {
+			if !p.rewindable() {
 				return nil, errNotHandled
 			}
 			p.conn, p.sent = nil, false
@@ -184,7 +194,7 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		case !p.wasSent():
 			d.gate.missed(&p.place, p.to)
 			d.log.Debug("core not reached", "addr", p.to.Addr, "err", err)
-			if p.body != nil && !p.body.rewindable() {
+			if !p.rewindable() {
 				return nil, errNotHandled
 			}
 		case p.body == nil && !p.repeated && (r.Method == http.MethodGet || r.Method == http.MethodHead):
@@ -208,11 +218,14 @@ func (p *passage) attempt(r *http.Request) (*http.Response, error) {
 		again.Header = r.Header.Clone()
 	}
 	again.Header[edgeHeader] = []string{p.edge + " " + strconv.FormatInt(p.to.Term, 10)}
-	if p.body != nil {
-		again.Body = p.body.view()
+	if p.short != nil {
+		again.Body = io.NopCloser(bytes.NewReader(p.short)) // net/http sends it together with the headers
 	}
 	return p.to.transportFor(device.IsDownload(r.URL.Path)).RoundTrip(&again)
 }
+
+// rewindable reports whether another attempt can send the same body.
+func (p *passage) rewindable() bool { return p.body == nil || p.short != nil || !p.body.begun.Load() }
 
 // answered is called when the response to r begins.
 func (d *Door) answered(r *http.Request, p *passage, resp *http.Response) {
@@ -321,33 +334,46 @@ func (w *writer) FlushError() error {
 // Unwrap is for [http.ResponseController].
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// A body is the body of a request, of which each attempt has a view. It keeps the first bytes, so
-// that a core that did not handle the request costs nothing.
+// A body is the body of a request.
 type body struct {
 	w    http.ResponseWriter
 	from io.ReadCloser
 	pace request.Pace
 
-	reading sync.Mutex // held while a view reads, which may take as long as the pace permits
-	paced   *request.PacedBody
-
-	mu   sync.Mutex
-	kept []byte
-	n    int  // bytes read
-	lost bool // kept is not all of them
-	err  error
-	left bool
+	begun atomic.Bool // a part was read
+	mu    sync.Mutex
+	paced *request.PacedBody // from the first read on: the request may have waited
+	err   error
+	left  bool
 }
 
-// view returns the body from its start. A view that is closed does not close the body.
-func (b *body) view() *bodyView { return &bodyView{b: b} }
-
-// rewindable reports whether a new view can return all that was read.
-func (b *body) rewindable() bool {
+func (b *body) Read(p []byte) (int, error) {
+	b.begun.Store(true)
+	paced := b.start()
+	if paced == nil {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	n, err := paced.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.lost
+	b.err = err
+	return n, err
 }
+
+func (b *body) start() *request.PacedBody {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left {
+		return nil
+	}
+	if b.paced == nil {
+		b.paced = b.pace.Body(b.w, b.from)
+	}
+	return b.paced
+}
+
+// Close leaves the rest to the HTTP server. To close the client's body would wait for a read.
+func (b *body) Close() error { return nil }
 
 // failed returns the error of the client's connection, if any.
 func (b *body) failed() error {
@@ -369,7 +395,7 @@ func (b *body) answered() {
 	}
 }
 
-// leave ends all views: the handler returns.
+// leave ends the use of the connection: the handler returns.
 func (b *body) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -377,61 +403,4 @@ func (b *body) leave() {
 	if b.paced != nil {
 		b.paced.Leave()
 	}
-}
-
-var errBodyLost = errors.New("door: this part of the body is not kept")
-
-type bodyView struct {
-	b      *body
-	at     int
-	closed atomic.Bool
-}
-
-func (v *bodyView) Close() error {
-	v.closed.Store(true)
-	return nil
-}
-
-func (v *bodyView) Read(p []byte) (int, error) {
-	b := v.b
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	if n, err, ok := v.readKept(p); ok {
-		return n, err
-	}
-	n, err := b.paced.Read(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.err = err
-	b.n += n
-	v.at = b.n
-	if !b.lost && len(b.kept)+n <= keptBody {
-		b.kept = append(b.kept, p[:n]...)
-	} else if n > 0 {
-		b.kept, b.lost = nil, true
-	}
-	return n, err
-}
-
-// readKept reads what is known without the connection. ok is false if the next bytes have to arrive.
-func (v *bodyView) readKept(p []byte) (n int, err error, ok bool) {
-	b := v.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.left || v.closed.Load():
-		return 0, http.ErrBodyReadAfterClose, true
-	case v.at < b.n && b.lost:
-		return 0, errBodyLost, true
-	case v.at < b.n:
-		n = copy(p, b.kept[v.at:])
-		v.at += n
-		return n, nil, true
-	case b.err != nil:
-		return 0, b.err, true
-	}
-	if b.paced == nil {
-		b.paced = b.pace.Body(b.w, b.from)
-	}
-	return 0, nil, false
 }

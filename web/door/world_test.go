@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,12 +61,12 @@ func (a *authority) config(name, role string) *tls.Config {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-func nodeOf(s tls.ConnectionState) (string, error) {
+func nodeOf(s *tls.ConnectionState) (string, error) {
 	if len(s.VerifiedChains) == 0 {
 		return "", errors.New("no certificate")
 	}
 	subject := s.PeerCertificates[0].Subject
-	if len(subject.OrganizationalUnit) != 1 || subject.OrganizationalUnit[0] != "edge" && subject.OrganizationalUnit[0] != "core" {
+	if role := strings.Join(subject.OrganizationalUnit, ","); role != "edge" && role != "core" {
 		return "", errors.New("neither edge nor core")
 	}
 	return subject.CommonName, nil
