@@ -160,6 +160,36 @@ func TestLeaderClosesUnusedConnections(t *testing.T) {
 	}
 }
 
+// A request that was sent on a connection used before is not repeated, whatever headers it has:
+// net/http would repeat some.
+func TestReusedConnectionDies(t *testing.T) {
+	a := newAuthority(t)
+	var count counter
+	var c *core
+	c = startCore(t, a, 1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		count.add(r)
+		if r.Header.Get("N") != "first" {
+			c.cut()
+		}
+	}))
+	e := startEdge(t, a, nil)
+	e.announce(t, c.leader())
+	for i, method := range []string{"POST", "DELETE", "PUT", "GET"} {
+		e.do(t, "GET", "/api/v1/x", nil, "N", "first")
+		if e.do(t, "GET", "/api/v1/x", nil, "N", "first"); c.seen.Load() != int64(i+1) {
+			t.Fatalf("%d connections: none was used again", c.seen.Load())
+		}
+		resp, text := e.do(t, method, "/api/v1/x", nil, "N", method, "Idempotency-Key", "k", "X-Idempotency-Key", "k")
+		want := 1
+		if method == "GET" {
+			want = 2 // net/http repeats it on a new connection, and the door not again
+		}
+		if n := count.of(method); resp.StatusCode != 502 || n != want {
+			t.Errorf("%s: %d %s, executed %d times", method, resp.StatusCode, text, n)
+		}
+	}
+}
+
 // While leaders come, go and die, each post is executed at most once, and if its client was not
 // left in doubt, as often as it was confirmed.
 func TestLeadersChange(t *testing.T) {

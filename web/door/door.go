@@ -8,8 +8,9 @@
 //
 // It promises that a core executes no request twice. The door sends a request to a second core only
 // if the first one has not received a byte of it, or has answered that it did not handle it. There
-// is one exception: a GET or HEAD without a body is repeated once. In all other cases the client
-// gets status 502 and the code outcome_unknown.
+// is one exception: a GET or HEAD without a body is repeated, by the door once and by net/http on
+// connections that it used before. In all other cases the client gets status 502 and the code
+// outcome_unknown.
 //
 // [Internal] is the other end: the listener of a core for edges.
 //
@@ -56,7 +57,7 @@ type Options struct {
 	ConnState   func(c net.Conn, state http.ConnState)
 
 	HoldFor time.Duration // how long a request waits for a leader. Default: 10s
-	MaxHeld int           // bounds the requests that wait. Default: 4,096
+	MaxHeld int           // bounds the requests that wait, of 24 KiB each. Default: 4,096
 	Node    string        // names this edge in the log
 	Log     *slog.Logger
 }

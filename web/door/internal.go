@@ -74,6 +74,7 @@ func (i *Internal) Run(ctx context.Context, ln net.Listener) error {
 	config := i.o.TLS.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.NextProtos = []string{"http/1.1"}
+	config.DynamicRecordSizingDisabled = true // small records are for browsers; each is a system call
 	ended, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() {

@@ -90,6 +90,7 @@ func newLeader(at Leader, config *tls.Config) *leader {
 	l := &leader{Leader: at, conns: make(map[*conn]struct{})}
 	config = config.Clone()
 	config.NextProtos = []string{"http/1.1"}
+	config.DynamicRecordSizingDisabled = true // small records are for browsers; each is a system call
 	if host, _, err := net.SplitHostPort(at.Addr); err == nil && config.ServerName == "" {
 		config.ServerName = host
 	}

@@ -53,8 +53,7 @@ type passage struct {
 
 	conn     *conn // that carries it
 	mark     int64 // writes of conn before it
-	sent     bool  // a core may have received a part of it
-	repeated bool
+	sends    int   // how often a core may have received it, or a part
 	attempts int
 }
 
@@ -128,14 +127,19 @@ func costOf(r *http.Request) int {
 	return n
 }
 
-func (p *passage) gotConn(info httptrace.GotConnInfo) {
-	p.sent = p.wasSent()
-	p.conn, _ = info.Conn.(*conn)
+// gotConn is called when net/http uses c for the request. It may do so several times.
+func (p *passage) gotConn(c httptrace.GotConnInfo) {
+	p.countSend()
+	p.conn = c.Conn.(*conn)
 	p.mark = p.conn.writes.Load()
 }
 
-// wasSent reports whether a core may have received a part of the request.
-func (p *passage) wasSent() bool { return p.sent || p.conn != nil && p.conn.writes.Load() != p.mark }
+func (p *passage) countSend() {
+	if p.conn != nil && p.conn.writes.Load() != p.mark {
+		p.sends++
+	}
+	p.conn = nil
+}
 
 // rewrite makes the request to the core from the client's.
 func rewrite(pr *httputil.ProxyRequest) {
@@ -170,7 +174,9 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	for {
+		before := p.sends
 		resp, err := p.attempt(r)
+		p.countSend()
 		if err == nil && resp.Header.Get(notHandledHeader) == "" {
 			d.gate.reached(&p.place, p.to)
 			if p.body != nil {
@@ -186,20 +192,20 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 			if !p.rewindable() {
 				return nil, errNotHandled
 			}
-			p.conn, p.sent = nil, false
+			p.sends = before
 		case p.body != nil && p.body.failed() != nil: // which ends the context, too
 			return nil, p.body.failed()
 		case r.Context().Err() != nil:
 			return nil, r.Context().Err()
-		case !p.wasSent():
+		case p.sends == before:
 			d.gate.missed(&p.place, p.to)
 			d.log.Debug("core not reached", "addr", p.to.Addr, "err", err)
 			if !p.rewindable() {
 				return nil, errNotHandled
 			}
-		case p.body == nil && !p.repeated && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		case p.body == nil && p.sends < 2 && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 			d.gate.leave(&p.place)
-			p.repeated, p.conn, p.sent, p.place.since = true, nil, false, time.Time{}
+			p.place.since = time.Time{}
 		default:
 			d.log.Warn("outcome of a request unknown", "method", r.Method, "path", request.Redact(r.URL.Path), "addr", p.to.Addr,
 				"err", err)

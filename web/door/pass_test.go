@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,9 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/gorilla/websocket"
 
 	"fleetd/fleet/fleettest"
+	"fleetd/web"
 	"fleetd/web/device"
 	"fleetd/web/door"
 )
@@ -101,10 +104,11 @@ func site() *http.ServeMux {
 	return mux
 }
 
-// newPair returns an edge whose leader serves site.
+// newPair returns an edge whose leader serves site behind the middleware of package web.
 func newPair(t testing.TB) (*edge, *core) {
 	a := newAuthority(t)
-	c, e := startCore(t, a, 1, site()), startEdge(t, a, nil)
+	s := web.New(web.Options{Console: func(r chi.Router) { r.Mount("/", site()) }, Log: slog.New(slog.DiscardHandler)})
+	c, e := startCore(t, a, 1, s), startEdge(t, a, nil)
 	e.leaders.Announce(c.leader())
 	return e, c
 }

@@ -87,7 +87,7 @@ func (f refusal) write(w http.ResponseWriter, r *http.Request, k Kind) {
 // page returns a page that needs no other address: style sheets come from the core, too.
 func (f refusal) page(r *http.Request, reload bool) []byte {
 	choice := ""
-	if c, err := r.Cookie("fleetd_lang"); err == nil {
+	if c, err := r.Cookie("fleetd_lang"); err == nil { // of the console
 		choice = c.Value
 	}
 	l := i18n.Match(choice, r)
