@@ -328,7 +328,7 @@ func TestTerms(t *testing.T) {
 	if e.Leader().Term != 5 || c.seen.Load() != seen {
 		t.Errorf("%+v, %d connections", e.Leader(), c.seen.Load()-seen)
 	}
-	e.leaders.Announce(door.Leader{Term: 6, Addr: c.addr}) // the core has yet to hear of it
+	e.announce(t, door.Leader{Term: 6, Addr: c.addr}) // the core has yet to hear of it
 	answered := make(chan int, 1)
 	go func() {
 		resp, _ := e.do(t, "GET", "/", nil)
