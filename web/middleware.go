@@ -30,8 +30,11 @@ func (s *Server) logAccess(next http.Handler) http.Handler {
 	})
 }
 
-// recoverPanics turns a panic of a handler into an error page and a log entry.
-func (s *Server) recoverPanics(next http.Handler) http.Handler {
+// recoverPanics is [RecoverPanics] of the server.
+func (s *Server) recoverPanics(next http.Handler) http.Handler { return RecoverPanics(s.o.Log, next) }
+
+// RecoverPanics turns a panic of next into an error page and a log entry.
+func RecoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			v := recover()
@@ -41,24 +44,10 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v)
 			}
-			s.o.Log.Error("panic", "path", request.Redact(r.URL.Path), "request", request.ID(w), "panic", v, "stack",
+			log.Error("panic", "path", request.Redact(r.URL.Path), "request", request.ID(w), "panic", v, "stack",
 				string(debug.Stack()))
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}()
 		next.ServeHTTP(w, r)
-	})
-}
-
-// restTimeout bounds how long the unread rest of a request body may take to arrive.
-const restTimeout = 5 * time.Second
-
-// hurryRest bounds how long net/http waits for the part of a body that the handler did not read:
-// net/http reads up to 256 KiB of it before it reuses the connection.
-func hurryRest(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r)
-		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))
-		}
 	})
 }

@@ -74,8 +74,8 @@ func New(o Options) *Server {
 // or headers, so the rules for browsers apply to the console alone.
 func (s *Server) mount() http.Handler {
 	r := chi.NewRouter()
-	r.Use(outcome.RetryLater, hurryRest, s.behindProxies, middleware.GetHead, request.WithID, s.logAccess,
-		s.recoverPanics)
+	r.Use(outcome.RetryLater, request.HurryRest, request.Proxies(s.o.TrustedProxies).Unwrap, middleware.GetHead,
+		request.WithID, s.logAccess, s.recoverPanics)
 	if s.o.DeviceRoutes != nil {
 		r.Group(func(r chi.Router) {
 			// Wi-Fi at the far end of a building; uploads have their own pace.
@@ -104,19 +104,35 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // Run serves on ln until ctx is cancelled, then gives requests in flight
 // [drainTimeout] to finish. An orderly stop returns nil.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	return Serve(ctx, ln, ServeOptions{Handler: s, ConnContext: s.o.ConnContext, ConnState: s.o.ConnState,
+		CloseStreams: s.o.CloseStreams, Log: s.o.Log})
+}
+
+// ServeOptions configures [Serve]. Handler and Log are required.
+type ServeOptions struct {
+	Handler      http.Handler
+	ConnContext  func(ctx context.Context, c net.Conn) context.Context
+	ConnState    func(c net.Conn, state http.ConnState)
+	CloseStreams func() // called at the stop; ends requests that never finish
+	Log          *slog.Logger
+}
+
+// Serve serves on ln with the limits that all HTTP listeners of fleetd share. It ends as
+// [Server.Run] does.
+func Serve(ctx context.Context, ln net.Listener, o ServeOptions) error {
 	srv := &http.Server{
-		Handler:           s,
+		Handler:           o.Handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       arrivalTimeout, // net/http sets both deadlines for each request anyway, at no extra cost
 		WriteTimeout:      answerTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
-		ConnContext:       s.o.ConnContext,
-		ConnState:         s.o.ConnState,
-		ErrorLog:          slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		ConnContext:       o.ConnContext,
+		ConnState:         o.ConnState,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
-	if s.o.CloseStreams != nil {
-		srv.RegisterOnShutdown(s.o.CloseStreams)
+	if o.CloseStreams != nil {
+		srv.RegisterOnShutdown(o.CloseStreams)
 	}
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() { drained <- drain(ctx, srv) })

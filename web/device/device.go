@@ -11,6 +11,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -29,6 +30,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/telemetry"
+	"fleetd/web/request"
 )
 
 // Enrolments is the part of [enrolment.Service] that the handler uses.
@@ -79,8 +81,9 @@ type Options struct {
 	// is a few kilobytes from an unauthenticated sender. Default: 10s.
 	BodyTimeout time.Duration
 
-	// UploadPace is the pace at which pictures and core dumps have to arrive.
-	UploadPace Pace
+	// UploadPace is the pace at which pictures and core dumps have to arrive. Default: a byte each
+	// 10s, 2,048 bytes a second, 90s for all.
+	UploadPace request.Pace
 }
 
 // A Handler serves devices.
@@ -106,7 +109,7 @@ func New(o Options) *Handler {
 	if o.BodyTimeout == 0 {
 		o.BodyTimeout = 10 * time.Second
 	}
-	o.UploadPace = o.UploadPace.withDefaults()
+	o.UploadPace = paceOr(o.UploadPace)
 	if o.UnknownPerMinute == 0 {
 		o.UnknownPerMinute = 1200
 	}
@@ -144,6 +147,21 @@ func (h *Handler) routes(r chi.Router) {
 	r.Get("/d/{token}/preview.jpg", h.sendPreview)
 	r.Get("/d/{token}/firmware.bin", h.sendFirmware)
 	r.Head("/d/{token}/firmware.bin", h.describeFirmware)
+}
+
+// paceOr returns p with the pace of a device's modem where p has none.
+func paceOr(p request.Pace) request.Pace {
+	return request.Pace{Stall: cmp.Or(p.Stall, 10*time.Second), Rate: cmp.Or(p.Rate, 2<<10),
+		Whole: cmp.Or(p.Whole, 90*time.Second)} // devices with weak Wi-Fi
+}
+
+// steady enforces the pace on the body of an upload, including the part that next does not read:
+// net/http reads up to 256 KiB of it before it responds.
+func (h *Handler) steady(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = h.o.UploadPace.Body(w, r.Body)
+		next(w, r)
+	}
 }
 
 // soon sets a short deadline for the body of a request.

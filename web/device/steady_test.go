@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fleet/picture"
 	"fleetd/web/device"
+	"fleetd/web/request"
 )
 
 // A picture or core dump that arrives slower than any real device sends is not stored and occupies
@@ -21,7 +22,7 @@ func TestUploadsArriveSteadily(t *testing.T) {
 	router := chi.NewRouter()
 	device.New(device.Options{Snapshots: s.snapshots, CoreDumps: s.dumps,
 		VisionTokens: picture.NewVisionTokens(picture.VisionTokensOptions{Secret: make([]byte, 32), PublicURL: s.URL}),
-		UploadPace:   device.Pace{Stall: 200 * time.Millisecond, Rate: 20_000, Whole: 5 * time.Second}}).Routes(router)
+		UploadPace:   request.Pace{Stall: 200 * time.Millisecond, Rate: 20_000, Whole: 5 * time.Second}}).Routes(router)
 	server := httptest.NewServer(router)
 	t.Cleanup(server.Close)
 	const form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"

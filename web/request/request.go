@@ -77,3 +77,17 @@ func Deadlines(read, write time.Duration) func(http.Handler) http.Handler {
 		})
 	}
 }
+
+// restTimeout bounds how long the unread rest of a request body may take to arrive.
+const restTimeout = 5 * time.Second
+
+// HurryRest bounds how long net/http waits for the part of a body that the handler did not read:
+// net/http reads up to 256 KiB of it before it reuses the connection.
+func HurryRest(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))
+		}
+	})
+}

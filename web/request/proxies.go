@@ -1,4 +1,4 @@
-package web
+package request
 
 import (
 	"net/http"
@@ -7,13 +7,16 @@ import (
 	"strings"
 )
 
-// behindProxies sets RemoteAddr to the client's address, also if proxies forwarded the request.
-// Code that logs the address, limits by it or records it needs no knowledge of proxies.
-func (s *Server) behindProxies(next http.Handler) http.Handler {
+// Proxies are the networks whose X-Forwarded-For is believed, as is that of this machine.
+type Proxies []netip.Prefix
+
+// Unwrap is middleware that sets RemoteAddr to the client's address, also if proxies forwarded the
+// request. Code that logs the address, limits by it or records it needs no knowledge of proxies.
+func (p Proxies) Unwrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if forwarded := r.Header.Values("X-Forwarded-For"); len(forwarded) > 0 {
 			if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-				from := clientOf(peer.Addr().Unmap(), strings.Join(forwarded, ","), s.trusts)
+				from := clientOf(peer.Addr().Unmap(), strings.Join(forwarded, ","), p.trust)
 				r.RemoteAddr = netip.AddrPortFrom(from, peer.Port()).String()
 			}
 		}
@@ -21,11 +24,10 @@ func (s *Server) behindProxies(next http.Handler) http.Handler {
 	})
 }
 
-// trusts reports whether the server believes the X-Forwarded-For of a proxy at this address: a
-// proxy on this machine, or one of [Options].TrustedProxies.
-func (s *Server) trusts(proxy netip.Addr) bool {
-	listed := func(p netip.Prefix) bool { return p.Contains(proxy) }
-	return proxy.IsLoopback() || slices.ContainsFunc(s.o.TrustedProxies, listed)
+// trust reports whether the X-Forwarded-For of a proxy at this address is believed.
+func (p Proxies) trust(proxy netip.Addr) bool {
+	listed := func(n netip.Prefix) bool { return n.Contains(proxy) }
+	return proxy.IsLoopback() || slices.ContainsFunc(p, listed)
 }
 
 // clientOf follows the proxies backwards for as long as they are trusted; each of them appended the

@@ -1,4 +1,4 @@
-package web
+package request
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // the deadline.
 func TestRestOfABody(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(hurryRest(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := httptest.NewServer(HurryRest(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		w.WriteHeader(http.StatusNotFound)
 	})))
