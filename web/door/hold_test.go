@@ -137,7 +137,7 @@ func poll(t *testing.T, e *edge, id, path string) func() int {
 }
 
 // With no room, requests that are no polls give way first, then polls of unknown devices, and the
-// newest before older ones. They are let go in the order of importance.
+// newest before older ones.
 func TestPollsOfKnownDevicesAreKept(t *testing.T) {
 	a := newAuthority(t)
 	var mu sync.Mutex
