@@ -88,7 +88,7 @@ func (b *Broker) Adopt(q link.Connect, facts fleet.Connection, carrier link.Carr
 		}
 		c.device.take(c)
 	}
-	b.devices.Connected(c.Connection)
+	b.devices.Adopted(c.Connection)
 	if opening := q.Dialect.Opening(); opening.AtOnce || opening.Initialize {
 		c.startOnboarding(0)
 	}
@@ -228,6 +228,7 @@ func (c *connection) deliver(message []byte) error {
 
 // Receive implements [link.Connection].
 func (c *connection) Receive(in link.Message) {
+	c.broker.stats.messages.Add(1)
 	if in.Err != nil {
 		// A healthy device sends malformed texts: stock firmware does not escape error messages.
 		// The call that such a text answers can often be determined.

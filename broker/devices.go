@@ -21,6 +21,8 @@ type Devices interface {
 	AuthenticateToken(id fleet.DeviceID, clientID, token, remoteAddr string) (mqttClientID string, err error)
 
 	Connected(c fleet.Connection)
+	// Adopted reports a connection that another process admitted.
+	Adopted(c fleet.Connection)
 	// Disconnected is called once for each Connected, possibly after the next Connected of the
 	// same device. clean means that the device sent DISCONNECT, as it does before it restarts.
 	Disconnected(c fleet.Connection, clean bool, cause fleet.Cause)

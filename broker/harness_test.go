@@ -66,6 +66,7 @@ func (d *domain) AuthenticateToken(id fleet.DeviceID, clientID, token, _ string)
 }
 
 func (d *domain) Connected(c fleet.Connection) { d.note("connected %s", c.Device) }
+func (d *domain) Adopted(c fleet.Connection)   { d.note("adopted %s", c.Device) }
 func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	d.note("disconnected %s clean=%v: %s %s", c.Device, clean, cause.Reason.Code, cause.Text)
 }

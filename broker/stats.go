@@ -9,6 +9,7 @@ type Stats struct {
 	Onboarding   int64 // now: devices whose tools are being listed or wait to be
 	Channels     int64 // now: conversations without voice, kept open for the device's tools
 
+	Messages  int64 // of devices to the core
 	Connects  int64
 	Takeovers int64 // connections that replaced another of the same device
 
@@ -23,7 +24,7 @@ type Stats struct {
 
 type counters struct {
 	connections, connects, takeovers           atomic.Int64
-	unreadable, unmatched, late                atomic.Int64
+	messages, unreadable, unmatched, late      atomic.Int64
 	hellos, listings, listingsFailed, channels atomic.Int64
 }
 
@@ -33,7 +34,7 @@ func (b *Broker) Stats() Stats {
 	workers, waiting := b.pool.busy()
 	return Stats{
 		Connections: s.connections.Load(), Unresponsive: int64(b.prober.len()), Onboarding: int64(workers + waiting),
-		Channels: s.channels.Load(), Connects: s.connects.Load(), Takeovers: s.takeovers.Load(),
+		Channels: s.channels.Load(), Messages: s.messages.Load(), Connects: s.connects.Load(), Takeovers: s.takeovers.Load(),
 		Unreadable: s.unreadable.Load(), Unmatched: s.unmatched.Load(), Late: s.late.Load(), Hellos: s.hellos.Load(),
 		Listings: s.listings.Load(), ListingsFailed: s.listingsFailed.Load(),
 	}

@@ -138,10 +138,9 @@ func (p *PresenceSample) Add(presence Presence, n int) {
 // PresenceStore stores presence for lists and for the next start.
 type PresenceStore interface {
 	SavePresence(ctx context.Context, changes []PresenceChange) error
-	// ResetPresence sets every online or unresponsive device of the node to offline; "" means
-	// any node. It is called at start, when no connection can exist yet. The node of a
-	// process may change with each start.
-	ResetPresence(ctx context.Context, node string, evidence Reason, at time.Time) (int64, error)
+	// ResetPresence sets every online or unresponsive device to offline, except those listed. It is
+	// called at the start, when the others cannot have a connection yet.
+	ResetPresence(ctx context.Context, except []DeviceID, evidence Reason, at time.Time) (int64, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
 	PresenceSampleRecords
 }

@@ -22,6 +22,9 @@ type PresenceOptions struct {
 	// Tap receives all evidence about devices, like a watcher, in order for each device. It
 	// is called under a lock: it must not block, and must not call back.
 	Tap func(DeviceID, Evidence)
+	// Attached returns when connections that outlived the previous process have been adopted, or ctx
+	// ends. Nil: none do.
+	Attached func(ctx context.Context)
 
 	Now         func() time.Time // default: time.Now
 	WriteEvery  time.Duration    // how long changes are collected before they are written. Default: 250ms
@@ -119,6 +122,39 @@ func (p *Presences) Connected(c Connection) {
 		p.notify(c.Device, p.evidence(EvidenceConnect, Cause{Text: c.RemoteAddr}))
 		p.change(c.Device, r, PresenceOnline, PresenceConnected, c.RemoteAddr, &c)
 	})
+}
+
+// Adopted records a connection that outlived the process that admitted it. The device did not
+// connect now, so no event says so.
+func (p *Presences) Adopted(c Connection) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch <= r.epoch {
+			return
+		}
+		r.epoch, r.lastSeen = c.Epoch, p.opts.Now().UnixMilli()
+		if !r.connected() {
+			p.count(r.presence, PresenceOnline)
+			r.presence, r.since = PresenceOnline, c.At.UnixMilli()
+		}
+		r.code, r.detail, r.stored = PresenceConnected, c.RemoteAddr, r.lastSeen
+		p.writer.Put(c.Device, &c)
+		p.changes.Add(1)
+	})
+}
+
+// connectedNow returns the devices with a connection.
+func (p *Presences) connectedNow() (ids []DeviceID) {
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		for id, r := range s.devices {
+			if r.connected() {
+				ids = append(ids, id)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return ids
 }
 
 // Disconnected records the end of a connection. clean reports that the device sent an MQTT
@@ -259,7 +295,7 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 // can exist yet. Call it before the first read or connection; otherwise [Presences.Run] does
 // it.
 func (p *Presences) Recover(ctx context.Context) error {
-	n, err := p.opts.Store.ResetPresence(ctx, "", Because(PresenceUnwatched), p.opts.Now().UTC())
+	n, err := p.opts.Store.ResetPresence(ctx, p.connectedNow(), Because(PresenceUnwatched), p.opts.Now().UTC())
 	if err == nil {
 		p.cleared.Store(true)
 		p.opts.Log.Debug("presence reset", "count", n)
@@ -271,6 +307,9 @@ func (p *Presences) Recover(ctx context.Context) error {
 // ctx ends, and finally stores the remaining changes.
 func (p *Presences) Run(ctx context.Context) error {
 	if !p.cleared.Load() {
+		if p.opts.Attached != nil {
+			p.opts.Attached(ctx)
+		}
 		p.reset(ctx)
 	}
 	var wg sync.WaitGroup

@@ -47,7 +47,7 @@ func (s *presenceStore) SavePresence(_ context.Context, changes []fleet.Presence
 	return nil
 }
 
-func (s *presenceStore) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
+func (s *presenceStore) ResetPresence(context.Context, []fleet.DeviceID, fleet.Reason, time.Time) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {

@@ -108,6 +108,13 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		CloseStreams: s.o.CloseStreams, Log: s.o.Log})
 }
 
+// CloseStreams ends live streams. Run does it at the stop.
+func (s *Server) CloseStreams() {
+	if s.o.CloseStreams != nil {
+		s.o.CloseStreams()
+	}
+}
+
 // ServeOptions configures [Serve]. Handler and Log are required.
 type ServeOptions struct {
 	Handler      http.Handler

@@ -66,6 +66,7 @@ type Core struct {
 // CoreStats are the counters of a [Core] since its start. Fields marked "now" are current values.
 type CoreStats struct {
 	Edges       int64 // now
+	Attached    int64 // now: those that have announced all their connections
 	Connections int64 // now
 	Garbage     int64 // batches or frames that could not be read
 	Panics      int64 // contained in one connection
@@ -132,7 +133,12 @@ func (c *Core) Stats() CoreStats {
 	defer c.mu.Unlock()
 	s := CoreStats{Edges: int64(len(c.peers)), Garbage: c.stats.garbage.Load(), Panics: c.stats.panics.Load()}
 	for _, p := range c.peers {
-		s.Connections += int64(p.len())
+		p.mu.Lock()
+		s.Connections += int64(len(p.connections))
+		if p.presented {
+			s.Attached++
+		}
+		p.mu.Unlock()
 	}
 	return s
 }

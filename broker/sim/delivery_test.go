@@ -227,6 +227,8 @@ func (s deviceSide) AuthenticateToken(id fleet.DeviceID, clientID, token, addr s
 	return s.enrolments.AuthenticateToken(id, clientID, token, addr)
 }
 func (s deviceSide) Connected(c fleet.Connection) { s.presences.Connected(c) }
+func (s deviceSide) Adopted(fleet.Connection)     {}
+
 func (s deviceSide) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	s.presences.Disconnected(c, clean, cause)
 }
@@ -253,7 +255,7 @@ func (memory) DropWaiting(context.Context, []fleet.DeviceID) error              
 func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error) { return nil, nil }
 func (memory) SavePresence(context.Context, []fleet.PresenceChange) error         { return nil }
 func (memory) SavePresenceSample(context.Context, time.Time) error                { return nil }
-func (memory) ResetPresence(context.Context, string, fleet.Reason, time.Time) (int64, error) {
+func (memory) ResetPresence(context.Context, []fleet.DeviceID, fleet.Reason, time.Time) (int64, error) {
 	return 0, nil
 }
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {

@@ -207,7 +207,7 @@ func TestDocsArchitectureParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	registered := make(map[string]bool)
-	part := regexp.MustCompile(`stages\.(?:run|add|onStop)\("([^"]+)"`)
+	part := regexp.MustCompile(`(?:stages|parts)\.(?:run|add|onStop)\("([^"]+)"`)
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue

@@ -119,7 +119,7 @@ type serveCommand struct{ server.Config }
 // Run serves until ctx ends or a part fails.
 func (c *serveCommand) Run(ctx context.Context) error {
 	c.Version = buildVersion()
-	s, err := server.Start(ctx, c.Config)
+	s, err := server.StartRole(ctx, c.Config)
 	switch {
 	case ctx.Err() != nil && err != nil: // stopped before it had started, which is not a failure
 		return nil

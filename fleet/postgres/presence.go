@@ -229,21 +229,23 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 	return s.SavePresence(ctx, changes)
 }
 
-// ResetPresence sets every online or unresponsive device of the node, or of any node if node is
-// "", to offline. Their time lines show it when they connect again.
-func (s *Store) ResetPresence(ctx context.Context, node string, evidence fleet.Reason, at time.Time) (int64, error) {
+// ResetPresence sets every online or unresponsive device to offline, except those listed. Their time
+// lines show it when they connect again.
+func (s *Store) ResetPresence(ctx context.Context, except []fleet.DeviceID, evidence fleet.Reason, at time.Time) (
+	int64, error) {
 	var n int64
 	err := s.db.QueryRow(ctx, `
-		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE ($1 = '' OR node = $1) AND epoch > $4),
+		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE epoch > $4
+			AND NOT EXISTS (SELECT FROM unnest($1::text[]) adopted(id) WHERE adopted.id = device_id)),
 		changed AS (UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $2,
 			presence_evidence_params = $5
 		WHERE d.presence IN ('online', 'unresponsive')
-		AND ($1 = '' OR EXISTS (SELECT FROM connections c WHERE c.device_id = d.id AND c.node = $1))
+		AND NOT EXISTS (SELECT FROM unnest($1::text[]) adopted(id) WHERE adopted.id = d.id)
 		RETURNING d.id)
 		SELECT count(*) FROM changed`,
-		node, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence)).Scan(&n)
+		except, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence)).Scan(&n)
 	if err != nil {
-		return 0, fmt.Errorf("reset presence of node %s: %w", node, domainError(err))
+		return 0, fmt.Errorf("reset presence: %w", domainError(err))
 	}
 	return n, nil
 }

@@ -90,7 +90,7 @@ func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: text("gone")},
 		fleet.PresenceOffline)
 	save(connect(unit, ahead.UnixMicro()+1, at), fleet.PresenceOnline)
-	_, err := s.ResetPresence(ctx, "n1", fleet.Because(fleet.PresenceUnwatched), at)
+	_, err := s.ResetPresence(ctx, nil, fleet.Because(fleet.PresenceUnwatched), at)
 	check(t, err)
 	save(connect(unit, at.UnixMicro(), at), fleet.PresenceOnline)
 }
@@ -98,13 +98,11 @@ func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 func TestResetPresence(t *testing.T) {
 	ctx, s := t.Context(), newStore(t)
 	addDevices(t, s, "a", "b", "c")
-	b := connect("b", 1, now())
-	b.Connection.Node = "n2"
-	if err := s.SavePresence(ctx, []fleet.PresenceChange{connect("a", 1, now()), b}); err != nil {
+	if err := s.SavePresence(ctx, []fleet.PresenceChange{connect("a", 1, now()), connect("b", 1, now())}); err != nil {
 		t.Fatal(err)
 	}
 	at := now()
-	if n, err := s.ResetPresence(ctx, "n1", fleet.Because(fleet.PresenceUnwatched), at); n != 1 || err != nil {
+	if n, err := s.ResetPresence(ctx, []fleet.DeviceID{"b"}, fleet.Because(fleet.PresenceUnwatched), at); n != 1 || err != nil {
 		t.Errorf("reset %d devices, %v; want 1", n, err)
 	}
 	if err := s.SavePresenceSample(ctx, at); err != nil {

@@ -33,6 +33,11 @@ func (d brokerDevices) Connected(c fleet.Connection) {
 	d.Enrolments.Connected(c)
 }
 
+func (d brokerDevices) Adopted(c fleet.Connection) {
+	d.Presences.Adopted(c)
+	d.Enrolments.Connected(c)
+}
+
 func (d brokerDevices) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	d.Presences.Disconnected(c, clean, cause)
 }

@@ -121,16 +121,16 @@ func (c *certificate) follow(now time.Time) {
 
 // followCertificate follows changes of the files, and adds the metric of their
 // expiry. It returns nil without a certificate.
-func (s *Server) followCertificate(cert *certificate, clientCAs *x509.CertPool) *tls.Config {
+func followCertificate(cert *certificate, clientCAs *x509.CertPool, parts *stages, m *metrics) *tls.Config {
 	if cert == nil {
 		return nil
 	}
 	cert.follow(time.Now()) // this process may have stood by since it read the files
-	s.stages.add("certificate", cert.run)
-	s.metrics.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
+	parts.add("certificate", cert.run)
+	m.gauge("fleetd_tls_certificate_expiry_timestamp_seconds",
 		"When the certificate in use expires, in seconds since 1970.",
 		nil, func() float64 { return float64(cert.expiry().Unix()) })
-	s.metrics.gauge("fleetd_tls_certificate_files_bad",
+	m.gauge("fleetd_tls_certificate_files_bad",
 		"1 while the certificate's files are not used since they do not work.",
 		nil, cert.filesBad)
 	config := &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}

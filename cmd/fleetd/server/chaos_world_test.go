@@ -78,7 +78,7 @@ func (c *quickServe) Run(ctx context.Context) error {
 		}
 	}
 	c.timers, c.engineTick = chaosTimers, 50*time.Millisecond
-	s, err := Start(ctx, c.Config)
+	s, err := StartRole(ctx, c.Config)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil

@@ -65,6 +65,8 @@ type Config struct {
 	// and firmware that this machine shares with the other.
 	Standby bool `help:"While another fleetd serves the database, stand by and take over when it ends; without this, the start fails." env:"FLEETD_STANDBY"`
 
+	ClusterConfig
+
 	// PluginsDir is the directory with manifests of plug-ins, NAME.yaml. Default: none.
 	PluginsDir string `name:"plugins-dir" help:"Directory with the manifests of plug-ins, NAME.yaml: MCP servers whose tools join the fleet." env:"FLEETD_PLUGINS_DIR" type:"path" placeholder:"DIR"`
 
@@ -294,6 +296,9 @@ func (c *Config) setDefaults() {
 		c.MQTTSAddr = cmp.Or(c.MQTTSAddr, ":8883")
 	}
 	c.AdminAddr = cmp.Or(c.AdminAddr, "127.0.0.1:9464")
+	c.Role = cmp.Or(c.Role, RoleAll)
+	c.ClusterListen, c.InternalAddr = cmp.Or(c.ClusterListen, ":4222"), cmp.Or(c.InternalAddr, ":8443")
+	c.Standby = c.Standby || c.Role == RoleCore
 	c.Enrolment = cmp.Or(c.Enrolment, string(fleet.EnrolByCode))
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
 	c.MaxWaitingNet = cmp.Or(c.MaxWaitingNet, 500)
@@ -317,6 +322,9 @@ func (c *Config) setDefaults() {
 func (c *Config) check() error {
 	c.setDefaults()
 	if err := c.readSecrets(); err != nil {
+		return err
+	}
+	if err := c.checkCluster(); err != nil {
 		return err
 	}
 	if err := c.checkStandby(); err != nil {
@@ -523,7 +531,7 @@ func (c *Config) checkEndpoint() error {
 	if err := enrolment.CheckEndpoint(c.MQTTEndpoint); err != nil {
 		return fmt.Errorf("--mqtt-endpoint: %w", err)
 	}
-	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" {
+	if strings.HasSuffix(c.MQTTEndpoint, ":8883") && c.TLSCert == "" && c.Role != RoleCore {
 		return errors.New("devices use TLS on port 8883 and plain MQTT on every other port; choose another port, or give --tls-cert and --tls-key")
 	}
 	return nil

@@ -63,7 +63,7 @@ func (s *Server) holdDatabase(ctx context.Context, url string) (*pgxpool.Pool, e
 		leases.Close()
 		return nil, err
 	}
-	s.led = time.Now()
+	s.led, s.term = time.Now(), held.Term
 	s.admin.waits.Store(nil)
 	s.stages.run("lease of the database", s.lease.Run)
 	s.log.Debug("serves the database", "term", held.Term)

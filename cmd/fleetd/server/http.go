@@ -32,7 +32,10 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Offers: s.engine, Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
 	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
 		CoreDumps: s.coreDumps, Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
-		WebSocket: s.edge.ServeWebSocket, Log: s.log}
+		Log: s.log}
+	if s.edge != nil {
+		o.WebSocket = s.edge.ServeWebSocket
+	}
 	explainer := voiceExplainer{server: s}
 	if s.cfg.VisionURL != "" {
 		explainer.other = device.NewVisionUpstream(s.cfg.VisionURL, s.cfg.VisionToken, s.outbound)
@@ -70,19 +73,27 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	return web.New(web.Options{Console: pages.Routes, CloseStreams: closeStreams, API: s.rest(stopping.Done()),
 		MCP:          s.gateway,
 		DeviceRoutes: devices.Routes, EndpointRoutes: s.endpoints.Routes,
-		ConnContext: device.WithConn, ConnState: s.boundHTTPConnections().ConnState,
+		ConnContext: device.WithConn, ConnState: boundHTTPConnections(&s.cfg, s.metrics).ConnState,
 		TrustedProxies: s.cfg.trustedProxies, Log: s.log}), nil
 }
 
 // boundHTTPConnections returns the connection limit of the HTTP listener.
-func (s *Server) boundHTTPConnections() *intake.Bound {
-	b := intake.New(intake.Options{Max: s.cfg.MaxHTTPConnections, MaxPerAddress: s.cfg.MaxHTTPPerAddress,
+func boundHTTPConnections(cfg *Config, m *metrics) *intake.Bound {
+	b := intake.New(intake.Options{Max: cfg.MaxHTTPConnections, MaxPerAddress: cfg.MaxHTTPPerAddress,
 		Shared: func(a netip.Addr) bool {
-			return slices.ContainsFunc(s.cfg.trustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
+			return slices.ContainsFunc(cfg.trustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
 		}})
-	s.metrics.gauge("fleetd_http_connections_refused", "HTTP connections closed since the start because of a bound.", nil,
+	m.gauge("fleetd_http_connections_refused", "HTTP connections closed since the start because of a bound.", nil,
 		func() float64 { return float64(b.Refused()) })
 	return b
+}
+
+// openLingerer makes what lets devices close their connections first.
+func openLingerer(m *metrics) *device.Lingerer {
+	l := device.NewLingerer(device.LingerOptions{})
+	m.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
+		func() float64 { return float64(l.Waiting()) })
+	return l
 }
 
 // systemFacts returns the facts about this process for the settings page.

@@ -30,6 +30,7 @@ type leaseProcess struct {
 	name, dir, url    string
 	http, mqtt, admin string
 	standby           bool
+	args              []string // of serve, in place of the usual ones
 	cmd               *exec.Cmd
 	out               *lockedBuffer
 	ended             chan struct{}
@@ -61,8 +62,11 @@ func newLeaseProcess(t *testing.T, name, dir, url string) *leaseProcess {
 
 func (p *leaseProcess) start() {
 	p.t.Helper()
-	p.cmd = exec.Command(os.Args[0], "serve", "--http-addr", p.http, "--mqtt-addr", p.mqtt, "--admin-addr", p.admin,
-		"--enrolment", "open", "--node-name", p.name, "--database-url", p.url)
+	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--admin-addr", p.admin}, p.args...)...)
+	if p.args == nil {
+		p.cmd.Args = append(p.cmd.Args, "--http-addr", p.http, "--mqtt-addr", p.mqtt, "--enrolment", "open", "--node-name",
+			p.name, "--database-url", p.url)
+	}
 	if p.standby {
 		p.cmd.Args = append(p.cmd.Args, "--standby", "--blobs-shared")
 	}
@@ -131,13 +135,26 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	}
 	dir, url := t.TempDir(), pgtest.URL(t)
 	w := &leaseWorld{t: t, first: newLeaseProcess(t, "first", dir, url), second: newLeaseProcess(t, "second", dir, url)}
-	var err error
-	if w.db, err = postgres.Open(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.db.Close)
+	w.openDatabase(url)
 	w.first.start()
 	w.first.awaitReady()
+	w.populate(dir, url, w.first)
+	return w
+}
+
+func (w *leaseWorld) openDatabase(url string) {
+	w.t.Helper()
+	var err error
+	if w.db, err = postgres.Open(w.t.Context(), url); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(w.db.Close)
+}
+
+// populate makes a token, and connects devices through the process.
+func (w *leaseWorld) populate(dir, url string, door *leaseProcess) {
+	t := w.t
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "token", "create", "lease", "--role", "admin", "--json", "--database-url", url)
 	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+dir)
 	out, err := cmd.Output()
@@ -149,7 +166,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 		t.Fatal(err)
 	}
 	w.token = made.Token
-	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + w.first.http + "/xiaozhi/ota/", Devices: leaseDevices, Seed: 1,
+	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + door.http + "/xiaozhi/ota/", Devices: leaseDevices, Seed: 1,
 		Boards: []string{chaosBoard}, TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +178,6 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	fleettest.EventuallyWithin(t, time.Minute, "all devices to be online with their tools", func() bool {
 		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online' AND tools_count > 0`) == leaseDevices
 	})
-	return w
 }
 
 func (w *leaseWorld) count(sql string, args ...any) (n int) {

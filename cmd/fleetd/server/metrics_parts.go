@@ -41,7 +41,15 @@ func (s *Server) watchParts() {
 	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
 		func() float64 { return float64(s.Keys.SigningGeneration()) })
 	m.registry.MustRegister(reportMetrics{s.Reports}, statMetrics[broker.Stats]{brokerMetrics, s.broker.Stats},
-		statMetrics[edge.Stats]{edgeMetrics, s.edge.Stats}, refusedMetrics{s.edge}, &rotationMetrics{keys: s.Keys})
+		&rotationMetrics{keys: s.Keys})
+	if s.edge != nil {
+		m.watchEdge(s.edge)
+	}
+}
+
+// watchEdge exports the numbers of the sockets.
+func (m *metrics) watchEdge(e *edge.Edge) {
+	m.registry.MustRegister(statMetrics[edge.Stats]{edgeMetrics, e.Stats}, refusedMetrics{e})
 }
 
 // statMetrics exports the numbers of one part of the broker, all from one reading.

@@ -27,6 +27,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/broker/agent"
+	"fleetd/broker/cluster"
 	"fleetd/broker/edge"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
@@ -56,7 +57,6 @@ import (
 	"fleetd/internal/collector"
 	"fleetd/mcp/gateway"
 	"fleetd/mcp/host"
-	"fleetd/web/device"
 )
 
 // A Server is the set of fleetd's running parts. Its exported fields are the services of
@@ -106,7 +106,10 @@ type Server struct {
 	targets    *fleet.Targets
 	authority  *authority.Service
 	broker     *broker.Broker
-	edge       *edge.Edge
+	edge       *edge.Edge    // nil in a core
+	node       *node         // of a cluster; nil in a single process
+	link       *cluster.Core // nil in a single process
+	term       int           // of the lease
 	host       *host.Host
 	endpoints  *host.Endpoints
 	open       *fleet.OpenConversations
@@ -153,6 +156,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, UsageError{err}
 	}
+	if cfg.Role == RoleEdge {
+		return nil, UsageError{errors.New("--role edge: use StartEdge")}
+	}
 	log, started := cfg.logger(), time.Now().UTC()
 	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{},
 		cameras:  cameras{bounded.New[string, bool](maxCameraBuilds)},
@@ -195,6 +201,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	if !cfg.Standby { // otherwise a process that serves the database may have them
 		if err := s.listen(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Role == RoleCore {
+		if s.node, err = openNode(ctx, &s.cfg, s.stages, log); err != nil {
 			return nil, err
 		}
 	}
@@ -279,9 +290,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Filters = fleet.NewFilters(s.store)
 	s.targets = fleet.NewTargets(s.store, s.store)
 	s.Presences = fleet.NewPresences(fleet.PresenceOptions{Store: s.store, Log: log, Events: s.Events,
-		Node: cfg.NodeName, Tap: s.evidence})
-	if err := s.Presences.Recover(ctx); err != nil { // before a page can show devices of the last run as online
-		return nil, err
+		Node: s.cfg.NodeName, Tap: s.evidence, Attached: s.attached})
+	if s.node == nil { // before a page can show devices of the last run as online
+		if err := s.Presences.Recover(ctx); err != nil {
+			return nil, err
+		}
 	}
 	s.Rules = enrolment.NewRules(s.store, nil)
 	if err := s.Rules.Load(ctx); err != nil {
@@ -320,25 +333,29 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Connection: s.connection})
 
 	// Connections of devices.
-	tlsConfig := s.followCertificate(cert, clientCAs)
+	tlsConfig := followCertificate(cert, clientCAs, s.stages, s.metrics)
 	s.broker, err = broker.New(broker.Options{AuthenticateCertificate: s.certified(clientCAs), Devices: brokerDevices{s},
 		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
 	s.stages.add("broker", s.broker.Run)
-	s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-		ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{s}, Agents: edgeAgents{s}, Node: cfg.NodeName,
-		Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	s.stages.add("edge", s.edge.Run)
 	s.stages.add("garbage collector", func(ctx context.Context) error {
-		return collector.Run(ctx, collector.Load{Messages: func() int64 { return s.edge.Stats().PublishesIn },
-			Connects: func() int64 { return s.edge.Stats().Connects }})
+		return collector.Run(ctx, collector.Load{Messages: func() int64 { return s.broker.Stats().Messages },
+			Connects: func() int64 { return s.broker.Stats().Connects }})
 	})
-	s.cfg.boundMQTT(s.edge.Addr())
+	if s.node != nil {
+		s.openLink()
+	} else {
+		s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
+			ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{s}, Agents: edgeAgents{s}, Node: cfg.NodeName,
+			Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		s.stages.add("edge", s.edge.Run)
+		s.cfg.boundMQTT(s.edge.Addr())
+	}
 
 	if err := s.openPlugins(ctx, sealer, secret.key); err != nil {
 		return nil, err
@@ -439,13 +456,17 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	lingerer := device.NewLingerer(device.LingerOptions{})
-	s.metrics.gauge("fleetd_http_lingering", "Connections that devices have yet to close.", nil,
-		func() float64 { return float64(lingerer.Waiting()) })
+	serve := s.serveEdges(console)
+	if s.node == nil {
+		lingerer := openLingerer(s.metrics)
+		serve = func(ctx context.Context) error {
+			context.AfterFunc(ctx, lingerer.Stop)
+			return console.Run(ctx, lingerer.Listener(s.httpListener))
+		}
+	}
 	s.stages.add("http", func(ctx context.Context) error {
-		context.AfterFunc(ctx, lingerer.Stop)
 		context.AfterFunc(ctx, s.gateway.Close)
-		return console.Run(ctx, lingerer.Listener(s.httpListener))
+		return serve(ctx)
 	})
 	if err := s.Calls.Resume(ctx); err != nil {
 		return nil, err
@@ -486,7 +507,7 @@ func (s *Server) Close() {
 // HTTPAddr returns the listen address of the console, REST and the device endpoints.
 func (s *Server) HTTPAddr() net.Addr { return s.httpListener.Addr() }
 
-// MQTTAddr returns the listen address of the broker without TLS.
+// MQTTAddr returns the listen address of the broker without TLS. A core has none.
 func (s *Server) MQTTAddr() net.Addr { return s.edge.Addr() }
 
 // MQTTSAddr returns the listen address of the broker with TLS; nil without TLS.
@@ -506,6 +527,13 @@ func (s *Server) URL() string {
 
 // listen tries the addresses of the broker and opens the HTTP address.
 func (s *Server) listen(ctx context.Context) (err error) {
+	if s.cfg.Role == RoleCore {
+		if s.httpListener, err = listenOn(ctx, s.cfg.InternalAddr, "--internal-addr"); err != nil {
+			return err
+		}
+		s.stages.onStop("http listener", func() { _ = s.httpListener.Close() })
+		return nil
+	}
 	err = tryAddrs(ctx, map[string]string{"--mqtt-addr": s.cfg.MQTTAddr, "--mqtts-addr": s.cfg.MQTTSAddr})
 	if err == nil {
 		s.httpListener, err = listenOn(ctx, s.cfg.HTTPAddr, "--http-addr")

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"fleetd/broker/edge"
 	"fleetd/fleet/system"
 )
 
@@ -73,7 +74,10 @@ func (r *systemReporter) read(ctx context.Context) (v system.Report, err error) 
 	if r.cert != nil {
 		v.Certificates = []system.Certificate{{Name: filepath.Base(r.cert.certFile), Ends: r.cert.expiry().UTC()}}
 	}
-	b, e := s.broker.Stats(), s.edge.Stats()
+	b, e := s.broker.Stats(), edge.Stats{} // a core has no sockets
+	if s.edge != nil {
+		e = s.edge.Stats()
+	}
 	v.Broker = system.Broker{Connections: b.Connections, Sockets: e.Sockets, Onboarding: b.Onboarding,
 		MessagesIn: e.PublishesIn, MessagesOut: e.PublishesOut, Dropped: e.OutboxFull}
 	for _, n := range e.Refused {

@@ -1,0 +1,247 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres/pgtest"
+	"fleetd/internal/bus"
+)
+
+// A clusterWorld is a cluster of processes: two cores, and two edges, of which the first has the
+// devices.
+type clusterWorld struct {
+	*leaseWorld
+	cores, edges [2]*leaseProcess
+	dir          string // of the cluster
+}
+
+func newClusterWorld(t *testing.T) *clusterWorld {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	data, url := t.TempDir(), pgtest.URL(t)
+	w := &clusterWorld{leaseWorld: &leaseWorld{t: t}, dir: t.TempDir()}
+	w.openDatabase(url)
+	if _, err := bus.Init(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	servers := []string{freePair(t), freePair(t)}
+	for i := range w.edges {
+		e := newLeaseProcess(t, "edge-"+strconv.Itoa(i+1), data, url)
+		e.args = []string{"--role", "edge", "--cluster-dir", w.certificate(e.name, bus.Edge), "--http-addr", e.http,
+			"--mqtt-addr", e.mqtt, "--cluster-servers", strings.Join(servers, ",")}
+		w.edges[i] = e
+	}
+	for i := range w.cores {
+		c := newLeaseProcess(t, "core-"+strconv.Itoa(i+1), data, url)
+		c.args = []string{"--role", "core", "--cluster-dir", w.certificate(c.name, bus.Core), "--internal-addr", c.http,
+			"--cluster-listen", servers[i], "--cluster-routes", servers[1-i], "--database-url", url, "--blobs-shared",
+			"--enrolment", "open", "--public-url", "http://" + w.edges[0].http, "--mqtt-endpoint", w.edges[0].mqtt}
+		w.cores[i] = c
+	}
+	w.cores[0].start()
+	w.cores[0].awaitReady()
+	w.cores[1].start()
+	w.cores[1].awaitStandby("core-1")
+	for _, e := range w.edges {
+		e.start()
+		e.awaitReady()
+	}
+	w.populate(data, url, w.edges[0])
+	return w
+}
+
+func (w *clusterWorld) certificate(name string, role bus.Role) string {
+	w.t.Helper()
+	dir, _, err := bus.Issue(w.dir, bus.Order{Name: name, Role: role})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return dir
+}
+
+// freePair returns an address whose port and the next one are free.
+func freePair(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		host, port, err := net.SplitHostPort(freeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.Atoi(port)
+		if ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+1))); err == nil {
+			ln.Close()
+			return net.JoinHostPort(host, port)
+		}
+	}
+	t.Fatal("no two free ports in a row")
+	return ""
+}
+
+// connects returns how often the devices have connected.
+func (w *clusterWorld) connects() int64 { return w.devices.Stats().Connects }
+
+// quiet reports an error if a device was disconnected, or shown as offline, since the time.
+func (w *clusterWorld) quiet(connects int64, since time.Time) {
+	w.t.Helper()
+	if n := w.connects(); n != connects {
+		w.t.Errorf("devices connected %d times more", n-connects)
+	}
+	if n := w.count(`SELECT count(*) FROM presence_changes WHERE presence <> 'online' AND at > $1`, since); n != 0 {
+		w.t.Errorf("%d changes of presence are on record", n)
+	}
+	if n := w.count(`SELECT count(*) FROM devices WHERE presence <> 'online'`); n != 0 {
+		w.t.Errorf("%d devices are not online", n)
+	}
+}
+
+// A core that leads is killed, and later one is stopped: the other core leads, no device is
+// disconnected or shown as offline, and no acknowledged call is lost or made twice.
+func TestCoreIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newClusterWorld(t)
+	load := w.startLoad(w.edges[1])
+	calls := func(what string, than int) {
+		t.Helper()
+		fleettest.EventuallyWithin(t, time.Minute, what, func() bool { return load.succeeded() >= than+20 })
+	}
+	calls("calls through the first core", 0)
+	connects, since := w.connects(), time.Now()
+
+	w.cores[0].signal(syscall.SIGKILL)
+	w.cores[1].awaitReady()
+	took := time.Since(since)
+	calls("calls through the second core", load.succeeded())
+	again := time.Since(since)
+	if took > 10*time.Second || again > 15*time.Second {
+		t.Errorf("the second core leads after %v, and makes calls after %v", took, again)
+	}
+	time.Sleep(attachTime) // presence of devices that are not announced would be reset by now
+	w.quiet(connects, since)
+
+	// The first one stands by again, and takes over from a core that is stopped.
+	w.cores[0].start()
+	w.cores[0].awaitStandby("core-2")
+	stopped := time.Now()
+	w.cores[1].signal(syscall.SIGTERM)
+	w.cores[0].awaitReady()
+	handed := time.Since(stopped)
+	w.cores[1].awaitEnd(time.Minute)
+	calls("calls through the first core again", load.succeeded())
+	time.Sleep(attachTime)
+	w.quiet(connects, since)
+	load.end()
+	load.check()
+	t.Logf("leads %v after a kill, calls after %v; leads %v after a stop", took, again, handed)
+}
+
+// A core that is frozen for longer than its lease is replaced. When it runs again, it sends no
+// device anything, and ends.
+func TestFrozenCoreIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newClusterWorld(t)
+	load := w.startLoad(w.edges[1])
+	fleettest.EventuallyWithin(t, time.Minute, "calls", func() bool { return load.succeeded() >= 20 })
+	connects, since := w.connects(), time.Now()
+	w.cores[0].signal(syscall.SIGSTOP)
+	w.cores[1].awaitReady()
+	before := load.succeeded()
+	fleettest.EventuallyWithin(t, time.Minute, "calls through the second core", func() bool {
+		return load.succeeded() >= before+20
+	})
+	w.cores[0].signal(syscall.SIGCONT)
+	said := w.cores[0].awaitEnd(time.Minute)
+	if !strings.Contains(said, "took the database over") {
+		t.Errorf("the frozen core said %q", said)
+	}
+	before = load.succeeded()
+	fleettest.EventuallyWithin(t, time.Minute, "more calls", func() bool { return load.succeeded() >= before+20 })
+	load.end()
+	load.check()
+	w.quiet(connects, since)
+}
+
+// An edge without a core answers after it has held the request, and says so.
+func TestEdgeWithoutCore(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	dir := t.TempDir()
+	if _, err := bus.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	own, _, err := bus.Issue(dir, bus.Order{Name: "edge-1", Role: bus.Edge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newLeaseProcess(t, "edge-1", t.TempDir(), "")
+	e.args = []string{"--role", "edge", "--cluster-dir", own, "--http-addr", e.http, "--mqtt-addr", e.mqtt,
+		"--cluster-servers", freeAddr(t)}
+	e.start()
+	e.awaitReady()
+	resp, err := http.Get("http://" + e.http + "/api/v1/devices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s, Retry-After %q", resp.Status, resp.Header.Get("Retry-After"))
+	}
+	e.signal(syscall.SIGTERM)
+	e.awaitEnd(time.Minute)
+	if code := e.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("the edge ended with %d", code)
+	}
+	if _, err := os.Stat(e.dir + "/secret.key"); err == nil {
+		t.Error("the edge has made a signing key")
+	}
+}
+
+func TestClusterSettings(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := bus.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	own, _, err := bus.Issue(dir, bus.Order{Name: "edge-1", Role: bus.Edge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core := ClusterConfig{Role: RoleCore, ClusterDir: own}
+	tests := []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"a flag of a cluster alone", Config{ClusterConfig: ClusterConfig{ClusterDir: own}}, "need --role"},
+		{"no certificate", Config{ClusterConfig: ClusterConfig{Role: RoleEdge}}, "--cluster-dir"},
+		{"no servers", Config{ClusterConfig: ClusterConfig{Role: RoleEdge, ClusterDir: own}}, "--cluster-servers"},
+		{"an edge with a database", Config{Database: Database{DatabaseURL: "postgres://x"},
+			ClusterConfig: ClusterConfig{Role: RoleEdge, ClusterDir: own, ClusterServers: []string{"h:1"}}}, "--database-url"},
+		{"no public address", Config{ClusterConfig: core}, "--public-url"},
+		{"no database", Config{ClusterConfig: core, PublicURL: "http://h", MQTTEndpoint: "h:1883"}, "--database-url"},
+		{"blobs of one machine", Config{Database: Database{DatabaseURL: "postgres://x"}, ClusterConfig: core,
+			PublicURL: "http://h", MQTTEndpoint: "h:1883"}, "--blobs-shared"},
+	}
+	for _, tt := range tests {
+		if err := tt.cfg.check(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want an error with %q", tt.name, err, tt.want)
+		}
+	}
+	cfg := Config{ClusterConfig: core}
+	cfg.ClusterListen = "127.0.0.1:0"
+	if _, err := openNode(t.Context(), &cfg, newStages(quietLogger()), quietLogger()); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("the %s edge-1", bus.Edge)) {
+		t.Errorf("a core with the certificate of an edge: %v", err)
+	}
+}
