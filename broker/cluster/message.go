@@ -52,6 +52,16 @@ func parseMessage(b []byte) (topic string, properties []dialect.Property, payloa
 type helloFrame struct {
 	Version string    `json:"version"` // of fleetd
 	Since   time.Time `json:"since"`   // start of the process
+
+	Incarnation uint64 `json:"incarnation"` // of the process
+}
+
+// before reports whether the edge's process is older than that of another edge with its name.
+func (h helloFrame) before(other helloFrame) bool {
+	if c := h.Since.Compare(other.Since); c != 0 {
+		return c < 0
+	}
+	return h.Incarnation < other.Incarnation
 }
 
 // An openFrame asks the core to admit a connection, or announces one that was admitted.
