@@ -266,6 +266,7 @@ func (e *Edge) receive(data []byte) {
 		return
 	case h.twin:
 		e.stats.twins.Add(1)
+		s.forsake()
 		e.twins.Do(func() {
 			e.log.Error("another edge uses the name of this one and is served instead; give each edge a name and a certificate"+
 				" that no other uses, then restart it", "edge", e.o.Name)

@@ -121,6 +121,13 @@ func (s *stream) hear() {
 	s.heard = time.Now()
 }
 
+// forsake makes the stream silent until something is received.
+func (s *stream) forsake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = s.heard.Add(-silentAfter)
+}
+
 // silent reports whether nothing has been received for silentAfter.
 func (s *stream) silent(now time.Time) bool { return s.silentFor(now) >= silentAfter }
 
