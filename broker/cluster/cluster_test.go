@@ -24,6 +24,7 @@ const deadline = time.Minute
 func TestLeaderReplaced(t *testing.T) {
 	for _, how := range []string{"the core ends", "its connection is cut"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			first, e := w.core(1, nil), w.edge("edge", nil, nil)
 			w.attached(e, 1)
@@ -107,6 +108,7 @@ func TestLeaderReplaced(t *testing.T) {
 
 // TestStaleLeader lets a leader go on after the next one has begun: its messages reach no device.
 func TestStaleLeader(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.core(1, func(o *cluster.CoreOptions) { o.PostTimeout = 100 * time.Millisecond })
 	e := w.edge("edge", nil, nil)
@@ -132,6 +134,7 @@ func TestStaleLeader(t *testing.T) {
 }
 
 func TestEdgeLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, func(o *cluster.CoreOptions) { o.LostAfter = 8 * time.Second })
 	id := w.bus.Identity(t, "edge", bus.Edge)
@@ -168,6 +171,7 @@ func TestEdgeLost(t *testing.T) {
 // TestEdgeReturns cuts an edge from the bus until it counts as lost: it attaches again with its
 // connections.
 func TestEdgeReturns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, func(o *cluster.CoreOptions) { o.LostAfter = time.Second })
 	e := w.edge("edge", nil, nil)
@@ -185,6 +189,7 @@ func TestEdgeReturns(t *testing.T) {
 }
 
 func TestEdgeRestarts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, nil)
 	id := w.bus.Identity(t, "edge", bus.Edge)
@@ -216,6 +221,7 @@ func TestEdgeRestarts(t *testing.T) {
 
 // TestTwins starts two edges with one name: the later one is served, until it ends.
 func TestTwins(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, nil)
 	id := w.bus.Identity(t, "edge", bus.Edge)
@@ -248,6 +254,7 @@ func TestTwins(t *testing.T) {
 
 // TestDeviceMoves connects a device to two edges, one after the other.
 func TestDeviceMoves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, nil)
 	a, b := w.edge("a", nil, nil), w.edge("b", nil, nil)
@@ -284,6 +291,7 @@ func (w *world) restartBus(down time.Duration) {
 
 // TestBusRestarts stops the NATS server while devices send and are called: nothing is lost or doubled.
 func TestBusRestarts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, func(o *cluster.CoreOptions) { o.PostTimeout = deadline })
 	e := w.edge("edge", nil, nil)
@@ -339,6 +347,7 @@ func TestBusRestarts(t *testing.T) {
 
 // TestHostileEdge sends a core what no edge sends.
 func TestHostileEdge(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.core(1, nil)
 	good := w.edge("good", nil, nil)
@@ -411,6 +420,7 @@ func TestHostileEdge(t *testing.T) {
 
 // TestHostileCore sends an edge what no core sends.
 func TestHostileCore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c, e := w.core(1, nil), w.edge("edge", nil, nil)
 	w.attached(e, 1)

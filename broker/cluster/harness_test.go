@@ -245,6 +245,11 @@ type device struct {
 // dial connects the n-th device, and returns nil if it is refused.
 func dial(t testing.TB, addr net.Addr, n int) *device {
 	t.Helper()
+	return dialWith(t, addr, n, (*device).serve)
+}
+
+func dialWith(t testing.TB, addr net.Addr, n int, serve func(*device)) *device {
+	t.Helper()
 	conn, err := net.Dial("tcp", addr.String())
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +265,10 @@ func dial(t testing.TB, addr net.Addr, n int) *device {
 		return nil
 	}
 	t.Cleanup(func() { conn.Close(); <-d.ended })
-	go d.serve()
+	go func() {
+		defer close(d.ended)
+		serve(d)
+	}()
 	return d
 }
 
@@ -306,7 +314,6 @@ func (d *device) answer(id int64) {
 }
 
 func (d *device) serve() {
-	defer close(d.ended)
 	for {
 		kind, body, err := d.read()
 		if err != nil {
