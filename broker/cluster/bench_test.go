@@ -57,12 +57,15 @@ func BenchmarkCall(bench *testing.B) {
 			bench.Run(fmt.Sprintf("link=%s/in-flight=%d", over, inFlight), func(bench *testing.B) {
 				var c *core
 				var addr net.Addr
+				published := func() uint64 { return 0 }
 				if over == "bus" {
 					w := newWorld(bench)
+					w.embedded = true
 					c = w.core(1, nil)
 					e := w.edge("edge", nil, nil)
 					w.attached(e, 1)
 					addr = e.Addr()
+					published = func() uint64 { return c.nc.Stats().OutMsgs + e.nc.Stats().OutMsgs }
 				} else {
 					c = &core{domain: new(domain)}
 					var err error
@@ -89,12 +92,13 @@ func BenchmarkCall(bench *testing.B) {
 				var wg sync.WaitGroup
 				bench.ReportAllocs()
 				bench.ResetTimer()
-				before := cpu()
+				before, messages := cpu(), published()
 				for i := range inFlight {
+					id := deviceID(i)
 					wg.Go(func() {
 						for next.Add(1) <= int64(bench.N) {
 							begin := time.Now()
-							if err := c.call(deviceID(i), `{"volume":50}`, deadline); err != nil {
+							if err := c.call(id, `{"volume":50}`, deadline); err != nil {
 								bench.Error(err)
 								return
 							}
@@ -105,6 +109,7 @@ func BenchmarkCall(bench *testing.B) {
 				wg.Wait()
 				used := cpu() - before
 				bench.StopTimer()
+				bench.ReportMetric(float64(published()-messages)/float64(bench.N), "batches/op")
 				all := slices.Concat(took...)
 				slices.Sort(all)
 				bench.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-µs")

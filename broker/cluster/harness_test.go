@@ -54,6 +54,8 @@ type world struct {
 	bus  *clustertest.Bus
 	logs *logBuffer
 	log  *slog.Logger
+
+	embedded bool // cores connect within the process
 }
 
 func newWorld(t testing.TB) *world {
@@ -85,8 +87,16 @@ type core struct {
 
 func (w *world) core(term int, change func(*cluster.CoreOptions)) *core {
 	w.t.Helper()
-	c := &core{domain: new(domain), nc: w.bus.Connect(w.t, w.ctx, w.bus.Core)}
+	c := &core{domain: new(domain)}
 	var err error
+	if w.embedded {
+		c.nc, err = bus.Connect(w.ctx, bus.ConnectOptions{Identity: w.bus.Core, Embedded: w.bus.Server, Log: w.log})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	} else {
+		c.nc = w.bus.Connect(w.t, w.ctx, w.bus.Core)
+	}
 	if c.Broker, err = broker.New(broker.Options{Devices: c.domain, Logger: w.log}); err != nil {
 		w.t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -178,6 +179,7 @@ func (s *stream) run(ctx context.Context) {
 	for {
 		select {
 		case <-s.wake:
+			runtime.Gosched() // on a busy machine others add to the batch
 			s.flush()
 		case <-beat.C:
 			s.mu.Lock()
