@@ -55,7 +55,8 @@ type Edge struct {
 	stream      *stream // with the leader; nil before the first
 	endStream   context.CancelFunc
 	connections map[uint64]*edgeConnection
-	changed     chan struct{} // closed when the leader changes
+	stopping    map[fleet.DeviceID]chan struct{} // closed when the device's connection is stopped
+	changed     chan struct{}                    // closed when the leader changes
 
 	life    context.Context
 	running sync.WaitGroup
@@ -89,7 +90,7 @@ func NewEdge(o EdgeOptions) *Edge {
 	}
 	return &Edge{o: o, log: o.Log, incarnation: rand.Uint64(), since: time.Now().UTC(),
 		twins: rate.Sometimes{First: 1, Interval: time.Minute}, connections: make(map[uint64]*edgeConnection),
-		changed: make(chan struct{})}
+		stopping: make(map[fleet.DeviceID]chan struct{}), changed: make(chan struct{})}
 }
 
 // Run exchanges messages with the leader until ctx ends. The caller then has closed all connections.
@@ -337,13 +338,43 @@ func (e *Edge) handle(s *stream, f frame) {
 		if err := json.Unmarshal(f.body, &cause); err != nil {
 			e.stats.garbage.Add(1)
 		}
-		e.mu.RLock()
-		if e.life.Err() == nil {
-			e.running.Go(func() { c.carrier.Stop(cause) }) // it may wait for the device to read the cause
-		}
-		e.mu.RUnlock()
+		e.stop(c, cause)
 	default:
 		e.stats.garbage.Add(1)
+	}
+}
+
+// stop ends a connection on behalf of the core. It does not wait, but the device's next connection
+// does: it comes after the farewell to this one.
+func (e *Edge) stop(c *edgeConnection, cause fleet.Cause) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life.Err() != nil {
+		return // the caller of Run closes all connections
+	}
+	id, before, done := c.connect.Device, e.stopping[c.connect.Device], make(chan struct{})
+	e.stopping[id] = done
+	e.running.Go(func() {
+		c.carrier.Stop(cause)
+		if before != nil {
+			<-before
+		}
+		close(done)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.stopping[id] == done {
+			delete(e.stopping, id)
+		}
+	})
+}
+
+// stopped waits until the stops of a device's connections have had their effect.
+func (e *Edge) stopped(id fleet.DeviceID) {
+	e.mu.RLock()
+	done := e.stopping[id]
+	e.mu.RUnlock()
+	if done != nil {
+		<-done
 	}
 }
 
@@ -381,6 +412,7 @@ func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, erro
 		e.send(frameClosed, c.number, encode(closedFrame{}))
 		return nil, refused
 	}
+	e.stopped(q.Device)
 	return c, nil
 }
 
