@@ -444,7 +444,7 @@ func parseOpen(node string, f frame) (q link.Connect, facts fleet.Connection, er
 		return q, facts, fmt.Errorf("it describes a connection in %d bytes", len(f.body))
 	}
 	var open openFrame
-	if err := json.Unmarshal(f.body, &open); err != nil {
+	if err := open.parse(f.body); err != nil {
 		return q, facts, err
 	}
 	if q, err = open.connect(node); err != nil || f.kind == frameOpen {

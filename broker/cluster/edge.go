@@ -454,9 +454,11 @@ func (c *edgeConnection) attach(s *stream) {
 	switch {
 	case c.refused != "":
 	case c.answered: // it is established, or about to be
-		s.announce(framePresent, c.number, encode(openFrameOf(c.connect, &c.facts)))
+		f := openFrameOf(c.connect, &c.facts)
+		s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
 	default:
-		s.announce(frameOpen, c.number, encode(openFrameOf(c.connect, nil)))
+		f := openFrameOf(c.connect, nil)
+		s.announce(frameOpen, c.number, f.append(make([]byte, 0, 256)))
 	}
 }
 

@@ -26,19 +26,20 @@ func (g *Forger) Batch() []byte {
 	return b
 }
 
-func openOf(id fleet.DeviceID, clientID, password string, facts *fleet.Connection) openFrame {
-	return openFrame{Device: id, ClientID: clientID, Username: "user", Password: []byte(password), Transport: link.MQTT,
+func openOf(id fleet.DeviceID, clientID, password string, facts *fleet.Connection) []byte {
+	f := openFrame{Device: id, ClientID: clientID, Username: "user", Password: []byte(password), Transport: link.MQTT,
 		Said: dialect.Connect{ClientID: clientID, Version: 4}, Facts: facts}
+	return f.append(nil)
 }
 
 func (g *Forger) Hello() *Forger { return g.add(frameHello, 0, encode(helloFrame{Version: "forged"})) }
 
 func (g *Forger) Open(conn uint64, id fleet.DeviceID, clientID, password string) *Forger {
-	return g.add(frameOpen, conn, encode(openOf(id, clientID, password, nil)))
+	return g.add(frameOpen, conn, openOf(id, clientID, password, nil))
 }
 
 func (g *Forger) Present(conn uint64, id fleet.DeviceID, clientID string, facts fleet.Connection) *Forger {
-	return g.add(framePresent, conn, encode(openOf(id, clientID, "", &facts)))
+	return g.add(framePresent, conn, openOf(id, clientID, "", &facts))
 }
 
 func (g *Forger) Established(conn uint64) *Forger { return g.add(frameEstablished, conn, nil) }

@@ -15,8 +15,8 @@ type kind byte
 // Frames of an edge.
 const (
 	frameHello     kind = iota + 1 // first in a term: JSON of helloFrame
-	frameOpen                      // asks for admission: JSON of openFrame
-	framePresent                   // a connection that the core of an earlier term admitted: JSON of openFrame
+	frameOpen                      // asks for admission: an openFrame
+	framePresent                   // a connection that the core of an earlier term admitted: an openFrame
 	framePresented                 // all present connections were announced
 	frameEstablished
 	frameSeen

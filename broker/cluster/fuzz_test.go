@@ -64,6 +64,32 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
+func FuzzOpen(f *testing.F) {
+	open := openFrame{Device: "d", ClientID: "c", Username: "u", Password: []byte("p"), Certificate: []byte("x"),
+		Transport: link.WebSocket, RemoteAddr: "r", LocalHost: "l", State: []byte("s"),
+		Said: dialect.Connect{Version: 5, Properties: []dialect.Property{{Key: "k", Value: "v"}, {}},
+			Will: dialect.Will{Topic: "t", Retain: true}},
+		Facts: &fleet.Connection{Device: "e", ClientID: "f", At: time.Unix(0, 1).UTC(), Epoch: 7}}
+	var again openFrame
+	if err := again.parse(open.append(nil)); err != nil || !reflect.DeepEqual(again, open) {
+		f.Fatalf("%+v became %+v, %v", open, again, err)
+	}
+	f.Add(open.append(nil))
+	f.Add([]byte{200, 1, 0, tagDevice, 1, 'a'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var one, two openFrame
+		if one.parse(b) != nil {
+			return
+		}
+		if err := two.parse(one.append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(one.append(nil), two.append(nil)) {
+			t.Fatalf("%+v became %+v", one, two)
+		}
+	})
+}
+
 // A refuser is a core that admits nothing, and counts what it was asked.
 type refuser struct{ t *testing.T }
 
@@ -110,14 +136,15 @@ func closedConn(tb testing.TB) *nats.Conn {
 
 // FuzzCore sends batches of one stream with arbitrary frames to a core.
 func FuzzCore(f *testing.F) {
-	open := encode(openFrame{Device: "020000000001", ClientID: "GID_default@@@02_00_00_00_00_01@@@u", Transport: link.MQTT,
-		Said: dialect.Connect{ClientID: "GID_default@@@02_00_00_00_00_01@@@u"}})
+	const client = "GID_default@@@02_00_00_00_00_01@@@u"
+	open := openOf("020000000001", client, "password", nil)
+	present := openOf("020000000001", client, "", &fleet.Connection{Device: "020000000001", ClientID: client, Epoch: 1})
 	seed := appendFrame(nil, frameOpen, 1, open)
 	for k := range frameAccepted {
 		seed = appendFrame(seed, k, 1, []byte{1, 0})
 	}
 	f.Add(seed)
-	f.Add(appendFrame(appendFrame(nil, framePresent, 1, open), frameOpen, 1, open))
+	f.Add(appendFrame(appendFrame(nil, framePresent, 1, present), frameOpen, 1, open))
 	f.Add(appendFrame(nil, framePresent, 1, bytes.Repeat([]byte("["), 100)))
 	nc := closedConn(f)
 	f.Fuzz(func(t *testing.T, frames []byte) {
