@@ -192,8 +192,8 @@ func TestAttach(t *testing.T) {
 				said := dialect.Connect{ClientID: ids[n], Username: "user", Version: 4}
 				d, device := dialect.OverMQTT(said)
 				c, err := e.link.Open(link.Connect{Device: device, ClientID: ids[n], Username: "user",
-					Password: []byte(passwordOf(ids[n])), Transport: link.MQTT, RemoteAddr: "192.0.2.1", LocalHost: "192.0.2.2", Said: said,
-					Dialect: d}, still{})
+					Password: []byte(passwordOf(ids[n])), Transport: link.MQTT, RemoteAddr: "192.0.2.1",
+					LocalHost: "192.0.2.2", Said: said, Dialect: d}, still{})
 				if err != nil {
 					t.Error(err)
 					return

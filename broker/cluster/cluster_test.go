@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"fleetd/broker/cluster"
+	"fleetd/broker/dialect"
+	"fleetd/broker/link"
 	"fleetd/fleet"
 	"fleetd/fleet/fleettest"
 	"fleetd/internal/bus"
@@ -238,9 +240,7 @@ func TestTwins(t *testing.T) {
 		t.Error("the edge that is not served knows a leader")
 	}
 	for _, text := range []string{"two edges use the same name", "another edge uses the name of this one"} {
-		if !w.logs.contains(text) {
-			t.Errorf("nothing logged of %q", text)
-		}
+		w.logged(text)
 	}
 	if err := c.call(d.id, `{}`, deadline); err != nil || c.domain.count("connected") != 2 {
 		t.Errorf("%v; events:\n%s", err, c.domain.all())
@@ -250,6 +250,65 @@ func TestTwins(t *testing.T) {
 		_, known, _ := a.link.Leader()
 		return known && c.call(deviceID(1), `{}`, time.Second) == nil
 	})
+}
+
+// TestSilentEdgeHoldsNoDevice lets an edge fall silent after it asked to admit a device, whose next
+// connection would wait for the end of the first.
+func TestSilentEdgeHoldsNoDevice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.core(1, nil)
+	e := w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	id := w.bus.Identity(t, "silent", bus.Edge)
+	nc := w.bus.Connect(t, w.ctx, id)
+	defer nc.Close()
+	g := cluster.Forger{Edge: 7, Term: 1}
+	for _, b := range [][]byte{g.Hello().Batch(), g.Open(1, deviceID(1), clientID(1), passwordOf(clientID(1))).Batch()} {
+		if err := errors.Join(nc.Publish(id.Cluster.Up(1, "silent"), b), nc.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fleettest.Eventually(t, "the device is being admitted", func() bool { return c.link.Stats().Connections == 1 })
+	d := connect(t, e, 1)
+	if got := c.connected(t, 1); got.Node != "edge" {
+		t.Errorf("the device is at %s", got.Node)
+	}
+	if err := c.call(d.id, `{}`, deadline); err != nil || c.domain.count("disconnected") > 0 {
+		t.Errorf("%v; events:\n%s", err, c.domain.all())
+	}
+}
+
+// TestLeaderReplacedBetween replaces the leader after it admitted a connection, and before the edge
+// has established it.
+func TestLeaderReplacedBetween(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first, e := w.core(1, nil), w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	said := dialect.Connect{ClientID: clientID(1), Username: "user", Version: 4}
+	d, id := dialect.OverMQTT(said)
+	conn, err := e.link.Open(link.Connect{Device: id, ClientID: clientID(1), Username: "user", Transport: link.MQTT,
+		Password: []byte(passwordOf(clientID(1))), Said: said, Dialect: d}, still{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+	second := w.core(2, nil)
+	w.attached(e, 2)
+	conn.Establish()
+	conn.Established()
+	if got := second.connected(t, 1); got.Epoch != conn.Facts().Epoch {
+		t.Errorf("epoch %d, want %d", got.Epoch, conn.Facts().Epoch)
+	}
+	conn.Closed(true, fleet.Cause{})
+	fleettest.Eventually(t, "the end", func() bool { return second.domain.count("disconnected") == 1 })
+	if n := second.domain.count("connected"); n != 1 {
+		t.Errorf("connected %d times", n)
+	}
+	if n := second.link.Stats().Garbage; n != 0 {
+		t.Errorf("%d frames were not understood", n)
+	}
 }
 
 // TestDeviceMoves connects a device to two edges, one after the other.
@@ -373,9 +432,7 @@ func TestHostileEdge(t *testing.T) {
 	old := g.Hello().Batch()
 	old[cluster.Version] = 99
 	counted("another version", old)
-	if !w.logs.contains("it has format 99, but this fleetd understands 1") {
-		t.Error("the version is not logged")
-	}
+	w.logged("it has format 99, but this fleetd understands 1")
 	counted("garbage", []byte("garbage"))
 	counted("an empty batch", nil)
 	g.Number = 0
@@ -444,7 +501,5 @@ func TestHostileCore(t *testing.T) {
 	if err := c.call(d.id, `{}`, deadline); err != nil || d.hasEnded() {
 		t.Error(err)
 	}
-	if !w.logs.contains("it has format 99, but this fleetd understands 1") {
-		t.Error("the version is not logged")
-	}
+	w.logged("it has format 99, but this fleetd understands 1")
 }

@@ -241,8 +241,8 @@ func (c *Core) twin(name string) header {
 		c.twins[name] = log
 	}
 	log.Do(func() {
-		c.log.Error("two edges use the same name; only the one that started last is served: stop the other, or give it another"+
-			" name and certificate", "edge", name)
+		c.log.Error("two edges use the same name; only the one that started last is served: stop the other, or give it"+
+			" another name and certificate", "edge", name)
 	})
 	return header{twin: true}
 }
@@ -269,7 +269,7 @@ type peer struct {
 
 	mu          sync.Mutex
 	connections map[uint64]*remote
-	posts       map[uint64]chan error // that wait for their result, by number
+	posts       map[uint64]*post // that wait for their result, by number
 	lastPost    uint64
 	gone        bool
 }
@@ -284,8 +284,9 @@ type received struct {
 // newPeer returns an edge, which sends its first batch.
 func (c *Core) newPeer(name string, number uint64, hello helloFrame) *peer {
 	ctx, cancel := context.WithCancel(c.life)
-	p := &peer{core: c, name: name, hello: hello, end: cancel, lost: make(chan struct{}), gate: semaphore.NewWeighted(maxOpening),
-		connections: make(map[uint64]*remote), posts: make(map[uint64]chan error), work: make(chan received, 1024)}
+	p := &peer{core: c, name: name, hello: hello, end: cancel, lost: make(chan struct{}),
+		gate: semaphore.NewWeighted(maxOpening), connections: make(map[uint64]*remote),
+		posts: make(map[uint64]*post), work: make(chan received, 1024)}
 	down := c.o.Cluster.Down(name)
 	p.stream = newStream(number, uint64(c.o.Leader.Term), func(batch []byte) error {
 		return c.o.Bus.Publish(down, batch)
@@ -477,7 +478,7 @@ func (p *peer) admit(q link.Connect, r *remote) {
 	conn.Establish()
 	facts := encode(conn.Facts())
 	if r.admitted(conn) {
-		_ = p.stream.add(frameAdmitted, r.number, facts)
+		p.stream.announce(frameAdmitted, r.number, facts)
 	}
 }
 
@@ -492,46 +493,74 @@ func (p *peer) refuse(r *remote, why link.Refusal) {
 	p.mu.Lock()
 	delete(p.connections, r.number)
 	p.mu.Unlock()
-	_ = p.stream.add(frameRefused, r.number, []byte(why)) // lost, the edge refuses it after its timeout
+	p.stream.announce(frameRefused, r.number, []byte(why))
 }
+
+// A post waits until the edge has accepted its message.
+type post struct {
+	result  chan error // has room for one; sent to under peer.mu
+	timeout *time.Timer
+}
+
+var posts = sync.Pool{New: func() any {
+	timeout := time.NewTimer(time.Hour)
+	timeout.Stop()
+	return &post{result: make(chan error, 1), timeout: timeout}
+}}
 
 // post sends a message and waits until the edge has accepted it.
 func (p *peer) post(conn uint64, message []byte) error {
-	result := make(chan error, 1)
-	p.mu.Lock()
-	switch {
-	case p.gone:
-		p.mu.Unlock()
-		return errNotSent("the edge is lost")
-	case p.stream.silent(time.Now()):
-		p.mu.Unlock()
-		return errNotSent("the edge is silent")
+	w := posts.Get().(*post)
+	number, err := p.begin(w)
+	if err != nil {
+		posts.Put(w)
+		return err
 	}
-	p.lastPost++
-	number := p.lastPost
-	p.posts[number] = result
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.posts, number)
-		p.mu.Unlock()
-	}()
+	defer p.finish(number, w)
 	body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+len(message)), number)
 	if err := p.stream.add(framePost, conn, append(body, message...)); err != nil {
 		return errNotSent(err.Error())
 	}
-	timeout := time.NewTimer(p.core.o.PostTimeout)
-	defer timeout.Stop()
+	w.timeout.Reset(p.core.o.PostTimeout)
 	select {
-	case err := <-result:
+	case err := <-w.result:
 		return err
 	case <-p.lost:
 		return fmt.Errorf("%w: the edge %s was lost before it acknowledged the message", mcp.ErrClosed, p.name)
-	case <-timeout.C:
+	case <-w.timeout.C:
 		return fmt.Errorf("%w: the edge %s did not acknowledge the message", mcp.ErrClosed, p.name)
 	case <-p.core.life.Done():
 		return fmt.Errorf("%w: fleetd is stopping", mcp.ErrClosed)
 	}
+}
+
+// begin returns the number of a post.
+func (p *peer) begin(w *post) (uint64, error) {
+	silent := p.stream.silent(time.Now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.gone:
+		return 0, errNotSent("the edge is lost")
+	case silent:
+		return 0, errNotSent("the edge is silent")
+	}
+	p.lastPost++
+	p.posts[p.lastPost] = w
+	return p.lastPost, nil
+}
+
+// finish ends a post. No result comes after it.
+func (p *peer) finish(number uint64, w *post) {
+	w.timeout.Stop()
+	p.mu.Lock()
+	delete(p.posts, number)
+	p.mu.Unlock()
+	select {
+	case <-w.result:
+	default:
+	}
+	posts.Put(w)
 }
 
 // accepted handles the result of a post.
@@ -541,19 +570,23 @@ func (p *peer) accepted(body []byte) {
 		p.core.stats.garbage.Add(1)
 		return
 	}
-	p.mu.Lock()
-	result := p.posts[number]
-	p.mu.Unlock()
-	if result == nil {
-		return // its timeout has passed
-	}
 	switch rest[0] {
 	case 0:
-		result <- nil
+		err = nil
 	case 1:
-		result <- errNotSent(fleet.CleanText(string(rest[1:]), 200))
+		err = errNotSent(fleet.CleanText(string(rest[1:]), 200))
 	default:
-		result <- fmt.Errorf("%w: %s", mcp.ErrClosed, fleet.CleanText(string(rest[1:]), 200))
+		err = fmt.Errorf("%w: %s", mcp.ErrClosed, fleet.CleanText(string(rest[1:]), 200))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.posts[number]
+	if w == nil {
+		return // its timeout has passed
+	}
+	select {
+	case w.result <- err:
+	default: // a second result
 	}
 }
 
@@ -691,7 +724,7 @@ func (r *remote) Notify(message []byte) error {
 }
 
 // Finish implements [link.Carrier].
-func (r *remote) Finish() { _ = r.peer.stream.add(frameFinish, r.number, nil) }
+func (r *remote) Finish() { r.peer.stream.announce(frameFinish, r.number, nil) }
 
 // Stop implements [link.Carrier].
 func (r *remote) Stop(cause fleet.Cause) {
@@ -700,6 +733,6 @@ func (r *remote) Stop(cause fleet.Cause) {
 	r.stopped = true
 	r.mu.Unlock()
 	if !again {
-		_ = r.peer.stream.add(frameStop, r.number, encode(cause))
+		r.peer.stream.announce(frameStop, r.number, encode(cause))
 	}
 }

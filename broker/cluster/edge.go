@@ -304,7 +304,7 @@ func (e *Edge) handle(s *stream, f frame) {
 		if c != nil {
 			err = c.deliver(message)
 		}
-		body := binary.AppendUvarint(nil, number)
+		body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+1), number)
 		switch {
 		case err == nil:
 			body = append(body, 0)
@@ -387,6 +387,15 @@ func (e *Edge) send(k kind, conn uint64, body []byte) {
 	}
 }
 
+// announceFrame passes on a frame of a connection without which the core would have a wrong idea of it.
+func (e *Edge) announceFrame(k kind, conn uint64, body []byte) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.stream != nil {
+		e.stream.announce(k, conn, body)
+	}
+}
+
 // Open implements [link.Core]. Opening also takes over the device, so Establish has nothing left to
 // do.
 func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, error) {
@@ -409,7 +418,7 @@ func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, erro
 	c.mu.Unlock()
 	if refused != "" {
 		e.forget(c)
-		e.send(frameClosed, c.number, encode(closedFrame{}))
+		e.announceFrame(frameClosed, c.number, encode(closedFrame{}))
 		return nil, refused
 	}
 	e.stopped(q.Device)
@@ -504,7 +513,7 @@ func (c *edgeConnection) Established() {
 	c.established = true
 	c.connect.Password, c.connect.Certificate = nil, nil
 	c.mu.Unlock()
-	c.edge.send(frameEstablished, c.number, nil)
+	c.edge.announceFrame(frameEstablished, c.number, nil)
 }
 
 func (c *edgeConnection) Seen() { c.edge.send(frameSeen, c.number, nil) }
@@ -527,12 +536,12 @@ func (c *edgeConnection) Receive(m link.Message) {
 }
 
 func (c *edgeConnection) Converse(event link.Event) {
-	c.edge.send(frameConverse, c.number, encode(event))
+	c.edge.announceFrame(frameConverse, c.number, encode(event))
 }
 
 func (c *edgeConnection) Closed(clean bool, cause fleet.Cause) {
 	c.edge.forget(c)
-	c.edge.send(frameClosed, c.number, encode(closedFrame{Clean: clean, Cause: cause}))
+	c.edge.announceFrame(frameClosed, c.number, encode(closedFrame{Clean: clean, Cause: cause}))
 }
 
 // encode returns a value as JSON. The values of this package have no part that could fail.

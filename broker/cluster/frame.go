@@ -146,8 +146,8 @@ func parseHeader(b []byte) (h header, frames []byte, err error) {
 		return h, nil, errShort
 	}
 	if b[0] != version {
-		return h, nil, fmt.Errorf("it has format %d, but this fleetd understands %d: run the same version of fleetd on all nodes",
-			b[0], version)
+		return h, nil, fmt.Errorf("it has format %d, but this fleetd understands %d: run the same version of fleetd on all"+
+			" nodes", b[0], version)
 	}
 	h.ask, h.restart, h.twin = b[1]&flagAsk != 0, b[1]&flagRestart != 0, b[1]&flagTwin != 0
 	b = b[2:]

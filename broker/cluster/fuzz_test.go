@@ -18,7 +18,8 @@ import (
 
 func FuzzBatch(f *testing.F) {
 	frames := appendFrame(appendFrame(nil, frameReceive, 300, []byte("body")), frameSeen, 1, nil)
-	f.Add(append(appendHeader(nil, header{edge: 1 << 63, term: 2, number: 3, round: 1, got: 4, size: len(frames)}), frames...))
+	h := header{edge: 1 << 63, term: 2, number: 3, round: 1, got: 4, size: len(frames)}
+	f.Add(append(appendHeader(nil, h), frames...))
 	f.Add([]byte{version, 0xff, 1, 1, 1, 1, 1, 1, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, frames, err := parseHeader(b)

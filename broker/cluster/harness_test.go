@@ -151,6 +151,12 @@ func (w *world) attached(e *edgeNode, term int) {
 	})
 }
 
+// logged waits until a node has logged the text.
+func (w *world) logged(text string) {
+	w.t.Helper()
+	fleettest.Eventually(w.t, "a log message: "+text, func() bool { return w.logs.contains(text) })
+}
+
 // domain is the broker's Devices.
 type domain struct {
 	mu     sync.Mutex
@@ -315,7 +321,8 @@ func (d *device) publish(payload string) {
 }
 
 func (d *device) notify(method string) {
-	d.publish(`{"session_id":"","type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}}`)
+	d.publish(`{"session_id":"","type":"mcp","payload":{"jsonrpc":"2.0","method":"notifications/` + method +
+		`","params":{}}}`)
 }
 
 func (d *device) answer(id int64) {

@@ -89,8 +89,8 @@ func (s *stream) add(k kind, conn uint64, body []byte) error {
 	return nil
 }
 
-// announce queues a frame that must not be lost, however much is queued: there is one for each
-// connection.
+// announce queues a frame that must not be lost, however much is queued: there are few of them for
+// each connection.
 func (s *stream) announce(k kind, conn uint64, body []byte) {
 	s.mu.Lock()
 	s.put(k, conn, body)
