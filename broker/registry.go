@@ -81,3 +81,18 @@ func (s *registryShard) forget(before time.Time) (n int) {
 	}
 	return n
 }
+
+// connections returns all established connections.
+func (r *registry) connections() (all []*connection) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.RLock()
+		for _, d := range s.devices {
+			if c := d.connection(); c != nil {
+				all = append(all, c)
+			}
+		}
+		s.mu.RUnlock()
+	}
+	return all
+}

@@ -153,12 +153,10 @@ func (c *Core) Stats() CoreStats {
 	s := CoreStats{Edges: int64(len(c.peers)), Garbage: c.stats.garbage.Load(),
 		Twins: c.stats.twins.Load(), Panics: c.stats.panics.Load()}
 	for _, p := range c.peers {
-		p.mu.Lock()
-		s.Connections += int64(len(p.connections))
-		if p.presented {
+		s.Connections += int64(p.len())
+		if p.attached.Load() {
 			s.Attached++
 		}
-		p.mu.Unlock()
 	}
 	return s
 }
@@ -271,6 +269,8 @@ type peer struct {
 	work   chan received
 	size   atomic.Int64 // of work, in bytes
 
+	attached atomic.Bool // it has announced all its connections
+
 	refused uint64 // number of the stream of an older process with the name; under core.mu
 
 	mu          sync.Mutex
@@ -382,6 +382,7 @@ func (p *peer) handle(f frame) {
 	case frameHello:
 		return // see Core.begin
 	case framePresented:
+		p.attached.Store(true)
 		p.core.log.Info("an edge is attached", "edge", p.name, "version", p.hello.Version, "connections", p.len())
 		return
 	case frameAccepted:

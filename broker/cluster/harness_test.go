@@ -215,6 +215,7 @@ func (d *domain) AuthenticateToken(fleet.DeviceID, string, string, string) (stri
 	return "", enrolment.CredentialsForged
 }
 func (d *domain) Connected(c fleet.Connection) { d.note("connected %s at %s", c.Device, c.Node) }
+func (d *domain) Adopted(c fleet.Connection)   { d.note("connected %s at %s", c.Device, c.Node) }
 func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	d.note("disconnected %s at %s: %s", c.Device, c.Node, cause.Reason.Code)
 }
