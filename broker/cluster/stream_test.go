@@ -39,6 +39,8 @@ func newUnreliable(t *testing.T, ctx context.Context, seed uint64, received func
 	for i := range 2 {
 		u.ends[i] = newStream(1, 1, func(b []byte) error { return u.publish(i, b) }, func(f frame) { received(i, f) })
 		u.links[i] = make(chan func(), 1<<16)
+	}
+	for i := range 2 {
 		go func() {
 			for {
 				select {
