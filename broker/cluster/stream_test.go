@@ -257,7 +257,7 @@ func TestStreamBound(t *testing.T) {
 		}
 		s.announce(framePresent, 1, body) // does not fail
 		u.set(0, false, false)
-		time.Sleep(beatEvery)
+		time.Sleep(5 * beatEvery) // the first repeat, and an acknowledgement for each window
 		synctest.Wait()
 		if got != n+1 {
 			t.Errorf("received %d of %d frames", got, n+1)
