@@ -311,6 +311,21 @@ func TestLeaderReplacedBetween(t *testing.T) {
 	}
 }
 
+func TestLongPassword(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c, e := w.core(1, nil), w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	said := dialect.Connect{ClientID: clientID(1), Version: 4}
+	d, id := dialect.OverMQTT(said)
+	if _, err := e.link.Open(link.Connect{Device: id, ClientID: clientID(1), Transport: link.MQTT,
+		Password: make([]byte, 2<<20), Said: said, Dialect: d}, still{}); !errors.Is(err, link.RefusedCredentials) {
+		t.Error(err)
+	}
+	connect(t, e, 2)
+	c.connected(t, 2)
+}
+
 // TestDeviceMoves connects a device to two edges, one after the other.
 func TestDeviceMoves(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ type Node struct {
 
 const (
 	maxOpening = 256      // connections of one edge that the core admits at a time
-	maxOpen    = 64 << 10 // bytes of a frame that describes a connection
+	maxOpen    = 64 << 10 // bytes of a frame that asks to admit a connection
 	maxWork    = 4 * window
 
 	// maxAhead is how far the epochs of an edge's connections may be ahead of the clock here: a core
@@ -485,7 +485,7 @@ func (p *peer) admit(q link.Connect, r *remote) {
 	conn.Establish()
 	facts := encode(conn.Facts())
 	if r.admitted(conn) {
-		p.stream.announce(frameAdmitted, r.number, facts)
+		_ = p.stream.announce(frameAdmitted, r.number, facts)
 	}
 }
 
@@ -500,7 +500,7 @@ func (p *peer) refuse(r *remote, why link.Refusal) {
 	p.mu.Lock()
 	delete(p.connections, r.number)
 	p.mu.Unlock()
-	p.stream.announce(frameRefused, r.number, []byte(why))
+	_ = p.stream.announce(frameRefused, r.number, []byte(why))
 }
 
 // A post waits until the edge has accepted its message.
@@ -731,7 +731,7 @@ func (r *remote) Notify(message []byte) error {
 }
 
 // Finish implements [link.Carrier].
-func (r *remote) Finish() { r.peer.stream.announce(frameFinish, r.number, nil) }
+func (r *remote) Finish() { _ = r.peer.stream.announce(frameFinish, r.number, nil) }
 
 // Stop implements [link.Carrier].
 func (r *remote) Stop(cause fleet.Cause) {
@@ -740,6 +740,6 @@ func (r *remote) Stop(cause fleet.Cause) {
 	r.stopped = true
 	r.mu.Unlock()
 	if !again {
-		r.peer.stream.announce(frameStop, r.number, encode(cause))
+		_ = r.peer.stream.announce(frameStop, r.number, encode(cause))
 	}
 }

@@ -213,7 +213,7 @@ func (e *Edge) attach(l Leader, before *stream) {
 	for _, c := range e.connections {
 		c.attach(s)
 	}
-	s.announce(framePresented, 0, nil)
+	_ = s.announce(framePresented, 0, nil)
 	if before != nil {
 		for _, frames := range before.rest() {
 			e.repeat(s, frames)
@@ -391,14 +391,17 @@ func (e *Edge) send(k kind, conn uint64, body []byte) {
 func (e *Edge) announceFrame(k kind, conn uint64, body []byte) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	if e.stream != nil {
-		e.stream.announce(k, conn, body)
+	if e.stream != nil && e.stream.announce(k, conn, body) != nil {
+		e.stats.dropped.Add(1)
 	}
 }
 
 // Open implements [link.Core]. Opening also takes over the device, so Establish has nothing left to
 // do.
 func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, error) {
+	if f := openFrameOf(q, nil); len(f.append(make([]byte, 0, 256))) > maxOpen {
+		return nil, link.RefusedCredentials // a WebSocket's token may be long
+	}
 	c := &edgeConnection{edge: e, carrier: carrier, number: e.last.Add(1), connect: q, decided: make(chan struct{})}
 	e.mu.Lock()
 	e.connections[c.number] = c
@@ -464,10 +467,10 @@ func (c *edgeConnection) attach(s *stream) {
 	case c.refused != "":
 	case c.answered: // it is established, or about to be
 		f := openFrameOf(c.connect, &c.facts)
-		s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
+		_ = s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
 	default:
 		f := openFrameOf(c.connect, nil)
-		s.announce(frameOpen, c.number, f.append(make([]byte, 0, 256)))
+		_ = s.announce(frameOpen, c.number, f.append(make([]byte, 0, 256)))
 	}
 }
 

@@ -91,11 +91,15 @@ func (s *stream) add(k kind, conn uint64, body []byte) error {
 
 // announce queues a frame that must not be lost, however much is queued: there are few of them for
 // each connection.
-func (s *stream) announce(k kind, conn uint64, body []byte) {
+func (s *stream) announce(k kind, conn uint64, body []byte) error {
+	if len(body) > maxBody {
+		return errTooLong // it would stay at the head of the queue
+	}
 	s.mu.Lock()
 	s.put(k, conn, body)
 	s.mu.Unlock()
 	s.stir()
+	return nil
 }
 
 func (s *stream) put(k kind, conn uint64, body []byte) {

@@ -255,7 +255,9 @@ func TestStreamBound(t *testing.T) {
 		if err := s.add(frameReceive, 1, make([]byte, maxBody+1)); !errors.Is(err, errTooLong) {
 			t.Errorf("a frame that is too long: %v", err)
 		}
-		s.announce(framePresent, 1, body) // does not fail
+		if err := s.announce(framePresent, 1, body); err != nil {
+			t.Errorf("a connection is not announced: %v", err)
+		}
 		u.set(0, false, false)
 		time.Sleep(5 * beatEvery) // the first repeat, and an acknowledgement for each window
 		synctest.Wait()
