@@ -61,6 +61,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	<-ctx.Done()
 	deadline := time.Now().Add(drainTimeout)
 	b.end()
+	for _, c := range b.registry.connections() {
+		c.end(link.ErrStopping) // the device stays connected to its edge, for the next core
+	}
 	<-probing
 	ok := within(time.Until(deadline), b.pool.running.Wait)
 	ok = within(time.Until(deadline), b.late.Wait) && ok

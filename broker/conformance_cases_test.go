@@ -600,7 +600,7 @@ var conformanceCases = []conformanceCase{
 			h := w.hello()
 			h.props = []byte{0x22, 0, 10}
 			w.connectWith(h)
-			w.ping()
+			fleettest.Eventually(w.t, "the connection", func() bool { return w.b.registry.connection(w.id) != nil })
 			for range 3 {
 				if err := w.b.registry.connection(w.id).deliver([]byte("{}")); err != nil {
 					w.t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"fleetd/broker/dialect"
 	"fleetd/broker/link"
@@ -47,8 +49,15 @@ type Node struct {
 	Term        int       `json:"term"` // that it follows or leads; 0 for none
 }
 
-// maxOpening is how many connections of one edge the core admits at a time.
-const maxOpening = 256
+const (
+	maxOpening = 256      // connections of one edge that the core admits at a time
+	maxOpen    = 64 << 10 // bytes of a frame that asks to admit a connection
+	maxWork    = 4 * window
+
+	// maxAhead is how far the epochs of an edge's connections may be ahead of the clock here: a core
+	// with another clock may have assigned them.
+	maxAhead = 24 * time.Hour
+)
 
 // A Core gives the leading core the connections of all edges.
 type Core struct {
@@ -57,6 +66,7 @@ type Core struct {
 
 	mu    sync.Mutex
 	peers map[string]*peer // by the name of the edge
+	twins map[string]*rate.Sometimes
 	stats coreCounters
 
 	life    context.Context
@@ -69,10 +79,11 @@ type CoreStats struct {
 	Attached    int64 // now: those that have announced all their connections
 	Connections int64 // now
 	Garbage     int64 // batches or frames that could not be read
+	Twins       int64 // batches of edges whose name another process uses, which is served instead
 	Panics      int64 // contained in one connection
 }
 
-type coreCounters struct{ garbage, panics atomic.Int64 }
+type coreCounters struct{ garbage, twins, panics atomic.Int64 }
 
 // NewCore returns the leader's side of the link. [Core.Run] starts it.
 func NewCore(o CoreOptions) *Core {
@@ -81,7 +92,7 @@ func NewCore(o CoreOptions) *Core {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Core{o: o, log: o.Log, peers: make(map[string]*peer)}
+	return &Core{o: o, log: o.Log, peers: make(map[string]*peer), twins: make(map[string]*rate.Sometimes)}
 }
 
 // Run leads until ctx ends: it announces the term and serves the edges. The connections stay open at
@@ -109,6 +120,8 @@ func (c *Core) Run(ctx context.Context) error {
 		return fmt.Errorf("link to the edges: %w", err)
 	}
 	defer func() { _ = nodes.Unsubscribe() }()
+	connected := c.o.Bus.StatusChanged(nats.CONNECTED)
+	defer c.o.Bus.RemoveStatusListener(connected)
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
@@ -116,6 +129,12 @@ func (c *Core) Run(ctx context.Context) error {
 		select {
 		case now := <-beat.C:
 			c.sweep(now)
+		case <-connected:
+			c.mu.Lock()
+			for _, p := range c.peers {
+				p.stream.resume()
+			}
+			c.mu.Unlock()
 		case <-ctx.Done():
 			return nil
 		}
@@ -131,14 +150,13 @@ func (c *Core) announce() {
 func (c *Core) Stats() CoreStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := CoreStats{Edges: int64(len(c.peers)), Garbage: c.stats.garbage.Load(), Panics: c.stats.panics.Load()}
+	s := CoreStats{Edges: int64(len(c.peers)), Garbage: c.stats.garbage.Load(),
+		Twins: c.stats.twins.Load(), Panics: c.stats.panics.Load()}
 	for _, p := range c.peers {
-		p.mu.Lock()
-		s.Connections += int64(len(p.connections))
-		if p.presented {
+		s.Connections += int64(p.len())
+		if p.attached.Load() {
 			s.Attached++
 		}
-		p.mu.Unlock()
 	}
 	return s
 }
@@ -148,9 +166,12 @@ func (c *Core) sweep(now time.Time) {
 	c.mu.Lock()
 	var lost []*peer
 	for name, p := range c.peers {
-		if p.stream.silentFor(now) >= c.o.LostAfter {
+		silent := p.stream.silentFor(now)
+		if silent >= c.o.LostAfter {
 			lost = append(lost, p)
 			delete(c.peers, name)
+		} else if silent >= silentAfter {
+			p.enqueue(received{silent: true})
 		}
 	}
 	c.mu.Unlock()
@@ -163,28 +184,71 @@ func (c *Core) sweep(now time.Time) {
 // receive handles a batch of an edge. The bus lets an edge publish under its own name only.
 func (c *Core) receive(name string, data []byte) {
 	h, frames, err := parseHeader(data)
-	if err != nil || h.term != uint64(c.o.Leader.Term) {
+	if err == nil && h.term != uint64(c.o.Leader.Term) {
+		err = fmt.Errorf("it is for term %d", h.term)
+	}
+	if err != nil {
 		c.garbage(name, err)
 		return
 	}
 	c.mu.Lock()
 	p := c.peers[name]
-	var before *peer
-	if p == nil || p.stream.edge != h.edge {
-		before, p = p, nil
-		if h.number == 1 {
-			p = c.newPeer(name, h.edge)
-			c.peers[name] = p
-		}
+	if p != nil && p.stream.edge == h.edge {
+		c.mu.Unlock()
+		p.enqueue(received{header: h, frames: frames})
+		return
+	}
+	next, answer := c.begin(name, p, h, frames)
+	if next != nil {
+		c.peers[name] = next
 	}
 	c.mu.Unlock()
-	if p == nil {
-		return // what precedes it is repeated, and comes first
+	if next == nil {
+		answer.edge, answer.term, answer.round = h.edge, h.term, 1
+		_ = c.o.Bus.Publish(c.o.Cluster.Down(name), appendHeader(nil, answer)) // repeated, if the edge's batch is
+		return
 	}
-	if before != nil {
-		before.lose() // the edge has started again
+	if p != nil {
+		p.lose() // the edge has started again
 	}
-	p.enqueue(h, frames)
+	next.enqueue(received{header: h, frames: frames})
+}
+
+// begin handles a batch of a stream that is unknown here. It returns the edge if its stream begins
+// with the batch, and otherwise the answer to it. p is the edge with the same name; nil for none.
+func (c *Core) begin(name string, p *peer, h header, frames []byte) (*peer, header) {
+	if p != nil && p.refused == h.edge && h.number != 1 && !p.stream.silent(time.Now()) {
+		return nil, c.twin(name)
+	}
+	if h.number != 1 {
+		return nil, header{missing: h.round, restart: true}
+	}
+	f, _, err := nextFrame(frames)
+	var hello helloFrame
+	if err != nil || f.kind != frameHello || json.Unmarshal(f.body, &hello) != nil || c.life.Err() != nil {
+		c.garbage(name, errors.New("it does not introduce the edge"))
+		return nil, header{}
+	}
+	if p != nil && hello.before(p.hello) && !p.stream.silent(time.Now()) {
+		p.refused = h.edge
+		return nil, c.twin(name)
+	}
+	return c.newPeer(name, h.edge, hello), header{}
+}
+
+// twin reports that two processes use the name of an edge. The later one is served.
+func (c *Core) twin(name string) header {
+	c.stats.twins.Add(1)
+	log := c.twins[name]
+	if log == nil {
+		log = &rate.Sometimes{First: 1, Interval: time.Minute}
+		c.twins[name] = log
+	}
+	log.Do(func() {
+		c.log.Error("two edges use the same name; only the one that started last is served: stop the other, or give it"+
+			" another name and certificate", "edge", name)
+	})
+	return header{twin: true}
 }
 
 func (c *Core) garbage(edge string, err error) {
@@ -197,33 +261,40 @@ func (c *Core) garbage(edge string, err error) {
 type peer struct {
 	core   *Core
 	name   string
+	hello  helloFrame
 	stream *stream
 	end    context.CancelFunc
 	lost   chan struct{}       // closed when the edge is lost
 	gate   *semaphore.Weighted // limits the connections that are being opened
 	work   chan received
+	size   atomic.Int64 // of work, in bytes
+
+	attached atomic.Bool // it has announced all its connections
+
+	refused uint64 // number of the stream of an older process with the name; under core.mu
 
 	mu          sync.Mutex
-	hello       helloFrame
-	presented   bool
 	connections map[uint64]*remote
-	posts       map[uint64]chan error // that wait for their result, by number
+	posts       map[uint64]*post // that wait for their result, by number
 	lastPost    uint64
 	gone        bool
 }
 
+// A received batch waits to be handled.
 type received struct {
 	header header
 	frames []byte
+	silent bool // no batch: nothing was received for a while
 }
 
 // newPeer returns an edge, which sends its first batch.
-func (c *Core) newPeer(name string, incarnation uint64) *peer {
+func (c *Core) newPeer(name string, number uint64, hello helloFrame) *peer {
 	ctx, cancel := context.WithCancel(c.life)
-	p := &peer{core: c, name: name, end: cancel, lost: make(chan struct{}), gate: semaphore.NewWeighted(maxOpening),
-		connections: make(map[uint64]*remote), posts: make(map[uint64]chan error), work: make(chan received, 1024)}
+	p := &peer{core: c, name: name, hello: hello, end: cancel, lost: make(chan struct{}),
+		gate: semaphore.NewWeighted(maxOpening), connections: make(map[uint64]*remote),
+		posts: make(map[uint64]*post), work: make(chan received, 1024)}
 	down := c.o.Cluster.Down(name)
-	p.stream = newStream(incarnation, uint64(c.o.Leader.Term), func(batch []byte) error {
+	p.stream = newStream(number, uint64(c.o.Leader.Term), func(batch []byte) error {
 		return c.o.Bus.Publish(down, batch)
 	}, p.handle)
 	c.running.Go(func() { p.stream.run(ctx) })
@@ -236,7 +307,10 @@ func (p *peer) run(ctx context.Context) {
 	for {
 		select {
 		case r := <-p.work:
-			if err := p.stream.handle(r.header, r.frames); err != nil {
+			p.size.Add(-int64(len(r.frames)))
+			if r.silent {
+				p.abandon()
+			} else if err := p.stream.handle(r.header, r.frames); err != nil {
 				p.core.garbage(p.name, err)
 			}
 		case <-ctx.Done():
@@ -245,10 +319,39 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-func (p *peer) enqueue(h header, frames []byte) {
+func (p *peer) enqueue(r received) {
+	if !r.silent {
+		p.stream.hear()
+	}
+	if p.size.Load() > maxWork {
+		return // repeated by the edge
+	}
+	p.size.Add(int64(len(r.frames)))
 	select {
-	case p.work <- received{h, frames}:
-	default: // repeated by the edge
+	case p.work <- r:
+	default:
+		p.size.Add(-int64(len(r.frames)))
+	}
+}
+
+// abandon ends the connections that are being established while the edge is silent: each keeps later
+// connections of the same device waiting.
+func (p *peer) abandon() {
+	if !p.stream.silent(time.Now()) {
+		return
+	}
+	p.mu.Lock()
+	var all []*remote
+	for n, r := range p.connections {
+		if !r.established {
+			all = append(all, r)
+			delete(p.connections, n)
+		}
+	}
+	p.mu.Unlock()
+	for _, r := range all {
+		r.closed(closedFrame{Cause: link.ErrEdgeLost.Cause})
+		r.Stop(link.ErrEdgeLost.Cause)
 	}
 }
 
@@ -261,6 +364,7 @@ func (p *peer) len() int {
 // lose ends all connections of the edge.
 func (p *peer) lose() {
 	p.end()
+	p.stream.stop()
 	p.mu.Lock()
 	p.gone = true
 	close(p.lost)
@@ -276,18 +380,10 @@ func (p *peer) lose() {
 func (p *peer) handle(f frame) {
 	switch f.kind {
 	case frameHello:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if json.Unmarshal(f.body, &p.hello) != nil {
-			p.core.stats.garbage.Add(1)
-		}
-		return
+		return // see Core.begin
 	case framePresented:
-		p.mu.Lock()
-		p.presented = true
-		n := len(p.connections)
-		p.mu.Unlock()
-		p.core.log.Info("an edge is attached", "edge", p.name, "connections", n)
+		p.attached.Store(true)
+		p.core.log.Info("an edge is attached", "edge", p.name, "version", p.hello.Version, "connections", p.len())
 		return
 	case frameAccepted:
 		p.accepted(f.body)
@@ -310,45 +406,86 @@ func (p *peer) handle(f frame) {
 
 // open admits a connection, or adopts one that the core of an earlier term admitted.
 func (p *peer) open(f frame) {
-	var open openFrame
-	if err := json.Unmarshal(f.body, &open); err != nil {
-		p.core.garbage(p.name, err)
-		return
-	}
 	r := &remote{peer: p, number: f.conn}
 	p.mu.Lock()
-	if p.gone || p.connections[f.conn] != nil {
-		p.mu.Unlock()
+	again := p.connections[f.conn] != nil
+	if !again && !p.gone {
+		p.connections[f.conn] = r
+	}
+	gone := p.gone
+	p.mu.Unlock()
+	if again {
+		p.core.garbage(p.name, errors.New("it opens a connection twice"))
+	}
+	if again || gone {
 		return
 	}
-	p.connections[f.conn] = r
-	p.mu.Unlock()
-	q, err := open.connect(p.name)
+	q, facts, err := parseOpen(p.name, f)
 	switch {
 	case err != nil:
 		p.core.garbage(p.name, err)
 		p.refuse(r, link.RefusedCredentials)
-	case f.kind == framePresent && open.Facts != nil:
-		r.dialect = q.Dialect
-		r.admitted(p.core.o.Core.Adopt(q, *open.Facts, r))
+		if f.kind == framePresent {
+			r.Stop(link.ErrInternal.Cause) // the device connects again
+		}
+	case f.kind == framePresent:
+		defer r.contain()
+		r.dialect, r.established = q.Dialect, true
+		r.admitted(p.core.o.Core.Adopt(q, facts, r))
 	default:
 		r.dialect = q.Dialect
-		if p.gate.Acquire(p.core.life, 1) != nil {
-			return
-		}
 		p.core.running.Go(func() {
-			defer p.gate.Release(1)
-			defer r.contain()
-			conn, err := p.core.o.Core.Open(q, r)
-			if err != nil {
-				p.refuse(r, refusalOf(err))
+			if p.gate.Acquire(p.core.life, 1) != nil {
 				return
 			}
-			conn.Establish()
-			if r.admitted(conn) {
-				_ = p.stream.add(frameAdmitted, r.number, encode(conn.Facts()))
+			defer p.gate.Release(1)
+			if !r.hasEnded() {
+				p.admit(q, r)
 			}
 		})
+	}
+}
+
+// parseOpen returns what a frame says of a connection. The facts are those of a present one.
+func parseOpen(node string, f frame) (q link.Connect, facts fleet.Connection, err error) {
+	if len(f.body) > maxOpen {
+		return q, facts, fmt.Errorf("it describes a connection in %d bytes", len(f.body))
+	}
+	var open openFrame
+	if err := open.parse(f.body); err != nil {
+		return q, facts, err
+	}
+	if q, err = open.connect(node); err != nil || f.kind == frameOpen {
+		return q, facts, err
+	}
+	if open.Facts == nil || open.Facts.Device != q.Device {
+		return q, facts, fmt.Errorf("it presents another device than %s", fleet.CleanText(string(q.Device), 64))
+	}
+	facts = *open.Facts
+	if facts.Epoch <= 0 || facts.Epoch > time.Now().Add(maxAhead).UnixMicro() {
+		return q, facts, fmt.Errorf("connection of %s: epoch %d", q.Device, facts.Epoch)
+	}
+	return q, facts, nil
+}
+
+// admit asks the core to admit a connection.
+func (p *peer) admit(q link.Connect, r *remote) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			r.log(panicked)
+			p.refuse(r, link.RefusedLater)
+			r.closed(closedFrame{Cause: link.ErrInternal.Cause})
+		}
+	}()
+	conn, err := p.core.o.Core.Open(q, r)
+	if err != nil {
+		p.refuse(r, refusalOf(err))
+		return
+	}
+	conn.Establish()
+	facts := encode(conn.Facts())
+	if r.admitted(conn) {
+		_ = p.stream.announce(frameAdmitted, r.number, facts)
 	}
 }
 
@@ -363,46 +500,74 @@ func (p *peer) refuse(r *remote, why link.Refusal) {
 	p.mu.Lock()
 	delete(p.connections, r.number)
 	p.mu.Unlock()
-	_ = p.stream.add(frameRefused, r.number, []byte(why)) // lost, the edge refuses it after its timeout
+	_ = p.stream.announce(frameRefused, r.number, []byte(why))
 }
+
+// A post waits until the edge has accepted its message.
+type post struct {
+	result  chan error // has room for one; sent to under peer.mu
+	timeout *time.Timer
+}
+
+var posts = sync.Pool{New: func() any {
+	timeout := time.NewTimer(time.Hour)
+	timeout.Stop()
+	return &post{result: make(chan error, 1), timeout: timeout}
+}}
 
 // post sends a message and waits until the edge has accepted it.
 func (p *peer) post(conn uint64, message []byte) error {
-	result := make(chan error, 1)
-	p.mu.Lock()
-	switch {
-	case p.gone:
-		p.mu.Unlock()
-		return errNotSent("the edge is lost")
-	case p.stream.silent(time.Now()):
-		p.mu.Unlock()
-		return errNotSent("the edge is silent")
+	w := posts.Get().(*post)
+	number, err := p.begin(w)
+	if err != nil {
+		posts.Put(w)
+		return err
 	}
-	p.lastPost++
-	number := p.lastPost
-	p.posts[number] = result
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.posts, number)
-		p.mu.Unlock()
-	}()
+	defer p.finish(number, w)
 	body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+len(message)), number)
 	if err := p.stream.add(framePost, conn, append(body, message...)); err != nil {
 		return errNotSent(err.Error())
 	}
-	timeout := time.NewTimer(p.core.o.PostTimeout)
-	defer timeout.Stop()
+	w.timeout.Reset(p.core.o.PostTimeout)
 	select {
-	case err := <-result:
+	case err := <-w.result:
 		return err
 	case <-p.lost:
 		return fmt.Errorf("%w: the edge %s was lost before it acknowledged the message", mcp.ErrClosed, p.name)
-	case <-timeout.C:
+	case <-w.timeout.C:
 		return fmt.Errorf("%w: the edge %s did not acknowledge the message", mcp.ErrClosed, p.name)
 	case <-p.core.life.Done():
 		return fmt.Errorf("%w: fleetd is stopping", mcp.ErrClosed)
 	}
+}
+
+// begin returns the number of a post.
+func (p *peer) begin(w *post) (uint64, error) {
+	silent := p.stream.silent(time.Now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.gone:
+		return 0, errNotSent("the edge is lost")
+	case silent:
+		return 0, errNotSent("the edge is silent")
+	}
+	p.lastPost++
+	p.posts[p.lastPost] = w
+	return p.lastPost, nil
+}
+
+// finish ends a post. No result comes after it.
+func (p *peer) finish(number uint64, w *post) {
+	w.timeout.Stop()
+	p.mu.Lock()
+	delete(p.posts, number)
+	p.mu.Unlock()
+	select {
+	case <-w.result:
+	default:
+	}
+	posts.Put(w)
 }
 
 // accepted handles the result of a post.
@@ -412,19 +577,23 @@ func (p *peer) accepted(body []byte) {
 		p.core.stats.garbage.Add(1)
 		return
 	}
-	p.mu.Lock()
-	result := p.posts[number]
-	p.mu.Unlock()
-	if result == nil {
-		return // its timeout has passed
-	}
 	switch rest[0] {
 	case 0:
-		result <- nil
+		err = nil
 	case 1:
-		result <- errNotSent(fleet.CleanText(string(rest[1:]), 200))
+		err = errNotSent(fleet.CleanText(string(rest[1:]), 200))
 	default:
-		result <- fmt.Errorf("%w: %s", mcp.ErrClosed, fleet.CleanText(string(rest[1:]), 200))
+		err = fmt.Errorf("%w: %s", mcp.ErrClosed, fleet.CleanText(string(rest[1:]), 200))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.posts[number]
+	if w == nil {
+		return // its timeout has passed
+	}
+	select {
+	case w.result <- err:
+	default: // a second result
 	}
 }
 
@@ -433,6 +602,8 @@ type remote struct {
 	peer    *peer
 	number  uint64
 	dialect dialect.Dialect
+
+	established bool // under peer.mu, after the first frame
 
 	mu      sync.Mutex
 	conn    link.Connection // nil until it is admitted
@@ -461,11 +632,15 @@ func (r *remote) contain() {
 	if p == nil {
 		return
 	}
+	r.log(p)
+	r.Stop(link.ErrInternal.Cause)
+}
+
+func (r *remote) log(panicked any) {
 	r.peer.core.stats.panics.Add(1)
 	stack := debug.Stack()
-	r.peer.core.log.Error("connection ended by a panic", "edge", r.peer.name, "panic", fmt.Sprint(p),
+	r.peer.core.log.Error("connection ended by a panic", "edge", r.peer.name, "panic", fmt.Sprint(panicked),
 		"stack", string(stack[:min(len(stack), 4096)]))
-	r.Stop(link.ErrInternal.Cause)
 }
 
 // handle handles a frame of the connection, in the order of the frames.
@@ -488,7 +663,9 @@ func (r *remote) handle(f frame) {
 	}
 	switch f.kind {
 	case frameEstablished:
-		conn.Established()
+		if r.establish() {
+			conn.Established()
+		}
 	case frameSeen:
 		conn.Seen()
 	case frameReceive:
@@ -510,6 +687,21 @@ func (r *remote) handle(f frame) {
 	default:
 		r.peer.core.stats.garbage.Add(1)
 	}
+}
+
+// establish reports whether the connection is established only now. An adopted one was before.
+func (r *remote) establish() bool {
+	r.peer.mu.Lock()
+	defer r.peer.mu.Unlock()
+	first := !r.established
+	r.established = true
+	return first
+}
+
+func (r *remote) hasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gone
 }
 
 func (r *remote) closed(end closedFrame) {
@@ -539,7 +731,7 @@ func (r *remote) Notify(message []byte) error {
 }
 
 // Finish implements [link.Carrier].
-func (r *remote) Finish() { _ = r.peer.stream.add(frameFinish, r.number, nil) }
+func (r *remote) Finish() { _ = r.peer.stream.announce(frameFinish, r.number, nil) }
 
 // Stop implements [link.Carrier].
 func (r *remote) Stop(cause fleet.Cause) {
@@ -548,6 +740,6 @@ func (r *remote) Stop(cause fleet.Cause) {
 	r.stopped = true
 	r.mu.Unlock()
 	if !again {
-		_ = r.peer.stream.add(frameStop, r.number, encode(cause))
+		_ = r.peer.stream.announce(frameStop, r.number, encode(cause))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"fleetd/broker/dialect"
 	"fleetd/broker/link"
@@ -41,17 +42,21 @@ const maxHeld = 64 << 10
 type Edge struct {
 	o           EdgeOptions
 	log         *slog.Logger
-	incarnation uint64
+	incarnation uint64 // of this process
 	since       time.Time
-	last        atomic.Uint64 // number of the latest connection
+	twins       rate.Sometimes // limits the log
+	last        atomic.Uint64  // number of the latest connection
 	stats       edgeCounters
+
+	attaching sync.Mutex // held while streams change
 
 	mu          sync.RWMutex
 	leader      Leader  // zero before the first
 	stream      *stream // with the leader; nil before the first
 	endStream   context.CancelFunc
 	connections map[uint64]*edgeConnection
-	changed     chan struct{} // closed when the leader changes
+	stopping    map[fleet.DeviceID]chan struct{} // closed when the device's connection is stopped
+	changed     chan struct{}                    // closed when the leader changes
 
 	life    context.Context
 	running sync.WaitGroup
@@ -62,9 +67,10 @@ type EdgeStats struct {
 	Dropped int64 // messages of devices that were not passed on, because too many waited
 	Garbage int64 // batches that could not be read
 	Stale   int64 // batches of a leader that has been replaced
+	Twins   int64 // replies of a leader that serves another process with this name
 }
 
-type edgeCounters struct{ dropped, garbage, stale atomic.Int64 }
+type edgeCounters struct{ dropped, garbage, stale, twins atomic.Int64 }
 
 // A Leader is the core that leads.
 type Leader struct {
@@ -83,7 +89,8 @@ func NewEdge(o EdgeOptions) *Edge {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Edge{o: o, log: o.Log, incarnation: rand.Uint64(), since: time.Now().UTC(),
-		connections: make(map[uint64]*edgeConnection), changed: make(chan struct{})}
+		twins: rate.Sometimes{First: 1, Interval: time.Minute}, connections: make(map[uint64]*edgeConnection),
+		stopping: make(map[fleet.DeviceID]chan struct{}), changed: make(chan struct{})}
 }
 
 // Run exchanges messages with the leader until ctx ends. The caller then has closed all connections.
@@ -109,12 +116,20 @@ func (e *Edge) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = term.Unsubscribe() }()
+	connected := e.o.Bus.StatusChanged(nats.CONNECTED)
+	defer e.o.Bus.RemoveStatusListener(connected)
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
 		e.announce()
 		select {
 		case <-beat.C:
+		case <-connected:
+			e.mu.RLock()
+			if e.stream != nil {
+				e.stream.resume()
+			}
+			e.mu.RUnlock()
 		case <-ctx.Done():
 			e.mu.Lock()
 			if e.endStream != nil {
@@ -146,35 +161,64 @@ func (e *Edge) Leader() (l Leader, known bool, changed <-chan struct{}) {
 
 // Stats returns the counters.
 func (e *Edge) Stats() EdgeStats {
-	return EdgeStats{Dropped: e.stats.dropped.Load(), Garbage: e.stats.garbage.Load(), Stale: e.stats.stale.Load()}
+	return EdgeStats{Dropped: e.stats.dropped.Load(), Garbage: e.stats.garbage.Load(), Stale: e.stats.stale.Load(),
+		Twins: e.stats.twins.Load()}
 }
 
-// follow attaches the edge to the leader of a later term.
+// follow attaches the edge to the leader of a later term. One goroutine calls it at a time.
 func (e *Edge) follow(l Leader) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if l.Term <= e.leader.Term || e.life.Err() != nil {
-		if l.Term == e.leader.Term && l.Name == e.leader.Name && l.Addr != e.leader.Addr {
+	if known := e.leader; l.Term <= known.Term || e.life.Err() != nil {
+		if l.Term == known.Term && l.Name == known.Name && l.Addr != known.Addr {
 			e.leader = l
 			e.announceLeader()
 		}
+		e.mu.Unlock()
 		return
 	}
-	var unsent []byte
-	if e.stream != nil {
-		e.endStream()
-		unsent = e.stream.end()
+	before := e.stream
+	e.mu.Unlock()
+	e.attach(l, before)
+}
+
+// attach begins a stream with the leader that replaces another, which is nil for the first one. What
+// comes over the other one has no effect from now on.
+func (e *Edge) attach(l Leader, before *stream) {
+	e.attaching.Lock()
+	defer e.attaching.Unlock()
+	e.mu.RLock()
+	current := e.stream
+	e.mu.RUnlock()
+	if before != current {
+		return // attached meanwhile; if that was to an earlier leader, the next beat leads here again
+	}
+	if before != nil {
+		before.stop() // without e.mu, which its receiver may be waiting for
 	}
 	up := e.o.Cluster.Up(l.Term, e.o.Name)
-	s := newStream(e.incarnation, uint64(l.Term), func(batch []byte) error { return e.o.Bus.Publish(up, batch) }, e.handle)
+	var s *stream
+	s = newStream(rand.Uint64(), uint64(l.Term), func(batch []byte) error { return e.o.Bus.Publish(up, batch) },
+		func(f frame) { e.handle(s, f) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life.Err() != nil {
+		return
+	}
 	ctx, cancel := context.WithCancel(e.life)
+	if before != nil {
+		e.endStream()
+	}
 	e.leader, e.stream, e.endStream = l, s, cancel
-	_ = s.add(frameHello, 0, encode(helloFrame{Version: e.o.Version, Since: e.since}))
+	_ = s.add(frameHello, 0, encode(helloFrame{Version: e.o.Version, Since: e.since, Incarnation: e.incarnation}))
 	for _, c := range e.connections {
 		c.attach(s)
 	}
-	_ = s.add(framePresented, 0, nil)
-	e.repeat(s, unsent)
+	_ = s.announce(framePresented, 0, nil)
+	if before != nil {
+		for _, frames := range before.rest() {
+			e.repeat(s, frames)
+		}
+	}
 	e.running.Go(func() { s.run(ctx) })
 	e.announceLeader()
 	e.log.Info("attached to the leader", "term", l.Term, "leader", l.Name, "connections", len(e.connections))
@@ -207,30 +251,48 @@ func (e *Edge) repeat(s *stream, frames []byte) {
 func (e *Edge) receive(data []byte) {
 	h, frames, err := parseHeader(data)
 	if err != nil {
-		if e.stats.garbage.Add(1) == 1 {
-			e.log.Error("cannot read a message of the core; further ones are counted", "err", err)
-		}
+		e.garbage(err)
 		return
 	}
 	e.mu.RLock()
-	s := e.stream
+	s, l := e.stream, e.leader
 	e.mu.RUnlock()
 	switch {
-	case h.edge != e.incarnation || s == nil || h.term > s.term: // of an earlier process of this name, or early
+	case s == nil || h.term > s.term: // early: the beat of its term follows
 		return
 	case h.term < s.term:
 		e.stats.stale.Add(1)
 		return
+	case h.edge != s.edge: // for another process of this name, or for an earlier stream
+		return
+	case h.twin:
+		e.stats.twins.Add(1)
+		s.forsake()
+		e.twins.Do(func() {
+			e.log.Error("another edge uses the name of this one and is served instead; give each edge a name and a certificate"+
+				" that no other uses, then restart it", "edge", e.o.Name)
+		})
+		return
+	case h.restart && s.restartable():
+		e.log.Warn("the leader has lost this edge; attaching again", "term", l.Term, "leader", l.Name)
+		e.attach(l, s)
+		return
 	}
 	if err := s.handle(h, frames); err != nil {
-		e.stats.garbage.Add(1)
+		e.garbage(err)
 	}
 }
 
-// handle handles a frame of the leader.
-func (e *Edge) handle(f frame) {
+func (e *Edge) garbage(err error) {
+	if e.stats.garbage.Add(1) == 1 {
+		e.log.Error("cannot read a message of the core; further ones are counted", "err", err)
+	}
+}
+
+// handle handles a frame that the leader sent on a stream.
+func (e *Edge) handle(s *stream, f frame) {
 	e.mu.RLock()
-	c, s := e.connections[f.conn], e.stream
+	c := e.connections[f.conn]
 	e.mu.RUnlock()
 	if f.kind == framePost {
 		number, message, err := uvarint(f.body)
@@ -242,7 +304,7 @@ func (e *Edge) handle(f frame) {
 		if c != nil {
 			err = c.deliver(message)
 		}
-		body := binary.AppendUvarint(nil, number)
+		body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+1), number)
 		switch {
 		case err == nil:
 			body = append(body, 0)
@@ -266,9 +328,9 @@ func (e *Edge) handle(f frame) {
 			e.stats.garbage.Add(1)
 			return
 		}
-		c.decide(&facts, "")
+		c.decide(facts, "")
 	case frameRefused:
-		c.decide(nil, link.Refusal(f.body))
+		c.decide(fleet.Connection{}, cmp.Or(link.Refusal(f.body), link.RefusedCredentials))
 	case frameFinish:
 		c.carrier.Finish()
 	case frameStop:
@@ -276,9 +338,43 @@ func (e *Edge) handle(f frame) {
 		if err := json.Unmarshal(f.body, &cause); err != nil {
 			e.stats.garbage.Add(1)
 		}
-		c.carrier.Stop(cause)
+		e.stop(c, cause)
 	default:
 		e.stats.garbage.Add(1)
+	}
+}
+
+// stop ends a connection on behalf of the core. It does not wait, but the device's next connection
+// does: it comes after the farewell to this one.
+func (e *Edge) stop(c *edgeConnection, cause fleet.Cause) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life.Err() != nil {
+		return // the caller of Run closes all connections
+	}
+	id, before, done := c.connect.Device, e.stopping[c.connect.Device], make(chan struct{})
+	e.stopping[id] = done
+	e.running.Go(func() {
+		c.carrier.Stop(cause)
+		if before != nil {
+			<-before
+		}
+		close(done)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.stopping[id] == done {
+			delete(e.stopping, id)
+		}
+	})
+}
+
+// stopped waits until the stops of a device's connections have had their effect.
+func (e *Edge) stopped(id fleet.DeviceID) {
+	e.mu.RLock()
+	done := e.stopping[id]
+	e.mu.RUnlock()
+	if done != nil {
+		<-done
 	}
 }
 
@@ -291,9 +387,21 @@ func (e *Edge) send(k kind, conn uint64, body []byte) {
 	}
 }
 
+// announceFrame passes on a frame of a connection without which the core would have a wrong idea of it.
+func (e *Edge) announceFrame(k kind, conn uint64, body []byte) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.stream != nil && e.stream.announce(k, conn, body) != nil {
+		e.stats.dropped.Add(1)
+	}
+}
+
 // Open implements [link.Core]. Opening also takes over the device, so Establish has nothing left to
 // do.
 func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, error) {
+	if f := openFrameOf(q, nil); len(f.append(make([]byte, 0, 256))) > maxOpen {
+		return nil, link.RefusedCredentials // a WebSocket's token may be long
+	}
 	c := &edgeConnection{edge: e, carrier: carrier, number: e.last.Add(1), connect: q, decided: make(chan struct{})}
 	e.mu.Lock()
 	e.connections[c.number] = c
@@ -306,16 +414,17 @@ func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, erro
 	select {
 	case <-c.decided:
 	case <-timeout.C:
-		c.decide(nil, link.RefusedLater)
+		c.decide(fleet.Connection{}, link.RefusedLater)
 	}
 	c.mu.Lock()
 	refused := c.refused
 	c.mu.Unlock()
 	if refused != "" {
 		e.forget(c)
-		e.send(frameClosed, c.number, encode(closedFrame{}))
+		e.announceFrame(frameClosed, c.number, encode(closedFrame{}))
 		return nil, refused
 	}
+	e.stopped(q.Device)
 	return c, nil
 }
 
@@ -356,25 +465,24 @@ func (c *edgeConnection) attach(s *stream) {
 	defer c.mu.Unlock()
 	switch {
 	case c.refused != "":
-	case c.established:
-		_ = s.add(framePresent, c.number, encode(openFrameOf(c.connect, &c.facts)))
+	case c.answered: // it is established, or about to be
+		f := openFrameOf(c.connect, &c.facts)
+		_ = s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
 	default:
-		_ = s.add(frameOpen, c.number, encode(openFrameOf(c.connect, nil)))
+		f := openFrameOf(c.connect, nil)
+		_ = s.announce(frameOpen, c.number, f.append(make([]byte, 0, 256)))
 	}
 }
 
-// decide records the core's answer. Only the first one counts, except that a later core gives the
-// connection another epoch.
-func (c *edgeConnection) decide(facts *fleet.Connection, refused link.Refusal) {
+// decide records the core's answer. Only the first one counts: a connection that was admitted is
+// announced to later cores as such.
+func (c *edgeConnection) decide(facts fleet.Connection, refused link.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if facts != nil && c.refused == "" {
-		c.facts = *facts
-	}
 	if c.answered {
 		return
 	}
-	c.answered, c.refused = true, refused
+	c.answered, c.facts, c.refused = true, facts, refused
 	close(c.decided)
 }
 
@@ -408,7 +516,7 @@ func (c *edgeConnection) Established() {
 	c.established = true
 	c.connect.Password, c.connect.Certificate = nil, nil
 	c.mu.Unlock()
-	c.edge.send(frameEstablished, c.number, nil)
+	c.edge.announceFrame(frameEstablished, c.number, nil)
 }
 
 func (c *edgeConnection) Seen() { c.edge.send(frameSeen, c.number, nil) }
@@ -431,12 +539,12 @@ func (c *edgeConnection) Receive(m link.Message) {
 }
 
 func (c *edgeConnection) Converse(event link.Event) {
-	c.edge.send(frameConverse, c.number, encode(event))
+	c.edge.announceFrame(frameConverse, c.number, encode(event))
 }
 
 func (c *edgeConnection) Closed(clean bool, cause fleet.Cause) {
 	c.edge.forget(c)
-	c.edge.send(frameClosed, c.number, encode(closedFrame{Clean: clean, Cause: cause}))
+	c.edge.announceFrame(frameClosed, c.number, encode(closedFrame{Clean: clean, Cause: cause}))
 }
 
 // encode returns a value as JSON. The values of this package have no part that could fail.

@@ -15,8 +15,8 @@ type kind byte
 // Frames of an edge.
 const (
 	frameHello     kind = iota + 1 // first in a term: JSON of helloFrame
-	frameOpen                      // asks for admission: JSON of openFrame
-	framePresent                   // a connection that the core of an earlier term admitted: JSON of openFrame
+	frameOpen                      // asks for admission: an openFrame
+	framePresent                   // a connection that the core of an earlier term admitted: an openFrame
 	framePresented                 // all present connections were announced
 	frameEstablished
 	frameSeen
@@ -51,7 +51,21 @@ func appendFrame(dst []byte, k kind, conn uint64, body []byte) []byte {
 	return append(dst, body...)
 }
 
-var errShort = errors.New("malformed batch")
+// maxFrameHeader is how long the parts of a frame before its body are at most.
+const maxFrameHeader = 1 + 2*binary.MaxVarintLen64
+
+var (
+	errShort = errors.New("malformed batch")
+	errAhead = errors.New("it acknowledges a batch that was not sent")
+)
+
+// checkFrames returns an error unless b consists of complete frames.
+func checkFrames(b []byte) (err error) {
+	for len(b) > 0 && err == nil {
+		_, b, err = nextFrame(b)
+	}
+	return err
+}
 
 // nextFrame returns the first frame and the rest.
 func nextFrame(b []byte) (f frame, rest []byte, err error) {
@@ -89,20 +103,38 @@ func appendField(dst []byte, value string) []byte {
 
 // A header begins each batch.
 type header struct {
-	edge    uint64 // incarnation of the edge
+	edge    uint64 // number of the pair of streams, which the edge chose at random
 	term    uint64
-	number  uint64 // of the batch in its stream, from 1; 0 for a batch without frames
+	number  uint64 // of the batch in its stream, from 1; 0 for a beat, which has no frames
+	latest  uint64 // of a beat: the latest batch that was published
+	round   uint64 // how often the sender has repeated its batches, from 1
 	got     uint64 // the latest batch received in the opposite stream
-	missing bool   // a batch after got is missing
+	missing uint64 // round of the batch that shows that the one after got is missing; 0 if none is
+	ask     bool   // asks for a beat in return
+	restart bool   // the core does not know the edge's stream, or not any more
+	twin    bool   // the core serves another process with the edge's name
+	size    int    // of the frames, in bytes
 }
+
+const (
+	flagAsk = 1 << iota
+	flagRestart
+	flagTwin
+)
 
 func appendHeader(dst []byte, h header) []byte {
 	flags := byte(0)
-	if h.missing {
-		flags = 1
+	if h.ask {
+		flags |= flagAsk
+	}
+	if h.restart {
+		flags |= flagRestart
+	}
+	if h.twin {
+		flags |= flagTwin
 	}
 	dst = append(dst, version, flags)
-	for _, v := range []uint64{h.edge, h.term, h.number, h.got} {
+	for _, v := range []uint64{h.edge, h.term, h.number, h.latest, h.round, h.got, h.missing, uint64(h.size)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	return dst
@@ -114,14 +146,20 @@ func parseHeader(b []byte) (h header, frames []byte, err error) {
 		return h, nil, errShort
 	}
 	if b[0] != version {
-		return h, nil, fmt.Errorf("a batch of format %d; this fleetd understands %d", b[0], version)
+		return h, nil, fmt.Errorf("it has format %d, but this fleetd understands %d: run the same version of fleetd on all"+
+			" nodes", b[0], version)
 	}
-	h.missing = b[1]&1 != 0
+	h.ask, h.restart, h.twin = b[1]&flagAsk != 0, b[1]&flagRestart != 0, b[1]&flagTwin != 0
 	b = b[2:]
-	for _, v := range []*uint64{&h.edge, &h.term, &h.number, &h.got} {
+	var size uint64
+	for _, v := range []*uint64{&h.edge, &h.term, &h.number, &h.latest, &h.round, &h.got, &h.missing, &size} {
 		if *v, b, err = uvarint(b); err != nil {
 			return h, nil, err
 		}
 	}
+	if h.round == 0 || size != uint64(len(b)) {
+		return h, nil, errShort
+	}
+	h.size = len(b)
 	return h, b, nil
 }

@@ -3,71 +3,113 @@ package cluster
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 )
 
 const (
-	batchSize   = 256 << 10 // of frames; one longer frame is sent alone
-	window      = 8 << 20   // bytes of batches that await an acknowledgement
-	maxQueued   = 64 << 20  // bytes of frames that are not acknowledged
-	ackDelay    = 20 * time.Millisecond
-	repeatAfter = time.Second // without an acknowledgement
-	beatEvery   = time.Second // a batch without frames, if there is nothing else to send
+	batchSize  = 256 << 10 // of frames; one longer frame is sent alone
+	window     = 8 << 20   // bytes of batches that await an acknowledgement
+	maxQueued  = 64 << 20  // bytes of frames that are not acknowledged
+	maxBody    = 960 << 10 // of a frame: an existing NATS cluster may limit messages to 1 MiB
+	ackDelay   = 20 * time.Millisecond
+	beatEvery  = time.Second // a batch without frames, from which the other end learns of a loss
+	maxScratch = 512 << 10   // bytes of a buffer that is kept
+
 	silentAfter = 5 * time.Second
 )
 
-// errFull means that a stream has as much to send as it may hold.
-var errFull = errors.New("the link to the other node is full")
+var (
+	// errFull means that a stream has as much to send as it may hold.
+	errFull = errors.New("the link to the other node is full")
+	// errTooLong means that a frame does not fit into a message of the bus.
+	errTooLong = errors.New("the message is too long for the link between the nodes")
+)
 
 // A stream is one end of the two streams between an edge and a core: it sends frames, and receives
 // those of the other end, each once and in order, although the bus may lose batches.
+//
+// The receiver discovers a loss by a batch that comes after a gap, or by a beat, which contains the
+// number of the latest batch. It then asks for everything after the batch that it got. It names the
+// round of the batch that made it ask: requests of an earlier round are answered already.
 type stream struct {
 	edge, term uint64
 	publish    func(batch []byte) error
 	receive    func(frame) // called by one goroutine at a time, in order
 
-	mu      sync.Mutex
-	frames  []byte  // not in a batch yet
-	ends    []int   // ends of the frames
-	sent    []batch // not acknowledged
-	size    int     // of sent, in bytes
-	number  uint64  // of the latest batch
-	ackDue  bool
-	missing bool // a batch that was received shows that an earlier one is missing
-	quick   bool // acknowledge at once
-	heard   time.Time
-	wake    chan struct{} // has an element if there is something to send
-	ended   bool
+	mu     sync.Mutex
+	queue  [][]byte // frames that are not in a batch yet, each element no longer than one
+	queued int      // bytes of queue
+	sent   []batch  // not acknowledged
+	size   int      // of sent, in bytes
+	next   uint64   // the batch to publish next: one of sent, or the one after them
+	number uint64   // of the latest batch
+	round  uint64   // 1, and one more each time sent is repeated
+	got    uint64   // the latest batch received
+	gap    uint64   // round of a batch that came after a gap; 0 for none
+	ackDue bool
+	beat   bool // publish a batch without frames at once
+	ask    bool // it asks for one in return
+	timer  *time.Timer
+	armed  bool // the timer runs
+	heard  time.Time
+	ended  bool
+	wake   chan struct{} // has an element if there is something to publish
 
-	receiving sync.Mutex
-	got       uint64 // the latest batch received; under both mutexes to write, either to read
+	sending   sync.Mutex // held while batches are published
+	scratch   []byte
+	receiving sync.Mutex // held while frames are received
 }
 
 // A batch is one message on the bus.
 type batch struct {
 	number uint64
 	frames []byte
-	at     time.Time // of the latest sending
 }
 
 func newStream(edge, term uint64, publish func([]byte) error, receive func(frame)) *stream {
-	return &stream{edge: edge, term: term, publish: publish, receive: receive, wake: make(chan struct{}, 1),
-		heard: time.Now()}
+	return &stream{edge: edge, term: term, publish: publish, receive: receive, round: 1, next: 1,
+		wake: make(chan struct{}, 1), heard: time.Now()}
 }
 
 // add queues a frame.
 func (s *stream) add(k kind, conn uint64, body []byte) error {
+	if len(body) > maxBody {
+		return errTooLong
+	}
 	s.mu.Lock()
-	if len(s.frames)+s.size+len(body) > maxQueued {
+	if s.queued+s.size+len(body) > maxQueued {
 		s.mu.Unlock()
 		return errFull
 	}
-	s.frames = appendFrame(s.frames, k, conn, body)
-	s.ends = append(s.ends, len(s.frames))
+	s.put(k, conn, body)
 	s.mu.Unlock()
 	s.stir()
 	return nil
+}
+
+// announce queues a frame that must not be lost, however much is queued: there are few of them for
+// each connection.
+func (s *stream) announce(k kind, conn uint64, body []byte) error {
+	if len(body) > maxBody {
+		return errTooLong // it would stay at the head of the queue
+	}
+	s.mu.Lock()
+	s.put(k, conn, body)
+	s.mu.Unlock()
+	s.stir()
+	return nil
+}
+
+func (s *stream) put(k kind, conn uint64, body []byte) {
+	last := len(s.queue) - 1
+	if last < 0 || len(s.queue[last])+len(body)+maxFrameHeader > batchSize {
+		s.queue, last = append(s.queue, nil), last+1
+	}
+	before := len(s.queue[last])
+	s.queue[last] = appendFrame(s.queue[last], k, conn, body)
+	s.queued += len(s.queue[last]) - before
 }
 
 func (s *stream) stir() {
@@ -75,6 +117,20 @@ func (s *stream) stir() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// hear records that the other end lives, before its batch is handled.
+func (s *stream) hear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = time.Now()
+}
+
+// forsake makes the stream silent until something is received.
+func (s *stream) forsake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = s.heard.Add(-silentAfter)
 }
 
 // silent reports whether nothing has been received for silentAfter.
@@ -87,151 +143,225 @@ func (s *stream) silentFor(now time.Time) time.Duration {
 	return now.Sub(s.heard)
 }
 
-// end ends the stream and returns the frames that the other end may not have received.
-func (s *stream) end() (frames []byte) {
+// stop ends the stream: when it returns, no frame is being received or published, and none will be.
+// Frames may still be added, for rest.
+func (s *stream) stop() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.ended = true
-	for _, b := range s.sent {
-		frames = append(frames, b.frames...)
+	if s.timer != nil {
+		s.timer.Stop()
 	}
-	return append(frames, s.frames...)
+	s.mu.Unlock()
+	s.sending.Lock()
+	s.scratch = nil
+	s.sending.Unlock()
+	s.receiving.Lock()
+	defer s.receiving.Unlock() // a lock that is free has ended its section
 }
 
-// run sends until ctx ends.
+// rest returns the frames that the other end may not have received, of a stream that has stopped.
+func (s *stream) rest() (frames [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.sent {
+		frames = append(frames, b.frames)
+	}
+	return append(frames, s.queue...)
+}
+
+// restartable reports whether the other end got something, and therefore could not begin again.
+func (s *stream) restartable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.number > 0 && (len(s.sent) == 0 || s.sent[0].number > 1)
+}
+
+// run publishes until ctx ends.
 func (s *stream) run(ctx context.Context) {
-	ack := time.NewTicker(ackDelay)
-	defer ack.Stop()
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
 		select {
 		case <-s.wake:
-			s.send()
-		case <-ack.C:
-			s.acknowledge(false)
-		case now := <-beat.C:
-			s.repeat(now, false)
-			s.acknowledge(true)
+			runtime.Gosched() // on a busy machine others add to the batch
+			s.flush()
+		case <-beat.C:
+			s.mu.Lock()
+			s.beat = true
+			s.mu.Unlock()
+			s.flush()
 		case <-ctx.Done():
-			s.send()
+			s.flush()
 			return
 		}
 	}
 }
 
-// send publishes what is queued, as far as the window allows.
-func (s *stream) send() {
+// resume compares both ends after the connection to the bus was lost: each end learns what it missed.
+func (s *stream) resume() {
+	s.mu.Lock()
+	s.beat, s.ask = true, true
+	s.mu.Unlock()
+	s.stir()
+}
+
+// flush publishes what is due, as far as the window allows. What the bus does not accept stays due;
+// the next beat tries again.
+func (s *stream) flush() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	for {
-		s.mu.Lock()
-		if s.quick {
-			s.quick = false
-			s.mu.Unlock()
-			s.acknowledge(true)
-			continue
-		}
-		if len(s.ends) == 0 || s.size >= window || s.ended {
-			s.mu.Unlock()
+		h, frames, due := s.take()
+		if !due {
 			return
 		}
-		n := 0 // frames in this batch
-		for n < len(s.ends) && (n == 0 || s.ends[n] <= batchSize) {
-			n++
+		h.size = len(frames)
+		s.scratch = append(appendHeader(s.scratch[:0], h), frames...)
+		err := s.publish(s.scratch)
+		if cap(s.scratch) > maxScratch {
+			s.scratch = nil
 		}
-		cut := s.ends[n-1]
+		if err != nil {
+			return
+		}
+		if h.number > 0 {
+			s.published(h)
+		}
+	}
+}
+
+// take returns what to publish next.
+func (s *stream) take() (h header, frames []byte, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return h, nil, false
+	}
+	h = header{edge: s.edge, term: s.term, got: s.got, round: s.round, missing: s.gap}
+	switch {
+	case s.beat: // first, since the other end waits for it
+		h.latest, h.ask = s.next-1, s.ask
+		s.beat, s.ask = false, false
+	case s.next <= s.number:
+		b := s.sent[s.next-s.sent[0].number]
+		h.number, frames = b.number, b.frames
+	case len(s.queue) > 0 && s.size < window:
+		frames = s.queue[0]
+		s.queue[0] = nil
+		if s.queue = s.queue[1:]; len(s.queue) == 0 {
+			s.queue = nil
+		}
 		s.number++
-		b := batch{number: s.number, frames: s.frames[:cut:cut], at: time.Now()}
-		if n == len(s.ends) {
-			s.frames, s.ends = nil, s.ends[:0]
-		} else {
-			s.frames, s.ends = s.frames[cut:], s.ends[n:]
-			for i := range s.ends {
-				s.ends[i] -= cut
-			}
-		}
-		s.sent = append(s.sent, b)
-		s.size += len(b.frames)
-		h := s.header(b.number)
-		s.mu.Unlock()
-		_ = s.publish(append(appendHeader(make([]byte, 0, 32+len(b.frames)), h), b.frames...)) // repeated after an error
+		s.queued -= len(frames)
+		s.size += len(frames)
+		s.sent = append(s.sent, batch{s.number, frames})
+		h.number = s.number
+	default:
+		return h, nil, false
 	}
+	s.ackDue, s.gap = false, 0
+	return h, frames, true
 }
 
-// header returns the header of a batch, which acknowledges what was received.
-func (s *stream) header(number uint64) header {
-	h := header{edge: s.edge, term: s.term, number: number, got: s.got, missing: s.missing}
-	s.ackDue, s.missing = false, false
-	return h
-}
-
-// acknowledge publishes a batch without frames if an acknowledgement is due, or always.
-func (s *stream) acknowledge(always bool) {
+// published records that the bus accepted a batch.
+func (s *stream) published(h header) {
 	s.mu.Lock()
-	if !s.ackDue && !always || s.ended {
-		s.mu.Unlock()
-		return
-	}
-	h := s.header(0)
-	s.mu.Unlock()
-	_ = s.publish(appendHeader(nil, h))
-}
-
-// repeat publishes the batches again that were not acknowledged for repeatAfter, or all of them.
-func (s *stream) repeat(now time.Time, all bool) {
-	s.mu.Lock()
-	var again []batch
-	if len(s.sent) > 0 && (all || now.Sub(s.sent[0].at) >= repeatAfter) && !s.ended {
-		for i := range s.sent {
-			s.sent[i].at = now
-		}
-		again = append(again, s.sent...)
-	}
-	h := header{edge: s.edge, term: s.term, got: s.got}
-	s.mu.Unlock()
-	for _, b := range again {
-		h.number = b.number
-		_ = s.publish(append(appendHeader(make([]byte, 0, 32+len(b.frames)), h), b.frames...))
+	defer s.mu.Unlock()
+	if s.round == h.round && s.next == h.number { // neither repeated nor acknowledged meanwhile
+		s.next++
 	}
 }
 
-// handle handles a batch of the other end.
+// acknowledged removes the batches that the other end got.
+func (s *stream) acknowledged(got uint64) {
+	n := 0
+	for n < len(s.sent) && s.sent[n].number <= got {
+		s.size -= len(s.sent[n].frames)
+		s.sent[n] = batch{}
+		n++
+	}
+	if s.sent = s.sent[n:]; len(s.sent) == 0 {
+		s.sent = nil
+	}
+	s.next = max(s.next, got+1)
+}
+
+// handle handles a batch of the other end. The frames stay valid for their receiver until it returns.
 func (s *stream) handle(h header, frames []byte) error {
-	s.mu.Lock()
-	s.heard = time.Now()
-	for len(s.sent) > 0 && s.sent[0].number <= h.got {
-		s.size -= len(s.sent[0].frames)
-		s.sent[0] = batch{}
-		s.sent = s.sent[1:]
-	}
-	more := len(s.ends) > 0
-	s.mu.Unlock()
-	if more {
-		s.stir() // the window may have opened
-	}
-	if h.missing {
-		s.repeat(time.Now(), true)
-	}
-	if h.number == 0 {
-		return nil
-	}
 	s.receiving.Lock()
 	defer s.receiving.Unlock()
-	if h.number != s.got+1 {
-		s.mu.Lock()
-		s.missing, s.quick = h.number > s.got, true // an earlier one was repeated because its acknowledgement was lost
-		s.mu.Unlock()
-		s.stir()
-		return nil
+	accepted, err := s.accept(h, frames)
+	if !accepted || err != nil {
+		return err
 	}
-	var err error
-	for len(frames) > 0 && err == nil {
+	for len(frames) > 0 && !s.hasEnded() {
 		var f frame
-		if f, frames, err = nextFrame(frames); err == nil {
-			s.receive(f)
+		f, frames, _ = nextFrame(frames) // checked by accept
+		s.receive(f)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got, s.ackDue = h.number, true
+	if !s.armed && !s.ended {
+		s.armed = true
+		if s.timer == nil {
+			s.timer = time.AfterFunc(ackDelay, s.acknowledge)
+		} else {
+			s.timer.Reset(ackDelay)
+		}
+	}
+	return nil
+}
+
+func (s *stream) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// accept handles the header of a batch. It reports whether the frames are the next ones.
+func (s *stream) accept(h header, frames []byte) (bool, error) {
+	if h.number > 0 {
+		if err := checkFrames(frames); err != nil {
+			return false, err
 		}
 	}
 	s.mu.Lock()
-	s.got, s.ackDue = h.number, true
-	s.mu.Unlock()
-	return err
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return false, nil
+	case h.got > s.number:
+		return false, errAhead
+	}
+	s.heard = time.Now()
+	s.acknowledged(h.got)
+	if h.missing == s.round && len(s.sent) > 0 && s.next > s.sent[0].number {
+		s.round++
+		s.next = s.sent[0].number
+	}
+	s.beat = s.beat || h.ask
+	accepted := h.number == s.got+1
+	switch {
+	case accepted:
+	case h.number > s.got || h.number == 0 && h.latest > s.got:
+		s.gap, s.beat = h.round, true
+	case h.number > 0:
+		s.beat = true // repeated, because an acknowledgement was lost
+	}
+	if s.beat || s.next <= s.number || len(s.queue) > 0 {
+		s.stir()
+	}
+	return accepted, nil
+}
+
+// acknowledge publishes an acknowledgement unless a batch has carried it meanwhile.
+func (s *stream) acknowledge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = false
+	if s.ackDue && !s.ended {
+		s.beat = true
+		s.stir()
+	}
 }

@@ -271,8 +271,18 @@ func freePorts(host string) (int, error) {
 type logger struct {
 	log    *slog.Logger
 	limit  *rate.Limiter
+	kinds  sync.Map // of texts: format to *rate.Sometimes
 	failed chan<- string
 	once   sync.Once
+}
+
+// often reports whether texts of this kind are logged too often: a route to a core that is stopped
+// fails once a second.
+func (l *logger) often(format string) bool {
+	kind, _ := l.kinds.LoadOrStore(format, &rate.Sometimes{First: 3, Interval: time.Minute})
+	often := true
+	kind.(*rate.Sometimes).Do(func() { often = false })
+	return often
 }
 
 func newLogger(log *slog.Logger, failed chan<- string) *logger {
@@ -280,7 +290,7 @@ func newLogger(log *slog.Logger, failed chan<- string) *logger {
 }
 
 func (l *logger) write(level slog.Level, format string, v []any) {
-	if level > slog.LevelDebug && !l.limit.Allow() {
+	if level > slog.LevelDebug && (l.often(format) || !l.limit.Allow()) {
 		level = slog.LevelDebug
 	}
 	if l.log.Enabled(context.Background(), level) {

@@ -173,9 +173,10 @@ func openClientCAs(file string, log *slog.Logger) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// certified authenticates devices by certificate; nil if there is no authority.
+// certified authenticates devices by certificate; nil if there is no authority. The edges of a cluster
+// have their own.
 func (s *Server) certified(clientCAs *x509.CertPool) func(string, *x509.Certificate) (fleet.DeviceID, error) {
-	if clientCAs == nil {
+	if clientCAs == nil && s.node == nil {
 		return nil
 	}
 	return func(clientID string, c *x509.Certificate) (fleet.DeviceID, error) {

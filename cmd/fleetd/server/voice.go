@@ -116,6 +116,12 @@ func (s *Server) startVoice(ctx context.Context) error {
 	} else if open > 0 {
 		s.log.Info("conversations left open by the last run were ended", "count", open)
 	}
+	if s.node != nil {
+		if s.Upstreams.Any() {
+			s.log.Warn("conversations are not relayed: the edges of a cluster cannot do it yet; voice servers are not used")
+		}
+		return nil
+	}
 	var relay *voice.Relay
 	if s.Upstreams.Any() {
 		var err error

@@ -1,0 +1,58 @@
+package cluster
+
+import (
+	"fleetd/broker/dialect"
+	"fleetd/broker/link"
+	"fleetd/fleet"
+)
+
+// A Forger makes batches of an edge by hand.
+type Forger struct {
+	Edge, Term, Number uint64
+	frames             []byte
+}
+
+func (g *Forger) add(k kind, conn uint64, body []byte) *Forger {
+	g.frames = appendFrame(g.frames, k, conn, body)
+	return g
+}
+
+// Batch returns the next batch, with the frames that were added.
+func (g *Forger) Batch() []byte {
+	g.Number++
+	b := append(appendHeader(nil, header{edge: g.Edge, term: g.Term, number: g.Number, round: 1, size: len(g.frames)}),
+		g.frames...)
+	g.frames = nil
+	return b
+}
+
+func openOf(id fleet.DeviceID, clientID, password string, facts *fleet.Connection) []byte {
+	f := openFrame{Device: id, ClientID: clientID, Username: "user", Password: []byte(password), Transport: link.MQTT,
+		Said: dialect.Connect{ClientID: clientID, Version: 4}, Facts: facts}
+	return f.append(nil)
+}
+
+func (g *Forger) Hello() *Forger { return g.add(frameHello, 0, encode(helloFrame{Version: "forged"})) }
+
+func (g *Forger) Open(conn uint64, id fleet.DeviceID, clientID, password string) *Forger {
+	return g.add(frameOpen, conn, openOf(id, clientID, password, nil))
+}
+
+func (g *Forger) Present(conn uint64, id fleet.DeviceID, clientID string, facts fleet.Connection) *Forger {
+	return g.add(framePresent, conn, openOf(id, clientID, "", &facts))
+}
+
+func (g *Forger) Established(conn uint64) *Forger { return g.add(frameEstablished, conn, nil) }
+
+func (g *Forger) Receive(conn uint64, topic, payload string) *Forger {
+	return g.add(frameReceive, conn, append(appendMessage(nil, topic, nil), payload...))
+}
+
+func (g *Forger) Raw(kind byte, conn uint64, body []byte) *Forger {
+	return g.add(kindOf(kind), conn, body)
+}
+
+func kindOf(b byte) kind { return kind(b) }
+
+// Version is where a batch states its format.
+const Version = 0
