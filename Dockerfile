@@ -18,6 +18,6 @@ ENV FLEETD_DATA_DIR=/data
 EXPOSE 8080 1883 8883 8884/udp
 # The image has no HTTP client; bash can open a TCP connection.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9464 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && head -1 <&3 | grep -q ' 200 '"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9464 && printf 'GET /healthz HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && head -1 <&3 | grep -q ' 200 '"]
 ENTRYPOINT ["fleetd"]
 CMD ["serve"]

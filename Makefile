@@ -11,6 +11,10 @@ run: build ## install what is missing, build, and run with a demo fleet (LAN=1: 
 	@scripts/vdevices
 	@exec scripts/run
 
+.PHONY: cluster
+cluster: build ## run two cores, two edges and a demo fleet on this machine, to see what happens when one fails
+	@exec scripts/cluster
+
 .PHONY: build
 build: ## build bin/fleetd
 	@scripts/setup run
