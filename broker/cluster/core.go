@@ -45,6 +45,8 @@ type Node struct {
 	Since       time.Time `json:"since"`
 	Connections int       `json:"connections"`
 	Term        int       `json:"term"` // that it follows or leads; 0 for none
+	Draining    bool      `json:"draining,omitempty"`
+	Load
 }
 
 // maxOpening is how many connections of one edge the core admits at a time.

@@ -32,6 +32,8 @@ type EdgeOptions struct {
 	// AdmitTimeout is how long a device waits for the core's answer; a standby that takes over may
 	// give it. Default: 10s, after which the device is asked to try again.
 	AdmitTimeout time.Duration
+	// Messages counts the messages of the edge's devices, for its beat. Default: not announced.
+	Messages func() int64
 }
 
 // maxHeld is how many bytes of messages of one device wait while there is no leader.
@@ -132,6 +134,9 @@ func (e *Edge) announce() {
 	n := Node{Name: e.o.Name, Role: bus.Edge, Incarnation: e.incarnation, Version: e.o.Version, Since: e.since,
 		Connections: len(e.connections), Term: e.leader.Term}
 	e.mu.RUnlock()
+	if e.o.Messages != nil {
+		n.Load = LoadOf(e.o.Messages())
+	}
 	text, _ := json.Marshal(n)                            // cannot fail
 	_ = e.o.Bus.Publish(e.o.Cluster.Node(e.o.Name), text) // the next beat follows
 }
