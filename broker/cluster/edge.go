@@ -114,10 +114,11 @@ func (e *Edge) Run(ctx context.Context) error {
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
-		e.announce()
+		e.announce(false)
 		select {
 		case <-beat.C:
 		case <-ctx.Done():
+			e.announce(true)
 			e.mu.Lock()
 			if e.endStream != nil {
 				e.endStream()
@@ -128,11 +129,12 @@ func (e *Edge) Run(ctx context.Context) error {
 	}
 }
 
-// announce publishes the beat of this node. The leader answers the first one with its term.
-func (e *Edge) announce() {
+// announce publishes the beat of this node, the last one if it leaves. The leader answers the first one
+// with its term.
+func (e *Edge) announce(leaves bool) {
 	e.mu.RLock()
 	n := Node{Name: e.o.Name, Role: bus.Edge, Incarnation: e.incarnation, Version: e.o.Version, Since: e.since,
-		Connections: len(e.connections), Term: e.leader.Term}
+		Connections: len(e.connections), Term: e.leader.Term, Leaves: leaves}
 	e.mu.RUnlock()
 	if e.o.Messages != nil {
 		n.Load = LoadOf(e.o.Messages())

@@ -22,6 +22,9 @@ func Beat(ctx context.Context, to *nats.Conn, of bus.Cluster, node func() Node) 
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			n = node()
+			n.Leaves = true
+			_ = to.Publish(of.Node(n.Name), encode(n))
 			return nil
 		}
 	}

@@ -6,6 +6,7 @@
 package cluster
 
 import (
+	"slices"
 	"time"
 
 	"fleetd/fleet/lease"
@@ -32,7 +33,7 @@ const (
 	Attaching State = "attaching" // an edge that has not yet
 	Draining  State = "draining"  // it gives up its work before a planned stop
 	Silent    State = "silent"    // no beat for SilentAfter
-	Gone      State = "gone"      // no beat for GoneAfter, or a core that was replaced
+	Gone      State = "gone"      // no beat for GoneAfter, though it did not leave, or a core that was replaced
 )
 
 // States lists every state.
@@ -57,6 +58,7 @@ type Beat struct {
 	Messages    int64 // from and to devices, since the start
 	Memory      int64 // bytes that the process has obtained from the operating system
 	Draining    bool
+	Leaves      bool // it stops; the last beat
 }
 
 // A Node is one process of the cluster.
@@ -88,3 +90,19 @@ type Status struct {
 
 // KeptTerms is how many terms a [Status] has.
 const KeptTerms = 10
+
+// HasStandby reports whether a core could replace the leader.
+func HasStandby(nodes []Node) bool {
+	return slices.ContainsFunc(nodes, func(n Node) bool { return n.State == StandsBy })
+}
+
+// Versions returns the different versions of the nodes that run, sorted.
+func Versions(nodes []Node) (all []string) {
+	for _, n := range nodes {
+		if n.Running() {
+			all = append(all, n.Version)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -41,6 +41,10 @@ func (t *Table) Hear(b Beat) {
 	}
 	n := t.nodes[b.Name]
 	switch {
+	case b.Leaves:
+		if n != nil && n.Incarnation == b.Incarnation {
+			delete(t.nodes, b.Name)
+		}
 	case n == nil && len(t.nodes) >= maxNodes:
 		return
 	case n != nil && n.Incarnation == b.Incarnation:

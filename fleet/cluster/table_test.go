@@ -73,6 +73,17 @@ func TestQuietNodes(t *testing.T) {
 	})
 }
 
+// A node that stops leaves the table; the last beat of an earlier process of its name changes nothing.
+func TestNodeLeaves(t *testing.T) {
+	inTime(t, func(w *world) {
+		w.hear("edge-1", cluster.Edge, 11, 3)
+		w.table.Hear(cluster.Beat{Name: "edge-1", Role: cluster.Edge, Incarnation: 10, Leaves: true})
+		w.is("core-2 leads, edge-1 attaching")
+		w.table.Hear(cluster.Beat{Name: "edge-1", Role: cluster.Edge, Incarnation: 11, Leaves: true})
+		w.is("core-2 leads")
+	})
+}
+
 // A restarted node replaces its earlier process, whose late beats change nothing.
 func TestRestartedNode(t *testing.T) {
 	inTime(t, func(w *world) {

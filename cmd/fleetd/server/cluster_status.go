@@ -58,7 +58,7 @@ func (m *members) now() wire.Node {
 func beatOf(n wire.Node) cluster.Beat {
 	return cluster.Beat{Name: n.Name, Role: cluster.Role(n.Role), Incarnation: n.Incarnation, Version: n.Version,
 		Since: n.Since, Connections: n.Connections, Term: n.Term, Messages: n.Messages, Memory: n.Memory,
-		Draining: n.Draining}
+		Draining: n.Draining, Leaves: n.Leaves}
 }
 
 // nodes lists the nodes of the cluster; of a single process it lists this one.
