@@ -20,7 +20,8 @@ type world struct {
 }
 
 func (w *world) hear(name string, role cluster.Role, incarnation uint64, term int) {
-	w.table.Hear(cluster.Beat{Name: name, Role: role, Incarnation: incarnation, Term: term, Since: time.Now(), Version: "1"})
+	w.table.Hear(cluster.Beat{Name: name, Role: role, Incarnation: incarnation, Term: term, Since: time.Now(),
+		Version: "1"})
 }
 
 func (w *world) is(want string) {

@@ -64,7 +64,8 @@ func (a *api) getCluster(context.Context, fleet.Principal, *struct{}) (*answer[c
 			MemoryBytes: n.Memory})
 	}
 	for _, t := range s.Terms {
-		v.Terms = append(v.Terms, clusterTermView{t.Term, t.Node, t.Host, t.Version, utc(t.Since), utcOrNil(t.Ended), t.Reason})
+		v.Terms = append(v.Terms, clusterTermView{t.Term, t.Node, t.Host, t.Version, utc(t.Since),
+			utcOrNil(t.Ended), t.Reason})
 	}
 	return answerWith(v), nil
 }

@@ -73,7 +73,8 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		PresenceEvidenceCode: d.PresenceEvidence.Code, PresenceEvidenceParams: paramsOf(d.PresenceEvidence),
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport,
 		TransportChoice: cmp.Or(d.TransportChoice, fleet.TransportMQTT), ForConversations: d.ConnectsForConversations(),
-		RemoteAddr: d.RemoteAddr, Edge: d.Edge, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags),
+		RemoteAddr: d.RemoteAddr, Edge: d.Edge, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt),
+		Tags:  orEmpty(d.Tags),
 		Notes: d.Notes, Hold: hold(d.Hold), Conflict: conflict(d), Claimed: claimed(d),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}

@@ -174,7 +174,8 @@ func (m nodeMetrics) Collect(metrics chan<- prometheus.Metric) {
 		counts[key{n.Role, n.State}]++
 	}
 	for k, n := range counts {
-		metrics <- prometheus.MustNewConstMetric(nodesDesc, prometheus.GaugeValue, float64(n), string(k.role), string(k.state))
+		metrics <- prometheus.MustNewConstMetric(nodesDesc, prometheus.GaugeValue, float64(n), string(k.role),
+			string(k.state))
 	}
 }
 

@@ -121,7 +121,8 @@ func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
-		Events: s.Events, Report: s.reporter.report, Cluster: s.clusterStatus, Version: s.cfg.Version, Log: s.log, Stopping: stopping})
+		Events: s.Events, Report: s.reporter.report, Cluster: s.clusterStatus, Version: s.cfg.Version, Log: s.log,
+		Stopping: stopping})
 }
 
 // tester returns the service that tests calls against the policy without making

@@ -164,7 +164,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, UsageError{errors.New("--role edge: use StartEdge")}
 	}
 	log, started := cfg.logger(), time.Now().UTC()
-	s := &Server{cfg: cfg, log: log, started: started, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{},
+	s := &Server{cfg: cfg, log: log, started: started, stages: newStages(log), metrics: newMetrics(),
+		Events:   &fleet.Events{},
 		cameras:  cameras{bounded.New[string, bool](maxCameraBuilds)},
 		outbound: outbound.New(outbound.Options{Allow: cfg.AllowOutbound})}
 	defer func() {
