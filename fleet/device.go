@@ -184,6 +184,7 @@ type Device struct {
 	TransportChoice  Transport  // how it must connect from its next start on
 	TransportGiven   Transport  // how its latest boot poll was answered; "" before the first
 	RemoteAddr       string     // of the latest connection or poll, without port
+	Edge             string     // node that holds its connection; "" while it is not connected
 
 	Enrolment    Enrolment
 	ClaimCode    string // six digits while waiting; "" otherwise

@@ -51,6 +51,9 @@ type Node struct {
 	Since       time.Time `json:"since"`
 	Connections int       `json:"connections"`
 	Term        int       `json:"term"` // that it follows or leads; 0 for none
+	Draining    bool      `json:"draining,omitempty"`
+	Leaves      bool      `json:"leaves,omitempty"` // it stops, and this is its last beat
+	Load
 }
 
 const (

@@ -33,6 +33,8 @@ type EdgeOptions struct {
 	// AdmitTimeout is how long a device waits for the core's answer; a standby that takes over may
 	// give it. Default: 10s, after which the device is asked to try again.
 	AdmitTimeout time.Duration
+	// Messages counts the messages of the edge's devices, for its beat. Default: not announced.
+	Messages func() int64
 }
 
 // maxHeld is how many bytes of messages of one device wait while there is no leader.
@@ -121,7 +123,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
-		e.announce()
+		e.announce(false)
 		select {
 		case <-beat.C:
 		case <-connected:
@@ -131,6 +133,7 @@ func (e *Edge) Run(ctx context.Context) error {
 			}
 			e.mu.RUnlock()
 		case <-ctx.Done():
+			e.announce(true)
 			e.mu.Lock()
 			if e.endStream != nil {
 				e.endStream()
@@ -141,12 +144,16 @@ func (e *Edge) Run(ctx context.Context) error {
 	}
 }
 
-// announce publishes the beat of this node. The leader answers the first one with its term.
-func (e *Edge) announce() {
+// announce publishes the beat of this node, the last one if it leaves. The leader answers the first one
+// with its term.
+func (e *Edge) announce(leaves bool) {
 	e.mu.RLock()
 	n := Node{Name: e.o.Name, Role: bus.Edge, Incarnation: e.incarnation, Version: e.o.Version, Since: e.since,
-		Connections: len(e.connections), Term: e.leader.Term}
+		Connections: len(e.connections), Term: e.leader.Term, Leaves: leaves}
 	e.mu.RUnlock()
+	if e.o.Messages != nil {
+		n.Load = LoadOf(e.o.Messages())
+	}
 	text, _ := json.Marshal(n)                            // cannot fail
 	_ = e.o.Bus.Publish(e.o.Cluster.Node(e.o.Name), text) // the next beat follows
 }

@@ -43,7 +43,7 @@ type cli struct {
 	User     server.UserCommand     `cmd:"" help:"Manage operators, directly in the server's database."`
 	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, directly in the server's database."`
 	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, directly in the server's database."`
-	Cluster  server.ClusterCommand  `cmd:"" help:"Create a cluster and the certificates of its nodes, as files."`
+	Cluster  clusterCommand         `cmd:"" help:"Create a cluster and the certificates of its nodes, as files; show its nodes over REST."`
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
 	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`
@@ -128,6 +128,12 @@ func (c *serveCommand) Run(ctx context.Context) error {
 	}
 	s.Greet(os.Stdout)
 	return s.Serve(ctx)
+}
+
+// clusterCommand joins the commands on the files of a cluster with that on a running one.
+type clusterCommand struct {
+	server.ClusterCommand
+	Status client.ClusterStatus `cmd:"" help:"Show the nodes of the cluster, and which core leads, over REST."`
 }
 
 type versionCommand struct{}

@@ -15,6 +15,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
 )
@@ -495,5 +496,43 @@ func TestThresholds(t *testing.T) {
 	if err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries WHERE action = 'alert.settings'`).
 		Scan(&entries); err != nil || entries != 1 {
 		t.Errorf("%d audit entries, %v", entries, err)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	standby := cluster.Node{Name: "core-2", Role: cluster.Core, State: cluster.StandsBy, Version: "1"}
+	edge := cluster.Node{Name: "edge-1", Role: cluster.Edge, State: cluster.Attached, Version: "1"}
+	w := newWorld(t, func(o *alert.Options) {
+		o.Nodes = func() []cluster.Node {
+			return []cluster.Node{{Name: "core-1", Role: cluster.Core, State: cluster.Leads, Version: "1"}, standby, edge}
+		}
+	})
+	w.pass(2 * time.Minute)
+	w.is()
+	standby.State = cluster.Silent
+	w.pass(time.Minute)
+	w.is()
+	w.pass(time.Minute)
+	w.is("no_standby open warning 0")
+	standby.State = cluster.StandsBy
+	edge.State, edge.Heard = cluster.Gone, w.now
+	w.pass(6 * time.Minute)
+	if a := w.only(); a.Kind != alert.EdgeGone || a.Subject != "edge-1" || a.Severity != alert.Bad {
+		t.Errorf("the alert is %+v", a)
+	}
+	edge.State = cluster.Attached
+	w.pass(6 * time.Minute)
+	w.is()
+	edge.Version = "2"
+	w.pass(9 * time.Minute)
+	w.is()
+	w.pass(2 * time.Minute)
+	if a := w.only(); a.Kind != alert.VersionsDiffer || a.Params["versions"] != "1, 2" {
+		t.Errorf("the alert is %+v", a)
+	}
+	edge.State = cluster.Gone // what no longer runs has no version
+	w.pass(6 * time.Minute)
+	if a := w.only(); a.Kind != alert.EdgeGone {
+		t.Errorf("the alert is %+v", a)
 	}
 }

@@ -25,6 +25,9 @@ const (
 	UpstreamDown    Kind = "upstream_down"        // a voice server has been unreachable for Span
 	PluginCrashing  Kind = "plugin_crashing"      // a plug-in ended often or is invalid, and has not run for Span
 	ToolQuarantined Kind = "tool_quarantined"     // tools of a program wait in quarantine for an administrator
+	NoStandby       Kind = "no_standby"           // no core of the cluster has stood by for Span
+	EdgeGone        Kind = "edge_gone"            // an edge of the cluster is gone
+	VersionsDiffer  Kind = "versions_differ"      // nodes of the cluster have run different versions for Span
 )
 
 // A Threshold is the limit at which a condition holds. The kinds above describe each field; a
@@ -115,6 +118,13 @@ var Conditions = []Condition{
 		look: (*Service).plugins},
 	{Kind: ToolQuarantined, Every: lookEvery, AtOnce: true, Params: []string{"name", "n", "tool"},
 		look: (*Service).quarantinedTools},
+	{Kind: NoStandby, Every: lookEvery, AtOnce: true, Params: []string{"since_at"},
+		Default: Threshold{Span: time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: day},
+		look: (*Service).noStandby},
+	{Kind: EdgeGone, Every: lookEvery, AtOnce: true, Params: []string{"name", "since_at"}, look: (*Service).edgesGone},
+	{Kind: VersionsDiffer, Every: lookEvery, AtOnce: true, Params: []string{"since_at", "versions"},
+		Default: Threshold{Span: 10 * time.Minute}, Least: Threshold{Span: time.Second}, Most: Threshold{Span: 30 * day},
+		look: (*Service).versionsDiffer},
 }
 
 // Kinds lists every kind, in the order of the table.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/cluster"
 )
 
 // Options configures a [Service]. Store and Facts are required.
@@ -44,6 +45,7 @@ type Options struct {
 	Upstreams    func(ctx context.Context) []Upstream // voice servers; nil: none
 	Plugins      func() []Plugin                      // nil: none
 	Quarantined  func() []Quarantined                 // nil: none
+	Nodes        func() []cluster.Node                // nil: fleetd is not in a cluster
 }
 
 // Service manages alerts for people and runs the loop that checks the conditions.
@@ -51,6 +53,10 @@ type Service struct {
 	o        Options
 	started  time.Time
 	presence presenceWatch // used only by the loop
+
+	// Since when no core has stood by, and since when versions differ; zero otherwise. Used only by
+	// the loop.
+	alone, mixed time.Time
 
 	mu       sync.Mutex
 	settled  bool    // presence counts because devices had time to reconnect

@@ -19,6 +19,8 @@ const maxHistory = 1000
 var ownColumns = `id, kind, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
 	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, transport_choice, transport_given,
 	remote_addr,
+	CASE WHEN presence IN ('online', 'unresponsive')
+		THEN coalesce((SELECT c.node FROM connections c WHERE c.device_id = devices.id), '') ELSE '' END AS edge,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
 	coalesce(inventory_id, '') AS inventory_id, inventory_elf, inventory_at, tools_count,

@@ -27,6 +27,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -82,6 +83,7 @@ type Options struct {
 	Heavy           *heavy.Limits // default: limits that no other part shares
 	Events          *fleet.Events
 	Report          func(ctx context.Context) (system.Report, error) // a report about this fleetd
+	Cluster         func() cluster.Status
 	Authority       Follower
 
 	MQTTEndpoint string        // host:port of the broker, as devices reach it
@@ -166,6 +168,7 @@ func newAPI(o Options) *api {
 	a.registerAlerts()
 	a.registerAlertMail()
 	a.registerSystem()
+	a.registerCluster()
 	a.registerEvents()
 	a.serveDocument()
 	a.router.NotFound(a.noSuchPath)

@@ -34,6 +34,7 @@ type deviceView struct {
 	TransportChoice        fleet.Transport  `json:"transport_choice" enum:"mqtt,ws" doc:"Transport from its next start"`
 	ForConversations       bool             `json:"for_conversations" doc:"Since its latest start it connects only during conversations, so offline is normal"`
 	RemoteAddr             string           `json:"remote_addr"`
+	Edge                   string           `json:"edge" doc:"Node that holds its connection, in a cluster an edge; empty while it is not connected"`
 	Enrolment              fleet.Enrolment  `json:"enrolment" enum:"waiting,enrolled,rejected"`
 	EnrolledAt             *time.Time       `json:"enrolled_at"`
 	Tags                   []string         `json:"tags" nullable:"false"`
@@ -72,7 +73,8 @@ func (a *api) device(d fleet.Device, campaign uuid.UUID) deviceView {
 		PresenceEvidenceCode: d.PresenceEvidence.Code, PresenceEvidenceParams: paramsOf(d.PresenceEvidence),
 		LastSeen: utcOrNil(d.LastSeen), LastPoll: utcOrNil(d.LastPoll), Transport: d.Transport,
 		TransportChoice: cmp.Or(d.TransportChoice, fleet.TransportMQTT), ForConversations: d.ConnectsForConversations(),
-		RemoteAddr: d.RemoteAddr, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt), Tags: orEmpty(d.Tags),
+		RemoteAddr: d.RemoteAddr, Edge: d.Edge, Enrolment: d.Enrolment, EnrolledAt: utcOrNil(d.EnrolledAt),
+		Tags:  orEmpty(d.Tags),
 		Notes: d.Notes, Hold: hold(d.Hold), Conflict: conflict(d), Claimed: claimed(d),
 		InventoryID: d.InventoryID, InventoryAt: utcOrNil(d.InventoryAt), ToolsCount: d.ToolsCount,
 		TimeZone: d.TimeZone, Campaign: orNil(campaign), CreatedAt: utc(d.CreatedAt), RetiredAt: utcOrNil(d.RetiredAt)}

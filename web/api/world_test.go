@@ -24,6 +24,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -61,6 +62,7 @@ var tools = []fleet.Tool{
 
 // world is the API over the real domain and a real PostgreSQL; only the devices are scripted.
 type world struct {
+	cluster cluster.Status
 	*httptest.Server
 	api       *api
 	db        *pgxpool.Pool
@@ -254,6 +256,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,
 		Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
+		Cluster: func() cluster.Status { return w.cluster },
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = w.store.DatabaseReport(ctx)

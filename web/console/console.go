@@ -26,6 +26,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -103,8 +104,10 @@ type Options struct {
 	EnrolmentMode fleet.EnrolmentMode
 	MarkProofs    bool // a proof of a serial number marks a request but does not admit the device
 	Version       string
-	System        []ui.SystemFact // about this process, for the settings page
-	Report        SystemReporter  // for the page about this process
+	System        []ui.SystemFact       // about this process, for the settings page
+	Report        SystemReporter        // for the page about this process
+	Cluster       func() cluster.Status // required with InCluster
+	InCluster     bool
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now

@@ -92,6 +92,7 @@ type site struct {
 	logged     *logBuffer
 	epoch      int64 // of the latest connection
 
+	edgeGone     atomic.Bool  // in clusterStatus
 	databaseAway atomic.Int64 // time since when, in Unix milliseconds; 0: available
 }
 
@@ -232,6 +233,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
 		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
+		InCluster: true, Cluster: c.clusterStatus,
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = c.store.DatabaseReport(ctx)

@@ -86,6 +86,8 @@ func (s *Server) newView(r *http.Request) (view, error) {
 		return s.newEndpointsView(r)
 	case ui.ViewEndpoint:
 		return s.newEndpointView(r)
+	case ui.ViewCluster:
+		return s.newClusterView(r)
 	case ui.ViewFlash:
 		return s.newFlashView(r), nil
 	case ui.ViewFirmware:

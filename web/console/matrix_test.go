@@ -163,6 +163,7 @@ var reaches = map[string]string{
 	"GET /settings":                                              "viewer own",
 	"GET /settings/account":                                      "viewer own",
 	"GET /settings/alerts":                                       "viewer fleet",
+	"GET /settings/cluster":                                      "viewer fleet",
 	"GET /settings/endpoints":                                    "admin fleet",
 	"GET /settings/endpoints/{endpoint}":                         "admin fleet",
 	"GET /settings/keys":                                         "viewer fleet",

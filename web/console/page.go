@@ -91,7 +91,7 @@ func (s *Server) page(r *http.Request) ui.Page {
 		return p
 	}
 	p.Operator = &ui.Operator{Name: v.operator.Name, Role: v.operator.Role}
-	p.Admin = mayAdmin(r.Context())
+	p.Admin, p.InCluster = mayAdmin(r.Context()), s.InCluster
 	p.Waiting = s.waitingFor(r.Context(), p.Now)
 	p.Approvals = s.Approvals.WaitingFor(r.Context(), v.actor())
 	p.Alerts = s.Alerts.Summary(v.actor())

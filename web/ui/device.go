@@ -227,6 +227,7 @@ type DeviceFacts struct {
 	Chosen     fleet.Transport // after its next start
 	Given      fleet.Transport
 	RemoteAddr string
+	Edge       string // node that holds the connection; "" if offline
 	Language   string
 	TimeZone   string // IANA name; "" means the server's
 	Evidence   fleet.Reason
@@ -253,7 +254,7 @@ func NewDeviceFacts(d fleet.Device) DeviceFacts {
 	return DeviceFacts{ID: d.ID, Kind: d.Kind, Retired: d.RetiredAt != nil, Version: d.Version, Chip: d.Chip, Slot: d.Slot,
 		ELFSHA256: d.ELFSHA256, Transport: d.Transport,
 		Chosen: d.TransportChoice, Given: d.TransportGiven,
-		RemoteAddr: d.RemoteAddr, Language: d.Language, TimeZone: d.TimeZone, Evidence: d.PresenceEvidence,
+		RemoteAddr: d.RemoteAddr, Edge: d.Edge, Language: d.Language, TimeZone: d.TimeZone, Evidence: d.PresenceEvidence,
 		LastSeen: d.LastSeen, LastPoll: d.LastPoll, EnrolledAt: d.EnrolledAt, CreatedAt: d.CreatedAt,
 		ToolsAt: d.InventoryAt, Tags: d.Tags, Notes: d.Notes}
 }

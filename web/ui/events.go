@@ -26,6 +26,7 @@ const (
 	ViewPlugin    = "plugin"    // name; patches: the parts of PluginPage
 	ViewEndpoints = "endpoints" // as the list's filter; patches: EndpointRow, EndpointFilters; "new" for each new one
 	ViewEndpoint  = "endpoint"  // name; patches: EndpointRow.Now
+	ViewCluster   = "cluster"   // patches: ClusterNodes
 	ViewFlash     = "flash"     // since, image; patches: Joining
 
 	ViewCampaigns   = "campaigns"   // as the list's filter; patches: CampaignRow

@@ -49,7 +49,8 @@ var nav = []place{
 		[]string{PathFlash}},
 	{"settings", "nav.settings", []pageLink{{"nav.general", PathSettings}, {"policy.title", PathPolicies},
 		{"upstreams.title", PathUpstreams}, {"plugins.title", PathPlugins}, {"endpoints.title", PathEndpoints},
-		{"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks}, {"serials.title", PathSerials}, {"keys.title", PathKeys}, {"settings.system", PathSystem}}, nil},
+		{"alerts.title", PathAlertSettings}, {"webhooks.title", PathWebhooks}, {"serials.title", PathSerials}, {"keys.title", PathKeys},
+		{"cluster.title", PathCluster}, {"settings.system", PathSystem}}, nil},
 }
 
 // adminPages are shown only to admins.
@@ -58,7 +59,7 @@ var adminPages = []string{PathPlugins, PathEndpoints, PathWebhooks, PathSystem}
 // shownPages returns the pages that the viewer may see.
 func shownPages(ctx context.Context, pages []pageLink) []pageLink {
 	return slices.DeleteFunc(slices.Clone(pages), func(l pageLink) bool {
-		return slices.Contains(adminPages, l.path) && !page(ctx).Admin
+		return slices.Contains(adminPages, l.path) && !page(ctx).Admin || l.path == PathCluster && !page(ctx).InCluster
 	})
 }
 

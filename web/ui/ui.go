@@ -40,6 +40,7 @@ type Page struct {
 
 	Operator  *Operator // the signed-in operator; nil before sign-in
 	Admin     bool      // the operator is an admin of the whole fleet
+	InCluster bool      // fleetd is a node of a cluster
 	URL       *url.URL  // of the request: marks the current place, and is the page that a language switch returns to
 	Open      bool      // enrolment is "open": every page shows it
 	Waiting   int       // devices waiting for a decision: shown at Devices

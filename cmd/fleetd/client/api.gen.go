@@ -610,6 +610,65 @@ type Claimed struct {
 	Chip      string    `json:"chip"`
 }
 
+// Cluster defines model for Cluster.
+type Cluster struct {
+	// ID Of the cluster; empty for a single process
+	ID string `json:"id"`
+
+	// Leader Name of the node that leads
+	Leader string `json:"leader"`
+
+	// Nodes The leader first, then other cores, then edges
+	Nodes []ClusterNode `json:"nodes"`
+
+	// Reason Why it leads: nothing led before (first), or the previous leader stopped (released), did not renew its lease (silent) or died (gone)
+	Reason string `json:"reason"`
+
+	// Since When its term began
+	Since time.Time `json:"since"`
+
+	// Term Number of the leader's term; one more for each change of the leader
+	Term int64 `json:"term"`
+
+	// Terms The latest terms, the newest first
+	Terms []ClusterTerm `json:"terms"`
+}
+
+// ClusterNode defines model for ClusterNode.
+type ClusterNode struct {
+	// Connections Of devices, as last announced; a core has none
+	Connections int64 `json:"connections"`
+
+	// LastHeard When it last announced itself
+	LastHeard time.Time `json:"last_heard"`
+
+	// MemoryBytes Obtained from the operating system
+	MemoryBytes int64 `json:"memory_bytes"`
+
+	// MessagesPerSecond From and to devices, over about ten seconds
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	Name              string  `json:"name"`
+	Role              string  `json:"role"`
+
+	// Since When the process started
+	Since time.Time `json:"since"`
+
+	// State An edge is attaching until it has announced all its connections to the leader
+	State   string `json:"state"`
+	Version string `json:"version"`
+}
+
+// ClusterTerm defines model for ClusterTerm.
+type ClusterTerm struct {
+	EndedAt *time.Time `json:"ended_at"`
+	Host    string     `json:"host"`
+	Node    string     `json:"node"`
+	Reason  string     `json:"reason"`
+	Since   time.Time  `json:"since"`
+	Term    int64      `json:"term"`
+	Version string     `json:"version"`
+}
+
 // Conflict defines model for Conflict.
 type Conflict struct {
 	// Active Devices that cannot
@@ -855,13 +914,16 @@ type Device struct {
 	Campaign *string `json:"campaign"`
 
 	// Chip Pinned with the board when the device was let in
-	Chip       string      `json:"chip"`
-	Claimed    *Claimed    `json:"claimed"`
-	Conflict   *IDConflict `json:"conflict"`
-	CreatedAt  time.Time   `json:"created_at"`
-	ELFSHA256  string      `json:"elf_sha256"`
-	EnrolledAt *time.Time  `json:"enrolled_at"`
-	Enrolment  string      `json:"enrolment"`
+	Chip      string      `json:"chip"`
+	Claimed   *Claimed    `json:"claimed"`
+	Conflict  *IDConflict `json:"conflict"`
+	CreatedAt time.Time   `json:"created_at"`
+
+	// Edge Node that holds its connection, in a cluster an edge; empty while it is not connected
+	Edge       string     `json:"edge"`
+	ELFSHA256  string     `json:"elf_sha256"`
+	EnrolledAt *time.Time `json:"enrolled_at"`
+	Enrolment  string     `json:"enrolment"`
 
 	// ForConversations Since its latest start it connects only during conversations, so offline is normal
 	ForConversations bool  `json:"for_conversations"`

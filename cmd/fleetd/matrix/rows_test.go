@@ -189,7 +189,7 @@ var rows = map[string]row{
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
 	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
-	"get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
+	"get-cluster": people(reads(onFleet, viewer)), "get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
 	"update-device": {need: asOperator, reach: onDevice, writes: list("devices"), ask: device("update", func(w *world) any {

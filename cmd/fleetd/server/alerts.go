@@ -38,6 +38,9 @@ func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 		down: make(map[uuid.UUID]time.Time)}).look
 	o.Plugins = (&pluginProbe{list: s.Plugins.List, down: make(map[string]time.Time)}).look
 	o.Quarantined = func() []alert.Quarantined { return quarantinedTools(s.ToolQuarantines.All()) }
+	if s.node != nil {
+		o.Nodes = s.nodes
+	}
 	if s.cfg.SMTPURL != "" {
 		sender, err := mail.Open(s.cfg.SMTPURL, s.cfg.SMTPFrom)
 		if err != nil {

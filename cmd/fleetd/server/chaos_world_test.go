@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fleetd/broker/sim"
+	"fleetd/cmd/fleetd/client"
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/fleettest"
@@ -52,9 +53,12 @@ const (
 
 // testMain is the command line of the test binary when a test runs it as a process.
 type testMain struct {
-	Serve quickServe   `cmd:""`
-	Token TokenCommand `cmd:""`
-	Sim   sim.Command  `cmd:""`
+	Serve   quickServe   `cmd:""`
+	Token   TokenCommand `cmd:""`
+	Sim     sim.Command  `cmd:""`
+	Cluster struct {
+		Status client.ClusterStatus `cmd:""`
+	} `cmd:""`
 }
 
 // TestMain runs a command instead of the tests if beFleetd is set.

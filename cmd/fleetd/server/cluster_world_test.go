@@ -1,10 +1,14 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,6 +16,7 @@ import (
 	"time"
 
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/lease"
 	"fleetd/fleet/postgres/pgtest"
 	"fleetd/internal/bus"
 )
@@ -116,6 +121,12 @@ func TestCoreIsReplaced(t *testing.T) {
 		fleettest.EventuallyWithin(t, time.Minute, what, func() bool { return load.succeeded() >= than+20 })
 	}
 	calls("calls through the first core", 0)
+	w.awaitNodes("core-1 leads, core-2 stands_by, edge-1 attached 30, edge-2 attached 0", 1, lease.First)
+	w.isAtEdge("edge-1")
+	w.awaitMetrics(w.cores[0], `fleetd_cluster_nodes{role="edge",state="attached"} 2`, "fleetd_cluster_term 1",
+		"fleetd_cluster_link_edges_attached 2", "fleetd_cluster_certificate_expiry_timestamp_seconds ")
+	w.awaitMetrics(w.edges[1], "fleetd_cluster_term 1", `fleetd_door_requests_total{kind="api",outcome="passed"}`,
+		"fleetd_cluster_link_stale_total 0", "fleetd_cluster_certificate_expiry_timestamp_seconds ")
 	connects, since := w.connects(), time.Now()
 
 	w.cores[0].signal(syscall.SIGKILL)
@@ -128,10 +139,12 @@ func TestCoreIsReplaced(t *testing.T) {
 	}
 	time.Sleep(attachTime) // presence of devices that are not announced would be reset by now
 	w.quiet(connects, since)
+	w.awaitNodes("core-2 leads, core-1 gone, edge-1 attached 30, edge-2 attached 0", 2, lease.Gone, lease.Silent)
 
 	// The first one stands by again, and takes over from a core that is stopped.
 	w.cores[0].start()
 	w.cores[0].awaitStandby("core-2")
+	w.awaitNodes("core-2 leads, core-1 stands_by, edge-1 attached 30, edge-2 attached 0", 2, lease.Gone, lease.Silent)
 	stopped := time.Now()
 	w.cores[1].signal(syscall.SIGTERM)
 	w.cores[0].awaitReady()
@@ -140,9 +153,85 @@ func TestCoreIsReplaced(t *testing.T) {
 	calls("calls through the first core again", load.succeeded())
 	time.Sleep(attachTime)
 	w.quiet(connects, since)
+	w.awaitNodes("core-1 leads, edge-1 attached 30, edge-2 attached 0", 3, lease.Released) // core-2 has left
 	load.end()
 	load.check()
 	t.Logf("leads %v after a kill, calls after %v; leads %v after a stop", took, again, handed)
+}
+
+// awaitNodes waits until fleetd cluster status, asked through an edge, has these nodes, and checks the
+// term and why it began.
+func (w *clusterWorld) awaitNodes(want string, term int, why ...lease.Reason) {
+	w.t.Helper()
+	var got string
+	var v struct {
+		Term   int
+		Leader string
+		Reason lease.Reason
+		Nodes  []struct {
+			Name, Role, State string
+			Connections       int
+		}
+	}
+	fleettest.EventuallyWithin(w.t, 30*time.Second, "nodes to be "+want, func() bool {
+		cmd := exec.Command(os.Args[0], "cluster", "status", "--json", "--url", "http://"+w.edges[1].http)
+		cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_TOKEN="+w.token)
+		out, err := cmd.Output()
+		if err != nil {
+			w.t.Fatalf("fleetd cluster status: %v", err)
+		}
+		v.Nodes = nil
+		if err := json.Unmarshal(out, &v); err != nil {
+			w.t.Fatal(err)
+		}
+		var all []string
+		for _, n := range v.Nodes {
+			text := n.Name + " " + n.State
+			if n.Role == "edge" {
+				text += " " + strconv.Itoa(n.Connections)
+			}
+			all = append(all, text)
+		}
+		got = strings.Join(all, ", ")
+		return got == want || strings.ReplaceAll(got, "core-1 silent", "core-1 gone") == want
+	})
+	if v.Term != term || !slices.Contains(why, v.Reason) || !strings.HasPrefix(got, v.Leader+" leads") {
+		w.t.Errorf("term %d of %s began because of %s, want term %d, %v; nodes are %s", v.Term, v.Leader, v.Reason, term, why,
+			got)
+	}
+}
+
+// isAtEdge reports an error if a device is not at the edge.
+func (w *clusterWorld) isAtEdge(name string) {
+	w.t.Helper()
+	req, err := http.NewRequest("GET", "http://"+w.edges[1].http+"/api/v1/devices/"+w.devices.Device(0).ID(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+w.token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var device struct{ Edge string }
+	if err := json.NewDecoder(resp.Body).Decode(&device); err != nil || device.Edge != name {
+		w.t.Errorf("the device is at the edge %q (%v), want %q", device.Edge, err, name)
+	}
+}
+
+// awaitMetrics waits until the metrics of a process have the texts.
+func (w *clusterWorld) awaitMetrics(p *leaseProcess, want ...string) {
+	w.t.Helper()
+	fleettest.EventuallyWithin(w.t, 30*time.Second, fmt.Sprintf("%s to have the metrics %q", p.name, want), func() bool {
+		resp, err := http.Get("http://" + p.admin + "/metrics")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		return err == nil && !slices.ContainsFunc(want, func(s string) bool { return !strings.Contains(string(text), s) })
+	})
 }
 
 // A core that is frozen for longer than its lease is replaced. When it runs again, it sends no

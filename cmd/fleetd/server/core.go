@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,6 +22,8 @@ type node struct {
 	id     *bus.Identity
 	bus    *nats.Conn
 	stages *stages
+
+	members *members // nil in an edge
 }
 
 // openNode opens the certificate of this node and connects to the bus. A core first starts the NATS
@@ -57,32 +58,19 @@ func openNode(ctx context.Context, cfg *Config, parts *stages, log *slog.Logger)
 	return &node{id: id, bus: nc, stages: parts}, nil
 }
 
-// members are the nodes that were heard recently.
-type members struct {
-	mu    sync.Mutex
-	nodes map[string]cluster.Node
-	heard map[string]time.Time
-}
-
-func (m *members) hear(n cluster.Node, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.nodes == nil {
-		m.nodes, m.heard = make(map[string]cluster.Node), make(map[string]time.Time)
-	}
-	m.nodes[n.Name], m.heard[n.Name] = n, now
-}
-
 // openLink makes the leader's side of the link to the edges.
 func (s *Server) openLink(secret []byte) error {
 	key, err := hkdf.Key(sha256.New, secret, nil, "fleetd connections of edges v1", sha256.Size)
 	if err != nil {
 		return fmt.Errorf("secret key: %w", err)
 	}
-	s.link = cluster.NewCore(cluster.CoreOptions{Bus: s.node.bus, Cluster: s.node.id.Cluster, Core: s.broker, Log: s.log, TicketKey: key,
+	s.link = cluster.NewCore(cluster.CoreOptions{Bus: s.node.bus, Cluster: s.node.id.Cluster, Core: s.broker, Log: s.log,
+		TicketKey: key,
 		Leader: cluster.Leader{Term: s.term, Name: s.node.id.Name, Version: s.cfg.Version,
 			Addr: announced(s.cfg.InternalAddr, s.httpListener.Addr())}})
 	s.stages.add("link to the edges", s.link.Run)
+	s.node.members.lead(s.term, func() int64 { return s.broker.Stats().Messages })
+	s.watchCluster()
 	return nil
 }
 

@@ -88,7 +88,10 @@ func StartEdge(ctx context.Context, cfg Config) (_ *EdgeServer, err error) {
 	}
 
 	s.link = cluster.NewEdge(cluster.EdgeOptions{Bus: s.node.bus, Cluster: s.node.id.Cluster, Name: s.node.id.Name,
-		Version: cfg.Version, Log: log})
+		Version: cfg.Version, Log: log, Messages: func() int64 {
+			stats := s.edge.Stats()
+			return stats.PublishesIn + stats.PublishesOut
+		}})
 	s.stages.add("link to the core", s.link.Run)
 	s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr,
 		TLSConfig: followCertificate(cert, clientCAs, s.stages, s.metrics), ProxyFrom: s.cfg.proxyProtocol, Core: s.link,
@@ -107,6 +110,8 @@ func StartEdge(ctx context.Context, cfg Config) (_ *EdgeServer, err error) {
 		Devices: http.HandlerFunc(s.edge.ServeWebSocket), TrustedProxies: s.cfg.trustedProxies, ConnContext: device.WithConn,
 		ConnState: boundHTTPConnections(&s.cfg, s.metrics).ConnState, Node: s.node.id.Name, Log: log})
 	s.stages.add("leader", func(ctx context.Context) error { return s.followLeader(ctx, leaders) })
+	s.metrics.watchNode(s.node)
+	s.watchCluster()
 	lingerer := openLingerer(s.metrics)
 	s.stages.add("http", func(ctx context.Context) error {
 		context.AfterFunc(ctx, lingerer.Stop)

@@ -60,7 +60,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
 		EnrolmentMode: s.cfg.enrolmentMode(),
 		Version:       s.cfg.Version, System: s.systemFacts(ctx),
-		Report: s.reporter.report, Log: s.log,
+		Report: s.reporter.report, Cluster: s.clusterStatus, InCluster: s.node != nil, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -121,7 +121,8 @@ func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
-		Events: s.Events, Report: s.reporter.report, Version: s.cfg.Version, Log: s.log, Stopping: stopping})
+		Events: s.Events, Report: s.reporter.report, Cluster: s.clusterStatus, Version: s.cfg.Version, Log: s.log,
+		Stopping: stopping})
 }
 
 // tester returns the service that tests calls against the policy without making

@@ -27,7 +27,7 @@ import (
 
 	"fleetd/broker"
 	"fleetd/broker/agent"
-	"fleetd/broker/cluster"
+	link "fleetd/broker/cluster"
 	"fleetd/broker/edge"
 	"fleetd/broker/voice"
 	"fleetd/fleet"
@@ -36,6 +36,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -108,8 +109,11 @@ type Server struct {
 	broker     *broker.Broker
 	edge       *edge.Edge    // nil in a core
 	node       *node         // of a cluster; nil in a single process
-	link       *cluster.Core // nil in a single process
+	link       *link.Core    // nil in a single process
 	term       int           // of the lease
+	terms      []lease.Term  // the latest, of which the first is this process's
+	alone      cluster.Table // of a single process: itself
+	started    time.Time
 	host       *host.Host
 	endpoints  *host.Endpoints
 	open       *fleet.OpenConversations
@@ -160,7 +164,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, UsageError{errors.New("--role edge: use StartEdge")}
 	}
 	log, started := cfg.logger(), time.Now().UTC()
-	s := &Server{cfg: cfg, log: log, stages: newStages(log), metrics: newMetrics(), Events: &fleet.Events{},
+	s := &Server{cfg: cfg, log: log, started: started, stages: newStages(log), metrics: newMetrics(),
+		Events:   &fleet.Events{},
 		cameras:  cameras{bounded.New[string, bool](maxCameraBuilds)},
 		outbound: outbound.New(outbound.Options{Allow: cfg.AllowOutbound})}
 	defer func() {
@@ -208,6 +213,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		if s.node, err = openNode(ctx, &s.cfg, s.stages, log); err != nil {
 			return nil, err
 		}
+		if err := s.node.openMembers(cfg.Version); err != nil {
+			return nil, err
+		}
+		s.metrics.watchNode(s.node)
 	}
 	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
 		return nil, err
@@ -250,6 +259,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.stages.onStop("blob store", func() { _ = s.blobs.Close() })
 	secret, err := s.openSecret(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.readTerms(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.closeOldCalls(ctx); err != nil {
