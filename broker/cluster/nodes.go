@@ -67,5 +67,5 @@ func (c *Core) Attached(edge string) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.presented
+	return p.attached.Load()
 }
