@@ -466,9 +466,12 @@ func TestHostileEdge(t *testing.T) {
 		return ok
 	})
 	facts := fleet.Connection{Device: deviceID(1), ClientID: clientID(1), Epoch: time.Now().UnixMicro(), At: time.Now()}
-	counted("another device than the dialect names", g.Present(3, deviceID(53), clientID(53), facts).Batch())
+	counted("another device than the dialect names", g.Present(3, deviceID(53), clientID(53), facts, "evil").Batch())
+	other := facts
+	other.Device, other.ClientID = deviceID(53), clientID(53)
+	counted("a connection that another edge had", g.Present(7, deviceID(53), clientID(53), other, "good").Batch())
 	facts.Epoch = 1 << 62
-	counted("an epoch of the future", g.Present(4, deviceID(1), clientID(1), facts).Batch())
+	counted("an epoch of the future", g.Present(4, deviceID(1), clientID(1), facts, "evil").Batch())
 	counted("2 MB of JSON", g.Raw(2, 5, []byte(`{"client_id":"`+strings.Repeat("a", 2<<20)+`"}`)).Batch())
 	counted("deep JSON", g.Raw(2, 6, []byte(strings.Repeat("[", 60000))).Batch())
 	counted("a result without a number", g.Raw(10, 2, nil).Batch())

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/hmac"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,9 @@ type CoreOptions struct {
 	Leader  Leader // this process
 	Core    link.Adopter
 	Log     *slog.Logger
+
+	// TicketKey signs what edges announce to the next leader. All cores have the same.
+	TicketKey []byte
 
 	// PostTimeout is how long an edge may take to acknowledge a message. Default: 5s.
 	PostTimeout time.Duration
@@ -420,7 +424,7 @@ func (p *peer) open(f frame) {
 	if again || gone {
 		return
 	}
-	q, facts, err := parseOpen(p.name, f)
+	q, facts, err := p.core.parseOpen(p.name, f)
 	switch {
 	case err != nil:
 		p.core.garbage(p.name, err)
@@ -447,7 +451,7 @@ func (p *peer) open(f frame) {
 }
 
 // parseOpen returns what a frame says of a connection. The facts are those of a present one.
-func parseOpen(node string, f frame) (q link.Connect, facts fleet.Connection, err error) {
+func (c *Core) parseOpen(node string, f frame) (q link.Connect, facts fleet.Connection, err error) {
 	if len(f.body) > maxOpen {
 		return q, facts, fmt.Errorf("it describes a connection in %d bytes", len(f.body))
 	}
@@ -462,6 +466,9 @@ func parseOpen(node string, f frame) (q link.Connect, facts fleet.Connection, er
 		return q, facts, fmt.Errorf("it presents another device than %s", fleet.CleanText(string(q.Device), 64))
 	}
 	facts = *open.Facts
+	if !hmac.Equal(open.Ticket, ticket(c.o.TicketKey, node, facts)) {
+		return q, facts, fmt.Errorf("it presents a connection of %s that no core of this cluster admitted", q.Device)
+	}
 	if facts.Epoch <= 0 || facts.Epoch > time.Now().Add(maxAhead).UnixMicro() {
 		return q, facts, fmt.Errorf("connection of %s: epoch %d", q.Device, facts.Epoch)
 	}
@@ -483,9 +490,10 @@ func (p *peer) admit(q link.Connect, r *remote) {
 		return
 	}
 	conn.Establish()
-	facts := encode(conn.Facts())
+	facts := conn.Facts()
+	body := encode(admission{facts, ticket(p.core.o.TicketKey, p.name, facts)})
 	if r.admitted(conn) {
-		_ = p.stream.announce(frameAdmitted, r.number, facts)
+		_ = p.stream.announce(frameAdmitted, r.number, body)
 	}
 }
 

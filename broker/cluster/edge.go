@@ -323,14 +323,14 @@ func (e *Edge) handle(s *stream, f frame) {
 	case frameNotify:
 		_ = c.deliver(f.body) // a conversation's message; an error means that the connection is ending
 	case frameAdmitted:
-		var facts fleet.Connection
-		if err := json.Unmarshal(f.body, &facts); err != nil {
+		var a admission
+		if err := json.Unmarshal(f.body, &a); err != nil {
 			e.stats.garbage.Add(1)
 			return
 		}
-		c.decide(facts, "")
+		c.decide(a, "")
 	case frameRefused:
-		c.decide(fleet.Connection{}, cmp.Or(link.Refusal(f.body), link.RefusedCredentials))
+		c.decide(admission{}, cmp.Or(link.Refusal(f.body), link.RefusedCredentials))
 	case frameFinish:
 		c.carrier.Finish()
 	case frameStop:
@@ -414,7 +414,7 @@ func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, erro
 	select {
 	case <-c.decided:
 	case <-timeout.C:
-		c.decide(fleet.Connection{}, link.RefusedLater)
+		c.decide(admission{}, link.RefusedLater)
 	}
 	c.mu.Lock()
 	refused := c.refused
@@ -452,6 +452,7 @@ type edgeConnection struct {
 	mu          sync.Mutex
 	connect     link.Connect // without credentials once it is established
 	facts       fleet.Connection
+	ticket      []byte
 	refused     link.Refusal
 	answered    bool
 	established bool
@@ -467,6 +468,7 @@ func (c *edgeConnection) attach(s *stream) {
 	case c.refused != "":
 	case c.answered: // it is established, or about to be
 		f := openFrameOf(c.connect, &c.facts)
+		f.Ticket = c.ticket
 		_ = s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
 	default:
 		f := openFrameOf(c.connect, nil)
@@ -476,13 +478,13 @@ func (c *edgeConnection) attach(s *stream) {
 
 // decide records the core's answer. Only the first one counts: a connection that was admitted is
 // announced to later cores as such.
-func (c *edgeConnection) decide(facts fleet.Connection, refused link.Refusal) {
+func (c *edgeConnection) decide(a admission, refused link.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.answered {
 		return
 	}
-	c.answered, c.facts, c.refused = true, facts, refused
+	c.answered, c.facts, c.ticket, c.refused = true, a.Facts, a.Ticket, refused
 	close(c.decided)
 }
 

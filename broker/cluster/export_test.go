@@ -26,20 +26,21 @@ func (g *Forger) Batch() []byte {
 	return b
 }
 
-func openOf(id fleet.DeviceID, clientID, password string, facts *fleet.Connection) []byte {
+func openOf(id fleet.DeviceID, clientID, password string, facts *fleet.Connection, ticket []byte) []byte {
 	f := openFrame{Device: id, ClientID: clientID, Username: "user", Password: []byte(password), Transport: link.MQTT,
-		Said: dialect.Connect{ClientID: clientID, Version: 4}, Facts: facts}
+		Said: dialect.Connect{ClientID: clientID, Version: 4}, Facts: facts, Ticket: ticket}
 	return f.append(nil)
 }
 
 func (g *Forger) Hello() *Forger { return g.add(frameHello, 0, encode(helloFrame{Version: "forged"})) }
 
 func (g *Forger) Open(conn uint64, id fleet.DeviceID, clientID, password string) *Forger {
-	return g.add(frameOpen, conn, openOf(id, clientID, password, nil))
+	return g.add(frameOpen, conn, openOf(id, clientID, password, nil, nil))
 }
 
-func (g *Forger) Present(conn uint64, id fleet.DeviceID, clientID string, facts fleet.Connection) *Forger {
-	return g.add(framePresent, conn, openOf(id, clientID, "", &facts))
+// Present announces a connection with the ticket of an edge, as a core without key signs it.
+func (g *Forger) Present(conn uint64, id fleet.DeviceID, clientID string, facts fleet.Connection, edge string) *Forger {
+	return g.add(framePresent, conn, openOf(id, clientID, "", &facts, ticket(nil, edge, facts)))
 }
 
 func (g *Forger) Established(conn uint64) *Forger { return g.add(frameEstablished, conn, nil) }

@@ -28,7 +28,7 @@ const (
 
 // Frames of the core.
 const (
-	frameAdmitted kind = iota + 64 // JSON of fleet.Connection
+	frameAdmitted kind = iota + 64 // JSON of admission
 	frameRefused                   // a link.Refusal
 	framePost                      // number, and a message for the device: see appendMessage
 	frameNotify                    // a message for the device

@@ -70,7 +70,7 @@ func FuzzOpen(f *testing.F) {
 		Transport: link.WebSocket, RemoteAddr: "r", LocalHost: "l", State: []byte("s"),
 		Said: dialect.Connect{Version: 5, Properties: []dialect.Property{{Key: "k", Value: "v"}, {}},
 			Will: dialect.Will{Topic: "t", Retain: true}},
-		Facts: &fleet.Connection{Device: "e", ClientID: "f", At: time.Unix(0, 1).UTC(), Epoch: 7}}
+		Facts: &fleet.Connection{Device: "e", ClientID: "f", At: time.Unix(0, 1).UTC(), Epoch: 7}, Ticket: []byte("t")}
 	var again openFrame
 	if err := again.parse(open.append(nil)); err != nil || !reflect.DeepEqual(again, open) {
 		f.Fatalf("%+v became %+v, %v", open, again, err)
@@ -138,8 +138,9 @@ func closedConn(tb testing.TB) *nats.Conn {
 // FuzzCore sends batches of one stream with arbitrary frames to a core.
 func FuzzCore(f *testing.F) {
 	const client = "GID_default@@@02_00_00_00_00_01@@@u"
-	open := openOf("020000000001", client, "password", nil)
-	present := openOf("020000000001", client, "", &fleet.Connection{Device: "020000000001", ClientID: client, Epoch: 1})
+	open := openOf("020000000001", client, "password", nil, nil)
+	facts := fleet.Connection{Device: "020000000001", ClientID: client, Epoch: 1}
+	present := openOf(facts.Device, client, "", &facts, nil) // the ticket would have to be guessed
 	seed := appendFrame(nil, frameOpen, 1, open)
 	for k := range frameAccepted {
 		seed = appendFrame(seed, k, 1, []byte{1, 0})

@@ -78,7 +78,8 @@ type openFrame struct {
 	Said        dialect.Connect
 	State       []byte // of the dialect
 
-	Facts *fleet.Connection // of one that was admitted: Device, ClientID, At and Epoch
+	Facts  *fleet.Connection // of one that was admitted: Device, ClientID, At and Epoch
+	Ticket []byte            // proves Facts
 }
 
 func openFrameOf(q link.Connect, facts *fleet.Connection) openFrame {
@@ -114,6 +115,7 @@ const (
 	tagFactsClientID
 	tagFactsAt // nanoseconds since 1970
 	tagFactsEpoch
+	tagTicket
 )
 
 func appendTagged[T ~string | ~[]byte](dst []byte, tag byte, value T) []byte {
@@ -156,6 +158,7 @@ func (f *openFrame) append(dst []byte) []byte {
 		dst = appendTagged(dst, tagFactsClientID, f.Facts.ClientID)
 		dst = appendNumber(dst, tagFactsAt, uint64(f.Facts.At.UnixNano()))
 		dst = appendNumber(dst, tagFactsEpoch, uint64(f.Facts.Epoch))
+		dst = appendTagged(dst, tagTicket, f.Ticket)
 	}
 	return dst
 }
@@ -204,6 +207,8 @@ func (f *openFrame) parse(b []byte) (err error) {
 			f.Said.Will.Topic = string(value)
 		case tagWillRetain:
 			f.Said.Will.Retain = true
+		case tagTicket:
+			f.Ticket = bytes.Clone(value)
 		case tagState:
 			f.State = bytes.Clone(value)
 		case tagFactsDevice:

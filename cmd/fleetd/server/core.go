@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -72,11 +74,16 @@ func (m *members) hear(n cluster.Node, now time.Time) {
 }
 
 // openLink makes the leader's side of the link to the edges.
-func (s *Server) openLink() {
-	s.link = cluster.NewCore(cluster.CoreOptions{Bus: s.node.bus, Cluster: s.node.id.Cluster, Core: s.broker, Log: s.log,
+func (s *Server) openLink(secret []byte) error {
+	key, err := hkdf.Key(sha256.New, secret, nil, "fleetd connections of edges v1", sha256.Size)
+	if err != nil {
+		return fmt.Errorf("secret key: %w", err)
+	}
+	s.link = cluster.NewCore(cluster.CoreOptions{Bus: s.node.bus, Cluster: s.node.id.Cluster, Core: s.broker, Log: s.log, TicketKey: key,
 		Leader: cluster.Leader{Term: s.term, Name: s.node.id.Name, Version: s.cfg.Version,
 			Addr: announced(s.cfg.InternalAddr, s.httpListener.Addr())}})
 	s.stages.add("link to the edges", s.link.Run)
+	return nil
 }
 
 // attachTime bounds how long the devices of the previous leader keep their presence until the edges

@@ -345,7 +345,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			Connects: func() int64 { return s.broker.Stats().Connects }})
 	})
 	if s.node != nil {
-		s.openLink()
+		if err := s.openLink(secret.key); err != nil {
+			return nil, err
+		}
 	} else {
 		s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
 			ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{s}, Agents: edgeAgents{s}, Node: cfg.NodeName,
