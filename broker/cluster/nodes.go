@@ -62,10 +62,5 @@ func (c *Core) Attached(edge string) bool {
 	c.mu.Lock()
 	p := c.peers[edge]
 	c.mu.Unlock()
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.attached.Load()
+	return p != nil && p.attached.Load()
 }
