@@ -298,7 +298,7 @@ func (c *connection) unanswered(request string) {
 	}
 	c.broker.prober.add(c, time.Now())
 	c.broker.devices.Unresponsive(c.Connection,
-		link.Because(fleet.CauseNoAnswer, "no answer to "+request, "request", fleet.CleanText(request, 100)).Cause)
+		link.CauseOf(fleet.CauseNoAnswer, "no answer to "+request, "request", fleet.CleanText(request, 100)).Cause)
 }
 
 func (c *connection) hasEnded() bool {

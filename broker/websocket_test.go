@@ -342,7 +342,7 @@ func TestWebSocketTakesOverFromMQTT(t *testing.T) {
 	if _, err := makeCall(b, d.id, "self.lamp", `{}`, deadline, nil); err != nil {
 		t.Error(err)
 	}
-	if !b.Kick(d.id, link.Because(fleet.CauseRetired, "the device was retired").Cause) {
+	if !b.Kick(d.id, link.CauseOf(fleet.CauseRetired, "the device was retired").Cause) {
 		t.Error("not kicked")
 	}
 	fleettest.Eventually(t, "the end", func() bool { return d.over() != nil })

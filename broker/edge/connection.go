@@ -16,13 +16,13 @@ import (
 )
 
 var (
-	errNotTaken = link.Because(fleet.CauseNotTaken, "the device accepts no more bytes")
+	errNotTaken = link.CauseOf(fleet.CauseNotTaken, "the device accepts no more bytes")
 	errPanic    = errors.New("internal error")
 )
 
 // brokenRules returns the cause for ending a connection that violates the MQTT protocol.
 func brokenRules(how string) link.CauseError {
-	return link.Because(fleet.CauseViolation, how, "detail", fleet.CleanText(how, 120))
+	return link.CauseOf(fleet.CauseViolation, how, "detail", fleet.CleanText(how, 120))
 }
 
 const (
@@ -166,13 +166,13 @@ func (c *connection) endCause(err error) fleet.Cause {
 	case isSilent:
 		return silent.Cause
 	case errors.Is(err, errPanic):
-		return link.Because(fleet.CauseInternal, err.Error()).Cause
+		return link.CauseOf(fleet.CauseInternal, err.Error()).Cause
 	case err == nil, errors.Is(err, io.EOF):
-		return link.Because(fleet.CauseSocketClosed, "the device closed the socket").Cause
+		return link.CauseOf(fleet.CauseSocketClosed, "the device closed the socket").Cause
 	case errors.Is(err, net.ErrClosed):
 		return errNotTaken.Cause
 	}
-	return link.Because(fleet.CauseSocketError, err.Error(), "detail", fleet.CleanText(err.Error(), 120)).Cause
+	return link.CauseOf(fleet.CauseSocketError, err.Error(), "detail", fleet.CleanText(err.Error(), 120)).Cause
 }
 
 // seen records that a packet of any kind was received.

@@ -58,7 +58,7 @@ func (c *mqttCarrier) shut(cause error) {
 }
 
 func (c *mqttCarrier) silence(err error) (link.CauseError, bool) {
-	return link.Because(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive"),
+	return link.CauseOf(fleet.CauseNoKeepalive, "no sign of life within 1.5 times its keepalive"),
 		errors.Is(err, os.ErrDeadlineExceeded)
 }
 

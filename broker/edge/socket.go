@@ -43,7 +43,7 @@ var (
 
 // brokenSocket returns the cause for ending a WebSocket that is used as no device uses it.
 func brokenSocket(how string) link.CauseError {
-	return link.Because(fleet.CauseSocketMisused, how, "detail", how)
+	return link.CauseOf(fleet.CauseSocketMisused, how, "detail", how)
 }
 
 // A socket is the WebSocket of a connection. The goroutine of serveSocket reads; a second
@@ -379,7 +379,7 @@ func (s *socket) writeNow(m outgoing) error {
 func (s *socket) farewell(link.CauseError, time.Duration) {}
 
 func (s *socket) silence(err error) (link.CauseError, bool) {
-	return link.Because(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
+	return link.CauseOf(fleet.CauseNoPong, "no answer to pings of its WebSocket"), isTimeout(err)
 }
 
 // shut closes the socket, and sends the reason if the device reads. It does not wait.

@@ -162,7 +162,7 @@ func (e *Edge) admitSocket(w http.ResponseWriter, r *http.Request, id fleet.Devi
 	ws, err := e.sockets.upgrader.Upgrade(w, r, nil)
 	if err != nil { // Upgrade has replied
 		e.stats.refuse("malformed_upgrade")
-		c.core.Closed(false, link.Because(fleet.CauseSocketError, err.Error(), "detail", "upgrade").Cause)
+		c.core.Closed(false, link.CauseOf(fleet.CauseSocketError, err.Error(), "detail", "upgrade").Cause)
 		return nil
 	}
 	s.attach(ws)

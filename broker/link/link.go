@@ -144,16 +144,16 @@ type CauseError struct{ fleet.Cause }
 
 func (e CauseError) Error() string { return e.Text }
 
-// Because returns the cause with a code, an English text for logs, and parameters.
-func Because(code, text string, params ...any) CauseError {
+// CauseOf returns the cause with a code, an English text for logs, and parameters.
+func CauseOf(code, text string, params ...any) CauseError {
 	return CauseError{fleet.Cause{Reason: fleet.Because(code, params...), Text: text}}
 }
 
 // The causes that both halves use.
 var (
-	ErrTakenOver        = Because(fleet.CauseTakenOver, "the device connected again")
-	ErrInternal         = Because(fleet.CauseInternal, "internal error")
-	ErrStopping         = Because(fleet.CauseStopping, "fleetd is stopping")
-	ErrEdgeLost         = Because(fleet.CauseEdgeLost, "the edge that held the connection is lost")
-	ErrConversationOver = Because(fleet.CauseConversationOver, "the conversation is over")
+	ErrTakenOver        = CauseOf(fleet.CauseTakenOver, "the device connected again")
+	ErrInternal         = CauseOf(fleet.CauseInternal, "internal error")
+	ErrStopping         = CauseOf(fleet.CauseStopping, "fleetd is stopping")
+	ErrEdgeLost         = CauseOf(fleet.CauseEdgeLost, "the edge that held the connection is lost")
+	ErrConversationOver = CauseOf(fleet.CauseConversationOver, "the conversation is over")
 )

@@ -34,7 +34,7 @@ var tables = map[string]table{
 	"endpoints": {}, "enrolment_acceptances": silent, "enrolment_rules": {noise: []string{"accepted"}}, "fanout_targets": {device: "device_id"},
 	"fanouts": {}, "filters": {}, "firmware_links": {device: "device_id"}, "goose_db_version": silent,
 	"idempotency_keys": silent, "image_layouts": {}, "image_parts": {}, "images": {}, "inventories": silent,
-	"key_rotations": {}, "known_browsers": {}, "lease": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
+	"key_rotations": {}, "known_browsers": {}, "lease": silent, "lease_terms": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},
 	"report_changes": silent, "rotation_devices": silent, "serial_keys": {device: "device_id"}, "sessions": {}, "settings": {},
 	"signing_keys": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},
