@@ -89,6 +89,7 @@ func TestPahoQoS2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	fleettest.Eventually(t, "all messages are handled", func() bool { return dom.count("notified") >= messages })
 	if n := dom.count("notified"); n != messages {
 		t.Errorf("%d messages were handled, want %d", n, messages)
 	}

@@ -80,8 +80,10 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	d.eventually("presence counts, as all are back", func() bool { return !d.Alerts.Settling() })
 	clock.forward(5 * time.Minute)
 	d.eventually("the alert ends", func() bool { return d.Alerts.Count(alert.OnlineDropped) == 0 })
-	if again := d.Alerts.Current(testOperator); len(again) != 0 {
-		t.Errorf("after all that: %+v", again)
+	for _, again := range d.Alerts.Current(testOperator) {
+		if again.Kind != alert.DiskLow { // the disk of the machine that runs the test
+			t.Errorf("after all that: %+v", again)
+		}
 	}
 }
 
