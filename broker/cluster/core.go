@@ -174,7 +174,7 @@ func (c *Core) sweep(now time.Time) {
 	var lost []*peer
 	for name, p := range c.peers {
 		silent := p.stream.silentFor(now)
-		if silent >= c.o.LostAfter {
+		if silent >= c.o.LostAfter || p.seemsLost(now, silent) {
 			lost = append(lost, p)
 			delete(c.peers, name)
 		} else if silent >= silentAfter {
@@ -186,6 +186,32 @@ func (c *Core) sweep(now time.Time) {
 		c.log.Warn("an edge is lost", "edge", p.name, "connections", p.len())
 		p.lose()
 	}
+}
+
+// suspectAfter is how long an edge that seems to have ended may be silent: it sends a beat each second.
+const suspectAfter = 3 * time.Second
+
+// Suspect reports that the process of an edge seems to have ended. If it is silent from now on, its
+// connections have ended with it.
+func (c *Core) Suspect(edge string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.peers[edge]; p != nil {
+		p.suspect.Store(time.Now().UnixNano())
+	}
+}
+
+// seemsLost reports whether an edge under suspicion has been silent since.
+func (p *peer) seemsLost(now time.Time, silent time.Duration) bool {
+	since := p.suspect.Load()
+	if since == 0 {
+		return false
+	}
+	if now.Add(-silent).After(time.Unix(0, since).Add(beatEvery / 2)) { // heard after it
+		p.suspect.Store(0)
+		return false
+	}
+	return silent >= suspectAfter
 }
 
 // receive handles a batch of an edge. The bus lets an edge publish under its own name only.
@@ -277,6 +303,8 @@ type peer struct {
 	size   atomic.Int64 // of work, in bytes
 
 	attached atomic.Bool // it has announced all its connections
+
+	suspect atomic.Int64 // when the process of the edge seemed to have ended, in Unix nanoseconds; 0 for never
 
 	refused uint64 // number of the stream of an older process with the name; under core.mu
 

@@ -29,6 +29,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"fleetd/fleet/enrolment"
@@ -47,6 +48,9 @@ type Options struct {
 	// Devices serves the WebSockets of devices, which end at the edge. With nil the core serves
 	// them, too.
 	Devices http.Handler
+
+	// Attend keeps a connection open at the leader, which then knows at once when this process dies.
+	Attend bool
 
 	// TrustedProxies lists the networks whose X-Forwarded-For is believed, besides this machine.
 	TrustedProxies []netip.Prefix
@@ -133,14 +137,19 @@ func (d *Door) Run(ctx context.Context, ln net.Listener) error {
 
 // follow uses the leaders that the source announces, until ctx ends.
 func (d *Door) follow(ctx context.Context) {
+	var present *leader
+	var attending sync.WaitGroup
 	var leaders []*leader // the last one is in use, unless no core leads; others end their requests
 	defer func() {
 		d.gate.open(nil)
+		if present != nil {
+			close(present.replaced)
+		}
+		attending.Wait()
 		for _, l := range leaders {
 			l.close()
 		}
 	}()
-	var present *leader
 	for {
 		at, changed := d.o.Leader.Leader()
 		switch {
@@ -156,6 +165,9 @@ func (d *Door) follow(ctx context.Context) {
 			present = newLeader(at, d.o.TLS)
 			leaders = append(leaders, present)
 			d.gate.open(present)
+			if l := present; d.o.Attend {
+				attending.Go(func() { attend(l) })
+			}
 			d.log.Info("requests go to the leader", "term", at.Term, "addr", at.Addr)
 		default:
 			d.gate.open(present)

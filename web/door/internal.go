@@ -50,6 +50,10 @@ type InternalOptions struct {
 	// Term returns the term in which this core leads, or 0 if it does not lead or is not ready.
 	Term func() int64
 
+	// Left is called when a connection that an edge keeps open for as long as it runs has ended. Its
+	// process has probably ended, or a proxy between them. May be nil.
+	Left func(edge string)
+
 	CloseStreams func() // ends event streams at the stop. May be nil
 	Log          *slog.Logger
 }
@@ -59,10 +63,13 @@ type InternalOptions struct {
 type Internal struct {
 	o        InternalOptions
 	stopping atomic.Bool
+	life     context.Context // of Run
+
+	attending atomic.Int64
 }
 
 // NewInternal returns the core's side of doors.
-func NewInternal(o InternalOptions) *Internal { return &Internal{o: o} }
+func NewInternal(o InternalOptions) *Internal { return &Internal{o: o, life: context.Background()} }
 
 // lameTime is how long a core that stops answers that it handles no requests, before it closes
 // connections: an edge cannot know whether a request met a connection that was being closed.
@@ -71,6 +78,7 @@ const lameTime = time.Second
 // Run serves on ln, with TLS, until ctx ends. Requests in flight have the seconds that [web.Serve]
 // gives them. An orderly stop returns nil.
 func (i *Internal) Run(ctx context.Context, ln net.Listener) error {
+	i.life = ctx
 	config := i.o.TLS.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.NextProtos = []string{"http/1.1"}
@@ -96,6 +104,10 @@ func (i *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		i.o.Log.Warn("request of a foreign node refused", "from", r.RemoteAddr, "err", err)
 		w.Header().Set("Connection", "close")
 		http.Error(w, "this address is for the edges of the cluster", http.StatusForbidden)
+		return
+	}
+	if r.URL.Path == attendPath {
+		i.attend(w, r, edge)
 		return
 	}
 	about, ok := parseEdgeHeader(r.Header)

@@ -80,6 +80,7 @@ const (
 type leader struct {
 	Leader
 	requests, downloads *http.Transport
+	replaced            chan struct{} // closed when another core leads, or the door ends
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -87,7 +88,7 @@ type leader struct {
 }
 
 func newLeader(at Leader, config *tls.Config) *leader {
-	l := &leader{Leader: at, conns: make(map[*conn]struct{})}
+	l := &leader{Leader: at, conns: make(map[*conn]struct{}), replaced: make(chan struct{})}
 	config = config.Clone()
 	config.NextProtos = []string{"http/1.1"}
 	config.DynamicRecordSizingDisabled = true // small records are for browsers; each is a system call
@@ -148,6 +149,7 @@ func (l *leader) transportFor(download bool) *http.Transport {
 
 // retire closes unused connections now, and all others after retireTimeout.
 func (l *leader) retire() {
+	close(l.replaced)
 	l.requests.CloseIdleConnections()
 	l.downloads.CloseIdleConnections()
 	time.AfterFunc(retireTimeout, l.close)

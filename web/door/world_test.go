@@ -79,6 +79,8 @@ type core struct {
 	addr string
 	stop context.CancelFunc
 	done chan error
+	left chan string // edges that seem to have ended
+	own  *door.Internal
 
 	ln    net.Listener
 	mu    sync.Mutex
@@ -134,12 +136,13 @@ func startCore(t testing.TB, a *authority, term int64, h http.Handler) *core {
 }
 
 func serveCore(t testing.TB, a *authority, term int64, ln net.Listener, h http.Handler) *core {
-	c := &core{t: t, ln: ln, addr: ln.Addr().String(), done: make(chan error, 1)}
+	c := &core{t: t, ln: ln, addr: ln.Addr().String(), done: make(chan error, 1), left: make(chan string, 10)}
 	c.term.Store(term)
 	i := door.NewInternal(door.InternalOptions{Handler: h, TLS: a.config("core-1", "core"), Peer: nodeOf, Term: c.term.Load,
-		Log: slog.New(slog.DiscardHandler)})
+		Left: func(edge string) { c.left <- edge },
+		Log:  slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
+	c.stop, c.own = stop, i
 	go func() { c.done <- i.Run(ctx, c) }()
 	t.Cleanup(func() { stop(); c.die(); <-c.done })
 	return c

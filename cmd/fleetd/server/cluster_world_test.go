@@ -260,6 +260,41 @@ func TestFrozenCoreIsReplaced(t *testing.T) {
 	w.quiet(connects, since)
 }
 
+// When the process of an edge dies, its devices are offline within seconds. They come back when an
+// edge serves them again. An edge that is frozen keeps its devices.
+func TestEdgeIsLost(t *testing.T) {
+	t.Parallel()
+	w := newClusterWorld(t)
+	offline := func() int {
+		return w.count(`SELECT count(*) FROM devices WHERE presence = 'offline' AND presence_evidence_params::text LIKE '%edge_lost%'`)
+	}
+	since := time.Now()
+	w.edges[0].signal(syscall.SIGSTOP)
+	time.Sleep(6 * time.Second)
+	if n := offline(); n != 0 {
+		t.Errorf("%d devices of a frozen edge are offline", n)
+	}
+	w.edges[0].signal(syscall.SIGCONT)
+	fleettest.EventuallyWithin(t, time.Minute, "a call after the edge continues", func() bool {
+		return w.call(w.edges[1], 0) == "succeeded"
+	})
+	w.quiet(leaseDevices, since)
+
+	killed := time.Now()
+	w.edges[0].signal(syscall.SIGKILL)
+	fleettest.EventuallyWithin(t, time.Minute, "all devices to be offline", func() bool { return offline() == leaseDevices })
+	took := time.Since(killed)
+	if took > 10*time.Second { // 5 s on a machine that is not busy
+		t.Errorf("devices of a dead edge were offline after %v", took)
+	}
+	w.edges[0].awaitEnd(time.Minute)
+	w.edges[0].start()
+	fleettest.EventuallyWithin(t, time.Minute, "all devices to be back", func() bool {
+		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online'`) == leaseDevices
+	})
+	t.Logf("offline after %v", took)
+}
+
 // An edge without a core answers after it has held the request, and says so.
 func TestEdgeWithoutCore(t *testing.T) {
 	t.Parallel()

@@ -115,6 +115,6 @@ func (s *Server) serveEdges(handler *web.Server) func(context.Context) error {
 				return 0
 			}
 			return int64(s.term)
-		}, CloseStreams: handler.CloseStreams, Log: s.log})
+		}, Left: s.link.Suspect, CloseStreams: handler.CloseStreams, Log: s.log})
 	return func(ctx context.Context) error { return internal.Run(ctx, s.httpListener) }
 }

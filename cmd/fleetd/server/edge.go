@@ -107,8 +107,9 @@ func StartEdge(ctx context.Context, cfg Config) (_ *EdgeServer, err error) {
 	})
 	leaders := new(door.Announced)
 	s.door = door.New(door.Options{Leader: leaders, TLS: s.node.id.ClientTLS(),
-		Devices: http.HandlerFunc(s.edge.ServeWebSocket), TrustedProxies: s.cfg.trustedProxies, ConnContext: device.WithConn,
-		ConnState: boundHTTPConnections(&s.cfg, s.metrics).ConnState, Node: s.node.id.Name, Log: log})
+		Devices: http.HandlerFunc(s.edge.ServeWebSocket), Attend: true, TrustedProxies: s.cfg.trustedProxies,
+		ConnContext: device.WithConn,
+		ConnState:   boundHTTPConnections(&s.cfg, s.metrics).ConnState, Node: s.node.id.Name, Log: log})
 	s.stages.add("leader", func(ctx context.Context) error { return s.followLeader(ctx, leaders) })
 	s.metrics.watchNode(s.node)
 	s.watchCluster()
