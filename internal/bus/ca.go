@@ -24,7 +24,7 @@ import (
 // directory (all but caKeyFile).
 const (
 	caFile      = "ca.pem"
-	caKeyFile   = "ca-key.pem" // whoever has it can issue any certificate
+	caKeyFile   = "ca-key.pem" // its owner can issue any certificate
 	nodeFile    = "node.pem"
 	nodeKeyFile = "node-key.pem"
 )
@@ -199,8 +199,8 @@ func checkOut(o Order, ca *x509.Certificate) error {
 	return nil
 }
 
-// checkNoCA refuses a node's directory with a CA's key: it would let whoever
-// reads the files of one node be any node.
+// checkNoCA refuses a node's directory with a CA's key: with it, the files of one
+// node would be enough to become any node.
 func checkNoCA(dir string) error {
 	switch _, err := os.Lstat(filepath.Join(dir, caKeyFile)); {
 	case err == nil:

@@ -373,7 +373,7 @@ func TestSlowClient(t *testing.T) {
 	all := fine.subscribe(id.Cluster.Edges())
 	p.freeze(true)
 	large := string(make([]byte, 4<<20))
-	for range 20 { // 80 MiB, of which the sockets hold a few
+	for range 20 { // 80 MiB; the sockets hold a few of them
 		core.publish(id.Cluster.Edges(), large)
 		fine.receive(all, id.Cluster.Edges(), large)
 	}

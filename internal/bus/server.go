@@ -176,7 +176,7 @@ func (s *Server) ready(ctx context.Context, failed <-chan string) error {
 	}
 }
 
-// routeTLS is for connections between servers, whoever opens them.
+// routeTLS is for connections between servers, in both directions.
 func routeTLS(id *Identity) *tls.Config {
 	c := id.ServerTLS(Core)
 	client := id.ClientTLS()

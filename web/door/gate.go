@@ -242,7 +242,7 @@ func (g *gate) missed(w *waiter, to *leader) {
 	g.unlock(w)
 }
 
-// leave is called when a request ends, whatever became of it.
+// leave is called at the end of each request, with any outcome.
 func (g *gate) leave(w *waiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -274,7 +274,7 @@ func TestPassesEventStreams(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
-	for _, want := range []string{"data: 0", "", "data: 1"} { // arrive although the stream goes on
+	for _, want := range []string{"data: 0", "", "data: 1"} { // these arrive before the stream ends
 		if !lines.Scan() || lines.Text() != want {
 			t.Fatalf("%q, %v; want %q", lines.Text(), lines.Err(), want)
 		}

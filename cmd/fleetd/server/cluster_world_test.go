@@ -21,8 +21,8 @@ import (
 	"fleetd/internal/bus"
 )
 
-// A clusterWorld is a cluster of processes: two cores, and two edges, of which the first has the
-// devices.
+// A clusterWorld is a cluster of processes: two cores and two edges. The devices connect to the first
+// edge.
 type clusterWorld struct {
 	*leaseWorld
 	cores, edges [2]*leaseProcess

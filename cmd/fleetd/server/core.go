@@ -102,9 +102,6 @@ func (s *Server) attached(ctx context.Context) {
 
 // serveEdges is the HTTP server of a core: it serves what the edges pass on.
 func (s *Server) serveEdges(handler *web.Server) func(context.Context) error {
-	if s.node == nil {
-		return nil
-	}
 	internal := door.NewInternal(door.InternalOptions{Handler: handler, TLS: s.node.id.ServerTLS(bus.Edge, bus.Core),
 		Peer: func(state *tls.ConnectionState) (string, error) {
 			peer, err := bus.PeerOf(state)

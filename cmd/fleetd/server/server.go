@@ -111,7 +111,7 @@ type Server struct {
 	node       *node         // of a cluster; nil in a single process
 	link       *link.Core    // nil in a single process
 	term       int           // of the lease
-	terms      []lease.Term  // the latest, of which the first is this process's
+	terms      []lease.Term  // the latest terms; this process has the first one
 	alone      cluster.Table // of a single process: itself
 	started    time.Time
 	host       *host.Host
@@ -470,8 +470,10 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	serve := s.serveEdges(console)
-	if s.node == nil {
+	var serve func(context.Context) error
+	if s.node != nil {
+		serve = s.serveEdges(console)
+	} else {
 		lingerer := openLingerer(s.metrics)
 		serve = func(ctx context.Context) error {
 			context.AfterFunc(ctx, lingerer.Stop)
