@@ -74,9 +74,10 @@ bench: ## measure against Mosquitto and PostgreSQL, into bench/RESULTS.md and re
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(COMPARE),--compare $(COMPARE))
 
 .PHONY: chaos
-chaos: ## run scheduled faults under load, for at most 20 minutes (SEED=7, or SEEDS=1-50; MINUTES=5)
+chaos: ## run scheduled faults under load, for at most 20 minutes (SEED=7, or SEEDS=1-50; MINUTES=5; CLUSTER=1)
 	@scripts/setup test
 	@FLEETD_CHAOS_SEEDS=$(or $(SEED),$(SEEDS),1-50) FLEETD_CHAOS_MINUTES=$(or $(MINUTES),20) \
+		FLEETD_CHAOS_CLUSTER=$(CLUSTER) \
 		go test -vet=off -count=1 -timeout 25m -v -run 'TestChaos$$' ./cmd/fleetd/server
 
 .PHONY: clean

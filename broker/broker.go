@@ -28,6 +28,7 @@ type Broker struct {
 	inventories inventories
 	stats       counters
 	epoch       atomic.Int64
+	began       time.Time
 
 	life context.Context // ends with Run
 	end  context.CancelFunc
@@ -44,9 +45,10 @@ func New(o Options) (*Broker, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	b := &Broker{o: o, log: o.Logger, devices: o.Devices,
+	b := &Broker{o: o, log: o.Logger, devices: o.Devices, began: time.Now(),
 		inventories: inventories{bounded.New[string, fleet.Inventory](maxInventories)}}
 	b.life, b.end = context.WithCancel(context.Background())
+	b.advanceEpoch(o.LatestEpoch)
 	b.registry.init()
 	b.pool.limit = o.OnboardingLimit
 	return b, nil
@@ -97,9 +99,9 @@ func (b *Broker) nextEpoch(now time.Time) int64 {
 	}
 }
 
-// advanceEpoch makes the numbers of new connections greater than that of an adopted one.
-func (b *Broker) advanceEpoch(adopted int64) {
-	for last := b.epoch.Load(); last < adopted && !b.epoch.CompareAndSwap(last, adopted); last = b.epoch.Load() {
+// advanceEpoch makes the numbers of new connections greater than known.
+func (b *Broker) advanceEpoch(known int64) {
+	for last := b.epoch.Load(); last < known && !b.epoch.CompareAndSwap(last, known); last = b.epoch.Load() {
 	}
 }
 

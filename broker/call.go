@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"fleetd/broker/link"
 	"fleetd/fleet"
 	"fleetd/fleet/answer"
 	"fleetd/mcp"
@@ -43,6 +44,9 @@ func (t *turn) Send(ctx context.Context, inv fleet.Invocation, late func(fleet.A
 		c.unanswered(inv.Tool)
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrNoAnswer, err)
 	}
+	if cause, ok := errors.AsType[link.CauseError](err); ok && cause.Reason.Is(fleet.CauseEdgeLost) {
+		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrEdgeLost, err)
+	}
 	if errors.Is(err, mcp.ErrClosed) {
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrLost, err)
 	}
@@ -69,6 +73,8 @@ func (c *connection) outcome(tool string, result *mcp.CallToolResult, err error)
 	case errors.Is(err, mcp.ErrInvalid):
 		return fleet.Answer{}, fleet.Refuse(fleet.ErrInvalid, "invalid_call", "tool", tool,
 			"detail", err.Error())
+	case errors.Is(err, link.ErrEdgeSilent):
+		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrEdgeSilent, err)
 	case errors.Is(err, mcp.ErrNotSent):
 		return fleet.Answer{}, fmt.Errorf("%w: %w", fleet.ErrOffline, err)
 	}

@@ -93,6 +93,22 @@ func (c *connection) openChannel(session string, timeout time.Duration) {
 	c.startOnboarding(0) // in case an earlier try came too early for the program
 }
 
+// adoptedSession is the session of a conversation that another process opened, whose name is unknown.
+const adoptedSession = "adopted"
+
+// resumeChannel keeps the conversation open that an earlier process opened, or may have, and whose end it
+// can no longer bring about.
+func (c *connection) resumeChannel(g dialect.Greeting) {
+	now := time.Now()
+	keep := c.keepsChannel(g, now)
+	c.lastHello = now
+	if keep > 0 {
+		c.openChannel(adoptedSession, keep)
+		return
+	}
+	c.sayGoodbye(adoptedSession)
+}
+
 // closeChannel ends the conversation after the device has answered all earlier requests, because
 // the device disconnects afterwards.
 func (c *connection) closeChannel() {

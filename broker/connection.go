@@ -31,7 +31,7 @@ type connection struct {
 	hasLeft      bool // the device's MCP server has ended
 	establishing bool // holds device.takeover
 	established  bool
-	adopted      bool // another process admitted it
+	adopted      bool // another process admitted it, and the device has answered requests on it
 	lastHello    time.Time
 	greeted      bool      // the latest hello began, or may have begun, a conversation with a voice server
 	earlierHello time.Time // lastHello before that
@@ -77,20 +77,24 @@ func (b *Broker) Open(q link.Connect, carrier link.Carrier) (link.Connection, er
 func (b *Broker) Adopt(q link.Connect, facts fleet.Connection, carrier link.Carrier) link.Connection {
 	c := b.newConnection(facts.Device, facts.ClientID, q, carrier)
 	c.At, c.Epoch = facts.At, facts.Epoch
-	c.adopted, c.established = true, true
+	c.adopted = !q.Shown.Unanswered
 	b.advanceEpoch(facts.Epoch)
-	b.stats.connections.Add(1)
-	if old := c.device.connection(); old != nil && old.Epoch > c.Epoch {
+	old, newest := c.device.adopt(c)
+	if !newest { // the domain does not hear of it: a clock that was ahead may have made its epoch greater
 		c.stop(link.ErrTakenOver)
-	} else {
-		if old != nil {
-			old.stop(link.ErrTakenOver)
-		}
-		c.device.take(c)
+		return c
+	}
+	c.established = true
+	b.stats.connections.Add(1)
+	if old != nil {
+		old.stop(link.ErrTakenOver)
 	}
 	b.devices.Adopted(c.Connection)
-	if opening := q.Dialect.Opening(); opening.AtOnce || opening.Initialize {
+	switch opening := q.Dialect.Opening(); {
+	case opening.AtOnce, opening.Initialize, q.Shown.Talking:
 		c.startOnboarding(0)
+	case q.Shown.Greeted:
+		c.resumeChannel(q.Shown.Greeting)
 	}
 	return c
 }
@@ -136,6 +140,7 @@ func (c *connection) Establish() {
 	b := c.broker
 	c.device.takeover.Lock()
 	c.establishing = true
+	c.device.setOpening(true)
 	c.At = time.Now().UTC()
 	c.Epoch = b.nextEpoch(c.At)
 	if old := c.device.connection(); old != nil {
@@ -162,6 +167,7 @@ func (c *connection) Established() {
 func (c *connection) endEstablishing() {
 	if c.establishing {
 		c.establishing = false
+		c.device.setOpening(false)
 		c.device.takeover.Unlock()
 	}
 }

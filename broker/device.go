@@ -24,9 +24,12 @@ type device struct {
 
 	mu      sync.Mutex
 	current *connection // the newest established connection; nil while offline
+	opening bool        // a connection that this process admitted is being established
+	own     int64       // epoch of the latest connection that this process admitted; 0 before the first
 	holders int         // connections from authentication to their end
 	gone    time.Time   // end of the last connection
 	sent    []*sentCall // oldest first
+	earlier int         // answers that may belong to calls of an earlier process
 	habit   dialect.Habit
 	latest  dialect.Dialect // of the newest connection that was authenticated; nil before the first
 
@@ -58,11 +61,31 @@ func (d *device) connection() *connection {
 	return d.current
 }
 
-// take makes c the device's current connection.
+// take makes c, which this process admitted, the device's current connection.
 func (d *device) take(c *connection) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.current, d.own = c, c.Epoch
+}
+
+// adopt makes c the device's current connection unless there was a newer one, and returns the
+// previous one. Every connection that this process admitted is newer than one of an earlier process,
+// even if the clock of that process was ahead and its epochs are greater.
+func (d *device) adopt(c *connection) (old *connection, newest bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old = d.current
+	if d.opening || d.own != 0 && d.own != c.Epoch || old != nil && old.Epoch > c.Epoch {
+		return nil, false
+	}
 	d.current = c
+	return old, true
+}
+
+func (d *device) setOpening(opening bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opening = opening
 }
 
 // release undoes registry.hold. It compares pointers, since a later connection may have become

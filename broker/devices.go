@@ -8,7 +8,7 @@ import (
 )
 
 // Devices is the broker's interface to the domain: queries and notifications. All methods except
-// SaveListing are served from memory if the device is cached: they run on the goroutine that
+// SaveListing and AnsweredLate are served from memory if the device is cached: they run on the goroutine that
 // reads a device's socket, and a storm of reconnects calls them thousands of times a second.
 type Devices interface {
 	// Authenticate returns the device that the credentials of a CONNECT belong to. An
@@ -33,6 +33,11 @@ type Devices interface {
 	Responded(id fleet.DeviceID)
 	// Unresponsive reports that a request went unanswered.
 	Unresponsive(c fleet.Connection, cause fleet.Cause)
+
+	// AnsweredLate reports an answer to a request that this process did not make, and returns whether
+	// an earlier process made a call with the id. as converts the answer, given the call's tool.
+	// AnsweredLate may block.
+	AnsweredLate(id fleet.DeviceID, rpcID int32, as func(tool string) fleet.Answer) bool
 
 	// IsSoftware reports whether the device is a program on a computer rather than a board: its
 	// boot poll, read in full, named no hardware.

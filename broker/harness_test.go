@@ -38,6 +38,9 @@ type domain struct {
 	saveErr  error // returned by the next SaveListing
 }
 
+// earlierCall is the id of a call that an earlier process made.
+const earlierCall = 77
+
 func (d *domain) note(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,6 +77,11 @@ func (d *domain) Seen(fleet.DeviceID)         {}
 func (d *domain) Responded(id fleet.DeviceID) { d.note("responded %s", id) }
 func (d *domain) Unresponsive(c fleet.Connection, cause fleet.Cause) {
 	d.note("unresponsive %s: %s", c.Device, cause.Text)
+}
+
+func (d *domain) AnsweredLate(id fleet.DeviceID, rpcID int32, as func(tool string) fleet.Answer) bool {
+	d.note("answered late %s %d: %s", id, rpcID, as("x").Text)
+	return rpcID == earlierCall
 }
 
 func (d *domain) IsSoftware(fleet.DeviceID) bool {

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"math"
 	"slices"
+	"time"
 
 	"fleetd/fleet"
 	"fleetd/fleet/answer"
@@ -81,13 +83,39 @@ func (d *device) answerTo(a mcp.Answer) *sentCall {
 // unmatched handles an answer that matches no pending request of this connection.
 func (c *connection) unmatched(a mcp.Answer) {
 	c.answered()
-	s := c.device.answerTo(a)
-	if s == nil {
-		c.broker.stats.unmatched.Add(1)
-		return
+	b := c.broker
+	switch s := c.device.answerTo(a); {
+	case s != nil:
+		b.stats.late.Add(1)
+		if s.late != nil {
+			b.late.Go(func() { s.late(answer.Of(s.tool, a.Result, a.Err)) })
+		}
+	case c.device.mayAnswerEarlier(a.ID, time.Since(b.began)):
+		b.late.Go(func() {
+			as := func(tool string) fleet.Answer { return answer.Of(tool, a.Result, a.Err) }
+			if b.devices.AnsweredLate(c.Device, int32(a.ID), as) {
+				b.stats.late.Add(1)
+			} else {
+				b.stats.unmatched.Add(1)
+			}
+		})
+	default:
+		b.stats.unmatched.Add(1)
 	}
-	c.broker.stats.late.Add(1)
-	if s.late != nil {
-		c.broker.late.Go(func() { s.late(answer.Of(s.tool, a.Result, a.Err)) })
+}
+
+// earlierFor is how long after the start of this process a device may answer a call of an earlier
+// one. It is longer than any call may take.
+const earlierFor = 10 * time.Minute
+
+// mayAnswerEarlier reports whether an answer may belong to a call of an earlier process. The domain
+// is asked for few answers of each device, because a hostile device could send many.
+func (d *device) mayAnswerEarlier(id int64, age time.Duration) bool {
+	if id <= 0 || id > math.MaxInt32 || age > earlierFor {
+		return false
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.earlier++
+	return d.earlier <= maxSent
 }

@@ -18,8 +18,11 @@ type Options struct {
 	AuthenticateCertificate func(clientID string, certificate *x509.Certificate) (fleet.DeviceID, error)
 
 	Devices Devices
-	Version string // of fleetd, sent to devices
-	Logger  *slog.Logger
+	// LatestEpoch is the greatest epoch on record. The epochs of new connections are greater, even
+	// if the clock of the process that assigned it was ahead of this one's.
+	LatestEpoch int64
+	Version     string // of fleetd, sent to devices
+	Logger      *slog.Logger
 
 	// VisionURL returns where a device's camera sends pictures to be explained, or "" for
 	// nowhere. Devices forget it at every start, so it is called, and its result sent, at every

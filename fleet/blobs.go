@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // BlobFiles stores files that are too large for memory, by their SHA-256.
@@ -20,4 +21,17 @@ type BlobFiles interface {
 type Blobs interface {
 	Put(ctx context.Context, data []byte) (key string, err error)
 	Get(ctx context.Context, key string) ([]byte, error)
+}
+
+// A BlobAddress lets another process read a blob without credentials, for a limited time. It is a
+// secret.
+type BlobAddress struct {
+	URL  string // "" if blobs have no addresses
+	ETag string // of the object that was found intact, without quotes: the reader must refuse another one
+}
+
+// BlobAddresses makes addresses of blobs.
+type BlobAddresses interface {
+	// Address returns an address of a blob, or [ErrNotFound] if there is no such blob.
+	Address(ctx context.Context, key string, life time.Duration) (BlobAddress, error)
 }

@@ -136,6 +136,8 @@ const (
 	CodeNoAnswer       = "no_answer"        // timed_out
 	CodeStayed         = "stayed_connected" // timed_out: the device did not leave the network; timeout_ms
 	CodeLost           = "connection_lost"  // unknown: the connection ended after sending
+	CodeEdgeLost       = "edge_lost"        // unknown: the edge of a cluster that held the connection failed after sending
+	CodeCoreLost       = "core_lost"        // unknown: the core that made the call failed before the outcome
 	CodeOffline        = "device_offline"
 	CodeTalking        = "in_conversation"       // not sent, without a record: see [call.ErrTalking]
 	CodeBusy           = "device_busy"           // refused: the device's queue is full

@@ -56,19 +56,20 @@ const (
 	EndedLost        ConversationEnd = "upstream_lost"      // the connection broke
 	EndedFull        ConversationEnd = "too_many_conversations"
 	EndedBadAudio    ConversationEnd = "device_bad_audio" // only frames that cannot be relayed
+	EndedNoLeader    ConversationEnd = "no_leader"        // no core of the cluster could choose a voice server; not recorded
 )
 
 // ConversationEnds lists every end.
 var ConversationEnds = []ConversationEnd{EndedByDevice, EndedByNewHello, EndedByDeviceLost, EndedByUpstream,
 	EndedByStop, EndedByCrash, EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello,
-	EndedTooLarge, EndedSlow, EndedLost, EndedFull, EndedBadAudio}
+	EndedTooLarge, EndedSlow, EndedLost, EndedFull, EndedBadAudio, EndedNoLeader}
 
 // Failed reports whether something other than the wish of either side ended the conversation.
 // The device displays the reason.
 func (e ConversationEnd) Failed() bool {
 	switch e {
 	case EndedUnreachable, EndedNoWebSocket, EndedRefused, EndedNoHello, EndedBadHello, EndedTooLarge, EndedSlow,
-		EndedLost, EndedFull, EndedBadAudio:
+		EndedLost, EndedFull, EndedBadAudio, EndedNoLeader:
 		return true
 	}
 	return false
@@ -115,8 +116,9 @@ type ConversationStore interface {
 	ConversationRecords
 	// SaveConversations inserts or updates conversations.
 	SaveConversations(ctx context.Context, list []Conversation) error
-	// RecoverConversations ends the conversations that a previous process left open.
-	RecoverConversations(ctx context.Context, at time.Time) (int64, error)
+	// RecoverConversations ends the conversations that began before a time and that another process
+	// left open. relayed are those that are open.
+	RecoverConversations(ctx context.Context, at, before time.Time, relayed []uuid.UUID) (int64, error)
 }
 
 // ConversationRecords reads recorded conversations.

@@ -121,6 +121,7 @@ const (
 	PresencePending      Presence = "pending"      // never seen on MQTT
 	PresenceOnline       Presence = "online"       // connected
 	PresenceUnresponsive Presence = "unresponsive" // connected, but its last probe or call timed out
+	PresenceUnknownEdge  Presence = "unknown_edge" // the edge that holds its connection is silent
 	PresenceOffline      Presence = "offline"
 )
 

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -21,11 +22,15 @@ var (
 
 	// ErrOffline means that the device has no connection. Nothing was sent.
 	ErrOffline = errors.New("device offline")
+	// ErrEdgeSilent is ErrOffline for the reason that the edge which may hold the connection is silent.
+	ErrEdgeSilent = fmt.Errorf("%w: the edge is silent", ErrOffline)
 	// ErrBusy means that the device's queue of waiting calls is full. Nothing was sent.
 	ErrBusy = errors.New("device busy")
 	// ErrLost means that the connection ended after the call was written: the
 	// device may or may not have run it.
 	ErrLost = errors.New("connection lost after sending")
+	// ErrEdgeLost is ErrLost for the reason that the edge failed which held the connection.
+	ErrEdgeLost = fmt.Errorf("%w: the edge failed", ErrLost)
 	// ErrNoAnswer means that the deadline passed after the call was written.
 	ErrNoAnswer = errors.New("no answer in time")
 )

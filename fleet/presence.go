@@ -31,6 +31,7 @@ const (
 	PresenceSilent       = "does_not_answer"
 	PresenceTalked       = "conversation_ended" // the device connects only for conversations
 	PresenceAnswered     = "answered_again"
+	PresenceEdgeSilent   = "edge_silent"    // its edge may still hold the connection
 	PresenceUnwatched    = "fleetd_started" // no connection outlives the process
 	// only in time lines: the device reconnected soon after fleetd was away since since_at
 	PresenceWatched = "fleetd_was_away"
@@ -41,7 +42,7 @@ const (
 var PresenceReasons = map[string][]string{
 	PresenceConnected: {"address"}, PresenceDisconnected: {}, PresenceLeft: {"detail"}, PresenceLost: {},
 	PresenceBroke: {"detail"}, PresenceTalked: {}, PresenceSilent: {"detail"}, PresenceAnswered: {}, PresenceUnwatched: {},
-	PresenceWatched: {"address", "since_at"},
+	PresenceEdgeSilent: {"edge"}, PresenceWatched: {"address", "since_at"},
 }
 
 // Codes of the causes for which a connection ended or is silent. They are the parameter
@@ -64,7 +65,8 @@ const (
 	CauseReplaced         = "replaced_by_newer"
 	CauseDisabled         = "endpoint_disabled"
 	CauseNoAnswer         = "no_answer_to"
-	CauseEdgeLost         = "edge_lost" // the process that held the connection is gone
+	CauseEdgeLost         = "edge_lost"    // the process that held the connection is gone
+	CauseEdgeDrained      = "edge_drained" // the device was asked to connect to another edge
 )
 
 // CauseReasons maps the codes of causes to the names of their parameters. A detail is foreign
@@ -74,7 +76,7 @@ var CauseReasons = map[string][]string{
 	CauseSocketMisused: {"detail"}, CauseNoPong: {}, CauseConversationOver: {},
 	CauseKicked: {"detail"}, CauseViolation: {"detail"}, CauseNoKeepalive: {}, CauseInternal: {},
 	CauseSocketClosed: {}, CauseSocketError: {"detail"}, CauseReplaced: {}, CauseDisabled: {},
-	CauseNoAnswer: {"request"}, CauseEdgeLost: {},
+	CauseNoAnswer: {"request"}, CauseEdgeLost: {}, CauseEdgeDrained: {},
 }
 
 // A Cause is the reason why a connection ended or is silent. The zero Cause has none.
@@ -105,8 +107,8 @@ type PresenceChange struct {
 
 // A PresenceSample counts the fleet's devices by presence at one moment.
 type PresenceSample struct {
-	At                                     time.Time
-	Online, Unresponsive, Offline, Pending int
+	At                                                  time.Time
+	Online, Unresponsive, UnknownEdge, Offline, Pending int
 	// Between is the number of devices that are not connected because they connect only for
 	// conversations; Offline excludes them. Stored samples do not have it.
 	Between int `db:"-"`
@@ -114,7 +116,13 @@ type PresenceSample struct {
 
 // Joined returns the number of devices that were ever online, without those counted in
 // Between.
-func (p PresenceSample) Joined() int { return p.Online + p.Unresponsive + p.Offline }
+func (p PresenceSample) Joined() int { return p.Online + p.Unresponsive + p.UnknownEdge + p.Offline }
+
+// Held returns the sample with the devices at silent edges counted as online.
+func (p PresenceSample) Held() PresenceSample {
+	p.Online, p.UnknownEdge = p.Online+p.UnknownEdge, 0
+	return p
+}
 
 // Away returns the number of joined devices that cannot be reached.
 func (p PresenceSample) Away() int { return p.Unresponsive + p.Offline }
@@ -126,6 +134,8 @@ func (p *PresenceSample) Add(presence Presence, n int) {
 		p.Online += n
 	case PresenceUnresponsive:
 		p.Unresponsive += n
+	case PresenceUnknownEdge:
+		p.UnknownEdge += n
 	case PresenceOffline:
 		p.Offline += n
 	case PresencePending:
@@ -138,9 +148,13 @@ func (p *PresenceSample) Add(presence Presence, n int) {
 // PresenceStore stores presence for lists and for the next start.
 type PresenceStore interface {
 	SavePresence(ctx context.Context, changes []PresenceChange) error
-	// ResetPresence sets every online or unresponsive device to offline, except those listed. It is
-	// called at the start, when the others cannot have a connection yet.
-	ResetPresence(ctx context.Context, except []DeviceID, evidence Reason, at time.Time) (int64, error)
+	// ResetPresence sets every device that was connected to offline, except those listed. It is called
+	// at the start, when the others cannot have a connection yet. Devices whose connection was at a
+	// silent edge get [PresenceUnknownEdge].
+	ResetPresence(ctx context.Context, except []DeviceID, silent []string, evidence Reason, at time.Time) (int64, error)
+	// LoseEdge sets the devices whose connection was at an edge that is gone from [PresenceUnknownEdge]
+	// to offline, except those listed, and returns them.
+	LoseEdge(ctx context.Context, edge string, except []DeviceID, evidence Reason, at time.Time) ([]DeviceID, error)
 	SavePresenceSample(ctx context.Context, at time.Time) error // counts devices in service now
 	PresenceSampleRecords
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"slices"
@@ -23,12 +24,12 @@ type PresenceOptions struct {
 	// is called under a lock: it must not block, and must not call back.
 	Tap func(DeviceID, Evidence)
 	// Attached returns when connections that outlived the previous process have been adopted, or ctx
-	// ends. Nil: none do.
-	Attached func(ctx context.Context)
+	// ends. The edges that it returns are silent and may hold others. Nil: no connection does.
+	Attached func(ctx context.Context) (silent []string)
 
 	Now         func() time.Time // default: time.Now
 	WriteEvery  time.Duration    // how long changes are collected before they are written. Default: 250ms
-	SeenEvery   time.Duration    // how often a device's last-seen time is stored. Default: 30s
+	SeenEvery   time.Duration    // how often the last-seen time of a device that stays connected is stored. Default: 2m
 	SampleEvery time.Duration    // how often the fleet is counted. Default: 1m
 }
 
@@ -49,6 +50,7 @@ type Presences struct {
 	cleared  atomic.Bool                                // whether the reset at start is done
 	online   atomic.Int64                               // devices that are connected and responsive
 	silent   atomic.Int64                               // devices that are connected and unresponsive
+	unknown  atomic.Int64                               // devices at silent edges
 	watchers presenceWatchers
 	seed     maphash.Seed
 	shards   [presenceShards]presenceShard
@@ -71,10 +73,29 @@ type reachability struct {
 	epoch    int64 // of the newest connection
 	lastSeen int64
 	stored   int64 // lastSeen as stored
+
+	hidden *silentEdge // nil unless the edge that holds the connection is silent
+}
+
+// A silentEdge hides whether the devices that it holds are still connected.
+type silentEdge struct {
+	name  string
+	since int64
+}
+
+// shown returns the presence and since when.
+func (r *reachability) shown() (Presence, int64) {
+	if r.hidden != nil {
+		return PresenceUnknownEdge, r.hidden.since
+	}
+	return r.presence, r.since
 }
 
 // evidence returns the evidence for the presence.
 func (r *reachability) evidence() Reason {
+	if r.hidden != nil {
+		return Because(PresenceEdgeSilent, "edge", r.hidden.name)
+	}
 	reason := Because(r.code)
 	for _, name := range PresenceReasons[r.code] {
 		reason = reason.With(name, r.detail)
@@ -95,7 +116,7 @@ func NewPresences(opts PresenceOptions) *Presences {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.WriteEvery = cmp.Or(opts.WriteEvery, 250*time.Millisecond)
-	opts.SeenEvery = cmp.Or(opts.SeenEvery, 30*time.Second)
+	opts.SeenEvery = cmp.Or(opts.SeenEvery, 2*time.Minute)
 	opts.SampleEvery = cmp.Or(opts.SampleEvery, time.Minute)
 	p := &Presences{opts: opts, seed: maphash.MakeSeed()}
 	for i := range p.shards {
@@ -124,22 +145,36 @@ func (p *Presences) Connected(c Connection) {
 	})
 }
 
-// Adopted records a connection that outlived the process that admitted it. The device did not
-// connect now, so no event says so.
+// Adopted records a connection that outlived the process that admitted it, or the time in which its
+// edge was lost. In the first case the device did not connect now, so nothing becomes part of its
+// time line, but an event reaches those that wait for the device.
 func (p *Presences) Adopted(c Connection) {
 	p.with(c.Device, func(r *reachability) {
-		if c.Epoch <= r.epoch {
+		if c.Epoch < r.epoch || c.Epoch == r.epoch && r.connected() {
 			return
 		}
+		again := c.Epoch == r.epoch
 		r.epoch, r.lastSeen = c.Epoch, p.opts.Now().UnixMilli()
-		if !r.connected() {
-			p.count(r.presence, PresenceOnline)
-			r.presence, r.since = PresenceOnline, c.At.UnixMilli()
+		if again {
+			p.notify(c.Device, p.evidence(EvidenceConnect, Cause{Text: c.RemoteAddr}))
+			p.change(c.Device, r, PresenceOnline, PresenceConnected, c.RemoteAddr, &c)
+			return
+		}
+		if was, _ := r.shown(); was != PresenceOnline && was != PresenceUnresponsive {
+			p.count(was, PresenceOnline)
+			r.presence, r.since, r.hidden = PresenceOnline, c.At.UnixMilli(), nil
+			p.publish(c.Device, p.opts.Now(), PresenceOnline)
 		}
 		r.code, r.detail, r.stored = PresenceConnected, c.RemoteAddr, r.lastSeen
 		p.writer.Put(c.Device, &c)
 		p.changes.Add(1)
 	})
+}
+
+func (p *Presences) publish(id DeviceID, at time.Time, presence Presence) {
+	if p.opts.Events != nil {
+		p.opts.Events.Publish(Event{Kind: EventPresence, At: at.UTC(), Device: id, Presence: presence})
+	}
 }
 
 // connectedNow returns the devices with a connection.
@@ -184,10 +219,53 @@ func (p *Presences) Disconnected(c Connection, clean bool, cause Cause) {
 // Unresponsive records that the device did not answer over its connection.
 func (p *Presences) Unresponsive(c Connection, cause Cause) {
 	p.with(c.Device, func(r *reachability) {
-		if c.Epoch == r.epoch && r.presence == PresenceOnline {
+		if c.Epoch == r.epoch && r.presence == PresenceOnline && r.hidden == nil {
 			p.change(c.Device, r, PresenceUnresponsive, PresenceSilent, cause.detail(), nil)
 		}
 	})
+}
+
+// EdgeSilent records that the edge that holds a connection is silent: the device may be connected
+// or not. Nothing becomes part of its time line.
+func (p *Presences) EdgeSilent(c Connection, since time.Time) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch == r.epoch && r.connected() && r.hidden == nil {
+			p.hide(c, r, &silentEdge{c.Node, since.UnixMilli()})
+		}
+	})
+}
+
+// EdgeHeard ends [Presences.EdgeSilent]: the edge held the connection all the time.
+func (p *Presences) EdgeHeard(c Connection) {
+	p.with(c.Device, func(r *reachability) {
+		if c.Epoch == r.epoch && r.hidden != nil {
+			p.hide(c, r, nil)
+		}
+	})
+}
+
+func (p *Presences) hide(c Connection, r *reachability, by *silentEdge) {
+	was, _ := r.shown()
+	r.hidden = by
+	now, _ := r.shown()
+	p.count(was, now)
+	p.writer.Put(c.Device, &c)
+	p.changes.Add(1)
+	p.publish(c.Device, p.opts.Now(), now)
+}
+
+// EdgeGone sets the devices to offline that the previous process left at a silent edge and that no
+// edge has presented since.
+func (p *Presences) EdgeGone(ctx context.Context, edge string) error {
+	if !p.cleared.Load() {
+		return fmt.Errorf("presence has not been reset yet: %w", ErrUnavailable)
+	}
+	now, lost := p.opts.Now(), Because(CauseEdgeLost)
+	gone, err := p.opts.Store.LoseEdge(ctx, edge, p.connectedNow(), Because(PresenceBroke, "detail", lost), now.UTC())
+	for _, id := range gone {
+		p.publish(id, now, PresenceOffline)
+	}
+	return err
 }
 
 // Responded records an answer to a probe or call: the device is responsive.
@@ -231,18 +309,20 @@ func (p *Presences) State(id DeviceID) (presence Presence, since time.Time, evid
 	if r == nil || r.presence == "" {
 		return "", time.Time{}, Reason{}
 	}
-	return r.presence, time.UnixMilli(r.since).UTC(), r.evidence()
+	presence, at := r.shown()
+	return presence, time.UnixMilli(at).UTC(), r.evidence()
 }
 
-// IsConnected reports whether the device has a connection.
+// IsConnected reports whether the device has a connection, as far as is known.
 func (p *Presences) IsConnected(id DeviceID) bool {
 	presence, _, _ := p.State(id)
 	return presence == PresenceOnline || presence == PresenceUnresponsive
 }
 
-// Counts returns the numbers of connected devices that are responsive and unresponsive.
-func (p *Presences) Counts() (online, unresponsive int) {
-	return int(p.online.Load()), int(p.silent.Load())
+// Counts returns the numbers of connected devices that are responsive and unresponsive, and of those
+// whose edge is silent.
+func (p *Presences) Counts() (online, unresponsive, unknown int) {
+	return int(p.online.Load()), int(p.silent.Load()), int(p.unknown.Load())
 }
 
 // count moves one device from one presence to another in the counts of [Presences.Counts].
@@ -253,6 +333,8 @@ func (p *Presences) count(from, to Presence) {
 			p.online.Add(n)
 		case PresenceUnresponsive:
 			p.silent.Add(n)
+		case PresenceUnknownEdge:
+			p.unknown.Add(n)
 		}
 	}
 	add(from, -1)
@@ -292,10 +374,10 @@ func (p *Presences) Settle(ctx context.Context, id DeviceID) {
 }
 
 // Recover sets devices that a previous process left online to offline, since no connection
-// can exist yet. Call it before the first read or connection; otherwise [Presences.Run] does
-// it.
-func (p *Presences) Recover(ctx context.Context) error {
-	n, err := p.opts.Store.ResetPresence(ctx, p.connectedNow(), Because(PresenceUnwatched), p.opts.Now().UTC())
+// can exist yet, except at the edges that are silent. Call it before the first read or connection;
+// otherwise [Presences.Run] does it.
+func (p *Presences) Recover(ctx context.Context, silent ...string) error {
+	n, err := p.opts.Store.ResetPresence(ctx, p.connectedNow(), silent, Because(PresenceUnwatched), p.opts.Now().UTC())
 	if err == nil {
 		p.cleared.Store(true)
 		p.opts.Log.Debug("presence reset", "count", n)
@@ -307,10 +389,11 @@ func (p *Presences) Recover(ctx context.Context) error {
 // ctx ends, and finally stores the remaining changes.
 func (p *Presences) Run(ctx context.Context) error {
 	if !p.cleared.Load() {
+		var silent []string
 		if p.opts.Attached != nil {
-			p.opts.Attached(ctx)
+			silent = p.opts.Attached(ctx)
 		}
-		p.reset(ctx)
+		p.reset(ctx, silent)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { p.writer.Run(ctx) })
@@ -320,9 +403,9 @@ func (p *Presences) Run(ctx context.Context) error {
 }
 
 // reset retries until it succeeds. It must happen before the first change is written.
-func (p *Presences) reset(ctx context.Context) {
+func (p *Presences) reset(ctx context.Context, silent []string) {
 	for wait := p.opts.WriteEvery; ; wait = min(2*wait, 5*time.Second) {
-		err := p.Recover(ctx)
+		err := p.Recover(ctx, silent...)
 		if err == nil {
 			return
 		}
@@ -385,17 +468,20 @@ func (p *Presences) evidence(kind EvidenceKind, cause Cause) Evidence {
 func (p *Presences) change(id DeviceID, r *reachability, to Presence, code string, detail any,
 	c *Connection) {
 	now := p.opts.Now()
-	changed := r.presence != to
-	if changed {
-		p.count(r.presence, to)
-		r.presence, r.since = to, now.UnixMilli()
+	was, _ := r.shown()
+	if was != to {
+		p.count(was, to)
 	}
+	if r.presence != to {
+		r.since = now.UnixMilli()
+	}
+	r.presence, r.hidden = to, nil
 	r.code, r.detail = code, detail
 	r.stored = r.lastSeen
 	p.writer.Put(id, c)
 	p.changes.Add(1)
-	if changed && p.opts.Events != nil {
-		p.opts.Events.Publish(Event{Kind: EventPresence, At: now.UTC(), Device: id, Presence: to})
+	if was != to {
+		p.publish(id, now, to)
 	}
 }
 
@@ -412,8 +498,9 @@ func (p *Presences) save(ctx context.Context, batch map[DeviceID]*Connection) er
 	changes := make([]PresenceChange, 0, len(batch))
 	for id, c := range batch {
 		p.with(id, func(r *reachability) {
+			presence, since := r.shown()
 			changes = append(changes, PresenceChange{
-				Device: id, Presence: r.presence, Since: time.UnixMilli(r.since).UTC(), Evidence: r.evidence(),
+				Device: id, Presence: presence, Since: time.UnixMilli(since).UTC(), Evidence: r.evidence(),
 				LastSeen: time.UnixMilli(r.lastSeen).UTC(), Connection: c,
 			})
 		})

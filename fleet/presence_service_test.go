@@ -47,7 +47,13 @@ func (s *presenceStore) SavePresence(_ context.Context, changes []fleet.Presence
 	return nil
 }
 
-func (s *presenceStore) ResetPresence(context.Context, []fleet.DeviceID, fleet.Reason, time.Time) (int64, error) {
+func (s *presenceStore) LoseEdge(context.Context, string, []fleet.DeviceID, fleet.Reason, time.Time) ([]fleet.DeviceID,
+	error) {
+	return nil, nil
+}
+
+func (s *presenceStore) ResetPresence(context.Context, []fleet.DeviceID, []string, fleet.Reason, time.Time) (int64,
+	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
@@ -135,6 +141,49 @@ func TestPresenceFollowsTheNewestConnection(t *testing.T) {
 	}
 }
 
+// The edge that holds a connection is silent for a while.
+func TestPresenceAtASilentEdge(t *testing.T) {
+	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore)})
+	c1, c2 := connection(1), connection(2)
+	c1.At = time.Now().Add(-time.Hour)
+	p.Adopted(c1)
+	silence := time.Now()
+	const online, unknown, offline = fleet.PresenceOnline, fleet.PresenceUnknownEdge, fleet.PresenceOffline
+	steps := []struct {
+		name string
+		do   func()
+		want fleet.Presence
+	}{
+		{"the edge is silent", func() { p.EdgeSilent(c1, silence) }, unknown},
+		{"no answer says nothing of the device", func() { p.Unresponsive(c1, fleet.Cause{Text: "late"}) }, unknown},
+		{"the edge is heard", func() { p.EdgeHeard(c1) }, online},
+		{"and again", func() { p.EdgeHeard(c1) }, online},
+		{"an older connection's edge is silent", func() { p.Connected(c2); p.EdgeSilent(c1, silence) }, online},
+		{"this one's", func() { p.EdgeSilent(c2, silence) }, unknown},
+		{"an older connection's edge is heard", func() { p.EdgeHeard(c1) }, unknown},
+		{"connected elsewhere", func() { p.Connected(connection(3)) }, online},
+		{"the silent edge is heard", func() { p.EdgeHeard(c2) }, online},
+		{"lost", func() { p.EdgeSilent(connection(3), silence); p.Disconnected(connection(3), false, fleet.Cause{}) }, offline},
+		{"heard too late", func() { p.EdgeHeard(connection(3)) }, offline},
+		{"its silence, seen too late", func() { p.EdgeSilent(connection(3), silence) }, offline},
+	}
+	for _, s := range steps {
+		s.do()
+		got, since, evidence := p.State(unit)
+		if got != s.want || (got == unknown) != evidence.Is(fleet.PresenceEdgeSilent) ||
+			got == unknown && since.UnixMilli() != silence.UnixMilli() {
+			t.Fatalf("%s: presence %q since %v for %v, want %q", s.name, got, since, evidence, s.want)
+		}
+		if s.name == "the edge is heard" && since.UnixMilli() != c1.At.UnixMilli() {
+			t.Errorf("online since %v, want %v: it was connected all the time", since, c1.At)
+		}
+		on, silent, hidden := p.Counts()
+		if on+silent+hidden > 1 || (on == 1) != (got == online) || (hidden == 1) != (got == unknown) {
+			t.Errorf("%s: counts %d, %d, %d", s.name, on, silent, hidden)
+		}
+	}
+}
+
 func TestPresenceEventsOnlyOnChange(t *testing.T) {
 	var events fleet.Events
 	p := fleet.NewPresences(fleet.PresenceOptions{Store: new(presenceStore), Events: &events})
@@ -198,8 +247,8 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 			p.Seen(unit)
 		}
 		_, samples, now := s.counts()
-		if n := now - written; n < 15 || n > 21 {
-			t.Errorf("ten minutes of pings were %d writes, want about 20", n)
+		if n := now - written; n < 4 || n > 6 {
+			t.Errorf("ten minutes of pings were %d writes, want about 5", n)
 		}
 		p.Connected(connection(2))
 		p.Unresponsive(connection(2), fleet.Cause{Text: "no answer"}) // merged: the connection must not be lost
@@ -207,7 +256,7 @@ func TestPresenceIsWrittenBehind(t *testing.T) {
 		if row := s.row(unit); row.Presence != fleet.PresenceUnresponsive || row.Connection.Epoch != 2 {
 			t.Errorf("merged changes left %+v", row)
 		}
-		if online, unresponsive := p.Counts(); online != 0 || unresponsive != 1 {
+		if online, unresponsive, _ := p.Counts(); online != 0 || unresponsive != 1 {
 			t.Errorf("counts %d, %d", online, unresponsive)
 		}
 		if samples < 10 {

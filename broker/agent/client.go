@@ -68,8 +68,13 @@ func (c *client) MayPublish(topic string) bool { return parse(topic).kind != for
 func (c *client) MaySubscribe(filter string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, again := c.filters[filter]
-	room := again || len(c.filters) < maxFilters || !strings.HasPrefix(filter, dialect.MCPPresence)
+	return mayAdd(c.filters, filter)
+}
+
+// mayAdd reports whether an agent with these filters of presence may subscribe with one more.
+func mayAdd(filters map[string]struct{}, filter string) bool {
+	_, again := filters[filter]
+	room := again || len(filters) < maxFilters || !strings.HasPrefix(filter, dialect.MCPPresence)
 	return room && subscribable(filter)
 }
 

@@ -6,5 +6,8 @@
 // passes the same gate as one by HTTP, with the rights that the token has at that time. Presence
 // is what the registry says of devices in the token's scope, not what devices publish.
 //
+// In a cluster an edge holds the connection, and passes what it receives to the core that leads
+// ([Remote], [Service.Serve]).
+//
 // The protocol's text: https://github.com/mqtt-ai/mcp-over-mqtt.
 package agent

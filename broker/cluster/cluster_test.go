@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -135,6 +136,29 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
+// TestSilentEdge cuts an edge from the bus for some seconds. Its connections are unknown meanwhile, not lost.
+func TestSilentEdge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.core(1, nil)
+	e := w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	d := connect(t, e, 1)
+	c.connected(t, 1)
+	begin := time.Now()
+	w.restartBus(7 * time.Second)
+	fleettest.Eventually(t, "the edge is heard again", func() bool { return c.domain.count("heard") == 1 })
+	if got := c.domain.count("silent"); got != 1 || c.domain.count("disconnected") > 0 || d.hasEnded() {
+		t.Errorf("%d connections were silent; the device has ended: %v; events:\n%s", got, d.hasEnded(), c.domain.all())
+	}
+	if since := c.domain.silentSince(); since.Before(begin.Add(-2*time.Second)) || since.After(begin.Add(time.Second)) {
+		t.Errorf("silent since %v, cut at %v", since, begin)
+	}
+	if err := c.call(d.id, `{}`, deadline); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEdgeLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -154,7 +178,7 @@ func TestEdgeLost(t *testing.T) {
 	fleettest.Eventually(t, "calls fail at once", func() bool {
 		at := time.Now()
 		err := c.call(deviceID(1), `{}`, 100*time.Millisecond)
-		return errors.Is(err, fleet.ErrOffline) && time.Since(at) < 100*time.Millisecond
+		return errors.Is(err, fleet.ErrEdgeSilent) && time.Since(at) < 100*time.Millisecond
 	})
 	if d := time.Since(begin); d < 4*time.Second || c.domain.count("disconnected") > 0 {
 		t.Errorf("calls are refused after %v of silence; events:\n%s", d, c.domain.all())
@@ -263,13 +287,23 @@ func TestSilentEdgeHoldsNoDevice(t *testing.T) {
 	id := w.bus.Identity(t, "silent", bus.Edge)
 	nc := w.bus.Connect(t, w.ctx, id)
 	defer nc.Close()
+	down, err := nc.SubscribeSync(id.Cluster.Down("silent"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	g := cluster.Forger{Edge: 7, Term: 1}
 	for _, b := range [][]byte{g.Hello().Batch(), g.Open(1, deviceID(1), clientID(1), passwordOf(clientID(1))).Batch()} {
 		if err := errors.Join(nc.Publish(id.Cluster.Up(1, "silent"), b), nc.Flush()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	fleettest.Eventually(t, "the device is being admitted", func() bool { return c.link.Stats().Connections == 1 })
+	for admitted := false; !admitted; { // later, it would be the newer connection
+		m, err := down.NextMsg(deadline)
+		if err != nil {
+			t.Fatal("the device is not admitted:", err)
+		}
+		admitted = bytes.Contains(m.Data, []byte(deviceID(1)))
+	}
 	d := connect(t, e, 1)
 	if got := c.connected(t, 1); got.Node != "edge" {
 		t.Errorf("the device is at %s", got.Node)
@@ -360,6 +394,70 @@ func (w *world) restartBus(down time.Duration) {
 	w.bus.Server, err = bus.StartServer(w.ctx, bus.ServerOptions{Identity: w.bus.Core, Listen: addr, Log: w.log})
 	if err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// A message that the core has given up while the bus was away does not reach its device later.
+func TestGivenUpMessageIsNotDelivered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.core(1, func(o *cluster.CoreOptions) { o.PostTimeout = 300 * time.Millisecond })
+	e := w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	d := connect(t, e, 1)
+	c.connected(t, 1)
+	sent := int64(0) // or may have been
+	call := func() error {
+		err := c.call(d.id, `{}`, deadline)
+		if !errors.Is(err, fleet.ErrOffline) {
+			sent++
+		}
+		return err
+	}
+	fleettest.Eventually(t, "a call", func() bool { return call() == nil })
+	down := make(chan struct{})
+	go func() { defer close(down); w.restartBus(2 * time.Second) }()
+	unknown := 0 // of the first one, only the acknowledgement may have been lost
+	fleettest.Eventually(t, "calls whose outcome is unknown", func() bool {
+		if errors.Is(call(), fleet.ErrLost) {
+			unknown++
+		}
+		return unknown == 2
+	})
+	<-down
+	overdue := func() int64 { return e.link.Stats().Overdue }
+	fleettest.Eventually(t, "the message is late", func() bool { return overdue() > 0 })
+	fleettest.Eventually(t, "calls again", func() bool { return call() == nil })
+	if n := d.calls.Load(); n != sent-overdue() {
+		t.Errorf("the device received %d of %d calls, and %d were late", n, sent, overdue())
+	}
+}
+
+// Cores of the version before and of this one follow each other: the edge keeps its devices, and calls
+// reach them in both formats.
+func TestOlderLeader(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := w.core(1, func(o *cluster.CoreOptions) { o.Leader.Link = 1 })
+	e := w.edge("edge", nil, nil)
+	w.attached(e, 1)
+	d := connect(t, e, 1)
+	old.connected(t, 1)
+	if err := old.call(d.id, `{}`, deadline); err != nil {
+		t.Errorf("a call by the older core: %v", err)
+	}
+	if old.link.Drain("edge", true) {
+		t.Error("the older core asks an edge to drain")
+	}
+	old.stop()
+	next := w.core(2, nil)
+	w.attached(e, 2)
+	next.connected(t, 1)
+	if err := next.call(d.id, `{}`, deadline); err != nil {
+		t.Errorf("a call by the newer core: %v", err)
+	}
+	if n := d.calls.Load(); n != 2 {
+		t.Errorf("the device executed %d calls", n)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +38,16 @@ type CoreOptions struct {
 	// TicketKey signs what edges announce to the next leader. All cores have the same.
 	TicketKey []byte
 
-	// PostTimeout is how long an edge may take to acknowledge a message. Default: 5s.
+	// Lost is called when an edge is lost, after its connections have ended. May be nil.
+	Lost func(edge string)
+
+	// Silent is called for each connection of an edge that becomes silent, and Heard for each that such
+	// an edge turns out to have held. May be nil.
+	Silent func(c fleet.Connection, since time.Time)
+	Heard  func(c fleet.Connection)
+
+	// PostTimeout is how long an edge may take to acknowledge a message. Later it does not pass the
+	// message to the device. Default: 5s.
 	PostTimeout time.Duration
 	// LostAfter is how long an edge may be silent until its connections count as ended. Default: 60s.
 	LostAfter time.Duration
@@ -50,10 +61,18 @@ type Node struct {
 	Version     string    `json:"version"`
 	Since       time.Time `json:"since"`
 	Connections int       `json:"connections"`
-	Term        int       `json:"term"` // that it follows or leads; 0 for none
-	Draining    bool      `json:"draining,omitempty"`
-	Leaves      bool      `json:"leaves,omitempty"` // it stops, and this is its last beat
+	Term        int       `json:"term"`               // that it follows or leads; 0 for none
+	Draining    *Draining `json:"draining,omitempty"` // nil unless an edge is being drained
+	Expires     time.Time `json:"expires,omitzero"`   // its certificate
+	Leaves      bool      `json:"leaves,omitempty"`   // it stops, and this is its last beat
 	Load
+}
+
+// A Draining is the progress of an edge's drain.
+type Draining struct {
+	Since     time.Time `json:"since"`
+	Moved     int       `json:"moved"`
+	Remaining int       `json:"remaining"`
 }
 
 const (
@@ -99,6 +118,13 @@ func NewCore(o CoreOptions) *Core {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Silent == nil {
+		o.Silent = func(fleet.Connection, time.Time) {}
+	}
+	if o.Heard == nil {
+		o.Heard = func(fleet.Connection) {}
+	}
+	o.Leader.Link = cmp.Or(o.Leader.Link, latestVersion)
 	return &Core{o: o, log: o.Log, peers: make(map[string]*peer), twins: make(map[string]*rate.Sometimes)}
 }
 
@@ -237,7 +263,7 @@ func (c *Core) receive(name string, data []byte) {
 	}
 	c.mu.Unlock()
 	if next == nil {
-		answer.edge, answer.term, answer.round = h.edge, h.term, 1
+		answer.version, answer.edge, answer.term, answer.round = h.version, h.edge, h.term, 1
 		_ = c.o.Bus.Publish(c.o.Cluster.Down(name), appendHeader(nil, answer)) // repeated, if the edge's batch is
 		return
 	}
@@ -266,7 +292,7 @@ func (c *Core) begin(name string, p *peer, h header, frames []byte) (*peer, head
 		p.refused = h.edge
 		return nil, c.twin(name)
 	}
-	return c.newPeer(name, h.edge, hello), header{}
+	return c.newPeer(name, h.version, h.edge, hello), header{}
 }
 
 // twin reports that two processes use the name of an edge. The later one is served.
@@ -303,6 +329,7 @@ type peer struct {
 	size   atomic.Int64 // of work, in bytes
 
 	attached atomic.Bool // it has announced all its connections
+	hidden   bool        // it is silent, and Silent was called; used by run
 
 	suspect atomic.Int64 // when the process of the edge seemed to have ended, in Unix nanoseconds; 0 for never
 
@@ -323,13 +350,13 @@ type received struct {
 }
 
 // newPeer returns an edge, which sends its first batch.
-func (c *Core) newPeer(name string, number uint64, hello helloFrame) *peer {
+func (c *Core) newPeer(name string, version byte, number uint64, hello helloFrame) *peer {
 	ctx, cancel := context.WithCancel(c.life)
 	p := &peer{core: c, name: name, hello: hello, end: cancel, lost: make(chan struct{}),
 		gate: semaphore.NewWeighted(maxOpening), connections: make(map[uint64]*remote),
 		posts: make(map[uint64]*post), work: make(chan received, 1024)}
 	down := c.o.Cluster.Down(name)
-	p.stream = newStream(number, uint64(c.o.Leader.Term), func(batch []byte) error {
+	p.stream = newStream(version, number, uint64(c.o.Leader.Term), func(batch []byte) error {
 		return c.o.Bus.Publish(down, batch)
 	}, p.handle)
 	c.running.Go(func() { p.stream.run(ctx) })
@@ -344,8 +371,11 @@ func (p *peer) run(ctx context.Context) {
 		case r := <-p.work:
 			p.size.Add(-int64(len(r.frames)))
 			if r.silent {
-				p.abandon()
-			} else if err := p.stream.handle(r.header, r.frames); err != nil {
+				p.hide()
+				continue
+			}
+			p.show()
+			if err := p.stream.handle(r.header, r.frames); err != nil {
 				p.core.garbage(p.name, err)
 			}
 		case <-ctx.Done():
@@ -369,12 +399,49 @@ func (p *peer) enqueue(r received) {
 	}
 }
 
+// hide reports the connections of an edge that is silent.
+func (p *peer) hide() {
+	silent := p.stream.silentFor(time.Now())
+	if silent < silentAfter {
+		return
+	}
+	p.abandon()
+	if p.hidden {
+		return
+	}
+	p.hidden = true
+	p.core.log.Warn("an edge is silent", "edge", p.name, "connections", p.len(), "for", silent.Round(time.Second))
+	since := time.Now().Add(-silent)
+	p.each(func(c fleet.Connection) { p.core.o.Silent(c, since) })
+}
+
+// show ends hide.
+func (p *peer) show() {
+	if p.hidden {
+		p.hidden = false
+		p.core.log.Info("an edge is heard again", "edge", p.name, "connections", p.len())
+		p.each(p.core.o.Heard)
+	}
+}
+
+// each calls f with each connection that was admitted.
+func (p *peer) each(f func(fleet.Connection)) {
+	p.mu.Lock()
+	all := slices.Collect(maps.Values(p.connections))
+	p.mu.Unlock()
+	for _, r := range all {
+		r.mu.Lock()
+		conn := r.conn
+		r.mu.Unlock()
+		if conn != nil {
+			f(conn.Facts())
+		}
+	}
+}
+
 // abandon ends the connections that are being established while the edge is silent: each keeps later
 // connections of the same device waiting.
 func (p *peer) abandon() {
-	if !p.stream.silent(time.Now()) {
-		return
-	}
 	p.mu.Lock()
 	var all []*remote
 	for n, r := range p.connections {
@@ -408,6 +475,9 @@ func (p *peer) lose() {
 	p.mu.Unlock()
 	for _, r := range all {
 		r.closed(closedFrame{Cause: link.ErrEdgeLost.Cause})
+	}
+	if p.core.o.Lost != nil {
+		p.core.o.Lost(p.name)
 	}
 }
 
@@ -563,7 +633,10 @@ func (p *peer) post(conn uint64, message []byte) error {
 		return err
 	}
 	defer p.finish(number, w)
-	body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+len(message)), number)
+	body := binary.AppendUvarint(make([]byte, 0, 2*binary.MaxVarintLen64+len(message)), number)
+	if p.stream.version >= 2 {
+		body = binary.AppendUvarint(body, uint64(p.stream.at(time.Now().Add(p.core.o.PostTimeout))))
+	}
 	if err := p.stream.add(framePost, conn, append(body, message...)); err != nil {
 		return errNotSent(err.Error())
 	}
@@ -572,9 +645,9 @@ func (p *peer) post(conn uint64, message []byte) error {
 	case err := <-w.result:
 		return err
 	case <-p.lost:
-		return fmt.Errorf("%w: the edge %s was lost before it acknowledged the message", mcp.ErrClosed, p.name)
+		return fmt.Errorf("%w: %w, %s, before it acknowledged the message", mcp.ErrClosed, link.ErrEdgeLost, p.name)
 	case <-w.timeout.C:
-		return fmt.Errorf("%w: the edge %s did not acknowledge the message", mcp.ErrClosed, p.name)
+		return fmt.Errorf("%w: %w: %s did not acknowledge the message", mcp.ErrClosed, link.ErrEdgeLost, p.name)
 	case <-p.core.life.Done():
 		return fmt.Errorf("%w: fleetd is stopping", mcp.ErrClosed)
 	}
@@ -589,7 +662,7 @@ func (p *peer) begin(w *post) (uint64, error) {
 	case p.gone:
 		return 0, errNotSent("the edge is lost")
 	case silent:
-		return 0, errNotSent("the edge is silent")
+		return 0, link.ErrEdgeSilent
 	}
 	p.lastPost++
 	p.posts[p.lastPost] = w

@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -33,6 +35,12 @@ type EdgeOptions struct {
 	// AdmitTimeout is how long a device waits for the core's answer; a standby that takes over may
 	// give it. Default: 10s, after which the device is asked to try again.
 	AdmitTimeout time.Duration
+	// Drain starts or ends a drain of the edge, and Draining returns its progress, nil if none is under
+	// way. They do not wait. Default: this edge cannot be drained.
+	Drain    func(drain bool)
+	Draining func() *Draining
+	// Expires returns when the certificate of this node expires. Default: not announced.
+	Expires func() time.Time
 	// Messages counts the messages of the edge's devices, for its beat. Default: not announced.
 	Messages func() int64
 }
@@ -70,9 +78,10 @@ type EdgeStats struct {
 	Garbage int64 // batches that could not be read
 	Stale   int64 // batches of a leader that has been replaced
 	Twins   int64 // replies of a leader that serves another process with this name
+	Overdue int64 // messages for devices that came so late that the core had given them up
 }
 
-type edgeCounters struct{ dropped, garbage, stale, twins atomic.Int64 }
+type edgeCounters struct{ dropped, garbage, stale, twins, overdue atomic.Int64 }
 
 // A Leader is the core that leads.
 type Leader struct {
@@ -80,6 +89,7 @@ type Leader struct {
 	Name    string `json:"name"`
 	Addr    string `json:"addr"` // of HTTP for edges
 	Version string `json:"version"`
+	Link    int    `json:"link,omitempty"` // latest version of the format that it understands. Default of a core: this one's; 0 in a beat: 1
 }
 
 var _ link.Core = (*Edge)(nil)
@@ -151,6 +161,12 @@ func (e *Edge) announce(leaves bool) {
 	n := Node{Name: e.o.Name, Role: bus.Edge, Incarnation: e.incarnation, Version: e.o.Version, Since: e.since,
 		Connections: len(e.connections), Term: e.leader.Term, Leaves: leaves}
 	e.mu.RUnlock()
+	if e.o.Expires != nil {
+		n.Expires = e.o.Expires()
+	}
+	if e.o.Draining != nil {
+		n.Draining = e.o.Draining()
+	}
 	if e.o.Messages != nil {
 		n.Load = LoadOf(e.o.Messages())
 	}
@@ -166,10 +182,20 @@ func (e *Edge) Leader() (l Leader, known bool, changed <-chan struct{}) {
 	return e.leader, e.stream != nil && !e.stream.silent(time.Now()), e.changed
 }
 
+// LeaderSilence returns how long ago the leader was heard; known is false before the first one.
+func (e *Edge) LeaderSilence() (silent time.Duration, known bool) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.stream == nil {
+		return 0, false
+	}
+	return e.stream.silentFor(time.Now()), true
+}
+
 // Stats returns the counters.
 func (e *Edge) Stats() EdgeStats {
 	return EdgeStats{Dropped: e.stats.dropped.Load(), Garbage: e.stats.garbage.Load(), Stale: e.stats.stale.Load(),
-		Twins: e.stats.twins.Load()}
+		Twins: e.stats.twins.Load(), Overdue: e.stats.overdue.Load()}
 }
 
 // follow attaches the edge to the leader of a later term. One goroutine calls it at a time.
@@ -204,8 +230,8 @@ func (e *Edge) attach(l Leader, before *stream) {
 	}
 	up := e.o.Cluster.Up(l.Term, e.o.Name)
 	var s *stream
-	s = newStream(rand.Uint64(), uint64(l.Term), func(batch []byte) error { return e.o.Bus.Publish(up, batch) },
-		func(f frame) { e.handle(s, f) })
+	s = newStream(agreed(l.Link), rand.Uint64(), uint64(l.Term),
+		func(batch []byte) error { return e.o.Bus.Publish(up, batch) }, func(f frame) { e.handle(s, f) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.life.Err() != nil {
@@ -298,17 +324,29 @@ func (e *Edge) garbage(err error) {
 
 // handle handles a frame that the leader sent on a stream.
 func (e *Edge) handle(s *stream, f frame) {
+	if f.kind == frameDrain {
+		e.drain(f.body)
+		return
+	}
 	e.mu.RLock()
 	c := e.connections[f.conn]
 	e.mu.RUnlock()
 	if f.kind == framePost {
 		number, message, err := uvarint(f.body)
-		if err != nil {
+		due := uint64(math.MaxInt64)
+		if err == nil && s.version >= 2 {
+			due, message, err = uvarint(message)
+		}
+		switch {
+		case err != nil:
 			e.stats.garbage.Add(1)
 			return
-		}
-		err = errGone
-		if c != nil {
+		case c == nil:
+			err = errGone
+		case s.overdue(due):
+			err = errOverdue
+			e.stats.overdue.Add(1)
+		default:
 			err = c.deliver(message)
 		}
 		body := binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64+1), number)
@@ -349,6 +387,17 @@ func (e *Edge) handle(s *stream, f frame) {
 	default:
 		e.stats.garbage.Add(1)
 	}
+}
+
+// drain starts or ends a drain, and announces it at once.
+func (e *Edge) drain(body []byte) {
+	var d drainFrame
+	if json.Unmarshal(body, &d) != nil || e.o.Drain == nil {
+		e.stats.garbage.Add(1)
+		return
+	}
+	e.o.Drain(d.Drain)
+	e.announce(false)
 }
 
 // stop ends a connection on behalf of the core. It does not wait, but the device's next connection
@@ -409,7 +458,8 @@ func (e *Edge) Open(q link.Connect, carrier link.Carrier) (link.Connection, erro
 	if f := openFrameOf(q, nil); len(f.append(make([]byte, 0, 256))) > maxOpen {
 		return nil, link.RefusedCredentials // a WebSocket's token may be long
 	}
-	c := &edgeConnection{edge: e, carrier: carrier, number: e.last.Add(1), connect: q, decided: make(chan struct{})}
+	c := &edgeConnection{edge: e, carrier: carrier, number: e.last.Add(1), connect: q, decided: make(chan struct{}),
+		shown: link.Shown{Unanswered: true}}
 	e.mu.Lock()
 	e.connections[c.number] = c
 	if e.stream != nil {
@@ -441,7 +491,10 @@ func (e *Edge) forget(c *edgeConnection) {
 	delete(e.connections, c.number)
 }
 
-var errGone = errNotSent("the connection has ended")
+var (
+	errGone    = errNotSent("the connection has ended")
+	errOverdue = errNotSent("the message reached the edge too late")
+)
 
 type errNotSent string
 
@@ -463,6 +516,7 @@ type edgeConnection struct {
 	refused     link.Refusal
 	answered    bool
 	established bool
+	shown       link.Shown
 }
 
 var _ link.Connection = (*edgeConnection)(nil)
@@ -475,7 +529,7 @@ func (c *edgeConnection) attach(s *stream) {
 	case c.refused != "":
 	case c.answered: // it is established, or about to be
 		f := openFrameOf(c.connect, &c.facts)
-		f.Ticket = c.ticket
+		f.Ticket, f.Shown = c.ticket, c.shown
 		_ = s.announce(framePresent, c.number, f.append(make([]byte, 0, 256)))
 	default:
 		f := openFrameOf(c.connect, nil)
@@ -530,7 +584,21 @@ func (c *edgeConnection) Established() {
 
 func (c *edgeConnection) Seen() { c.edge.send(frameSeen, c.number, nil) }
 
+// show records what a message shows, for the next leader.
+func (c *edgeConnection) show(m *link.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case m.Err != nil:
+	case m.Decoded.Kind == dialect.Hello:
+		c.shown.Greeted, c.shown.Greeting, c.shown.Talking = true, m.Decoded.Greeting, false
+	case m.Decoded.Kind == dialect.RPC && c.shown.Unanswered && !bytes.Contains(m.Decoded.Payload, []byte(`"method"`)):
+		c.shown.Unanswered = false
+	}
+}
+
 func (c *edgeConnection) Receive(m link.Message) {
+	c.show(&m)
 	e := c.edge
 	e.mu.RLock()
 	s := e.stream
@@ -548,6 +616,14 @@ func (c *edgeConnection) Receive(m link.Message) {
 }
 
 func (c *edgeConnection) Converse(event link.Event) {
+	c.mu.Lock()
+	switch event.Kind {
+	case link.Greeted:
+		c.shown.Greeted, c.shown.Greeting, c.shown.Talking = true, event.Greeting, true
+	case link.Ended:
+		c.shown.Talking = false
+	}
+	c.mu.Unlock()
 	c.edge.announceFrame(frameConverse, c.number, encode(event))
 }
 

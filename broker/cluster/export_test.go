@@ -20,8 +20,8 @@ func (g *Forger) add(k kind, conn uint64, body []byte) *Forger {
 // Batch returns the next batch, with the frames that were added.
 func (g *Forger) Batch() []byte {
 	g.Number++
-	b := append(appendHeader(nil, header{edge: g.Edge, term: g.Term, number: g.Number, round: 1, size: len(g.frames)}),
-		g.frames...)
+	h := header{version: latestVersion, edge: g.Edge, term: g.Term, number: g.Number, round: 1, size: len(g.frames)}
+	b := append(appendHeader(nil, h), g.frames...)
 	g.frames = nil
 	return b
 }

@@ -4,10 +4,24 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// version is that of the format of batches. A node refuses batches of another version.
-const version = 1
+// The versions of the format of batches. A node understands the latest and the one before, so that the
+// nodes of a cluster can be upgraded one by one, in any order. Both ends of a stream use the lower one
+// of what they understand: an edge takes it from the beat of the leader, the core from the first batch
+// of the edge.
+//
+// In version 2 a batch has the time at which it was published, and a post the time when it is too late;
+// a core can ask an edge to drain.
+const (
+	latestVersion = 2
+	oldestVersion = 1
+)
+
+// agreed returns the version to use with a node that understands versions up to other. Nodes that name
+// none understand version 1.
+func agreed(other int) byte { return byte(max(oldestVersion, min(other, latestVersion))) }
 
 // A kind is the kind of a frame.
 type kind byte
@@ -30,10 +44,11 @@ const (
 const (
 	frameAdmitted kind = iota + 64 // JSON of admission
 	frameRefused                   // a link.Refusal
-	framePost                      // number, and a message for the device: see appendMessage
+	framePost                      // number, when it is too late (see header.at), and a message: see appendMessage
 	frameNotify                    // a message for the device
 	frameFinish
-	frameStop // JSON of causeFrame
+	frameStop  // JSON of causeFrame
+	frameDrain // for the edge itself: JSON of drainFrame
 )
 
 // A frame is one event of a connection; conn is its number at the edge, 0 for the edge itself. Its
@@ -103,12 +118,14 @@ func appendField(dst []byte, value string) []byte {
 
 // A header begins each batch.
 type header struct {
+	version byte
 	edge    uint64 // number of the pair of streams, which the edge chose at random
 	term    uint64
 	number  uint64 // of the batch in its stream, from 1; 0 for a beat, which has no frames
 	latest  uint64 // of a beat: the latest batch that was published
 	round   uint64 // how often the sender has repeated its batches, from 1
 	got     uint64 // the latest batch received in the opposite stream
+	at      uint64 // when it is published, in milliseconds since the sender began the stream
 	missing uint64 // round of the batch that shows that the one after got is missing; 0 if none is
 	ask     bool   // asks for a beat in return
 	restart bool   // the core does not know the edge's stream, or not any more
@@ -133,11 +150,14 @@ func appendHeader(dst []byte, h header) []byte {
 	if h.twin {
 		flags |= flagTwin
 	}
-	dst = append(dst, version, flags)
-	for _, v := range []uint64{h.edge, h.term, h.number, h.latest, h.round, h.got, h.missing, uint64(h.size)} {
+	dst = append(dst, h.version, flags)
+	for _, v := range []uint64{h.edge, h.term, h.number, h.latest, h.round, h.got, h.missing} {
 		dst = binary.AppendUvarint(dst, v)
 	}
-	return dst
+	if h.version >= 2 {
+		dst = binary.AppendUvarint(dst, h.at)
+	}
+	return binary.AppendUvarint(dst, uint64(h.size))
 }
 
 // parseHeader returns the header of a batch and its frames.
@@ -145,14 +165,18 @@ func parseHeader(b []byte) (h header, frames []byte, err error) {
 	if len(b) < 2 {
 		return h, nil, errShort
 	}
-	if b[0] != version {
-		return h, nil, fmt.Errorf("it has format %d, but this fleetd understands %d: run the same version of fleetd on all"+
-			" nodes", b[0], version)
+	if h.version = b[0]; h.version < oldestVersion || h.version > latestVersion {
+		return h, nil, fmt.Errorf("it has format %d, but this fleetd understands %d to %d: run versions of fleetd that follow"+
+			" each other, or the same one on all nodes", h.version, oldestVersion, latestVersion)
 	}
 	h.ask, h.restart, h.twin = b[1]&flagAsk != 0, b[1]&flagRestart != 0, b[1]&flagTwin != 0
 	b = b[2:]
 	var size uint64
-	for _, v := range []*uint64{&h.edge, &h.term, &h.number, &h.latest, &h.round, &h.got, &h.missing, &size} {
+	fields := []*uint64{&h.edge, &h.term, &h.number, &h.latest, &h.round, &h.got, &h.missing, &h.at, &size}
+	if h.version < 2 {
+		fields = slices.Delete(fields, 7, 8)
+	}
+	for _, v := range fields {
 		if *v, b, err = uvarint(b); err != nil {
 			return h, nil, err
 		}

@@ -18,9 +18,11 @@ import (
 
 func FuzzBatch(f *testing.F) {
 	frames := appendFrame(appendFrame(nil, frameReceive, 300, []byte("body")), frameSeen, 1, nil)
-	h := header{edge: 1 << 63, term: 2, number: 3, round: 1, got: 4, size: len(frames)}
+	h := header{version: latestVersion, edge: 1 << 63, term: 2, number: 3, round: 1, got: 4, size: len(frames)}
 	f.Add(append(appendHeader(nil, h), frames...))
-	f.Add([]byte{version, 0xff, 1, 1, 1, 1, 1, 1, 1, 0})
+	h.version = oldestVersion
+	f.Add(append(appendHeader(nil, h), frames...))
+	f.Add([]byte{latestVersion, 0xff, 1, 1, 1, 1, 1, 1, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, frames, err := parseHeader(b)
 		if err != nil {
@@ -156,12 +158,12 @@ func FuzzCore(f *testing.F) {
 		defer c.running.Wait()
 		defer cancel()
 		c.receive("e", frames) // garbage as a batch
-		if len(c.peers) > 0 && frames[0] != version {
+		if len(c.peers) > 0 && (frames[0] < oldestVersion || frames[0] > latestVersion) {
 			t.Fatal("garbage introduces an edge")
 		}
 		all := append(appendFrame(nil, frameHello, 0, []byte("{}")), frames...)
-		h := header{edge: 7, term: 1, number: 1, round: 1, size: len(all)}
-		p := c.newPeer("e", 7, helloFrame{})
+		h := header{version: latestVersion, edge: 7, term: 1, number: 1, round: 1, size: len(all)}
+		p := c.newPeer("e", latestVersion, 7, helloFrame{})
 		_ = p.stream.handle(h, all)
 		_ = json.NewEncoder(&bytes.Buffer{}).Encode(c.Stats())
 		p.lose()
@@ -190,8 +192,47 @@ func FuzzEdge(f *testing.F) {
 		c := &edgeConnection{edge: e, carrier: quiet{}, number: 1, decided: make(chan struct{})}
 		e.connections[1] = c
 		e.receive(frames)
-		e.receive(append(appendHeader(nil, header{edge: e.stream.edge, term: 1, number: 1, round: 1, size: len(frames)}),
+		e.receive(append(appendHeader(nil, header{version: latestVersion, edge: e.stream.edge, term: 1, number: 1, round: 1,
+			size: len(frames)}),
 			frames...))
 		_ = e.Stats()
 	})
+}
+
+// The next leader hears what a device has shown on its connection.
+func TestShown(t *testing.T) {
+	e := NewEdge(EdgeOptions{Bus: closedConn(t), Cluster: bus.Cluster("c"), Name: "e"})
+	c := &edgeConnection{edge: e, carrier: quiet{}, number: 1, answered: true, shown: link.Shown{Unanswered: true},
+		connect: link.Connect{Device: "020000000001", Transport: link.WebSocket, Dialect: dialect.XiaozhiWebSocket()},
+		facts:   fleet.Connection{Device: "020000000001", Epoch: 1}}
+	says := func(kind dialect.Kind, payload string) func() {
+		return func() {
+			c.Receive(link.Message{Decoded: dialect.Message{Kind: kind, Payload: []byte(payload),
+				Greeting: dialect.Greeting{MCP: true}}})
+		}
+	}
+	tools := dialect.Greeting{MCP: true}
+	for _, step := range []struct {
+		name string
+		does func()
+		want link.Shown
+	}{
+		{"a connection", func() {}, link.Shown{Unanswered: true}},
+		{"a notification", says(dialect.RPC, `{"jsonrpc":"2.0","method":"x"}`), link.Shown{Unanswered: true}},
+		{"a hello", says(dialect.Hello, "{}"), link.Shown{Unanswered: true, Greeted: true, Greeting: tools}},
+		{"an answer", says(dialect.RPC, `{"jsonrpc":"2.0","id":1,"result":{}}`), link.Shown{Greeted: true, Greeting: tools}},
+		{"a conversation", func() { c.Converse(link.Event{Kind: link.Greeted}) }, link.Shown{Greeted: true, Talking: true}},
+		{"its end", func() { c.Converse(link.Event{Kind: link.Ended}) }, link.Shown{Greeted: true}},
+	} {
+		step.does()
+		f := openFrameOf(c.connect, &c.facts)
+		f.Shown = c.shown
+		var heard openFrame
+		if err := heard.parse(f.append(nil)); err != nil || heard.Shown != step.want {
+			t.Errorf("after %s: %+v, %v; want %+v", step.name, heard.Shown, err, step.want)
+		}
+		if q, err := heard.connect("e"); err != nil || q.Shown != step.want {
+			t.Errorf("after %s, to the core: %+v, %v", step.name, q.Shown, err)
+		}
+	}
 }

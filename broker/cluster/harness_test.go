@@ -101,6 +101,7 @@ func (w *world) core(term int, change func(*cluster.CoreOptions)) *core {
 		w.t.Fatal(err)
 	}
 	o := cluster.CoreOptions{Bus: c.nc, Cluster: w.bus.Core.Cluster, Core: c.Broker, Log: w.log,
+		Silent: c.domain.silent, Heard: func(of fleet.Connection) { c.domain.note("heard %s", of.Device) },
 		Leader: cluster.Leader{Term: term, Name: "core", Version: "test"}}
 	if change != nil {
 		change(&o)
@@ -161,6 +162,20 @@ func (w *world) logged(text string) {
 type domain struct {
 	mu     sync.Mutex
 	events []string
+	since  time.Time // of the latest silence
+}
+
+func (d *domain) silent(c fleet.Connection, since time.Time) {
+	d.note("silent %s", c.Device)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.since = since
+}
+
+func (d *domain) silentSince() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.since
 }
 
 func (d *domain) note(format string, args ...any) {
@@ -219,9 +234,13 @@ func (d *domain) Adopted(c fleet.Connection)   { d.note("connected %s at %s", c.
 func (d *domain) Disconnected(c fleet.Connection, clean bool, cause fleet.Cause) {
 	d.note("disconnected %s at %s: %s", c.Device, c.Node, cause.Reason.Code)
 }
-func (d *domain) Seen(fleet.DeviceID)                                  {}
-func (d *domain) Responded(fleet.DeviceID)                             {}
-func (d *domain) Unresponsive(fleet.Connection, fleet.Cause)           {}
+func (d *domain) Seen(fleet.DeviceID)                        {}
+func (d *domain) Responded(fleet.DeviceID)                   {}
+func (d *domain) Unresponsive(fleet.Connection, fleet.Cause) {}
+func (d *domain) AnsweredLate(id fleet.DeviceID, rpcID int32, as func(tool string) fleet.Answer) bool {
+	d.note("%s answered %d late: %s", id, rpcID, as("x").Text)
+	return true
+}
 func (d *domain) IsSoftware(fleet.DeviceID) bool                       { return false }
 func (d *domain) NeedsListing(fleet.DeviceID) bool                     { return false }
 func (d *domain) SaveListing(context.Context, fleet.ToolListing) error { return nil }

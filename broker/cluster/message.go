@@ -80,6 +80,7 @@ type openFrame struct {
 
 	Facts  *fleet.Connection // of one that was admitted: Device, ClientID, At and Epoch
 	Ticket []byte            // proves Facts
+	Shown  link.Shown        // on one that was admitted
 }
 
 func openFrameOf(q link.Connect, facts *fleet.Connection) openFrame {
@@ -116,7 +117,31 @@ const (
 	tagFactsAt // nanoseconds since 1970
 	tagFactsEpoch
 	tagTicket
+	tagShown // bits; see shownBits
 )
+
+// The bits of what a device has shown.
+const (
+	shownUnanswered = 1 << iota
+	shownGreeted
+	shownTools // its hello offers MCP
+	shownTalking
+)
+
+func shownBits(s link.Shown) (bits uint64) {
+	for bit, set := range map[uint64]bool{shownUnanswered: s.Unanswered, shownGreeted: s.Greeted,
+		shownTools: s.Greeting.MCP, shownTalking: s.Talking} {
+		if set {
+			bits |= bit
+		}
+	}
+	return bits
+}
+
+func shownOf(bits uint64) link.Shown {
+	return link.Shown{Unanswered: bits&shownUnanswered != 0, Greeted: bits&shownGreeted != 0,
+		Greeting: dialect.Greeting{MCP: bits&shownTools != 0}, Talking: bits&shownTalking != 0}
+}
 
 func appendTagged[T ~string | ~[]byte](dst []byte, tag byte, value T) []byte {
 	if len(value) == 0 {
@@ -159,6 +184,9 @@ func (f *openFrame) append(dst []byte) []byte {
 		dst = appendNumber(dst, tagFactsAt, uint64(f.Facts.At.UnixNano()))
 		dst = appendNumber(dst, tagFactsEpoch, uint64(f.Facts.Epoch))
 		dst = appendTagged(dst, tagTicket, f.Ticket)
+		if bits := shownBits(f.Shown); bits != 0 {
+			dst = appendNumber(dst, tagShown, bits)
+		}
 	}
 	return dst
 }
@@ -223,6 +251,10 @@ func (f *openFrame) parse(b []byte) (err error) {
 			var v uint64
 			v, _, err = uvarint(value)
 			f.facts().Epoch = int64(v)
+		case tagShown:
+			var bits uint64
+			bits, _, err = uvarint(value)
+			f.Shown = shownOf(bits)
 		}
 		if err != nil {
 			return err
@@ -247,7 +279,7 @@ func (f *openFrame) facts() *fleet.Connection {
 // connect returns what the frame means at the core. The edge has verified the certificate.
 func (f *openFrame) connect(node string) (q link.Connect, err error) {
 	q = link.Connect{Device: f.Device, ClientID: f.ClientID, Username: f.Username, Password: f.Password,
-		Transport: f.Transport, Node: node, RemoteAddr: f.RemoteAddr, LocalHost: f.LocalHost, Said: f.Said}
+		Transport: f.Transport, Node: node, RemoteAddr: f.RemoteAddr, LocalHost: f.LocalHost, Said: f.Said, Shown: f.Shown}
 	if len(f.Certificate) > 0 {
 		if q.Certificate, err = x509.ParseCertificate(f.Certificate); err != nil {
 			return q, fmt.Errorf("certificate of a device: %w", err)
@@ -264,6 +296,11 @@ func (f *openFrame) connect(node string) (q link.Connect, err error) {
 	}
 	q.Dialect.Restore(f.State)
 	return q, nil
+}
+
+// A drainFrame starts or ends a drain of the edge.
+type drainFrame struct {
+	Drain bool `json:"drain"`
 }
 
 // A closedFrame is the end of a connection.

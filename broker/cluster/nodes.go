@@ -57,6 +57,15 @@ func LoadOf(messages int64) Load {
 	return Load{Messages: messages, Memory: int64(memory[0].Value.Uint64())}
 }
 
+// Drain asks an edge to drain, or not to drain any more. It returns false if the edge is not linked to
+// this core, or is of a version that cannot drain. The edge confirms by its beat.
+func (c *Core) Drain(edge string, drain bool) bool {
+	c.mu.Lock()
+	p := c.peers[edge]
+	c.mu.Unlock()
+	return p != nil && p.stream.version >= 2 && p.stream.announce(frameDrain, 0, encode(drainFrame{drain})) == nil
+}
+
 // Attached reports whether an edge has announced all its connections.
 func (c *Core) Attached(edge string) bool {
 	c.mu.Lock()

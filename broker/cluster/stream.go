@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ var (
 // number of the latest batch. It then asks for everything after the batch that it got. It names the
 // round of the batch that made it ask: requests of an earlier round are answered already.
 type stream struct {
+	version    byte // of the format
 	edge, term uint64
 	publish    func(batch []byte) error
 	receive    func(frame) // called by one goroutine at a time, in order
@@ -54,6 +56,8 @@ type stream struct {
 	timer  *time.Timer
 	armed  bool // the timer runs
 	heard  time.Time
+	began  time.Time
+	lag    lag
 	ended  bool
 	wake   chan struct{} // has an element if there is something to publish
 
@@ -68,9 +72,38 @@ type batch struct {
 	frames []byte
 }
 
-func newStream(edge, term uint64, publish func([]byte) error, receive func(frame)) *stream {
-	return &stream{edge: edge, term: term, publish: publish, receive: receive, round: 1, next: 1,
-		wake: make(chan struct{}, 1), heard: time.Now()}
+func newStream(version byte, edge, term uint64, publish func([]byte) error, receive func(frame)) *stream {
+	now := time.Now()
+	return &stream{version: version, edge: edge, term: term, publish: publish, receive: receive, round: 1, next: 1,
+		wake: make(chan struct{}, 1), heard: now, began: now, lag: lag{now: math.MaxInt64, before: math.MaxInt64}}
+}
+
+// at returns a time as the stream's own batches carry it.
+func (s *stream) at(t time.Time) int64 { return t.Sub(s.began).Milliseconds() }
+
+// A lag is by how many milliseconds the stream's own clock is ahead of the one in the batches that it
+// receives: the least difference seen, because batches that took longer make it greater. It counts
+// for a minute or two, because clocks run at slightly different speeds.
+type lag struct {
+	since       int64 // when now was begun
+	now, before int64
+}
+
+const lagPeriod = int64(time.Minute / time.Millisecond)
+
+func (l *lag) observe(own, received int64) {
+	if own-l.since >= lagPeriod {
+		*l = lag{since: own, now: math.MaxInt64, before: l.now}
+	}
+	l.now = min(l.now, own-received)
+}
+
+// overdue reports whether the other end's clock has certainly passed a time. A batch may have waited
+// in the bus, or in the sockets of this process while it was frozen.
+func (s *stream) overdue(due uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at(time.Now())-min(s.lag.now, s.lag.before) > int64(due)
 }
 
 // add queues a frame.
@@ -237,7 +270,8 @@ func (s *stream) take() (h header, frames []byte, due bool) {
 	if s.ended {
 		return h, nil, false
 	}
-	h = header{edge: s.edge, term: s.term, got: s.got, round: s.round, missing: s.gap}
+	h = header{version: s.version, edge: s.edge, term: s.term, got: s.got, round: s.round, missing: s.gap,
+		at: uint64(s.at(time.Now()))}
 	switch {
 	case s.beat: // first, since the other end waits for it
 		h.latest, h.ask = s.next-1, s.ask
@@ -335,6 +369,9 @@ func (s *stream) accept(h header, frames []byte) (bool, error) {
 		return false, errAhead
 	}
 	s.heard = time.Now()
+	if h.version >= 2 {
+		s.lag.observe(s.at(s.heard), int64(h.at))
+	}
 	s.acknowledged(h.got)
 	if h.missing == s.round && len(s.sent) > 0 && s.next > s.sent[0].number {
 		s.round++

@@ -37,7 +37,8 @@ var errDown = errors.New("no connection")
 func newUnreliable(t *testing.T, ctx context.Context, seed uint64, received func(to int, f frame)) *unreliable {
 	u := &unreliable{random: rand.New(rand.NewPCG(seed, 0))}
 	for i := range 2 {
-		u.ends[i] = newStream(1, 1, func(b []byte) error { return u.publish(i, b) }, func(f frame) { received(i, f) })
+		u.ends[i] = newStream(latestVersion, 1, 1, func(b []byte) error { return u.publish(i, b) },
+			func(f frame) { received(i, f) })
 		u.links[i] = make(chan func(), 1<<16)
 	}
 	for i := range 2 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -17,13 +18,16 @@ import (
 // password. Like devices they publish to fleetd only, and receive only what fleetd writes to them.
 type Agents interface {
 	// Admit returns what serves a client. Its error matches [fleet.ErrForbidden] if the token is
-	// not valid, and [fleet.ErrTooMany] if the client must wait.
+	// not valid, [fleet.ErrTooMany] if the client must wait, and [ErrNoAgents] if none is served.
 	Admit(c AgentConnect) (Agent, error)
 }
 
 // An AgentConnect is the CONNECT of an agent.
 type AgentConnect struct {
-	ClientID, Token, RemoteAddr string
+	ClientID   string `json:"client_id"`
+	Token      string `json:"token"`
+	RemoteAddr string `json:"remote_addr"`
+	MaxPacket  uint32 `json:"max_packet,omitempty"` // bytes that it accepts; 0 is no limit
 }
 
 // An Agent serves one connection. Its methods, except Principal, are called by the goroutine that
@@ -59,18 +63,27 @@ var ErrAgentPacket = errors.New("the message is longer than the client accepts")
 
 // An AgentMessage is a message to an agent.
 type AgentMessage struct {
-	Topic    string
-	Payload  []byte
-	ServerID string // the MCP server that sends it
-	Retain   bool   // it was there before the client subscribed
+	Topic    string `json:"topic"`
+	Payload  []byte `json:"payload,omitempty"`
+	ServerID string `json:"server_id"`        // the MCP server that sends it
+	Retain   bool   `json:"retain,omitempty"` // it was there before the client subscribed
+}
+
+// Size returns the most bytes that its packet has.
+func (m *AgentMessage) Size() int {
+	const lengths, property = 5 + 2 + 4, 1 + 2 + 2 // of the packet, the topic and the properties
+	return lengths + len(m.Topic) + len(m.Payload) + 2*property + len(dialect.MCPComponent) + len(dialect.MCPServer) +
+		len(dialect.MCPSender) + len(m.ServerID)
 }
 
 // An AgentEnd is why fleetd ends an agent's connection: a reason code of MQTT 5.
 type AgentEnd byte
 
 const (
-	AgentRevoked AgentEnd = 0x87 // its token is not valid any more
-	AgentChanged AgentEnd = 0x98 // its rights are others now; it may connect again
+	AgentCoreGone AgentEnd = 0x8B // the core that served it has gone; it may connect again
+	AgentRevoked  AgentEnd = 0x87 // its token is not valid any more
+	AgentChanged  AgentEnd = 0x98 // its rights are others now; it may connect again
+	AgentMoved    AgentEnd = 0x9D // the edge is drained; it may connect to another one
 )
 
 // agentPrefix begins mochi's names of agents. No client id of a device has it.
@@ -80,7 +93,8 @@ const agentPrefix = "agent/"
 type agentClient struct {
 	Agent
 	client *mqtt.Client
-	up     bool // Connected was called; belongs to the reader's goroutine
+	up     bool        // Connected was called; belongs to the reader's goroutine
+	asked  atomic.Bool // to connect to another edge
 }
 
 func agentOf(cl *mqtt.Client) *agentClient {
@@ -92,9 +106,16 @@ func agentOf(cl *mqtt.Client) *agentClient {
 
 // isAgent reports whether a CONNECT is that of an agent.
 func (e *Edge) isAgent(said dialect.Connect) bool {
-	return e.o.Agents != nil && said.Version >= 5 &&
+	return said.Version >= 5 &&
 		slices.Contains(said.Properties, dialect.Property{Key: dialect.MCPComponent, Value: dialect.MCPClient})
 }
+
+// ErrNoAgents means that no MCP client can be served over MQTT.
+var ErrNoAgents = errors.New("the core does not serve MCP clients over MQTT")
+
+// refusedNoAgents refuses agents while the core of the cluster has an earlier version.
+var refusedNoAgents = packets.Code{Code: packets.ErrServerUnavailable.Code,
+	Reason: "this cluster does not serve MCP clients over MQTT yet; connect to /mcp over HTTP"}
 
 // admitAgent authenticates an agent. Its name inside mochi contains its principal: otherwise a
 // client with the client id of a device, or of another's agent, would take over that connection.
@@ -105,6 +126,8 @@ func (h *hook) admitAgent(cl *mqtt.Client, pk *packets.Packet) (code packets.Cod
 	}
 	id := cl.ID
 	switch {
+	case h.edge.o.Agents == nil:
+		return refusedNoAgents, "no_agents"
 	case pk.Properties.AuthenticationMethod != "":
 		return packets.ErrBadAuthenticationMethod, "auth_method"
 	case len(pk.Properties.AuthenticationData) > 0:
@@ -113,8 +136,12 @@ func (h *hook) admitAgent(cl *mqtt.Client, pk *packets.Packet) (code packets.Cod
 		return packets.ErrClientIdentifierNotValid, "client_id"
 	}
 	agent, err := h.edge.o.Agents.Admit(AgentConnect{ClientID: id, Token: string(pk.Connect.Password),
-		RemoteAddr: hostOf(cl.Net.Remote)})
+		RemoteAddr: hostOf(cl.Net.Remote), MaxPacket: pk.Properties.MaximumPacketSize})
 	switch {
+	case errors.Is(err, ErrNoAgents):
+		return refusedNoAgents, "no_agents"
+	case errors.Is(err, fleet.ErrUnavailable): // no core leads, or its database is away
+		return packets.ErrServerUnavailable, "agent_unavailable"
 	case errors.Is(err, fleet.ErrForbidden):
 		return packets.ErrBadUsernameOrPassword, "agent_token"
 	case errors.Is(err, fleet.ErrTooMany):

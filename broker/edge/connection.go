@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -47,6 +48,9 @@ type carrier interface {
 	// farewell tries for at most d to notify the device why its connection is about to be
 	// stopped.
 	farewell(why link.CauseError, d time.Duration)
+	// leave asks the device to connect to another edge, after the messages that were posted are
+	// written, and ends the connection. It does not wait.
+	leave(why link.CauseError)
 	// shut closes the connection on behalf of connection.stop. It does not wait.
 	shut(cause error)
 	// silence returns the cause for err if err means that the device was silent for too long.
@@ -68,6 +72,9 @@ type connection struct {
 	clientID   string // of MQTT, also over a WebSocket
 	remoteAddr string
 	lost       chan struct{} // closed when the connection has ended
+	talking    atomic.Bool   // in a conversation
+	posted     atomic.Int64  // when the latest message was posted, in Unix nanoseconds; 0 if one was received since
+	asked      atomic.Bool   // to connect to another edge
 
 	// These belong to the reader's goroutine.
 	clean        bool // the device sent DISCONNECT, or closed its WebSocket
@@ -116,6 +123,10 @@ func (c *connection) establishedNow() {
 
 // end cleans up after the connection. err is the error of its reader.
 func (c *connection) end(err error) {
+	if c.asked.Load() { // the device may have ended the connection first
+		c.clean = false
+		c.stop(link.ErrEdgeDrained)
+	}
 	c.stop(err)
 	c.edge.mu.Lock()
 	delete(c.edge.connections, c)
@@ -194,6 +205,7 @@ func (c *connection) deliver(message []byte) error {
 // texts could otherwise poll with it and be given the credentials.
 func (c *connection) receive(topic string, payload []byte, properties []dialect.Property) {
 	c.edge.stats.publishesIn.Add(1)
+	c.posted.Store(0)
 	payload = redact.ClientID(payload, dialect.UUIDOf(c.clientID))
 	m := link.Message{Topic: topic, Payload: payload, Properties: properties}
 	if m.Decoded, m.Err = c.dialect.Decode(topic, payload, properties); m.Err == nil {

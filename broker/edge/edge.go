@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -15,8 +16,8 @@ import (
 	"fleetd/broker/link"
 )
 
-// drainTimeout bounds a shutdown.
-const drainTimeout = 5 * time.Second
+// stopTimeout bounds a shutdown.
+const stopTimeout = 5 * time.Second
 
 // An Edge accepts devices and passes on their messages.
 type Edge struct {
@@ -32,8 +33,11 @@ type Edge struct {
 	refusals throttle
 	stats    counters
 
+	draining atomic.Pointer[drain] // nil unless a drain is under way
+
 	mu          sync.Mutex
 	connections map[*connection]struct{} // the established ones
+	stopping    bool
 }
 
 // New creates an edge and binds its addresses, so a port in use is reported before anything runs.
@@ -98,15 +102,16 @@ func (e *Edge) MQTT() *mqtt.Server { return e.server }
 // Run serves devices until ctx ends, then closes their connections within a few seconds. An
 // orderly stop returns nil.
 func (e *Edge) Run(ctx context.Context) error {
-	if err := e.server.Serve(); err != nil {
-		return fmt.Errorf("edge: %w", err)
-	}
+	// Mochi's Serve would also walk all clients twice a second, to expire sessions, wills and unacknowledged
+	// messages. Devices have none of them.
+	e.server.Listeners.ServeAll(e.server.EstablishConnection)
 	<-ctx.Done()
 	return e.shutdown()
 }
 
 func (e *Edge) shutdown() error {
-	deadline := time.Now().Add(drainTimeout)
+	deadline := time.Now().Add(stopTimeout)
+	e.stopDraining()
 	for _, l := range e.listeners() {
 		l.stop()
 	}
@@ -125,7 +130,7 @@ func (e *Edge) shutdown() error {
 	}
 	ok = within(time.Until(deadline), e.sockets.serving.Wait) && ok
 	if !ok {
-		return fmt.Errorf("edge: some connections did not end within %v", drainTimeout)
+		return fmt.Errorf("edge: some connections did not end within %v", stopTimeout)
 	}
 	// Mochi's Close sends a DISCONNECT, which MQTT 3.1.1 does not define, to each connection and
 	// waits for all of them without a limit. It therefore runs last, when no connection is left.
@@ -135,12 +140,7 @@ func (e *Edge) shutdown() error {
 // stopConnections ends every device's connection. Devices that speak MQTT 5 get a DISCONNECT with
 // the reason, if they read it within d; earlier versions define no DISCONNECT from the server.
 func (e *Edge) stopConnections(d time.Duration) {
-	e.mu.Lock()
-	all := make([]*connection, 0, len(e.connections))
-	for c := range e.connections {
-		all = append(all, c)
-	}
-	e.mu.Unlock()
+	all := e.established()
 	var g errgroup.Group
 	g.SetLimit(64)
 	within(d, func() {

@@ -149,7 +149,12 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	said := connectOf(cl, &pk)
 	var code packets.Code
 	var reason string
-	if h.edge.isAgent(said) {
+	if h.edge.draining.Load() != nil {
+		code, reason = packets.ErrServerUnavailable, refusedDrains
+		if said.Version >= 5 {
+			code = packets.ErrUseAnotherServer
+		}
+	} else if h.edge.isAgent(said) {
 		code, reason = h.admitAgent(cl, &pk)
 	} else {
 		speaks, id := h.edge.o.OverMQTT(said)

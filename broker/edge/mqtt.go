@@ -44,10 +44,27 @@ func (c *mqttCarrier) farewell(why link.CauseError, d time.Duration) {
 		return
 	}
 	code := packets.ErrServerShuttingDown
-	if why.Reason.Code == fleet.CauseTakenOver {
+	switch why.Reason.Code {
+	case fleet.CauseTakenOver:
 		code = packets.ErrSessionTakenOver
+	case fleet.CauseEdgeDrained:
+		code = packets.ErrServerMoved
 	}
 	within(d, func() { _ = c.say(code) })
+}
+
+func (c *mqttCarrier) leave(why link.CauseError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.outbox.last = &why; !c.outbox.writing {
+		go c.part(why)
+	}
+}
+
+// part ends the connection when all messages are written.
+func (c *mqttCarrier) part(why link.CauseError) {
+	c.farewell(why, movedGoodbye)
+	c.stop(why)
 }
 
 func (c *mqttCarrier) shut(cause error) {

@@ -29,7 +29,7 @@ type Options struct {
 	// Voice relays conversations. Nil means that there is no voice server.
 	Voice Voice
 
-	// Agents serves MCP clients. Nil means that they are refused.
+	// Agents serves MCP clients. Nil means that they are refused, with a reason.
 	Agents Agents
 
 	ConnectTimeout time.Duration // from accept to an accepted CONNECT, TLS included. Default: 10s
@@ -43,6 +43,9 @@ type Options struct {
 	// MaxPendingHandshakes limits unfinished TLS handshakes. Default: 2048, and never more than a
 	// quarter of MaxConnections.
 	MaxPendingHandshakes int
+
+	DrainNotice time.Duration // from the start of a drain until the first device is asked to move. Default: 3s
+	DrainLimit  time.Duration // from the start of a drain until busy devices are asked to move. Default: 1m
 
 	// ProxyFrom lists the networks whose connections begin with a header of the PROXY protocol,
 	// version 2. The header is required from there and refused from elsewhere.
@@ -69,6 +72,8 @@ func (o *Options) setDefaults() error {
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 2*time.Second)
 	o.SocketHello = cmp.Or(o.SocketHello, 30*time.Second)
 	o.SocketSilence = cmp.Or(o.SocketSilence, 65*time.Second)
+	o.DrainNotice = cmp.Or(o.DrainNotice, 3*time.Second)
+	o.DrainLimit = cmp.Or(o.DrainLimit, time.Minute)
 	o.MaxConnections = cmp.Or(o.MaxConnections, descriptorRoom())
 	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, max(1, runtime.GOMAXPROCS(0)*3/4))
 	o.MaxPendingHandshakes = cmp.Or(o.MaxPendingHandshakes, 2048)

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
+	"fleetd/broker/link"
 	"fleetd/mcp"
 )
 
@@ -21,6 +23,7 @@ var errOutboxFull = errors.New("the device does not read what it is sent")
 type outbox struct {
 	waiting [][]byte
 	writing bool
+	last    *link.CauseError // nothing is accepted any more, and the connection ends for it when all is written; or nil
 }
 
 func (o *outbox) clear() { o.waiting = nil }
@@ -31,6 +34,7 @@ func (c *mqttCarrier) Post(packet []byte) error {
 	if limit := c.client.Properties.Props.MaximumPacketSize; limit > 0 && len(packet) > int(limit) {
 		return fmt.Errorf("%w: the device accepts packets of at most %d bytes", mcp.ErrNotSent, limit)
 	}
+	c.posted.Store(time.Now().UnixNano())
 	if first, err := c.enqueue(packet); !first {
 		return err
 	}
@@ -50,6 +54,8 @@ func (c *mqttCarrier) enqueue(packet []byte) (first bool, err error) {
 	switch {
 	case c.cause != nil:
 		return false, fmt.Errorf("%w: %w", mcp.ErrNotSent, c.cause)
+	case o.last != nil:
+		return false, fmt.Errorf("%w: %w", mcp.ErrNotSent, *o.last)
 	case !o.writing:
 		o.writing = true
 		return true, nil
@@ -114,7 +120,9 @@ func (c *mqttCarrier) nextPacket() ([]byte, bool) {
 	defer c.mu.Unlock()
 	o := &c.outbox
 	if len(o.waiting) == 0 || c.cause != nil {
-		o.writing = false
+		if o.writing = false; o.last != nil {
+			go c.part(*o.last)
+		}
 		return nil, false
 	}
 	packet := o.waiting[0]

@@ -12,7 +12,8 @@ import (
 const maxPacket = 512 << 10
 
 // newServer creates mochi's server without the features that the fleet does not need: no
-// sessions, no retained messages, no aliases. qos.go implements QoS 2; mochi never sees it.
+// sessions, no retained messages, no aliases, no topics about the server. qos.go implements QoS 2;
+// mochi never sees it.
 func newServer(log *slog.Logger) *mqtt.Server {
 	c := mqtt.NewDefaultServerCapabilities()
 	c.MaximumClients = math.MaxInt64 // the gate limits them, before a socket costs anything
@@ -31,7 +32,6 @@ func newServer(log *slog.Logger) *mqtt.Server {
 		Capabilities:             c,
 		ClientNetReadBufferSize:  512,
 		ClientNetWriteBufferSize: 2048, // allocated only when used
-		SysTopicResendInterval:   300,  // each update stops the world to read memory statistics
 		Logger:                   slog.New(quietHandler{log.Handler()}),
 	})
 }

@@ -61,9 +61,10 @@ type socket struct {
 
 	mu      sync.Mutex
 	waiting []outgoing
-	waits   [2]int        // queued texts and audio frames
-	closing bool          // no more messages are accepted
-	wake    chan struct{} // has an element while the queue may have messages
+	waits   [2]int          // queued texts and audio frames
+	closing bool            // no more messages are accepted
+	last    link.CauseError // of closing: the socket ends for it when the messages are written
+	wake    chan struct{}   // has an element while the queue may have messages
 }
 
 // An outgoing is a message that waits to be written.
@@ -255,8 +256,14 @@ func (s *socket) SendAudio(frame []byte, timestamp uint32) bool {
 
 // Close implements [Stream].
 func (s *socket) Close() {
+	s.leave(link.ErrConversationOver)
+}
+
+func (s *socket) leave(why link.CauseError) {
 	s.mu.Lock()
-	s.closing = true
+	if !s.closing {
+		s.closing, s.last = true, why
+	}
 	s.mu.Unlock()
 	s.stir()
 }
@@ -269,7 +276,10 @@ func (s *socket) Stop(cause fleet.Cause) { s.c.stopped(cause) }
 func (s *socket) Begin(_ dialect.Address, size int) []byte { return make([]byte, 0, size) }
 
 // Post implements [link.Carrier].
-func (s *socket) Post(message []byte) error { return s.queue(message, false) }
+func (s *socket) Post(message []byte) error {
+	s.c.posted.Store(time.Now().UnixNano())
+	return s.queue(message, false)
+}
 
 // Notify implements [link.Carrier].
 func (s *socket) Notify(message []byte) error { return s.Post(message) }
@@ -283,7 +293,7 @@ func (s *socket) queue(m []byte, audio bool) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: %w", mcp.ErrNotSent, link.ErrConversationOver)
+		return fmt.Errorf("%w: %w", mcp.ErrNotSent, s.last)
 	}
 	if s.waits[kind] >= limit {
 		s.mu.Unlock()
@@ -340,7 +350,7 @@ func (s *socket) write() {
 			for err == nil {
 				m, ok, over := s.next(time.Now())
 				if over {
-					s.c.stop(link.ErrConversationOver)
+					s.c.stop(s.last)
 					return
 				}
 				if !ok {
@@ -385,13 +395,18 @@ func (s *socket) silence(err error) (link.CauseError, bool) {
 // shut closes the socket, and sends the reason if the device reads. It does not wait.
 func (s *socket) shut(cause error) {
 	s.mu.Lock()
-	s.closing, s.waiting = true, nil
+	s.waiting = nil
+	if !s.closing {
+		s.closing, s.last = true, link.ErrConversationOver
+	}
 	s.mu.Unlock()
 	code := websocket.CloseNormalClosure
 	if ours, ok := errors.AsType[link.CauseError](cause); ok {
 		switch ours.Reason.Code {
 		case fleet.CauseStopping:
 			code = websocket.CloseGoingAway
+		case fleet.CauseEdgeDrained:
+			code = websocket.CloseServiceRestart
 		case fleet.CauseSocketMisused:
 			code = websocket.ClosePolicyViolation
 		}

@@ -12,7 +12,7 @@ import (
 
 // A Voice relays conversations of devices with a voice server. Its methods, and those of its
 // conversations, run on the goroutine that reads the device's socket. They do not wait, except
-// for a database read of the device in Begin.
+// for the choice of a voice server in Begin.
 type Voice interface {
 	// Begin begins the conversation that the device's hello requests, and answers the device
 	// after the voice server has answered. It returns nil if there is no voice server for the
@@ -87,11 +87,13 @@ func (c *connection) beginConversation(m dialect.Message, now time.Time) bool {
 		c.conversation = nil
 	}
 	c.core.Converse(link.Event{Kind: link.Greeted, Greeting: m.Greeting})
+	c.talking.Store(true)
 	conversation := voice.Begin(VoiceDevice{ID: c.device, ClientID: dialect.UUIDOf(c.clientID), RemoteAddr: c.remoteAddr,
 		Stream: c.carrier.stream(), Send: c.deliver, Lost: c.lost,
 		Opened: func() { c.core.Converse(link.Event{Kind: link.Opened}) },
-		Closed: func() { c.core.Converse(link.Event{Kind: link.Ended}) }}, m.Payload)
+		Closed: func() { c.talking.Store(false); c.core.Converse(link.Event{Kind: link.Ended}) }}, m.Payload)
 	if conversation == nil {
+		c.talking.Store(false)
 		return false
 	}
 	c.edge.stats.hellos.Add(1)
@@ -106,6 +108,7 @@ func (c *connection) converse(m dialect.Message) {
 		over = c.conversation.Receive(m.Type, m.Session, m.Payload)
 	}
 	if over {
+		c.talking.Store(false)
 		c.core.Converse(link.Event{Kind: link.Ended})
 	}
 }

@@ -116,6 +116,11 @@ func (e *Edge) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 			"Device-Id header missing or invalid; want a MAC address such as a0:85:e3:11:22:33")
 		return
 	}
+	if e.draining.Load() != nil {
+		header.Set("Retry-After", "1")
+		e.refuseSocket(w, r, http.StatusServiceUnavailable, refusedDrains, "this edge is being drained; use another one")
+		return
+	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		token = ""

@@ -9,10 +9,12 @@ package link
 
 import (
 	"crypto/x509"
+	"fmt"
 
 	"fleetd/broker/dialect"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/mcp"
 )
 
 // A Core admits devices that connect to an edge.
@@ -46,6 +48,18 @@ type Connect struct {
 	Said dialect.Connect
 	// Dialect is the dialect of the connection. Both halves use it.
 	Dialect dialect.Dialect
+
+	// Shown is what the device has done on a connection that another process admitted.
+	Shown Shown
+}
+
+// A Shown is what a device has done on a connection, as far as the edge saw it. The process that admitted
+// the connection may have ended before it acted on that.
+type Shown struct {
+	Unanswered bool // the device has answered no request yet
+	Greeted    bool // it has sent hello
+	Greeting   dialect.Greeting
+	Talking    bool // it is in a conversation with a voice server
 }
 
 // The transports.
@@ -139,6 +153,9 @@ type Carrier interface {
 	Stop(cause fleet.Cause)
 }
 
+// ErrEdgeSilent is the error of a message that was not sent because the edge is silent.
+var ErrEdgeSilent = fmt.Errorf("%w: the edge that holds the connection is silent", mcp.ErrNotSent)
+
 // A CauseError is the cause for which one half ended a connection.
 type CauseError struct{ fleet.Cause }
 
@@ -155,5 +172,6 @@ var (
 	ErrInternal         = CauseOf(fleet.CauseInternal, "internal error")
 	ErrStopping         = CauseOf(fleet.CauseStopping, "fleetd is stopping")
 	ErrEdgeLost         = CauseOf(fleet.CauseEdgeLost, "the edge that held the connection is lost")
+	ErrEdgeDrained      = CauseOf(fleet.CauseEdgeDrained, "the edge that held the connection is being drained")
 	ErrConversationOver = CauseOf(fleet.CauseConversationOver, "the conversation is over")
 )

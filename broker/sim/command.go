@@ -18,6 +18,7 @@ type Command struct {
 	Faults      string        `placeholder:"LIST" help:"Misbehaviour as name[=value][:rate], such as silent:2%,slow=2s:5%,cut=50:1%. Names: silent, slow, drop, badjson, flap, noconnect, error; for upgrades silent-accept, no-get, cut, wrong-build, rollback, late-true, poll-without-mqtt, mqtt-without-poll."`
 	ConnectRate float64       `default:"500" help:"Devices switched on in a second."`
 	Keepalive   time.Duration `help:"MQTT keepalive, in place of the one the server sends."`
+	Endpoints   []string      `name:"mqtt-endpoints" placeholder:"HOST:PORT" help:"Addresses behind the MQTT endpoint that the server sends, such as the edges of a cluster; the devices are dealt out over them, and dial the next one after a failure."`
 	BootDelay   time.Duration `default:"3s" help:"Time from a restart to the boot poll."`
 	TimeScale   float64       `default:"1" help:"Multiplies the firmware's own waits; 0.1 is ten times as fast."`
 	FirstMAC    string        `name:"first-mac" placeholder:"MAC" help:"Address of the first device; the others count up."`
@@ -69,7 +70,7 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	f, err := New(Options{
 		OTAURL: c.OTAURL, Devices: c.Devices, Boards: c.Boards, Seed: c.Seed, Faults: faults, ConnectRate: c.ConnectRate,
-		Keepalive: c.Keepalive, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC,
+		Keepalive: c.Keepalive, Endpoints: c.Endpoints, BootDelay: c.BootDelay, TimeScale: c.TimeScale, FirstMAC: c.FirstMAC,
 		LocalAddrs: c.LocalAddrs, Reports: c.Reports,
 		TalkEvery: c.TalkEvery,
 		Logger:    slog.New(slog.NewTextHandler(os.Stderr, nil)),

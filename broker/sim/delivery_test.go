@@ -237,6 +237,9 @@ func (s deviceSide) Responded(id fleet.DeviceID) { s.presences.Responded(id) }
 func (s deviceSide) Unresponsive(c fleet.Connection, cause fleet.Cause) {
 	s.presences.Unresponsive(c, cause)
 }
+func (s deviceSide) AnsweredLate(fleet.DeviceID, int32, func(string) fleet.Answer) bool {
+	return false
+}
 func (s deviceSide) NeedsListing(fleet.DeviceID) bool                 { return true }
 func (s deviceSide) IsSoftware(fleet.DeviceID) bool                   { return false }
 func (s deviceSide) Notified(fleet.DeviceID, string, json.RawMessage) {}
@@ -255,7 +258,11 @@ func (memory) DropWaiting(context.Context, []fleet.DeviceID) error              
 func (memory) ForgetWaiting(context.Context, time.Time) ([]fleet.DeviceID, error) { return nil, nil }
 func (memory) SavePresence(context.Context, []fleet.PresenceChange) error         { return nil }
 func (memory) SavePresenceSample(context.Context, time.Time) error                { return nil }
-func (memory) ResetPresence(context.Context, []fleet.DeviceID, fleet.Reason, time.Time) (int64, error) {
+func (memory) LoseEdge(context.Context, string, []fleet.DeviceID, fleet.Reason, time.Time) ([]fleet.DeviceID,
+	error) {
+	return nil, nil
+}
+func (memory) ResetPresence(context.Context, []fleet.DeviceID, []string, fleet.Reason, time.Time) (int64, error) {
 	return 0, nil
 }
 func (memory) PresenceSamples(context.Context, time.Time) ([]fleet.PresenceSample, error) {

@@ -21,6 +21,7 @@ type Device struct {
 	link   link
 	faults faultSet
 	local  int8 // index into Options.LocalAddrs
+	index  int  // in the fleet
 
 	talk chan struct{} // somebody talks to a program; nil on boards
 
@@ -76,7 +77,8 @@ type vision struct{ url, token string }
 
 func newDevice(f *Fleet, b *board, mac string, index int) *Device {
 	o := f.options
-	d := &Device{fleet: f, board: b, id: newIdentity(mac, o.Seed, b.serial), faults: faultsOf(o.Faults, o.Seed, mac)}
+	d := &Device{fleet: f, board: b, index: index, id: newIdentity(mac, o.Seed, b.serial),
+		faults: faultsOf(o.Faults, o.Seed, mac)}
 	d.link = newLink(b.network, o.Seed, mac, index, d.faults.has(FaultBadJSON))
 	if b.software {
 		d.talk = make(chan struct{}, 1)

@@ -29,6 +29,13 @@ type Options struct {
 	Faults []Fault
 	// ConnectRate is how many devices are switched on per second. Default: 500.
 	ConnectRate float64
+	// Booting limits the devices that are switched on and have not yet connected for the first time, for
+	// a large fleet on the machine of its server. Default: no limit.
+	Booting int
+	// Endpoints are the addresses (host:port) behind the MQTT endpoint that the server sends, as of a
+	// name with several addresses. A device dials one by its index, and the next ones after a failure.
+	// Default: the endpoint itself.
+	Endpoints []string
 	// Keepalive, if set, replaces the keepalive that the server sends.
 	Keepalive time.Duration
 	// BootDelay is the time from a restart to the boot poll. Default: 3s.
@@ -125,10 +132,15 @@ func (o *Options) check() error {
 			o.OTAURL)
 	case o.Devices < 0 || o.Devices > 1<<24:
 		return fmt.Errorf("%d devices: want 1 to %d", o.Devices, 1<<24)
-	case o.ConnectRate < 0 || o.TimeScale < 0 || o.BootDelay < 0 || o.Keepalive < 0 || o.TalkEvery < 0:
+	case o.ConnectRate < 0 || o.TimeScale < 0 || o.BootDelay < 0 || o.Keepalive < 0 || o.TalkEvery < 0 || o.Booting < 0:
 		return errors.New("rates and times must be above zero")
 	case len(o.LocalAddrs) > 100:
 		return errors.New("more than 100 local addresses")
+	}
+	for _, addr := range o.Endpoints {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return fmt.Errorf("MQTT endpoint %q: %w", addr, err)
+		}
 	}
 	for _, addr := range o.LocalAddrs {
 		if ip := net.ParseIP(addr); ip == nil || ip.To4() == nil {
@@ -174,6 +186,11 @@ func (f *Fleet) Run(ctx context.Context) error {
 		due := begin.Add(time.Duration(float64(i) / f.options.ConnectRate * float64(time.Second)))
 		if wait := time.Until(due); wait > 0 && !sleepFor(ctx, wait) {
 			break
+		}
+		for limit := int64(f.options.Booting); limit > 0 && int64(i)-f.stats.connects.Load() >= limit; {
+			if !sleepFor(ctx, 5*time.Millisecond) {
+				break
+			}
 		}
 		alive.Go(func() { d.live(ctx) })
 	}

@@ -139,7 +139,7 @@ func (d *Device) keepalive() int {
 }
 
 func (d *Device) dialMQTT(ctx context.Context, host string, port int) (net.Conn, error) {
-	conn, err := dialFrom(ctx, d.localAddr(), net.JoinHostPort(host, strconv.Itoa(port)))
+	conn, err := d.dialEndpoint(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil || port != tlsPort {
 		return conn, err
 	}
@@ -151,6 +151,23 @@ func (d *Device) dialMQTT(ctx context.Context, host string, port int) (net.Conn,
 		return nil, err
 	}
 	return secure, nil
+}
+
+// dialEndpoint connects to the endpoint, or to the first of the addresses behind it that accepts.
+func (d *Device) dialEndpoint(ctx context.Context, endpoint string) (net.Conn, error) {
+	addrs := d.fleet.options.Endpoints
+	if len(addrs) == 0 {
+		return dialFrom(ctx, d.localAddr(), endpoint)
+	}
+	var errs []error
+	for i := range addrs {
+		conn, err := dialFrom(ctx, d.localAddr(), addrs[(d.index+i)%len(addrs)])
+		if err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
 }
 
 // receive runs the MQTT task: it reads, acknowledges and dispatches.

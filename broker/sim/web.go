@@ -101,7 +101,7 @@ func (d *Device) localAddr() *net.TCPAddr {
 func dialFrom(ctx context.Context, from *net.TCPAddr, addr string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: 10 * time.Second, KeepAlive: -1}
 	if from != nil {
-		dialer.LocalAddr = from
+		dialer.LocalAddr, dialer.Control = from, chooseLate
 	}
 	return dialer.DialContext(ctx, "tcp4", addr)
 }

@@ -243,7 +243,7 @@ func (a *Accounts) fly(ctx context.Context, f *flight, key accountKey, u upstrea
 
 // post repeats a boot poll to an OTA address. The error is an upstreamError.
 func (a *Accounts) post(ctx context.Context, address string, p Poll) (account, error) {
-	id := cmp.Or(p.Device.MAC(), string(p.Device))
+	id := nameOf(p.Device)
 	body := p.Body
 	if len(body) == 0 {
 		body, _ = json.Marshal(map[string]any{"version": 2, "mac_address": id, "uuid": p.ClientID}) // strings only
@@ -365,7 +365,7 @@ func (a *Accounts) address(ctx context.Context, u upstream.Choice, p Poll, refus
 func (a *Accounts) Of(c upstream.Choice) Upstream {
 	return Upstream{ID: c.ID, Changed: c.UpdatedAt, Name: c.Name, NoTools: !c.Tools, URL: c.URL,
 		Guard: a.o.Guard,
-		find: func(ctx context.Context, p Poll, refused string) (string, string, error) {
+		Find: func(ctx context.Context, p Poll, refused string) (string, string, error) {
 			return a.address(ctx, c, p, refused)
 		},
 		findNew: func(ctx context.Context, p Poll) (string, string, error) {

@@ -108,7 +108,7 @@ func TestUpstreamFoundByOTA(t *testing.T) {
 	o := ota(t, voicetest.OTAAnswer{URL: up.URL(false), Token: "first"})
 	accounts := newAccountWorld(t, o.URL(), outbound.HostPort(up.URL(false)))
 	w := start(t, up.URL(false), func(o *Options) {
-		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) { return accounts.Of(accounts.choice), true }
+		o.Choose = func(context.Context, Hello) (Upstream, bool, error) { return accounts.Of(accounts.choice), true, nil }
 	})
 	b := newBoard(t, 1)
 	accounts.Polled(Poll{Device: b.id, ClientID: "uuid-" + string(b.id), UserAgent: "board/2.4.2", Language: "zh-CN",
@@ -227,7 +227,7 @@ func TestBadOTAAddress(t *testing.T) {
 				if tt.want == fleet.EndedNoHello {
 					o.HelloTimeout = 500 * time.Millisecond
 				}
-				o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) { return accounts.Of(accounts.choice), true }
+				o.Choose = func(context.Context, Hello) (Upstream, bool, error) { return accounts.Of(accounts.choice), true, nil }
 			})
 			polled := make(chan struct{})
 			go func() {

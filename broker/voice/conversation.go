@@ -41,6 +41,7 @@ type conversation struct {
 	id      uuid.UUID
 	session string // the session id sent to the device
 	begin   time.Time
+	helloAt time.Time // when the device's hello arrived
 
 	path   path          // for audio between fleetd and the device
 	frame  time.Duration // frame duration of the device's audio; 0 if its hello has none
@@ -78,10 +79,10 @@ type conversation struct {
 	late, sentOut atomic.Int64
 }
 
-func newConversation(r *Relay, d edge.VoiceDevice, server Upstream) *conversation {
+func newConversation(r *Relay, d edge.VoiceDevice, server Upstream, id uuid.UUID) *conversation {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails
-	c := &conversation{relay: r, device: d, server: server, line: r.lines.of(&server), id: uuid.Must(uuid.NewV7()),
+	c := &conversation{relay: r, device: d, server: server, line: r.lines.of(&server), id: id,
 		session: "s-" + hex.EncodeToString(random), begin: r.o.Now(), opus: true, texts: make(chan []byte, maxTexts), asking: make(chan struct{}, maxAsking),
 		askingPrograms: make(chan struct{}, maxAskingPrograms),
 		ready:          make(chan struct{}), wrote: make(chan struct{})}
@@ -123,12 +124,12 @@ func (c *conversation) End(how fleet.ConversationEnd) {
 	c.end(how)
 }
 
-// run runs the conversation from the device's hello to its end.
-func (c *conversation) run(hello []byte, room bool) {
+// run runs the conversation from the device's hello to its end. If it is refused, it ends at once.
+func (c *conversation) run(hello []byte, refused fleet.ConversationEnd) {
 	defer c.relay.leave(c)
 	c.relay.stats.begun.Add(1)
-	if !room {
-		c.end(fleet.EndedFull)
+	if refused != "" {
+		c.end(refused)
 		c.finish()
 		return
 	}
@@ -158,17 +159,18 @@ func (c *conversation) open(hello []byte) error {
 	if how := c.line.allow(time.Now()); how != "" {
 		return failed(how, errors.New("the voice server failed a moment ago"))
 	}
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(c.life, r.o.HelloTimeout)
+	until := c.helloAt.Add(r.o.HelloTimeout)
+	ctx, cancel := context.WithDeadline(c.life, until)
 	defer cancel()
-	err := c.openUpstream(ctx, hello, begin.Add(r.o.HelloTimeout))
+	err := c.openUpstream(ctx, hello, until)
+	took := time.Since(c.helloAt)
 	if err == nil || c.life.Err() == nil { // a conversation that ended meanwhile did not fail
-		c.line.note(openEnd(err), time.Since(begin), time.Now())
+		c.line.note(openEnd(err), took, time.Now())
 	}
 	if err != nil {
 		return err
 	}
-	c.helloIn = time.Since(begin)
+	c.helloIn = took
 	r.stats.hello(c.helloIn)
 	return nil
 }
@@ -183,11 +185,11 @@ func openEnd(err error) fleet.ConversationEnd {
 // openUpstream opens the conversation at the upstream, after requesting the upstream's address if
 // needed. A refused token is replaced once.
 func (c *conversation) openUpstream(ctx context.Context, hello []byte, until time.Time) error {
-	if c.server.find == nil {
+	if c.server.Find == nil {
 		return c.openAt(ctx, &c.server, hello, until)
 	}
 	p := Poll{Device: c.device.ID, ClientID: c.device.ClientID}
-	url, token, err := c.server.find(ctx, p, "")
+	url, token, err := c.server.Find(ctx, p, "")
 	if err != nil {
 		return err
 	}
@@ -195,7 +197,7 @@ func (c *conversation) openUpstream(ctx context.Context, hello []byte, until tim
 	if err == nil || token == "" || openEnd(err) != fleet.EndedRefused {
 		return err
 	}
-	again, fresh, failure := c.server.find(ctx, p, token)
+	again, fresh, failure := c.server.Find(ctx, p, token)
 	if failure != nil || fresh == token {
 		return err
 	}
@@ -207,11 +209,7 @@ func (c *conversation) openUpstream(ctx context.Context, hello []byte, until tim
 }
 
 func (c *conversation) openAt(ctx context.Context, server *Upstream, hello []byte, until time.Time) error {
-	deviceID := string(c.device.ID)
-	if mac := c.device.ID.MAC(); mac != "" {
-		deviceID = mac
-	}
-	up, err := server.dial(ctx, c.device.ClientID, deviceID, c.device.RemoteAddr)
+	up, err := server.dial(ctx, c.device.ClientID, nameOf(c.device.ID), c.device.RemoteAddr)
 	if err != nil {
 		return err
 	}
@@ -304,7 +302,7 @@ func (c *conversation) textDown(text []byte) bool {
 	case m.kind == "pong":
 		return true
 	case m.kind == "hello", m.kind == "server",
-		m.kind == "system" && m.command == commandReboot && !c.relay.o.AllowReboot:
+		m.kind == "system" && m.command == commandReboot && !c.server.AllowReboot:
 		relay = false
 	}
 	if !relay || c.device.Send(withSession(text, c.upstreamSession, c.session)) != nil {
@@ -439,7 +437,9 @@ func (c *conversation) finish() {
 	s := c.summary()
 	now := c.relay.o.Now()
 	s.End, s.Ended = &now, c.how
-	c.save(s)
+	if c.how != fleet.EndedNoLeader { // it has no voice server
+		c.save(s)
+	}
 	c.relay.stats.end(c.how, s.Audio)
 }
 

@@ -71,6 +71,27 @@ func (r *Relay) Health(id uuid.UUID, changed time.Time) upstream.Health {
 	if l == nil || l.changed.Before(changed) {
 		return upstream.Health{}
 	}
+	return l.state()
+}
+
+// A HealthReport is the health of an upstream since it was changed.
+type HealthReport struct {
+	ID      uuid.UUID
+	Changed time.Time
+	upstream.Health
+}
+
+// Healths returns the health of all upstreams that conversations have used.
+func (r *Relay) Healths() (all []HealthReport) {
+	r.lines.mu.Lock()
+	defer r.lines.mu.Unlock()
+	for id, l := range r.lines.byID {
+		all = append(all, HealthReport{id, l.changed, l.state()})
+	}
+	return all
+}
+
+func (l *line) state() upstream.Health {
 	retry := l.breaker.closedUntil(time.Now())
 	l.mu.Lock()
 	defer l.mu.Unlock()

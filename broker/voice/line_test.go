@@ -29,10 +29,10 @@ func TestDeviceChangesUpstream(t *testing.T) {
 	choice, has := Upstream{ID: ids[0], Name: "one", URL: one.URL(true)}, true
 	choose := func(u Upstream, ok bool) { mu.Lock(); choice, has = u, ok; mu.Unlock() }
 	w := start(t, one.URL(true), func(o *Options) {
-		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) {
+		o.Choose = func(context.Context, Hello) (Upstream, bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			return choice, has
+			return choice, has, nil
 		}
 	})
 

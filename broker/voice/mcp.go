@@ -106,7 +106,7 @@ const listingTime = 5 * time.Second
 // offered returns the device and the tools that the model may call.
 func (c *conversation) offered() (d fleet.Device, tools []fleet.Tool, err error) {
 	for end := time.Now().Add(listingTime); ; {
-		ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+		ctx, cancel := context.WithTimeout(c.life, c.relay.o.OfferTimeout)
 		d, tools, err = c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
 		cancel()
 		unlisted := err == nil && d.InventoryID == "" || errors.Is(err, fleet.ErrNotFound)
@@ -143,7 +143,7 @@ func (c *conversation) initialize(params json.RawMessage) (json.RawMessage, *rpc
 		c.setVision(p.Capabilities.Vision)
 		c.resultsWithoutErrors.Store(p.ClientInfo.Name == xiaozhiClient)
 	}
-	ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+	ctx, cancel := context.WithTimeout(c.life, c.relay.o.OfferTimeout)
 	defer cancel()
 	d, _, err := c.relay.o.Calls.Offered(ctx, c.principal(), c.device.ID)
 	if err != nil {
@@ -271,7 +271,7 @@ func (c *conversation) callTool(params json.RawMessage) (json.RawMessage, *rpcEr
 		defer done()
 		call, err := c.relay.o.Calls.Make(ctx, r)
 		if r.Device.IsProgram() && len(call.Result) > 0 {
-			call.Result = spoken(call.Result)
+			call.Result = Spoken(call.Result)
 		}
 		made <- outcome{call, err}
 	}()

@@ -22,8 +22,8 @@ import (
 // Programs are the plug-ins and endpoints whose tools the models of voice servers get.
 type Programs interface {
 	// OfferedToVoice returns the devices of those that are connected now, the most important
-	// first.
-	OfferedToVoice() []fleet.DeviceID
+	// first, for a conversation's principal.
+	OfferedToVoice(ctx context.Context, p fleet.Principal) ([]fleet.DeviceID, error)
 	// OffersToVoice reports whether a device is one of those, or would be if it were connected.
 	OffersToVoice(id fleet.DeviceID) bool
 }
@@ -87,10 +87,14 @@ func (c *conversation) offerPrograms(own []fleet.Tool) *offers {
 	o := &offers{}
 	if c.relay.o.Programs != nil {
 		room := roomAfter(own)
-		ctx, cancel := context.WithTimeout(c.life, recordTimeout)
+		ctx, cancel := context.WithTimeout(c.life, c.relay.o.OfferTimeout)
 		defer cancel()
 		var units [][]offer
-		for _, id := range c.relay.o.Programs.OfferedToVoice() {
+		programs, err := c.relay.o.Programs.OfferedToVoice(ctx, c.principal())
+		if err != nil {
+			c.relay.log.Warn("tools of programs not offered to a voice server", "device", c.device.ID, "err", err)
+		}
+		for _, id := range programs {
 			_, tools, err := c.relay.o.Calls.Offered(ctx, c.principal(), id)
 			if err != nil {
 				c.relay.log.Warn("tools of a program not offered to a voice server", "device", id, "err", err)
@@ -287,9 +291,9 @@ func (c *conversation) request(name string, arguments json.RawMessage) (r call.R
 	return r, func() { <-c.askingPrograms }, nil
 }
 
-// spoken returns a program's result in the form that voice servers read: one text of a bounded
+// Spoken returns a program's result in the form that voice servers read: one text of a bounded
 // length. Programs also answer with images, links and structured content.
-func spoken(result json.RawMessage) json.RawMessage {
+func Spoken(result json.RawMessage) json.RawMessage {
 	var r struct {
 		Content []struct {
 			Type, Text string

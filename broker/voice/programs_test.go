@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"fleetd/broker/voice/voicetest"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
@@ -24,14 +26,16 @@ type someone struct {
 	ids []fleet.DeviceID
 }
 
-func (s *someone) OfferedToVoice() []fleet.DeviceID {
+func (s *someone) OfferedToVoice(context.Context, fleet.Principal) ([]fleet.DeviceID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.ids)
+	return slices.Clone(s.ids), nil
 }
 
 func (s *someone) OffersToVoice(id fleet.DeviceID) bool {
-	return slices.Contains(s.OfferedToVoice(), id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.ids, id)
 }
 
 func (s *someone) set(ids ...fleet.DeviceID) {
@@ -129,7 +133,7 @@ func TestListsWithoutPrograms(t *testing.T) {
 	for i, programs := range []Programs{nil, &someone{}} {
 		w := start(t, "ws://192.0.2.1:1/", func(o *Options) { o.Programs = programs })
 		w.calls.tools = own
-		c := newConversation(w.Relay, newBoard(t, 1).device(), w.o.Upstream)
+		c := newConversation(w.Relay, newBoard(t, 1).device(), w.o.Upstream, uuid.New())
 		for cursor := ""; ; {
 			page, no := c.listTools(json.RawMessage(`{"cursor":"` + cursor + `"}`))
 			if no != nil {
@@ -321,11 +325,11 @@ func TestResultsOfPrograms(t *testing.T) {
 		`{"content":[]}`: "",
 		`{"content":[{"type":"text","text":"` + strings.Repeat("天", 10000) + `"}]}`: strings.Repeat("天", 5461) + "…",
 	} {
-		if got := spoken(json.RawMessage(result)); fleet.ResultText(got) != want || isError(got) {
+		if got := Spoken(json.RawMessage(result)); fleet.ResultText(got) != want || isError(got) {
 			t.Errorf("%.80s: %.80s", result, got)
 		}
 	}
-	if !isError(spoken(json.RawMessage(`{"content":[{"type":"text","text":"no"}],"isError":true}`))) {
+	if !isError(Spoken(json.RawMessage(`{"content":[{"type":"text","text":"no"}],"isError":true}`))) {
 		t.Error("the error is lost")
 	}
 }

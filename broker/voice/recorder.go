@@ -2,6 +2,7 @@ package voice
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -10,7 +11,8 @@ import (
 )
 
 // A recorder stores conversations on one goroutine, so no conversation waits for the database. If
-// the database is unavailable, records are lost and counted.
+// the database is unavailable, records are lost and counted, unless it keeps them: then those are
+// lost for which there is no room.
 //
 // Pages and programs read the store, so the end of a conversation is shown after it is stored. An
 // open conversation is stored before: after a kill it is on record as [fleet.EndedByCrash],
@@ -18,6 +20,7 @@ import (
 type recorder struct {
 	store   Records
 	log     *slog.Logger
+	keep    bool // tries again while the store is unavailable
 	waiting chan fleet.Conversation
 	done    chan struct{} // closed when no more records follow
 	lost    atomic.Int64
@@ -29,8 +32,8 @@ const (
 	recordTimeout = 5 * time.Second
 )
 
-func (r *recorder) init(store Records, log *slog.Logger) {
-	r.store, r.log = store, log
+func (r *recorder) init(store Records, keep bool, log *slog.Logger) {
+	r.store, r.keep, r.log = store, keep, log
 	r.waiting, r.done = make(chan fleet.Conversation, maxUnrecorded), make(chan struct{})
 }
 
@@ -62,6 +65,15 @@ func (r *recorder) run() {
 
 func (r *recorder) close() { close(r.done) }
 
+func (r *recorder) stopped() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // storeWith stores a record together with the queued records. Of two records of the same
 // conversation the later one is complete.
 func (r *recorder) storeWith(first fleet.Conversation) {
@@ -77,12 +89,15 @@ func (r *recorder) storeWith(first fleet.Conversation) {
 		list = append(list, c)
 	}
 	var err error
-	for range 3 {
+	for tries := 1; ; tries++ {
 		ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 		err = r.store.SaveConversations(ctx, list)
 		cancel()
 		if err == nil {
 			return
+		}
+		if tries >= 3 && (!r.keep || r.stopped() || !errors.Is(err, fleet.ErrUnavailable)) {
+			break
 		}
 		select {
 		case <-time.After(time.Second):

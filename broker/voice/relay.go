@@ -23,8 +23,9 @@ import (
 // Options configures a [Relay]. Upstream or Choose, Endpoint, Calls and Texts are required.
 type Options struct {
 	// Choose returns the voice server of a device, or false if it has none. It is called for each
-	// conversation, and may wait for a database read of the device.
-	Choose func(ctx context.Context, id fleet.DeviceID) (Upstream, bool)
+	// conversation, and may wait for ChooseTimeout. After an error the conversation ends with
+	// [fleet.EndedNoLeader].
+	Choose func(ctx context.Context, h Hello) (u Upstream, ok bool, err error)
 	// Upstream is the voice server of all devices if Choose is nil.
 	Upstream Upstream
 
@@ -38,8 +39,9 @@ type Options struct {
 	Open     OpenConversations // if nil, open conversations are not shown
 	Texts    Texts
 
-	// AllowReboot relays the upstream's system message that restarts a device.
-	AllowReboot bool
+	// OnVision is called when an upstream of a conversation names its address for pictures. May be
+	// nil.
+	OnVision func(conversation uuid.UUID, v Vision)
 
 	// MaxConversations limits open conversations. Default: 10,000.
 	MaxConversations int
@@ -49,9 +51,23 @@ type Options struct {
 	// CallTimeout limits how long the upstream waits for a tools/call. Default: 29s, since the
 	// upstream gives up after 30s.
 	CallTimeout time.Duration
+	// ChooseTimeout limits Choose; the device's connection waits meanwhile. Default: 1s.
+	ChooseTimeout time.Duration
+	// OfferTimeout limits reading which tools a model may call. Default: 5s.
+	OfferTimeout time.Duration
+	// KeepRecords repeats to store a record for as long as Store is unavailable. By default records
+	// are lost after some seconds.
+	KeepRecords bool
 
 	Log *slog.Logger
 	Now func() time.Time // default: time.Now, in UTC
+}
+
+// A Hello is a device's request for a conversation.
+type Hello struct {
+	Device       fleet.DeviceID
+	ClientID     string
+	Conversation uuid.UUID // id of the conversation that would begin
 }
 
 // Records stores the records of conversations; [fleet.ConversationStore] implements it.
@@ -112,7 +128,7 @@ func New(o Options) (*Relay, error) {
 		if err := o.Upstream.Check(); err != nil {
 			return nil, fmt.Errorf("voice: %w", err)
 		}
-		o.Choose = func(context.Context, fleet.DeviceID) (Upstream, bool) { return o.Upstream, true }
+		o.Choose = func(context.Context, Hello) (Upstream, bool, error) { return o.Upstream, true, nil }
 	}
 	if o.Calls == nil || o.Texts == nil {
 		return nil, errors.New("voice: Calls and Texts are required")
@@ -121,6 +137,8 @@ func New(o Options) (*Relay, error) {
 	o.MaxConversations = cmp.Or(o.MaxConversations, 10_000)
 	o.HelloTimeout = cmp.Or(o.HelloTimeout, 9*time.Second)
 	o.CallTimeout = cmp.Or(o.CallTimeout, 29*time.Second)
+	o.ChooseTimeout = cmp.Or(o.ChooseTimeout, time.Second) // the device waits 10s for its hello
+	o.OfferTimeout = cmp.Or(o.OfferTimeout, recordTimeout)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -129,7 +147,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r := &Relay{o: o, log: o.Log, open: make(map[*conversation]struct{})}
 	r.life, r.end = context.WithCancelCause(context.Background())
-	r.record.init(o.Store, o.Log)
+	r.record.init(o.Store, o.KeepRecords, o.Log)
 	host, port, err := net.SplitHostPort(o.Endpoint)
 	if err != nil || host == "" {
 		return nil, fmt.Errorf("voice: %q is not an address for devices; use host:port", o.Endpoint)
@@ -182,27 +200,35 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// chooseTimeout limits the database read of a device that begins a conversation; the device waits
-// 10s for its hello.
-const chooseTimeout = time.Second
-
-func (r *Relay) choose(id fleet.DeviceID) (Upstream, bool) {
-	ctx, cancel := context.WithTimeout(r.life, chooseTimeout)
+// choose asks for the voice server of a device, which may disconnect meanwhile.
+func (r *Relay) choose(h Hello, lost <-chan struct{}) (Upstream, bool, error) {
+	ctx, cancel := context.WithTimeout(r.life, r.o.ChooseTimeout)
 	defer cancel()
-	return r.o.Choose(ctx, id)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-lost:
+			cancel()
+		case <-done:
+		}
+	}()
+	return r.o.Choose(ctx, h)
 }
 
 // Begin implements [edge.Voice].
 func (r *Relay) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
-	server, ok := r.choose(d.ID)
-	if !ok {
+	begin, id := time.Now(), uuid.Must(uuid.NewV7())
+	server, ok, err := r.choose(Hello{d.ID, d.ClientID, id}, d.Lost)
+	if !ok && err == nil {
 		return nil
 	}
 	var asked struct {
 		Audio json.RawMessage `json:"audio_params"`
 	}
 	_ = json.Unmarshal(hello, &asked) // features missing here are not offered to the upstream
-	c := newConversation(r, d, server)
+	c := newConversation(r, d, server, id)
+	c.helloAt = begin
 	if c.audioOf(asked.Audio) != nil {
 		asked.Audio = nil
 	}
@@ -218,8 +244,13 @@ func (r *Relay) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
 	if r.stopped {
 		return nil
 	}
-	room := len(r.open) < r.o.MaxConversations
-	if room {
+	var refused fleet.ConversationEnd
+	switch {
+	case err != nil:
+		refused = fleet.EndedNoLeader
+	case len(r.open) >= r.o.MaxConversations:
+		refused = fleet.EndedFull
+	default:
 		r.open[c] = struct{}{}
 		if r.o.Open != nil {
 			r.o.Open.Begin(c.summary())
@@ -227,7 +258,7 @@ func (r *Relay) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
 	}
 	r.running.Add(1)
 	c.line.open.Add(1)
-	go c.run(up, room)
+	go c.run(up, refused)
 	return c
 }
 

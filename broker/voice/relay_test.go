@@ -244,7 +244,6 @@ func (s *records) SaveConversations(_ context.Context, list []fleet.Conversation
 func (s *records) Conversations(context.Context, fleet.ConversationFilter) (fleet.Page[fleet.Conversation], error) {
 	return fleet.Page[fleet.Conversation]{}, nil
 }
-func (s *records) RecoverConversations(context.Context, time.Time) (int64, error) { return 0, nil }
 
 func (s *records) ended(how fleet.ConversationEnd) (n int, last fleet.Conversation) {
 	s.mu.Lock()
@@ -643,7 +642,7 @@ func TestWhatIsNotRelayed(t *testing.T) {
 
 func TestRebootByPolicy(t *testing.T) {
 	up := server(t, voicetest.Options{})
-	w := start(t, up.URL(false), func(o *Options) { o.AllowReboot = true })
+	w := start(t, up.URL(false), func(o *Options) { o.Upstream.AllowReboot = true })
 	b := newBoard(t, 1)
 	b.talk(w.Relay, boardHello)
 	b.open()
@@ -703,6 +702,61 @@ func TestTooManyConversations(t *testing.T) {
 	if n, _ := w.records.ended(fleet.EndedFull); n > 1 || len(up.Sessions()) != 1 {
 		t.Errorf("%d ended, %d upstream", n, len(up.Sessions()))
 	}
+}
+
+// A device is sent off if no core can choose its voice server now, and shows why.
+func TestNoLeader(t *testing.T) {
+	w := start(t, "", func(o *Options) {
+		o.Choose = func(ctx context.Context, _ Hello) (Upstream, bool, error) {
+			<-ctx.Done()
+			return Upstream{}, false, ctx.Err()
+		}
+		o.ChooseTimeout = 10 * time.Millisecond
+	})
+	b := newBoard(t, 1)
+	b.talk(w.Relay, boardHello)
+	fleettest.Eventually(t, "the board is sent off", func() bool { return len(b.got()) == 3 })
+	if got := b.got(); !strings.Contains(got[2], string(fleet.EndedNoLeader)) {
+		t.Errorf("the board got %q", got)
+	}
+	w.stop()
+	if n, _ := w.records.ended(fleet.EndedNoLeader); n != 0 || w.Stats().Ended[fleet.EndedNoLeader] != 1 {
+		t.Errorf("%d records, %+v", n, w.Stats())
+	}
+}
+
+// Records wait for as long as their store is unavailable, if the relay keeps them.
+func TestRecordsAreKept(t *testing.T) {
+	up := server(t, voicetest.Options{})
+	var tries atomic.Int64
+	w := start(t, up.URL(false), func(o *Options) {
+		o.KeepRecords = true
+		o.Store = unavailable{o.Store, &tries}
+	})
+	b := newBoard(t, 1)
+	b.talk(w.Relay, boardHello)
+	b.open()
+	b.conversation.End(fleet.EndedByNewHello)
+	fleettest.Eventually(t, "the record is stored", func() bool {
+		n, _ := w.records.ended(fleet.EndedByNewHello)
+		return n == 1
+	})
+	if n := w.Stats().NotRecorded; n != 0 {
+		t.Errorf("%d records are lost", n)
+	}
+}
+
+// unavailable are records that cannot be stored four times.
+type unavailable struct {
+	Records
+	tries *atomic.Int64
+}
+
+func (u unavailable) SaveConversations(ctx context.Context, list []fleet.Conversation) error {
+	if u.tries.Add(1) <= 4 {
+		return fleet.ErrUnavailable
+	}
+	return u.Records.SaveConversations(ctx, list)
 }
 
 // Many conversations run at once, each with the speech of its device, while others send

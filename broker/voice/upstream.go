@@ -49,11 +49,13 @@ type Upstream struct {
 	Token string
 	// NoTools hides the tools of devices from the upstream's model, which may call none.
 	NoTools bool
+	// AllowReboot relays the upstream's system message that restarts a device.
+	AllowReboot bool
 
-	// find returns the address and token of a device if the upstream is reached through its OTA
-	// address, which is then URL. refused is a token that did not work. findNew does the same
-	// without storing the result.
-	find    func(ctx context.Context, p Poll, refused string) (url, token string, err error)
+	// Find returns the address and token of a device if the upstream is reached through its OTA
+	// address, which is then URL. refused is a token that did not work. Its errors are made by [Failed].
+	// findNew does the same without storing the result.
+	Find    func(ctx context.Context, p Poll, refused string) (url, token string, err error)
 	findNew func(ctx context.Context, p Poll) (url, token string, err error)
 	// Guard opens the connections. Default: one without options.
 	Guard *outbound.Guard
@@ -66,12 +68,24 @@ type Upstream struct {
 // at returns the upstream with an address and token that it handed out.
 func (u *Upstream) at(url, token string) *Upstream {
 	found := *u
-	found.URL, found.Token, found.Secret, found.handedOutBy, found.find = url, token, "", u.written(), nil
+	found.URL, found.Token, found.Secret, found.handedOutBy, found.Find = url, token, "", u.Written(), nil
 	return &found
 }
 
-// written returns the address, host:port, that an admin wrote for this upstream.
-func (u *Upstream) written() string { return cmp.Or(u.handedOutBy, outbound.HostPort(u.URL)) }
+// For returns the upstream with a token for one device in place of the secret.
+func (u Upstream) For(clientID string, id fleet.DeviceID) Upstream {
+	if u.Token == "" && u.Secret != "" {
+		u.Token = u.token(clientID, nameOf(id), time.Now())
+	}
+	u.Secret = ""
+	return u
+}
+
+// nameOf returns the id of a device as upstreams know it.
+func nameOf(id fleet.DeviceID) string { return cmp.Or(id.MAC(), string(id)) }
+
+// Written returns the address, host:port, that an admin wrote for this upstream.
+func (u *Upstream) Written() string { return cmp.Or(u.handedOutBy, outbound.HostPort(u.URL)) }
 
 // Check returns an error if the address is invalid, and sets the default name.
 func (u *Upstream) Check() error {
@@ -117,6 +131,12 @@ func (e *upstreamError) Unwrap() error { return e.cause }
 
 func failed(how fleet.ConversationEnd, cause error) error { return &upstreamError{how, cause} }
 
+// Failed returns an error of [Upstream.Find]: the conversation ends with how.
+func Failed(how fleet.ConversationEnd, cause error) error { return failed(how, cause) }
+
+// EndOf returns how a conversation ends after an error of [Upstream.Find].
+func EndOf(err error) fleet.ConversationEnd { return readEnd(err) }
+
 // An upstreamConn is the socket of one conversation. One goroutine reads. One writes, except
 // frames of audio that the socket accepts at once.
 type upstreamConn struct {
@@ -148,7 +168,7 @@ func (u *Upstream) dial(ctx context.Context, clientID, deviceID, remoteAddr stri
 	var direct *directConn
 	d := websocket.Dialer{ReadBufferSize: 2048, WriteBufferSize: 2048, WriteBufferPool: &writeBuffers,
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := u.Guard.DialFrom(u.written())(ctx, network, addr)
+			conn, err := u.Guard.DialFrom(u.Written())(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}

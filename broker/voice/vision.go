@@ -20,8 +20,14 @@ type Vision struct {
 // maxVisionToken limits the token, which is sent in a header.
 const maxVisionToken = 4000
 
-// check returns nil if pictures can be sent to the address.
-func (v *Vision) check() error {
+// From returns the address as one that the upstream at the address written handed out.
+func (v Vision) From(guard *outbound.Guard, written string) Vision {
+	v.dial = guard.DialFrom(written)
+	return v
+}
+
+// Check returns nil if pictures can be sent to the address.
+func (v *Vision) Check() error {
 	if err := upstream.CheckURL(v.URL, "http", "https"); err != nil {
 		return err
 	}
@@ -46,15 +52,18 @@ func (c *conversation) setVision(v Vision) {
 	if v.URL == "" {
 		return
 	}
-	if err := v.check(); err != nil {
+	if err := v.Check(); err != nil {
 		c.relay.log.Warn("the voice server's address for pictures cannot be used", "device", c.device.ID, "upstream",
 			c.server.Name, "err", err)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v.dial = c.server.Guard.DialFrom(c.server.written())
+	v = v.From(c.server.Guard, c.server.Written())
 	c.vision = v
+	if on := c.relay.o.OnVision; on != nil {
+		on(c.id, v)
+	}
 }
 
 // Vision returns the address for pictures taken by calls of an open conversation's upstream.

@@ -19,17 +19,33 @@ type rawBroker struct {
 	addr   string
 	server *mqtt.Server
 	up     chan string
+	device chan *mqtt.Client // each whose CONNECT was answered
 }
 
-type anybody struct{ mqtt.HookBase }
+// anybody lets every client do anything.
+type anybody struct {
+	mqtt.HookBase
+	connected chan<- *mqtt.Client
+}
 
 func (*anybody) ID() string { return "anybody" }
 
-func (*anybody) Provides(b byte) bool { return b == mqtt.OnConnectAuthenticate || b == mqtt.OnACLCheck }
+func (*anybody) Provides(b byte) bool {
+	return b == mqtt.OnConnectAuthenticate || b == mqtt.OnACLCheck || b == mqtt.OnSessionEstablished
+}
 
 func (*anybody) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 
 func (*anybody) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+
+// A client is listed before the broker answers its CONNECT, and a message that
+// overtakes the answer ends its connection.
+func (a *anybody) OnSessionEstablished(c *mqtt.Client, _ packets.Packet) {
+	select {
+	case a.connected <- c:
+	default: // no test waits for so many
+	}
+}
 
 func newRawBroker(t *testing.T) *rawBroker {
 	t.Helper()
@@ -38,9 +54,10 @@ func newRawBroker(t *testing.T) *rawBroker {
 		t.Fatal(err)
 	}
 	b := &rawBroker{t: t, addr: ln.Addr().String(), up: make(chan string, 64),
+		device: make(chan *mqtt.Client, 8),
 		server: mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
 	t.Cleanup(func() { _ = b.server.Close() })
-	if err := b.server.AddHook(new(anybody), nil); err != nil {
+	if err := b.server.AddHook(&anybody{connected: b.device}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.server.AddListener(listeners.NewNet("raw", ln)); err != nil {
@@ -59,21 +76,6 @@ func newRawBroker(t *testing.T) *rawBroker {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// device returns the only client that connected over the network, once it is
-// there.
-func (b *rawBroker) device(d *daemon) (c *mqtt.Client) {
-	b.t.Helper()
-	d.eventually("connected to the raw broker", func() bool {
-		for _, c = range b.server.Clients.GetAll() {
-			if !c.Net.Inline {
-				return true
-			}
-		}
-		return false
-	})
-	return c
 }
 
 // ask sends a message and returns the answer with the id, as JSON.
@@ -112,7 +114,12 @@ func unitGuardsItself(t *testing.T, d *daemon) {
 	u := newUnit(t, d, 5, "--broker", b.addr)
 	u.start()
 	d.claimed(u)
-	c := b.device(d)
+	var c *mqtt.Client
+	select {
+	case c = <-b.device:
+	case <-time.After(time.Minute):
+		t.Fatal("the unit does not connect")
+	}
 
 	tests := []struct {
 		id   int

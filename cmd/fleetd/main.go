@@ -119,21 +119,14 @@ type serveCommand struct{ server.Config }
 // Run serves until ctx ends or a part fails.
 func (c *serveCommand) Run(ctx context.Context) error {
 	c.Version = buildVersion()
-	s, err := server.StartRole(ctx, c.Config)
-	switch {
-	case ctx.Err() != nil && err != nil: // stopped before it had started, which is not a failure
-		return nil
-	case err != nil:
-		return err
-	}
-	s.Greet(os.Stdout)
-	return s.Serve(ctx)
+	return server.Run(ctx, c.Config, os.Stdout)
 }
 
 // clusterCommand joins the commands on the files of a cluster with that on a running one.
 type clusterCommand struct {
 	server.ClusterCommand
 	Status client.ClusterStatus `cmd:"" help:"Show the nodes of the cluster, and which core leads, over REST."`
+	Drain  client.DrainNode     `cmd:"" help:"Move the devices of an edge to other edges, or let another core lead, before the node is stopped, over REST."`
 }
 
 type versionCommand struct{}

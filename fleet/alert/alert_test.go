@@ -520,6 +520,15 @@ func TestCluster(t *testing.T) {
 	if a := w.only(); a.Kind != alert.EdgeGone || a.Subject != "edge-1" || a.Severity != alert.Bad {
 		t.Errorf("the alert is %+v", a)
 	}
+	id := w.only().ID
+	lost := edge
+	edge = cluster.Node{Name: "edge-2", Role: cluster.Edge, State: cluster.Attached, Version: "1"}
+	w.Service = alert.New(w.o) // the next leader has not heard the edge
+	w.pass(10 * time.Minute)
+	if a := w.only(); a.ID != id || a.QuietSince != nil {
+		t.Errorf("with the next leader the alert is %+v", a)
+	}
+	edge = lost
 	edge.State = cluster.Attached
 	w.pass(6 * time.Minute)
 	w.is()

@@ -20,15 +20,22 @@ func (s *Service) noStandby(_ context.Context, v view) ([]finding, bool, error) 
 	return []finding{{severity: Warning, since: s.alone, params: figures("since_at", s.alone)}}, true, nil
 }
 
-// edgesGone finds edges that were heard in the last hour, but not in the last minute.
-func (s *Service) edgesGone(context.Context, view) (found []finding, ok bool, err error) {
+// edgesGone finds edges that were heard in the last hour, but not in the last minute. A leader may not know
+// an edge that was gone before it ran: the alert about it stays open as long.
+func (s *Service) edgesGone(_ context.Context, v view) (found []finding, ok bool, err error) {
 	if s.o.Nodes == nil {
 		return nil, true, nil
 	}
 	for _, n := range s.o.Nodes() {
+		s.heard[n.Name] = true
 		if n.Role == cluster.Edge && n.State == cluster.Gone {
 			found = append(found, finding{subject: n.Name, severity: Bad, since: n.Heard,
 				params: figures("name", n.Name, "since_at", n.Heard)})
+		}
+	}
+	for name, a := range v.open {
+		if !s.heard[name] && v.now.Sub(a.Began) < cluster.ForgottenAfter {
+			found = append(found, finding{subject: name, severity: Bad, since: a.Began, params: a.Params})
 		}
 	}
 	return found, true, nil

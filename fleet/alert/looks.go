@@ -37,9 +37,9 @@ type Campaign struct {
 	Why     string // case of the message about a stopped campaign; "" for a stuck one
 }
 
-// A Certificate is a certificate that fleetd presents to devices.
+// A Certificate is a certificate that fleetd presents to devices, or that of a node of the cluster.
 type Certificate struct {
-	Name string // name of its file
+	Name string // name of its file, or of the node
 	Ends time.Time
 }
 

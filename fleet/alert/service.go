@@ -57,6 +57,7 @@ type Service struct {
 	// Since when no core has stood by, and since when versions differ; zero otherwise. Used only by
 	// the loop.
 	alone, mixed time.Time
+	heard        map[string]bool // nodes that this process has known; used only by the loop
 
 	mu       sync.Mutex
 	settled  bool    // presence counts because devices had time to reconnect
@@ -85,7 +86,8 @@ func New(o Options) *Service {
 	o.Every = cmp.Or(o.Every, lookEvery)
 	o.MailEvery, o.MailLook = cmp.Or(o.MailEvery, mailEvery), cmp.Or(o.MailLook, mailLook)
 	return &Service{o: o, started: o.Now(), settings: DefaultSettings(), pending: make(map[key]time.Time),
-		looked: make(map[Kind]time.Time), counts: make(map[Kind]int), mailed: MailStatus{Enabled: o.Mail != nil}}
+		heard: make(map[string]bool), looked: make(map[Kind]time.Time), counts: make(map[Kind]int),
+		mailed: MailStatus{Enabled: o.Mail != nil}}
 }
 
 // Load reads the settings and the alerts that have not ended.

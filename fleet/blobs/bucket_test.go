@@ -248,6 +248,7 @@ func TestBuckets(t *testing.T) {
 			{"put and get", testPutAndGet},
 			{"ranges", testRanges},
 			{"hostile keys", testHostileKeys},
+			{"addresses", testAddresses},
 			{"broken uploads", testBrokenUploads},
 			{"damage", testDamage},
 			{"replaced between two readings", testReplaced},
@@ -303,6 +304,77 @@ func testRanges(t *testing.T, p place) {
 		if got, err := readRange(t, p.store, key, tt.offset, tt.length); err != nil || got != tt.want {
 			t.Errorf("%d bytes from %d: %q, %v; want %q", tt.length, tt.offset, got, err, tt.want)
 		}
+	}
+}
+
+// A client without credentials reads a blob at its address, and nothing else, until it expires.
+func testAddresses(t *testing.T, p place) {
+	key, err := p.store.PutFile(t.Context(), strings.NewReader("hello"), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := p.store.Address(t.Context(), key, time.Hour)
+	if _, s3 := p.store.bucket.(*s3Bucket); !s3 {
+		if err != nil || at.URL != "" {
+			t.Errorf("address %q in a directory, %v", at.URL, err)
+		}
+		return
+	}
+	short, err2 := p.store.Address(t.Context(), key, time.Second)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	read := func(method, address, part string) (status int, body, etag string) {
+		t.Helper()
+		r, err := http.NewRequest(method, address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if part != "" {
+			r.Header.Set("Range", part)
+			r.Header.Set("If-Match", `"`+at.ETag+`"`)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text), resp.Header.Get("ETag")
+	}
+	if status, body, etag := read("GET", at.URL, ""); status != 200 || body != "hello" || etag != `"`+at.ETag+`"` {
+		t.Errorf("%d %q %s", status, body, etag)
+	}
+	if status, body, _ := read("GET", at.URL, "bytes=1-3"); status != 206 || body != "ell" {
+		t.Errorf("a part: %d %q", status, body)
+	}
+	if _, err := p.store.Address(t.Context(), strings.Repeat("a", 64), time.Hour); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("of no blob: %v", err)
+	}
+	if _, err := p.store.Address(t.Context(), "../"+marker, time.Hour); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("of another object: %v", err)
+	}
+	p.write(path(key), []byte("jello"))
+	if _, _, etag := read("GET", at.URL, ""); etag == `"`+at.ETag+`"` {
+		t.Error("a damaged blob has the ETag of the address")
+	}
+	if other, err := p.again(); err != nil {
+		t.Error(err)
+	} else if _, err := other.Address(t.Context(), key, time.Hour); err == nil {
+		t.Error("a damaged blob has an address")
+	}
+	if os.Getenv("FLEETD_VERSITYGW") == "" || !strings.Contains(t.Name(), "versitygw") {
+		return // the server in this process checks no signatures
+	}
+	time.Sleep(2 * time.Second)
+	for name, address := range map[string]string{"expired": short.URL, "no signature": strings.Split(at.URL, "?")[0],
+		"marker": strings.Replace(at.URL, path(key), marker, 1)} {
+		if status, body, _ := read("GET", address, ""); status != 403 && status != 400 {
+			t.Errorf("%s: %d %q", name, status, body)
+		}
+	}
+	if status, _, _ := read("DELETE", at.URL, ""); status < 400 {
+		t.Errorf("the address deletes: %d", status)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -18,7 +19,10 @@ import (
 	"fleetd/internal/bounded"
 )
 
-var _ fleet.BlobFiles = (*Store)(nil)
+var (
+	_ fleet.BlobFiles     = (*Store)(nil)
+	_ fleet.BlobAddresses = (*Store)(nil)
+)
 
 // PutFile stores size bytes of r under their SHA-256, in constant memory. It fails if r holds
 // more or fewer bytes.
@@ -119,6 +123,31 @@ func (s *Store) OpenRange(ctx context.Context, key string, offset, length int64)
 		r.Close()
 	}
 	return nil, notDone("read", key, errors.New("the blob changes while it is read"))
+}
+
+// Address implements [fleet.BlobAddresses]. Only blobs in S3 have addresses. Like OpenRange, it checks
+// the whole blob before this process first uses it. It does not ask S3 whether the object is still that
+// one: the reader compares the ETag.
+func (s *Store) Address(ctx context.Context, key string, life time.Duration) (fleet.BlobAddress, error) {
+	b, ok := s.bucket.(*s3Bucket)
+	if !ok {
+		return fleet.BlobAddress{}, nil
+	}
+	if !keyPattern.MatchString(key) {
+		return fleet.BlobAddress{}, unknown(key)
+	}
+	if err := s.check(ctx, key); err != nil {
+		return fleet.BlobAddress{}, err
+	}
+	checked, ok := s.checks.good.Get(key)
+	if !ok || checked.etag == "" {
+		return fleet.BlobAddress{}, nil
+	}
+	u, err := b.core.PresignedGetObject(ctx, b.bucket, b.prefix+path(key), life, nil)
+	if err != nil {
+		return fleet.BlobAddress{}, notDone("read", key, err)
+	}
+	return fleet.BlobAddress{URL: u.String(), ETag: checked.etag}, nil
 }
 
 // DeleteFile deletes a blob.

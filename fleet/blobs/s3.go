@@ -284,8 +284,8 @@ func s3Cause(err error) string {
 	return fleet.CleanText(e.Code, 80)
 }
 
-// s3Transport opens connections that fail if they make no progress for the timeout.
-func s3Transport(timeout time.Duration) *http.Transport {
+// Transport opens connections to S3. They fail if they make no progress for the timeout.
+func Transport(timeout time.Duration) *http.Transport {
 	dialer := net.Dialer{Timeout: timeout}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,

@@ -84,7 +84,7 @@ func openS3(ctx context.Context, address string, timeout time.Duration) (*Store,
 	}
 	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
 		&credentials.FileAWSCredentials{}})
-	b := &s3Bucket{conns: s3Transport(timeout), bucket: p.bucket, prefix: p.prefix, host: p.endpoint.Host,
+	b := &s3Bucket{conns: Transport(timeout), bucket: p.bucket, prefix: p.prefix, host: p.endpoint.Host,
 		timeout: timeout}
 	b.core, err = minio.NewCore(p.endpoint.Host, &minio.Options{Creds: creds, Secure: p.endpoint.Scheme == "https",
 		Transport: b.conns, Region: p.region, MaxRetries: s3Attempts})

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 )
 
@@ -44,6 +46,9 @@ func (s *Service) carry(ctx context.Context, r Request, wait bool) (fleet.Call, 
 	if err := s.enter(); err != nil {
 		a.abandon(err)
 		return fleet.Call{}, err
+	}
+	if s.o.Settled != nil {
+		s.o.Settled(ctx, r.Device)
 	}
 	talk := s.o.Interruptions.talk(r, r.now, r.now)
 	err := a.check(ctx, talk)
@@ -245,6 +250,9 @@ func (a *attempt) conclude(answer fleet.Answer, err error) {
 	case errors.Is(err, fleet.ErrInvalid):
 		a.call.SentAt = nil
 		a.close(fleet.CallInvalid, fleet.NewCallError("unsendable.cause", "cause", fleet.CauseOf(err)))
+	case errors.Is(err, fleet.ErrEdgeSilent):
+		a.call.SentAt = nil
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".edge_silent"))
 	case errors.Is(err, fleet.ErrOffline):
 		a.call.SentAt = nil
 		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".disconnected"))
@@ -252,6 +260,8 @@ func (a *attempt) conclude(answer fleet.Answer, err error) {
 		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeStopped+".answer"))
 	case errors.Is(err, fleet.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
 		a.close(fleet.CallTimedOut, fleet.NewCallError(fleet.CodeNoAnswer+".answer", "timeout_ms", a.call.Timeout))
+	case errors.Is(err, fleet.ErrEdgeLost):
+		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeEdgeLost))
 	case errors.Is(err, fleet.ErrLost):
 		a.close(fleet.CallUnknown, fleet.NewCallError(fleet.CodeLost+".answer"))
 	default:
@@ -271,7 +281,7 @@ func (a *attempt) answered(answer fleet.Answer) {
 	case answer.IsError:
 		a.close(fleet.CallToolError, fleet.DeviceError(answer.Text))
 	case answer.Text == "false" && a.target.Device.IsBoard():
-		a.close(fleet.CallToolError, fleet.NewCallError("answered_false"))
+		a.close(fleet.CallToolError, fleet.NewCallError(codeAnsweredFalse))
 	default:
 		a.close(fleet.CallSucceeded, nil)
 	}
@@ -330,18 +340,41 @@ func (a *attempt) unsettled(err error) error {
 // late stores an answer that came after fleetd gave up the call.
 func (a *attempt) late(answer fleet.Answer) {
 	a.notifyLate(answer)
-	l := fleet.LateAnswer{At: a.calls.o.Now(), Result: answer.Result, Error: answer.Omitted}
+	ctx, cancel := context.WithTimeout(a.calls.life, fleet.DefaultCallTimeout)
+	defer cancel()
+	a.calls.storeLate(ctx, a.call.ID, a.call.Device, answer)
+}
+
+// AnsweredLate stores an answer to a call that an earlier process made and that got none from its
+// device. It returns false if there is no such call. as converts the answer, given the call's tool.
+func (s *Service) AnsweredLate(id fleet.DeviceID, rpcID int32, as func(tool string) fleet.Answer) bool {
+	ctx, cancel := context.WithTimeout(s.life, fleet.DefaultCallTimeout)
+	defer cancel()
+	c, err := s.o.Store.UnansweredCall(ctx, id, rpcID)
+	if err != nil {
+		if !errors.Is(err, fleet.ErrNotFound) {
+			s.o.Log.Warn("late answer not stored", "device", id, "err", err)
+		}
+		return false
+	}
+	answer := as(c.Tool)
+	if s.o.OrderAnswered != nil && c.Tool == fleet.ToolUpgradeFirmware && c.Actor.Kind == fleet.KindCampaign {
+		s.o.OrderAnswered(ctx, c, answer)
+	}
+	s.storeLate(ctx, c.ID, id, answer)
+	return true
+}
+
+func (s *Service) storeLate(ctx context.Context, id uuid.UUID, device fleet.DeviceID, answer fleet.Answer) {
+	l := fleet.LateAnswer{At: s.o.Now(), Result: answer.Result, Error: answer.Omitted}
 	if answer.Err != nil {
 		l.Error = fleet.DeviceError(answer.Err.Message)
 	}
-	ctx, cancel := context.WithTimeout(a.calls.life, fleet.DefaultCallTimeout)
-	defer cancel()
-	id, device := a.call.ID, a.call.Device
-	if err := a.calls.o.Store.AddLateAnswer(ctx, id, l); err != nil {
-		a.calls.o.Log.Warn("late answer not stored", "call", id, "device", device, "err", err)
+	if err := s.o.Store.AddLateAnswer(ctx, id, l); err != nil {
+		s.o.Log.Warn("late answer not stored", "call", id, "device", device, "err", err)
 		return
 	}
-	if c, err := a.calls.o.Store.Call(ctx, id); err == nil {
-		a.calls.announce(&c)
+	if c, err := s.o.Store.Call(ctx, id); err == nil {
+		s.announce(&c)
 	}
 }

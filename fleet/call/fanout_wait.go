@@ -73,7 +73,7 @@ func (r *fanOutRun) findAbsent(ids []fleet.DeviceID) error {
 // record. A stop or start of fleetd records the end of each connection.
 func wasConnected(d fleet.Device, alive time.Time) bool {
 	switch d.Presence {
-	case fleet.PresenceOnline, fleet.PresenceUnresponsive:
+	case fleet.PresenceOnline, fleet.PresenceUnresponsive, fleet.PresenceUnknownEdge:
 		return true
 	case fleet.PresenceOffline:
 		return !d.PresenceSince.Before(alive)

@@ -80,6 +80,25 @@ func propertyTypes(schema json.RawMessage) map[string]string {
 	return types
 }
 
+// EvidenceIn returns what an answer says about an order that an earlier process sent, as that process
+// would have notified its campaign. job is the order's job.
+func EvidenceIn(answer fleet.Answer, job string, at time.Time) fleet.Evidence {
+	order := FirmwareOrder{Job: job}
+	e := fleet.Evidence{At: at, Kind: fleet.EvidenceAnswer, Detail: answer.Text}
+	switch {
+	case answer.Err != nil:
+		e.Kind, e.Code, e.Detail = fleet.EvidenceRefused, fleet.CodeToolError, answer.Err.Message
+	case answer.IsError:
+		e.Kind, e.Code = fleet.EvidenceRefused, fleet.CodeToolError
+	case answer.Failed():
+		e.Kind, e.Code, e.Detail = fleet.EvidenceRefused, codeAnsweredFalse, ""
+	case order.accepts(answer.Text):
+		e.Kind, e.Detail = fleet.EvidenceJob, string(fleet.JobAccepted)
+	}
+	e.Detail = fleet.CleanText(e.Detail, maxOrderDetail)
+	return e
+}
+
 // accepts reports whether an answer says that the job has begun: the upgrade then continues
 // after the answer and sends reports.
 func (o *FirmwareOrder) accepts(text string) bool {

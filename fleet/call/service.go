@@ -51,9 +51,12 @@ type Options struct {
 	// Approvals stores calls that wait for an approval. Nil: these calls are refused.
 	Approvals ApprovalStore
 	Link      fleet.Link
-	Encoder   Encoder // nil: previews do not show the message
-	Watcher   Watcher
-	URLs      URLMaker
+	// Settled returns when it is known whether the device is connected, or ctx ends: after a start its
+	// connection may be known later than the first calls are made. Nil: it is always known.
+	Settled func(ctx context.Context, id fleet.DeviceID)
+	Encoder Encoder // nil: previews do not show the message
+	Watcher Watcher
+	URLs    URLMaker
 	// Interruptions decides which calls wait for the end of a conversation. Nil: no call waits.
 	Interruptions *Interruptions
 	// Running returns the build that a device runs according to its latest boot poll; approvals
@@ -69,6 +72,9 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 	Observe func(*fleet.Call) // receives every outcome, for metrics
+	// OrderAnswered receives the answer to an order of a campaign that an earlier process sent, and whose
+	// [FirmwareOrder] ended with that process. Nil: only the call's record has the answer.
+	OrderAnswered func(ctx context.Context, order fleet.Call, answer fleet.Answer)
 }
 
 // Service makes tool calls and records each of them. It is the only gate through which people,

@@ -48,6 +48,9 @@ type Store interface {
 	FinishCall(ctx context.Context, c *fleet.Call) error
 	// AddLateAnswer stores an answer that came after fleetd gave up the call.
 	AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.LateAnswer) error
+	// UnansweredCall returns the latest call to the device with the JSON-RPC id, if it was sent, has
+	// ended without an answer, and has no late one; otherwise [fleet.ErrNotFound].
+	UnansweredCall(ctx context.Context, id fleet.DeviceID, rpcID int32) (fleet.Call, error)
 	Call(ctx context.Context, id uuid.UUID) (fleet.Call, error)
 	Calls(ctx context.Context, f Filter) (fleet.Page[fleet.Call], error) // newest first
 	// SettleCalls stores outcomes of calls that may or may not have a record, and inserts
@@ -66,7 +69,7 @@ type Store interface {
 	WaitingCalls(ctx context.Context) ([]WaitingCall, error)
 	// RecoverCalls closes the calls that an earlier process left open: pending calls become
 	// canceled, sent calls unknown. Call it before this process makes a call.
-	RecoverCalls(ctx context.Context) (canceled, unknown int64, err error)
+	RecoverCalls(ctx context.Context, lost *fleet.CallError) (canceled, unknown int64, err error)
 	// LastArguments returns the arguments this actor last used for the tool on any device, or nil.
 	LastArguments(ctx context.Context, actor fleet.Principal, tool string) (json.RawMessage, error)
 }

@@ -12,6 +12,8 @@ import (
 const (
 	codeNotInstalled = "not_installed" // the device came back without the new build
 	codeAttemptOver  = "attempt_over"  // the campaign judged the attempt by other evidence
+	// The device answered "false", as stock firmware reports a failure. Other calls have it, too.
+	codeAnsweredFalse = "answered_false"
 )
 
 // maxEvidence limits the evidence in the record of a call to a device that reconnects again and

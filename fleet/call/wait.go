@@ -423,6 +423,8 @@ func (a *attempt) queue(talk *ConversationWait) error {
 		return err
 	case errors.Is(err, fleet.ErrOffline) && a.target.Device.ConnectsForConversations():
 		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".conversations"))
+	case errors.Is(err, fleet.ErrOffline) && a.target.Device.Presence == fleet.PresenceUnknownEdge:
+		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".edge_silent"))
 	case errors.Is(err, fleet.ErrOffline):
 		a.close(fleet.CallOffline, fleet.NewCallError(fleet.CodeOffline+".not_connected"))
 	case errors.Is(err, fleet.ErrBusy):

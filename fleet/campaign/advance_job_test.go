@@ -117,6 +117,11 @@ func TestAdvanceResume(t *testing.T) {
 	if p.last.Act != campaign.ActNone || p.d.Failures != 0 {
 		t.Errorf("a device that will resume had its link taken: %+v", p.last)
 	}
+	p.sees(campaign.Observation{Kind: "fleetd_start"})
+	p.mustBe(campaign.DeploymentDownloading)
+	if p.last.Act != campaign.ActNone || p.last.Event == nil || p.d.Deadline.Before(p.now) {
+		t.Errorf("after a restart of fleetd the device can not resume: %+v", p.last)
+	}
 	p.kinds("get", "downloaded")
 	p.mustBe(campaign.DeploymentDownloaded)
 	p = walk(t, campaign.DeploymentDownloading)

@@ -28,6 +28,7 @@ const (
 	BlockUnconfirmed  BlockReason = "unconfirmed"
 	BlockUnderWay     BlockReason = "under_way"        // an attempt is under way
 	BlockUnresponsive BlockReason = "unresponsive"     // connected, but does not answer
+	BlockSilentEdge   BlockReason = "unknown_edge"     // its edge is silent
 	BlockOldPresence  BlockReason = "presence_unknown" // fleetd has just started
 	// In a conversation that must not be interrupted yet; see [call.Interruptions].
 	BlockConversation BlockReason = "in_conversation"
@@ -125,6 +126,8 @@ func (s ReadySituation) byDevice(mode firmware.DispatchMode) BlockReason {
 		return BlockOldPresence
 	case s.Presence == fleet.PresenceUnresponsive:
 		return BlockUnresponsive
+	case s.Presence == fleet.PresenceUnknownEdge:
+		return BlockSilentEdge
 	case mode == firmware.ModePull && (!s.PullNow || s.Presence != fleet.PresenceOnline):
 		return BlockAwaitsPoll
 	case s.Presence != fleet.PresenceOnline:

@@ -218,7 +218,8 @@ func (a *advance) anyState() bool {
 }
 
 // restarted extends what fleetd could not observe while it was down. A call that may have been
-// sent is never repeated at once, and the restart cut the download.
+// sent is never repeated at once. The restart cut the download: a device that reports progress
+// continues it over the same link, others need a new attempt.
 func (a *advance) restarted() {
 	if a.d.Reason.Is(ReasonAwaitsReport) {
 		a.renew(a.timers.Connect)
@@ -233,6 +234,11 @@ func (a *advance) restarted() {
 	case DeploymentSent, DeploymentOffered, DeploymentAmbiguous:
 		a.renew(t.Get)
 	case DeploymentDownloading:
+		if a.d.ReportsProgress() {
+			a.record = true
+			a.renewStall()
+			return
+		}
 		a.act = ActRevoke
 		a.requeue("", fleet.Because(ReasonInterrupted), t.Backoff)
 	case DeploymentDownloaded:

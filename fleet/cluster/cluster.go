@@ -2,7 +2,8 @@
 // cores stand by, and which edges hold connections.
 //
 // Each node announces itself by a [Beat] each second; a [Table] keeps the latest beat of each node and
-// derives its state. The package knows no transport: broker/cluster carries the beats.
+// derives its state. A [Service] drains nodes for an operator. The package knows no transport:
+// broker/cluster carries the beats.
 package cluster
 
 import (
@@ -41,9 +42,9 @@ var States = []State{Leads, StandsBy, Attached, Attaching, Draining, Silent, Gon
 
 // How long a node can be quiet.
 const (
-	SilentAfter = 5 * time.Second
-	GoneAfter   = time.Minute
-	forgotAfter = time.Hour // then a Table no longer has the node
+	SilentAfter    = 5 * time.Second
+	GoneAfter      = time.Minute
+	ForgottenAfter = time.Hour // then a Table no longer has the node
 )
 
 // A Beat is what a node announces about itself.
@@ -53,12 +54,13 @@ type Beat struct {
 	Incarnation uint64 // of the process
 	Version     string // of fleetd
 	Since       time.Time
-	Connections int   // of devices; a core has none
-	Term        int   // that a core leads, or that an edge follows; 0 for none
-	Messages    int64 // from and to devices, since the start
-	Memory      int64 // bytes that the process has obtained from the operating system
-	Draining    bool
-	Leaves      bool // it stops; the last beat
+	Connections int       // of devices; a core has none
+	Term        int       // that a core leads, or that an edge follows; 0 for none
+	Messages    int64     // from and to devices, since the start
+	Memory      int64     // bytes that the process has obtained from the operating system
+	Drain       *Drain    // nil unless it is an edge that is being drained
+	Expires     time.Time // its certificate; zero if unknown
+	Leaves      bool      // it stops; the last beat
 }
 
 // A Node is one process of the cluster.
@@ -70,9 +72,24 @@ type Node struct {
 	Connections int // of devices, as last announced; a core has none
 	Since       time.Time
 	Heard       time.Time // its latest beat
+	Drain       *Drain    // nil unless it is an edge that is being drained
+	Expires     time.Time // its certificate; zero if unknown
 	Messages    float64   // messages from and to devices per second
 	Memory      int64     // bytes; 0 if unknown
 }
+
+// A Drain is the progress of a drain: the devices of an edge are asked to connect to another one.
+type Drain struct {
+	Since     time.Time
+	Moved     int // connections of devices that were asked to move
+	Remaining int // connections of devices that are open
+}
+
+// MovesPerSecond is how many devices an edge that is being drained asks to move.
+const MovesPerSecond = 500
+
+// ExpiresSoon is how long before its certificate expires a node is shown with a warning.
+const ExpiresSoon = 30 * 24 * time.Hour
 
 // Running reports whether the node was heard recently.
 func (n Node) Running() bool { return n.State != Silent && n.State != Gone }

@@ -70,12 +70,12 @@ func (t *Table) Nodes(leader Beat, attached func(edge string) bool) []Node {
 	all := make([]Node, 0, len(t.nodes))
 	for name, h := range t.nodes {
 		quiet := now.Sub(h.at)
-		if quiet >= forgotAfter {
+		if quiet >= ForgottenAfter {
 			delete(t.nodes, name)
 			continue
 		}
 		n := Node{Name: name, Role: h.Role, Version: h.Version, Connections: h.Connections, Since: h.Since, Heard: h.at.UTC(),
-			Messages: h.messages, Memory: h.Memory}
+			Drain: h.Drain, Expires: h.Expires, Messages: h.messages, Memory: h.Memory}
 		switch {
 		case h.Incarnation == leader.Incarnation:
 			n.State = Leads
@@ -83,7 +83,7 @@ func (t *Table) Nodes(leader Beat, attached func(edge string) bool) []Node {
 			n.State = Gone
 		case quiet >= SilentAfter:
 			n.State = Silent
-		case h.Draining:
+		case h.Drain != nil:
 			n.State = Draining
 		case h.Role == Core:
 			n.State = StandsBy

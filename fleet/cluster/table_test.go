@@ -52,7 +52,7 @@ func TestStates(t *testing.T) {
 		w.is("core-2 leads, core-1 stands_by, core-3 gone, edge-1 attaching")
 		w.ready = []string{"edge-1"}
 		w.is("core-2 leads, core-1 stands_by, core-3 gone, edge-1 attached")
-		w.table.Hear(cluster.Beat{Name: "edge-1", Role: cluster.Edge, Incarnation: 11, Term: 3, Draining: true})
+		w.table.Hear(cluster.Beat{Name: "edge-1", Role: cluster.Edge, Incarnation: 11, Term: 3, Drain: &cluster.Drain{}})
 		w.is("core-2 leads, core-1 stands_by, core-3 gone, edge-1 draining")
 	})
 }

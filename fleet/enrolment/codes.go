@@ -9,9 +9,6 @@ import (
 	"math/big"
 	"strings"
 	"sync"
-	"time"
-
-	"golang.org/x/time/rate"
 
 	"fleetd/fleet"
 )
@@ -106,46 +103,4 @@ func cleanCode(s string) (string, bool) {
 		return "", false
 	}
 	return s, true
-}
-
-// attemptLimiter slows down guessing: after burst failures it allows one more per every.
-type attemptLimiter struct {
-	burst int
-	every time.Duration
-
-	mu       sync.Mutex
-	subjects map[string]*rate.Limiter // with recent failures
-	swept    time.Time
-}
-
-// allowed reports whether the subject may try now.
-func (l *attemptLimiter) allowed(subject string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	failures := l.subjects[subject]
-	return failures == nil || failures.TokensAt(now) >= 1
-}
-
-// failed counts a failure against the subject.
-func (l *attemptLimiter) failed(subject string, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.subjects == nil {
-		l.subjects = make(map[string]*rate.Limiter)
-	}
-	failures := l.subjects[subject]
-	if failures == nil {
-		failures = rate.NewLimiter(rate.Every(l.every), l.burst)
-		l.subjects[subject] = failures
-	}
-	failures.ReserveN(now, 1) // also beyond the burst: all concurrent attempts count
-	if now.Sub(l.swept) < time.Minute {
-		return
-	}
-	l.swept = now
-	for s, failures := range l.subjects {
-		if failures.TokensAt(now) >= float64(l.burst) {
-			delete(l.subjects, s)
-		}
-	}
 }

@@ -9,7 +9,11 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/attempts"
 )
+
+// codeTries bounds the wrong codes of one operator or token: a code has six digits.
+var codeTries = attempts.Bound{Name: "claim code", Burst: 10, Each: 6 * time.Second}
 
 // Claim lets in the device that shows the code, and returns it.
 func (e *Service) Claim(ctx context.Context, by fleet.Principal, code string) (fleet.DeviceID, error) {
@@ -32,13 +36,13 @@ func (e *Service) ByCode(ctx context.Context, by fleet.Principal, code string) (
 	if err := by.MaySomewhere(fleet.RoleOperator, "claim_device"); err != nil {
 		return "", err
 	}
-	now, who := e.o.Now(), string(by.Kind)+" "+cmp.Or(by.ID, by.Name)
-	if !e.claims.allowed(who, now) {
-		return "", fleet.Refuse(fleet.ErrTooMany, "too_many_attempts")
-	}
 	digits, ok := cleanCode(code)
 	if !ok {
 		return "", fleet.Refuse(fleet.ErrInvalid, "invalid_code")
+	}
+	try := attempts.Key{Bound: &codeTries, Subject: string(by.Kind) + " " + cmp.Or(by.ID, by.Name)}
+	if !e.o.Attempts.Begin(try) {
+		return "", fleet.Refuse(fleet.ErrTooMany, "too_many_attempts")
 	}
 	id, ok := e.codes.device(digits)
 	err := error(nil)
@@ -46,9 +50,12 @@ func (e *Service) ByCode(ctx context.Context, by fleet.Principal, code string) (
 		err = e.mayOn(ctx, by, id, "claim_device")
 	}
 	if !ok || errors.Is(err, fleet.ErrNotFound) {
-		e.claims.failed(who, now)
+		if err := e.o.Attempts.Failed(ctx, try); err != nil {
+			return "", err
+		}
 		return "", errNoSuchCode()
 	}
+	e.o.Attempts.Succeeded(try)
 	return id, err
 }
 

@@ -8,7 +8,12 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/attempts"
 )
+
+// proofTries bounds the wrong answers of one device at one address. It limits the work: a key of 256 bits
+// cannot be guessed, so the tries are not recorded, and anybody may send them.
+var proofTries = attempts.Bound{Name: "serial number", Burst: 30, Each: 3 * time.Second}
 
 const (
 	// challengeTTL is how long a device may answer a challenge. A stock device requests a new
@@ -80,15 +85,16 @@ func (e *Service) prove(ctx context.Context, p SerialProof) ProofOutcome {
 	if !e.o.Serials.Known(p.Serial) {
 		return ProofUnknown
 	}
-	from, now := string(p.Device)+" "+p.RemoteAddr, e.o.Now()
-	if !e.proofs.allowed(from, now) {
+	try := attempts.Key{Bound: &proofTries, Subject: string(p.Device) + " " + p.RemoteAddr}
+	if !e.o.Attempts.Begin(try) {
 		return ProofLimited
 	}
 	outcome, code := e.answerChallenge(p)
-	switch outcome {
-	case ProofChallenge, ProofWrong:
-		e.proofs.failed(from, now)
-	case ProofAccepted: // the answer is right
+	if outcome == ProofChallenge || outcome == ProofWrong {
+		return outcome // the try counts
+	}
+	e.o.Attempts.Succeeded(try)
+	if outcome == ProofAccepted { // the answer is right
 		outcome = e.acceptProof(ctx, p, code)
 	}
 	return outcome

@@ -13,6 +13,7 @@ import (
 	"unique"
 
 	"fleetd/fleet"
+	"fleetd/fleet/attempts"
 	"fleetd/fleet/internal/writebehind"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	// Device returns a device, for principals whose scope limits the devices they may act on;
 	// [fleet.Targets] implements it. nil: such principals may act on no device.
 	Device func(ctx context.Context, id fleet.DeviceID) (fleet.Device, error)
+	// Attempts bounds wrong codes and wrong proofs. nil: the counts end with the process.
+	Attempts *attempts.Limiter
 	// Kick ends a device's connection when its credentials are revoked. May be nil.
 	Kick func(id fleet.DeviceID, cause fleet.Cause)
 
@@ -85,9 +88,7 @@ type Service struct {
 	polls   *writebehind.Buffer[fleet.DeviceID, BootPoll]
 	codes   *claimCodes
 	waiting *waitingList
-	claims  attemptLimiter
-	proofs  attemptLimiter // of serial numbers, by device and address
-	crowded chan struct{}  // makes Run forget stale waiting devices early
+	crowded chan struct{} // makes Run forget stale waiting devices early
 
 	duplicates *duplicates
 	pingsMu    sync.Mutex
@@ -198,8 +199,7 @@ func New(o Options) (*Service, error) {
 				o.NetworkBits4, o.NetworkBits6)
 	}
 	e := &Service{o: o, keys: o.Keys, codes: newClaimCodes(min(o.MaxWaiting, maxListed)), waiting: newWaitingList(o),
-		claims: attemptLimiter{burst: 10, every: 6 * time.Second},
-		proofs: attemptLimiter{burst: 30, every: 3 * time.Second}, crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
+		crowded: make(chan struct{}, 1), seed: maphash.MakeSeed()}
 	for i := range e.shards {
 		e.shards[i].devices = make(map[fleet.DeviceID]*standing)
 	}
@@ -232,6 +232,9 @@ func enrolmentDefaults(o Options) Options {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Attempts == nil {
+		o.Attempts = attempts.New(attempts.Options{Now: o.Now})
 	}
 	if o.Connected == nil {
 		o.Connected = func(fleet.DeviceID) bool { return false }

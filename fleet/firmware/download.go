@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 )
 
@@ -31,6 +33,8 @@ type Download struct {
 	Link Link
 
 	downloads *Downloads
+	id        uuid.UUID
+	token     string
 	key       linkKey
 	ctx       context.Context // ends when the download is cut
 	cancel    context.CancelCauseFunc
@@ -43,6 +47,10 @@ type Download struct {
 	began    atomic.Bool
 	sent     atomic.Int64 // offset after the last byte sent
 	complete atomic.Bool  // the image's last byte was sent
+
+	edge    string // that sends the image; "" if this process does
+	silence *time.Timer
+	settled sync.Once
 }
 
 // Context ends when the download is cut, by a revocation or a newer GET.
@@ -55,6 +63,12 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 	if err != nil {
 		return nil, err
 	}
+	t.begin(offset, length)
+	return r, nil
+}
+
+// begin records the GET.
+func (t *Download) begin(offset, length int64) {
 	if t.end = offset + length; length < 0 {
 		t.end = t.Link.Size
 	}
@@ -66,7 +80,6 @@ func (t *Download) Open(ctx context.Context, offset, length int64) (io.ReadClose
 		reason = fleet.Because(TransferResumed, "offset", offset)
 	}
 	t.observe(fleet.EvidenceGet, reason)
-	return r, nil
 }
 
 // Send copies the reader from Open to the device and reports how the transfer ended: with the
@@ -76,6 +89,12 @@ func (t *Download) Send(w io.Writer, r io.Reader) error {
 	if cause := context.Cause(t.ctx); cause != nil && err != nil {
 		err = cause
 	}
+	t.conclude(err)
+	return err
+}
+
+// conclude reports how the transfer ended: with the last byte of the part if err is nil.
+func (t *Download) conclude(err error) {
 	switch {
 	case errors.Is(err, errAskedAgain): // only the newer download counts
 		t.reached()
@@ -87,11 +106,10 @@ func (t *Download) Send(w io.Writer, r io.Reader) error {
 	default: // only a part was requested, and other parts are missing
 		t.observe(fleet.EvidenceBytes, fleet.Reason{})
 	}
-	return err
 }
 
-// maxReached bounds the number of unfinished links whose progress is cached.
-const maxReached = 10_000
+// maxUnfinished bounds the number of unfinished links whose progress is cached.
+const maxUnfinished = 10_000
 
 // reached records how far this download came, and returns how much of the image its link has
 // sent without a gap.
@@ -99,16 +117,17 @@ func (t *Download) reached() int64 {
 	d := t.downloads
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n, _ := d.reached.Get(t.key)
-	if t.offset <= n {
-		n = max(n, t.sent.Load())
+	u, _ := d.unfinished.Get(t.key)
+	u.begin(t.offset)
+	if t.offset <= u.reached {
+		u.reached = max(u.reached, t.sent.Load())
 	}
-	if n >= t.Link.Size {
-		d.reached.Remove(t.key)
-		return n
+	if u.reached >= t.Link.Size {
+		d.unfinished.Remove(t.key)
+		return u.reached
 	}
-	d.reached.Add(t.key, n)
-	return n
+	d.unfinished.Add(t.key, u)
+	return u.reached
 }
 
 func cutReason(err error) fleet.Reason {
@@ -176,8 +195,12 @@ func (t *Download) finish() {
 	}
 }
 
-// End frees the download's place.
-func (t *Download) End() { t.leave() }
+// End frees the download's place, unless an edge sends the image.
+func (t *Download) End() {
+	if t.edge == "" {
+		t.leave()
+	}
+}
 
 func (t *Download) leave() {
 	d := t.downloads

@@ -23,6 +23,8 @@ import (
 type DownloadsOptions struct {
 	Links LinkStore
 	Blobs fleet.BlobFiles
+	// Addresses lets edges read images. With nil, this process sends all images.
+	Addresses fleet.BlobAddresses
 	// Check returns why an image may not be served now to a device with this
 	// board; the zero Reason if it may. Default: it may.
 	Check func(ctx context.Context, sha256, board string) (fleet.Reason, error)
@@ -49,9 +51,25 @@ type Downloads struct {
 
 	mu     sync.Mutex
 	active map[linkKey]*Download
-	// reached is how many bytes of its image each unfinished link has sent without a gap. A
-	// device may fetch the image in pieces; the last piece alone does not complete a download.
-	reached *bounded.Cache[linkKey, int64]
+	// unfinished has the links that have not sent their whole image.
+	unfinished *bounded.Cache[linkKey, unfinished]
+}
+
+type unfinished struct {
+	// reached is how many bytes of the image the link has sent without a gap. A device may fetch the
+	// image in pieces; the last piece alone does not complete a download.
+	reached int64
+	newest  uuid.UUID // the download that began last
+	// foreign means that an earlier process sent the beginning. Only the device knows how much: what it
+	// does not ask for again, it has.
+	foreign bool
+}
+
+// begin takes the place from which a device continues for what an earlier process has sent.
+func (u *unfinished) begin(offset int64) {
+	if u.foreign {
+		u.reached, u.foreign = offset, false
+	}
 }
 
 // linkKey is the SHA-256 of a link's token.
@@ -70,8 +88,8 @@ func NewDownloads(o DownloadsOptions) *Downloads {
 		o.Observe = func(Transfer) {}
 	}
 	d := &Downloads{o: o, places: make(chan struct{}, o.MaxConcurrent), chunk: downloadBuffer,
-		active:  make(map[linkKey]*Download),
-		reached: bounded.New[linkKey, int64](maxReached)}
+		active:     make(map[linkKey]*Download),
+		unfinished: bounded.New[linkKey, unfinished](maxUnfinished)}
 	if o.BytesPerSecond > 0 {
 		d.chunk = pacedChunk(o.BytesPerSecond, o.MaxConcurrent)
 		d.pace = rate.NewLimiter(rate.Limit(o.BytesPerSecond), d.chunk)
@@ -140,7 +158,7 @@ func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := d.enter(l)
+	t := d.enter(l, token, uuid.Must(uuid.NewV7()), "")
 	if err := d.admit(ctx, t, token); err != nil {
 		t.leave()
 		return nil, err
@@ -149,8 +167,9 @@ func (d *Downloads) Begin(ctx context.Context, token string) (*Download, error) 
 }
 
 // enter registers the download as active, in place of an older one.
-func (d *Downloads) enter(l Link) *Download {
-	t := &Download{Link: l, downloads: d, key: linkKey(l.TokenHash), ended: make(chan struct{})}
+func (d *Downloads) enter(l Link, token string, id uuid.UUID, edge string) *Download {
+	t := &Download{Link: l, downloads: d, id: id, token: token, edge: edge, key: linkKey(l.TokenHash),
+		ended: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -158,6 +177,12 @@ func (d *Downloads) enter(l Link) *Download {
 		t.older.cancel(errAskedAgain)
 	}
 	d.active[t.key] = t
+	u, known := d.unfinished.Get(t.key)
+	if !known {
+		u.foreign = l.Begun
+	}
+	u.newest = id
+	d.unfinished.Add(t.key, u)
 	return t
 }
 
@@ -233,8 +258,13 @@ func (d *Downloads) Active() map[uuid.UUID]int64 {
 // open opens an image at the offset.
 func (d *Downloads) open(ctx context.Context, l Link, offset, length int64) (io.ReadCloser, error) {
 	r, err := d.o.Blobs.OpenRange(ctx, l.Image, offset, length)
-	if err != nil {
-		return nil, fmt.Errorf("image %s for device %s: %w", l.Image, l.Device, err)
+	return r, d.unopened(l, err)
+}
+
+// unopened completes the error of an image that cannot be read.
+func (d *Downloads) unopened(l Link, err error) error {
+	if err == nil {
+		return nil
 	}
-	return r, nil
+	return fmt.Errorf("image %s for device %s: %w", l.Image, l.Device, err)
 }

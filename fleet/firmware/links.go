@@ -26,6 +26,7 @@ type Link struct {
 	// The store fills these when the link is used.
 	Board   string // of the device
 	Foreign bool   // deployment or plan name another image: it must not be served
+	Begun   bool   // a GET of its attempt is on record
 }
 
 // NewLink completes the link of an attempt and returns it with its address. The link works as

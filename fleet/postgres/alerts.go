@@ -270,8 +270,8 @@ func (s *Store) SaveAlertSettings(ctx context.Context, by fleet.Principal, v ale
 	})
 }
 
-// PresenceSince lists samples, oldest first. With a start, the list goes back to span before the
-// last sample before start, if that sample is at most a day older.
+// PresenceSince lists samples, oldest first. Devices at silent edges count as online. With a start, the
+// list goes back to span before the last sample before start, if that sample is at most a day older.
 func (s *Store) PresenceSince(ctx context.Context, since, start time.Time, span time.Duration) (
 	[]fleet.PresenceSample, error) {
 	sql, args := `$1`, []any{since, maxSamples}
@@ -280,7 +280,7 @@ func (s *Store) PresenceSince(ctx context.Context, since, start time.Time, span 
 		args = append(args, start, start.Add(-24*time.Hour), span)
 	}
 	rows, _ := s.db.Query(ctx, `
-		SELECT at, online, unresponsive, offline, pending FROM presence_samples
+		SELECT at, online + unknown_edge AS online, unresponsive, 0 AS unknown_edge, offline, pending FROM presence_samples
 		WHERE at >= `+sql+` ORDER BY at LIMIT $2`, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.PresenceSample])
 	if err != nil {

@@ -607,7 +607,7 @@ func TestRestartBetweenDecisionAndSending(t *testing.T) {
 			check(t, b.store.MarkSent(t.Context(), &c))
 		}
 	}
-	canceled, unknown, err := b.store.RecoverCalls(t.Context())
+	canceled, unknown, err := b.store.RecoverCalls(t.Context(), stopped)
 	if err != nil || canceled != 1 || unknown != 1 {
 		t.Errorf("RecoverCalls = %d, %d, %v", canceled, unknown, err)
 	}

@@ -76,7 +76,7 @@ func TestCallsThatWaitForTheirDevices(t *testing.T) {
 
 	// A start of fleetd leaves waiting calls as they are; a call that was sent may have run.
 	sent(first)
-	_, unknown, err := s.RecoverCalls(ctx)
+	_, unknown, err := s.RecoverCalls(ctx, stopped)
 	check(t, err)
 	if unknown != 1 {
 		t.Errorf("%d unknown, want 1", unknown)

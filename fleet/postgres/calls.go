@@ -116,6 +116,23 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 	return nil
 }
 
+// unansweredAmong is how many of a device's latest calls are searched for one without an answer.
+const unansweredAmong = 1000
+
+// UnansweredCall returns the latest call to the device with the JSON-RPC id, if it was sent, has
+// ended without an answer, and has no late one; otherwise [fleet.ErrNotFound].
+func (s *Store) UnansweredCall(ctx context.Context, id fleet.DeviceID, rpcID int32) (fleet.Call, error) {
+	rows, _ := s.db.Query(ctx, `
+		SELECT `+callColumnList+` FROM (SELECT * FROM calls WHERE device_id = $1 ORDER BY id DESC LIMIT $2) AS latest
+		WHERE rpc_id = $3 AND state = ANY ($4) AND late IS NULL ORDER BY id DESC LIMIT 1`, string(id), unansweredAmong, rpcID,
+		[]fleet.CallState{fleet.CallUnknown, fleet.CallTimedOut})
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[callRow])
+	if err != nil {
+		return fleet.Call{}, fmt.Errorf("call %d to %s: %w", rpcID, id, domainError(err))
+	}
+	return r.call()
+}
+
 const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 	fanout_id, approval_id,
 	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at,
@@ -321,9 +338,9 @@ const openAmong = 100_000
 // RecoverCalls closes the calls that an earlier process left open, including calls whose ids lie
 // in the future because the clock was set back. That process made its last call no later than its
 // end, so the newest call bounds the search. Its sessions have ended ([Leases.Open]), so it
-// cannot store another call.
-func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err error) {
-	toSend, toAnswer := fleet.NewCallError(fleet.CodeStopped+".sending"), fleet.NewCallError(fleet.CodeStopped+".answer")
+// cannot store another call. lost is the error of calls that may have been sent.
+func (s *Store) RecoverCalls(ctx context.Context, lost *fleet.CallError) (canceled, unknown int64, err error) {
+	toSend := fleet.NewCallError(fleet.CodeStopped + ".sending")
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		from, err := oldestOpen(ctx, tx)
 		if err != nil {
@@ -332,7 +349,7 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 		if canceled, err = closeOpen(ctx, tx, from, fleet.CallPending, fleet.CallCanceled, toSend); err != nil {
 			return err
 		}
-		unknown, err = closeOpen(ctx, tx, from, fleet.CallSent, fleet.CallUnknown, toAnswer)
+		unknown, err = closeOpen(ctx, tx, from, fleet.CallSent, fleet.CallUnknown, lost)
 		return err
 	})
 	if err == nil {
@@ -340,13 +357,13 @@ func (s *Store) RecoverCalls(ctx context.Context) (canceled, unknown int64, err 
 		var approved, sent int64
 		approved, err = closeApproved(ctx, s.db, fleet.CallPending, fleet.CallCanceled, toSend)
 		if err == nil {
-			sent, err = closeApproved(ctx, s.db, fleet.CallSent, fleet.CallUnknown, toAnswer)
+			sent, err = closeApproved(ctx, s.db, fleet.CallSent, fleet.CallUnknown, lost)
 		}
 		canceled, unknown = canceled+approved, unknown+sent
 	}
 	if err == nil {
 		var sent int64
-		sent, err = closeWaited(ctx, s.db, fleet.NewCallError(fleet.CodeStopped+".answer"))
+		sent, err = closeWaited(ctx, s.db, lost)
 		unknown += sent
 	}
 	if err != nil {

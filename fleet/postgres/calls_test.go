@@ -238,7 +238,7 @@ func TestRecoverCalls(t *testing.T) {
 		}
 	}
 	for _, want := range []int64{1, 0} { // the second finds nothing left
-		if canceled, unknown, err := s.RecoverCalls(ctx); err != nil || canceled != want ||
+		if canceled, unknown, err := s.RecoverCalls(ctx, stopped); err != nil || canceled != want ||
 			unknown != want {
 			t.Fatalf("RecoverCalls = %d, %d, %v; want %d, %d", canceled, unknown, err, want, want)
 		}
@@ -275,7 +275,7 @@ func TestRecoverCallsAfterTheClockWasSet(t *testing.T) {
 			}
 		}
 	}
-	if _, unknown, err := s.RecoverCalls(ctx); err != nil || unknown != int64(len(open)) {
+	if _, unknown, err := s.RecoverCalls(ctx, stopped); err != nil || unknown != int64(len(open)) {
 		t.Errorf("RecoverCalls closed %d, %v; want %d", unknown, err, len(open))
 	}
 	for _, c := range open {
@@ -301,3 +301,6 @@ func TestLastArguments(t *testing.T) {
 		t.Errorf("LastArguments of a tool never used = %s, %v", got, err)
 	}
 }
+
+// stopped is the error of calls that a process left open.
+var stopped = fleet.NewCallError(fleet.CodeStopped + ".answer")

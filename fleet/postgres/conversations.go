@@ -14,7 +14,7 @@ import (
 var _ fleet.ConversationStore = (*Store)(nil)
 
 // SaveConversations inserts or updates conversations. A conversation that has ended is not
-// changed.
+// changed, unless that was only assumed because its process seemed to be dead.
 func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation) error {
 	var b pgx.Batch
 	for _, c := range list {
@@ -27,9 +27,10 @@ func (s *Store) SaveConversations(ctx context.Context, list []fleet.Conversation
 				hello_us = excluded.hello_us, received = excluded.received, lost = excluded.lost,
 				refused = excluded.refused, dropped = excluded.dropped, sent = excluded.sent, moves = excluded.moves,
 				jitter_us = excluded.jitter_us
-			WHERE conversations.end_at IS NULL`,
+			WHERE conversations.end_at IS NULL OR conversations.ended = $16`,
 			c.ID, c.Device, cleanText(c.Upstream), c.Begin, c.End, c.Ended, c.Calls, c.HelloIn.Microseconds(), a.Received,
-			a.Lost, a.Refused, a.Dropped, a.Sent, a.Moves, a.Jitter.Microseconds())
+			a.Lost, a.Refused, a.Dropped, a.Sent, a.Moves, a.Jitter.Microseconds(),
+			fleet.EndedByCrash)
 	}
 	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("%d conversations: %w", len(list), domainError(err))
@@ -125,10 +126,14 @@ func (s *Store) Conversations(ctx context.Context, f fleet.ConversationFilter) (
 	return mapPage(page, conversationRow.conversation), nil
 }
 
-// RecoverConversations ends the conversations that a crashed process left open.
-func (s *Store) RecoverConversations(ctx context.Context, at time.Time) (int64, error) {
-	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, created_at), ended = $2 WHERE end_at IS NULL`,
-		at, fleet.EndedByCrash)
+// RecoverConversations ends the conversations that began before a time and that a crashed process left
+// open. relayed are those that are open.
+func (s *Store) RecoverConversations(ctx context.Context, at, before time.Time, relayed []uuid.UUID) (int64, error) {
+	if relayed == nil {
+		relayed = []uuid.UUID{}
+	}
+	tag, err := s.db.Exec(ctx, `UPDATE conversations SET end_at = greatest($1, created_at), ended = $2
+		WHERE end_at IS NULL AND created_at < $3 AND id <> ALL ($4)`, at, fleet.EndedByCrash, before, relayed)
 	if err != nil {
 		return 0, fmt.Errorf("open conversations: %w", domainError(err))
 	}

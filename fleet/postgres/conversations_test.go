@@ -42,7 +42,15 @@ func TestConversations(t *testing.T) {
 	_, err = s.Conversations(ctx, fleet.ConversationFilter{Cursor: "x"})
 	wantKind(t, err, fleet.ErrInvalid)
 
-	n, err := s.RecoverConversations(ctx, end)
+	// Conversations that are relayed, or have just begun, do not end.
+	n, err := s.RecoverConversations(ctx, end, end.Add(time.Hour), []uuid.UUID{second.ID, other.ID})
+	check(t, err)
+	young, err := s.RecoverConversations(ctx, end, begin, nil)
+	check(t, err)
+	if n != 0 || young != 0 {
+		t.Errorf("%d relayed and %d young conversations ended", n, young)
+	}
+	n, err = s.RecoverConversations(ctx, end, end.Add(time.Hour), nil)
 	check(t, err)
 	if n != 2 {
 		t.Errorf("%d were open", n)
@@ -53,6 +61,17 @@ func TestConversations(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	same(t, page.Items[1], first)
+
+	// The process of one was alive after all: its record counts, once.
+	later, latest := end.Add(time.Minute), end.Add(time.Hour)
+	second.End, second.Ended, second.Calls = &later, fleet.EndedByUpstream, 7
+	check(t, s.SaveConversations(ctx, []fleet.Conversation{second}))
+	repeated := second
+	repeated.End, repeated.Ended = &latest, fleet.EndedByDeviceLost
+	check(t, s.SaveConversations(ctx, []fleet.Conversation{repeated}))
+	got, err := s.Conversation(ctx, second.ID)
+	check(t, err)
+	same(t, got, second)
 
 	scope, err := fleet.NewScope("id:020000000099", "", nil)
 	check(t, err)

@@ -176,7 +176,7 @@ func TestDispatch(t *testing.T) {
 	link, err := r.FirmwareLink(ctx, a.Link.TokenHash, now())
 	check(t, err)
 	same(t, link, a.Link)
-	wantAllSet(t, link, "Board", "Foreign")
+	wantAllSet(t, link, "Board", "Foreign", "Begun")
 
 	var batch []campaign.Dispatch
 	for i := range second {

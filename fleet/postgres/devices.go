@@ -19,7 +19,7 @@ const maxHistory = 1000
 var ownColumns = `id, kind, name, board, board_type, chip, version, elf_sha256, slot, client_id, language,
 	presence, presence_since, ` + reasonColumn("", "presence_evidence") + `, last_seen, last_poll, transport, transport_choice, transport_given,
 	remote_addr,
-	CASE WHEN presence IN ('online', 'unresponsive')
+	CASE WHEN presence IN ('online', 'unresponsive', 'unknown_edge')
 		THEN coalesce((SELECT c.node FROM connections c WHERE c.device_id = devices.id), '') ELSE '' END AS edge,
 	enrolment, claim_code, new_client_id, enrolled_at, tags, notes,
 	hold_reason, hold_kind, hold_id, hold_name, hold_role, hold_since, hold_until,
@@ -122,7 +122,7 @@ var deviceOrders = map[fleet.DeviceSort]struct{ expr, typ string }{
 	fleet.SortName:    {"title_key", "text"},
 	fleet.SortBoard:   {"board_key", "text"},
 	fleet.SortVersion: {"coalesce(version_key, '{}')", "bigint[]"},
-	fleet.SortPresence: {"CASE presence WHEN 'online' THEN 0 WHEN 'unresponsive' THEN 1 WHEN 'offline' THEN 2 ELSE 3 END",
+	fleet.SortPresence: {"CASE presence WHEN 'online' THEN 0 WHEN 'unresponsive' THEN 1 WHEN 'unknown_edge' THEN 2 WHEN 'offline' THEN 3 ELSE 4 END",
 		"int"},
 	fleet.SortLastSeen: {"coalesce(last_seen, '-infinity')", "timestamptz"},
 	fleet.SortCreated:  {"created_at", "timestamptz"},

@@ -23,7 +23,8 @@ func (s *Store) FirmwareLink(ctx context.Context, tokenHash []byte, now time.Tim
 		SELECT l.token_hash, l.deployment_id AS deployment, l.campaign_id AS campaign, l.device_id AS device, l.attempt,
 			l.image, l.size, l.expires_at, coalesce(v.board, '') AS board,
 			d.image IS DISTINCT FROM l.image OR l.size <> i.size
-				OR c.images IS NOT NULL AND l.image <> ALL (c.images) AS foreign
+				OR c.images IS NOT NULL AND l.image <> ALL (c.images) AS foreign,
+			d.get_at IS NOT NULL AND d.attempt = l.attempt AS begun
 		FROM firmware_links l JOIN images i ON i.sha256 = l.image AND i.revoked_at IS NULL
 		JOIN deployments d ON d.id = l.deployment_id JOIN campaigns c ON c.id = d.campaign_id
 		LEFT JOIN devices v ON v.id = l.device_id

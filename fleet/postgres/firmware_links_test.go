@@ -31,6 +31,14 @@ func TestFirmwareLinks(t *testing.T) {
 	if !found(0, now()) || found(0, now().Add(2*time.Hour)) {
 		t.Error("a link is good until it expires")
 	}
+	at := now()
+	all[3].GetAt = &at
+	r.save(change(&all[3], fleet.EvidenceGet, campaign.DeploymentDownloading))
+	for i, begun := range map[int]bool{2: false, 3: true} {
+		if l, err := r.FirmwareLink(ctx, links[i].TokenHash, now()); err != nil || l.Begun != begun {
+			t.Errorf("a link that has begun %v: %+v, %v", begun, l, err)
+		}
+	}
 	check(t, r.FinishFirmwareLink(ctx, links[0].TokenHash, now()))
 	check(t, r.RevokeLinks(ctx, []uuid.UUID{all[0].ID, all[1].ID}, now()))
 	if found(0, now()) || found(1, now()) || !found(2, now()) {

@@ -13,8 +13,8 @@ var _ fleet.IdempotencyStore = (*Store)(nil)
 
 // BeginIdempotent claims a key for an actor. For the first request with the key it returns nil:
 // the caller must then call SaveIdempotent or, if nothing was done, AbandonIdempotent. For a
-// repetition it returns the saved response. While the first request is running, and for a
-// different request with the same key, it returns [fleet.ErrConflict].
+// repetition it returns the saved response. While the first request is running, if its process ended
+// before it answered, and for a different request with the same key, it returns [fleet.ErrConflict].
 func (s *Store) BeginIdempotent(ctx context.Context, actor, key string, requestHash []byte) (*fleet.SavedResponse,
 	error) {
 	tag, err := s.db.Exec(ctx, `
@@ -44,8 +44,27 @@ func (s *Store) savedResponse(ctx context.Context, actor, key string, requestHas
 		return nil, fleet.Refuse(fleet.ErrConflict, "idempotency_key_reused")
 	case status == nil:
 		return nil, fleet.Refuse(fleet.ErrConflict, "request_in_progress.open")
+	case *status == interrupted:
+		return nil, fleet.Refuse(fleet.ErrConflict, "request_interrupted")
 	}
 	return &fleet.SavedResponse{Status: *status, Body: body}, nil
+}
+
+// interrupted is the status of a request whose process ended before it answered.
+const interrupted = 0
+
+// InterruptIdempotent marks the requests that an earlier process did not answer. Its sessions have
+// ended ([Leases.Open]), so it cannot answer them any more. The latest one bounds the search, because
+// no request takes an hour.
+func (s *Store) InterruptIdempotent(ctx context.Context) (n int64, err error) {
+	tag, err := s.db.Exec(ctx, `
+		UPDATE idempotency_keys SET status = $1
+		WHERE status IS NULL AND created_at >= (SELECT max(created_at) FROM idempotency_keys) - interval '1 hour'`,
+		interrupted)
+	if err != nil {
+		return 0, fmt.Errorf("idempotency keys: %w", domainError(err))
+	}
+	return tag.RowsAffected(), nil
 }
 
 // SaveIdempotent stores the response to the first request with a key.

@@ -41,6 +41,9 @@ const upsertConnections = `
 // A stop of fleetd is not a change of a device. A device that connects again before $11 has one
 // entry, which states that fleetd was away. A device that connects later was away too, and also
 // gets the entry about its absence.
+//
+// Nor is the silence of an edge. A device that the edge still held afterwards has the time again from
+// before it.
 const updatePresence = `
 	WITH changed AS (UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
@@ -55,6 +58,7 @@ const updatePresence = `
 			ELSE c.epoch = u.epoch END AS fresh,
 			d.presence = 'offline' AND (d.presence_evidence_code = 'fleetd_started'
 				OR d.presence_evidence_params->'detail'->>'code' = 'fleetd_stopping') AS unwatched,
+			d.presence = 'unknown_edge' AND u.since < d.presence_since AS held,
 			d.presence_since AS was_since, d.presence_evidence_code AS was_code, d.presence_evidence_params AS was_params
 		FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[], $7::text[],
 			$8::text[], $10::jsonb[])
@@ -63,7 +67,8 @@ const updatePresence = `
 		LEFT JOIN connections c ON c.device_id = u.id) u
 	WHERE d.id = u.id
 	RETURNING d.id, d.presence_since, d.presence, d.presence_evidence_code, d.presence_evidence_params, d.transport,
-		u.fresh AND u.moved AS moved, coalesce(u.unwatched, false) AS unwatched, u.since < $11 AS soon,
+		u.fresh AND u.moved AND NOT u.held AND d.presence <> 'unknown_edge' AS moved,
+		coalesce(u.unwatched, false) AS unwatched, u.since < $11 AS soon,
 		coalesce(u.params->'detail'->>'code' = 'fleetd_stopping', false) AS stopping, u.was_since, u.was_code, u.was_params),
 	kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
 		SELECT id, presence_since, presence, presence_evidence_code, presence_evidence_params, transport FROM changed
@@ -75,6 +80,14 @@ const updatePresence = `
 		WHERE moved AND unwatched AND NOT soon
 		ON CONFLICT DO NOTHING)
 	SELECT id FROM changed`
+
+// LatestEpoch returns the greatest epoch of a connection on record; 0 without one.
+func (s *Store) LatestEpoch(ctx context.Context) (epoch int64, err error) {
+	if err = s.db.QueryRow(ctx, `SELECT coalesce(max(epoch), 0) FROM connections`).Scan(&epoch); err != nil {
+		return 0, fmt.Errorf("latest connection: %w", domainError(err))
+	}
+	return epoch, nil
+}
 
 // SavePresence stores changes of presence; of several changes of one device the last in the list
 // counts. A change of a device that is not stored yet, because its first poll is still in
@@ -229,33 +242,58 @@ func (s *Store) adoptOrphans(ctx context.Context, polls []enrolment.PollRecord) 
 	return s.SavePresence(ctx, changes)
 }
 
-// ResetPresence sets every online or unresponsive device to offline, except those listed. Their time
-// lines show it when they connect again.
-func (s *Store) ResetPresence(ctx context.Context, except []fleet.DeviceID, evidence fleet.Reason, at time.Time) (
-	int64, error) {
+// ResetPresence implements [fleet.PresenceStore]. The time lines show it when the devices connect
+// again.
+func (s *Store) ResetPresence(ctx context.Context, except []fleet.DeviceID, silent []string, evidence fleet.Reason,
+	at time.Time) (int64, error) {
 	var n int64
 	err := s.db.QueryRow(ctx, `
 		WITH ahead AS (UPDATE connections SET epoch = 0 WHERE epoch > $4
 			AND NOT EXISTS (SELECT FROM unnest($1::text[]) adopted(id) WHERE adopted.id = device_id)),
-		changed AS (UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $2,
-			presence_evidence_params = $5
-		WHERE d.presence IN ('online', 'unresponsive')
-		AND NOT EXISTS (SELECT FROM unnest($1::text[]) adopted(id) WHERE adopted.id = d.id)
-		RETURNING d.id)
-		SELECT count(*) FROM changed`,
-		except, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence)).Scan(&n)
+		lost AS (SELECT d.id,
+				coalesce((SELECT c.node FROM connections c WHERE c.device_id = d.id AND c.node = ANY ($6)), '') AS edge
+			FROM devices d WHERE d.presence IN ('online', 'unresponsive', 'unknown_edge')
+			AND NOT EXISTS (SELECT FROM unnest($1::text[]) adopted(id) WHERE adopted.id = d.id)),
+		changed AS (UPDATE devices d SET presence_since = $3,
+			presence = CASE WHEN edge = '' THEN 'offline' ELSE 'unknown_edge' END,
+			presence_evidence_code = CASE WHEN edge = '' THEN $2 ELSE '`+fleet.PresenceEdgeSilent+`' END,
+			presence_evidence_params = CASE WHEN edge = '' THEN $5 ELSE jsonb_build_object('edge', edge) END
+		FROM lost WHERE d.id = lost.id
+		RETURNING d.presence)
+		SELECT count(*) FILTER (WHERE presence = 'offline') FROM changed`,
+		except, cleanText(evidence.Code), at, at.UnixMicro(), reasonParams(evidence), silent).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("reset presence: %w", domainError(err))
 	}
 	return n, nil
 }
 
+// LoseEdge implements [fleet.PresenceStore].
+func (s *Store) LoseEdge(ctx context.Context, edge string, except []fleet.DeviceID, evidence fleet.Reason,
+	at time.Time) ([]fleet.DeviceID, error) {
+	rows, _ := s.db.Query(ctx, `
+		WITH changed AS (UPDATE devices d SET presence = 'offline', presence_since = $3, presence_evidence_code = $4,
+			presence_evidence_params = $5
+		FROM connections c WHERE c.device_id = d.id AND c.node = $1 AND d.presence = 'unknown_edge'
+		AND NOT EXISTS (SELECT FROM unnest($2::text[]) held(id) WHERE held.id = d.id)
+		RETURNING d.id, d.presence_since, d.transport),
+		kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
+			SELECT id, presence_since, 'offline', $4, $5, transport FROM changed ON CONFLICT DO NOTHING)
+		SELECT id FROM changed`, edge, except, at, cleanText(evidence.Code), reasonParams(evidence))
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
+	if err != nil {
+		return nil, fmt.Errorf("devices of edge %s: %w", edge, domainError(err))
+	}
+	return gone, nil
+}
+
 // SavePresenceSample counts the devices in service by presence. Devices that connect only for
 // conversations count while they are connected.
 func (s *Store) SavePresenceSample(ctx context.Context, at time.Time) error {
 	_, err := s.db.Exec(ctx, `
-		INSERT INTO presence_samples (at, online, unresponsive, offline, pending)
+		INSERT INTO presence_samples (at, online, unresponsive, unknown_edge, offline, pending)
 		SELECT $1, count(*) FILTER (WHERE presence = 'online'), count(*) FILTER (WHERE presence = 'unresponsive'),
+			count(*) FILTER (WHERE presence = 'unknown_edge'),
 			count(*) FILTER (WHERE presence = 'offline' AND transport_given <> 'ws'),
 			count(*) FILTER (WHERE presence = 'pending')
 		FROM devices WHERE in_service
@@ -273,7 +311,7 @@ func (s *Store) PresenceSamples(ctx context.Context, since time.Time) ([]fleet.P
 		return nil, nil // they count the whole fleet
 	}
 	rows, _ := s.db.Query(ctx, `
-		SELECT at, online, unresponsive, offline, pending FROM presence_samples
+		SELECT at, online, unresponsive, unknown_edge, offline, pending FROM presence_samples
 		WHERE at >= $1 ORDER BY at DESC LIMIT $2`, since, maxSamples)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[fleet.PresenceSample])
 	if err != nil {

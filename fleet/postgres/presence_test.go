@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/postgres"
 )
 
 func connect(id fleet.DeviceID, epoch int64, at time.Time) fleet.PresenceChange {
@@ -90,7 +91,7 @@ func TestPresenceAfterTheClockWasAhead(t *testing.T) {
 	save(fleet.PresenceChange{Device: unit, Presence: fleet.PresenceOffline, Since: at, Evidence: text("gone")},
 		fleet.PresenceOffline)
 	save(connect(unit, ahead.UnixMicro()+1, at), fleet.PresenceOnline)
-	_, err := s.ResetPresence(ctx, nil, fleet.Because(fleet.PresenceUnwatched), at)
+	_, err := s.ResetPresence(ctx, nil, nil, fleet.Because(fleet.PresenceUnwatched), at)
 	check(t, err)
 	save(connect(unit, at.UnixMicro(), at), fleet.PresenceOnline)
 }
@@ -102,7 +103,7 @@ func TestResetPresence(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := now()
-	if n, err := s.ResetPresence(ctx, []fleet.DeviceID{"b"}, fleet.Because(fleet.PresenceUnwatched), at); n != 1 || err != nil {
+	if n, err := s.ResetPresence(ctx, []fleet.DeviceID{"b"}, nil, fleet.Because(fleet.PresenceUnwatched), at); n != 1 || err != nil {
 		t.Errorf("reset %d devices, %v; want 1", n, err)
 	}
 	if err := s.SavePresenceSample(ctx, at); err != nil {
@@ -113,6 +114,74 @@ func TestResetPresence(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, got, []fleet.PresenceSample{{At: at, Online: 1, Offline: 1, Pending: 1}})
+}
+
+// TestSilentEdge stores that an edge is silent: time lines do not show it, and a new process leaves the
+// devices to the edge until it is gone.
+func TestSilentEdge(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	addDevices(t, s, "a", "b", "c", "d")
+	began := now()
+	at := func(id fleet.DeviceID, edge string) fleet.PresenceChange {
+		c := connect(id, 1, began)
+		c.Connection.Node = edge
+		return c
+	}
+	hidden := func(id fleet.DeviceID) fleet.PresenceChange {
+		c := at(id, "e1")
+		c.Presence, c.Since = fleet.PresenceUnknownEdge, began.Add(time.Minute)
+		c.Evidence = fleet.Because(fleet.PresenceEdgeSilent, "edge", "e1")
+		return c
+	}
+	save := func(changes ...fleet.PresenceChange) {
+		t.Helper()
+		check(t, s.SavePresence(ctx, changes))
+	}
+	presences := func() (all [4]fleet.Presence) {
+		for i, id := range []fleet.DeviceID{"a", "b", "c", "d"} {
+			d, err := s.Device(ctx, id)
+			check(t, err)
+			all[i] = d.Presence
+		}
+		return all
+	}
+	entries := func() (n int) {
+		check(t, db.QueryRow(ctx, `SELECT count(*) FROM presence_changes`).Scan(&n))
+		return n
+	}
+	const online, unknown, offline = fleet.PresenceOnline, fleet.PresenceUnknownEdge, fleet.PresenceOffline
+	save(at("a", "e1"), at("b", "e1"), at("c", "e2"), at("d", "e1"))
+	save(hidden("a"), hidden("b"))
+	if got := presences(); got != [4]fleet.Presence{unknown, unknown, online, online} || entries() != 4 {
+		t.Errorf("%v, %d entries; a silent edge is none", got, entries())
+	}
+	save(at("a", "e1"))
+	d, err := s.Device(ctx, "a")
+	check(t, err)
+	if d.Presence != online || !d.PresenceSince.Equal(began) || d.Edge != "e1" || entries() != 4 {
+		t.Errorf("%s since %v at %s, %d entries", d.Presence, d.PresenceSince, d.Edge, entries())
+	}
+	if _, err := s.ResetPresence(ctx, []fleet.DeviceID{"d"}, []string{"e1"}, fleet.Because(fleet.PresenceUnwatched), now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := presences(); got != [4]fleet.Presence{unknown, unknown, offline, online} {
+		t.Errorf("after a start of fleetd %v", got)
+	}
+	gone, err := s.LoseEdge(ctx, "e1", []fleet.DeviceID{"b"}, fleet.Because(fleet.PresenceBroke, "detail",
+		fleet.Because(fleet.CauseEdgeLost)), now().Add(2*time.Minute))
+	check(t, err)
+	if got := presences(); got != [4]fleet.Presence{offline, unknown, offline, online} || len(gone) != 1 ||
+		entries() != 5 {
+		t.Errorf("after the loss of the edge %v, %v, %d entries", got, gone, entries())
+	}
+	back := connect("b", 2, now())
+	back.Since = began // it never was offline, as far as is known
+	save(back)
+	if got := presences(); got[1] != online || entries() != 5 {
+		t.Errorf("%v, %d entries", got, entries())
+	}
+	check(t, s.SavePresenceSample(ctx, now()))
 }
 
 // Batches of thousands are usual in a reconnect storm.

@@ -150,6 +150,14 @@ func TestIdempotency(t *testing.T) {
 	if saved, err := s.BeginIdempotent(ctx, "eve", "k", []byte("h")); saved != nil || err != nil {
 		t.Errorf("an abandoned key: %v, %v", saved, err)
 	}
+	if n, err := s.InterruptIdempotent(ctx); n != 1 || err != nil {
+		t.Errorf("%d requests of an earlier process, %v", n, err)
+	}
+	_, err = s.BeginIdempotent(ctx, "eve", "k", []byte("h"))
+	wantKind(t, err, fleet.ErrConflict)
+	if reason := fleet.CauseOf(err); !reason.Is("request_interrupted") {
+		t.Errorf("an interrupted request: %v", err)
+	}
 }
 
 func TestSettings(t *testing.T) {

@@ -88,14 +88,18 @@ func (r Retention) reports() time.Duration {
 // quarantineMemory is how long a quarantine is kept after its end.
 const quarantineMemory = 30 * 24 * time.Hour
 
-// DeleteExpired deletes links, sessions, idempotency keys and quarantines that have ended.
+// failedTriesTTL is longer than any count of failed tries takes to recover.
+const failedTriesTTL = time.Hour
+
+// DeleteExpired deletes links, sessions, idempotency keys, quarantines and failed tries that have ended.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
 		before       time.Time
 	}{{"url_links", "expires_at", now.Add(-time.Hour)}, {"firmware_links", "expires_at", now.Add(-time.Hour)},
 		{"sessions", "expiry", now}, {"logins", "expires_at", now}, {"known_browsers", "expires_at", now},
-		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)}} {
+		{"idempotency_keys", "created_at", now.Add(-idempotencyTTL)}, {"quarantines", "until", now.Add(-quarantineMemory)},
+		{"failed_tries", "at", now.Add(-failedTriesTTL)}} {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err
 		}

@@ -182,7 +182,8 @@ func (s *Store) KeyUses(ctx context.Context, rotation int32) (map[fleet.DeviceID
 // device that has been connected since before that time counts as seen, too.
 const rotationGroup = `
 	CASE WHEN u.generation = $2 THEN 'new'
-		WHEN u.generation IS NOT NULL OR d.presence IN ('online', 'unresponsive') OR d.last_seen >= $3 THEN 'old'
+		WHEN u.generation IS NOT NULL OR d.presence IN ('online', 'unresponsive', 'unknown_edge')
+			OR d.last_seen >= $3 THEN 'old'
 		ELSE 'not_seen' END`
 
 const rotationFrom = `

@@ -177,7 +177,7 @@ func TestPresenceChangesAreKeptOnce(t *testing.T) {
 	last := func() fleet.TimelineEntry {
 		return line(t, s, fleet.TimelineFilter{Device: unit, Kinds: presence}).Items[0]
 	}
-	_, err := s.ResetPresence(ctx, nil, fleet.Because(fleet.PresenceUnwatched), at.Add(time.Minute))
+	_, err := s.ResetPresence(ctx, nil, nil, fleet.Because(fleet.PresenceUnwatched), at.Add(time.Minute))
 	check(t, err)
 	same(t, last().At, at)
 	check(t, s.SavePresence(ctx, []fleet.PresenceChange{connect(unit, 3, at.Add(2*time.Minute))}))

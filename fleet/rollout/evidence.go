@@ -1,9 +1,12 @@
 package rollout
 
 import (
+	"context"
+
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/telemetry"
@@ -71,6 +74,40 @@ func ofCall(deployment uuid.UUID, attempt int, seen fleet.Evidence) Evidence {
 		e.Code, e.Detail = campaign.ParseRefusal(seen.Detail)
 	}
 	return e
+}
+
+// OrderAnswered accepts a device's answer to an order that an earlier process sent: before a restart, or as
+// the leader before this one. The answer counts for the attempt of the order.
+func (e *Engine) OrderAnswered(ctx context.Context, order fleet.Call, answer fleet.Answer) {
+	d, attempt, err := e.ordered(ctx, order)
+	if err != nil {
+		e.o.Log.Warn("answer to an order of an earlier process not examined", "device", order.Device, "call", order.ID,
+			"err", err)
+		return
+	}
+	if attempt > 0 {
+		e.accept(ofCall(d, attempt, call.EvidenceIn(answer, fleet.UpgradeJobName(d, attempt), e.now())))
+	}
+}
+
+// ordered returns the deployment of an order, and its attempt: the latest one that had begun when the order
+// was given; 0 for none.
+func (e *Engine) ordered(ctx context.Context, order fleet.Call) (deployment uuid.UUID, attempt int, err error) {
+	id, err := uuid.Parse(order.Actor.ID)
+	if err != nil {
+		return deployment, 0, err
+	}
+	d, err := e.o.Store.Deployment(ctx, id, order.Device)
+	if err != nil {
+		return deployment, 0, err
+	}
+	events, err := e.o.Store.DeploymentEvents(ctx, d.ID)
+	for _, event := range events {
+		if !event.At.After(order.CreatedAt) {
+			attempt = event.Attempt
+		}
+	}
+	return d.ID, attempt, err
 }
 
 // Observe accepts evidence about a device or a deployment. It returns immediately; evidence

@@ -539,3 +539,20 @@ func (i inventoryStore) Inventory(ctx context.Context, id string) (*fleet.Invent
 	}
 	return inv, nil
 }
+
+func (s *memStore) Deployment(_ context.Context, c uuid.UUID, device fleet.DeviceID) (campaign.Deployment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.deployments {
+		if d.Campaign == c && d.Device == device {
+			return d, nil
+		}
+	}
+	return campaign.Deployment{}, fleet.ErrNotFound
+}
+
+func (s *memStore) DeploymentEvents(_ context.Context, id uuid.UUID) ([]campaign.DeploymentEvent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events[id]), nil
+}

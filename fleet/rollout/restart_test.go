@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/campaign"
@@ -75,6 +76,57 @@ func TestCallsOfAnEarlierLeadEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A device may answer an order only after the engine that gave it has ended. The answer counts for its
+// attempt, as it would have with that engine.
+func TestOrdersOfAnEarlierEngineAreAnswered(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.fill(4, func(int) string { return "silent" })
+		c := w.plan(func(p *campaign.Plan) { p.MaxAttempts = 1 }, 4)
+		stop := w.start()
+		sleep(3 * time.Second)
+		stop()
+		defer w.start()()
+		sleep(3 * time.Second)
+		ids := w.ids()
+		order := func(id fleet.DeviceID) fleet.Call {
+			d := w.deployment(c.ID, id)
+			if d.State != campaign.DeploymentSent || d.Attempt != 1 {
+				t.Errorf("%s is %s in attempt %d", id, d.State, d.Attempt)
+			}
+			return fleet.Call{ID: uuid.New(), Device: id, Tool: fleet.ToolUpgradeFirmware, State: fleet.CallUnknown,
+				Actor: fleet.Principal{Kind: fleet.KindCampaign, ID: c.ID.String()}, CreatedAt: *d.SentAt}
+		}
+		answered := func(order fleet.Call, a fleet.Answer) campaign.Deployment {
+			w.current().OrderAnswered(t.Context(), order, a)
+			sleep(time.Second)
+			return w.deployment(c.ID, order.Device)
+		}
+		refusal := fleet.Answer{Err: &fleet.ToolError{Message: "no such tool"}}
+		if d := answered(order(ids[0]), refusal); d.State != campaign.DeploymentRejected {
+			t.Errorf("a device that refused is %s: %v", d.State, w.story(d))
+		}
+		if d := answered(order(ids[1]), fleet.Answer{Text: "false"}); d.State != campaign.DeploymentRejected {
+			t.Errorf("a device that answered false is %s: %v", d.State, w.story(d))
+		}
+		early := order(ids[2])
+		early.CreatedAt = early.CreatedAt.Add(-time.Hour) // of no attempt
+		strange := order(ids[2])
+		strange.Actor.ID = "another campaign"
+		for _, other := range []fleet.Call{early, strange} {
+			if d := answered(other, refusal); d.State != campaign.DeploymentSent {
+				t.Errorf("the answer to another order made the device %s: %v", d.State, w.story(d))
+			}
+		}
+		accepted := fmt.Sprintf(`{"job":"%s.1","state":"accepted"}`, w.deployment(c.ID, ids[3]).ID)
+		before := *w.deployment(c.ID, ids[3]).Deadline
+		if d := answered(order(ids[3]), fleet.Answer{Text: accepted}); d.State != campaign.DeploymentSent ||
+			!d.Deadline.After(before) {
+			t.Errorf("a device that accepted is %s until %v, was until %v: %v", d.State, d.Deadline, before, w.story(d))
+		}
+		w.await(c.ID, 5*time.Hour, campaign.Completed, campaign.CompletedWithErrors)
+	})
 }
 
 // A database that accepts rows of deployments but no calls, for instance with a full disk,

@@ -181,6 +181,30 @@ type Health struct {
 // without it.
 func (h Health) Down() bool { return h.Failures >= upstreamDownFailures }
 
+// And returns the health of a voice server that two edges use.
+func (h Health) And(other Health) Health {
+	later := func(a, b *time.Time) bool { return a != nil && (b == nil || a.After(*b)) }
+	failures := 0
+	if !later(other.LastSuccess, h.LastFailure) {
+		failures = h.Failures
+	}
+	if !later(h.LastSuccess, other.LastFailure) {
+		failures += other.Failures
+	}
+	both := h
+	if later(other.LastSuccess, h.LastSuccess) {
+		both.LastSuccess, both.HelloIn = other.LastSuccess, other.HelloIn
+	}
+	if later(other.LastFailure, h.LastFailure) {
+		both.LastFailure, both.LastError = other.LastFailure, other.LastError
+	}
+	if other.RetryAt == nil || h.RetryAt != nil && later(h.RetryAt, other.RetryAt) {
+		both.RetryAt = other.RetryAt
+	}
+	both.Failures, both.Failed, both.Open = failures, h.Failed+other.Failed, h.Open+other.Open
+	return both
+}
+
 // after adds the health on record from before fleetd started.
 func (h Health) after(past Health) Health {
 	if h.LastSuccess != nil {

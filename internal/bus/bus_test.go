@@ -383,3 +383,19 @@ func TestExternalTLS(t *testing.T) {
 func tlsFiles(dir string) *server.TLSConfigOpts {
 	return &server.TLSConfigOpts{CertFile: dir + "/node.pem", KeyFile: dir + "/node-key.pem"}
 }
+
+// Servers that accept only short messages are refused at the start, with what to do.
+func TestSmallMaxPayload(t *testing.T) {
+	t.Parallel()
+	url := "nats://fleet:" + password + "@" + external(t, &server.Options{MaxPayload: 64 << 10})
+	nc, err := bus.Connect(t.Context(), bus.ConnectOptions{Identity: join(t, newCluster(t), "core", bus.Core), URL: url})
+	if err == nil {
+		nc.Close()
+		t.Fatal("connected")
+	}
+	for _, want := range []string{"max_payload", "65536", "1048576"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, without %q", err, want)
+		}
+	}
+}

@@ -49,6 +49,9 @@ type ConnectOptions struct {
 	OnError func(error)
 }
 
+// neededPayload is how long messages may be that the nodes exchange, which is the default of NATS servers.
+const neededPayload = 1 << 20
+
 // A State is that of a connection.
 type State struct {
 	Connected bool
@@ -93,6 +96,11 @@ func Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
 	nc, err := nats.Connect(where, append(options, o.transport()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the bus: %w", err)
+	}
+	if most := nc.MaxPayload(); nc.IsConnected() && most < neededPayload {
+		nc.Close()
+		return nil, fmt.Errorf("the NATS servers accept messages of at most %d bytes, but the nodes need %d: set max_payload"+
+			" to 1MB or more in their configuration", most, neededPayload)
 	}
 	w.nc.Store(nc)
 	forget := context.AfterFunc(ctx, nc.Close)
@@ -179,6 +187,10 @@ func (w *watcher) connected(nc *nats.Conn) {
 	if _, err := nc.TLSConnectionState(); err != nil && w.o.Embedded == nil {
 		w.o.Log.Warn("the connection to the bus is not encrypted: whoever reads the network reads all messages and can send"+
 			" some; use tls://", "server", s.Server)
+	}
+	if most := nc.MaxPayload(); most < neededPayload {
+		w.o.Log.Error("the NATS servers accept shorter messages than the nodes need: set max_payload to 1MB or more in their"+
+			" configuration", "max_payload", most, "needed", neededPayload)
 	}
 	if w.o.OnState != nil {
 		w.o.OnState(s)

@@ -40,7 +40,7 @@ type deviceOut struct {
 	Kind      fleet.DeviceKind `json:"kind"`     // esp32, mqtt5, plugin or endpoint
 	Name      string           `json:"name"`     // chosen by a person
 	Tags      []string         `json:"tags"`     // chosen by a person
-	Presence  fleet.Presence   `json:"presence"` // online, unresponsive, offline or pending
+	Presence  fleet.Presence   `json:"presence"` // online, unresponsive, unknown_edge, offline or pending
 	Since     *time.Time       `json:"presence_since,omitempty"`
 	LastSeen  *time.Time       `json:"last_seen,omitempty"`
 	Enrolment string           `json:"enrolment"`

@@ -8,7 +8,7 @@
 // guard and the OpenAPI document all read this declaration.
 //
 // It contains no pages. An event stream runs on the goroutine of its request; one lock guards the
-// list of open streams.
+// list of open streams, and one the latest events.
 package api
 
 import (
@@ -83,7 +83,7 @@ type Options struct {
 	Heavy           *heavy.Limits // default: limits that no other part shares
 	Events          *fleet.Events
 	Report          func(ctx context.Context) (system.Report, error) // a report about this fleetd
-	Cluster         func() cluster.Status
+	Cluster         *cluster.Service
 	Authority       Follower
 
 	MQTTEndpoint string        // host:port of the broker, as devices reach it
@@ -108,6 +108,7 @@ type api struct {
 	huma     huma.API
 	failures *httprate.RateLimiter // failed authentications by address
 	streams  streamCount
+	feed     *eventFeed
 }
 
 // failuresPerMinute is how many bad tokens one address may send per minute before its requests with
@@ -127,7 +128,7 @@ func newAPI(o Options) *api {
 	if o.Heavy == nil {
 		o.Heavy = &heavy.Limits{}
 	}
-	a := &api{Options: o, router: chi.NewMux()}
+	a := &api{Options: o, router: chi.NewMux(), feed: newEventFeed(o.Events)}
 	a.failures = httprate.NewRateLimiter(failuresPerMinute, time.Minute,
 		httprate.WithResponseHeaders(httprate.ResponseHeaders{RetryAfter: "Retry-After"}))
 	a.huma = huma.NewAPI(document(o.Version), adapter{a})

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"fleetd/fleet"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/lease"
@@ -20,6 +22,19 @@ func (a *api) registerCluster() {
 			"at once if it was stopped. " +
 			"A single process is one node with the role all."},
 		a.getCluster)
+	drain := operation{id: "drain-node", reach: access.Fleet, models: fleet.ModelsNever, noun: "node",
+		method: http.MethodPost, path: "/cluster/nodes/{node}/drain", role: fleet.RoleAdmin,
+		summary: "Drain a node before it is stopped",
+		about: "An edge is no longer ready, refuses new connections, and after three seconds asks its devices to connect " +
+			"to another edge: 500 a second, and those in a conversation when it has ended, or after a minute. A stock board " +
+			"is away for about 60 seconds. The answer comes when the drain has begun; GET /cluster has its progress. The edge " +
+			"stays drained until it is restarted, or the drain is cancelled. A core that leads lets one that stands by lead, " +
+			"and stands by itself; devices notice nothing."}
+	register(a, drain, a.drainNode)
+	register(a, operation{id: "cancel-drain", reach: access.Fleet, models: fleet.ModelsNever, noun: "node",
+		method: http.MethodDelete, path: drain.path, role: fleet.RoleAdmin,
+		summary: "Cancel the drain of an edge",
+		about:   "It accepts connections again, and keeps the devices that it still has."}, a.cancelDrain)
 }
 
 type clusterView struct {
@@ -42,6 +57,21 @@ type clusterNodeView struct {
 	LastHeard   time.Time     `json:"last_heard" doc:"When it last announced itself"`
 	Messages    float64       `json:"messages_per_second" doc:"From and to devices, over about ten seconds"`
 	MemoryBytes int64         `json:"memory_bytes" doc:"Obtained from the operating system"`
+
+	CertificateExpiresAt *time.Time `json:"certificate_expires_at" doc:"Of the node in the cluster; null if unknown, and for a single process"`
+
+	Drain *clusterDrainView `json:"drain" doc:"Of an edge that is being drained, else null"`
+}
+
+// TransformSchema marks the properties that may be null.
+func (clusterNodeView) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return orNull(s, "drain", "certificate_expires_at")
+}
+
+type clusterDrainView struct {
+	Since     time.Time `json:"since"`
+	Moved     int       `json:"moved" doc:"Devices that were asked to connect to another edge"`
+	Remaining int       `json:"remaining" doc:"Devices that are still connected"`
 }
 
 type clusterTermView struct {
@@ -55,17 +85,39 @@ type clusterTermView struct {
 }
 
 func (a *api) getCluster(context.Context, fleet.Principal, *struct{}) (*answer[clusterView], error) {
-	s := a.Cluster()
+	s := a.Cluster.Status()
 	v := clusterView{ID: s.ID, Term: s.Term, Leader: s.Leader, Since: utc(s.Since), Reason: s.Why,
 		Nodes: []clusterNodeView{}, Terms: []clusterTermView{}}
 	for _, n := range s.Nodes {
-		v.Nodes = append(v.Nodes, clusterNodeView{Name: n.Name, Role: n.Role, State: n.State, Version: n.Version,
-			Connections: n.Connections, Since: utc(n.Since), LastHeard: utc(n.Heard), Messages: n.Messages,
-			MemoryBytes: n.Memory})
+		v.Nodes = append(v.Nodes, viewOfNode(n))
 	}
 	for _, t := range s.Terms {
 		v.Terms = append(v.Terms, clusterTermView{t.Term, t.Node, t.Host, t.Version, utc(t.Since),
 			utcOrNil(t.Ended), t.Reason})
 	}
 	return answerWith(v), nil
+}
+
+func viewOfNode(n cluster.Node) clusterNodeView {
+	v := clusterNodeView{Name: n.Name, Role: n.Role, State: n.State, Version: n.Version, Connections: n.Connections,
+		Since: utc(n.Since), LastHeard: utc(n.Heard), Messages: n.Messages, MemoryBytes: n.Memory,
+		CertificateExpiresAt: utcOrNil(&n.Expires)}
+	if d := n.Drain; d != nil {
+		v.Drain = &clusterDrainView{utc(d.Since), d.Moved, d.Remaining}
+	}
+	return v
+}
+
+type nodeInput struct {
+	Node string `path:"node" doc:"Name of the node"`
+}
+
+func (a *api) drainNode(ctx context.Context, by fleet.Principal, in *nodeInput) (*answer[clusterNodeView], error) {
+	n, err := a.Cluster.Drain(ctx, by, in.Node)
+	return answerWith(viewOfNode(n)), err
+}
+
+func (a *api) cancelDrain(ctx context.Context, by fleet.Principal, in *nodeInput) (*answer[clusterNodeView], error) {
+	n, err := a.Cluster.CancelDrain(ctx, by, in.Node)
+	return answerWith(viewOfNode(n)), err
 }

@@ -32,3 +32,65 @@ func TestCluster(t *testing.T) {
 		t.Errorf("the terms are %+v", v.Terms)
 	}
 }
+
+// drainNode is the edge's confirmation.
+func (w *world) drainNode(edge string, drain bool) bool {
+	for i := range w.cluster.Nodes {
+		if n := &w.cluster.Nodes[i]; n.Name == edge && drain {
+			n.Drain, n.State = &cluster.Drain{Since: time.Now(), Remaining: n.Connections}, cluster.Draining
+		} else if n.Name == edge {
+			n.Drain, n.State = nil, cluster.Attached
+		}
+	}
+	return true
+}
+
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	w.cluster = cluster.Status{Leader: "core-2", Nodes: []cluster.Node{
+		{Name: "core-2", Role: cluster.Core, State: cluster.Leads}, {Name: "core-1", Role: cluster.Core, State: cluster.StandsBy},
+		{Name: "edge-1", Role: cluster.Edge, State: cluster.Attached, Connections: 30},
+		{Name: "edge-2", Role: cluster.Edge, State: cluster.Attached},
+		{Name: "edge-3", Role: cluster.Edge, State: cluster.Silent}}}
+	path := func(node string) string { return "/cluster/nodes/" + node + "/drain" }
+	refused := func(method, node, code string, status int) {
+		t.Helper()
+		p := decode[problem](t, w.as(t, fleet.RoleAdmin, method, path(node), ""), status)
+		if p.Code != code {
+			t.Errorf("%s %s: %s, want %s", method, node, p.Code, code)
+		}
+	}
+	w.as(t, fleet.RoleOperator, "POST", path("edge-1"), "")
+	w.as(t, "", "POST", path("edge-1"), "", "Authorization", "Bearer "+w.scoped(t, fleet.RoleOperator, "tag:in"))
+	if w.cluster.Nodes[2].Drain != nil {
+		t.Error("an operator who is no admin has drained an edge")
+	}
+	refused("POST", "edge-9", "unknown_node", 404)
+	refused("POST", "core-1", "drain_standby", 409)
+	refused("POST", "edge-3", "drain_silent", 409)
+	refused("DELETE", "core-2", "drain_no_cancel", 409)
+	n := decode[clusterNodeView](t, w.as(t, fleet.RoleAdmin, "POST", path("edge-1"), ""), 200)
+	if n.Drain == nil || n.Drain.Remaining != 30 || n.State != cluster.Draining {
+		t.Errorf("answered %+v", n)
+	}
+	decode[clusterNodeView](t, w.as(t, fleet.RoleAdmin, "POST", path("edge-1"), ""), 200) // again
+	refused("POST", "edge-2", "drain_last_edge", 409)
+	if n := decode[clusterNodeView](t, w.as(t, fleet.RoleAdmin, "DELETE", path("edge-1"), ""), 200); n.Drain != nil {
+		t.Errorf("answered %+v", n)
+	}
+	decode[clusterNodeView](t, w.as(t, fleet.RoleAdmin, "POST", path("core-2"), ""), 200)
+	if !w.handedOver {
+		t.Error("the leader has not handed over")
+	}
+	w.cluster.Nodes = append(w.cluster.Nodes[:1:1], w.cluster.Nodes[2:]...)
+	refused("POST", "core-2", "drain_no_standby", 409)
+	var acts int
+	if err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries WHERE action LIKE 'cluster.%'`).Scan(&acts); err != nil {
+		t.Fatal(err)
+	}
+	if acts != 4 {
+		t.Errorf("%d acts are on record, want 4", acts)
+	}
+	w.cluster = cluster.Status{Leader: "one", Nodes: []cluster.Node{{Name: "one", Role: cluster.All, State: cluster.Leads}}}
+	refused("POST", "one", "drain_single", 409)
+}

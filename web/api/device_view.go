@@ -23,7 +23,7 @@ type deviceView struct {
 	ELFSHA256              string           `json:"elf_sha256"`
 	Slot                   string           `json:"slot" doc:"Running OTA slot"`
 	Language               string           `json:"language"`
-	Presence               fleet.Presence   `json:"presence" enum:"pending,online,unresponsive,offline"`
+	Presence               fleet.Presence   `json:"presence" enum:"pending,online,unresponsive,unknown_edge,offline"`
 	PresenceSince          *time.Time       `json:"presence_since"`
 	PresenceEvidence       string           `json:"presence_evidence" doc:"Evidence for the presence"`
 	PresenceEvidenceCode   string           `json:"presence_evidence_code" doc:"Reason code of presence_evidence; empty if there is none" example:"connected"`

@@ -19,8 +19,10 @@ func (a *api) registerEvents() {
 	register(a, operation{id: "stream-events", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/events", role: fleet.RoleViewer,
 		summary: "Stream what changes in the fleet (server-sent events)",
-		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends if its reader is too slow, and within a second after its token is revoked, expires or gets other rights; " +
-			"and who connects again reads the present state first.",
+		about: "Each event's data is an Event object. An event is a hint to look, not a record: the stream ends if its reader is too slow, and within a second after its token is revoked, expires or gets other rights. " +
+			"Each event has an id; between events the server sends the latest id with a comment. A client that lost its stream connects again with the header Last-Event-ID, as browsers do, and the same parameters: " +
+			"the stream begins with the events that it missed. If the server does not know them, because there were too many, the client was away for more than two minutes, or fleetd has restarted or another core leads, " +
+			"the first event is `reset`: the client then reads the lists that it shows again.",
 		more: func(h *huma.Operation) {
 			also[eventView](a, h, "200", "The stream; the schema is that of one event's data")
 			event := h.Responses["200"].Content["application/json"]
@@ -31,11 +33,12 @@ func (a *api) registerEvents() {
 type eventsInput struct {
 	Kind   []string `query:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert" doc:"One or several, separated by commas. Default: all"`
 	Device string   `query:"device" maxLength:"80" doc:"Only events about this device"`
+	After  string   `header:"Last-Event-ID" maxLength:"80" doc:"Id of the last event that the client received, to continue after it"`
 }
 
 // eventView is the data of one event.
 type eventView struct {
-	Kind       fleet.EventKind `json:"kind" enum:"presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert"`
+	Kind       fleet.EventKind `json:"kind" enum:"reset,presence,device,inventory,call,snapshot,fanout,campaign,deployment,release,vitals,job,config,core_dump,approval,alert"`
 	At         time.Time       `json:"at"`
 	DeviceID   fleet.DeviceID  `json:"device_id,omitempty"`
 	Presence   fleet.Presence  `json:"presence,omitempty"`
@@ -86,6 +89,9 @@ func releaseOrImage(subject string) (release, image string) {
 	return "", subject
 }
 
+// eventReset is the kind of the first event for a client that missed events which are not known.
+const eventReset fleet.EventKind = "reset"
+
 // Limits of a stream.
 const (
 	eventBuffer  = 256 // how many events a reader may be behind
@@ -102,8 +108,7 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 		return nil, tooMany
 	}
 	want := func(e *fleet.Event) bool {
-		return e.Kind != fleet.EventLog && (device == "" || e.Device == device) &&
-			(len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
+		return (device == "" || e.Device == device) && (len(in.Kind) == 0 || slices.Contains(in.Kind, string(e.Kind)))
 	}
 	return &huma.StreamResponse{Body: func(c huma.Context) {
 		defer leave()
@@ -112,37 +117,51 @@ func (a *api) streamEvents(_ context.Context, by fleet.Principal, in *eventsInpu
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("X-Accel-Buffering", "no") // otherwise nginx would buffer events
 		h.Set("Connection", "close")     // the deadlines of the connection are now the stream's
-		sub := a.Events.Subscribe(eventBuffer, want)
-		defer sub.Close()
+		reader, begin := a.feed.join(in.After, want)
+		defer reader.leave()
 		s := &stream{w, http.NewResponseController(w), a.eventSources().FilterFor(by)}
 		_ = s.conn.SetReadDeadline(time.Time{}) // the client has nothing more to send
 		ctx, stop := a.Authority.Follow(r.Context(), by)
 		defer stop()
-		a.pump(ctx, s, sub)
+		a.pump(ctx, s, reader, begin)
 	}}, nil
 }
 
 // pump writes events until the reader disconnects, falls behind, the server stops, or ctx ends
 // because its access has ended.
-func (a *api) pump(ctx context.Context, s *stream, sub *fleet.Subscription) {
+func (a *api) pump(ctx context.Context, s *stream, reader *feedReader, begin position) {
 	beat := time.NewTicker(a.Heartbeat)
 	defer beat.Stop()
 	err := s.write(": fleetd\n\n")
+	for _, e := range begin.missed {
+		if ctx.Err() == nil && err == nil {
+			err = s.event(ctx, e)
+		}
+	}
+	switch {
+	case err != nil:
+	case begin.reset:
+		err = s.send(begin.id, eventView{Kind: eventReset, At: utc(time.Now())})
+	default:
+		err = s.write("id: " + begin.id + "\n\n")
+	}
 	for err == nil {
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.Stopping:
 			return
-		case e, open := <-sub.C:
+		case e, open := <-reader.c:
 			if !open {
 				return
 			}
-			if s.filter.Pass(ctx, &e) {
-				err = s.event(e)
-			}
+			err = s.event(ctx, e)
 		case <-beat.C:
-			err = s.write(": still here\n\n")
+			text := ": still here\n"
+			if id, ok := reader.reached(); ok {
+				text += "id: " + id + "\n"
+			}
+			err = s.write(text + "\n")
 		}
 	}
 }
@@ -167,12 +186,20 @@ func (a *api) eventSources() *fleet.EventSources {
 		}}
 }
 
-func (s *stream) event(e fleet.Event) error {
-	data, err := json.Marshal(event(e))
+// event writes an event if its subject exists for the principal.
+func (s *stream) event(ctx context.Context, e feedEvent) error {
+	if !s.filter.Pass(ctx, &e.Event) {
+		return nil
+	}
+	return s.send(e.id, event(e.Event))
+}
+
+func (s *stream) send(id string, v eventView) error {
+	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return s.write("event: " + string(e.Kind) + "\ndata: " + string(data) + "\n\n")
+	return s.write("id: " + id + "\nevent: " + string(v.Kind) + "\ndata: " + string(data) + "\n\n")
 }
 
 func (s *stream) write(text string) error {

@@ -9,6 +9,7 @@ import (
 	"image/png"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,10 +22,19 @@ import (
 // listen opens a stream of events. The scanner reads its lines until the stream ends.
 func (w *world) listen(t *testing.T, query, secret string) *bufio.Scanner {
 	t.Helper()
+	return w.listenAfter(t, "", query, secret)
+}
+
+// listenAfter opens a stream that continues after the event with the id.
+func (w *world) listenAfter(t *testing.T, id, query, secret string) *bufio.Scanner {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.URL+prefix+"/events"+query, nil)
 	req.Header.Set("Authorization", "Bearer "+secret)
+	if id != "" {
+		req.Header.Set("Last-Event-ID", id)
+	}
 	resp, err := w.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +89,91 @@ func TestEvents(t *testing.T) {
 	if beats != 2 {
 		t.Errorf("%d heartbeats: %v", beats, calls.Err())
 	}
+}
+
+// A client that lost its stream receives what it missed, or is asked to read its lists again.
+func TestEventsContinue(t *testing.T) {
+	w := newWorld(t)
+	token := w.tokens[fleet.RoleViewer]
+	publish := func(kind fleet.EventKind, subject string) {
+		w.events.Publish(fleet.Event{Kind: kind, At: time.Now(), Subject: subject})
+	}
+	// read returns the next n events, and their ids.
+	read := func(lines *bufio.Scanner, n int) (ids, events []string) {
+		t.Helper()
+		for range n {
+			id := nextID(t, lines)
+			for lines.Scan() && lines.Text() == "" { // a heartbeat
+				id = nextID(t, lines)
+			}
+			kind, e := strings.TrimPrefix(lines.Text(), "event: "), eventView{}
+			if lines.Scan() {
+				if err := json.Unmarshal([]byte(strings.TrimPrefix(lines.Text(), "data: ")), &e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ids, events = append(ids, id), append(events, strings.TrimSpace(kind+" "+e.AlertID))
+		}
+		return ids, events
+	}
+	first := w.listen(t, "?kind=alert", token)
+	start := nextID(t, first)
+	for _, subject := range []string{"1", "2", "3"} {
+		publish(fleet.EventAlert, subject)
+	}
+	ids, _ := read(first, 3)
+	publish(fleet.EventFanOut, "another kind")
+	publish(fleet.EventAlert, "4")
+	again := w.listenAfter(t, ids[1], "?kind=alert", token)
+	publish(fleet.EventAlert, "5")
+	if _, got := read(again, 3); !slices.Equal(got, []string{"alert 3", "alert 4", "alert 5"}) {
+		t.Errorf("after the second event: %q", got)
+	}
+	begin := w.listenAfter(t, start, "?kind=alert", token)
+	if _, got := read(begin, 5); !slices.Equal(got, []string{"alert 1", "alert 2", "alert 3", "alert 4", "alert 5"}) {
+		t.Errorf("from the beginning: %q", got)
+	}
+
+	// A heartbeat has an id, because events that the client did not ask for count, too.
+	publish(fleet.EventFanOut, "another kind")
+	latest := nextID(t, begin)
+	for latest != strings.TrimSuffix(start, "0")+"7" { // 5 alerts and 2 of another kind
+		latest = nextID(t, begin)
+	}
+	resumed := w.listenAfter(t, latest, "?kind=alert", token)
+	publish(fleet.EventAlert, "6")
+	if _, got := read(resumed, 1); got[0] != "alert 6" {
+		t.Errorf("after a heartbeat: %q", got)
+	}
+
+	for range keptEvents {
+		publish(fleet.EventFanOut, "many")
+	}
+	for name, id := range map[string]string{"too old": ids[2], "of another process": "ABCDEFGHJKLM-4", "not ours": "4",
+		"of the future": strings.TrimSuffix(latest, "7") + "999999"} {
+		lines := w.listenAfter(t, id, "?kind=alert", token)
+		publish(fleet.EventAlert, name)
+		resets, got := read(lines, 2)
+		if !slices.Equal(got, []string{"reset", "alert " + name}) {
+			t.Errorf("an id that is %s: %q", name, got)
+		}
+		lines = w.listenAfter(t, resets[0], "?kind=alert", token)
+		if _, got = read(lines, 1); got[0] != "alert "+name {
+			t.Errorf("after a reset: %q", got)
+		}
+	}
+}
+
+// nextID returns the next id of a stream.
+func nextID(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	for lines.Scan() {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			return id
+		}
+	}
+	t.Fatalf("the stream ended: %v", lines.Err())
+	return ""
 }
 
 func TestFirmwareEvents(t *testing.T) {

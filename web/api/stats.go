@@ -42,6 +42,7 @@ type statsView struct {
 type PresenceCounts struct {
 	Online       int `json:"online"`
 	Unresponsive int `json:"unresponsive"`
+	UnknownEdge  int `json:"unknown_edge" doc:"The edge of a cluster that holds the connection is silent"`
 	Offline      int `json:"offline"`
 	Pending      int `json:"pending"`
 	// In samples it is 0.
@@ -87,7 +88,7 @@ func (a *api) getStats(ctx context.Context, _ fleet.Principal, in *statsInput) (
 	}
 	v.Reached = listOf(samples, func(s fleet.PresenceSample) sampleCounts {
 		return sampleCounts{utc(s.At), PresenceCounts{Online: s.Online, Unresponsive: s.Unresponsive,
-			Offline: s.Offline, Pending: s.Pending}}
+			UnknownEdge: s.UnknownEdge, Offline: s.Offline, Pending: s.Pending}}
 	}).Body.Items
 	return answerWith(v), nil
 }
@@ -109,8 +110,8 @@ func (a *api) countDevices(ctx context.Context, v *statsView) error {
 		return err
 	}
 	v.Devices = p.Joined() + p.Pending + p.Between
-	v.Presence = PresenceCounts{Online: p.Online, Unresponsive: p.Unresponsive, Offline: p.Offline, Pending: p.Pending,
-		Conversations: p.Between}
+	v.Presence = PresenceCounts{Online: p.Online, Unresponsive: p.Unresponsive, UnknownEdge: p.UnknownEdge,
+		Offline: p.Offline, Pending: p.Pending, Conversations: p.Between}
 	for field, to := range map[string]*[]countView{"version": &v.Versions, "board": &v.Boards, "chip": &v.Chips} {
 		counts, err := a.Devices.CountBy(ctx, fleet.Query{}, field)
 		if err != nil {

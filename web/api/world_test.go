@@ -62,7 +62,8 @@ var tools = []fleet.Tool{
 
 // world is the API over the real domain and a real PostgreSQL; only the devices are scripted.
 type world struct {
-	cluster cluster.Status
+	cluster    cluster.Status
+	handedOver bool
 	*httptest.Server
 	api       *api
 	db        *pgxpool.Pool
@@ -256,7 +257,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,
 		Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
-		Cluster: func() cluster.Status { return w.cluster },
+		Cluster: cluster.NewService(cluster.Options{Store: w.store, Status: func() cluster.Status { return w.cluster },
+			Drain: w.drainNode, HandOver: func() { w.handedOver = true }}),
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = w.store.DatabaseReport(ctx)

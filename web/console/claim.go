@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/go-chi/httprate"
 
@@ -67,12 +68,16 @@ func (s *Server) showClaim(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
+func newClaims() *httprate.RateLimiter {
+	return httprate.NewRateLimiter(20, time.Minute, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
+}
+
 var errTooManyClaims = fleet.Refuse(fleet.ErrTooMany, "too_many_attempts.claims")
 
 // claim admits the device that shows the code. A code has six digits: this function limits guesses
 // by address, and enrolment limits them by operator.
 func (s *Server) claim(r *http.Request, code string) (fleet.DeviceID, error) {
-	if s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
+	if s.claims.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))) {
 		return "", errTooManyClaims
 	}
 	return s.Enrolments.Claim(r.Context(), viewerOf(r.Context()).actor(), code)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	"fleetd/fleet"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
@@ -52,19 +51,13 @@ func (s *Server) confirming(t route, next http.HandlerFunc) http.HandlerFunc {
 // confirm checks the viewer's password, and records its time in the session.
 func (s *Server) confirm(r *http.Request, password string) error {
 	v := viewerOf(r.Context())
-	try := passwordTry(*v.operator)
-	if !s.limits.passwords.Begin(try) {
-		return errTooManyPasswords
-	}
-	_, err := s.Operators.SignIn(r.Context(), v.operator.Name, password)
-	if errors.Is(err, fleet.ErrForbidden) {
+	err := s.checkPassword(r.Context(), *v.operator, password)
+	if errors.Is(err, errOldPassword) {
 		s.Log.Warn("password not confirmed", "operator", v.operator.Name, "from", request.ClientIP(r))
-		return errOldPassword
 	}
 	if err != nil {
 		return err
 	}
-	s.limits.passwords.Succeeded(try)
 	return s.Operators.ConfirmLogin(r.Context(), v.login.ID)
 }
 

@@ -19,10 +19,12 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
+	"github.com/go-chi/httprate"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/attempts"
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
@@ -95,7 +97,9 @@ type Options struct {
 		Follow(ctx context.Context, p fleet.Principal) (context.Context, context.CancelFunc)
 	}
 
-	Heavy *heavy.Limits // default: limits that no other part shares
+	// Attempts bounds wrong passwords. Default: counts that end with the process.
+	Attempts *attempts.Limiter
+	Heavy    *heavy.Limits // default: limits that no other part shares
 
 	PublicURL     string // the URL for people and devices; https makes cookies Secure
 	NetworkURL    string // the URL for boards if fleetd listened on the network; "" unless PublicURL is [LocalOnly]
@@ -104,9 +108,9 @@ type Options struct {
 	EnrolmentMode fleet.EnrolmentMode
 	MarkProofs    bool // a proof of a serial number marks a request but does not admit the device
 	Version       string
-	System        []ui.SystemFact       // about this process, for the settings page
-	Report        SystemReporter        // for the page about this process
-	Cluster       func() cluster.Status // required with InCluster
+	System        []ui.SystemFact  // about this process, for the settings page
+	Report        SystemReporter   // for the page about this process
+	Cluster       *cluster.Service // required with InCluster
 	InCluster     bool
 
 	Log *slog.Logger
@@ -122,7 +126,7 @@ type Server struct {
 	public       *url.URL
 	sessions     *scs.SessionManager
 	streams      *streams
-	limits       limits
+	claims       *httprate.RateLimiter // by address; enrolment limits wrong codes by operator
 	waiting      waitingCount
 	summaries    summaryCache
 	filterCounts filterCounts
@@ -142,13 +146,16 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Attempts == nil {
+		o.Attempts = attempts.New(attempts.Options{Now: o.Now})
+	}
 	if o.Heavy == nil {
 		o.Heavy = &heavy.Limits{}
 	}
 	if o.OTAURL == "" {
 		o.OTAURL = otaURL(o.PublicURL)
 	}
-	s := &Server{Options: o, public: public, streams: newStreams(), limits: newLimits(o.Now), started: o.Now().UTC(),
+	s := &Server{Options: o, public: public, streams: newStreams(), claims: newClaims(), started: o.Now().UTC(),
 		filterCounts: filterCounts{scopes: bounded.New[string, *countedFilters](countedScopes)},
 		progress:     progresses{all: bounded.New[uuid.UUID, *progressEntry](maxProgresses)}}
 	s.sessions = s.newSessions(public.Scheme == "https")

@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/cluster"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
@@ -93,6 +94,7 @@ type site struct {
 	epoch      int64 // of the latest connection
 
 	edgeGone     atomic.Bool  // in clusterStatus
+	edgeDrains   atomic.Bool  // in clusterStatus
 	databaseAway atomic.Int64 // time since when, in Unix milliseconds; 0: available
 }
 
@@ -233,7 +235,8 @@ func (c *site) services(log *slog.Logger) console.Options {
 		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
 		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",
-		InCluster: true, Cluster: c.clusterStatus,
+		InCluster: true,
+		Cluster:   cluster.NewService(cluster.Options{Store: c.store, Status: c.clusterStatus, Drain: c.drainNode}),
 		Report: func(ctx context.Context) (r system.Report, err error) {
 			r.Version, r.StartedAt = "1.2.3", time.Now().UTC()
 			r.Database, err = c.store.DatabaseReport(ctx)

@@ -268,7 +268,7 @@ func TestOldConfirmationAsksForThePassword(t *testing.T) {
 	admin.post(ui.PathPolicies+"?lang=zh-CN", c.rule("x")).wantText("h1", "请确认身份")
 }
 
-// Every act on the policy, keys, operators and tokens requires the password. Ending sessions does
+// Every act on the policy, keys, operators, tokens and nodes requires the password. Ending sessions does
 // not, because it only makes things safer; neither does changing one's own password, which requires
 // the old one.
 func TestWhatAsksForThePassword(t *testing.T) {
@@ -280,7 +280,8 @@ func TestWhatAsksForThePassword(t *testing.T) {
 			(strings.HasPrefix(r.Pattern, ui.PathPolicies) || strings.HasPrefix(r.Pattern, ui.PathKeys) ||
 				strings.HasPrefix(r.Pattern, ui.PathOperators) || strings.HasPrefix(r.Pattern, ui.PathSettings+"/tokens") ||
 				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasPrefix(r.Pattern, ui.PathEndpoints) ||
-				strings.HasPrefix(r.Pattern, ui.PathMQTT5) || strings.HasSuffix(r.Pattern, "pin") ||
+				strings.HasPrefix(r.Pattern, ui.PathMQTT5) ||
+				strings.HasPrefix(r.Pattern, ui.PathCluster) || strings.HasSuffix(r.Pattern, "pin") ||
 				strings.HasSuffix(r.Pattern, "/tools/{tool}/release") ||
 				r.Pattern == "/devices/{device}/reissue" || r.Pattern == "/devices/{device}/revoke")
 		if guarded != r.Confirm {

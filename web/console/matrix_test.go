@@ -17,7 +17,8 @@ import (
 // forAdmins are the pages that only admins can read: they show sessions of others, secrets of
 // receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
-	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true}
+	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true,
+	"/settings/cluster/{node}/drain": true}
 
 // TestWhoMayDoWhat requests every route signed out and in each role. The routes come from the
 // server's own table, so a new route is tested too.
@@ -32,7 +33,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
-		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc")
+		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc", "{node}", "edge-1")
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -164,6 +165,7 @@ var reaches = map[string]string{
 	"GET /settings/account":                                      "viewer own",
 	"GET /settings/alerts":                                       "viewer fleet",
 	"GET /settings/cluster":                                      "viewer fleet",
+	"GET /settings/cluster/{node}/drain":                         "admin fleet",
 	"GET /settings/endpoints":                                    "admin fleet",
 	"GET /settings/endpoints/{endpoint}":                         "admin fleet",
 	"GET /settings/keys":                                         "viewer fleet",
@@ -252,6 +254,8 @@ var reaches = map[string]string{
 	"POST /import":                                               "operator audience",
 	"POST /import/apply":                                         "operator audience",
 	"POST /preferences":                                          "anyone own",
+	"POST /settings/cluster/{node}/drain":                        "admin fleet",
+	"POST /settings/cluster/{node}/drain/cancel":                 "admin fleet",
 	"POST /settings/account/sessions/end":                        "viewer own",
 	"POST /settings/account/sessions/{session}/end":              "viewer own",
 	"POST /settings/alerts":                                      "admin fleet",

@@ -151,15 +151,8 @@ var (
 func (s *Server) changeOwnPassword(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	me := *viewerOf(ctx).operator
-	if !s.limits.passwords.Begin(passwordTry(me)) {
-		return s.operatorChanged(r, me, "", errTooManyPasswords)
-	}
-	_, err := s.Operators.SignIn(ctx, me.Name, r.PostFormValue("old"))
-	if errors.Is(err, fleet.ErrForbidden) {
-		return s.operatorChanged(r, me, "", errOldPassword)
-	}
+	err := s.checkPassword(ctx, me, r.PostFormValue("old"))
 	if err == nil {
-		s.limits.passwords.Succeeded(passwordTry(me))
 		err = s.Operators.SetPassword(ctx, me.Principal(), me.ID, r.PostFormValue("new"))
 	}
 	if err == nil {

@@ -53,7 +53,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	if err := parts.Wait(); err != nil {
 		return answer{}, err
 	}
-	page.Fleet = page.Now.Online + page.Now.Unresponsive + page.Now.Offline + page.Now.Pending
+	page.Fleet = page.Now.Joined() + page.Now.Pending
 	return show(page.Page())
 }
 
@@ -63,8 +63,8 @@ func (s *Server) fleetNow(ctx context.Context) (now ui.PresenceNow, needs ui.Att
 	if err != nil {
 		return now, needs, err
 	}
-	now = ui.PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive, Offline: counts.Offline,
-		Pending: counts.Pending, Conversations: counts.Between}
+	now = ui.PresenceNow{Online: counts.Online, Unresponsive: counts.Unresponsive,
+		UnknownEdge: counts.UnknownEdge, Offline: counts.Offline, Pending: counts.Pending, Conversations: counts.Between}
 	waiting, err := s.Enrolments.WaitingInScope(ctx)
 	if err != nil {
 		return now, needs, err

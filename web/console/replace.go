@@ -71,7 +71,7 @@ func (s *Server) successor(r *http.Request, successor, code string) (fleet.Devic
 		return fleet.ParseDeviceID(successor)
 	case strings.TrimSpace(code) == "":
 		return "", nil
-	case s.limits.claim.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))):
+	case s.claims.OnLimit(discard{}, r, httprate.CanonicalizeIP(request.ClientIP(r))):
 		return "", errTooManyClaims
 	}
 	return s.Enrolments.ByCode(r.Context(), viewerOf(r.Context()).actor(), code)

@@ -7,31 +7,18 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/httprate"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/attempts"
 	"fleetd/fleet/operator"
 	"fleetd/web/access"
-	"fleetd/web/attempts"
 	"fleetd/web/request"
 	"fleetd/web/ui"
 )
-
-// limits bound how often guessable values may be tried, per minute.
-type limits struct {
-	passwords *attempts.Limiter
-	claim     *httprate.RateLimiter
-}
-
-func newLimits(now func() time.Time) limits {
-	quiet := httprate.WithResponseHeaders(httprate.ResponseHeaders{})
-	return limits{passwords: attempts.New(now), claim: httprate.NewRateLimiter(20, time.Minute, quiet)}
-}
 
 func (s *Server) showSignIn(r *http.Request) (answer, error) {
 	next := localPath(r.URL.Query().Get("next"))
@@ -49,7 +36,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if !s.limits.passwords.Begin(try) {
+	keys := try.Keys()
+	if !s.Attempts.Begin(keys...) {
 		page.Slow = true
 		w.Header().Set("Retry-After", "60")
 		s.render(w, r, answer{status: http.StatusTooManyRequests, page: page.Page(), whole: true})
@@ -58,12 +46,16 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	o, err := s.Operators.SignIn(r.Context(), name, r.PostFormValue("password"))
 	if errors.Is(err, fleet.ErrForbidden) {
 		s.Log.Warn("sign-in refused", "name", fleet.CleanText(name, 60), "from", request.ClientIP(r))
+		if err := s.Attempts.Failed(r.Context(), keys...); err != nil {
+			s.fail(w, r, err)
+			return
+		}
 		page.Failed = true
 		s.render(w, r, answer{status: http.StatusUnprocessableEntity, page: page.Page(), whole: true})
 		return
 	}
 	if err == nil {
-		s.limits.passwords.Succeeded(try)
+		s.Attempts.Succeeded(keys...)
 		err = s.openSession(r, o)
 	}
 	if err != nil {
@@ -77,8 +69,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 
 // signInTry returns a try to sign in. A browser counts as known only for the operator in its
 // cookie.
-func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
-	try := attempts.Try{Name: name, Address: request.ClientIP(r)}
+func (s *Server) signInTry(r *http.Request, name string) (attempts.Password, error) {
+	try := attempts.Password{Name: name, Address: request.ClientIP(r)}
 	known, err := s.Operators.KnownBrowser(r.Context(), cookie(r, s.browserCookie()))
 	if errors.Is(err, fleet.ErrNotFound) {
 		return try, nil
@@ -96,9 +88,23 @@ func (s *Server) signInTry(r *http.Request, name string) (attempts.Try, error) {
 	return try, err
 }
 
-// passwordTry returns a try to enter the password within a session: others cannot use it up.
-func passwordTry(o operator.Operator) attempts.Try {
-	return attempts.Try{Browser: "session of " + o.ID.String()}
+// checkPassword returns errOldPassword unless the password is the signed-in operator's. Its tries are
+// counted separately, so that others cannot use them up.
+func (s *Server) checkPassword(ctx context.Context, o operator.Operator, password string) error {
+	keys := attempts.Password{Browser: "session of " + o.ID.String()}.Keys()
+	if !s.Attempts.Begin(keys...) {
+		return errTooManyPasswords
+	}
+	_, err := s.Operators.SignIn(ctx, o.Name, password)
+	switch {
+	case err == nil:
+		s.Attempts.Succeeded(keys...)
+	case errors.Is(err, fleet.ErrForbidden):
+		if err = s.Attempts.Failed(ctx, keys...); err == nil {
+			err = errOldPassword
+		}
+	}
+	return err
 }
 
 func (s *Server) signOut(r *http.Request) (answer, error) {

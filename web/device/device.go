@@ -64,6 +64,9 @@ type Options struct {
 	Snapshots  Snapshots
 	CoreDumps  CoreDumps           // nil: core dumps are not accepted
 	Downloads  *firmware.Downloads // nil: no firmware is served
+	// ReadingEdge returns the edge that passed a request on and can read images from S3, or "". With
+	// nil, the handler sends all images.
+	ReadingEdge func(ctx context.Context) string
 	// VisionTokens authenticates cameras. With nil, their pictures are not accepted.
 	VisionTokens VisionTokens
 	VoiceCodes   VoiceCodes       // nil: devices show no codes of voice servers

@@ -142,7 +142,11 @@ func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]pictur
 type noPresences struct{}
 
 func (noPresences) SavePresence(context.Context, []fleet.PresenceChange) error { return nil }
-func (noPresences) ResetPresence(context.Context, []fleet.DeviceID, fleet.Reason, time.Time) (int64, error) {
+func (noPresences) LoseEdge(context.Context, string, []fleet.DeviceID, fleet.Reason, time.Time) ([]fleet.DeviceID,
+	error) {
+	return nil, nil
+}
+func (noPresences) ResetPresence(context.Context, []fleet.DeviceID, []string, fleet.Reason, time.Time) (int64, error) {
 	return 0, nil
 }
 func (noPresences) SavePresenceSample(context.Context, time.Time) error { return nil }

@@ -47,14 +47,21 @@ func (h *Handler) sendFirmware(w http.ResponseWriter, r *http.Request) {
 		sendText(w, http.StatusRequestedRangeNotSatisfiable, "the image has no such bytes")
 		return
 	}
-	image, err := t.Open(r.Context(), p.offset, p.length)
+	delegated, err := h.delegate(w, r, t, p)
+	if delegated {
+		return
+	}
+	var image io.ReadCloser
+	if err == nil {
+		image, err = t.Open(r.Context(), p.offset, p.length)
+	}
 	if err != nil {
 		h.o.Log.Error("image not served", "device", t.Link.Device, "image", t.Link.Image, "err", err)
 		sendText(w, http.StatusServiceUnavailable, "fleetd cannot serve this image right now")
 		return
 	}
 	defer image.Close()
-	p.announce(w, t.Link)
+	p.announce(w, t.Link, p.length)
 	h.streamFirmware(newDeviceWriter(t.Context(), w, r, h.stallTimeout), t, image)
 }
 
@@ -87,7 +94,7 @@ func (h *Handler) describeFirmware(w http.ResponseWriter, r *http.Request) {
 		h.refuseFirmware(w, err)
 		return
 	}
-	whole(l).announce(w, l)
+	whole(l).announce(w, l, l.Size)
 }
 
 // refuseFirmware sends the same response for unknown, used, expired and revoked links.

@@ -65,13 +65,13 @@ func position(s string) (int64, bool) {
 
 func etag(l firmware.Link) string { return `"` + l.Image + `"` }
 
-// announce writes the headers. The length is always present: devices treat a body without one as
-// empty.
-func (p part) announce(w http.ResponseWriter, l firmware.Link) {
+// announce writes the headers, for a body of so many bytes. The length is always present: devices treat
+// a body without one as empty.
+func (p part) announce(w http.ResponseWriter, l firmware.Link, body int64) {
 	format := func(n int64) string { return strconv.FormatInt(n, 10) }
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
-	header.Set("Content-Length", format(p.length))
+	header.Set("Content-Length", format(body))
 	header.Set("Accept-Ranges", "bytes")
 	header.Set("ETag", etag(l))
 	header.Set("Cache-Control", "no-store, no-transform")

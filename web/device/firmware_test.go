@@ -146,6 +146,20 @@ func TestPieces(t *testing.T) {
 	if again, _ := get(t, address); again.StatusCode != 404 {
 		t.Errorf("afterwards %s", again.Status)
 	}
+
+	// The beginning was sent by an earlier process, which knew how much.
+	l, address = d.link(key, 1000, time.Minute)
+	l.Begun = true
+	d.links.links[string(l.TokenHash)] = l
+	for _, piece := range []string{"bytes=600-799", "bytes=900-999", "bytes=790-999"} {
+		if resp, _ := get(t, address, "Range", piece); resp.StatusCode != 206 {
+			t.Fatalf("%s: %s", piece, resp.Status)
+		}
+	}
+	if story := d.downloaded(l.Deployment); story[len(story)-1] != "downloaded@1000" ||
+		slices.Contains(story[:len(story)-1], "downloaded@1000") {
+		t.Errorf("of a link that was used before: %v", story)
+	}
 }
 
 // FuzzRange compares partOf with the Range parser of net/http.

@@ -4,7 +4,8 @@
 //
 // The door knows paths of devices, since boot polls come first and devices close their connections
 // first. It knows no page, no operation and no rule of the fleet, and keeps no body in memory. It
-// opens connections only to the address that its [LeaderSource] announces, with mutual TLS.
+// opens connections only to the address that its [LeaderSource] announces, with mutual TLS, and to the
+// addresses in S3 that this core sends.
 //
 // It promises that a core executes no request twice. The door sends a request to a second core only
 // if the first one has not received a byte of it, or has answered that it did not handle it. There
@@ -14,8 +15,13 @@
 //
 // [Internal] is the other end: the listener of a core for edges.
 //
-// Each request has its own goroutine, and one more follows the leader. The gate's lock guards the
-// requests that wait, the lock of a leader its connections.
+// Images in S3 are the exception to the passing: the core checks a download and gives the edge an
+// address that is good for minutes, and the edge sends the bytes of S3 to the device. It reports its
+// downloads to the core that leads each second and at their end.
+//
+// Each request has its own goroutine, and two more follow the leader and report downloads. The gate's
+// lock guards the requests that wait, the lock of a leader its connections, the lock of the downloads
+// what is reported of them.
 package door
 
 import (
@@ -49,6 +55,10 @@ type Options struct {
 	// them, too.
 	Devices http.Handler
 
+	// S3 carries requests for images, without following redirects; see [S3Timeout]. With nil, the core
+	// sends all images.
+	S3 http.RoundTripper
+
 	// Attend keeps a connection open at the leader, which then knows at once when this process dies.
 	Attend bool
 
@@ -59,6 +69,10 @@ type Options struct {
 	// their connections first only with [device.WithConn].
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
 	ConnState   func(c net.Conn, state http.ConnState)
+
+	// Expires returns when the certificate in TLS expires: later requests are refused, since no core
+	// accepts a connection with it. Default: never.
+	Expires func() time.Time
 
 	HoldFor time.Duration // how long a request waits for a leader. Default: 10s
 	MaxHeld int           // bounds the requests that wait, of 24 KiB each. Default: 4,096
@@ -78,8 +92,11 @@ type Door struct {
 	handler http.Handler
 	known   *bounded.Cache[string, struct{}] // Device-Ids whose boot polls were answered
 	counts  [len(Kinds)]counts
-	life    context.Context // ends when Run stops
-	end     context.CancelFunc
+
+	downloads *downloads
+
+	life context.Context // ends when Run stops
+	end  context.CancelFunc
 }
 
 // New returns a door; [Door.Run] opens it.
@@ -87,7 +104,7 @@ func New(o Options) *Door {
 	o.HoldFor = cmp.Or(o.HoldFor, 10*time.Second)
 	o.MaxHeld = cmp.Or(o.MaxHeld, 4096)
 	d := &Door{o: o, log: o.Log.With("node", o.Node), gate: newGate(o.MaxHeld),
-		known: bounded.New[string, struct{}](knownDevices)}
+		known: bounded.New[string, struct{}](knownDevices), downloads: newDownloads(o.S3)}
 	d.life, d.end = context.WithCancel(context.Background())
 	d.proxy = &httputil.ReverseProxy{Rewrite: rewrite, Transport: (*carrier)(d), ErrorHandler: d.failed,
 		BufferPool: &buffers{}, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug)}
@@ -122,12 +139,16 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.handler.Ser
 // gives other requests the seconds that [web.Serve] gives them. An orderly stop returns nil.
 func (d *Door) Run(ctx context.Context, ln net.Listener) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	followed := make(chan struct{})
-	go func() {
-		defer close(followed)
-		d.follow(life)
+	var following sync.WaitGroup
+	following.Go(func() { d.follow(life) })
+	defer func() { stop(); following.Wait() }()
+	reporting, end := context.WithCancel(life)
+	var reports sync.WaitGroup
+	reports.Go(func() { d.reportDownloads(reporting) })
+	defer func() { // the last report says how the downloads ended that the stop cut
+		end()
+		reports.Wait()
 	}()
-	defer func() { stop(); <-followed }()
 	return web.Serve(ctx, ln, web.ServeOptions{Handler: d, ConnContext: d.o.ConnContext, ConnState: d.o.ConnState,
 		Log: d.o.Log, CloseStreams: func() {
 			d.gate.stop()
@@ -165,6 +186,7 @@ func (d *Door) follow(ctx context.Context) {
 			present = newLeader(at, d.o.TLS)
 			leaders = append(leaders, present)
 			d.gate.open(present)
+			d.downloads.signal()
 			if l := present; d.o.Attend {
 				attending.Go(func() { attend(l) })
 			}

@@ -14,6 +14,7 @@ var (
 	errNoRoom     = errors.New("too many requests wait for a leader")
 	errStopping   = errors.New("the edge stops")
 	errNotHandled = errors.New("the core did not handle the request, and its body has been read")
+	errExpired    = errors.New("the certificate of this edge has expired")
 	errUnknown    = errors.New("the connection to the core ended after the request was sent")
 )
 
@@ -22,6 +23,7 @@ type rank int
 
 const (
 	knownPolls rank = iota // boot polls of devices that this edge has seen answered
+	questions              // of the edge itself: a person in a conversation waits for them
 	polls                  // other boot polls
 	others
 	ranks

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"fleetd/web"
 	"fleetd/web/device"
 )
@@ -20,7 +22,8 @@ import (
 // the core believes it because of the edge's certificate.
 const (
 	// edgeHeader has the scheme, address and local address of the client's connection, and the term
-	// of the leader that the request is for, separated by spaces. More fields may follow.
+	// of the leader that the request is for, separated by spaces. For a download, [readsS3] or
+	// [failsS3] may follow. More fields may follow.
 	edgeHeader = "Fleetd-Edge"
 	// notHandledHeader is in the response to a request that the core did not handle.
 	notHandledHeader = "Fleetd-Not-Handled"
@@ -38,10 +41,14 @@ func aboutClient(r *http.Request) string {
 	return scheme + " " + r.RemoteAddr + " " + local
 }
 
-// InternalOptions configures an [Internal]. All but CloseStreams are required.
+// InternalOptions configures an [Internal]. All but Own, Tunnels, Left and CloseStreams are required.
 type InternalOptions struct {
 	Handler http.Handler // serves the clients' requests
-	TLS     *tls.Config  // has the core's certificate; only certificates that ClientCAs signed are accepted
+	Own     http.Handler // serves the edges' own requests, by [Question.Name] as path. May be nil
+	// Tunnels serve the connections that edges open with [Door.Tunnel], by name. A function returns when
+	// the tunnel has ended.
+	Tunnels map[string]func(edge string, conn net.Conn)
+	TLS     *tls.Config // has the core's certificate; only certificates that ClientCAs signed are accepted
 
 	// Peer returns the name of the node with this certificate. It returns an error unless the node
 	// is an edge or a core of this cluster.
@@ -59,17 +66,21 @@ type InternalOptions struct {
 }
 
 // An Internal serves requests that edges pass on. Its handler sees the client's address and scheme,
-// as if the client had connected to it; [EdgeOf] returns the edge.
+// as if the client had connected to it; [EdgeOf] returns the edge. Another handler serves what edges ask
+// for themselves.
 type Internal struct {
 	o        InternalOptions
 	stopping atomic.Bool
 	life     context.Context // of Run
 
 	attending atomic.Int64
+	failedS3  rate.Sometimes
 }
 
 // NewInternal returns the core's side of doors.
-func NewInternal(o InternalOptions) *Internal { return &Internal{o: o, life: context.Background()} }
+func NewInternal(o InternalOptions) *Internal {
+	return &Internal{o: o, life: context.Background(), failedS3: rate.Sometimes{First: 1, Interval: time.Minute}}
+}
 
 // lameTime is how long a core that stops answers that it handles no requests, before it closes
 // connections: an edge cannot know whether a request met a connection that was being closed.
@@ -106,23 +117,30 @@ func (i *Internal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this address is for the edges of the cluster", http.StatusForbidden)
 		return
 	}
-	if r.URL.Path == attendPath {
-		i.attend(w, r, edge)
+	if _, client := r.Header[edgeHeader]; !client {
+		if r.URL.Path == attendPath {
+			i.attend(w, r, edge)
+		} else {
+			i.serveOwn(w, r, edge)
+		}
 		return
 	}
 	about, ok := parseEdgeHeader(r.Header)
 	if !ok {
-		http.Error(w, "the header "+edgeHeader+" is missing or invalid", http.StatusBadRequest)
+		http.Error(w, "the header "+edgeHeader+" is invalid", http.StatusBadRequest)
 		return
 	}
-	if term := i.o.Term(); term == 0 || term < about.term || i.stopping.Load() {
-		w.Header().Set(notHandledHeader, "1")
-		w.Header().Set("Connection", "close")
-		w.WriteHeader(http.StatusServiceUnavailable)
+	if !i.handles(w, about.term) {
 		return
 	}
 	r.Header.Del(edgeHeader)
-	r = r.WithContext(&edgeContext{r.Context(), edge, about.local})
+	if about.s3 == failsS3 {
+		i.failedS3.Do(func() {
+			i.o.Log.Warn("an edge cannot read from S3; this core sends the images: allow the edge to connect to the S3 server",
+				"edge", edge)
+		})
+	}
+	r = r.WithContext(&edgeContext{r.Context(), edge, about.local, about.s3 == readsS3})
 	r.RemoteAddr, r.TLS = about.client, about.tls
 	i.o.Handler.ServeHTTP(w, r)
 }
@@ -132,6 +150,7 @@ type edgeFields struct {
 	local  net.Addr
 	tls    *tls.ConnectionState // nil: the client connected without TLS
 	term   int64
+	s3     string
 }
 
 func parseEdgeHeader(h http.Header) (f edgeFields, ok bool) {
@@ -141,7 +160,8 @@ func parseEdgeHeader(h http.Header) (f edgeFields, ok bool) {
 	scheme, rest, _ := strings.Cut(h[edgeHeader][0], " ")
 	client, rest, _ := strings.Cut(rest, " ")
 	local, rest, _ := strings.Cut(rest, " ")
-	term, _, _ := strings.Cut(rest, " ")
+	term, rest, _ := strings.Cut(rest, " ")
+	f.s3, _, _ = strings.Cut(rest, " ")
 	switch scheme {
 	case "http":
 	case "https":
@@ -171,10 +191,19 @@ var clientTLS = &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplet
 
 type edgeKey struct{}
 
+type readingKey struct{}
+
 // EdgeOf returns the name of the edge that passed a request on, from the request's context; "" if
 // the client connected to this process.
 func EdgeOf(ctx context.Context) string {
 	name, _ := ctx.Value(edgeKey{}).(string)
+	return name
+}
+
+// ReadingEdge returns the name of the edge that passed a request on, if it can send the file that the
+// request is for, with bytes that it reads from S3; otherwise "".
+func ReadingEdge(ctx context.Context) string {
+	name, _ := ctx.Value(readingKey{}).(string)
 	return name
 }
 
@@ -183,11 +212,17 @@ type edgeContext struct {
 	context.Context
 	edge  string
 	local net.Addr
+	reads bool // from S3, for this request
 }
 
 func (c *edgeContext) Value(key any) any {
 	switch key {
 	case edgeKey{}:
+		return c.edge
+	case readingKey{}:
+		if !c.reads {
+			return ""
+		}
 		return c.edge
 	case http.LocalAddrContextKey:
 		return c.local

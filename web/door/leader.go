@@ -65,8 +65,8 @@ const (
 	// dialTimeout bounds a connection's TCP and TLS handshakes together.
 	dialTimeout = 3 * time.Second
 	// retireTimeout is how long requests may go on at a leader that was replaced. A core that ends
-	// in order needs less; a core that hangs holds its requests for as long.
-	retireTimeout = 10 * time.Second
+	// in order answers them before it is; a core that hangs holds its requests for as long.
+	retireTimeout = 3 * time.Second
 	// downloadBuffer bounds what the kernel holds of a download at the edge's end of the
 	// connection. A revoked image stops soon, and the core sees the device's progress.
 	downloadBuffer = 64 << 10

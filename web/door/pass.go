@@ -55,6 +55,7 @@ type passage struct {
 	mark     int64 // writes of conn before it
 	sends    int   // how often a core may have received it, or a part
 	attempts int
+	failedS3 bool // the core must send the file
 }
 
 // pass sends r to the leader and its response to w.
@@ -73,6 +74,10 @@ func (d *Door) pass(w http.ResponseWriter, r *http.Request) {
 		}
 		defer p.body.leave()
 		r.Body = p.body
+	}
+	if d.o.Expires != nil && !time.Now().Before(d.o.Expires()) {
+		d.failed(w, r, errExpired)
+		return
 	}
 	if p.to = d.gate.now(); p.to == nil {
 		if err := p.wait(r, false); err != nil {
@@ -179,6 +184,15 @@ func (c *carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		p.countSend()
 		if err == nil && resp.Header.Get(notHandledHeader) == "" {
 			d.gate.reached(&p.place, p.to)
+			if err := d.takeOver(r, resp); err != nil && r.Context().Err() == nil && !p.failedS3 {
+				resp.Body.Close()
+				d.fallBack(p, err)
+				p.sends = before
+				continue
+			} else if err != nil {
+				resp.Body.Close()
+				return nil, err
+			}
 			if p.body != nil {
 				p.body.answered()
 			}
@@ -223,7 +237,7 @@ func (p *passage) attempt(r *http.Request) (*http.Response, error) {
 	if p.attempts++; p.attempts > 1 { // the transport may still use that of the last attempt
 		again.Header = r.Header.Clone()
 	}
-	again.Header[edgeHeader] = []string{p.edge + " " + strconv.FormatInt(p.to.Term, 10)}
+	again.Header[edgeHeader] = []string{p.edge + " " + strconv.FormatInt(p.to.Term, 10) + p.door.downloads.field(p, r)}
 	if p.short != nil {
 		again.Body = io.NopCloser(bytes.NewReader(p.short)) // net/http sends it together with the headers
 	}

@@ -25,6 +25,7 @@ var (
 	refusedNoRoom     = fleet.Refuse(fleet.ErrUnavailable, "no_leader.full")
 	refusedStopping   = fleet.Refuse(fleet.ErrUnavailable, "edge_stopping")
 	refusedNotHandled = fleet.Refuse(fleet.ErrUnavailable, "request_not_handled")
+	refusedExpired    = fleet.Refuse(fleet.ErrUnavailable, "edge_certificate_expired")
 	refusedUnknown    = fleet.Refuse(fleet.ErrUnavailable, "outcome_unknown")
 )
 
@@ -38,6 +39,7 @@ func refusalOf(err error) (r refusal, ok bool) {
 		{errNoRoom, refusal{http.StatusServiceUnavailable, refusedNoRoom}},
 		{errStopping, refusal{http.StatusServiceUnavailable, refusedStopping}},
 		{errNotHandled, refusal{http.StatusServiceUnavailable, refusedNotHandled}},
+		{errExpired, refusal{http.StatusServiceUnavailable, refusedExpired}},
 		{errUnknown, refusal{http.StatusBadGateway, refusedUnknown}},
 	} {
 		if errors.Is(err, row.err) {

@@ -19,10 +19,11 @@ const (
 	Socket             // WebSockets of endpoints
 	Poll               // boot polls
 	Device             // other requests of devices
+	Own                // of the edge itself
 )
 
 // Kinds has the name of each [Kind], as metrics show it.
-var Kinds = [...]string{Page: "page", API: "api", MCP: "mcp", Socket: "socket", Poll: "poll", Device: "device"}
+var Kinds = [...]string{Page: "page", API: "api", MCP: "mcp", Socket: "socket", Poll: "poll", Device: "device", Own: "edge"}
 
 func (k Kind) String() string { return Kinds[k] }
 

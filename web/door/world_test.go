@@ -1,6 +1,7 @@
 package door_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -136,16 +137,26 @@ func startCore(t testing.TB, a *authority, term int64, h http.Handler) *core {
 }
 
 func serveCore(t testing.TB, a *authority, term int64, ln net.Listener, h http.Handler) *core {
+	own, _ := h.(ownHandler)
 	c := &core{t: t, ln: ln, addr: ln.Addr().String(), done: make(chan error, 1), left: make(chan string, 10)}
 	c.term.Store(term)
 	i := door.NewInternal(door.InternalOptions{Handler: h, TLS: a.config("core-1", "core"), Peer: nodeOf, Term: c.term.Load,
-		Left: func(edge string) { c.left <- edge },
-		Log:  slog.New(slog.DiscardHandler)})
+		Own: own.own, Tunnels: own.tunnels, Left: func(edge string) { c.left <- edge },
+		Log: cmp.Or(own.log, slog.New(slog.DiscardHandler))})
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop, c.own = stop, i
 	go func() { c.done <- i.Run(ctx, c) }()
 	t.Cleanup(func() { stop(); c.die(); <-c.done })
 	return c
+}
+
+// An ownHandler also serves what edges ask for themselves.
+type ownHandler struct {
+	http.Handler
+	own http.Handler
+	log *slog.Logger // may be nil
+
+	tunnels map[string]func(edge string, conn net.Conn)
 }
 
 func (c *core) leader() door.Leader { return door.Leader{Term: c.term.Load(), Addr: c.addr} }

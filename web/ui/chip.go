@@ -17,7 +17,7 @@ const (
 // message "state.<state>".
 var tones = map[string]tone{
 	// presence
-	"online": toneGood, "unresponsive": toneWarn, "offline": toneNone,
+	"online": toneGood, "unresponsive": toneWarn, "unknown_edge": toneWarn, "offline": toneNone,
 	// calls; pending is also a presence: never seen on MQTT
 	"pending": toneNone, "sent": toneBusy, "succeeded": toneGood, "tool_error": toneBad,
 	"timed_out": toneBad, "unknown": toneWarn, "refused": toneWarn, "invalid": toneWarn,

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"math"
 	"time"
 
@@ -16,6 +17,39 @@ type ClusterPage struct{ Nodes ClusterNodes }
 // ClusterNodes is what the page shows; a live stream replaces it.
 type ClusterNodes struct {
 	Status cluster.Status
+}
+
+// A DrainPage says what draining a node costs, and asks whether to do it.
+type DrainPage struct {
+	Node    cluster.Node
+	Problem string
+}
+
+// DrainPath returns the address of an act on a node.
+func DrainPath(node string) string { return PathCluster + "/" + node + "/drain" }
+
+// takes returns how long it takes to ask all devices to move.
+func (v DrainPage) takes() time.Duration {
+	return 3*time.Second + time.Duration((v.Node.Connections+cluster.MovesPerSecond-1)/cluster.MovesPerSecond)*time.Second
+}
+
+// moved returns how much of a drain is done, in percent.
+func moved(d cluster.Drain) int {
+	if d.Moved+d.Remaining == 0 {
+		return 100
+	}
+	return 100 * d.Moved / (d.Moved + d.Remaining)
+}
+
+// mayDrain reports whether the page offers to drain a node.
+func mayDrain(n cluster.Node) bool {
+	return n.Role == cluster.Edge && n.Running() && n.Drain == nil || n.Role == cluster.Core && n.State == cluster.Leads
+}
+
+// expiryDays returns in how many days the certificate of a node expires, if that is soon.
+func expiryDays(ctx context.Context, n cluster.Node) (days int, soon bool) {
+	left := n.Expires.Sub(page(ctx).Now)
+	return max(0, int(left.Hours()/24)), !n.Expires.IsZero() && left < cluster.ExpiresSoon
 }
 
 // memoryStep and quiet nodes alone showing when they were heard keep the stream from sending the page

@@ -43,11 +43,13 @@ func (v Overview) refresh() string {
 
 // PresenceNow counts devices by presence; a live stream sends it as a patch.
 type PresenceNow struct {
-	Online, Unresponsive, Offline, Pending int
-	Conversations                          int // offline, but connect for conversations
+	Online, Unresponsive, UnknownEdge, Offline, Pending int
+	Conversations                                       int // offline, but connect for conversations
 }
 
-func (p PresenceNow) all() int { return p.Online + p.Unresponsive + p.Offline }
+// Joined returns the number of devices that were ever online, without those that are offline because they connect only
+// for conversations.
+func (p PresenceNow) Joined() int { return p.Online + p.Unresponsive + p.UnknownEdge + p.Offline }
 
 // tone returns the tone of a count: zero is grey, half of the fleet offline is bad, a tenth is a
 // warning.
@@ -57,7 +59,9 @@ func (p PresenceNow) tone(of fleet.Presence) tone {
 	case of == fleet.PresenceOnline && p.Online > 0:
 		return toneGood
 	case of == fleet.PresenceUnresponsive && p.Unresponsive > 0, of == fleet.PresenceOffline && p.Offline > 0:
-		return shareTone(away, p.all())
+		return shareTone(away, p.Joined())
+	case of == fleet.PresenceUnknownEdge && p.UnknownEdge > 0:
+		return toneWarn
 	}
 	return toneNone
 }
@@ -124,6 +128,9 @@ func (p PresenceNow) counts() []presenceCount {
 	all := []presenceCount{
 		{fleet.PresenceOnline, p.Online}, {fleet.PresenceUnresponsive, p.Unresponsive},
 		{fleet.PresenceOffline, p.Offline}, {fleet.PresencePending, p.Pending},
+	}
+	if p.UnknownEdge > 0 {
+		all = slices.Insert(all, 2, presenceCount{fleet.PresenceUnknownEdge, p.UnknownEdge})
 	}
 	if p.Conversations > 0 {
 		all = append(all, presenceCount{fleet.CountedBetween, p.Conversations})
@@ -202,23 +209,34 @@ func (v Overview) begin() time.Time {
 	return begin
 }
 
+// edgesWereSilent reports whether the chart has devices at silent edges.
+func (v Overview) edgesWereSilent() bool {
+	return v.Now.UnknownEdge > 0 ||
+		slices.ContainsFunc(v.Presence, func(s fleet.PresenceSample) bool { return s.UnknownEdge > 0 })
+}
+
 func (v Overview) presenceChart(ctx context.Context) chart {
 	c := chart{Time: t(ctx, "chart.time"), From: v.begin().Unix(), To: v.To.Unix(), Series: []series{
 		{Label: t(ctx, "state.online"), Tone: toneGood},
 		{Label: t(ctx, "state.unresponsive"), Tone: toneNone},
 		{Label: t(ctx, "state.offline"), Tone: toneNone},
+		{Label: t(ctx, "state.unknown_edge"), Tone: toneWarn},
 	}}
 	// An area has the colour of its worst state, also after that state has ended, and ends with the
 	// values of the tiles.
-	now := fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive, Offline: v.Now.Offline}
+	now := fleet.PresenceSample{At: v.To, Online: v.Now.Online, Unresponsive: v.Now.Unresponsive,
+		UnknownEdge: v.Now.UnknownEdge, Offline: v.Now.Offline}
 	for _, s := range append(slices.Clone(v.Presence), now) {
-		p := PresenceNow{Online: s.Online, Unresponsive: s.Unresponsive, Offline: s.Offline}
+		p := PresenceNow{Online: s.Online, Unresponsive: s.Unresponsive, UnknownEdge: s.UnknownEdge, Offline: s.Offline}
 		c.Series[2].Tone = worse(c.Series[2].Tone, p.tone(fleet.PresenceOffline))
 		c.Series[1].Tone = worse(c.Series[1].Tone, p.tone(fleet.PresenceUnresponsive))
 		c.X = append(c.X, s.At.Unix())
-		for i, n := range []int{s.Online, s.Unresponsive, s.Offline} {
+		for i, n := range []int{s.Online, s.Unresponsive, s.Offline, s.UnknownEdge} {
 			c.Series[i].Values = append(c.Series[i].Values, n)
 		}
+	}
+	if !v.edgesWereSilent() {
+		c.Series = c.Series[:3]
 	}
 	return c
 }

@@ -634,10 +634,23 @@ type Cluster struct {
 	Terms []ClusterTerm `json:"terms"`
 }
 
+// ClusterDrain defines model for ClusterDrain.
+type ClusterDrain struct {
+	// Moved Devices that were asked to connect to another edge
+	Moved int64 `json:"moved"`
+
+	// Remaining Devices that are still connected
+	Remaining int64     `json:"remaining"`
+	Since     time.Time `json:"since"`
+}
+
 // ClusterNode defines model for ClusterNode.
 type ClusterNode struct {
+	CertificateExpiresAt *time.Time `json:"certificate_expires_at"`
+
 	// Connections Of devices, as last announced; a core has none
-	Connections int64 `json:"connections"`
+	Connections int64         `json:"connections"`
+	Drain       *ClusterDrain `json:"drain"`
 
 	// LastHeard When it last announced itself
 	LastHeard time.Time `json:"last_heard"`

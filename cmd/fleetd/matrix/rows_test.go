@@ -448,6 +448,8 @@ var rows = map[string]row{
 	})},
 	"test-alert-mail": {need: admin, reach: onFleet, inert: "no mail server is set",
 		ask: just(func(*world, side) any { return obj{} })},
+	"drain-node":   {need: admin, reach: onFleet, inert: "a single process cannot be drained", ask: aNode},
+	"cancel-drain": {need: admin, reach: onFleet, inert: "a single process cannot be drained", ask: aNode},
 	"acknowledge-alert": {need: asOperator, reach: onFleet, writes: list("alerts", "alert_events"),
 		ask: func(w *world, p *principal, s side) request {
 			return request{args: w.keep("alert", s, func() thing { return thing{"id": w.alert()} }), body: obj{"note": "seen"}}
@@ -858,4 +860,9 @@ func (w *world) alert() string {
 	w.exec(`INSERT INTO alerts (id, kind, subject, state, severity, devices, params, query, began_at)
 		VALUES ($1, 'disk_low', $2, 'open', 'warning', 0, '{}', '', now())`, id, w.name(inside))
 	return id
+}
+
+// aNode names a node of the cluster.
+func aNode(*world, *principal, side) request {
+	return request{args: map[string]string{"node": "edge-1"}}
 }

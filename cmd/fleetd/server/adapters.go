@@ -53,6 +53,10 @@ func (d brokerDevices) Unresponsive(c fleet.Connection, cause fleet.Cause) {
 	d.Presences.Unresponsive(c, cause)
 }
 
+func (d brokerDevices) AnsweredLate(id fleet.DeviceID, rpcID int32, as func(tool string) fleet.Answer) bool {
+	return d.Calls.AnsweredLate(id, rpcID, as)
+}
+
 func (d brokerDevices) IsSoftware(id fleet.DeviceID) bool { return d.Enrolments.Running(id).Software }
 
 func (d brokerDevices) NeedsListing(id fleet.DeviceID) bool {

@@ -25,7 +25,7 @@ import (
 type adminServer struct {
 	ready atomic.Bool                     // set while all parts run
 	waits atomic.Pointer[string]          // why the process stands by; nil if it does not
-	probe func(ctx context.Context) error // queries the database
+	probe func(ctx context.Context) error // returns why requests cannot be served now
 	reg   *prometheus.Registry
 	hosts []string // host names that it accepts besides its own address
 }
@@ -105,7 +105,7 @@ func (a *adminServer) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
 	if err := a.probe(ctx); err != nil {
-		http.Error(w, "database: "+err.Error(), http.StatusServiceUnavailable)
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = w.Write([]byte("ready\n"))

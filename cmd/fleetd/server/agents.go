@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"io"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -9,6 +11,7 @@ import (
 	"fleetd/broker/edge"
 	"fleetd/fleet"
 	"fleetd/mcp/gateway"
+	"fleetd/web/door"
 	"fleetd/web/i18n"
 )
 
@@ -17,6 +20,18 @@ func (s *Server) openAgents() {
 	s.agents = agent.New(agent.Options{Authenticate: s.Operators.Authenticate, Follow: s.authority.Follow,
 		Servers: agentServers{s.gateway}, Events: s.Events, Text: voiceTexts(i18n.English).Error, Log: s.log})
 	s.stages.add("presence for agents", s.agents.Run)
+}
+
+// agentTunnel is the name of the tunnels in which edges pass on agents.
+const agentTunnel = "agents"
+
+// agentTunnel opens a tunnel for an agent.
+func (s *EdgeServer) agentTunnel(ctx context.Context) (io.ReadWriteCloser, error) {
+	conn, err := s.door.Tunnel(ctx, agentTunnel)
+	if errors.Is(err, door.ErrNoTunnel) {
+		return nil, edge.ErrNoAgents
+	}
+	return conn, err
 }
 
 // edgeAgents gives the edge access to what serves agents, which is made after it.

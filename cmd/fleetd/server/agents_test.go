@@ -47,9 +47,14 @@ type rpcAnswer struct {
 // agent connects an agent with a token. The largest packet that it accepts is max; 0 is no limit.
 func (d *testServer) agent(t *testing.T, id, token string, max uint32) *foreignAgent {
 	t.Helper()
+	return agentAt(t, d.mqtt, id, token, max)
+}
+
+func agentAt(t *testing.T, addr, id, token string, max uint32) *foreignAgent {
+	t.Helper()
 	a := &foreignAgent{t: t, id: id, up: make(chan struct{}, 8), refused: make(chan autopaho.ConnackError, 8),
 		ended: make(chan byte, 8), presence: map[string]string{}, answers: map[int64]chan rpcAnswer{}}
-	u, _ := url.Parse("mqtt://" + d.mqtt)
+	u, _ := url.Parse("mqtt://" + addr)
 	var err error
 	a.manager, err = autopaho.NewConnection(t.Context(), autopaho.ClientConfig{ServerUrls: []*url.URL{u}, KeepAlive: 10,
 		ReconnectBackoff: autopaho.NewConstantBackoff(50 * time.Millisecond), CleanStartOnInitialConnection: true,

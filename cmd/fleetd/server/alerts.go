@@ -23,16 +23,34 @@ import (
 	"fleetd/web/i18n"
 )
 
+// countHeld counts the devices, for alerts about presence: those at a silent edge count as online until it
+// is lost. The edge has an alert itself.
+func (s *Server) countHeld(ctx context.Context) (fleet.PresenceSample, error) {
+	p, err := s.Devices.CountPresence(ctx)
+	return p.Held(), err
+}
+
+func (s *Server) heldNow() (online, unresponsive int) {
+	online, unresponsive, unknown := s.Presences.Counts()
+	return online + unknown, unresponsive
+}
+
 // watchAlerts starts the loop that checks the health of the fleet.
 func (s *Server) watchAlerts(ctx context.Context, cert *certificate) error {
 	o := alert.Options{Store: s.store, Facts: s.store, Events: s.Events, Log: s.log,
-		Disks: s.disks, Now: s.cfg.alertNow, Presence: s.Devices.CountPresence, Connected: s.Presences.Counts,
+		Disks: s.disks, Now: s.cfg.alertNow, Presence: s.countHeld, Connected: s.heldNow,
 		Reconnects:   &s.reconnects,
 		CheckAddress: func(text string) error { _, err := mail.Address(text); return err }}
-	if cert != nil {
-		o.Certificates = func() []alert.Certificate {
-			return []alert.Certificate{{Name: filepath.Base(cert.certFile), Ends: cert.expiry()}}
+	o.Certificates = func() (all []alert.Certificate) {
+		if cert != nil {
+			all = append(all, alert.Certificate{Name: filepath.Base(cert.certFile), Ends: cert.expiry()})
 		}
+		for _, n := range s.nodes() {
+			if !n.Expires.IsZero() {
+				all = append(all, alert.Certificate{Name: n.Name, Ends: n.Expires})
+			}
+		}
+		return all
 	}
 	o.Upstreams = (&upstreamProbe{states: s.Upstreams.States, dial: s.outbound.DialWritten,
 		down: make(map[uuid.UUID]time.Time)}).look

@@ -40,7 +40,7 @@ func TestAlertOfAFleetThatLeaves(t *testing.T) {
 	d.simulate(quick(4, 1))
 	_, leave := d.simulateFor(quick(20, 2))
 	online := func(n int) func() bool {
-		return func() bool { got, _ := d.Presences.Counts(); return got == n }
+		return func() bool { got, _, _ := d.Presences.Counts(); return got == n }
 	}
 	d.eventually("24 devices online", online(24))
 	clock.forward(30 * time.Second)

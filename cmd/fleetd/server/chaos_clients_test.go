@@ -144,7 +144,8 @@ func (l *chaosLoad) uploadUntil(ctx context.Context) {
 }
 
 // uploadsWrong checks that an accepted image is on record and complete, and that a
-// failure is temporary, names the time to retry, and contains no path of the server.
+// failure is temporary, names the time to retry, and contains no path of the server. In a cluster
+// the outcome may also be unknown: the core that received the image has died.
 func uploadsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,6 +164,7 @@ func uploadsWrong(w *chaosWorld, l *chaosLoad) (broken findings) {
 				broken.addf("image %s (%s) was taken, and its file is not there", u.version, u.sha256)
 			}
 		case u.status == 0:
+		case w.cluster != nil && u.status == http.StatusBadGateway && strings.Contains(u.err.Error(), "outcome_unknown"):
 		case u.status != http.StatusServiceUnavailable || u.retryAfter == "":
 			broken.addf("image %s was answered %d, Retry-After %q: %v", u.version, u.status, u.retryAfter, u.err)
 		case strings.Contains(u.err.Error(), w.dir):

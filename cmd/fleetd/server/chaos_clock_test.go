@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -31,21 +30,37 @@ func canSetClock(*chaosWorld) string {
 	return ""
 }
 
-// setClock moves fleetd's wall clock by the step's seconds, and makes devices
+// setClock moves the wall clock of the process that decides by the step's seconds, and makes devices
 // connect under it.
 func setClock(w *chaosWorld, step chaosStep) error {
 	w.clockSet = true
-	if err := w.writeClock(int64(step.clock.Seconds())); err != nil {
+	p := w.leader()
+	if p == nil {
+		p = w.nodes[0]
+	}
+	if err := w.writeClock(p, int64(step.clock.Seconds())); err != nil {
 		return err
 	}
 	return resetNetwork(w, step)
 }
 
 // rightClock undoes the step.
-func rightClock(w *chaosWorld, _ chaosStep) error { return w.writeClock(0) }
+func rightClock(w *chaosWorld, _ chaosStep) error {
+	for _, p := range w.nodes {
+		if err := w.writeClock(p, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-func (w *chaosWorld) writeClock(seconds int64) error {
-	file, err := os.OpenFile(w.clock(), os.O_WRONLY, 0)
+func (w *chaosWorld) writeClock(p *chaosProcess, seconds int64) error {
+	return writeClock(p.clock(), seconds)
+}
+
+// writeClock keeps the file, which processes have mapped.
+func writeClock(name string, seconds int64) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -53,10 +68,6 @@ func (w *chaosWorld) writeClock(seconds int64) error {
 	_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)
 	return err
 }
-
-func (w *chaosWorld) clock() string { return filepath.Join(w.dir, "clock") }
-
-func (w *chaosWorld) makeClock() error { return os.WriteFile(w.clock(), make([]byte, 8), 0o644) }
 
 // followClock makes this process's clock follow the file until the process
 // ends.

@@ -20,6 +20,8 @@ type chaosFault struct {
 	weight            int
 	shortest, longest time.Duration
 	external          bool // only with a PostgreSQL of the test
+	single, nodes     bool // only without, only with a cluster
+	cutsDevices       bool // in a cluster: devices may lose their connections
 	fleetdEnds        func(*chaosWorld) bool
 	needs             func(*chaosWorld) string // why this machine cannot do it; "" if it can
 	start, stop       func(*chaosWorld, chaosStep) error
@@ -29,7 +31,7 @@ var chaosFaults = []chaosFault{
 	// PostgreSQL.
 	{name: "pg-restart", weight: 4, shortest: 200 * time.Millisecond, longest: 6 * time.Second, external: true,
 		start: stopPostgres, stop: bringBackPostgres},
-	{name: "pg-kill", weight: 3, shortest: 200 * time.Millisecond, longest: 6 * time.Second, fleetdEnds: ownsPostgres,
+	{name: "pg-kill", single: true, weight: 3, shortest: 200 * time.Millisecond, longest: 6 * time.Second, fleetdEnds: ownsPostgres,
 		start: killPostmaster, stop: bringBackPostgres},
 	{name: "pg-kill-backend", weight: 3, start: killBackend},
 	{name: "pg-freeze", weight: 4, shortest: 3 * time.Second, longest: 40 * time.Second,
@@ -40,26 +42,26 @@ var chaosFaults = []chaosFault{
 		start: fillDisk, stop: freeDisk},
 
 	// fleetd.
-	{name: "fleetd-kill", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+	{name: "fleetd-kill", single: true, weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
 		start: killFleetd, stop: releaseFleetd},
-	{name: "fleetd-term", weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
+	{name: "fleetd-term", single: true, weight: 4, shortest: 0, longest: 3 * time.Second, fleetdEnds: always,
 		start: terminateFleetd, stop: releaseFleetd},
 
 	// The network between devices and fleetd.
-	{name: "net-cut", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+	{name: "net-cut", cutsDevices: true, weight: 2, shortest: time.Second, longest: 15 * time.Second,
 		start: network(proxyRule{stallUp: true, stallDown: true}), stop: resetNetwork},
-	{name: "net-stall-up", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+	{name: "net-stall-up", cutsDevices: true, weight: 2, shortest: time.Second, longest: 15 * time.Second,
 		start: network(proxyRule{stallUp: true}), stop: healNetwork},
-	{name: "net-stall-down", weight: 2, shortest: time.Second, longest: 15 * time.Second,
+	{name: "net-stall-down", cutsDevices: true, weight: 2, shortest: time.Second, longest: 15 * time.Second,
 		start: network(proxyRule{stallDown: true}), stop: healNetwork},
-	{name: "net-delay", weight: 1, shortest: 2 * time.Second, longest: 8 * time.Second,
+	{name: "net-delay", cutsDevices: true, weight: 1, shortest: 2 * time.Second, longest: 8 * time.Second,
 		start: network(proxyRule{delay: 400 * time.Millisecond}), stop: healNetwork},
-	{name: "net-loss", weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second,
+	{name: "net-loss", cutsDevices: true, weight: 2, shortest: 2 * time.Second, longest: 8 * time.Second,
 		start: network(proxyRule{loss: 0.15}), stop: healNetwork},
-	{name: "net-reset", weight: 2, start: resetNetwork},
+	{name: "net-reset", cutsDevices: true, weight: 2, start: resetNetwork},
 
 	// The wall clock of fleetd.
-	{name: "clock-step", weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock,
+	{name: "clock-step", cutsDevices: true, weight: 3, shortest: 2 * time.Second, longest: 10 * time.Second, needs: canSetClock,
 		start: setClock, stop: rightClock},
 
 	// The directory of firmware images and pictures.
@@ -67,6 +69,37 @@ var chaosFaults = []chaosFault{
 		start: hideBlobs, stop: showBlobs},
 	{name: "blobs-readonly", weight: 2, shortest: time.Second, longest: 6 * time.Second, needs: canMountReadOnly,
 		start: lockBlobs, stop: unlockBlobs},
+
+	// The nodes of a cluster.
+	{name: "core-kill", nodes: true, weight: 4, shortest: 0, longest: 6 * time.Second,
+		start: onLeader(endNode(syscall.SIGKILL)), stop: releaseNodes},
+	{name: "core-term", nodes: true, weight: 3, shortest: 0, longest: 3 * time.Second,
+		start: onLeader(endNode(syscall.SIGTERM)), stop: releaseNodes},
+	{name: "core-freeze", nodes: true, weight: 4, shortest: time.Second, longest: 20 * time.Second,
+		start: onLeader(freezeNode), stop: releaseNodes},
+	{name: "standby-kill", nodes: true, weight: 1, shortest: 0, longest: 3 * time.Second,
+		start: onStandby(endNode(syscall.SIGKILL)), stop: releaseNodes},
+	{name: "cores-kill", nodes: true, weight: 2, shortest: 0, longest: 5 * time.Second,
+		start: onCores(endNode(syscall.SIGKILL)), stop: releaseNodes},
+	{name: "edge-kill", nodes: true, cutsDevices: true, weight: 3, shortest: 0, longest: 8 * time.Second,
+		start: onEdge(endNode(syscall.SIGKILL)), stop: releaseNodes},
+	{name: "edge-freeze", nodes: true, cutsDevices: true, weight: 3, shortest: time.Second, longest: 15 * time.Second,
+		start: onEdge(freezeNode), stop: releaseNodes},
+
+	// The network between them.
+	{name: "link-cut", nodes: true, weight: 4, shortest: time.Second, longest: 20 * time.Second,
+		start: onLinks(linksOfEdge, proxyRule{stallUp: true, stallDown: true}), stop: healLinks},
+	{name: "link-one-way", nodes: true, weight: 2, shortest: time.Second, longest: 20 * time.Second,
+		start: onLinks(linksOfEdge, proxyRule{stallUp: true}), stop: healLinks},
+	{name: "bus-cut", nodes: true, weight: 3, shortest: time.Second, longest: 15 * time.Second,
+		start: onLinks(linksOfBus, proxyRule{stallUp: true, stallDown: true}), stop: healLinks},
+	{name: "link-slow", nodes: true, weight: 3, shortest: 2 * time.Second, longest: 15 * time.Second,
+		start: onLinks(linksOfAll, proxyRule{delay: 200 * time.Millisecond, loss: 0.05}), stop: healLinks},
+	{name: "link-reset", nodes: true, weight: 2, start: resetLinks},
+	{name: "route-cut", nodes: true, weight: 2, shortest: time.Second, longest: 20 * time.Second,
+		start: onLinks(linksOfRoutes, proxyRule{stallUp: true, stallDown: true}), stop: healLinks},
+	{name: "db-cut", nodes: true, weight: 4, shortest: time.Second, longest: 20 * time.Second,
+		start: cutDatabase, stop: healLinks},
 }
 
 func chaosFaultNamed(name string) chaosFault {
@@ -200,9 +233,13 @@ func giveConnections(w *chaosWorld, _ chaosStep) error {
 }
 
 func (w *chaosWorld) asSuperuser(do func(context.Context, *pgx.Conn) error) error {
+	return w.asSuperuserOf("postgres", do)
+}
+
+func (w *chaosWorld) asSuperuserOf(database string, do func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	db, err := pgx.Connect(ctx, "user=postgres dbname=postgres sslmode=disable port=5432 host="+w.cluster())
+	db, err := pgx.Connect(ctx, "user=postgres dbname="+database+" sslmode=disable port=5432 host="+w.pgData())
 	if err != nil {
 		return err
 	}
@@ -250,19 +287,19 @@ func freeDisk(w *chaosWorld, _ chaosStep) error {
 func (w *chaosWorld) ballast() string { return filepath.Join(w.pgDir, "ballast") }
 
 func killFleetd(w *chaosWorld, _ chaosStep) error {
-	w.setHeld(true)
-	w.signal(syscall.SIGKILL)
+	w.nodes[0].setHeld(true)
+	w.nodes[0].signal(syscall.SIGKILL)
 	return nil
 }
 
 func terminateFleetd(w *chaosWorld, _ chaosStep) error {
-	w.setHeld(true)
-	w.signal(syscall.SIGTERM)
+	w.nodes[0].setHeld(true)
+	w.nodes[0].signal(syscall.SIGTERM)
 	return nil
 }
 
 func releaseFleetd(w *chaosWorld, _ chaosStep) error {
-	w.setHeld(false)
+	w.nodes[0].setHeld(false)
 	return nil
 }
 
@@ -311,12 +348,16 @@ func (w *chaosWorld) carryOut(step chaosStep) error {
 		}
 	}
 	if fault.fleetdEnds != nil && fault.fleetdEnds(w) {
-		w.setExcused(true)
-		before := w.processes()
+		p := w.nodes[0]
+		p.setExcused(true)
+		before := p.processes()
 		defer func() {
-			_ = w.await(time.Minute, "", func() bool { return w.wasReady() && w.processes() > before })
-			w.setExcused(false) // its recovery is checked later
+			_ = w.await(time.Minute, "", func() bool { return p.wasReady() && p.processes() > before })
+			p.setExcused(false) // its recovery is checked later
 		}()
+	}
+	if w.cluster != nil {
+		defer w.cluster.disturb(fault)()
 	}
 	w.journal.notef("%s begins", fault.name)
 	if err := fault.start(w, step); err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -53,6 +54,8 @@ var atTheEnd = []chaosInvariant{
 	{"fan-outs end with right verdicts", 0, fanOutsWrong},
 	{"approvals are as they were decided", 0, approvalsWrong},
 	{"images that were taken are there", 0, uploadsWrong},
+	{"one core led at a time", 0, leadersWrong},
+	{"no device lost its connection to a core's failure", 0, devicesCut},
 	{"no process panics", 0, panics},
 }
 
@@ -90,8 +93,8 @@ func (w *chaosWorld) check(l *chaosLoad, when string, invariants []chaosInvarian
 }
 
 func notReady(w *chaosWorld, _ *chaosLoad) findings {
-	if status := w.probe("/readyz"); status != http.StatusOK {
-		return findings{fmt.Sprintf("/readyz answers %d", status)}
+	if !w.isReady() {
+		return findings{"a process does not work, or none decides"}
 	}
 	return nil
 }
@@ -241,10 +244,14 @@ type chaosResources struct{ goroutines, heap, connections float64 }
 
 func (w *chaosWorld) resources() (chaosResources, error) {
 	var r chaosResources
-	if status := w.probe("/debug/pprof/heap?gc=1"); status != http.StatusOK {
+	p := w.leader()
+	if p == nil {
+		return r, errors.New("no process decides")
+	}
+	if status := p.probe("/debug/pprof/heap?gc=1"); status != http.StatusOK {
 		return r, fmt.Errorf("the heap profile is answered %d", status)
 	}
-	resp, err := w.client.Get("http://" + w.adminAddr + "/metrics")
+	resp, err := w.client.Get("http://" + p.admin + "/metrics")
 	if err != nil {
 		return r, err
 	}
@@ -486,9 +493,7 @@ func (w *chaosWorld) cameBack(f chaosFanOut, c chaosCall) bool {
 	if w.clockSet {
 		return false // the times of records and of the test are not comparable
 	}
-	w.mu.Lock()
-	starts := slices.Clone(w.starts[1:])
-	w.mu.Unlock()
+	starts := w.restarts()
 	for _, start := range starts {
 		if f.CreatedAt.Before(start) && c.CreatedAt.After(start) && c.CreatedAt.Before(start.Add(resumeTime)) &&
 			w.seen.connectedWithin(c.DeviceID, start.Add(-resumeTime), start) &&
@@ -500,18 +505,16 @@ func (w *chaosWorld) cameBack(f chaosFanOut, c chaosCall) bool {
 }
 
 func panics(w *chaosWorld, _ *chaosLoad) (broken findings) {
-	file, err := os.Open(filepath.Join(w.dir, "fleetd.log"))
-	if err != nil {
-		return findings{err.Error()}
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		panicked := strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:")
-		if panicked || strings.Contains(line, "DATA RACE") {
-			broken = append(broken, line)
+	for _, p := range w.nodes {
+		data, err := os.ReadFile(filepath.Join(w.dir, p.name+".log"))
+		if err != nil {
+			return findings{err.Error()}
+		}
+		for line := range strings.Lines(string(data)) {
+			panicked := strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:")
+			if panicked || strings.Contains(line, "DATA RACE") {
+				broken.addf("%s: %s", p.name, strings.TrimSpace(line))
+			}
 		}
 	}
 	return broken

@@ -309,3 +309,15 @@ func (s *chaosSightings) connectedWithin(id fleet.DeviceID, from, to time.Time) 
 	}
 	return false
 }
+
+// lostWithin returns when the device was disconnected between from and to.
+func (s *chaosSightings) lostWithin(id fleet.DeviceID, from, to time.Time) (at time.Time, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, change := range s.changes[id] {
+		if i > 0 && !change.connected && change.at.After(from) && change.at.Before(to) {
+			return change.at, true
+		}
+	}
+	return time.Time{}, false
+}

@@ -6,19 +6,22 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// A chaosProxy is a proxy between devices and one of fleetd's listeners.
+// A chaosProxy is a proxy in front of a listener, or a balancer in front of several: a connection goes
+// to the next one that accepts.
 //
 // It works on TCP streams, where lost and reordered packets look alike: later
 // bytes wait for the retransmission of earlier ones. A loss rule simulates that
 // delay; the kernel's own handling of lost packets is not tested here.
 type chaosProxy struct {
 	listener net.Listener
-	target   string
+	turn     atomic.Int64
 
 	mu      sync.Mutex
+	targets []string
 	pairs   map[*proxyPair]struct{}
 	rule    proxyRule
 	changed chan struct{} // closed when the rule changes
@@ -45,12 +48,16 @@ const (
 	longestRetransmission  = 1200 * time.Millisecond
 )
 
-func newChaosProxy(target string) (*chaosProxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func newChaosProxy(targets ...string) (*chaosProxy, error) {
+	return newChaosProxyAt("127.0.0.1:0", targets...)
+}
+
+func newChaosProxyAt(addr string, targets ...string) (*chaosProxy, error) {
+	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	p := &chaosProxy{listener: listener, target: target, pairs: map[*proxyPair]struct{}{}, changed: make(chan struct{})}
+	p := &chaosProxy{listener: listener, targets: targets, pairs: map[*proxyPair]struct{}{}, changed: make(chan struct{})}
 	go p.accept()
 	return p, nil
 }
@@ -68,12 +75,8 @@ func (p *chaosProxy) accept() {
 }
 
 func (p *chaosProxy) serve(device net.Conn) {
-	network := "tcp"
-	if filepath.IsAbs(p.target) {
-		network = "unix"
-	}
-	server, err := net.DialTimeout(network, p.target, 5*time.Second)
-	if err != nil {
+	server := p.dial()
+	if server == nil {
 		reset(device)
 		return
 	}
@@ -90,6 +93,30 @@ func (p *chaosProxy) serve(device net.Conn) {
 	p.mu.Lock()
 	delete(p.pairs, pair)
 	p.mu.Unlock()
+}
+
+func (p *chaosProxy) setTargets(targets []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.targets = targets
+}
+
+// dial connects to the next target that accepts; nil: none does.
+func (p *chaosProxy) dial() net.Conn {
+	p.mu.Lock()
+	targets := p.targets
+	p.mu.Unlock()
+	first := int(p.turn.Add(1))
+	for i := range targets {
+		network, target := "tcp", targets[(first+i)%len(targets)]
+		if filepath.IsAbs(target) {
+			network = "unix"
+		}
+		if server, err := net.DialTimeout(network, target, 5*time.Second); err == nil {
+			return server
+		}
+	}
+	return nil
 }
 
 // A piece is the data of one read, to be written at its due time. A piece

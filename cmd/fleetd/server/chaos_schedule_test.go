@@ -14,6 +14,7 @@ type chaosSchedule struct {
 	seed     uint64
 	size     chaosSize
 	embedded bool // fleetd runs its own PostgreSQL; else the test runs one for it
+	cluster  bool // two cores and two edges
 	steps    []chaosStep
 }
 
@@ -27,18 +28,30 @@ type chaosStep struct {
 	clock    time.Duration // offset of a clock step
 }
 
+// edge returns the index of the edge that a fault of one edge affects.
+func (s chaosStep) edge() int {
+	if s.share == 1 {
+		return 1
+	}
+	return 0
+}
+
 // A chaosSize is the size of a run.
 type chaosSize struct {
 	devices, workers int
 	steps            int
 	longest          time.Duration // upper limit of every fault's duration
 	slack            int           // factor for the limits of invariants
+	cluster          bool
 }
 
 var (
-	chaosFull = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second, slack: 1}
+	chaosFull       = chaosSize{devices: 500, workers: 12, steps: 2, longest: 40 * time.Second, slack: 1}
+	chaosCluster100 = chaosSize{devices: 100, workers: 8, steps: 3, longest: 20 * time.Second, slack: 1, cluster: true}
 	// Other tests may use the processor at the same time.
 	chaosShort = chaosSize{devices: 40, workers: 4, steps: 2, longest: 3 * time.Second, slack: 4}
+
+	chaosShortCluster = chaosSize{devices: 20, workers: 2, steps: 2, longest: 3 * time.Second, slack: 4, cluster: true}
 )
 
 // clockSteps are changes that people and time servers may make to a clock. They are below
@@ -48,9 +61,12 @@ var clockSteps = []time.Duration{-45 * time.Minute, -90 * time.Second, -5 * time
 
 func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 	random := rand.New(rand.NewPCG(seed, 1))
-	s := chaosSchedule{seed: seed, size: size, embedded: random.IntN(2) == 0}
+	s := chaosSchedule{seed: seed, size: size, embedded: random.IntN(2) == 0, cluster: size.cluster}
+	if s.cluster {
+		s.embedded = false
+	}
 	upgrades := random.IntN(size.steps) // the step at which a campaign starts
-	for i, fault := range drawFaults(random, s.embedded, size.steps) {
+	for i, fault := range drawFaults(random, s.embedded, s.cluster, size.steps) {
 		s.steps = append(s.steps, chaosStep{
 			fault:    fault.name,
 			lead:     between(random, 300*time.Millisecond, 1500*time.Millisecond),
@@ -71,10 +87,10 @@ func newChaosSchedule(seed uint64, size chaosSize) chaosSchedule {
 }
 
 // drawFaults picks n different faults by their weights.
-func drawFaults(random *rand.Rand, embedded bool, n int) []chaosFault {
+func drawFaults(random *rand.Rand, embedded, cluster bool, n int) []chaosFault {
 	var candidates []chaosFault
 	for _, f := range chaosFaults {
-		if f.external && embedded {
+		if f.external && embedded || f.single && cluster || f.nodes && !cluster {
 			continue
 		}
 		candidates = append(candidates, f)
@@ -116,6 +132,9 @@ func (s chaosSchedule) String() string {
 	if s.embedded {
 		database = "fleetd's own PostgreSQL"
 	}
+	if s.cluster {
+		database = "two cores, two edges, " + database
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d devices, %s", s.seed, s.size.devices, database)
 	for _, step := range s.steps {
@@ -125,6 +144,8 @@ func (s chaosSchedule) String() string {
 		}
 		fmt.Fprintf(&b, ", %v later %s for %v", step.lead, step.fault, step.lasts)
 		switch {
+		case strings.HasPrefix(step.fault, "edge-"), strings.HasPrefix(step.fault, "link-"):
+			fmt.Fprintf(&b, " of edge-%d", step.edge()+1)
 		case strings.HasPrefix(step.fault, "net-"):
 			fmt.Fprintf(&b, " on %.0f %% of the connections", 100*step.share)
 		case step.fault == "clock-step":

@@ -20,6 +20,7 @@ func TestChaosShort(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		runChaos(t, newChaosSchedule(seed, chaosShort), template)
 	}
+	runChaos(t, newChaosSchedule(1, chaosShortCluster), template)
 }
 
 // longestSeed is the longest time that a failing seed may need: no seed begins with less
@@ -43,6 +44,9 @@ func TestChaos(t *testing.T) {
 		t.Fatalf("FLEETD_CHAOS_MINUTES=%q: write a number of minutes, at most 20", os.Getenv("FLEETD_CHAOS_MINUTES"))
 	}
 	size := chaosFull
+	if os.Getenv("FLEETD_CHAOS_CLUSTER") != "" {
+		size = chaosCluster100
+	}
 	if n, err := strconv.Atoi(os.Getenv("FLEETD_CHAOS_DEVICES")); err == nil {
 		size.devices = n
 	}
@@ -115,8 +119,8 @@ func runChaos(t *testing.T, schedule chaosSchedule, template chaosTemplate) bool
 		return true
 	}
 	w.keepLogs()
-	t.Errorf("%v\n\n%s\n\n%s\n\nlogs: %s\nagain: make chaos SEED=%d", schedule, strings.Join(w.breaches, "\n"),
-		w.journal, dir, schedule.seed)
+	t.Errorf("%v\n\n%s\n\n%s\n\nlogs: %s\nagain: make chaos %sSEED=%d", schedule, strings.Join(w.breaches, "\n"),
+		w.journal, dir, map[bool]string{true: "CLUSTER=1 "}[schedule.cluster], schedule.seed)
 	return false
 }
 
@@ -156,15 +160,17 @@ func (w *chaosWorld) run(release string) (err error) {
 // A seed always has the same schedule, and the seeds cover every fault.
 func TestChaosSchedule(t *testing.T) {
 	times := map[string]int{}
-	for seed := range uint64(300) {
-		s := newChaosSchedule(seed, chaosFull)
-		if again := newChaosSchedule(seed, chaosFull); s.String() != again.String() {
+	for n := range uint64(600) {
+		seed, size := n/2, []chaosSize{chaosFull, chaosCluster100}[n%2]
+		s := newChaosSchedule(seed, size)
+		if again := newChaosSchedule(seed, size); s.String() != again.String() {
 			t.Errorf("two schedules of seed %d: %v and %v", seed, s, again)
 		}
 		for _, step := range s.steps {
 			times[step.fault]++
 			f := chaosFaultNamed(step.fault)
-			if f.external && s.embedded || step.lasts < f.shortest || step.lasts > f.longest {
+			misplaced := f.external && s.embedded || f.nodes && !s.cluster || f.single && s.cluster
+			if misplaced || step.lasts < f.shortest || step.lasts > f.longest {
 				t.Errorf("seed %d: %s for %v", seed, step.fault, step.lasts)
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +33,10 @@ import (
 // beFleetd makes the test binary a fleetd that serves with chaosTimers, or runs
 // another command.
 const beFleetd = "FLEETD_TEST_BE_FLEETD"
+
+// announceAddr is the environment variable with the address of a proxy in front of a core's internal
+// address.
+const announceAddr = "FLEETD_TEST_ANNOUNCE"
 
 // chaosTimers suit devices that wait a twentieth of the real time. Connect leaves room for
 // a slow device that answers the calls in its line, at 4 s each, before a health check.
@@ -58,6 +61,7 @@ type testMain struct {
 	Sim     sim.Command  `cmd:""`
 	Cluster struct {
 		Status client.ClusterStatus `cmd:""`
+		Drain  client.DrainNode     `cmd:""`
 	} `cmd:""`
 }
 
@@ -81,15 +85,8 @@ func (c *quickServe) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	c.timers, c.engineTick = chaosTimers, 50*time.Millisecond
-	s, err := StartRole(ctx, c.Config)
-	switch {
-	case ctx.Err() != nil && err != nil:
-		return nil
-	case err != nil:
-		return err
-	}
-	return s.Serve(ctx)
+	c.timers, c.engineTick, c.announce = chaosTimers, 50*time.Millisecond, os.Getenv(announceAddr)
+	return Run(ctx, c.Config, io.Discard)
 }
 
 // A chaosWorld contains all participants: fleetd as a process, which is restarted whenever
@@ -120,14 +117,12 @@ type chaosWorld struct {
 	seen     *chaosSightings
 	client   *http.Client
 
+	nodes      []*chaosProcess // those that decide first
+	deciders   int             // how many
+	cluster    *chaosCluster   // nil without one
+	internalOf map[string]string
+
 	mu       sync.Mutex
-	fleetd   *os.Process
-	starts   []time.Time // of fleetd's processes
-	ready    bool        // the process has answered /readyz with 200 since its start
-	held     bool        // a fault prevents its restart for now
-	excused  bool        // it may end: the current fault ends it
-	stopping bool
-	ended    chan struct{} // closed when the supervisor ends
 	pg       *embedded.Server
 	breaches []string
 }
@@ -172,10 +167,9 @@ func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (
 	if err := w.placeDatabase(template); err != nil {
 		return w, err
 	}
-	if err := w.makeClock(); err != nil {
+	if err := w.startNodes(); err != nil {
 		return w, err
 	}
-	go w.supervise()
 	if err := w.await(time.Minute, "fleetd to be ready", w.isReady); err != nil {
 		return w, err
 	}
@@ -184,7 +178,7 @@ func newChaosWorld(schedule chaosSchedule, template chaosTemplate, dir string) (
 
 // prepare reserves addresses and starts the proxies.
 func (w *chaosWorld) prepare() (err error) {
-	w.dataDir, w.ended, w.journal = filepath.Join(w.dir, "fleetd"), make(chan struct{}), &chaosJournal{began: time.Now()}
+	w.dataDir, w.journal = filepath.Join(w.dir, "fleetd"), &chaosJournal{began: time.Now()}
 	w.client = &http.Client{Timeout: 25 * time.Second,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second}}
 	for _, addr := range []*string{&w.httpAddr, &w.mqttAddr, &w.adminAddr} {
@@ -197,6 +191,20 @@ func (w *chaosWorld) prepare() (err error) {
 	}
 	w.mqtt, err = newChaosProxy(w.mqttAddr)
 	return err
+}
+
+// startNodes starts fleetd: one, or a cluster.
+func (w *chaosWorld) startNodes() error {
+	if w.schedule.cluster {
+		return w.startCluster()
+	}
+	p := newChaosProcess(w, "fleetd", w.adminAddr, "/readyz", w.singleArgs)
+	w.nodes, w.deciders = []*chaosProcess{p}, 1
+	if err := w.writeClock(p, 0); err != nil {
+		return err
+	}
+	go p.supervise()
+	return nil
 }
 
 // placeDatabase copies the template's cluster to the place of this seed's PostgreSQL, and
@@ -262,8 +270,8 @@ func (w *chaosWorld) postgres() *embedded.Server {
 	return w.pg
 }
 
-// cluster returns the database's directory, which also contains its socket.
-func (w *chaosWorld) cluster() string {
+// pgData returns the database's directory, which also contains its socket.
+func (w *chaosWorld) pgData() string {
 	if w.pgDir != "" {
 		return filepath.Join(w.pgDir, "postgres")
 	}
@@ -272,7 +280,7 @@ func (w *chaosWorld) cluster() string {
 
 // postmaster returns the process id of the database's first process.
 func (w *chaosWorld) postmaster() (int, error) {
-	text, err := os.ReadFile(filepath.Join(w.cluster(), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(w.pgData(), "postmaster.pid"))
 	if err != nil {
 		return 0, err
 	}
@@ -280,157 +288,34 @@ func (w *chaosWorld) postmaster() (int, error) {
 	return strconv.Atoi(line)
 }
 
-// supervise runs fleetd until the world ends. The kernel counts this thread as the parent
-// of fleetd, so fleetd dies with the test.
-func (w *chaosWorld) supervise() {
-	defer close(w.ended)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	out, err := os.OpenFile(filepath.Join(w.dir, "fleetd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		w.breachf("no log file: %v", err)
-		return
-	}
-	defer out.Close()
-	for w.waitForTurn() {
-		cmd := w.serveCommand()
-		cmd.Stdout, cmd.Stderr = out, out
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := cmd.Start(); err != nil {
-			w.breachf("fleetd does not start: %v", err)
-			return
-		}
-		w.mu.Lock()
-		w.fleetd, w.ready = cmd.Process, false
-		w.starts = append(w.starts, time.Now())
-		w.mu.Unlock()
-		done := make(chan struct{})
-		go w.watchReady(done)
-		err := cmd.Wait()
-		close(done)
-		w.noteEnd(err)
-	}
-}
-
-func (w *chaosWorld) serveCommand() *exec.Cmd {
-	args := []string{"serve", "--http-addr", w.httpAddr, "--mqtt-addr", w.mqttAddr, "--admin-addr", w.adminAddr,
+// singleArgs are the arguments of a fleetd that is not a node of a cluster.
+func (w *chaosWorld) singleArgs() []string {
+	args := []string{"--http-addr", w.httpAddr, "--mqtt-addr", w.mqttAddr, "--admin-addr", w.adminAddr,
 		"--enrolment", "open", "--public-url", "http://" + w.http.addr(), "--mqtt-endpoint", w.mqtt.addr()}
 	if w.pgDir != "" {
 		args = append(args, "--database-url", w.postgres().URL())
 	}
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+w.dataDir)
-	if w.schedule.has("clock-step") {
-		cmd.Env = append(cmd.Env, clockFile+"="+w.clock())
-	}
-	return cmd
+	return args
 }
 
-// waitForTurn waits until fleetd may start, and reports whether it should.
-func (w *chaosWorld) waitForTurn() bool {
-	for ; ; time.Sleep(20 * time.Millisecond) {
-		w.mu.Lock()
-		held, stopping := w.held, w.stopping
-		w.mu.Unlock()
-		if stopping || !held {
-			return !stopping
+// isReady reports whether all processes work and one of them decides.
+func (w *chaosWorld) isReady() bool {
+	for _, p := range w.nodes {
+		if p.probe(p.works) != http.StatusOK {
+			return false
 		}
 	}
+	return w.leader() != nil
 }
 
-// noteEnd checks how fleetd ended, and waits as long as systemd does before its next
-// start.
-func (w *chaosWorld) noteEnd(err error) {
-	w.mu.Lock()
-	excused := w.excused || w.stopping
-	w.fleetd, w.ready = nil, false
-	w.mu.Unlock()
-	w.journal.notef("fleetd ended: %v", err)
-	if !excused {
-		w.breachf("fleetd ended with %v, which no fault asked for", err)
-	}
-	time.Sleep(300 * time.Millisecond)
-}
-
-// watchReady records when the process becomes ready, until done.
-func (w *chaosWorld) watchReady(done <-chan struct{}) {
-	for {
-		select {
-		case <-done:
-			return
-		case <-time.After(50 * time.Millisecond):
-		}
-		if w.probe("/readyz") == http.StatusOK {
-			w.mu.Lock()
-			w.ready = w.fleetd != nil
-			w.mu.Unlock()
-			w.journal.notef("fleetd is ready")
-			return
+// leader returns the process that decides: the only one, or the core that leads. nil: none does.
+func (w *chaosWorld) leader() *chaosProcess {
+	for _, p := range w.nodes[:w.deciders] {
+		if p.probe("/readyz") == http.StatusOK {
+			return p
 		}
 	}
-}
-
-// probe requests a path of the admin listener; 0 means no answer.
-func (w *chaosWorld) probe(path string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.adminAddr+path, nil)
-	resp, err := w.client.Do(req)
-	if err != nil {
-		return 0
-	}
-	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode
-}
-
-func (w *chaosWorld) isReady() bool { return w.probe("/readyz") == http.StatusOK }
-
-// wasReady reports whether the current process has been ready, whatever happened to its
-// database since.
-func (w *chaosWorld) wasReady() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ready
-}
-
-// serving returns the process that has been ready and that no fault is ending now; 0: no
-// process.
-func (w *chaosWorld) serving() (pid int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.ready || w.excused {
-		return 0
-	}
-	return w.fleetd.Pid
-}
-
-// processes returns how often fleetd was started.
-func (w *chaosWorld) processes() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.starts)
-}
-
-// signal sends a signal to fleetd's process, if it runs.
-func (w *chaosWorld) signal(s os.Signal) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.fleetd != nil {
-		_ = w.fleetd.Signal(s)
-	}
-}
-
-func (w *chaosWorld) setHeld(held bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.held = held
-}
-
-func (w *chaosWorld) setExcused(excused bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.excused = excused
+	return nil
 }
 
 func (w *chaosWorld) await(limit time.Duration, what string, ok func() bool) error {
@@ -489,20 +374,15 @@ func (w *chaosWorld) switchOn() error {
 
 // stop ends everything that was started and unmounts the disk.
 func (w *chaosWorld) stop() {
-	w.mu.Lock()
-	w.stopping = true
-	w.mu.Unlock()
 	if w.stopDevices != nil {
 		w.stopDevices()
 	}
 	w.thaw()
-	w.signal(os.Interrupt)
-	select {
-	case <-w.ended:
-	case <-time.After(3 * time.Minute):
-		w.breachf("fleetd does not stop")
-		w.signal(syscall.SIGKILL)
-		<-w.ended
+	for _, p := range slices.Backward(w.nodes) {
+		p.stop()
+	}
+	if w.cluster != nil {
+		w.cluster.close()
 	}
 	for _, p := range []*chaosProxy{w.http, w.mqtt} {
 		if p != nil {
@@ -519,7 +399,7 @@ func (w *chaosWorld) stop() {
 
 // keepLogs leaves only the logs of all processes in the seed's directory.
 func (w *chaosWorld) keepLogs() {
-	_ = copyTree(filepath.Join(w.cluster(), "log"), filepath.Join(w.dir, "postgres-log"))
+	_ = copyTree(filepath.Join(w.pgData(), "log"), filepath.Join(w.dir, "postgres-log"))
 	_ = os.WriteFile(filepath.Join(w.dir, "journal.log"), []byte(w.schedule.String()+"\n\n"+w.journal.String()), 0o644)
 	w.removeData()
 }
@@ -603,8 +483,10 @@ func makeChaosTemplate(dir string) (template chaosTemplate, err error) {
 	if err := w.prepare(); err != nil {
 		return template, err
 	}
-	go w.supervise()
 	defer w.stop()
+	if err := w.startNodes(); err != nil {
+		return template, err
+	}
 	if err := w.await(2*time.Minute, "fleetd to make its database", w.isReady); err != nil {
 		return template, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 )
 
 // The roles of a process.
@@ -35,6 +36,10 @@ type ClusterConfig struct {
 	// NATSURL is an existing NATS cluster, in place of the embedded servers.
 	NATSURL string `name:"nats-url" help:"Existing NATS cluster to use in place of the embedded servers: nats://user:password@host:4222,..." env:"FLEETD_NATS_URL" placeholder:"URL,..."`
 
+	// DrainTimeout is how long an edge that is stopped may take to ask its devices to connect to
+	// another one. Default: 90s; 0 closes all connections at once.
+	DrainTimeout time.Duration `name:"drain-timeout" help:"With --role edge: how long a stop may take to move the devices to other edges, 500 a second; those left are disconnected then. 0 disconnects all at once." default:"90s" env:"FLEETD_DRAIN_TIMEOUT" placeholder:"DURATION"`
+
 	// InternalAddr is the address of a core's HTTP for edges, with mutual TLS. Default: :8443.
 	InternalAddr string `name:"internal-addr" help:"With --role core: address of HTTP for the edges, with mutual TLS. The edges must reach its host; without a host, an address of this machine." default:":8443" env:"FLEETD_INTERNAL_ADDR" placeholder:"ADDR"`
 }
@@ -45,6 +50,9 @@ func (c *Config) checkCluster() error {
 			return errors.New("the settings of a cluster need --role core or --role edge")
 		}
 		return nil
+	}
+	if c.DrainTimeout < 0 {
+		return fmt.Errorf("--drain-timeout must not be negative, but is %v", c.DrainTimeout)
 	}
 	if c.Role != RoleCore && c.Role != RoleEdge {
 		return fmt.Errorf("unknown --role %q; use all, core or edge", c.Role)
@@ -58,6 +66,8 @@ func (c *Config) checkCluster() error {
 			return errors.New("--role edge needs the cores: give --cluster-servers host:port, or --nats-url with an existing NATS cluster")
 		case c.DatabaseURL != "":
 			return errors.New("--role edge has no database; remove --database-url, whose password an edge must not have")
+		case c.VoiceUpstream != "" || c.VoiceSecret != "":
+			return errors.New("--role edge has no voice server: give --voice-upstream and its secret to the cores")
 		case c.Demo > 0 || c.DemoVoice || c.DemoVirtual != "":
 			return errors.New("--role edge runs no demo; remove its flags")
 		}
@@ -65,9 +75,6 @@ func (c *Config) checkCluster() error {
 	}
 	if c.PublicURL == "" || c.MQTTEndpoint == "" {
 		return errors.New("--role core needs the addresses at which devices and people reach the edges: give --public-url and --mqtt-endpoint")
-	}
-	if c.VoiceUpstream != "" {
-		return errors.New("--voice-upstream cannot be used with --role core yet: the edges do not relay conversations")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -18,16 +19,17 @@ import (
 // members are the nodes of the cluster, as a core hears them. A core that stands by hears them, too,
 // so that it knows them when it leads.
 type members struct {
-	table cluster.Table
-	self  wire.Node
-	term  atomic.Int64 // that this core leads; 0 while it stands by
-	load  atomic.Pointer[func() int64]
+	table   cluster.Table
+	self    wire.Node
+	expires func() time.Time // the certificate
+	term    atomic.Int64     // that this core leads; 0 while it stands by
+	load    atomic.Pointer[func() int64]
 }
 
 // openMembers starts to announce this core and to hear the other nodes.
 func (n *node) openMembers(version string) error {
 	m := &members{self: wire.Node{Name: n.id.Name, Role: bus.Core, Incarnation: rand.Uint64(), Version: version,
-		Since: time.Now().UTC()}}
+		Since: time.Now().UTC()}, expires: n.id.Expires}
 	n.members = m
 	if err := wire.Hear(n.bus, n.id.Cluster, func(w wire.Node) { m.table.Hear(beatOf(w)) }); err != nil {
 		return err
@@ -47,6 +49,7 @@ func (m *members) lead(term int, messages func() int64) {
 // now returns the beat of this core.
 func (m *members) now() wire.Node {
 	n, messages := m.self, int64(0)
+	n.Expires = m.expires().UTC()
 	n.Term = int(m.term.Load())
 	if count := m.load.Load(); count != nil {
 		messages = (*count)()
@@ -58,7 +61,7 @@ func (m *members) now() wire.Node {
 func beatOf(n wire.Node) cluster.Beat {
 	return cluster.Beat{Name: n.Name, Role: cluster.Role(n.Role), Incarnation: n.Incarnation, Version: n.Version,
 		Since: n.Since, Connections: n.Connections, Term: n.Term, Messages: n.Messages, Memory: n.Memory,
-		Draining: n.Draining, Leaves: n.Leaves}
+		Drain: (*cluster.Drain)(n.Draining), Expires: n.Expires, Leaves: n.Leaves}
 }
 
 // nodes lists the nodes of the cluster; of a single process it lists this one.
@@ -69,6 +72,32 @@ func (s *Server) nodes() []cluster.Node {
 	b := s.broker.Stats()
 	return s.alone.Nodes(cluster.Beat{Name: s.cfg.NodeName, Role: cluster.All, Version: s.cfg.Version, Since: s.started,
 		Connections: int(b.Connections), Term: s.term, Messages: b.Messages, Memory: wire.LoadOf(0).Memory}, nil)
+}
+
+// errHandedOver is the error of [Server.Serve] after an operator let another core lead. [Run] starts the
+// server again, which then stands by.
+var errHandedOver = errors.New("another core leads now")
+
+// handOverTime is how long this core waits for one that stands by to lead, before it may do so itself.
+// A standby looks at the lease five times a second.
+const handOverTime = 3 * time.Second
+
+// openCluster makes the service for the nodes of the cluster.
+func (s *Server) openCluster() {
+	o := cluster.Options{Store: s.store, Status: s.clusterStatus, Log: s.log,
+		HandOver: func() { s.stages.fail(errHandedOver) }}
+	if s.link != nil {
+		o.Drain = s.link.Drain
+	}
+	s.cluster = cluster.NewService(o)
+}
+
+// awaitStandby gives another core the time to lead.
+func (s *Server) awaitStandby(ctx context.Context) {
+	select {
+	case <-time.After(handOverTime):
+	case <-ctx.Done():
+	}
 }
 
 // readTerms reads the latest terms. While this process leads, they do not change.
@@ -143,6 +172,8 @@ var edgeLinkMetrics = []statMetric[wire.EdgeStats]{
 		func(s *wire.EdgeStats) int64 { return s.Garbage }),
 	linkMetric("stale_total", "Batches of cores that had been replaced, which this edge refused.",
 		prometheus.CounterValue, func(s *wire.EdgeStats) int64 { return s.Stale }),
+	linkMetric("overdue_total", "Messages for devices that came too late and were not passed on.",
+		prometheus.CounterValue, func(s *wire.EdgeStats) int64 { return s.Overdue }),
 }
 
 // nodeMetrics exports the number of nodes.

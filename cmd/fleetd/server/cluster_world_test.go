@@ -27,15 +27,39 @@ type clusterWorld struct {
 	*leaseWorld
 	cores, edges [2]*leaseProcess
 	dir          string // of the cluster
+	data, url    string
 }
 
-func newClusterWorld(t *testing.T) *clusterWorld {
+// newClusterWorld starts a cluster. The flags are for the cores.
+func newClusterWorld(t *testing.T, flags ...string) *clusterWorld {
+	t.Helper()
+	w := newCluster(t, nil, append([]string{"--enrolment", "open"}, flags...)...)
+	w.populate(w.edges[0])
+	return w
+}
+
+// newCluster starts a cluster without devices. env is the environment of the first core, and more are
+// flags of both cores.
+func newCluster(t *testing.T, env []string, more ...string) *clusterWorld {
+	t.Helper()
+	w := prepareCluster(t, env, more...)
+	w.start()
+	return w
+}
+
+// prepareCluster makes the processes, which start starts.
+func prepareCluster(t *testing.T, env []string, more ...string) *clusterWorld {
+	t.Helper()
+	return prepareClusterAt(t, pgtest.URL(t), env, more...)
+}
+
+func prepareClusterAt(t *testing.T, url string, env []string, more ...string) *clusterWorld {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	data, url := t.TempDir(), pgtest.URL(t)
-	w := &clusterWorld{leaseWorld: &leaseWorld{t: t}, dir: t.TempDir()}
+	data := t.TempDir()
+	w := &clusterWorld{leaseWorld: &leaseWorld{t: t}, dir: t.TempDir(), data: data, url: url}
 	w.openDatabase(url)
 	if _, err := bus.Init(w.dir); err != nil {
 		t.Fatal(err)
@@ -44,16 +68,24 @@ func newClusterWorld(t *testing.T) *clusterWorld {
 	for i := range w.edges {
 		e := newLeaseProcess(t, "edge-"+strconv.Itoa(i+1), data, url)
 		e.args = []string{"--role", "edge", "--cluster-dir", w.certificate(e.name, bus.Edge), "--http-addr", e.http,
-			"--mqtt-addr", e.mqtt, "--cluster-servers", strings.Join(servers, ",")}
+			"--mqtt-addr", e.mqtt, "--voice-udp-addr", "127.0.0.1:0", "--cluster-servers", strings.Join(servers, ",")}
 		w.edges[i] = e
 	}
 	for i := range w.cores {
 		c := newLeaseProcess(t, "core-"+strconv.Itoa(i+1), data, url)
 		c.args = []string{"--role", "core", "--cluster-dir", w.certificate(c.name, bus.Core), "--internal-addr", c.http,
 			"--cluster-listen", servers[i], "--cluster-routes", servers[1-i], "--database-url", url, "--blobs-shared",
-			"--enrolment", "open", "--public-url", "http://" + w.edges[0].http, "--mqtt-endpoint", w.edges[0].mqtt}
+			"--public-url", "http://" + w.edges[0].http, "--mqtt-endpoint", w.edges[0].mqtt}
+		c.args = append(c.args, more...)
 		w.cores[i] = c
 	}
+	w.cores[0].env = env
+	return w
+}
+
+// start starts the processes; the first core leads.
+func (w *clusterWorld) start() {
+	w.t.Helper()
 	w.cores[0].start()
 	w.cores[0].awaitReady()
 	w.cores[1].start()
@@ -62,13 +94,16 @@ func newClusterWorld(t *testing.T) *clusterWorld {
 		e.start()
 		e.awaitReady()
 	}
-	w.populate(data, url, w.edges[0])
-	return w
+	w.token = w.edges[0].newToken("lease", "admin")
 }
 
 func (w *clusterWorld) certificate(name string, role bus.Role) string {
 	w.t.Helper()
-	dir, _, err := bus.Issue(w.dir, bus.Order{Name: name, Role: role})
+	order := bus.Order{Name: name, Role: role}
+	if name == "edge-2" {
+		order.Days = 20 // so that an alert says so
+	}
+	dir, _, err := bus.Issue(w.dir, order)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -129,7 +164,12 @@ func TestCoreIsReplaced(t *testing.T) {
 		"fleetd_cluster_link_stale_total 0", "fleetd_cluster_certificate_expiry_timestamp_seconds ")
 	connects, since := w.connects(), time.Now()
 
+	w.edges[0].signal(syscall.SIGSTOP) // calls stay in flight
+	fleettest.EventuallyWithin(t, time.Minute, "calls to be in flight", func() bool {
+		return w.count(`SELECT count(*) FROM calls WHERE state = 'sent'`) > 0
+	})
 	w.cores[0].signal(syscall.SIGKILL)
+	w.edges[0].signal(syscall.SIGCONT)
 	w.cores[1].awaitReady()
 	took := time.Since(since)
 	calls("calls through the second core", load.succeeded())
@@ -137,8 +177,11 @@ func TestCoreIsReplaced(t *testing.T) {
 	if took > 10*time.Second || again > 15*time.Second {
 		t.Errorf("the second core leads after %v, and makes calls after %v", took, again)
 	}
-	time.Sleep(attachTime) // presence of devices that are not announced would be reset by now
+	time.Sleep(2 * attachTime) // presence of devices that are not announced would be reset by now
 	w.quiet(connects, since)
+	if n := w.count(`SELECT count(*) FROM calls WHERE state = 'unknown' AND error_code = 'core_lost'`); n == 0 {
+		t.Error("no call in flight ended with the code core_lost")
+	}
 	w.awaitNodes("core-2 leads, core-1 gone, edge-1 attached 30, edge-2 attached 0", 2, lease.Gone, lease.Silent)
 
 	// The first one stands by again, and takes over from a core that is stopped.
@@ -151,11 +194,14 @@ func TestCoreIsReplaced(t *testing.T) {
 	handed := time.Since(stopped)
 	w.cores[1].awaitEnd(time.Minute)
 	calls("calls through the first core again", load.succeeded())
-	time.Sleep(attachTime)
+	time.Sleep(2 * attachTime)
 	w.quiet(connects, since)
 	w.awaitNodes("core-1 leads, edge-1 attached 30, edge-2 attached 0", 3, lease.Released) // core-2 has left
 	load.end()
 	load.check()
+	fleettest.EventuallyWithin(t, time.Minute, "an alert about the certificate of edge-2", func() bool {
+		return w.count(`SELECT count(*) FROM alerts WHERE kind = 'certificate_expiring' AND subject = 'edge-2'`) == 1
+	})
 	t.Logf("leads %v after a kill, calls after %v; leads %v after a stop", took, again, handed)
 }
 
@@ -243,7 +289,18 @@ func TestFrozenCoreIsReplaced(t *testing.T) {
 	fleettest.EventuallyWithin(t, time.Minute, "calls", func() bool { return load.succeeded() >= 20 })
 	connects, since := w.connects(), time.Now()
 	w.cores[0].signal(syscall.SIGSTOP)
+	read := make(chan time.Duration, 1)
+	go func() { // reaches the frozen core
+		var list struct{ Items []json.RawMessage }
+		began := time.Now()
+		if status, text := w.ask(w.edges[0], w.token, "GET", "/devices", nil, nil); status != http.StatusOK ||
+			json.Unmarshal(text, &list) != nil || len(list.Items) != leaseDevices {
+			t.Errorf("a read that reached the frozen core ended with %d: %s", status, text)
+		}
+		read <- time.Since(began)
+	}()
 	w.cores[1].awaitReady()
+	took := time.Since(since)
 	before := load.succeeded()
 	fleettest.EventuallyWithin(t, time.Minute, "calls through the second core", func() bool {
 		return load.succeeded() >= before+20
@@ -258,6 +315,7 @@ func TestFrozenCoreIsReplaced(t *testing.T) {
 	load.end()
 	load.check()
 	w.quiet(connects, since)
+	t.Logf("leads after %v; a read that reached the frozen core took %v", took, <-read)
 }
 
 // When the process of an edge dies, its devices are offline within seconds. They come back when an
@@ -269,19 +327,63 @@ func TestEdgeIsLost(t *testing.T) {
 		return w.count(`SELECT count(*) FROM devices WHERE presence = 'offline' AND presence_evidence_params::text LIKE '%edge_lost%'`)
 	}
 	since := time.Now()
+	presence := func(is string) int {
+		return w.count(`SELECT count(*) FROM devices WHERE presence = $1`, is)
+	}
 	w.edges[0].signal(syscall.SIGSTOP)
-	time.Sleep(6 * time.Second)
-	if n := offline(); n != 0 {
-		t.Errorf("%d devices of a frozen edge are offline", n)
+	fleettest.EventuallyWithin(t, time.Minute, "the presence of all devices to be unknown", func() bool {
+		return presence("unknown_edge") == leaseDevices
+	})
+	silent := time.Since(since)
+	var stats struct {
+		Devices  int
+		Presence map[string]int
+	}
+	w.rest(w.edges[1], w.token, "GET", "/stats", nil, &stats)
+	if stats.Devices != leaseDevices || stats.Presence["unknown_edge"] != leaseDevices {
+		t.Errorf("%d devices are in service: %v", stats.Devices, stats.Presence)
+	}
+	if state := w.call(w.edges[1], 0); state != "offline" ||
+		w.count(`SELECT count(*) FROM calls WHERE error_code = 'device_offline' AND error_params->>'case' = 'edge_silent'`) != 1 {
+		t.Errorf("a call of a device at a frozen edge ended %s", state)
 	}
 	w.edges[0].signal(syscall.SIGCONT)
 	fleettest.EventuallyWithin(t, time.Minute, "a call after the edge continues", func() bool {
 		return w.call(w.edges[1], 0) == "succeeded"
 	})
+	fleettest.EventuallyWithin(t, time.Minute, "all devices to be online", func() bool {
+		return presence("online") == leaseDevices
+	})
 	w.quiet(leaseDevices, since)
 
+	// So does the next core: it knows which edge was silent.
+	w.edges[0].signal(syscall.SIGSTOP)
+	fleettest.EventuallyWithin(t, time.Minute, "the presence of all devices to be unknown again", func() bool {
+		return presence("unknown_edge") == leaseDevices
+	})
+	w.cores[0].signal(syscall.SIGKILL)
+	w.cores[1].awaitReady()
+	time.Sleep(2 * attachTime)
+	if n := presence("unknown_edge"); n != leaseDevices {
+		t.Errorf("the presence of %d devices is unknown to the next core, want %d", n, leaseDevices)
+	}
+	w.edges[0].signal(syscall.SIGCONT)
+	fleettest.EventuallyWithin(t, time.Minute, "all devices to be online", func() bool {
+		return presence("online") == leaseDevices
+	})
+	w.quiet(leaseDevices, since)
+
+	w.edges[0].signal(syscall.SIGSTOP) // a call stays in flight
+	called := make(chan string, 1)
+	go func() { called <- w.call(w.edges[1], 0) }()
+	fleettest.EventuallyWithin(t, time.Minute, "the call to be in flight", func() bool {
+		return w.count(`SELECT count(*) FROM calls WHERE state = 'sent'`) == 1
+	})
 	killed := time.Now()
 	w.edges[0].signal(syscall.SIGKILL)
+	if state := <-called; state != "unknown" || w.count(`SELECT count(*) FROM calls WHERE error_code = 'edge_lost'`) != 1 {
+		t.Errorf("the call in flight ended %s, want unknown with the code edge_lost", state)
+	}
 	fleettest.EventuallyWithin(t, time.Minute, "all devices to be offline", func() bool { return offline() == leaseDevices })
 	took := time.Since(killed)
 	if took > 10*time.Second { // 5 s on a machine that is not busy
@@ -292,10 +394,11 @@ func TestEdgeIsLost(t *testing.T) {
 	fleettest.EventuallyWithin(t, time.Minute, "all devices to be back", func() bool {
 		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online'`) == leaseDevices
 	})
-	t.Logf("offline after %v", took)
+	t.Logf("unknown after %v of silence, offline %v after the edge's death", silent, took)
 }
 
-// An edge without a core answers after it has held the request, and says so.
+// An edge without a core answers after it has held the request, and says so. It serves its devices even
+// if it cannot relay conversations, because its UDP port is in use.
 func TestEdgeWithoutCore(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -310,10 +413,21 @@ func TestEdgeWithoutCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := newLeaseProcess(t, "edge-1", t.TempDir(), "")
+	used, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
 	e.args = []string{"--role", "edge", "--cluster-dir", own, "--http-addr", e.http, "--mqtt-addr", e.mqtt,
-		"--cluster-servers", freeAddr(t)}
+		"--voice-udp-addr", used.LocalAddr().String(), "--cluster-servers", freeAddr(t)}
 	e.start()
-	e.awaitReady()
+	fleettest.EventuallyWithin(t, time.Minute, "the edge to say that its port is in use", func() bool {
+		return strings.Contains(e.out.String(), "conversations cannot be relayed")
+	})
+	fleettest.EventuallyWithin(t, time.Minute, "the edge to say why it is not ready", func() bool {
+		status, reason := e.readyz()
+		return status == http.StatusServiceUnavailable && strings.Contains(reason, "no core has been reached yet")
+	})
 	resp, err := http.Get("http://" + e.http + "/api/v1/devices")
 	if err != nil {
 		t.Fatal(err)
@@ -321,6 +435,14 @@ func TestEdgeWithoutCore(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("%s, Retry-After %q", resp.Status, resp.Header.Get("Retry-After"))
+	}
+	select {
+	case no := <-agentAt(t, e.mqtt, "agent", "token", 0).refused:
+		if no.ReasonCode != 0x88 {
+			t.Errorf("an MCP client is refused with %#x %q", no.ReasonCode, no.Reason)
+		}
+	case <-time.After(time.Minute):
+		t.Error("an MCP client has no answer")
 	}
 	e.signal(syscall.SIGTERM)
 	e.awaitEnd(time.Minute)
@@ -352,6 +474,8 @@ func TestClusterSettings(t *testing.T) {
 		{"no servers", Config{ClusterConfig: ClusterConfig{Role: RoleEdge, ClusterDir: own}}, "--cluster-servers"},
 		{"an edge with a database", Config{Database: Database{DatabaseURL: "postgres://x"},
 			ClusterConfig: ClusterConfig{Role: RoleEdge, ClusterDir: own, ClusterServers: []string{"h:1"}}}, "--database-url"},
+		{"an edge with a voice server", Config{VoiceUpstream: "ws://voice/", ClusterConfig: ClusterConfig{Role: RoleEdge,
+			ClusterDir: own, ClusterServers: []string{"h:1"}}}, "--voice-upstream"},
 		{"no public address", Config{ClusterConfig: core}, "--public-url"},
 		{"no database", Config{ClusterConfig: core, PublicURL: "http://h", MQTTEndpoint: "h:1883"}, "--database-url"},
 		{"blobs of one machine", Config{Database: Database{DatabaseURL: "postgres://x"}, ClusterConfig: core,

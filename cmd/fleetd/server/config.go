@@ -124,6 +124,9 @@ type Config struct {
 	// port 8883 means TLS. Default: the host of PublicURL and the port of MQTTAddr.
 	MQTTEndpoint string `name:"mqtt-endpoint" help:"host:port of the broker to give to devices. Default: the host of the public URL and the broker's port." env:"FLEETD_MQTT_ENDPOINT" placeholder:"HOST:PORT"`
 
+	// MQTTKeepalive is what stock boards get for their MQTT connection, 10 s to 1 h. Default: 60 s.
+	MQTTKeepalive time.Duration `name:"mqtt-keepalive" help:"MQTT keepalive of stock boards, 10s to 1h: they ping twice as often, and one that is gone is offline after 1.5 times as long." default:"60s" env:"FLEETD_MQTT_KEEPALIVE"`
+
 	// Enrolment is how an unknown device joins: code, approve or open. Default: code.
 	Enrolment string `help:"How unknown devices join: by code, by approval, or at once (open)." enum:"code,approve,open" default:"code" env:"FLEETD_ENROLMENT"`
 
@@ -222,8 +225,8 @@ type Config struct {
 	VoiceUDPAddr string `name:"voice-udp-addr" help:"UDP address for the audio of conversations." default:":8884" env:"FLEETD_VOICE_UDP_ADDR"`
 
 	// VoiceUDPEndpoint is the host:port of VoiceUDPAddr that the server gives to devices. Default:
-	// the host of PublicURL and the port of VoiceUDPAddr.
-	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address to give to devices. Default: the host of the public URL and the port of the audio address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
+	// the host of PublicURL, in an edge an address of this machine, and the port of VoiceUDPAddr.
+	VoiceUDPEndpoint string `name:"voice-udp-endpoint" help:"host:port of the audio address to give to devices. Default: the host of the public URL (of an edge: an address of this machine) and the port of the audio address." env:"FLEETD_VOICE_UDP_ENDPOINT" placeholder:"HOST:PORT"`
 
 	// VoiceLanguage is the language in which devices show failures, and the voice server's model
 	// speaks about them: en or zh-CN. Default: en.
@@ -267,6 +270,7 @@ type Config struct {
 	// Set by tests, whose devices are faster than real ones.
 	timers     campaign.DeploymentTimers
 	engineTick time.Duration
+	announce   string           // of a core in a test: the address that edges are given for InternalAddr
 	alertNow   func() time.Time // clock of the alert conditions; nil: time.Now
 }
 
@@ -299,6 +303,7 @@ func (c *Config) setDefaults() {
 	c.Role = cmp.Or(c.Role, RoleAll)
 	c.ClusterListen, c.InternalAddr = cmp.Or(c.ClusterListen, ":4222"), cmp.Or(c.InternalAddr, ":8443")
 	c.Standby = c.Standby || c.Role == RoleCore
+	c.MQTTKeepalive = cmp.Or(c.MQTTKeepalive, time.Minute)
 	c.Enrolment = cmp.Or(c.Enrolment, string(fleet.EnrolByCode))
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
 	c.MaxWaitingNet = cmp.Or(c.MaxWaitingNet, 500)
@@ -338,6 +343,9 @@ func (c *Config) check() error {
 	}
 	if c.ClientCA != "" && c.TLSCert == "" {
 		return errors.New("--mqtts-client-ca needs the TLS broker: give --tls-cert and --tls-key")
+	}
+	if c.MQTTKeepalive < 10*time.Second || c.MQTTKeepalive > time.Hour || c.MQTTKeepalive%time.Second != 0 {
+		return fmt.Errorf("--mqtt-keepalive %v cannot be used; give whole seconds from 10s to 1h", c.MQTTKeepalive)
 	}
 	if !slices.Contains([]string{"code", "approve", "open"}, c.Enrolment) {
 		return fmt.Errorf("unknown --enrolment %q; use code, approve or open", c.Enrolment)

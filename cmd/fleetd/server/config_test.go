@@ -99,7 +99,7 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	}
 	// Settings that the command line turns on.
 	zero.CollectDumps, zero.ConversationWait, zero.AlertRetention = true, 10*time.Minute, 90*24*time.Hour
-	zero.SessionIdle = 12 * time.Hour
+	zero.SessionIdle, zero.DrainTimeout = 12*time.Hour, 90*time.Second
 	for _, c := range []*Config{&flags, &zero} {
 		if err := c.check(); err != nil {
 			t.Fatal(err)
@@ -121,6 +121,7 @@ func TestUnusableConfigs(t *testing.T) {
 		"--mqtts-addr":     {MQTTSAddr: ":0"},
 		"--public-url":     {PublicURL: "ftp://h"},
 		"--mqtt-endpoint":  {MQTTEndpoint: "h:0"},
+		"--mqtt-keepalive": {MQTTKeepalive: 9 * time.Second},
 		"--require-signed": {RequireSigned: true},
 	} {
 		_, err := Start(t.Context(), c)

@@ -16,6 +16,7 @@ import (
 	"fleetd/web/api"
 	"fleetd/web/console"
 	"fleetd/web/device"
+	"fleetd/web/door"
 	"fleetd/web/i18n"
 	"fleetd/web/intake"
 	"fleetd/web/ui"
@@ -24,15 +25,15 @@ import (
 // openHTTP makes the HTTP server: pages, REST, MCP and the device endpoints.
 func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	answers, err := enrolment.NewPollAnswers(enrolment.PollAnswerOptions{Endpoint: s.cfg.MQTTEndpoint, Location: s.zone,
-		PublicURL: s.cfg.PublicURL})
+		PublicURL: s.cfg.PublicURL, Keepalive: s.cfg.MQTTKeepalive})
 	if err != nil {
 		return nil, err
 	}
 	polls := enrolment.NewBootPolls(enrolment.BootPollsOptions{Enrolments: s.Enrolments, Presences: s.Presences,
 		Offers: s.engine, Voice: voicePolls{s.accounts}, Answers: answers, Log: s.log})
 	o := device.Options{Enrolments: s.Enrolments, BootPolls: polls, Snapshots: s.Snapshots,
-		CoreDumps: s.coreDumps, Downloads: s.downloads, VisionTokens: s.vision, VoiceCodes: s.accounts,
-		Log: s.log}
+		CoreDumps: s.coreDumps, Downloads: s.downloads, ReadingEdge: door.ReadingEdge, VisionTokens: s.vision,
+		VoiceCodes: s.accounts, Log: s.log}
 	if s.edge != nil {
 		o.WebSocket = s.edge.ServeWebSocket
 	}
@@ -56,11 +57,11 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
 		Samples: s.store, Audit: s.store, Reports: s.Reports,
 		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
-		Sessions: s.store.Sessions(), Authority: s.authority, Heavy: &s.heavy,
+		Sessions: s.store.Sessions(), Authority: s.authority, Attempts: s.attempts, Heavy: &s.heavy,
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
 		EnrolmentMode: s.cfg.enrolmentMode(),
 		Version:       s.cfg.Version, System: s.systemFacts(ctx),
-		Report: s.reporter.report, Cluster: s.clusterStatus, InCluster: s.node != nil, Log: s.log,
+		Report: s.reporter.report, Cluster: s.cluster, InCluster: s.node != nil, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
 		Samples: s.store, Reports: s.Reports, Audit: s.store,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
-		Events: s.Events, Report: s.reporter.report, Cluster: s.clusterStatus, Version: s.cfg.Version, Log: s.log,
+		Events: s.Events, Report: s.reporter.report, Cluster: s.cluster, Version: s.cfg.Version, Log: s.log,
 		Stopping: stopping})
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,10 +28,12 @@ import (
 // A leaseProcess is a fleetd on a database that others use too.
 type leaseProcess struct {
 	t                 *testing.T
+	program           string
 	name, dir, url    string
 	http, mqtt, admin string
 	standby           bool
 	args              []string // of serve, in place of the usual ones
+	env               []string // added to that of the test
 	cmd               *exec.Cmd
 	out               *lockedBuffer
 	ended             chan struct{}
@@ -57,12 +60,13 @@ func (b *lockedBuffer) String() string {
 // newLeaseProcess prepares a fleetd. All processes of a test share the data directory,
 // because they need the key in it.
 func newLeaseProcess(t *testing.T, name, dir, url string) *leaseProcess {
-	return &leaseProcess{t: t, name: name, dir: dir, url: url, http: freeAddr(t), mqtt: freeAddr(t), admin: freeAddr(t)}
+	return &leaseProcess{t: t, program: os.Args[0], name: name, dir: dir, url: url, http: freeAddr(t), mqtt: freeAddr(t),
+		admin: freeAddr(t)}
 }
 
 func (p *leaseProcess) start() {
 	p.t.Helper()
-	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--admin-addr", p.admin}, p.args...)...)
+	p.cmd = exec.Command(p.program, append([]string{"serve", "--admin-addr", p.admin}, p.args...)...)
 	if p.args == nil {
 		p.cmd.Args = append(p.cmd.Args, "--http-addr", p.http, "--mqtt-addr", p.mqtt, "--enrolment", "open", "--node-name",
 			p.name, "--database-url", p.url)
@@ -70,7 +74,7 @@ func (p *leaseProcess) start() {
 	if p.standby {
 		p.cmd.Args = append(p.cmd.Args, "--standby", "--blobs-shared")
 	}
-	p.cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+p.dir)
+	p.cmd.Env = slices.Concat(os.Environ(), p.env, []string{beFleetd + "=1", "FLEETD_DATA_DIR=" + p.dir})
 	p.out = &lockedBuffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := p.cmd.Start(); err != nil {
@@ -90,13 +94,20 @@ func (p *leaseProcess) start() {
 func (p *leaseProcess) awaitReady() {
 	p.t.Helper()
 	fleettest.EventuallyWithin(p.t, time.Minute, p.name+" to be ready", func() bool {
-		resp, err := http.Get("http://" + p.admin + "/readyz")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		status, _ := p.readyz()
+		return status == http.StatusOK
 	})
+}
+
+// readyz returns the status and the reason; 0 if the process does not answer.
+func (p *leaseProcess) readyz() (status int, reason string) {
+	resp, err := http.Get("http://" + p.admin + "/readyz")
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text)
 }
 
 // awaitEnd waits for the end of the process and returns its output.
@@ -138,7 +149,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 	w.openDatabase(url)
 	w.first.start()
 	w.first.awaitReady()
-	w.populate(dir, url, w.first)
+	w.populate(w.first)
 	return w
 }
 
@@ -151,22 +162,37 @@ func (w *leaseWorld) openDatabase(url string) {
 	w.t.Cleanup(w.db.Close)
 }
 
-// populate makes a token, and connects devices through the process.
-func (w *leaseWorld) populate(dir, url string, door *leaseProcess) {
-	t := w.t
-	t.Helper()
-	cmd := exec.Command(os.Args[0], "token", "create", "lease", "--role", "admin", "--json", "--database-url", url)
-	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+dir)
+// newToken makes a token with the command, so that no one created it.
+func (p *leaseProcess) newToken(name, role string) string {
+	p.t.Helper()
+	cmd := exec.Command(p.program, "token", "create", name, "--role", role, "--json", "--database-url", p.url)
+	cmd.Env = append(os.Environ(), beFleetd+"=1", "FLEETD_DATA_DIR="+p.dir)
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	var made struct{ Token string }
 	if err := json.Unmarshal(out, &made); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	w.token = made.Token
-	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + door.http + "/xiaozhi/ota/", Devices: leaseDevices, Seed: 1,
+	return made.Token
+}
+
+// populate makes a token, and connects devices through the process.
+func (w *leaseWorld) populate(door *leaseProcess) {
+	w.t.Helper()
+	if w.token == "" {
+		w.token = door.newToken("lease", "admin")
+	}
+	w.connect(door, leaseDevices)
+}
+
+// connect connects simulated devices, which poll through the process.
+func (w *leaseWorld) connect(door *leaseProcess, devices int) {
+	t := w.t
+	t.Helper()
+	var err error
+	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + door.http + "/xiaozhi/ota/", Devices: devices, Seed: 1,
 		Boards: []string{chaosBoard}, TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
 	if err != nil {
 		t.Fatal(err)
@@ -175,8 +201,8 @@ func (w *leaseWorld) populate(dir, url string, door *leaseProcess) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.devices.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	fleettest.EventuallyWithin(t, time.Minute, "all devices to be online with their tools", func() bool {
-		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online' AND tools_count > 0`) == leaseDevices
+	fleettest.EventuallyWithin(t, 3*time.Minute, "all devices to be online with their tools", func() bool {
+		return w.count(`SELECT count(*) FROM devices WHERE presence = 'online' AND tools_count > 0`) == devices
 	})
 }
 

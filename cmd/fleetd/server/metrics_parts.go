@@ -20,10 +20,13 @@ func (s *Server) watchParts() {
 	m := s.metrics
 	m.gauge("fleetd_devices", "Connected devices by presence.",
 		prometheus.Labels{"presence": string(fleet.PresenceOnline)},
-		func() float64 { online, _ := s.Presences.Counts(); return float64(online) })
+		func() float64 { online, _, _ := s.Presences.Counts(); return float64(online) })
 	m.gauge("fleetd_devices", "Connected devices by presence.",
 		prometheus.Labels{"presence": string(fleet.PresenceUnresponsive)},
-		func() float64 { _, unresponsive := s.Presences.Counts(); return float64(unresponsive) })
+		func() float64 { _, unresponsive, _ := s.Presences.Counts(); return float64(unresponsive) })
+	m.gauge("fleetd_devices", "Connected devices by presence.",
+		prometheus.Labels{"presence": string(fleet.PresenceUnknownEdge)},
+		func() float64 { _, _, unknown := s.Presences.Counts(); return float64(unknown) })
 	m.gauge("fleetd_database_connections", "Database connections in use.", nil,
 		func() float64 { return float64(s.pool.Stat().AcquiredConns()) })
 	m.gauge("fleetd_enrolment_waiting", "Devices that wait to be enrolled.", nil,

@@ -14,6 +14,8 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,8 +32,10 @@ import (
 	link "fleetd/broker/cluster"
 	"fleetd/broker/edge"
 	"fleetd/broker/voice"
+	"fleetd/broker/voicelink"
 	"fleetd/fleet"
 	"fleetd/fleet/alert"
+	"fleetd/fleet/attempts"
 	"fleetd/fleet/authority"
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
@@ -98,33 +102,40 @@ type Server struct {
 
 	httpListener, adminListener net.Listener
 
-	lease      *lease.Keeper
-	led        time.Time // when this process got the lease
-	pool       *pgxpool.Pool
-	store      *postgres.Store
-	database   *postgres.Watch
-	blobs      *blobs.Store
-	targets    *fleet.Targets
-	authority  *authority.Service
-	broker     *broker.Broker
-	edge       *edge.Edge    // nil in a core
-	node       *node         // of a cluster; nil in a single process
-	link       *link.Core    // nil in a single process
-	term       int           // of the lease
-	terms      []lease.Term  // the latest terms; this process has the first one
-	alone      cluster.Table // of a single process: itself
-	started    time.Time
-	host       *host.Host
-	endpoints  *host.Endpoints
-	open       *fleet.OpenConversations
-	reconnects alert.Reconnects
-	gateway    *gateway.Gateway
-	agents     *agent.Service
-	outbound   *outbound.Guard
-	heavy      heavy.Limits
-	downloads  *firmware.Downloads
+	lease     *lease.Keeper
+	led       time.Time // when this process got the lease
+	pool      *pgxpool.Pool
+	store     *postgres.Store
+	database  *postgres.Watch
+	blobs     *blobs.Store
+	targets   *fleet.Targets
+	authority *authority.Service
+	attempts  *attempts.Limiter
+	broker    *broker.Broker
+	edge      *edge.Edge // nil in a core
+	node      *node      // of a cluster; nil in a single process
+	link      *link.Core // nil in a single process
+	// attachedAll is closed when the edges have announced the connections of the previous term.
+	attachedAll chan struct{}
+	silentEdges []string      // that may hold some; set before attachedAll is closed
+	term        int           // of the lease
+	terms       []lease.Term  // the latest terms; this process has the first one
+	alone       cluster.Table // of a single process: itself
+	cluster     *cluster.Service
+	started     time.Time
+	host        *host.Host
+	endpoints   *host.Endpoints
+	open        *fleet.OpenConversations
+	reconnects  alert.Reconnects
+	gateway     *gateway.Gateway
+	agents      *agent.Service
+	outbound    *outbound.Guard
+	heavy       heavy.Limits
+	downloads   *firmware.Downloads
 
-	voice     atomic.Pointer[voice.Relay] // started with the first voice server; nil before
+	voice     atomic.Pointer[voice.Relay] // started with the first voice server; nil before, and in a core
+	talks     *voicelink.Core             // conversations at the edges; nil in a single process
+	talksKey  []byte
 	engine    *rollout.Engine
 	coreDumps *telemetry.CoreDumps
 	logs      *telemetry.Logs
@@ -217,12 +228,20 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			return nil, err
 		}
 		s.metrics.watchNode(s.node)
+		s.stages.run("certificate", func(ctx context.Context) error {
+			return s.node.watchCertificate(ctx, log)
+		})
 	}
 	if s.adminListener, err = listenOn(ctx, cfg.AdminAddr, "--admin-addr"); err != nil {
 		return nil, err
 	}
 	s.admin = &adminServer{hosts: cfg.AdminHosts, reg: s.metrics.registry,
-		probe: func(ctx context.Context) error { return s.pool.Ping(ctx) }}
+		probe: func(ctx context.Context) error {
+			if err := s.pool.Ping(ctx); err != nil {
+				return fmt.Errorf("database: %w", err)
+			}
+			return nil
+		}}
 	s.metrics.gauge("fleetd_standby", "1 while this process stands by for the one that serves the database.", nil,
 		s.admin.standingBy)
 	s.stages.run("admin listener", func(ctx context.Context) error { return s.admin.run(ctx, s.adminListener) })
@@ -308,6 +327,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			return nil, err
 		}
 	}
+	if err := s.openAttempts(ctx, secret.key); err != nil {
+		return nil, err
+	}
 	s.Rules = enrolment.NewRules(s.store, nil)
 	if err := s.Rules.Load(ctx); err != nil {
 		return nil, err
@@ -315,9 +337,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.Enrolments, err = enrolment.New(enrolment.Options{Store: s.store, Mode: cfg.enrolmentMode(), Keys: s.Keys,
 		Serials: s.Serials, MarkProofs: cfg.SerialProof == "mark", ByCode: cfg.claimedByHand, Rules: s.Rules, Log: log,
 		PublicName: s.publicHost(), Events: s.Events, Connected: s.Presences.IsConnected, Connection: s.connection,
-		Ping: s.ping, Device: s.targets.Device, Conflicts: s.store, Kick: s.kick, MaxWaiting: cfg.MaxWaiting,
-		MaxWaitingPerNetwork: cfg.MaxWaitingNet,
-		NetworkBits4:         cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
+		Ping: s.ping, Device: s.targets.Device, Conflicts: s.store, Attempts: s.attempts, Kick: s.kick,
+		MaxWaiting: cfg.MaxWaiting, MaxWaitingPerNetwork: cfg.MaxWaitingNet,
+		NetworkBits4: cfg.WaitingBits4, NetworkBits6: cfg.WaitingBits6})
 	if err != nil {
 		return nil, err
 	}
@@ -346,8 +368,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	// Connections of devices.
 	tlsConfig := followCertificate(cert, clientCAs, s.stages, s.metrics)
+	latest, err := s.store.LatestEpoch(ctx)
+	if err != nil {
+		return nil, err
+	}
 	s.broker, err = broker.New(broker.Options{AuthenticateCertificate: s.certified(clientCAs), Devices: brokerDevices{s},
-		Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
+		LatestEpoch: latest, Version: cfg.Version, Logger: log, VisionURL: s.visionURL})
 	if err != nil {
 		return nil, err
 	}
@@ -362,7 +388,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		}
 	} else {
 		s.edge, err = edge.New(edge.Options{Addr: cfg.MQTTAddr, TLSAddr: cfg.MQTTSAddr, TLSConfig: tlsConfig,
-			ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{s}, Agents: edgeAgents{s}, Node: cfg.NodeName,
+			ProxyFrom: cfg.proxyProtocol, Core: s.broker, Voice: edgeVoice{&s.voice}, Agents: edgeAgents{s}, Node: cfg.NodeName,
 			Logger: log})
 		if err != nil {
 			return nil, err
@@ -402,10 +428,13 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.add("quarantines of tools", s.ToolQuarantines.Run)
-	s.Calls = call.New(call.Options{Store: s.store, Targets: s.targets, Policy: s.Policies, Pins: s.ToolPins,
-		Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s},
+	s.Calls = call.New(call.Options{Store: s.store, Settled: s.settled, Targets: s.targets, Policy: s.Policies,
+		Pins: s.ToolPins, Quarantines: s.ToolQuarantines, Approvals: s.store, Link: links{s}, Encoder: links{s},
 		Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
+		OrderAnswered: func(ctx context.Context, order fleet.Call, answer fleet.Answer) {
+			s.engine.OrderAnswered(ctx, order, answer)
+		},
 		Running: func(id fleet.DeviceID) (elf, version string) {
 			running := s.Enrolments.Running(id)
 			return running.ELFSHA256, running.Version
@@ -439,7 +468,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Unavailable: campaign.Unavailable(s.store), RolledBack: s.store.RolledBackBuilds, Events: s.Events, Keys: imageKeys,
 		ManifestKeys: manifestKeys, RequireSigned: cfg.RequireSigned, RequireManifest: cfg.RequireManifest, Floors: s.store,
 		Revoked: func(sha256 []string) { s.downloads.RevokeImages(sha256) }, Log: log})
-	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs,
+	s.downloads = firmware.NewDownloads(firmware.DownloadsOptions{Links: s.store, Blobs: s.blobs, Addresses: s.blobs,
 		MaxConcurrent: cfg.MaxDownloads, BytesPerSecond: cfg.DownloadRate, Log: log, Check: s.Firmware.CheckStored,
 		Observe: func(t firmware.Transfer) { s.engine.Observe(rollout.OfTransfer(t)) }})
 	s.engine = rollout.New(rollout.Options{Leader: s.lease, Store: s.store, Inventories: s.store, Quarantines: s.store,
@@ -452,6 +481,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		Wake: s.engine.Wake, Zone: s.zone, Log: log, Limits: s.Firmware.Limits})
 	s.stages.add("campaigns", s.engine.Run)
 
+	s.openCluster()
 	if err := s.watchAlerts(ctx, cert); err != nil {
 		return nil, err
 	}
@@ -508,6 +538,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	s.log.Info("stopping")
 	s.Close()
+	if errors.Is(err, errHandedOver) {
+		s.awaitStandby(ctx)
+	}
 	return err
 }
 
@@ -637,16 +670,32 @@ func (s *Server) recordSecret(ctx context.Context, secret secretKey) error {
 	return secret.check(fingerprint, true)
 }
 
-// closeOldCalls ends the calls that a process left open when it died.
+// closeOldCalls ends the calls, and the requests with an Idempotency-Key, that a process left open
+// when it died.
 func (s *Server) closeOldCalls(ctx context.Context) error {
-	canceled, unknown, err := s.store.RecoverCalls(ctx)
+	lost := fleet.NewCallError(fleet.CodeStopped + ".answer")
+	if s.node != nil { // a core that stops in order leaves none open
+		lost = fleet.NewCallError(fleet.CodeCoreLost)
+	}
+	canceled, unknown, err := s.store.RecoverCalls(ctx, lost)
 	if err != nil {
 		return err
 	}
 	if canceled+unknown > 0 {
 		s.log.Info("calls left open by the last run were closed", "canceled", canceled, "unknown", unknown)
 	}
-	return nil
+	_, err = s.store.InterruptIdempotent(ctx)
+	return err
+}
+
+// openAttempts makes the limiter of guesses, with the counts of the process before.
+func (s *Server) openAttempts(ctx context.Context, secret []byte) error {
+	key, err := hkdf.Key(sha256.New, secret, nil, "fleetd failed tries v1", sha256.Size)
+	if err != nil {
+		return fmt.Errorf("secret key: %w", err)
+	}
+	s.attempts = attempts.New(attempts.Options{Store: s.store, Key: key})
+	return s.attempts.Load(ctx)
 }
 
 // firstOperator creates the operator admin if no operator exists.

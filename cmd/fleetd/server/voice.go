@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,6 +60,9 @@ func (s *Server) openUpstreams(ctx context.Context, sealer upstream.Sealer) erro
 type upstreamLink struct{ *Server }
 
 func (l upstreamLink) UpstreamHealth(id uuid.UUID, changed time.Time) upstream.Health {
+	if l.talks != nil {
+		return l.talks.Health(id, changed)
+	}
 	if relay := l.voice.Load(); relay != nil {
 		return relay.Health(id, changed)
 	}
@@ -109,18 +113,14 @@ func (s *Server) voiceUpstream(c upstream.Choice) voice.Upstream {
 }
 
 // startVoice starts the relay of conversations once there is a voice server. It
-// opens the relay's port only then.
+// opens the relay's port only then. In a cluster the edges relay.
 func (s *Server) startVoice(ctx context.Context) error {
-	if open, err := s.store.RecoverConversations(ctx, time.Now().UTC()); err != nil {
-		return err
-	} else if open > 0 {
-		s.log.Info("conversations left open by the last run were ended", "count", open)
-	}
 	if s.node != nil {
-		if s.Upstreams.Any() {
-			s.log.Warn("conversations are not relayed: the edges of a cluster cannot do it yet; voice servers are not used")
-		}
+		s.openTalks()
 		return nil
+	}
+	if err := s.closeOldConversations(ctx, farFuture, nil); err != nil {
+		return err
 	}
 	var relay *voice.Relay
 	if s.Upstreams.Any() {
@@ -150,6 +150,19 @@ func (s *Server) startVoice(ctx context.Context) error {
 	return nil
 }
 
+// farFuture is after the begin of each conversation, whatever the clock said then.
+var farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// closeOldConversations ends the conversations on record that began before a time and are relayed by no
+// process any more.
+func (s *Server) closeOldConversations(ctx context.Context, before time.Time, relayed []uuid.UUID) error {
+	ended, err := s.store.RecoverConversations(ctx, time.Now().UTC(), before, relayed)
+	if err == nil && ended > 0 {
+		s.log.Info("conversations left open were ended", "count", ended)
+	}
+	return err
+}
+
 // announcedConversations notifies pages when the record of a conversation is
 // stored, so they read it.
 type announcedConversations struct {
@@ -172,11 +185,11 @@ func (s *Server) openRelay() (*voice.Relay, error) {
 	relay, err := voice.New(voice.Options{Choose: s.chooseUpstream, Addr: s.cfg.VoiceUDPAddr,
 		Endpoint: s.cfg.VoiceUDPEndpoint, Calls: s.Calls, Programs: voicePrograms{s}, Open: s.open,
 		Store: announcedConversations{s.store, s.Events}, Texts: voiceTexts(s.cfg.VoiceLanguage),
-		AllowReboot: s.cfg.VoiceReboot, Log: s.log})
+		Log: s.log})
 	if err != nil {
 		return nil, err
 	}
-	s.metrics.registry.MustRegister(voiceMetrics{relay, s.Upstreams})
+	s.metrics.registry.MustRegister(voiceMetrics{relay}, upstreamMetrics{s.Upstreams})
 	s.voice.Store(relay)
 	return relay, nil
 }
@@ -188,18 +201,20 @@ func (v voicePrograms) all() []fleet.DeviceID {
 	return slices.Concat(v.Plugins.OfferedToVoice(), v.Endpoints.OfferedToVoice())
 }
 
-func (v voicePrograms) OfferedToVoice() []fleet.DeviceID {
-	return slices.DeleteFunc(v.all(), func(id fleet.DeviceID) bool { return !v.host.Introduced(id) })
+func (v voicePrograms) OfferedToVoice(context.Context, fleet.Principal) ([]fleet.DeviceID, error) {
+	return slices.DeleteFunc(v.all(), func(id fleet.DeviceID) bool { return !v.host.Introduced(id) }), nil
 }
 
 func (v voicePrograms) OffersToVoice(id fleet.DeviceID) bool { return slices.Contains(v.all(), id) }
 
-func (s *Server) chooseUpstream(ctx context.Context, id fleet.DeviceID) (voice.Upstream, bool) {
-	c, ok := s.Upstreams.Choose(ctx, id)
+func (s *Server) chooseUpstream(ctx context.Context, h voice.Hello) (voice.Upstream, bool, error) {
+	c, ok := s.Upstreams.Choose(ctx, h.Device)
 	if !ok {
-		return voice.Upstream{}, false
+		return voice.Upstream{}, false, nil
 	}
-	return s.voiceUpstream(c), true
+	u := s.voiceUpstream(c)
+	u.AllowReboot = s.cfg.VoiceReboot
+	return u, true, nil
 }
 
 // A voiceExplainer sends a picture to the voice server whose model requested it,
@@ -210,8 +225,8 @@ type voiceExplainer struct {
 }
 
 func (e voiceExplainer) Explain(ctx context.Context, p picture.Photo, clientID string) ([]byte, error) {
-	if relay := e.server.voice.Load(); relay != nil && p.AskedBy.Kind == fleet.KindVoice {
-		if v, ok := relay.Vision(p.AskedBy.ID, p.Device); ok {
+	if p.AskedBy.Kind == fleet.KindVoice {
+		if v, ok := e.server.visionOf(p); ok {
 			return device.NewVisionUpstream(v.URL, v.Token, e.server.outbound).DialBy(v.Dial).Explain(ctx, p, clientID)
 		}
 	}
@@ -221,11 +236,22 @@ func (e voiceExplainer) Explain(ctx context.Context, p picture.Photo, clientID s
 	return e.other.Explain(ctx, p, clientID)
 }
 
+// visionOf returns where the voice server that asked for a picture wants it.
+func (s *Server) visionOf(p picture.Photo) (voice.Vision, bool) {
+	if s.talks != nil {
+		return s.talks.Vision(p.AskedBy.ID, p.Device)
+	}
+	if relay := s.voice.Load(); relay != nil {
+		return relay.Vision(p.AskedBy.ID, p.Device)
+	}
+	return voice.Vision{}, false
+}
+
 // edgeVoice gives the edge access to the relay, which starts later.
-type edgeVoice struct{ *Server }
+type edgeVoice struct{ relay *atomic.Pointer[voice.Relay] }
 
 func (v edgeVoice) Begin(d edge.VoiceDevice, hello []byte) edge.Conversation {
-	if relay := v.voice.Load(); relay != nil {
+	if relay := v.relay.Load(); relay != nil {
 		return relay.Begin(d, hello)
 	}
 	return nil
@@ -268,10 +294,10 @@ func (l voiceTexts) Error(err error) string {
 }
 
 // voiceMetrics exports the relay's numbers, all from one reading.
-type voiceMetrics struct {
-	relay     *voice.Relay
-	upstreams *upstream.Service
-}
+type voiceMetrics struct{ relay *voice.Relay }
+
+// upstreamMetrics exports the state of each voice server.
+type upstreamMetrics struct{ upstreams *upstream.Service }
 
 // A voiceMetric is one number of the relay with its name as a metric.
 type voiceMetric struct {
@@ -336,10 +362,6 @@ func (voiceMetrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- voiceLeftOutDesc
 	descs <- voiceEndedDesc
 	descs <- voiceHelloDesc
-	descs <- upstreamOpenDesc
-	descs <- upstreamDownDesc
-	descs <- upstreamFailedDesc
-	descs <- upstreamHelloDesc
 	for _, m := range voiceMetricList {
 		descs <- m.desc
 	}
@@ -363,6 +385,18 @@ func (v voiceMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for _, m := range voiceMetricList {
 		metrics <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.read(&s)))
 	}
+}
+
+// Describe implements prometheus.Collector.
+func (upstreamMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- upstreamOpenDesc
+	descs <- upstreamDownDesc
+	descs <- upstreamFailedDesc
+	descs <- upstreamHelloDesc
+}
+
+// Collect implements prometheus.Collector.
+func (v upstreamMetrics) Collect(metrics chan<- prometheus.Metric) {
 	for _, u := range v.upstreams.States() {
 		if u.Kind == upstream.None {
 			continue
@@ -388,14 +422,17 @@ func (c *Config) checkVoice() error {
 			return errors.New("--voice-upstream: " + err.Error())
 		}
 	}
-	_, port, err := net.SplitHostPort(c.VoiceUDPAddr)
+	host, port, err := net.SplitHostPort(c.VoiceUDPAddr)
 	if n, badPort := strconv.Atoi(port); err != nil || badPort != nil || n < 0 || n > 65535 {
 		return errors.New("--voice-udp-addr " + strconv.Quote(c.VoiceUDPAddr) + " is not an address; write host:port or :port")
 	}
 	if c.VoiceUDPEndpoint == "" {
-		c.VoiceUDPEndpoint = net.JoinHostPort(c.publicHostname(), port)
+		if host = reachableHost(host); c.Role != RoleEdge { // PublicURL is the address of all edges
+			host = c.publicHostname()
+		}
+		c.VoiceUDPEndpoint = net.JoinHostPort(host, port)
 	}
-	host, port, err := net.SplitHostPort(c.VoiceUDPEndpoint)
+	host, port, err = net.SplitHostPort(c.VoiceUDPEndpoint)
 	if n, badPort := strconv.Atoi(port); err != nil || host == "" || badPort != nil || n < 0 || n > 65535 {
 		return errors.New("--voice-udp-endpoint " + strconv.Quote(c.VoiceUDPEndpoint) +
 			" is not an address for devices; use host:port")

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/broker/sim"
 	"fleetd/broker/voice/voicetest"
+	"fleetd/fleet"
 )
 
 // A board's voice assistant uses the weather plug-in and the board's tools. What the model
@@ -117,7 +118,10 @@ func TestBoardAsksAPlugin(t *testing.T) {
 	// A policy that denies it to voice servers hides it, and one of another plug-in does not.
 	write("weather", "offer_to_voice: true")
 	write("other", "offer_to_voice: true")
-	d.eventually("both are offered", func() bool { return len(voicePrograms{d.Server}.OfferedToVoice()) == 2 })
+	d.eventually("both are offered", func() bool {
+		ids, err := voicePrograms{d.Server}.OfferedToVoice(t.Context(), fleet.Principal{})
+		return err == nil && len(ids) == 2
+	})
 	var made struct{ ID, Code string }
 	if status := d.rest("POST", "/policies", map[string]any{"name": "no weather", "kinds": []string{"voice"},
 		"devices": "id:plugin.weather", "tools": []string{"*"}, "decision": "deny"}, &made); status != 201 {

@@ -1,18 +1,20 @@
 package attempts_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"fleetd/web/attempts"
+	"fleetd/fleet/attempts"
 )
 
-func TestLimiter(t *testing.T) {
+func TestPasswords(t *testing.T) {
 	now := time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC)
-	l := attempts.New(func() time.Time { return now })
+	l := attempts.New(attempts.Options{Now: func() time.Time { return now }})
 	guess := func(name, address, browser string) bool {
-		return l.Begin(attempts.Try{Name: name, Address: address, Browser: browser})
+		return l.Begin(attempts.Password{Name: name, Address: address, Browser: browser}.Keys()...)
 	}
 	count := func(n int, name string, address func(i int) string) (passed int) {
 		for i := range n {
@@ -58,17 +60,17 @@ func TestLimiter(t *testing.T) {
 	if guess("admin", "203.0.113.9", "") {
 		t.Error("a new network passed while many guess")
 	}
-	try := attempts.Try{Name: "admin", Address: "203.0.113.9", Browser: "b1"}
+	try := attempts.Password{Name: "admin", Address: "203.0.113.9", Browser: "b1"}.Keys()
 	for range 50 {
-		if !l.Begin(try) {
+		if !l.Begin(try...) {
 			t.Fatal("a known browser was refused, though each of its tries succeeded")
 		}
-		l.Succeeded(try)
+		l.Succeeded(try...)
 	}
 	for range 10 {
-		l.Begin(try)
+		l.Begin(try...)
 	}
-	if l.Begin(try) {
+	if l.Begin(try...) {
 		t.Error("a known browser may guess for ever")
 	}
 }
@@ -79,5 +81,31 @@ func TestNetwork(t *testing.T) {
 		if got := attempts.Network(address); got != want {
 			t.Errorf("Network(%s) = %s, want %s", address, got, want)
 		}
+	}
+}
+
+// A lostStore records nothing.
+type lostStore struct{}
+
+var errLost = errors.New("the database is away")
+
+func (lostStore) FailedTries(context.Context) ([]attempts.Count, error)        { return nil, errLost }
+func (lostStore) AddFailedTries(ctx context.Context, _ []attempts.Count) error { return errLost }
+
+// A try that cannot be recorded counts in memory, and its caller hears of the error.
+func TestNotRecorded(t *testing.T) {
+	l := attempts.New(attempts.Options{Store: lostStore{}})
+	if err := l.Load(t.Context()); !errors.Is(err, errLost) {
+		t.Errorf("loading: %v", err)
+	}
+	key := attempts.Key{Bound: &attempts.Bound{Name: "b", Burst: 1, Each: time.Hour}, Subject: "s"}
+	if !l.Begin(key) {
+		t.Fatal("the first try was refused")
+	}
+	if err := l.Failed(t.Context(), key); !errors.Is(err, errLost) {
+		t.Errorf("recording: %v", err)
+	}
+	if l.Begin(key) {
+		t.Error("the try did not count")
 	}
 }
