@@ -15,8 +15,10 @@ type child struct {
 	stdout io.Reader
 }
 
-func startChild(command string) (*child, error) {
-	cmd := exec.Command(os.Args[0], command)
+// startChild starts the command, through the program before if one is given.
+func startChild(command string, before ...string) (*child, error) {
+	args := append(before, os.Args[0], command)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

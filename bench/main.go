@@ -34,6 +34,9 @@ type cli struct {
 	MQTT5        mqtt5Command        `cmd:"" name:"mqtt5" help:"Measure the memory that a device of MCP over MQTT 5 takes, beside a xiaozhi one."`
 	MQTT5Devices mqtt5DevicesCommand `cmd:"" name:"mqtt5-devices" hidden:"" help:"Play devices of MCP over MQTT 5; used by mqtt5."`
 
+	Cluster        clusterCommand        `cmd:"" help:"Kill a core and an edge of a cluster with many devices, and check every call."`
+	ClusterDevices clusterDevicesCommand `cmd:"" name:"cluster-devices" hidden:"" help:"Play devices of a cluster; used by cluster."`
+
 	Voice       voiceCommand       `cmd:"" help:"Measure conversations through fleetd, beside a plain UDP echo."`
 	VoiceServer voiceServerCommand `cmd:"" hidden:"" help:"Play a voice server; used by run and voice."`
 }
