@@ -145,11 +145,15 @@ func TestNewCoresContinueACampaign(t *testing.T) {
 		t.Fatal(err)
 	}
 	campaign := w.startCampaign(data, chaosBoard, map[string]any{"q": "", "max_in_flight": 4, "max_attempts": 5,
-		"waves": []any{map[string]any{"percent": 30, "soak_ms": 200}, map[string]any{"percent": 100, "soak_ms": 200}}})
+		"waves": []any{map[string]any{"percent": 40, "soak_ms": 200, "gate": "manual"},
+			map[string]any{"percent": 70, "soak_ms": 200, "gate": "manual"}, map[string]any{"percent": 100, "soak_ms": 200}}})
 	const inState = `SELECT count(*) FROM deployments WHERE campaign_id = $1 AND state = ANY ($2)`
 	var killed time.Time
 	for i, states := range [][]string{{"downloading"}, {"downloaded", "rebooting", "booted"}, {"verifying"}} {
 		leads, next := w.cores[i%2], w.cores[1-i%2]
+		if i > 0 { // a wave for each kill: the one before it may be over since
+			w.rest(w.edges[1], w.token, "POST", "/campaigns/"+campaign+"/advance", nil, nil)
+		}
 		for deadline := time.Now().Add(time.Minute); w.count(inState, campaign, states) == 0; {
 			if time.Now().After(deadline) {
 				t.Fatalf("no deployment is %v", states)
