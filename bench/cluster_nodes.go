@@ -100,7 +100,8 @@ func (r *clusterRig) plan(url string, edges int) error {
 			return err
 		}
 		n.mqtt = addr()
-		n.args = append(n.args, "--http-addr", n.http, "--mqtt-addr", n.mqtt, "--cluster-servers", strings.Join(servers, ","))
+		n.args = append(n.args, "--http-addr", n.http, "--mqtt-addr", n.mqtt, "--voice-udp-addr", "127.0.0.1:0",
+			"--cluster-servers", strings.Join(servers, ","))
 		r.edges = append(r.edges, n)
 	}
 	r.env = append(r.env, "FLEETD_DATABASE_URL="+url)

@@ -23,8 +23,9 @@ func (s *Store) Admissions(ctx context.Context) ([]enrolment.Admission, error) {
 			CASE WHEN claim_code <> '' THEN remote_addr ELSE '' END AS remote_addr, retired_at IS NOT NULL AS retired,
 			transport_choice AS transport, transport_given AS given,
 			elf_sha256, version, inventory_elf, coalesce(inventory_at, '0001-01-01 00:00:00Z') AS inventory_at,
-			chip = '' AND partition_labels IS NULL AND coalesce(NOT f.broken AND f.body IS NOT NULL, false) AS software
-		FROM devices LEFT JOIN device_facts f ON f.device_id = devices.id
+			CASE WHEN chip = '' AND partition_labels IS NULL THEN EXISTS (SELECT FROM device_facts f
+				WHERE f.device_id = devices.id AND NOT f.broken AND f.body IS NOT NULL) ELSE false END AS software
+		FROM devices
 		WHERE kind IN ('esp32', 'mqtt5')`)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[enrolment.Admission])
 	if err != nil {

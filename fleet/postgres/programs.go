@@ -49,7 +49,9 @@ func (s *Store) RetireProgram(ctx context.Context, id fleet.DeviceID, at time.Ti
 
 // Programs returns the ids of the devices in service of a kind, by id.
 func (s *Store) Programs(ctx context.Context, kind fleet.DeviceKind) ([]fleet.DeviceID, error) {
-	rows, _ := s.db.Query(ctx, `SELECT id FROM devices WHERE kind = $1 AND in_service ORDER BY id`, string(kind))
+	// The ids of programs begin with their kind, and an index finds them among many devices.
+	rows, _ := s.db.Query(ctx, `SELECT id FROM devices WHERE kind = $1 AND id LIKE $2 AND in_service ORDER BY id`,
+		string(kind), string(kind)+".%")
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
 	if err != nil {
 		return nil, fmt.Errorf("devices of kind %s: %w", kind, domainError(err))
