@@ -224,14 +224,26 @@ func TestProgramTalks(t *testing.T) {
 		d.rest("GET", "/devices/"+string(id), nil, &v)
 		return v.ToolsCount == 2 && v.Presence == "online" && f.Stats().AudioHeard > 20
 	})
-	s := up.Sessions()[0]
-	d.eventually("the voice server has its tools", func() bool { return s.Listed() && len(s.Tools()) == 2 })
+	var s, over *voicetest.Session
+	d.eventually("the voice server has its tools", func() bool {
+		all := up.Sessions()
+		switch s = all[len(all)-1]; {
+		case s.Listed() && len(s.Tools()) == 2:
+			return true
+		case s.Closed() && s != over:
+			over = s
+			f.Device(0).Talk()
+		case s.Listed(): // before fleetd, on a busy machine; the next conversation has them
+			f.Device(0).EndTalk()
+		}
+		return false
+	})
 	a, err := s.Call("self.audio_speaker.set_volume", `{"volume":12}`, time.Minute)
 	if err != nil || a.Error != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
 	f.Device(0).EndTalk()
-	d.eventually("it left", func() bool { return !f.Device(0).Connected() && up.Sessions()[0].Closed() })
+	d.eventually("it left", func() bool { return !f.Device(0).Connected() && s.Closed() })
 }
 
 // When fleetd stops, boards leave their conversations.
