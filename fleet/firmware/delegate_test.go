@@ -87,7 +87,7 @@ func TestEdgeFallsSilent(t *testing.T) {
 		p.Sent = 2000
 		report(p)
 		report(p)
-		wants("cut off only", fleet.EvidenceCut, 1000, 0) // that it goes on is no event until bytes move
+		wants("cut off only", fleet.EvidenceCut, 1000, 0) // the next event comes once bytes move again
 		p.Sent, p.Ended = size, true
 		report(p)
 		wants("at the end", fleet.EvidenceDownloaded, size, 1)

@@ -387,7 +387,7 @@ func TestDownloadsAreCutAtEdges(t *testing.T) {
 	}
 }
 
-// The leader dies. A download goes on without one, and the next core records it after it has checked
+// The leader dies. A download continues while no core leads, and the next core records it after it has checked
 // the link; a device that was cut meanwhile resumes; a link that is revoked meanwhile does not survive.
 func TestDownloadOutlivesTheLeader(t *testing.T) {
 	d := newDepot(t)
