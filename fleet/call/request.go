@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -206,7 +205,7 @@ func targetOf(t *fleet.Target, name string) target {
 
 // newCall returns the record of a call before any decision about it.
 func newCall(r Request) *fleet.Call {
-	c := &fleet.Call{ID: newCallID(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
+	c := &fleet.Call{ID: callIDs.next(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
 		Actor: r.Actor, FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout,
 		CreatedAt: r.now}
 	if r.Mandate != nil {
@@ -219,22 +218,6 @@ func newCall(r Request) *fleet.Call {
 		c.Timeout = fleet.DefaultTimeout(r.Tool)
 	}
 	return c
-}
-
-// callIDSlack is the maximum difference between the time in a call's id and its creation.
-const callIDSlack = time.Minute
-
-// newCallID returns an id for a call made now. The times in ids of [uuid.NewV7] never go back:
-// after the clock was set back, they lie ahead for as long as the clock was wrong. The store
-// finds a call's partition by that time.
-func newCallID(now time.Time) uuid.UUID {
-	id := uuid.Must(uuid.NewV7())
-	if seconds, nanoseconds := id.Time().UnixTime(); now.Sub(time.Unix(seconds, nanoseconds)).Abs() > callIDSlack {
-		var at [8]byte
-		binary.BigEndian.PutUint64(at[:], uint64(now.UnixMilli())<<16)
-		copy(id[:6], at[:])
-	}
-	return id
 }
 
 // recorded returns the arguments in the form that records store.
