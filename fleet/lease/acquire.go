@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// errSlow means that the database began to answer, but not in time.
+var errSlow = errors.New("the database is too slow")
+
 // An acquisition is the wait of one process for the lease.
 //
 // It watches the lease of a process that died without releasing it for [Length], however long
@@ -34,7 +37,7 @@ func (k *Keeper) Acquire(ctx context.Context) (Lease, error) {
 	if err != nil {
 		return Lease{}, ofLease(err)
 	}
-	if err := a.check(ctx); err != nil {
+	if err := a.check(ctx); err != nil && (!errors.Is(err, errSlow) || !a.goesOn(ctx, err)) {
 		return Lease{}, err
 	}
 	a.watch(first)
@@ -134,10 +137,10 @@ func (a *acquisition) look(ctx context.Context) error {
 		a.notify()
 	}
 	switch {
-	case l.same(previous), l.Released:
+	case l.Released, l.same(previous) && !back:
 	case !a.options.Standby:
 		return &HeldError{By: l}
-	case changed:
+	case changed, back:
 		if err := a.check(ctx); !a.goesOn(ctx, err) {
 			return err
 		}
@@ -155,9 +158,13 @@ func (a *acquisition) check(ctx context.Context) error {
 	if a.options.Check == nil {
 		return nil
 	}
-	ctx, cancel := a.bound(ctx)
+	bounded, cancel := a.bound(ctx)
 	defer cancel()
-	return a.options.Check(ctx)
+	err := a.options.Check(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return err
 }
 
 // bound limits how long a process that stands by waits for an answer of the database.

@@ -43,8 +43,8 @@ type Options struct {
 	// also while the database is unavailable. Without it, Acquire returns a [HeldError].
 	Standby bool
 	// Check returns an [UnfitError] if this process cannot serve the database as it is. Acquire
-	// calls it first, after each change of the holder, and before it takes the lease. Default:
-	// nothing is checked.
+	// calls it first, after each change of the holder, when the database answers again, and before
+	// it takes the lease. Default: nothing is checked.
 	Check func(ctx context.Context) error
 	// Prepare makes a database ready for [Store.Replace], or returns an [UnfitError]. Acquire calls
 	// it when no other process has the lease. Default: the database is ready.

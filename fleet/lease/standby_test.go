@@ -224,6 +224,46 @@ func TestUnfitStandby(t *testing.T) {
 	})
 }
 
+// A database that is slow when a standby starts does not end it. The check is made again as soon as
+// the database answers.
+func TestSlowCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unfit := &UnfitError{errors.New("another key")}
+		r := &row{}
+		first := r.keeper("first")
+		acquire(t, first, 1)
+		stop, _ := run(first)
+		var checks atomic.Int64
+		slow := func(ctx context.Context, then error) error {
+			if checks.Add(1)%2 == 1 {
+				<-ctx.Done()
+				return errors.New("no PostgreSQL server answers")
+			}
+			return then
+		}
+		well := r.standby(t, "well", Options{Check: func(ctx context.Context) error { return slow(ctx, nil) }})
+		time.Sleep(time.Minute)
+		if n := checks.Load(); !well.waits() || n != 2 {
+			t.Errorf("waits: %t, after %d checks", well.waits(), n)
+		}
+		bad := r.standby(t, "bad", Options{Check: func(ctx context.Context) error { return slow(ctx, unfit) }})
+		if err := <-bad.done; !errors.Is(err, unfit) {
+			t.Error(err)
+		}
+		wrong := errors.New("the server runs PostgreSQL 9")
+		other := r.standby(t, "other", Options{Check: func(context.Context) error { return wrong }})
+		if err := <-other.done; !errors.Is(err, wrong) {
+			t.Errorf("another error of the first check: %v", err)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if err := <-well.done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // lossy loses the answer to the first Replace.
 type lossy struct {
 	*row
