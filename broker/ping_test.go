@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func TestPing(t *testing.T) {
 	}
 	var silent atomic.Bool
 	pinged := make(chan struct{})
+	markPinged := sync.OnceFunc(func() { close(pinged) })
 	connect := func() (*rawDevice, int64) {
 		d := connectRaw(t, b, connectPacket{clientID: testClientID(1)})
 		d.serve(func(r rpc) string {
@@ -29,7 +31,7 @@ func TestPing(t *testing.T) {
 			case r.Method == "tools/call":
 				return "silence"
 			case silent.Load():
-				close(pinged)
+				markPinged()
 				return "silence"
 			}
 			return "" // as stock firmware: no such method

@@ -228,11 +228,11 @@ func TestCoreIsDrained(t *testing.T) {
 	t.Logf("the command took %v", took)
 }
 
-// 2,000 devices are asked to move at 500 a second.
+// 1,000 devices are asked to move at 500 a second.
 func TestDrainRate(t *testing.T) {
 	t.Parallel()
 	w := newDrainWorld(t)
-	const devices = 2000
+	const devices = 1000
 	w.connect(w.edges[0], devices)
 	if out, err := w.drain("edge-1", "--no-wait"); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -193,7 +193,8 @@ func (w *leaseWorld) connect(door *leaseProcess, devices int) {
 	t.Helper()
 	var err error
 	w.devices, err = sim.New(sim.Options{OTAURL: "http://" + door.http + "/xiaozhi/ota/", Devices: devices, Seed: 1,
-		Boards: []string{chaosBoard}, TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12})
+		Boards: []string{chaosBoard}, TimeScale: 0.1, BootDelay: 10 * time.Millisecond, RecordCalls: 1 << 12,
+		Booting: 50}) // more at once take the processors from the renewals of leases
 	if err != nil {
 		t.Fatal(err)
 	}
