@@ -18,6 +18,7 @@ cluster: build ## run two cores, two edges and a demo fleet on this machine, to 
 .PHONY: build
 build: ## build bin/fleetd
 	@scripts/setup run
+	@[ -e bin/fleetd ] || echo "Building fleetd; the first time this can take minutes"
 	@go build -o bin/fleetd ./cmd/fleetd
 
 .PHONY: dev
