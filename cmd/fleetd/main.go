@@ -58,6 +58,7 @@ type cli struct {
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`
+	Audit         client.AuditCommand         `cmd:"" help:"Verify the sealed record, and prove entries of it, over REST."`
 	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge alerts over REST."`
 	System        client.SystemCommand        `cmd:"" help:"Show the server's status and components over REST."`
 	Config        server.ConfigCommand        `cmd:"" help:"Check or print the server's configuration."`

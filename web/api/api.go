@@ -36,6 +36,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/record"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -79,6 +80,7 @@ type Options struct {
 	Samples         fleet.PresenceSampleRecords
 	Reports         *telemetry.Reports
 	Audit           audit.Store
+	Record          *record.Service
 	Idempotency     fleet.IdempotencyStore
 	Heavy           *heavy.Limits // default: limits that no other part shares
 	Events          *fleet.Events
@@ -161,6 +163,7 @@ func newAPI(o Options) *api {
 	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
+	a.registerRecord()
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerUpstreams()

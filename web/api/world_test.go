@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/record"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -97,6 +98,8 @@ type world struct {
 	runner     pluginRunner
 
 	upstreams    *upstream.Service
+	record       *record.Service
+	sequencer    *record.Sequencer
 	upstreamLink upstreamLink
 }
 
@@ -249,7 +252,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.plugins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
+	w.record, w.sequencer = newRecord(t, w.store, log)
+	w.api = newAPI(Options{Record: w.record,
+		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},

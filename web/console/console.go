@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/record"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -85,6 +86,7 @@ type Options struct {
 	CoreDumps       *telemetry.CoreDumps
 	Logs            *telemetry.Logs
 	Audit           audit.Store
+	Record          *record.Service
 	Events          *fleet.Events
 
 	Conversations fleet.ConversationRecords

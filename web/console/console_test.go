@@ -38,6 +38,7 @@ import (
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/record"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -75,6 +76,8 @@ type site struct {
 	rules      *enrolment.Rules
 	policies   *policy.Service
 	upstreams  *upstream.Service
+	record     *record.Service
+	sequencer  *record.Sequencer
 	operators  *operator.Service
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -218,7 +221,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
-	return console.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
+	c.record, c.sequencer = newRecord(c.t, c.store, log)
+	return console.Options{Record: c.record,
+		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),
 		Endpoints: newEndpoints(c.t, c.store, &scriptedDials{}),

@@ -1076,6 +1076,25 @@ type FieldProblem struct {
 	Message string `json:"message"`
 }
 
+// Finding defines model for Finding.
+type Finding struct {
+	// At When the row was created; or the time of the checkpoint
+	At *time.Time `json:"at,omitempty"`
+
+	// Entry Number of the entry in the log; -1 if it is not there
+	Entry int64 `json:"entry"`
+
+	// Kind Kind of the entry; empty if the problem is the log's
+	Kind    string `json:"kind"`
+	Problem string `json:"problem"`
+
+	// Subject Id of the row, or its device
+	Subject string `json:"subject"`
+
+	// Until If the problem is between two checkpoints: the number after the last entry that it may concern; otherwise 0
+	Until int64 `json:"until"`
+}
+
 // Floor defines model for Floor.
 type Floor struct {
 	Board string    `json:"board"`
@@ -1700,6 +1719,36 @@ type Reason struct {
 	Sample *[]string `json:"sample,omitempty"`
 }
 
+// Record defines model for Record.
+type Record struct {
+	// Entries In the log, as of the latest checkpoint
+	Entries int64 `json:"entries"`
+
+	// Key Public key that signs checkpoints, for fleetd audit check --key
+	Key string `json:"key"`
+
+	// Origin Name of the log
+	Origin string `json:"origin"`
+
+	// Queued Transactions whose entries wait for the next checkpoint
+	Queued int64 `json:"queued"`
+
+	// QueuedFrom Time of the oldest of them
+	QueuedFrom *time.Time `json:"queued_from"`
+
+	// Root Root of the tree in base64; empty for an empty log
+	Root string `json:"root"`
+
+	// SealedAt Time of the latest checkpoint
+	SealedAt *time.Time `json:"sealed_at"`
+
+	// Sealing False if the last attempt to seal failed; the entries wait
+	Sealing bool `json:"sealing"`
+
+	// Term Term of the leader that signed it
+	Term int64 `json:"term"`
+}
+
 // Release defines model for Release.
 type Release struct {
 	// ChangedAt When the state last changed
@@ -2245,6 +2294,41 @@ type UpstreamStep struct {
 
 	// Term Term of the query that the device does not match
 	Term string `json:"term"`
+}
+
+// Verification defines model for Verification.
+type Verification struct {
+	By Actor `json:"by"`
+
+	// Checked Entries that were checked
+	Checked int64 `json:"checked"`
+
+	// Checkpoints Checkpoints whose signature and root were checked
+	Checkpoints int64 `json:"checkpoints"`
+	DurationMs  int64 `json:"duration_ms"`
+
+	// Findings The first is the one of the first entry; at most 100
+	Findings []Finding `json:"findings"`
+
+	// More Further findings
+	More int64 `json:"more"`
+
+	// Removed Entries whose rows fleetd removed, mostly after their retention: their hashes were checked
+	Removed int64 `json:"removed"`
+
+	// Root Root of the latest checkpoint; empty until the end
+	Root      string    `json:"root"`
+	StartedAt time.Time `json:"started_at"`
+	State     string    `json:"state"`
+
+	// Total Entries of the log at the start
+	Total int64 `json:"total"`
+}
+
+// VerificationInputBody defines model for VerificationInputBody.
+type VerificationInputBody struct {
+	// Checkpoints Signed checkpoints that were kept in another place: the log must be their continuation
+	Checkpoints *[]string `json:"checkpoints,omitempty"`
 }
 
 // VersionWarning defines model for VersionWarning.

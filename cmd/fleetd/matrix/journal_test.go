@@ -37,6 +37,8 @@ var tables = map[string]table{
 	"idempotency_keys": silent, "image_layouts": {}, "image_parts": {}, "images": {}, "inventories": silent,
 	"key_rotations": {}, "known_browsers": {}, "lease": silent,
 	"lease_terms": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
+	"record_batches": silent, "record_checkpoints": silent, "record_keys": silent, "record_queue": silent,
+	"record_removals": silent, "record_start": silent, "record_tiles": silent,
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},
 	"report_changes": silent, "rotation_devices": silent, "serial_keys": {device: "device_id"}, "sessions": {}, "settings": {},
 	"signing_keys": {}, "snapshots": {device: "device_id"}, "tokens": {noise: []string{"last_used_at"}}, "tool_pins": {},

@@ -148,6 +148,13 @@ func reads(reach reach, need fleet.Role) row {
 	return row{need: need, reach: reach, models: too, ask: read}
 }
 
+// logPart returns a row for reading a part of the sealed record.
+func logPart(need fleet.Role) row {
+	return row{need: need, reach: onFleet, models: too, ask: func(*world, *principal, side) request {
+		return request{args: map[string]string{"level": "0", "n": "0", "entry": "0"}, query: "?width=1"}
+	}}
+}
+
 // record returns a row for reading the outcome of a call of the tool.
 func record(tool string) row {
 	r := reads(onDevice, viewer)
@@ -189,6 +196,11 @@ var rows = map[string]row{
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
 	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
+	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
+	"get-checkpoint": people(absent(reads(onFleet, viewer))), "get-tile": people(absent(logPart(viewer))),
+	"get-bundle": people(absent(logPart(admin))), "prove-entry": people(absent(logPart(viewer))),
+	"start-verification": people(row{need: admin, reach: onFleet, inert: "it changes nothing",
+		ask: just(func(*world, side) any { return obj{} })}),
 	"get-cluster": people(reads(onFleet, viewer)), "get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.

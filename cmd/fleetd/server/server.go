@@ -54,6 +54,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
+	"fleetd/fleet/record"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -93,6 +94,7 @@ type Server struct {
 	Endpoints       *endpoint.Service
 	Alerts          *alert.Service
 	Events          *fleet.Events
+	Record          *record.Service
 
 	cfg     Config
 	log     *slog.Logger
@@ -284,6 +286,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	if err := s.closeOldCalls(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.openRecord(ctx, secret.key); err != nil {
 		return nil, err
 	}
 	sealer, err := enrolment.NewSealer(secret.key)
