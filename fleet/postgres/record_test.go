@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -218,5 +219,176 @@ func TestTampering(t *testing.T) {
 				t.Errorf("entry %d, want %d after %d", got, tt.entry, first[0])
 			}
 		})
+	}
+}
+
+func addCalls(t *testing.T, s *postgres.Store, n int) {
+	t.Helper()
+	for range n {
+		c := newCall("other", fleet.CallSent)
+		check(t, s.InsertCall(t.Context(), c))
+		check(t, s.FinishCall(t.Context(), finish(c, fleet.CallTimedOut, "")))
+	}
+}
+
+func sound(t *testing.T, s *postgres.Store) record.Report {
+	t.Helper()
+	r := verify(t, s)
+	for _, f := range r.Findings {
+		t.Errorf("%s %s %s, entry %d", f.Problem, f.Kind, f.Subject(), f.Entry)
+	}
+	return r
+}
+
+// Two processes append in turns, as after a takeover. The one of the earlier term stops, and loses nothing.
+func TestStaleSequencer(t *testing.T) {
+	s := newStore(t)
+	first, second := openSequencer(t, s, 1), openSequencer(t, s, 2)
+	addCalls(t, s, 3)
+	check(t, first.Seal(t.Context()))
+	addCalls(t, s, 300)
+	if err := second.Seal(t.Context()); err != nil {
+		t.Errorf("the next leader: %v", err)
+	}
+	addCalls(t, s, 3)
+	var stale *record.StaleError
+	for range 3 {
+		if err := first.Seal(t.Context()); err == nil {
+			t.Error("the earlier leader sealed")
+		} else if errors.As(err, &stale) {
+			break
+		} else if !errors.Is(err, record.ErrMoved) {
+			t.Errorf("the earlier leader: %v", err)
+		}
+	}
+	if stale == nil || stale.Latest != 2 {
+		t.Errorf("the earlier leader did not notice: %+v", stale)
+	}
+	check(t, second.Seal(t.Context()))
+	if r := sound(t, s); r.Entries != 307 || r.Queued != 0 {
+		t.Errorf("%d entries, %d queued", r.Entries, r.Queued)
+	}
+}
+
+// While the database cannot store the log, entries wait; then they are sealed. A damaged log is not continued.
+func TestSealingFails(t *testing.T) {
+	db := testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	q := openSequencer(t, s, 1)
+	addCalls(t, s, 3)
+	check(t, q.Seal(t.Context()))
+	exec := func(sql string) {
+		_, err := db.Exec(t.Context(), sql)
+		check(t, err)
+	}
+	exec(`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$;
+		CREATE TRIGGER full_disk BEFORE INSERT ON record_checkpoints EXECUTE FUNCTION full_disk()`)
+	addCalls(t, s, 300)
+	if err := q.Seal(t.Context()); err == nil || q.Status().Err == nil || q.Status().Since.IsZero() {
+		t.Errorf("sealed on a full disk: %v", err)
+	}
+	if n, since, err := s.QueuedLeaves(t.Context()); err != nil || n < 300 || since.IsZero() {
+		t.Errorf("%d queued since %v, %v", n, since, err)
+	}
+	exec(`DROP TRIGGER full_disk ON record_checkpoints`)
+	check(t, q.Seal(t.Context()))
+	if r := sound(t, s); r.Entries != 304 || q.Status().Err != nil {
+		t.Errorf("%d entries, %v", r.Entries, q.Status().Err)
+	}
+
+	exec(`UPDATE record_batches SET hashes = set_byte(hashes, 0, 255 - get_byte(hashes, 0)) WHERE first >= 260 OR first = 4`)
+	exec(`UPDATE record_tiles SET hashes = set_byte(hashes, 128, 255 - get_byte(hashes, 128))`)
+	addCalls(t, s, 1)
+	if err := openSequencer(t, s, 2).Seal(t.Context()); err == nil || !strings.Contains(err.Error(), "changed") {
+		t.Errorf("the next leader continued a damaged log: %v", err)
+	}
+}
+
+// After the secret key was replaced, the log continues under another key, and proofs of both are right.
+func TestReplacedKey(t *testing.T) {
+	s := newStore(t)
+	first := openSequencer(t, s, 1)
+	addCalls(t, s, 3)
+	check(t, first.Seal(t.Context()))
+	prove := func(q *record.Sequencer) record.Proof {
+		p, err := record.NewService(record.ServiceOptions{Store: s, Sequencer: q}).Prove(t.Context(), 2)
+		check(t, err)
+		return p
+	}
+	old := prove(first)
+	second, err := record.OpenSequencer(t.Context(), record.SequencerOptions{Store: s, Secret: []byte("another"), Term: 2,
+		Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	addCalls(t, s, 3)
+	check(t, second.Seal(t.Context()))
+	before, after := first.Status(), second.Status()
+	if before.Origin != after.Origin || before.Verifier == after.Verifier {
+		t.Errorf("keys %q and %q", before.Verifier, after.Verifier)
+	}
+	sound(t, s)
+	current := prove(second)
+	for _, tt := range []struct {
+		proof record.Proof
+		key   string
+		ok    bool
+	}{{old, before.Verifier, true}, {old, after.Verifier, false}, {current, after.Verifier, true},
+		{current, before.Verifier, false}} {
+		if _, err := tt.proof.Check(tt.key); (err == nil) != tt.ok {
+			t.Errorf("check with %s: %v", tt.key, err)
+		}
+	}
+	r, err := (&record.Verifier{Store: s, Verifier: before.Verifier}).Verify(t.Context())
+	check(t, err)
+	if len(r.Findings) != 1 || r.Findings[0].Problem != record.BadSign {
+		t.Errorf("verified with the old key: %+v", r.Findings)
+	}
+}
+
+// A log stays verifiable after its rows were removed: by retention, and those of devices that never joined.
+func TestRecordAfterRetention(t *testing.T) {
+	db := testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	addDevices(t, s, unit, "other")
+	eventful(t, s, unit)
+	q := openSequencer(t, s, 1)
+	addCalls(t, s, 300)
+	check(t, q.Seal(t.Context()))
+	later := time.Now().Add(time.Hour)
+	removed, err := s.Retain(t.Context(), postgres.Retention{Calls: time.Minute, Audit: time.Minute}, later)
+	check(t, err)
+	if removed < 300 {
+		t.Errorf("%d rows removed", removed)
+	}
+	addCalls(t, s, 2)
+	r := sound(t, s) // the removals wait in the queue
+	check(t, q.Seal(t.Context()))
+	if again := sound(t, s); r.Missing < 300 || again.Missing != r.Missing {
+		t.Errorf("%d and %d rows missing", r.Missing, again.Missing)
+	}
+}
+
+// A clock that jumps back or forward changes nothing: the order of the log is that of the appends.
+func TestRecordWhenTheClockJumps(t *testing.T) {
+	db := testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	_, err := db.Exec(t.Context(), `UPDATE record_start SET at = now() - interval '1 minute'`)
+	check(t, err)
+	clock := time.Now()
+	q, err := record.OpenSequencer(t.Context(), record.SequencerOptions{Store: s, Secret: recordSecret, Term: 1,
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return clock }})
+	check(t, err)
+	for _, jump := range []time.Duration{0, -48 * time.Hour, 72 * time.Hour, -24 * time.Hour} {
+		clock = clock.Add(jump)
+		for range 100 {
+			c := newCall("other", fleet.CallSent)
+			c.ID = uuid.Must(uuid.NewV7())
+			check(t, s.InsertCall(t.Context(), c))
+			check(t, s.FinishCall(t.Context(), finish(c, fleet.CallTimedOut, "")))
+		}
+		check(t, q.Seal(t.Context()))
+	}
+	if r := sound(t, s); r.Entries != 401 || r.Checked != 4 {
+		t.Errorf("%d entries, %d checkpoints", r.Entries, r.Checked)
 	}
 }
