@@ -442,7 +442,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		}
 	}
 	exec(`DELETE FROM settings WHERE key = 'secret_fingerprint'`)
-	exec(`DROP TABLE lease_terms, failed_tries`) // of migrations 85 to 87
+	exec(`DROP TABLE lease_terms, failed_tries, schedule_runs, schedules`) // of migrations 85 to 90
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)
 	renew := func() {
