@@ -36,6 +36,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -52,6 +53,7 @@ type Options struct {
 	Devices         *fleet.Devices
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
+	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
 	Serials         *enrolment.Serials
@@ -141,6 +143,7 @@ func newAPI(o Options) *api {
 	a.registerFirmware()
 	a.registerCalls()
 	a.registerFanOuts()
+	a.registerSchedules()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -86,6 +87,7 @@ type world struct {
 	reports   *telemetry.Reports
 	firmware  *firmware.Service
 	campaigns *campaign.Service
+	schedules *schedule.Service // not run
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
 	policies  *policy.Service
@@ -218,6 +220,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Presence: w.presence, Events: w.events, Log: log})
 	approvals := call.NewApprovals(call.ApprovalsOptions{Store: w.store, Calls: calls, FanOuts: fanOuts,
 		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
+	w.schedules = schedule.New(schedule.Options{Store: w.store, FanOuts: func() schedule.FanOuts { return fanOuts },
+		Authority: rights, Log: log})
 	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +254,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
-		Serials: w.serials, Keys: w.keys, Presence: w.presence,
+		Schedules: w.schedules,
+		Serials:   w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
