@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -50,6 +51,7 @@ type Options struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	Schedules *schedule.Service
 	Firmware  *firmware.Service
 	Campaigns *campaign.Service
 	Approvals *call.Approvals
