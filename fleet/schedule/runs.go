@@ -225,6 +225,9 @@ func (s *Service) RunNow(ctx context.Context, by fleet.Principal, id uuid.UUID) 
 	if err != nil {
 		return Run{}, err
 	}
+	if !by.Scope.AllowsTool(sch.Tool) {
+		return Run{}, toolNotAllowed(by, sch.Tool)
+	}
 	now := s.now()
 	r := newRun(sch, Instant{now, now}, Starting)
 	r.Actor, r.Manual = by, true

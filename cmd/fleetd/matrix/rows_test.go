@@ -309,11 +309,11 @@ var rows = map[string]row{
 		ask: approvalOf(nil)},
 
 	// Schedules. A schedule of a principal with a filter stays within it, whatever its query.
-	"list-schedules": reads(somewhere, viewer), "get-schedule": reads(onDevice, viewer),
-	"list-schedule-runs": reads(onDevice, viewer),
+	"list-schedules": reads(somewhere, viewer), "get-schedule": record("self.get_device_status"),
+	"list-schedule-runs": record("self.get_device_status"),
 	"create-schedule": {need: asOperator, reach: somewhere, inert: "a token without the tool is refused",
-		writes: list("schedules"), ask: just(nightly)},
-	"preview-schedule": {need: asOperator, reach: somewhere, inert: "nothing is kept", ask: just(nightly)},
+		writes: list("schedules"), ask: just(ownNightly)},
+	"preview-schedule": {need: asOperator, reach: somewhere, inert: "nothing is kept", ask: just(ownNightly)},
 	"update-schedule": {need: asOperator, reach: onDevice, tool: "self.get_device_status", writes: list("schedules"),
 		ask: made("schedule", "/schedules", nightly, func(w *world, s side) any { return obj{"name": w.name(s)} })},
 	"pause-schedule": {need: asOperator, reach: onDevice, writes: list("schedules"),
@@ -323,11 +323,11 @@ var rows = map[string]row{
 		ask: made("schedule to resume", "/schedules", nightly, nil)},
 	"run-schedule": {need: asOperator, reach: onDevice, tool: "self.get_device_status",
 		writes: list("schedules", "schedule_runs", "fanouts", "fanout_targets", "calls"),
-		inert:  "a token without the tool has its refusal on record",
 		ask:    made("schedule to run", "/schedules", nightly, nil),
 		undo:   func(w *world, s side, _ request) { w.fanOutEnds(s, request{}) }},
-	"delete-schedule": {need: asOperator, reach: onDevice, writes: list("schedules", "schedule_runs"),
-		ask: made("schedule to delete", "/schedules", nightly, nil)},
+	"delete-schedule": {need: asOperator, reach: onDevice, inert: "a deleted row names only its maker",
+		writes: list("schedules", "schedule_runs"),
+		ask:    made("schedule to delete", "/schedules", nightly, nil)},
 
 	// Campaigns.
 	"create-campaign": {need: asOperator, reach: onDevice, models: too,
@@ -573,6 +573,9 @@ func nightly(w *world, s side) any {
 	}
 	return obj{"name": w.name(s), "cron": "0 2 * * *", "time_zone": "UTC", "q": q, "tool": "self.get_device_status"}
 }
+
+// ownNightly is a schedule that a principal makes for itself.
+func ownNightly(w *world, _ side) any { return nightly(w, inside) }
 
 // waitingFanOut makes a fan-out that waits for a sleeping device.
 func (w *world) waitingFanOut(secret string, s side) string {
