@@ -63,7 +63,8 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		keep         time.Duration
 	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
 		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.reports()},
-		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
+		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls},
+		{"schedule_runs", "planned_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
 		if t.keep <= 0 {
 			continue
 		}

@@ -37,6 +37,7 @@ import (
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -53,6 +54,7 @@ type Options struct {
 	Devices         *fleet.Devices
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
+	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
 	Serials         *enrolment.Serials
@@ -143,6 +145,7 @@ func newAPI(o Options) *api {
 	a.registerFirmware()
 	a.registerCalls()
 	a.registerFanOuts()
+	a.registerSchedules()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

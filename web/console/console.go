@@ -38,6 +38,7 @@ import (
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -51,6 +52,7 @@ type Options struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	Schedules *schedule.Service
 	Firmware  *firmware.Service
 	Campaigns *campaign.Service
 	Approvals *call.Approvals

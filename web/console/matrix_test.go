@@ -33,7 +33,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uuid.NewString(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
-		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc", "{node}", "edge-1")
+		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc", "{node}", "edge-1",
+		"{schedule}", uuid.NewString())
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -165,6 +166,16 @@ var reaches = map[string]string{
 	"GET /flash/{image}/parts/{n}.bin":                           "operator fleet",
 	"GET /help":                                                  "viewer own",
 	"GET /import":                                                "operator audience",
+	"GET /schedules":                                             "viewer list",
+	"GET /schedules/new":                                         "operator audience",
+	"GET /schedules/{schedule}":                                  "viewer audience",
+	"GET /schedules/{schedule}/edit":                             "operator audience",
+	"POST /schedules":                                            "operator audience",
+	"POST /schedules/{schedule}/delete":                          "operator audience",
+	"POST /schedules/{schedule}/edit":                            "operator audience",
+	"POST /schedules/{schedule}/pause":                           "operator audience",
+	"POST /schedules/{schedule}/resume":                          "operator audience",
+	"POST /schedules/{schedule}/run":                             "operator audience",
 	"GET /settings":                                              "viewer own",
 	"GET /settings/account":                                      "viewer own",
 	"GET /settings/alerts":                                       "viewer fleet",
