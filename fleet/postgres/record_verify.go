@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"fleetd/fleet"
@@ -125,8 +126,15 @@ var recordSources = map[record.Kind]recordSource{
 // partitions.
 const idKeys = `unnest($1::uuid[], $2::timestamptz[]) WITH ORDINALITY AS k (id, at, n)`
 
-func recordTimes(leaves []record.Leaf) []time.Time {
+// recordTimes and recordIDs return arrays that pgx encodes without reflection.
+func recordTimes(leaves []record.Leaf) pgtype.FlatArray[time.Time] {
 	return collect(leaves, func(l record.Leaf) time.Time { return l.At })
+}
+
+func recordIDs(leaves []record.Leaf) pgtype.FlatArray[pgtype.UUID] {
+	return collect(leaves, func(l record.Leaf) pgtype.UUID {
+		return pgtype.UUID{Bytes: recordID(l.Ref), Valid: true}
+	})
 }
 
 func recordRefs(leaves []record.Leaf) []string {
@@ -140,7 +148,7 @@ func recordID(ref string) uuid.UUID {
 
 func idKeysOf(leaves []record.Leaf) []any {
 	from, to := record.Span(leaves)
-	return []any{collect(leaves, func(l record.Leaf) uuid.UUID { return recordID(l.Ref) }), recordTimes(leaves), from, to}
+	return []any{recordIDs(leaves), recordTimes(leaves), from, to}
 }
 
 func stepKeys(leaves []record.Leaf) []any {
