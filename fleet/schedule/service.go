@@ -215,6 +215,11 @@ func (s *Service) Runs(ctx context.Context, id uuid.UUID, f RunFilter) (fleet.Pa
 	return s.o.Store.ScheduleRuns(ctx, id, f)
 }
 
+// Editable returns a schedule that the principal may change.
+func (s *Service) Editable(ctx context.Context, by fleet.Principal, id uuid.UUID) (Schedule, error) {
+	return s.mayOn(ctx, by, id, "change_schedule")
+}
+
 // mayOn returns the schedule if the principal may do the act on it.
 func (s *Service) mayOn(ctx context.Context, by fleet.Principal, id uuid.UUID, act string) (sch Schedule,
 	err error) {
