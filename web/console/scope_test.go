@@ -122,9 +122,10 @@ func newScopeBench(t *testing.T) *scopeBench {
 		check(err)
 		b.ended(f) // no test reads its calls
 		s.fanOut = f.ID
-		name, cron, zone, query, tool := "plan "+s.name, "0 3 * * *", "UTC", "tag:"+s.tag, "self.say"
-		planned, err := b.schedules.Create(ctx, anna, schedule.Request{Name: &name, Cron: &cron, TimeZone: &zone, Query: &query,
-			Tool: &tool, Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
+		name, query := "plan "+s.name, "tag:"+s.tag
+		cron, zone, tool := "0 3 * * *", "UTC", "self.say"
+		planned, err := b.schedules.Create(ctx, anna, schedule.Request{Name: &name, Cron: &cron, TimeZone: &zone,
+			Query: &query, Tool: &tool, Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
 		check(err)
 		s.schedule = planned.ID
 		remove := b.askFirst("self.say")
