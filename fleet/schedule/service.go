@@ -294,7 +294,7 @@ func (s *Service) dropped(was Schedule, why fleet.Reason) []Run {
 	return []Run{r}
 }
 
-// Pause ends the planning of runs until [Service.Resume]. A run whose fan-out is open goes on.
+// Pause plans no further runs until [Service.Resume]. The open fan-out of a run continues.
 func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, note string) (Schedule, error) {
 	return s.change(ctx, by, id, "schedule.pause", func(sch *Schedule) ([]Run, error) {
 		if sch.Paused {
