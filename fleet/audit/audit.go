@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 )
 
 // An Entry records one change. It is written in the transaction of the change.
@@ -24,6 +25,7 @@ type Entry struct {
 	Subject string // id of the changed object
 	Name    string // last recorded name of the object, even after its deletion; "" if it has none
 	Detail  map[string]any
+	Origin  origin.Origin // of the request; zero if fleetd acted by itself
 }
 
 // Store reads audit entries, newest first.

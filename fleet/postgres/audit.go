@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
+	"fleetd/fleet/origin"
 	"fleetd/fleet/record"
 )
 
@@ -47,7 +48,7 @@ func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subj
 
 // writeAudits adds an entry for each row.
 func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string, rows []auditNote) error {
-	args, err := auditArgs(by, action, rows)
+	args, err := auditArgs(by, origin.Of(ctx), action, rows)
 	if err != nil {
 		return err
 	}
@@ -58,16 +59,20 @@ func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action stri
 // insertAudit returns the only statement that adds audit entries, and their leaves; see [auditArgs]. It adds them if
 // the condition holds.
 func insertAudit(condition string) string {
-	return `WITH added AS (
-		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-		SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
+	return `WITH origin AS (
+		INSERT INTO origins (id, address, client, last_seen) SELECT $11::uuid, $12, $13, now() WHERE $11 IS NOT NULL
+		` + touchOrigin + `),
+	added AS (
+		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail,
+			origin_id, trace_id)
+		SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb, $11, $14
 		FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)
 		WHERE ` + condition + ` RETURNING id)
 	INSERT INTO record_queue (leaves) SELECT $10::bytea WHERE EXISTS (SELECT FROM added)`
 }
 
 // auditArgs returns the arguments of [insertAudit].
-func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, error) {
+func auditArgs(by fleet.Principal, from origin.Origin, action string, rows []auditNote) ([]any, error) {
 	ids, subjects, details := make([]uuid.UUID, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	now := time.Now()
 	by.ID, by.Name = cleanText(by.ID), cleanText(by.Name)
@@ -83,10 +88,11 @@ func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, erro
 		// jsonb accepts no \u0000, and the detail may quote a device.
 		ids[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(r.subject), withoutNUL(string(text))
 		entry := record.ActionRow{ID: ids[i], CreatedAt: now, Actor: recordWho(by), Action: action, Subject: subjects[i],
-			Detail: details[i]}
+			Detail: details[i], Origin: recordOrigin(from)}
 		leaves = entry.Leaf().Append(leaves)
 	}
-	return []any{now, string(by.Kind), by.ID, by.Name, string(by.Role), action, ids, subjects, details, leaves}, nil
+	return []any{now, string(by.Kind), by.ID, by.Name, string(by.Role), action, ids, subjects, details, leaves,
+		originID(from), from.Address, from.Client, traceID(from)}, nil
 }
 
 // withoutNUL removes escaped NULs from marshalled JSON. It considers that the backslash may
@@ -120,10 +126,11 @@ type auditRow struct {
 	Action    string
 	Subject   string
 	Detail    map[string]any
+	originRow
 }
 
 func (r auditRow) entry() audit.Entry {
-	return audit.Entry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
+	return audit.Entry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail, Origin: r.origin(),
 		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
 }
 
@@ -164,7 +171,7 @@ func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[au
 	}
 	limit := fleet.ClampLimit(f.Limit)
 	rows, _ := s.db.Query(ctx, `
-		SELECT id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail
+		SELECT id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail, `+originOf+`
 		FROM audit_entries`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[auditRow])
 	if err != nil {

@@ -26,6 +26,12 @@ const (
 // A Who is the principal in a line.
 type Who struct{ Kind, ID, Name, Role string }
 
+// A From is where the request came from, in a line; see package origin.
+type From struct {
+	Address, Client string
+	Trace           uuid.UUID // trace id; zero: none
+}
+
 // A CallRow contains what the line of a call is made of. JSON is in the stored form; nil means null.
 type CallRow struct {
 	ID               uuid.UUID
@@ -44,6 +50,7 @@ type CallRow struct {
 	TimeoutMs        int64
 	SentAt           *time.Time
 	FinishedAt       *time.Time
+	Origin           From
 }
 
 // Leaf returns the leaf of the call.
@@ -71,6 +78,7 @@ func (r *CallRow) write(w *liner) {
 	w.number("timeout_ms", r.TimeoutMs)
 	w.time("sent_at", r.SentAt)
 	w.time("finished_at", r.FinishedAt)
+	w.origin(r.Origin)
 }
 
 // A LateRow is a late answer to a call.
@@ -100,6 +108,7 @@ type ActionRow struct {
 	Action    string
 	Subject   string
 	Detail    string // JSON; any form of the same values makes the same line
+	Origin    From
 }
 
 // Leaf returns the leaf of the entry.
@@ -115,6 +124,7 @@ func (r *ActionRow) write(w *liner) {
 	w.text("action", r.Action)
 	w.text("subject", r.Subject)
 	w.canonical("detail", &r.Detail)
+	w.origin(r.Origin)
 }
 
 // Rowless returns the leaf of an entry that has no row: [Forgotten] with the id of a device, [Dropped] with the name
@@ -242,6 +252,17 @@ func (w *liner) who(p Who) {
 	w.text("actor_id", p.ID)
 	w.text("actor_name", p.Name)
 	w.text("actor_role", p.Role)
+}
+
+// origin writes what is known. Rows of before origins were stored have none, and their lines stay as they were.
+func (w *liner) origin(o From) {
+	if o.Address != "" {
+		w.text("address", o.Address)
+	}
+	if o.Client != "" {
+		w.text("client", o.Client)
+	}
+	w.id("trace_id", o.Trace)
 }
 
 // json writes JSON as it is stored. A value with a line break would not fit on the line.
