@@ -116,24 +116,6 @@ func withoutNUL(text string) string {
 	return out.String()
 }
 
-type auditRow struct {
-	ID        uuid.UUID
-	CreatedAt time.Time
-	ActorKind fleet.PrincipalKind
-	ActorID   string
-	ActorName string
-	ActorRole fleet.Role
-	Action    string
-	Subject   string
-	Detail    map[string]any
-	originRow
-}
-
-func (r auditRow) entry() audit.Entry {
-	return audit.Entry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail, Origin: r.origin(),
-		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
-}
-
 // auditScope leaves only entries about devices that exist for the principal and that name no
 // other device.
 func (w *where) auditScope(ctx context.Context) {
@@ -145,44 +127,6 @@ func (w *where) auditScope(ctx context.Context) {
 		" AND (detail->>'successor' IS NULL OR detail->>'successor' IN " + in + ")")
 }
 
-// AuditEntries lists audit entries, newest first.
-func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[audit.Entry], error) {
-	none := fleet.Page[audit.Entry]{}
-	at, err := parseCursor(f.Cursor, "audit")
-	if err != nil {
-		return none, err
-	}
-	var w where
-	w.andText("subject = ?", f.Subject)
-	w.andText("action = ?", f.Action)
-	w.andText("actor_name = ?", f.Actor)
-	if !f.Since.IsZero() {
-		w.and("created_at >= ?", f.Since)
-		w.and("id >= ?", idFloor(f.Since.Add(-idSlack)))
-	}
-	if !f.Until.IsZero() {
-		w.and("created_at < ?", f.Until)
-		w.and("id < ?", idFloor(f.Until.Add(idSlack)))
-	}
-	w.auditScope(ctx)
-	order, err := w.idsDown(at)
-	if err != nil {
-		return none, err
-	}
-	limit := fleet.ClampLimit(f.Limit)
-	rows, _ := s.db.Query(ctx, `
-		SELECT id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail, `+originOf+`
-		FROM audit_entries`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[auditRow])
-	if err != nil {
-		return none, fmt.Errorf("audit entries: %w", domainError(err))
-	}
-	page := mapPage(makePage(list, limit, at, func(r auditRow) cursor {
-		return cursor{List: "audit", ID: r.ID.String()}
-	}), auditRow.entry)
-	return page, s.nameSubjects(ctx, page.Items)
-}
-
 // nameSubjects adds the names of the subjects. A device has its current name. A subject with a
 // UUID has the name in its latest entry that contains one, even after it was deleted. Where
 // entries are deleted before their subjects, the name is read from the subject's table.
@@ -191,7 +135,7 @@ func (s *Store) nameSubjects(ctx context.Context, entries []audit.Entry) error {
 	var uuids []pgtype.UUID // of ids; null for a device
 	for _, e := range entries {
 		id, err := uuid.Parse(e.Subject)
-		if err == nil || isDeviceAction(e.Action) {
+		if err == nil || e.Kind != audit.Action || isDeviceAction(e.Action) {
 			ids, uuids = append(ids, e.Subject), append(uuids, pgUUID(id))
 		}
 	}
