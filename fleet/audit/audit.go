@@ -49,6 +49,14 @@ type Entry struct {
 	Origin  origin.Origin // of the request; zero if fleetd acted by itself
 }
 
+// Ref returns the entry's id, or its key if it has none.
+func (e Entry) Ref() string {
+	if e.ID == uuid.Nil {
+		return e.Key
+	}
+	return e.ID.String()
+}
+
 // Store reads audit entries, newest first.
 type Store interface {
 	AuditEntries(ctx context.Context, f Filter) (fleet.Page[Entry], error)
