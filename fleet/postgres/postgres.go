@@ -28,7 +28,8 @@ type Store struct {
 	log   *slog.Logger
 	calls *committer
 
-	outbox Outbox // nil: no event is delivered
+	outbox  Outbox                // nil: no event is delivered
+	defined func(context.Context) // see OnDefinitions; may be nil
 
 	started time.Time // devices that are connected now connected after it
 

@@ -35,6 +35,8 @@ var tables = map[string]table{
 	"failed_tries": silent, "fanout_targets": {device: "device_id"},
 	"fanouts": {}, "filters": {}, "firmware_links": {device: "device_id"}, "goose_db_version": silent,
 	"idempotency_keys": silent, "image_layouts": {}, "image_parts": {}, "images": {}, "inventories": silent,
+	"inventory_places": silent, "inventory_tools": silent, "device_versions": silent, "tool_catalogue": {}, "tool_definitions": {}, "tool_usage": silent,
+	"tool_usage_days": silent, "tool_usage_hours": silent,
 	"key_rotations": {}, "known_browsers": {}, "lease": silent,
 	"lease_terms": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},

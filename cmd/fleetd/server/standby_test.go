@@ -443,6 +443,10 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	}
 	exec(`DELETE FROM settings WHERE key = 'secret_fingerprint'`)
 	exec(`DROP TABLE lease_terms, failed_tries`) // of migrations 85 to 87
+	exec(`DROP TABLE tool_catalogue, tool_definitions, inventory_tools, inventory_places, device_versions, tool_usage,
+		tool_usage_days, tool_usage_hours`) // of migration 91
+	exec(`DROP FUNCTION note_device_version CASCADE`)
+	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)
 	renew := func() {

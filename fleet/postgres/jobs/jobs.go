@@ -30,6 +30,8 @@ const stopGrace = 3 * time.Second
 type Options struct {
 	// Retention defines how long records are kept. Default: for ever.
 	Retention postgres.Retention
+	// Usage is the time between two counts of the calls of tools. Default: a minute.
+	Usage time.Duration
 	// Webhooks delivers events. If it is nil, none is queued.
 	Webhooks Deliverer
 	// Interval is the time between two runs. Default: an hour.
@@ -48,11 +50,15 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	if o.Interval == 0 {
 		o.Interval = time.Hour
 	}
+	if o.Usage == 0 {
+		o.Usage = time.Minute
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, log: o.Logger})
+	river.AddWorker(workers, &usageCounter{store: store})
 	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
 	if o.Webhooks != nil {
 		river.AddWorker(workers, &deliveryWorker{to: o.Webhooks})
@@ -60,7 +66,7 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	}
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
 		Logger:          quiet(o.Logger),
-		PeriodicJobs:    []*river.PeriodicJob{every(o.Interval)},
+		PeriodicJobs:    []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)},
 		Queues:          queues,
 		SoftStopTimeout: stopGrace,
 		Workers:         workers,
