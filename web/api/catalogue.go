@@ -5,10 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"fleetd/fleet"
 	"fleetd/fleet/catalogue"
@@ -113,16 +110,6 @@ func (a *api) listCatalogue(ctx context.Context, _ fleet.Principal, in *listCata
 
 type CatalogueToolPath struct {
 	Name string `path:"name" maxLength:"600" doc:"Name of the tool; a slash is written %2F"`
-}
-
-// Resolve decodes a name with a slash, which the router passes on as it is in the address.
-func (p *CatalogueToolPath) Resolve(ctx huma.Context) []error {
-	if u := ctx.URL(); u.RawPath != "" {
-		if name, err := url.PathUnescape(p.Name); err == nil {
-			p.Name = name
-		}
-	}
-	return nil
 }
 
 type placeView struct {

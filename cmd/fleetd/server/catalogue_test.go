@@ -31,7 +31,8 @@ func TestNewToolsWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	d := startTestServer(t, nil)
 	const status, volume = "self.get_device_status", "self.audio_speaker.set_volume"
-	if code := d.rest("PUT", "/tool-waits", map[string]any{"waits": "new_and_changed"}, nil); code != http.StatusOK {
+	var setting, problem map[string]any
+	if code := d.rest("PUT", "/tool-waits", map[string]any{"waits": "new_and_changed"}, &setting); code != http.StatusOK {
 		t.Fatalf("PUT /tool-waits: %d", code)
 	}
 	d.simulate(sim.Options{Devices: 3, Seed: 7, TimeScale: 0.2, BootDelay: 100 * time.Millisecond})
@@ -88,11 +89,12 @@ func TestNewToolsWaitForAPerson(t *testing.T) {
 		t.Fatalf("catalogue: %+v", tool)
 	}
 	body := map[string]any{"digest": tool.Definitions[0].Digest}
-	if code := model.rest("POST", "/tools/"+status+"/release", body, nil); code != http.StatusForbidden {
+	if code := model.rest("POST", "/tools/"+status+"/release", body, &problem); code != http.StatusForbidden {
 		t.Errorf("a model releases a tool: %d", code)
 	}
 	refused(status, `{}`)
-	if code := d.rest("POST", "/tools/"+status+"/release", map[string]any{"digest": strings.Repeat("0", 64)}, nil); code != http.StatusNotFound {
+	unknown := map[string]any{"digest": strings.Repeat("0", 64)}
+	if code := d.rest("POST", "/tools/"+status+"/release", unknown, &problem); code != http.StatusNotFound {
 		t.Errorf("an unknown digest: %d", code)
 	}
 	var released struct{ Released int }
