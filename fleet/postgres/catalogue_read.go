@@ -43,12 +43,10 @@ func (w *where) definitions(ctx context.Context, offeredOnly bool) {
 }
 
 type entryRow struct {
-	Tool             string
-	ForModels        bool
-	Definitions      int
-	Waiting          int
-	Boards, Versions int
-	Devices          int
+	Tool        string
+	ForModels   bool
+	Definitions int
+	Waiting     int
 }
 
 // Catalogue returns a page of the catalogue, by name.
@@ -88,16 +86,8 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 			SELECT d.tool, bool_or(d.audience = 'model') AS for_models, count(*) AS definitions,
 				count(*) FILTER (WHERE d.waiting IS NOT NULL) AS waiting
 			FROM tool_definitions d`+w.String()+` GROUP BY 1`+having+` ORDER BY 1 `+order+` LIMIT `+w.arg(limit+1)+`
-		), places AS (
-			SELECT t.tool, o.board, o.version, sum(o.devices) AS devices
-			FROM names JOIN inventory_tools t USING (tool) JOIN offered o USING (inventory_id) GROUP BY 1, 2, 3
-		), sums AS (
-			SELECT tool, count(DISTINCT board) AS boards, count(DISTINCT version) AS versions, sum(devices)::bigint AS devices
-			FROM places GROUP BY 1
 		)
-		SELECT tool, for_models, definitions, waiting, coalesce(boards, 0) AS boards, coalesce(versions, 0) AS versions,
-			coalesce(devices, 0) AS devices
-		FROM names LEFT JOIN sums USING (tool) ORDER BY tool `+order, w.args...)
+		SELECT tool, for_models, definitions, waiting FROM names ORDER BY tool `+order, w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[entryRow])
 	if err != nil {
 		return none, fmt.Errorf("catalogue of tools: %w", domainError(err))
@@ -106,6 +96,10 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	names := make([]string, len(page.Items))
 	for i, r := range page.Items {
 		names[i] = r.Tool
+	}
+	counts, err := s.countOffers(ctx, names, f)
+	if err != nil {
+		return none, fmt.Errorf("where tools are offered: %w", domainError(err))
 	}
 	usage, noUsage, err := s.usage(ctx, names, f.Version, catalogue.Since(now))
 	if err != nil {
@@ -121,7 +115,7 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	}
 	return catalogue.Page{NoUsage: noUsage, Page: mapPage(page, func(r entryRow) catalogue.Entry {
 		e := catalogue.Entry{Name: r.Tool, Audience: fleet.AudienceUser, Definitions: r.Definitions, Waiting: r.Waiting,
-			Boards: r.Boards, Versions: r.Versions, Devices: r.Devices}
+			Boards: counts[r.Tool].boards, Versions: counts[r.Tool].versions, Devices: counts[r.Tool].devices}
 		if r.ForModels {
 			e.Audience = fleet.AudienceModel
 		}
@@ -130,6 +124,55 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 		}
 		return e
 	})}, nil
+}
+
+// offers counts where a tool is offered now.
+type offers struct{ boards, versions, devices int }
+
+// countOffers counts where tools are offered. Devices are counted once by inventory, board and version;
+// tools that the same inventories list share their counts.
+func (s *Store) countOffers(ctx context.Context, tools []string, f catalogue.Filter) (map[string]offers, error) {
+	var w where
+	offered := w.offered(ctx, f.Board, f.Version)
+	rows, _ := s.db.Query(ctx, offered, w.args...)
+	type place struct {
+		board, version string
+		devices        int
+	}
+	places := map[string][]place{}
+	var inventory string
+	var p place
+	if _, err := pgx.ForEachRow(rows, []any{&inventory, &p.board, &p.version, &p.devices}, func() error {
+		places[inventory] = append(places[inventory], p)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	rows, _ = s.db.Query(ctx, `
+		SELECT tool, array_agg(DISTINCT inventory_id ORDER BY inventory_id) FROM inventory_tools
+		WHERE tool = ANY ($1) GROUP BY 1`,
+		tools)
+	counts, known := map[string]offers{}, map[string]offers{}
+	var tool string
+	var inventories []string
+	_, err := pgx.ForEachRow(rows, []any{&tool, &inventories}, func() error {
+		key := strings.Join(inventories, " ")
+		n, done := known[key]
+		if !done {
+			boards, versions := map[string]bool{}, map[string]bool{}
+			for _, id := range inventories {
+				for _, p := range places[id] {
+					boards[p.board], versions[p.version] = true, true
+					n.devices += p.devices
+				}
+			}
+			n.boards, n.versions = len(boards), len(versions)
+			known[key] = n
+		}
+		counts[tool] = n
+		return nil
+	})
+	return counts, err
 }
 
 // A usageRow is the usage of a tool on a version on a day.

@@ -72,7 +72,8 @@ func TestCatalogue(t *testing.T) {
 func TestWhoReleasesDefinitions(t *testing.T) {
 	w := newWorld(t)
 	decode[toolWaitsView](t, w.as(t, fleet.RoleAdmin, "PUT", "/tool-waits", `{"waits":"new_and_changed"}`), 200)
-	w.listing(t, unit, []fleet.Tool{{Name: "self.say", Audience: fleet.AudienceModel, InputSchema: json.RawMessage(`{"type":"object"}`)}})
+	w.listing(t, unit, []fleet.Tool{{Name: "self.say", Audience: fleet.AudienceModel,
+		InputSchema: json.RawMessage(`{"type":"object"}`)}})
 	definition := func() definitionView {
 		return decode[catalogueToolView](t, w.as(t, fleet.RoleViewer, "GET", "/tools/self.say", ""), 200).Definitions[0]
 	}

@@ -156,7 +156,7 @@ func record(tool string) row {
 }
 
 // catalogued is a row for reading a tool that all devices list.
-var catalogued = row{need: viewer, reach: somewhere, models: too, ask: func(*world, *principal, side) request {
+var catalogued = row{need: viewer, reach: somewhere, models: too, of: "self.get_device_status", ask: func(*world, *principal, side) request {
 	return request{args: map[string]string{"name": "self.get_device_status"}}
 }}
 
