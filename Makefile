@@ -64,7 +64,7 @@ generate: ## generate the Go code of the templ pages, and the client's types of 
 	@scripts/generate
 
 # Tests of durations, which are valid only on an idle machine.
-bounded = ^(TestDeviceListIsInstant|TestSpeedWithTenThousandDevices|TestBulkSpeed|TestConditionsOfALargeFleet|TestSpokenCallAmongOthers|TestCallsDuringFlood|TestBootPollsDoNotWaitForVoiceServers)$$
+bounded = ^(TestDeviceListIsInstant|TestSpeedWithTenThousandDevices|TestBulkSpeed|TestConditionsOfALargeFleet|TestSpokenCallAmongOthers|TestCallsDuringFlood|TestBootPollsDoNotWaitForVoiceServers|TestRecordSpeed)$$
 
 .PHONY: bench
 bench: ## measure against Mosquitto and PostgreSQL, into bench/RESULTS.md and results.json (ROUNDS=5; COMPARE=FILE)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -167,6 +168,30 @@ func (w Window) firstOpening(device *time.Location, from time.Time) (time.Time, 
 		}
 		if at := fromWall(wall, zone); !at.Before(from) {
 			return at, true
+		}
+	}
+}
+
+// Openings returns the openings after the given time, in their order. Wall clock times that lead to
+// the same moment, such as those of an hour that is skipped, are one opening.
+func (w Window) Openings(after time.Time) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		schedule, err := parseCron(w.Cron)
+		if err != nil {
+			return
+		}
+		zone, last := w.zone(nil), after
+		for wall := asWall(after.In(zone)).Add(-widestShift); ; {
+			if wall = schedule.Next(wall); wall.IsZero() {
+				return
+			}
+			at := fromWall(wall, zone)
+			if !at.After(last) {
+				continue
+			}
+			if last = at; !yield(at) {
+				return
+			}
 		}
 	}
 }

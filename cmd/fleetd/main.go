@@ -47,6 +47,7 @@ type cli struct {
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
 	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`
+	Schedule client.ScheduleCommand `cmd:"" help:"Repeat calls to many devices at planned times over REST."`
 	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
 	Release  client.ReleaseCommand  `cmd:"" help:"Create and manage releases over REST."`
@@ -59,6 +60,7 @@ type cli struct {
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`
+	Audit         client.AuditCommand         `cmd:"" help:"Verify the sealed record, and prove entries of it, over REST."`
 	Alerts        client.AlertsCommand        `cmd:"" help:"List and acknowledge alerts over REST."`
 	System        client.SystemCommand        `cmd:"" help:"Show the server's status and components over REST."`
 	Config        server.ConfigCommand        `cmd:"" help:"Check or print the server's configuration."`

@@ -30,6 +30,8 @@ const (
 
 // A FanOutRequest requests the same call to many devices: the devices of a query, or a list.
 type FanOutRequest struct {
+	// ID is the id of the fan-out, so that its requester recognises it after a restart. Default: a new one.
+	ID          uuid.UUID
 	Actor       fleet.Principal
 	Query       string
 	Devices     []fleet.DeviceID // instead of Query
@@ -177,8 +179,8 @@ func (s *FanOuts) Create(ctx context.Context, r FanOutRequest) (FanOut, error) {
 		return FanOut{}, fleet.Refuse(fleet.ErrInvalid, "confirmation_required", "tool", r.Tool, "effect", p.Effect,
 			"targets", p.Targets).At("confirm")
 	}
-	f := FanOut{ID: uuid.Must(uuid.NewV7()), Actor: r.Actor, Query: r.Query, Tool: r.Tool, Arguments: r.Arguments,
-		MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait,
+	f := FanOut{ID: cmp.Or(r.ID, uuid.Must(uuid.NewV7())), Actor: r.Actor, Query: r.Query, Tool: r.Tool,
+		Arguments: r.Arguments, MaxInFlight: r.MaxInFlight, Timeout: r.Timeout, OfflineWait: r.OfflineWait,
 		Interrupt: r.Interrupt && !r.Actor.Kind.IsModel(), State: FanOutRunning, Targets: p.Targets,
 		Skipped: p.Matched - p.Targets, CreatedAt: s.now(), RetryOf: r.RetryOf}
 	if p.NeedApproval > 0 {

@@ -293,8 +293,8 @@ func (s *Store) afterEnd(ctx context.Context, tx pgx.Tx, a call.Approval, d call
 		err = releaseCall(ctx, tx, a, d.Call)
 	case a.Subject == call.ApprovalOfCall:
 		e := a.Refusal()
-		_, err = tx.Exec(ctx, `
-			UPDATE calls SET state = 'refused', failure = 'refused', error_code = $3, error_message = '',
+		_, err = endCalls(ctx, tx, `
+			UPDATE calls c SET state = 'refused', failure = 'refused', error_code = $3, error_message = '',
 				error_params = $4::json, finished_at = $5
 			WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
 			a.SubjectID, a.CreatedAt, e.Code, marshalled(e.Params), d.At)
@@ -339,12 +339,20 @@ func releaseCall(ctx context.Context, tx pgx.Tx, a call.Approval, c *fleet.Call)
 	if err != nil {
 		return err
 	}
-	err = changeOne(ctx, tx, `
-		UPDATE calls SET state = $3, failure = $4, error_code = $5, error_message = $6, error_params = $7::json,
+	change, args := `
+		UPDATE calls c SET state = $3, failure = $4, error_code = $5, error_message = $6, error_params = $7::json,
 			finished_at = $8, arguments = $9::json
-		WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`,
+		WHERE id = $1 AND created_at = $2 AND state = 'pending_approval'`, []any{
 		a.SubjectID, a.CreatedAt, w.row.state, w.row.failure, w.row.errorCode, w.row.errorMessage, w.row.errorParams,
-		w.row.finishedAt, w.row.arguments)
+		w.row.finishedAt, w.row.arguments}
+	if c.State.Final() {
+		var n int64
+		if n, err = endCalls(ctx, tx, change, args...); err == nil && n == 0 {
+			err = fleet.ErrNotFound
+		}
+	} else {
+		err = changeOne(ctx, tx, change, args...)
+	}
 	if isNotFound(err) { // the call ended while its approval waited
 		return fleet.Refuse(fleet.ErrConflict, "approval_not_waiting", "state", fleet.Because("state.canceled"), "actor", "")
 	}

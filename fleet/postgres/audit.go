@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
+	"fleetd/fleet/record"
 )
 
 var _ audit.Store = (*Store)(nil)
@@ -50,19 +51,27 @@ func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action stri
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, insertAudit, args...)
+	_, err = tx.Exec(ctx, insertAudit("true"), args...)
 	return err
 }
 
-// insertAudit is the only statement that adds entries to the record; see [auditArgs].
-const insertAudit = `
-	INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-	SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
-	FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)`
+// insertAudit returns the only statement that adds audit entries, and their leaves; see [auditArgs]. It adds them if
+// the condition holds.
+func insertAudit(condition string) string {
+	return `WITH added AS (
+		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
+		SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
+		FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)
+		WHERE ` + condition + ` RETURNING id)
+	INSERT INTO record_queue (leaves) SELECT $10::bytea WHERE EXISTS (SELECT FROM added)`
+}
 
 // auditArgs returns the arguments of [insertAudit].
 func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, error) {
 	ids, subjects, details := make([]uuid.UUID, len(rows)), make([]string, len(rows)), make([]string, len(rows))
+	now := time.Now()
+	by.ID, by.Name = cleanText(by.ID), cleanText(by.Name)
+	var leaves []byte
 	for i, r := range rows {
 		if r.detail == nil {
 			r.detail = map[string]any{}
@@ -73,9 +82,11 @@ func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, erro
 		}
 		// jsonb accepts no \u0000, and the detail may quote a device.
 		ids[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(r.subject), withoutNUL(string(text))
+		entry := record.ActionRow{ID: ids[i], CreatedAt: now, Actor: recordWho(by), Action: action, Subject: subjects[i],
+			Detail: details[i]}
+		leaves = entry.Leaf().Append(leaves)
 	}
-	return []any{time.Now(), string(by.Kind), by.ID, cleanText(by.Name), string(by.Role), action, ids, subjects,
-		details}, nil
+	return []any{now, string(by.Kind), by.ID, by.Name, string(by.Role), action, ids, subjects, details, leaves}, nil
 }
 
 // withoutNUL removes escaped NULs from marshalled JSON. It considers that the backslash may

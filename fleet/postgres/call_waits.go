@@ -100,11 +100,10 @@ func (s *Store) WaitingCalls(ctx context.Context) ([]call.WaitingCall, error) {
 }
 
 // closeWaited closes calls that waited for their devices and were sent by a process that crashed.
-func closeWaited(ctx context.Context, db execer, e *fleet.CallError) (int64, error) {
-	tag, err := db.Exec(ctx, `
+func closeWaited(ctx context.Context, tx pgx.Tx, e *fleet.CallError) (int64, error) {
+	return endCalls(ctx, tx, `
 		UPDATE calls c SET state = 'unknown', failure = 'unknown', error_code = $1, error_message = '',
 			error_params = $2::json, finished_at = now()
 		FROM call_waits w WHERE c.id = w.call_id AND c.created_at = w.created_at AND c.state = 'sent'`,
 		e.Code, marshalled(e.Params))
-	return tag.RowsAffected(), err
 }

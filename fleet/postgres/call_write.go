@@ -43,6 +43,7 @@ type callColumns struct {
 	timeoutMs               int64
 	sentAt, finishedAt      *time.Time
 	waitUntil               *time.Time
+	leaf                    []byte // of the outcome; nil before
 }
 
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
@@ -54,7 +55,7 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 		fanOut: pgUUID(c.FanOut), approval: pgUUID(c.Approval), state: string(c.State),
 		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
 		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), waitUntil: copyTime(c.WaitUntil)}
-	if insert {
+	if insert || c.State.Final() {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
 	}
@@ -70,6 +71,9 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	}
 	if c.FanOut != uuid.Nil && c.State.Final() {
 		r.resultHash = hashAnswer(c)
+	}
+	if c.State.Final() {
+		r.leaf = r.recordCall().Leaf().Append(nil)
 	}
 	return &callWrite{row: r, insert: insert, done: make(chan error, 1)}, nil
 }
@@ -114,8 +118,8 @@ func hashAnswer(c *fleet.Call) []byte {
 }
 
 const insertCalls = `
-	INSERT INTO calls (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
-		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
+	INSERT INTO calls AS c (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
+		fanout_id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
 			finished_at, error_params, approval_id, wait_until)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
@@ -136,12 +140,12 @@ const settleCalls = insertCalls + `
 	SET state = excluded.state, failure = excluded.failure, result = excluded.result, result_hash = excluded.result_hash,
 		error_code = excluded.error_code, error_message = excluded.error_message, evidence = excluded.evidence,
 		rpc_id = excluded.rpc_id, sent_at = excluded.sent_at, finished_at = excluded.finished_at
-	WHERE calls.state IN ('pending_approval', 'pending_device', 'pending', 'sent')`
+	WHERE c.state IN ('pending_approval', 'pending_device', 'pending', 'sent')`
 
 // A final call is not changed, and a sent call does not become sent again. Id and created_at
 // together are the key, and determine the row's partition.
 const updateCalls = `
-	UPDATE calls c
+	WITH changed AS (UPDATE calls c
 	SET state = u.state, failure = u.failure, result = u.result::json, result_hash = u.result_hash,
 		error_code = u.error_code,
 		error_message = u.error_message, evidence = u.evidence::json, rpc_id = u.rpc_id, sent_at = u.sent_at,
@@ -149,13 +153,16 @@ const updateCalls = `
 		error_params = u.error_params::json
 	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
 		$9::int[], $10::timestamptz[], $11::timestamptz[],
-		$12::timestamptz[], $13::text[])
+		$12::timestamptz[], $13::text[], $14::bytea[])
 		AS u (id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, sent_at, finished_at,
 			created_at,
-		error_params)
+		error_params, leaf)
 	WHERE c.id = u.id AND c.created_at = u.created_at
 	AND (c.state = 'pending' OR (c.state IN ('pending_device', 'sent') AND u.state <> 'sent'))
-	RETURNING c.id`
+	RETURNING c.id, u.leaf),
+	queued AS (INSERT INTO record_queue (leaves)
+		SELECT string_agg(leaf, '') FROM changed HAVING count(leaf) > 0)
+	SELECT id FROM changed`
 
 // sendCalls writes a batch in one round trip and one transaction: PostgreSQL commits a pgx batch
 // as a whole. It also runs the extra statements.
@@ -171,6 +178,13 @@ func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra 
 	var b pgx.Batch
 	if len(inserts) > 0 {
 		b.Queue(insertCalls, insertArgs(inserts)...)
+		var leaves []byte
+		for _, w := range inserts {
+			leaves = append(leaves, w.row.leaf...)
+		}
+		if len(leaves) > 0 {
+			b.Queue(queueLeaf, leaves)
+		}
 	}
 	if len(updates) > 0 {
 		b.Queue(updateCalls, updateArgs(updates)...).Query(func(rows pgx.Rows) error { return noteChanged(rows, updates) })
@@ -263,5 +277,6 @@ func updateArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *time.Time { return r.finishedAt }),
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
 		column(ws, func(r *callColumns) *string { return r.errorParams }),
+		column(ws, func(r *callColumns) []byte { return r.leaf }),
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/record"
 )
 
 var _ call.Store = (*Store)(nil)
@@ -92,7 +93,11 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 		writes = append(writes, w)
 	}
 	slices.SortFunc(writes, func(a, b *callWrite) int { return slices.Compare(a.row.id[:], b.row.id[:]) })
-	if _, err := s.db.Exec(ctx, settleCalls, insertArgs(writes)...); err != nil {
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		_, err := endCalls(ctx, tx, settleCalls, insertArgs(writes)...)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("settle %d calls: %w", len(calls), domainError(err))
 	}
 	return nil
@@ -104,12 +109,23 @@ func (s *Store) AddLateAnswer(ctx context.Context, id uuid.UUID, late fleet.Late
 	if late.Result != nil {
 		late.Result = json.RawMessage(*cleanJSON(late.Result))
 	}
-	tag, err := s.db.Exec(ctx, `
-		UPDATE calls SET late = coalesce(late, $4::json)
-		WHERE id = $1 AND created_at >= $2 AND created_at < $3`, id, from, to, marshalled(late))
-	if err == nil && tag.RowsAffected() == 0 {
-		err = fleet.ErrNotFound
-	}
+	stored := marshalled(late)
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		var has bool
+		row := record.LateRow{Call: id, Late: *stored}
+		err := tx.QueryRow(ctx, `
+			SELECT created_at, late IS NOT NULL FROM calls
+			WHERE id = $1 AND created_at >= $2 AND created_at < $3 FOR UPDATE`, id, from, to).Scan(&row.CreatedAt, &has)
+		if err != nil || has {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE calls SET late = $3::json WHERE id = $1 AND created_at = $2`, id, row.CreatedAt,
+			stored)
+		if err != nil {
+			return err
+		}
+		return queueLeaves(ctx, tx, []record.Leaf{row.Leaf()})
+	})
 	if err != nil {
 		return fmt.Errorf("late answer to call %s: %w", id, domainError(err))
 	}
@@ -353,18 +369,19 @@ func (s *Store) RecoverCalls(ctx context.Context, lost *fleet.CallError) (cancel
 		return err
 	})
 	if err == nil {
-		// Calls that waited for an approval may be much older.
-		var approved, sent int64
-		approved, err = closeApproved(ctx, s.db, fleet.CallPending, fleet.CallCanceled, toSend)
-		if err == nil {
-			sent, err = closeApproved(ctx, s.db, fleet.CallSent, fleet.CallUnknown, lost)
-		}
-		canceled, unknown = canceled+approved, unknown+sent
-	}
-	if err == nil {
-		var sent int64
-		sent, err = closeWaited(ctx, s.db, lost)
-		unknown += sent
+		var approved, sent, waited int64
+		err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) (err error) {
+			// Calls that waited for an approval may be much older.
+			if approved, err = closeApproved(ctx, tx, fleet.CallPending, fleet.CallCanceled, toSend); err != nil {
+				return err
+			}
+			if sent, err = closeApproved(ctx, tx, fleet.CallSent, fleet.CallUnknown, lost); err != nil {
+				return err
+			}
+			waited, err = closeWaited(ctx, tx, lost)
+			return err
+		})
+		canceled, unknown = canceled+approved, unknown+sent+waited
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("close calls left open: %w", domainError(err))
@@ -395,21 +412,19 @@ func oldestOpen(ctx context.Context, tx pgx.Tx) (time.Time, error) {
 
 func closeOpen(ctx context.Context, tx pgx.Tx, from time.Time, state, to fleet.CallState, e *fleet.CallError) (int64,
 	error) {
-	tag, err := tx.Exec(ctx, `
-		UPDATE calls
+	return endCalls(ctx, tx, `
+		UPDATE calls c
 		SET state = $2, failure = $2, error_code = $3, error_message = $4, error_params = $9, finished_at = $5, result_hash =
 			CASE WHEN fanout_id IS NULL THEN NULL ELSE $6::bytea END,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
 		WHERE id >= $7 AND created_at >= $8 AND state = $1 AND (approval_id IS NULL OR fanout_id IS NOT NULL)`,
 		state, to, e.Code, e.Message, time.Now(), hashAnswer(&fleet.Call{State: to, Error: e}), idFloor(from),
 		from.Add(-idSlack), marshalled(e.Params))
-	return tag.RowsAffected(), err
 }
 
 // closeApproved closes approved calls that are still in the state.
-func closeApproved(ctx context.Context, db execer, state, to fleet.CallState,
-	e *fleet.CallError) (int64, error) {
-	tag, err := db.Exec(ctx, `
+func closeApproved(ctx context.Context, tx pgx.Tx, state, to fleet.CallState, e *fleet.CallError) (int64, error) {
+	return endCalls(ctx, tx, `
 		UPDATE calls c
 		SET state = $2, failure = $2, error_code = $3, error_message = '', error_params = $4::json, finished_at = $5,
 			sent_at = CASE WHEN $2 = 'canceled' THEN NULL ELSE sent_at END
@@ -419,7 +434,6 @@ func closeApproved(ctx context.Context, db execer, state, to fleet.CallState,
 			ORDER BY decided_at DESC LIMIT $6) AS a
 		WHERE c.id = a.subject_id AND c.created_at = a.created_at AND c.state = $1`,
 		state, to, e.Code, marshalled(e.Params), time.Now(), approvedAmong)
-	return tag.RowsAffected(), err
 }
 
 // approvedAmong is how many of the latest approvals are searched for open calls.

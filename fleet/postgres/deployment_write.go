@@ -54,7 +54,9 @@ var saveEnd = fmt.Sprintf(`
 			$%d::text[], $%d::jsonb[]) WITH ORDINALITY
 			AS e (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params, ordinal)
 		WHERE e.deployment_id IN (SELECT id FROM saved)
-		ORDER BY e.ordinal)`, args(len(changeFields)+3, eventArgs)...)
+		ORDER BY e.ordinal
+		RETURNING *),
+	sealed AS (`+queueRows(stepLeaf, "noted")+`)`, args(len(changeFields)+3, eventArgs)...)
 
 const eventArgs = 9
 

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/record"
 )
 
 var _ enrolment.Store = (*Store)(nil)
@@ -115,6 +116,11 @@ func deleteDevices(ctx context.Context, tx pgx.Tx, ids []fleet.DeviceID) error {
 			return err
 		}
 	}
-	_, err := tx.Exec(ctx, `DELETE FROM devices WHERE id = ANY ($1)`, ids)
-	return err
+	if _, err := tx.Exec(ctx, `DELETE FROM devices WHERE id = ANY ($1)`, ids); err != nil {
+		return err
+	}
+	now := time.Now()
+	return queueRemoval(ctx, tx, collect(ids, func(id fleet.DeviceID) record.Leaf {
+		return record.Rowless(record.Forgotten, string(id), now)
+	})...)
 }

@@ -98,7 +98,7 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 		tags := cleanTexts(a.Tags)
 		args, _ := auditArgs(by, "device.accept", []auditNote{{string(p.Poll.Device), // strings only: marshalling cannot fail
 			map[string]any{"rule": by.ID, "rule_name": cleanText(a.Name), "tags": tags}}})
-		b.Queue(insertAudit+` WHERE NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $10)`,
+		b.Queue(insertAudit(`NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $11)`),
 			append(args, a.ID)...)
 		b.Queue(`
 			WITH new AS (

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,7 +11,13 @@ import (
 	"fleetd/fleet/postgres/pgtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.LeakOption()) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(sealerURL); url != "" {
+		runSealer(url)
+		return
+	}
+	goleak.VerifyTestMain(m, pgtest.LeakOption())
+}
 
 // testDB opens a new database as fleetd would.
 func testDB(t testing.TB) *pgxpool.Pool {

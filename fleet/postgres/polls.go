@@ -133,11 +133,14 @@ const extendFirmware = `
 		FROM ` + firmwareArgs + ` JOIN device_firmware f ON f.device_id = u.id AND f.current) u
 	WHERE f.id = u.firmware AND u.version <> ''`
 
-const startFirmware = `
+var startFirmware = `
+	WITH begun AS (
 	INSERT INTO device_firmware (device_id, version, slot, elf_sha256, idf_version, first_seen, last_seen, current)
 	SELECT u.id, u.version, u.slot, u.elf, u.idf, u.at, u.at, true
 	FROM ` + firmwareArgs + `
-	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)`
+	WHERE u.version <> '' AND NOT EXISTS (SELECT FROM device_firmware f WHERE f.device_id = u.id AND f.current)
+	RETURNING *)
+	` + queueRows(firmwareLeaf, "begun")
 
 // A boot poll proves a restart of a device whose previous poll was answered with credentials: a
 // device that waits for admission polls repeatedly. The statement reads devices as they were

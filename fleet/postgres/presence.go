@@ -44,7 +44,7 @@ const upsertConnections = `
 //
 // Nor is the silence of an edge. A device that the edge still held afterwards has the time again from
 // before it.
-const updatePresence = `
+var updatePresence = `
 	WITH changed AS (UPDATE devices d
 	SET presence = CASE WHEN fresh THEN u.presence ELSE d.presence END,
 		presence_since = CASE WHEN fresh THEN u.since ELSE d.presence_since END,
@@ -78,7 +78,8 @@ const updatePresence = `
 		FROM changed WHERE moved AND unwatched AND soon
 		UNION ALL SELECT id, was_since, 'offline', was_code, was_params, transport FROM changed
 		WHERE moved AND unwatched AND NOT soon
-		ON CONFLICT DO NOTHING)
+		ON CONFLICT DO NOTHING RETURNING *),
+	queued AS (` + queueRows(connectionLeaf, "kept") + `)
 	SELECT id FROM changed`
 
 // LatestEpoch returns the greatest epoch of a connection on record; 0 without one.
@@ -278,7 +279,8 @@ func (s *Store) LoseEdge(ctx context.Context, edge string, except []fleet.Device
 		AND NOT EXISTS (SELECT FROM unnest($2::text[]) held(id) WHERE held.id = d.id)
 		RETURNING d.id, d.presence_since, d.transport),
 		kept AS (INSERT INTO presence_changes (device_id, at, presence, evidence_code, evidence_params, transport)
-			SELECT id, presence_since, 'offline', $4, $5, transport FROM changed ON CONFLICT DO NOTHING)
+			SELECT id, presence_since, 'offline', $4, $5, transport FROM changed ON CONFLICT DO NOTHING RETURNING *),
+		queued AS (`+queueRows(connectionLeaf, "kept")+`)
 		SELECT id FROM changed`, edge, except, at, cleanText(evidence.Code), reasonParams(evidence))
 	gone, err := pgx.CollectRows(rows, pgx.RowTo[fleet.DeviceID])
 	if err != nil {

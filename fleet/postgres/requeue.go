@@ -28,7 +28,7 @@ func (s *Store) EndWaiting(ctx context.Context, campaign uuid.UUID, to campaign.
 	return n, nil
 }
 
-const endWaiting = `
+var endWaiting = `
 	WITH waiting AS MATERIALIZED (
 		SELECT id, state FROM deployments
 		WHERE campaign_id = $1 AND state IN ('pending', 'queued') AND (attempt = 0 OR NOT $6) ORDER BY id FOR UPDATE),
@@ -40,7 +40,9 @@ const endWaiting = `
 		RETURNING d.id, d.attempt, w.state AS was),
 	noted AS (
 		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
-		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4, $7::jsonb FROM ended)
+		SELECT id, gen_random_uuid(), $5, attempt, $3, was, $2, $4, $7::jsonb FROM ended
+		RETURNING *),
+	sealed AS (` + queueRows(stepLeaf, "noted") + `)
 	SELECT count(*) FROM ended`
 
 // Requeue sets final deployments of a campaign back to queued, for a retry. Without states it
@@ -66,7 +68,7 @@ func (s *Store) Requeue(ctx context.Context, by fleet.Principal, campaign uuid.U
 	return n, nil
 }
 
-const requeue = `
+var requeue = `
 	WITH final AS MATERIALIZED (
 		SELECT id, state FROM deployments
 		WHERE campaign_id = $1 AND state = ANY ($2) AND finished_at IS NOT NULL AND state <> 'succeeded'
@@ -84,5 +86,7 @@ const requeue = `
 	noted AS (
 		INSERT INTO deployment_events (deployment_id, id, at, attempt, kind, from_state, to_state, reason_code, reason_params)
 		SELECT id, gen_random_uuid(), $4, attempt, 'retry', was, 'queued', 'retry_asked', jsonb_build_object('name', $5::text)
-		FROM queued)
+		FROM queued
+		RETURNING *),
+	sealed AS (` + queueRows(stepLeaf, "noted") + `)
 	SELECT count(*) FROM queued`

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet/record"
 )
 
 // Retention defines how long records are kept. Zero keeps them for ever.
@@ -41,6 +45,9 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		if t.keep <= 0 {
 			continue
 		}
+		if err := s.recordDrop(ctx, t.name, "created_at", now.Add(-t.keep)); err != nil {
+			return removed, err
+		}
 		dropped, err := s.DropPartitionsBefore(ctx, t.name, now.Add(-t.keep))
 		if err != nil {
 			return removed, err
@@ -56,9 +63,13 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		keep         time.Duration
 	}{{"fanouts", "finished_at", r.Calls}, {"approvals", "created_at", r.Calls}, {"presence_samples", "at", r.Calls},
 		{"presence_changes", "at", r.Calls}, {"report_changes", "at", r.reports()},
-		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
+		{"snapshots", "created_at", r.Snapshots}, {"conversations", "created_at", r.Calls},
+		{"schedule_runs", "planned_at", r.Calls}, {"alerts", "ended_at", r.Alerts}} {
 		if t.keep <= 0 {
 			continue
+		}
+		if err := s.recordDrop(ctx, t.name, t.column, now.Add(-t.keep)); err != nil {
+			return removed, err
 		}
 		n, err := s.deleteBefore(ctx, t.name, t.column, now.Add(-t.keep))
 		if err != nil {
@@ -71,6 +82,30 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 		return removed + n, err
 	}
 	return removed, nil
+}
+
+// recordDrop records that the rows of a table before the time may be missing from now on, if the table has some and
+// its rows are entries of the sealed record.
+func (s *Store) recordDrop(ctx context.Context, table, column string, before time.Time) error {
+	kinds := map[string][]record.Kind{"calls": {record.Call, record.LateAnswer}, "audit_entries": {record.Action},
+		"presence_changes": {record.Connection}}[table]
+	if len(kinds) == 0 {
+		return nil
+	}
+	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		var any bool
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+table+` WHERE `+column+` < $1)`, before).Scan(&any)
+		if err != nil || !any {
+			return err
+		}
+		return queueRemoval(ctx, tx, collect(kinds, func(k record.Kind) record.Leaf {
+			return record.Rowless(record.Dropped, k.String(), before)
+		})...)
+	})
+	if err != nil {
+		return fmt.Errorf("record the removal of old %s: %w", table, domainError(err))
+	}
+	return nil
 }
 
 // restartMemory is the minimum time for which restarts of devices are kept: the longest period in

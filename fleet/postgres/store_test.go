@@ -22,7 +22,9 @@ var admin = fleet.Principal{Kind: fleet.KindOperator, ID: "0190", Name: "ada", R
 
 func newStore(t testing.TB) *postgres.Store {
 	t.Helper()
-	return postgres.New(testDB(t), postgres.Options{})
+	s := postgres.New(testDB(t), postgres.Options{})
+	verifyAtEnd(t, s)
+	return s
 }
 
 // now returns the time as PostgreSQL stores it: to the microsecond.

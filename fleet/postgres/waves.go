@@ -47,7 +47,9 @@ var openWave = `
 				WHEN $7 <> '' THEN jsonb_build_object('name', $7::text) END FROM opened
 		UNION ALL
 		SELECT id, gen_random_uuid(), $3, attempt, 'canceled', was, 'canceled', 'skipped',
-			'{"skip": "superseded"}' FROM taken)
+			'{"skip": "superseded"}' FROM taken
+		RETURNING *),
+	sealed AS (` + queueRows(stepLeaf, "noted") + `)
 	SELECT ` + deploymentColumns + ` FROM opened d WHERE state = 'queued' ORDER BY d.device_id`
 
 // OpenWave changes the pending deployments of a wave to queued, and returns them. Those whose

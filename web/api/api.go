@@ -37,6 +37,8 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -53,6 +55,7 @@ type Options struct {
 	Devices         *fleet.Devices
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
+	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
 	Serials         *enrolment.Serials
@@ -81,6 +84,7 @@ type Options struct {
 	Samples         fleet.PresenceSampleRecords
 	Reports         *telemetry.Reports
 	Audit           audit.Store
+	Record          *record.Service
 	Idempotency     fleet.IdempotencyStore
 	Heavy           *heavy.Limits // default: limits that no other part shares
 	Events          *fleet.Events
@@ -143,6 +147,7 @@ func newAPI(o Options) *api {
 	a.registerFirmware()
 	a.registerCalls()
 	a.registerFanOuts()
+	a.registerSchedules()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()
@@ -164,6 +169,7 @@ func newAPI(o Options) *api {
 	a.registerKeys()
 	a.registerStats()
 	a.registerAudit()
+	a.registerRecord()
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerUpstreams()

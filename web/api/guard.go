@@ -100,16 +100,18 @@ type door struct {
 	work      heavy.Work
 	operation string // as text
 	noun      string
-	find      func(context.Context, uuid.UUID) error // finds the campaign or fan-out in the address; nil: none
+	find      func(context.Context, uuid.UUID) error // finds the campaign, fan-out or schedule in the address; nil: none
 }
 
-// collection returns the function that finds the campaign or fan-out in an address.
+// collection returns the function that finds the campaign, fan-out or schedule in an address.
 func (a *api) collection(path string) func(context.Context, uuid.UUID) error {
 	switch {
 	case strings.HasPrefix(path, "/campaigns/{id}"):
 		return a.eventSources().Campaign
 	case strings.HasPrefix(path, "/fanouts/{id}"):
 		return a.eventSources().FanOut
+	case strings.HasPrefix(path, "/schedules/{id}"):
+		return func(ctx context.Context, id uuid.UUID) error { _, err := a.Schedules.Get(ctx, id); return err }
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/jobs"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -88,6 +90,7 @@ type world struct {
 	reports   *telemetry.Reports
 	firmware  *firmware.Service
 	campaigns *campaign.Service
+	schedules *schedule.Service // not run
 	log       *syncBuffer
 	tokens    map[fleet.Role]string
 	policies  *policy.Service
@@ -99,6 +102,8 @@ type world struct {
 	runner     pluginRunner
 
 	upstreams    *upstream.Service
+	record       *record.Service
+	sequencer    *record.Sequencer
 	upstreamLink upstreamLink
 }
 
@@ -226,6 +231,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Presence: w.presence, Events: w.events, Log: log})
 	approvals := call.NewApprovals(call.ApprovalsOptions{Store: w.store, Calls: calls, FanOuts: fanOuts,
 		Events: w.events, Log: log, Sweep: 50 * time.Millisecond})
+	w.schedules = schedule.New(schedule.Options{Store: w.store, FanOuts: func() schedule.FanOuts { return fanOuts },
+		Authority: rights, Log: log})
 	sealer, err := enrolment.NewSealer(make([]byte, enrolment.KeySize))
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +264,9 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	if err := w.plugins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.api = newAPI(Options{Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
+	w.record, w.sequencer = newRecord(t, w.store, log)
+	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules,
+		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,
 		Catalogue: w.catalogue, Policies: w.policies,

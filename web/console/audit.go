@@ -46,6 +46,9 @@ func auditList(r *http.Request) ui.ListURL {
 func (s *Server) listAudit(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	page := ui.AuditPage{List: auditList(r)}
+	if viewerOf(ctx).actor().FleetRole() != "" {
+		page.Record = s.recordLine()
+	}
 	f, err := auditFilter(page.List, viewerOf(ctx).zone)
 	if err != nil {
 		page.Bad = explain(ctx, err)

@@ -38,6 +38,8 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -51,6 +53,7 @@ type Options struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	Schedules *schedule.Service
 	Firmware  *firmware.Service
 	Campaigns *campaign.Service
 	Approvals *call.Approvals
@@ -87,6 +90,7 @@ type Options struct {
 	CoreDumps       *telemetry.CoreDumps
 	Logs            *telemetry.Logs
 	Audit           audit.Store
+	Record          *record.Service
 	Events          *fleet.Events
 
 	Conversations fleet.ConversationRecords

@@ -39,6 +39,8 @@ import (
 	"fleetd/fleet/policy"
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/pgtest"
+	"fleetd/fleet/record"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
@@ -76,6 +78,8 @@ type site struct {
 	rules      *enrolment.Rules
 	policies   *policy.Service
 	upstreams  *upstream.Service
+	record     *record.Service
+	sequencer  *record.Sequencer
 	operators  *operator.Service
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -88,6 +92,7 @@ type site struct {
 	calls      *call.Service
 	open       *fleet.OpenConversations
 	fanOuts    *call.FanOuts
+	schedules  *schedule.Service // not run
 	approvals  *call.Approvals
 	alerts     *alert.Service // its loop does not run
 	reports    *telemetry.Reports
@@ -200,6 +205,8 @@ func (c *site) services(log *slog.Logger) console.Options {
 	fanOuts := call.NewFanOuts(call.FanOutsOptions{Store: c.store, Devices: c.store, Calls: calls, Approvals: c.store,
 		Presence: c.presences, Events: c.events, Log: log})
 	c.calls, c.fanOuts = calls, fanOuts
+	c.schedules = schedule.New(schedule.Options{Store: c.store, FanOuts: func() schedule.FanOuts { return fanOuts },
+		Authority: campaign.KeptRights(nil), Log: log})
 	c.approvals = call.NewApprovals(call.ApprovalsOptions{Store: c.store, Calls: calls, FanOuts: fanOuts,
 		Events: c.events, Log: log, Sweep: 50 * time.Millisecond})
 	sealer, err := enrolment.NewSealer(make([]byte, 32))
@@ -224,7 +231,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 		Inventories: c.store, Vitals: c.reports, Presences: c.presences, Events: c.events, Log: log})
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
-	return console.Options{Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
+	c.record, c.sequencer = newRecord(c.t, c.store, log)
+	return console.Options{Record: c.record, Schedules: c.schedules,
+		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),
 		Endpoints: newEndpoints(c.t, c.store, &scriptedDials{}),

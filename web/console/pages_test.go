@@ -47,7 +47,7 @@ func TestEveryPageRenders(t *testing.T) {
 		"/devices/a085e3112233/configuration",
 		"/devices/a085e3112233/firmware", "/devices/a085e3112233/screen", "/devices/a085e3112233/facts", "/claim", "/calls",
 		"/conversations", "/conversations?device=a085e3112233&end=failed", "/conversations?end=x",
-		"/fanouts",
+		"/fanouts", "/schedules", "/schedules/new", "/schedules/new?q=&tool=self.audio_speaker.set_volume",
 		"/fanouts/new?q=", "/fanouts/new?d=a085e3112233&tool=self.reboot", "/settings", "/help", "/sign-out-not"} {
 		want := http.StatusOK
 		if path == "/sign-out-not" {

@@ -81,7 +81,8 @@ func (s *source) readConsts(f *ast.File) {
 				}
 				if text, ok := literal(v.Values[i]); ok {
 					s.consts[name.Name] = text
-					if of, ok := v.Type.(*ast.Ident); ok && f.Name.Name != "plugin" && f.Name.Name != "cluster" { // its states are in no code
+					if of, ok := v.Type.(*ast.Ident); ok && f.Name.Name != "plugin" && f.Name.Name != "cluster" &&
+						f.Name.Name != "schedule" { // their states are in no code
 						s.typed[of.Name] = append(s.typed[of.Name], text)
 					}
 				}

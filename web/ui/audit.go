@@ -22,7 +22,8 @@ type AuditPage struct {
 	List       ListURL
 	Rows       []audit.Entry
 	Prev, Next string
-	Bad        string // why the filter is invalid; "" if it is valid
+	Bad        string      // why the filter is invalid; "" if it is valid
+	Record     *RecordLine // nil if the viewer may not see the whole fleet
 }
 
 // eventsURL is empty for an invalid filter.

@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/schedule"
 	"fleetd/web/i18n"
 	"fleetd/web/static"
 	"fleetd/web/ui"
@@ -97,6 +98,11 @@ var samples = []sample{
 			fanOutRow(call.FanOutCanceled)}}.Page(), false},
 	{"fanout", "/fanouts/x", fanOutPage(call.FanOutRunning), false},
 	{"fanout-canceled", "/fanouts/x", fanOutPage(call.FanOutCanceled), false},
+	{"schedules-0", "/schedules", ui.SchedulesPage{List: list("/schedules", ""), CanAct: true}.Page(), false},
+	{"schedules", "/schedules", ui.SchedulesPage{List: list("/schedules", ""), CanAct: true,
+		Rows: []schedule.Schedule{sampleSchedule(false), sampleSchedule(true)}}.Page(), false},
+	{"schedule", "/schedules/x", schedulePage(), false},
+	{"schedule-new", "/schedules/new", scheduleForm(), false},
 	{"fanout-new", "/fanouts/new", fanOutNew(0), false},
 	{"fanout-form", "/fanouts/new", fanOutNew(1), false},
 	{"fanout-preview", "/fanouts/new", fanOutNew(2), false},

@@ -1163,6 +1163,25 @@ type FieldProblem struct {
 	Message string `json:"message"`
 }
 
+// Finding defines model for Finding.
+type Finding struct {
+	// At When the row was created; or the time of the checkpoint
+	At *time.Time `json:"at,omitempty"`
+
+	// Entry Number of the entry in the log; -1 if it is not there
+	Entry int64 `json:"entry"`
+
+	// Kind Kind of the entry; empty if the problem is the log's
+	Kind    string `json:"kind"`
+	Problem string `json:"problem"`
+
+	// Subject Id of the row, or its device
+	Subject string `json:"subject"`
+
+	// Until If the problem is between two checkpoints: the number after the last entry that it may concern; otherwise 0
+	Until int64 `json:"until"`
+}
+
 // Floor defines model for Floor.
 type Floor struct {
 	Board string    `json:"board"`
@@ -1313,6 +1332,13 @@ type ImageSignature struct {
 	Scheme    string `json:"scheme"`
 	Trusted   bool   `json:"trusted"`
 	Valid     bool   `json:"valid"`
+}
+
+// Instant defines model for Instant.
+type Instant struct {
+	// DueAt planned_at and a random part of the jitter
+	DueAt     time.Time `json:"due_at"`
+	PlannedAt time.Time `json:"planned_at"`
 }
 
 // Item defines model for Item.
@@ -1810,6 +1836,36 @@ type Reason struct {
 	Sample *[]string `json:"sample,omitempty"`
 }
 
+// Record defines model for Record.
+type Record struct {
+	// Entries In the log, as of the latest checkpoint
+	Entries int64 `json:"entries"`
+
+	// Key Public key that signs checkpoints, for fleetd audit check --key
+	Key string `json:"key"`
+
+	// Origin Name of the log
+	Origin string `json:"origin"`
+
+	// Queued Transactions whose entries wait for the next checkpoint
+	Queued int64 `json:"queued"`
+
+	// QueuedFrom Time of the oldest of them
+	QueuedFrom *time.Time `json:"queued_from"`
+
+	// Root Root of the tree in base64; empty for an empty log
+	Root string `json:"root"`
+
+	// SealedAt Time of the latest checkpoint
+	SealedAt *time.Time `json:"sealed_at"`
+
+	// Sealing False if the last attempt to seal failed; the entries wait
+	Sealing bool `json:"sealing"`
+
+	// Term Term of the leader that signed it
+	Term int64 `json:"term"`
+}
+
 // Release defines model for Release.
 type Release struct {
 	// ChangedAt When the state last changed
@@ -1977,6 +2033,120 @@ type RevokeImageInputBody struct {
 // RevokeReleaseInputBody defines model for RevokeReleaseInputBody.
 type RevokeReleaseInputBody struct {
 	Reason string `json:"reason"`
+}
+
+// Schedule defines model for Schedule.
+type Schedule struct {
+	Actor     Actor       `json:"actor"`
+	Arguments interface{} `json:"arguments"`
+	Blocked   *Why        `json:"blocked"`
+	CreatedAt time.Time   `json:"created_at"`
+	CreatedBy string      `json:"created_by"`
+	Cron      string      `json:"cron"`
+	EndAt     *time.Time  `json:"end_at"`
+	ID        string      `json:"id"`
+
+	// JitterMs Each run starts at a random moment within it after its instant
+	JitterMs    int64        `json:"jitter_ms"`
+	LastRun     *ScheduleRun `json:"last_run"`
+	MaxInFlight int64        `json:"max_in_flight"`
+	Name        string       `json:"name"`
+	Next        *Instant     `json:"next"`
+
+	// Note Why it is paused
+	Note          *string `json:"note,omitempty"`
+	OfflineWaitMs int64   `json:"offline_wait_ms"`
+	PausedBy      *string `json:"paused_by,omitempty"`
+
+	// Q Filter that picks the devices at each run
+	Q       string     `json:"q"`
+	StartAt *time.Time `json:"start_at"`
+
+	// State blocked: the latest run was refused for lack of rights; the next one is tried
+	State     string    `json:"state"`
+	TimeZone  string    `json:"time_zone"`
+	TimeoutMs int64     `json:"timeout_ms"`
+	Tool      string    `json:"tool"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	// Within Filter of the scope of the actor when it made or changed the schedule; the runs stay within it
+	Within string `json:"within"`
+}
+
+// ScheduleBody defines model for ScheduleBody.
+type ScheduleBody struct {
+	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
+	Arguments *map[string]interface{} `json:"arguments,omitempty"`
+
+	// Cron Five fields: minute, hour, day of the month, month, day of the week
+	//
+	// Examples: 0 2 * * *
+	Cron string `json:"cron"`
+
+	// EndAt No instant from it on
+	EndAt *time.Time `json:"end_at,omitempty"`
+
+	// JitterMs At most the shortest time between two instants
+	JitterMs *int64 `json:"jitter_ms,omitempty"`
+
+	// MaxInFlight Maximum calls in flight at once; 0: 64
+	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
+	Name        string `json:"name"`
+
+	// OfflineWaitMs How long a run waits for devices that are not connected; 0: not at all
+	OfflineWaitMs *int64 `json:"offline_wait_ms,omitempty"`
+
+	// Q Filter that picks the devices at each run; empty: all
+	Q *string `json:"q,omitempty"`
+
+	// StartAt No instant before it
+	StartAt *time.Time `json:"start_at,omitempty"`
+
+	// TimeZone IANA name of the zone of cron
+	//
+	// Examples: Europe/Berlin
+	TimeZone string `json:"time_zone"`
+
+	// TimeoutMs Timeout of each call; 0: depends on the tool
+	TimeoutMs *int64 `json:"timeout_ms,omitempty"`
+	Tool      string `json:"tool"`
+}
+
+// ScheduleList defines model for ScheduleList.
+type ScheduleList struct {
+	Items []Schedule `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
+// ScheduleRun defines model for ScheduleRun.
+type ScheduleRun struct {
+	Actor    Actor     `json:"actor"`
+	DueAt    time.Time `json:"due_at"`
+	FanoutID *string   `json:"fanout_id"`
+	ID       string    `json:"id"`
+
+	// Manual Started by hand
+	Manual bool `json:"manual"`
+
+	// Omitted Of a missed run: so many were missed before it and are not listed
+	Omitted   int64      `json:"omitted"`
+	PlannedAt time.Time  `json:"planned_at"`
+	Reason    *Why       `json:"reason"`
+	StartedAt *time.Time `json:"started_at"`
+	State     string     `json:"state"`
+
+	// Targets Devices of the fan-out
+	Targets int64 `json:"targets"`
+}
+
+// ScheduleRunList defines model for ScheduleRunList.
+type ScheduleRunList struct {
+	Items []ScheduleRun `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
 }
 
 // Serial defines model for Serial.
@@ -2400,6 +2570,41 @@ type Usage struct {
 	Unknown            int64  `json:"unknown"`
 }
 
+// Verification defines model for Verification.
+type Verification struct {
+	By Actor `json:"by"`
+
+	// Checked Entries that were checked
+	Checked int64 `json:"checked"`
+
+	// Checkpoints Checkpoints whose signature and root were checked
+	Checkpoints int64 `json:"checkpoints"`
+	DurationMs  int64 `json:"duration_ms"`
+
+	// Findings The first is the one of the first entry; at most 100
+	Findings []Finding `json:"findings"`
+
+	// More Further findings
+	More int64 `json:"more"`
+
+	// Removed Entries whose rows fleetd removed, mostly after their retention: their hashes were checked
+	Removed int64 `json:"removed"`
+
+	// Root Root of the latest checkpoint; empty until the end
+	Root      string    `json:"root"`
+	StartedAt time.Time `json:"started_at"`
+	State     string    `json:"state"`
+
+	// Total Entries of the log at the start
+	Total int64 `json:"total"`
+}
+
+// VerificationInputBody defines model for VerificationInputBody.
+type VerificationInputBody struct {
+	// Checkpoints Signed checkpoints that were kept in another place: the log must be their continuation
+	Checkpoints *[]string `json:"checkpoints,omitempty"`
+}
+
 // VersionUsage defines model for VersionUsage.
 type VersionUsage struct {
 	Days  []DayUsage `json:"days"`
@@ -2512,6 +2717,13 @@ type WavePlan struct {
 
 	// SuccessPercent Share of the devices with a verdict that must succeed for the next wave to open. Default: 90
 	SuccessPercent *float64 `json:"success_percent,omitempty"`
+}
+
+// Why defines model for Why.
+type Why struct {
+	Code    string                 `json:"code"`
+	Message string                 `json:"message"`
+	Params  map[string]interface{} `json:"params"`
 }
 
 // Window defines model for Window.

@@ -22,6 +22,7 @@ type commands struct {
 	Upstream UpstreamCommand `cmd:""`
 	Plugin   PluginCommand   `cmd:"" aliases:"plugins"`
 	Policy   PolicyCommand   `cmd:""`
+	Schedule ScheduleCommand `cmd:""`
 	Approval ApprovalCommand `cmd:""`
 	System   SystemCommand   `cmd:""`
 }
@@ -259,4 +260,32 @@ func TestCallCommands(t *testing.T) {
 func TestSystemCommand(t *testing.T) {
 	s := newREST(t, map[string]string{"GET /system": `{"version":"1.2.3"}`})
 	testCommands(t, s, []commandTest{{args: []string{"system"}, asks: []string{"GET /system"}, prints: "1.2.3"}})
+}
+
+func TestScheduleCommands(t *testing.T) {
+	const nightly = `{"id":"s1","name":"nightly","state":"active","cron":"0 2 * * *","time_zone":"UTC","q":"tag:lab","tool":"self.reboot"}`
+	s := newREST(t, map[string]string{"GET /schedules": `{"items":[` + nightly + `],"next_cursor":null}`,
+		"GET /schedules/s1":        nightly,
+		"GET /schedules/s1/runs":   `{"items":[{"id":"r1","state":"missed","reason":{"code":"run_missed"}}],"next_cursor":null}`,
+		"POST /schedules":          nightly,
+		"POST /schedules/preview":  `{"instants":["2026-06-01T02:00:00Z"],"call":{"matched":3,"targets":2}}`,
+		"POST /schedules/s1/pause": nightly, "POST /schedules/s1/resume": nightly,
+		"POST /schedules/s1/run": `409 {"status":409,"code":"previous_running","detail":"it has not ended"}`,
+		"DELETE /schedules/s1":   ``})
+	const body = `{"arguments":{"a":1},"cron":"0 2 * * *","jitter_ms":600000,"max_in_flight":0,"name":"nightly","offline_wait_ms":0,"q":"tag:lab","time_zone":"UTC","timeout_ms":0,"tool":"self.reboot"}`
+	create := []string{"schedule", "create", "nightly", "self.reboot", `{"a":1}`, "--cron", "0 2 * * *", "-q", "tag:lab",
+		"--jitter", "10m"}
+	testCommands(t, s, []commandTest{
+		{args: []string{"schedule", "list"}, asks: []string{"GET /schedules?limit=500"}, prints: "nightly"},
+		{args: create, asks: []string{"POST /schedules " + body}, prints: "nightly"},
+		{args: append(create, "--dry-run"), asks: []string{"POST /schedules/preview " + body}, prints: "2026-06-01"},
+		{args: []string{"schedule", "create", "x", "t", "{", "--cron", "* * * * *"}, failure: "arguments are not JSON"},
+		{args: []string{"schedule", "create", "x", "t"}, failure: "--cron"},
+		{args: []string{"schedule", "show", "s1", "--state", "missed"},
+			asks: []string{"GET /schedules/s1", "GET /schedules/s1/runs?limit=20&state=missed"}, prints: "run_missed"},
+		{args: []string{"schedule", "pause", "s1", "--note", "works"}, asks: []string{`POST /schedules/s1/pause {"note":"works"}`}},
+		{args: []string{"schedule", "resume", "s1"}, asks: []string{"POST /schedules/s1/resume"}},
+		{args: []string{"schedule", "run", "s1"}, asks: []string{"POST /schedules/s1/run"}, failure: "previous_running"},
+		{args: []string{"schedule", "delete", "s1"}, asks: []string{"DELETE /schedules/s1"}},
+	})
 }

@@ -148,6 +148,13 @@ func reads(reach reach, need fleet.Role) row {
 	return row{need: need, reach: reach, models: too, ask: read}
 }
 
+// logPart returns a row for reading a part of the sealed record.
+func logPart(need fleet.Role) row {
+	return row{need: need, reach: onFleet, models: too, ask: func(*world, *principal, side) request {
+		return request{args: map[string]string{"level": "0", "n": "0", "entry": "0"}, query: "?width=1"}
+	}}
+}
+
 // record returns a row for reading the outcome of a call of the tool.
 func record(tool string) row {
 	r := reads(onDevice, viewer)
@@ -208,6 +215,11 @@ var rows = map[string]row{
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
 	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
+	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
+	"get-checkpoint": people(absent(reads(onFleet, viewer))), "get-tile": people(absent(logPart(viewer))),
+	"get-bundle": people(absent(logPart(admin))), "prove-entry": people(absent(logPart(viewer))),
+	"start-verification": people(row{need: admin, reach: onFleet, inert: "it changes nothing",
+		ask: just(func(*world, side) any { return obj{} })}),
 	"get-cluster": people(reads(onFleet, viewer)), "get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
 
 	// Devices.
@@ -326,6 +338,27 @@ var rows = map[string]row{
 		}},
 	"withdraw-call": {need: asOperator, reach: onDevice, writes: list("approvals", "calls"), inert: "only who asked may",
 		ask: approvalOf(nil)},
+
+	// Schedules. A schedule of a principal with a filter stays within it, whatever its query.
+	"list-schedules": reads(somewhere, viewer), "get-schedule": record("self.get_device_status"),
+	"list-schedule-runs": record("self.get_device_status"),
+	"create-schedule": {need: asOperator, reach: somewhere, inert: "a token without the tool is refused",
+		writes: list("schedules"), ask: just(ownNightly)},
+	"preview-schedule": {need: asOperator, reach: somewhere, inert: "nothing is kept", ask: just(ownNightly)},
+	"update-schedule": {need: asOperator, reach: onDevice, tool: "self.get_device_status", writes: list("schedules"),
+		ask: made("schedule", "/schedules", nightly, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"pause-schedule": {need: asOperator, reach: onDevice, writes: list("schedules"),
+		ask:  made("schedule to pause", "/schedules", nightly, func(*world, side) any { return obj{} }),
+		undo: func(w *world, _ side, r request) { w.rest(w.root, "POST", "/schedules/"+r.args["id"]+"/resume", nil) }},
+	"resume-schedule": {need: asOperator, reach: onDevice, inert: "it is not paused", writes: list("schedules"),
+		ask: made("schedule to resume", "/schedules", nightly, nil)},
+	"run-schedule": {need: asOperator, reach: onDevice, tool: "self.get_device_status",
+		writes: list("schedules", "schedule_runs", "fanouts", "fanout_targets", "calls"),
+		ask:    made("schedule to run", "/schedules", nightly, nil),
+		undo:   func(w *world, s side, _ request) { w.fanOutEnds(s, request{}) }},
+	"delete-schedule": {need: asOperator, reach: onDevice, inert: "a deleted row names only its maker",
+		writes: list("schedules", "schedule_runs"),
+		ask:    made("schedule to delete", "/schedules", nightly, nil)},
 
 	// Campaigns.
 	"create-campaign": {need: asOperator, reach: onDevice, models: too,
@@ -575,6 +608,18 @@ func fanOutOf(tool string, arguments obj) func(*world, *principal, side) request
 		return request{body: obj{"devices": []fleet.DeviceID{w.live[s]}, "tool": tool, "arguments": arguments, "confirm": 1}}
 	}
 }
+
+// nightly is a schedule for the device of a side.
+func nightly(w *world, s side) any {
+	q := "id:" + string(w.live[s])
+	if s == inside {
+		q += " tag:" + scopeTag
+	}
+	return obj{"name": w.name(s), "cron": "0 2 * * *", "time_zone": "UTC", "q": q, "tool": "self.get_device_status"}
+}
+
+// ownNightly is a schedule that a principal makes for itself.
+func ownNightly(w *world, _ side) any { return nightly(w, inside) }
 
 // waitingFanOut makes a fan-out that waits for a sleeping device.
 func (w *world) waitingFanOut(secret string, s side) string {

@@ -165,3 +165,10 @@ func (w crashWatch) SaveVitals(ctx context.Context, latest map[fleet.DeviceID]te
 func (s *Server) logged(id fleet.DeviceID, params json.RawMessage) {
 	s.logs.OnLog(id, params)
 }
+
+// rightsNow is the authority of schedules, which are opened before it.
+type rightsNow struct{ s *Server }
+
+func (r rightsNow) PrincipalNow(ctx context.Context, p fleet.Principal) (fleet.Principal, error) {
+	return r.s.authority.PrincipalNow(ctx, p)
+}

@@ -46,7 +46,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 	s.metrics.countPolls(devices.Stats)
 	pages, err := console.New(console.Options{
 		Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolments: s.Enrolments, Rules: s.Rules,
-		Presences: s.Presences, DatabaseAway: s.database.Away,
+		Presences: s.Presences, DatabaseAway: s.database.Away, Schedules: s.Schedules,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Serials: s.Serials,
@@ -55,7 +55,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Approvals: s.Approvals, Webhooks: s.Webhooks, Alerts: s.Alerts, Upstreams: s.Upstreams,
 		Endpoints: s.Endpoints, Plugins: s.Plugins, PluginsDir: s.cfg.PluginsDir, Program: s.programServer,
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
-		Samples: s.store, Audit: s.store, Reports: s.Reports,
+		Samples: s.store, Audit: s.store, Record: s.Record, Reports: s.Reports,
 		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
 		Sessions: s.store.Sessions(), Authority: s.authority, Attempts: s.attempts, Heavy: &s.heavy,
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
@@ -113,14 +113,14 @@ func (s *Server) systemFacts(ctx context.Context) []ui.SystemFact {
 
 func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 	return api.New(api.Options{Devices: s.Devices, Calls: s.Calls, FanOuts: s.FanOuts, Enrolment: s.Enrolments,
-		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences,
+		Rules: s.Rules, Serials: s.Serials, Keys: s.Keys, Presence: s.Presences, Schedules: s.Schedules,
 		Operators: s.Operators, Policies: s.Policies, Tester: s.tester(), Filters: s.Filters, ToolPins: s.ToolPins,
 		ToolQuarantines: s.ToolQuarantines, Catalogue: s.Catalogue,
 		Snapshots: s.Snapshots,
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks,
 		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Plugins: s.Plugins, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
-		Samples: s.store, Reports: s.Reports, Audit: s.store,
+		Samples: s.store, Reports: s.Reports, Audit: s.store, Record: s.Record,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
 		Events: s.Events, Report: s.reporter.report, Cluster: s.cluster, Version: s.cfg.Version, Log: s.log,
 		Stopping: stopping})

@@ -155,6 +155,7 @@ func newLeaseWorld(t *testing.T) *leaseWorld {
 
 func (w *leaseWorld) openDatabase(url string) {
 	w.t.Helper()
+	verifyRecordAtEnd(w.t, url)
 	var err error
 	if w.db, err = postgres.Open(w.t.Context(), url); err != nil {
 		w.t.Fatal(err)

@@ -55,7 +55,9 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
+	"fleetd/fleet/record"
 	"fleetd/fleet/rollout"
+	"fleetd/fleet/schedule"
 	"fleetd/fleet/telemetry"
 	"fleetd/fleet/upstream"
 	"fleetd/fleet/webhook"
@@ -72,6 +74,7 @@ type Server struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	Schedules *schedule.Service
 	Presences *fleet.Presences
 	Snapshots *picture.Service
 	Operators *operator.Service
@@ -95,6 +98,7 @@ type Server struct {
 	Endpoints       *endpoint.Service
 	Alerts          *alert.Service
 	Events          *fleet.Events
+	Record          *record.Service
 
 	cfg     Config
 	log     *slog.Logger
@@ -288,6 +292,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.closeOldCalls(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.openRecord(ctx, secret.key); err != nil {
+		return nil, err
+	}
 	sealer, err := enrolment.NewSealer(secret.key)
 	if err != nil {
 		return nil, err
@@ -298,9 +305,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.Webhooks.SealStored(ctx); err != nil {
 		return nil, err
 	}
+	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
+		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
 		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},
-		Webhooks: s.Webhooks, Logger: log})
+		Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -462,6 +471,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.FanOuts = call.NewFanOuts(call.FanOutsOptions{Store: s.store, Devices: s.Devices, Calls: s.Calls,
 		Approvals: s.store, Presence: s.Presences, Events: s.Events, Log: log})
 	s.stages.add("fan-outs", s.FanOuts.Run)
+	s.stages.add("schedules", s.Schedules.Run)
 	s.Approvals = call.NewApprovals(call.ApprovalsOptions{Store: s.store, Calls: s.Calls, FanOuts: s.FanOuts,
 		Events: s.Events, Log: log, Observe: s.metrics.observeApproval})
 	s.metrics.gauge("fleetd_approvals_waiting", "Calls and fan-outs that wait for a person's decision.", nil,

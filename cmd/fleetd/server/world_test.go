@@ -49,6 +49,7 @@ func startTestServer(t *testing.T, change func(*Config)) *testServer {
 	if change != nil {
 		change(&cfg)
 	}
+	verifyRecordAtEnd(t, cfg.DatabaseURL)
 	d.start(cfg)
 	t.Cleanup(func() { d.Close() })
 	d.http, d.mqtt, d.admin = d.HTTPAddr().String(), d.MQTTAddr().String(), d.AdminAddr().String()

@@ -1,5 +1,5 @@
 // Package jobs does the work that goes through the database's queue: deliveries to
-// webhooks, and periodic work. Once an hour, and at every
+// webhooks, the starts of scheduled runs, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention. The queue is in the database, so that only one of
 // several processes runs a job, and an interrupted job is resumed.
@@ -34,7 +34,9 @@ type Options struct {
 	Usage time.Duration
 	// Webhooks delivers events. If it is nil, none is queued.
 	Webhooks Deliverer
-	// Interval is the time between two runs. Default: an hour.
+	// Schedules starts the runs of schedules. If it is nil, none is queued.
+	Schedules Schedules
+	// Interval is the time between two runs of the periodic work. Default: an hour.
 	Interval time.Duration
 	// Logger receives the results of the jobs. Default: none.
 	Logger *slog.Logger
@@ -64,9 +66,16 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 		river.AddWorker(workers, &deliveryWorker{to: o.Webhooks})
 		queues[webhookQueue] = river.QueueConfig{MaxWorkers: 4}
 	}
+	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)}
+	if o.Schedules != nil {
+		river.AddWorker(workers, &runStarter{schedules: o.Schedules})
+		river.AddWorker(workers, &sweeper{schedules: o.Schedules})
+		queues[scheduleQueue] = river.QueueConfig{MaxWorkers: 4}
+		periodic = append(periodic, sweeping())
+	}
 	client, err := river.NewClient(riverpgxv5.New(db), &river.Config{
 		Logger:          quiet(o.Logger),
-		PeriodicJobs:    []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)},
+		PeriodicJobs:    periodic,
 		Queues:          queues,
 		SoftStopTimeout: stopGrace,
 		Workers:         workers,
@@ -77,6 +86,9 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	j := &Jobs{client: client}
 	if o.Webhooks != nil {
 		store.SetOutbox(j.enqueue)
+	}
+	if o.Schedules != nil {
+		store.SetTimer(j.queueRun)
 	}
 	return j, nil
 }

@@ -1,0 +1,307 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"fleetd/cmd/fleetd/terminal"
+	"fleetd/fleet/record"
+)
+
+type AuditCommand struct {
+	Status     auditStatus     `cmd:"" default:"withargs" help:"Show the state of the sealed record (the default)."`
+	Verify     auditVerify     `cmd:"" help:"Verify the sealed record: compare all rows with the log and its checkpoints."`
+	Checkpoint auditCheckpoint `cmd:"" help:"Print the latest checkpoint. Keep it in another place, and verify --against it later."`
+	Prove      auditProve      `cmd:"" help:"Write a proof that the sealed record contains an entry."`
+	Check      auditCheck      `cmd:"" help:"Check a proof, without a server."`
+	Export     auditExport     `cmd:"" help:"Write the log as files that any client of tlog-tiles reads."`
+}
+
+type auditStatus struct{ clientFlags }
+
+func (c *auditStatus) Run(ctx context.Context) error {
+	answer, err := c.do(ctx, http.MethodGet, "/audit/log", nil)
+	if err != nil || !c.human() {
+		return printed(answer, err)
+	}
+	var v Record
+	if err := json.Unmarshal(answer, &v); err != nil {
+		return fmt.Errorf("the server's answer is not the state of a record: %w", err)
+	}
+	fmt.Printf("log      %s\nkey      %s\nentries  %d\nroot     %s\n", terminal.Printable(v.Origin), terminal.Printable(v.Key),
+		v.Entries, terminal.Printable(v.Root))
+	if v.SealedAt != nil {
+		fmt.Printf("sealed   %s (term %d)\n", v.SealedAt.Format(time.DateTime), v.Term)
+	}
+	if v.Queued > 0 {
+		fmt.Printf("waiting  %d transactions\n", v.Queued)
+	}
+	if !v.Sealing {
+		return errors.New("the last attempt to seal the record failed; its entries wait, and the log of the server says why")
+	}
+	return nil
+}
+
+func printed(answer json.RawMessage, err error) error {
+	if err != nil {
+		return err
+	}
+	return terminal.JSON(answer)
+}
+
+type auditVerify struct {
+	clientFlags
+	Against []string `help:"File with a checkpoint that was kept in another place: the log must be its continuation. May be repeated." type:"existingfile" placeholder:"FILE"`
+	NoWait  bool     `name:"no-wait" help:"Return when the verification has begun. Default: wait until its end."`
+}
+
+// Run ends with an error if the record is not sound.
+func (c *auditVerify) Run(ctx context.Context) error {
+	var checkpoints []string
+	for _, name := range c.Against {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return terminal.UsageError{Err: err}
+		}
+		checkpoints = append(checkpoints, string(data))
+	}
+	answer, err := c.do(ctx, http.MethodPost, "/audit/verify", VerificationInputBody{Checkpoints: &checkpoints})
+	if err != nil {
+		return err
+	}
+	var v Verification
+	for {
+		if err := json.Unmarshal(answer, &v); err != nil {
+			return fmt.Errorf("the server's answer is not a verification: %w", err)
+		}
+		if v.State != "running" || c.NoWait {
+			break
+		}
+		if c.human() {
+			fmt.Fprintf(os.Stderr, "\r%d of %d entries", v.Checked, v.Total)
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if answer, err = c.do(ctx, http.MethodGet, "/audit/verify", nil); err != nil {
+			return err
+		}
+	}
+	if c.human() {
+		fmt.Fprint(os.Stderr, "\r")
+		printVerification(v)
+	} else if err := terminal.JSON(answer); err != nil {
+		return err
+	}
+	switch v.State {
+	case "unsound":
+		return fmt.Errorf("the record was changed after it was sealed: %s", findingText(v.Findings[0]))
+	case "failed":
+		return errors.New("the verification could not be completed; the log of the server says why")
+	}
+	return nil
+}
+
+func printVerification(v Verification) {
+	fmt.Printf("%s: %d entries, %d checkpoints, in %s\n", v.State, v.Checked, v.Checkpoints,
+		(time.Duration(v.DurationMs) * time.Millisecond).String())
+	if v.Removed > 0 {
+		fmt.Printf("%d entries have no rows any more, because fleetd removed them; their hashes were verified\n", v.Removed)
+	}
+	for _, f := range v.Findings {
+		fmt.Println("  " + findingText(f))
+	}
+	if v.More > 0 {
+		fmt.Printf("  and %d more\n", v.More)
+	}
+}
+
+func findingText(f Finding) string {
+	text := f.Problem
+	if f.Entry >= 0 {
+		text += " at entry " + strconv.FormatInt(f.Entry, 10)
+	}
+	if f.Until > 0 {
+		text += " or after it, before entry " + strconv.FormatInt(f.Until, 10)
+	}
+	if f.Kind != "" {
+		text += ": " + f.Kind + " " + f.Subject
+	}
+	if f.At != nil {
+		text += " of " + f.At.Format(time.RFC3339)
+	}
+	return terminal.Printable(text)
+}
+
+type auditCheckpoint struct{ Server }
+
+func (c *auditCheckpoint) Run(ctx context.Context) error {
+	data, err := c.do(ctx, http.MethodGet, "/audit/log/checkpoint", nil)
+	if err == nil {
+		_, err = os.Stdout.Write(data)
+	}
+	return err
+}
+
+type auditProve struct {
+	Server
+	Entry string `arg:"" help:"Number of the entry in the log, or the id of a call or an audit entry."`
+	Out   string `short:"o" help:"File to write. Default: print the proof." type:"path" placeholder:"FILE"`
+}
+
+func (c *auditProve) Run(ctx context.Context) error {
+	data, err := c.do(ctx, http.MethodGet, "/audit/log/proofs/"+url.PathEscape(c.Entry), nil)
+	if err != nil {
+		return err
+	}
+	if c.Out == "" {
+		_, err = os.Stdout.Write(data)
+		return err
+	}
+	return os.WriteFile(c.Out, data, 0o644)
+}
+
+type auditCheck struct {
+	File string   `arg:"" help:"File with the proof." type:"existingfile"`
+	Key  []string `required:"" help:"Public key of the log, as fleetd audit status shows it, from a source that you trust. May be repeated after the secret key was replaced." placeholder:"KEY"`
+	JSON bool     `name:"json" help:"Print only the entry, as JSON."`
+}
+
+// Run prints the entry if the proof is right.
+func (c *auditCheck) Run(context.Context) error {
+	data, err := os.ReadFile(c.File)
+	if err != nil {
+		return terminal.UsageError{Err: err}
+	}
+	p, err := record.ParseProof(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	checkpoint, err := p.Check(c.Key...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	if !c.JSON {
+		fmt.Printf("entry %d of the log %s, which had %d entries at %s:\n", p.Index, terminal.Printable(record.Origin(c.Key[0])),
+			checkpoint.Size, checkpoint.At.Format(time.RFC3339))
+	}
+	fmt.Println(terminal.Printable(string(p.Line)))
+	return nil
+}
+
+type auditExport struct {
+	Server
+	Tiles string `required:"" help:"Directory to write the log to: checkpoint, tile/..., and the entries in tile/entries/... Files that are complete are not fetched again." type:"path" placeholder:"DIR"`
+}
+
+// Run fetches the tiles and entries of the latest checkpoint. Entries whose rows were removed are left out.
+func (c *auditExport) Run(ctx context.Context) error {
+	note, err := c.do(ctx, http.MethodGet, "/audit/log/checkpoint", nil)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(note), "\n")
+	if len(lines) < 2 {
+		return errors.New("the server's answer is not a checkpoint")
+	}
+	size, err := strconv.ParseInt(lines[1], 10, 64)
+	if err != nil || size <= 0 {
+		return errors.New("the server's answer is not a checkpoint")
+	}
+	files, missing := 0, 0
+	for _, t := range tlog.NewTiles(record.TileHeight, 0, size) {
+		width := url.Values{"width": {strconv.Itoa(t.W)}}
+		made, err := c.fetch(ctx, record.TilePath(t, false), fmt.Sprintf("/audit/log/tiles/%d/%d?%s", t.L, t.N, width.Encode()),
+			t.W == record.TileWidth)
+		if err != nil {
+			return err
+		}
+		files += made
+		if t.L > 0 {
+			continue
+		}
+		made, err = c.fetch(ctx, record.TilePath(t, true), fmt.Sprintf("/audit/log/entries/%d?%s", t.N, width.Encode()),
+			t.W == record.TileWidth)
+		var no *problemError
+		if errors.As(err, &no) && no.code == "entry_removed" {
+			missing++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		files += made
+	}
+	// The checkpoint is last: until then the directory shows the log before.
+	if err := writeFile(filepath.Join(c.Tiles, "checkpoint"), note); err != nil {
+		return err
+	}
+	fmt.Printf("%d entries, %d files written to %s\n", size, files, c.Tiles)
+	if missing > 0 {
+		fmt.Printf("%d of the files with entries are missing, because rows of their entries were removed after their retention\n",
+			missing)
+	}
+	return nil
+}
+
+// fetch writes one file, unless it is complete and exists.
+func (c *auditExport) fetch(ctx context.Context, name, path string, full bool) (made int, err error) {
+	file := filepath.Join(c.Tiles, filepath.FromSlash(name))
+	if _, err := os.Stat(file); err == nil && full {
+		return 0, nil
+	}
+	data, err := c.get(ctx, path)
+	if err != nil {
+		return 0, err
+	}
+	return 1, writeFile(file, data)
+}
+
+// maxBundle is more than 256 entries of 65,535 bytes.
+const maxBundle = 17 << 20
+
+// get returns an answer of bytes.
+func (c *auditExport) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBundle))
+	if err != nil {
+		return nil, fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
+	}
+	if resp.StatusCode >= 400 {
+		return nil, problem(resp, data)
+	}
+	return data, nil
+}
+
+// writeFile writes a file completely or not at all.
+func writeFile(name string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(name+".new", data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}

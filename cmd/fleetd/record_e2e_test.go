@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"fleetd/fleet/fleettest"
+	"fleetd/fleet/postgres/embedded"
+)
+
+// post creates something over REST.
+func (d *daemon) post(path string, body map[string]string) {
+	d.t.Helper()
+	var answer json.RawMessage
+	if status := d.rest(http.MethodPost, path, body, &answer); status/100 != 2 {
+		d.t.Fatalf("POST %s: %d %s", path, status, answer)
+	}
+}
+
+// latestAudit returns the id of the latest audit entry.
+func (d *daemon) latestAudit() string {
+	d.t.Helper()
+	var page struct{ Items []struct{ ID string } }
+	if status := d.rest(http.MethodGet, "/audit?limit=1", nil, &page); status != 200 || len(page.Items) != 1 {
+		d.t.Fatalf("audit: %d, %d entries", status, len(page.Items))
+	}
+	return page.Items[0].ID
+}
+
+// audit runs fleetd audit, and returns its output and whether it succeeded.
+func (d *daemon) audit(args ...string) (out string, ok bool) {
+	d.t.Helper()
+	cmd := d.command(append([]string{"audit"}, args...)...)
+	data, err := cmd.CombinedOutput()
+	return string(data), err == nil
+}
+
+// The commands of the sealed record, as an auditor uses them: with files, and a client of tlog-tiles that is not
+// fleetd's.
+func TestAuditCommands(t *testing.T) {
+	d := newDaemon(t)
+	const tokens = 300 // each is an audit entry: more than a tile
+	for range tokens {
+		d.post("/tokens", map[string]string{"name": "t", "role": "viewer"})
+	}
+	entry := d.latestAudit()
+	var status struct {
+		Origin, Key, Root string
+		Entries           int64
+		Sealing           bool
+	}
+	fleettest.EventuallyWithin(t, time.Minute, "the entries to be sealed", func() bool {
+		out, ok := d.audit("status", "--json")
+		return ok && json.Unmarshal([]byte(out), &status) == nil && status.Entries > tokens
+	})
+	if !status.Sealing || !strings.HasPrefix(status.Key, status.Origin+"+") {
+		t.Errorf("status %+v", status)
+	}
+
+	proof, kept := filepath.Join(d.dir, "proof"), filepath.Join(d.dir, "kept")
+	if out, ok := d.audit("prove", entry, "-o", proof); !ok {
+		t.Fatalf("prove: %s", out)
+	}
+	if out, ok := d.audit("check", proof, "--key", status.Key); !ok || !strings.Contains(out, entry) {
+		t.Errorf("check: %s", out)
+	}
+	other := status.Key[:len(status.Key)-2] + "A="
+	if out, ok := d.audit("check", proof, "--key", other); ok {
+		t.Errorf("check with another key: %s", out)
+	}
+	data, err := os.ReadFile(proof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(string) string{
+		"another index": func(s string) string { return strings.Replace(s, "\nindex ", "\nindex 1", 1) },
+		"another size":  func(s string) string { return strings.Replace(s, "\ntime ", "\ntime x", 1) },
+		"cut off":       func(s string) string { return s[:len(s)/2] },
+		"empty":         func(string) string { return "" },
+	} {
+		bad := filepath.Join(d.dir, "bad")
+		if err := os.WriteFile(bad, []byte(change(string(data))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, ok := d.audit("check", bad, "--key", status.Key); ok {
+			t.Errorf("check of a proof with %s: %s", name, out)
+		}
+	}
+	for _, no := range []string{"99999999", "-1", "nothing", "0193e5a0-0000-7000-8000-000000000000"} {
+		if out, ok := d.audit("prove", "--", no); ok {
+			t.Errorf("prove %s: %s", no, out)
+		}
+	}
+
+	checkpoint, ok := d.audit("checkpoint")
+	if !ok {
+		t.Fatalf("checkpoint: %s", checkpoint)
+	}
+	if err := os.WriteFile(kept, []byte(checkpoint), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.post("/tokens", map[string]string{"name": "later", "role": "viewer"})
+	if out, ok := d.audit("verify", "--against", kept); !ok || !strings.Contains(out, `"sound"`) {
+		t.Errorf("verify: %s", out)
+	}
+	d.checkTiles(status.Key)
+
+	// A database administrator changes an author.
+	url, _, err := embedded.Join(filepath.Join(d.dir, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(context.Background())
+	if _, err := db.Exec(t.Context(), `UPDATE audit_entries SET actor_name = 'somebody' WHERE id = $1`, entry); err != nil {
+		t.Fatal(err)
+	}
+	if out, ok := d.audit("verify"); ok || !strings.Contains(out, "changed at entry") || !strings.Contains(out, entry) {
+		t.Errorf("verify after the change: %s", out)
+	}
+	if out, ok := d.audit("prove", entry); ok || !strings.Contains(out, "entry_changed") {
+		t.Errorf("prove after the change: %s", out)
+	}
+}
+
+// checkTiles exports the log twice, and lets a foreign program check the files if FLEETD_TLOG_FSCK names one.
+func (d *daemon) checkTiles(key string) {
+	d.t.Helper()
+	dir, public := filepath.Join(d.dir, "log"), filepath.Join(d.dir, "key")
+	for range 2 {
+		if out, ok := d.audit("export", "--tiles", dir); !ok {
+			d.t.Fatalf("export: %s", out)
+		}
+		d.post("/tokens", map[string]string{"name": "next", "role": "viewer"})
+	}
+	if err := os.WriteFile(public, []byte(key), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	for _, name := range []string{"checkpoint", "tile/0/000", "tile/entries/000"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			d.t.Error(err)
+		}
+	}
+	fsck := os.Getenv("FLEETD_TLOG_FSCK")
+	if fsck == "" {
+		d.t.Log("FLEETD_TLOG_FSCK is not set: no foreign program checks the files")
+		return
+	}
+	check := func(limit time.Duration) string {
+		ctx, cancel := context.WithTimeout(d.t.Context(), limit)
+		defer cancel()
+		out, _ := exec.CommandContext(ctx, fsck, "--ui=false", "--storage_url=file://"+dir,
+			"--public_key="+public).CombinedOutput() // it exits with 0 also after a failure
+		return string(out)
+	}
+	if out := check(time.Minute); !strings.Contains(out, "Successfully fsck'd log") {
+		d.t.Errorf("the foreign program: %s", out)
+	}
+	entries := filepath.Join(dir, "tile/entries/000")
+	data, err := os.ReadFile(entries)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(entries, bytes.Replace(data, []byte("admin"), []byte("nimda"), 1), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	// It may wait for ever after a tile that does not match.
+	if out := check(5 * time.Second); strings.Contains(out, "Successfully fsck'd log") {
+		d.t.Errorf("the foreign program, with another entry: %s", out)
+	}
+}
