@@ -392,3 +392,33 @@ func TestRecordWhenTheClockJumps(t *testing.T) {
 		t.Errorf("%d entries, %d checkpoints", r.Entries, r.Checked)
 	}
 }
+
+// Of checkpoints that are older than a day, the last of each hour stays, and the log is verified with these.
+func TestOldCheckpoints(t *testing.T) {
+	s := newStore(t)
+	clock := time.Now().Truncate(time.Hour).Add(-48 * time.Hour)
+	q, err := record.OpenSequencer(t.Context(), record.SequencerOptions{Store: s, Secret: recordSecret, Term: 1,
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return clock }})
+	check(t, err)
+	seal := func(step time.Duration) {
+		for range 5 {
+			addCalls(t, s, 1)
+			check(t, q.Seal(t.Context()))
+			clock = clock.Add(step)
+		}
+	}
+	seal(time.Minute) // an hour
+	clock = clock.Add(time.Hour)
+	seal(time.Minute) // another one
+	clock = time.Now().Add(-time.Hour)
+	seal(time.Minute) // all kept
+	if r := sound(t, s); r.Checked != 15 {
+		t.Errorf("%d checkpoints", r.Checked)
+	}
+	for range 2 {
+		check(t, s.DeleteExpired(t.Context(), time.Now()))
+		if r := sound(t, s); r.Checked != 7 || r.Entries != 16 {
+			t.Errorf("%d checkpoints of %d entries are left", r.Checked, r.Entries)
+		}
+	}
+}

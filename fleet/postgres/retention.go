@@ -126,7 +126,12 @@ const quarantineMemory = 30 * 24 * time.Hour
 // failedTriesTTL is longer than any count of failed tries takes to recover.
 const failedTriesTTL = time.Hour
 
-// DeleteExpired deletes links, sessions, idempotency keys, quarantines and failed tries that have ended.
+// checkpointsKept is how long each checkpoint of the sealed record is kept. Of older ones, the last of each hour
+// stays.
+const checkpointsKept = 24 * time.Hour
+
+// DeleteExpired deletes links, sessions, idempotency keys, quarantines and failed tries that have ended, and most of
+// the older checkpoints.
 func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 	for _, t := range []struct {
 		name, column string
@@ -138,6 +143,13 @@ func (s *Store) DeleteExpired(ctx context.Context, now time.Time) error {
 		if _, err := s.deleteBefore(ctx, t.name, t.column, t.before); err != nil {
 			return err
 		}
+	}
+	_, err := s.db.Exec(ctx, `
+		DELETE FROM record_checkpoints WHERE size IN (SELECT size FROM (
+			SELECT size, row_number() OVER (PARTITION BY date_trunc('hour', at) ORDER BY size DESC) AS n
+			FROM record_checkpoints WHERE at < $1) old WHERE n > 1)`, now.Add(-checkpointsKept).Truncate(time.Hour))
+	if err != nil {
+		return fmt.Errorf("delete old checkpoints: %w", domainError(err))
 	}
 	return nil
 }

@@ -449,7 +449,7 @@ func (s *Store) ClaimManual(ctx context.Context, by fleet.Principal, sch schedul
 	})
 }
 
-// SettleRun stores what became of a run in the state starting.
+// SettleRun stores the outcome of a run that is starting.
 func (s *Store) SettleRun(ctx context.Context, r schedule.Run, blocked fleet.Reason) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `

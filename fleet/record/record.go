@@ -89,9 +89,6 @@ func (l Leaf) appendKey(b []byte) []byte {
 // Append appends the stored form of the leaf.
 func (l Leaf) Append(b []byte) []byte { return append(l.appendKey(b), l.Hash[:]...) }
 
-// AppendKey appends what a batch stores of the leaf next to its hash.
-func (l Leaf) AppendKey(b []byte) []byte { return l.appendKey(b) }
-
 var errShort = errors.New("the leaves end within one")
 
 // cutKey reads a leaf without its hash.
@@ -156,7 +153,7 @@ func (b Batch) Leaves() (leaves []Leaf, err error) {
 	return leaves, nil
 }
 
-// Span returns the earliest and the latest time of the leaves, of which there is at least one.
+// Span returns the earliest and the latest time of one or more leaves.
 func Span(leaves []Leaf) (from, to time.Time) {
 	from, to = leaves[0].At, leaves[0].At
 	for _, l := range leaves[1:] {

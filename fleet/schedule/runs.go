@@ -160,7 +160,7 @@ func (s *Service) finishStarting(ctx context.Context, sch Schedule) error {
 	return nil
 }
 
-// start makes the fan-out of a run in the state starting, and records what became of it. An error means
+// start makes the fan-out of a run that is starting, and records the outcome. An error means
 // that the database did not record it; the run remains in the state starting.
 func (s *Service) start(ctx context.Context, sch Schedule, r Run) (Run, error) {
 	at := s.now()

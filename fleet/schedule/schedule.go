@@ -209,7 +209,7 @@ type Store interface {
 	ClaimRuns(ctx context.Context, s Schedule, runs []Run, next *Instant) ([]Run, bool, error)
 	// ClaimManual stores a run by hand, and refuses it if another one is open.
 	ClaimManual(ctx context.Context, by fleet.Principal, s Schedule, r Run) error
-	// SettleRun stores what became of a run in the state starting. blocked is the schedule's new reason.
+	// SettleRun stores the outcome of a run that is starting. blocked is the schedule's new reason.
 	SettleRun(ctx context.Context, r Run, blocked fleet.Reason) error
 }
 

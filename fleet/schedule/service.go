@@ -215,6 +215,11 @@ func (s *Service) Runs(ctx context.Context, id uuid.UUID, f RunFilter) (fleet.Pa
 	return s.o.Store.ScheduleRuns(ctx, id, f)
 }
 
+// Editable returns a schedule that the principal may change.
+func (s *Service) Editable(ctx context.Context, by fleet.Principal, id uuid.UUID) (Schedule, error) {
+	return s.mayOn(ctx, by, id, "change_schedule")
+}
+
 // mayOn returns the schedule if the principal may do the act on it.
 func (s *Service) mayOn(ctx context.Context, by fleet.Principal, id uuid.UUID, act string) (sch Schedule,
 	err error) {
@@ -289,7 +294,7 @@ func (s *Service) dropped(was Schedule, why fleet.Reason) []Run {
 	return []Run{r}
 }
 
-// Pause ends the planning of runs until [Service.Resume]. A run whose fan-out is open goes on.
+// Pause plans no further runs until [Service.Resume]. The open fan-out of a run continues.
 func (s *Service) Pause(ctx context.Context, by fleet.Principal, id uuid.UUID, note string) (Schedule, error) {
 	return s.change(ctx, by, id, "schedule.pause", func(sch *Schedule) ([]Run, error) {
 		if sch.Paused {

@@ -490,7 +490,7 @@ func (w *world) audit(action string) (n int) {
 	return n
 }
 
-// Whoever resumes the schedule of a principal that is gone takes it over.
+// A principal that resumes the schedule of a deleted one becomes its actor.
 func TestResumeReplacesOnlyAPrincipalThatIsGone(t *testing.T) {
 	ctx, w := t.Context(), newWorld(t, "2026-06-01T00:00:00Z")
 	s := w.make(nil)

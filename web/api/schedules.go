@@ -19,7 +19,7 @@ import (
 
 func (a *api) registerSchedules() {
 	const path, one = "/schedules", "/schedules/{id}"
-	register(a, operation{id: "list-schedules", reach: access.List, models: fleet.ModelsMay,
+	register(a, operation{id: "list-schedules", reach: access.List, models: fleet.ModelsNever,
 		method: http.MethodGet, path: path, role: fleet.RoleViewer, summary: "List schedules, by name"}, a.listSchedules)
 	register(a, operation{id: "create-schedule", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Preview,
 		method: http.MethodPost, path: path, role: fleet.RoleOperator, created: true,
@@ -30,7 +30,7 @@ func (a *api) registerSchedules() {
 		method: http.MethodPost, path: path + "/preview", role: fleet.RoleOperator,
 		summary: "Show the next ten instants of a schedule, and which devices a run would call now",
 		about:   "Nothing is stored."}, a.previewSchedule)
-	register(a, operation{id: "get-schedule", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "get-schedule", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodGet, path: one, role: fleet.RoleViewer, noun: "schedule", summary: "Show a schedule"}, a.getSchedule)
 	register(a, operation{id: "update-schedule", reach: access.Audience, models: fleet.ModelsNever, heavy: heavy.Preview,
 		method: http.MethodPatch, path: one, role: fleet.RoleOperator, noun: "schedule",
@@ -49,7 +49,7 @@ func (a *api) registerSchedules() {
 		method: http.MethodPost, path: one + "/run", role: fleet.RoleOperator, noun: "schedule", created: true,
 		summary: "Start a run now, in the name of the token",
 		about:   "409 previous_running while another run is open. A run that the rules refuse is on record in the state refused."}, a.runSchedule)
-	register(a, operation{id: "list-schedule-runs", reach: access.Audience, models: fleet.ModelsMay,
+	register(a, operation{id: "list-schedule-runs", reach: access.Audience, models: fleet.ModelsNever,
 		method: http.MethodGet, path: one + "/runs", role: fleet.RoleViewer, noun: "schedule",
 		summary: "List the runs of a schedule, latest first"}, a.listScheduleRuns)
 }

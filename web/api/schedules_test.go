@@ -119,7 +119,7 @@ func TestSchedulesOfOthers(t *testing.T) {
 		sees   bool
 	}{
 		{operator.TokenRequest{Name: "reader", Role: fleet.RoleViewer}, 403, true},
-		{operator.TokenRequest{Name: "model", Kind: fleet.KindModel, Role: fleet.RoleAdmin, Tools: []string{"*"}}, 403, true},
+		{operator.TokenRequest{Name: "model", Kind: fleet.KindModel, Role: fleet.RoleAdmin, Tools: []string{"*"}}, 403, false},
 		{operator.TokenRequest{Name: "hall", Role: fleet.RoleAdmin, Scope: "tag:hall"}, 404, false},
 	} {
 		t.Run(tt.ask.Name, func(t *testing.T) {
@@ -138,6 +138,14 @@ func TestSchedulesOfOthers(t *testing.T) {
 				if r := w.as(t, who, ask[0], path+ask[1], body); r.status != tt.status {
 					t.Errorf("%s %s: %d, want %d: %s", ask[0], ask[1], r.status, tt.status, r.body)
 				}
+			}
+			if tt.ask.Kind == fleet.KindModel {
+				for _, at := range []string{"/schedules", path, path + "/runs"} {
+					if r := w.as(t, who, "GET", at, ""); r.status != 403 {
+						t.Errorf("GET %s: %d", at, r.status)
+					}
+				}
+				return
 			}
 			all := decode[list[ScheduleView]](t, w.as(t, who, "GET", "/schedules", ""), 200)
 			if sees := len(all.Items) == 1; sees != tt.sees {

@@ -66,12 +66,14 @@ func (s *Server) saveSchedule(r *http.Request) (answer, error) {
 	return s.storeSchedule(r, &old)
 }
 
+// scheduleOf returns the schedule in the address if the viewer may change it.
 func (s *Server) scheduleOf(r *http.Request) (schedule.Schedule, error) {
 	id, err := scheduleID(r)
 	if err != nil {
 		return schedule.Schedule{}, err
 	}
-	return s.Schedules.Get(r.Context(), id)
+	ctx := r.Context()
+	return s.Schedules.Editable(ctx, viewerOf(ctx).actor(), id)
 }
 
 func showSchedule(page ui.ScheduleFormPage) (answer, error) {

@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
+	"fleetd/fleet/schedule"
 	"fleetd/web/access"
 	"fleetd/web/console"
 )
@@ -35,9 +36,9 @@ const (
 
 // A side is a device with its records.
 type side struct {
-	device                                                         fleet.DeviceID
-	call, snapshot, dump, campaign, fanOut, approval, conversation uuid.UUID
-	name, tag, hold, line                                          string
+	device                                                                   fleet.DeviceID
+	call, snapshot, dump, campaign, fanOut, schedule, approval, conversation uuid.UUID
+	name, tag, hold, line                                                    string
 }
 
 // scopeBench is a console with two devices, one on each side of the scope tag:in.
@@ -121,6 +122,12 @@ func newScopeBench(t *testing.T) *scopeBench {
 		check(err)
 		b.ended(f) // no test reads its calls
 		s.fanOut = f.ID
+		name, query := "plan "+s.name, "tag:"+s.tag
+		cron, zone, tool := "0 3 * * *", "UTC", "self.say"
+		planned, err := b.schedules.Create(ctx, anna, schedule.Request{Name: &name, Cron: &cron, TimeZone: &zone,
+			Query: &query, Tool: &tool, Arguments: json.RawMessage(`{"text":"` + s.name + `"}`)})
+		check(err)
+		s.schedule = planned.ID
 		remove := b.askFirst("self.say")
 		asked, err := b.o.Calls.Make(ctx, call.Request{Actor: anna, Device: id, Tool: "self.say",
 			Arguments: json.RawMessage(`{"text":"` + s.name + `"}`), Purpose: s.name})
@@ -153,7 +160,7 @@ func (b *scopeBench) person(name string, a operator.Access) *browser {
 func (b *scopeBench) address(pattern string, of fleet.DeviceID) string {
 	s := b.sides[of]
 	return strings.NewReplacer("{device}", string(of), "{tool}", "self.say", "{call}", s.call.String(), "{n}", "0",
-		"{snapshot}", s.snapshot.String(), "{fanout}", s.fanOut.String(), "{operator}", uuid.NewString(),
+		"{snapshot}", s.snapshot.String(), "{fanout}", s.fanOut.String(), "{schedule}", s.schedule.String(), "{operator}", uuid.NewString(),
 		"{token}", uuid.NewString(), "{image}", b.image, "{release}", b.rel.ID.String(), "{campaign}", s.campaign.String(),
 		"{dump}", s.dump.String(), "{rule}", uuid.NewString(), "{serial}", "SN-1", "{filter}", uuid.NewString(),
 		"{approval}", s.approval.String(), "{conversation}", s.conversation.String(), "{policy}", uuid.NewString()).Replace(pattern)

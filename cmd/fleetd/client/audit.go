@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -264,35 +263,11 @@ func (c *auditExport) fetch(ctx context.Context, name, path string, full bool) (
 	if _, err := os.Stat(file); err == nil && full {
 		return 0, nil
 	}
-	data, err := c.get(ctx, path)
+	data, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return 0, err
 	}
 	return 1, writeFile(file, data)
-}
-
-// maxBundle is more than 256 entries of 65,535 bytes.
-const maxBundle = 17 << 20
-
-// get returns an answer of bytes.
-func (c *auditExport) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := c.request(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBundle))
-	if err != nil {
-		return nil, fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
-	}
-	if resp.StatusCode >= 400 {
-		return nil, problem(resp, data)
-	}
-	return data, nil
 }
 
 // writeFile writes a file completely or not at all.

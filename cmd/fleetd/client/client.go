@@ -36,9 +36,9 @@ type clientFlags struct {
 	JSON bool `name:"json" help:"Print JSON even on a terminal."`
 }
 
-// maxAnswer bounds the bytes that a client reads of an answer; a tool result has at most
-// 256 KiB.
-const maxAnswer = 8 << 20
+// maxAnswer bounds the bytes that a client reads of an answer; 256 entries of the sealed record
+// have less than 16 MiB, a tool result at most 256 KiB.
+const maxAnswer = 17 << 20
 
 // do sends a request and returns the JSON of the answer. A problem becomes an error with
 // the server's own text.

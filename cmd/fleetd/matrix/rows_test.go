@@ -340,8 +340,8 @@ var rows = map[string]row{
 		ask: approvalOf(nil)},
 
 	// Schedules. A schedule of a principal with a filter stays within it, whatever its query.
-	"list-schedules": reads(somewhere, viewer), "get-schedule": record("self.get_device_status"),
-	"list-schedule-runs": record("self.get_device_status"),
+	"list-schedules": people(reads(somewhere, viewer)), "get-schedule": people(record("self.get_device_status")),
+	"list-schedule-runs": people(record("self.get_device_status")),
 	"create-schedule": {need: asOperator, reach: somewhere, inert: "a token without the tool is refused",
 		writes: list("schedules"), ask: just(ownNightly)},
 	"preview-schedule": {need: asOperator, reach: somewhere, inert: "nothing is kept", ask: just(ownNightly)},
