@@ -76,9 +76,38 @@ CREATE TRIGGER device_version_changed AFTER UPDATE OF version ON devices
 CREATE TRIGGER device_version_first AFTER INSERT ON devices
     FOR EACH ROW WHEN (NEW.version <> '') EXECUTE FUNCTION note_device_version();
 
+-- What each device in service offers: the inventory, and the board and version that it is on. Pages count
+-- devices here. A row of devices is ten times as wide, and changes with each sign of life.
+CREATE TABLE device_offers (
+    device_id    text COLLATE "C" PRIMARY KEY,
+    inventory_id text COLLATE "C" NOT NULL,
+    board        text COLLATE "C" NOT NULL,
+    version      text COLLATE "C" NOT NULL
+);
+INSERT INTO device_offers SELECT id, inventory_id, board, version FROM devices WHERE in_service AND inventory_id IS NOT NULL;
+-- +goose StatementBegin
+CREATE FUNCTION note_device_offer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'DELETE' AND NEW.in_service AND NEW.inventory_id IS NOT NULL THEN
+        INSERT INTO device_offers VALUES (NEW.id, NEW.inventory_id, NEW.board, NEW.version)
+        ON CONFLICT (device_id) DO UPDATE SET inventory_id = NEW.inventory_id, board = NEW.board, version = NEW.version;
+    ELSE
+        DELETE FROM device_offers WHERE device_id = OLD.id;
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER device_offer_changed AFTER UPDATE OF inventory_id, board, version, retired_at ON devices
+    FOR EACH ROW WHEN ((OLD.in_service, OLD.inventory_id, OLD.board, OLD.version)
+        IS DISTINCT FROM (NEW.in_service, NEW.inventory_id, NEW.board, NEW.version)) EXECUTE FUNCTION note_device_offer();
+CREATE TRIGGER device_offer_first AFTER INSERT ON devices
+    FOR EACH ROW WHEN (NEW.inventory_id IS NOT NULL AND NEW.in_service) EXECUTE FUNCTION note_device_offer();
+CREATE TRIGGER device_offer_last AFTER DELETE ON devices
+    FOR EACH ROW WHEN (OLD.inventory_id IS NOT NULL) EXECUTE FUNCTION note_device_offer();
+
 -- How often each tool was called in an hour, by the firmware that its devices ran, with what outcome,
--- and how long answers took. The hour is that of the request. Bucket i of the histogram holds answers of 2^(i/8) up to
--- 2^((i+1)/8) milliseconds; buckets and counts are parallel and have no empty buckets.
+-- and how long answers took. The hour is that of the request. Bucket i of the histogram holds answers of
+-- 2^(i/8) up to 2^((i+1)/8) milliseconds; buckets and counts are parallel and have no empty buckets.
 --
 -- The unit of counting is an hour: its rows are replaced together, from the records of its calls, until
 -- no call of it can change any more. An interrupted run therefore neither loses a call nor counts one

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,15 +15,47 @@ import (
 	"fleetd/fleet/catalogue"
 )
 
-// offered returns the query for where inventories are listed now, by devices that exist for the reader.
-func (w *where) offered(ctx context.Context, board, version string) string {
-	of := where{args: w.args}
-	of.and("in_service AND inventory_id IS NOT NULL")
-	of.andText("board = ?", board)
-	of.andText("version = ?", version)
-	of.scope(ctx)
-	w.args = of.args
-	return `SELECT inventory_id, board, version, count(*) AS devices FROM devices` + of.String() + ` GROUP BY 1, 2, 3`
+// offers is where inventories are listed now, by the devices that exist for the reader.
+type offers struct {
+	places  map[string][]catalogue.Place // by inventory
+	narrow  bool                         // the reader has a scope
+	devices []string                     // of the scope, offering or not
+	tooMany bool                         // devices of the scope; devices is then incomplete
+}
+
+// offers reads where inventories are listed on a board and a version, or, for "", on all. A scope can ask
+// for any property of a device, so the devices themselves are read for it, once for all that a page
+// counts. The whole fleet is counted in device_offers: a row of devices is ten times as wide and changes
+// with each sign of life, which rules out a scan of an index alone.
+func (s *Store) offers(ctx context.Context, board, version string) (o offers, err error) {
+	var w where
+	with, from, more := "", "device_offers", ""
+	if _, o.narrow = fleet.ScopeOf(ctx); o.narrow {
+		w.scope(ctx)
+		with = `WITH scope AS MATERIALIZED (SELECT id, in_service, inventory_id, board, version FROM devices` + w.String() + `)`
+		more = ` UNION ALL SELECT '', '', '', 0, array_agg(id) FROM (SELECT id FROM scope LIMIT ` + w.arg(catalogue.MaxScopeDevices+1) + `) s`
+		w.conds, from = []string{"in_service", "inventory_id IS NOT NULL"}, "scope"
+	}
+	w.andText("board = ?", board)
+	w.andText("version = ?", version)
+	sql := with + ` SELECT inventory_id, board, version, count(*), NULL::text[] FROM ` + from + w.String() + ` GROUP BY 1, 2, 3` + more
+	rows, _ := s.db.Query(ctx, sql, w.args...)
+	o.places = map[string][]catalogue.Place{}
+	var inventory string
+	var p catalogue.Place
+	var devices []string
+	_, err = pgx.ForEachRow(rows, []any{&inventory, &p.Board, &p.Version, &p.Devices, &devices}, func() error {
+		if inventory == "" {
+			o.devices, o.tooMany = devices, len(devices) > catalogue.MaxScopeDevices
+		} else {
+			o.places[inventory] = append(o.places[inventory], p)
+		}
+		return nil
+	})
+	if err != nil {
+		return o, fmt.Errorf("where tools are offered: %w", domainError(err))
+	}
+	return o, nil
 }
 
 // held is the condition that the setting keeps models from a definition d.
@@ -31,14 +64,14 @@ const held = `(d.waiting IS NOT NULL AND EXISTS (SELECT FROM tool_catalogue c
 
 // definitions narrows a statement about definitions d to those that exist for the reader: for a
 // scope, those that one of its devices offers; for a model, those that it may call.
-func (w *where) definitions(ctx context.Context, offeredOnly bool) {
-	listed := `SELECT FROM inventory_tools t JOIN offered USING (inventory_id) WHERE t.tool = d.tool AND t.digest = d.digest`
+func (w *where) definitions(ctx context.Context, o offers, offeredOnly bool) {
+	listed := `SELECT FROM inventory_tools t WHERE t.tool = d.tool AND t.digest = d.digest`
 	if fleet.ToolScopeOf(ctx) != nil {
 		w.conds = append(w.conds, w.namedTool(ctx, "d.tool"), "d.audience = 'model'", "NOT "+held)
 		listed += " AND t.audience = 'model'"
 	}
 	if offeredOnly {
-		w.conds = append(w.conds, "EXISTS ("+listed+")")
+		w.and("EXISTS ("+listed+" AND t.inventory_id IN (SELECT unnest(?::text[])))", slices.Collect(maps.Keys(o.places)))
 	}
 }
 
@@ -55,10 +88,12 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	if err != nil {
 		return none, err
 	}
-	_, narrow := fleet.ScopeOf(ctx)
+	o, err := s.offers(ctx, f.Board, f.Version)
+	if err != nil {
+		return none, err
+	}
 	var w where
-	offered := w.offered(ctx, f.Board, f.Version)
-	w.definitions(ctx, narrow || f.Board != "" || f.Version != "")
+	w.definitions(ctx, o, o.narrow || f.Board != "" || f.Version != "")
 	if f.Name != "" {
 		w.and(`d.tool ILIKE ?`, "%"+likeEscaper.Replace(cleanText(f.Name))+"%")
 	}
@@ -81,13 +116,9 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	}
 	limit := fleet.ClampLimit(f.Limit)
 	rows, _ := s.db.Query(ctx, `
-		WITH offered AS MATERIALIZED (`+offered+`),
-		names AS MATERIALIZED (
-			SELECT d.tool, bool_or(d.audience = 'model') AS for_models, count(*) AS definitions,
-				count(*) FILTER (WHERE d.waiting IS NOT NULL) AS waiting
-			FROM tool_definitions d`+w.String()+` GROUP BY 1`+having+` ORDER BY 1 `+order+` LIMIT `+w.arg(limit+1)+`
-		)
-		SELECT tool, for_models, definitions, waiting FROM names ORDER BY tool `+order, w.args...)
+		SELECT d.tool, bool_or(d.audience = 'model') AS for_models, count(*) AS definitions,
+			count(*) FILTER (WHERE d.waiting IS NOT NULL) AS waiting
+		FROM tool_definitions d`+w.String()+` GROUP BY 1`+having+` ORDER BY 1 `+order+` LIMIT `+w.arg(limit+1), w.args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[entryRow])
 	if err != nil {
 		return none, fmt.Errorf("catalogue of tools: %w", domainError(err))
@@ -97,11 +128,11 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	for i, r := range page.Items {
 		names[i] = r.Tool
 	}
-	counts, err := s.countOffers(ctx, names, f)
+	counts, err := s.countOffers(ctx, names, o)
 	if err != nil {
-		return none, fmt.Errorf("where tools are offered: %w", domainError(err))
+		return none, fmt.Errorf("inventories of tools: %w", domainError(err))
 	}
-	usage, noUsage, err := s.usage(ctx, names, f.Version, catalogue.Since(now))
+	usage, err := s.usage(ctx, o, names, f.Version, catalogue.Since(now))
 	if err != nil {
 		return none, err
 	}
@@ -113,7 +144,7 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 		}
 		of[u.Tool].Add(&u.Usage)
 	}
-	return catalogue.Page{NoUsage: noUsage, Page: mapPage(page, func(r entryRow) catalogue.Entry {
+	return catalogue.Page{NoUsage: o.tooMany, Page: mapPage(page, func(r entryRow) catalogue.Entry {
 		e := catalogue.Entry{Name: r.Tool, Audience: fleet.AudienceUser, Definitions: r.Definitions, Waiting: r.Waiting,
 			Boards: counts[r.Tool].boards, Versions: counts[r.Tool].versions, Devices: counts[r.Tool].devices}
 		if r.ForModels {
@@ -126,33 +157,16 @@ func (s *Store) Catalogue(ctx context.Context, f catalogue.Filter, now time.Time
 	})}, nil
 }
 
-// offers counts where a tool is offered now.
-type offers struct{ boards, versions, devices int }
+// offerCounts counts where a tool is offered now.
+type offerCounts struct{ boards, versions, devices int }
 
-// countOffers counts where tools are offered. Devices are counted once by inventory, board and version;
-// tools that the same inventories list share their counts.
-func (s *Store) countOffers(ctx context.Context, tools []string, f catalogue.Filter) (map[string]offers, error) {
-	var w where
-	offered := w.offered(ctx, f.Board, f.Version)
-	rows, _ := s.db.Query(ctx, offered, w.args...)
-	type place struct {
-		board, version string
-		devices        int
-	}
-	places := map[string][]place{}
-	var inventory string
-	var p place
-	if _, err := pgx.ForEachRow(rows, []any{&inventory, &p.board, &p.version, &p.devices}, func() error {
-		places[inventory] = append(places[inventory], p)
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	rows, _ = s.db.Query(ctx, `
+// countOffers counts where tools are offered. Tools that the same inventories list share their counts.
+func (s *Store) countOffers(ctx context.Context, tools []string, o offers) (map[string]offerCounts, error) {
+	rows, _ := s.db.Query(ctx, `
 		SELECT tool, array_agg(DISTINCT inventory_id ORDER BY inventory_id) FROM inventory_tools
 		WHERE tool = ANY ($1) GROUP BY 1`,
 		tools)
-	counts, known := map[string]offers{}, map[string]offers{}
+	counts, known := map[string]offerCounts{}, map[string]offerCounts{}
 	var tool string
 	var inventories []string
 	_, err := pgx.ForEachRow(rows, []any{&tool, &inventories}, func() error {
@@ -161,9 +175,9 @@ func (s *Store) countOffers(ctx context.Context, tools []string, f catalogue.Fil
 		if !done {
 			boards, versions := map[string]bool{}, map[string]bool{}
 			for _, id := range inventories {
-				for _, p := range places[id] {
-					boards[p.board], versions[p.version] = true, true
-					n.devices += p.devices
+				for _, p := range o.places[id] {
+					boards[p.Board], versions[p.Version] = true, true
+					n.devices += p.Devices
 				}
 			}
 			n.boards, n.versions = len(boards), len(versions)
@@ -183,25 +197,18 @@ type usageRow struct {
 }
 
 // usage returns the usage of tools since the beginning of a day, on one version or, for "", on all. For
-// a scope it counts the calls of its devices, unless it has too many.
-func (s *Store) usage(ctx context.Context, tools []string, version string, since time.Time) (
-	list []usageRow, tooMany bool, err error) {
-	if len(tools) == 0 {
-		return nil, false, nil
+// a scope it counts the calls of its devices; if they are too many there is no usage.
+func (s *Store) usage(ctx context.Context, o offers, tools []string, version string, since time.Time) ([]usageRow, error) {
+	if len(tools) == 0 || o.tooMany {
+		return nil, nil
 	}
 	w := where{args: []any{tools, since}}
 	sql := `SELECT tool, version, day, succeeded, tool_errors, timed_out, unknown, not_sent, buckets, counts
 		FROM tool_usage_days WHERE tool = ANY ($1) AND day >= $2`
-	if in := w.devicesInScope(ctx); in != "" {
-		counted := where{}
-		few := counted.devicesInScope(ctx)
-		if err := s.db.QueryRow(ctx, `SELECT count(*) > `+counted.arg(catalogue.MaxScopeDevices)+` FROM (`+
-			few+` LIMIT `+counted.arg(catalogue.MaxScopeDevices+1)+`) d`, counted.args...).Scan(&tooMany); err != nil || tooMany {
-			return nil, tooMany, domainError(err)
-		}
+	if o.narrow {
 		day := `c.tool || E'\x01' || date_trunc('day', c.created_at, 'UTC')`
-		calls := strings.Replace(callsOfUsage(`c.device_id IN `+in+` AND c.tool = ANY ($1) AND c.created_at >= $2 AND c.id >= `+
-			w.arg(idFloor(since.Add(-idSlack)))), "SELECT c.tool,", "SELECT "+day+" AS tool,", 1)
+		calls := strings.Replace(callsOfUsage(`c.device_id = ANY (`+w.arg(o.devices)+`) AND c.tool = ANY ($1)
+			AND c.created_at >= $2 AND c.id >= `+w.arg(idFloor(since.Add(-idSlack)))), "SELECT c.tool,", "SELECT "+day+" AS tool,", 1)
 		sql = `SELECT split_part(tool, E'\x01', 1) AS tool, version, split_part(tool, E'\x01', 2)::timestamptz AS day, succeeded,
 			tool_errors, timed_out, unknown, not_sent, buckets, counts FROM (` + usageOf(calls) + `) u WHERE true`
 	}
@@ -209,7 +216,7 @@ func (s *Store) usage(ctx context.Context, tools []string, version string, since
 		sql += " AND version = " + w.arg(cleanText(version))
 	}
 	rows, _ := s.db.Query(ctx, sql+" ORDER BY day", w.args...)
-	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (u usageRow, err error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (u usageRow, err error) {
 		var buckets []int16
 		var counts []int64
 		err = row.Scan(&u.Tool, &u.Version, &u.Day, &u.Succeeded, &u.ToolErrors, &u.TimedOut, &u.Unknown, &u.NotSent,
@@ -220,15 +227,21 @@ func (s *Store) usage(ctx context.Context, tools []string, version string, since
 		return u, err
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("usage of tools: %w", domainError(err))
+		return nil, fmt.Errorf("usage of tools: %w", domainError(err))
 	}
-	return list, false, nil
+	return list, nil
 }
 
 // VersionUsage returns the usage of a tool on one firmware version.
 func (s *Store) VersionUsage(ctx context.Context, tool, version string, since time.Time) (
 	sum catalogue.Usage, err error) {
-	list, _, err := s.usage(ctx, []string{cleanText(tool)}, version, since)
+	var o offers
+	if _, narrow := fleet.ScopeOf(ctx); narrow {
+		if o, err = s.offers(ctx, "", ""); err != nil {
+			return sum, err
+		}
+	}
+	list, err := s.usage(ctx, o, []string{cleanText(tool)}, version, since)
 	for i := range list {
 		if list[i].Version == cleanText(version) {
 			sum.Add(&list[i].Usage)
@@ -283,13 +296,14 @@ const maxDefinitions = 200
 func (s *Store) CatalogueTool(ctx context.Context, name string, since, now time.Time) (t catalogue.Tool, err error) {
 	name = cleanText(name)
 	t.Name = name
-	_, narrow := fleet.ScopeOf(ctx)
+	o, err := s.offers(ctx, "", "")
+	if err != nil {
+		return t, err
+	}
 	var w where
-	offered := w.offered(ctx, "", "")
 	w.and("d.tool = ?", name)
-	w.definitions(ctx, narrow)
+	w.definitions(ctx, o, o.narrow)
 	rows, _ := s.db.Query(ctx, `
-		WITH offered AS MATERIALIZED (`+offered+`)
 		SELECT d.tool, d.digest, d.description, d.input_schema, d.audience, d.first_seen,
 			(SELECT max(coalesce(i.last_seen, i.created_at)) FROM inventory_tools t JOIN inventories i ON i.id = t.inventory_id
 				WHERE t.tool = d.tool AND t.digest = d.digest) AS last_seen,
@@ -308,46 +322,65 @@ func (s *Store) CatalogueTool(ctx context.Context, name string, since, now time.
 		index[d.Digest] = len(t.Definitions)
 		t.Definitions = append(t.Definitions, d)
 	}
-	if err := s.places(ctx, &t, index, now); err != nil {
+	if err := s.places(ctx, &t, index, o, now); err != nil {
 		return t, fmt.Errorf("places of tool %.80q: %w", name, domainError(err))
 	}
-	usage, tooMany, err := s.usage(ctx, []string{name}, "", since)
+	usage, err := s.usage(ctx, o, []string{name}, "", since)
 	if err != nil {
 		return t, err
 	}
-	t.NoUsage, t.Usage = tooMany, byVersion(usage)
+	t.NoUsage, t.Usage = o.tooMany, byVersion(usage)
 	return t, nil
 }
 
 // places adds where definitions are offered now, and, for a reader of the whole fleet, where they were.
-func (s *Store) places(ctx context.Context, t *catalogue.Tool, index map[fleet.ToolDigest]int, now time.Time) error {
-	_, narrow := fleet.ScopeOf(ctx)
-	var w where
-	offered := w.offered(ctx, "", "")
-	past := ""
-	if !narrow {
-		past = `UNION ALL SELECT t.digest, p.board, p.version, 0 FROM inventory_tools t JOIN inventory_places p USING (inventory_id)
-			WHERE t.tool = ` + w.arg(t.Name)
+func (s *Store) places(ctx context.Context, t *catalogue.Tool, index map[fleet.ToolDigest]int, o offers, now time.Time) error {
+	type place struct {
+		definition     int
+		board, version string
 	}
-	rows, _ := s.db.Query(ctx, `
-		WITH offered AS MATERIALIZED (`+offered+`)
-		SELECT digest, board, version, sum(devices)::bigint AS devices FROM (
-			SELECT t.digest, o.board, o.version, o.devices FROM inventory_tools t JOIN offered o USING (inventory_id)
-			WHERE t.tool = `+w.arg(t.Name)+` `+past+`) p
-		GROUP BY 1, 2, 3 ORDER BY 4 DESC, 2, 3 LIMIT `+w.arg(maxPlaces), w.args...)
-	var digest []byte
-	var p catalogue.Place
-	_, err := pgx.ForEachRow(rows, []any{&digest, &p.Board, &p.Version, &p.Devices}, func() error {
+	devices := map[place]int{}
+	add := func(digest []byte, p catalogue.Place) {
 		if i, ok := index[fleet.ToolDigest(digest)]; ok {
-			d := &t.Definitions[i]
-			d.Places = append(d.Places, p)
-			if d.Devices += p.Devices; d.Devices > 0 {
-				d.LastSeen = now.UTC()
-			}
+			devices[place{i, p.Board, p.Version}] += p.Devices
+			t.Definitions[i].Devices += p.Devices
+		}
+	}
+	var digest []byte
+	var inventory string
+	rows, _ := s.db.Query(ctx, `SELECT digest, inventory_id FROM inventory_tools WHERE tool = $1`, t.Name)
+	_, err := pgx.ForEachRow(rows, []any{&digest, &inventory}, func() error {
+		for _, p := range o.places[inventory] {
+			add(digest, p)
 		}
 		return nil
 	})
-	return err
+	if err == nil && !o.narrow {
+		var p catalogue.Place
+		rows, _ := s.db.Query(ctx, `
+			SELECT DISTINCT t.digest, p.board, p.version FROM inventory_tools t JOIN inventory_places p USING (inventory_id)
+			WHERE t.tool = $1 ORDER BY 2, 3, 1 LIMIT $2`, t.Name, maxPlaces)
+		_, err = pgx.ForEachRow(rows, []any{&digest, &p.Board, &p.Version}, func() error {
+			add(digest, p)
+			return nil
+		})
+	}
+	if err != nil {
+		return err
+	}
+	sorted := slices.SortedFunc(maps.Keys(devices), func(a, b place) int {
+		return cmp.Or(cmp.Compare(devices[b], devices[a]), cmp.Compare(a.board, b.board), cmp.Compare(a.version, b.version))
+	})
+	for _, p := range sorted[:min(len(sorted), maxPlaces)] {
+		d := &t.Definitions[p.definition]
+		d.Places = append(d.Places, catalogue.Place{Board: p.board, Version: p.version, Devices: devices[p]})
+	}
+	for i := range t.Definitions {
+		if d := &t.Definitions[i]; d.Devices > 0 {
+			d.LastSeen = now.UTC()
+		}
+	}
+	return nil
 }
 
 // byVersion adds up days, which are in order, by version. The most called version comes first.

@@ -135,6 +135,41 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
+// Pages count devices in device_offers, which follows the devices.
+func TestCatalogueFollowsDevices(t *testing.T) {
+	ctx, db := t.Context(), testDB(t)
+	s := postgres.New(db, postgres.Options{})
+	addDevices(t, s, "d1", "d2")
+	scope, err := fleet.NewScope("id:d*", "", nil)
+	check(t, err)
+	narrow := fleet.WithScope(ctx, fleet.Principal{Role: fleet.RoleViewer, Scope: scope})
+	listTools(t, s, "d1", "1", fleet.Tool{Name: "self.say"})
+	listTools(t, s, "d2", "1", fleet.Tool{Name: "self.say"})
+	for _, step := range []struct {
+		sql                       string
+		boards, versions, devices int
+	}{
+		{`UPDATE devices SET board = 'b', version = '1'`, 1, 1, 2},
+		{`UPDATE devices SET board = 'c' WHERE id = 'd1'`, 2, 1, 2},
+		{`UPDATE devices SET version = '2' WHERE id = 'd2'`, 2, 2, 2},
+		{`UPDATE devices SET retired_at = now() WHERE id = 'd1'`, 1, 1, 1},
+		{`UPDATE devices SET version = '3' WHERE id = 'd1'`, 1, 1, 1},
+		{`UPDATE devices SET retired_at = NULL WHERE id = 'd1'`, 2, 2, 2},
+		{`UPDATE devices SET inventory_id = NULL WHERE id = 'd2'`, 1, 1, 1},
+		{`INSERT INTO devices (id, created_at, presence_since, board, version, inventory_id)
+			SELECT 'd3', now(), now(), 'e', '4', inventory_id FROM devices WHERE id = 'd1'`, 2, 2, 2},
+		{`DELETE FROM devices WHERE id = 'd3'`, 1, 1, 1},
+	} {
+		if _, err := db.Exec(ctx, step.sql); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{fmt.Sprintf("self.say model definitions:1 waiting:0 boards:%d versions:%d devices:%d", step.boards,
+			step.versions, step.devices)}
+		same(t, entries(t, s, ctx, catalogue.Filter{}), want)
+		same(t, entries(t, s, narrow, catalogue.Filter{}), want) // counted without device_offers
+	}
+}
+
 // Inventories of an earlier version of fleetd are added, and their definitions do not wait.
 func TestCatalogueOfEarlierInventories(t *testing.T) {
 	ctx, db := t.Context(), testDB(t)
