@@ -33,7 +33,8 @@ func (s *Store) offers(ctx context.Context, board, version string) (o offers, er
 	if _, o.narrow = fleet.ScopeOf(ctx); o.narrow {
 		w.scope(ctx)
 		with = `WITH scope AS MATERIALIZED (SELECT id, in_service, inventory_id, board, version FROM devices` + w.String() + `)`
-		more = ` UNION ALL SELECT '', '', '', 0, array_agg(id) FROM (SELECT id FROM scope LIMIT ` + w.arg(catalogue.MaxScopeDevices+1) + `) s`
+		more = ` UNION ALL SELECT '', '', '', 0, array_agg(id) FROM (SELECT id FROM scope LIMIT ` +
+			w.arg(catalogue.MaxScopeDevices+1) + `) s`
 		w.conds, from = []string{"in_service", "inventory_id IS NOT NULL"}, "scope"
 	}
 	w.andText("board = ?", board)
@@ -208,7 +209,8 @@ func (s *Store) usage(ctx context.Context, o offers, tools []string, version str
 	if o.narrow {
 		day := `c.tool || E'\x01' || date_trunc('day', c.created_at, 'UTC')`
 		calls := strings.Replace(callsOfUsage(`c.device_id = ANY (`+w.arg(o.devices)+`) AND c.tool = ANY ($1)
-			AND c.created_at >= $2 AND c.id >= `+w.arg(idFloor(since.Add(-idSlack)))), "SELECT c.tool,", "SELECT "+day+" AS tool,", 1)
+			AND c.created_at >= $2 AND c.id >= `+w.arg(idFloor(since.Add(-idSlack)))),
+			"SELECT c.tool,", "SELECT "+day+" AS tool,", 1)
 		sql = `SELECT split_part(tool, E'\x01', 1) AS tool, version, split_part(tool, E'\x01', 2)::timestamptz AS day, succeeded,
 			tool_errors, timed_out, unknown, not_sent, buckets, counts FROM (` + usageOf(calls) + `) u WHERE true`
 	}
@@ -334,7 +336,8 @@ func (s *Store) CatalogueTool(ctx context.Context, name string, since, now time.
 }
 
 // places adds where definitions are offered now, and, for a reader of the whole fleet, where they were.
-func (s *Store) places(ctx context.Context, t *catalogue.Tool, index map[fleet.ToolDigest]int, o offers, now time.Time) error {
+func (s *Store) places(ctx context.Context, t *catalogue.Tool, index map[fleet.ToolDigest]int, o offers,
+	now time.Time) error {
 	type place struct {
 		definition     int
 		board, version string
