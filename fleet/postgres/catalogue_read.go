@@ -199,7 +199,8 @@ type usageRow struct {
 
 // usage returns the usage of tools since the beginning of a day, on one version or, for "", on all. For
 // a scope it counts the calls of its devices; if they are too many there is no usage.
-func (s *Store) usage(ctx context.Context, o offers, tools []string, version string, since time.Time) ([]usageRow, error) {
+func (s *Store) usage(ctx context.Context, o offers, tools []string, version string, since time.Time) (
+	[]usageRow, error) {
 	if len(tools) == 0 || o.tooMany {
 		return nil, nil
 	}
