@@ -215,9 +215,15 @@ func (g *Gateway) quarantined(ctx context.Context, by fleet.Principal, q fleet.Q
 // heldAnywhere reports whether a name is not suggested to a model, because a tool of that name with
 // this description is in quarantine somewhere.
 func (g *Gateway) heldAnywhere(by fleet.Principal, t fleet.Tool) bool {
-	return by.Kind.IsModel() && (!g.o.Pins.Pinned(t.Name) && g.o.Quarantines.Waits("", t) || slices.ContainsFunc(g.o.Quarantines.All(), func(q policy.ToolQuarantine) bool {
+	if !by.Kind.IsModel() {
+		return false
+	}
+	if !g.o.Pins.Pinned(t.Name) && g.o.Quarantines.Waits("", t) {
+		return true
+	}
+	return slices.ContainsFunc(g.o.Quarantines.All(), func(q policy.ToolQuarantine) bool {
 		return q.Tool == t.Name && q.Digest == t.Digest()
-	}))
+	})
 }
 
 // A change is an earlier listing of a tool by devices with the same firmware.

@@ -226,18 +226,18 @@ func (c *toolRelease) Run(ctx context.Context) error {
 			}
 		}
 	}
-	answer := []byte(`{"released":0}`)
+	if len(keys) == 0 {
+		return c.released([]byte(`{"released":0}`))
+	}
 	for begin := 0; begin < len(keys); begin += 500 { // the most that one request may release
 		body := map[string]any{"definitions": keys[begin:min(begin+500, len(keys))]}
-		if answer, err = c.do(ctx, http.MethodPost, "/tools/release", body); err != nil {
+		answer, err := c.do(ctx, http.MethodPost, "/tools/release", body)
+		if err != nil {
 			return err
 		}
 		if err := c.released(answer); err != nil {
 			return err
 		}
-	}
-	if len(keys) == 0 {
-		return c.released(answer)
 	}
 	return nil
 }
