@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -76,6 +77,7 @@ type Options struct {
 	Filters         *fleet.Filters
 	ToolPins        *policy.ToolPins
 	ToolQuarantines *policy.ToolQuarantines
+	Catalogue       *catalogue.Service
 	Policies        *policy.Service
 	Tester          *policy.Tester
 	Serials         *enrolment.Serials

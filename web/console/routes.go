@@ -57,7 +57,7 @@ func (s *Server) table() []route {
 		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.systemRoutes(), s.clusterRoutes(),
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
-		s.completeRoutes(),
+		s.completeRoutes(), s.catalogueRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},

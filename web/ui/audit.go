@@ -97,10 +97,11 @@ func (v AuditPage) exportURL() string {
 	return ListURL{Path: PathAuditExport, Values: v.List.Values}.At("")
 }
 
-// auditVerb returns a word for the action; a code without a text is returned unchanged.
+// auditVerb returns a word for the action: its own, or that of its verb. A code without a text is returned
+// unchanged.
 func auditVerb(ctx context.Context, action string) string {
 	_, verb, _ := strings.Cut(action, ".")
-	return orCode(ctx, "audit.verb."+verb, verb)
+	return orCode(ctx, "audit.verb."+action, orCode(ctx, "audit.verb."+verb, verb))
 }
 
 // auditKind returns the kind of thing that was changed.

@@ -445,6 +445,10 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	exec(`DROP TABLE lease_terms, failed_tries, record_queue, record_batches, record_tiles, record_checkpoints, record_keys,
 		record_start, record_removals, schedules, schedule_runs`) // of migrations 85 to 90
 	exec(`DROP FUNCTION record_leaf, record_time, record_connection, record_step, record_firmware`)
+	exec(`DROP TABLE tool_catalogue, tool_definitions, inventory_tools, inventory_places, device_versions, device_offers,
+		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
+	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
+	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)
 	renew := func() {
