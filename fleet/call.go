@@ -64,7 +64,7 @@ type Call struct {
 	Error     *CallError
 	Evidence  []Evidence // of calls whose outcome comes from evidence, oldest first
 	Late      *LateAnswer
-	Origin    origin.Origin // of the request; zero if fleetd called by itself
+	Origin    origin.Origin // of the request; zero if no request asked for it
 	RPCID     int32         // JSON-RPC id on the wire; 0 if never sent
 	Timeout   time.Duration
 	// WaitUntil is the time until which the call may wait for its device to reconnect; nil if

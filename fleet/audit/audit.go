@@ -46,7 +46,7 @@ type Entry struct {
 	Name    string          // last recorded name of the subject, even after its deletion; "" if it has none
 	Outcome string          // state of a call, presence, or state of a campaign's device; "" for others
 	Detail  map[string]any
-	Origin  origin.Origin // of the request; zero if fleetd acted by itself
+	Origin  origin.Origin // of the request; zero if no request asked for it
 }
 
 // Ref returns the entry's id, or its key if it has none.

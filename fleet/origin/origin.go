@@ -1,6 +1,6 @@
 // Package origin describes where a request came from: the address of the client, the program that sent it, and the
-// trace that it belongs to. Calls and audit entries have the origin of the request that asked for them; what fleetd
-// does by itself has none.
+// trace that it belongs to. Calls and audit entries have the origin of the request that asked for them; what no request
+// asked for has none.
 //
 // An address and a trace are statements of the client or of a proxy, not proofs. The package holds no state.
 package origin

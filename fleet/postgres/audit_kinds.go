@@ -67,7 +67,7 @@ var auditSources = []auditSource{
 				'arguments_bytes', CASE WHEN octet_length(arguments::text) > 4096 THEN octet_length(arguments::text) END,
 				'sent_at', sent_at, 'finished_at', finished_at, 'error', error_code, 'error_message', left(error_message, 1000),
 				'fanout_id', fanout_id, 'approval_id', approval_id), ` + originOf,
-		scope: func(w *where, ctx context.Context) { w.callScope(ctx, "calls.tool", "calls.device_id") },
+		scope:   func(w *where, ctx context.Context) { w.callScope(ctx, "calls.tool", "calls.device_id") },
 		subject: bySubject("device_id = ?"), action: "tool = ?", actor: "actor_name = ?", outcome: "state = ?", trace: true},
 
 	{kind: audit.Connection, from: "presence_changes", at: "at", key: auditKey("at", "1", "device_id"), where: "true",

@@ -187,5 +187,6 @@ func TestAuditOrigins(t *testing.T) {
 		same(t, e.Origin, from)
 	}
 	same(t, kinds, []audit.Kind{audit.Call, audit.Call, audit.Action})
-	same(t, len(entries(t, t.Context(), s, audit.Filter{Kinds: audit.Kinds, Subject: string(unit)})), 5) // and its firmware
+	theirs := audit.Filter{Kinds: audit.Kinds, Subject: string(unit)}
+	same(t, len(entries(t, t.Context(), s, theirs)), 5) // and its firmware
 }

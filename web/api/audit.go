@@ -76,7 +76,7 @@ type auditView struct {
 	Subject string         `json:"subject"`
 	Name    string         `json:"subject_name" doc:"Name of the subject, as last recorded; empty if it has none"`
 	Outcome string         `json:"outcome" doc:"State of a call, presence after a connection, or state after a step of a campaign; otherwise empty"`
-	Origin  *originView    `json:"origin" doc:"Where the request came from; null if fleetd acted by itself"`
+	Origin  *originView    `json:"origin" doc:"Where the request came from; null if no request asked for it"`
 	Detail  map[string]any `json:"detail"`
 }
 

@@ -449,6 +449,11 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
+	exec(`DROP TABLE origins`) // of migrations 93 to 95
+	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
+	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
+	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)
+	exec(`CREATE INDEX presence_changes_at ON presence_changes USING brin (at)`)
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)
 	renew := func() {
