@@ -67,6 +67,15 @@ func TestAuditCommands(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 
+	out, ok := d.audit("entries", "--action", "token.create", "--format", "csv")
+	if lines := strings.Count(out, "\n"); !ok || lines < tokens+1 || !strings.HasPrefix(out, "at,kind,id,") ||
+		!strings.Contains(out, entry) {
+		t.Errorf("entries: %d lines: %.300s", lines, out)
+	}
+	if out, ok := d.audit("entries", "--kind", "deed"); ok || !strings.Contains(out, "invalid_audit_kind") {
+		t.Errorf("entries of an unknown kind: %s", out)
+	}
+
 	proof, kept := filepath.Join(d.dir, "proof"), filepath.Join(d.dir, "kept")
 	if out, ok := d.audit("prove", entry, "-o", proof); !ok {
 		t.Fatalf("prove: %s", out)

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet/origin"
 	"fleetd/fleet/record"
+	"fleetd/internal/bounded"
 )
 
 // originID returns the id under which address and client are stored, null if both are unknown. The length keeps two
@@ -65,12 +65,11 @@ const (
 
 // knownOrigins are origins that are certainly stored, with the time at which this process stored them.
 type knownOrigins struct {
-	stored *lru.Cache[[16]byte, time.Time]
+	stored *bounded.Cache[[16]byte, time.Time]
 }
 
 func newKnownOrigins() knownOrigins {
-	stored, _ := lru.New[[16]byte, time.Time](maxOrigins) // fails for a size of 0 only
-	return knownOrigins{stored}
+	return knownOrigins{bounded.New[[16]byte, time.Time](maxOrigins)}
 }
 
 func (k knownOrigins) has(id [16]byte) bool {
