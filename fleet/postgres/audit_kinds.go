@@ -33,7 +33,7 @@ type auditSource struct {
 	subject func(w *where, subject string)
 	action  string // as a condition; "": the action is the kind
 	actor   string
-	outcome string
+	outcome func(w *where, outcome string)
 	trace   bool
 }
 
@@ -48,15 +48,24 @@ func auditKey(at, source, text string) string {
 		(hashtextextended(`+text+`, 0) & 274877906943)`)
 }
 
-func bySubject(cond string) func(*where, string) {
-	return func(w *where, subject string) { w.andText(cond, subject) }
+// byState finds failed calls along an index of their own.
+func byState(w *where, state string) {
+	if fleet.CallState(state).Failed() {
+		w.and("failure = ?", cleanText(state))
+	} else {
+		w.and("state = ?", cleanText(state))
+	}
+}
+
+func byText(cond string) func(*where, string) {
+	return func(w *where, text string) { w.andText(cond, text) }
 }
 
 var auditSources = []auditSource{
 	{kind: audit.Action, from: "audit_entries", at: "created_at", key: "id", ids: true, where: "true",
 		columns: `id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, '' AS outcome,
 			detail::json AS detail, ` + originOf,
-		scope: (*where).auditScope, subject: bySubject("subject = ?"), action: "action = ?", actor: "actor_name = ?",
+		scope: (*where).auditScope, subject: byText("subject = ?"), action: "action = ?", actor: "actor_name = ?",
 		trace: true},
 
 	// A result can be large, and stays with its call. An entry with large arguments has their length.
@@ -68,14 +77,14 @@ var auditSources = []auditSource{
 				'sent_at', sent_at, 'finished_at', finished_at, 'error', error_code, 'error_message', left(error_message, 1000),
 				'fanout_id', fanout_id, 'approval_id', approval_id), ` + originOf,
 		scope:   func(w *where, ctx context.Context) { w.callScope(ctx, "calls.tool", "calls.device_id") },
-		subject: bySubject("device_id = ?"), action: "tool = ?", actor: "actor_name = ?", outcome: "state = ?", trace: true},
+		subject: byText("device_id = ?"), action: "tool = ?", actor: "actor_name = ?", outcome: byState, trace: true},
 
 	{kind: audit.Connection, from: "presence_changes", at: "at", key: auditKey("at", "1", "device_id"), where: "true",
 		columns: `NULL::uuid, at, ` + noAuditActor + `, 'connection', device_id, presence,
 			json_build_object('evidence', json_build_object('code', evidence_code, 'params', evidence_params),
 				'transport', transport), ` + noOrigin,
 		scope:   func(w *where, ctx context.Context) { w.scopeOf(ctx, "device_id") },
-		subject: bySubject("device_id = ?"), outcome: "presence = ?"},
+		subject: byText("device_id = ?"), outcome: byText("presence = ?")},
 
 	{kind: audit.Step, from: "deployment_events e JOIN deployments d ON d.id = e.deployment_id", at: "e.at",
 		key: auditKey("e.at", "5", "e.id::text"), where: "e.kind <> 'planned'",
@@ -90,7 +99,7 @@ var auditSources = []auditSource{
 			} else {
 				w.and("d.device_id = ?", cleanText(subject))
 			}
-		}, outcome: "e.to_state = ?"},
+		}, outcome: byText("e.to_state = ?")},
 
 	{kind: audit.Firmware, from: `device_firmware f LEFT JOIN LATERAL (SELECT version FROM device_firmware p
 			WHERE p.device_id = f.device_id AND p.id < f.id ORDER BY p.id DESC LIMIT 1) p ON true`, at: "f.first_seen",
@@ -99,7 +108,7 @@ var auditSources = []auditSource{
 			json_build_object('before', p.version, 'version', f.version, 'slot', nullif(f.slot, ''),
 				'build', nullif(f.elf_sha256, '')), ` + noOrigin,
 		scope:   func(w *where, ctx context.Context) { w.scopeOf(ctx, "f.device_id") },
-		subject: bySubject("f.device_id = ?")},
+		subject: byText("f.device_id = ?")},
 }
 
 // filter adds the conditions of the filter. It returns false if the kind has no entries for it.
@@ -109,7 +118,7 @@ func (src *auditSource) filter(w *where, f audit.Filter) bool {
 		wanted = []audit.Kind{audit.Action}
 	}
 	noTrace := f.Trace == origin.TraceID{}
-	if !slices.Contains(wanted, src.kind) || f.Actor != "" && src.actor == "" || f.Outcome != "" && src.outcome == "" ||
+	if !slices.Contains(wanted, src.kind) || f.Actor != "" && src.actor == "" || f.Outcome != "" && src.outcome == nil ||
 		!noTrace && !src.trace || f.Action != "" && src.action == "" && f.Action != string(src.kind) {
 		return false
 	}
@@ -121,7 +130,9 @@ func (src *auditSource) filter(w *where, f audit.Filter) bool {
 		w.andText(src.action, f.Action)
 	}
 	w.andText(src.actor, f.Actor)
-	w.andText(src.outcome, f.Outcome)
+	if f.Outcome != "" {
+		src.outcome(w, f.Outcome)
+	}
 	if !noTrace {
 		w.and("trace_id = ?", uuid.UUID(f.Trace))
 	}
@@ -220,15 +231,10 @@ func (r auditRow) entry(ctx context.Context) (audit.Entry, error) {
 	return e, nil
 }
 
-// AuditEntries lists entries, newest first.
-func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[audit.Entry], error) {
-	none := fleet.Page[audit.Entry]{}
-	at, err := parseCursor(f.Cursor, "audit")
-	if err != nil {
-		return none, err
-	}
+// auditQuery returns the statement for one row more than limit, from the cursor on; "" if no kind has entries for the
+// filter.
+func auditQuery(ctx context.Context, f audit.Filter, at *cursor, limit int) (sql string, args []any, err error) {
 	var w where
-	limit := fleet.ClampLimit(f.Limit)
 	most := w.arg(limit + 1)
 	var parts []string
 	for _, source := range auditSources {
@@ -238,21 +244,35 @@ func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[au
 		}
 		sql, err := source.sql(ctx, &part, at, most)
 		if err != nil {
-			return none, err
+			return "", nil, err
 		}
 		parts, w.args = append(parts, sql), part.args
 	}
 	if len(parts) == 0 {
-		return none, nil
+		return "", nil, nil
 	}
 	order := " DESC"
 	if at.back() {
 		order = ""
 	}
-	rows, _ := s.db.Query(ctx, `
-		SELECT * FROM (`+strings.Join(parts, " UNION ALL ")+`) e (key, kind, id, at, actor_kind, actor_id, actor_name,
-			actor_role, action, subject, outcome, detail, address, client, trace_id)
-		ORDER BY key`+order+` LIMIT `+most, w.args...)
+	return `SELECT * FROM (` + strings.Join(parts, " UNION ALL ") + `) e (key, kind, id, at, actor_kind, actor_id,
+		actor_name, actor_role, action, subject, outcome, detail, address, client, trace_id)
+		ORDER BY key` + order + ` LIMIT ` + most, w.args, nil
+}
+
+// AuditEntries lists entries, newest first.
+func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[audit.Entry], error) {
+	none := fleet.Page[audit.Entry]{}
+	limit := fleet.ClampLimit(f.Limit)
+	at, err := parseCursor(f.Cursor, "audit")
+	if err != nil {
+		return none, err
+	}
+	sql, args, err := auditQuery(ctx, f, at, limit)
+	if err != nil || sql == "" {
+		return none, err
+	}
+	rows, _ := s.db.Query(ctx, sql, args...)
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[auditRow])
 	if err != nil {
 		return none, fmt.Errorf("audit entries: %w", domainError(err))
