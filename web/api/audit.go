@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
@@ -141,14 +140,7 @@ func (a *api) exportAudit(ctx context.Context, _ fleet.Principal, in *auditExpor
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(c huma.Context) {
-		_, w := humachi.Unwrap(c)
-		h := w.Header()
-		h.Set("Content-Type", in.Format.MediaType())
-		h.Set("Content-Disposition", `attachment; filename="audit.`+string(in.Format)+`"`)
-		h.Set("Cache-Control", "no-store")
-		if err := export.Write(ctx, w, request.Progress(w)); err != nil {
-			panic(http.ErrAbortHandler) // otherwise the file would seem complete
-		}
-	}}, nil
+	return writeStream(in.Format.MediaType(), "audit."+string(in.Format), func(w http.ResponseWriter) error {
+		return export.Write(ctx, w, request.Progress(w))
+	}), nil
 }

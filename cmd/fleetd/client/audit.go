@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -26,6 +27,7 @@ type AuditCommand struct {
 	Prove      auditProve      `cmd:"" help:"Write a proof that the sealed record contains an entry."`
 	Check      auditCheck      `cmd:"" help:"Check a proof, without a server."`
 	Entries    auditEntries    `cmd:"" help:"Write entries of the audit log, newest first: changes, and with --kind calls, connections and more."`
+	Follow     auditFollow     `cmd:"" help:"Append every entry of the sealed record to a file, and go on: for a log shipper. Needs a token of role admin."`
 	Export     auditExport     `cmd:"" help:"Write the log as files that any client of tlog-tiles reads."`
 }
 
@@ -228,7 +230,15 @@ func (c *auditEntries) Run(ctx context.Context) error {
 			params.Set(name, value)
 		}
 	}
-	return c.copy(ctx, "/audit/export?"+params.Encode(), os.Stdout)
+	body, err := c.open(ctx, "/audit/export?"+params.Encode())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if _, err := io.Copy(os.Stdout, body); err != nil {
+		return fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
+	}
+	return nil
 }
 
 type auditExport struct {

@@ -67,27 +67,6 @@ func (c *Server) send(client *http.Client, req *http.Request) (json.RawMessage, 
 	return data, nil
 }
 
-// copy writes an answer of any length to w as it arrives. One that ends early is an error.
-func (c *Server) copy(ctx context.Context, path string, w io.Writer) error {
-	req, err := c.request(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("cannot reach the server at %s (is it running? see --url): %w", c.URL, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 400 {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what arrived says why
-		return problem(resp, data)
-	}
-	if _, err := io.Copy(w, resp.Body); err != nil {
-		return fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
-	}
-	return nil
-}
-
 func (c *Server) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
 	if err := c.readToken(); err != nil {
 		return nil, err

@@ -218,7 +218,7 @@ var rows = map[string]row{
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
 	"get-checkpoint": people(absent(reads(onFleet, viewer))), "get-tile": people(absent(logPart(viewer))),
-	"get-bundle": people(absent(logPart(admin))), "prove-entry": people(absent(logPart(viewer))),
+	"get-bundle": people(absent(logPart(admin))), "stream-record": people(reads(onFleet, admin)), "prove-entry": people(absent(logPart(viewer))),
 	"start-verification": people(row{need: admin, reach: onFleet, inert: "it changes nothing",
 		ask: just(func(*world, side) any { return obj{} })}),
 	"get-cluster": people(reads(onFleet, viewer)), "get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
