@@ -83,6 +83,9 @@ func FromRequest(r *http.Request) Origin {
 // CleanClient returns a client's description of itself, cut to [MaxClient] bytes, without invalid, incomplete and
 // invisible characters.
 func CleanClient(s string) string {
+	if len(s) <= MaxClient && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
+		return s // as nearly all are
+	}
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return -1

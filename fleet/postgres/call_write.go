@@ -45,8 +45,8 @@ type callColumns struct {
 	sentAt, finishedAt      *time.Time
 	waitUntil               *time.Time
 	origin                  origin.Origin
-	originID                pgtype.UUID
-	leaf                    []byte // of the outcome; nil before
+	originID                pgtype.UUID // filled in by [knownOrigins.store]
+	leaf                    []byte      // of the outcome; nil before
 }
 
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
@@ -59,9 +59,6 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
 		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), waitUntil: copyTime(c.WaitUntil),
 		origin: c.Origin}
-	if insert {
-		r.originID = originID(c.Origin)
-	}
 	if insert || c.State.Final() {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)

@@ -63,42 +63,58 @@ const (
 	maxOrigins   = 10_000
 )
 
-// knownOrigins are origins that are certainly stored, with the time at which this process stored them.
+// A storedOrigin is the id of an origin, and when this process last stored it.
+type storedOrigin struct {
+	id pgtype.UUID
+	at time.Time
+}
+
+// knownOrigins are origins that are certainly stored, without their traces.
 type knownOrigins struct {
-	stored *bounded.Cache[[16]byte, time.Time]
+	stored *bounded.Cache[origin.Origin, storedOrigin]
 }
 
 func newKnownOrigins() knownOrigins {
-	return knownOrigins{bounded.New[[16]byte, time.Time](maxOrigins)}
+	return knownOrigins{bounded.New[origin.Origin, storedOrigin](maxOrigins)}
 }
 
-func (k knownOrigins) has(id [16]byte) bool {
-	at, ok := k.stored.Get(id)
-	return ok && time.Since(at) < originsKnown
+// id returns the id of an origin that is stored, or false.
+func (k knownOrigins) id(o origin.Origin) (pgtype.UUID, bool) {
+	o.Trace = origin.TraceID{}
+	found, ok := k.stored.Get(o)
+	return found.id, ok && time.Since(found.at) < originsKnown
 }
 
-// store stores the origins of calls that are to be inserted. It does so outside of their transaction: an origin that
-// no row has does no harm, while a transaction could wait for another one that adds the same.
+// store stores the origins of calls that are to be inserted, and fills in their ids. It does so outside of their
+// transaction: an origin that no row has does no harm, while a transaction could wait for another one that adds the same.
 func (k knownOrigins) store(ctx context.Context, db *pgxpool.Pool, calls []*callWrite) error {
-	missing := map[[16]byte]origin.Origin{}
+	missing := map[origin.Origin]pgtype.UUID{}
 	for _, w := range calls {
-		if id := w.row.originID; w.insert && id.Valid && !k.has(id.Bytes) {
-			missing[id.Bytes] = w.row.origin
+		if !w.insert || w.row.origin.Unknown() {
+			continue
 		}
+		id, known := k.id(w.row.origin)
+		if !known {
+			o := w.row.origin
+			o.Trace = origin.TraceID{}
+			id = originID(o)
+			missing[o] = id
+		}
+		w.row.originID = id
 	}
 	if len(missing) == 0 {
 		return nil
 	}
-	var ids []uuid.UUID
+	var ids []pgtype.UUID
 	var addresses, clients []string
-	for id, o := range missing {
+	for o, id := range missing {
 		ids, addresses, clients = append(ids, id), append(addresses, o.Address), append(clients, o.Client)
 	}
 	if _, err := db.Exec(ctx, addOrigins, ids, addresses, clients); err != nil {
 		return err
 	}
-	for id := range missing {
-		k.stored.Add(id, time.Now())
+	for o, id := range missing {
+		k.stored.Add(o, storedOrigin{id, time.Now()})
 	}
 	return nil
 }
