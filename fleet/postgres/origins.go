@@ -86,7 +86,8 @@ func (k knownOrigins) id(o origin.Origin) (pgtype.UUID, bool) {
 }
 
 // store stores the origins of calls that are to be inserted, and fills in their ids. It does so outside of their
-// transaction: an origin that no row has does no harm, while a transaction could wait for another one that adds the same.
+// transaction: an origin that no row has does no harm, while a transaction could wait for another one that adds the
+// same.
 func (k knownOrigins) store(ctx context.Context, db *pgxpool.Pool, calls []*callWrite) error {
 	missing := map[origin.Origin]pgtype.UUID{}
 	for _, w := range calls {
