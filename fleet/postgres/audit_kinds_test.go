@@ -10,8 +10,11 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
+	"fleetd/fleet/call"
 	"fleetd/fleet/origin"
 	"fleetd/fleet/postgres"
+
+	"github.com/google/uuid"
 )
 
 func auditEntries(t *testing.T, ctx context.Context, s *postgres.Store, f audit.Filter) []audit.Entry {
@@ -180,6 +183,35 @@ func TestAuditOrigins(t *testing.T) {
 		check(t, s.FinishCall(ctx, finish(c, fleet.CallSucceeded, `{"content":[]}`)))
 	}
 	check(t, s.InsertCall(t.Context(), newCall(unit, fleet.CallSent)))
+
+	// However a call is stored first, its origin is, too. Each way has one that is not stored yet.
+	ways := map[string]func(*fleet.Call) error{
+		"settled": func(c *fleet.Call) error {
+			return s.SettleCalls(t.Context(), []*fleet.Call{finish(c, fleet.CallSucceeded, `{"content":[]}`)})
+		},
+		"waits for its device": func(c *fleet.Call) error {
+			c.State, c.SentAt, c.RPCID, c.WaitUntil = fleet.CallPendingDevice, nil, 0, ptr(now().Add(time.Hour))
+			return s.WaitForDevice(t.Context(), c, call.Wait{})
+		},
+		"waits for an approval": func(c *fleet.Call) error {
+			c.State, c.SentAt, c.RPCID = fleet.CallPendingApproval, nil, 0
+			a := call.Approval{ID: uuid.Must(uuid.NewV7()), Subject: call.ApprovalOfCall, SubjectID: c.ID, Device: unit,
+				AskedBy: c.Actor, Targets: 1, Tool: c.Tool, Arguments: c.Arguments, CreatedAt: c.CreatedAt,
+				ExpiresAt: now().Add(time.Hour), State: call.ApprovalWaiting}
+			c.Approval = a.ID
+			return s.AskForCall(t.Context(), c, &a)
+		},
+	}
+	for way, store := range ways {
+		c := newCall(unit, fleet.CallSent)
+		c.Origin = origin.Origin{Address: "192.0.2.8", Client: way}
+		if err := store(c); err != nil {
+			t.Fatalf("%s: %v", way, err)
+		}
+		stored, err := s.Call(ctx, c.ID)
+		check(t, err)
+		same(t, stored.Origin, c.Origin)
+	}
 	traced := auditEntries(t, t.Context(), s, audit.Filter{Kinds: audit.Kinds, Trace: trace})
 	var kinds []audit.Kind
 	for _, e := range traced {
@@ -188,7 +220,7 @@ func TestAuditOrigins(t *testing.T) {
 	}
 	same(t, kinds, []audit.Kind{audit.Call, audit.Call, audit.Action})
 	theirs := audit.Filter{Kinds: audit.Kinds, Subject: string(unit)}
-	same(t, len(auditEntries(t, t.Context(), s, theirs)), 5) // and its firmware
+	same(t, len(auditEntries(t, t.Context(), s, theirs)), 5+len(ways)) // and its firmware
 }
 
 // However large the tables, a page of the audit log reads the rows that it shows.

@@ -171,9 +171,6 @@ const updateCalls = `
 // send writes a batch in one round trip and one transaction: PostgreSQL commits a pgx batch
 // as a whole. It also runs the extra statements.
 func (c *committer) send(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
-	if err := c.origins.store(ctx, db, batch); err != nil {
-		return fmt.Errorf("%w: origins: %w", fleet.ErrNotStored, domainError(err))
-	}
 	var inserts, updates []*callWrite
 	for _, w := range batch {
 		if w.insert {
@@ -184,7 +181,11 @@ func (c *committer) send(ctx context.Context, db *pgxpool.Pool, batch []*callWri
 	}
 	var b pgx.Batch
 	if len(inserts) > 0 {
-		b.Queue(insertCalls, insertArgs(inserts)...)
+		args, err := c.insertArgs(ctx, db, inserts)
+		if err != nil {
+			return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+		}
+		b.Queue(insertCalls, args...)
 		var leaves []byte
 		for _, w := range inserts {
 			leaves = append(leaves, w.row.leaf...)
@@ -240,7 +241,11 @@ func ids(writes []*callWrite) pgtype.FlatArray[pgtype.UUID] {
 	return column(writes, func(r *callColumns) pgtype.UUID { return pgtype.UUID{Bytes: r.id, Valid: true} })
 }
 
-func insertArgs(ws []*callWrite) []any {
+// insertArgs returns the arguments of [insertCalls]. It stores the origins of the calls first.
+func (c *committer) insertArgs(ctx context.Context, db *pgxpool.Pool, ws []*callWrite) ([]any, error) {
+	if err := c.origins.store(ctx, db, ws); err != nil {
+		return nil, fmt.Errorf("origins of calls: %w", err)
+	}
 	return []any{
 		ids(ws),
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
@@ -268,7 +273,7 @@ func insertArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *time.Time { return r.waitUntil }),
 		column(ws, func(r *callColumns) pgtype.UUID { return r.originID }),
 		column(ws, func(r *callColumns) pgtype.UUID { return traceID(r.origin) }),
-	}
+	}, nil
 }
 
 func updateArgs(ws []*callWrite) []any {

@@ -93,13 +93,13 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 		writes = append(writes, w)
 	}
 	slices.SortFunc(writes, func(a, b *callWrite) int { return slices.Compare(a.row.id[:], b.row.id[:]) })
-	if err := s.calls.origins.store(ctx, s.db, writes); err != nil {
-		return fmt.Errorf("origins of %d calls: %w", len(calls), domainError(err))
+	args, err := s.calls.insertArgs(ctx, s.db, writes)
+	if err == nil {
+		err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+			_, err := endCalls(ctx, tx, settleCalls, args...)
+			return err
+		})
 	}
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		_, err := endCalls(ctx, tx, settleCalls, insertArgs(writes)...)
-		return err
-	})
 	if err != nil {
 		return fmt.Errorf("settle %d calls: %w", len(calls), domainError(err))
 	}
