@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/origin"
 	"fleetd/fleet/postgres"
-
-	"github.com/google/uuid"
 )
 
 func auditEntries(t *testing.T, ctx context.Context, s *postgres.Store, f audit.Filter) []audit.Entry {
