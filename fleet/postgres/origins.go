@@ -31,7 +31,7 @@ func recordOrigin(o origin.Origin) record.From {
 	return record.From{Address: o.Address, Client: o.Client, Trace: uuid.UUID(o.Trace)}
 }
 
-// addOrigins stores origins that are missing.
+// addOrigins stores origins.
 const addOrigins = `
 	INSERT INTO origins (id, address, client, last_seen)
 	SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::text[]) ` + touchOrigin

@@ -22,7 +22,7 @@ type auditFollow struct {
 	Output string        `required:"" short:"o" help:"File to append the entries to, an object on each line." type:"path" placeholder:"FILE"`
 	State  string        `help:"File with the number of the next entry. Default: the output with .next appended." type:"path" placeholder:"FILE"`
 	From   int64         `help:"Number of the first entry, if there is no state yet." default:"0" placeholder:"N"`
-	Every  time.Duration `help:"Time between two requests." default:"2s"`
+	Every  time.Duration `help:"Time between two requests. The server permits 30 exports a minute." default:"5s"`
 	Once   bool          `help:"End when all entries of the latest checkpoint are written."`
 }
 
@@ -50,7 +50,7 @@ func (c *auditFollow) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &refused) || c.Once, errors.Is(err, errOutput):
+		case errors.As(err, &refused) && !refused.passes() || c.Once, errors.Is(err, errOutput):
 			return err
 		case err != nil:
 			fmt.Fprintf(os.Stderr, "fleetd: %v; trying again in %v\n", err, wait.Round(time.Second))
