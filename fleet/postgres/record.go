@@ -168,6 +168,47 @@ func (s *Store) RecordLeaves(ctx context.Context, first, end int64) ([]record.Le
 	return all, nil
 }
 
+// RecordDevices implements [record.Store].
+func (s *Store) RecordDevices(ctx context.Context, leaves []record.Leaf) ([]string, error) {
+	devices := make([]string, len(leaves))
+	for kind, sql := range map[record.Kind]string{
+		record.Step: `SELECT k.n, d.device_id FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS k (id, event, n)
+			JOIN deployments d ON d.id = k.id`,
+		record.LateAnswer: `SELECT k.n, c.device_id FROM ` + idKeys + `
+			JOIN calls c ON c.id = k.id AND c.created_at = k.at AND c.created_at BETWEEN $3 AND $4`,
+	} {
+		var at []int
+		var of []record.Leaf
+		for i, l := range leaves {
+			if l.Kind == kind {
+				at, of = append(at, i), append(of, l)
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		rows, _ := s.db.Query(ctx, sql, recordSources[kind].keys(of)...)
+		var n int
+		var device string
+		_, err := pgx.ForEachRow(rows, []any{&n, &device}, func() error { devices[at[n-1]] = device; return nil })
+		if err != nil {
+			return nil, fmt.Errorf("devices of entries of the record: %w", domainError(err))
+		}
+	}
+	return devices, nil
+}
+
+// RecordEntryAt implements [record.Store].
+func (s *Store) RecordEntryAt(ctx context.Context, at time.Time) (n int64, err error) {
+	err = s.db.QueryRow(ctx, `
+		SELECT coalesce(min(first), (SELECT coalesce(max(size), 0) FROM record_checkpoints))
+		FROM record_batches WHERE span && tstzrange($1, NULL, '[]')`, at).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("entry of the record at a time: %w", domainError(err))
+	}
+	return n, nil
+}
+
 // recordLock orders processes that append to the log, even those of two terms.
 const recordLock = 0x666c7265 // "flre"
 

@@ -29,6 +29,11 @@ type Store interface {
 	// RecordEntries returns the numbers of the entries whose rows have the id: a call has one for its outcome,
 	// and perhaps one for a late answer.
 	RecordEntries(ctx context.Context, id uuid.UUID) ([]int64, error)
+	// RecordDevices returns the devices of steps and late answers, and "" for other leaves.
+	RecordDevices(ctx context.Context, leaves []Leaf) ([]string, error)
+	// RecordEntryAt returns the number of the first entry of the first batch that has an entry of the time or
+	// later; the size of the log if none has.
+	RecordEntryAt(ctx context.Context, at time.Time) (int64, error)
 	// AuditVerification writes an audit entry with the result of a verification.
 	AuditVerification(ctx context.Context, by fleet.Principal, r Report) error
 }

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
@@ -73,6 +74,7 @@ type Options struct {
 	Campaigns       *campaign.Service
 	Approvals       *call.Approvals
 	Webhooks        *webhook.Service
+	LogStreams      *logstream.Service
 	Upstreams       *upstream.Service
 	Endpoints       *endpoint.Service
 	Plugins         *plugin.Service
@@ -172,6 +174,7 @@ func newAPI(o Options) *api {
 	a.registerRecord()
 	a.registerApprovals()
 	a.registerWebhooks()
+	a.registerLogStreams()
 	a.registerUpstreams()
 	a.registerEndpoints()
 	a.registerPlugins()

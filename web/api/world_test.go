@@ -30,6 +30,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
@@ -103,6 +104,7 @@ type world struct {
 
 	upstreams    *upstream.Service
 	record       *record.Service
+	logStreams   *logstream.Service
 	sequencer    *record.Sequencer
 	upstreamLink upstreamLink
 }
@@ -265,6 +267,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.record, w.sequencer = newRecord(t, w.store, log)
+	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
+	w.run(t, w.logStreams.Run)
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules,
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
@@ -272,7 +276,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		Catalogue: w.catalogue, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
-		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,
+		Approvals: approvals, Webhooks: hooks, LogStreams: w.logStreams, Upstreams: w.upstreams, Endpoints: w.endpoints,
 		Plugins: w.plugins, Alerts: w.alerts,
 		Pictures: w.store, Conversations: w.store, Stats: w.store, Samples: w.store, Reports: w.reports, Audit: w.store,
 		Cluster: cluster.NewService(cluster.Options{Store: w.store, Status: func() cluster.Status { return w.cluster },

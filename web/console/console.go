@@ -34,6 +34,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
@@ -50,18 +51,19 @@ import (
 
 // Options configures a [Server]. All but OTAURL, Heavy, Version, System, Log and Now are required.
 type Options struct {
-	Devices   *fleet.Devices
-	Calls     *call.Service
-	FanOuts   *call.FanOuts
-	Schedules *schedule.Service
-	Firmware  *firmware.Service
-	Campaigns *campaign.Service
-	Approvals *call.Approvals
-	Webhooks  *webhook.Service
-	Upstreams *upstream.Service
-	Alerts    *alert.Service
-	Endpoints *endpoint.Service
-	Plugins   *plugin.Service
+	Devices    *fleet.Devices
+	Calls      *call.Service
+	FanOuts    *call.FanOuts
+	Schedules  *schedule.Service
+	Firmware   *firmware.Service
+	Campaigns  *campaign.Service
+	Approvals  *call.Approvals
+	Webhooks   *webhook.Service
+	LogStreams *logstream.Service
+	Upstreams  *upstream.Service
+	Alerts     *alert.Service
+	Endpoints  *endpoint.Service
+	Plugins    *plugin.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not

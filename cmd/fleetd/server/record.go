@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/record"
 )
 
@@ -26,4 +27,15 @@ func (s *Server) openRecord(ctx context.Context, secret []byte) error {
 			return 1
 		})
 	return nil
+}
+
+// openLogStreams starts what sends the sealed record to other systems.
+func (s *Server) openLogStreams(sealer logstream.Sealer) {
+	s.LogStreams = logstream.New(logstream.Options{Store: s.store, Log: s.Record, Sealer: sealer, Guard: s.outbound,
+		Logger: s.log})
+	s.stages.run("log streams", s.LogStreams.Run)
+	s.metrics.gauge("fleetd_log_streams_failing", "Log streams whose receiver refused or missed the latest entries.", nil,
+		func() float64 { return float64(s.LogStreams.State().Failing) })
+	s.metrics.gauge("fleetd_log_stream_lag_entries", "Entries that the slowest log stream has not delivered.", nil,
+		func() float64 { return float64(s.LogStreams.State().Lag) })
 }

@@ -47,6 +47,7 @@ import (
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
 	"fleetd/fleet/lease"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/picture"
@@ -92,6 +93,7 @@ type Server struct {
 	Campaigns       *campaign.Service
 	Approvals       *call.Approvals
 	Webhooks        *webhook.Service
+	LogStreams      *logstream.Service
 	Policies        *policy.Service
 	Upstreams       *upstream.Service
 	Plugins         *plugin.Service
@@ -305,6 +307,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.Webhooks.SealStored(ctx); err != nil {
 		return nil, err
 	}
+	s.openLogStreams(sealer)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
 		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
