@@ -37,26 +37,27 @@ const (
 )
 
 type cli struct {
-	Serve    serveCommand           `cmd:"" default:"withargs" help:"Run the server (the default command)."`
-	Sim      simCommand             `cmd:"" help:"Run simulated devices against a server."`
-	Migrate  server.MigrateCommand  `cmd:"" help:"Migrate the database to this version's schema and exit."`
-	User     server.UserCommand     `cmd:"" help:"Manage operators, directly in the server's database."`
-	Token    server.TokenCommand    `cmd:"" help:"Manage API tokens, directly in the server's database."`
-	Key      server.KeyCommand      `cmd:"" help:"Rotate the key that signs device credentials, directly in the server's database."`
-	Cluster  clusterCommand         `cmd:"" help:"Create a cluster and the certificates of its nodes, as files; show its nodes over REST."`
-	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
-	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
-	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`
-	Schedule client.ScheduleCommand `cmd:"" help:"Repeat calls to many devices at planned times over REST."`
-	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
-	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`
-	Release  client.ReleaseCommand  `cmd:"" help:"Create and manage releases over REST."`
-	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
-	Plugin   client.PluginCommand   `cmd:"" aliases:"plugins" help:"Manage plug-ins over REST."`
-	Upstream client.UpstreamCommand `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
-	Tool     client.ToolCommand     `cmd:"" help:"List the tools of the fleet, compare their definitions and release them over REST."`
-	Policy   client.PolicyCommand   `cmd:"" help:"List policy rules and test calls against them over REST."`
-	MCP      bridge.Command         `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
+	Serve     serveCommand            `cmd:"" default:"withargs" help:"Run the server (the default command)."`
+	Sim       simCommand              `cmd:"" help:"Run simulated devices against a server."`
+	Migrate   server.MigrateCommand   `cmd:"" help:"Migrate the database to this version's schema and exit."`
+	User      server.UserCommand      `cmd:"" help:"Manage operators, directly in the server's database."`
+	Token     server.TokenCommand     `cmd:"" help:"Manage API tokens, directly in the server's database."`
+	Key       server.KeyCommand       `cmd:"" help:"Rotate the key that signs device credentials, directly in the server's database."`
+	Cluster   clusterCommand          `cmd:"" help:"Create a cluster and the certificates of its nodes, as files; show its nodes over REST."`
+	Serial    client.SerialCommand    `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
+	Device    client.DeviceCommand    `cmd:"" help:"List, show, call and manage devices over REST."`
+	Call      client.CallCommand      `cmd:"" help:"List calls and cancel waiting ones over REST."`
+	Schedule  client.ScheduleCommand  `cmd:"" help:"Repeat calls to many devices at planned times over REST."`
+	LogStream client.LogStreamCommand `cmd:"" help:"Send the sealed record to other systems over REST."`
+	Devices   client.DevicesCommand   `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
+	Image     client.ImageCommand     `cmd:"" help:"Upload and manage firmware images over REST."`
+	Release   client.ReleaseCommand   `cmd:"" help:"Create and manage releases over REST."`
+	Campaign  client.CampaignCommand  `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
+	Plugin    client.PluginCommand    `cmd:"" aliases:"plugins" help:"Manage plug-ins over REST."`
+	Upstream  client.UpstreamCommand  `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
+	Tool      client.ToolCommand      `cmd:"" help:"List the tools of the fleet, compare their definitions and release them over REST."`
+	Policy    client.PolicyCommand    `cmd:"" help:"List policy rules and test calls against them over REST."`
+	MCP       bridge.Command          `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`
 	Approval      client.ApprovalCommand      `cmd:"" help:"List, approve and deny calls that need approval over REST."`

@@ -325,7 +325,7 @@ func TestOTLP(t *testing.T) {
 		got[0].TimeUnixNano != 1_790_000_000_000_123_000 || got[0].SeverityText != "INFO" || got[1].SeverityText != "WARN" {
 		t.Errorf("records %v", got)
 	}
-	if want := map[string]string{"fleetd.entry": "1", "device.id": "d0", "fleetd.subject": "d0", "fleetd.action": "self.x0",
+	if want := map[string]string{"fleetd.entry": "1", "fleetd.device": "d0", "fleetd.subject": "d0", "fleetd.action": "self.x0",
 		"fleetd.outcome": "timed_out0"}; fmt.Sprint(attributes) != fmt.Sprint(want) {
 		t.Errorf("attributes %v, want %v", attributes, want)
 	}

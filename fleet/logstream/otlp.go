@@ -45,7 +45,7 @@ func (e *event) otlp() *logs.LogRecord {
 	if e.failed() {
 		r.SeverityNumber, r.SeverityText = logs.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
 	}
-	for key, value := range map[string]string{"fleetd.subject": e.subject(), "device.id": e.device(),
+	for key, value := range map[string]string{"fleetd.subject": e.subject(), "fleetd.device": e.device(),
 		"fleetd.action": e.action(), "fleetd.outcome": e.outcome()} {
 		if value != "" {
 			r.Attributes = append(r.Attributes, text(key, value))

@@ -281,7 +281,7 @@ func (s *Service) applyURL(st *Stream, given *string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || len(address) > maxURLBytes || fleet.CleanText(address, maxURLBytes) != address ||
 		strings.Contains(address, hidden) {
-		return invalidURL(st.Kind)
+		return errURL(st.Kind)
 	}
 	switch {
 	case st.Kind == Syslog && u.Scheme == "tls" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "":
@@ -293,7 +293,7 @@ func (s *Service) applyURL(st *Stream, given *string) error {
 			u.Path = "/v1/logs"
 		}
 	default:
-		return invalidURL(st.Kind)
+		return errURL(st.Kind)
 	}
 	st.Shown = u.Scheme + "://" + u.Host
 	if st.Kind == Webhook && strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -303,12 +303,11 @@ func (s *Service) applyURL(st *Stream, given *string) error {
 	return nil
 }
 
-func invalidURL(k Kind) error {
-	which := "http"
+func errURL(k Kind) error {
 	if k == Syslog {
-		which = "syslog"
+		return fleet.Refuse(fleet.ErrInvalid, "invalid_log_stream_url.syslog").At("url")
 	}
-	return fleet.Refuse(fleet.ErrInvalid, "invalid_log_stream_url."+which, "limit", maxURLBytes).At("url")
+	return fleet.Refuse(fleet.ErrInvalid, "invalid_log_stream_url.http", "limit", maxURLBytes).At("url")
 }
 
 func secretsAs(id uuid.UUID) string { return "log-stream/" + id.String() }

@@ -268,7 +268,6 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.record, w.sequencer = newRecord(t, w.store, log)
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
-	w.run(t, w.logStreams.Run)
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules,
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
@@ -80,6 +81,7 @@ type site struct {
 	upstreams  *upstream.Service
 	record     *record.Service
 	sequencer  *record.Sequencer
+	logStreams *logstream.Service
 	operators  *operator.Service
 	filters    *fleet.Filters
 	serials    *enrolment.Serials
@@ -232,7 +234,8 @@ func (c *site) services(log *slog.Logger) console.Options {
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
 	c.record, c.sequencer = newRecord(c.t, c.store, log)
-	return console.Options{Record: c.record, Schedules: c.schedules,
+	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
+	return console.Options{Record: c.record, LogStreams: c.logStreams, Schedules: c.schedules,
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),

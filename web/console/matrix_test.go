@@ -17,6 +17,7 @@ import (
 // forAdmins are the pages that only admins can read: they show sessions of others, secrets of
 // receivers, and files of the server.
 var forAdmins = map[string]bool{"/settings/operators/{operator}": true, "/settings/webhooks": true,
+	"/settings/log-streams": true, "/settings/log-streams/{stream}": true,
 	"/settings/system": true, "/settings/plugins": true, "/settings/plugins/{plugin}": true, "/settings/endpoints": true, "/settings/endpoints/{endpoint}": true,
 	"/settings/cluster/{node}/drain": true}
 
@@ -34,7 +35,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"{policy}", uuid.NewString(), "{approval}", uuid.NewString(), "{webhook}", uuid.NewString(),
 		"{upstream}", uuid.NewString(), "{alert}", uuid.NewString(), "{conversation}", uuid.NewString(),
 		"{session}", uuid.NewString(), "{plugin}", "weather", "{endpoint}", "pc", "{node}", "edge-1",
-		"{schedule}", uuid.NewString())
+		"{schedule}", uuid.NewString(), "{stream}", uuid.NewString())
 	viewers := map[fleet.Role]*browser{"": c.browser()}
 	for _, role := range []fleet.Role{fleet.RoleViewer, fleet.RoleOperator, fleet.RoleAdmin} {
 		viewers[role] = c.as(role)
@@ -193,6 +194,15 @@ var reaches = map[string]string{
 	"GET /settings/system":                                       "admin fleet",
 	"GET /settings/voice":                                        "viewer fleet",
 	"GET /settings/voice/{upstream}":                             "viewer fleet",
+	"GET /settings/log-streams":                                  "admin fleet",
+	"GET /settings/log-streams/{stream}":                         "admin fleet",
+	"POST /settings/log-streams":                                 "admin fleet",
+	"POST /settings/log-streams/{stream}":                        "admin fleet",
+	"POST /settings/log-streams/{stream}/test":                   "admin fleet",
+	"POST /settings/log-streams/{stream}/replay":                 "admin fleet",
+	"POST /settings/log-streams/{stream}/enable":                 "admin fleet",
+	"POST /settings/log-streams/{stream}/disable":                "admin fleet",
+	"POST /settings/log-streams/{stream}/delete":                 "admin fleet",
 	"GET /settings/webhooks":                                     "admin fleet",
 	"GET /sign-in":                                               "anyone own",
 	"GET /snapshots/{snapshot}":                                  "viewer record",

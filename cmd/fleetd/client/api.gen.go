@@ -801,6 +801,39 @@ type CreateDeviceInputBody struct {
 	Name *string `json:"name,omitempty"`
 }
 
+// CreateLogStreamInputBody defines model for CreateLogStreamInputBody.
+type CreateLogStreamInputBody struct {
+	// Batch Of a webhook above 1: CloudEvents in JSON batches. Default: 1; OTLP and syslog: 500
+	Batch *int64 `json:"batch,omitempty"`
+
+	// CaCertificates PEM; default: the authorities of the system
+	CaCertificates *string `json:"ca_certificates,omitempty"`
+
+	// ClientCertificate PEM, that fleetd shows the receiver
+	ClientCertificate *string `json:"client_certificate,omitempty"`
+
+	// ClientKey PEM
+	ClientKey *string `json:"client_key,omitempty"`
+
+	// Enabled Default: true
+	Enabled *bool            `json:"enabled,omitempty"`
+	Filter  *LogStreamFilter `json:"filter,omitempty"`
+
+	// From Where it starts: start, now (default), a time, or the number of an entry
+	From *string `json:"from,omitempty"`
+
+	// Headers Further headers of HTTP requests, a line for each: Name: value
+	Headers *string `json:"headers,omitempty"`
+	Kind    string  `json:"kind"`
+	Name    *string `json:"name,omitempty"`
+
+	// Secret Of a webhook: whsec_ and 24 to 64 bytes in base64
+	Secret *string `json:"secret,omitempty"`
+
+	// URL http or https; for syslog tls://host:port
+	URL *string `json:"url,omitempty"`
+}
+
 // CreatePluginInputBody defines model for CreatePluginInputBody.
 type CreatePluginInputBody struct {
 	Args *[]string `json:"args,omitempty"`
@@ -1380,6 +1413,108 @@ type Layout struct {
 	ProblemParams map[string]interface{} `json:"problem_params"`
 }
 
+// LogDelivery defines model for LogDelivery.
+type LogDelivery struct {
+	At time.Time `json:"at"`
+
+	// Code Why it failed
+	Code *string `json:"code,omitempty"`
+
+	// Entries Entries that were sent
+	Entries    int64                   `json:"entries"`
+	FirstEntry int64                   `json:"first_entry"`
+	LastEntry  int64                   `json:"last_entry"`
+	Message    *string                 `json:"message,omitempty"`
+	Ok         bool                    `json:"ok"`
+	Params     *map[string]interface{} `json:"params,omitempty"`
+
+	// Removed Entries that were left out, because their rows were removed after their retention
+	Removed  int64 `json:"removed"`
+	Requests int64 `json:"requests"`
+
+	// Status Of the latest answer; 0 without one
+	Status int64 `json:"status"`
+	TookMs int64 `json:"took_ms"`
+}
+
+// LogStream defines model for LogStream.
+type LogStream struct {
+	// Batch Entries of a request, at most
+	Batch     int64     `json:"batch"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	Enabled   bool      `json:"enabled"`
+
+	// Failures Failed attempts since the last success
+	Failures int64           `json:"failures"`
+	Filter   LogStreamFilter `json:"filter"`
+	ID       string          `json:"id"`
+	Kind     string          `json:"kind"`
+
+	// LagEntries Entries of the log from there on
+	LagEntries   int64        `json:"lag_entries"`
+	LastDelivery *LogDelivery `json:"last_delivery"`
+	Name         string       `json:"name"`
+
+	// NextEntry Number of the first entry that the receiver has not confirmed
+	NextEntry int64 `json:"next_entry"`
+
+	// URL Scheme and host; the rest may be a secret of the receiver, shown as …
+	URL string `json:"url"`
+}
+
+// LogStreamDetail defines model for LogStreamDetail.
+type LogStreamDetail struct {
+	// Batch Entries of a request, at most
+	Batch     int64     `json:"batch"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+
+	// Deliveries The latest 200, newest first
+	Deliveries []LogDelivery `json:"deliveries"`
+	Enabled    bool          `json:"enabled"`
+
+	// Failures Failed attempts since the last success
+	Failures int64           `json:"failures"`
+	Filter   LogStreamFilter `json:"filter"`
+	ID       string          `json:"id"`
+	Kind     string          `json:"kind"`
+
+	// LagEntries Entries of the log from there on
+	LagEntries   int64        `json:"lag_entries"`
+	LastDelivery *LogDelivery `json:"last_delivery"`
+	Name         string       `json:"name"`
+
+	// NextEntry Number of the first entry that the receiver has not confirmed
+	NextEntry int64 `json:"next_entry"`
+
+	// URL Scheme and host; the rest may be a secret of the receiver, shown as …
+	URL string `json:"url"`
+}
+
+// LogStreamFilter defines model for LogStreamFilter.
+type LogStreamFilter struct {
+	// Actions Actions and tools; a trailing * matches any ending
+	Actions *[]string `json:"actions,omitempty"`
+
+	// Devices Ids of devices, and subjects of actions
+	Devices *[]string `json:"devices,omitempty"`
+
+	// Kinds Kinds of the sealed record; all if empty
+	Kinds *[]string `json:"kinds,omitempty"`
+
+	// Outcomes States of calls and campaign steps, presences
+	Outcomes *[]string `json:"outcomes,omitempty"`
+}
+
+// LogStreamList defines model for LogStreamList.
+type LogStreamList struct {
+	Items []LogStream `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
 // MakeCallInputBody defines model for MakeCallInputBody.
 type MakeCallInputBody struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out
@@ -1442,6 +1577,35 @@ type Misfits struct {
 
 	// Sample Some of the devices
 	Sample []string `json:"sample"`
+}
+
+// NewLogStream defines model for NewLogStream.
+type NewLogStream struct {
+	// Batch Entries of a request, at most
+	Batch     int64     `json:"batch"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	Enabled   bool      `json:"enabled"`
+
+	// Failures Failed attempts since the last success
+	Failures int64           `json:"failures"`
+	Filter   LogStreamFilter `json:"filter"`
+	ID       string          `json:"id"`
+	Kind     string          `json:"kind"`
+
+	// LagEntries Entries of the log from there on
+	LagEntries   int64        `json:"lag_entries"`
+	LastDelivery *LogDelivery `json:"last_delivery"`
+	Name         string       `json:"name"`
+
+	// NextEntry Number of the first entry that the receiver has not confirmed
+	NextEntry int64 `json:"next_entry"`
+
+	// Secret Of a webhook, if it was generated; shown only once
+	Secret *string `json:"secret,omitempty"`
+
+	// URL Scheme and host; the rest may be a secret of the receiver, shown as …
+	URL string `json:"url"`
 }
 
 // Observed defines model for Observed.
@@ -1913,6 +2077,17 @@ type ReplaceInputBody struct {
 	Successor *string `json:"successor,omitempty"`
 }
 
+// Replay defines model for Replay.
+type Replay struct {
+	NextEntry int64 `json:"next_entry"`
+}
+
+// ReplayLogStreamInputBody defines model for ReplayLogStreamInputBody.
+type ReplayLogStreamInputBody struct {
+	// From start, now, a time (RFC 3339), or the number of an entry
+	From string `json:"from"`
+}
+
 // Retried defines model for Retried.
 type Retried struct {
 	AbortRules       []AbortRule                      `json:"abort_rules"`
@@ -2380,6 +2555,35 @@ type TrialSubject struct {
 
 	// TokenID A token, or
 	TokenID *string `json:"token_id,omitempty"`
+}
+
+// UpdateLogStreamInputBody defines model for UpdateLogStreamInputBody.
+type UpdateLogStreamInputBody struct {
+	// Batch Of a webhook above 1: CloudEvents in JSON batches. Default: 1; OTLP and syslog: 500
+	Batch *int64 `json:"batch,omitempty"`
+
+	// CaCertificates PEM; default: the authorities of the system
+	CaCertificates *string `json:"ca_certificates,omitempty"`
+
+	// ClientCertificate PEM, that fleetd shows the receiver
+	ClientCertificate *string `json:"client_certificate,omitempty"`
+
+	// ClientKey PEM
+	ClientKey *string `json:"client_key,omitempty"`
+
+	// Enabled Default: true
+	Enabled *bool            `json:"enabled,omitempty"`
+	Filter  *LogStreamFilter `json:"filter,omitempty"`
+
+	// Headers Further headers of HTTP requests, a line for each: Name: value
+	Headers *string `json:"headers,omitempty"`
+	Name    *string `json:"name,omitempty"`
+
+	// Secret Of a webhook: whsec_ and 24 to 64 bytes in base64
+	Secret *string `json:"secret,omitempty"`
+
+	// URL http or https; for syslog tls://host:port
+	URL *string `json:"url,omitempty"`
 }
 
 // UpdateThresholdsInputBody defines model for UpdateThresholdsInputBody.

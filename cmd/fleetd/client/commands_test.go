@@ -17,14 +17,15 @@ import (
 
 // commands are the commands that the tests run, declared as in the program.
 type commands struct {
-	Device   DeviceCommand   `cmd:""`
-	Call     CallCommand     `cmd:""`
-	Upstream UpstreamCommand `cmd:""`
-	Plugin   PluginCommand   `cmd:"" aliases:"plugins"`
-	Policy   PolicyCommand   `cmd:""`
-	Schedule ScheduleCommand `cmd:""`
-	Approval ApprovalCommand `cmd:""`
-	System   SystemCommand   `cmd:""`
+	Device    DeviceCommand    `cmd:""`
+	Call      CallCommand      `cmd:""`
+	Upstream  UpstreamCommand  `cmd:""`
+	Plugin    PluginCommand    `cmd:"" aliases:"plugins"`
+	Policy    PolicyCommand    `cmd:""`
+	Schedule  ScheduleCommand  `cmd:""`
+	LogStream LogStreamCommand `cmd:""`
+	Approval  ApprovalCommand  `cmd:""`
+	System    SystemCommand    `cmd:""`
 }
 
 // A rest is a server that answers from a script and records the requests.
@@ -260,6 +261,30 @@ func TestCallCommands(t *testing.T) {
 func TestSystemCommand(t *testing.T) {
 	s := newREST(t, map[string]string{"GET /system": `{"version":"1.2.3"}`})
 	testCommands(t, s, []commandTest{{args: []string{"system"}, asks: []string{"GET /system"}, prints: "1.2.3"}})
+}
+
+func TestLogStreamCommands(t *testing.T) {
+	const siem = `{"id":"l1","name":"siem","kind":"webhook","url":"https://a.example/…","enabled":true,"next_entry":7,"lag_entries":2}`
+	s := newREST(t, map[string]string{"GET /log-streams": `{"items":[` + siem + `],"next_cursor":null}`,
+		"GET /log-streams/l1": strings.TrimSuffix(siem, "}") + `,"deliveries":[{"ok":false,"message":"the receiver responded with status 500"}]}`,
+		"POST /log-streams":   strings.TrimSuffix(siem, "}") + `,"secret":"whsec_c2Vj"}`, "PATCH /log-streams/l1": siem,
+		"POST /log-streams/l1/test":   `{"ok":false,"message":"the receiver responded with status 500"}`,
+		"POST /log-streams/l1/replay": `{"next_entry":4}`, "DELETE /log-streams/l1": ``})
+	testCommands(t, s, []commandTest{
+		{args: []string{"log-stream"}, asks: []string{"GET /log-streams?limit=500"}, prints: "siem"},
+		{args: []string{"log-stream", "create", "siem", "webhook", "https://a.example/", "--header", "A: b, c", "--header", "D: e",
+			"--entry-kind", "call,action", "--outcome", "timed_out", "--from", "start"},
+			asks:   []string{`POST /log-streams {"filter":{"actions":[],"devices":[],"kinds":["call","action"],"outcomes":["timed_out"]},"from":"start","headers":"A: b, c\nD: e","kind":"webhook","name":"siem","url":"https://a.example/"}`},
+			prints: "whsec_c2Vj"},
+		{args: []string{"log-stream", "create", "siem", "kafka", "https://a.example/"}, failure: "kafka"},
+		{args: []string{"log-stream", "show", "l1"}, asks: []string{"GET /log-streams/l1"}, prints: "status 500"},
+		{args: []string{"log-stream", "test", "l1"}, asks: []string{"POST /log-streams/l1/test"}, failure: "not delivered"},
+		{args: []string{"log-stream", "replay", "l1", "2026-06-01T00:00:00Z"},
+			asks: []string{`POST /log-streams/l1/replay {"from":"2026-06-01T00:00:00Z"}`}, prints: `"next_entry": 4`},
+		{args: []string{"log-stream", "disable", "l1"}, asks: []string{`PATCH /log-streams/l1 {"enabled":false}`}},
+		{args: []string{"log-stream", "enable", "l1"}, asks: []string{`PATCH /log-streams/l1 {"enabled":true}`}},
+		{args: []string{"log-stream", "delete", "l1"}, asks: []string{"DELETE /log-streams/l1"}},
+	})
 }
 
 func TestScheduleCommands(t *testing.T) {
