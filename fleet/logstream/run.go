@@ -157,7 +157,7 @@ type sender struct {
 	done   sync.WaitGroup
 }
 
-// A mark tells when the entries before next were sent.
+// A mark is the time at which the entries before next were sent.
 type mark struct {
 	next int64
 	at   time.Time

@@ -20,7 +20,7 @@ type Entry struct {
 	Subject string          `json:"subject"`
 	At      time.Time       `json:"at"`
 	Device  string          `json:"device_id,omitempty"` // of a step or late answer, whose line does not name it
-	Line    json.RawMessage `json:"line"` // null: the row was removed
+	Line    json.RawMessage `json:"line"`                // null: the row was removed
 }
 
 // Read returns the entries from first, before end, which the log must have.

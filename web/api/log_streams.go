@@ -109,7 +109,8 @@ func logStreamView(s logstream.Stream, size int64) LogStreamView {
 	return v
 }
 
-func (a *api) listLogStreams(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[list[LogStreamView]], error) {
+func (a *api) listLogStreams(ctx context.Context, by fleet.Principal, _ *struct{}) (*answer[list[LogStreamView]],
+	error) {
 	streams, size, err := a.LogStreams.List(ctx, by)
 	if err != nil {
 		return nil, err
@@ -182,8 +183,8 @@ type updateLogStreamInput struct {
 	Body struct{ LogStreamFields }
 }
 
-func (a *api) updateLogStream(ctx context.Context, by fleet.Principal, in *updateLogStreamInput) (*answer[LogStreamView],
-	error) {
+func (a *api) updateLogStream(ctx context.Context, by fleet.Principal, in *updateLogStreamInput) (
+	*answer[LogStreamView], error) {
 	s, err := a.LogStreams.Update(ctx, by, in.uuid(), in.Body.request())
 	if err != nil {
 		return nil, err

@@ -133,7 +133,9 @@ type logStreamID struct {
 	ID string `arg:"" help:"Id of the log stream."`
 }
 
-func (c *logStreamID) path(parts string) string { return "/log-streams/" + url.PathEscape(c.ID) + parts }
+func (c *logStreamID) path(parts string) string {
+	return "/log-streams/" + url.PathEscape(c.ID) + parts
+}
 
 type logStreamShow struct{ logStreamID }
 

@@ -81,6 +81,7 @@ func (w *world) fix() {
 		fan := w.must("POST", "/fanouts", obj{"devices": []string{id}, "tool": "self.get_device_status", "purpose": name, "confirm": 1})
 		w.fanOutEnds(s, request{args: thing{"id": fan.str("id")}})
 		repeated := w.must("POST", "/schedules", nightly(w, s)).str("id")
+		sends := w.must("POST", "/log-streams", logStream(w, s)).str("id")
 		plan := w.must("POST", "/campaigns", obj{"name": name, "release_id": w.release, "devices": []string{id}})
 		waits := w.must("POST", "/devices/"+id+"/calls", obj{"tool": asked, "arguments": obj{"theme": "light"}, "purpose": name})
 		picture := w.must("POST", "/devices/"+id+"/calls", obj{"tool": "self.screen.snapshot", "purpose": name})
@@ -97,7 +98,7 @@ func (w *world) fix() {
 			sent, moves, jitter_us) VALUES ($1, $2, $3, now(), 0, 0, 0, 0, 0, 0, 0, 0, 0)`, talk, id, name)
 		w.fixture[s] = map[string]string{"device": id, "call": call.str("id"), "picture": picture.str("id"), "fanout": fan.str("id"),
 			"campaign": plan.str("id"), "approval": waits.str("approval_id"), "conversation": talk, "snapshot": shot,
-			"schedule":  repeated,
+			"schedule": repeated, "log_stream": sends,
 			"core-dump": w.coreDump(s), "inventory": inventory, "session": people, "sha256": w.image, "release": w.release, "operator": people, "rule": joins,
 			"upstream": voice, "endpoint": dialled, "alert": alert, "name": plugged}
 	}
@@ -105,7 +106,7 @@ func (w *world) fix() {
 
 // nouns map the beginning of a path to the object that {id} names.
 var nouns = map[string]string{"alerts": "alert", "approvals": "approval", "calls": "call", "campaigns": "campaign",
-	"conversations": "conversation", "core-dumps": "core-dump", "devices": "device", "enrolment": "rule", "fanouts": "fanout",
+	"conversations": "conversation", "core-dumps": "core-dump", "devices": "device", "enrolment": "rule", "fanouts": "fanout", "log-streams": "log_stream",
 	"operators": "operator", "releases": "release", "schedules": "schedule", "snapshots": "snapshot", "upstreams": "upstream"}
 
 // address fills in the path of an operation.

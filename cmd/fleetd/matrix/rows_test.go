@@ -214,7 +214,8 @@ var rows = map[string]row{
 	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
 	"match-upstream": people(reads(onFleet, viewer)), "get-alert-mail": people(reads(onFleet, admin)), "list-webhooks": people(reads(onFleet, admin)),
-	"list-endpoints": people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
+	"list-log-streams": people(reads(onFleet, admin)), "get-log-stream": people(reads(onFleet, admin)),
+	"list-endpoints":   people(reads(onFleet, admin)), "get-endpoint": people(reads(onFleet, admin)),
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
 	"get-checkpoint": people(absent(reads(onFleet, viewer))), "get-tile": people(absent(logPart(viewer))),
@@ -528,6 +529,16 @@ var rows = map[string]row{
 		ask: made("webhook", "/webhooks", hook, nil)},
 	"test-webhook": {need: admin, reach: onFleet, inert: "nobody listens", writes: list("webhooks"),
 		ask: made("webhook", "/webhooks", hook, nil)},
+	"create-log-stream": {need: admin, reach: onFleet, writes: list("log_streams"),
+		ask: just(func(w *world, s side) any { return logStream(w, s) })},
+	"update-log-stream": {need: admin, reach: onFleet, writes: list("log_streams"),
+		ask: made("log_stream", "/log-streams", logStream, func(w *world, s side) any { return obj{"name": w.name(s)} })},
+	"replay-log-stream": {need: admin, reach: onFleet, writes: list("log_streams"),
+		ask: made("log_stream", "/log-streams", logStream, func(*world, side) any { return obj{"from": "start"} })},
+	"delete-log-stream": {need: admin, reach: onFleet, writes: list("log_streams"),
+		ask: made("log_stream", "/log-streams", logStream, nil)},
+	"test-log-stream": {need: admin, reach: onFleet, inert: "nobody listens",
+		ask: made("log_stream", "/log-streams", logStream, nil)},
 	"create-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
 		ask: just(func(w *world, s side) any { return voiceServer(w, s) })},
 	"update-upstream": {need: admin, reach: onFleet, writes: list("upstreams", "upstream_version"),
@@ -858,6 +869,10 @@ func serial(w *world, _ *principal, s side) request {
 		return thing{"serial": name}
 	})
 	return request{args: t}
+}
+
+func logStream(w *world, s side) any {
+	return obj{"name": w.name(s), "kind": "webhook", "url": "http://127.0.0.1:9/", "enabled": false}
 }
 
 func hook(w *world, s side) any {
