@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/call"
+	"fleetd/fleet/fleettest"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/policy"
 )
@@ -139,6 +141,67 @@ func TestInboxIsLive(t *testing.T) {
 	}
 	s.want("patch", `id="approval-`+asked.Approval.String())
 	s.want("patch", `id="approvals-badge"`)
+}
+
+func TestLogStreamSettings(t *testing.T) {
+	c := newConsole(t)
+	c.background(c.record.Run, c.logStreams.Run)
+	status, posts := &atomic.Int32{}, make(chan string, 1000)
+	status.Store(200)
+	to := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		posts <- r.Header.Get("Webhook-Id")
+		w.WriteHeader(int(status.Load()))
+	}))
+	t.Cleanup(to.Close)
+	next := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case id := <-posts:
+				if strings.HasPrefix(id, want) {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("nothing was posted")
+			}
+		}
+	}
+	admin := c.as(fleet.RoleAdmin)
+	admin.post("/settings/log-streams", url.Values{"name": {"siem"}, "kind": {"webhook"}, "url": {to.URL + "/in/SEKRET"},
+		"kinds": {"action", "started"}, "from": {"start"}, "headers": {"X-Key: SEKRET"}}).
+		wantStatus(200).says("shown only once", "whsec_", "siem")
+	next("0")
+	var id string
+	if err := c.db.QueryRow(t.Context(), `SELECT id::text FROM log_streams`).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	one := "/settings/log-streams/" + id
+	fleettest.Eventually(t, "the page shows the delivery", func() bool {
+		return strings.Contains(admin.get(one).body, "is-delivered")
+	})
+	if p := admin.get(one); strings.Contains(p.body, "SEKRET") || strings.Contains(p.body, "whsec_") {
+		t.Error("the page shows a secret")
+	}
+	admin.post(one+"/test", nil).wantRedirect(one)
+	next("test-")
+	admin.get(one).says("The test entry was delivered.")
+	status.Store(500)
+	admin.post(one+"/test", nil).wantRedirect(one)
+	admin.get(one).says("The test entry was not delivered: the receiver responded with status 500")
+	status.Store(200)
+	admin.post(one+"/replay", url.Values{"from": {"soon"}}).wantRedirect(one)
+	admin.get(one).says("Write start, now, a time")
+	admin.post(one+"/replay", url.Values{"from": {"start"}}).wantRedirect(one)
+	next("0")
+	admin.post(one, url.Values{"name": {"kept"}, "url": {"ftp://h"}}).wantStatus(http.StatusUnprocessableEntity).
+		says("must begin with http:// or https://")
+	admin.post(one, url.Values{"name": {"moved"}, "url": {to.URL + "/…"}}).wantRedirect(one)
+	admin.post(one+"/disable", nil).wantRedirect(one)
+	admin.get("/settings/log-streams").says("moved", "off")
+	c.as(fleet.RoleOperator).post(one+"/delete", nil).wantStatus(http.StatusForbidden)
+	admin.get(one).wantStatus(200)
+	admin.post(one+"/delete", nil).wantRedirect("/settings/log-streams")
+	admin.get("/settings/log-streams").says("No log streams yet.")
 }
 
 func TestWebhookSettings(t *testing.T) {
