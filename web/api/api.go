@@ -32,6 +32,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
@@ -54,6 +55,7 @@ type Options struct {
 	Devices         *fleet.Devices
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
+	History         *history.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -146,6 +148,7 @@ func newAPI(o Options) *api {
 	a.registerCalls()
 	a.registerFanOuts()
 	a.registerSchedules()
+	a.registerHistory()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

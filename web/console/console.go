@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
@@ -52,6 +53,7 @@ type Options struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	History   *history.Service
 	Schedules *schedule.Service
 	Firmware  *firmware.Service
 	Campaigns *campaign.Service

@@ -45,6 +45,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/lease"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
@@ -73,6 +74,7 @@ type Server struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	History   *history.Service
 	Schedules *schedule.Service
 	Presences *fleet.Presences
 	Snapshots *picture.Service
@@ -303,6 +305,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.Webhooks.SealStored(ctx); err != nil {
 		return nil, err
 	}
+	s.History = history.New(s.store, time.Now)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
 		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
