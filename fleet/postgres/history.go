@@ -43,8 +43,8 @@ const frameSlack = "interval '5 minutes'"
 // presenceAsOf returns two parts of a WITH clause: framed has the presences of the latest frame, changed those of the
 // devices that changed since then.
 func presenceAsOf(at, name string) string {
-	frame := `(SELECT max(at) FROM presence_frames WHERE at <= ` + at + `)`
-	return `framed` + name + ` AS MATERIALIZED (SELECT unnest(devices) AS id, presence FROM presence_frames WHERE at = ` + frame + `),
+	frame := `(SELECT coalesce(max(at), '-infinity') FROM presence_frames WHERE at <= ` + at + `)`
+	return `framed` + name + ` AS (SELECT unnest(devices) AS id, presence FROM presence_frames WHERE at = ` + frame + `),
 		changed` + name + ` AS MATERIALIZED (SELECT DISTINCT ON (device_id) device_id AS id, presence FROM presence_changes
 			WHERE at > ` + frame + ` - ` + frameSlack + ` AND at <= ` + at + ` ORDER BY device_id, presence_changes.at DESC)`
 }
@@ -60,7 +60,7 @@ func present(table, name string) string {
 // devices a frame of presence has; were it to walk through it once for each device, an answer would take minutes.
 func (s *Store) askPast(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
 	return pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL enable_nestloop = off`); err != nil {
+		if _, err := tx.Exec(ctx, `SET LOCAL enable_nestloop = off; SET LOCAL work_mem = '32MB'`); err != nil {
 			return err
 		}
 		rows, _ := tx.Query(ctx, sql, args...)

@@ -1,9 +1,9 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/enrolment"
 	"fleetd/fleet/history"
 	"fleetd/fleet/postgres"
 )
@@ -59,6 +60,261 @@ func (m *moments) list(at time.Time, text string) (lines []string) {
 	return lines
 }
 
+// steps change two devices. After each, the fleet of that moment is listed for a query.
+func TestHistory(t *testing.T) {
+	m := newMoments(t)
+	ctx, s := t.Context(), m.s
+	empty := m.mark()
+	version := func(id fleet.DeviceID, version string) {
+		p := poll(id, now())
+		p.Poll.Version = version
+		check(t, s.SavePolls(ctx, []enrolment.PollRecord{p}))
+	}
+	presence := func(id fleet.DeviceID, p fleet.Presence) {
+		m.mark()
+		check(t, s.SavePresence(ctx, []fleet.PresenceChange{{Device: id, Presence: p, Since: now(), LastSeen: now(),
+			Evidence: fleet.Because(fleet.PresenceConnected, "address", "x")}}))
+	}
+	tag := func(id fleet.DeviceID, tags ...string) {
+		check(t, s.UpdateDevice(ctx, admin, id, fleet.DevicePatch{Tags: &tags}))
+	}
+	var at []time.Time
+	steps := []struct {
+		do    func()
+		query string
+		want  string
+	}{
+		{func() { version("a", "1.0"); version("b", "1.0") }, "", "a 1.0  pending; b 1.0  pending"},
+		{func() { presence("a", fleet.PresenceOnline) }, "presence:online", "a 1.0  online"},
+		{func() { tag("a", "hall", "lab") }, "tag:lab", "a 1.0 hall,lab online"},
+		{func() { version("b", "1.1") }, "version>1.0", "b 1.1  pending"},
+		{func() { check(t, s.FramePresence(ctx, now())) }, "presence:online", "a 1.0 hall,lab online"},
+		{func() { presence("a", fleet.PresenceOffline) }, "-presence:pending", "a 1.0 hall,lab offline"},
+		{func() {
+			check(t, s.SetHold(ctx, admin, "a", &fleet.Hold{Reason: "repair", By: admin, Since: now(),
+				Until: ptr(now().Add(time.Hour))}))
+		}, "hold", "a 1.0 hall,lab offline held"},
+		{func() { check(t, s.SetHold(ctx, admin, "a", nil)); tag("a") }, "", "a 1.0  offline; b 1.1  pending"},
+		{func() {
+			addDevices(t, s, "c")
+			check(t, s.UpdateDevice(ctx, admin, "c", fleet.DevicePatch{Name: ptr("Z")}))
+		},
+			"z", "c 2.4.0  pending"},
+		{func() { check(t, s.RetireDevice(ctx, admin, "b", now())) }, "-z", "a 1.0  offline"},
+		{func() { check(t, s.RetireDevice(ctx, admin, "c", now())) }, "retired", "b 1.1  pending; c 2.4.0  pending"},
+	}
+	for _, step := range steps {
+		step.do()
+		at = append(at, m.mark())
+	}
+	for i, step := range steps {
+		if got := strings.Join(m.list(at[i], step.query), "; "); got != step.want {
+			t.Errorf("after step %d, %q matches %q, want %q", i, step.query, got, step.want)
+		}
+	}
+	if got := m.list(empty, ""); len(got) != 0 {
+		t.Errorf("before the first device there are %q", got)
+	}
+	states, err := m.h.States(ctx, "a", 10)
+	check(t, err)
+	if len(states) != 5 || states[0].Tags == nil || states[4].Version != "1.0" || states[2].HoldReason != "repair" {
+		t.Errorf("states of a device: %+v", states)
+	}
+	_, err = m.h.States(ctx, "nobody", 10)
+	wantKind(t, err, fleet.ErrNotFound)
+
+	c, err := m.h.Counts(ctx, at[6], fleet.Query{})
+	check(t, err)
+	same(t, c, history.Counts{Total: 2, Held: 1, Versions: []fleet.DeviceCount{{Value: "1.0", Count: 1},
+		{Value: "1.1", Count: 1}}, Boards: c.Boards, Tags: []fleet.DeviceCount{{Value: "hall", Count: 1},
+		{Value: "lab", Count: 1}}, Presence: []fleet.DeviceCount{{Value: "offline", Count: 1}, {Value: "pending", Count: 1}}})
+
+	d, err := m.h.Diff(ctx, history.DiffFilter{From: at[1], To: at[9]})
+	check(t, err)
+	var lines []string
+	for _, c := range d.Page.Items {
+		lines = append(lines, fmt.Sprintln(c.Device, c.Fields, c.Before != nil, c.After != nil))
+	}
+	same(t, lines, []string{"a [presence] true true\n", "b [removed] true false\n", "c [added] false true\n"})
+	same(t, d.Counts, map[history.Field]int{history.FieldPresence: 1, history.FieldRemoved: 1, history.FieldAdded: 1})
+	d, err = m.h.Diff(ctx, history.DiffFilter{From: at[0], To: at[6], Query: query(t, "tag:lab"), Field: history.FieldHold})
+	check(t, err)
+	if d.Devices != 1 || len(d.Page.Items) != 1 || d.Counts[history.FieldTags] != 1 || d.Counts[history.FieldHold] != 1 ||
+		d.Counts[history.FieldVersion] != 0 {
+		t.Errorf("changes of tag:lab: %+v", d)
+	}
+
+	a, err := m.h.Adoption(ctx, history.AdoptionFilter{From: at[0], To: at[8], Points: 2})
+	check(t, err)
+	same(t, a.Series, []history.Series{{Version: "2.4.0", Counts: []int{0, 1}}, {Version: "1.1", Counts: []int{0, 1}},
+		{Version: "1.0", Counts: []int{2, 1}}})
+	a, err = m.h.Adoption(ctx, history.AdoptionFilter{From: at[0], To: at[10], Points: 2, Version: "1.1"})
+	check(t, err)
+	same(t, a.Series, []history.Series{{Version: "1.1", Counts: []int{0, 0}}})
+	same(t, a.Others, []int{2, 1})
+}
+
+// A principal with a filter sees the past of the devices that match it now.
+func TestHistoryInScope(t *testing.T) {
+	m := newMoments(t)
+	addDevices(t, m.s, "a", "b")
+	check(t, m.s.UpdateDevice(t.Context(), admin, "b", fleet.DevicePatch{Tags: &[]string{"lab"}}))
+	before := m.mark()
+	check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Tags: &[]string{"lab"}}))
+	check(t, m.s.UpdateDevice(t.Context(), admin, "b", fleet.DevicePatch{Tags: &[]string{"hall"}}))
+	after := m.mark()
+	scope, err := fleet.NewScope("tag:lab", "", nil)
+	check(t, err)
+	ctx := fleet.WithScope(t.Context(), fleet.Principal{Kind: fleet.KindOperator, ID: "7", Role: fleet.RoleViewer, Scope: scope})
+	page, err := m.h.Devices(ctx, history.Filter{At: before})
+	check(t, err)
+	if len(page.Items) != 1 || page.Items[0].ID != "a" {
+		t.Errorf("devices in scope: %+v", page.Items)
+	}
+	c, err := m.h.Counts(ctx, before, fleet.Query{})
+	check(t, err)
+	d, err := m.h.Diff(ctx, history.DiffFilter{From: before, To: after})
+	check(t, err)
+	a, err := m.h.Adoption(ctx, history.AdoptionFilter{From: before, To: after, Points: 2})
+	check(t, err)
+	if c.Total != 1 || d.Devices != 1 || d.Page.Items[0].Device != "a" || a.Series[0].Counts[0] != 1 {
+		t.Errorf("in scope: %+v, %+v, %+v", c, d, a)
+	}
+	_, err = m.h.States(ctx, "b", 10)
+	wantKind(t, err, fleet.ErrNotFound)
+}
+
+func TestHistoryPages(t *testing.T) {
+	m := newMoments(t)
+	var ids []fleet.DeviceID
+	for i := range 7 {
+		ids = append(ids, fleet.DeviceID(fmt.Sprintf("d%d", i)))
+	}
+	addDevices(t, m.s, ids...)
+	at := m.mark()
+	for _, id := range ids {
+		check(t, m.s.UpdateDevice(t.Context(), admin, id, fleet.DevicePatch{Tags: &[]string{"lab"}}))
+	}
+	end := m.mark()
+	var listed, changed []fleet.DeviceID
+	f := history.Filter{At: at, Limit: 3}
+	for f.Cursor = ""; ; {
+		page, err := m.h.Devices(t.Context(), f)
+		check(t, err)
+		for _, d := range page.Items {
+			listed = append(listed, d.ID)
+		}
+		if f.Cursor = page.Next; f.Cursor == "" {
+			break
+		}
+	}
+	g := history.DiffFilter{From: at, To: end, Limit: 3}
+	for {
+		d, err := m.h.Diff(t.Context(), g)
+		check(t, err)
+		for _, c := range d.Page.Items {
+			changed = append(changed, c.Device)
+		}
+		if g.Cursor = d.Page.Next; g.Cursor == "" {
+			break
+		}
+	}
+	same(t, listed, ids)
+	same(t, changed, ids)
+}
+
+// A question that cannot be answered is refused.
+func TestHistoryRefuses(t *testing.T) {
+	m := newMoments(t)
+	begin, err := m.h.Begin(t.Context())
+	check(t, err)
+	list := func(f history.Filter) error { _, err := m.h.Devices(t.Context(), f); return err }
+	diff := func(f history.DiffFilter) error { _, err := m.h.Diff(t.Context(), f); return err }
+	series := func(f history.AdoptionFilter) error { _, err := m.h.Adoption(t.Context(), f); return err }
+	for _, c := range []struct {
+		code string
+		err  error
+	}{
+		{"future_moment", list(history.Filter{At: now().Add(time.Hour)})},
+		{"before_history", list(history.Filter{At: begin.States.Add(-time.Second)})},
+		{"before_history", list(history.Filter{})},
+		{"no_history_of_field", list(history.Filter{At: now(), Query: query(t, "seen<1h")})},
+		{"invalid_cursor", list(history.Filter{At: now(), Cursor: "x"})},
+		{"invalid_history_period", diff(history.DiffFilter{From: now(), To: now().Add(-time.Millisecond)})},
+		{"invalid_field", diff(history.DiffFilter{From: begin.States, To: now(), Field: "seen"})},
+		{"before_history", series(history.AdoptionFilter{From: begin.Versions.Add(-time.Hour)})},
+		{"invalid_points", series(history.AdoptionFilter{Points: 1})},
+	} {
+		e, ok := errors.AsType[*fleet.Error](c.err)
+		if !ok || e.Code != c.code {
+			t.Errorf("%v, want %s", c.err, c.code)
+		}
+	}
+}
+
+// If the clock is set back, the time that has not come yet is forgotten, and the periods of a device still follow
+// each other.
+func TestHistoryWithClockSetBack(t *testing.T) {
+	m := newMoments(t)
+	addDevices(t, m.s, "a")
+	at := m.mark()
+	tag := func(tag string) {
+		check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Tags: &[]string{tag}}))
+	}
+	tag("one")
+	_, err := m.db.Exec(t.Context(), `UPDATE device_states SET until = until + interval '1 day'`) // as if the clock
+	check(t, err)
+	_, err = m.db.Exec(t.Context(), `UPDATE devices SET state_since = state_since + interval '1 day'`) // had been ahead
+	check(t, err)
+	tag("two")
+	same(t, m.list(m.mark(), ""), []string{"a 2.4.0 two pending"})
+	same(t, m.list(at, ""), []string{"a 2.4.0  pending"})
+	states, err := m.h.States(t.Context(), "a", 10)
+	check(t, err)
+	if len(states) != 2 {
+		t.Errorf("%+v", states)
+	}
+}
+
+// What is older than the retention is forgotten, and is then refused.
+func TestHistoryRetention(t *testing.T) {
+	m := newMoments(t)
+	ctx := t.Context()
+	addDevices(t, m.s, "a")
+	first := m.mark()
+	check(t, m.s.UpdateDevice(ctx, admin, "a", fleet.DevicePatch{Tags: &[]string{"one"}}))
+	m.mark()
+	check(t, m.s.FramePresence(ctx, now()))
+	kept := m.mark()
+	check(t, m.s.UpdateDevice(ctx, admin, "a", fleet.DevicePatch{Tags: &[]string{"two"}}))
+	cut := first.Add(time.Millisecond)
+	_, err := m.s.Retain(ctx, postgres.Retention{Calls: time.Hour}, cut.Add(time.Hour))
+	check(t, err)
+	h := history.New(m.s, time.Now)
+	_, err = h.Devices(ctx, history.Filter{At: first})
+	wantKind(t, err, fleet.ErrInvalid)
+	m.h = h
+	same(t, m.list(kept, ""), []string{"a 2.4.0 one pending"})
+	_, err = h.Adoption(ctx, history.AdoptionFilter{From: kept, To: now()})
+	check(t, err)
+}
+
+// A change of what is not in lists of the past leaves no state.
+func TestHistoryOfHotUpdates(t *testing.T) {
+	m := newMoments(t)
+	addDevices(t, m.s, "a")
+	addDevices(t, m.s, "a")
+	check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Notes: ptr("n")}))
+	check(t, m.s.SavePresence(t.Context(), []fleet.PresenceChange{{Device: "a", Presence: fleet.PresenceOnline,
+		Since: now(), LastSeen: now()}}))
+	states, err := m.h.States(t.Context(), "a", 10)
+	check(t, err)
+	if len(states) != 1 {
+		t.Errorf("%+v", states)
+	}
+}
+
+// TestHistoryScale prints the times of questions about the past. FLEETD_HISTORY_DEVICES=100000 judges them.
 func TestHistoryScale(t *testing.T) {
 	devices, _ := strconv.Atoi(os.Getenv("FLEETD_HISTORY_DEVICES"))
 	limit := 100 * time.Millisecond
@@ -81,11 +337,12 @@ func TestHistoryScale(t *testing.T) {
 				now() - interval '90 days' + (state_since - (now() - interval '90 days')) * (n + 1) / 5 AS until
 			FROM devices d, generate_series(0, 4) n) p ORDER BY until`,
 		`INSERT INTO presence_changes (device_id, at, presence, evidence_code, transport)
-		SELECT id, now() - interval '1 day' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
-			ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 29) n ORDER BY n DESC`,
+		SELECT id, now() - interval '9 days' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
+			ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 9) n ORDER BY 2`,
 		`INSERT INTO presence_frames SELECT now() - interval '6 hours' * n, presence, array_agg(id ORDER BY id)
 			FROM devices, generate_series(1, 360) n WHERE n <= 20 OR n = 180 OR n = 360 GROUP BY 1, 2`,
-		`ANALYZE device_states`, `ANALYZE devices`, `ANALYZE presence_changes`, `ANALYZE presence_frames`,
+		`VACUUM ANALYZE device_states`, `VACUUM FULL ANALYZE devices`, `VACUUM ANALYZE presence_changes`,
+		`VACUUM ANALYZE presence_frames`,
 	} {
 		if _, err := m.db.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%.60s: %v", sql, err)
@@ -96,6 +353,10 @@ func TestHistoryScale(t *testing.T) {
 		Scan(&states, &changes))
 	t.Logf("%d devices, %d earlier states, %d changes of presence", devices, states, changes)
 	ctx := t.Context()
+	atMost(t, limit, "devices now, to compare", func() error {
+		_, err := m.s.Devices(ctx, fleet.DeviceFilter{Query: query(t, "-kitchen")})
+		return err
+	})
 	for _, days := range []int{0, 1, 45, 89} {
 		at := time.Now().AddDate(0, 0, -days).Add(-2 * time.Hour)
 		if days == 45 {
@@ -130,5 +391,4 @@ func TestHistoryScale(t *testing.T) {
 		_, err := m.h.States(ctx, "d00077", 100)
 		return err
 	})
-	_ = slices.Sorted[string]
 }
