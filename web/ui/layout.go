@@ -42,7 +42,7 @@ type pageLink struct{ key, path string }
 
 var nav = []place{
 	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
-	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}}, []string{PathClaim, PathRules, PathBulk, PathImport}},
+	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}}, []string{PathClaim, PathRules, PathBulk, PathImport, PathHistory}},
 	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts}, {"schedules.title", PathSchedules},
 		{"conversation.title", PathConversations}, {"approvals.title", PathApprovals}, {"audit.title", PathAudit}}, nil},
 	{"firmware", "nav.releases", []pageLink{{"firmware.nav", PathFirmware}, {"campaign.title", PathCampaigns}},

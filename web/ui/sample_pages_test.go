@@ -136,6 +136,9 @@ func firmwarePage() templ.Component {
 
 func overview(n int) templ.Component {
 	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
+	if n > 0 {
+		v.Adoption = adoptionChart()
+	}
 	if n == 0 {
 		return v.Page()
 	}
