@@ -92,6 +92,10 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 		page.Counts, err = s.History.Counts(ctx, page.At, q)
 		return err
 	})
+	parts.Go(func() (err error) {
+		page.Adoption, err = s.adoptionChart(ctx, "")
+		return err
+	})
 	if page.With != nil {
 		page.DiffFrom, page.DiffTo = page.At, *page.With
 		if page.DiffTo.Before(page.DiffFrom) {
@@ -109,7 +113,7 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 }
 
 // adoptionPoints is the number of moments of a chart of adoption.
-const adoptionPoints = 90
+const adoptionPoints = 31
 
 // adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
 func (s *Server) adoptionChart(ctx context.Context, version string) (chart ui.AdoptionChart, err error) {

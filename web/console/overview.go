@@ -44,6 +44,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 	})
 	parts.Go(func() (err error) {
 		page.Adoption, err = s.adoptionChart(partsCtx, "")
+		page.Adoption.Brief = true
 		return err
 	})
 	parts.Go(func() (err error) {

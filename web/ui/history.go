@@ -31,6 +31,7 @@ type HistoryPage struct {
 	Counts     history.Counts
 	Rows       []history.Device
 	Prev, Next string
+	Adoption   AdoptionChart
 	Diff       history.Diff
 	Field      history.Field // of the changes that are listed; "" for all
 	DiffFrom   time.Time     // the earlier of the two moments
@@ -146,10 +147,11 @@ type AdoptionChart struct {
 	history.Adoption
 	ID    string
 	Title string
+	Brief bool // without figures, which are on the page of the history
 }
 
 // maxStack is the number of areas; further versions are among the others.
-const maxStack = 7
+const maxStack = 5
 
 // drawable reports whether there are devices at any moment.
 func (c AdoptionChart) drawable() bool { return c.high() > 0 && len(c.Times) > 1 }
@@ -211,18 +213,27 @@ func (c AdoptionChart) trend() trend {
 		span: timeSpan{c.Times[0], c.Times[len(c.Times)-1]}}
 }
 
-// area returns the outline of layer n.
-func (c AdoptionChart) area(chart trend, layers []stackLayer, n int) string {
-	there, back := make([]string, len(c.Times)), make([]string, len(c.Times))
-	for i, at := range c.Times {
-		low := 0
-		for _, l := range layers[:n] {
-			low += l.counts[i]
-		}
-		there[i] = chart.point(at, float64(low+layers[n].counts[i]))
-		back[len(back)-1-i] = chart.point(at, float64(low))
+// upTo returns the devices of the layers up to n at moment i.
+func upTo(layers []stackLayer, n, i int) (sum int) {
+	for _, l := range layers[:n+1] {
+		sum += l.counts[i]
 	}
-	return "M" + strings.Join(there, "L") + "L" + strings.Join(back, "L") + "Z"
+	return sum
+}
+
+// area returns the outline of the layers up to n, down to zero: what lies below is drawn over it.
+func (c AdoptionChart) area(chart trend, layers []stackLayer, n int) string {
+	var b strings.Builder
+	last := -1
+	for i := range c.Times {
+		high := upTo(layers, n, i)
+		if i > 0 && i < len(c.Times)-1 && high == last && high == upTo(layers, n, i+1) {
+			continue // in the middle of a level line
+		}
+		b.WriteString("ML"[min(i, 1):][:1] + strconv.Itoa(int(chart.x(c.Times[i]))) + " " + coord(chart.y(float64(high))))
+		last = high
+	}
+	return b.String() + "V" + strconv.Itoa(plotHigh) + "H0Z"
 }
 
 // strips returns the part of the plot for each moment, with its figures.
@@ -242,7 +253,7 @@ func (c AdoptionChart) strips(ctx context.Context, chart trend, layers []stackLa
 
 // rows returns the moments of the table.
 func (c AdoptionChart) rows() (rows []int) {
-	const most = 24
+	const most = 10
 	step := (len(c.Times) + most - 1) / most
 	for i := len(c.Times) - 1; i >= 0; i -= step {
 		rows = append(rows, i)

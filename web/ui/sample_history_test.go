@@ -23,7 +23,7 @@ func historyPage() templ.Component {
 	counts := []fleet.DeviceCount{{Value: "2.4.0", Count: 4312}, {Value: "", Count: 41}}
 	p := ui.HistoryPage{List: list("/history", ""), Begin: now.Add(-90 * 24 * time.Hour), Now: now, At: now, With: &with,
 		DiffFrom: with, DiffTo: now, AtText: "2026-11-21T12:00:00", Query: "tag:lab", Field: history.FieldVersion,
-		Rows: []history.Device{*before, *after}, Next: "x",
+		Adoption: adoptionChart(), Rows: []history.Device{*before, *after}, Next: "x",
 		Counts: history.Counts{Total: 4353, Held: 3, Versions: counts, Boards: counts, Tags: counts[:1],
 			Presence: []fleet.DeviceCount{{Value: "online", Count: 4000}, {Value: "offline", Count: 300},
 				{Value: "unresponsive", Count: 3}, {Value: "unknown_edge", Count: 10}, {Value: "pending", Count: 40}}},

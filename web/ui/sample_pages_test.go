@@ -138,6 +138,7 @@ func overview(n int) templ.Component {
 	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
 	if n > 0 {
 		v.Adoption = adoptionChart()
+		v.Adoption.Brief = true
 	}
 	if n == 0 {
 		return v.Page()
