@@ -45,7 +45,7 @@ func (s *Server) releasePage(r *http.Request, release firmware.Release) (ui.Firm
 	page.Fit.Path, page.Fit.ELF = ui.ReleasePath(release.ID.String()), builds(release.Images)
 	page.Adoption = adoption(page.Fit)
 	if err == nil {
-		page.Spread, err = s.adoptionChart(ctx, release.Version)
+		page.Spread, err = s.adoptionChart(ctx, release.Version, adoptionPoints)
 	}
 	return page, err
 }

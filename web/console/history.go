@@ -93,7 +93,7 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Adoption, err = s.adoptionChart(ctx, "")
+		page.Adoption, err = s.adoptionChart(ctx, "", adoptionPoints)
 		return err
 	})
 	if page.With != nil {
@@ -112,13 +112,17 @@ func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
 	return err
 }
 
-// adoptionPoints is the number of moments of a chart of adoption.
-const adoptionPoints = 31
+// Numbers of moments of a chart of adoption. The overview, which has to be small, has fewer.
+const (
+	adoptionPoints      = 31
+	briefAdoptionPoints = 21
+)
 
 // adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
-func (s *Server) adoptionChart(ctx context.Context, version string) (chart ui.AdoptionChart, err error) {
+func (s *Server) adoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
 	chart.ID, chart.Title = "adoption-chart", text(ctx, "history.adoption")
-	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: adoptionPoints, Version: version})
+	chart.Brief = points < adoptionPoints
+	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: points, Version: version})
 	if errorCode(err) == "invalid_history_period" { // the history has just begun
 		err = nil
 	}

@@ -43,8 +43,7 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 		return err
 	})
 	parts.Go(func() (err error) {
-		page.Adoption, err = s.adoptionChart(partsCtx, "")
-		page.Adoption.Brief = true
+		page.Adoption, err = s.adoptionChart(partsCtx, "", briefAdoptionPoints)
 		return err
 	})
 	parts.Go(func() (err error) {

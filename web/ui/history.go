@@ -151,7 +151,7 @@ type AdoptionChart struct {
 }
 
 // maxStack is the number of areas; further versions are among the others.
-const maxStack = 5
+const maxStack = 4
 
 // drawable reports whether there are devices at any moment.
 func (c AdoptionChart) drawable() bool { return c.high() > 0 && len(c.Times) > 1 }

@@ -23,7 +23,7 @@ func historyPage() templ.Component {
 	counts := []fleet.DeviceCount{{Value: "2.4.0", Count: 4312}, {Value: "", Count: 41}}
 	p := ui.HistoryPage{List: list("/history", ""), Begin: now.Add(-90 * 24 * time.Hour), Now: now, At: now, With: &with,
 		DiffFrom: with, DiffTo: now, AtText: "2026-11-21T12:00:00", Query: "tag:lab", Field: history.FieldVersion,
-		Adoption: adoptionChart(), Rows: []history.Device{*before, *after}, Next: "x",
+		Adoption: adoptionChart(31), Rows: []history.Device{*before, *after}, Next: "x",
 		Counts: history.Counts{Total: 4353, Held: 3, Versions: counts, Boards: counts, Tags: counts[:1],
 			Presence: []fleet.DeviceCount{{Value: "online", Count: 4000}, {Value: "offline", Count: 300},
 				{Value: "unresponsive", Count: 3}, {Value: "unknown_edge", Count: 10}, {Value: "pending", Count: 40}}},
@@ -39,17 +39,17 @@ func historyPage() templ.Component {
 }
 
 // adoption is the chart of a release that replaces another one.
-func adoptionChart() ui.AdoptionChart {
+func adoptionChart(points int) ui.AdoptionChart {
 	c := ui.AdoptionChart{ID: "adoption-chart", Title: "Versions over time"}
 	for i, version := range []string{"2.4.0", "2.3.1", "2.3.0", "2.2", "2.1", "2.0", "1.9", "1.8", ""} {
 		s := history.Series{Version: version}
-		for n := range 30 {
+		for n := range points {
 			s.Counts = append(s.Counts, max(0, 100-20*i+n*(8-i)-(n*n*i)/20))
 		}
 		c.Series = append(c.Series, s)
 	}
-	for n := range 30 {
-		c.Times = append(c.Times, now.Add(time.Duration(n-29)*24*time.Hour))
+	for n := range points {
+		c.Times = append(c.Times, now.Add(time.Duration(n+1-points)*24*time.Hour))
 	}
 	return c
 }

@@ -137,7 +137,7 @@ func firmwarePage() templ.Component {
 func overview(n int) templ.Component {
 	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
 	if n > 0 {
-		v.Adoption = adoptionChart()
+		v.Adoption = adoptionChart(21)
 		v.Adoption.Brief = true
 	}
 	if n == 0 {
