@@ -47,6 +47,7 @@ type cli struct {
 	Serial   client.SerialCommand   `cmd:"" help:"Load and manage serial numbers and their HMAC keys over REST."`
 	Device   client.DeviceCommand   `cmd:"" help:"List, show, call and manage devices over REST."`
 	Call     client.CallCommand     `cmd:"" help:"List calls and cancel waiting ones over REST."`
+	History  client.HistoryCommand  `cmd:"" help:"Show what the fleet was at a past moment over REST."`
 	Schedule client.ScheduleCommand `cmd:"" help:"Repeat calls to many devices at planned times over REST."`
 	Devices  client.DevicesCommand  `cmd:"" help:"Tag, hold, release and retire many devices at once over REST."`
 	Image    client.ImageCommand    `cmd:"" help:"Upload and manage firmware images over REST."`

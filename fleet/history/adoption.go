@@ -9,6 +9,9 @@ import (
 	"fleetd/fleet"
 )
 
+// adoptionSpan is the usual length of a series.
+const adoptionSpan = 30 * 24 * time.Hour
+
 // Adoption returns how versions spread. The zero From is 30 days before To, or the beginning of the history if that
 // is later; the zero To is now.
 func (s *Service) Adoption(ctx context.Context, f AdoptionFilter) (Adoption, error) {
@@ -16,15 +19,7 @@ func (s *Service) Adoption(ctx context.Context, f AdoptionFilter) (Adoption, err
 	if err != nil {
 		return Adoption{}, err
 	}
-	if f.To.IsZero() {
-		f.To = s.now()
-	}
-	if f.From.IsZero() {
-		f.From = f.To.AddDate(0, 0, -30)
-		if f.From.Before(begin.Versions) {
-			f.From = begin.Versions
-		}
-	}
+	s.complete(&f.From, &f.To, -adoptionSpan, begin.Versions)
 	if f.Points == 0 {
 		f.Points = DefaultPoints
 	}

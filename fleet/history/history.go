@@ -47,7 +47,7 @@ func (d Device) Title() string { return fleet.Device{ID: d.ID, Name: d.Name}.Tit
 
 // A Filter selects the devices of a moment.
 type Filter struct {
-	At     time.Time
+	At     time.Time // zero: now
 	Query  fleet.Query
 	Limit  int
 	Cursor string

@@ -64,10 +64,26 @@ func (s *Service) check(ctx context.Context, at *time.Time, q fleet.Query) error
 		return err
 	}
 	begin, err := s.Begin(ctx)
-	if err == nil {
-		*at, err = s.moment(*at, begin.States, "as_of")
+	if err != nil {
+		return err
 	}
+	if at.IsZero() {
+		*at = s.now()
+	}
+	*at, err = s.moment(*at, begin.States, "as_of")
 	return err
+}
+
+// complete gives a period its ends, if they are zero: now, and a time before or the beginning of the history.
+func (s *Service) complete(from, to *time.Time, before time.Duration, begin time.Time) {
+	if to.IsZero() {
+		*to = s.now()
+	}
+	if from.IsZero() {
+		if *from = to.Add(before); from.Before(begin) {
+			*from = begin
+		}
+	}
 }
 
 // Devices lists the devices of a moment, by name.
@@ -108,7 +124,8 @@ func (s *Service) period(from, to *time.Time, begin time.Time) (err error) {
 	return nil
 }
 
-// Diff compares two moments.
+// Diff compares two moments. The zero To is now; the zero From is a day before To, or the beginning of the history if
+// that is later.
 func (s *Service) Diff(ctx context.Context, f DiffFilter) (Diff, error) {
 	if f.Field != "" && !slices.Contains(Fields, f.Field) {
 		return Diff{}, fleet.Refuse(fleet.ErrInvalid, "invalid_field", "value", string(f.Field)).At("field")
@@ -117,10 +134,11 @@ func (s *Service) Diff(ctx context.Context, f DiffFilter) (Diff, error) {
 		return Diff{}, err
 	}
 	begin, err := s.Begin(ctx)
-	if err == nil {
-		err = s.period(&f.From, &f.To, begin.States)
-	}
 	if err != nil {
+		return Diff{}, err
+	}
+	s.complete(&f.From, &f.To, -24*time.Hour, begin.States)
+	if err := s.period(&f.From, &f.To, begin.States); err != nil {
 		return Diff{}, err
 	}
 	return s.store.DiffStates(ctx, f)

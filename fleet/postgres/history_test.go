@@ -237,7 +237,7 @@ func TestHistoryRefuses(t *testing.T) {
 	}{
 		{"future_moment", list(history.Filter{At: now().Add(time.Hour)})},
 		{"before_history", list(history.Filter{At: begin.States.Add(-time.Second)})},
-		{"before_history", list(history.Filter{})},
+		{"before_history", list(history.Filter{At: time.Unix(0, 0)})},
 		{"no_history_of_field", list(history.Filter{At: now(), Query: query(t, "seen<1h")})},
 		{"invalid_cursor", list(history.Filter{At: now(), Cursor: "x"})},
 		{"invalid_history_period", diff(history.DiffFilter{From: now(), To: now().Add(-time.Millisecond)})},

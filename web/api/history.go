@@ -94,7 +94,7 @@ func pastDevice(d history.Device) PastDevice {
 
 // PastInput is the moment of a question, and its filter.
 type PastInput struct {
-	AsOf  time.Time `query:"as_of" required:"true" doc:"The moment"`
+	AsOf  time.Time `query:"as_of" doc:"The moment. Default: now"`
 	Query string    `query:"q" maxLength:"1024" doc:"Filter; without it, every device in service then"`
 }
 
@@ -179,16 +179,17 @@ func pastChange(c history.Change) PastChange {
 
 type listPastChangesInput struct {
 	Paging
-	From  time.Time     `query:"from" required:"true"`
-	To    time.Time     `query:"to" required:"true"`
+	From  time.Time     `query:"from" doc:"Default: a day before to, or the beginning of the history"`
+	To    time.Time     `query:"to" doc:"Default: now"`
 	Query string        `query:"q" maxLength:"1024" doc:"Filter: the devices that match it at either moment"`
 	Field history.Field `query:"field" enum:"added,removed,version,tools,board,name,tags,hold,enrolment,presence" doc:"List only changes of this; the counts have all"`
 }
 
 type pastChanges struct {
-	list[PastChange]
+	Items   []PastChange   `json:"items" nullable:"false"`
+	Next    *string        `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 	Devices int            `json:"devices" doc:"How many devices differ"`
-	Counts  map[string]int `json:"counts" doc:"How many differ by each field"`
+	ByField map[string]int `json:"by_field" doc:"How many differ by each field"`
 }
 
 func (a *api) listPastChanges(ctx context.Context, _ fleet.Principal, in *listPastChangesInput) (*answer[pastChanges],
@@ -202,9 +203,10 @@ func (a *api) listPastChanges(ctx context.Context, _ fleet.Principal, in *listPa
 	if err != nil {
 		return nil, err
 	}
-	v := pastChanges{list: pageOf(d.Page, pastChange).Body, Devices: d.Devices, Counts: map[string]int{}}
+	page := pageOf(d.Page, pastChange).Body
+	v := pastChanges{Items: page.Items, Next: page.Next, Devices: d.Devices, ByField: map[string]int{}}
 	for _, f := range history.Fields {
-		v.Counts[string(f)] = d.Counts[f]
+		v.ByField[string(f)] = d.Counts[f]
 	}
 	return answerWith(v), nil
 }
@@ -227,7 +229,7 @@ type AdoptionView struct {
 // VersionSeries is the number of devices with a version at each moment.
 type VersionSeries struct {
 	Version string `json:"version" doc:"Empty: unknown"`
-	Counts  []int  `json:"counts" nullable:"false" doc:"At each of the times"`
+	Counts  []int  `json:"devices" nullable:"false" doc:"Number of devices at each of the times"`
 }
 
 func (a *api) getAdoption(ctx context.Context, _ fleet.Principal, in *getAdoptionInput) (*answer[AdoptionView], error) {

@@ -1407,13 +1407,29 @@ type Part struct {
 	Size   int64  `json:"size"`
 }
 
+// PastChange defines model for PastChange.
+type PastChange struct {
+	After  *PastDevice `json:"after"`
+	Before *PastDevice `json:"before"`
+
+	// Fields What differs; added: in service only at the second moment, removed: only at the first
+	Fields       []string  `json:"fields"`
+	ID           string    `json:"id"`
+	ToolsAdded   *[]string `json:"tools_added,omitempty"`
+	ToolsRemoved *[]string `json:"tools_removed,omitempty"`
+}
+
 // PastChanges defines model for PastChanges.
 type PastChanges struct {
-	// Counts How many differ by each field
-	Counts map[campaign.DeploymentState]int `json:"counts"`
+	// ByField How many differ by each field
+	ByField map[string]int64 `json:"by_field"`
 
 	// Devices How many devices differ
-	Devices int64 `json:"devices"`
+	Devices int64        `json:"devices"`
+	Items   []PastChange `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
 }
 
 // PastCounts defines model for PastCounts.
@@ -2543,8 +2559,8 @@ type VerificationInputBody struct {
 
 // VersionSeries defines model for VersionSeries.
 type VersionSeries struct {
-	// Counts At each of the times
-	Counts map[campaign.DeploymentState]int `json:"counts"`
+	// Devices Number of devices at each of the times
+	Devices []int64 `json:"devices"`
 
 	// Version Empty: unknown
 	Version string `json:"version"`

@@ -22,6 +22,7 @@ type commands struct {
 	Upstream UpstreamCommand `cmd:""`
 	Plugin   PluginCommand   `cmd:"" aliases:"plugins"`
 	Policy   PolicyCommand   `cmd:""`
+	History  HistoryCommand  `cmd:""`
 	Schedule ScheduleCommand `cmd:""`
 	Approval ApprovalCommand `cmd:""`
 	System   SystemCommand   `cmd:""`
