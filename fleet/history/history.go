@@ -3,7 +3,7 @@
 //
 // It knows the states that are kept while devices change, and asks a [Store] for them. It writes nothing. A moment
 // before the beginning of the history is refused, not guessed. Which devices exist for a principal depends on what
-// they are now: a tag that a device had earlier gives nobody access to it.
+// they are now: a tag that a device had earlier gives no access to it.
 //
 // Times are UTC. It has no goroutine and no lock.
 package history
@@ -63,7 +63,7 @@ type Counts struct {
 // MaxCounts is the number of values of a breakdown.
 const MaxCounts = 1000
 
-// A Field is a part of a device that changes are told apart by.
+// A Field is a part of a device that may differ between two moments.
 type Field string
 
 const (

@@ -188,7 +188,8 @@ func (s *Store) PastCounts(ctx context.Context, at time.Time, q fleet.Query) (hi
 	var w where
 	moment := w.arg(at) + "::timestamptz"
 	w.past(ctx, q, at)
-	const all, byVersion, byBoard, byPresence, byTags, byHold = 31, 15, 23, 27, 29, 30 // the bits of what is not grouped by
+	// GROUPING returns the bits of what is not grouped by.
+	const all, byVersion, byBoard, byPresence, byTags, byHold = 31, 15, 23, 27, 29, 30
 	sql := fmt.Sprintf(`WITH %s, grouped AS MATERIALIZED (
 			SELECT GROUPING(version, board, presence, tags, held) AS part, version, board, presence, tags, held,
 				count(*)::int AS n
@@ -384,7 +385,8 @@ func (s *Store) addTools(ctx context.Context, changes []history.Change) error {
 }
 
 // VersionSeries counts the devices in service that run firmware at moments.
-func (s *Store) VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) ([]history.VersionCounts, error) {
+func (s *Store) VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) (
+	[]history.VersionCounts, error) {
 	var w where
 	// A state counts from the first moment that is not before its beginning, and not from the first one that is not
 	// before its end. width_bucket counts the bounds up to a time: with bounds a microsecond later, those before it.
@@ -435,7 +437,8 @@ func (s *Store) VersionSeries(ctx context.Context, moments []time.Time, q fleet.
 }
 
 // DeviceStates lists the states of a device, newest first.
-func (s *Store) DeviceStates(ctx context.Context, id fleet.DeviceID, since time.Time, limit int) ([]history.Device, error) {
+func (s *Store) DeviceStates(ctx context.Context, id fleet.DeviceID, since time.Time, limit int) (
+	[]history.Device, error) {
 	scoped, args := scopedTo(ctx, "id", cleanText(string(id)), since, limit)
 	rows, _ := s.db.Query(ctx, `
 		SELECT *, '' AS presence FROM (

@@ -33,7 +33,8 @@ func TestHistory(t *testing.T) {
 		t.Errorf("moved before it was: %+v", l.Items)
 	}
 	l := decode[list[PastDevice]](t, w.get(t, "/history/devices?q=tag:moved"), 200)
-	if len(l.Items) != 1 || l.Items[0].ID != "a085e3112233" || l.Items[0].Since.Before(before) || l.Items[0].Presence == "" {
+	if len(l.Items) != 1 || l.Items[0].ID != "a085e3112233" || l.Items[0].Since.Before(before) ||
+		l.Items[0].Presence == "" {
 		t.Errorf("moved: %+v", l.Items)
 	}
 	c := decode[pastCounts](t, w.get(t, "/history/counts?by=tag"), 200)

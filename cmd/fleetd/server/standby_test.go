@@ -443,7 +443,8 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	}
 	exec(`DELETE FROM settings WHERE key = 'secret_fingerprint'`)
 	exec(`DROP TABLE lease_terms, failed_tries, record_queue, record_batches, record_tiles, record_checkpoints, record_keys,
-		record_start, record_removals, schedules, schedule_runs, device_states, history_start, presence_frames`) // of migrations 85 to 92
+		record_start, record_removals, schedules, schedule_runs, device_states, history_start,
+		presence_frames`) // of migrations 85 to 92
 	exec(`DROP FUNCTION record_leaf, record_time, record_connection, record_step, record_firmware, frame_presence`)
 	exec(`DROP FUNCTION keep_device_state CASCADE`)
 	exec(`ALTER TABLE devices DROP COLUMN state_since`)
