@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fleetd/fleet/origin"
 )
 
 // CallState is the state of a tool call.
@@ -62,7 +64,8 @@ type Call struct {
 	Error     *CallError
 	Evidence  []Evidence // of calls whose outcome comes from evidence, oldest first
 	Late      *LateAnswer
-	RPCID     int32 // JSON-RPC id on the wire; 0 if never sent
+	Origin    origin.Origin // of the request; zero if no request asked for it
+	RPCID     int32         // JSON-RPC id on the wire; 0 if never sent
 	Timeout   time.Duration
 	// WaitUntil is the time until which the call may wait for its device to reconnect; nil if
 	// the call may not wait. It is on record if the call had to wait or needed approval.

@@ -55,6 +55,7 @@ type cli struct {
 	Campaign client.CampaignCommand `cmd:"" help:"Plan, start and control firmware campaigns over REST."`
 	Plugin   client.PluginCommand   `cmd:"" aliases:"plugins" help:"Manage plug-ins over REST."`
 	Upstream client.UpstreamCommand `cmd:"" help:"Manage voice servers and the devices that use them over REST."`
+	Tool     client.ToolCommand     `cmd:"" help:"List the tools of the fleet, compare their definitions and release them over REST."`
 	Policy   client.PolicyCommand   `cmd:"" help:"List policy rules and test calls against them over REST."`
 	MCP      bridge.Command         `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
 

@@ -47,6 +47,51 @@ func (d *daemon) audit(args ...string) (out string, ok bool) {
 
 // The commands of the sealed record, as an auditor uses them: with files, and a client of tlog-tiles that is not
 // fleetd's.
+// followsTheLog checks that follow appends each entry once and in order, also after a crash cut its last line off.
+func (d *daemon) followsTheLog(t *testing.T) {
+	t.Helper()
+	name := filepath.Join(d.dir, "followed")
+	follow := func(flags ...string) int {
+		t.Helper()
+		if out, ok := d.audit(append([]string{"follow", "--once", "-o", name}, flags...)...); !ok {
+			t.Fatalf("follow: %s", out)
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+		for i, line := range lines {
+			var e struct {
+				Number int
+				Kind   string
+				Line   map[string]any
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Number != i || e.Line["entry"] != e.Kind {
+				t.Fatalf("line %d is %q: %v", i, line, err)
+			}
+		}
+		return len(lines)
+	}
+	first := follow()
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString(`{"number":9999,"ki`)
+		file.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.post("/tokens", map[string]string{"name": "late", "role": "viewer"})
+	fleettest.EventuallyWithin(t, time.Minute, "another entry", func() bool { return follow() > first })
+	if err := os.WriteFile(name+".next", []byte("999999"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, ok := d.audit("follow", "--once", "-o", name); ok || !strings.Contains(out, "entry_not_sealed") {
+		t.Errorf("from an entry that does not exist: %s", out)
+	}
+}
+
 func TestAuditCommands(t *testing.T) {
 	d := newDaemon(t)
 	const tokens = 300 // each is an audit entry: more than a tile
@@ -66,6 +111,17 @@ func TestAuditCommands(t *testing.T) {
 	if !status.Sealing || !strings.HasPrefix(status.Key, status.Origin+"+") {
 		t.Errorf("status %+v", status)
 	}
+
+	out, ok := d.audit("entries", "--action", "token.create", "--format", "csv")
+	if lines := strings.Count(out, "\n"); !ok || lines < tokens+1 || !strings.HasPrefix(out, "at,kind,id,") ||
+		!strings.Contains(out, entry) {
+		t.Errorf("entries: %d lines: %.300s", lines, out)
+	}
+	if out, ok := d.audit("entries", "--kind", "deed"); ok || !strings.Contains(out, "invalid_audit_kind") {
+		t.Errorf("entries of an unknown kind: %s", out)
+	}
+
+	d.followsTheLog(t)
 
 	proof, kept := filepath.Join(d.dir, "proof"), filepath.Join(d.dir, "kept")
 	if out, ok := d.audit("prove", entry, "-o", proof); !ok {

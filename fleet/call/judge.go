@@ -206,8 +206,8 @@ func unknownTool(t target, name string) *refusal {
 }
 
 // checkDescription refuses a model's call if the device's description of the tool differs from the
-// description that an administrator pinned, or, of a tool without a pin, is in quarantine: the model
-// may be misled.
+// description that an administrator pinned, or, of a tool without a pin, is in quarantine or
+// waits for a person: the model may be misled.
 func (g *gate) checkDescription(d fleet.Device, inventory string, tool fleet.Tool, by fleet.Principal) *refusal {
 	switch {
 	case !by.Kind.IsModel():
@@ -216,6 +216,8 @@ func (g *gate) checkDescription(d fleet.Device, inventory string, tool fleet.Too
 		if g.pins.Differs(inventory, tool) {
 			return refuse(fleet.NewCallError("tool_changed", "tool", tool.Name))
 		}
+	case g.held.Waits(inventory, tool):
+		return refuse(fleet.NewCallError("tool_quarantined.waits", "device", d.Title(), "tool", tool.Name))
 	case g.held.Holds(d.ID, inventory, tool):
 		return refuse(fleet.NewCallError("tool_quarantined", "device", d.Title(), "tool", tool.Name))
 	}

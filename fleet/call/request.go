@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 )
 
 // A Request describes one tool call to make.
@@ -137,7 +138,7 @@ func (a *attempt) check(ctx context.Context, talk *ConversationWait) (err error)
 	if !r.Actor.Sees(a.target.Device) {
 		return fmt.Errorf("device %s: %w", r.Device, fleet.ErrNotFound)
 	}
-	a.call, a.wire = newCall(r), r.Arguments
+	a.call, a.wire = newCall(r, origin.Of(ctx)), r.Arguments
 	if talk != nil && r.UnlessTalking {
 		return ErrTalking
 	}
@@ -204,10 +205,10 @@ func targetOf(t *fleet.Target, name string) target {
 }
 
 // newCall returns the record of a call before any decision about it.
-func newCall(r Request) *fleet.Call {
+func newCall(r Request, from origin.Origin) *fleet.Call {
 	c := &fleet.Call{ID: callIDs.next(r.now), Device: r.Device, Tool: r.Tool, Arguments: recorded(r.Arguments),
 		Actor: r.Actor, FanOut: r.FanOut, Approval: r.approval, State: fleet.CallPending, Timeout: r.Timeout,
-		CreatedAt: r.now}
+		Origin: from, CreatedAt: r.now}
 	if r.Mandate != nil {
 		c.Evidence = r.Mandate.evidence(r.now)
 	}

@@ -241,15 +241,19 @@ type noPins struct{}
 func (noPins) Pinned(string) bool              { return false }
 func (noPins) Differs(string, fleet.Tool) bool { return false }
 
-// Quarantines withhold from models the tools of programs that changed unexplained.
+// Quarantines withhold from models the tools of programs that changed unexplained, and definitions of
+// tools that wait for a person.
 type Quarantines interface {
 	// Holds reports whether the tool of a device's inventory is in quarantine.
 	Holds(device fleet.DeviceID, inventory string, tool fleet.Tool) bool
+	// Waits reports whether it is because its definition waits for a person on all devices.
+	Waits(inventory string, tool fleet.Tool) bool
 }
 
 type noQuarantines struct{}
 
 func (noQuarantines) Holds(fleet.DeviceID, string, fleet.Tool) bool { return false }
+func (noQuarantines) Waits(string, fleet.Tool) bool                 { return false }
 
 // everything is the policy of a fleet without one: it allows everything.
 type everything struct{}

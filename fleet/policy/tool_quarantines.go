@@ -67,10 +67,20 @@ type ToolQuarantinesOptions struct {
 	Store ToolQuarantineStore
 	// Pins are descriptions that an administrator has approved; nil: none.
 	Pins *ToolPins
+	// Definitions are those that wait for a person, of all devices; nil: none.
+	Definitions Definitions
 	// Changed is called after quarantines of a device began or ended, except by a listing, which
 	// itself is announced. May be nil.
 	Changed func(fleet.DeviceID)
 	Log     *slog.Logger
+}
+
+// Definitions keep models from definitions of tools that appeared, until a person releases them.
+type Definitions interface {
+	// Holds reports whether models may not call a definition. It asks for the digest only if any waits.
+	Holds(tool string, digest func() fleet.ToolDigest) bool
+	// Reload reads the state again after a change in the database.
+	Reload(ctx context.Context) error
 }
 
 // NewToolQuarantines returns the service. Call Load before the first listing.
@@ -95,12 +105,23 @@ func (s *ToolQuarantines) reload(ctx context.Context) error {
 	if err := s.table.Load(ctx); err != nil {
 		return err
 	}
+	if err := s.reloadDefinitions(ctx); err != nil {
+		return err
+	}
 	for device, held := range before {
 		if !maps.Equal(held, (*s.table.State())[device]) {
 			s.o.Changed(device)
 		}
 	}
 	return nil
+}
+
+// reloadDefinitions reads which definitions wait, after a pin or a release has released one.
+func (s *ToolQuarantines) reloadDefinitions(ctx context.Context) error {
+	if s.o.Definitions == nil {
+		return nil
+	}
+	return s.o.Definitions.Reload(ctx)
 }
 
 // Load reads the quarantines.
@@ -150,11 +171,26 @@ func (s *ToolQuarantines) Quarantine(device fleet.DeviceID, tool string) (ToolQu
 	return q, held
 }
 
-// Holds reports whether the tool of a device's inventory is in quarantine. The trusted description
-// of a tool never is: the inventory may be older than the quarantine.
+// Holds reports whether the tool of a device's inventory is in quarantine, or its definition waits for
+// a person. The trusted description of a tool is never in quarantine: the inventory may be older than
+// the quarantine.
 func (s *ToolQuarantines) Holds(device fleet.DeviceID, inventory string, tool fleet.Tool) bool {
 	q, held := s.Quarantine(device, tool.Name)
-	return held && s.digests.Of(inventory, tool) != q.Trusted
+	return held && s.digests.Of(inventory, tool) != q.Trusted || s.Waits(inventory, tool)
+}
+
+// Waits reports whether the definition of an inventory's tool waits for a person. Tools for people
+// never do.
+func (s *ToolQuarantines) Waits(inventory string, tool fleet.Tool) bool {
+	if s == nil || s.o.Definitions == nil || tool.UserOnly() {
+		return false
+	}
+	return s.o.Definitions.Holds(tool.Name, func() fleet.ToolDigest {
+		if inventory == "" {
+			return tool.Digest()
+		}
+		return s.digests.Of(inventory, tool)
+	})
 }
 
 func (s *ToolQuarantines) lock(id fleet.DeviceID) (unlock func()) {
@@ -298,6 +334,9 @@ func (s *ToolQuarantines) Release(ctx context.Context, by fleet.Principal, devic
 			return fleet.Refuse(fleet.ErrConflict, "tool_changed_again", "device", device, "tool", tool).At("digest")
 		}
 		return fleet.Refuse(fleet.ErrNotFound, "unknown_tool_quarantine", "device", device, "tool", tool)
+	}
+	if err == nil {
+		err = s.reloadDefinitions(ctx)
 	}
 	if err != nil {
 		return err

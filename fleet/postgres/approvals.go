@@ -25,8 +25,12 @@ func (s *Store) AskForCall(ctx context.Context, c *fleet.Call, a *call.Approval)
 	if err != nil {
 		return err
 	}
+	args, err := s.calls.insertArgs(ctx, s.db, []*callWrite{w})
+	if err != nil {
+		return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+	}
 	return s.ask(ctx, a, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, insertCalls, insertArgs([]*callWrite{w})...)
+		_, err := tx.Exec(ctx, insertCalls, args...)
 		return err
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
+	"fleetd/fleet/origin"
 	"fleetd/fleet/record"
 )
 
@@ -47,7 +48,7 @@ func writeAudit(ctx context.Context, tx pgx.Tx, by fleet.Principal, action, subj
 
 // writeAudits adds an entry for each row.
 func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action string, rows []auditNote) error {
-	args, err := auditArgs(by, action, rows)
+	args, err := auditArgs(by, origin.Of(ctx), action, rows)
 	if err != nil {
 		return err
 	}
@@ -58,16 +59,20 @@ func writeAudits(ctx context.Context, tx pgx.Tx, by fleet.Principal, action stri
 // insertAudit returns the only statement that adds audit entries, and their leaves; see [auditArgs]. It adds them if
 // the condition holds.
 func insertAudit(condition string) string {
-	return `WITH added AS (
-		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail)
-		SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb
+	return `WITH origin AS (
+		INSERT INTO origins (id, address, client, last_seen) SELECT $11::uuid, $12, $13, now() WHERE $11 IS NOT NULL
+		` + touchOrigin + `),
+	added AS (
+		INSERT INTO audit_entries (id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail,
+			origin_id, trace_id)
+		SELECT e.id, $1::timestamptz, $2, $3, $4, $5, $6, e.subject, e.detail::jsonb, $11, $14
 		FROM unnest($7::uuid[], $8::text[], $9::text[]) AS e (id, subject, detail)
 		WHERE ` + condition + ` RETURNING id)
 	INSERT INTO record_queue (leaves) SELECT $10::bytea WHERE EXISTS (SELECT FROM added)`
 }
 
 // auditArgs returns the arguments of [insertAudit].
-func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, error) {
+func auditArgs(by fleet.Principal, from origin.Origin, action string, rows []auditNote) ([]any, error) {
 	ids, subjects, details := make([]uuid.UUID, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	now := time.Now()
 	by.ID, by.Name = cleanText(by.ID), cleanText(by.Name)
@@ -83,10 +88,11 @@ func auditArgs(by fleet.Principal, action string, rows []auditNote) ([]any, erro
 		// jsonb accepts no \u0000, and the detail may quote a device.
 		ids[i], subjects[i], details[i] = uuid.Must(uuid.NewV7()), cleanText(r.subject), withoutNUL(string(text))
 		entry := record.ActionRow{ID: ids[i], CreatedAt: now, Actor: recordWho(by), Action: action, Subject: subjects[i],
-			Detail: details[i]}
+			Detail: details[i], Origin: recordOrigin(from)}
 		leaves = entry.Leaf().Append(leaves)
 	}
-	return []any{now, string(by.Kind), by.ID, by.Name, string(by.Role), action, ids, subjects, details, leaves}, nil
+	return []any{now, string(by.Kind), by.ID, by.Name, string(by.Role), action, ids, subjects, details, leaves,
+		originID(from), from.Address, from.Client, traceID(from)}, nil
 }
 
 // withoutNUL removes escaped NULs from marshalled JSON. It considers that the backslash may
@@ -110,23 +116,6 @@ func withoutNUL(text string) string {
 	return out.String()
 }
 
-type auditRow struct {
-	ID        uuid.UUID
-	CreatedAt time.Time
-	ActorKind fleet.PrincipalKind
-	ActorID   string
-	ActorName string
-	ActorRole fleet.Role
-	Action    string
-	Subject   string
-	Detail    map[string]any
-}
-
-func (r auditRow) entry() audit.Entry {
-	return audit.Entry{ID: r.ID, At: r.CreatedAt, Action: r.Action, Subject: r.Subject, Detail: r.Detail,
-		Actor: fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole}}
-}
-
 // auditScope leaves only entries about devices that exist for the principal and that name no
 // other device.
 func (w *where) auditScope(ctx context.Context) {
@@ -138,44 +127,6 @@ func (w *where) auditScope(ctx context.Context) {
 		" AND (detail->>'successor' IS NULL OR detail->>'successor' IN " + in + ")")
 }
 
-// AuditEntries lists audit entries, newest first.
-func (s *Store) AuditEntries(ctx context.Context, f audit.Filter) (fleet.Page[audit.Entry], error) {
-	none := fleet.Page[audit.Entry]{}
-	at, err := parseCursor(f.Cursor, "audit")
-	if err != nil {
-		return none, err
-	}
-	var w where
-	w.andText("subject = ?", f.Subject)
-	w.andText("action = ?", f.Action)
-	w.andText("actor_name = ?", f.Actor)
-	if !f.Since.IsZero() {
-		w.and("created_at >= ?", f.Since)
-		w.and("id >= ?", idFloor(f.Since.Add(-idSlack)))
-	}
-	if !f.Until.IsZero() {
-		w.and("created_at < ?", f.Until)
-		w.and("id < ?", idFloor(f.Until.Add(idSlack)))
-	}
-	w.auditScope(ctx)
-	order, err := w.idsDown(at)
-	if err != nil {
-		return none, err
-	}
-	limit := fleet.ClampLimit(f.Limit)
-	rows, _ := s.db.Query(ctx, `
-		SELECT id, created_at, actor_kind, actor_id, actor_name, actor_role, action, subject, detail
-		FROM audit_entries`+w.String()+order+` LIMIT `+w.arg(limit+1), w.args...)
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[auditRow])
-	if err != nil {
-		return none, fmt.Errorf("audit entries: %w", domainError(err))
-	}
-	page := mapPage(makePage(list, limit, at, func(r auditRow) cursor {
-		return cursor{List: "audit", ID: r.ID.String()}
-	}), auditRow.entry)
-	return page, s.nameSubjects(ctx, page.Items)
-}
-
 // nameSubjects adds the names of the subjects. A device has its current name. A subject with a
 // UUID has the name in its latest entry that contains one, even after it was deleted. Where
 // entries are deleted before their subjects, the name is read from the subject's table.
@@ -184,7 +135,7 @@ func (s *Store) nameSubjects(ctx context.Context, entries []audit.Entry) error {
 	var uuids []pgtype.UUID // of ids; null for a device
 	for _, e := range entries {
 		id, err := uuid.Parse(e.Subject)
-		if err == nil || isDeviceAction(e.Action) {
+		if err == nil || e.Kind != audit.Action || isDeviceAction(e.Action) {
 			ids, uuids = append(ids, e.Subject), append(uuids, pgUUID(id))
 		}
 	}

@@ -17,8 +17,12 @@ func (s *Store) WaitForDevice(ctx context.Context, c *fleet.Call, wait call.Wait
 	if err != nil {
 		return err
 	}
+	args, err := s.calls.insertArgs(ctx, s.db, []*callWrite{w})
+	if err != nil {
+		return waitError(c, "not put on record as waiting", err)
+	}
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, insertCalls+` ON CONFLICT DO NOTHING`, insertArgs([]*callWrite{w})...); err != nil {
+		if _, err := tx.Exec(ctx, insertCalls+` ON CONFLICT DO NOTHING`, args...); err != nil {
 			return err
 		}
 		err := changeOne(ctx, tx, `

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 )
 
 // A callWrite is one row to be inserted or updated.
@@ -43,7 +44,9 @@ type callColumns struct {
 	timeoutMs               int64
 	sentAt, finishedAt      *time.Time
 	waitUntil               *time.Time
-	leaf                    []byte // of the outcome; nil before
+	origin                  origin.Origin
+	originID                pgtype.UUID // filled in by [knownOrigins.store]
+	leaf                    []byte      // of the outcome; nil before
 }
 
 func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
@@ -54,7 +57,8 @@ func newCallWrite(c *fleet.Call, insert bool) (*callWrite, error) {
 	r := callColumns{id: c.ID, createdAt: c.CreatedAt, device: string(c.Device), tool: cleanText(c.Tool), actor: c.Actor,
 		fanOut: pgUUID(c.FanOut), approval: pgUUID(c.Approval), state: string(c.State),
 		result: cleanJSON(c.Result), rpcID: c.RPCID, timeoutMs: c.Timeout.Milliseconds(),
-		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), waitUntil: copyTime(c.WaitUntil)}
+		sentAt: copyTime(c.SentAt), finishedAt: copyTime(c.FinishedAt), waitUntil: copyTime(c.WaitUntil),
+		origin: c.Origin}
 	if insert || c.State.Final() {
 		r.arguments = cleanJSON(c.Arguments)
 		r.actor.ID, r.actor.Name = cleanText(c.Actor.ID), cleanText(c.Actor.Name)
@@ -120,18 +124,18 @@ func hashAnswer(c *fleet.Call) []byte {
 const insertCalls = `
 	INSERT INTO calls AS c (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 		fanout_id, state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at,
-			finished_at, error_params, approval_id, wait_until)
+			finished_at, error_params, approval_id, wait_until, origin_id, trace_id)
 	SELECT id, created_at, device_id, tool, arguments::json, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result::json, result_hash, error_code, error_message, evidence::json, rpc_id, timeout_ms,
-			sent_at, finished_at, error_params::json, approval_id, wait_until
+			sent_at, finished_at, error_params::json, approval_id, wait_until, origin_id, trace_id
 	FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
 		$9::text[], $10::uuid[],
 		$11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::text[], $18::int[],
 			$19::bigint[], $20::timestamptz[], $21::timestamptz[],
-		$22::text[], $23::uuid[], $24::timestamptz[])
+		$22::text[], $23::uuid[], $24::timestamptz[], $25::uuid[], $26::uuid[])
 		AS u (id, created_at, device_id, tool, arguments, actor_kind, actor_id, actor_name, actor_role, fanout_id,
 		state, failure, result, result_hash, error_code, error_message, evidence, rpc_id, timeout_ms, sent_at, finished_at,
-		error_params, approval_id, wait_until)`
+		error_params, approval_id, wait_until, origin_id, trace_id)`
 
 // The conflict clause waits for a blocked transaction with the same call. Either that transaction
 // commits and its row is updated to the outcome, or it fails when it resumes.
@@ -164,9 +168,9 @@ const updateCalls = `
 		SELECT string_agg(leaf, '') FROM changed HAVING count(leaf) > 0)
 	SELECT id FROM changed`
 
-// sendCalls writes a batch in one round trip and one transaction: PostgreSQL commits a pgx batch
+// send writes a batch in one round trip and one transaction: PostgreSQL commits a pgx batch
 // as a whole. It also runs the extra statements.
-func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
+func (c *committer) send(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra ...string) error {
 	var inserts, updates []*callWrite
 	for _, w := range batch {
 		if w.insert {
@@ -177,7 +181,11 @@ func sendCalls(ctx context.Context, db *pgxpool.Pool, batch []*callWrite, extra 
 	}
 	var b pgx.Batch
 	if len(inserts) > 0 {
-		b.Queue(insertCalls, insertArgs(inserts)...)
+		args, err := c.insertArgs(ctx, db, inserts)
+		if err != nil {
+			return fmt.Errorf("%w: %w", fleet.ErrNotStored, domainError(err))
+		}
+		b.Queue(insertCalls, args...)
 		var leaves []byte
 		for _, w := range inserts {
 			leaves = append(leaves, w.row.leaf...)
@@ -233,7 +241,11 @@ func ids(writes []*callWrite) pgtype.FlatArray[pgtype.UUID] {
 	return column(writes, func(r *callColumns) pgtype.UUID { return pgtype.UUID{Bytes: r.id, Valid: true} })
 }
 
-func insertArgs(ws []*callWrite) []any {
+// insertArgs returns the arguments of [insertCalls]. It stores the origins of the calls first.
+func (c *committer) insertArgs(ctx context.Context, db *pgxpool.Pool, ws []*callWrite) ([]any, error) {
+	if err := c.origins.store(ctx, db, ws); err != nil {
+		return nil, fmt.Errorf("origins of calls: %w", err)
+	}
 	return []any{
 		ids(ws),
 		column(ws, func(r *callColumns) time.Time { return r.createdAt }),
@@ -259,7 +271,9 @@ func insertArgs(ws []*callWrite) []any {
 		column(ws, func(r *callColumns) *string { return r.errorParams }),
 		column(ws, func(r *callColumns) pgtype.UUID { return r.approval }),
 		column(ws, func(r *callColumns) *time.Time { return r.waitUntil }),
-	}
+		column(ws, func(r *callColumns) pgtype.UUID { return r.originID }),
+		column(ws, func(r *callColumns) pgtype.UUID { return traceID(r.origin) }),
+	}, nil
 }
 
 func updateArgs(ws []*callWrite) []any {

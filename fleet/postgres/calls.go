@@ -93,10 +93,13 @@ func (s *Store) SettleCalls(ctx context.Context, calls []*fleet.Call) error {
 		writes = append(writes, w)
 	}
 	slices.SortFunc(writes, func(a, b *callWrite) int { return slices.Compare(a.row.id[:], b.row.id[:]) })
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		_, err := endCalls(ctx, tx, settleCalls, insertArgs(writes)...)
-		return err
-	})
+	args, err := s.calls.insertArgs(ctx, s.db, writes)
+	if err == nil {
+		err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+			_, err := endCalls(ctx, tx, settleCalls, args...)
+			return err
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("settle %d calls: %w", len(calls), domainError(err))
 	}
@@ -152,7 +155,7 @@ func (s *Store) UnansweredCall(ctx context.Context, id fleet.DeviceID, rpcID int
 const callColumnList = `id, created_at, device_id AS device, tool, arguments, actor_kind, actor_id, actor_name, actor_role,
 	fanout_id, approval_id,
 	state, result, error_code, error_message, error_params, evidence, late, rpc_id, timeout_ms, sent_at,
-	finished_at, wait_until`
+	finished_at, wait_until, ` + originOf
 
 type callRow struct {
 	ID           uuid.UUID
@@ -178,6 +181,7 @@ type callRow struct {
 	SentAt       *time.Time
 	FinishedAt   *time.Time
 	WaitUntil    *time.Time
+	originRow
 }
 
 func (r callRow) call() (fleet.Call, error) {
@@ -186,7 +190,8 @@ func (r callRow) call() (fleet.Call, error) {
 		State:    r.State,
 		Actor:    fleet.Principal{Kind: r.ActorKind, ID: r.ActorID, Name: r.ActorName, Role: r.ActorRole},
 		Result:   r.Result, RPCID: r.RPCID, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
-		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt, WaitUntil: r.WaitUntil}
+		CreatedAt: r.CreatedAt, SentAt: r.SentAt, FinishedAt: r.FinishedAt, WaitUntil: r.WaitUntil,
+		Origin: r.origin()}
 	var err error
 	if c.Error, err = callErrorOf(r.ErrorCode, r.ErrorMessage, r.ErrorParams); err != nil {
 		return c, fmt.Errorf("error of call %s: %w", r.ID, err)

@@ -48,11 +48,13 @@ type committer struct {
 	taken   time.Time // when the last batch was taken
 
 	flushed atomic.Int64
+	origins knownOrigins
 }
 
 func newCommitter(db *pgxpool.Pool, log *slog.Logger, flushTimeout time.Duration) *committer {
 	return &committer{db: db, log: log, flushTimeout: flushTimeout,
-		slots: make(chan struct{}, maxWaiting), first: make(chan struct{}, 1), helps: make(chan struct{}, 1)}
+		slots: make(chan struct{}, maxWaiting), first: make(chan struct{}, 1), helps: make(chan struct{}, 1),
+		origins: newKnownOrigins()}
 }
 
 // write returns after w is durable or has failed. If ctx ends first, the write may still happen.
@@ -64,7 +66,7 @@ func (c *committer) write(ctx context.Context, w *callWrite) error {
 	}
 	if !c.enqueue(w) {
 		defer func() { <-c.slots }()
-		return sendCalls(ctx, c.db, []*callWrite{w})
+		return c.send(ctx, c.db, []*callWrite{w})
 	}
 	select {
 	case err := <-w.done:
@@ -177,14 +179,14 @@ func (c *committer) flush(db *pgxpool.Pool, batch []*callWrite) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.flushTimeout)
 	defer cancel()
-	err := sendCalls(ctx, db, batch, c.replan()...)
+	err := c.send(ctx, db, batch, c.replan()...)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: the database did not answer within %v: %w", fleet.ErrUnavailable, c.flushTimeout, err)
 	}
 	if len(batch) > 1 && rowIsBad(err) {
 		c.log.Warn("call records refused as a batch; storing them one by one", "rows", len(batch), "err", err)
 		for _, w := range batch {
-			c.finish(w, sendCalls(ctx, db, []*callWrite{w}))
+			c.finish(w, c.send(ctx, db, []*callWrite{w}))
 		}
 		return
 	}

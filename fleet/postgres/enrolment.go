@@ -111,7 +111,7 @@ func (s *Store) DropWaiting(ctx context.Context, ids []fleet.DeviceID) error {
 // deleteDevices deletes devices that were never enrolled; few tables refer to them.
 func deleteDevices(ctx context.Context, tx pgx.Tx, ids []fleet.DeviceID) error {
 	for _, table := range []string{"device_facts", "device_firmware", "device_inventories", "connections", "presence_changes",
-		"report_changes"} {
+		"report_changes", "device_versions"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE device_id = ANY ($1)`, ids); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/origin"
 )
 
 var _ enrolment.RuleStore = (*Store)(nil)
@@ -96,9 +97,9 @@ func queueAcceptances(b *pgx.Batch, polls []enrolment.PollRecord) {
 		}
 		by := enrolment.RuleActor(*a)
 		tags := cleanTexts(a.Tags)
-		args, _ := auditArgs(by, "device.accept", []auditNote{{string(p.Poll.Device), // strings only: marshalling cannot fail
+		args, _ := auditArgs(by, origin.Origin{}, "device.accept", []auditNote{{string(p.Poll.Device), // strings only: marshalling cannot fail
 			map[string]any{"rule": by.ID, "rule_name": cleanText(a.Name), "tags": tags}}})
-		b.Queue(insertAudit(`NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $11)`),
+		b.Queue(insertAudit(`NOT EXISTS (SELECT FROM enrolment_acceptances a WHERE a.id = $15)`),
 			append(args, a.ID)...)
 		b.Queue(`
 			WITH new AS (

@@ -4,7 +4,13 @@ import (
 	"context"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 )
+
+// AuditQuery is the statement that reads the first page of the audit log.
+func AuditQuery(ctx context.Context, f audit.Filter) (sql string, args []any, err error) {
+	return auditQuery(ctx, f, nil, fleet.DefaultLimit)
+}
 
 // TimelineQuery is the statement that reads a timeline.
 func TimelineQuery(ctx context.Context, f fleet.TimelineFilter) (sql string, args []any, err error) {

@@ -22,21 +22,33 @@ func (s *Store) SaveListing(ctx context.Context, l fleet.ToolListing) error {
 		return fmt.Errorf("tools of device %s: %w", l.Device, err)
 	}
 	names := collect(l.Inventory.Tools, func(t fleet.Tool) string { return cleanText(t.Name) })
+	defined := false
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO inventories (id, tools, tool_names, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		added, err := tx.Exec(ctx, `INSERT INTO inventories (id, tools, tool_names, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
 			l.Inventory.ID, tools, names, l.At)
 		if err != nil {
 			return err
+		}
+		if added.RowsAffected() > 0 {
+			if defined, err = catalogueInventory(ctx, tx, l.Inventory.ID, string(l.Device), l.At); err != nil {
+				return err
+			}
 		}
 		if err := changeOne(ctx, tx, `
 			UPDATE devices SET inventory_id = $2, inventory_elf = $3, inventory_at = $4, tools_count = $5 WHERE id = $1`,
 			l.Device, l.Inventory.ID, cleanText(l.ELFSHA256), l.At, len(names)); err != nil {
 			return err
 		}
+		if err := noteInventory(ctx, tx, l); err != nil {
+			return err
+		}
 		return noteListing(ctx, tx, l)
 	})
 	if err != nil {
 		return fmt.Errorf("tools of device %s: %w", l.Device, domainError(err))
+	}
+	if defined && s.defined != nil {
+		s.defined(ctx)
 	}
 	return nil
 }

@@ -28,8 +28,9 @@ type Store struct {
 	log   *slog.Logger
 	calls *committer
 
-	outbox Outbox // nil: no event is delivered
-	timer  Timer  // nil: no run of a schedule is queued
+	outbox  Outbox                // nil: no event is delivered
+	timer   Timer                 // nil: no run of a schedule is queued
+	defined func(context.Context) // see OnDefinitions; may be nil
 
 	started time.Time // devices that are connected now connected after it
 

@@ -91,8 +91,8 @@ type recordSource struct {
 
 var recordSources = map[record.Kind]recordSource{
 	record.Call: {table: "calls c", at: "created_at", ref: "uuid_send(id)", in: "finished_at IS NOT NULL",
-		lines: `SELECT k.n, ` + sealedCallColumns + ` FROM ` + idKeys + `
-			JOIN calls c ON c.id = k.id AND c.created_at = k.at AND c.created_at BETWEEN $3 AND $4
+		lines: `SELECT k.n, ` + sealedCallColumns + `, ` + originJoined + ` FROM ` + idKeys + `
+			JOIN calls c ON c.id = k.id AND c.created_at = k.at AND c.created_at BETWEEN $3 AND $4` + originJoin + `
 			WHERE finished_at IS NOT NULL`, keys: idKeysOf, line: callLine},
 	record.LateAnswer: {table: "calls c", at: "created_at", ref: "uuid_send(id)", in: "late IS NOT NULL",
 		lines: `SELECT k.n, c.id, c.created_at, c.late::text FROM ` + idKeys + `
@@ -100,9 +100,9 @@ var recordSources = map[record.Kind]recordSource{
 			WHERE late IS NOT NULL`, keys: idKeysOf, line: lateLine},
 	record.Action: {table: "audit_entries", at: "created_at", ref: "uuid_send(id)", in: "true",
 		lines: `SELECT k.n, a.id, a.created_at, a.actor_kind, a.actor_id, a.actor_name, a.actor_role, a.action, a.subject,
-				a.detail::text
+				a.detail::text, ` + originJoined + `
 			FROM ` + idKeys + `
-			JOIN audit_entries a ON a.id = k.id AND a.created_at = k.at AND a.created_at BETWEEN $3 AND $4`,
+			JOIN audit_entries a ON a.id = k.id AND a.created_at = k.at AND a.created_at BETWEEN $3 AND $4` + originJoin,
 		keys: idKeysOf, line: actionLine},
 	record.Connection: {table: "presence_changes", at: "at", ref: "convert_to(device_id, 'UTF8')", in: "true",
 		lines: `SELECT k.n, record_connection(p.device_id, p.at, p.presence, p.evidence_code, p.evidence_params, p.transport)
@@ -199,11 +199,13 @@ func lateLine(row pgx.CollectableRow) (n int64, line []byte, err error) {
 
 func actionLine(row pgx.CollectableRow) (n int64, line []byte, err error) {
 	var r record.ActionRow
+	var trace uuid.NullUUID
 	err = row.Scan(&n, &r.ID, &r.CreatedAt, &r.Actor.Kind, &r.Actor.ID, &r.Actor.Name, &r.Actor.Role, &r.Action,
-		&r.Subject, &r.Detail)
+		&r.Subject, &r.Detail, &r.Origin.Address, &r.Origin.Client, &trace)
 	if err != nil {
 		return 0, nil, err
 	}
+	r.Origin.Trace = trace.UUID
 	return n, r.Line(), nil
 }
 

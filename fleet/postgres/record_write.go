@@ -58,32 +58,32 @@ func (r *callColumns) recordCall() *record.CallRow {
 	return &record.CallRow{ID: r.id, CreatedAt: r.createdAt, Device: r.device, Tool: r.tool, Arguments: r.arguments,
 		Actor: recordWho(r.actor), FanOut: r.fanOut.Bytes, Approval: r.approval.Bytes, State: r.state, Result: r.result,
 		ErrorCode: r.errorCode, ErrorMessage: r.errorMessage, ErrorParams: r.errorParams, Evidence: r.evidence,
-		RPCID: r.rpcID, TimeoutMs: r.timeoutMs, SentAt: r.sentAt, FinishedAt: r.finishedAt}
+		RPCID: r.rpcID, TimeoutMs: r.timeoutMs, SentAt: r.sentAt, FinishedAt: r.finishedAt, Origin: recordOrigin(r.origin)}
 }
 
 func recordWho(p fleet.Principal) record.Who {
 	return record.Who{Kind: string(p.Kind), ID: p.ID, Name: p.Name, Role: string(p.Role)}
 }
 
-// sealedCallColumns are the columns of the row c that the line of a call is made of; see [toRecordCall].
+// sealedCallColumns, and the columns of the origin, are what the line of the call c is made of; see [toRecordCall].
 const sealedCallColumns = `c.id, c.created_at, c.device_id, c.tool, c.arguments::text, c.actor_kind, c.actor_id,
 	c.actor_name, c.actor_role, c.fanout_id, c.approval_id, c.state, c.result::text, c.error_code, c.error_message,
 	c.error_params::text, c.evidence::text, c.rpc_id, c.timeout_ms, c.sent_at, c.finished_at`
 
 func toRecordCall(row pgx.CollectableRow) (*record.CallRow, error) {
 	var r record.CallRow
-	var fanOut, approval uuid.NullUUID
+	var fanOut, approval, trace uuid.NullUUID
 	err := row.Scan(&r.ID, &r.CreatedAt, &r.Device, &r.Tool, &r.Arguments, &r.Actor.Kind, &r.Actor.ID, &r.Actor.Name,
 		&r.Actor.Role, &fanOut, &approval, &r.State, &r.Result, &r.ErrorCode, &r.ErrorMessage, &r.ErrorParams,
-		&r.Evidence, &r.RPCID, &r.TimeoutMs, &r.SentAt, &r.FinishedAt)
-	r.FanOut, r.Approval = fanOut.UUID, approval.UUID
+		&r.Evidence, &r.RPCID, &r.TimeoutMs, &r.SentAt, &r.FinishedAt, &r.Origin.Address, &r.Origin.Client, &trace)
+	r.FanOut, r.Approval, r.Origin.Trace = fanOut.UUID, approval.UUID, trace.UUID
 	return &r, err
 }
 
 // endCalls runs a statement that gives calls their outcomes, and queues their leaves. The statement names the
 // table calls c. It returns the number of calls.
 func endCalls(ctx context.Context, tx pgx.Tx, sql string, args ...any) (int64, error) {
-	rows, _ := tx.Query(ctx, sql+` RETURNING `+sealedCallColumns, args...)
+	rows, _ := tx.Query(ctx, sql+` RETURNING `+sealedCallColumns+`, `+originOf, args...)
 	ended, err := pgx.CollectRows(rows, toRecordCall)
 	if err != nil {
 		return 0, err

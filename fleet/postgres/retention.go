@@ -79,10 +79,16 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 	}
 	if r.Calls > 0 {
 		n, err := s.forgetStates(ctx, now.Add(-r.Calls))
-		if err != nil {
+		if removed += n; err != nil {
 			return removed, err
 		}
-		removed += n
+	}
+	if r.Calls > 0 && r.Audit > 0 {
+		unused := now.Add(-max(r.Calls, r.Audit) - 2*24*time.Hour) // last_seen is true to a day and [originsKnown]
+		n, err := s.deleteBefore(ctx, "origins", "last_seen", unused)
+		if removed += n; err != nil {
+			return removed, err
+		}
 	}
 	if r.Vitals > 0 {
 		n, err := s.dropVitals(ctx, now.Add(-r.Vitals))

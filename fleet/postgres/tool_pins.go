@@ -29,7 +29,7 @@ func (s *Store) ToolPins(ctx context.Context) ([]policy.ToolPin, error) {
 }
 
 // SaveToolPin stores a pin, replacing the tool's previous one. It ends the quarantines of the tool
-// with the pinned digest.
+// with the pinned digest, and releases its definition.
 func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.ToolPin, device fleet.DeviceID) error {
 	detail := map[string]any{"digest": hex.EncodeToString(p.Digest[:]), "device": device}
 	return s.audited(ctx, by, "tool_pin.save", p.Tool, detail, func(tx pgx.Tx) error {
@@ -40,10 +40,10 @@ func (s *Store) SaveToolPin(ctx context.Context, by fleet.Principal, p policy.To
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `
-			WITH released AS (DELETE FROM tool_quarantines WHERE tool = $1 AND digest = $2 RETURNING device_id)
-			UPDATE trusted_tools SET tools = tools || jsonb_build_object($1::text, $3::text)
-			WHERE device_id IN (SELECT device_id FROM released)`, p.Tool, p.Digest[:], hex.EncodeToString(p.Digest[:]))
+		if err := trustReleased(ctx, tx, p.Tool, p.Digest); err != nil {
+			return err
+		}
+		_, err = releaseDefinitions(ctx, tx, by, []string{p.Tool}, [][]byte{p.Digest[:]})
 		return err
 	})
 }

@@ -96,7 +96,7 @@ func (s *Store) SaveTrustedTools(ctx context.Context, id fleet.DeviceID, t polic
 	return nil
 }
 
-// ReleaseTool ends a quarantine and trusts its digest, or fails with [fleet.ErrNotFound].
+// ReleaseTool ends a quarantine, trusts its digest and releases its definition, or fails with [fleet.ErrNotFound].
 func (s *Store) ReleaseTool(ctx context.Context, by fleet.Principal, q policy.ToolQuarantine) error {
 	digest := hex.EncodeToString(q.Digest[:])
 	detail := map[string]any{"tool": cleanText(q.Tool), "digest": digest}
@@ -108,6 +108,10 @@ func (s *Store) ReleaseTool(ctx context.Context, by fleet.Principal, q policy.To
 		_, err := tx.Exec(ctx, `
 			UPDATE trusted_tools SET tools = tools || jsonb_build_object($2::text, $3::text) WHERE device_id = $1`,
 			cleanText(string(q.Device)), cleanText(q.Tool), digest)
+		if err != nil {
+			return err
+		}
+		_, err = releaseDefinitions(ctx, tx, by, []string{cleanText(q.Tool)}, [][]byte{q.Digest[:]})
 		return err
 	})
 }

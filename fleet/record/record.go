@@ -20,6 +20,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,12 +48,12 @@ const (
 // Kinds lists the kinds of entries that have rows.
 var Kinds = []Kind{Call, LateAnswer, Action, Connection, Step, Firmware}
 
-var kindNames = map[Kind]string{Call: "call", LateAnswer: "late_answer", Action: "action", Connection: "connection",
+var kindNames = [...]string{Call: "call", LateAnswer: "late_answer", Action: "action", Connection: "connection",
 	Step: "campaign_step", Firmware: "firmware", Forgotten: "forgotten", Dropped: "dropped", Started: "started"}
 
 func (k Kind) String() string {
-	if name, ok := kindNames[k]; ok {
-		return name
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
 	}
 	return fmt.Sprintf("kind %d", byte(k))
 }
@@ -87,7 +88,9 @@ func (l Leaf) appendKey(b []byte) []byte {
 }
 
 // Append appends the stored form of the leaf.
-func (l Leaf) Append(b []byte) []byte { return append(l.appendKey(b), l.Hash[:]...) }
+func (l Leaf) Append(b []byte) []byte {
+	return append(l.appendKey(slices.Grow(b, leafBytes+len(l.Ref))), l.Hash[:]...)
+}
 
 var errShort = errors.New("the leaves end within one")
 

@@ -189,7 +189,7 @@ type toolLine struct {
 	Reads    bool           `json:"read_only"` // read_device may call it
 	// sentence_name: the name reads like a sentence, and is data;
 	// hidden_properties: arguments are left out, do not call it;
-	// quarantined: it changed without a new version, and models may not call it
+	// quarantined: it is new or changed, and models may not call it until a person releases it
 	Warnings []string `json:"warnings,omitempty"`
 	// its description, written by the device: data, never an instruction
 	About string `json:"device_text"`
@@ -324,7 +324,7 @@ func (t toolLine) marks() string {
 		marks += " (read-only)"
 	}
 	if slices.Contains(t.Warnings, "quarantined") {
-		marks += " (WARNING: it changed without a new version and is in quarantine)"
+		marks += " (WARNING: it is new or changed and is in quarantine)"
 	}
 	if t.Audience == fleet.AudienceUser {
 		marks += " (for people, not for language models)"

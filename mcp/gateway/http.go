@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 	"fleetd/fleet/outcome"
 )
 
@@ -38,6 +39,7 @@ const firstStateless = "2026-07-28"
 // A caller is the principal that makes a request, or has a session.
 type caller struct {
 	by     atomic.Pointer[fleet.Principal] // of the latest request
+	from   atomic.Pointer[origin.Origin]   // of the latest request; nil if it came over no HTTP
 	token  string                          // its id
 	server *mcp.Server
 	only   fleet.DeviceID // whose server it is, of a plug-in or an endpoint; "" for others
@@ -49,6 +51,12 @@ type callerKey struct{}
 func callerOf(ctx context.Context) *caller {
 	c, _ := ctx.Value(callerKey{}).(*caller)
 	return c
+}
+
+// sends records who sends the next message of the caller's session, and from where.
+func (c *caller) sends(request *caller) {
+	c.by.Store(request.by.Load())
+	c.from.Store(request.from.Load())
 }
 
 // ServeHTTP serves /mcp and the paths below it, and the metadata of RFC 9728.
@@ -70,6 +78,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, old := strings.CutSuffix(r.URL.Path, "/sse")
 	c := &caller{token: by.ID}
 	c.by.Store(&by)
+	from := origin.FromRequest(r)
+	c.from.Store(&from)
 	var err error
 	c.server, c.only, err = g.serverFor(fleet.WithScope(r.Context(), by), by, strings.TrimPrefix(rest, prefix))
 	if err != nil {

@@ -122,7 +122,8 @@ type variant struct {
 	devices     int
 	boards      map[string]int
 	inventories []string
-	held        int // devices on which it is in quarantine
+	held        int  // devices on which it is in quarantine
+	waits       bool // its definition waits for a person, on all devices
 }
 
 // variants returns the matching tools by name; the tools that most devices offer come
@@ -170,6 +171,14 @@ func (x *toolIndex) variants(ctx context.Context, q fleet.Query, match func(t fl
 // devices do not have them.
 func (g *Gateway) quarantined(ctx context.Context, by fleet.Principal, q fleet.Query,
 	found map[string][]*variant) error {
+	for name, list := range found {
+		for _, v := range list {
+			v.waits = !g.o.Pins.Pinned(name) && g.o.Quarantines.Waits(v.inventories[0], v.tool)
+		}
+		if by.Kind.IsModel() {
+			found[name] = slices.DeleteFunc(list, func(v *variant) bool { return v.waits })
+		}
+	}
 	on := map[*variant][]string{}
 	for _, held := range g.o.Quarantines.All() {
 		for _, v := range found[held.Tool] {
@@ -206,7 +215,13 @@ func (g *Gateway) quarantined(ctx context.Context, by fleet.Principal, q fleet.Q
 // heldAnywhere reports whether a name is not suggested to a model, because a tool of that name with
 // this description is in quarantine somewhere.
 func (g *Gateway) heldAnywhere(by fleet.Principal, t fleet.Tool) bool {
-	return by.Kind.IsModel() && slices.ContainsFunc(g.o.Quarantines.All(), func(q policy.ToolQuarantine) bool {
+	if !by.Kind.IsModel() {
+		return false
+	}
+	if !g.o.Pins.Pinned(t.Name) && g.o.Quarantines.Waits("", t) {
+		return true
+	}
+	return slices.ContainsFunc(g.o.Quarantines.All(), func(q policy.ToolQuarantine) bool {
 		return q.Tool == t.Name && q.Digest == t.Digest()
 	})
 }
@@ -295,6 +310,9 @@ type toolOut struct {
 	// number of plug-ins and endpoints on which it is in quarantine, because it changed without a
 	// new version: a model may not call it there
 	Held int `json:"quarantined_devices,omitempty"`
+	// number of devices that list it with a definition that waits for an administrator: a model may
+	// not call it there
+	Waiting int `json:"waiting_devices,omitempty"`
 }
 
 type boardOut struct {
@@ -311,6 +329,9 @@ func toolOf(list []*variant) toolOut {
 	for _, one := range list {
 		v.Devices += one.devices
 		v.Held += one.held
+		if one.waits {
+			v.Waiting += one.devices
+		}
 		for board, n := range one.boards {
 			boards[board] += n
 		}
@@ -429,6 +450,10 @@ func (t toolOut) warning() (text string) {
 	if t.Held > 0 {
 		text += fmt.Sprintf(" (WARNING: on %s it changed without a new version and is in quarantine: models may not call "+
 			"it there)", count(t.Held, "device"))
+	}
+	if t.Waiting > 0 {
+		text += fmt.Sprintf(" (WARNING: on %s it is new or changed and waits for an administrator to release it: models may "+
+			"not call it there)", count(t.Waiting, "device"))
 	}
 	if t.Differ > 0 {
 		text += fmt.Sprintf(" (WARNING: on %s it is not as pinned: models may not call it there)", count(t.Differ, "device"))

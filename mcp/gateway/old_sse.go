@@ -75,7 +75,7 @@ func (g *Gateway) serveOld(w http.ResponseWriter, r *http.Request, c *caller) {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		s.caller.by.Store(c.by.Load())
+		s.caller.sends(c)
 		if unknown := unknownMethod(body); unknown != nil {
 			s.transport.refuse(w, r, unknown)
 			return

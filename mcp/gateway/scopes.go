@@ -119,6 +119,26 @@ func (s *toolServers) watched(device fleet.DeviceID) []*toolServer {
 	return list
 }
 
+// ToolsChanged makes the servers of devices, programs and groups read their tools again, after
+// definitions were released or held on all devices. Sessions are notified of what changed.
+func (g *Gateway) ToolsChanged(ctx context.Context) {
+	g.tools.listed()
+	g.scopes.mu.Lock()
+	var list []*toolServer
+	for _, t := range g.scopes.by {
+		for range t.server.Sessions() {
+			list = append(list, t)
+			break
+		}
+	}
+	g.scopes.mu.Unlock()
+	for _, t := range list {
+		if err := t.refresh(ctx, true); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			g.log.Warn("tools of an MCP server not read", "err", err)
+		}
+	}
+}
+
 func programKey(id fleet.DeviceID) string { return "program " + string(id) }
 
 // programPrefixes are the prefixes of ids, by the kind in the address of a server.
@@ -223,8 +243,8 @@ func (t servedTool) warning() string {
 	if !t.held {
 		return ""
 	}
-	return "WARNING: this tool changed without a new version of its program; it is in quarantine and language models " +
-		"may not call it until an administrator releases it. "
+	return "WARNING: this tool is new or changed; it is in quarantine and language models may not call it until an " +
+		"administrator releases it. "
 }
 
 // schemaFollows warns that the device also wrote the texts of a tool's schema.
@@ -472,7 +492,8 @@ func (g *Gateway) sharedTools(ctx context.Context, q fleet.Query) ([]fleet.Tool,
 		}
 		shared = slices.DeleteFunc(shared, func(t fleet.Tool) bool {
 			other, has := inv.Tool(t.Name)
-			return !has || other.UserOnly() || !bytes.Equal(other.InputSchema, t.InputSchema)
+			return !has || other.UserOnly() || !bytes.Equal(other.InputSchema, t.InputSchema) ||
+				!g.o.Pins.Pinned(t.Name) && g.o.Quarantines.Waits(u.InventoryID, other)
 		})
 	}
 	return g.withoutHeld(ctx, q, shared)

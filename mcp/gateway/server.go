@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/origin"
 	"fleetd/fleet/outcome"
 )
 
@@ -76,8 +77,42 @@ func (g *Gateway) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			}
 		}
 		by := c.by.Load()
-		return next(fleet.WithScope(context.WithValue(ctx, principalKey{}, by), *by), method, req)
+		ctx = origin.With(context.WithValue(ctx, principalKey{}, by), originOf(c, req))
+		return next(fleet.WithScope(ctx, *by), method, req)
 	}
+}
+
+// originOf returns the origin of a request that the SDK passes on. A trace in _meta belongs to the message, one in
+// the header to the HTTP request.
+func originOf(c *caller, req mcp.Request) (o origin.Origin) {
+	if from := c.from.Load(); from != nil {
+		o = *from
+	}
+	if extra := req.GetExtra(); extra != nil && extra.Header != nil { // the caller's may be of another request
+		o.Trace = origin.ParseTraceParent(extra.Header.Get("Traceparent"))
+	}
+	if session, ok := req.GetSession().(*mcp.ServerSession); ok && session != nil {
+		if p := session.InitializeParams(); p != nil {
+			o.Client = nameOfClient(o.Client, p.ClientInfo)
+		}
+	}
+	if call, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && call != nil {
+		if parent, ok := call.Meta[traceParent].(string); ok {
+			o.Trace = origin.ParseTraceParent(parent)
+		}
+	}
+	return o
+}
+
+// traceParent is the key of the trace context in _meta.
+const traceParent = "traceparent"
+
+// nameOfClient returns what an MCP client calls itself, or agent if it does not say.
+func nameOfClient(agent string, info *mcp.Implementation) string {
+	if info == nil || info.Name == "" {
+		return agent
+	}
+	return origin.CleanClient(strings.TrimSpace(info.Name + " " + info.Version))
 }
 
 // An answer is the reply of a gateway tool.

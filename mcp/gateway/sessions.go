@@ -142,7 +142,7 @@ func (s *sessions) enter(id, path string, c *caller, post bool) *slot {
 	if t == nil || t.caller.token != c.token || t.path != path {
 		return nil
 	}
-	t.caller.by.Store(c.by.Load())
+	t.caller.sends(c)
 	t.busy++
 	t.used = time.Now()
 	if post {

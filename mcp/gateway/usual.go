@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 	"fleetd/internal/jsonscan"
 )
 
@@ -24,9 +25,11 @@ import (
 type usualCall struct {
 	id, name  []byte // JSON; name without its quotes
 	arguments []byte
-	session   string // its id; empty without one
-	progress  bool   // the client accepts progress notifications, but boards send none
-	stateless bool   // the protocol version has no sessions, and its results name the server
+	session   string              // its id; empty without one
+	progress  bool                // the client accepts progress notifications, but boards send none
+	stateless bool                // the protocol version has no sessions, and its results name the server
+	client    *mcp.Implementation // from _meta
+	trace     *origin.TraceID     // from _meta
 }
 
 // streams reports whether the SDK would answer with a stream of events.
@@ -46,7 +49,11 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	if !ok || u.progress && programOf(in.Device) {
 		return false
 	}
-	by := *c.by.Load()
+	by, from := *c.by.Load(), *c.from.Load()
+	from.Client = nameOfClient(from.Client, u.client)
+	if u.trace != nil {
+		from.Trace = *u.trace
+	}
 	ctx := fleet.WithScope(r.Context(), by)
 	if !u.stateless {
 		ctx = context.WithoutCancel(ctx) // a client can cancel only with a message, for which it needs a session
@@ -60,6 +67,7 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 		if !t.initialized() {
 			return false
 		}
+		from.Client = nameOfClient(from.Client, t.session.InitializeParams().ClientInfo)
 		var state begun
 		if ctx, state = t.begin(ctx, string(u.id)); state == elsewhere {
 			return false
@@ -73,7 +81,7 @@ func (g *Gateway) serveUsual(w http.ResponseWriter, r *http.Request, c *caller, 
 	var a answer
 	err := g.models[string(u.name)].Admit(by, string(u.name))
 	if err == nil {
-		a, err = do(ctx, by, nil, in)
+		a, err = do(origin.With(ctx, from), by, nil, in)
 	}
 	if err == nil {
 		result, err = a.result()
@@ -162,7 +170,7 @@ func (u *usualCall) readMessage(body []byte) bool {
 // progressToken.
 const ofProtocol = "io.modelcontextprotocol/"
 
-// readMeta reads _meta. Clients' own keys have no effect. Of the protocol's keys it
+// readMeta reads _meta. Clients' own keys have no effect, except the trace. Of the protocol's keys it
 // accepts only those that the version without sessions requires.
 func (u *usualCall) readMeta(meta []byte) bool {
 	version, capabilities := false, false
@@ -178,8 +186,12 @@ func (u *usualCall) readMeta(meta []byte) bool {
 			capabilities = value[0] == '{'
 			return capabilities && !bytes.Contains(value, []byte("elicitation")) // the user could get an elicitation
 		case mcp.MetaKeyClientInfo:
-			var info mcp.Implementation
-			return u.stateless && json.Unmarshal(value, &info) == nil
+			return u.stateless && json.Unmarshal(value, &u.client) == nil
+		case traceParent:
+			if parent, plain := jsonscan.PlainString(value); plain {
+				u.trace = new(origin.ParseTraceParent(string(parent)))
+			}
+			return u.trace != nil
 		}
 		return !bytes.HasPrefix(key, []byte(ofProtocol))
 	}) && version == u.stateless && capabilities == u.stateless

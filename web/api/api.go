@@ -27,6 +27,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -66,6 +67,7 @@ type Options struct {
 	Filters         *fleet.Filters
 	ToolPins        *policy.ToolPins
 	ToolQuarantines *policy.ToolQuarantines
+	Catalogue       *catalogue.Service
 	Policies        *policy.Service
 	Tester          *policy.Tester
 	Snapshots       *picture.Service
@@ -165,6 +167,7 @@ func newAPI(o Options) *api {
 	a.registerPolicies()
 	a.registerToolPins()
 	a.registerToolQuarantines()
+	a.registerCatalogue()
 	a.registerSerials()
 	a.registerKeys()
 	a.registerStats()

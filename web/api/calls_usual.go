@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"fleetd/fleet"
+	"fleetd/fleet/origin"
 	"fleetd/internal/jsonscan"
 )
 
@@ -23,7 +24,7 @@ func (a *api) usualCall(next guarded) guarded {
 		var c fleet.Call
 		request, err := in.request(who.actor)
 		if err == nil {
-			c, err = a.Calls.Make(r.Context(), request)
+			c, err = a.Calls.Make(origin.With(r.Context(), origin.FromRequest(r)), request)
 		}
 		if err != nil {
 			p := a.problemOf(withPrincipal(r.Context(), who), err, "device", in.ID)

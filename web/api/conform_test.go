@@ -33,7 +33,7 @@ func (w *world) conforms(t testing.TB, method, path string, resp *http.Response,
 		t.Errorf("%s %s answered %d with %q, which the document does not declare", method, path, resp.StatusCode, mediaType)
 		return
 	}
-	if content == nil || !strings.HasSuffix(mediaType, "json") {
+	if content == nil || !strings.HasSuffix(mediaType, "/json") && !strings.HasSuffix(mediaType, "+json") {
 		return
 	}
 	fits(t, doc.Components.Schemas, content.Schema, body)

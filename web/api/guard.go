@@ -17,6 +17,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/origin"
 	"fleetd/fleet/outcome"
 	"fleetd/fleet/picture"
 	"fleetd/web/access"
@@ -85,10 +86,11 @@ func (a *api) guard(op *huma.Operation, next http.Handler) http.Handler {
 	return a.authenticated(door, readBody(limit, form, act))
 }
 
-// knowing adds the principal to the request's context for next.
+// knowing adds the principal and the origin to the request's context for next.
 func knowing(next http.Handler) guarded {
 	return func(w http.ResponseWriter, r *http.Request, who principal) {
-		next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), who)))
+		ctx := origin.With(r.Context(), origin.FromRequest(r))
+		next.ServeHTTP(w, r.WithContext(withPrincipal(ctx, who)))
 	}
 }
 

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
 	"fleetd/fleet/operator"
 )
 
@@ -165,6 +170,50 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	walk(t, w, "/audit?limit=2&actor=command+line", 5)
+	for query, status := range map[string]int{"?kind=deed": 422, "?trace_id=x": 422, "?since=yesterday": 422,
+		"?kind=action,call,connection,campaign_step,firmware,action": 422} {
+		for _, path := range []string{"/audit", "/audit/export"} {
+			if r := w.get(t, path+query); r.status != status {
+				t.Errorf("%s%s: %d %s, want %d", path, query, r.status, r.body, status)
+			}
+		}
+	}
+}
+
+// The list of all kinds and both exports have the same entries, with the origin of their requests.
+func TestAuditKinds(t *testing.T) {
+	w := newWorld(t)
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	from := []string{"Traceparent", "00-" + trace + "-b7ad6b7169203331-01", "User-Agent", "bench/7"}
+	w.post(t, "/devices/a085e3112233/hold", `{"reason":"=1+1"}`, from...)
+	w.post(t, callPath, volume50, from...)                                            // in the usual form
+	w.post(t, callPath, volume50, append(from, "Prefer", "respond-async, wait=9")...) // by huma
+	found := decode[list[auditView]](t, w.get(t, "/audit?kind=action,call&trace_id="+trace), 200).Items
+	var kinds []audit.Kind
+	for _, e := range found {
+		kinds = append(kinds, e.Kind)
+		if o := e.Origin; o == nil || o.Address != "127.0.0.1" || o.Client != "bench/7" || o.TraceID != trace {
+			t.Errorf("the origin of %s is %+v", e.Action, o)
+		}
+	}
+	if !slices.Equal(kinds, []audit.Kind{audit.Call, audit.Call, audit.Action}) {
+		t.Errorf("the trace leads to %v", kinds)
+	}
+
+	const all = "kind=action,call,connection,campaign_step,firmware"
+	listed := decode[list[auditView]](t, w.get(t, "/audit?limit=500&"+all), 200).Items
+	lines := bytes.Split(bytes.TrimSpace(w.get(t, "/audit/export?"+all).body), []byte("\n"))
+	records, err := csv.NewReader(bytes.NewReader(w.get(t, "/audit/export?format=csv&"+all).body)).ReadAll()
+	if err != nil || len(records) != len(listed)+1 || len(lines) != len(listed) {
+		t.Fatalf("%d entries are listed, %d and %d exported: %v", len(listed), len(lines), len(records)-1, err)
+	}
+	for i, e := range listed {
+		var line struct{ ID, Action, Client string }
+		if err := json.Unmarshal(lines[i], &line); err != nil || line.ID != e.ID || records[i+1][2] != e.ID ||
+			line.Action != e.Action || records[i+1][6] != e.Action {
+			t.Errorf("entry %d, %s of %s, is exported as %s and %q: %v", i, e.Action, e.ID, lines[i], records[i+1], err)
+		}
+	}
 }
 
 func TestStats(t *testing.T) {

@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/google/uuid"
 
 	"fleetd/fleet"
+	"fleetd/fleet/audit"
+	"fleetd/fleet/heavy"
 	"fleetd/fleet/record"
 	"fleetd/web/access"
+	"fleetd/web/request"
 )
 
 func (a *api) registerRecord() {
@@ -46,6 +50,13 @@ func (a *api) registerRecord() {
 		about: "The lines of the entries, each after its length in 16 bits (C2SP tlog-tiles). Refused if a row was removed, " +
 			"for example after its retention.",
 		more: plainBytes("Entries", "application/octet-stream")}, a.getBundle)
+	register(a, operation{id: "stream-record", reach: access.Fleet, models: fleet.ModelsNever, heavy: heavy.Export,
+		method: http.MethodGet, path: "/audit/log/lines", role: fleet.RoleAdmin,
+		summary: "Stream the entries of the sealed record, in its order",
+		about: "From a number to the latest checkpoint, an object on each line: number, kind, subject, at, and line, the sealed " +
+			"line, which is null after its row was removed. Ask again with the number after the last one to continue: nothing is " +
+			"left out, and the numbers have no gaps.",
+		more: plainBytes("The entries", audit.NDJSON.MediaType())}, a.streamRecord)
 	register(a, operation{id: "prove-entry", reach: access.Fleet, models: fleet.ModelsNever,
 		method: http.MethodGet, path: "/audit/log/proofs/{entry}", role: fleet.RoleViewer,
 		summary: "Prove that the sealed record contains an entry",
@@ -206,6 +217,34 @@ func (a *api) getBundle(ctx context.Context, _ fleet.Principal, in *bundleInput)
 		return nil, err
 	}
 	return &fileOutput{"application/octet-stream", "attachment", "no-store", data}, nil
+}
+
+type linesInput struct {
+	From int64 `query:"from" minimum:"0" doc:"Number of the first entry; the number of entries in the log answers with none"`
+}
+
+func (a *api) streamRecord(ctx context.Context, _ fleet.Principal, in *linesInput) (*huma.StreamResponse, error) {
+	stream, err := a.Record.Stream(ctx, in.From)
+	if err != nil {
+		return nil, err
+	}
+	return writeStream(audit.NDJSON.MediaType(), "record.ndjson", func(w http.ResponseWriter) error {
+		return stream.Write(ctx, w, request.Progress(w))
+	}), nil
+}
+
+// writeStream answers with a file of any length.
+func writeStream(mediaType, name string, write func(http.ResponseWriter) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(c huma.Context) {
+		_, w := humachi.Unwrap(c)
+		h := w.Header()
+		h.Set("Content-Type", mediaType)
+		h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
+		h.Set("Cache-Control", "no-store")
+		if err := write(w); err != nil {
+			panic(http.ErrAbortHandler) // otherwise the file would seem complete
+		}
+	}}
 }
 
 type proofInput struct {

@@ -32,7 +32,7 @@ type toolView struct {
 	Description string          `json:"description" doc:"The device's own words"`
 	InputSchema json.RawMessage `json:"input_schema" doc:"JSON Schema of the arguments"`
 	Audience    fleet.Audience  `json:"audience" enum:"model,user" doc:"user: language models cannot call it"`
-	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"Warnings: quarantined, it changed without a new version of its program and language models may not call it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema"`
+	Warnings    []string        `json:"warnings,omitempty" nullable:"false" doc:"Warnings: quarantined, it is new or changed and language models may not call it until a person releases it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema"`
 	Effect      string          `json:"effect" enum:",restarts,leaves_network" doc:"Effect on the device's connection: empty: none; restarts: it comes back within about a minute; leaves_network: it is gone until a person at the device sets up its Wi-Fi"`
 }
 

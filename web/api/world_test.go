@@ -24,6 +24,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -81,6 +82,7 @@ type world struct {
 	devices   *fleet.Devices
 	operators *operator.Service
 	held      *policy.ToolQuarantines
+	catalogue *catalogue.Service
 	filters   *fleet.Filters
 	serials   *enrolment.Serials
 	keys      *enrolment.SigningKeys
@@ -201,13 +203,19 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	pins := policy.NewToolPins(w.store, targets, log)
-	w.held = policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: w.store, Pins: pins})
+	w.catalogue = catalogue.New(catalogue.Options{Store: w.store, Log: log})
+	if err := w.catalogue.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.store.OnDefinitions(func(ctx context.Context) { _ = w.catalogue.Reload(ctx) })
+	w.held = policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: w.store, Pins: pins, Definitions: w.catalogue})
 	if err := pins.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rights := authority.New(authority.Options{Store: w.store, Changes: w.operators.Changes})
 	calls := call.New(call.Options{Store: w.store, Targets: targets, Policy: w.policies, Approvals: w.store,
 		Pins:          pins,
+		Quarantines:   w.held,
 		Link:          w.link,
 		Interruptions: &call.Interruptions{Open: w.open},
 		Watcher:       w.presence, Encoder: encoder{}, URLs: w.snapshots, Events: w.events, Log: log,
@@ -261,7 +269,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
-		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held, Policies: w.policies,
+		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,
+		Catalogue: w.catalogue, Policies: w.policies,
 		Tester:    &policy.Tester{Policy: w.policies, Calls: calls, Devices: w.devices, Operators: w.operators},
 		Snapshots: w.snapshots, Firmware: w.firmware, Campaigns: w.campaigns, CoreDumps: w.coreDumps,
 		Approvals: approvals, Webhooks: hooks, Upstreams: w.upstreams, Endpoints: w.endpoints,

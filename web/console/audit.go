@@ -2,23 +2,17 @@ package console
 
 import (
 	"context"
-	"encoding/csv"
-	"encoding/json"
 	"net/http"
 	"time"
-
-	"github.com/google/uuid"
 
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
 	"fleetd/fleet/heavy"
-	"fleetd/fleet/sheet"
+	"fleetd/fleet/origin"
 	"fleetd/web/access"
+	"fleetd/web/request"
 	"fleetd/web/ui"
 )
-
-// maxAuditExport bounds the entries of one file; the filter of times divides a longer record.
-const maxAuditExport = 100_000
 
 func (s *Server) auditRoutes() []route {
 	return []route{
@@ -30,8 +24,17 @@ func (s *Server) auditRoutes() []route {
 
 // auditFilter reads the list's filter. Times are in the viewer's zone, as in [callFilter].
 func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) {
-	f = audit.Filter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"), Limit: limitOf(l),
-		Cursor: l.Get("cursor")}
+	f = audit.Filter{Subject: l.Get("subject"), Action: l.Get("action"), Actor: l.Get("actor"),
+		Outcome: l.Get("outcome"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	if f.Kinds, err = ui.AuditKinds(l.Get("kind")); err != nil {
+		return f, err
+	}
+	if trace := l.Get("trace"); trace != "" {
+		var ok bool
+		if f.Trace, ok = origin.ParseTraceID(trace); !ok {
+			return f, fleet.Refuse(fleet.ErrInvalid, "invalid_trace_id", "value", trace)
+		}
+	}
 	if f.Since, err = moment(l.Get("since"), zone); err != nil {
 		return f, err
 	}
@@ -40,7 +43,7 @@ func auditFilter(l ui.ListURL, zone *time.Location) (f audit.Filter, err error) 
 }
 
 func auditList(r *http.Request) ui.ListURL {
-	return listURL(r, ui.PathAudit, "subject", "action", "actor", "since", "until")
+	return listURL(r, ui.PathAudit, "kind", "subject", "action", "actor", "outcome", "trace", "since", "until")
 }
 
 func (s *Server) listAudit(r *http.Request) (answer, error) {
@@ -65,40 +68,25 @@ func (s *Server) listAudit(r *http.Request) (answer, error) {
 	return show(page.Page())
 }
 
-// exportAudit writes the entries of the list's filter as CSV, one page of the store at a time. The
-// file is for programs: codes, and times in UTC.
+// exportAudit writes the entries of the list's filter as CSV. The file is for programs: codes, and
+// times in UTC.
 func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	f, err := auditFilter(auditList(r), viewerOf(ctx).zone)
+	var export *audit.Export
+	if err == nil {
+		export, err = audit.NewExport(ctx, s.Audit, f, audit.CSV)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	f.Cursor, f.Limit = "", fleet.MaxLimit
-	found, err := s.Audit.AuditEntries(ctx, f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	w.Header().Set("Content-Type", audit.CSV.MediaType())
 	w.Header().Set("Content-Disposition", `attachment; filename="audit.csv"`)
 	w.Header().Set("Cache-Control", "no-store")
-	out := csv.NewWriter(w)
-	_ = out.Write([]string{"at", "actor_kind", "actor", "role", "action", "subject", "detail"})
-	for n := 0; ; {
-		for _, e := range found.Items {
-			_ = out.Write(auditRecord(e))
-		}
-		n += len(found.Items)
-		if found.Next == "" || n >= maxAuditExport {
-			break
-		}
-		f.Cursor = found.Next
-		if found, err = s.Audit.AuditEntries(ctx, f); err != nil {
-			s.cutShort(ctx, "audit export", err)
-		}
+	if err := export.Write(ctx, w, request.Progress(w)); err != nil {
+		s.cutShort(ctx, "audit export", err)
 	}
-	out.Flush() // an error means that the reader has gone
 }
 
 // cutShort aborts a response of which a part has been sent already, so the reader does not mistake
@@ -110,16 +98,6 @@ func (s *Server) cutShort(ctx context.Context, what string, err error) {
 	panic(http.ErrAbortHandler)
 }
 
-func auditRecord(e audit.Entry) []string {
-	detail, _ := json.Marshal(e.Detail) // it was JSON before
-	record := []string{e.At.UTC().Format(time.RFC3339Nano), string(e.Actor.Kind), e.Actor.Name, string(e.Actor.Role),
-		e.Action, e.Subject, string(detail)}
-	for i := range record {
-		record[i] = sheet.Shield(record[i])
-	}
-	return record
-}
-
 // auditSlack is how much earlier than its neighbours a newly visible entry may be dated: as long as
 // its change took.
 const auditSlack = 10 * time.Second
@@ -129,7 +107,7 @@ type auditView struct {
 	server *Server
 	filter audit.Filter
 	since  time.Time
-	seen   map[uuid.UUID]bool // written since then, shown or counted
+	seen   map[string]bool // written since then, shown or counted
 }
 
 func (s *Server) newAuditView(r *http.Request) (view, error) {
@@ -160,9 +138,9 @@ func (v *auditView) look(ctx context.Context) (u updates, err error) {
 		return u, err
 	}
 	before := v.seen
-	v.seen = make(map[uuid.UUID]bool, len(found.Items))
+	v.seen = make(map[string]bool, len(found.Items))
 	for i, e := range found.Items {
-		if v.seen[e.ID] = true; !before[e.ID] {
+		if v.seen[e.Key] = true; !before[e.Key] {
 			u.fresh++
 		}
 		if i == 0 && e.At.After(v.since) {

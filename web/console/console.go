@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/audit"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -78,6 +79,7 @@ type Options struct {
 	Filters         *fleet.Filters
 	ToolPins        *policy.ToolPins
 	ToolQuarantines *policy.ToolQuarantines
+	Catalogue       *catalogue.Service
 	Policies        *policy.Service
 	Tester          *policy.Tester
 	Serials         *enrolment.Serials

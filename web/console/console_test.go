@@ -28,6 +28,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
@@ -175,7 +176,12 @@ func (c *site) services(log *slog.Logger) console.Options {
 		c.t.Fatal(err)
 	}
 	pins := policy.NewToolPins(c.store, targets, log)
-	held := policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: c.store, Pins: pins})
+	tools := catalogue.New(catalogue.Options{Store: c.store, Log: log})
+	if err := tools.Load(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.store.OnDefinitions(func(ctx context.Context) { _ = tools.Reload(ctx) })
+	held := policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: c.store, Pins: pins, Definitions: tools})
 	if err := pins.Load(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
@@ -239,9 +245,9 @@ func (c *site) services(log *slog.Logger) console.Options {
 			return since
 		},
 		Operators: c.operators, Policies: c.policies, Filters: c.filters, ToolPins: pins,
-		ToolQuarantines: held,
-		Tester:          &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
-		Serials:         c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
+		ToolQuarantines: held, Catalogue: tools,
+		Tester:  &policy.Tester{Policy: c.policies, Calls: calls, Devices: c.devices, Operators: c.operators},
+		Serials: c.serials, Keys: c.keys, Snapshots: c.snapshots, CoreDumps: c.coreDumps,
 		Logs: c.logs, Pictures: c.store, Conversations: c.store, Talking: c.open, Stats: c.store, Samples: c.store,
 		Audit: c.store, Reports: c.reports, Events: c.events,
 		Sessions: c.store.Sessions(), PublicURL: "http://fleet.test", EnrolmentMode: fleet.EnrolByCode, Version: "1.2.3",

@@ -282,7 +282,7 @@ func TestWhatAsksForThePassword(t *testing.T) {
 				strings.HasPrefix(r.Pattern, ui.PathPlugins) || strings.HasPrefix(r.Pattern, ui.PathEndpoints) ||
 				strings.HasPrefix(r.Pattern, ui.PathMQTT5) ||
 				strings.HasPrefix(r.Pattern, ui.PathCluster) || strings.HasSuffix(r.Pattern, "pin") ||
-				strings.HasSuffix(r.Pattern, "/tools/{tool}/release") ||
+				strings.HasSuffix(r.Pattern, "/tools/{tool}/release") || strings.HasPrefix(r.Pattern, ui.PathTools) ||
 				r.Pattern == "/devices/{device}/reissue" || r.Pattern == "/devices/{device}/revoke")
 		if guarded != r.Confirm {
 			t.Errorf("%s %s: asks for the password: %t, want %t", r.Method, r.Pattern, r.Confirm, guarded)

@@ -56,8 +56,8 @@ func (s *Server) table() []route {
 		s.enrolmentRoutes(), s.replaceRoutes(), s.keyRoutes(), s.filterRoutes(), s.policyRoutes(), s.upstreamRoutes(),
 		s.approvalRoutes(), s.alertRoutes(), s.operatorRoutes(), s.webhookRoutes(), s.systemRoutes(), s.clusterRoutes(),
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
-		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(), s.historyRoutes(),
-		s.completeRoutes(),
+		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
+		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},

@@ -50,9 +50,10 @@ func (s *Server) showTools(r *http.Request) (answer, error) {
 	page.Form.CanPin = mayAdmin(r.Context())
 	if pin, ok := s.ToolPins.Pin(tool.Name); ok {
 		page.Form.Pin, page.Form.Differs = &pin, s.ToolPins.Differs(d.InventoryID, tool)
-	} else if page.Held[tool.Name] {
-		held, _ := s.ToolQuarantines.Quarantine(d.ID, tool.Name)
+	} else if held, ok := s.ToolQuarantines.Quarantine(d.ID, tool.Name); ok {
 		page.Form.Held = &held
+	} else {
+		page.Form.Waits = s.waits(d, tool)
 	}
 	if page.Last, err = s.callOfForm(r, d, tool.Name); err != nil {
 		return answer{}, err
@@ -85,6 +86,11 @@ func (s *Server) toolsPage(r *http.Request, d fleet.Device, inv *fleet.Inventory
 	page := ui.ToolsPage{Head: s.head(r, d, "tools"), Held: s.heldTools(d)}
 	if inv != nil {
 		page.Tools = inv.Tools
+		for _, tool := range inv.Tools {
+			if s.waits(d, tool) {
+				page.Held[tool.Name] = true
+			}
+		}
 	}
 	return page
 }
@@ -119,6 +125,11 @@ func (s *Server) heldTools(d fleet.Device) map[string]bool {
 		}
 	}
 	return held
+}
+
+// waits reports whether the definition of a tool waits for an administrator to release it.
+func (s *Server) waits(d fleet.Device, tool fleet.Tool) bool {
+	return !s.ToolPins.Pinned(tool.Name) && s.ToolQuarantines.Waits(d.InventoryID, tool)
 }
 
 // releaseTool ends the quarantine of a tool whose description the administrator has read.

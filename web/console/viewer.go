@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/operator"
+	"fleetd/fleet/origin"
 	"fleetd/web/i18n"
 	"fleetd/web/request"
 )
@@ -62,7 +63,8 @@ func (s *Server) withViewer(next http.Handler) http.Handler {
 		}
 		v := &viewer{operator: operator, login: login, lang: language(w, r, operator),
 			theme: cookie(r, cookieTheme), zone: zone(r)}
-		r = r.WithContext(fleet.WithScope(context.WithValue(r.Context(), viewerKey{}, v), v.actor()))
+		ctx := origin.With(context.WithValue(r.Context(), viewerKey{}, v), origin.FromRequest(r))
+		r = r.WithContext(fleet.WithScope(ctx, v.actor()))
 		if err != nil {
 			s.fail(w, r, err)
 			return

@@ -78,6 +78,19 @@ func Deadlines(read, write time.Duration) func(http.Handler) http.Handler {
 	}
 }
 
+// pageTimeout is how long a reader may take for a part of a long response.
+const pageTimeout = time.Minute
+
+// Progress returns a function that sends what was written of a long response, and gives the reader time for the next
+// part. A response of any length is served while its reader keeps up.
+func Progress(w http.ResponseWriter) func() error {
+	c := http.NewResponseController(w)
+	return func() error {
+		_ = c.SetWriteDeadline(time.Now().Add(pageTimeout)) // writers of tests have no deadlines
+		return c.Flush()
+	}
+}
+
 // restTimeout bounds how long the unread rest of a request body may take to arrive.
 const restTimeout = 5 * time.Second
 

@@ -1,8 +1,11 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -13,7 +16,7 @@ import (
 )
 
 const (
-	PathAudit       = "/audit"              // GET subject, action, actor, since, until, limit, cursor
+	PathAudit       = "/audit"              // GET kind, subject, action, actor, outcome, trace, since, until, limit, cursor
 	PathAuditExport = PathAudit + "/export" // GET the same filter: CSV
 )
 
@@ -24,6 +27,62 @@ type AuditPage struct {
 	Prev, Next string
 	Bad        string      // why the filter is invalid; "" if it is valid
 	Record     *RecordLine // nil if the viewer may not see the whole fleet
+}
+
+// kindAll is the value of kind for all kinds.
+const kindAll = "all"
+
+// AuditKinds reads the kind in an address: one kind, or "all"; actions without it.
+func AuditKinds(kind string) ([]audit.Kind, error) {
+	switch kind {
+	case "":
+		return nil, nil
+	case kindAll:
+		return audit.Kinds, nil
+	}
+	return audit.ParseKinds([]string{kind})
+}
+
+// kinds are the links to the lists of each kind.
+func (v AuditPage) kinds(ctx context.Context) (chips []filterChip) {
+	shown := v.List.Get("kind")
+	for _, kind := range append(slices.Clone(audit.Kinds), kindAll) {
+		value := string(kind)
+		if kind == audit.Action {
+			value = ""
+		}
+		chips = append(chips, filterChip{Text: t(ctx, "audit.entries."+string(kind)), URL: v.List.With("kind", value),
+			On: shown == value})
+	}
+	return chips
+}
+
+// provable reports whether the sealed record has a proof for the id of the entry.
+func provable(e audit.Entry) bool {
+	return e.Kind == audit.Action || e.Kind == audit.Call && fleet.CallState(e.Outcome).Final()
+}
+
+// auditTrace returns the list of everything that a trace asked for.
+func auditTrace(trace string) string {
+	return ListURL{Path: PathAudit, Values: url.Values{"kind": {kindAll}, "trace": {trace}}}.At("")
+}
+
+// firmwareText returns the versions that the entry is about.
+func firmwareText(e audit.Entry) string {
+	version, _ := e.Detail["version"].(string)
+	if before, ok := e.Detail["before"].(string); ok {
+		return before + " → " + version
+	}
+	return version
+}
+
+// originText returns where the request of the entry came from.
+func originText(ctx context.Context, e audit.Entry) string {
+	o := e.Origin
+	if o.Client == "" {
+		return o.Address
+	}
+	return t(ctx, "audit.from_client", "address", o.Address, "client", o.Client)
 }
 
 // eventsURL is empty for an invalid filter.
@@ -38,10 +97,11 @@ func (v AuditPage) exportURL() string {
 	return ListURL{Path: PathAuditExport, Values: v.List.Values}.At("")
 }
 
-// auditVerb returns a word for the action; a code without a text is returned unchanged.
+// auditVerb returns a word for the action: its own, or that of its verb. A code without a text is returned
+// unchanged.
 func auditVerb(ctx context.Context, action string) string {
 	_, verb, _ := strings.Cut(action, ".")
-	return orCode(ctx, "audit.verb."+verb, verb)
+	return orCode(ctx, "audit.verb."+action, orCode(ctx, "audit.verb."+verb, verb))
 }
 
 // auditKind returns the kind of thing that was changed.
@@ -59,6 +119,9 @@ func orCode(ctx context.Context, key, code string) string {
 
 // auditURL returns the page of the changed thing; "" if it has none.
 func auditURL(e audit.Entry) string {
+	if e.Kind != audit.Action {
+		return DevicePath(fleet.DeviceID(e.Subject))
+	}
 	kind, verb, _ := strings.Cut(e.Action, ".")
 	switch {
 	case e.Subject == "" || verb == "delete":
@@ -91,6 +154,9 @@ func auditURL(e audit.Entry) string {
 // auditSubject returns the entry's name for the changed thing: its name in the entry, its present
 // name, or its id.
 func auditSubject(ctx context.Context, e audit.Entry) string {
+	if e.Kind != audit.Action {
+		return cmp.Or(e.Name, showID(fleet.DeviceID(e.Subject)))
+	}
 	kind, _, _ := strings.Cut(e.Action, ".")
 	for _, key := range []string{"name", "version", "tool"} {
 		if name, ok := e.Detail[key].(string); ok && name != "" {

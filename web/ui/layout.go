@@ -42,8 +42,10 @@ type pageLink struct{ key, path string }
 
 var nav = []place{
 	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
-	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}}, []string{PathClaim, PathRules, PathBulk, PathImport, PathHistory}},
-	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts}, {"schedules.title", PathSchedules},
+	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"catalogue.title", PathTools}},
+		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory}},
+	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},
+		{"schedules.title", PathSchedules},
 		{"conversation.title", PathConversations}, {"approvals.title", PathApprovals}, {"audit.title", PathAudit}}, nil},
 	{"firmware", "nav.releases", []pageLink{{"firmware.nav", PathFirmware}, {"campaign.title", PathCampaigns}},
 		[]string{PathFlash}},

@@ -39,6 +39,7 @@ type ToolForm struct {
 	Differs bool            // the device's description differs from the pinned one
 	CanPin  bool
 	Held    *policy.ToolQuarantine // nil: the tool is not in quarantine
+	Waits   bool                   // its definition waits for a person, on all devices
 }
 
 func (f *ToolForm) heldDigest() string { return hex.EncodeToString(f.Held.Digest[:]) }

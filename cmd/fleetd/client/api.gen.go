@@ -603,6 +603,45 @@ type CampaignItemList struct {
 	NextCursor *string `json:"next_cursor"`
 }
 
+// CatalogueEntry defines model for CatalogueEntry.
+type CatalogueEntry struct {
+	// Audience user: every device lists it for people only
+	Audience string `json:"audience"`
+
+	// Boards Boards that offer it now
+	Boards int64 `json:"boards"`
+
+	// Definitions Distinct descriptions and schemas
+	Definitions int64  `json:"definitions"`
+	Devices     int64  `json:"devices"`
+	Name        string `json:"name"`
+
+	// ReadsOnly Changes nothing on the device, judged by its name
+	ReadsOnly bool   `json:"reads_only"`
+	Usage     *Usage `json:"usage,omitempty"`
+	Versions  int64  `json:"versions"`
+
+	// Waiting Definitions that wait for a person to release them
+	Waiting int64 `json:"waiting"`
+}
+
+// CatalogueEntryList defines model for CatalogueEntryList.
+type CatalogueEntryList struct {
+	Items []CatalogueEntry `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
+// CatalogueTool defines model for CatalogueTool.
+type CatalogueTool struct {
+	// Definitions Newest first, at most 200
+	Definitions []Definition   `json:"definitions"`
+	Name        string         `json:"name"`
+	Usage       *Usage         `json:"usage,omitempty"`
+	Versions    []VersionUsage `json:"versions"`
+}
+
 // ClaimInputBody defines model for ClaimInputBody.
 type ClaimInputBody struct {
 	// Code The six digits that the device shows and speaks
@@ -842,10 +881,58 @@ type Credentials struct {
 	Username string `json:"username"`
 }
 
+// DayUsage defines model for DayUsage.
+type DayUsage struct {
+	Calls int64 `json:"calls"`
+
+	// Day YYYY-MM-DD, UTC
+	Day    string `json:"day"`
+	Failed int64  `json:"failed"`
+}
+
 // DecideInputBody defines model for DecideInputBody.
 type DecideInputBody struct {
 	// Reason Stored with the decision
 	Reason *string `json:"reason,omitempty"`
+}
+
+// Definition defines model for Definition.
+type Definition struct {
+	Audience string `json:"audience"`
+
+	// Description The device's own words
+	Description string `json:"description"`
+
+	// Devices Devices that offer it now
+	Devices int64 `json:"devices"`
+
+	// Digest SHA-256 of the description and schema, in hex
+	Digest      string      `json:"digest"`
+	FirstSeen   time.Time   `json:"first_seen"`
+	InputSchema interface{} `json:"input_schema"`
+
+	// LastSeen Latest listing, to the hour; now, while a device offers it
+	LastSeen   time.Time  `json:"last_seen"`
+	Places     []Place    `json:"places"`
+	ReleasedAt *time.Time `json:"released_at"`
+
+	// ReleasedBy Empty if no person had to release it
+	ReleasedBy string `json:"released_by"`
+
+	// Waiting Why it waits for a person; empty if it does not
+	Waiting string `json:"waiting"`
+}
+
+// DefinitionDiff defines model for DefinitionDiff.
+type DefinitionDiff struct {
+	AudienceChanged    bool       `json:"audience_changed"`
+	DescriptionChanged bool       `json:"description_changed"`
+	From               Definition `json:"from"`
+
+	// OtherChanged The schemas differ in something that is no property
+	OtherChanged bool             `json:"other_changed"`
+	Properties   []PropertyChange `json:"properties"`
+	To           Definition       `json:"to"`
 }
 
 // DenyCampaignInputBody defines model for DenyCampaignInputBody.
@@ -1496,6 +1583,15 @@ type PictureRef struct {
 	SnapshotID string `json:"snapshot_id"`
 }
 
+// Place defines model for Place.
+type Place struct {
+	Board string `json:"board"`
+
+	// Devices Devices that offer it now; 0: devices did in the past
+	Devices int64  `json:"devices"`
+	Version string `json:"version"`
+}
+
 // PlannedImage defines model for PlannedImage.
 type PlannedImage struct {
 	// Count Devices that would get it
@@ -1812,6 +1908,20 @@ type Progress struct {
 	Skipped []Skipped `json:"skipped"`
 }
 
+// PropertyChange defines model for PropertyChange.
+type PropertyChange struct {
+	After interface{} `json:"after"`
+
+	// Before Its schema without nested properties; null if it is added
+	Before interface{} `json:"before"`
+	Change string      `json:"change"`
+
+	// Path Name of the argument; a nested one after a dot, one in an array after []
+	Path           string `json:"path"`
+	RequiredAfter  bool   `json:"required_after"`
+	RequiredBefore bool   `json:"required_before"`
+}
+
 // Reason defines model for Reason.
 type Reason struct {
 	Count int64 `json:"count"`
@@ -1871,12 +1981,24 @@ type Release struct {
 	Version string `json:"version"`
 }
 
+// ReleaseDefinitionInputBody defines model for ReleaseDefinitionInputBody.
+type ReleaseDefinitionInputBody struct {
+	// Digest As shown: what you have checked
+	Digest string `json:"digest"`
+}
+
 // ReleaseList defines model for ReleaseList.
 type ReleaseList struct {
 	Items []Release `json:"items"`
 
 	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
+}
+
+// Released defines model for Released.
+type Released struct {
+	// Released Definitions that waited and do not any more
+	Released int64 `json:"released"`
 }
 
 // ReplaceInputBody defines model for ReplaceInputBody.
@@ -2250,7 +2372,7 @@ type Tool struct {
 	InputSchema interface{} `json:"input_schema"`
 	Name        string      `json:"name"`
 
-	// Warnings Warnings: quarantined, it changed without a new version of its program and language models may not call it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema
+	// Warnings Warnings: quarantined, it is new or changed and language models may not call it until a person releases it; sentence_name, the name reads like a sentence; hidden_properties, properties whose names contain control or direction-changing characters are omitted from the schema
 	Warnings *[]string `json:"warnings,omitempty"`
 }
 
@@ -2260,6 +2382,12 @@ type ToolList struct {
 
 	// NextCursor Send it as cursor to get the next page; null on the last page
 	NextCursor *string `json:"next_cursor"`
+}
+
+// ToolWaits defines model for ToolWaits.
+type ToolWaits struct {
+	// Waits off: none waits; new: tools of which no definition was released; new_and_changed: every definition that appears
+	Waits string `json:"waits"`
 }
 
 // Trial defines model for Trial.
@@ -2514,6 +2642,31 @@ type UpstreamStep struct {
 	Term string `json:"term"`
 }
 
+// Usage defines model for Usage.
+type Usage struct {
+	// Calls Calls that were sent to a device
+	Calls int64 `json:"calls"`
+
+	// ErrorRate Share of calls that did not succeed, 0 to 1
+	ErrorRate float64 `json:"error_rate"`
+
+	// NotSent Refused, invalid, offline and canceled calls
+	NotSent int64 `json:"not_sent"`
+
+	// P50Ms Median of the time from sending to the answer, within 4.5 %; null without answers
+	P50Ms *int64 `json:"p50_ms"`
+
+	// P99Ms 99th percentile, likewise
+	P99Ms     *int64 `json:"p99_ms"`
+	Succeeded int64  `json:"succeeded"`
+
+	// SuggestedTimeoutMs A timeout for calls: at least twice the 99th percentile; null if there are fewer than 100 answers, or if more than one call in a hundred timed out. fleetd does not use it by itself
+	SuggestedTimeoutMs *int64 `json:"suggested_timeout_ms"`
+	TimedOut           int64  `json:"timed_out"`
+	ToolErrors         int64  `json:"tool_errors"`
+	Unknown            int64  `json:"unknown"`
+}
+
 // ValueCount defines model for ValueCount.
 type ValueCount struct {
 	Count int64 `json:"count"`
@@ -2563,6 +2716,15 @@ type VersionSeries struct {
 	Devices []int64 `json:"devices"`
 
 	// Version Empty: unknown
+	Version string `json:"version"`
+}
+
+// VersionUsage defines model for VersionUsage.
+type VersionUsage struct {
+	Days  []DayUsage `json:"days"`
+	Usage Usage      `json:"usage"`
+
+	// Version Firmware of the device at the request; empty: not known
 	Version string `json:"version"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -25,6 +26,8 @@ type AuditCommand struct {
 	Checkpoint auditCheckpoint `cmd:"" help:"Print the latest checkpoint. Keep it in another place, and verify --against it later."`
 	Prove      auditProve      `cmd:"" help:"Write a proof that the sealed record contains an entry."`
 	Check      auditCheck      `cmd:"" help:"Check a proof, without a server."`
+	Entries    auditEntries    `cmd:"" help:"Write entries of the audit log, newest first: changes, and with --kind calls, connections and more."`
+	Follow     auditFollow     `cmd:"" help:"Append every entry of the sealed record to a file, and go on: for a log shipper. Needs a token of role admin."`
 	Export     auditExport     `cmd:"" help:"Write the log as files that any client of tlog-tiles reads."`
 }
 
@@ -199,6 +202,42 @@ func (c *auditCheck) Run(context.Context) error {
 			checkpoint.Size, checkpoint.At.Format(time.RFC3339))
 	}
 	fmt.Println(terminal.Printable(string(p.Line)))
+	return nil
+}
+
+type auditEntries struct {
+	Server
+	Kind    []string `help:"Kinds of entries: action, call, connection, campaign_step, firmware. Default: action." placeholder:"KIND"`
+	Subject string   `help:"Only entries about this device, campaign or other object, by its id." placeholder:"ID"`
+	Action  string   `help:"Only this action, or calls of this tool." placeholder:"ACTION"`
+	Actor   string   `help:"Only what this principal did, by its name." placeholder:"NAME"`
+	Outcome string   `help:"Only calls in this state, connections with this presence, or steps to this state." placeholder:"STATE"`
+	Trace   string   `help:"Only what this trace asked for." placeholder:"TRACE-ID"`
+	Since   string   `help:"Only entries from this time on, in RFC 3339." placeholder:"TIME"`
+	Until   string   `help:"Only entries before this time, in RFC 3339." placeholder:"TIME"`
+	Format  string   `help:"ndjson, an object on each line, or csv." enum:"ndjson,csv" default:"ndjson"`
+}
+
+// Run writes the entries to the standard output as they arrive.
+func (c *auditEntries) Run(ctx context.Context) error {
+	params := url.Values{"format": {c.Format}}
+	if len(c.Kind) > 0 {
+		params.Set("kind", strings.Join(c.Kind, ","))
+	}
+	for name, value := range map[string]string{"subject": c.Subject, "action": c.Action, "actor": c.Actor,
+		"outcome": c.Outcome, "trace_id": c.Trace, "since": c.Since, "until": c.Until} {
+		if value != "" {
+			params.Set(name, value)
+		}
+	}
+	body, err := c.open(ctx, "/audit/export?"+params.Encode())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if _, err := io.Copy(os.Stdout, body); err != nil {
+		return fmt.Errorf("the answer from %s was cut off: %w", c.URL, err)
+	}
 	return nil
 }
 

@@ -104,7 +104,15 @@ func (c *Server) readToken() error {
 }
 
 // A problemError is a problem that the server reports, with its code.
-type problemError struct{ code, detail string }
+type problemError struct {
+	status       int
+	code, detail string
+}
+
+// passes reports whether the same request may succeed later.
+func (e *problemError) passes() bool {
+	return e.status == http.StatusTooManyRequests || e.status >= http.StatusInternalServerError
+}
 
 func (e *problemError) Error() string { return fmt.Sprintf("%s (%s)", e.detail, e.code) }
 
@@ -119,7 +127,7 @@ func problem(resp *http.Response, data []byte) error {
 	if p.Code == "" {
 		return errors.New(terminal.Printable(p.Detail))
 	}
-	return &problemError{p.Code, terminal.Printable(p.Detail)}
+	return &problemError{resp.StatusCode, p.Code, terminal.Printable(p.Detail)}
 }
 
 // all follows the cursors of a list, up to limit items.

@@ -162,13 +162,31 @@ func record(tool string) row {
 	return r
 }
 
+// catalogued is a row for reading a tool that all devices list.
+var catalogued = row{need: viewer, reach: somewhere, models: too, of: "self.get_device_status", ask: func(*world, *principal, side) request {
+	return request{args: map[string]string{"name": "self.get_device_status"}}
+}}
+
+// waitingTool is the name of a tool with a definition that waits for a person.
+const waitingTool = "self.waiting"
+
+// waitingDefinition returns the digest of the definition.
+func (w *world) waitingDefinition() string {
+	digest := strings.Repeat("cd", 32)
+	w.exec(`INSERT INTO tool_definitions (tool, digest, description, input_schema, audience, waiting, device_id, first_seen)
+		VALUES ($1, decode($2, 'hex'), '', '{}', 'model', 'new', 'd', now())
+		ON CONFLICT (tool, digest) DO UPDATE SET waiting = 'new'`, waitingTool, digest)
+	return digest
+}
+
 // rows has a row for every operation of the document.
 var rows = map[string]row{
 	// Reads.
 	"list-devices": reads(somewhere, viewer), "export-devices": reads(somewhere, viewer), "list-calls": reads(somewhere, viewer),
 	"list-campaigns": reads(somewhere, viewer), "list-fanouts": reads(somewhere, viewer),
 	"list-quarantines": reads(somewhere, viewer), "list-snapshots": reads(somewhere, viewer), "get-stats": reads(somewhere, viewer),
-	"list-audit": people(reads(somewhere, viewer)), "list-approvals": reads(somewhere, viewer),
+	"list-audit": people(reads(somewhere, viewer)), "export-audit": people(reads(somewhere, viewer)),
+	"list-approvals":     reads(somewhere, viewer),
 	"list-conversations": reads(somewhere, viewer), "list-waiting-devices": people(reads(somewhere, viewer)),
 	"list-images": reads(somewhere, viewer), "get-image": reads(somewhere, viewer), "fit-image": reads(somewhere, viewer),
 	"get-image-layout": absent(reads(somewhere, viewer)), "list-releases": reads(somewhere, viewer),
@@ -189,7 +207,9 @@ var rows = map[string]row{
 	"get-config": absent(reads(onDevice, viewer)), "get-approval": record(asked),
 	"list-tokens": people(reads(onFleet, viewer)), "list-operators": people(reads(onFleet, viewer)), "list-tool-pins": reads(onFleet, viewer),
 	"list-tool-quarantines": reads(onFleet, viewer),
-	"list-policies":         reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
+	"list-catalogue":        reads(somewhere, viewer), "get-catalogue-tool": catalogued, "diff-catalogue-tool": catalogued,
+	"get-tool-waits": people(reads(onFleet, viewer)),
+	"list-policies":  reads(onFleet, viewer), "list-enrolment-rules": people(reads(onFleet, viewer)),
 	"get-enrolment-rule": people(reads(onFleet, viewer)), "list-serials": people(reads(onFleet, viewer)), "get-key-rotation": people(reads(onFleet, viewer)),
 	"list-key-rotation-devices": people(reads(onFleet, viewer)), "list-alerts": reads(onFleet, viewer), "get-alert": reads(onFleet, viewer),
 	"get-alert-thresholds": reads(onFleet, viewer), "list-upstreams": people(reads(onFleet, viewer)), "get-upstream": people(reads(onFleet, viewer)),
@@ -198,7 +218,7 @@ var rows = map[string]row{
 	"list-plugins": people(reads(onFleet, admin)), "get-plugin": people(reads(onFleet, admin)), "get-plugin-log": people(reads(onFleet, admin)),
 	"get-record": people(reads(onFleet, viewer)), "get-verification": people(absent(reads(onFleet, viewer))),
 	"get-checkpoint": people(absent(reads(onFleet, viewer))), "get-tile": people(absent(logPart(viewer))),
-	"get-bundle": people(absent(logPart(admin))), "prove-entry": people(absent(logPart(viewer))),
+	"get-bundle": people(absent(logPart(admin))), "stream-record": people(reads(onFleet, admin)), "prove-entry": people(absent(logPart(viewer))),
 	"start-verification": people(row{need: admin, reach: onFleet, inert: "it changes nothing",
 		ask: just(func(*world, side) any { return obj{} })}),
 	"get-cluster": people(reads(onFleet, viewer)), "get-system": people(reads(onFleet, admin)), "list-operator-sessions": {need: admin, reach: onFleet, manage: true, ask: read},
@@ -450,6 +470,19 @@ var rows = map[string]row{
 			ON CONFLICT DO NOTHING`, w.live[s], digest)
 		return obj{"device": w.live[s], "tool": "self.changed", "digest": digest}
 	})},
+	"release-tool-definition": {need: admin, reach: onFleet, writes: list("tool_definitions", "tool_catalogue"),
+		ask: func(w *world, _ *principal, s side) request {
+			return request{args: map[string]string{"name": waitingTool}, body: obj{"digest": w.waitingDefinition()}}
+		}},
+	"release-tool-definitions": {need: admin, reach: onFleet, writes: list("tool_definitions", "tool_catalogue"),
+		ask: just(func(w *world, s side) any {
+			return obj{"definitions": []any{obj{"tool": waitingTool, "digest": w.waitingDefinition()}}}
+		})},
+	"put-tool-waits": {need: admin, reach: onFleet, writes: list("tool_catalogue"),
+		ask: just(func(*world, side) any { return obj{"waits": "new"} }),
+		undo: func(w *world, _ side, _ request) {
+			w.exec(`UPDATE tool_catalogue SET waits = 'off', version = version + 1`)
+		}},
 	"create-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),
 		ask: just(func(w *world, s side) any { return rule(w, s) })},
 	"update-policy": {need: admin, reach: onFleet, writes: list("policies", "policy_version"),

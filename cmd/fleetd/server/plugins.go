@@ -124,6 +124,16 @@ func (s *Server) toolsReleased(id fleet.DeviceID) {
 	s.endpoints.ListChanged(id)
 }
 
+// definitionsReleased announces that models may see other tools of devices although these listed none.
+func (s *Server) definitionsReleased([]string) {
+	if s.gateway == nil { // during the start
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s.gateway.ToolsChanged(ctx)
+}
+
 // programs gives the gateway the prompts and resources of plug-ins and endpoints.
 type programs struct{ *host.Host }
 

@@ -40,6 +40,7 @@ import (
 	"fleetd/fleet/blobs"
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
+	"fleetd/fleet/catalogue"
 	"fleetd/fleet/cluster"
 	"fleetd/fleet/endpoint"
 	"fleetd/fleet/enrolment"
@@ -83,6 +84,7 @@ type Server struct {
 	ToolPins  *policy.ToolPins
 	// ToolQuarantines are those of plug-ins and endpoints.
 	ToolQuarantines *policy.ToolQuarantines
+	Catalogue       *catalogue.Service
 	Enrolments      *enrolment.Service
 	Rules           *enrolment.Rules
 	Serials         *enrolment.Serials
@@ -434,8 +436,18 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.stages.add("tool pins", s.ToolPins.Run)
+	s.Catalogue = catalogue.New(catalogue.Options{Store: s.store, Changed: s.definitionsReleased, Log: log})
+	if err := s.Catalogue.Load(ctx); err != nil {
+		return nil, err
+	}
+	s.store.OnDefinitions(func(ctx context.Context) {
+		if err := s.Catalogue.Reload(ctx); err != nil {
+			log.Warn("catalogue of tools not reloaded", "err", err) // it is soon
+		}
+	})
+	s.stages.add("catalogue of tools", s.Catalogue.Run)
 	s.ToolQuarantines = policy.NewToolQuarantines(policy.ToolQuarantinesOptions{Store: s.store, Pins: s.ToolPins,
-		Changed: s.toolsReleased, Log: log})
+		Definitions: s.Catalogue, Changed: s.toolsReleased, Log: log})
 	if err := s.ToolQuarantines.Load(ctx); err != nil {
 		return nil, err
 	}

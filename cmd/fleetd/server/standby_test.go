@@ -443,10 +443,19 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	}
 	exec(`DELETE FROM settings WHERE key = 'secret_fingerprint'`)
 	exec(`DROP TABLE lease_terms, failed_tries, record_queue, record_batches, record_tiles, record_checkpoints, record_keys,
-		record_start, record_removals, schedules, schedule_runs, device_states, history_start,
-		presence_frames`) // of migrations 85 to 92
-	exec(`DROP FUNCTION record_leaf, record_time, record_connection, record_step, record_firmware, frame_presence`)
-	exec(`DROP FUNCTION keep_device_state CASCADE`)
+		record_start, record_removals, schedules, schedule_runs`) // of migrations 85 to 90
+	exec(`DROP FUNCTION record_leaf, record_time, record_connection, record_step, record_firmware`)
+	exec(`DROP TABLE tool_catalogue, tool_definitions, inventory_tools, inventory_places, device_versions, device_offers,
+		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
+	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
+	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
+	exec(`DROP TABLE origins`) // of migrations 93 to 95
+	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
+	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
+	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)
+	exec(`CREATE INDEX presence_changes_at ON presence_changes USING brin (at)`)
+	exec(`DROP TABLE device_states, history_start, presence_frames`) // of migration 96
+	exec(`DROP FUNCTION keep_device_state, frame_presence CASCADE`)
 	exec(`ALTER TABLE devices DROP COLUMN state_since`)
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)

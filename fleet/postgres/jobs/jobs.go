@@ -31,6 +31,8 @@ const stopGrace = 3 * time.Second
 type Options struct {
 	// Retention defines how long records are kept. Default: for ever.
 	Retention postgres.Retention
+	// Usage is the time between two counts of the calls of tools. Default: a minute.
+	Usage time.Duration
 	// Webhooks delivers events. If it is nil, none is queued.
 	Webhooks Deliverer
 	// Schedules starts the runs of schedules. If it is nil, none is queued.
@@ -51,17 +53,21 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	if o.Interval == 0 {
 		o.Interval = time.Hour
 	}
+	if o.Usage == 0 {
+		o.Usage = time.Minute
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, begun: time.Now(), log: o.Logger})
+	river.AddWorker(workers, &usageCounter{store: store})
 	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
 	if o.Webhooks != nil {
 		river.AddWorker(workers, &deliveryWorker{to: o.Webhooks})
 		queues[webhookQueue] = river.QueueConfig{MaxWorkers: 4}
 	}
-	periodic := []*river.PeriodicJob{every(o.Interval)}
+	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)}
 	if o.Schedules != nil {
 		river.AddWorker(workers, &runStarter{schedules: o.Schedules})
 		river.AddWorker(workers, &sweeper{schedules: o.Schedules})
