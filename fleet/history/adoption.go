@@ -88,17 +88,13 @@ func (s *Service) adoption(ctx context.Context, f AdoptionFilter) (Adoption, err
 	return a, nil
 }
 
-// add sums the changes and chooses which versions have a series of their own.
+// add chooses which versions have a series of their own.
 func (a *Adoption) add(found []VersionCounts, only string) {
 	peak := map[string]int{}
-	for i := range found {
-		n := 0
-		for j, d := range found[i].Deltas {
-			n += d
-			found[i].Deltas[j] = n
-			peak[found[i].Version] = max(peak[found[i].Version], n)
-		}
-	}
+	found = slices.DeleteFunc(found, func(v VersionCounts) bool {
+		peak[v.Version] = slices.Max(v.Counts)
+		return peak[v.Version] == 0
+	})
 	slices.SortFunc(found, func(x, y VersionCounts) int {
 		return cmp.Or(cmp.Compare(peak[y.Version], peak[x.Version]), cmp.Compare(x.Version, y.Version))
 	})
@@ -108,13 +104,13 @@ func (a *Adoption) add(found []VersionCounts, only string) {
 			own = len(a.Series) < adoptionSeries
 		}
 		if own {
-			a.Series = append(a.Series, Series{v.Version, v.Deltas})
+			a.Series = append(a.Series, Series{v.Version, v.Counts})
 			continue
 		}
 		if a.Others == nil {
 			a.Others = make([]int, len(a.Times))
 		}
-		for i, n := range v.Deltas {
+		for i, n := range v.Counts {
 			a.Others[i] += n
 		}
 	}

@@ -145,11 +145,10 @@ type Series struct {
 	Counts  []int
 }
 
-// VersionCounts are the devices of one version: at the first moment of a series, and by how many their number
-// changes until each of the following.
+// VersionCounts are the numbers of devices with a version at the moments of a series.
 type VersionCounts struct {
 	Version string
-	Deltas  []int // the first is the number at the beginning
+	Counts  []int
 }
 
 // A Store reads states. It leaves out the devices that do not exist for the principal of the context. Moments are
@@ -162,7 +161,7 @@ type Store interface {
 	CountPast(ctx context.Context, at time.Time, q fleet.Query) (int, error)
 	// DiffStates lists the devices that differ between two moments by id, and counts them.
 	DiffStates(ctx context.Context, f DiffFilter) (Diff, error)
-	// VersionSeries counts the devices in service that run firmware at the moments, which are in order.
+	// VersionSeries counts the devices in service that have joined and run firmware at the moments, which are in order.
 	VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) ([]VersionCounts, error)
 	// DeviceStates lists the states of a device that ended after since, and the present one, newest first.
 	DeviceStates(ctx context.Context, id fleet.DeviceID, since time.Time, limit int) ([]Device, error)

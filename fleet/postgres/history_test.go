@@ -88,7 +88,7 @@ func TestHistory(t *testing.T) {
 		{func() { presence("a", fleet.PresenceOnline) }, "presence:online", "a 1.0  online"},
 		{func() { tag("a", "hall", "lab") }, "tag:lab", "a 1.0 hall,lab online"},
 		{func() { version("b", "1.1") }, "version>1.0", "b 1.1  pending"},
-		{func() { check(t, s.FramePresence(ctx, now())) }, "presence:online", "a 1.0 hall,lab online"},
+		{func() { check(t, s.FrameFleet(ctx, now())) }, "presence:online", "a 1.0 hall,lab online"},
 		{func() { presence("a", fleet.PresenceOffline) }, "-presence:pending", "a 1.0 hall,lab offline"},
 		{func() {
 			check(t, s.SetHold(ctx, admin, "a", &fleet.Hold{Reason: "repair", By: admin, Since: now(),
@@ -262,9 +262,9 @@ func TestHistoryWithClockSetBack(t *testing.T) {
 		check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Tags: &[]string{tag}}))
 	}
 	tag("one")
-	_, err := m.db.Exec(t.Context(), `UPDATE device_states SET until = until + interval '1 day'`) // as if the clock
+	_, err := m.db.Exec(t.Context(), `UPDATE device_states SET begun_at = begun_at + interval '1 day' WHERE ended_at = 'infinity'`) // as if the clock
 	check(t, err)
-	_, err = m.db.Exec(t.Context(), `UPDATE devices SET state_since = state_since + interval '1 day'`) // had been ahead
+	_, err = m.db.Exec(t.Context(), `UPDATE device_states SET ended_at = ended_at + interval '1 day' WHERE ended_at <> 'infinity'`) // had been ahead
 	check(t, err)
 	tag("two")
 	same(t, m.list(m.mark(), ""), []string{"a 2.4.0 two pending"})
@@ -284,7 +284,7 @@ func TestHistoryRetention(t *testing.T) {
 	first := m.mark()
 	check(t, m.s.UpdateDevice(ctx, admin, "a", fleet.DevicePatch{Tags: &[]string{"one"}}))
 	m.mark()
-	check(t, m.s.FramePresence(ctx, now()))
+	check(t, m.s.FrameFleet(ctx, now()))
 	kept := m.mark()
 	check(t, m.s.UpdateDevice(ctx, admin, "a", fleet.DevicePatch{Tags: &[]string{"two"}}))
 	cut := first.Add(time.Millisecond)
@@ -325,33 +325,40 @@ func TestHistoryScale(t *testing.T) {
 	load(t, m.db, devices, 1)
 	for _, sql := range []string{
 		`UPDATE history_start SET at = now() - interval '90 days', versions_at = now() - interval '90 days'`,
-		`DELETE FROM presence_frames`,
-		`UPDATE devices SET presence_since = now() - interval '1 hour' * (abs(hashtext(id)) % 200),
-			state_since = now() - interval '90 days' + interval '1 day' * (60 + abs(hashtext(id)) % 30)`,
-		`INSERT INTO device_states (since, until, hold_since, tools_count, in_service, device_id, title_key, name_key,
-			board_key, tags_key, version, version_key, inventory_id, chip, kind, enrolment, name, board, tags, hold_reason)
-		SELECT since, until, hold_since, tools_count, in_service, id, title_key, name_key, board_key, tags_key,
-			'1.' || n || '.' || serial % 3, ARRAY[1, n, serial % 3], inventory_id, chip, kind, enrolment, name, board, tags,
-			hold_reason
-		FROM (SELECT d.*, n, now() - interval '90 days' + (state_since - (now() - interval '90 days')) * n / 5 AS since,
-				now() - interval '90 days' + (state_since - (now() - interval '90 days')) * (n + 1) / 5 AS until
-			FROM devices d, generate_series(0, 4) n) p ORDER BY until`,
+		`DELETE FROM fleet_frames`,
+		`UPDATE device_names SET begun_at = now() - interval '90 days'`,
+		`UPDATE device_states SET begun_at = now() - interval '90 days' + interval '1 day' * (60 + abs(hashint4(number)) % 30)`,
+		`INSERT INTO device_profiles (in_service, kind, enrolment, chip, board, board_key, version, version_key, inventory_id)
+			SELECT DISTINCT in_service, kind, enrolment, chip, board, board_key, '1.' || n || '.' || v, ARRAY[1, n, v], inventory_id
+			FROM device_profiles, generate_series(0, 4) n, generate_series(0, 2) v`,
+		`INSERT INTO device_states (begun_at, ended_at, number, profile_id, tags_id, hold_since, hold_reason)
+			SELECT begin + (begun_at - begin) * n / 5, begin + (begun_at - begin) * (n + 1) / 5, number, p.id, tags_id, hold_since,
+				hold_reason
+			FROM device_states s JOIN device_profiles d ON d.id = s.profile_id, generate_series(0, 4) n, device_profiles p,
+				(SELECT now() - interval '90 days' AS begin) b
+			WHERE p.version = '1.' || n || '.' || number % 3
+				AND (p.board, p.inventory_id, p.chip, p.enrolment) = (d.board, d.inventory_id, d.chip, d.enrolment)`,
 		`INSERT INTO presence_changes (device_id, at, presence, evidence_code, transport)
-		SELECT id, now() - interval '9 days' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
-			ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 9) n ORDER BY 2`,
-		`INSERT INTO presence_frames SELECT now() - interval '6 hours' * n, presence, array_agg(id ORDER BY id)
-			FROM devices, generate_series(1, 360) n WHERE n <= 20 OR n = 180 OR n = 360 GROUP BY 1, 2`,
-		`VACUUM ANALYZE device_states`, `VACUUM FULL ANALYZE devices`, `VACUUM ANALYZE presence_changes`,
-		`VACUUM ANALYZE presence_frames`,
+			SELECT id, now() - interval '9 days' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
+				ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 9) n ORDER BY 2`,
+		`VACUUM ANALYZE device_states`, `VACUUM ANALYZE device_names`, `VACUUM FULL ANALYZE devices`,
+		`VACUUM ANALYZE presence_changes`,
 	} {
 		if _, err := m.db.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%.60s: %v", sql, err)
 		}
 	}
 	var states, changes int
-	check(t, m.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM device_states), (SELECT count(*) FROM presence_changes)`).
-		Scan(&states, &changes))
+	check(t, m.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'),
+		(SELECT count(*) FROM presence_changes)`).Scan(&states, &changes))
 	t.Logf("%d devices, %d earlier states, %d changes of presence", devices, states, changes)
+	// Frames are as far before the moments as they ever are: an hour, or six hours.
+	begun := time.Now()
+	for _, before := range []time.Duration{90 * 24 * time.Hour, 89*24*time.Hour + 8*time.Hour, 45*24*time.Hour + 6*time.Hour,
+		27 * time.Hour, 3 * time.Hour, time.Hour} {
+		check(t, m.s.FrameFleet(t.Context(), begun.Add(-before)))
+	}
+	t.Logf("a frame takes %v", time.Since(begun)/6)
 	ctx := t.Context()
 	atMost(t, limit, "devices now, to compare", func() error {
 		_, err := m.s.Devices(ctx, fleet.DeviceFilter{Query: query(t, "-kitchen")})

@@ -39,7 +39,7 @@ func (u *upkeeper) Work(ctx context.Context, _ *river.Job[upkeep]) error {
 		return fmt.Errorf("upkeep: %w", err)
 	}
 	if now.Sub(u.begun) >= settled {
-		if err := u.store.FramePresence(ctx, now); err != nil {
+		if err := u.store.FrameFleet(ctx, now); err != nil {
 			return fmt.Errorf("upkeep: %w", err)
 		}
 	}
