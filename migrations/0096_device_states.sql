@@ -174,38 +174,45 @@ END $$;
 
 -- The clock is read after the row is locked, so that the periods of a device follow each other. If the clock was set
 -- back, the time from now on has not come yet: what was kept of it is cut off.
-CREATE FUNCTION keep_device_state() RETURNS trigger LANGUAGE plpgsql AS $$
+--
+-- A plan that was made while the tables were almost empty would read all of them for each device.
+CREATE FUNCTION keep_device_state() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     moment  timestamptz := clock_timestamp();
     n       integer;
-    renamed boolean := TG_OP = 'INSERT' OR (OLD.name, OLD.name_key) <> (NEW.name, NEW.name_key);
+    renamed boolean;
 BEGIN
-    SELECT number INTO n FROM device_names WHERE device_id = NEW.id AND ended_at = 'infinity';
-    IF n IS NULL THEN
-        n := nextval('device_numbers');
-        renamed := true;
-    ELSE
+    IF TG_OP = 'UPDATE' THEN
+        SELECT number INTO n FROM device_names WHERE device_id = NEW.id AND ended_at = 'infinity';
+    END IF;
+    IF n IS NOT NULL THEN
+        renamed := (OLD.name, OLD.name_key) <> (NEW.name, NEW.name_key);
         UPDATE device_states SET ended_at = moment WHERE number = n AND ended_at = 'infinity' AND begun_at < moment;
         IF NOT FOUND THEN
+            renamed := true;
             DELETE FROM device_states WHERE number = n AND begun_at >= moment;
             UPDATE device_states SET ended_at = moment WHERE number = n AND ended_at > moment;
             DELETE FROM fleet_frames WHERE at > moment;
             DELETE FROM profile_counts WHERE at > moment;
-            renamed := true;
         END IF;
+        IF renamed THEN
+            DELETE FROM device_names WHERE number = n AND begun_at >= moment;
+            UPDATE device_names SET ended_at = moment WHERE number = n AND ended_at > moment;
+        END IF;
+    ELSE
+        n := nextval('device_numbers');
+        renamed := true;
     END IF;
     INSERT INTO device_states (begun_at, ended_at, number, profile_id, tags_id, hold_since, hold_until, hold_reason)
         VALUES (moment, 'infinity', n, profile_of(NEW), tag_set_of(NEW), NEW.hold_since, NEW.hold_until, NEW.hold_reason);
     IF renamed THEN
-        DELETE FROM device_names WHERE number = n AND begun_at >= moment;
-        UPDATE device_names SET ended_at = moment WHERE number = n AND ended_at > moment;
         INSERT INTO device_names (begun_at, ended_at, number, device_id, name, name_key)
             VALUES (moment, 'infinity', n, NEW.id, NEW.name, NEW.name_key);
     END IF;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION drop_device_states() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION drop_device_states() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     n integer;
 BEGIN

@@ -97,7 +97,7 @@ func (s *Store) pastPlaces(ctx context.Context, at time.Time, bits deviceBits, o
 		}
 		w.and("number = ANY (?)", numbers)
 	} else {
-		w.and("CASE WHEN number < ? THEN get_bit(?, number) = 1 ELSE false END", 8*len(bits), []byte(bits))
+		w.and("CASE WHEN number < ? THEN get_bit(?::bytea, number) = 1 ELSE false END", 8*len(bits), []byte(bits))
 	}
 	compare := ">"
 	if from.back() {
