@@ -89,7 +89,11 @@ const (
 func (s *Store) pastPlaces(ctx context.Context, at time.Time, bits deviceBits, order string, from *cursor, limit int) (
 	[]pastPlace, error) {
 	var w where
-	w.and("begun_at <= ? AND ended_at > ?", at, at)
+	if order == byID {
+		w.and("ended_at = 'infinity'")
+	} else {
+		w.and("begun_at <= ? AND ended_at > ?", at, at)
+	}
 	if n := bits.count(); n <= fewDevices {
 		numbers := make([]int32, 0, n)
 		for number := range bits.all {

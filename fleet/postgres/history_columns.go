@@ -78,9 +78,9 @@ func (s *Store) addChanges(ctx context.Context, c *fleetColumns) error {
 		Presence fleet.Presence
 	}) {
 		c.presence.set(r.Number, presenceByte(r.Presence))
-	}, `SELECT n.number, c.presence FROM presence_changes c
-			JOIN device_names n ON n.device_id = c.device_id AND n.ended_at = 'infinity'
-		WHERE c.at > $1 AND c.at <= $2 ORDER BY c.at`, since, c.at)
+	}, `SELECT coalesce((SELECT number FROM device_names n WHERE n.device_id = c.device_id AND n.ended_at = 'infinity'), 0),
+			presence
+		FROM presence_changes c WHERE at > $1 AND at <= $2 ORDER BY at`, since, c.at)
 	return s.db.SendBatch(ctx, &b).Close()
 }
 
@@ -175,14 +175,12 @@ func (s *Store) FrameFleet(ctx context.Context, now time.Time) error {
 }
 
 func (s *Store) thinFrames(ctx context.Context, now time.Time) error {
-	for _, table := range []string{"fleet_frames", "profile_counts"} {
-		_, err := s.db.Exec(ctx, `
-			DELETE FROM `+table+` WHERE at IN (SELECT at FROM (
-				SELECT at, row_number() OVER (PARTITION BY date_bin($2, at, '2000-01-01Z') ORDER BY at) AS n
-				FROM `+table+` WHERE at < $1) old WHERE n > 1)`, now.Add(-framesKept).Truncate(frameStep), frameStep)
-		if err != nil {
-			return fmt.Errorf("delete old frames: %w", domainError(err))
-		}
+	_, err := s.db.Exec(ctx, `
+		DELETE FROM fleet_frames WHERE at IN (SELECT at FROM (
+			SELECT at, row_number() OVER (PARTITION BY date_bin($2, at, '2000-01-01Z') ORDER BY at) AS n
+			FROM fleet_frames WHERE at < $1) old WHERE n > 1)`, now.Add(-framesKept).Truncate(frameStep), frameStep)
+	if err != nil {
+		return fmt.Errorf("delete old frames: %w", domainError(err))
 	}
 	return nil
 }
@@ -190,6 +188,7 @@ func (s *Store) thinFrames(ctx context.Context, now time.Time) error {
 const (
 	framesKept = 2 * 24 * time.Hour // how long each frame is kept
 	frameStep  = 6 * time.Hour      // between those that stay
+	countStep  = time.Hour          // between stored counts, at most
 )
 
 // A profileChange is how the number of devices with a profile changes at a moment.
@@ -237,9 +236,9 @@ func (s *Store) countProfiles(ctx context.Context, at time.Time) error {
 		b.Queue(`INSERT INTO profile_counts (at, profiles, devices) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, at,
 			append([]int32{}, profiles...), append([]int32{}, devices...))
 	}
-	next := step.Add(frameStep)
+	next := step.Add(countStep)
 	_, err = pgx.ForEachRow(rows, []any{&c.At, &c.Profile, &c.By}, func() error {
-		for ; c.At.After(next); next = next.Add(frameStep) {
+		for ; c.At.After(next); next = next.Add(countStep) {
 			store(next)
 		}
 		counts[c.Profile] += c.By

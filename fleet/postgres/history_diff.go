@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
 	"fleetd/fleet/history"
@@ -46,28 +47,39 @@ func (s *Store) DiffStates(ctx context.Context, f history.DiffFilter) (history.D
 	if err != nil {
 		return d, err
 	}
-	before, err := s.side(ctx, f.From, f.Query)
+	var before, after pastSide
+	var renamed map[int32]bool
+	parts, of := errgroup.WithContext(ctx)
+	parts.Go(func() (err error) { before, err = s.side(of, f.From, f.Query); return err })
+	parts.Go(func() (err error) { after, err = s.side(of, f.To, f.Query); return err })
+	parts.Go(func() (err error) { renamed, err = s.renamed(of, f.From, f.To); return err })
+	if err := parts.Wait(); err != nil {
+		return d, err
+	}
+	changed, err := s.compare(ctx, before, after, renamed)
 	if err != nil {
 		return d, err
 	}
-	after, err := s.side(ctx, f.To, f.Query)
-	if err != nil {
-		return d, err
-	}
-	changed, err := s.compare(ctx, before, after)
-	if err != nil {
-		return d, err
-	}
-	only := newDeviceBits(max(len(before.profiles), len(after.profiles)))
+	counts := make([]int, len(history.Fields))
+	only := newDeviceBits(len(changed))
+	wanted := slices.Index(history.Fields, f.Field)
 	for n, fields := range changed {
+		if fields == 0 {
+			continue
+		}
 		d.Devices++
-		for i, field := range history.Fields {
+		for i := range counts {
 			if fields.has(i) {
-				d.Counts[field]++
+				counts[i]++
 			}
 		}
-		if f.Field == "" || fields.has(slices.Index(history.Fields, f.Field)) {
-			only.add(int(n))
+		if wanted < 0 || fields.has(wanted) {
+			only.add(n)
+		}
+	}
+	for i, n := range counts {
+		if n > 0 {
+			d.Counts[history.Fields[i]] = n
 		}
 	}
 	limit := fleet.ClampLimit(f.Limit)
@@ -98,7 +110,7 @@ func (s *Store) DiffStates(ctx context.Context, f history.DiffFilter) (history.D
 	return d, s.addTools(ctx, d.Page.Items)
 }
 
-// side returns all devices in service at a moment.
+// side returns all devices of a moment, and which of them match the query.
 func (s *Store) side(ctx context.Context, at time.Time, q fleet.Query) (side pastSide, err error) {
 	if side.fleetColumns, err = s.fleetAsOf(ctx, at); err != nil {
 		return side, err
@@ -106,49 +118,41 @@ func (s *Store) side(ctx context.Context, at time.Time, q fleet.Query) (side pas
 	if side.holds, err = s.holdsAsOf(ctx, at); err != nil {
 		return side, err
 	}
-	side.hit, err = s.match(ctx, side.fleetColumns, q.Terms)
+	terms, err := s.pastTerms(ctx, at, q.Terms)
+	side.hit = side.matching(terms)
 	return side, err
 }
 
-// compare returns in which fields devices differ.
-func (s *Store) compare(ctx context.Context, b, a pastSide) (map[int32]fieldBits, error) {
-	renamed, err := s.renamed(ctx, b.at, a.at)
-	if err != nil {
-		return nil, err
-	}
-	ids := map[int32]bool{}
-	for _, profiles := range [][]int32{b.profiles, a.profiles} {
-		for _, id := range profiles {
-			ids[id] = true
+// compare returns in which fields devices differ, by number.
+func (s *Store) compare(ctx context.Context, b, a pastSide, renamed map[int32]bool) ([]fieldBits, error) {
+	pairs, ids := map[[2]int32]fieldBits{}, map[int32]bool{}
+	for n := range max(len(b.profiles), len(a.profiles)) {
+		pair := [2]int32{b.profiles.at(n), a.profiles.at(n)}
+		if _, ok := pairs[pair]; !ok {
+			pairs[pair], ids[pair[0]], ids[pair[1]] = 0, true, true
 		}
 	}
 	profiles, err := s.profiles(ctx, slices.Collect(maps.Keys(ids)))
 	if err != nil {
 		return nil, err
 	}
+	for pair := range pairs {
+		pairs[pair] = differing(profiles[pair[0]], profiles[pair[1]])
+	}
 	sameTags, err := s.sameTags(ctx, b, a)
 	if err != nil {
 		return nil, err
 	}
-	pairs := map[[2]int32]fieldBits{}
-	ofPair := func(pair [2]int32) fieldBits {
-		bits, ok := pairs[pair]
-		if !ok {
-			bits = differing(profiles[pair[0]], profiles[pair[1]])
-			pairs[pair] = bits
-		}
-		return bits
-	}
-	changed := map[int32]fieldBits{}
-	for n := range max(len(b.profiles), len(a.profiles)) {
+	changed := make([]fieldBits, max(len(b.profiles), len(a.profiles)))
+	for n := range changed {
 		if !b.hit.has(n) && !a.hit.has(n) {
 			continue
 		}
-		number := int32(n)
 		pair := [2]int32{b.profiles.at(n), a.profiles.at(n)}
-		bits := ofPair(pair)
-		if profiles[pair[0]].InService && profiles[pair[1]].InService {
-			if renamed[number] {
+		bits := pairs[pair]
+		if bits&inBoth != 0 {
+			bits &^= inBoth
+			if renamed[int32(n)] {
 				bits.add(history.FieldName)
 			}
 			if tags := [2]int32{b.tags.at(n), a.tags.at(n)}; tags[0] != tags[1] && !sameTags[tags] {
@@ -157,17 +161,18 @@ func (s *Store) compare(ctx context.Context, b, a pastSide) (map[int32]fieldBits
 			if b.presence.at(n) != a.presence.at(n) {
 				bits.add(history.FieldPresence)
 			}
-			reason, held := b.holds[number]
-			if now, still := a.holds[number]; held != still || reason != now {
+			reason, held := b.holds[int32(n)]
+			if now, still := a.holds[int32(n)]; held != still || reason != now {
 				bits.add(history.FieldHold)
 			}
 		}
-		if bits != 0 {
-			changed[number] = bits
-		}
+		changed[n] = bits
 	}
 	return changed, nil
 }
+
+// inBoth marks profiles of devices in service at both moments: they may differ in more than their profiles.
+const inBoth fieldBits = 1 << 15
 
 // differing returns the fields in which profiles differ; the zero profile is that of no device.
 func differing(b, a deviceProfile) (bits fieldBits) {
@@ -181,6 +186,7 @@ func differing(b, a deviceProfile) (bits fieldBits) {
 		bits.add(history.FieldRemoved)
 		return bits
 	}
+	bits = inBoth
 	for field, differs := range map[history.Field]bool{history.FieldVersion: b.Version != a.Version,
 		history.FieldBoard: b.Board != a.Board, history.FieldEnrolment: b.Enrolment != a.Enrolment,
 		history.FieldTools: b.Inventory != a.Inventory} {
@@ -215,6 +221,9 @@ func (s *Store) sameTags(ctx context.Context, b, a pastSide) (map[[2]int32]bool,
 		if now := a.tags.at(n); now != id && now != 0 && id != 0 {
 			pairs[[2]int32{id, now}], ids[id], ids[now] = false, true, true
 		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
 	}
 	sets, err := s.tagSets(ctx, slices.Collect(maps.Keys(ids)))
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"fleetd/fleet"
 )
@@ -38,24 +39,28 @@ func (t *pastTerm) matches(c *fleetColumns, number int) bool {
 // matching returns all devices of a moment, and which of them match a query and exist for the principal: what a device
 // is now decides about that.
 func (s *Store) matching(ctx context.Context, at time.Time, q fleet.Query) (*fleetColumns, deviceBits, error) {
-	c, err := s.fleetAsOf(ctx, at)
-	if err != nil {
-		return nil, nil, err
-	}
 	terms := q.Terms
 	if !q.Asks("retired") {
 		terms = append([]fleet.Term{{Field: "retired", Not: true}}, terms...)
 	}
-	bits, err := s.match(ctx, c, terms)
-	return c, bits, err
+	var c *fleetColumns
+	var tests []pastTerm
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() (err error) { c, err = s.fleetAsOf(ctx, at); return err })
+	parts.Go(func() (err error) { tests, err = s.pastTerms(ctx, at, terms); return err })
+	if err := parts.Wait(); err != nil {
+		return nil, nil, err
+	}
+	return c, c.matching(tests), nil
 }
 
-func (s *Store) match(ctx context.Context, c *fleetColumns, terms []fleet.Term) (deviceBits, error) {
+// pastTerms looks up what terms, and the scope of the principal, match at a moment.
+func (s *Store) pastTerms(ctx context.Context, at time.Time, terms []fleet.Term) ([]pastTerm, error) {
 	var b pgx.Batch
 	tests := make([]pastTerm, len(terms), len(terms)+1)
 	for i, t := range terms {
 		tests[i].not = t.Not
-		tests[i].queue(&b, t, c.at)
+		tests[i].queue(&b, t, at)
 	}
 	var scope where
 	if in := scope.devicesInScope(ctx); in != "" {
@@ -64,22 +69,27 @@ func (s *Store) match(ctx context.Context, c *fleetColumns, terms []fleet.Term) 
 			`SELECT number FROM device_names WHERE ended_at = 'infinity' AND device_id IN `+in, scope.args)
 	}
 	if err := s.db.SendBatch(ctx, &b).Close(); err != nil {
-		return nil, fmt.Errorf("devices as of %s: %w", c.at, domainError(err))
+		return nil, fmt.Errorf("devices as of %s: %w", at, domainError(err))
 	}
+	return tests, nil
+}
+
+// matching returns the devices that all terms match.
+func (c *fleetColumns) matching(terms []pastTerm) deviceBits {
 	bits := newDeviceBits(len(c.profiles))
 devices:
 	for n, profile := range c.profiles {
 		if profile == 0 {
 			continue
 		}
-		for i := range tests {
-			if !tests[i].matches(c, n) {
+		for i := range terms {
+			if !terms[i].matches(c, n) {
 				continue devices
 			}
 		}
 		bits.add(n)
 	}
-	return bits, nil
+	return bits
 }
 
 // queue adds the queries for the ids that match a term.

@@ -337,7 +337,7 @@ func TestHistoryScale(t *testing.T) {
 			FROM device_states s JOIN device_profiles d ON d.id = s.profile_id, generate_series(0, 4) n, device_profiles p,
 				(SELECT now() - interval '90 days' AS begin) b
 			WHERE p.version = '1.' || n || '.' || number % 3
-				AND (p.board, p.inventory_id, p.chip, p.enrolment) = (d.board, d.inventory_id, d.chip, d.enrolment)`,
+				AND (p.board, p.inventory_id, p.chip, p.enrolment) = (d.board, d.inventory_id, d.chip, d.enrolment) ORDER BY 2`,
 		`INSERT INTO presence_changes (device_id, at, presence, evidence_code, transport)
 			SELECT id, now() - interval '9 days' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
 				ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 9) n ORDER BY 2`,
