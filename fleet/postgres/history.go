@@ -29,8 +29,8 @@ func (s *Store) HistoryBegin(ctx context.Context) (b history.Begin, err error) {
 
 // stateRows are states with all that they refer to.
 const stateRows = `
-	SELECT s.number, n.device_id AS id, s.begun_at AS since, s.hold_since, s.hold_until, coalesce(s.hold_reason, '') AS hold_reason,
-		p.kind, n.name, p.board, p.chip, p.version, t.tags, p.enrolment, NOT p.in_service AS retired,
+	SELECT s.number, n.device_id AS id, s.begun_at AS since, s.hold_since, s.hold_until,
+		coalesce(s.hold_reason, '') AS hold_reason, p.kind, n.name, p.board, p.chip, p.version, t.tags, p.enrolment, NOT p.in_service AS retired,
 		coalesce(p.inventory_id, '') AS inventory, coalesce(cardinality(i.tool_names), 0) AS tools_count
 	FROM device_states s
 		JOIN device_names n ON n.number = s.number AND n.begun_at <= s.begun_at AND n.ended_at > s.begun_at
@@ -406,7 +406,8 @@ func (s *Store) DeviceStates(ctx context.Context, id fleet.DeviceID, since time.
 	[]history.Device, error) {
 	scoped, args := scopedTo(ctx, "device_id", cleanText(string(id)), since, limit)
 	rows, _ := s.db.Query(ctx, stateRows+`
-		WHERE s.ended_at > $2 AND s.number = (SELECT number FROM device_names WHERE ended_at = 'infinity' AND device_id = $1`+scoped+`)
+		WHERE s.ended_at > $2
+			AND s.number = (SELECT number FROM device_names WHERE ended_at = 'infinity' AND device_id = $1`+scoped+`)
 		ORDER BY s.begun_at DESC LIMIT $3`, args...)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[stateRow])
 	if err == nil && len(found) == 0 {

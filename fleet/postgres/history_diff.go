@@ -110,7 +110,7 @@ func (s *Store) DiffStates(ctx context.Context, f history.DiffFilter) (history.D
 	return d, s.addTools(ctx, d.Page.Items)
 }
 
-// side returns all devices of a moment, and which of them match the query.
+// side returns all devices of a moment, and which of them match the query and are in service.
 func (s *Store) side(ctx context.Context, at time.Time, q fleet.Query) (side pastSide, err error) {
 	if side.fleetColumns, err = s.fleetAsOf(ctx, at); err != nil {
 		return side, err
@@ -118,7 +118,7 @@ func (s *Store) side(ctx context.Context, at time.Time, q fleet.Query) (side pas
 	if side.holds, err = s.holdsAsOf(ctx, at); err != nil {
 		return side, err
 	}
-	terms, err := s.pastTerms(ctx, at, q.Terms)
+	terms, err := s.pastTerms(ctx, at, append([]fleet.Term{notRetired}, q.Terms...))
 	side.hit = side.matching(terms)
 	return side, err
 }
@@ -200,7 +200,8 @@ func differing(b, a deviceProfile) (bits fieldBits) {
 // renamed returns the devices whose names differ between two moments.
 func (s *Store) renamed(ctx context.Context, from, to time.Time) (map[int32]bool, error) {
 	rows, _ := s.db.Query(ctx, `
-		SELECT a.number FROM device_names a JOIN device_names b ON b.number = a.number AND b.begun_at <= $1 AND b.ended_at > $1
+		SELECT a.number FROM device_names a
+			JOIN device_names b ON b.number = a.number AND b.begun_at <= $1 AND b.ended_at > $1
 		WHERE a.begun_at > $1 AND a.begun_at <= $2 AND a.ended_at > $2 AND a.name <> b.name`, from, to)
 	numbers := map[int32]bool{}
 	var number int32

@@ -24,6 +24,8 @@ const (
 		WHERE hold_since IS NOT NULL AND begun_at <= $1 AND ended_at > $1) devices`
 )
 
+var notRetired = fleet.Term{Field: "retired", Not: true}
+
 // A pastTerm is a term with the ids that it matches: profiles, sets of tags and numbers of devices.
 type pastTerm struct {
 	not                     bool
@@ -41,7 +43,7 @@ func (t *pastTerm) matches(c *fleetColumns, number int) bool {
 func (s *Store) matching(ctx context.Context, at time.Time, q fleet.Query) (*fleetColumns, deviceBits, error) {
 	terms := q.Terms
 	if !q.Asks("retired") {
-		terms = append([]fleet.Term{{Field: "retired", Not: true}}, terms...)
+		terms = append([]fleet.Term{notRetired}, terms...)
 	}
 	var c *fleetColumns
 	var tests []pastTerm

@@ -327,9 +327,11 @@ func TestHistoryScale(t *testing.T) {
 		`UPDATE history_start SET at = now() - interval '90 days', versions_at = now() - interval '90 days'`,
 		`DELETE FROM fleet_frames`,
 		`UPDATE device_names SET begun_at = now() - interval '90 days'`,
-		`UPDATE device_states SET begun_at = now() - interval '90 days' + interval '1 day' * (60 + abs(hashint4(number)) % 30)`,
+		`UPDATE device_states SET begun_at = now() - interval '90 days'
+			+ interval '1 day' * (60 + abs(hashint4(number)) % 30)`,
 		`INSERT INTO device_profiles (in_service, kind, enrolment, chip, board, board_key, version, version_key, inventory_id)
-			SELECT DISTINCT in_service, kind, enrolment, chip, board, board_key, '1.' || n || '.' || v, ARRAY[1, n, v], inventory_id
+			SELECT DISTINCT in_service, kind, enrolment, chip, board, board_key, '1.' || n || '.' || v, ARRAY[1, n, v],
+				inventory_id
 			FROM device_profiles, generate_series(0, 4) n, generate_series(0, 2) v`,
 		`INSERT INTO device_states (begun_at, ended_at, number, profile_id, tags_id, hold_since, hold_reason)
 			SELECT begin + (begun_at - begin) * n / 5, begin + (begun_at - begin) * (n + 1) / 5, number, p.id, tags_id, hold_since,
@@ -349,8 +351,9 @@ func TestHistoryScale(t *testing.T) {
 		}
 	}
 	var states, changes int
-	check(t, m.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'),
-		(SELECT count(*) FROM presence_changes)`).Scan(&states, &changes))
+	check(t, m.db.QueryRow(t.Context(), `
+		SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'), (SELECT count(*) FROM presence_changes)`).
+		Scan(&states, &changes))
 	t.Logf("%d devices, %d earlier states, %d changes of presence", devices, states, changes)
 	// Frames are as far before the moments as they ever are: an hour, or six hours.
 	begun := time.Now()
