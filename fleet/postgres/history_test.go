@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"fleetd/fleet"
@@ -262,17 +263,25 @@ func TestHistoryWithClockSetBack(t *testing.T) {
 		check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Tags: &[]string{tag}}))
 	}
 	tag("one")
-	_, err := m.db.Exec(t.Context(), `UPDATE device_states SET begun_at = begun_at + interval '1 day' WHERE ended_at = 'infinity'`) // as if the clock
-	check(t, err)
-	_, err = m.db.Exec(t.Context(), `UPDATE device_states SET ended_at = ended_at + interval '1 day' WHERE ended_at <> 'infinity'`) // had been ahead
-	check(t, err)
+	check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Name: ptr("later")}))
+	check(t, m.s.FrameFleet(t.Context(), now().Add(24*time.Hour)))
+	for _, table := range []string{"device_states", "device_names"} { // as if the clock had been ahead by a day
+		_, err := m.db.Exec(t.Context(), `UPDATE `+table+` SET begun_at = begun_at
+			+ CASE WHEN begun_at > $1 THEN interval '1 day' ELSE '0' END, ended_at = ended_at + interval '1 day'`, at)
+		check(t, err)
+	}
 	tag("two")
 	same(t, m.list(m.mark(), ""), []string{"a 2.4.0 two pending"})
 	same(t, m.list(at, ""), []string{"a 2.4.0  pending"})
 	states, err := m.h.States(t.Context(), "a", 10)
 	check(t, err)
-	if len(states) != 2 {
+	if len(states) != 2 || states[0].Name != "later" || states[1].Name != "" {
 		t.Errorf("%+v", states)
+	}
+	var frames int
+	check(t, m.db.QueryRow(t.Context(), `SELECT count(*) FROM fleet_frames WHERE at > now()`).Scan(&frames))
+	if frames != 0 {
+		t.Error("a frame of the time that has not come yet was kept")
 	}
 }
 
@@ -299,19 +308,140 @@ func TestHistoryRetention(t *testing.T) {
 	check(t, err)
 }
 
-// A change of what is not in lists of the past leaves no state.
-func TestHistoryOfHotUpdates(t *testing.T) {
+// A change of what lists of the past show begins a state; no other change does.
+func TestHistoryKeepsEachColumn(t *testing.T) {
 	m := newMoments(t)
+	ctx := t.Context()
 	addDevices(t, m.s, "a")
+	check(t, m.s.SaveListing(ctx, listing("a", "inv1", "self.x")))
+	check(t, m.s.SaveListing(ctx, listing("a", "inv2", "self.x", "self.y")))
+	states := func() int {
+		list, err := m.h.States(ctx, "a", 100)
+		check(t, err)
+		return len(list)
+	}
+	const hold = `hold_kind = 'operator', hold_id = '1', hold_name = 'ada', hold_role = 'admin', `
+	for _, c := range []struct {
+		set  string
+		kept bool
+	}{
+		{`name = 'N', name_key = 'n'`, true}, {`board = 'B', board_key = 'b'`, true}, {`chip = 'c'`, true},
+		{`kind = 'mqtt5'`, true}, {`version = '3.1', version_key = '{3,1}'`, true}, {`version_key = '{3,1,0}'`, true},
+		{`tags = '{x}', tags_key = E'\x01x\x01'`, true}, {`inventory_id = 'inv1'`, true}, {`inventory_id = NULL`, true},
+		{hold + `hold_reason = 'r', hold_since = now()`, true}, {`hold_reason = 'q'`, true}, {`hold_until = now()`, true},
+		{`enrolment = 'rejected'`, true}, {`retired_at = now()`, true}, {`retired_at = now() + interval '1 s'`, false},
+		{`retired_at = NULL`, true}, {`name = 'N', tags = '{x}', version = '3.1'`, false}, {`notes = 'n'`, false},
+		{`last_seen = now(), presence = 'online', presence_since = now(), remote_addr = 'x'`, false},
+		{`hold_name = 'bob'`, false}, {`slot = 'ota_1', elf_sha256 = 'f', language = 'de', serial = 7`, false},
+	} {
+		before := states()
+		_, err := m.db.Exec(ctx, `UPDATE devices SET `+c.set+` WHERE id = 'a'`)
+		check(t, err)
+		if kept := states() - before; kept != map[bool]int{true: 1}[c.kept] {
+			t.Errorf("%s adds %d states", c.set, kept)
+		}
+	}
+	check(t, m.s.SavePresence(ctx, []fleet.PresenceChange{{Device: "a", Presence: fleet.PresenceOnline, Since: now(),
+		LastSeen: now()}}))
+	before := states()
+	addDevices(t, m.s, "a") // another version
+	if n := states() - before; n != 1 {
+		t.Errorf("a poll with another version adds %d states", n)
+	}
 	addDevices(t, m.s, "a")
-	check(t, m.s.UpdateDevice(t.Context(), admin, "a", fleet.DevicePatch{Notes: ptr("n")}))
-	check(t, m.s.SavePresence(t.Context(), []fleet.PresenceChange{{Device: "a", Presence: fleet.PresenceOnline,
-		Since: now(), LastSeen: now()}}))
-	states, err := m.h.States(t.Context(), "a", 10)
+	if n := states() - before; n != 1 {
+		t.Errorf("the same poll again adds %d states", n-1)
+	}
+	var open, profiles int
+	check(t, m.db.QueryRow(ctx, `SELECT (SELECT count(*) FROM device_states WHERE ended_at = 'infinity'),
+		(SELECT count(*) FROM device_profiles)`).Scan(&open, &profiles))
+	if open != 1 || profiles != 13 { // as many as differ
+		t.Errorf("%d open states, %d profiles", open, profiles)
+	}
+}
+
+// A device that never joined is deleted with its past, also from frames; one with its id later has another past.
+func TestHistoryOfDeletedDevices(t *testing.T) {
+	m := newMoments(t)
+	ctx := t.Context()
+	waits := func(version string) {
+		p := poll("w", now())
+		p.Admission.Enrolment, p.Poll.Version = fleet.EnrolmentWaiting, version
+		check(t, m.s.SavePolls(ctx, []enrolment.PollRecord{p}))
+	}
+	addDevices(t, m.s, "a")
+	waits("1.0")
+	waits("1.1")
+	check(t, m.s.FrameFleet(ctx, now()))
+	at := m.mark()
+	same(t, m.list(at, ""), []string{"a 2.4.0  pending", "w 1.1  pending"})
+	check(t, m.s.DropWaiting(ctx, []fleet.DeviceID{"a", "w"}))
+	same(t, m.list(at, ""), []string{"a 2.4.0  pending"})
+	same(t, m.list(m.mark(), ""), []string{"a 2.4.0  pending"})
+	c, err := m.h.Counts(ctx, at, fleet.Query{})
+	check(t, err)
+	same(t, c.Versions, []fleet.DeviceCount{{Value: "2.4.0", Count: 1}})
+	waits("1.2")
+	same(t, m.list(at, ""), []string{"a 2.4.0  pending"})
+	same(t, m.list(m.mark(), ""), []string{"a 2.4.0  pending", "w 1.2  pending"})
+	states, err := m.h.States(ctx, "w", 10)
 	check(t, err)
 	if len(states) != 1 {
 		t.Errorf("%+v", states)
 	}
+	check(t, m.s.FrameFleet(ctx, now()))
+	same(t, m.list(m.mark(), ""), []string{"a 2.4.0  pending", "w 1.2  pending"})
+}
+
+// Profiles and sets of tags that no state uses are deleted, but not at once.
+func TestSweepHistory(t *testing.T) {
+	m := newMoments(t)
+	ctx := t.Context()
+	addDevices(t, m.s, "a")
+	waiting := poll("w", now())
+	waiting.Admission.Enrolment, waiting.Poll.Version = fleet.EnrolmentWaiting, "9.9"
+	check(t, m.s.SavePolls(ctx, []enrolment.PollRecord{waiting}))
+	check(t, m.s.UpdateDevice(ctx, admin, "w", fleet.DevicePatch{Tags: &[]string{"x"}}))
+	check(t, m.s.DropWaiting(ctx, []fleet.DeviceID{"w"}))
+	left := func() (left string) {
+		check(t, m.s.SweepHistory(ctx))
+		check(t, m.db.QueryRow(ctx, `SELECT (SELECT count(*) FROM device_profiles WHERE version = '9.9') || ' '
+			|| (SELECT count(*) FROM device_tag_sets WHERE tags = '{x}')`).Scan(&left))
+		return left
+	}
+	same(t, left(), "1 1")
+	same(t, left(), "1 1")
+	check(t, m.s.SavePolls(ctx, []enrolment.PollRecord{waiting})) // a marked profile is not used again
+	_, err := m.db.Exec(ctx, `UPDATE device_profiles SET unused_since = unused_since - interval '2 hours'`)
+	check(t, err)
+	_, err = m.db.Exec(ctx, `UPDATE device_tag_sets SET unused_since = unused_since - interval '2 hours'`)
+	check(t, err)
+	same(t, left(), "1 0")
+	same(t, m.list(m.mark(), ""), []string{"a 2.4.0  pending", "w 9.9  pending"})
+}
+
+// Transactions that change devices to a new version in different orders do not wait for each other.
+func TestHistoryOfTransactionsAtOnce(t *testing.T) {
+	m := newMoments(t)
+	ctx := t.Context()
+	addDevices(t, m.s, "a", "b", "c", "d")
+	set := func(tx pgx.Tx, id, version string) {
+		_, err := tx.Exec(ctx, `UPDATE devices SET version = $2 WHERE id = $1`, id, version)
+		check(t, err)
+	}
+	one, err := m.db.Begin(ctx)
+	check(t, err)
+	other, err := m.db.Begin(ctx)
+	check(t, err)
+	set(one, "a", "8.1")
+	set(other, "b", "8.2")
+	set(one, "c", "8.2")
+	set(other, "d", "8.1")
+	check(t, one.Commit(ctx))
+	check(t, other.Commit(ctx))
+	c, err := m.h.Counts(ctx, m.mark(), fleet.Query{})
+	check(t, err)
+	same(t, c.Versions, []fleet.DeviceCount{{Value: "8.1", Count: 2}, {Value: "8.2", Count: 2}})
 }
 
 // TestHistoryScale prints the times of questions about the past. FLEETD_HISTORY_DEVICES=100000 judges them.
@@ -351,9 +481,8 @@ func TestHistoryScale(t *testing.T) {
 		}
 	}
 	var states, changes int
-	check(t, m.db.QueryRow(t.Context(), `
-		SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'), (SELECT count(*) FROM presence_changes)`).
-		Scan(&states, &changes))
+	check(t, m.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'),
+			(SELECT count(*) FROM presence_changes)`).Scan(&states, &changes))
 	t.Logf("%d devices, %d earlier states, %d changes of presence", devices, states, changes)
 	// Frames are as far before the moments as they ever are: an hour, or six hours.
 	begun := time.Now()
