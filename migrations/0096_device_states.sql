@@ -139,6 +139,7 @@ CREATE INDEX device_names_begun ON device_names (begun_at);
 CREATE INDEX device_profiles_content ON device_profiles (md5(board || E'\x01' || version));
 CREATE INDEX device_tag_sets_content ON device_tag_sets (md5(tags_key));
 CREATE INDEX device_removals_at ON device_removals (removed_at);
+ANALYZE device_states, device_names;
 
 -- +goose StatementBegin
 CREATE FUNCTION profile_of(d devices) RETURNS integer LANGUAGE plpgsql AS $$
@@ -179,6 +180,7 @@ END $$;
 CREATE FUNCTION keep_device_state() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     moment  timestamptz := clock_timestamp();
+    last    timestamptz;
     n       integer;
     renamed boolean;
 BEGIN
@@ -187,8 +189,10 @@ BEGIN
     END IF;
     IF n IS NOT NULL THEN
         renamed := (OLD.name, OLD.name_key) <> (NEW.name, NEW.name_key);
-        UPDATE device_states SET ended_at = moment WHERE number = n AND ended_at = 'infinity' AND begun_at < moment;
-        IF NOT FOUND THEN
+        SELECT max(begun_at) INTO last FROM device_states WHERE number = n;
+        IF last < moment THEN
+            UPDATE device_states SET ended_at = moment WHERE number = n AND begun_at = last;
+        ELSE
             renamed := true;
             DELETE FROM device_states WHERE number = n AND begun_at >= moment;
             UPDATE device_states SET ended_at = moment WHERE number = n AND ended_at > moment;
