@@ -20,15 +20,15 @@ func TestStatesOfEarlierDevices(t *testing.T) {
 	exec(t, db, `INSERT INTO devices (id, kind, name, name_key, board, board_key, chip, version, version_key, tags, tags_key,
 			inventory_id, enrolment, enrolled_at, presence, presence_since, created_at, retired_at, hold_reason, hold_kind,
 			hold_id, hold_name, hold_role, hold_since)
-		VALUES ('a', 'esp32', 'Hall', 'hall', 'B', 'b', 'esp32s3', '1.2', '{1,2}', '{Lab}', E'\x01lab\x01', 'inv1', 'enrolled',
-				now(), 'online', now(), now() - interval '3 days', NULL, 'r', 'operator', '1', 'ada', 'admin', now()),
+		VALUES ('a', 'esp32', 'Hall', 'hall', 'B', 'b', 'esp32s3', '1.2', '{1,2}', '{Lab}', E'\x01lab\x01', 'inv1',
+				'enrolled', now(), 'online', now(), now() - interval '3 days', NULL, 'r', 'operator', '1', 'ada', 'admin', now()),
 			('b', 'mqtt5', '', '', '', '', '', '1.1', NULL, '{}', '', NULL, 'enrolled', now(), 'offline', now(),
 				now() - interval '2 days', now() - interval '1 day', NULL, NULL, NULL, NULL, NULL, NULL),
 			('c', 'esp32', '', '', '', '', '', '1.1', '{1,1}', '{}', '', NULL, 'waiting', NULL, 'pending', now(), now(), NULL,
 				NULL, NULL, NULL, NULL, NULL, NULL)`)
 	exec(t, db, `INSERT INTO device_firmware (device_id, version, slot, elf_sha256, idf_version, first_seen, last_seen, current)
-		SELECT id, version, '', '', '', now() - interval '1 hour' * first, now(), current FROM (VALUES ('a', '1.0', 72, false),
-			('a', '1.1', 48, false), ('a', '1.2', 24, true), ('b', '1.1', 48, true), ('c', '1.1', 2, true))
+		SELECT id, version, '', '', '', now() - interval '1 hour' * first, now(), current
+		FROM (VALUES ('a', '1.0', 72, false), ('a', '1.1', 48, false), ('a', '1.2', 24, true), ('b', '1.1', 48, true), ('c', '1.1', 2, true))
 			f (id, version, first, current)`)
 	if err := migrations.Up(t.Context(), db); err != nil {
 		t.Fatal(err)

@@ -15,48 +15,6 @@ const adoptionSpan = 30 * 24 * time.Hour
 // Adoption returns how versions spread. The zero From is 30 days before To, or the beginning of the history if that
 // is later; the zero To is now.
 func (s *Service) Adoption(ctx context.Context, f AdoptionFilter) (Adoption, error) {
-	_, narrow := fleet.ScopeOf(ctx)
-	if narrow || !f.From.IsZero() || !f.To.IsZero() || !f.Query.Empty() {
-		return s.adoption(ctx, f)
-	}
-	key := usualAdoption{f.Points, f.Version}
-	s.mu.Lock()
-	kept, ok := s.usual[key]
-	s.mu.Unlock()
-	if age := s.now().Sub(kept.at); ok && age >= 0 && age < adoptionAge {
-		return kept.Adoption, nil
-	}
-	a, err := s.adoption(ctx, f)
-	if err != nil {
-		return a, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.usual == nil || len(s.usual) >= maxUsual {
-		s.usual = map[usualAdoption]keptAdoption{}
-	}
-	s.usual[key] = keptAdoption{a, s.now()}
-	return a, nil
-}
-
-// A usualAdoption is a question about the usual period and the whole fleet, as the pages ask it. Its answer is kept
-// for a while: it reads every state of the period, and pages show it again and again.
-type usualAdoption struct {
-	points  int
-	version string
-}
-
-type keptAdoption struct {
-	Adoption
-	at time.Time
-}
-
-const (
-	adoptionAge = time.Minute
-	maxUsual    = 100
-)
-
-func (s *Service) adoption(ctx context.Context, f AdoptionFilter) (Adoption, error) {
 	begin, err := s.Begin(ctx)
 	if err != nil {
 		return Adoption{}, err

@@ -5,7 +5,7 @@
 // before the beginning of the history is refused, not guessed. Which devices exist for a principal depends on what
 // they are now: a tag that a device had earlier gives no access to it.
 //
-// Times are UTC. It has no goroutine, and one lock for what it remembers for a minute.
+// Times are UTC. It has no goroutine, and one lock for the beginning of the history, which it remembers for a minute.
 package history
 
 import (

@@ -23,7 +23,6 @@ type Service struct {
 	mu      sync.Mutex // guards the fields below
 	begin   Begin
 	beginAt time.Time
-	usual   map[usualAdoption]keptAdoption
 }
 
 // New returns a service. now is usually time.Now.

@@ -145,7 +145,10 @@ func (s *Store) PastDevices(ctx context.Context, f history.Filter) (fleet.Page[h
 	if err != nil {
 		return none, err
 	}
-	return mapPage(page, func(p pastPlace) history.Device { return states[p.Number] }), nil
+	list := mapPage(page, func(p pastPlace) history.Device { return states[p.Number] })
+	// A device may have been deleted since it was found.
+	list.Items = slices.DeleteFunc(list.Items, func(d history.Device) bool { return d.ID == "" })
+	return list, nil
 }
 
 // CountPast counts the devices of a moment.

@@ -109,7 +109,8 @@ func pastLine(d history.Device) string {
 	if d.HoldSince != nil {
 		hold = d.HoldReason + d.HoldSince.UTC().String()
 	}
-	return deviceText(d.ID, d.Name, d.Board, d.Chip, d.Version, d.Tags, d.Enrolment, d.Presence, d.Inventory, d.Retired, hold)
+	return deviceText(d.ID, d.Name, d.Board, d.Chip, d.Version, d.Tags, d.Enrolment, d.Presence, d.Inventory, d.Retired,
+		hold)
 }
 
 // fields returns what differs between two snapshots of a device.

@@ -464,8 +464,8 @@ func TestHistoryScale(t *testing.T) {
 				inventory_id
 			FROM device_profiles, generate_series(0, 4) n, generate_series(0, 2) v`,
 		`INSERT INTO device_states (begun_at, ended_at, number, profile_id, tags_id, hold_since, hold_reason)
-			SELECT begin + (begun_at - begin) * n / 5, begin + (begun_at - begin) * (n + 1) / 5, number, p.id, tags_id, hold_since,
-				hold_reason
+			SELECT begin + (begun_at - begin) * n / 5, begin + (begun_at - begin) * (n + 1) / 5, number, p.id, tags_id,
+				hold_since, hold_reason
 			FROM device_states s JOIN device_profiles d ON d.id = s.profile_id, generate_series(0, 4) n, device_profiles p,
 				(SELECT now() - interval '90 days' AS begin) b
 			WHERE p.version = '1.' || n || '.' || number % 3
@@ -486,8 +486,8 @@ func TestHistoryScale(t *testing.T) {
 	t.Logf("%d devices, %d earlier states, %d changes of presence", devices, states, changes)
 	// Frames are as far before the moments as they ever are: an hour, or six hours.
 	begun := time.Now()
-	for _, before := range []time.Duration{90 * 24 * time.Hour, 89*24*time.Hour + 8*time.Hour, 45*24*time.Hour + 6*time.Hour,
-		27 * time.Hour, 3 * time.Hour, time.Hour} {
+	for _, before := range []time.Duration{90 * 24 * time.Hour, 89*24*time.Hour + 8*time.Hour,
+		45*24*time.Hour + 6*time.Hour, 27 * time.Hour, 3 * time.Hour, time.Hour} {
 		check(t, m.s.FrameFleet(t.Context(), begun.Add(-before)))
 	}
 	t.Logf("a frame takes %v", time.Since(begun)/6)
