@@ -28,8 +28,8 @@ func TestStatesOfEarlierDevices(t *testing.T) {
 				NULL, NULL, NULL, NULL, NULL, NULL)`)
 	exec(t, db, `INSERT INTO device_firmware (device_id, version, slot, elf_sha256, idf_version, first_seen, last_seen, current)
 		SELECT id, version, '', '', '', now() - interval '1 hour' * first, now(), current
-		FROM (VALUES ('a', '1.0', 72, false), ('a', '1.1', 48, false), ('a', '1.2', 24, true), ('b', '1.1', 48, true), ('c', '1.1', 2, true))
-			f (id, version, first, current)`)
+		FROM (VALUES ('a', '1.0', 72, false), ('a', '1.1', 48, false), ('a', '1.2', 24, true), ('b', '1.1', 48, true),
+			('c', '1.1', 2, true)) f (id, version, first, current)`)
 	if err := migrations.Up(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,9 @@ func (s *Store) DiffStates(ctx context.Context, f history.DiffFilter) (history.D
 		}
 		return c
 	})
-	d.Page.Items = slices.DeleteFunc(d.Page.Items, func(c history.Change) bool { return c.Before == nil && c.After == nil })
+	d.Page.Items = slices.DeleteFunc(d.Page.Items, func(c history.Change) bool {
+		return c.Before == nil && c.After == nil // deleted since it was found
+	})
 	d.Page.Prev = ""
 	return d, s.addTools(ctx, d.Page.Items)
 }

@@ -93,8 +93,8 @@ func deviceText(id fleet.DeviceID, name, board, chip, version string, tags []str
 }
 
 func (p snapshot) line(d fleet.Device) string {
-	return deviceText(d.ID, d.Name, d.Board, d.Chip, d.Version, d.Tags, d.Enrolment, d.Presence, d.InventoryID, d.RetiredAt != nil,
-		p.hold(d))
+	return deviceText(d.ID, d.Name, d.Board, d.Chip, d.Version, d.Tags, d.Enrolment, d.Presence, d.InventoryID,
+		d.RetiredAt != nil, p.hold(d))
 }
 
 func (p snapshot) hold(d fleet.Device) string {
