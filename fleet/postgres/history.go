@@ -31,7 +31,8 @@ func (s *Store) HistoryBegin(ctx context.Context) (b history.Begin, err error) {
 const stateRows = `
 	SELECT s.number, n.device_id AS id, s.begun_at AS since, s.hold_since, s.hold_until,
 		coalesce(s.hold_reason, '') AS hold_reason, p.kind, n.name, p.board, p.chip, p.version, t.tags, p.enrolment,
-		NOT p.in_service AS retired, coalesce(p.inventory_id, '') AS inventory, coalesce(cardinality(i.tool_names), 0) AS tools_count
+		NOT p.in_service AS retired, coalesce(p.inventory_id, '') AS inventory,
+		coalesce(cardinality(i.tool_names), 0) AS tools_count
 	FROM device_states s
 		JOIN device_names n ON n.number = s.number AND n.begun_at <= s.begun_at AND n.ended_at > s.begun_at
 		JOIN device_profiles p ON p.id = s.profile_id
