@@ -74,6 +74,8 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet", "fleetd/fleet/schedule", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet/call", "fleetd/fleet/schedule", "a call is made alike, whatever starts it"},
 	{"fleetd/fleet/schedule", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},
+	{"fleetd/fleet", "fleetd/fleet/history", "the core is what all subjects share, and imports none"},
+	{"fleetd/fleet/history", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},
 	{"fleetd/fleet/schedule", "fleetd/fleet/campaign", "a schedule calls tools; campaigns bring firmware"},
 	{"fleetd/fleet/rollout", "fleetd/broker", "the engine reaches devices through rollout.Link and calls"},
 	{"fleetd/fleet/rollout", "fleetd/fleet/postgres", "siblings meet in cmd/fleetd/server"},

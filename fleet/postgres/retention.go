@@ -12,7 +12,7 @@ import (
 
 // Retention defines how long records are kept. Zero keeps them for ever.
 type Retention struct {
-	Calls     time.Duration // with their fan-outs, presence samples, and records that only time lines show
+	Calls     time.Duration // with their fan-outs, presence, states of devices, and records that only time lines show
 	Audit     time.Duration
 	Snapshots time.Duration // the rows; the files in the blob store remain
 	Vitals    time.Duration // reported by devices; the latest remain
@@ -76,6 +76,12 @@ func (s *Store) Retain(ctx context.Context, r Retention, now time.Time) (removed
 			return removed, err
 		}
 		removed += n
+	}
+	if r.Calls > 0 {
+		n, err := s.forgetStates(ctx, now.Add(-r.Calls))
+		if removed += n; err != nil {
+			return removed, err
+		}
 	}
 	if r.Calls > 0 && r.Audit > 0 {
 		unused := now.Add(-max(r.Calls, r.Audit) - 2*24*time.Hour) // last_seen is true to a day and [originsKnown]

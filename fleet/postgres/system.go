@@ -13,9 +13,9 @@ import (
 // queried, which is fast.
 var grownTables = []string{"audit_entries", "alerts", "alert_events", "calls", "conversations", "core_dumps",
 	"deployments", "deployment_events", "device_configs", "device_facts", "device_inventories", "device_jobs",
-	"device_vitals", "devices", "fanout_targets", "fanouts", "idempotency_keys", "images", "inventories", "logins",
-	"presence_changes", "presence_samples", "report_changes", "river_job", "sessions", "snapshots", "url_links",
-	"vitals_hours", "vitals_points"}
+	"device_names", "device_states", "device_vitals", "devices", "fanout_targets", "fanouts", "fleet_frames",
+	"idempotency_keys", "images", "inventories", "logins", "presence_changes", "presence_samples", "profile_counts",
+	"report_changes", "river_job", "sessions", "snapshots", "url_links", "vitals_hours", "vitals_points"}
 
 // largestTables is how many tables a report lists.
 const largestTables = 10

@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
@@ -56,6 +57,7 @@ type Options struct {
 	Devices         *fleet.Devices
 	Calls           *call.Service
 	FanOuts         *call.FanOuts
+	History         *history.Service
 	Schedules       *schedule.Service
 	Enrolment       *enrolment.Service
 	Rules           *enrolment.Rules
@@ -150,6 +152,7 @@ func newAPI(o Options) *api {
 	a.registerCalls()
 	a.registerFanOuts()
 	a.registerSchedules()
+	a.registerHistory()
 	a.registerImages()
 	a.registerLayouts()
 	a.registerReleases()

@@ -31,7 +31,8 @@ func init() {
 		"list-device-calls", "list-device-deployments", "list-devices", "list-fanout-answers", "list-fanouts",
 		"list-filters", "list-firmware", "list-images", "list-inventories", "list-jobs", "list-policies",
 		"list-quarantines", "list-releases", "list-floors", "list-snapshots", "list-timeline", "list-tool-pins", "list-catalogue", "get-catalogue-tool", "diff-catalogue-tool", "list-tool-quarantines", "list-tools",
-		"list-vitals", "stream-events"} {
+		"list-vitals", "stream-events", "get-history", "get-adoption", "count-past-devices", "list-past-devices",
+		"list-device-states"} {
 		forModels[id] = fleet.ModelsMay
 	}
 }

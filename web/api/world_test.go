@@ -30,6 +30,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/history"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
@@ -268,7 +269,7 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 	}
 	w.record, w.sequencer = newRecord(t, w.store, log)
 	w.logStreams = logstream.New(logstream.Options{Store: w.store, Log: w.record, Sealer: sealer, Logger: log})
-	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules,
+	w.api = newAPI(Options{Record: w.record, Schedules: w.schedules, History: history.New(w.store, time.Now),
 		Devices: w.devices, Calls: calls, FanOuts: fanOuts, Enrolment: w.enrolment, Rules: w.rules,
 		Serials: w.serials, Keys: w.keys, Presence: w.presence,
 		Operators: w.operators, Filters: w.filters, ToolPins: pins, ToolQuarantines: w.held,

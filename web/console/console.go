@@ -34,6 +34,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/picture"
@@ -64,6 +65,7 @@ type Options struct {
 	Alerts     *alert.Service
 	Endpoints  *endpoint.Service
 	Plugins    *plugin.Service
+	History    *history.Service
 	// PluginsDir is the directory of the plug-ins that are files; "" for none.
 	PluginsDir string
 	// Program returns what a program that is a device says about itself; false while it is not

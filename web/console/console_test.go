@@ -33,6 +33,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/fleettest"
+	"fleetd/fleet/history"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
@@ -236,6 +237,7 @@ func (c *site) services(log *slog.Logger) console.Options {
 	c.record, c.sequencer = newRecord(c.t, c.store, log)
 	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
 	return console.Options{Record: c.record, LogStreams: c.logStreams, Schedules: c.schedules,
+		History: history.New(c.store, time.Now),
 		Devices: c.devices, Calls: calls, FanOuts: fanOuts, Enrolments: c.enrolments, Rules: c.rules,
 		Presences: c.presences, Firmware: c.firmware, Campaigns: c.campaigns, Approvals: c.approvals, Webhooks: hooks,
 		Upstreams: c.upstreams, Alerts: c.alerts, Plugins: newPlugins(c.t, c.store, "", &scriptedRunner{}),

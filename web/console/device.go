@@ -132,6 +132,9 @@ func (s *Server) showActivity(r *http.Request) (answer, error) {
 	return goTo(ui.DevicePath(id) + "?show=calls")
 }
 
+// shownStates is the number of states on the page of a device.
+const shownStates = 50
+
 func (s *Server) showFirmware(r *http.Request) (answer, error) {
 	d, err := s.device(r)
 	if err != nil {
@@ -152,6 +155,9 @@ func (s *Server) showFirmware(r *http.Request) (answer, error) {
 			return answer{}, err
 		}
 		page.Diff = &diff
+	}
+	if page.States, err = s.History.States(ctx, d.ID, shownStates); err != nil {
+		return answer{}, err
 	}
 	return show(page.Page())
 }

@@ -44,6 +44,9 @@ func (s *Server) releasePage(r *http.Request, release firmware.Release) (ui.Firm
 	page.Fit, err = s.fit(r, firmware.FitQuery{Release: release.ID})
 	page.Fit.Path, page.Fit.ELF = ui.ReleasePath(release.ID.String()), builds(release.Images)
 	page.Adoption = adoption(page.Fit)
+	if err == nil {
+		page.Spread, err = s.adoptionChart(ctx, release.Version, adoptionPoints)
+	}
 	return page, err
 }
 

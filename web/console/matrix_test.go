@@ -167,6 +167,7 @@ var reaches = map[string]string{
 	"GET /flash/{image}/parts/{n}.bin":                           "operator fleet",
 	"GET /help":                                                  "viewer own",
 	"GET /import":                                                "operator audience",
+	"GET /history":                                               "viewer list",
 	"GET /schedules":                                             "viewer list",
 	"GET /schedules/new":                                         "operator audience",
 	"GET /schedules/{schedule}":                                  "viewer audience",

@@ -43,6 +43,10 @@ func (s *Server) showOverview(r *http.Request) (answer, error) {
 		return err
 	})
 	parts.Go(func() (err error) {
+		page.Adoption, err = s.adoptionChart(partsCtx, "", briefAdoptionPoints)
+		return err
+	})
+	parts.Go(func() (err error) {
 		page.Running, err = s.runningFanOuts(partsCtx)
 		return err
 	})

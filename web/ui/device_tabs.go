@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fleet"
+	"fleetd/fleet/history"
 )
 
 // A FirmwarePage is a device's history of firmware and tools:
@@ -19,6 +20,12 @@ type FirmwarePage struct {
 	Firmware    []fleet.FirmwareRecord  // newest first
 	Inventories []fleet.InventoryRecord // newest first
 	Diff        *fleet.InventoryDiff    // the difference between from and to
+	States      []history.Device        // newest first
+}
+
+// historyURL returns the device at a past moment.
+func (v FirmwarePage) historyURL() string {
+	return ListURL{Path: PathHistory}.With("q", Term("id", string(v.Head.ID)))
 }
 
 func (v FirmwarePage) diffURL(from, to string) string {

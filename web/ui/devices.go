@@ -249,3 +249,8 @@ func (l ListURL) sortURL(column, first string) string {
 	}
 	return next.With("sort", column)
 }
+
+// historyURL returns the devices of a past moment, for the filter of the list.
+func (v DevicesPage) historyURL() string {
+	return ListURL{Path: PathHistory}.With("q", v.Query)
+}

@@ -13,6 +13,7 @@ type FirmwareReleasePage struct {
 	Release   firmware.Release
 	Running   map[string]int      // devices by the build they run
 	Campaigns []campaign.Campaign // that used it, newest first
+	Spread    AdoptionChart       // of its version in the last 30 days
 	Adoption  Adoption
 	Fit       FitView
 	CanAct    bool

@@ -43,7 +43,7 @@ type pageLink struct{ key, path string }
 var nav = []place{
 	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
 	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"catalogue.title", PathTools}},
-		[]string{PathClaim, PathRules, PathBulk, PathImport}},
+		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory}},
 	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},
 		{"schedules.title", PathSchedules},
 		{"conversation.title", PathConversations}, {"approvals.title", PathApprovals}, {"audit.title", PathAudit}}, nil},

@@ -25,6 +25,7 @@ type Overview struct {
 	From, To  time.Time              // span of the charts, with data or without
 	Versions  []fleet.DeviceCount    // largest first
 	Boards    []fleet.DeviceCount
+	Adoption  AdoptionChart // the last 30 days
 	Needs     Attention
 	Failures  []CallRow
 	Running   []FanOutRow

@@ -14,6 +14,7 @@ import (
 	"fleetd/fleet/call"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
+	"fleetd/fleet/history"
 	"fleetd/web/ui"
 )
 
@@ -120,6 +121,12 @@ func firmwarePage() templ.Component {
 			{Version: "2.4.1", Slot: "ota_0", ELFSHA256: strings.Repeat("77aa00", 10) + "01ab", IDFVersion: "v6.0.1",
 				FirstSeen: now.AddDate(0, -2, 0), LastSeen: now.AddDate(0, 0, -3)},
 		},
+		States: []history.Device{
+			{Name: "Kitchen", Board: "bread-compact-wifi", Version: "2.4.2", Tags: []string{"kitchen", "lab"}, ToolsCount: 11,
+				Since: now.AddDate(0, 0, -3)},
+			{Name: "Kitchen", Board: "bread-compact-wifi", Version: "2.4.1", Tags: []string{"lab"}, ToolsCount: 10,
+				HoldSince: ptr(now.AddDate(0, 0, -6)), HoldReason: "repair", Since: now.AddDate(0, 0, -6)},
+		},
 		Inventories: []fleet.InventoryRecord{
 			{InventoryID: strings.Repeat("ab12", 16), Version: "2.4.2", ToolsCount: 11, FirstSeen: now.AddDate(0, 0, -3),
 				LastSeen: now},
@@ -136,6 +143,10 @@ func firmwarePage() templ.Component {
 
 func overview(n int) templ.Component {
 	v := ui.Overview{Fleet: n, Setup: setup("code"), Step: time.Hour}
+	if n > 0 {
+		v.Adoption = adoptionChart(21)
+		v.Adoption.Brief = true
+	}
 	if n == 0 {
 		return v.Page()
 	}

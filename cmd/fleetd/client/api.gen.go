@@ -47,6 +47,16 @@ type Actor struct {
 	Name string `json:"name"`
 }
 
+// Adoption defines model for Adoption.
+type Adoption struct {
+	// Others Devices with another version, at each of the times; empty if there are none
+	Others []int64 `json:"others"`
+
+	// Series Greatest version first
+	Series []VersionSeries `json:"series"`
+	Times  []time.Time     `json:"times"`
+}
+
 // Alert defines model for Alert.
 type Alert struct {
 	AcknowledgedAt *time.Time `json:"acknowledged_at"`
@@ -1252,6 +1262,15 @@ type HealthCheck struct {
 	Tool string `json:"tool"`
 }
 
+// History defines model for History.
+type History struct {
+	// BeginsAt Of all that past devices have
+	BeginsAt time.Time `json:"begins_at"`
+
+	// VersionsBeginAt Of the versions that devices ran
+	VersionsBeginAt time.Time `json:"versions_begin_at"`
+}
+
 // Hold defines model for Hold.
 type Hold struct {
 	// By Name of the principal that holds the device
@@ -1637,6 +1656,84 @@ type Part struct {
 	Offset int64  `json:"offset"`
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
+}
+
+// PastChange defines model for PastChange.
+type PastChange struct {
+	After  *PastDevice `json:"after"`
+	Before *PastDevice `json:"before"`
+
+	// Fields What differs; added: in service only at the second moment, removed: only at the first
+	Fields       []string  `json:"fields"`
+	ID           string    `json:"id"`
+	ToolsAdded   *[]string `json:"tools_added,omitempty"`
+	ToolsRemoved *[]string `json:"tools_removed,omitempty"`
+}
+
+// PastChanges defines model for PastChanges.
+type PastChanges struct {
+	// ByField How many differ by each field
+	ByField map[string]int64 `json:"by_field"`
+
+	// Devices How many devices differ
+	Devices int64        `json:"devices"`
+	Items   []PastChange `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
+// PastCounts defines model for PastCounts.
+type PastCounts struct {
+	By string `json:"by"`
+
+	// Held Devices on hold
+	Held int64 `json:"held"`
+
+	// Items Largest first, at most 1000; a device counts for each of its tags
+	Items []ValueCount `json:"items"`
+	Total int64        `json:"total"`
+}
+
+// PastDevice defines model for PastDevice.
+type PastDevice struct {
+	Board     string    `json:"board"`
+	Chip      string    `json:"chip"`
+	Enrolment string    `json:"enrolment"`
+	Hold      *PastHold `json:"hold"`
+	ID        string    `json:"id"`
+
+	// InventoryID Names its list of tools; empty before the first
+	InventoryID string `json:"inventory_id"`
+	Kind        string `json:"kind"`
+	Name        string `json:"name"`
+
+	// Presence Missing in the states of one device, which do not end when it changes
+	Presence *string `json:"presence,omitempty"`
+	Retired  bool    `json:"retired"`
+
+	// Since From when on all of this but presence was so
+	Since      time.Time `json:"since"`
+	Tags       []string  `json:"tags"`
+	ToolsCount int64     `json:"tools_count"`
+	Version    string    `json:"version"`
+}
+
+// PastDeviceList defines model for PastDeviceList.
+type PastDeviceList struct {
+	Items []PastDevice `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
+// PastHold defines model for PastHold.
+type PastHold struct {
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+
+	// Until null: until released
+	Until *time.Time `json:"until"`
 }
 
 // PauseCampaignInputBody defines model for PauseCampaignInputBody.
@@ -2774,6 +2871,14 @@ type Usage struct {
 	Unknown            int64  `json:"unknown"`
 }
 
+// ValueCount defines model for ValueCount.
+type ValueCount struct {
+	Count int64 `json:"count"`
+
+	// Value Empty: unknown
+	Value string `json:"value"`
+}
+
 // Verification defines model for Verification.
 type Verification struct {
 	By Actor `json:"by"`
@@ -2807,6 +2912,15 @@ type Verification struct {
 type VerificationInputBody struct {
 	// Checkpoints Signed checkpoints that were kept in another place: the log must be their continuation
 	Checkpoints *[]string `json:"checkpoints,omitempty"`
+}
+
+// VersionSeries defines model for VersionSeries.
+type VersionSeries struct {
+	// Devices Number of devices at each of the times
+	Devices []int64 `json:"devices"`
+
+	// Version Empty: unknown
+	Version string `json:"version"`
 }
 
 // VersionUsage defines model for VersionUsage.

@@ -26,6 +26,7 @@ type commands struct {
 	LogStream LogStreamCommand `cmd:""`
 	Approval  ApprovalCommand  `cmd:""`
 	System    SystemCommand    `cmd:""`
+	History   HistoryCommand   `cmd:""`
 }
 
 // A rest is a server that answers from a script and records the requests.

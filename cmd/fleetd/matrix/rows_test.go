@@ -342,6 +342,9 @@ var rows = map[string]row{
 		ask: approvalOf(nil)},
 
 	// Schedules. A schedule of a principal with a filter stays within it, whatever its query.
+	"get-history": reads(somewhere, viewer), "list-past-devices": reads(somewhere, viewer),
+	"count-past-devices": reads(somewhere, viewer), "list-past-changes": people(reads(somewhere, viewer)),
+	"get-adoption": reads(somewhere, viewer), "list-device-states": reads(onDevice, viewer),
 	"list-schedules": people(reads(somewhere, viewer)), "get-schedule": people(record("self.get_device_status")),
 	"list-schedule-runs": people(record("self.get_device_status")),
 	"create-schedule": {need: asOperator, reach: somewhere, inert: "a token without the tool is refused",

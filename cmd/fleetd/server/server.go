@@ -46,6 +46,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/firmware"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/history"
 	"fleetd/fleet/lease"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/operator"
@@ -75,6 +76,7 @@ type Server struct {
 	Devices   *fleet.Devices
 	Calls     *call.Service
 	FanOuts   *call.FanOuts
+	History   *history.Service
 	Schedules *schedule.Service
 	Presences *fleet.Presences
 	Snapshots *picture.Service
@@ -308,6 +310,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.openLogStreams(sealer)
+	s.History = history.New(s.store, time.Now)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
 		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,

@@ -454,6 +454,10 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)
 	exec(`CREATE INDEX presence_changes_at ON presence_changes USING brin (at)`)
+	exec(`DROP FUNCTION keep_device_state, drop_device_states, profile_of, tag_set_of CASCADE`) // of migration 96
+	exec(`DROP TABLE device_states, device_names, device_profiles, device_tag_sets, device_removals, history_start, fleet_frames,
+		profile_counts`)
+	exec(`DROP SEQUENCE device_numbers`)
 	exec(`ALTER TABLE presence_samples DROP COLUMN unknown_edge`)
 	exec(`DELETE FROM goose_db_version WHERE version_id >= 85`)
 	renew := func() {

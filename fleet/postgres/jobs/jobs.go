@@ -1,8 +1,9 @@
 // Package jobs does the work that goes through the database's queue: deliveries to
 // webhooks, the starts of scheduled runs, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
-// are past their retention. The queue is in the database, so that only one of
-// several processes runs a job, and an interrupted job is resumed.
+// are past their retention; once an hour it stores the presence of all
+// devices. The queue is in the database, so that only one of several processes runs
+// a job, and an interrupted job is resumed.
 //
 // It knows tables by what package postgres offers, and no subject of the fleet. Its
 // goroutines are the job queue's (river); it has no lock.
@@ -59,7 +60,7 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, log: o.Logger})
+	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, begun: time.Now(), log: o.Logger})
 	river.AddWorker(workers, &usageCounter{store: store})
 	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
 	if o.Webhooks != nil {

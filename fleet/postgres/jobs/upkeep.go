@@ -21,8 +21,12 @@ type upkeeper struct {
 	river.WorkerDefaults[upkeep]
 	store     *postgres.Store
 	retention postgres.Retention
+	begun     time.Time
 	log       *slog.Logger
 }
+
+// settled is how long after its start fleetd knows which devices are still there.
+const settled = 10 * time.Minute
 
 // Timeout allows for the removal of millions of rows.
 func (u *upkeeper) Timeout(*river.Job[upkeep]) time.Duration { return 30 * time.Minute }
@@ -33,6 +37,11 @@ func (u *upkeeper) Work(ctx context.Context, _ *river.Job[upkeep]) error {
 	made, err := u.store.EnsurePartitions(ctx, now)
 	if err != nil {
 		return fmt.Errorf("upkeep: %w", err)
+	}
+	if now.Sub(u.begun) >= settled {
+		if err := u.store.FrameFleet(ctx, now); err != nil {
+			return fmt.Errorf("upkeep: %w", err)
+		}
 	}
 	removed, err := u.store.Retain(ctx, u.retention, now)
 	if err != nil {

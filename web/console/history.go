@@ -1,0 +1,130 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fleet"
+	"fleetd/fleet/history"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// historyRoutes are the pages about the past of the fleet.
+func (s *Server) historyRoutes() []route {
+	return []route{{method: http.MethodGet, pattern: ui.PathHistory, role: fleet.RoleViewer, reach: access.List,
+		page: s.showHistory}}
+}
+
+func (s *Server) showHistory(r *http.Request) (answer, error) {
+	ctx, zone := r.Context(), viewerOf(r.Context()).zone
+	begin, err := s.History.Begin(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.HistoryPage{List: listURL(r, ui.PathHistory, "at", "with", "q", "field", "after"), Begin: begin.States,
+		Now: s.now(), Query: r.URL.Query().Get("q"), Field: history.Field(r.URL.Query().Get("field"))}
+	if slide, err := strconv.Atoi(r.URL.Query().Get("slide")); err == nil && slide >= 0 && slide <= ui.SlideSteps {
+		at := begin.States.Add(time.Duration(slide) * (page.Now.Sub(begin.States) / ui.SlideSteps))
+		return goTo(page.List.With("at", ceilSecond(at).In(zone).Format(ui.HistoryTime)))
+	}
+	page.At = page.Now
+	asked := url.Values{"at": {page.List.Get("at")}, "with": {page.List.Get("with")}}
+	at, err := historyMoment(asked, "at", zone)
+	if err == nil {
+		page.With, err = historyMoment(asked, "with", zone)
+	}
+	if at != nil {
+		page.At = *at
+	}
+	page.AtText, page.WithText = cmp.Or(asked.Get("at"), page.At.In(zone).Format(ui.HistoryTime)), asked.Get("with")
+	if err == nil {
+		err = s.fillHistory(ctx, &page)
+	}
+	switch {
+	case errorCode(err) == "invalid_cursor":
+		return goTo(page.List.At(""))
+	case err != nil && statusOf(err) == http.StatusUnprocessableEntity:
+		page.Problem = explain(ctx, err)
+	case err != nil:
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+// ceilSecond returns the next full second: times in addresses have no fractions, and the beginning of the history
+// does.
+func ceilSecond(at time.Time) time.Time {
+	if whole := at.Truncate(time.Second); !whole.Equal(at) {
+		return whole.Add(time.Second)
+	}
+	return at
+}
+
+// historyMoment reads a time of an address, with seconds or without.
+func historyMoment(v url.Values, name string, zone *time.Location) (*time.Time, error) {
+	if at, err := time.ParseInLocation(ui.HistoryTime, v.Get(name), zone); err == nil {
+		return new(at.UTC()), nil
+	}
+	return formMoment(v, name, zone)
+}
+
+// fillHistory asks for the parts of the page at once: each reads all devices.
+func (s *Server) fillHistory(ctx context.Context, page *ui.HistoryPage) error {
+	q, err := fleet.ParseQuery(page.Query)
+	if err != nil {
+		return err
+	}
+	var found fleet.Page[history.Device]
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() (err error) {
+		found, err = s.History.Devices(ctx, history.Filter{At: page.At, Query: q, Limit: limitOf(page.List),
+			Cursor: page.List.Get("cursor")})
+		return err
+	})
+	parts.Go(func() (err error) {
+		page.Counts, err = s.History.Counts(ctx, page.At, q)
+		return err
+	})
+	parts.Go(func() (err error) {
+		page.Adoption, err = s.adoptionChart(ctx, "", adoptionPoints)
+		return err
+	})
+	if page.With != nil {
+		page.DiffFrom, page.DiffTo = page.At, *page.With
+		if page.DiffTo.Before(page.DiffFrom) {
+			page.DiffFrom, page.DiffTo = page.DiffTo, page.DiffFrom
+		}
+		parts.Go(func() (err error) {
+			page.Diff, err = s.History.Diff(ctx, history.DiffFilter{From: page.DiffFrom, To: page.DiffTo, Query: q,
+				Field: page.Field, Limit: limitOf(page.List), Cursor: page.List.Get("after")})
+			return err
+		})
+	}
+	err = parts.Wait()
+	page.Rows, page.Prev, page.Next = found.Items, found.Prev, found.Next
+	return err
+}
+
+// Numbers of moments of a chart of adoption. The overview, which has to be small, has fewer.
+const (
+	adoptionPoints      = 31
+	briefAdoptionPoints = 21
+)
+
+// adoptionChart returns how versions spread in the last 30 days; one of them and the sum of the rest, if it is named.
+func (s *Server) adoptionChart(ctx context.Context, version string, points int) (chart ui.AdoptionChart, err error) {
+	chart.ID, chart.Title = "adoption-chart", text(ctx, "history.adoption")
+	chart.Brief = points < adoptionPoints
+	chart.Adoption, err = s.History.Adoption(ctx, history.AdoptionFilter{Points: points, Version: version})
+	if errorCode(err) == "invalid_history_period" { // the history has just begun
+		err = nil
+	}
+	return chart, err
+}
