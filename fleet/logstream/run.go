@@ -109,7 +109,7 @@ func (s *Service) noteState(list []Stream) {
 	var state State
 	for _, st := range list {
 		if st.Enabled {
-			state.Lag = max(state.Lag, st.Lag(s.size()))
+			state.Lag = max(state.Lag, st.Lag(s.Size()))
 			if st.Failures > 0 {
 				state.Failing++
 			}
@@ -207,7 +207,7 @@ func (x *sender) step(ctx context.Context) error {
 	if err := x.settle(); err != nil {
 		return err
 	}
-	size := x.s.size()
+	size := x.s.Size()
 	if x.due() || x.next >= size && x.pending.Entries > 0 {
 		if !x.save(ctx) {
 			return errChanged

@@ -96,7 +96,7 @@ func (s *Service) List(ctx context.Context, by fleet.Principal) ([]Stream, int64
 		return nil, 0, err
 	}
 	list, err := s.o.Store.LogStreams(ctx)
-	return list, s.size(), err
+	return list, s.Size(), err
 }
 
 // Get returns a stream, its latest deliveries, and the size of the log.
@@ -109,10 +109,11 @@ func (s *Service) Get(ctx context.Context, by fleet.Principal, id uuid.UUID) (St
 		return Stream{}, nil, 0, err
 	}
 	list, err := s.o.Store.LogStreamDeliveries(ctx, id, keptDelivered)
-	return st, list, s.size(), err
+	return st, list, s.Size(), err
 }
 
-func (s *Service) size() int64 { return s.o.Log.Status().Latest.Size }
+// Size returns the number of entries of the log.
+func (s *Service) Size() int64 { return s.o.Log.Status().Latest.Size }
 
 // Create adds a stream and returns it with the secret of a webhook.
 func (s *Service) Create(ctx context.Context, by fleet.Principal, r Request) (st Stream, secret string, err error) {
@@ -190,7 +191,7 @@ func (s *Service) Replay(ctx context.Context, by fleet.Principal, id uuid.UUID, 
 
 // entry returns the number of the entry at a place; see [Service.Replay].
 func (s *Service) entry(ctx context.Context, from string) (int64, error) {
-	size := s.size()
+	size := s.Size()
 	switch from {
 	case "", "now":
 		return size, nil

@@ -175,7 +175,7 @@ func (a *api) createLogStream(ctx context.Context, by fleet.Principal, in *creat
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(newLogStreamView{logStreamView(s, s.Next), secret}), nil
+	return answerWith(newLogStreamView{logStreamView(s, a.LogStreams.Size()), secret}), nil
 }
 
 type updateLogStreamInput struct {
@@ -189,7 +189,7 @@ func (a *api) updateLogStream(ctx context.Context, by fleet.Principal, in *updat
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(logStreamView(s, s.Next)), nil
+	return answerWith(logStreamView(s, a.LogStreams.Size())), nil
 }
 
 func (a *api) deleteLogStream(ctx context.Context, by fleet.Principal, in *IDPath) (*empty, error) {
