@@ -47,13 +47,13 @@ func (s *Service) Adoption(ctx context.Context, f AdoptionFilter) (Adoption, err
 }
 
 // add chooses which versions have a series of their own.
-func (a *Adoption) add(found []VersionCounts, only string) {
+func (a *Adoption) add(found []Series, only string) {
 	peak := map[string]int{}
-	found = slices.DeleteFunc(found, func(v VersionCounts) bool {
+	found = slices.DeleteFunc(found, func(v Series) bool {
 		peak[v.Version] = slices.Max(v.Counts)
 		return peak[v.Version] == 0
 	})
-	slices.SortFunc(found, func(x, y VersionCounts) int {
+	slices.SortFunc(found, func(x, y Series) int {
 		return cmp.Or(cmp.Compare(peak[y.Version], peak[x.Version]), cmp.Compare(x.Version, y.Version))
 	})
 	for _, v := range found {
@@ -62,7 +62,7 @@ func (a *Adoption) add(found []VersionCounts, only string) {
 			own = len(a.Series) < adoptionSeries
 		}
 		if own {
-			a.Series = append(a.Series, Series{v.Version, v.Counts})
+			a.Series = append(a.Series, v)
 			continue
 		}
 		if a.Others == nil {

@@ -145,12 +145,6 @@ type Series struct {
 	Counts  []int
 }
 
-// VersionCounts are the numbers of devices with a version at the moments of a series.
-type VersionCounts struct {
-	Version string
-	Counts  []int
-}
-
 // A Store reads states. It leaves out the devices that do not exist for the principal of the context. Moments are
 // not before the beginning of the history.
 type Store interface {
@@ -162,7 +156,7 @@ type Store interface {
 	// DiffStates lists the devices that differ between two moments by id, and counts them.
 	DiffStates(ctx context.Context, f DiffFilter) (Diff, error)
 	// VersionSeries counts the devices in service that have joined and run firmware at the moments, which are in order.
-	VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) ([]VersionCounts, error)
+	VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) ([]Series, error)
 	// DeviceStates lists the states of a device that ended after since, and the present one, newest first.
 	DeviceStates(ctx context.Context, id fleet.DeviceID, since time.Time, limit int) ([]Device, error)
 }

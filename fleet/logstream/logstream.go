@@ -103,7 +103,7 @@ type Store interface {
 	// AdvanceLogStream stores a delivery, and the cursor if it is higher than the stored one. It reports false,
 	// and stores nothing, if the stream has another revision.
 	AdvanceLogStream(ctx context.Context, id uuid.UUID, revision, next int64, failures int, d Delivery) (bool, error)
-	// StopLogStream disables a stream that its receiver refused for good.
+	// StopLogStream disables a stream whose receiver answered that it wants no more (410), in the name of fleetd.
 	StopLogStream(ctx context.Context, id uuid.UUID, revision int64) error
 	// LogStreamDeliveries returns the latest deliveries, newest first.
 	LogStreamDeliveries(ctx context.Context, id uuid.UUID, limit int) ([]Delivery, error)

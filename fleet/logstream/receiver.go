@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func failed(err error) *failure {
 		}
 		err = at.Err
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return &failure{reason: fleet.Because("log_stream_timeout", "timeout_ms", sendTimeout)}
 	}
 	return &failure{reason: fleet.Because("log_stream_failed", "detail", err.Error())}

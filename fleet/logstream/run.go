@@ -259,7 +259,7 @@ func (x *sender) settle() error {
 	}
 	settled := time.Now().Add(-x.to.settled())
 	for len(x.marks) > 0 && !x.marks[0].at.After(settled) {
-		x.confirmed = x.marks[0].next
+		x.confirmed, x.failures = x.marks[0].next, 0
 		x.marks = x.marks[1:]
 	}
 	return nil
@@ -293,7 +293,9 @@ func (x *sender) send(ctx context.Context, batch []event) (err error) {
 	p.Entries += len(batch)
 	p.Requests++
 	p.Took += time.Since(began)
-	x.failures = 0
+	if x.to.settled() == 0 {
+		x.failures = 0
+	}
 	x.sent(p.Last + 1)
 	if x.due() && !x.save(ctx) {
 		return errChanged

@@ -112,8 +112,8 @@ func (s *syslog) send(ctx context.Context, list []event) (int, error) {
 		b = append(strconv.AppendInt(b, int64(len(message)), 10), ' ')
 		b = append(b, message...)
 	}
-	deadline, _ := ctx.Deadline()
-	_ = s.conn.SetWriteDeadline(deadline)
+	// A write does not end with its context. The connection is of no use after that.
+	defer context.AfterFunc(ctx, func() { _ = s.conn.SetWriteDeadline(time.Now()) })()
 	if _, err := s.conn.Write(b); err != nil {
 		return 0, failed(err)
 	}

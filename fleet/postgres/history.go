@@ -270,7 +270,7 @@ func (s *Store) holdsAsOf(ctx context.Context, at time.Time) (map[int32]string, 
 
 // VersionSeries counts the devices in service that have joined and run firmware at moments.
 func (s *Store) VersionSeries(ctx context.Context, moments []time.Time, q fleet.Query) (
-	[]history.VersionCounts, error) {
+	[]history.Series, error) {
 	count := s.countAll
 	if _, narrow := fleet.ScopeOf(ctx); narrow || !q.Empty() {
 		count = func(ctx context.Context, moments []time.Time) (map[int32][]int, error) {
@@ -298,9 +298,9 @@ func (s *Store) VersionSeries(ctx context.Context, moments []time.Time, q fleet.
 	if err != nil {
 		return nil, fmt.Errorf("versions of %d profiles: %w", len(counts), domainError(err))
 	}
-	all := make([]history.VersionCounts, 0, len(series))
+	all := make([]history.Series, 0, len(series))
 	for version, counts := range series {
-		all = append(all, history.VersionCounts{Version: version, Counts: counts})
+		all = append(all, history.Series{Version: version, Counts: counts})
 	}
 	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -169,12 +170,12 @@ func (s *Store) AdvanceLogStream(ctx context.Context, id uuid.UUID, revision, ne
 
 // StopLogStream implements [logstream.Store].
 func (s *Store) StopLogStream(ctx context.Context, id uuid.UUID, revision int64) error {
-	err := changeOne(ctx, s.db, `
-		UPDATE log_streams SET enabled = false, revision = revision + 1 WHERE id = $1 AND revision = $2`, id, revision)
-	if err != nil {
-		return fmt.Errorf("stop log stream %s: %w", id, domainError(err))
-	}
-	return nil
+	system := fleet.Principal{Kind: fleet.KindSystem, Name: "fleetd"}
+	detail := map[string]any{"enabled": false, "status": http.StatusGone}
+	return s.audited(ctx, system, "log_stream.change", id.String(), detail, func(tx pgx.Tx) error {
+		return changeOne(ctx, tx, `
+			UPDATE log_streams SET enabled = false, revision = revision + 1 WHERE id = $1 AND revision = $2`, id, revision)
+	})
 }
 
 // LogStreamDeliveries implements [logstream.Store].
