@@ -54,7 +54,7 @@ func newClusterRig(ctx context.Context, fleetd, dir string, edges int, nice bool
 		}
 	}()
 	var url string
-	if r.pg, url, err = postgresOverTCP(ctx, filepath.Join(dir, "postgres")); err != nil {
+	if r.pg, url, err = postgresOverTCP(ctx, filepath.Join(dir, "postgres"), nil); err != nil {
 		return nil, err
 	}
 	if r.db, err = pgxpool.New(ctx, url); err != nil {

@@ -25,6 +25,8 @@ type cli struct {
 	Devices devicesCommand `cmd:"" hidden:"" help:"Play devices; used by run and call."`
 	Bare    bareCommand    `cmd:"" hidden:"" help:"Answer requests with net/http alone; used by run and call."`
 
+	Scale scaleCommand `cmd:"" help:"Measure the pages and the record of a large fleet with a year of calls."`
+
 	Downloads downloadsCommand `cmd:"" help:"Measure the memory that many firmware downloads take at once."`
 	Fetch     fetchCommand     `cmd:"" hidden:"" help:"Play downloading devices; used by downloads."`
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +24,8 @@ type serveOptions struct {
 	Fleetd string `help:"The program fleetd." default:"bin/fleetd"`
 	Procs  int    `help:"GOMAXPROCS of fleetd; 0 is all cores." default:"0"`
 	TCP    bool   `help:"fleetd reaches its PostgreSQL over TCP (--database-url), and not over a socket of its data directory."`
+
+	settings map[string]string // of that PostgreSQL
 }
 
 // startServe starts fleetd serve as a child with default flags, except for
@@ -44,7 +47,7 @@ func startServe(ctx context.Context, dir string, o serveOptions, flags ...string
 	if o.TCP {
 		clusterDir = dir + "-postgres"
 		var url string
-		if r.separate, url, err = postgresOverTCP(ctx, clusterDir); err != nil {
+		if r.separate, url, err = postgresOverTCP(ctx, clusterDir, o.settings); err != nil {
 			return nil, err
 		}
 		env = append(env, "FLEETD_DATABASE_URL="+url)
@@ -82,9 +85,15 @@ func startServe(ctx context.Context, dir string, o serveOptions, flags ...string
 }
 
 // postgresOverTCP starts a PostgreSQL that is reached over TCP.
-func postgresOverTCP(ctx context.Context, dir string) (pg *embedded.Server, url string, err error) {
+func postgresOverTCP(ctx context.Context, dir string, settings map[string]string) (pg *embedded.Server, url string,
+	err error) {
 	const host = "127.54.32.1" // on the loopback interface; others use the port on 127.0.0.1
-	pg, err = embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: map[string]string{"listen_addresses": host}})
+	settings = maps.Clone(settings)
+	if settings == nil {
+		settings = make(map[string]string)
+	}
+	settings["listen_addresses"] = host
+	pg, err = embedded.Start(ctx, embedded.Options{DataDir: dir, Settings: settings})
 	if err != nil {
 		return nil, "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest/large"
 )
 
 // TestCatalogueScale times the catalogue of a large fleet, as [TestScale] does: its pages may take 100 ms
@@ -22,20 +23,7 @@ func TestCatalogueScale(t *testing.T) {
 	s := postgres.New(db, postgres.Options{})
 	load(t, db, 100_000, millions*1_000_000)
 	ctx := t.Context()
-	for _, sql := range []string{ // 10 inventories of 50 tools; each tool has two definitions
-		`UPDATE inventories SET catalogued = true`,
-		`INSERT INTO tool_definitions (tool, digest, description, input_schema, audience, device_id, first_seen)
-			SELECT 'self.t' || j, sha256((j || '/' || k)::text::bytea), 'd', '{"type":"object"}', 'model', 'd00000', now()
-			FROM generate_series(0, 49) j, generate_series(0, 1) k`,
-		`INSERT INTO inventory_tools SELECT 'self.t' || j, sha256((j || '/' || i % 2)::text::bytea), 'inv' || i, 'model'
-			FROM generate_series(0, 49) j, generate_series(0, 9) i`,
-		`INSERT INTO inventory_places SELECT DISTINCT inventory_id, board, version, now() FROM devices`,
-		`ANALYZE`,
-	} {
-		if _, err := db.Exec(ctx, sql); err != nil {
-			t.Fatalf("%.60s: %v", sql, err)
-		}
-	}
+	check(t, large.Catalogue(ctx, db))
 	began := time.Now()
 	hours, err := s.RollUpUsage(ctx, now())
 	check(t, err)

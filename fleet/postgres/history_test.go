@@ -16,6 +16,7 @@ import (
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/history"
 	"fleetd/fleet/postgres"
+	"fleetd/fleet/postgres/pgtest/large"
 )
 
 // A moments test takes the time of the database between changes, which gives the states their times.
@@ -453,33 +454,7 @@ func TestHistoryScale(t *testing.T) {
 	}
 	m := newMoments(t)
 	load(t, m.db, devices, 1)
-	for _, sql := range []string{
-		`UPDATE history_start SET at = now() - interval '90 days', versions_at = now() - interval '90 days'`,
-		`DELETE FROM fleet_frames`,
-		`UPDATE device_names SET begun_at = now() - interval '90 days'`,
-		`UPDATE device_states SET begun_at = now() - interval '90 days'
-			+ interval '1 day' * (60 + abs(hashint4(number)) % 30)`,
-		`INSERT INTO device_profiles (in_service, kind, enrolment, chip, board, board_key, version, version_key, inventory_id)
-			SELECT DISTINCT in_service, kind, enrolment, chip, board, board_key, '1.' || n || '.' || v, ARRAY[1, n, v],
-				inventory_id
-			FROM device_profiles, generate_series(0, 4) n, generate_series(0, 2) v`,
-		`INSERT INTO device_states (begun_at, ended_at, number, profile_id, tags_id, hold_since, hold_reason)
-			SELECT begin + (begun_at - begin) * n / 5, begin + (begun_at - begin) * (n + 1) / 5, number, p.id, tags_id,
-				hold_since, hold_reason
-			FROM device_states s JOIN device_profiles d ON d.id = s.profile_id, generate_series(0, 4) n, device_profiles p,
-				(SELECT now() - interval '90 days' AS begin) b
-			WHERE p.version = '1.' || n || '.' || number % 3
-				AND (p.board, p.inventory_id, p.chip, p.enrolment) = (d.board, d.inventory_id, d.chip, d.enrolment) ORDER BY 2`,
-		`INSERT INTO presence_changes (device_id, at, presence, evidence_code, transport)
-			SELECT id, now() - interval '9 days' * (n + (abs(hashtext(id)) % 1000) / 1000.0), CASE n % 2 WHEN 0 THEN 'online'
-				ELSE 'offline' END, '', 'mqtt' FROM devices, generate_series(0, 9) n ORDER BY 2`,
-		`VACUUM ANALYZE device_states`, `VACUUM ANALYZE device_names`, `VACUUM FULL ANALYZE devices`,
-		`VACUUM ANALYZE presence_changes`,
-	} {
-		if _, err := m.db.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%.60s: %v", sql, err)
-		}
-	}
+	check(t, large.States(t.Context(), m.db, 90))
 	var states, changes int
 	check(t, m.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM device_states WHERE ended_at <> 'infinity'),
 			(SELECT count(*) FROM presence_changes)`).Scan(&states, &changes))
@@ -527,7 +502,7 @@ func TestHistoryScale(t *testing.T) {
 		}
 	}
 	atMost(t, limit/2, "states of a device", func() error {
-		_, err := m.h.States(ctx, "d00077", 100)
+		_, err := m.h.States(ctx, large.DeviceID(77), 100)
 		return err
 	})
 }
