@@ -20,13 +20,27 @@ var _ record.VerifierStore = (*Store)(nil)
 
 // ReadRecord implements [record.VerifierStore]. The snapshot keeps old versions of rows in the database until read
 // returns.
-func (s *Store) ReadRecord(ctx context.Context, read func(record.Reader) error) error {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error { return read(recordReader{tx}) })
+func (s *Store) ReadRecord(ctx context.Context, read func(log, rows record.Reader) error) error {
+	err := s.inSnapshot(ctx, func(tx pgx.Tx) error {
+		var snapshot string
+		if err := tx.QueryRow(ctx, `SELECT pg_export_snapshot()`).Scan(&snapshot); err != nil {
+			return err
+		}
+		return s.inSnapshot(ctx, func(rows pgx.Tx) error {
+			if _, err := rows.Exec(ctx, `SET TRANSACTION SNAPSHOT '`+snapshot+`'`); err != nil {
+				return err
+			}
+			return read(recordReader{tx}, recordReader{rows})
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("read the record: %w", domainError(err))
 	}
 	return nil
+}
+
+func (s *Store) inSnapshot(ctx context.Context, read func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, read)
 }
 
 // A recordReader implements [record.Reader] in a transaction.
@@ -280,18 +294,11 @@ func (r recordReader) LeavesAt(ctx context.Context, k record.Kind, start, end ti
 
 // RecordLine returns the line of an entry; nil if its row was removed.
 func (s *Store) RecordLine(ctx context.Context, l record.Leaf) (line []byte, err error) {
-	switch l.Kind {
-	case record.Forgotten, record.Dropped, record.Started:
-		return record.RowlessLine(l.Kind, l.Ref, l.At), nil
+	lines, err := s.RecordLines(ctx, []record.Leaf{l})
+	if err != nil {
+		return nil, err
 	}
-	err = s.ReadRecord(ctx, func(r record.Reader) error {
-		lines, err := r.Lines(ctx, l.Kind, []record.Leaf{l})
-		if err == nil {
-			line = lines[0]
-		}
-		return err
-	})
-	return line, err
+	return lines[0], nil
 }
 
 // RecordHashes reads hashes of the tree of the size, for proofs.
@@ -321,11 +328,14 @@ func (recordTiles) SaveTiles([]tlog.Tile, [][]byte) {}
 
 // RecordLines returns the lines of leaves of all kinds; nil for a missing row.
 func (s *Store) RecordLines(ctx context.Context, leaves []record.Leaf) (lines [][]byte, err error) {
-	err = s.ReadRecord(ctx, func(r record.Reader) error {
-		lines, err = record.Lines(ctx, r, leaves)
+	err = s.inSnapshot(ctx, func(tx pgx.Tx) error {
+		lines, err = record.Lines(ctx, recordReader{tx}, leaves)
 		return err
 	})
-	return lines, err
+	if err != nil {
+		return nil, fmt.Errorf("lines of the record: %w", domainError(err))
+	}
+	return lines, nil
 }
 
 // RecordEntries returns the numbers of the entries whose rows have the id. The time in the id leads to them.

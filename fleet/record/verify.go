@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -95,7 +96,8 @@ type Reader interface {
 
 // A VerifierStore opens snapshots.
 type VerifierStore interface {
-	ReadRecord(ctx context.Context, read func(Reader) error) error
+	// ReadRecord calls read with two readers of the same snapshot, each of which may be used by one goroutine.
+	ReadRecord(ctx context.Context, read func(log, rows Reader) error) error
 }
 
 // A Verifier verifies the record.
@@ -117,8 +119,8 @@ func (v *Verifier) Verify(ctx context.Context) (r Report, err error) {
 		now = time.Now
 	}
 	begun := now()
-	err = v.Store.ReadRecord(ctx, func(read Reader) error {
-		w := &verification{v: v, read: read, counts: make(map[Kind]map[time.Time]int64)}
+	err = v.Store.ReadRecord(ctx, func(read, rows Reader) error {
+		w := &verification{v: v, read: read, rows: rows, counts: make(map[Kind]map[time.Time]int64)}
 		w.report.StartedAt = begun.UTC()
 		err := w.run(ctx)
 		r = w.report
@@ -133,7 +135,7 @@ func (v *Verifier) Verify(ctx context.Context) (r Report, err error) {
 
 // pageBatches bounds the batches that are read at once, pageTiles the tiles, pageCheckpoints the checkpoints.
 const (
-	pageBatches     = 64
+	pageBatches     = 16
 	pageTiles       = 256
 	pageCheckpoints = 1000
 )
@@ -142,6 +144,7 @@ const (
 type verification struct {
 	v      *Verifier
 	read   Reader
+	rows   Reader // for the next page, while this one is checked
 	report Report
 
 	keys    []string
@@ -165,20 +168,8 @@ func (w *verification) run(ctx context.Context) (err error) {
 	if err := w.prepare(ctx); err != nil {
 		return err
 	}
-	for {
-		batches, err := w.read.Batches(ctx, w.edge.Size, pageBatches)
-		if err != nil {
-			return err
-		}
-		if len(batches) == 0 {
-			break
-		}
-		if err := w.page(ctx, batches); err != nil {
-			return err
-		}
-		if w.v.Progress != nil {
-			w.v.Progress(w.edge.Size)
-		}
+	if err := w.entries(ctx); err != nil {
+		return err
 	}
 	if err := w.end(ctx); err != nil {
 		return err
@@ -252,28 +243,74 @@ func (w *verification) find(f Finding) {
 	w.report.Findings = append(w.report.Findings, f)
 }
 
-// page checks the entries of some batches.
-func (w *verification) page(ctx context.Context, batches []Batch) error {
-	var leaves []Leaf
-	first := w.edge.Size
+// entries checks all entries. The database makes the lines of a page while the page before is checked.
+func (w *verification) entries(ctx context.Context) error {
+	pages := make(chan page, 1)
+	done := make(chan struct{})
+	var ahead sync.WaitGroup
+	ahead.Go(func() {
+		defer close(pages)
+		for first, more := int64(0), true; more; {
+			p := readPage(ctx, w.rows, first)
+			select {
+			case pages <- p:
+			case <-done:
+				return
+			}
+			first += int64(len(p.leaves))
+			more = p.err == nil && !p.damaged && len(p.leaves) > 0
+		}
+	})
+	defer ahead.Wait()
+	defer close(done)
+	return w.check(ctx, pages)
+}
+
+// A page is some consecutive entries.
+type page struct {
+	leaves  []Leaf
+	lines   [][]byte
+	damaged bool // the stored log cannot be read after these entries
+	err     error
+}
+
+// readPage reads the entries from a number on; none at the end of the log.
+func readPage(ctx context.Context, read Reader, first int64) (p page) {
+	batches, err := read.Batches(ctx, first, pageBatches)
+	if err != nil {
+		return page{err: err}
+	}
 	for _, b := range batches {
 		list, err := b.Leaves()
-		if next := first + int64(len(leaves)); err != nil || b.First != next || len(list) == 0 {
-			w.find(Finding{Problem: LogChanged, Entry: next})
+		if err != nil || b.First != first+int64(len(p.leaves)) || len(list) == 0 {
+			p.damaged = true
+			break
+		}
+		p.leaves = append(p.leaves, list...)
+	}
+	p.lines, p.err = Lines(ctx, read, p.leaves)
+	return p
+}
+
+func (w *verification) check(ctx context.Context, pages <-chan page) error {
+	for p := range pages {
+		if p.err != nil {
+			return p.err
+		}
+		for i, l := range p.leaves {
+			if err := w.entry(ctx, w.edge.Size, l, p.lines[i]); err != nil {
+				return err
+			}
+		}
+		w.report.Entries = w.edge.Size
+		if p.damaged {
+			w.find(Finding{Problem: LogChanged, Entry: w.edge.Size})
 			return errLog
 		}
-		leaves = append(leaves, list...)
-	}
-	lines, err := Lines(ctx, w.read, leaves)
-	if err != nil {
-		return err
-	}
-	for i, l := range leaves {
-		if err := w.entry(ctx, first+int64(i), l, lines[i]); err != nil {
-			return err
+		if w.v.Progress != nil {
+			w.v.Progress(w.edge.Size)
 		}
 	}
-	w.report.Entries = w.edge.Size
 	return nil
 }
 
