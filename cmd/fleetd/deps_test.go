@@ -219,6 +219,7 @@ var dialsOtherwise = map[string]string{
 	"web/device/vision_upstream.go": "the addresses of voice servers; its dialer is the guard's",
 	"fleet/webhook/service.go":      "its dialer is the guard's",
 	"fleet/logstream/receiver.go":   "its dialer is the guard's",
+	"fleet/publish/places.go":       "its dialer is the guard's",
 	"cmd/fleetd/server/plugins.go":  "its dialer is the guard's",
 	"fleet/blobs/s3.go":             "the endpoint is named at the start, by who can start any program",
 	"broker/voice/accounts.go":      "its dialer is the guard's",

@@ -10,10 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 )
 
-var _ record.SequencerStore = (*Store)(nil)
+var (
+	_ record.SequencerStore = (*Store)(nil)
+	_ publish.Store         = (*Store)(nil)
+)
 
 // RecordKeys implements [record.SequencerStore].
 func (s *Store) RecordKeys(ctx context.Context) ([]string, error) {
@@ -75,6 +79,37 @@ func (s *Store) LatestCheckpoint(ctx context.Context) (record.Checkpoint, error)
 		return c, fmt.Errorf("latest checkpoint of the record: %w", domainError(err))
 	}
 	return c, nil
+}
+
+// CosignedCheckpoints implements [record.Store].
+func (s *Store) CosignedCheckpoints(ctx context.Context) ([]string, error) {
+	rows, _ := s.db.Query(ctx, `SELECT note FROM record_cosignatures ORDER BY size DESC`)
+	notes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("checkpoints that witnesses signed: %w", domainError(err))
+	}
+	return notes, nil
+}
+
+// CosignedSize implements [publish.Store].
+func (s *Store) CosignedSize(ctx context.Context, witness string) (size int64, err error) {
+	err = s.db.QueryRow(ctx, `SELECT coalesce((SELECT size FROM record_cosignatures WHERE witness = $1), 0)`, witness).
+		Scan(&size)
+	if err != nil {
+		return 0, fmt.Errorf("size that a witness signed: %w", domainError(err))
+	}
+	return size, nil
+}
+
+// StoreCosignature implements [publish.Store].
+func (s *Store) StoreCosignature(ctx context.Context, witness string, c record.Checkpoint, at time.Time) error {
+	_, err := s.db.Exec(ctx, `
+		INSERT INTO record_cosignatures (witness, size, note, cosigned_at) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (witness) DO UPDATE SET size = $2, note = $3, cosigned_at = $4`, witness, c.Size, c.Note, at)
+	if err != nil {
+		return fmt.Errorf("store the signature of a witness: %w", domainError(err))
+	}
+	return nil
 }
 
 // RecordEdge implements [record.SequencerStore].

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
+	cosignature "github.com/transparency-dev/formats/note"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -69,6 +72,32 @@ func ParseProof(text []byte) (p Proof, err error) {
 	}
 	p.Checkpoint = checkpoint
 	return p, nil
+}
+
+// A Cosignature is the signature of a witness under a checkpoint.
+type Cosignature struct {
+	Witness string // its name
+	At      time.Time
+}
+
+// Cosignatures returns the signatures of the witnesses with these public keys. One that is missing is an error.
+func (c Checkpoint) Cosignatures(keys ...string) (list []Cosignature, err error) {
+	for _, key := range keys {
+		v, err := cosignature.NewVerifierForCosignatureV1(strings.TrimSpace(key))
+		if err != nil {
+			return nil, fmt.Errorf("the public key of the witness %q: %w", key, err)
+		}
+		n, err := note.Open([]byte(c.Note), note.VerifierList(v))
+		if err != nil {
+			return nil, fmt.Errorf("the checkpoint of %d entries has no signature of the witness %s: %w", c.Size, v.Name(), err)
+		}
+		at, err := cosignature.CoSigV1Timestamp(n.Sigs[0])
+		if err != nil {
+			return nil, fmt.Errorf("signature of the witness %s: %w", v.Name(), err)
+		}
+		list = append(list, Cosignature{v.Name(), at.UTC()})
+	}
+	return list, nil
 }
 
 // Check checks the proof with one of the public keys, and returns the checkpoint.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ type Store interface {
 	// RecordEntryAt returns the number of the first entry of the first batch that has an entry of the time or
 	// later; the size of the log if none has.
 	RecordEntryAt(ctx context.Context, at time.Time) (int64, error)
+	// CosignedCheckpoints returns the latest checkpoints that witnesses signed, with one of their signatures each.
+	CosignedCheckpoints(ctx context.Context) ([]string, error)
 	// AuditVerification writes an audit entry with the result of a verification.
 	AuditVerification(ctx context.Context, by fleet.Principal, r Report) error
 }
@@ -148,7 +151,7 @@ func (s *Service) Verification() (v Verification, ok bool) {
 	return v, false
 }
 
-// Prove returns the proof that the latest checkpoint contains the entry.
+// Prove returns the proof that a checkpoint contains the entry: one that witnesses signed, or else the latest.
 func (s *Service) Prove(ctx context.Context, entry int64) (Proof, error) {
 	latest, err := s.o.Store.LatestCheckpoint(ctx)
 	if err != nil {
@@ -171,12 +174,54 @@ func (s *Service) Prove(ctx context.Context, entry int64) (Proof, error) {
 	case tlog.RecordHash(line) != leaves[0].Hash:
 		return Proof{}, fleet.Refuse(fleet.ErrConflict, "entry_changed", "entry", entry)
 	}
+	if latest, err = s.cosigned(ctx, latest, entry); err != nil {
+		return Proof{}, err
+	}
 	hashes := s.o.Store.RecordHashes(ctx, tlog.Tree{N: latest.Size, Hash: latest.Root})
 	path, err := tlog.ProveRecord(latest.Size, entry, hashes)
 	if err != nil {
 		return Proof{}, fmt.Errorf("proof of entry %d: %w", entry, err)
 	}
 	return Proof{Line: line, Index: entry, Path: path, Checkpoint: latest.Note}, nil
+}
+
+// cosigned returns the checkpoint with the entry that most witnesses signed, the largest of several, with all their
+// signatures; the latest checkpoint if there is none.
+func (s *Service) cosigned(ctx context.Context, latest Checkpoint, entry int64) (Checkpoint, error) {
+	notes, err := s.o.Store.CosignedCheckpoints(ctx)
+	if err != nil {
+		return latest, err
+	}
+	type signed struct {
+		Checkpoint
+		by int
+	}
+	all := make(map[int64]*signed)
+	for _, text := range notes {
+		c, err := ParseCheckpoint(text, s.Status().Verifier)
+		if err != nil || c.Size <= entry || c.Size > latest.Size {
+			continue // of an earlier key, or changed by hand
+		}
+		known := all[c.Size]
+		if known == nil {
+			known = &signed{Checkpoint: c}
+			all[c.Size] = known
+		}
+		known.by++
+		_, signatures, _ := strings.Cut(text, "\n\n")
+		for line := range strings.Lines(signatures) {
+			if !strings.Contains(known.Note, line) {
+				known.Note += line
+			}
+		}
+	}
+	best := &signed{Checkpoint: latest}
+	for _, c := range all {
+		if c.by > best.by || c.by == best.by && c.Size > best.Size {
+			best = c
+		}
+	}
+	return best.Checkpoint, nil
 }
 
 // Entries returns the numbers of the entries of a row with an id: a call or an audit entry.

@@ -39,6 +39,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
@@ -89,6 +90,7 @@ type Options struct {
 	Reports         *telemetry.Reports
 	Audit           audit.Store
 	Record          *record.Service
+	Publisher       *publish.Publisher
 	Idempotency     fleet.IdempotencyStore
 	Heavy           *heavy.Limits // default: limits that no other part shares
 	Events          *fleet.Events

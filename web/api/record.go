@@ -14,8 +14,10 @@ import (
 	"fleetd/fleet"
 	"fleetd/fleet/audit"
 	"fleetd/fleet/heavy"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 	"fleetd/web/access"
+	"fleetd/web/i18n"
 	"fleetd/web/request"
 )
 
@@ -75,15 +77,39 @@ func plainBytes(about, mediaType string) func(*huma.Operation) {
 }
 
 type recordView struct {
-	Origin     string     `json:"origin" doc:"Name of the log"`
-	Key        string     `json:"key" doc:"Public key that signs checkpoints, for fleetd audit check --key"`
-	Entries    int64      `json:"entries" doc:"In the log, as of the latest checkpoint"`
-	Root       string     `json:"root" doc:"Root of the tree in base64; empty for an empty log"`
-	SealedAt   *time.Time `json:"sealed_at" doc:"Time of the latest checkpoint"`
-	Term       int        `json:"term" doc:"Term of the leader that signed it"`
-	Queued     int64      `json:"queued" doc:"Transactions whose entries wait for the next checkpoint"`
-	QueuedFrom *time.Time `json:"queued_from" doc:"Time of the oldest of them"`
-	Sealing    bool       `json:"sealing" doc:"False if the last attempt to seal failed; the entries wait"`
+	Origin     string                `json:"origin" doc:"Name of the log"`
+	Key        string                `json:"key" doc:"Public key that signs checkpoints, for fleetd audit check --key"`
+	Entries    int64                 `json:"entries" doc:"In the log, as of the latest checkpoint"`
+	Root       string                `json:"root" doc:"Root of the tree in base64; empty for an empty log"`
+	SealedAt   *time.Time            `json:"sealed_at" doc:"Time of the latest checkpoint"`
+	Term       int                   `json:"term" doc:"Term of the leader that signed it"`
+	Queued     int64                 `json:"queued" doc:"Transactions whose entries wait for the next checkpoint"`
+	QueuedFrom *time.Time            `json:"queued_from" doc:"Time of the oldest of them"`
+	Sealing    bool                  `json:"sealing" doc:"False if the last attempt to seal failed; the entries wait"`
+	Places     []checkpointPlaceView `json:"places" nullable:"false" doc:"Places outside of the database, and witnesses, that get the checkpoints"`
+}
+
+type checkpointPlaceView struct {
+	Kind    publish.Kind `json:"kind" enum:"directory,s3,webhook,witness"`
+	To      string       `json:"to" doc:"Directory, bucket, host or name of the witness"`
+	Entries int64        `json:"entries" doc:"Of the latest checkpoint that it took from this process"`
+	At      *time.Time   `json:"at" doc:"When it took it"`
+	Since   *time.Time   `json:"failing_since" doc:"null if the last attempt succeeded"`
+	Code    string       `json:"code,omitempty" doc:"Why it fails"`
+	Message string       `json:"message,omitempty"`
+	Params  fleet.Params `json:"params,omitempty"`
+}
+
+func checkpointPlace(s publish.State) checkpointPlaceView {
+	v := checkpointPlaceView{Kind: s.Kind, To: s.To, Entries: s.Size, Code: s.Why.Code, Params: s.Why.Params}
+	if s.Size > 0 {
+		v.At = ptr(utc(s.At))
+	}
+	if !s.Since.IsZero() {
+		v.Since = ptr(utc(s.Since))
+		v.Message = i18n.Because(i18n.English, time.UTC, "record.place.", s.Why)
+	}
+	return v
 }
 
 func (a *api) getRecord(ctx context.Context, _ fleet.Principal, _ *empty) (*answer[recordView], error) {
@@ -93,7 +119,10 @@ func (a *api) getRecord(ctx context.Context, _ fleet.Principal, _ *empty) (*answ
 	}
 	s := a.Record.Status()
 	v := recordView{Origin: s.Origin, Key: s.Verifier, Entries: s.Latest.Size, Term: s.Latest.Term, Queued: queued,
-		Sealing: s.Err == nil}
+		Sealing: s.Err == nil, Places: []checkpointPlaceView{}}
+	for _, state := range a.Publisher.States() {
+		v.Places = append(v.Places, checkpointPlace(state))
+	}
 	if s.Latest.Size > 0 {
 		at := utc(s.Latest.At)
 		v.Root, v.SealedAt = s.Latest.Root.String(), &at

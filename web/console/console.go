@@ -40,6 +40,7 @@ import (
 	"fleetd/fleet/picture"
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
@@ -95,6 +96,7 @@ type Options struct {
 	Logs            *telemetry.Logs
 	Audit           audit.Store
 	Record          *record.Service
+	Publisher       *publish.Publisher
 	Events          *fleet.Events
 
 	Conversations fleet.ConversationRecords

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/web/access"
+	"fleetd/web/i18n"
 	"fleetd/web/ui"
 )
 
@@ -34,7 +35,16 @@ func (s *Server) recordLine() *ui.RecordLine {
 func (s *Server) recordPage(r *http.Request) (ui.RecordPage, error) {
 	queued, _, err := s.Record.Queue(r.Context())
 	line := s.recordLine()
-	return ui.RecordPage{Status: line.Status, Verification: line.Verification, Queued: queued}, err
+	page := ui.RecordPage{Status: line.Status, Verification: line.Verification, Queued: queued}
+	viewer := viewerOf(r.Context())
+	for _, state := range s.Publisher.States() {
+		place := ui.RecordPlace{State: state}
+		if !state.Since.IsZero() {
+			place.Why = i18n.Because(viewer.lang, viewer.zone, "record.place.", state.Why)
+		}
+		page.Places = append(page.Places, place)
+	}
+	return page, err
 }
 
 func (s *Server) showRecord(r *http.Request) (answer, error) {

@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 )
 
@@ -20,6 +21,13 @@ type RecordPage struct {
 	Queued       int64
 	Verification *record.Verification // nil before the first
 	Problem      string               // why no verification was started, in the page's language
+	Places       []RecordPlace
+}
+
+// A RecordPlace is a place outside of the database, or a witness, that gets the checkpoints.
+type RecordPlace struct {
+	publish.State
+	Why string // why it fails, in the page's language; "" if it does not
 }
 
 // A RecordLine is the summary of the sealed record on the page of the audit.

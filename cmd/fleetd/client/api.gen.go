@@ -642,6 +642,27 @@ type CatalogueTool struct {
 	Versions    []VersionUsage `json:"versions"`
 }
 
+// CheckpointPlace defines model for CheckpointPlace.
+type CheckpointPlace struct {
+	// At When it took it
+	At *time.Time `json:"at"`
+
+	// Code Why it fails
+	Code *string `json:"code,omitempty"`
+
+	// Entries Of the latest checkpoint that it took from this process
+	Entries int64 `json:"entries"`
+
+	// FailingSince null if the last attempt succeeded
+	FailingSince *time.Time              `json:"failing_since"`
+	Kind         string                  `json:"kind"`
+	Message      *string                 `json:"message,omitempty"`
+	Params       *map[string]interface{} `json:"params,omitempty"`
+
+	// To Directory, bucket, host or name of the witness
+	To string `json:"to"`
+}
+
 // ClaimInputBody defines model for ClaimInputBody.
 type ClaimInputBody struct {
 	// Code The six digits that the device shows and speaks
@@ -2107,6 +2128,9 @@ type Record struct {
 
 	// Origin Name of the log
 	Origin string `json:"origin"`
+
+	// Places Places outside of the database, and witnesses, that get the checkpoints
+	Places []CheckpointPlace `json:"places"`
 
 	// Queued Transactions whose entries wait for the next checkpoint
 	Queued int64 `json:"queued"`

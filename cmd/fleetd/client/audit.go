@@ -178,9 +178,10 @@ func (c *auditProve) Run(ctx context.Context) error {
 }
 
 type auditCheck struct {
-	File string   `arg:"" help:"File with the proof." type:"existingfile"`
-	Key  []string `required:"" help:"Public key of the log, as fleetd audit status shows it, from a source that you trust. May be repeated after the secret key was replaced." placeholder:"KEY"`
-	JSON bool     `name:"json" help:"Print only the entry, as JSON."`
+	File    string   `arg:"" help:"File with the proof." type:"existingfile"`
+	Key     []string `required:"" help:"Public key of the log, as fleetd audit status shows it, from a source that you trust. May be repeated after the secret key was replaced." placeholder:"KEY"`
+	Witness []string `help:"Public key of a witness, which must have signed as well. May be repeated." placeholder:"KEY"`
+	JSON    bool     `name:"json" help:"Print only the entry, as JSON."`
 }
 
 // Run prints the entry if the proof is right.
@@ -197,7 +198,14 @@ func (c *auditCheck) Run(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
+	witnesses, err := checkpoint.Cosignatures(c.Witness...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
 	if !c.JSON {
+		for _, w := range witnesses {
+			fmt.Printf("signed by the witness %s at %s\n", terminal.Printable(w.Witness), w.At.Format(time.RFC3339))
+		}
 		fmt.Printf("entry %d of the log %s, which had %d entries at %s:\n", p.Index, terminal.Printable(record.Origin(c.Key[0])),
 			checkpoint.Size, checkpoint.At.Format(time.RFC3339))
 	}

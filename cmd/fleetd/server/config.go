@@ -22,6 +22,7 @@ import (
 	"fleetd/fleet/mail"
 	"fleetd/fleet/operator"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/telemetry"
 )
 
@@ -190,6 +191,17 @@ type Config struct {
 	// DownloadRate bounds all firmware downloads together, in bytes per second. 0 means no limit.
 	DownloadRate int64 `help:"Maximum bytes per second of all firmware downloads together; 0: no limit." default:"0" env:"FLEETD_DOWNLOAD_RATE" placeholder:"BYTES"`
 
+	// CheckpointTo are places outside of the database that get the signed checkpoints of the sealed
+	// record: file:///directory, s3://bucket/prefix, or an https address. Default: none.
+	CheckpointTo []string `name:"checkpoint-to" help:"Place that keeps signed checkpoints of the sealed record: file:///directory, s3://bucket/prefix?endpoint=https://host, or an https address that gets each as a POST; can be repeated." env:"FLEETD_CHECKPOINT_TO" placeholder:"URL"`
+
+	// Witnesses sign the checkpoints, too: each is the public key and the address of a witness (C2SP
+	// tlog-witness), with a space between. Default: none.
+	Witnesses []string `name:"witness" help:"Witness that signs the checkpoints of the sealed record, too (C2SP tlog-witness): its public key, a space, and its address; can be repeated." env:"FLEETD_WITNESSES" placeholder:"KEY URL"`
+
+	// CheckpointEvery is the pause between two of them. Default: 1 hour.
+	CheckpointEvery time.Duration `name:"checkpoint-every" help:"Time between two checkpoints for these places and witnesses." default:"1h" env:"FLEETD_CHECKPOINT_EVERY" placeholder:"DURATION"`
+
 	// ImageKeys are PEM files with public keys whose Secure Boot v2 signatures are trusted.
 	ImageKeys []string `name:"image-key" help:"Public key (PEM) whose Secure Boot v2 signatures are trusted; can be repeated." env:"FLEETD_IMAGE_KEYS" type:"existingfile" placeholder:"FILE"`
 
@@ -317,6 +329,7 @@ func (c *Config) setDefaults() {
 	}
 	c.TimeZone = cmp.Or(c.TimeZone, "Local")
 	c.MaxDownloads = cmp.Or(c.MaxDownloads, 500)
+	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, time.Hour)
 	c.Version = cmp.Or(c.Version, "dev")
 	c.VoiceUDPAddr = cmp.Or(c.VoiceUDPAddr, defaultVoiceUDPAddr)
 	c.VoiceLanguage = cmp.Or(c.VoiceLanguage, "en")
@@ -357,6 +370,12 @@ func (c *Config) check() error {
 		if err := outbound.CheckAllow(addr); err != nil {
 			return fmt.Errorf("--allow-outbound: %w", err)
 		}
+	}
+	if c.CheckpointEvery < time.Second {
+		return errors.New("--checkpoint-every is less than a second")
+	}
+	if _, err := publish.New(publish.Options{To: c.CheckpointTo, Witnesses: c.Witnesses}); err != nil {
+		return fmt.Errorf("--checkpoint-to or --witness: %w", err)
 	}
 	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
 		return fmt.Errorf("unknown --serial-proof %q; use accept or mark", c.SerialProof)

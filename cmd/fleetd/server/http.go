@@ -55,7 +55,7 @@ func (s *Server) openHTTP(ctx context.Context) (*web.Server, error) {
 		Approvals: s.Approvals, Webhooks: s.Webhooks, LogStreams: s.LogStreams, Alerts: s.Alerts, Upstreams: s.Upstreams,
 		Endpoints: s.Endpoints, Plugins: s.Plugins, PluginsDir: s.cfg.PluginsDir, Program: s.programServer,
 		Pictures: s.store, Conversations: s.store, Talking: s.open, Stats: s.store,
-		Samples: s.store, Audit: s.store, Record: s.Record, Reports: s.Reports,
+		Samples: s.store, Audit: s.store, Record: s.Record, Publisher: s.Publisher, Reports: s.Reports,
 		CoreDumps: s.coreDumps, Logs: s.logs, Events: s.Events,
 		Sessions: s.store.Sessions(), Authority: s.authority, Attempts: s.attempts, Heavy: &s.heavy,
 		PublicURL: s.cfg.PublicURL, NetworkURL: s.cfg.networkURL(), MQTTEndpoint: s.cfg.MQTTEndpoint,
@@ -120,7 +120,7 @@ func (s *Server) rest(stopping <-chan struct{}) http.Handler {
 		Firmware:  s.Firmware, Campaigns: s.Campaigns, Approvals: s.Approvals, Webhooks: s.Webhooks, LogStreams: s.LogStreams,
 		Upstreams: s.Upstreams, Endpoints: s.Endpoints, Plugins: s.Plugins, Alerts: s.Alerts,
 		CoreDumps: s.coreDumps, Pictures: s.store, Conversations: s.store, Stats: s.store,
-		Samples: s.store, Reports: s.Reports, Audit: s.store, Record: s.Record,
+		Samples: s.store, Reports: s.Reports, Audit: s.store, Record: s.Record, Publisher: s.Publisher,
 		Idempotency: s.store, Heavy: &s.heavy, Authority: s.authority, MQTTEndpoint: s.cfg.MQTTEndpoint,
 		Events: s.Events, Report: s.reporter.report, Cluster: s.cluster, Version: s.cfg.Version, Log: s.log,
 		Stopping: stopping})

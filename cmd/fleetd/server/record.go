@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"fleetd/fleet/logstream"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 )
 
@@ -17,6 +18,9 @@ func (s *Server) openRecord(ctx context.Context, secret []byte) error {
 	}
 	s.Record = record.NewService(record.ServiceOptions{Store: s.store, Sequencer: sequencer, Log: s.log})
 	s.stages.run("sealed record", s.Record.Run)
+	if err := s.openPublisher(); err != nil {
+		return err
+	}
 	s.metrics.gauge("fleetd_record_entries", "Entries of the sealed record, as of the latest checkpoint.", nil,
 		func() float64 { return float64(sequencer.Status().Latest.Size) })
 	s.metrics.gauge("fleetd_record_sealing", "1 while the record is sealed each second, 0 while that fails.", nil,
@@ -26,6 +30,26 @@ func (s *Server) openRecord(ctx context.Context, secret []byte) error {
 			}
 			return 1
 		})
+	return nil
+}
+
+// openPublisher starts what copies the checkpoints of the record to places outside of the database.
+func (s *Server) openPublisher() (err error) {
+	s.Publisher, err = publish.New(publish.Options{Store: s.store, To: s.cfg.CheckpointTo, Witnesses: s.cfg.Witnesses,
+		Every: s.cfg.CheckpointEvery, Guard: s.outbound, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.stages.run("checkpoints elsewhere", s.Publisher.Run)
+	s.metrics.gauge("fleetd_checkpoint_places_failing", "Places and witnesses that did not take the latest checkpoint of the "+
+		"record.", nil, func() (failing float64) {
+		for _, state := range s.Publisher.States() {
+			if !state.Since.IsZero() {
+				failing++
+			}
+		}
+		return failing
+	})
 	return nil
 }
 

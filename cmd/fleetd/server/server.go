@@ -57,6 +57,7 @@ import (
 	"fleetd/fleet/postgres"
 	"fleetd/fleet/postgres/embedded"
 	"fleetd/fleet/postgres/jobs"
+	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
 	"fleetd/fleet/rollout"
 	"fleetd/fleet/schedule"
@@ -103,6 +104,7 @@ type Server struct {
 	Alerts          *alert.Service
 	Events          *fleet.Events
 	Record          *record.Service
+	Publisher       *publish.Publisher
 
 	cfg     Config
 	log     *slog.Logger
