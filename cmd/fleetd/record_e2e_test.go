@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -45,8 +46,6 @@ func (d *daemon) audit(args ...string) (out string, ok bool) {
 	return string(data), err == nil
 }
 
-// The commands of the sealed record, as an auditor uses them: with files, and a client of tlog-tiles that is not
-// fleetd's.
 // followsTheLog checks that follow appends each entry once and in order, also after a crash cut its last line off.
 func (d *daemon) followsTheLog(t *testing.T) {
 	t.Helper()
@@ -92,6 +91,8 @@ func (d *daemon) followsTheLog(t *testing.T) {
 	}
 }
 
+// The commands of the sealed record, as an auditor uses them: with files, and a client of tlog-tiles that is not
+// fleetd's.
 func TestAuditCommands(t *testing.T) {
 	d := newDaemon(t)
 	const tokens = 300 // each is an audit entry: more than a tile
@@ -189,6 +190,79 @@ func TestAuditCommands(t *testing.T) {
 	}
 	if out, ok := d.audit("prove", entry); ok || !strings.Contains(out, "entry_changed") {
 		t.Errorf("prove after the change: %s", out)
+	}
+}
+
+// A witness that is not fleetd's, the program that FLEETD_WITNESS names, signs the checkpoints; a proof shows it. A
+// directory keeps them.
+func TestForeignWitness(t *testing.T) {
+	program := os.Getenv("FLEETD_WITNESS")
+	if program == "" {
+		t.Skip("FLEETD_WITNESS names no program")
+	}
+	d := newDaemon(t)
+	entry := d.latestAudit()
+	var status struct {
+		Key     string
+		Entries int64
+		Places  []struct {
+			Kind, To, Message string
+			Entries           int64
+		}
+	}
+	ask := func() {
+		t.Helper()
+		if out, ok := d.audit("status", "--json"); !ok || json.Unmarshal([]byte(out), &status) != nil {
+			t.Fatalf("status: %s", out)
+		}
+	}
+	ask()
+	witness := exec.Command(program, status.Key)
+	stdin, err := witness.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := witness.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := witness.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); _ = witness.Wait() })
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, address, _ := strings.Cut(strings.TrimSpace(line), " ")
+
+	dir := t.TempDir()
+	d.stop()
+	d.start("--witness", key+" "+address, "--allow-outbound", strings.TrimPrefix(address, "http://"), "--checkpoint-to",
+		"file://"+dir, "--checkpoint-every", "1s")
+	for range 3 { // each checkpoint continues the one before
+		d.post("/tokens", map[string]string{"name": "next", "role": "viewer"})
+		entry = d.latestAudit()
+		fleettest.EventuallyWithin(t, time.Minute, "the witness to sign", func() bool {
+			proof := filepath.Join(d.dir, "proof")
+			if _, ok := d.audit("prove", entry, "-o", proof); !ok { // not sealed yet
+				return false
+			}
+			out, ok := d.audit("check", proof, "--key", status.Key, "--witness", key)
+			return ok && strings.Contains(out, "signed by the witness witness.example/w1 at ")
+		})
+	}
+	kept, err := filepath.Glob(filepath.Join(dir, "checkpoints", "*"))
+	if err != nil || len(kept) < 2 {
+		t.Errorf("the directory has %d checkpoints: %v", len(kept), err)
+	}
+	for _, name := range append(kept, filepath.Join(dir, "checkpoint")) {
+		if out, ok := d.audit("verify", "--against", name); !ok {
+			t.Errorf("verify --against %s: %s", name, out)
+		}
+	}
+	if ask(); len(status.Places) != 2 || status.Places[0].Message+status.Places[1].Message != "" {
+		t.Errorf("%+v", status.Places)
 	}
 }
 

@@ -47,6 +47,16 @@ func (c *auditStatus) Run(ctx context.Context) error {
 	if v.SealedAt != nil {
 		fmt.Printf("sealed   %s (term %d)\n", v.SealedAt.Format(time.DateTime), v.Term)
 	}
+	for _, p := range v.Places {
+		state := "nothing sent yet"
+		switch {
+		case p.FailingSince != nil:
+			state = fmt.Sprintf("failing since %s: %s", p.FailingSince.Format(time.DateTime), terminal.Printable(*p.Message))
+		case p.At != nil:
+			state = fmt.Sprintf("%d entries at %s", p.Entries, p.At.Format(time.DateTime))
+		}
+		fmt.Printf("%-8s %s: %s\n", p.Kind, terminal.Printable(p.To), state)
+	}
 	if v.Queued > 0 {
 		fmt.Printf("waiting  %d transactions\n", v.Queued)
 	}
