@@ -181,7 +181,7 @@ func TestCoreDumpLinks(t *testing.T) {
 	if status, _ := upload(t, s.url(t, time.Minute), form("file", jpegOf(drawing(64, 48)))); status != 200 {
 		t.Errorf("a core dump may have any content: status %d", status)
 	}
-	if shots, err := s.store.Snapshots(t.Context(), unit, 9); err != nil || len(shots) != 0 {
+	if shots, err := s.store.Snapshots(t.Context(), picture.Filter{Device: unit}); err != nil || len(shots.Items) != 0 {
 		t.Errorf("it was taken for a picture: %v %v", shots, err)
 	}
 }

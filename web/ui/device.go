@@ -139,6 +139,9 @@ func (h DeviceHead) frame(ctx context.Context) head {
 		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
 		Events: EventsURL(ViewDevice, h.live()),
 	}
+	if h.Tab == "screen" {
+		frame.Style = pictureStyle
+	}
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {
 			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})

@@ -13,6 +13,12 @@ const (
 	PathCompare  = "/pictures/compare" // GET a, b, view; or p twice, or a and device
 )
 
+// Files of the pages of pictures, which are not in those of all pages.
+const (
+	pictureScript = "pictures.js"
+	pictureStyle  = "pictures.css"
+)
+
 // ViewOverlay is the view of [PathCompare] that lays one picture over the other.
 const ViewOverlay = "overlay"
 

@@ -246,14 +246,14 @@ func (g Gallery) form() templ.Component {
 			templ_7745c5c3_Var9 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "<div class=\"gallery-filter\"><nav class=\"seg\" aria-label=\"")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "<div class=\"gallery-filter\"><nav class=\"views\" aria-label=\"")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var10 string
 		templ_7745c5c3_Var10, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "pictures.kind"))
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/pictures.templ`, Line: 53, Col: 55}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/pictures.templ`, Line: 53, Col: 57}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var10))
 		if templ_7745c5c3_Err != nil {
@@ -738,7 +738,7 @@ func (v FanOutPicturesPage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.title") + " · " + v.Tool, Crumbs: []link{{t(ctx, "nav.fanouts"), PathFanOuts}, {v.Tool, FanOutPath(v.ID)}}, Here: t(ctx, "pictures.title")}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.title") + " · " + v.Tool, Crumbs: []link{{t(ctx, "nav.fanouts"), PathFanOuts}, {v.Tool, FanOutPath(v.ID)}}, Here: t(ctx, "pictures.title"), Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1152,7 +1152,7 @@ func (v PicturePage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, v.Picture.kindKey()) + " · " + v.Picture.deviceTitle(), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}, {v.Picture.deviceTitle(), DevicePath(v.Picture.Device)}, {t(ctx, "pictures.title"), v.back()}}, Here: exact(ctx, v.Picture.At)}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, v.Picture.kindKey()) + " · " + v.Picture.deviceTitle(), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}, {v.Picture.deviceTitle(), DevicePath(v.Picture.Device)}, {t(ctx, "pictures.title"), v.back()}}, Here: exact(ctx, v.Picture.At), Script: pictureScript, Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1457,14 +1457,14 @@ func (v ComparePage) Page() templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if v.A != nil && v.B != nil {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 119, "<nav class=\"seg\" aria-label=\"")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 119, "<nav class=\"views\" aria-label=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var81 string
 				templ_7745c5c3_Var81, templ_7745c5c3_Err = templ.JoinStringErrs(t(ctx, "pictures.view"))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/pictures.templ`, Line: 200, Col: 57}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/pictures.templ`, Line: 200, Col: 59}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var81))
 				if templ_7745c5c3_Err != nil {
@@ -1808,7 +1808,7 @@ func (v ComparePage) Page() templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.compare"), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}}}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var79), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = layout(head{Title: t(ctx, "pictures.compare"), Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}}, Script: pictureScript, Style: pictureStyle}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var79), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -305,11 +305,6 @@
     if (other) other.value = el.value === '' ? other.min : el.value
   }
 
-  // split moves the edge between two pictures, one over the other.
-  function split(slider) {
-    document.getElementById(slider.dataset.splits)?.style.setProperty('--split', slider.value + '%')
-  }
-
   function guard(input) {
     const button = $('[data-confirm-button]', input.form)
     if (button) button.disabled = input.value.trim() !== input.dataset.confirm
@@ -389,7 +384,6 @@
   document.addEventListener('input', e => {
     const el = e.target
     if (el.dataset.sync) syncPair(el)
-    if (el.dataset.splits) split(el)
     if (el.dataset.other) chooseOther(el)
     if (el.dataset.confirm !== undefined) guard(el)
     if (el.form && $('[data-rpc]', el.form)) showRPC(el.form)
@@ -462,7 +456,6 @@
     pending = e.key === 'g' ? 'g' : ''
     if (e.key === '/') focusFilter(e)
     else if (e.key === '?') openHelp()
-    else if (e.key === 'ArrowLeft' || e.key === 'ArrowRight') $(`[data-key="${e.key}"]`)?.click()
     else if (e.key === 'j' || e.key === 'k') walkRows(e.key === 'j' ? 1 : -1)
   })
 
@@ -803,7 +796,6 @@
   function enhance(root) {
     for (const el of $$('[data-copy]', root)) el.hidden = false
     for (const el of $$('[data-confirm]', root)) guard(el)
-    for (const el of $$('[data-splits]', root)) split(el) // browsers restore its value
     for (const form of $$('form', root)) { showRPC(form); if (form.dataset.keep !== undefined) restoreTicked(form); else if (form.hasAttribute('data-select')) countTicked(form) }
     for (const list of $$('[data-most]', root)) list.scrollTop = list.scrollHeight
     showCharts(root)
