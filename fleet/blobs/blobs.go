@@ -47,7 +47,7 @@ type bucket interface {
 	// list calls yield for the objects whose name begins with dir, in the order of their names,
 	// from the first after the name on. It stops at yield's first error and returns it.
 	list(ctx context.Context, dir, after string, yield func(object) error) error
-	// removeOld deletes an object that was stored before a time. It reports false if there is none.
+	// removeOld deletes an object that was stored before a time. It reports false if it deleted nothing.
 	removeOld(ctx context.Context, name string, before time.Time) (bool, error)
 	// sweep deletes incomplete objects of receive from before a time, whose process died.
 	sweep(ctx context.Context, before time.Time) error

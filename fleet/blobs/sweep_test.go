@@ -178,7 +178,7 @@ func raceInDirectory(t *testing.T, others int) {
 		stores = append(stores, other)
 	}
 	old := time.Now().Add(-2 * MinAge)
-	// age makes the file old, as if its last upload was long ago. Meanwhile nobody stores it.
+	// age makes the file old, as if its last upload was long ago. No writer stores it meanwhile.
 	var aging [8]sync.RWMutex
 	race(t, raceWorld{stores: stores, sweepers: 1 + others, keys: len(aging), lasts: 3 * time.Second,
 		sweeper: func(s *Store, r *records) *Sweeper { return sweeperOf(s, r, "db", 0) },

@@ -134,8 +134,8 @@ func TestNamedBlobs(t *testing.T) {
 	shot.Blob = strings.Repeat("a", 64)
 	check(t, s.CreateSnapshot(ctx, shot))
 	hash := [32]byte{1}
-	l := picture.URLLink{TokenHash: hash[:], Purpose: fleet.LinkPreview, Device: "a085e3112233", Blob: strings.Repeat("b", 64),
-		ExpiresAt: now()}
+	l := picture.URLLink{TokenHash: hash[:], Purpose: fleet.LinkPreview, Device: "a085e3112233",
+		Blob: strings.Repeat("b", 64), ExpiresAt: now()}
 	check(t, s.CreateURLLink(ctx, l))
 	_, err = db.Exec(ctx, `INSERT INTO call_waits VALUES ($1, now(), false, $2)`, uuid.New(), strings.Repeat("c", 64))
 	check(t, err)
@@ -206,7 +206,8 @@ func loadSnapshots(t *testing.T, db *pgxpool.Pool) (fanOut uuid.UUID) {
 	for _, sql := range []string{
 		`INSERT INTO snapshots (id, device_id, call_id, blob, media_type, width, height, size, created_at, kind)
 			SELECT gen_random_uuid(), 'd' || lpad((i % 1000)::text, 5, '0'), gen_random_uuid(), lpad(i::text, 64, '0'),
-				'image/png', 1, 1, 1, now() - i * interval '1 minute', CASE WHEN i / 1000 % 1000 = 999 THEN 'camera' ELSE 'screen' END
+				'image/png', 1, 1, 1, now() - i * interval '1 minute',
+				CASE WHEN i / 1000 % 1000 = 999 THEN 'camera' ELSE 'screen' END
 			FROM generate_series(0, 999999) i`,
 		`INSERT INTO fanouts (id, actor_kind, actor_id, actor_name, actor_role, query, tool, arguments, max_in_flight, timeout_ms,
 			state, targets, skipped, created_at, finished_at, canceled_by)

@@ -78,8 +78,8 @@ func (s *Store) Snapshots(ctx context.Context, f picture.Filter) (fleet.Page[pic
 	return s.snapshots(ctx, f, at)
 }
 
-// SnapshotsAround returns the pictures before and after a picture in the order of [Store.Snapshots];
-// nil if there is none.
+// SnapshotsAround returns the pictures before and after a picture in the order of [Store.Snapshots].
+// The first has nil before it, the last nil after it.
 func (s *Store) SnapshotsAround(ctx context.Context, f picture.Filter, n picture.Snapshot) (before,
 	after *picture.Snapshot, err error) {
 	f.Limit = 1
@@ -145,7 +145,7 @@ func (s *Store) snapshots(ctx context.Context, f picture.Filter, at *cursor) (fl
 
 // fanOutSnapshots returns the statement for the newest picture of each device of a fan-out, which w
 // narrows. It walks the targets by their key, so that a page reads the calls of its devices only. The
-// pictures are found by their calls: their order is none of an index.
+// pictures are found by their calls: their order belongs to no index.
 func (w *where) fanOutSnapshots(ctx context.Context, id uuid.UUID, at *cursor, limit int) string {
 	from, _, _ := idWindow(id)
 	fanOut := w.arg(id)

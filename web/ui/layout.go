@@ -17,7 +17,7 @@ type head struct {
 	Here   string // short title at the end of the path; "" means Title
 	Events string // address of the live stream; "" for none
 	Script string // name of a script that this page alone needs
-	Style string // a style sheet of the page
+	Style  string // a style sheet of the page
 	Charts bool   // may need the chart library, which the script fetches when a chart becomes visible
 }
 

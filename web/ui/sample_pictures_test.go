@@ -13,7 +13,8 @@ import (
 // pictures are of two days and both kinds.
 func pictures() []ui.Snapshot {
 	screen, camera, old := *picture, *picture, *picture
-	screen.Device, screen.Actor, screen.CallID = "a085e3112233", fleet.Principal{Kind: fleet.KindOperator, Name: "anna"}, "c1"
+	screen.Device, screen.CallID = "a085e3112233", "c1"
+	screen.Actor = fleet.Principal{Kind: fleet.KindOperator, Name: "anna"}
 	camera.ID, camera.Device, camera.Camera, camera.Question = "s2", "a085e3112233", true, "What is <i>this</i>?"
 	old.ID, old.Device, old.DeviceName, old.At = "s3", "a085e3112234", hostile[2], now.Add(-26*time.Hour)
 	return []ui.Snapshot{screen, camera, old}

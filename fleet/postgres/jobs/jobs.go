@@ -2,7 +2,8 @@
 // webhooks, the starts of scheduled runs, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention; once an hour it stores the presence of all
-// devices, and deletes files that no record names. The queue is in the database, so that only one of several processes runs
+// devices, and deletes files that no record names. The queue is in the database, so that only
+// one of several processes runs
 // a job, and an interrupted job is resumed.
 //
 // It knows tables by what package postgres offers, and no subject of the fleet. Its
