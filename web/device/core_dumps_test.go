@@ -152,7 +152,7 @@ func TestHostileCoreDumps(t *testing.T) {
 // picture.
 func TestCoreDumpLinks(t *testing.T) {
 	s := newDumpSite(t)
-	picture, err := s.links.UploadURL(t.Context(), unit, uuid.New(), time.Minute)
+	shown, err := s.links.UploadURL(t.Context(), unit, uuid.New(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestCoreDumpLinks(t *testing.T) {
 		url  string
 		want int
 	}{
-		"a picture's":  {picture, 415},
+		"a picture's":  {shown, 415},
 		"a preview's":  {s.URL + "/u/" + strings.Split(preview, "/")[4], 403},
 		"expired":      {s.url(t, -time.Second), 403},
 		"unknown":      {s.URL + "/u/" + strings.Repeat("A", 43), 403},
