@@ -58,6 +58,7 @@ type cli struct {
 	Tool      client.ToolCommand      `cmd:"" help:"List the tools of the fleet, compare their definitions and release them over REST."`
 	Policy    client.PolicyCommand    `cmd:"" help:"List policy rules and test calls against them over REST."`
 	MCP       bridge.Command          `cmd:"" name:"mcp" help:"Connect a local MCP client to a server over standard input and output."`
+	Snapshot  client.SnapshotCommand  `cmd:"" aliases:"snapshots" help:"List and download pictures of screens and cameras over REST."`
 	History   client.HistoryCommand   `cmd:"" help:"Show what the fleet was at a past moment over REST."`
 
 	Conversations client.ConversationsCommand `cmd:"" help:"List conversations of devices with voice servers over REST."`

@@ -9,9 +9,10 @@
 // not, for example because a mount is missing, no blob counts as missing and a directory
 // stores nothing.
 //
-// It does not depend on the meaning of a blob or on the records that refer to it: retention
-// is the owner's responsibility. One lock guards the list of intact blobs; it is not locked
-// while a blob is read. The only goroutines are those of the HTTP connections to S3.
+// It does not depend on the meaning of a blob. A [Sweeper] deletes blobs that no record names, and
+// asks its owner for the names. One lock guards the list of intact blobs; it is not locked while a
+// blob is read. 256 locks keep a sweep from deleting a blob while it is stored. The only goroutines
+// are those of the HTTP connections to S3.
 package blobs
 
 import (
@@ -24,6 +25,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"fleetd/fleet"
@@ -42,6 +44,11 @@ type bucket interface {
 	open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, stamp, error)
 	// remove deletes an object. Whether a missing object is an error depends on the bucket.
 	remove(ctx context.Context, name string) error
+	// list calls yield for the objects whose name begins with dir, in the order of their names,
+	// from the first after the name on. It stops at yield's first error and returns it.
+	list(ctx context.Context, dir, after string, yield func(object) error) error
+	// removeOld deletes an object that was stored before a time. It reports false if it deleted nothing.
+	removeOld(ctx context.Context, name string, before time.Time) (bool, error)
 	// sweep deletes incomplete objects of receive from before a time, whose process died.
 	sweep(ctx context.Context, before time.Time) error
 	// there returns an error unless the bucket is the one that was opened.
@@ -62,8 +69,9 @@ const marker = ".store"
 
 // A Store stores blobs. It is safe for concurrent use, also by several processes.
 type Store struct {
-	bucket bucket
-	checks checks
+	bucket  bucket
+	checks  checks
+	storing [256]sync.RWMutex // by the first byte of the key, see [Store.lockOf]
 }
 
 func newStore(b bucket) *Store {
@@ -106,6 +114,9 @@ func OpenDir(dir string) (*Store, error) {
 // Put stores data and returns its key. Storing the bytes of a damaged blob again repairs it.
 func (s *Store) Put(ctx context.Context, data []byte) (string, error) {
 	key := keyOf(data)
+	lock := s.lockOf(key)
+	lock.RLock()
+	defer lock.RUnlock()
 	if err := s.bucket.put(ctx, path(key), data); err != nil {
 		return "", notStored(key, err)
 	}

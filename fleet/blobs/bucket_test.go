@@ -254,6 +254,7 @@ func TestBuckets(t *testing.T) {
 			{"replaced between two readings", testReplaced},
 			{"deletion", testDeletion},
 			{"sweeping", testSweeping},
+			{"unnamed", testUnnamed},
 			{"another bucket in its place", testSwapped},
 			{"opened again", testOpenedAgain},
 			{"many at once", testManyAtOnce},

@@ -160,6 +160,73 @@ func (d *directory) remove(_ context.Context, name string) error {
 	return nil
 }
 
+func (d *directory) list(ctx context.Context, dir, after string, yield func(object) error) error {
+	all, err := os.ReadDir(d.file(dir))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	for _, entry := range all { // sorted
+		o := object{name: dir + entry.Name()}
+		if o.name <= after || !entry.Type().IsRegular() {
+			continue
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		o.size, o.modified = info.Size(), info.ModTime()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := yield(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOld first gives the file a name that only it uses: another process may have replaced the file
+// after its age was read, and the new one must stay.
+func (d *directory) removeOld(ctx context.Context, name string, before time.Time) (bool, error) {
+	file, away := d.file(name), d.file(incoming+rand.Text())
+	isOld := func(file string) (bool, error) {
+		info, err := os.Lstat(file)
+		return err == nil && info.Mode().IsRegular() && info.ModTime().Before(before), err
+	}
+	old, err := isOld(file)
+	if err == nil && old {
+		err = d.makeDir(filepath.Dir(away))
+	}
+	if err == nil && old {
+		err = os.Rename(file, away)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, d.there(ctx)
+	}
+	if err != nil || !old {
+		return false, err
+	}
+	if old, err = isOld(away); err != nil || !old {
+		if back := os.Link(away, file); back != nil && !errors.Is(back, fs.ErrExist) { // it was stored once more
+			return false, errors.Join(err, back)
+		}
+		return false, errors.Join(err, os.Remove(away))
+	}
+	if err := os.Remove(away); err != nil {
+		return false, err
+	}
+	if err := os.Remove(file + attributes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true, err
+	}
+	return true, nil
+}
+
 func (d *directory) sweep(_ context.Context, before time.Time) error {
 	all, err := os.ReadDir(d.file(incoming))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -31,11 +32,19 @@ func (s *Store) PutFile(ctx context.Context, r io.Reader, size int64) (key strin
 	if size == 0 {
 		_, in.err = in.Read(nil) // a bucket need not read from an empty upload
 	}
+	var lock *sync.RWMutex // once the key is known
+	defer func() {
+		if lock != nil {
+			lock.RUnlock()
+		}
+	}()
 	err = s.bucket.receive(ctx, in, size, func() (string, error) {
 		if in.err != io.EOF {
 			return "", cmp.Or(in.err, io.ErrUnexpectedEOF)
 		}
 		key = hex.EncodeToString(in.hash.Sum(nil))
+		lock = s.lockOf(key)
+		lock.RLock()
 		return path(key), nil
 	})
 	switch {

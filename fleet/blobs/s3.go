@@ -213,6 +213,43 @@ func (b *s3Bucket) remove(ctx context.Context, name string) error {
 	return missing(b.core.RemoveObject(ctx, b.bucket, b.prefix+name, minio.RemoveObjectOptions{}))
 }
 
+func (b *s3Bucket) list(ctx context.Context, dir, after string, yield func(object) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the listing
+	o := minio.ListObjectsOptions{Prefix: b.prefix + dir, Recursive: true}
+	if after != "" {
+		o.StartAfter = b.prefix + after
+	}
+	for found := range b.core.Client.ListObjects(ctx, b.bucket, o) {
+		if found.Err != nil {
+			return found.Err
+		}
+		name, below := strings.CutPrefix(found.Key, b.prefix)
+		if !below || !strings.HasPrefix(name, dir) || name <= after { // some servers ignore where to start
+			continue
+		}
+		if err := yield(object{name: name, size: found.Size, modified: found.LastModified}); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// removeOld asks for the age directly before the deletion. S3 has no deletion on a condition that all
+// servers know; that this process does not store the object at the same time is up to the caller, and
+// other processes do not store any: only the holder of the database's lease receives uploads.
+func (b *s3Bucket) removeOld(ctx context.Context, name string, before time.Time) (bool, error) {
+	now, _, err := b.stat(ctx, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, b.there(ctx)
+	}
+	if err != nil || !time.Unix(0, now.modified).Before(before) {
+		return false, err
+	}
+	err = b.remove(ctx, name)
+	return err == nil, err
+}
+
 func (b *s3Bucket) sweep(ctx context.Context, before time.Time) error {
 	ctx, cancel := b.short(ctx)
 	defer cancel() // also ends the listing

@@ -71,6 +71,6 @@ type LayoutStore interface {
 	// Installable lists the images of released releases that are not revoked, each once, the
 	// images of the newest release first.
 	Installable(ctx context.Context, f InstallFilter) ([]Installable, error)
-	// UnnamedBlobs returns the keys that neither an image nor a part uses.
-	UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error)
+	// NamedBlobs returns those of the keys that a record names, whatever it is about.
+	NamedBlobs(ctx context.Context, keys []string) (map[string]bool, error)
 }

@@ -86,8 +86,8 @@ func (f *Service) putLayout(ctx context.Context, by fleet.Principal, l ImageLayo
 	return nil
 }
 
-// dropParts deletes the bytes of parts that nothing refers to any more. Bytes that remain after
-// a failure only use space.
+// dropParts deletes the bytes of parts that nothing refers to any more. A sweep of the blob store
+// deletes bytes that remain after a failure.
 func (f *Service) dropParts(ctx context.Context, l ImageLayout) {
 	if len(l.Parts) == 0 {
 		return
@@ -102,11 +102,25 @@ func (f *Service) dropPartsLocked(ctx context.Context, l ImageLayout) {
 	for _, p := range l.Parts {
 		keys = append(keys, p.SHA256)
 	}
-	unnamed, err := f.o.Layouts.UnnamedBlobs(ctx, keys)
-	for _, key := range unnamed {
-		err = errors.Join(err, f.o.Blobs.DeleteFile(ctx, key))
-	}
-	if err != nil {
+	if err := f.dropBlobs(ctx, keys...); err != nil {
 		f.o.Log.Error("bytes of a former layout not deleted", "image", l.Image, "err", err)
 	}
+}
+
+// dropBlobs deletes those of the blobs that no record names.
+func (f *Service) dropBlobs(ctx context.Context, keys ...string) error {
+	var named map[string]bool
+	if f.o.Layouts != nil {
+		var err error
+		if named, err = f.o.Layouts.NamedBlobs(ctx, keys); err != nil {
+			return err
+		}
+	}
+	var err error
+	for _, key := range keys {
+		if !named[key] {
+			err = errors.Join(err, f.o.Blobs.DeleteFile(ctx, key))
+		}
+	}
+	return err
 }

@@ -129,8 +129,8 @@ func (f *Service) Delete(ctx context.Context, by fleet.Principal, sha256 string)
 		return err
 	}
 	f.announce(img.SHA256)
-	// The record is deleted, so bytes that remain only use space.
-	if err := f.o.Blobs.DeleteFile(context.WithoutCancel(ctx), img.SHA256); err != nil {
+	// The record is deleted. A sweep of the blob store deletes bytes that remain.
+	if err := f.dropBlobs(context.WithoutCancel(ctx), img.SHA256); err != nil {
 		f.o.Log.Error("bytes of a deleted image not deleted", "image", img.SHA256, "err", err)
 	}
 	if len(layout.Parts) > 0 {

@@ -137,8 +137,8 @@ func (s *Service) Preview(ctx context.Context, r io.Reader, screen image.Point) 
 // snapshot if there is one.
 func (s *Service) PreviewFor(ctx context.Context, device fleet.DeviceID, r io.Reader) (picture string, err error) {
 	var screen image.Point
-	if shots, err := s.o.Store.SnapshotsOfKind(ctx, device, SnapshotScreen, 1); err == nil && len(shots) > 0 {
-		screen = image.Pt(shots[0].Width, shots[0].Height)
+	if shot, err := Newest(ctx, s.o.Store, device, SnapshotScreen); err == nil {
+		screen = image.Pt(shot.Width, shot.Height)
 	}
 	return s.Preview(ctx, r, screen)
 }
@@ -208,13 +208,41 @@ type Snapshot struct {
 	CreatedAt     time.Time
 }
 
+// A Filter selects pictures of a device, newest first, or of a fan-out: of each of its devices the
+// newest that a call of the fan-out took, by device.
+type Filter struct {
+	Device fleet.DeviceID
+	FanOut uuid.UUID // instead of Device
+	Kind   SnapshotKind
+	Since  time.Time // from this time on; zero: no limit
+	Until  time.Time // before this time; zero: no limit
+	Limit  int
+	Cursor string
+}
+
+// Newest returns a device's newest picture of a kind, or [fleet.ErrNotFound].
+func Newest(ctx context.Context, records Records, device fleet.DeviceID, kind SnapshotKind) (Snapshot, error) {
+	found, err := records.Snapshots(ctx, Filter{Device: device, Kind: kind, Limit: 1})
+	if err == nil && len(found.Items) == 0 {
+		err = fleet.ErrNotFound
+	}
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return found.Items[0], nil
+}
+
 // Records reads stored snapshots.
 type Records interface {
 	Snapshot(ctx context.Context, id uuid.UUID) (Snapshot, error)
 	SnapshotOfCall(ctx context.Context, call uuid.UUID) (Snapshot, error)
-	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error)  // oldest first
-	Snapshots(ctx context.Context, device fleet.DeviceID, limit int) ([]Snapshot, error) // newest first
-	SnapshotsOfKind(ctx context.Context, device fleet.DeviceID, kind SnapshotKind, limit int) ([]Snapshot, error)
+	SnapshotsOfCall(ctx context.Context, call uuid.UUID, limit int) ([]Snapshot, error) // oldest first
+	// Snapshots lists the pictures that match the filter, in the order that [Filter] describes.
+	Snapshots(ctx context.Context, f Filter) (fleet.Page[Snapshot], error)
+	// SnapshotsAround returns the neighbours of a picture in the list of the filter; nil if it has none.
+	SnapshotsAround(ctx context.Context, f Filter, s Snapshot) (before, after *Snapshot, err error)
+	// Callers returns who made the pictures' calls, by call. Some may be missing.
+	Callers(ctx context.Context, shots []Snapshot) (map[uuid.UUID]fleet.Principal, error)
 	LatestSnapshots(ctx context.Context, devices []fleet.DeviceID) (map[fleet.DeviceID]Snapshot,
 		error) // only for devices that have one
 }

@@ -78,16 +78,10 @@ func (s *Store) DeleteCoreDump(ctx context.Context, by fleet.Principal, id uuid.
 			return domainError(err)
 		}
 		detail["device"], detail["blob"] = device, blob
-		return tx.QueryRow(ctx, `SELECT NOT `+blobNamed, blob).Scan(&unused)
+		return tx.QueryRow(ctx, `SELECT NOT `+blobNamed("$1"), blob).Scan(&unused)
 	})
 	return unused, err
 }
-
-// blobNamed reports whether a row refers to the blob $1: equal bytes are stored once, whatever
-// they contain.
-const blobNamed = `(
-	EXISTS (SELECT FROM core_dumps WHERE blob = $1) OR EXISTS (SELECT FROM snapshots WHERE blob = $1) OR
-	EXISTS (SELECT FROM images WHERE sha256 = $1) OR EXISTS (SELECT FROM url_links WHERE blob = $1))`
 
 // BuildsOf returns builds of known images whose hash begins with prefix.
 func (s *Store) BuildsOf(ctx context.Context, prefix string, limit int) ([]string, error) {
@@ -113,7 +107,7 @@ func (s *Store) DeleteCoreDumpsBefore(ctx context.Context, before time.Time) (de
 		slices.Sort(blobs)
 		for _, blob := range slices.Compact(blobs) {
 			var free bool
-			if err := tx.QueryRow(ctx, `SELECT NOT `+blobNamed, blob).Scan(&free); err != nil {
+			if err := tx.QueryRow(ctx, `SELECT NOT `+blobNamed("$1"), blob).Scan(&free); err != nil {
 				return err
 			}
 			if free {

@@ -19,3 +19,12 @@ func TimelineQuery(ctx context.Context, f fleet.TimelineFilter) (sql string, arg
 }
 
 var GrownTables = grownTables
+
+// BlobColumns are the columns that name blobs, as table.column.
+func BlobColumns() map[string]bool {
+	all := make(map[string]bool)
+	for _, c := range blobColumns {
+		all[c.table+"."+c.column] = true
+	}
+	return all
+}

@@ -122,16 +122,3 @@ type installableRow struct {
 	ReleaseVersion string
 	firmware.Image
 }
-
-// UnnamedBlobs returns those of the keys that neither an image nor a part refers to.
-func (s *Store) UnnamedBlobs(ctx context.Context, sha256 []string) ([]string, error) {
-	rows, _ := s.db.Query(ctx, `
-		SELECT DISTINCT key FROM unnest($1::text[]) AS key
-		WHERE NOT EXISTS (SELECT FROM images WHERE sha256 = key) AND NOT EXISTS (SELECT FROM image_parts WHERE sha256 = key)`,
-		cleanTexts(sha256))
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("blobs of parts: %w", domainError(err))
-	}
-	return keys, nil
-}

@@ -196,8 +196,7 @@ func TestLinksAndSnapshots(t *testing.T) {
 		func() (picture.Snapshot, error) { return s.Snapshot(ctx, n.ID) },
 		func() (picture.Snapshot, error) { return s.SnapshotOfCall(ctx, n.Call) },
 		func() (picture.Snapshot, error) {
-			list, err := s.Snapshots(ctx, unit, 1)
-			return list[0], err
+			return picture.Newest(ctx, s, unit, picture.SnapshotScreen)
 		},
 	} {
 		got, err := find()

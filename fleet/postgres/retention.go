@@ -14,7 +14,7 @@ import (
 type Retention struct {
 	Calls     time.Duration // with their fan-outs, presence, states of devices, and records that only time lines show
 	Audit     time.Duration
-	Snapshots time.Duration // the rows; the files in the blob store remain
+	Snapshots time.Duration // the rows; a sweep of the blob store deletes the files
 	Vitals    time.Duration // reported by devices; the latest remain
 	Alerts    time.Duration // from their end
 }

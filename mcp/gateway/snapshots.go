@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -56,14 +57,13 @@ func (g *Gateway) getSnapshot(ctx context.Context, by fleet.Principal, _ *mcp.Ca
 			return answer{}, err
 		}
 	} else {
-		shots, err := g.o.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1)
+		shot, err = picture.Newest(ctx, g.o.Pictures, d.ID, picture.SnapshotScreen)
+		if errors.Is(err, fleet.ErrNotFound) {
+			return answer{}, fleet.Refuse(fleet.ErrNotFound, "mcp_no_snapshot", "device", d.Title())
+		}
 		if err != nil {
 			return answer{}, err
 		}
-		if len(shots) == 0 {
-			return answer{}, fleet.Refuse(fleet.ErrNotFound, "mcp_no_snapshot", "device", d.Title())
-		}
-		shot = shots[0]
 	}
 	shot, data, err := g.o.Snapshots.Picture(ctx, shot.ID)
 	if err != nil {

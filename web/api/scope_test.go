@@ -215,7 +215,8 @@ func TestScopeLeaksNothing(t *testing.T) {
 		t.Errorf("only %d operations could be read", reads)
 	}
 	for _, at := range []string{"/devices?q=" + marker, "/devices?q=tag:" + marker, "/calls?device=" + string(other),
-		"/calls?fanout=" + all[other].fanOut, "/snapshots?device=" + string(other), "/snapshots?device=" + string(unit),
+		"/calls?fanout=" + all[other].fanOut, "/snapshots?device=" + string(other), "/snapshots?device=" + string(other) + "&kind=screen&since=2020-01-01T00:00:00Z",
+		"/snapshots?device=" + string(unit) + "&limit=1", "/snapshots?device=" + string(unit),
 		"/audit?subject=" + string(other), "/campaigns/" + both.ID.String(), "/audit?limit=500",
 		"/campaigns/" + both.ID.String() + "/deployments", "/devices/" + string(unit) + "/deployments",
 		"/campaigns/" + both.ID.String() + "/deployments/" + string(unit), "/calls?tool=self.get_device_status",

@@ -16,7 +16,9 @@ import (
 func (a *api) registerSnapshots() {
 	register(a, operation{id: "list-snapshots", reach: access.List, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots", role: fleet.RoleViewer,
-		summary: "List the pictures that a device sent, newest first", about: "Pictures of its screen and from its camera; or those of one call, oldest first."},
+		summary: "List the pictures of a device, a call or a fan-out",
+		about: "Pictures of screens and from cameras. Those of a device come newest first, those of a call oldest first. " +
+			"Of a fan-out, there is one for each device, the newest that a call of the fan-out took, in the order of the devices' ids."},
 		a.listSnapshots)
 	register(a, operation{id: "get-snapshot", reach: access.Record, models: fleet.ModelsMay,
 		method: http.MethodGet, path: "/snapshots/{id}", role: fleet.RoleViewer,
@@ -55,16 +57,25 @@ func snapshot(s picture.Snapshot) snapshotView {
 }
 
 type listSnapshotsInput struct {
-	Device string `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
-	Call   string `query:"call" format:"uuid" doc:"Id of the call that took the picture"`
-	Kind   string `query:"kind" enum:"screen,camera" doc:"Of a device: only pictures of this kind"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+	Device string    `query:"device" maxLength:"80" doc:"Device id; a MAC address in any form"`
+	Call   string    `query:"call" format:"uuid" doc:"Id of the call that took the picture"`
+	FanOut string    `query:"fanout" format:"uuid" doc:"Id of the bulk call whose calls took the pictures"`
+	Kind   string    `query:"kind" enum:"screen,camera" doc:"Not with call: only pictures of this kind"`
+	Since  time.Time `query:"since" doc:"Not with call: taken at or after this time"`
+	Until  time.Time `query:"until" doc:"Not with call: taken before this time"`
+	Paging
 }
 
 func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 	in *listSnapshotsInput) (*answer[list[snapshotView]],
 	error) {
-	if (in.Device == "") == (in.Call == "") {
+	named := 0
+	for _, id := range []string{in.Device, in.Call, in.FanOut} {
+		if id != "" {
+			named++
+		}
+	}
+	if named != 1 {
 		return nil, fleet.Refuse(fleet.ErrInvalid, "invalid_request.snapshots")
 	}
 	if in.Call != "" {
@@ -75,20 +86,19 @@ func (a *api) listSnapshots(ctx context.Context, _ fleet.Principal,
 		}
 		return listOf(shots, snapshot), nil
 	}
-	id, err := fleet.ParseDeviceID(in.Device)
+	f := picture.Filter{Kind: picture.SnapshotKind(in.Kind), Since: in.Since, Until: in.Until, Limit: in.Limit,
+		Cursor: in.Cursor}
+	var err error
+	if in.FanOut != "" {
+		f.FanOut, _ = uuid.Parse(in.FanOut)
+	} else if f.Device, err = fleet.ParseDeviceID(in.Device); err != nil {
+		return nil, err
+	}
+	page, err := a.Pictures.Snapshots(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	var shots []picture.Snapshot
-	if in.Kind == "" {
-		shots, err = a.Pictures.Snapshots(ctx, id, in.Limit)
-	} else {
-		shots, err = a.Pictures.SnapshotsOfKind(ctx, id, picture.SnapshotKind(in.Kind), in.Limit)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return listOf(shots, snapshot), nil
+	return pageOf(page, snapshot), nil
 }
 
 // pictureOutput is a picture that a browser may cache: it came from a device, so the browser must

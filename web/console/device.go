@@ -16,7 +16,6 @@ import (
 // Maximum lengths of lists on a device's pages.
 const (
 	recentOfDevice = 8
-	pictures       = 24
 	maxFactsShown  = 64 << 10
 )
 
@@ -73,8 +72,8 @@ func (s *Server) headOf(ctx context.Context, d fleet.Device, tab string) ui.Devi
 		h.HasLogs = ui.NewOffers(inv).Any()
 	}
 	h.Reports, _ = s.reporting(ctx, d.ID) // on an error the tab is not shown
-	if shots, err := s.Pictures.SnapshotsOfKind(ctx, d.ID, picture.SnapshotScreen, 1); err == nil && len(shots) > 0 {
-		shot := snapshot(shots[0])
+	if newest, err := picture.Newest(ctx, s.Pictures, d.ID, picture.SnapshotScreen); err == nil {
+		shot := snapshot(newest)
 		h.Thumb = &shot
 	}
 	return h
@@ -172,25 +171,6 @@ func (s *Server) deviceBuilds(ctx context.Context, id fleet.DeviceID, page *ui.F
 	}
 	page.Firmware, err = s.Devices.FirmwareHistory(ctx, id)
 	return err
-}
-
-func (s *Server) showScreen(r *http.Request) (answer, error) {
-	d, err := s.board(r)
-	if err != nil {
-		return answer{}, err
-	}
-	shots, err := s.Pictures.Snapshots(r.Context(), d.ID, pictures)
-	if err != nil {
-		return answer{}, err
-	}
-	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
-	if page.Last, err = s.lastCall(r, d); err != nil {
-		return answer{}, err
-	}
-	for _, shot := range shots {
-		page.Snapshots = append(page.Snapshots, snapshot(shot))
-	}
-	return show(page.Page())
 }
 
 func (s *Server) showFacts(r *http.Request) (answer, error) {

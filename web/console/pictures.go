@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,8 +23,7 @@ var pictureTypes = []string{"image/jpeg", "image/png", "image/gif", "image/webp"
 
 func snapshot(s picture.Snapshot) ui.Snapshot {
 	view := ui.Snapshot{ID: s.ID.String(), URL: ui.SnapshotPath(s.ID.String()), At: s.CreatedAt, Width: s.Width,
-		Height: s.Height,
-		Bytes:  s.Size, Camera: s.Kind == picture.SnapshotCamera, Question: s.Question}
+		Height: s.Height, Bytes: s.Size, Camera: s.Kind == picture.SnapshotCamera, Question: s.Question, Device: s.Device}
 	if s.Call != uuid.Nil {
 		view.CallID = s.Call.String()
 	}
@@ -41,7 +41,20 @@ func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	if r.URL.Query().Get("download") != "" {
+		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", fileName(shot)))
+	}
 	sendPicture(w, r, shot.MediaType, data, shot.Blob)
+}
+
+// fileName returns the name for a picture that is stored as a file. Ids of devices are safe in names of
+// files.
+func fileName(s picture.Snapshot) string {
+	ending := ".jpg"
+	if s.MediaType == "image/png" {
+		ending = ".png"
+	}
+	return fmt.Sprintf("%s-%s-%s%s", s.Device, s.Kind, s.CreatedAt.UTC().Format("20060102T150405Z"), ending)
 }
 
 // callImage decodes the n-th piece of a result, if it is a picture.
@@ -69,7 +82,9 @@ func sendPicture(w http.ResponseWriter, r *http.Request, mediaType string, data 
 	h := w.Header()
 	h.Set("Content-Type", mediaType)
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	h.Set("Content-Disposition", "inline")
+	if h.Get("Content-Disposition") == "" {
+		h.Set("Content-Disposition", "inline")
+	}
 	h.Set("Cache-Control", "private, max-age=86400, immutable")
 	h.Set("ETag", `"`+tag+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))

@@ -58,7 +58,7 @@ func (s *Server) table() []route {
 		s.systemRoutes(), s.clusterRoutes(),
 		s.pluginRoutes(), s.endpointRoutes(), s.mqtt5Routes(), s.findRoutes(), s.auditRoutes(), s.recordRoutes(),
 		s.bulkRoutes(), s.fileRoutes(), s.scheduleRoutes(),
-		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(),
+		s.completeRoutes(), s.catalogueRoutes(), s.historyRoutes(), s.pictureRoutes(),
 		[]route{
 			{method: get, pattern: ui.PathSignIn, role: anyone, reach: access.Own, page: s.showSignIn},
 			{method: post, pattern: ui.PathSignIn, role: anyone, reach: access.Own, raw: s.signIn},
@@ -84,7 +84,6 @@ func (s *Server) table() []route {
 				page: s.unpinTool, confirm: true},
 			{method: get, pattern: device + "/activity", role: viewer, reach: access.Device, page: s.showActivity},
 			{method: get, pattern: device + "/firmware", role: viewer, reach: access.Device, page: s.showFirmware},
-			{method: get, pattern: device + "/screen", role: viewer, reach: access.Device, page: s.showScreen},
 			{method: get, pattern: device + "/facts", role: viewer, reach: access.Device, page: s.showFacts},
 			{method: post, pattern: device + "/edit", role: operator, reach: access.Device, page: s.editDevice},
 			{method: post, pattern: device + "/hold", role: operator, reach: access.Device, page: s.holdDevice},

@@ -152,7 +152,7 @@ func TestHostileCoreDumps(t *testing.T) {
 // picture.
 func TestCoreDumpLinks(t *testing.T) {
 	s := newDumpSite(t)
-	picture, err := s.links.UploadURL(t.Context(), unit, uuid.New(), time.Minute)
+	shown, err := s.links.UploadURL(t.Context(), unit, uuid.New(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestCoreDumpLinks(t *testing.T) {
 		url  string
 		want int
 	}{
-		"a picture's":  {picture, 415},
+		"a picture's":  {shown, 415},
 		"a preview's":  {s.URL + "/u/" + strings.Split(preview, "/")[4], 403},
 		"expired":      {s.url(t, -time.Second), 403},
 		"unknown":      {s.URL + "/u/" + strings.Repeat("A", 43), 403},
@@ -181,7 +181,7 @@ func TestCoreDumpLinks(t *testing.T) {
 	if status, _ := upload(t, s.url(t, time.Minute), form("file", jpegOf(drawing(64, 48)))); status != 200 {
 		t.Errorf("a core dump may have any content: status %d", status)
 	}
-	if shots, err := s.store.Snapshots(t.Context(), unit, 9); err != nil || len(shots) != 0 {
+	if shots, err := s.store.Snapshots(t.Context(), picture.Filter{Device: unit}); err != nil || len(shots.Items) != 0 {
 		t.Errorf("it was taken for a picture: %v %v", shots, err)
 	}
 }

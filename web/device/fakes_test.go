@@ -126,16 +126,20 @@ func (s *pictureStore) SnapshotsOfCall(_ context.Context, call uuid.UUID, _ int)
 	return list, nil
 }
 
-func (s *pictureStore) SnapshotsOfKind(context.Context, fleet.DeviceID, picture.SnapshotKind, int) ([]picture.Snapshot,
-	error) {
-	return nil, nil
-}
-
 func (s *pictureStore) LatestSnapshots(context.Context, []fleet.DeviceID) (map[fleet.DeviceID]picture.Snapshot, error) {
 	return nil, nil
 }
 
-func (s *pictureStore) Snapshots(context.Context, fleet.DeviceID, int) ([]picture.Snapshot, error) {
+func (s *pictureStore) Snapshots(context.Context, picture.Filter) (page fleet.Page[picture.Snapshot], err error) {
+	return page, nil
+}
+
+func (s *pictureStore) SnapshotsAround(context.Context, picture.Filter, picture.Snapshot) (before,
+	after *picture.Snapshot, err error) {
+	return nil, nil, nil
+}
+
+func (s *pictureStore) Callers(context.Context, []picture.Snapshot) (map[uuid.UUID]fleet.Principal, error) {
 	return nil, nil
 }
 

@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-//go:embed assets/css/*.css assets/*.js assets/*.svg
+//go:embed assets/css/*.css assets/*.css assets/*.js assets/*.svg
 //go:embed vendor/*.js vendor/*.css vendor/esp-web-tools/*.js vendor/fonts/*.woff2
 var files embed.FS
 

@@ -139,6 +139,9 @@ func (h DeviceHead) frame(ctx context.Context) head {
 		Crumbs: []link{{t(ctx, "nav.devices"), PathDevices}},
 		Events: EventsURL(ViewDevice, h.live()),
 	}
+	if h.Tab == "screen" {
+		frame.Style = pictureStyle
+	}
 	for _, tab := range deviceTabs {
 		if tab.tab == h.Tab && h.Tab != "" {
 			frame.Crumbs = append(frame.Crumbs, link{h.Title(), DevicePath(h.ID)})
@@ -284,8 +287,11 @@ type Snapshot struct {
 	Width  int // pixels; 0 if unknown
 	Height int
 	Bytes  int64
-	CallID string // "" if no call took it
-	Actor  fleet.Principal
+	CallID string          // "" if no call took it
+	Actor  fleet.Principal // who made the call; zero if unknown
+
+	Device     fleet.DeviceID
+	DeviceName string // where more than one device is on the page
 
 	Camera   bool   // taken by a camera, not of the screen
 	Question string // the question about the camera's picture; foreign text

@@ -40,12 +40,18 @@ func (v FirmwarePage) before(i int) string {
 	return ""
 }
 
-// A ScreenPage shows a device's snapshots: GET DevicePath(id, "screen"). POST [ToolPath] of the
-// snapshot tool takes a new one.
+// A ScreenPage shows a device's pictures: GET DevicePath(id, "screen"), with the parameters of
+// [Gallery]. POST [ToolPath] of the snapshot tool takes a new one.
 type ScreenPage struct {
-	Head      DeviceHead
-	Last      *CallView  // the call in the address
-	Snapshots []Snapshot // newest first
+	Head    DeviceHead
+	Last    *CallView // the call in the address
+	Latest  *Snapshot // the newest of the screen, only on the first page without a filter
+	Gallery Gallery
+}
+
+// first reports whether the page shows the newest pictures of all kinds.
+func (v ScreenPage) first() bool {
+	return !v.Gallery.filtered() && v.Gallery.List.Get("cursor") == ""
 }
 
 // A FactsPage shows the facts that the device reported at its latest boot: GET DevicePath(id,

@@ -136,6 +136,11 @@ type FanOutPage struct {
 	CanAct   bool
 }
 
+// takesPictures reports whether devices send pictures for the fan-out's tool.
+func (v FanOutPage) takesPictures() bool {
+	return fleet.LinkOf(v.FanOut.Tool) == fleet.LinkUpload || fleet.UsesCamera(v.FanOut.Tool)
+}
+
 // A FanOutProgress is the changing part of a fan-out's page; a live stream sends it as a patch.
 type FanOutProgress struct {
 	FanOut  call.FanOut

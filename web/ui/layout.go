@@ -17,6 +17,7 @@ type head struct {
 	Here   string // short title at the end of the path; "" means Title
 	Events string // address of the live stream; "" for none
 	Script string // name of a script that this page alone needs
+	Style  string // a style sheet of the page
 	Charts bool   // may need the chart library, which the script fetches when a chart becomes visible
 }
 
@@ -43,7 +44,7 @@ type pageLink struct{ key, path string }
 var nav = []place{
 	{"overview", "nav.overview", []pageLink{{"nav.overview", PathHome}}, []string{PathAlerts}},
 	{"devices", "nav.devices", []pageLink{{"nav.devices", PathDevices}, {"catalogue.title", PathTools}},
-		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory}},
+		[]string{PathClaim, PathRules, PathBulk, PathImport, PathHistory, PathPictures}},
 	{"calls", "nav.activity", []pageLink{{"nav.calls", PathCalls}, {"nav.fanouts", PathFanOuts},
 		{"schedules.title", PathSchedules},
 		{"conversation.title", PathConversations}, {"approvals.title", PathApprovals}, {"audit.title", PathAudit}}, nil},

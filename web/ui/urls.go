@@ -65,7 +65,8 @@ func SerialPath(serial string, parts ...string) string {
 	return strings.Join(append([]string{PathSerials, url.PathEscape(serial)}, parts...), "/")
 }
 
-// SnapshotPath serves a picture that a device uploaded.
+// SnapshotPath is the picture itself; see [PicturePath] for its page. GET download=1 sends it as a
+// file. It serves a picture that a device uploaded.
 func SnapshotPath(id string) string { return "/snapshots/" + url.PathEscape(id) }
 
 // QueryPath returns the device list filtered by a query.

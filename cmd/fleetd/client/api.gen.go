@@ -2509,6 +2509,38 @@ type Skipped struct {
 	Reason string `json:"reason"`
 }
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	Bytes int64 `json:"bytes"`
+
+	// CallID Call for which it was taken; null if a camera sent it without a call
+	CallID    string    `json:"call_id"`
+	CreatedAt time.Time `json:"created_at"`
+	DeviceID  string    `json:"device_id"`
+	Height    int64     `json:"height"`
+	ID        string    `json:"id"`
+
+	// Kind Of the device's screen or from its camera
+	Kind      string `json:"kind"`
+	MediaType string `json:"media_type"`
+
+	// Question Question for a camera picture; otherwise empty
+	Question string `json:"question"`
+	SHA256   string `json:"sha256"`
+
+	// URL Where the picture is
+	URL   string `json:"url"`
+	Width int64  `json:"width"`
+}
+
+// SnapshotList defines model for SnapshotList.
+type SnapshotList struct {
+	Items []Snapshot `json:"items"`
+
+	// NextCursor Send it as cursor to get the next page; null on the last page
+	NextCursor *string `json:"next_cursor"`
+}
+
 // TestPolicyInputBody defines model for TestPolicyInputBody.
 type TestPolicyInputBody struct {
 	// Arguments Arguments of the tool, at most 3 KiB; {} if left out

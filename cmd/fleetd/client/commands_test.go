@@ -27,6 +27,7 @@ type commands struct {
 	Approval  ApprovalCommand  `cmd:""`
 	System    SystemCommand    `cmd:""`
 	History   HistoryCommand   `cmd:""`
+	Snapshot  SnapshotCommand  `cmd:""`
 }
 
 // A rest is a server that answers from a script and records the requests.

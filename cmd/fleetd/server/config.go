@@ -17,6 +17,7 @@ import (
 	"fleetd/web/console"
 
 	"fleetd/fleet"
+	"fleetd/fleet/blobs"
 	"fleetd/fleet/campaign"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/mail"
@@ -165,10 +166,18 @@ type Config struct {
 	// NodeName is the name of this server in records. Default: the host name.
 	NodeName string `help:"Name of this server in records. Default: the host name." env:"FLEETD_NODE_NAME" placeholder:"NAME"`
 
-	// Retention is how long the server keeps calls, audit entries and the records of pictures. 0
-	// keeps them for ever, except the history of vitals, which is kept for telemetry.VitalsKept at
-	// most.
-	Retention time.Duration `help:"How long to keep calls, audit entries and the records of pictures; 0: for ever. Picture files are not deleted." default:"0" env:"FLEETD_RETENTION"`
+	// Retention is how long the server keeps calls, audit entries and pictures. 0 keeps them for
+	// ever, except the history of vitals, which is kept for telemetry.VitalsKept at most.
+	Retention time.Duration `help:"How long to keep calls, audit entries and pictures; 0: for ever." default:"0" env:"FLEETD_RETENTION"`
+
+	// PictureRetention is how long the server keeps pictures of screens and cameras. 0 means
+	// Retention.
+	PictureRetention time.Duration `help:"How long to keep pictures of screens and cameras; 0: as long as --retention says." default:"0" env:"FLEETD_PICTURE_RETENTION"`
+
+	// BlobRetention is how long files stay in the blob store that no record names, such as those of
+	// deleted pictures; at least blobs.MinAge. 0 keeps them for ever. The command line sets a day by
+	// default.
+	BlobRetention time.Duration `help:"How long files that no record names stay in the blob store, at least 24h; 0: for ever." default:"24h" env:"FLEETD_BLOB_RETENTION"`
 
 	// AlertRetention is how long the server keeps alerts after they end. 0 keeps them for ever. The
 	// command line sets 90 days by default.
@@ -379,6 +388,12 @@ func (c *Config) check() error {
 	}
 	if !slices.Contains([]string{"accept", "mark"}, c.SerialProof) {
 		return fmt.Errorf("unknown --serial-proof %q; use accept or mark", c.SerialProof)
+	}
+	if c.PictureRetention < 0 {
+		return errors.New("--picture-retention cannot be negative; 0 keeps pictures as long as --retention says")
+	}
+	if c.BlobRetention != 0 && c.BlobRetention < blobs.MinAge {
+		return errors.New("--blob-retention must be 0 or at least 24h: a file is stored before its record")
 	}
 	if c.AlertRetention < 0 {
 		return errors.New("--alert-retention cannot be negative; 0 keeps alerts for ever")

@@ -99,6 +99,7 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 	}
 	// Settings that the command line turns on.
 	zero.CollectDumps, zero.ConversationWait, zero.AlertRetention = true, 10*time.Minute, 90*24*time.Hour
+	zero.BlobRetention = 24 * time.Hour
 	zero.SessionIdle, zero.DrainTimeout = 12*time.Hour, 90*time.Second
 	for _, c := range []*Config{&flags, &zero} {
 		if err := c.check(); err != nil {

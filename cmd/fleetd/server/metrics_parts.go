@@ -41,6 +41,12 @@ func (s *Server) watchParts() {
 			prometheus.Labels{"outcome": string(outcome)},
 			func() float64 { return float64(s.Serials.Proofs(outcome)) })
 	}
+	if s.files != nil {
+		m.counter("fleetd_blobs_swept_total", "Files deleted from the blob store because no record named them.", nil,
+			func() float64 { return float64(s.files.Total().Deleted) })
+		m.counter("fleetd_blobs_swept_bytes_total", "Bytes of the files deleted because no record named them.", nil,
+			func() float64 { return float64(s.files.Total().Bytes) })
+	}
 	m.gauge("fleetd_signing_key_generation", "Generation of the key that signs device credentials.", nil,
 		func() float64 { return float64(s.Keys.SigningGeneration()) })
 	m.registry.MustRegister(reportMetrics{s.Reports}, statMetrics[broker.Stats]{brokerMetrics, s.broker.Stats},

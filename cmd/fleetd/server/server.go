@@ -120,6 +120,7 @@ type Server struct {
 	store     *postgres.Store
 	database  *postgres.Watch
 	blobs     *blobs.Store
+	files     *blobs.Sweeper // nil: files stay for ever
 	targets   *fleet.Targets
 	authority *authority.Service
 	attempts  *attempts.Limiter
@@ -315,9 +316,14 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.History = history.New(s.store, time.Now)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
 		Authority: rightsNow{s}, Held: s.lease.Held, Log: log})
+	sweep, err := s.openSweep(ctx, log)
+	if err != nil {
+		return nil, err
+	}
 	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: postgres.Retention{Calls: cfg.Retention,
-		Audit: cfg.Retention, Snapshots: cfg.Retention, Vitals: cfg.vitalsKept(), Alerts: cfg.AlertRetention},
-		Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
+		Audit: cfg.Retention, Snapshots: cmp.Or(cfg.PictureRetention, cfg.Retention), Vitals: cfg.vitalsKept(),
+		Alerts: cfg.AlertRetention},
+		Sweep: sweep, Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,8 @@
 // webhooks, the starts of scheduled runs, and periodic work. Once an hour, and at every
 // start, it creates the partitions of the coming months and deletes records that
 // are past their retention; once an hour it stores the presence of all
-// devices. The queue is in the database, so that only one of several processes runs
+// devices, and deletes files that no record names. The queue is in the database, so that only
+// one of several processes runs
 // a job, and an interrupted job is resumed.
 //
 // It knows tables by what package postgres offers, and no subject of the fleet. Its
@@ -33,6 +34,8 @@ type Options struct {
 	Retention postgres.Retention
 	// Usage is the time between two counts of the calls of tools. Default: a minute.
 	Usage time.Duration
+	// Sweep deletes files that no record names. If it is nil, none are deleted.
+	Sweep func(context.Context) error
 	// Webhooks delivers events. If it is nil, none is queued.
 	Webhooks Deliverer
 	// Schedules starts the runs of schedules. If it is nil, none is queued.
@@ -63,11 +66,16 @@ func New(db *pgxpool.Pool, store *postgres.Store, o Options) (*Jobs, error) {
 	river.AddWorker(workers, &upkeeper{store: store, retention: o.Retention, begun: time.Now(), log: o.Logger})
 	river.AddWorker(workers, &usageCounter{store: store})
 	queues := map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}}
+	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)}
+	if o.Sweep != nil {
+		river.AddWorker(workers, &fileSweeper{sweep: o.Sweep, log: o.Logger})
+		queues[fileQueue] = river.QueueConfig{MaxWorkers: 1}
+		periodic = append(periodic, sweepingFiles(o.Interval))
+	}
 	if o.Webhooks != nil {
 		river.AddWorker(workers, &deliveryWorker{to: o.Webhooks})
 		queues[webhookQueue] = river.QueueConfig{MaxWorkers: 4}
 	}
-	periodic := []*river.PeriodicJob{every(o.Interval), countUsage(o.Usage)}
 	if o.Schedules != nil {
 		river.AddWorker(workers, &runStarter{schedules: o.Schedules})
 		river.AddWorker(workers, &sweeper{schedules: o.Schedules})

@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { complaints, testPages } from '../looks.mjs';
 import { eventually, newPage, newSession, startBrowser, startFleetd } from '../server.mjs';
 
-let fleetd, browser, session, device, call, hostile, answers;
+let fleetd, browser, session, device, call, hostile, answers, shots;
 
 before(async () => {
   [fleetd, browser] = await Promise.all([startFleetd(3), startBrowser()]);
@@ -22,6 +22,7 @@ before(async () => {
   await page.goto('/calls');
   call = await page.locator('tbody tr a[href^="/calls/"]').first().getAttribute('href');
   answers = await callMany(page);
+  shots = await takePictures(page);
   await awaitApproval(page);
   hostile = await addHostile(page);
   await page.context().close();
@@ -36,6 +37,19 @@ async function callMany(page) {
   await page.waitForURL(/\/fanouts\/[0-9a-f-]{36}/);
   await page.waitForSelector('.answers li');
   return new URL(page.url()).pathname;
+}
+
+// Two pictures of the device's screen.
+async function takePictures(page) {
+  await page.goto(`${device}/screen`);
+  for (let i = 0; i < 2; i++) {
+    await page.click('.snapform button');
+    await eventually(`picture ${i + 1} is in the gallery`, async () => {
+      await page.goto(`${device}/screen`);
+      return await page.locator('.gallery input[name=p]').count() > i;
+    });
+  }
+  return page.locator('.gallery input[name=p]').evaluateAll(boxes => boxes.map(b => b.value));
 }
 
 // A call that waits for an approval: each page shows the count next to an icon.
@@ -78,7 +92,8 @@ const wide = () => ['/', '/devices', device, hostile, `${device}/tools/self.audi
   '/approvals', '/alerts', '/campaigns', '/firmware', '/settings', '/settings/policies', '/settings/voice', '/settings/serials'];
 
 const all = () => [...wide(), `${hostile}/facts`, `${hostile}/firmware`, '/devices?q=nothing-matches', `${device}/tools`, `${device}/tools/self.reboot`, `${device}/configuration`,
-  `${device}/firmware`, `${device}/screen`, `${device}/facts`, `${device}/activity`, `/bulk?act=tag&all=1&q=`, '/import', '/claim',
+  `${device}/firmware`, `${device}/screen`, `${device}/screen?kind=camera`, `/pictures/${shots[0]}`,
+  `/pictures/compare?a=${shots[0]}&b=${shots[1]}`, `/pictures/compare?a=${shots[0]}&b=${shots[1]}&view=overlay`, `${answers}/pictures`, `${device}/facts`, `${device}/activity`, `/bulk?act=tag&all=1&q=`, '/import', '/claim',
   '/conversations', '/find?q=box', '/alerts?state=ended', '/approvals?state=decided', '/settings/alerts', '/settings/keys',
   `/fanouts/new?q=&tool=self.audio_speaker.set_volume`, '/help'];
 

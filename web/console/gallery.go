@@ -1,0 +1,276 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"fleetd/fleet"
+	"fleetd/fleet/picture"
+	"fleetd/web/access"
+	"fleetd/web/ui"
+)
+
+// pictureRoutes are the galleries, and the pages of one picture and of two.
+func (s *Server) pictureRoutes() []route {
+	const get, viewer = http.MethodGet, fleet.RoleViewer
+	return []route{
+		{method: get, pattern: ui.PathCompare, role: viewer, reach: access.List, page: s.comparePictures},
+		{method: get, pattern: ui.PathPictures + "/{snapshot}", role: viewer, reach: access.Record, page: s.showPicture},
+		{method: get, pattern: ui.PathFanOuts + "/{fanout}/pictures", role: viewer, reach: access.Audience,
+			page: s.showFanOutPictures},
+		{method: get, pattern: ui.PathDevices + "/{device}/screen", role: viewer, reach: access.Device, page: s.showScreen},
+	}
+}
+
+// pictureFilter reads from an address which pictures it is about.
+func (s *Server) pictureFilter(r *http.Request) (f picture.Filter, err error) {
+	q, zone := r.URL.Query(), viewerOf(r.Context()).zone
+	switch kind := picture.SnapshotKind(q.Get("kind")); kind {
+	case picture.SnapshotScreen, picture.SnapshotCamera:
+		f.Kind = kind
+	}
+	since, err := historyMoment(q, "since", zone)
+	if err != nil {
+		return f, err
+	}
+	until, err := historyMoment(q, "until", zone)
+	if err != nil {
+		return f, err
+	}
+	if since != nil {
+		f.Since = *since
+	}
+	if until != nil {
+		f.Until = *until
+	}
+	return f, nil
+}
+
+// gallery returns the pictures that a filter selects.
+func (s *Server) gallery(r *http.Request, list ui.ListURL, f picture.Filter, err error) (ui.Gallery, error) {
+	ctx := r.Context()
+	g := ui.Gallery{List: list, SinceText: list.Get("since"), UntilText: list.Get("until")}
+	if f.FanOut != uuid.Nil {
+		g.FanOut = f.FanOut.String()
+	}
+	if err != nil {
+		if statusOf(err) != http.StatusUnprocessableEntity {
+			return g, err
+		}
+		g.Problem = explain(ctx, err)
+		return g, nil
+	}
+	f.Limit, f.Cursor = limitOf(list), list.Get("cursor")
+	found, err := s.Pictures.Snapshots(ctx, f)
+	if err != nil {
+		return g, err
+	}
+	g.Prev, g.Next = found.Prev, found.Next
+	g.Pictures, err = s.pictures(ctx, found.Items)
+	return g, err
+}
+
+// pictures returns pictures with who took them and the names of their devices.
+func (s *Server) pictures(ctx context.Context, shots []picture.Snapshot) ([]ui.Snapshot, error) {
+	callers, err := s.Pictures.Callers(ctx, shots)
+	if err != nil {
+		return nil, err
+	}
+	var ids []fleet.DeviceID
+	for _, shot := range shots {
+		ids = append(ids, shot.Device)
+	}
+	names, err := s.deviceNames(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]ui.Snapshot, len(shots))
+	for i, shot := range shots {
+		views[i] = snapshot(shot)
+		views[i].Actor, views[i].DeviceName = callers[shot.Call], names[shot.Device]
+	}
+	return views, nil
+}
+
+// picture returns one picture as [Server.pictures] does; nil for nil.
+func (s *Server) picture(ctx context.Context, shot *picture.Snapshot) (*ui.Snapshot, error) {
+	if shot == nil {
+		return nil, nil
+	}
+	all, err := s.pictures(ctx, []picture.Snapshot{*shot})
+	if err != nil {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
+func (s *Server) showScreen(r *http.Request) (answer, error) {
+	d, err := s.board(r)
+	if err != nil {
+		return answer{}, err
+	}
+	page := ui.ScreenPage{Head: s.head(r, d, "screen")}
+	if page.Last, err = s.lastCall(r, d); err != nil {
+		return answer{}, err
+	}
+	list := listURL(r, ui.DevicePath(d.ID, "screen"), "kind", "since", "until")
+	f, err := s.pictureFilter(r)
+	f.Device = d.ID
+	page.Gallery, err = s.gallery(r, list, f, err)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(list.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	if len(list.Values) == 0 {
+		page.Latest = page.Head.Thumb
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showFanOutPictures(r *http.Request) (answer, error) {
+	id, err := fanOutID(r)
+	if err != nil {
+		return answer{}, err
+	}
+	f, err := s.FanOuts.Get(r.Context(), id)
+	if err != nil {
+		return answer{}, err
+	}
+	list := listURL(r, ui.FanOutPath(id.String(), "pictures"), "kind", "since", "until")
+	filter, err := s.pictureFilter(r)
+	filter.FanOut = id
+	page := ui.FanOutPicturesPage{ID: id.String(), Tool: f.Tool}
+	page.Gallery, err = s.gallery(r, list, filter, err)
+	if errorCode(err) == "invalid_cursor" {
+		return goTo(list.At(""))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return show(page.Page())
+}
+
+func (s *Server) showPicture(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	shot, err := s.pictureOf(ctx, chi.URLParam(r, "snapshot"))
+	if err != nil {
+		return answer{}, err
+	}
+	f, err := s.pictureFilter(r)
+	if err != nil {
+		return goTo(ui.PicturePath(shot.ID.String())) // the filter of the address is no filter
+	}
+	page := ui.PicturePage{Filter: url.Values{}}
+	for _, name := range []string{"kind", "since", "until", "fanout"} {
+		if v := r.URL.Query().Get(name); v != "" {
+			page.Filter.Set(name, v)
+		}
+	}
+	if f.FanOut, err = uuid.Parse(page.Filter.Get("fanout")); err != nil {
+		page.Filter.Del("fanout")
+		f.Device = shot.Device
+	}
+	before, after, err := s.Pictures.SnapshotsAround(ctx, f, shot)
+	if err != nil {
+		return answer{}, err
+	}
+	_, older, err := s.Pictures.SnapshotsAround(ctx, picture.Filter{Device: shot.Device, Kind: shot.Kind}, shot)
+	if err != nil {
+		return answer{}, err
+	}
+	this, err := s.picture(ctx, &shot)
+	if err != nil {
+		return answer{}, err
+	}
+	page.Picture = *this
+	page.Before, page.After, page.Older = neighbour(before), neighbour(after), neighbour(older)
+	return show(page.Page())
+}
+
+// neighbour returns a picture that a page only links to.
+func neighbour(shot *picture.Snapshot) *ui.Snapshot {
+	if shot == nil {
+		return nil
+	}
+	view := snapshot(*shot)
+	return &view
+}
+
+// pictureOf returns the picture with an id of an address.
+func (s *Server) pictureOf(ctx context.Context, text string) (picture.Snapshot, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return picture.Snapshot{}, errNoPage
+	}
+	return s.Pictures.Snapshot(ctx, id)
+}
+
+// comparePictures shows two pictures. The address of a form names them as p, or names one and the
+// device of the other; such an address leads to one with a and b, which can be shared.
+func (s *Server) comparePictures(r *http.Request) (answer, error) {
+	ctx, q := r.Context(), r.URL.Query()
+	page := ui.ComparePage{Overlay: q.Get("view") == ui.ViewOverlay}
+	if chosen := q["p"]; len(chosen) > 0 {
+		if len(chosen) == 2 {
+			return goTo(ui.CompareURL(chosen[1], chosen[0], page.Overlay)) // a list has the newest first
+		}
+		page.Problem = text(ctx, "pictures.not_two", "n", len(chosen))
+		return show(page.Page())
+	}
+	var err error
+	if page.A, err = s.compared(ctx, q.Get("a")); err != nil {
+		return answer{}, err
+	}
+	if page.B, err = s.compared(ctx, q.Get("b")); err != nil {
+		return answer{}, err
+	}
+	if asked := q.Get("device"); page.A != nil && page.B == nil && asked != "" {
+		kind := picture.SnapshotScreen
+		if page.A.Camera {
+			kind = picture.SnapshotCamera
+		}
+		id, err := fleet.ParseDeviceID(asked)
+		var newest picture.Snapshot
+		if err == nil {
+			newest, err = picture.Newest(ctx, s.Pictures, id, kind)
+		}
+		switch {
+		case err == nil:
+			return goTo(ui.CompareURL(page.A.ID, newest.ID.String(), page.Overlay))
+		case errors.Is(err, fleet.ErrNotFound):
+			page.Problem = text(ctx, "pictures.none_of_device")
+		case statusOf(err) == http.StatusUnprocessableEntity:
+			page.Problem = explain(ctx, err)
+		default:
+			return answer{}, err
+		}
+	}
+	return show(page.Page())
+}
+
+// compared returns one side of a comparison; nil without an id.
+func (s *Server) compared(ctx context.Context, id string) (*ui.ComparedPicture, error) {
+	if id == "" {
+		return nil, nil
+	}
+	shot, err := s.pictureOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	newer, older, err := s.Pictures.SnapshotsAround(ctx, picture.Filter{Device: shot.Device, Kind: shot.Kind}, shot)
+	if err != nil {
+		return nil, err
+	}
+	this, err := s.picture(ctx, &shot)
+	if err != nil {
+		return nil, err
+	}
+	return &ui.ComparedPicture{Snapshot: *this, Newer: neighbour(newer), Older: neighbour(older)}, nil
+}
