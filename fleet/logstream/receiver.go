@@ -21,6 +21,7 @@ import (
 
 	"fleetd/fleet"
 	"fleetd/fleet/outbound"
+	"fleetd/fleet/record"
 )
 
 const (
@@ -217,6 +218,13 @@ func (w *webhook) send(ctx context.Context, list []event) (int, error) {
 	return w.post(ctx, mediaType, body, map[string]string{standardwebhooks.HeaderWebhookID: id,
 		standardwebhooks.HeaderWebhookTimestamp: strconv.FormatInt(now.Unix(), 10),
 		standardwebhooks.HeaderWebhookSignature: signature})
+}
+
+// CloudEvent returns an entry of the log with this name in the form that webhooks get. Its data is the line, byte for
+// byte, which json.Marshal would compact.
+func CloudEvent(source string, e record.Entry) ([]byte, error) {
+	ev := newEvent(source, e)
+	return ev.cloud().MarshalJSON()
 }
 
 // cloud returns the event in the form of CloudEvents 1.0. Its id is the number of the entry, and its source

@@ -26,7 +26,9 @@ func newRightsWorld(t *testing.T) *rightsWorld {
 	t.Helper()
 	t.Parallel()
 	s := &rightsWorld{units: make(map[fleet.DeviceID]*sim.Device)}
-	s.testServer = startTestServer(t, func(c *Config) { c.timers, c.engineTick = quickTimers, 20*time.Millisecond })
+	s.testServer = startTestServer(t, func(c *Config) {
+		c.timers, c.engineTick, c.EventsMQTTAddr = quickTimers, 20*time.Millisecond, freeAddr(t)
+	})
 	units := s.simulate(sim.Options{Devices: 6, Seed: 3, TimeScale: 0.01, RecordCalls: 100})
 	for i := range units.Len() {
 		id, err := fleet.ParseDeviceID(units.Device(i).ID())

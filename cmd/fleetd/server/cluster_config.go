@@ -66,6 +66,8 @@ func (c *Config) checkCluster() error {
 			return errors.New("--role edge needs the cores: give --cluster-servers host:port, or --nats-url with an existing NATS cluster")
 		case c.DatabaseURL != "":
 			return errors.New("--role edge has no database; remove --database-url, whose password an edge must not have")
+		case c.EventsMQTTAddr != "" || c.EventsMQTTSAddr != "":
+			return errors.New("--role edge has no record: give --events-mqtt-addr and --events-mqtts-addr to the cores")
 		case c.VoiceUpstream != "" || c.VoiceSecret != "":
 			return errors.New("--role edge has no voice server: give --voice-upstream and its secret to the cores")
 		case c.Demo > 0 || c.DemoVoice || c.DemoVirtual != "":

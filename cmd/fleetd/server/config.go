@@ -91,6 +91,14 @@ type Config struct {
 	// on the TLS broker, in place of user name and password.
 	ClientCA string `name:"mqtts-client-ca" help:"Authorities (PEM) whose client certificates may replace user name and password on the TLS broker: for devices of MCP over MQTT 5 that were created, with their client id as the certificate's common name." env:"FLEETD_MQTTS_CLIENT_CA" type:"existingfile" placeholder:"FILE"`
 
+	// EventsMQTTAddr and EventsMQTTSAddr are the listen addresses of the MQTT broker on which programs with an
+	// API token subscribe to events, without TLS and with it. Default: none.
+	EventsMQTTAddr  string `name:"events-mqtt-addr" help:"Address of the MQTT broker for events, without TLS: programs subscribe to fleet/events/# with an API token as password. Default: none." env:"FLEETD_EVENTS_MQTT_ADDR" placeholder:"ADDR"`
+	EventsMQTTSAddr string `name:"events-mqtts-addr" help:"Address of the same with TLS; needs a certificate. Default: none." env:"FLEETD_EVENTS_MQTTS_ADDR" placeholder:"ADDR"`
+
+	// HomeAssistant also serves Home Assistant at these addresses.
+	HomeAssistant bool `name:"home-assistant" help:"Also serve Home Assistant there: devices are discovered, and simple tools become buttons, switches and numbers." env:"FLEETD_HOME_ASSISTANT"`
+
 	// ProxyProtocol lists networks (CIDR) or addresses of load balancers in front of the broker. A
 	// connection from one of them must begin with a header of the PROXY protocol, version 2; any
 	// other must not.
@@ -362,6 +370,12 @@ func (c *Config) check() error {
 	}
 	if c.MQTTSAddr != "" && c.TLSCert == "" {
 		return errors.New("--mqtts-addr needs a certificate: give --tls-cert and --tls-key")
+	}
+	if c.EventsMQTTSAddr != "" && c.TLSCert == "" {
+		return errors.New("--events-mqtts-addr needs a certificate: give --tls-cert and --tls-key")
+	}
+	if c.HomeAssistant && c.EventsMQTTAddr == "" && c.EventsMQTTSAddr == "" {
+		return errors.New("--home-assistant needs an address: give --events-mqtts-addr or --events-mqtt-addr")
 	}
 	if c.ClientCA != "" && c.TLSCert == "" {
 		return errors.New("--mqtts-client-ca needs the TLS broker: give --tls-cert and --tls-key")

@@ -116,14 +116,16 @@ func TestZeroConfigIsWhatTheCommandLineGives(t *testing.T) {
 
 func TestUnusableConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
-		"--enrolment":      {Enrolment: "maybe"},
-		"--serial-proof":   {SerialProof: "maybe"},
-		"--max-waiting":    {MaxWaiting: -1},
-		"--mqtts-addr":     {MQTTSAddr: ":0"},
-		"--public-url":     {PublicURL: "ftp://h"},
-		"--mqtt-endpoint":  {MQTTEndpoint: "h:0"},
-		"--mqtt-keepalive": {MQTTKeepalive: 9 * time.Second},
-		"--require-signed": {RequireSigned: true},
+		"--enrolment":    {Enrolment: "maybe"},
+		"--serial-proof": {SerialProof: "maybe"},
+		"--max-waiting":  {MaxWaiting: -1},
+		"--mqtts-addr":   {MQTTSAddr: ":0"},
+		"--events-mqtts-addr needs a certificate": {EventsMQTTSAddr: ":0"},
+		"--home-assistant":                        {HomeAssistant: true},
+		"--public-url":                            {PublicURL: "ftp://h"},
+		"--mqtt-endpoint":                         {MQTTEndpoint: "h:0"},
+		"--mqtt-keepalive":                        {MQTTKeepalive: 9 * time.Second},
+		"--require-signed":                        {RequireSigned: true},
 	} {
 		_, err := Start(t.Context(), c)
 		var usage UsageError

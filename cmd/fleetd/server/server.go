@@ -31,6 +31,7 @@ import (
 	"fleetd/broker/agent"
 	link "fleetd/broker/cluster"
 	"fleetd/broker/edge"
+	"fleetd/broker/feed"
 	"fleetd/broker/voice"
 	"fleetd/broker/voicelink"
 	"fleetd/fleet"
@@ -142,6 +143,7 @@ type Server struct {
 	reconnects  alert.Reconnects
 	gateway     *gateway.Gateway
 	agents      *agent.Service
+	feed        *feed.Service // nil without an address for it
 	outbound    *outbound.Guard
 	heavy       heavy.Limits
 	downloads   *firmware.Downloads
@@ -531,6 +533,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.openAgents()
+	if err := s.openFeed(tlsConfig); err != nil {
+		return nil, err
+	}
 	s.reporter = &systemReporter{server: s, cert: cert, started: started}
 	console, err := s.openHTTP(ctx)
 	if err != nil {
@@ -612,6 +617,11 @@ func (s *Server) URL() string {
 
 // listen tries the addresses of the broker and opens the HTTP address.
 func (s *Server) listen(ctx context.Context) (err error) {
+	err = tryAddrs(ctx, map[string]string{"--events-mqtt-addr": s.cfg.EventsMQTTAddr,
+		"--events-mqtts-addr": s.cfg.EventsMQTTSAddr})
+	if err != nil {
+		return err
+	}
 	if s.cfg.Role == RoleCore {
 		if s.httpListener, err = listenOn(ctx, s.cfg.InternalAddr, "--internal-addr"); err != nil {
 			return err
