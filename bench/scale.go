@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"fleetd/bench/large"
 	"fleetd/fleet/postgres"
-	"fleetd/fleet/postgres/pgtest/large"
 	"fleetd/migrations"
 )
 

@@ -32,6 +32,7 @@ var unwanted = []struct{ from, to, why string }{
 	{"fleetd/fleet", "fleetd/fleet/audit", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet", "fleetd/fleet/system", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet", "fleetd/fleet/webhook", "the core is what all subjects share, and imports none"},
+	{"fleetd/fleet", "fleetd/fleet/publish", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet", "fleetd/fleet/logstream", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet", "fleetd/fleet/rollout", "the core is what all subjects share, and imports none"},
 	{"fleetd/fleet", "fleetd/fleet/blobs", "the core is what all subjects share, and imports none"},

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/bench/large"
 	"fleetd/fleet"
 	"fleetd/fleet/catalogue"
 	"fleetd/fleet/postgres"
-	"fleetd/fleet/postgres/pgtest/large"
 )
 
 // TestCatalogueScale times the catalogue of a large fleet, as [TestScale] does: its pages may take 100 ms

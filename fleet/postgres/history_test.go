@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"fleetd/bench/large"
 	"fleetd/fleet"
 	"fleetd/fleet/enrolment"
 	"fleetd/fleet/history"
 	"fleetd/fleet/postgres"
-	"fleetd/fleet/postgres/pgtest/large"
 )
 
 // A moments test takes the time of the database between changes, which gives the states their times.

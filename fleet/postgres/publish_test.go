@@ -22,6 +22,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"fleetd/fleet/blobs"
 	"fleetd/fleet/fleettest"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/postgres"
@@ -120,6 +121,7 @@ func startPublisher(t *testing.T, o publish.Options, allowed ...string) publishe
 		allow = append(allow, outbound.HostPort(address))
 	}
 	o.Every, o.Guard = 20*time.Millisecond, outbound.New(outbound.Options{Allow: allow})
+	o.Open = func(ctx context.Context, address string) (publish.Place, error) { return blobs.OpenNamed(ctx, address) }
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

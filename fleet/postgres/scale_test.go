@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"fleetd/bench/large"
 	"fleetd/fleet"
 	"fleetd/fleet/call"
 	"fleetd/fleet/postgres"
-	"fleetd/fleet/postgres/pgtest/large"
 )
 
 // scaleCalls is the number of calls to load, in millions; without it TestScale does not run.

@@ -10,18 +10,17 @@ import (
 	"strings"
 
 	"fleetd/fleet"
-	"fleetd/fleet/blobs"
 	"fleetd/fleet/outbound"
 	"fleetd/fleet/record"
 )
 
 // objects keeps every checkpoint that it gets, because the one before a change of the log is the one that shows it,
 // and the latest under a name of its own.
-func objects(address string) func(context.Context, record.Checkpoint) error {
-	var place *blobs.Named
+func (p *Publisher) objects(address string) func(context.Context, record.Checkpoint) error {
+	var place Place
 	return func(ctx context.Context, c record.Checkpoint) (err error) {
 		if place == nil { // it may have been away at the start
-			if place, err = blobs.OpenNamed(ctx, address); err != nil {
+			if place, err = p.o.Open(ctx, address); err != nil {
 				return err
 			}
 		}

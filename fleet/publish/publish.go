@@ -54,8 +54,15 @@ type Options struct {
 	Witnesses []string
 	// Every is the pause between two checkpoints of a destination. It gets none while the log does not grow.
 	Every time.Duration
+	// Open opens a directory or a bucket.
+	Open  func(ctx context.Context, address string) (Place, error)
 	Guard *outbound.Guard
 	Log   *slog.Logger
+}
+
+// A Place keeps objects under names.
+type Place interface {
+	Put(ctx context.Context, name string, data []byte) error
 }
 
 // A State is how a destination is doing.
@@ -119,9 +126,9 @@ func (p *Publisher) plain(address string) (*destination, error) {
 	}
 	switch u.Scheme {
 	case "file":
-		return &destination{kind: Directory, to: u.Path, send: objects(address)}, nil
+		return &destination{kind: Directory, to: u.Path, send: p.objects(address)}, nil
 	case "s3":
-		return &destination{kind: Bucket, to: u.Host + u.Path, send: objects(address)}, nil
+		return &destination{kind: Bucket, to: u.Host + u.Path, send: p.objects(address)}, nil
 	case "http", "https":
 		if u.Host == "" {
 			break

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"fleetd/fleet/blobs"
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/publish"
 	"fleetd/fleet/record"
@@ -36,7 +37,7 @@ func (s *Server) openRecord(ctx context.Context, secret []byte) error {
 // openPublisher starts what copies the checkpoints of the record to places outside of the database.
 func (s *Server) openPublisher() (err error) {
 	s.Publisher, err = publish.New(publish.Options{Store: s.store, To: s.cfg.CheckpointTo, Witnesses: s.cfg.Witnesses,
-		Every: s.cfg.CheckpointEvery, Guard: s.outbound, Log: s.log})
+		Every: s.cfg.CheckpointEvery, Open: openPlace, Guard: s.outbound, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -51,6 +52,10 @@ func (s *Server) openPublisher() (err error) {
 		return failing
 	})
 	return nil
+}
+
+func openPlace(ctx context.Context, address string) (publish.Place, error) {
+	return blobs.OpenNamed(ctx, address)
 }
 
 // openLogStreams starts what sends the sealed record to other systems.

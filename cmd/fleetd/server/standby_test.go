@@ -449,8 +449,9 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	exec(`DROP TABLE origins, log_stream_deliveries, log_streams`)                                             // of migrations 93 to 97
-	exec(`DROP INDEX snapshots_newest, snapshots_kind, url_links_blob, approvals_picture, call_waits_picture`) // of 100
+	// Of migrations 93 to 101.
+	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, record_cosignatures`)
+	exec(`DROP INDEX snapshots_newest, snapshots_kind, url_links_blob, approvals_picture, call_waits_picture`)
 	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)

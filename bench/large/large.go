@@ -223,7 +223,7 @@ func (f Fleet) calls(ctx context.Context, db *pgxpool.Pool) error {
 
 func (f Fleet) actions(ctx context.Context, db *pgxpool.Pool) error {
 	sealed := leaves{seal: f.Seal}
-	names := []string{"device.hold", "device.release", "device.tag", "token.create"}
+	names := []string{"device.hold", "device.release", "device.approve", "token.create"}
 	_, err := db.CopyFrom(ctx, pgx.Identifier{"audit_entries"}, []string{"id", "created_at", "actor_kind", "actor_id",
 		"actor_name", "actor_role", "action", "subject", "detail", "origin_id"},
 		pgx.CopyFromSlice(f.Actions, func(i int) ([]any, error) {
