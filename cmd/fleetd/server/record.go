@@ -6,6 +6,7 @@ import (
 
 	"fleetd/fleet/logstream"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 )
 
 // openRecord opens the log that seals the record of the fleet. This process appends to it, because it leads.
@@ -26,6 +27,19 @@ func (s *Server) openRecord(ctx context.Context, secret []byte) error {
 			}
 			return 1
 		})
+	return nil
+}
+
+// openRedaction loads the rules that keep values out of the record, before the first call is made.
+func (s *Server) openRedaction(ctx context.Context, sealer redaction.Sealer, secret []byte) (err error) {
+	s.Redaction, err = redaction.New(redaction.Options{Store: s.store, Sealer: sealer, Secret: secret, Log: s.log})
+	if err != nil {
+		return err
+	}
+	if err := s.Redaction.Load(ctx); err != nil {
+		return err
+	}
+	s.stages.add("redaction rules", s.Redaction.Run)
 	return nil
 }
 
