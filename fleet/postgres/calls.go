@@ -249,7 +249,7 @@ func (s *Store) Calls(ctx context.Context, f call.Filter) (fleet.Page[fleet.Call
 		return none, err
 	}
 	if _, ok := redaction.ParseDigest(f.Digest); f.Digest != "" && !ok {
-		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_digest").At("digest")
+		return none, fleet.Refuse(fleet.ErrInvalid, "invalid_call_digest").At("digest")
 	}
 	w := whereCalls(f)
 	w.callScope(ctx, "calls.tool", "calls.device_id")

@@ -40,6 +40,7 @@ import (
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -77,6 +78,7 @@ type Options struct {
 	Approvals       *call.Approvals
 	Webhooks        *webhook.Service
 	LogStreams      *logstream.Service
+	Redaction       *redaction.Service
 	Upstreams       *upstream.Service
 	Endpoints       *endpoint.Service
 	Plugins         *plugin.Service
@@ -178,6 +180,7 @@ func newAPI(o Options) *api {
 	a.registerApprovals()
 	a.registerWebhooks()
 	a.registerLogStreams()
+	a.registerRedaction()
 	a.registerUpstreams()
 	a.registerEndpoints()
 	a.registerPlugins()

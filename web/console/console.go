@@ -41,6 +41,7 @@ import (
 	"fleetd/fleet/plugin"
 	"fleetd/fleet/policy"
 	"fleetd/fleet/record"
+	"fleetd/fleet/redaction"
 	"fleetd/fleet/schedule"
 	"fleetd/fleet/system"
 	"fleetd/fleet/telemetry"
@@ -61,6 +62,7 @@ type Options struct {
 	Approvals  *call.Approvals
 	Webhooks   *webhook.Service
 	LogStreams *logstream.Service
+	Redaction  *redaction.Service
 	Upstreams  *upstream.Service
 	Alerts     *alert.Service
 	Endpoints  *endpoint.Service
