@@ -41,7 +41,7 @@ var tables = map[string]table{
 	"tool_catalogue": {}, "tool_definitions": {}, "tool_usage": silent,
 	"tool_usage_days": silent, "tool_usage_hours": silent,
 	"key_rotations": {}, "known_browsers": {}, "lease": silent,
-	"log_streams": {}, "log_stream_deliveries": silent, "lease_terms": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
+	"log_streams": {}, "redactions": {}, "redaction_version": {}, "call_digests": {}, "log_stream_deliveries": silent, "lease_terms": silent, "logins": {noise: []string{"seen_at"}}, "operators": {}, "plugins": {}, "policies": {}, "policy_version": {}, "presence_changes": silent,
 	"origins": silent, "record_batches": silent, "record_checkpoints": silent, "record_keys": silent, "record_queue": silent,
 	"record_removals": silent, "record_start": silent, "record_tiles": silent,
 	"presence_samples": silent, "quarantines": {device: "device_id"}, "release_images": {}, "releases": {},

@@ -449,7 +449,10 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 		tool_usage, tool_usage_days, tool_usage_hours`) // of migration 91
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
-	exec(`DROP TABLE origins, log_stream_deliveries, log_streams`) // of migrations 93 to 97
+	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests`) // of migrations 93 to 98
+	for _, table := range []string{"calls", "fanouts", "schedules"} {
+		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
+	}
 	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`ALTER TABLE audit_entries DROP COLUMN origin_id, DROP COLUMN trace_id`)
 	exec(`DROP INDEX presence_changes_newest, deployment_events_newest, device_firmware_newest`)
