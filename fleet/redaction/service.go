@@ -143,7 +143,7 @@ func (s *Service) Get(by fleet.Principal, id uuid.UUID) (Rule, error) {
 func (r *rules) rule(id uuid.UUID) (Rule, error) {
 	i := slices.IndexFunc(r.list, func(r Rule) bool { return r.ID == id })
 	if i < 0 {
-		return Rule{}, fleet.Refuse(fleet.ErrNotFound, "unknown_redaction", "id", id)
+		return Rule{}, fleet.Refuse(fleet.ErrNotFound, "unknown_redaction.id", "id", id)
 	}
 	return r.list[i], nil
 }
