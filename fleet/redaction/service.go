@@ -157,8 +157,8 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, r Rule) (Rule,
 		return Rule{}, err
 	}
 	now := s.o.Now()
-	r.ID, r.Revision, r.CreatedBy, r.UpdatedBy, r.CreatedAt, r.UpdatedAt = uuid.Must(uuid.NewV7()), 1, by.Name, by.Name, now,
-		now
+	r.ID, r.Revision = uuid.Must(uuid.NewV7()), 1
+	r.CreatedBy, r.CreatedAt, r.UpdatedBy, r.UpdatedAt = by.Name, now, by.Name, now
 	err := s.table.Change(ctx, 0, func(now *rules) error {
 		if len(now.list) >= MaxRules {
 			return fleet.Refuse(fleet.ErrConflict, "too_many_redactions", "limit", MaxRules)
@@ -173,7 +173,8 @@ func (s *Service) Create(ctx context.Context, by fleet.Principal, r Rule) (Rule,
 
 // unique refuses a second rule for the same values.
 func (r *rules) unique(rule Rule) error {
-	if slices.ContainsFunc(r.list, func(o Rule) bool { return o.ID != rule.ID && o.Tool == rule.Tool && o.Path == rule.Path }) {
+	same := func(o Rule) bool { return o.ID != rule.ID && o.Tool == rule.Tool && o.Path == rule.Path }
+	if slices.ContainsFunc(r.list, same) {
 		return fleet.Refuse(fleet.ErrConflict, "redaction_exists", "tool", rule.Tool, "path", rule.Path)
 	}
 	return nil

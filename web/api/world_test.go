@@ -270,7 +270,8 @@ func (w *world) domain(t testing.TB, log *slog.Logger) {
 		t.Fatal(err)
 	}
 	w.record, w.sequencer = newRecord(t, w.store, log)
-	if w.redaction, err = redaction.New(redaction.Options{Store: w.store, Sealer: sealer, Secret: make([]byte, 32)}); err != nil {
+	w.redaction, err = redaction.New(redaction.Options{Store: w.store, Sealer: sealer, Secret: make([]byte, 32)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := w.redaction.Load(t.Context()); err != nil {

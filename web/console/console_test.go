@@ -237,7 +237,8 @@ func (c *site) services(log *slog.Logger) console.Options {
 	c.background(c.presences.Run, c.enrolments.Run, fanOuts.Run, c.reports.Run, c.approvals.Run)
 	c.t.Cleanup(calls.Shutdown)
 	c.record, c.sequencer = newRecord(c.t, c.store, log)
-	if c.redaction, err = redaction.New(redaction.Options{Store: c.store, Sealer: sealer, Secret: make([]byte, 32)}); err != nil {
+	c.redaction, err = redaction.New(redaction.Options{Store: c.store, Sealer: sealer, Secret: make([]byte, 32)})
+	if err != nil {
 		panic(err)
 	}
 	c.logStreams = logstream.New(logstream.Options{Store: c.store, Log: c.record, Sealer: sealer, Logger: log})
