@@ -356,7 +356,8 @@ func TestRecordAfterRetention(t *testing.T) {
 	addCalls(t, s, 300)
 	check(t, q.Seal(t.Context()))
 	later := time.Now().Add(time.Hour)
-	removed, err := s.Retain(t.Context(), postgres.Retention{Calls: time.Minute, Audit: time.Minute, Connections: time.Minute}, later)
+	removed, err := s.Retain(t.Context(), postgres.Retention{Calls: time.Minute, Audit: time.Minute,
+		Connections: time.Minute}, later)
 	check(t, err)
 	if removed < 300 {
 		t.Errorf("%d rows removed", removed)

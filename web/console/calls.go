@@ -20,7 +20,8 @@ import (
 // callFilter reads the list's filter. Times are in the viewer's zone, in the format of a browser's
 // date field, or RFC 3339.
 func callFilter(l ui.ListURL, zone *time.Location) (f call.Filter, err error) {
-	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Digest: l.Get("digest"), Limit: limitOf(l), Cursor: l.Get("cursor")}
+	f = call.Filter{Tool: l.Get("tool"), Actor: l.Get("actor"), Digest: l.Get("digest"),
+		Limit: limitOf(l), Cursor: l.Get("cursor")}
 	if text := l.Get("device"); text != "" {
 		if f.Device, err = fleet.ParseDeviceID(text); err != nil {
 			return f, err

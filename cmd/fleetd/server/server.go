@@ -318,7 +318,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	s.History = history.New(s.store, time.Now)
 	s.Schedules = schedule.New(schedule.Options{Store: s.store, FanOuts: func() schedule.FanOuts { return s.FanOuts },
 		Authority: rightsNow{s}, Redaction: s.Redaction, Held: s.lease.Held, Log: log})
-	work, err := jobs.New(s.pool, s.store, jobs.Options{Retention: cfg.retention(), Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
+	work, err := jobs.New(s.pool, s.store,
+		jobs.Options{Retention: cfg.retention(), Webhooks: s.Webhooks, Schedules: s.Schedules, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -459,7 +460,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s.stages.add("quarantines of tools", s.ToolQuarantines.Run)
 	s.Calls = call.New(call.Options{Store: s.store, Settled: s.settled, Targets: s.targets, Policy: s.Policies,
-		Pins: s.ToolPins, Quarantines: s.ToolQuarantines, Redaction: s.Redaction, Approvals: s.store, Link: links{s}, Encoder: links{s},
+		Pins: s.ToolPins, Quarantines: s.ToolQuarantines, Redaction: s.Redaction,
+		Approvals: s.store, Link: links{s}, Encoder: links{s},
 		Watcher: s.Presences, URLs: s.Snapshots, Events: s.Events,
 		Interruptions: interruptions, Authority: s.authority, Held: s.lease.Held, Log: log, Observe: s.observed,
 		OrderAnswered: func(ctx context.Context, order fleet.Call, answer fleet.Answer) {
