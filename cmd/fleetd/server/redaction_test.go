@@ -91,7 +91,8 @@ func TestRedactedArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := redaction.New(redaction.Options{Store: d.store, Sealer: sealer, Secret: make([]byte, 32)}) // another core
+	// A process that does not lead, or another core.
+	other, err := redaction.New(redaction.Options{Store: d.store, Sealer: sealer, Secret: make([]byte, 32)})
 	if err == nil {
 		err = other.Load(t.Context())
 	}
@@ -136,7 +137,8 @@ func TestRedactedArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, _ := json.Marshal(r); strings.Contains(string(text), secret) || !strings.Contains(string(text), found.Digest) {
+	text, _ := json.Marshal(r)
+	if strings.Contains(string(text), secret) || !strings.Contains(string(text), found.Digest) {
 		t.Errorf("the model is shown %s", text)
 	}
 	s.Close()
@@ -156,7 +158,8 @@ func TestRedactedArguments(t *testing.T) {
 	if c.State != "invalid" || strings.Contains(c.Error.Message, secret) {
 		t.Errorf("an invalid call: %+v %+v", c, c.Error)
 	}
-	if last, err := d.Calls.LastArguments(t.Context(), testOperator, tool); err != nil || strings.Contains(string(last), "hmac") {
+	last, err := d.Calls.LastArguments(t.Context(), testOperator, tool)
+	if err != nil || strings.Contains(string(last), "hmac") {
 		t.Errorf("the form begins with %s, %v", last, err)
 	}
 
