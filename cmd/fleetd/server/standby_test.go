@@ -450,7 +450,7 @@ func TestStandbyOfAnEarlierVersion(t *testing.T) {
 	exec(`DROP FUNCTION note_device_version, note_device_offer CASCADE`)
 	exec(`ALTER TABLE inventories DROP COLUMN catalogued, DROP COLUMN last_seen`)
 	exec(`DROP TABLE origins, log_stream_deliveries, log_streams, redactions, redaction_version, call_digests`) // of migrations 93 to 98
-	for _, table := range []string{"calls", "fanouts", "schedules"} {
+	for _, table := range []string{"calls", "fanouts"} {
 		exec(`ALTER TABLE ` + table + ` DROP COLUMN sealed_arguments`)
 	}
 	exec(`ALTER TABLE calls DROP COLUMN origin_id, DROP COLUMN trace_id`)
